@@ -1,0 +1,118 @@
+/*
+ * Meshes, layouts and how to get from one layout to another.
+ *
+ * A layout says per mesh axis: replicated (R), split along a dimension (S<d>, or
+ * S<d>/<stride>), or partial (P = sum, Pmax, ...). Axis a of size n with S<d>/<stride>
+ * cuts every run of `stride` elements of dimension d (the whole dimension when no stride is
+ * given) into n blocks, block q to the devices with coordinate q.
+ *
+ * Axes on one dimension: the distinct strides, largest first, cut the dimension into
+ * factors (an unsplit one of size D / s1 in front if the largest stride s1 < D; then sizes
+ * s1 / s2, ..., sk / 1; each must divide). Axes with the same stride split the same factor,
+ * nested in mesh order, first outermost: an extent L split by an axis of size n leaves
+ * blocks of ceil(L / n), and those are split by the next axis. Blocks at the end may lie
+ * partly or wholly in the padding.
+ *
+ * Layouts are kept canonical (ap_layout_canon), so that equal ones compare equal.
+ */
+#ifndef AP_LAYOUT_H
+#define AP_LAYOUT_H
+
+#include "graph.h"
+
+enum ap_placement_kind { AP_REPLICATED, AP_SPLIT, AP_PARTIAL };
+
+/* Devices are numbered row-major over the axes: the last axis varies fastest. */
+struct ap_mesh {
+    int n_axes;
+    int64_t size[AP_MAX_AXES];
+    const char *name[AP_MAX_AXES];
+};
+
+int64_t ap_mesh_devices(const struct ap_mesh *mesh);
+/* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
+int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
+                  struct ap_err *err);
+/* Coordinates of a rank on each axis. */
+void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
+
+/* ---- layouts ---- */
+
+static inline struct ap_layout ap_layout_replicated(void)
+{
+    return (struct ap_layout){.axis = {{0}}};
+}
+bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
+uint64_t ap_layout_hash(const struct ap_layout *l);
+/*
+ * Brings a layout of a tensor with these dims to its canonical form: a stride equal to the
+ * dimension becomes 0; factors that can be one (fully split and followed by one whose axes
+ * come later, or dividing evenly and followed by an unsplit one) are merged; axes of size 1
+ * become R; unused members are 0. -1 when strides do not divide.
+ */
+int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                    struct ap_layout *l);
+/* "S0,R", "R,S1/64", "P,Pmax": one placement per mesh axis, separated by commas. */
+void ap_layout_print(const struct ap_mesh *mesh, const struct ap_layout *l,
+                     struct ap_buf *out);
+int ap_layout_parse(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                    const char *text, struct ap_layout *l, struct ap_err *err);
+
+/* One factor of a dimension under a layout. */
+struct ap_piece {
+    int64_t size;  /* of the factor, before splitting */
+    int64_t local; /* extent on a device: size split by the axes in turn, rounded up */
+    unsigned axes; /* bit a = split by mesh axis a */
+};
+/* Pieces of dimension d, major to minor; returns their number (>= 1, <= AP_MAX_AXES + 1). */
+int ap_layout_pieces(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                     const struct ap_layout *l, int d, struct ap_piece *pieces);
+
+/* Local shape (dims in the arena). */
+struct ap_shape ap_layout_local(struct ap_arena *arena, const struct ap_mesh *mesh,
+                                const struct ap_shape *shape, const struct ap_layout *l);
+int64_t ap_layout_local_bytes(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                              const struct ap_layout *l);
+bool ap_layout_is_padded(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                         const struct ap_layout *l);
+/*
+ * Where the elements of dimension d of one device's block lie in the whole tensor:
+ * map[i] = global index of local index i, -1 for padding. map has room for the local
+ * extent. coords are the device's.
+ */
+void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                         const struct ap_layout *l, int d, const int64_t *coords,
+                         int64_t *map);
+
+/* ---- conversions ---- */
+
+/* One step; op is AP_OP_ALL_REDUCE .. AP_OP_COLLECTIVE_PERMUTE, AP_OP_AP_SLICE or AP_OP_AP_PARTIAL. */
+struct ap_step {
+    enum ap_op op;
+    struct ap_coll coll;
+    struct ap_layout from, to;
+    int64_t bytes; /* of the full tensor on the step's axes, per group (DESIGN.md 5) */
+    double sec;    /* by the cost model */
+};
+
+#define AP_MAX_STEPS 12
+struct ap_path {
+    int n_steps;
+    struct ap_step steps[AP_MAX_STEPS];
+    double sec;
+};
+
+struct ap_cost; /* cost.h */
+
+/*
+ * Cheapest way from one layout of a tensor to another, ties to fewer steps, then to the
+ * order in which steps are tried. Every pair of layouts whose target is not partial where
+ * the source is split can be converted (-1 otherwise: the source must be gathered first,
+ * which the search does by itself whenever it can). Steps with P in the target: P stays P,
+ * R becomes P by ap-partial.
+ */
+int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
+               const struct ap_layout *from, const struct ap_layout *to,
+               struct ap_path *path);
+
+#endif

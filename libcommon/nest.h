@@ -1,0 +1,129 @@
+/*
+ * Operators as loop nests over factors (DESIGN.md idea 2), for whole fusion groups.
+ *
+ * A fusion group is one operator or a chain of elementwise ones; it is the unit of
+ * decision: a choice gives each mesh axis one factor of the group's nest, or none
+ * (replicated), or a linear set (the operands in it are partial, and so is the result).
+ * Which layouts operands and results have, what is partial, local shapes and FLOPs per
+ * device all follow from the nest and the choice.
+ */
+#ifndef AP_NEST_H
+#define AP_NEST_H
+
+#include "layout.h"
+
+enum ap_factor_kind {
+    AP_FACTOR_PARALLEL,
+    AP_FACTOR_REDUCED, /* results (and linear operands such as initial values) are partial */
+    AP_FACTOR_INDEXED, /* gather: operand split, masked lookup, result partial;
+                          scatter: operand and result split, updates replicated */
+    AP_FACTOR_WHOLE    /* cannot be split */
+};
+
+struct ap_factor {
+    int64_t size;
+    enum ap_factor_kind kind;
+    enum ap_red red; /* reduced, and indexed of gather: how partial results combine */
+};
+
+/* Factors of one dimension, major to minor; their sizes multiply to the dimension. */
+struct ap_dim_factors {
+    int n;
+    const int *factor;
+};
+
+/* How a tensor is indexed by the nest. */
+struct ap_access {
+    const struct ap_dim_factors *dims; /* one per dimension */
+    uint64_t partial; /* bit f: split over factor f makes this tensor partial */
+};
+
+/* An operand that comes from outside the group, once per distinct access. */
+struct ap_nest_in {
+    int node; /* producer of the tensor */
+    struct ap_access access;
+};
+
+/* Operands in `ins` (bit i) that together may be partial (sum); all results then are. */
+struct ap_linear_set {
+    uint64_t ins;
+};
+
+#define AP_MAX_FACTORS 62
+struct ap_nest {
+    int group;
+    int n_members;
+    const int *members; /* node ids, ascending */
+    int n_factors;
+    struct ap_factor *factors;
+    int n_ins;
+    struct ap_nest_in *ins;
+    /* in_slot[m][k]: operand k of member m is ins[in_slot[m][k]], or -1 if a member makes it */
+    const int *const *in_slot;
+    int n_outs;
+    const int *outs; /* members whose value is used outside the group or is a result */
+    const struct ap_access *values; /* access of each member's own value (tuples: of a part) */
+    int n_linear;
+    struct ap_linear_set *linear;
+    bool heavy; /* holds a dot or convolution */
+};
+
+/* All nests of a grouped graph; index = group id. */
+struct ap_nests {
+    const struct ap_graph *graph;
+    int n;
+    struct ap_nest *nest;
+};
+
+/*
+ * Puts every node into a fusion group and numbers groups in execution order
+ * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims that are
+ * joined by edges form one group where that keeps groups convex: with level(v) = max over operands u of
+ * level(u) + (1 unless the edge joins two fusible nodes of equal dims), groups are the components of
+ * the fusible edges within one level. Linear time. get-tuple-element joins its producer.
+ */
+void ap_group(struct ap_arena *arena, struct ap_graph *g);
+
+/*
+ * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes
+ * put into dimensions are carried along to all tensors that share the factor (bounded:
+ * at most 3 factors a dimension from this), so that strided layouts exist wherever a reshape
+ * could pass them on for free. -1 when a group has more than AP_MAX_FACTORS factors (never for ops.def's).
+ */
+int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g, struct ap_nests *nests,
+                   struct ap_err *err);
+
+/* ---- choices ---- */
+
+/* Per mesh axis: -1 none, f >= 0 factor f, n_factors + k linear set k. */
+struct ap_choice_vec {
+    int16_t axis[AP_MAX_AXES];
+};
+
+/* Legal: factors splittable, linear sets exist and reduced and linear ones do not clash. */
+bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                  const struct ap_choice_vec *choice);
+
+/* Layout of operand slot `in`, or of member `m`'s value, under a choice; canonical. */
+struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
+                                   const struct ap_mesh *mesh,
+                                   const struct ap_choice_vec *choice, int in);
+struct ap_layout ap_nest_value_layout(const struct ap_nest *nest, const struct ap_graph *g,
+                                      const struct ap_mesh *mesh,
+                                      const struct ap_choice_vec *choice, int m);
+/* Local extent of factor f (size split by its axes in mesh order, rounded up each time). */
+int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f);
+/*
+ * Bit i: operand i must be masked with the reducer's neutral element before use, because a
+ * reduced factor that it carries is padded under this choice.
+ */
+uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                        const struct ap_choice_vec *choice);
+
+/* FLOPs and bytes that one device computes and moves for the group under a choice. */
+void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
+                  const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                  double *flops, double *bytes, enum ap_dtype *dtype);
+
+#endif

@@ -1,0 +1,91 @@
+/*
+ * A sharding plan for one mesh: one choice per fusion group, and everything that follows
+ * from it: layouts, conversions, price. ap-shard, ap-cost and ap-rewrite share this code, so
+ * that they cannot disagree.
+ */
+#ifndef AP_PLAN_H
+#define AP_PLAN_H
+
+#include "cost.h"
+#include "nest.h"
+
+struct ap_plan {
+    const struct ap_graph *graph;
+    const struct ap_nests *nests;
+    struct ap_mesh mesh;
+    struct ap_choice_vec *choice; /* per group */
+    /* per node: conversions of this node's value are made again in each phase that needs
+       them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
+    bool *remake;
+};
+
+/*
+ * A tensor brought to a layout once, for all users of that layout (of one phase if the
+ * tensor is remade per phase). Results: a result that becomes a parameter is brought to the
+ * parameter's layout; any other result to R on every axis. Layouts equal to the tensor's
+ * own need no conversion and are not listed.
+ */
+struct ap_conversion {
+    int node;
+    struct ap_layout from, to;
+    enum ap_phase phase; /* of the first user */
+    int first_group;     /* group before which it runs, n_groups for results */
+    struct ap_path path;
+};
+
+struct ap_conversions {
+    int n;
+    struct ap_conversion *conv; /* by first_group, then node id, then first use */
+    /* operand slots: in_conv[in_start[g] + i] = index of the conversion that serves
+       operand i of group g, -1 if the producer's layout serves */
+    const int *in_start, *in_conv;
+    const int *result_conv; /* per graph result, likewise */
+};
+
+/* Target layout of result r under the plan. */
+struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
+/* Layout of node's own value (by its group's choice). */
+struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
+
+int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_cost *cost, struct ap_conversions *out,
+                        struct ap_err *err);
+
+/* Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute. */
+double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                         const struct ap_cost *cost, const struct ap_choice_vec *choice);
+
+struct ap_price {
+    double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
+};
+/* Sum over groups and conversions, in that order (so that equal plans price to the bit). */
+struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
+                              const struct ap_conversions *conv);
+
+/*
+ * Why the plan is not legal (choices that the nests do not allow, heavy operators replicated where
+ * the cost model forbids it), or 0.
+ */
+int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
+                  struct ap_err *err);
+
+/* ---- the document's section "sharding" ---- */
+
+struct ap_sharding {
+    struct ap_plan plan;
+    const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
+    double objective_sec, lower_bound_sec;
+    int64_t peak_bytes; /* per device, of the program's buffer plan */
+};
+
+void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,
+                         struct ap_buf *out);
+/* Reads and checks against graph and nests (fingerprint by shapes: layouts must agree). */
+int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                          const struct ap_graph *g, const struct ap_nests *nests,
+                          struct ap_sharding *s, struct ap_err *err);
+/* The trivial plan: a mesh of one device. */
+void ap_plan_single(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, struct ap_plan *plan);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * Programs: what ap-rewrite writes and ap-exec runs. One module (for SPMD: one for all
+ * ranks) is a local graph: the group's operators on local shapes, collectives and local
+ * steps as nodes, in execution order, with buffers assigned.
+ */
+#ifndef AP_PROGRAM_H
+#define AP_PROGRAM_H
+
+#include "plan.h"
+
+/* Where a node's value lives. Bytes of one arena per rank; offsets are 64-byte aligned. */
+struct ap_buffer {
+    int64_t offset; /* -1: no memory (fused inside its group, tuple, elided by alias) */
+    int64_t bytes;
+    int alias; /* node whose buffer this value shares (reshape, opt-barrier), or -1 */
+};
+
+struct ap_program {
+    struct ap_mesh mesh;
+    /* Parameters are those of the source graph, in order, with local shapes; results are
+       the source's, each in its parameter's layout or replicated. Groups: nodes that run as
+       one fused pass share node.group; ids rise in execution order. */
+    struct ap_graph local;
+    struct ap_buffer *buffer; /* per local node */
+    int64_t peak_bytes;       /* size of the arena */
+    const int *source;        /* per local node: node of the source graph that it computes
+                                 a part or a copy of */
+};
+
+/*
+ * SPMD partitioning: the plan as a local program. Each conversion once; masks where padded
+ * reduced factors need them; iota, constants, gather and scatter get their global place
+ * (attrs.global, attrs.layout).
+ */
+int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
+                 const struct ap_conversions *conv, struct ap_program *prog,
+                 struct ap_err *err);
+
+/*
+ * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
+ * throughout; a value lives from its group to its last user's group; values that only their
+ * own fused group reads get no buffer; a result that becomes a parameter is copied into
+ * the parameter's buffer at the end of the step unless it can be computed in place.
+ */
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
+
+/* Collectives of a program: count and bytes (of the full tensor on the axes, per group) by kind and axes. */
+struct ap_coll_count {
+    enum ap_op op;
+    unsigned axes;
+    int64_t count, bytes;
+};
+/* Sorted by op, axes. Caller's arena. Counted from the local graph's nodes. */
+int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog,
+                           struct ap_coll_count **out);
+/* The same counted from conversions. */
+int ap_conversion_collectives(struct ap_arena *arena, const struct ap_conversions *conv,
+                              struct ap_coll_count **out);
+/* "full tensor" bytes of a collective node, from its operand's local shape and coll. */
+int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
+                      const struct ap_shape *operand);
+
+/* Section "program". */
+void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
+int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_program *prog, struct ap_err *err);
+
+#endif
