@@ -4,7 +4,7 @@
     export.py gpt --layers 12 --shapes-only -o F.hlo   a graph alone, of any size
 
 The step is step(params, opt_state, batch) -> (loss, new params, new opt_state).  DIR gets
-DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for HLO parameter K, losses.npy and meta.json.
+DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for parameter K, losses.npy and meta.json.
 """
 
 import argparse
