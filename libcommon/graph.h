@@ -48,7 +48,8 @@ struct ap_shape {
 };
 
 int64_t ap_shape_elems(const struct ap_shape *s); /* saturating; 0 for a tuple */
-int64_t ap_shape_bytes(const struct ap_shape *s); /* saturating; tuples: sum of the parts */
+int64_t
+ap_shape_bytes(const struct ap_shape *s); /* saturating; tuples: sum of the parts */
 bool ap_shape_equal(const struct ap_shape *a, const struct ap_shape *b);
 bool ap_shape_same_dims(const struct ap_shape *a, const struct ap_shape *b);
 /* HLO's spelling without a layout: "f32[8,4]", "(f32[8], s32[8])". */
@@ -139,8 +140,8 @@ enum ap_red {
 extern const char *const ap_red_names[AP_N_REDS]; /* "sum", "max", ... */
 
 /*
- * A constant's value. data holds one element if splat, else all in row-major order, in the
- * shape's dtype (pred: one byte, 0 or 1), little endian.
+ * A constant's value. data holds one element if splat, else all in row-major order, in
+ * the shape's dtype (pred: one byte, 0 or 1), little endian.
  */
 struct ap_literal {
     bool elided; /* printed as {...}: no data */
@@ -215,6 +216,9 @@ struct ap_attrs {
                                       NULL outside programs */
 };
 
+/* What a node has unless something else is said: ids -1, group counts 1, the rest 0. */
+extern const struct ap_attrs ap_attrs_default;
+
 /* ---- nodes ---- */
 
 enum ap_phase { AP_FORWARD, AP_BACKWARD, AP_UPDATE, AP_N_PHASES };
@@ -238,7 +242,7 @@ struct ap_node {
     const int *in;
     struct ap_shape shape;
     const struct ap_attrs *attrs; /* never NULL */
-    const char *scope;            /* normalised name path, "" for none; interned per graph */
+    const char *scope; /* normalised name path, "" for none; interned per graph */
     enum ap_phase phase;
     enum ap_role role; /* parameters only */
     int param;         /* parameter number, -1 for others */
@@ -259,7 +263,7 @@ struct ap_reducer {
 struct ap_result {
     int node;
     enum ap_role role; /* loss, weight, state, aux */
-    int alias;         /* node id of the parameter that it becomes in the next step, or -1 */
+    int alias; /* node id of the parameter that it becomes in the next step, or -1 */
 };
 
 struct ap_graph {
@@ -272,7 +276,7 @@ struct ap_graph {
     struct ap_result *results;
     int n_reducers;
     const struct ap_reducer *reducers;
-    int n_groups;           /* 0 before ap_group */
+    int n_groups;               /* 0 before ap_group */
     const char *const *dropped; /* names of nodes that the importer dropped */
     int n_dropped;
     /* CSR: users of node i are users[user_start[i] .. user_start[i + 1]), ascending, a
@@ -292,7 +296,15 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
  * Checks that each node's shape follows from its operands' shapes and attributes; message
  * "<where>/nodes/<i> (<name>): ...". Programs (local graphs) are checked too.
  */
-int ap_graph_check_shapes(const struct ap_graph *g, const char *where, struct ap_err *err);
+int ap_graph_check_shapes(const struct ap_graph *g, const char *where,
+                          struct ap_err *err);
+
+/*
+ * The same for one node whose operands are nodes of g and in order; the message names no
+ * place. For readers that want to name theirs.
+ */
+int ap_check_node(const struct ap_graph *g, const struct ap_node *node,
+                  struct ap_err *err);
 
 /* The neutral element of red in dtype, written to 16 bytes at out. */
 void ap_red_neutral(enum ap_red red, enum ap_dtype dtype, void *out);
