@@ -1,7 +1,7 @@
 /*
  * A sharding plan for one mesh: one choice per fusion group, and everything that follows
- * from it: layouts, conversions, price. ap-shard, ap-cost and ap-rewrite share this code, so
- * that they cannot disagree.
+ * from it: layouts, conversions, price. ap-shard, ap-cost and ap-rewrite share this code,
+ * so that they cannot disagree.
  */
 #ifndef AP_PLAN_H
 #define AP_PLAN_H
@@ -21,9 +21,9 @@ struct ap_plan {
 
 /*
  * A tensor brought to a layout once, for all users of that layout (of one phase if the
- * tensor is remade per phase). Results: a result that becomes a parameter is brought to the
- * parameter's layout; any other result to R on every axis. Layouts equal to the tensor's
- * own need no conversion and are not listed.
+ * tensor is remade per phase). Results: a result that becomes a parameter is brought to
+ * the parameter's layout; any other result to R on every axis. Layouts equal to the
+ * tensor's own need no conversion and are not listed.
  */
 struct ap_conversion {
     int node;
@@ -47,6 +47,19 @@ struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
 /* Layout of node's own value (by its group's choice). */
 struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
 
+/*
+ * Phase of a group: that of its first member whose value is used outside the group or is
+ * a result (of its first member when there is none). A fused chain that straddles two
+ * phases thus counts for the one in which it is first needed.
+ */
+enum ap_phase ap_plan_group_phase(const struct ap_graph *g, const struct ap_nest *nest);
+/* Position of node in its nest's members. */
+int ap_nest_member(const struct ap_nest *nest, int node);
+
+/*
+ * All conversions, each once per tensor and target (and per phase, forward or later, of a
+ * remade tensor). -1 when some pair of layouts cannot be converted.
+ */
 int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err);
@@ -58,18 +71,24 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
 struct ap_price {
     double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
 };
-/* Sum over groups and conversions, in that order (so that equal plans price to the bit). */
+/* Sum over groups and conversions, in that order (so that equal plans price to the bit).
+ */
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv);
 
 /*
- * Why the plan is not legal (choices that the nests do not allow, heavy operators replicated where
- * the cost model forbids it), or 0.
+ * Why the plan is not legal (choices that the nests do not allow, heavy operators
+ * replicated where the cost model forbids it), or 0.
  */
 int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
                   struct ap_err *err);
 
 /* ---- the document's section "sharding" ---- */
+
+/* {"axes":["x","y"],"shape":[2,4]}, as sharding and program have it. */
+void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out);
+int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      struct ap_mesh *mesh, struct ap_err *err);
 
 struct ap_sharding {
     struct ap_plan plan;
@@ -80,7 +99,8 @@ struct ap_sharding {
 
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,
                          struct ap_buf *out);
-/* Reads and checks against graph and nests (fingerprint by shapes: layouts must agree). */
+/* Reads and checks against graph and nests (fingerprint by shapes: layouts must agree).
+ */
 int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           const struct ap_graph *g, const struct ap_nests *nests,
                           struct ap_sharding *s, struct ap_err *err);

@@ -1,0 +1,265 @@
+/*
+ * SPMD partitioning: the plan as the one local graph that every rank runs.
+ *
+ * Groups are taken in execution order. Before a group come the conversions that it is the
+ * first to need, one node per step, and the masks of its padded operands; then its
+ * members on local shapes, wired to the converted and masked operands. Linear in nodes
+ * and steps.
+ *
+ * A step that makes a value partial is left out where the value is the reducer's neutral
+ * element everywhere (zeros that a sum starts from): it is partial as it stands.
+ */
+#include "partition.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct partition {
+    struct ap_arena *arena;
+    const struct ap_plan *plan;
+    const struct ap_conversions *conv;
+    struct ap_program *prog;
+    int *source;    /* per local node */
+    int cap;        /* of nodes and source */
+    int *node_of;   /* per source node: local node of its own value */
+    int *conv_node; /* per conversion: local node of its result */
+    int *slot_node; /* per operand slot of the group at hand */
+    int next_conv;  /* first one not made yet */
+    int n_groups;   /* of the local graph, so far */
+};
+
+static int add_node(struct partition *p, const struct ap_node *node, int source)
+{
+    struct ap_graph *local = &p->prog->local;
+    assert(local->n_nodes < p->cap);
+    local->nodes[local->n_nodes] = *node;
+    p->source[local->n_nodes] = source;
+    return local->n_nodes++;
+}
+
+/* A node that no source node is: a step or a mask, in a group of its own. */
+static int add_made(struct partition *p, enum ap_op op, int in, int source,
+                    const struct ap_shape *shape, const struct ap_attrs *attrs,
+                    enum ap_phase phase)
+{
+    const struct ap_node *src = &p->plan->graph->nodes[source];
+    struct ap_node node = {
+        .op = op,
+        .name = ap_arena_printf(p->arena, "%s.%s.%d", src->name, ap_ops[op].name,
+                                p->prog->local.n_nodes),
+        .n_in = 1,
+        .in = ap_arena_dup(p->arena, &in, sizeof(in)),
+        .shape = *shape,
+        .attrs = attrs,
+        .scope = src->scope,
+        .phase = phase,
+        .param = -1,
+        .group = p->n_groups++,
+    };
+    return add_node(p, &node, source);
+}
+
+/* ---- conversions and masks ---- */
+
+static void add_conversion(struct partition *p, int c)
+{
+    const struct ap_conversion *conv = &p->conv->conv[c];
+    const struct ap_graph *g = p->plan->graph;
+    const struct ap_shape *global = &g->nodes[conv->node].shape;
+    int cur = p->node_of[conv->node];
+    bool moved = false; /* something other than a slice came before: no longer neutral */
+    for (int i = 0; i < conv->path.n_steps; i++) {
+        const struct ap_step *step = &conv->path.steps[i];
+        if (step->op == AP_OP_AP_PARTIAL && !moved &&
+            ap_is_neutral(g, conv->node, step->coll.red))
+            continue;
+        moved = moved || step->op != AP_OP_AP_SLICE;
+        struct ap_attrs *attrs =
+            ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
+        attrs->coll = step->coll;
+        struct ap_shape shape =
+            ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
+        cur = add_made(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
+    }
+    p->conv_node[c] = cur;
+}
+
+/* Reducer of a padded reduced factor that the operand carries. */
+static enum ap_red mask_red(const struct partition *p, const struct ap_nest *nest, int in)
+{
+    const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
+    const struct ap_access *access = &nest->ins[in].access;
+    int rank = p->plan->graph->nodes[nest->ins[in].node].shape.rank;
+    for (int d = 0; d < rank; d++)
+        for (int i = 0; i < access->dims[d].n; i++) {
+            int f = access->dims[d].factor[i];
+            if (nest->factors[f].kind != AP_FACTOR_REDUCED)
+                continue;
+            int64_t parts = 1;
+            for (int a = 0; a < p->plan->mesh.n_axes; a++)
+                if (choice->axis[a] == f)
+                    parts *= p->plan->mesh.size[a];
+            if (ap_nest_extent(nest, &p->plan->mesh, choice, f) * parts !=
+                nest->factors[f].size)
+                return nest->factors[f].red;
+        }
+    assert(!"a masked operand carries a padded reduced factor");
+    return AP_RED_SUM;
+}
+
+static int add_mask(struct partition *p, const struct ap_nest *nest, int in)
+{
+    const struct ap_plan *plan = p->plan;
+    int source = nest->ins[in].node;
+    const struct ap_shape *global = &plan->graph->nodes[source].shape;
+    struct ap_attrs *attrs =
+        ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
+    attrs->global = ap_arena_dup(p->arena, global, sizeof(*global));
+    attrs->layout =
+        ap_nest_in_layout(nest, plan->graph, &plan->mesh, &plan->choice[nest->group], in);
+    void *fill = ap_arena_alloc(p->arena, 16);
+    ap_red_neutral(mask_red(p, nest, in), global->dtype, fill);
+    attrs->literal = (struct ap_literal){.splat = true, .data = fill};
+    struct ap_shape shape = ap_local_shape(p->arena, &plan->mesh, global, &attrs->layout);
+    return add_made(p, AP_OP_AP_MASK, p->slot_node[in], source, &shape, attrs,
+                    ap_plan_group_phase(plan->graph, nest));
+}
+
+/* Makes the group's operands: conversions first needed here, then masks. */
+static void add_operands(struct partition *p, const struct ap_nest *nest)
+{
+    int g = nest->group;
+    while (p->next_conv < p->conv->n && p->conv->conv[p->next_conv].first_group == g)
+        add_conversion(p, p->next_conv++);
+    const int *in_conv = p->conv->in_conv + p->conv->in_start[g];
+    for (int i = 0; i < nest->n_ins; i++)
+        p->slot_node[i] =
+            in_conv[i] < 0 ? p->node_of[nest->ins[i].node] : p->conv_node[in_conv[i]];
+    uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[g]);
+    for (int i = 0; i < nest->n_ins && i < 64; i++)
+        if (masked >> i & 1)
+            p->slot_node[i] = add_mask(p, nest, i);
+}
+
+/* ---- members ---- */
+
+/* Layout of operand k of member m. */
+static struct ap_layout operand_layout(const struct partition *p,
+                                       const struct ap_nest *nest, int m, int k)
+{
+    const struct ap_plan *plan = p->plan;
+    const struct ap_choice_vec *choice = &plan->choice[nest->group];
+    int slot = nest->in_slot[m][k];
+    if (slot >= 0)
+        return ap_nest_in_layout(nest, plan->graph, &plan->mesh, choice, slot);
+    int in = plan->graph->nodes[nest->members[m]].in[k];
+    return ap_nest_value_layout(nest, plan->graph, &plan->mesh, choice,
+                                ap_nest_member(nest, in));
+}
+
+static int add_member(struct partition *p, const struct ap_nest *nest, int m,
+                      struct ap_err *err)
+{
+    const struct ap_plan *plan = p->plan;
+    int id = nest->members[m];
+    const struct ap_node *src = &plan->graph->nodes[id];
+    struct ap_layout layout = ap_nest_value_layout(nest, plan->graph, &plan->mesh,
+                                                   &plan->choice[nest->group], m);
+    struct ap_node node = *src;
+    int *in = AP_NEW_N(p->arena, src->n_in, int);
+    for (int k = 0; k < src->n_in; k++) {
+        int slot = nest->in_slot[m][k];
+        in[k] = slot >= 0 ? p->slot_node[slot] : p->node_of[src->in[k]];
+    }
+    node.in = in;
+    node.shape = ap_local_shape(p->arena, &plan->mesh, &src->shape, &layout);
+    node.group = p->n_groups;
+    node.pin = NULL;
+
+    const struct ap_node *nodes = p->prog->local.nodes;
+    struct ap_layout in_layout = {.axis = {{0}}};
+    if (src->n_in > 0)
+        in_layout = operand_layout(p, nest, m, 0);
+    struct ap_localise l = {
+        .mesh = &plan->mesh,
+        .g = plan->graph,
+        .node = src,
+        .layout = &layout,
+        .in_layout = src->n_in > 0 ? &in_layout : NULL,
+        .in_local = src->n_in > 0 ? &nodes[in[0]].shape : NULL,
+        .in1_local = src->n_in > 1 ? &nodes[in[1]].shape : NULL,
+        .local = &node.shape,
+    };
+    if (ap_localise_attrs(p->arena, &l, &node.attrs, err))
+        return -1;
+    p->node_of[id] = add_node(p, &node, id);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+/* Upper bound on local nodes: members, steps, masks. Also the most slots of a group. */
+static int count_nodes(const struct ap_plan *plan, const struct ap_conversions *conv,
+                       int *max_ins)
+{
+    int n = plan->graph->n_nodes;
+    for (int i = 0; i < conv->n; i++)
+        n += conv->conv[i].path.n_steps;
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        uint64_t masked = ap_nest_masked(nest, &plan->mesh, &plan->choice[i]);
+        for (; masked; masked &= masked - 1)
+            n++;
+        if (nest->n_ins > *max_ins)
+            *max_ins = nest->n_ins;
+    }
+    return n;
+}
+
+static void add_results(struct partition *p)
+{
+    const struct ap_graph *g = p->plan->graph;
+    struct ap_graph *local = &p->prog->local;
+    while (p->next_conv < p->conv->n)
+        add_conversion(p, p->next_conv++);
+    local->n_results = g->n_results;
+    local->results = AP_NEW_N(p->arena, g->n_results, struct ap_result);
+    for (int r = 0; r < g->n_results; r++) {
+        const struct ap_result *res = &g->results[r];
+        int c = p->conv->result_conv[r];
+        local->results[r].node = c < 0 ? p->node_of[res->node] : p->conv_node[c];
+        local->results[r].role = res->role;
+        local->results[r].alias = res->alias < 0 ? -1 : p->node_of[res->alias];
+    }
+}
+
+int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
+                 const struct ap_conversions *conv, struct ap_program *prog,
+                 struct ap_err *err)
+{
+    const struct ap_graph *g = plan->graph;
+    int max_ins = 0;
+    struct partition p = {.arena = arena, .plan = plan, .conv = conv, .prog = prog};
+    p.cap = count_nodes(plan, conv, &max_ins);
+    p.source = AP_NEW_N(arena, p.cap, int);
+    p.node_of = AP_NEW_N(arena, g->n_nodes, int);
+    p.conv_node = AP_NEW_N(arena, conv->n, int);
+    p.slot_node = AP_NEW_N(arena, max_ins, int);
+
+    *prog = (struct ap_program){.mesh = plan->mesh, .source = p.source};
+    prog->local.name = g->name;
+    prog->local.nodes = AP_NEW_N(arena, p.cap, struct ap_node);
+    prog->local.n_reducers = g->n_reducers;
+    prog->local.reducers = g->reducers;
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        add_operands(&p, nest);
+        for (int m = 0; m < nest->n_members; m++)
+            if (add_member(&p, nest, m, err))
+                return -1;
+        p.n_groups++;
+    }
+    add_results(&p);
+    prog->local.n_groups = p.n_groups;
+    return ap_graph_index(arena, &prog->local, "/program", err);
+}

@@ -1,0 +1,329 @@
+/*
+ * What follows from the choices of a plan: layouts, conversions, price.
+ *
+ * Conversions: groups are visited in execution order and their operand slots in order; a
+ * tensor's conversions hang in a list at its node, which is as short as the number of its
+ * distinct targets. Linear in the operand slots, plus a sort of the conversions.
+ */
+#include "plan.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int ap_nest_member(const struct ap_nest *nest, int node)
+{
+    int lo = 0, hi = nest->n_members - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (nest->members[mid] < node)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    assert(nest->members[lo] == node);
+    return lo;
+}
+
+static bool is_used_outside(const struct ap_graph *g, int node)
+{
+    int group = g->nodes[node].group;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
+        if (g->nodes[g->users[u]].group != group)
+            return true;
+    return g->user_start[node] == g->user_start[node + 1]; /* a result, or dead */
+}
+
+enum ap_phase ap_plan_group_phase(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++)
+        if (is_used_outside(g, nest->members[m]))
+            return g->nodes[nest->members[m]].phase;
+    return g->nodes[nest->members[0]].phase;
+}
+
+struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node)
+{
+    int group = plan->graph->nodes[node].group;
+    const struct ap_nest *nest = &plan->nests->nest[group];
+    return ap_nest_value_layout(nest, plan->graph, &plan->mesh, &plan->choice[group],
+                                ap_nest_member(nest, node));
+}
+
+struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
+{
+    const struct ap_graph *g = plan->graph;
+    int alias = g->results[r].alias;
+    if (alias < 0)
+        return ap_layout_replicated();
+    return ap_plan_node_layout(plan, alias);
+}
+
+/* ---- conversions ---- */
+
+/* A conversion before its path is known. */
+struct wanted {
+    int node, first_group, next; /* next of the same node, -1 at the end */
+    enum ap_phase phase;
+    struct ap_layout from, to;
+};
+
+struct want_list {
+    const struct ap_plan *plan;
+    struct wanted *item; /* malloc */
+    int n, cap;
+    int *head; /* per node: latest of its conversions, -1 */
+};
+
+/* Kept copies serve every phase; remade ones serve the forward phase or the later ones.
+ */
+static bool serves(const struct ap_plan *plan, const struct wanted *w,
+                   enum ap_phase phase)
+{
+    if (!plan->remake || !plan->remake[w->node])
+        return true;
+    return (w->phase == AP_FORWARD) == (phase == AP_FORWARD);
+}
+
+/* Index of the conversion of node to the layout for that user, -1 if none is needed. */
+static int want(struct want_list *l, int node, const struct ap_layout *to, int group,
+                enum ap_phase phase)
+{
+    struct ap_layout from = ap_plan_node_layout(l->plan, node);
+    if (ap_layout_equal(&from, to))
+        return -1;
+    for (int i = l->head[node]; i >= 0; i = l->item[i].next)
+        if (ap_layout_equal(&l->item[i].to, to) && serves(l->plan, &l->item[i], phase))
+            return i;
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        l->item = ap_xrealloc(l->item, (size_t)l->cap * sizeof(*l->item));
+    }
+    l->item[l->n] = (struct wanted){node, group, l->head[node], phase, from, *to};
+    l->head[node] = l->n;
+    return l->n++;
+}
+
+static void want_all(struct want_list *l, int *in_start, int *in_conv, int *result_conv)
+{
+    const struct ap_plan *plan = l->plan;
+    const struct ap_graph *g = plan->graph;
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        enum ap_phase phase = ap_plan_group_phase(g, nest);
+        for (int k = 0; k < nest->n_ins; k++) {
+            struct ap_layout to =
+                ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
+            in_conv[in_start[i] + k] = want(l, nest->ins[k].node, &to, i, phase);
+        }
+    }
+    for (int r = 0; r < g->n_results; r++) {
+        struct ap_layout to = ap_plan_result_layout(plan, r);
+        result_conv[r] = want(l, g->results[r].node, &to, plan->nests->n, AP_UPDATE);
+    }
+}
+
+struct sort_key {
+    int first_group, node, index;
+};
+
+static int compare_keys(const void *pa, const void *pb)
+{
+    const struct sort_key *a = pa, *b = pb;
+    if (a->first_group != b->first_group)
+        return a->first_group < b->first_group ? -1 : 1;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* Sorted order of the wanted conversions; place[i] = position of item i. */
+static struct sort_key *sort_wanted(struct ap_arena *arena, const struct want_list *l,
+                                    int *place)
+{
+    struct sort_key *key = AP_NEW_N(arena, l->n, struct sort_key);
+    for (int i = 0; i < l->n; i++)
+        key[i] = (struct sort_key){l->item[i].first_group, l->item[i].node, i};
+    qsort(key, (size_t)l->n, sizeof(*key), compare_keys);
+    for (int i = 0; i < l->n; i++)
+        place[key[i].index] = i;
+    return key;
+}
+
+static int no_path(const struct ap_plan *plan, const struct wanted *w, struct ap_err *err)
+{
+    struct ap_buf from = {0}, to = {0};
+    ap_layout_print(&plan->mesh, &w->from, &from);
+    ap_layout_print(&plan->mesh, &w->to, &to);
+    ap_err_set(err, "node %d (%s): no way from layout %s to %s", w->node,
+               plan->graph->nodes[w->node].name, from.data, to.data);
+    ap_buf_free(&from);
+    ap_buf_free(&to);
+    return -1;
+}
+
+static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
+                      const struct want_list *l, const struct sort_key *key,
+                      struct ap_conversion *conv, struct ap_err *err)
+{
+    for (int i = 0; i < l->n; i++) {
+        const struct wanted *w = &l->item[key[i].index];
+        conv[i].node = w->node;
+        conv[i].from = w->from;
+        conv[i].to = w->to;
+        conv[i].phase = w->phase;
+        conv[i].first_group = w->first_group;
+        if (ap_convert(cost, &plan->graph->nodes[w->node].shape, &w->from, &w->to,
+                       &conv[i].path))
+            return no_path(plan, w, err);
+    }
+    return 0;
+}
+
+int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_cost *cost, struct ap_conversions *out,
+                        struct ap_err *err)
+{
+    int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
+    int n_results = plan->graph->n_results;
+    int *in_start = AP_NEW_N(arena, n_groups + 1, int);
+    for (int i = 0; i < n_groups; i++)
+        in_start[i + 1] = in_start[i] + plan->nests->nest[i].n_ins;
+    int *in_conv = AP_NEW_N(arena, in_start[n_groups] + 1, int);
+    int *result_conv = AP_NEW_N(arena, n_results + 1, int);
+
+    struct want_list l = {.plan = plan};
+    l.head = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof(int));
+    memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
+    want_all(&l, in_start, in_conv, result_conv);
+
+    *out = (struct ap_conversions){.n = l.n};
+    out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
+    struct ap_mark mark = ap_arena_mark(arena);
+    int *place = AP_NEW_N(arena, l.n + 1, int);
+    struct sort_key *key = sort_wanted(arena, &l, place);
+    for (int i = 0; i < in_start[n_groups]; i++)
+        in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
+    for (int i = 0; i < n_results; i++)
+        result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
+    int rc = find_paths(plan, cost, &l, key, out->conv, err);
+    ap_arena_rewind(arena, mark);
+    free(l.head);
+    free(l.item);
+    out->in_start = in_start;
+    out->in_conv = in_conv;
+    out->result_conv = result_conv;
+    return rc;
+}
+
+/* ---- price ---- */
+
+/* True for what runs no kernel: values that are there already, views of others. */
+static bool is_free(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++) {
+        enum ap_op op = g->nodes[nest->members[m]].op;
+        if (op != AP_OP_PARAMETER && op != AP_OP_CONSTANT && op != AP_OP_RESHAPE &&
+            op != AP_OP_GET_TUPLE_ELEMENT)
+            return false;
+    }
+    return true;
+}
+
+double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                         const struct ap_cost *cost, const struct ap_choice_vec *choice)
+{
+    if (cost->variant != AP_COST_DEFAULT || is_free(g, nest))
+        return 0;
+    double flops, bytes;
+    enum ap_dtype dtype;
+    ap_nest_work(nest, g, &cost->mesh, choice, &flops, &bytes, &dtype);
+    double sec = ap_cost_compute(cost, flops, dtype, bytes);
+
+    uint64_t masked = ap_nest_masked(nest, &cost->mesh, choice);
+    for (int i = 0; i < nest->n_ins && i < 64; i++) {
+        if (!(masked >> i & 1))
+            continue;
+        const struct ap_shape *shape = &g->nodes[nest->ins[i].node].shape;
+        struct ap_layout l = ap_nest_in_layout(nest, g, &cost->mesh, choice, i);
+        int64_t moved = ap_layout_local_bytes(&cost->mesh, shape, &l);
+        sec += ap_cost_compute(cost, 0, shape->dtype, 2 * (double)moved);
+    }
+    return sec;
+}
+
+struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
+                              const struct ap_conversions *conv)
+{
+    struct ap_price price = {0};
+    for (int i = 0; i < plan->nests->n; i++)
+        price.compute_sec +=
+            ap_plan_group_sec(&plan->nests->nest[i], plan->graph, cost, &plan->choice[i]);
+    for (int i = 0; i < conv->n; i++)
+        price.comm_sec += conv->conv[i].path.sec;
+    price.serial_sec = price.compute_sec + price.comm_sec;
+    return price;
+}
+
+/* ---- legality ---- */
+
+/* Some factor or linear set that axis a could take, the other axes as they are; or -1. */
+static int could_split(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       struct ap_choice_vec choice, int a)
+{
+    for (int f = 0; f < nest->n_factors + nest->n_linear; f++) {
+        choice.axis[a] = (int16_t)f;
+        if (ap_choice_ok(nest, mesh, &choice))
+            return f;
+    }
+    return -1;
+}
+
+static int check_heavy(const struct ap_plan *plan, int group, struct ap_err *err)
+{
+    const struct ap_nest *nest = &plan->nests->nest[group];
+    const struct ap_choice_vec *choice = &plan->choice[group];
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (plan->mesh.size[a] == 1 || choice->axis[a] >= 0 ||
+            could_split(nest, &plan->mesh, *choice, a) < 0)
+            continue;
+        return ap_err_set(err,
+                          "group %d (%s): replicated on axis %s: compute is free in this "
+                          "cost model, so replicated heavy operators would be free",
+                          group, plan->graph->nodes[nest->members[0]].name,
+                          plan->mesh.name[a]);
+    }
+    return 0;
+}
+
+int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
+                  struct ap_err *err)
+{
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        const char *name = plan->graph->nodes[nest->members[0]].name;
+        if (!ap_choice_ok(nest, &plan->mesh, &plan->choice[i]))
+            return ap_err_set(
+                err, "group %d (%s): its operators cannot be split this way", i, name);
+        if (nest->heavy && cost->variant != AP_COST_DEFAULT && check_heavy(plan, i, err))
+            return -1;
+    }
+    struct ap_arena scratch = {0};
+    struct ap_conversions conv;
+    int rc = ap_plan_conversions(&scratch, plan, cost, &conv, err);
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+void ap_plan_single(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, struct ap_plan *plan)
+{
+    *plan = (struct ap_plan){.graph = g, .nests = nests};
+    plan->mesh.n_axes = 1;
+    plan->mesh.size[0] = 1;
+    plan->mesh.name[0] = "x";
+    plan->choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec);
+    for (int i = 0; i < nests->n; i++)
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            plan->choice[i].axis[a] = -1;
+}
