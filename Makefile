@@ -1,55 +1,138 @@
 # autopar: non-recursive; `make help` lists the targets.
 PREFIX ?= /usr/local
 DESTDIR ?=
-CC = gcc
 BUILD ?= build
-OPT ?= -O2 -g
+CC = gcc
+CFLAGS ?= -O2 -g
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
-CPPFLAGS += -D_POSIX_C_SOURCE=200809L -Ilibcommon
-CFLAGS += -std=c11 $(OPT) $(WARN) $(SANITIZE)
-LDFLAGS += $(SANITIZE)
-LIB_LIBS = -ljansson -lz -lm
+AP_CPPFLAGS = -D_POSIX_C_SOURCE=200809L -Ilibcommon $(CPPFLAGS)
+AP_CFLAGS = -std=c11 $(WARN) $(CFLAGS) $(SANITIZE)
+AP_LDFLAGS = -Wl,--as-needed $(LDFLAGS) $(SANITIZE)
+LIB_LIBS = -lglpk -ljansson -lz -lm
 
-TOOLS := $(notdir $(wildcard cmd/ap-*))
-LIB_SRC := $(wildcard libcommon/*.c)
+# ap-exec is the one tool that needs MPI and a BLAS; without them the others are built.
+MPI := $(shell pkg-config --exists ompi-c openblas 2>/dev/null && echo yes)
+INC_ap-exec := $(if $(MPI),$(shell pkg-config --cflags ompi-c openblas))
+LIBS_ap-exec := $(if $(MPI),$(shell pkg-config --libs ompi-c openblas) -ldl)
+
+TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
+ifeq ($(MPI),)
+TOOLS := $(filter-out ap-exec,$(TOOLS))
+endif
 LIB := $(BUILD)/libcommon.a
+LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*.c))
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
-UNIT := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(wildcard tests/unit/test_*.c))
+# tests/unit/test_<tool>_*.c test what is in cmd/ap-<tool>, all others libcommon
+TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+ifeq ($(MPI),)
+TESTS := $(filter-out test_exec_%,$(TESTS))
+endif
+UNIT := $(TESTS:%=$(BUILD)/unit/%)
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+C_FILES := $(wildcard libcommon/*.[ch] cmd/*/*.[ch] tests/unit/*.[ch] tests/fuzz/*.[ch])
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash))
+SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
+BATS := $(wildcard tests/*.bats)
+MAN := $(wildcard man/*.[157])
 
-# What single tools and tests need beyond libcommon.
-LIBS_ap-shard = -lglpk
-INC_ap-exec := $(shell pkg-config --cflags ompi-c openblas 2>/dev/null)
-LIBS_ap-exec := $(shell pkg-config --libs ompi-c openblas 2>/dev/null) -ldl
+ASAN = BUILD=$(BUILD)/asan CFLAGS="-O1 -g -fno-omit-frame-pointer" \
+    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
+FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
+    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
+FUZZ_SECONDS ?= 60
 
-.PHONY: all unit clean help
-all: $(BINS) ## build the tools (release, warnings as errors)
+.PHONY: all unit asan check check-asan lint format bench install fuzz fuzzers clean help \
+    without-mpi
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(BINS) $(if $(MPI),,without-mpi) ## build the tools (release, warnings as errors)
+
+without-mpi:
+	@echo 'no OpenMPI and OpenBLAS (pkg-config ompi-c openblas): ap-exec is not built' >&2
 
 unit: $(UNIT) ## build the C unit tests
 
-$(LIB): $(LIB_SRC:%.c=$(BUILD)/%.o)
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(LIB): $(LIB_OBJ)
 	rm -f $@
 	ar rcs $@ $^
 
+# Objects of a tool, with and without its main.
+objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c))
+parts = $(filter-out %/$(1).o,$(call objects,$(1)))
+# Which tool a test is about: said here, or seen from its name.
+TOOL_fuzz_hlo = ap-import
+tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
+
 define tool_rules
-$(BUILD)/bin/$(1): $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c)) $(LIB)
+$(BUILD)/bin/$(1): $(call objects,$(1)) $(LIB)
 	@mkdir -p $$(@D)
-	$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
-$(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c)): CPPFLAGS += $$(INC_$(1)) -Icmd/$(1)
+	$$(CC) $$(AP_LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
+$(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
-$(BUILD)/%.o: %.c
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+# 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link
+define test_rules
+$(BUILD)/$(2)/$(1): $(BUILD)/tests/$(2)/$(1).o $(if $(3),$(call parts,$(3))) $(LIB)
+	@mkdir -p $$(@D)
+	$$(CC) $$(AP_LDFLAGS) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
+$(BUILD)/tests/$(2)/$(1).o: INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
+endef
+$(foreach t,$(TESTS),$(eval $(call test_rules,$(t),unit,$(call tool_of,$(t),test),)))
+$(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer)))
 
-$(BUILD)/unit/%: tests/unit/%.c $(LIB)
-	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -o $@ $< $(UNIT_OBJ_$*) $(LIB) $(UNIT_LIBS_$*) $(LIB_LIBS)
+asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
+	$(MAKE) --no-print-directory $(ASAN) all unit
+
+check: all unit ## run all tests
+	scripts/tap -b $(BUILD) $(UNIT) $(BATS)
+
+check-asan: asan ## run all tests under AddressSanitizer and UBSan
+	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
+
+fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
+
+fuzz: ## run every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan; needs clang
+	$(MAKE) --no-print-directory $(FUZZ) fuzzers
+	scripts/fuzz $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZERS)
+
+lint: ## check format, scripts, man pages, headers, and clang-tidy's findings
+	clang-format --dry-run -Werror $(C_FILES)
+	shellcheck $(SCRIPTS)
+	shellcheck -s bash -e SC1091,SC2030,SC2031 $(BATS)
+	mandoc -T lint -W warning $(MAN)
+	@for f in $(filter %.h,$(C_FILES)); do \
+	    $(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(INC_ap-exec) -Wno-unused -fsyntax-only -x c $$f || exit 1; done
+	@wc -l $(C_FILES) | awk '$$2 != "total" && $$1 > 800 { print $$2 ": " $$1 " lines, at most 800"; bad = 1 } END { exit bad }'
+	printf '%s\n' $(filter %.c,$(C_FILES)) | xargs -P 2 -n 4 sh -c 'clang-tidy --quiet "$$@" \
+	    -- -std=c11 $(AP_CPPFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit 2>&1 | \
+	    grep -vE "warnings? generated|^Suppressed|^Use -header" | (! grep .)' lint
+
+format: ## lay out the C files by .clang-format
+	clang-format -i $(C_FILES)
+
+bench: all ## measure the planning pipe on GPT-2 124M
+	AP_BUILD=$(BUILD) scripts/bench/run
+
+SHARE = $(DESTDIR)$(PREFIX)/share
+install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
+	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas
+	install -m 755 $(BINS) $(wildcard scripts/ap-plan) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(wildcard testdata/clusters/*.json) $(SHARE)/autopar/clusters
+	install -m 644 $(wildcard schemas/*.json) $(SHARE)/autopar/schemas
+	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
+	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 
 clean: ## remove what was built
 	rm -rf $(BUILD)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(patsubst %.o,%.d,$(LIB_OBJ) $(foreach t,$(TOOLS),$(call objects,$(t))) \
+    $(TESTS:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

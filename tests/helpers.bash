@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+# What the bats files share; `load helpers` at the top of each.
+# shellcheck disable=SC2154 # status, output and stderr are bats'
+
+bats_require_minimum_version 1.5.0
+
+AP_TOP=$(cd "${BATS_TEST_DIRNAME:?}/.." && pwd)
+AP_BUILD=${AP_BUILD:-build}
+[[ $AP_BUILD == /* ]] || AP_BUILD=$AP_TOP/$AP_BUILD
+PATH=$AP_BUILD/bin:$PATH
+MODELS=$AP_TOP/testdata/models
+CLUSTERS=$AP_TOP/testdata/clusters
+export AP_TOP AP_BUILD PATH MODELS CLUSTERS
+cd "$AP_TOP" || exit 1
+
+# The tools that were built.
+ap_tools() {
+    local f
+    for f in "$AP_BUILD"/bin/ap-*; do basename "$f"; done
+}
+
+# Skips a test that needs ap-exec where it was not built for want of MPI.
+needs_exec() {
+    [ -x "$AP_BUILD/bin/ap-exec" ] || skip "ap-exec is not built"
+}
+
+# The HLO text of a golden model.
+hlo() {
+    local f
+    for f in "$MODELS/$1/$1.hlo" "$MODELS/$1/$1.hlo.gz" "$MODELS/$1.hlo.gz"; do
+        [ ! -e "$f" ] || { echo "$f"; return; }
+    done
+    echo "no model $1" >&2
+    return 1
+}
+
+# Document of a model after import, made once per bats file.
+imported() {
+    local f=$BATS_FILE_TMPDIR/$1.json
+    [ -s "$f" ] || ap-import --no-history -o "$f" "$(hlo "$1")" || return
+    echo "$f"
+}
+
+# Sharded document: sharded MODEL MESH [ALGORITHM]
+sharded() {
+    local f=$BATS_FILE_TMPDIR/$1-$2-${3:-ilp}.json
+    [ -s "$f" ] || ap-shard --no-history --mesh "$2" --algorithm "${3:-ilp}" -o "$f" \
+        "$(imported "$1")" || return
+    echo "$f"
+}
+
+# Program: rewritten MODEL MESH [ALGORITHM]
+rewritten() {
+    local f=$BATS_FILE_TMPDIR/$1-$2-${3:-ilp}.program.json
+    [ -s "$f" ] || ap-cost --no-history "$(sharded "$@")" |
+        ap-rewrite --no-history -o "$f" || return
+    echo "$f"
+}
+
+# refuses CODE TEXT COMMAND...: the command exits with CODE, prints nothing on stdout, and
+# says on stderr who is speaking and something that contains TEXT.
+refuses() {
+    local code=$1 text=$2
+    shift 2
+    run --separate-stderr "$@"
+    if [ "$status" -ne "$code" ] || [ -n "$output" ] || [[ $stderr != *"$text"* ]]; then
+        echo "expected exit $code, no output and '$text' in the message of: $*"
+        echo "exit $status, output '${output:0:200}', message '${stderr:0:1000}'"
+        return 1
+    fi
+}
