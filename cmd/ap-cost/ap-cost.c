@@ -1,0 +1,98 @@
+/* ap-cost: say what a plan costs in time, communication and memory. */
+#include <string.h>
+
+#include "price.h"
+#include "tool.h"
+
+static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
+                       const char *cluster_path, struct cost_input *in)
+{
+    struct ap_err err = {0};
+    const struct ap_section *section = ap_doc_find(doc, "sharding");
+    int variant = AP_COST_DEFAULT;
+
+    if (ap_doc_graph(arena, doc, &in->graph, &err) ||
+        ap_nests_build(arena, &in->graph, &in->nests, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (section) {
+        struct ap_at top = {.key = "sharding"};
+        json_t *json = ap_doc_load(doc, section, &err);
+        if (!json || ap_sharding_from_json(arena, json, &top, &in->graph, &in->nests,
+                                           &in->sharding, &err))
+            ap_die(AP_BAD_INPUT, "%s%s%s", json ? doc->file : "", json ? ": " : "",
+                   err.msg);
+        json_decref(json);
+        while (strcmp(ap_cost_variant_names[variant], in->sharding.cost_model) != 0)
+            variant++;
+    } else {
+        ap_plan_single(arena, &in->graph, &in->nests, &in->sharding.plan);
+        in->sharding.algorithm = "one device";
+    }
+    const struct ap_mesh *mesh = &in->sharding.plan.mesh;
+    if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
+                       &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
+                     &err) ||
+        ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+}
+
+static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
+                            struct priced *out)
+{
+    for (int row = 0; row < AP_N_BASELINES; row++) {
+        struct ap_plan plan = {
+            .graph = &in->graph, .nests = &in->nests, .mesh = in->cost.mesh};
+        struct ap_err err = {0};
+        out[row].name = ap_baselines[row].name;
+        if (ap_baseline_plan(arena, row, &plan, &err) ||
+            price_plan(arena, in, &plan, &out[row], &err))
+            out[row].why_not = ap_arena_strdup(arena, err.msg);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    bool report = false;
+    const char *cluster_path = NULL;
+    const struct ap_opt opts[] = {
+        {"cluster", AP_OPT_STR, &cluster_path, "FILE",
+         "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
+        {"report", AP_OPT_FLAG, &report, NULL,
+         "print tables for people, the baselines beside the plan, not the document", NULL,
+         0, 0, 0},
+        {0},
+    };
+    struct ap_tool tool = {.name = "ap-cost",
+                           .summary = "say what a plan costs in time and memory",
+                           .operand = "[FILE]",
+                           .opts = opts};
+    struct ap_arena arena = {0};
+    struct ap_doc doc;
+    struct cost_input in = {0};
+    struct priced plan = {0}, baselines[AP_N_BASELINES] = {0};
+    struct ap_err err = {0};
+
+    ap_tool_start(&tool, argc, argv);
+    ap_tool_read(&tool, &arena, &doc);
+    read_input(&arena, &doc, cluster_path, &in);
+    plan.name = in.sharding.algorithm;
+    if (price_plan(&arena, &in, &in.sharding.plan, &plan, &err))
+        ap_die(AP_BAD_INPUT, "%s: /sharding: %s", doc.file, err.msg);
+    if (report) {
+        struct ap_buf text = {0};
+        price_baselines(&arena, &in, baselines);
+        price_report(&in, &plan, baselines, AP_N_BASELINES, &text);
+        ap_tool_write_bytes(&tool, &text);
+        ap_buf_free(&text);
+    } else {
+        struct ap_new_section out[2] = {{.name = "cluster"}, {.name = "cost"}};
+        ap_cluster_to_json(&in.cluster, &out[0].json);
+        price_to_json(&in, &plan, &out[1].json);
+        ap_tool_write(&tool, &doc, out, 2, "");
+    }
+    return ap_tool_finish(
+        &tool, ap_arena_printf(&arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",
+                               plan.price.serial_sec, (long long)plan.peak_bytes));
+}

@@ -1,0 +1,120 @@
+/*
+ * Problem: say what a plan costs: compute, each collective by kind and axes, memory.
+ * Idea: conversions and group prices come from libcommon, as for ap-shard, so that the
+ * sum here is ap-shard's objective; memory is that of the program's buffer plan.
+ */
+#include "price.h"
+
+#include <stdio.h>
+
+static void count_phases(const struct cost_input *in, const struct ap_plan *plan,
+                         const struct ap_conversions *conv, struct priced *out)
+{
+    for (int i = 0; i < in->nests.n; i++) {
+        const struct ap_nest *nest = &in->nests.nest[i];
+        double flops, bytes;
+        enum ap_dtype dtype;
+        out->phase_sec[in->graph.nodes[nest->members[0]].phase] +=
+            ap_plan_group_sec(nest, &in->graph, &in->cost, &plan->choice[i]);
+        ap_nest_work(nest, &in->graph, &plan->mesh, &plan->choice[i], &flops, &bytes,
+                     &dtype);
+        out->flops += flops;
+    }
+    for (int i = 0; i < conv->n; i++)
+        out->phase_sec[conv->conv[i].phase] += conv->conv[i].path.sec;
+}
+
+static void count_collectives(struct ap_arena *arena, const struct cost_input *in,
+                              const struct ap_conversions *conv, struct priced *out)
+{
+    out->n_colls = ap_conversion_collectives(arena, conv, &out->colls);
+    out->coll_sec = AP_NEW_N(arena, out->n_colls + 1, double);
+    for (int i = 0; i < conv->n; i++)
+        for (int k = 0; k < conv->conv[i].path.n_steps; k++) {
+            const struct ap_step *step = &conv->conv[i].path.steps[k];
+            for (int c = 0; c < out->n_colls; c++)
+                if (out->colls[c].op == step->op && out->colls[c].axes == step->coll.axes)
+                    out->coll_sec[c] += step->sec;
+        }
+    for (int c = 0; c < out->n_colls; c++)
+        out->sent_bytes += ap_cost_collective(&in->byte_count, out->colls[c].op,
+                                              out->colls[c].axes, out->colls[c].bytes);
+}
+
+int price_plan(struct ap_arena *arena, const struct cost_input *in,
+               const struct ap_plan *plan, struct priced *out, struct ap_err *err)
+{
+    struct ap_conversions conv;
+    struct ap_program prog;
+    const char *name = out->name;
+
+    *out = (struct priced){.name = name, .plan = *plan};
+    if (ap_plan_check(plan, &in->cost, err) ||
+        ap_plan_conversions(arena, plan, &in->cost, &conv, err) ||
+        ap_partition(arena, plan, &conv, &prog, err))
+        return -1;
+    ap_plan_buffers(arena, &prog);
+    out->price = ap_plan_price(plan, &in->cost, &conv);
+    out->peak_bytes = prog.peak_bytes;
+    for (int i = 0; i < prog.local.n_params; i++)
+        out->parameter_bytes +=
+            ap_shape_bytes(&prog.local.nodes[prog.local.params[i]].shape);
+    count_phases(in, plan, &conv, out);
+    count_collectives(arena, in, &conv, out);
+    return 0;
+}
+
+static void axes_json(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *out)
+{
+    const char *sep = "[";
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (axes >> a & 1) {
+            ap_buf_puts(out, sep);
+            ap_json_str(out, mesh->name[a]);
+            sep = ",";
+        }
+    ap_buf_putc(out, ']');
+}
+
+static void member(struct ap_buf *out, const char *key, double v)
+{
+    ap_buf_printf(out, ",\"%s\":", key);
+    ap_json_num(out, v);
+}
+
+void price_to_json(const struct cost_input *in, const struct priced *p,
+                   struct ap_buf *out)
+{
+    double peak = in->cluster.flops_per_sec[AP_F32] * p->price.serial_sec;
+
+    ap_buf_puts(out, "{\"cost_model\":");
+    ap_json_str(out, ap_cost_variant_names[in->cost.variant]);
+    member(out, "step_sec", p->price.serial_sec);
+    member(out, "serial_sec", p->price.serial_sec);
+    member(out, "compute_sec", p->price.compute_sec);
+    member(out, "comm_sec", p->price.comm_sec);
+    for (int i = 0; i < AP_N_PHASES; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_sec", ap_phase_names[i]);
+        member(out, key, p->phase_sec[i]);
+    }
+    member(out, "flops_per_device", p->flops);
+    if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
+        member(out, "utilisation_f32", p->flops / peak);
+    member(out, "sent_bytes_per_device", p->sent_bytes);
+    ap_buf_puts(out, ",\"collectives\":[");
+    for (int c = 0; c < p->n_colls; c++) {
+        ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", c ? "," : "",
+                      ap_ops[p->colls[c].op].name);
+        axes_json(&in->cost.mesh, p->colls[c].axes, out);
+        ap_buf_printf(out, ",\"count\":%lld,\"bytes\":%lld", (long long)p->colls[c].count,
+                      (long long)p->colls[c].bytes);
+        member(out, "sec", p->coll_sec[c]);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_printf(out,
+                  "],\"memory\":{\"peak_bytes\":%lld,\"parameter_bytes\":%lld,"
+                  "\"limit_bytes\":%lld}}",
+                  (long long)p->peak_bytes, (long long)p->parameter_bytes,
+                  (long long)in->cluster.memory_bytes);
+}

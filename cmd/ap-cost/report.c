@@ -1,0 +1,231 @@
+/*
+ * Problem: let a person see a plan at a glance.
+ * Idea: tensors are shown by kind: names with every number replaced by '*', so that the
+ * layers of a model fall together; kinds keep the order of their first member.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "price.h"
+
+#define KIND_NAME 96
+
+/* Tensors of one normalised name, shape and layout. */
+struct kind {
+    char name[KIND_NAME];
+    struct ap_buf text; /* shape and layout */
+    int count;
+};
+
+struct kinds {
+    int n, cap;
+    struct kind *kind;
+};
+
+static void put_bytes(struct ap_buf *out, double bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 1000 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    ap_buf_printf(out, u ? "%.4g %s" : "%.0f %s", bytes, units[u]);
+}
+
+static void put_seconds(struct ap_buf *out, const struct cost_input *in, double sec)
+{
+    if (in->cost.variant != AP_COST_DEFAULT)
+        ap_buf_printf(out, "%.6g", sec);
+    else if (sec < 1e-3)
+        ap_buf_printf(out, "%.4g us", sec * 1e6);
+    else if (sec < 1)
+        ap_buf_printf(out, "%.4g ms", sec * 1e3);
+    else
+        ap_buf_printf(out, "%.4g s", sec);
+}
+
+/* Pads what was put since start to a column's width (negative: to the left). */
+static void pad(struct ap_buf *out, size_t start, int width)
+{
+    size_t len = out->len - start, want = (size_t)(width < 0 ? -width : width);
+    if (len >= want)
+        return;
+    size_t fill = want - len;
+    for (size_t i = 0; i < fill; i++)
+        ap_buf_putc(out, ' ');
+    if (width < 0)
+        return;
+    memmove(out->data + start + fill, out->data + start, len);
+    memset(out->data + start, ' ', fill);
+}
+
+static void normalise(const char *name, char *out)
+{
+    size_t n = 0;
+    for (const char *p = name; *p && n + 1 < KIND_NAME; p++) {
+        if (isdigit((unsigned char)*p)) {
+            if (n == 0 || out[n - 1] != '*')
+                out[n++] = '*';
+        } else if (*p != '\'' && *p != '"') {
+            out[n++] = *p;
+        }
+    }
+    out[n] = '\0';
+}
+
+static void add_kind(struct kinds *ks, const struct ap_mesh *mesh, const char *name,
+                     const struct ap_shape *shape, const struct ap_layout *layout)
+{
+    struct kind k = {.count = 1};
+
+    normalise(name, k.name);
+    ap_shape_print(shape, &k.text);
+    pad(&k.text, 0, -18);
+    ap_buf_putc(&k.text, ' ');
+    ap_layout_print(mesh, layout, &k.text);
+    for (int i = 0; i < ks->n; i++)
+        if (strcmp(ks->kind[i].name, k.name) == 0 &&
+            strcmp(ks->kind[i].text.data, k.text.data) == 0) {
+            ks->kind[i].count++;
+            ap_buf_free(&k.text);
+            return;
+        }
+    if (ks->n == ks->cap) {
+        ks->cap = ks->cap ? 2 * ks->cap : 64;
+        ks->kind = ap_xrealloc(ks->kind, (size_t)ks->cap * sizeof *ks->kind);
+    }
+    ks->kind[ks->n++] = k;
+}
+
+static void put_kinds(struct kinds *ks, const char *title, struct ap_buf *out)
+{
+    ap_buf_printf(out, "\n%s\n", title);
+    for (int i = 0; i < ks->n; i++) {
+        ap_buf_printf(out, "  %4d x  %-36s %s\n", ks->kind[i].count, ks->kind[i].name,
+                      ks->kind[i].text.data);
+        ap_buf_free(&ks->kind[i].text);
+    }
+    free(ks->kind);
+}
+
+static void put_model(const struct cost_input *in, struct ap_buf *out)
+{
+    const struct ap_graph *g = &in->graph;
+    int64_t count[AP_N_ROLES] = {0}, elems[AP_N_ROLES] = {0};
+    int n_heavy = 0;
+
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *p = &g->nodes[g->params[i]];
+        count[p->role]++;
+        elems[p->role] += ap_shape_elems(&p->shape);
+    }
+    for (int i = 0; i < in->nests.n; i++)
+        n_heavy += in->nests.nest[i].heavy;
+    ap_buf_printf(out,
+                  "model %s: %d operators in %d groups, %d contractions; %lld weights "
+                  "(%.4g M parameters), %lld states, %lld inputs\n",
+                  g->name, g->n_nodes, in->nests.n, n_heavy,
+                  (long long)count[AP_ROLE_WEIGHT], (double)elems[AP_ROLE_WEIGHT] / 1e6,
+                  (long long)count[AP_ROLE_STATE], (long long)count[AP_ROLE_INPUT]);
+}
+
+static void put_plan(const struct cost_input *in, const struct priced *p,
+                     struct ap_buf *out)
+{
+    const struct ap_graph *g = &in->graph;
+    const struct ap_mesh *mesh = &in->cost.mesh;
+    struct kinds weights = {0}, inputs = {0}, activations = {0};
+
+    ap_buf_printf(out, "plan %s on mesh", p->name);
+    for (int a = 0; a < mesh->n_axes; a++)
+        ap_buf_printf(out, " %s=%lld", mesh->name[a], (long long)mesh->size[a]);
+    ap_buf_printf(out, " of %s (%s)\n", in->cluster.name, in->cluster.device);
+    ap_buf_puts(out, "one placement per axis: R whole, S<d> split along dimension d, P "
+                     "partial sums\n");
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *node = &g->nodes[g->params[i]];
+        struct ap_layout l = ap_plan_node_layout(&p->plan, g->params[i]);
+        if (node->role == AP_ROLE_WEIGHT)
+            add_kind(&weights, mesh, node->name, &node->shape, &l);
+        else if (node->role == AP_ROLE_INPUT)
+            add_kind(&inputs, mesh, node->name, &node->shape, &l);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        struct ap_layout l;
+        if (node->phase != AP_FORWARD || ap_ops[node->op].class != AP_CLASS_HEAVY)
+            continue;
+        l = ap_plan_node_layout(&p->plan, i);
+        add_kind(&activations, mesh, *node->scope ? node->scope : node->name,
+                 &node->shape, &l);
+    }
+    put_kinds(&inputs, "inputs", out);
+    put_kinds(&weights, "weights", out);
+    put_kinds(&activations, "activations (results of forward dot and convolution)", out);
+}
+
+static void put_row(const struct cost_input *in, const struct priced *p,
+                    struct ap_buf *out)
+{
+    ap_buf_printf(out, "  %-12s", p->name);
+    if (p->why_not) {
+        ap_buf_printf(out, "  does not exist: %s\n", p->why_not);
+        return;
+    }
+    double sec[3] = {p->price.serial_sec, p->price.compute_sec, p->price.comm_sec};
+    double bytes[2] = {p->sent_bytes, (double)p->peak_bytes};
+    for (int i = 0; i < 3; i++) {
+        size_t at = out->len;
+        put_seconds(out, in, sec[i]);
+        pad(out, at, 13);
+    }
+    for (int i = 0; i < 2; i++) {
+        size_t at = out->len;
+        put_bytes(out, bytes[i]);
+        pad(out, at, 13);
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_collectives(const struct cost_input *in, const struct priced *p,
+                            struct ap_buf *out)
+{
+    const struct ap_mesh *mesh = &in->cost.mesh;
+
+    ap_buf_printf(out, "\ncollectives of the plan\n  %-20s %-8s %6s %13s %13s\n", "kind",
+                  "axes", "count", "bytes", "time");
+    for (int c = 0; c < p->n_colls; c++) {
+        struct ap_buf axes = {0};
+        for (int a = 0; a < mesh->n_axes; a++)
+            if (p->colls[c].axes >> a & 1)
+                ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", mesh->name[a]);
+        ap_buf_printf(out, "  %-20s %-8s %6lld", ap_ops[p->colls[c].op].name, axes.data,
+                      (long long)p->colls[c].count);
+        size_t at = out->len;
+        put_bytes(out, (double)p->colls[c].bytes);
+        pad(out, at, 14);
+        at = out->len;
+        put_seconds(out, in, p->coll_sec[c]);
+        pad(out, at, 14);
+        ap_buf_putc(out, '\n');
+        ap_buf_free(&axes);
+    }
+    if (p->n_colls == 0)
+        ap_buf_puts(out, "  none\n");
+}
+
+void price_report(const struct cost_input *in, const struct priced *plan,
+                  const struct priced *baselines, int n, struct ap_buf *out)
+{
+
+    put_model(in, out);
+    put_plan(in, plan, out);
+    ap_buf_printf(out, "\n  %-12s%13s%13s%13s%13s%13s\n", "plan", "step time", "compute",
+                  "communication", "sent/device", "memory/device");
+    put_row(in, plan, out);
+    for (int i = 0; i < n; i++)
+        put_row(in, &baselines[i], out);
+    put_collectives(in, plan, out);
+}

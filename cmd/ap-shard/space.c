@@ -1,0 +1,226 @@
+/*
+ * Problem: list what each fusion group may do on a mesh.
+ * Idea: per axis none, a factor, or a linear set; all combinations that the nest allows.
+ * Strategies with equal layouts of all operands and results are one (the cheapest).
+ * Cost: per group (factors + linear sets + 1)^axes choices.
+ */
+#include "shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lister {
+    struct ap_arena *arena;
+    const struct ap_nest *nest;
+    const struct ap_graph *g;
+    const struct ap_mesh *mesh;
+    const struct ap_cost *cost;
+    const struct shard_params *params;
+    const struct shard_pins *pins;
+    bool offered[AP_MAX_FACTORS];
+    struct ap_choice_vec *list;
+    uint64_t *sig;
+    double *sec;
+    int n, cap;
+};
+
+/* Is f ever the major factor of a dimension, or unsplittable factors in front of it? */
+static void offer_factors(struct lister *l)
+{
+    const struct ap_nest *nest = l->nest;
+    int64_t devices = ap_mesh_devices(l->mesh);
+
+    memset(l->offered, 0, sizeof l->offered);
+    for (int t = 0; t < nest->n_ins + nest->n_members; t++) {
+        const struct ap_access *a =
+            t < nest->n_ins ? &nest->ins[t].access : &nest->values[t - nest->n_ins];
+        int id = t < nest->n_ins ? nest->ins[t].node : nest->members[t - nest->n_ins];
+        for (int d = 0; d < l->g->nodes[id].shape.rank; d++) {
+            bool enough = false;
+            for (int j = 0; j < a->dims[d].n; j++) {
+                int f = a->dims[d].factor[j];
+                l->offered[f] |= !enough;
+                enough |= nest->factors[f].size % devices == 0;
+            }
+        }
+    }
+}
+
+static bool sizes_ok(const struct lister *l, const struct ap_choice_vec *c)
+{
+    for (int a = 0; a < l->mesh->n_axes; a++) {
+        int f = c->axis[a];
+        if (f < 0 || f >= l->nest->n_factors)
+            continue;
+        int64_t devices = 1;
+        for (int b = 0; b < l->mesh->n_axes; b++)
+            if (c->axis[b] == f)
+                devices *= l->mesh->size[b];
+        if (l->nest->factors[f].size < devices)
+            return false;
+        if (l->params->no_padding && l->nest->factors[f].size % devices != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool heavy_ok(const struct lister *l, const struct ap_choice_vec *c)
+{
+    if (!l->nest->heavy || l->cost->variant == AP_COST_DEFAULT ||
+        l->params->recompute_heavy)
+        return true;
+    for (int a = 0; a < l->mesh->n_axes; a++)
+        if (l->mesh->size[a] > 1 && c->axis[a] < 0)
+            return false;
+    return true;
+}
+
+static bool pins_ok(const struct lister *l, const struct ap_choice_vec *c)
+{
+    for (int m = 0; l->pins && m < l->nest->n_members; m++) {
+        int id = l->nest->members[m];
+        if (!l->pins->pinned[id])
+            continue;
+        struct ap_layout v = ap_nest_value_layout(l->nest, l->g, l->mesh, c, m);
+        if (!ap_layout_equal(&v, &l->pins->layout[id]))
+            return false;
+    }
+    return true;
+}
+
+/* Hash of all layouts that the rest of the graph sees. */
+static uint64_t signature(const struct ap_nest *nest, const struct ap_graph *g,
+                          const struct ap_mesh *mesh, const struct ap_choice_vec *c)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < nest->n_ins; i++) {
+        struct ap_layout v = ap_nest_in_layout(nest, g, mesh, c, i);
+        h = ap_hash(&h, sizeof h, ap_layout_hash(&v));
+    }
+    for (int i = 0; i < nest->n_outs; i++) {
+        struct ap_layout v = ap_nest_value_layout(nest, g, mesh, c, nest->outs[i]);
+        h = ap_hash(&h, sizeof h, ap_layout_hash(&v));
+    }
+    return h;
+}
+
+int shard_space_find(const struct shard_space *space, int group,
+                     const struct ap_choice_vec *choice)
+{
+    uint64_t sig =
+        signature(&space->nests->nest[group], space->graph, &space->cost->mesh, choice);
+    for (int s = 0; s < space->n[group]; s++)
+        if (space->sig[group][s] == sig)
+            return s;
+    return -1;
+}
+
+static void add(struct lister *l, const struct ap_choice_vec *c)
+{
+    uint64_t sig = signature(l->nest, l->g, l->mesh, c);
+    double sec = ap_plan_group_sec(l->nest, l->g, l->cost, c);
+
+    for (int i = 0; i < l->n; i++) {
+        if (l->sig[i] != sig)
+            continue;
+        if (sec < l->sec[i]) {
+            l->sec[i] = sec;
+            l->list[i] = *c;
+        }
+        return;
+    }
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        l->list = ap_xrealloc(l->list, (size_t)l->cap * sizeof *l->list);
+        l->sig = ap_xrealloc(l->sig, (size_t)l->cap * sizeof *l->sig);
+        l->sec = ap_xrealloc(l->sec, (size_t)l->cap * sizeof *l->sec);
+    }
+    l->list[l->n] = *c;
+    l->sig[l->n] = sig;
+    l->sec[l->n++] = sec;
+}
+
+static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
+{
+    const struct ap_nest *nest = l->nest;
+
+    if (axis == l->mesh->n_axes) {
+        if (sizes_ok(l, c) && heavy_ok(l, c) && ap_choice_ok(nest, l->mesh, c) &&
+            pins_ok(l, c))
+            add(l, c);
+        return;
+    }
+    for (int k = -1; k < nest->n_factors + nest->n_linear; k++) {
+        if (k >= 0 && l->mesh->size[axis] == 1)
+            break;
+        if (k >= 0 && k < nest->n_factors &&
+            (!l->offered[k] || nest->factors[k].kind == AP_FACTOR_WHOLE ||
+             nest->factors[k].size < l->mesh->size[axis]))
+            continue;
+        c->axis[axis] = (int16_t)k;
+        list_axis(l, axis + 1, c);
+    }
+    c->axis[axis] = -1;
+}
+
+static int name_infeasible(const struct lister *l, struct ap_err *err)
+{
+    const struct ap_node *first = &l->g->nodes[l->nest->members[0]];
+    for (int m = 0; l->pins && m < l->nest->n_members; m++)
+        if (l->pins->pinned[l->nest->members[m]])
+            return ap_err_set(err,
+                              "%s: no strategy has the pinned layout %s (use "
+                              "--pins ignore to drop imported shardings)",
+                              l->g->nodes[l->nest->members[m]].name,
+                              l->g->nodes[l->nest->members[m]].pin);
+    return ap_err_set(err,
+                      "%s (%s): nothing can be split on every axis of the mesh, and "
+                      "replicating it is free under this cost model (--recompute-heavy "
+                      "allows it)",
+                      first->name, ap_ops[first->op].name);
+}
+
+int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests, const struct ap_cost *cost,
+                      const struct shard_params *params, const struct shard_pins *pins,
+                      const struct ap_plan *plans, int n_plans, struct shard_space *space,
+                      struct ap_err *err)
+{
+    struct lister l = {.arena = arena,
+                       .g = g,
+                       .mesh = &cost->mesh,
+                       .cost = cost,
+                       .params = params,
+                       .pins = pins};
+    int rc = 0;
+
+    *space = (struct shard_space){.graph = g, .nests = nests, .cost = cost};
+    space->n = AP_NEW_N(arena, nests->n, int);
+    space->choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec *);
+    space->sec = AP_NEW_N(arena, nests->n, double *);
+    space->sig = AP_NEW_N(arena, nests->n, uint64_t *);
+    for (int i = 0; i < nests->n && rc == 0; i++) {
+        struct ap_choice_vec c;
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            c.axis[a] = -1;
+        l.nest = &nests->nest[i];
+        l.n = 0;
+        offer_factors(&l);
+        list_axis(&l, 0, &c);
+        for (int p = 0; p < n_plans; p++)
+            if (heavy_ok(&l, &plans[p].choice[i]) && pins_ok(&l, &plans[p].choice[i]) &&
+                (!params->no_padding || sizes_ok(&l, &plans[p].choice[i])))
+                add(&l, &plans[p].choice[i]);
+        if (l.n == 0)
+            rc = name_infeasible(&l, err);
+        space->n[i] = l.n;
+        space->n_strategies += l.n;
+        space->choice[i] = ap_arena_dup(arena, l.list, (size_t)l.n * sizeof *l.list);
+        space->sec[i] = ap_arena_dup(arena, l.sec, (size_t)l.n * sizeof *l.sec);
+        space->sig[i] = ap_arena_dup(arena, l.sig, (size_t)l.n * sizeof *l.sig);
+    }
+    free(l.list);
+    free(l.sig);
+    free(l.sec);
+    return rc;
+}
