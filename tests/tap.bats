@@ -13,7 +13,7 @@ program() {
 }
 
 @test "tap: passes, failures and skips add up over programs" {
-    a=$(program a 'echo ok 1 - x' 'echo ok 2 - y # skip why' 'echo 1..2')
+    a=$(program a 'echo ok 1 - x' 'echo "ok 2 - y # skip why"' 'echo 1..2')
     b=$(program b 'echo 1..2' 'echo ok 1' 'echo not ok 2 - broken' 'exit 1')
     run scripts/tap "$a" "$b"
     [ "$status" -eq 1 ]
