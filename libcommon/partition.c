@@ -233,6 +233,28 @@ static void add_results(struct partition *p)
     }
 }
 
+/* Results fit what they become; offsets of buffers are far from overflowing. */
+static int check_local(const struct ap_graph *local, struct ap_err *err)
+{
+    for (int r = 0; r < local->n_results; r++) {
+        const struct ap_result *res = &local->results[r];
+        if (res->alias >= 0 && !ap_shape_equal(&local->nodes[res->node].shape,
+                                               &local->nodes[res->alias].shape))
+            return ap_err_set(err,
+                              "result %d (%s) has another shape than parameter %s, "
+                              "which it becomes",
+                              r, local->nodes[res->node].name,
+                              local->nodes[res->alias].name);
+    }
+    int64_t sum = 0;
+    for (int i = 0; i < local->n_nodes; i++)
+        sum = ap_add64(sum, ap_shape_bytes(&local->nodes[i].shape));
+    if (sum > INT64_MAX / 4)
+        return ap_err_set(err,
+                          "the values of one device's program are too large to count");
+    return 0;
+}
+
 int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  const struct ap_conversions *conv, struct ap_program *prog,
                  struct ap_err *err)
@@ -261,5 +283,7 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     }
     add_results(&p);
     prog->local.n_groups = p.n_groups;
+    if (check_local(&prog->local, err))
+        return -1;
     return ap_graph_index(arena, &prog->local, "/program", err);
 }

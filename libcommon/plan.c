@@ -54,7 +54,8 @@ struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
 {
     const struct ap_graph *g = plan->graph;
     int alias = g->results[r].alias;
-    if (alias < 0)
+    if (alias < 0 ||
+        !ap_shape_same_dims(&g->nodes[alias].shape, &g->nodes[g->results[r].node].shape))
         return ap_layout_replicated();
     return ap_plan_node_layout(plan, alias);
 }

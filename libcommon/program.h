@@ -8,7 +8,8 @@
 
 #include "plan.h"
 
-/* Where a node's value lives. Bytes of one arena per rank; offsets are 64-byte aligned. */
+/* Where a node's value lives. Bytes of one arena per rank; offsets are 64-byte aligned.
+ */
 struct ap_buffer {
     int64_t offset; /* -1: no memory (fused inside its group, tuple, elided by alias) */
     int64_t bytes;
@@ -18,8 +19,8 @@ struct ap_buffer {
 struct ap_program {
     struct ap_mesh mesh;
     /* Parameters are those of the source graph, in order, with local shapes; results are
-       the source's, each in its parameter's layout or replicated. Groups: nodes that run as
-       one fused pass share node.group; ids rise in execution order. */
+       the source's, each in its parameter's layout or replicated. Groups: nodes that run
+       as one fused pass share node.group; ids rise in execution order. */
     struct ap_graph local;
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
@@ -28,9 +29,9 @@ struct ap_program {
 };
 
 /*
- * SPMD partitioning: the plan as a local program. Each conversion once; masks where padded
- * reduced factors need them; iota, constants, gather and scatter get their global place
- * (attrs.global, attrs.layout).
+ * SPMD partitioning: the plan as a local program. Each conversion once; masks where
+ * padded reduced factors need them; iota, constants, gather and scatter get their global
+ * place (attrs.global, attrs.layout).
  */
 int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  const struct ap_conversions *conv, struct ap_program *prog,
@@ -38,13 +39,14 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 
 /*
  * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
- * throughout; a value lives from its group to its last user's group; values that only their
- * own fused group reads get no buffer; a result that becomes a parameter is copied into
- * the parameter's buffer at the end of the step unless it can be computed in place.
+ * throughout; a value lives from its group to its last user's group; values that only
+ * their own fused group reads get no buffer; a result that becomes a parameter is copied
+ * into the parameter's buffer at the end of the step unless it can be computed in place.
  */
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
 
-/* Collectives of a program: count and bytes (of the full tensor on the axes, per group) by kind and axes. */
+/* Collectives of a program: count and bytes (of the full tensor on the axes, per group)
+ * by kind and axes. */
 struct ap_coll_count {
     enum ap_op op;
     unsigned axes;
@@ -60,7 +62,16 @@ int ap_conversion_collectives(struct ap_arena *arena, const struct ap_conversion
 int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
                       const struct ap_shape *operand);
 
-/* Section "program". */
+/*
+ * Whether an interpreter may trust the program: groups are ones that run as one,
+ * collectives and shards fit the mesh, every value that is read from memory has as much
+ * of the arena as its shape needs. at names the module. The graph has been indexed and
+ * its shapes checked.
+ */
+int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
+                     struct ap_err *err);
+
+/* Section "program". The reader checks (ap_program_check). */
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
