@@ -13,7 +13,8 @@
 
 struct ap_section {
     const char *name;
-    const char *text; /* the member's value as it stood in the input; not NUL-terminated */
+    const char
+        *text; /* the member's value as it stood in the input; not NUL-terminated */
     size_t len;
     size_t offset; /* of text in the input */
 };
@@ -27,9 +28,10 @@ struct ap_doc {
 };
 
 /*
- * Reads a whole document from path ("-" or NULL: stdin) into the arena, checks that it is one JSON object
- * with unique members, well-nested (depth limit 512, no recursion), valid to its end, and
- * that "autopar" is AP_DOC_VERSION. Messages: "FILE:LINE:COLUMN: ...". Empty input says so.
+ * Reads a whole document from path ("-" or NULL: stdin) into the arena, checks that it is
+ * one JSON object with unique members, well-nested (depth limit 512, no recursion), valid
+ * to its end, and that "autopar" is AP_DOC_VERSION. Messages: "FILE:LINE:COLUMN: ...".
+ * Empty input says so.
  */
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err);
@@ -58,13 +60,18 @@ struct ap_at {
 /* Sets err to "<pointer>: <message>"; returns -1. */
 int ap_at_err(const struct ap_at *at, struct ap_err *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The JSON pointer of a place, "" for the top. */
+void ap_at_print(const struct ap_at *at, struct ap_buf *out);
+/* Puts "<file>: " in front of a message that names a JSON pointer; returns -1. */
+int ap_doc_err(const struct ap_doc *doc, struct ap_err *err);
+
 /* Typed members of object o; absent or wrong type is an error naming the place. */
 int ap_get_int(const json_t *o, const struct ap_at *at, const char *key, int64_t lo,
                int64_t hi, int64_t *out, struct ap_err *err);
 int ap_get_num(const json_t *o, const struct ap_at *at, const char *key, double *out,
                struct ap_err *err); /* finite */
-int ap_get_str(const json_t *o, const struct ap_at *at, const char *key,
-               const char **out, struct ap_err *err); /* owned by o */
+int ap_get_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,
+               struct ap_err *err); /* owned by o */
 int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t **out,
                struct ap_err *err); /* borrowed */
 /* Array member of integers into the arena; an absent member gives n = 0. */
@@ -99,7 +106,8 @@ int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_
                        struct ap_graph *g, struct ap_err *err);
 void ap_graph_to_json(const struct ap_graph *g, struct ap_buf *out);
 
-/* Section `name` of doc as a graph; a missing section is an error that says what to run. */
+/* Section `name` of doc as a graph; a missing section is an error that says what to run.
+ */
 int ap_doc_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
                  struct ap_err *err);
 

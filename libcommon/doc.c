@@ -1,0 +1,459 @@
+/*
+ * The document as text: one scan finds the top-level members and checks that the rest is
+ * JSON, so that sections can be handed on without being parsed; jansson parses the ones
+ * that are asked for. Linear in the input.
+ */
+#include "doc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tool.h"
+
+/* ---- scanning ---- */
+
+enum { MAX_DEPTH = 512 };
+
+struct scan {
+    const char *file, *text;
+    size_t len, pos;
+    struct ap_err *err;
+};
+
+/* FILE:LINE:COLUMN: of byte pos, and the message. */
+static int text_err(const char *file, const char *text, size_t pos, struct ap_err *err,
+                    const char *msg)
+{
+    size_t line = 1, start = 0;
+
+    for (size_t i = 0; i < pos; i++)
+        if (text[i] == '\n') {
+            line++;
+            start = i + 1;
+        }
+    return ap_err_set(err, "%s:%zu:%zu: %s", file, line, pos - start + 1, msg);
+}
+
+static int scan_err(const struct scan *s, const char *msg)
+{
+    if (s->pos >= s->len) {
+        char whole[200];
+        snprintf(whole, sizeof(whole), "%s, but the input ends", msg);
+        return text_err(s->file, s->text, s->len, s->err, whole);
+    }
+    return text_err(s->file, s->text, s->pos, s->err, msg);
+}
+
+/* The next byte, -1 at the end. */
+static int peek(const struct scan *s)
+{
+    return s->pos < s->len ? (unsigned char)s->text[s->pos] : -1;
+}
+
+static void skip_space(struct scan *s)
+{
+    while (s->pos < s->len && strchr(" \t\r\n", s->text[s->pos]) && s->text[s->pos])
+        s->pos++;
+}
+
+static bool is_hex(int c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+static int scan_escape(struct scan *s)
+{
+    s->pos++; /* the backslash */
+    int c = peek(s);
+    if (c == 'u') {
+        for (int i = 0; i < 4; i++) {
+            s->pos++;
+            if (!is_hex(peek(s)))
+                return scan_err(s, "expected four hexadecimal digits");
+        }
+    } else if (c < 0 || !strchr("\"\\/bfnrt", c)) {
+        return scan_err(s, "expected an escape sequence");
+    }
+    s->pos++;
+    return 0;
+}
+
+static int scan_string(struct scan *s)
+{
+    if (peek(s) != '"')
+        return scan_err(s, "expected a string");
+    for (s->pos++;;) {
+        int c = peek(s);
+        if (c == '"')
+            break;
+        if (c < ' ')
+            return scan_err(s, c < 0 ? "expected '\"'" : "control character in a string");
+        if (c != '\\')
+            s->pos++;
+        else if (scan_escape(s))
+            return -1;
+    }
+    s->pos++;
+    return 0;
+}
+
+static int scan_digits(struct scan *s)
+{
+    int c = peek(s);
+    if (c < '0' || c > '9')
+        return scan_err(s, "expected a digit");
+    while (c >= '0' && c <= '9') {
+        s->pos++;
+        c = peek(s);
+    }
+    return 0;
+}
+
+static int scan_number(struct scan *s)
+{
+    if (peek(s) == '-')
+        s->pos++;
+    if (peek(s) == '0')
+        s->pos++;
+    else if (scan_digits(s))
+        return -1;
+    if (peek(s) == '.') {
+        s->pos++;
+        if (scan_digits(s))
+            return -1;
+    }
+    if (peek(s) == 'e' || peek(s) == 'E') {
+        s->pos++;
+        if (peek(s) == '+' || peek(s) == '-')
+            s->pos++;
+        if (scan_digits(s))
+            return -1;
+    }
+    return 0;
+}
+
+static bool scan_word(struct scan *s, const char *word)
+{
+    size_t len = strlen(word);
+    if (s->len - s->pos < len || memcmp(s->text + s->pos, word, len))
+        return false;
+    s->pos += len;
+    return true;
+}
+
+static int scan_scalar(struct scan *s)
+{
+    int c = peek(s);
+    if (c == '"')
+        return scan_string(s);
+    if (c == '-' || (c >= '0' && c <= '9'))
+        return scan_number(s);
+    if (scan_word(s, "true") || scan_word(s, "false") || scan_word(s, "null"))
+        return 0;
+    size_t start = s->pos;
+    if (scan_word(s, "NaN") || scan_word(s, "nan") || scan_word(s, "Infinity")) {
+        s->pos = start;
+        return scan_err(s, "NaN and infinities are no JSON numbers");
+    }
+    return scan_err(s, "expected a value");
+}
+
+static int scan_key(struct scan *s)
+{
+    skip_space(s);
+    if (peek(s) != '"')
+        return scan_err(s, "expected a member name in quotes");
+    if (scan_string(s))
+        return -1;
+    skip_space(s);
+    if (peek(s) != ':')
+        return scan_err(s, "expected ':'");
+    s->pos++;
+    return 0;
+}
+
+/*
+ * Consumes what may stand between two values: closing brackets, then a comma and a key.
+ * *depth is 0 behind the outermost bracket.
+ */
+static int scan_between(struct scan *s, const char *open, int *depth)
+{
+    while (*depth) {
+        skip_space(s);
+        bool object = open[*depth - 1] == '{';
+        int c = peek(s);
+        if (c == ',') {
+            s->pos++;
+            return object ? scan_key(s) : 0;
+        }
+        if (c != (object ? '}' : ']'))
+            return scan_err(s, object ? "expected ',' or '}'" : "expected ',' or ']'");
+        s->pos++;
+        --*depth;
+    }
+    return 0;
+}
+
+/* One value of any depth, without recursion; the top-level object counts as one level. */
+static int scan_value(struct scan *s)
+{
+    char open[MAX_DEPTH];
+    int depth = 0;
+
+    do {
+        skip_space(s);
+        int c = peek(s);
+        if (c != '{' && c != '[') {
+            if (scan_scalar(s))
+                return -1;
+        } else {
+            if (depth + 1 == MAX_DEPTH)
+                return scan_err(s, "nested deeper than 512 levels");
+            open[depth++] = (char)c;
+            s->pos++;
+            skip_space(s);
+            if (peek(s) != (c == '{' ? '}' : ']')) {
+                if (c == '{' && scan_key(s))
+                    return -1;
+                continue;
+            }
+        }
+        if (scan_between(s, open, &depth))
+            return -1;
+    } while (depth);
+    return 0;
+}
+
+/* ---- sections ---- */
+
+/* The name between the quotes at [start, end), with its escapes decoded. */
+static const char *section_name(struct ap_arena *arena, const struct scan *s,
+                                size_t start, size_t end)
+{
+    if (!memchr(s->text + start, '\\', end - start))
+        return ap_arena_strndup(arena, s->text + start, end - start);
+    json_t *name =
+        json_loadb(s->text + start - 1, end - start + 2, JSON_DECODE_ANY, NULL);
+    const char *copy = name ? ap_arena_strdup(arena, json_string_value(name)) : NULL;
+    json_decref(name);
+    return copy;
+}
+
+static int scan_section(struct ap_arena *arena, struct scan *s,
+                        struct ap_section *section)
+{
+    skip_space(s);
+    size_t start = s->pos;
+    if (peek(s) != '"')
+        return scan_err(s, "expected a section name in quotes");
+    if (scan_string(s))
+        return -1;
+    section->name = section_name(arena, s, start + 1, s->pos - 1);
+    if (!section->name)
+        return text_err(s->file, s->text, start, s->err, "malformed section name");
+    skip_space(s);
+    if (peek(s) != ':')
+        return scan_err(s, "expected ':'");
+    s->pos++;
+    skip_space(s);
+    section->offset = s->pos;
+    section->text = s->text + s->pos;
+    if (scan_value(s))
+        return -1;
+    section->len = s->pos - section->offset;
+    return 0;
+}
+
+static int scan_document(struct ap_arena *arena, struct scan *s, struct ap_buf *sections)
+{
+    skip_space(s);
+    if (s->pos == s->len)
+        return ap_err_set(s->err, "%s: the input is empty", s->file);
+    if (peek(s) != '{')
+        return scan_err(s, "expected a JSON object");
+    s->pos++;
+    skip_space(s);
+    for (bool more = peek(s) != '}'; more;) {
+        struct ap_section section = {0};
+        if (scan_section(arena, s, &section))
+            return -1;
+        ap_buf_put(sections, &section, sizeof(section));
+        skip_space(s);
+        more = peek(s) == ',';
+        if (more)
+            s->pos++;
+        else if (peek(s) != '}')
+            return scan_err(s, "expected ',' or '}'");
+    }
+    s->pos++;
+    skip_space(s);
+    if (s->pos < s->len)
+        return scan_err(s, "something follows the document's end");
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct ap_section *x = a, *y = b;
+    int c = strcmp(x->name, y->name);
+    return c ? c : (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static int check_unique(struct ap_arena *arena, const struct ap_doc *doc,
+                        struct ap_err *err)
+{
+    struct ap_mark mark = ap_arena_mark(arena);
+    size_t n = (size_t)doc->n_sections;
+    struct ap_section *sorted =
+        ap_arena_dup(arena, doc->sections, n * sizeof(doc->sections[0]));
+    int rc = 0;
+
+    qsort(sorted, n, sizeof(sorted[0]), by_name);
+    for (size_t i = 1; i < n && !rc; i++) {
+        if (strcmp(sorted[i - 1].name, sorted[i].name))
+            continue;
+        char msg[200];
+        snprintf(msg, sizeof(msg), "section \"%s\" occurs twice", sorted[i].name);
+        rc = text_err(doc->file, doc->text, sorted[i].offset, err, msg);
+    }
+    ap_arena_rewind(arena, mark);
+    return rc;
+}
+
+/* Puts "autopar" first and checks it, and that "history" is an array. */
+static int check_version(const struct ap_doc *doc, struct ap_err *err)
+{
+    int at = 0;
+
+    while (at < doc->n_sections && strcmp(doc->sections[at].name, "autopar"))
+        at++;
+    if (at == doc->n_sections)
+        return ap_err_set(err, "%s: no member \"autopar\": not an autopar document",
+                          doc->file);
+    struct ap_section version = doc->sections[at];
+    memmove(doc->sections + 1, doc->sections, (size_t)at * sizeof(version));
+    doc->sections[0] = version;
+    if (version.len == 1 && version.text[0] == '0' + AP_DOC_VERSION)
+        return 0;
+    char msg[120];
+    if (version.len > 18 || strspn(version.text, "0123456789") < version.len)
+        snprintf(msg, sizeof(msg), "\"autopar\" is no format version (a whole number)");
+    else
+        snprintf(msg, sizeof(msg), "format version %.*s, this autopar reads version %d",
+                 (int)version.len, version.text, AP_DOC_VERSION);
+    return text_err(doc->file, doc->text, version.offset, err, msg);
+}
+
+int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, size_t len,
+                 struct ap_doc *doc, struct ap_err *err)
+{
+    struct scan s = {.file = file, .text = text, .len = len, .err = err};
+    struct ap_buf sections = {0};
+
+    *doc = (struct ap_doc){.file = file, .text = text, .len = len};
+    int rc = scan_document(arena, &s, &sections);
+    doc->n_sections = (int)(sections.len / sizeof(struct ap_section));
+    doc->sections = ap_arena_dup(arena, sections.data, sections.len);
+    ap_buf_free(&sections);
+    if (rc || check_unique(arena, doc, err) || check_version(doc, err))
+        return -1;
+    const struct ap_section *history = ap_doc_find(doc, "history");
+    if (history && history->text[0] != '[')
+        return text_err(file, text, history->offset, err, "\"history\" is no array");
+    return 0;
+}
+
+int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
+                struct ap_err *err)
+{
+    bool is_stdin = !path || !strcmp(path, "-");
+    const char *file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path);
+    char *text;
+    size_t len;
+
+    if (ap_read_file(arena, is_stdin ? "-" : path, false, &text, &len, err))
+        return -1;
+    return ap_doc_parse(arena, file, text, len, doc, err);
+}
+
+const struct ap_section *ap_doc_find(const struct ap_doc *doc, const char *name)
+{
+    for (int i = 0; i < doc->n_sections; i++)
+        if (!strcmp(doc->sections[i].name, name))
+            return &doc->sections[i];
+    return NULL;
+}
+
+json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
+                    struct ap_err *err)
+{
+    json_error_t why;
+    json_t *value = json_loadb(section->text, section->len,
+                               JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (value)
+        return value;
+    size_t pos = why.position > 0 ? (size_t)why.position : 0;
+    if (pos > section->len)
+        pos = section->len;
+    text_err(doc->file, doc->text, section->offset + pos, err, why.text);
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+/* The history array of the input with one more entry. */
+static void write_history(const struct ap_doc *doc, const char *entry, struct ap_buf *out)
+{
+    const struct ap_section *old = ap_doc_find(doc, "history");
+    size_t len = 0;
+
+    if (!old && !entry)
+        return;
+    ap_buf_puts(out, ",\n\"history\":");
+    if (old && entry) { /* without its closing bracket and the blanks before it */
+        for (len = old->len - 1; strchr(" \t\r\n", old->text[len - 1]);)
+            len--;
+        ap_buf_put(out, old->text, len);
+        ap_buf_puts(out, len > 1 ? "," : "");
+    } else if (old) {
+        ap_buf_put(out, old->text, old->len);
+    } else {
+        ap_buf_putc(out, '[');
+    }
+    if (entry) {
+        ap_buf_puts(out, entry);
+        ap_buf_putc(out, ']');
+    }
+}
+
+static void write_member(struct ap_buf *out, const char *name, const char *text,
+                         size_t len)
+{
+    ap_buf_puts(out, ",\n");
+    ap_json_str(out, name);
+    ap_buf_putc(out, ':');
+    ap_buf_put(out, text, len);
+}
+
+void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
+                  const char *history, struct ap_buf *out)
+{
+    ap_buf_printf(out, "{\"autopar\":%d", AP_DOC_VERSION);
+    for (int i = 0; i < doc->n_sections; i++) {
+        const struct ap_section *old = &doc->sections[i];
+        const struct ap_new_section *new = NULL;
+        if (!strcmp(old->name, "autopar") || !strcmp(old->name, "history"))
+            continue;
+        for (int k = 0; k < n && !new; k++)
+            if (!strcmp(sections[k].name, old->name))
+                new = &sections[k];
+        write_member(out, old->name, new ? new->json.data : old->text,
+                     new ? new->json.len : old->len);
+    }
+    for (int k = 0; k < n; k++)
+        if (!ap_doc_find(doc, sections[k].name))
+            write_member(out, sections[k].name, sections[k].json.data,
+                         sections[k].json.len);
+    write_history(doc, history, out);
+    ap_buf_puts(out, "}\n");
+}

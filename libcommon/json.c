@@ -1,0 +1,225 @@
+/* Reading and writing single JSON values; errors name a JSON pointer. */
+#include "doc.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- places ---- */
+
+void ap_at_print(const struct ap_at *at, struct ap_buf *out)
+{
+    if (!at)
+        return;
+    ap_at_print(at->up, out);
+    ap_buf_putc(out, '/');
+    if (!at->key) {
+        ap_buf_int(out, at->index);
+        return;
+    }
+    for (const char *p = at->key; *p; p++) {
+        if (*p == '~' || *p == '/')
+            ap_buf_puts(out, *p == '~' ? "~0" : "~1");
+        else
+            ap_buf_putc(out, *p);
+    }
+}
+
+int ap_at_err(const struct ap_at *at, struct ap_err *err, const char *fmt, ...)
+{
+    struct ap_buf where = {0};
+    char msg[sizeof(err->msg)];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(msg, sizeof(msg), fmt, args);
+    va_end(args);
+    ap_at_print(at, &where);
+    ap_err_set(err, "%s%s%s", where.len ? where.data : "", where.len ? ": " : "", msg);
+    ap_buf_free(&where);
+    return -1;
+}
+
+int ap_doc_err(const struct ap_doc *doc, struct ap_err *err)
+{
+    struct ap_err whole = {""};
+
+    ap_err_set(&whole, "%s: %s", doc->file, err->msg);
+    *err = whole;
+    return -1;
+}
+
+static const char *type_name(const json_t *v)
+{
+    if (!v)
+        return "nothing";
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number that is no integer";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        return "null";
+    }
+    return "nothing";
+}
+
+/* Member key of o, or NULL with "expected <what>, got ..." set unless is_type holds. */
+static json_t *member(const json_t *o, const struct ap_at *at, const char *key,
+                      const char *what, struct ap_err *err)
+{
+    if (!json_is_object(o)) {
+        ap_at_err(at, err, "expected an object, got %s", type_name(o));
+        return NULL;
+    }
+    json_t *v = json_object_get(o, key);
+    if (!v)
+        ap_at_err(at, err, "member \"%s\" (%s) is missing", key, what);
+    return v;
+}
+
+static int wrong_type(const struct ap_at *at, const char *what, const json_t *v,
+                      struct ap_err *err)
+{
+    return ap_at_err(at, err, "expected %s, got %s", what, type_name(v));
+}
+
+static int to_int(const json_t *v, const struct ap_at *at, int64_t lo, int64_t hi,
+                  int64_t *out, struct ap_err *err)
+{
+    if (!json_is_integer(v))
+        return wrong_type(at, "an integer", v, err);
+    *out = json_integer_value(v);
+    if (*out >= lo && *out <= hi)
+        return 0;
+    if (hi == INT64_MAX)
+        return ap_at_err(at, err, "expected an integer >= %" PRId64 ", got %" PRId64, lo,
+                         *out);
+    return ap_at_err(at, err,
+                     "expected an integer from %" PRId64 " to %" PRId64 ", got %" PRId64,
+                     lo, hi, *out);
+}
+
+int ap_get_int(const json_t *o, const struct ap_at *at, const char *key, int64_t lo,
+               int64_t hi, int64_t *out, struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    const json_t *v = member(o, at, key, "an integer", err);
+
+    return v ? to_int(v, &here, lo, hi, out, err) : -1;
+}
+
+int ap_get_num(const json_t *o, const struct ap_at *at, const char *key, double *out,
+               struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    const json_t *v = member(o, at, key, "a number", err);
+
+    if (!v)
+        return -1;
+    if (!json_is_number(v))
+        return wrong_type(&here, "a number", v, err);
+    *out = json_number_value(v);
+    return 0;
+}
+
+int ap_get_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,
+               struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    const json_t *v = member(o, at, key, "a string", err);
+
+    if (!v)
+        return -1;
+    if (!json_is_string(v))
+        return wrong_type(&here, "a string", v, err);
+    *out = json_string_value(v);
+    return 0;
+}
+
+int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t **out,
+               struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    json_t *v = member(o, at, key, "an array", err);
+
+    if (!v)
+        return -1;
+    if (!json_is_array(v))
+        return wrong_type(&here, "an array", v, err);
+    *out = v;
+    return 0;
+}
+
+int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                const char *key, struct ap_ints *out, struct ap_err *err)
+{
+    struct ap_at list = {at, key, 0};
+    const json_t *v = json_object_get(o, key);
+
+    *out = (struct ap_ints){0};
+    if (!v)
+        return 0;
+    if (!json_is_array(v))
+        return wrong_type(&list, "an array of integers", v, err);
+    size_t n = json_array_size(v);
+    int64_t *ints = AP_NEW_N(arena, n, int64_t);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (to_int(json_array_get(v, i), &here, INT64_MIN, INT64_MAX, &ints[i], err))
+            return -1;
+    }
+    out->n = (int)n;
+    out->v = ints;
+    return 0;
+}
+
+/* ---- writing ---- */
+
+void ap_json_str(struct ap_buf *out, const char *s)
+{
+    ap_buf_putc(out, '"');
+    for (const char *run = s;; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c >= ' ' && c != '"' && c != '\\')
+            continue;
+        ap_buf_put(out, run, (size_t)(s - run));
+        if (c == '\0')
+            break;
+        if (c >= ' ')
+            ap_buf_printf(out, "\\%c", c);
+        else
+            ap_buf_printf(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\u%04x", c);
+        run = s + 1;
+    }
+    ap_buf_putc(out, '"');
+}
+
+void ap_json_num(struct ap_buf *out, double v)
+{
+    char text[40];
+
+    assert(isfinite(v));
+    if (v == floor(v) && fabs(v) < 1e15 && !(v == 0 && signbit(v))) {
+        ap_buf_int(out, (int64_t)v);
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    ap_buf_puts(out, v == 0 ? "-0.0" : text);
+}

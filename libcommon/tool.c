@@ -1,0 +1,494 @@
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <zlib.h>
+
+/* The running program, for messages that come without a struct ap_tool. */
+static const struct ap_tool nameless = {.name = "autopar"};
+static const struct ap_tool *running = &nameless;
+static double start_sec;
+static struct ap_buf history_args; /* JSON strings of the options that shape the result */
+
+/* ---- messages ---- */
+
+static void say(const char *before, const char *fmt, va_list args)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s: %s", running->name, before);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+}
+
+_Noreturn void ap_die(int code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
+    exit(code);
+}
+
+_Noreturn void ap_die_usage(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
+    fprintf(stderr, "try '%s --help'\n", running->name);
+    exit(AP_USAGE);
+}
+
+void ap_warn(const char *fmt, ...)
+{
+    va_list args;
+    if (running->quiet)
+        return;
+    va_start(args, fmt);
+    say("warning: ", fmt, args);
+    va_end(args);
+}
+
+double ap_now_sec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- options ---- */
+
+enum { N_COMMON = 6 };
+
+/* The common options, writing to tool and to help and version. */
+static void common_options(struct ap_tool *tool, bool *help, bool *version,
+                           struct ap_opt opts[N_COMMON + 1])
+{
+    const struct ap_opt common[N_COMMON + 1] = {
+        {.name = "o",
+         .kind = AP_OPT_STR,
+         .out = &tool->out_path,
+         .arg = "FILE",
+         .help = "write to FILE instead of standard output"},
+        {.name = "quiet", .out = &tool->quiet, .help = "print no warnings or progress"},
+        {.name = "stats",
+         .out = &tool->stats,
+         .help = "print seconds, peak bytes and counts as JSON on standard error"},
+        {.name = "no-history",
+         .out = &tool->no_history,
+         .help = "append nothing to the document's history"},
+        {.name = "help", .out = help, .help = "print this help and exit"},
+        {.name = "version", .out = version, .help = "print the version and exit"},
+        {0},
+    };
+    memcpy(opts, common, sizeof(common));
+}
+
+static const struct ap_choice *choice_at(const struct ap_opt *opt, int row)
+{
+    size_t stride = opt->choice_stride ? opt->choice_stride : sizeof(struct ap_choice);
+    return (const struct ap_choice *)(const void *)((const char *)opt->choices +
+                                                    (size_t)row * stride);
+}
+
+/* "--name ARG" or "-x ARG". */
+static void print_option_name(const struct ap_opt *opt, struct ap_buf *out)
+{
+    ap_buf_printf(out, "%s%s", opt->name[1] ? "--" : "-", opt->name);
+    if (opt->arg)
+        ap_buf_printf(out, " %s", opt->arg);
+}
+
+static void print_options(const struct ap_opt *opts, int width, struct ap_buf *out)
+{
+    for (; opts && opts->name; opts++) {
+        struct ap_buf name = {0};
+        print_option_name(opts, &name);
+        ap_buf_printf(out, "  %-*s   %s\n", width, name.data, opts->help);
+        ap_buf_free(&name);
+    }
+}
+
+static int options_width(const struct ap_opt *opts)
+{
+    size_t width = 0;
+
+    for (; opts && opts->name; opts++) {
+        struct ap_buf name = {0};
+        print_option_name(opts, &name);
+        width = name.len > width ? name.len : width;
+        ap_buf_free(&name);
+    }
+    return (int)width;
+}
+
+/* Writes all of buf to standard output or dies. */
+static void put_stdout(const struct ap_buf *buf)
+{
+    errno = 0;
+    if ((buf->len && fwrite(buf->data, 1, buf->len, stdout) != buf->len) ||
+        fflush(stdout))
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
+}
+
+_Noreturn static void print_and_exit(struct ap_buf *out)
+{
+    put_stdout(out);
+    ap_buf_free(out);
+    exit(AP_OK);
+}
+
+_Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt *common)
+{
+    struct ap_buf out = {0};
+    int own = options_width(tool->opts), all = options_width(common);
+
+    ap_buf_printf(&out, "usage: %s [OPTION]...%s%s\n%s\n\noptions:\n", tool->name,
+                  tool->operand ? " " : "", tool->operand ? tool->operand : "",
+                  tool->summary);
+    print_options(tool->opts, own > all ? own : all, &out);
+    print_options(common, own > all ? own : all, &out);
+    print_and_exit(&out);
+}
+
+_Noreturn static void print_choices(const struct ap_opt *opt)
+{
+    struct ap_buf out = {0};
+    size_t width = 0;
+
+    for (int i = 0; choice_at(opt, i)->name; i++) {
+        size_t len = strlen(choice_at(opt, i)->name);
+        width = len > width ? len : width;
+    }
+    for (int i = 0; choice_at(opt, i)->name; i++)
+        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, choice_at(opt, i)->name,
+                      choice_at(opt, i)->help, i ? "" : " (default)");
+    print_and_exit(&out);
+}
+
+static void set_choice(const struct ap_opt *opt, const char *value)
+{
+    struct ap_buf names = {0};
+
+    if (!strcmp(value, "help"))
+        print_choices(opt);
+    for (int i = 0; choice_at(opt, i)->name; i++) {
+        if (!strcmp(value, choice_at(opt, i)->name)) {
+            *(int *)opt->out = i;
+            ap_buf_free(&names);
+            return;
+        }
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
+    }
+    ap_die_usage("--%s: '%s' is none of %s", opt->name, value,
+                 names.len ? names.data : "(nothing to choose)");
+}
+
+static void set_int(const struct ap_opt *opt, const char *value)
+{
+    bool bounded = opt->lo || opt->hi;
+    char *end;
+
+    errno = 0;
+    long long v = strtoll(value, &end, 10);
+    if (end == value || *end || errno || strchr(" \t\n\v\f\r", *value))
+        ap_die_usage("--%s: expected an integer, got '%s'", opt->name, value);
+    if (bounded && (v < opt->lo || v > opt->hi)) {
+        if (opt->hi == INT64_MAX)
+            ap_die_usage("--%s: expected an integer >= %" PRId64 ", got %lld", opt->name,
+                         opt->lo, v);
+        ap_die_usage("--%s: expected an integer from %" PRId64 " to %" PRId64
+                     ", got %lld",
+                     opt->name, opt->lo, opt->hi, v);
+    }
+    *(int64_t *)opt->out = v;
+}
+
+static void set_num(const struct ap_opt *opt, const char *value)
+{
+    bool bounded = opt->lo || opt->hi;
+    char *end;
+    double v = strtod(value, &end);
+
+    if (end == value || *end || !isfinite(v) || strchr(" \t\n\v\f\r", *value))
+        ap_die_usage("--%s: expected a number, got '%s'", opt->name, value);
+    if (bounded && (v < (double)opt->lo || v > (double)opt->hi))
+        ap_die_usage("--%s: expected a number from %" PRId64 " to %" PRId64 ", got %s",
+                     opt->name, opt->lo, opt->hi, value);
+    *(double *)opt->out = v;
+}
+
+static void set_option(const struct ap_opt *opt, const char *value)
+{
+    switch (opt->kind) {
+    case AP_OPT_FLAG:
+        *(bool *)opt->out = true;
+        return;
+    case AP_OPT_INT:
+        set_int(opt, value);
+        return;
+    case AP_OPT_NUM:
+        set_num(opt, value);
+        return;
+    case AP_OPT_STR:
+        *(const char **)opt->out = value;
+        return;
+    case AP_OPT_CHOICE:
+        set_choice(opt, value);
+        return;
+    }
+}
+
+static const struct ap_opt *find_option(const struct ap_opt *opts, const char *name,
+                                        size_t len)
+{
+    for (; opts && opts->name; opts++)
+        if (!strncmp(opts->name, name, len) && !opts->name[len])
+            return opts;
+    return NULL;
+}
+
+static void remember(const char *arg)
+{
+    if (history_args.len)
+        ap_buf_putc(&history_args, ',');
+    ap_json_str(&history_args, arg);
+}
+
+/* Handles the option at argv[i]; returns how many arguments it took. */
+static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i)
+{
+    const char *arg = tool->argv[i];
+    bool is_long = arg[1] == '-';
+    const char *name = arg + 1 + is_long;
+    const char *equals = is_long ? strchr(name, '=') : NULL;
+    size_t len = equals ? (size_t)(equals - name) : strlen(name);
+    const char *value = equals ? equals + 1 : NULL;
+    int n = 1;
+
+    const struct ap_opt *opt = find_option(tool->opts, name, len);
+    bool own = opt != NULL;
+    if (!opt)
+        opt = find_option(common, name, len);
+    if (!opt || (len == 1) == is_long)
+        ap_die_usage("unknown option '%s'", arg);
+    if (opt->kind == AP_OPT_FLAG && value)
+        ap_die_usage("option '--%s' takes no value", opt->name);
+    if (opt->kind != AP_OPT_FLAG && !value) {
+        if (i + 1 >= tool->argc)
+            ap_die_usage("option '%s' needs a value", arg);
+        value = tool->argv[i + n++];
+    }
+    set_option(opt, value);
+    for (int k = 0; own && k < n; k++)
+        remember(tool->argv[i + k]);
+    return n;
+}
+
+static void set_operand(struct ap_tool *tool, const char *arg, int *n)
+{
+    if (!tool->operand)
+        ap_die_usage("unexpected operand '%s'", arg);
+    if ((*n)++)
+        ap_die_usage("more than one operand: '%s' and '%s'", tool->path, arg);
+    tool->path = arg;
+}
+
+void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
+{
+    struct ap_opt common[N_COMMON + 1];
+    bool help = false, version = false, options_end = false;
+    int n_operands = 0;
+
+    running = tool;
+    start_sec = ap_now_sec();
+    signal(SIGPIPE, SIG_DFL);
+    common_options(tool, &help, &version, common);
+    tool->argc = argc;
+    tool->argv = argv;
+    tool->path = "-";
+    for (int i = 1; i < argc;) {
+        if (options_end || argv[i][0] != '-' || !argv[i][1])
+            set_operand(tool, argv[i++], &n_operands);
+        else if (!strcmp(argv[i], "--"))
+            options_end = ++i > 0;
+        else
+            i += parse_option(tool, common, i);
+        if (help)
+            print_help(tool, common);
+        if (version) {
+            struct ap_buf out = {0};
+            ap_buf_printf(&out, "%s (autopar) %s\n", tool->name, AP_VERSION);
+            print_and_exit(&out);
+        }
+    }
+    if (tool->operand && tool->operand[0] != '[' && !n_operands)
+        ap_die_usage("operand %s is missing", tool->operand);
+}
+
+/* ---- input ---- */
+
+static int file_err(const char *name, const char *why, struct ap_err *err)
+{
+    return ap_err_set(err, "%s: %s", name, why);
+}
+
+static int read_plain(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
+{
+    static char block[1 << 16];
+
+    for (;;) {
+        ssize_t n = read(fd, block, sizeof(block));
+        if (n == 0)
+            return 0;
+        if (n > 0)
+            ap_buf_put(buf, block, (size_t)n);
+        else if (errno != EINTR)
+            return file_err(name, strerror(errno), err);
+    }
+}
+
+/* zlib hands on what is not compressed. Takes fd over. */
+static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
+{
+    static char block[1 << 16];
+    gzFile gz = gzdopen(fd, "rb");
+    int n, code;
+
+    if (!gz) {
+        close(fd);
+        return file_err(name, "out of memory", err);
+    }
+    gzbuffer(gz, sizeof(block));
+    while ((n = gzread(gz, block, sizeof(block))) > 0)
+        ap_buf_put(buf, block, (size_t)n);
+    if (n < 0) {
+        const char *why = gzerror(gz, &code);
+        file_err(name, code == Z_ERRNO ? strerror(errno) : why, err);
+        gzclose_r(gz);
+        return -1;
+    }
+    if (gzclose_r(gz) != Z_OK)
+        return file_err(name, "the compressed data is cut short", err);
+    return 0;
+}
+
+int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
+                 size_t *len, struct ap_err *err)
+{
+    bool is_stdin = !strcmp(path, "-");
+    const char *name = is_stdin ? "<stdin>" : path;
+    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    struct ap_buf buf = {0};
+
+    if (fd < 0)
+        return file_err(name, strerror(errno), err);
+    int rc;
+    if (gunzip) {
+        rc = read_gzip(fd, name, &buf, err);
+    } else {
+        rc = read_plain(fd, name, &buf, err);
+        close(fd);
+    }
+    if (!rc) {
+        *text = ap_arena_strndup(arena, buf.data, buf.len);
+        *len = buf.len;
+    }
+    ap_buf_free(&buf);
+    return rc;
+}
+
+void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
+{
+    struct ap_err err = {""};
+
+    if (ap_doc_read(arena, tool->path, doc, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
+/* ---- output ---- */
+
+static int put_fd(int fd, const struct ap_buf *buf)
+{
+    for (size_t done = 0; done < buf->len;) {
+        ssize_t n = write(fd, buf->data + done, buf->len - done);
+        if (n < 0 && errno != EINTR)
+            return -1;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+/* A regular file appears whole or not at all; pipes and devices are written in place. */
+static void put_file(const char *path, const struct ap_buf *buf)
+{
+    struct stat st;
+
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || put_fd(fd, buf) || close(fd))
+            ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(errno));
+        return;
+    }
+    struct ap_buf temp = {0};
+    ap_buf_printf(&temp, "%s.XXXXXX", path);
+    int fd = mkstemp(temp.data);
+    if (fd < 0)
+        ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(errno));
+    mode_t mask = umask(0);
+    umask(mask);
+    if (fchmod(fd, 0666 & ~mask) || put_fd(fd, buf) || close(fd) ||
+        rename(temp.data, path)) {
+        int why = errno;
+        unlink(temp.data);
+        ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(why));
+    }
+    ap_buf_free(&temp);
+}
+
+void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes)
+{
+    if (tool->out_path && strcmp(tool->out_path, "-"))
+        put_file(tool->out_path, bytes);
+    else
+        put_stdout(bytes);
+}
+
+void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
+                   struct ap_new_section *sections, int n, const char *extra)
+{
+    struct ap_buf out = {0}, entry = {0};
+
+    ap_buf_puts(&entry, "{\"tool\":");
+    ap_json_str(&entry, tool->name);
+    ap_buf_printf(&entry, ",\"version\":\"%s\",\"args\":[%s]%s}", AP_VERSION,
+                  history_args.len ? history_args.data : "", extra);
+    ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, &out);
+    for (int i = 0; i < n; i++)
+        ap_buf_free(&sections[i].json);
+    ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+    ap_buf_free(&entry);
+}
+
+int ap_tool_finish(struct ap_tool *tool, const char *extra)
+{
+    struct rusage usage;
+
+    if (tool->stats && !getrusage(RUSAGE_SELF, &usage))
+        fprintf(stderr, "{\"tool\":\"%s\",\"sec\":%.6f,\"peak_bytes\":%lld%s}\n",
+                tool->name, ap_now_sec() - start_sec, (long long)usage.ru_maxrss * 1024,
+                extra);
+    ap_buf_free(&history_args);
+    return AP_OK;
+}
