@@ -34,7 +34,8 @@ struct ap_dim_factors {
 
 /* How a tensor is indexed by the nest. */
 struct ap_access {
-    const struct ap_dim_factors *dims; /* one per dimension */
+    int rank;
+    const struct ap_dim_factors *dims; /* rank of them */
     uint64_t partial; /* bit f: split over factor f makes this tensor partial */
 };
 
@@ -65,7 +66,9 @@ struct ap_nest {
     const struct ap_access *values; /* access of each member's own value (tuples: of a part) */
     int n_linear;
     struct ap_linear_set *linear;
-    bool heavy; /* holds a dot or convolution */
+    const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
+    uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
+    bool heavy;        /* holds a dot or convolution */
 };
 
 /* All nests of a grouped graph; index = group id. */

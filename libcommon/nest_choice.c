@@ -1,0 +1,314 @@
+/*
+ * What follows from a choice of factors: legality, layouts, local extents, masks, work.
+ * All of it is read off the nest, so that no other file knows how operators are sharded.
+ */
+#include "nest_impl.h"
+
+#include <assert.h>
+
+/* ---- legality ---- */
+
+bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                  const struct ap_choice_vec *choice)
+{
+    bool linear = false, other_than_sum = false;
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int c = choice->axis[a];
+        if (c == -1)
+            continue;
+        if (c < -1 || c >= nest->n_factors + nest->n_linear || mesh->size[a] == 1)
+            return false;
+        if (c >= nest->n_factors) {
+            linear = true;
+            continue;
+        }
+        const struct ap_factor *f = &nest->factors[c];
+        if (f->kind == AP_FACTOR_WHOLE || f->size <= 1)
+            return false;
+        other_than_sum |= f->red != AP_RED_NONE && f->red != AP_RED_SUM;
+    }
+    return !(linear && other_than_sum);
+}
+
+/* ---- layouts ---- */
+
+/* Splits the dimension that holds factor f; a stride is what lies minor to the factor. */
+static void place_factor(const struct ap_nest *nest, const struct ap_access *access,
+                         int f, struct ap_placement *p)
+{
+    if (access->partial >> f & 1) {
+        p->kind = AP_PARTIAL;
+        p->red = (uint8_t)nest->factors[f].red;
+        return;
+    }
+    for (int d = 0; d < access->rank; d++) {
+        int64_t stride = 1;
+        for (int j = access->dims[d].n - 1; j >= 0; j--) {
+            stride *= nest->factors[access->dims[d].factor[j]].size;
+            if (access->dims[d].factor[j] != f)
+                continue;
+            p->kind = AP_SPLIT;
+            p->dim = (uint8_t)d;
+            p->stride = stride;
+            return;
+        }
+    }
+}
+
+/* linear: bit k = partial under linear set k. */
+static struct ap_layout layout_of(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                                  const struct ap_choice_vec *choice,
+                                  const struct ap_access *access,
+                                  const struct ap_shape *shape, uint64_t linear)
+{
+    struct ap_layout l = ap_layout_replicated();
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int c = choice->axis[a];
+        if (c >= 0 && c < nest->n_factors) {
+            place_factor(nest, access, c, &l.axis[a]);
+        } else if (c >= 0 && (linear >> (c - nest->n_factors) & 1)) {
+            l.axis[a].kind = AP_PARTIAL;
+            l.axis[a].red = AP_RED_SUM;
+        }
+    }
+    int status = ap_layout_canon(mesh, shape, &l);
+    assert(status == 0);
+    (void)status;
+    return l;
+}
+
+struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
+                                   const struct ap_mesh *mesh,
+                                   const struct ap_choice_vec *choice, int in)
+{
+    const struct ap_nest_in *slot = &nest->ins[in];
+    uint64_t linear = 0;
+
+    for (int k = 0; k < nest->n_linear; k++) {
+        bool held = in < 64 && (nest->linear[k].ins >> in & 1);
+        linear |= (uint64_t)held << k;
+    }
+    return layout_of(nest, mesh, choice, &slot->access,
+                     ap_value_shape(&g->nodes[slot->node]), linear);
+}
+
+struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
+                                      const struct ap_graph *g,
+                                      const struct ap_mesh *mesh,
+                                      const struct ap_choice_vec *choice, int m)
+{
+    return layout_of(nest, mesh, choice, &nest->values[m],
+                     ap_value_shape(&g->nodes[nest->members[m]]), nest->linear_values[m]);
+}
+
+/* ---- extents ---- */
+
+int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f)
+{
+    int64_t extent = nest->factors[f].size;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f)
+            extent = ap_ceil_div(extent, mesh->size[a]);
+    }
+    return extent;
+}
+
+/* True when the devices' extents of factor f together exceed its size. */
+static bool is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                      const struct ap_choice_vec *choice, int f)
+{
+    int64_t padded = ap_nest_extent(nest, mesh, choice, f);
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f)
+            padded = ap_mul64(padded, mesh->size[a]);
+    }
+    return padded > nest->factors[f].size;
+}
+
+uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                        const struct ap_choice_vec *choice)
+{
+    uint64_t padded = 0, masked = 0; /* factors, slots */
+
+    for (int f = 0; f < nest->n_factors; f++) {
+        bool reduced = nest->factors[f].kind == AP_FACTOR_REDUCED;
+        if (reduced && is_padded(nest, mesh, choice, f))
+            padded |= UINT64_C(1) << f;
+    }
+    for (int i = 0; padded && i < nest->n_ins && i < 64; i++) {
+        const struct ap_access *access = &nest->ins[i].access;
+        for (int d = 0; d < access->rank; d++) {
+            for (int j = 0; j < access->dims[d].n; j++) {
+                if (padded >> access->dims[d].factor[j] & 1)
+                    masked |= UINT64_C(1) << i;
+            }
+        }
+    }
+    return masked & nest->maskable;
+}
+
+/* ---- work ---- */
+
+struct work {
+    const struct ap_nest *nest;
+    const struct ap_graph *g;
+    int64_t extent[AP_MAX_FACTORS];
+};
+
+/* Elements of dimension d that one device holds. */
+static double local_dim(const struct work *w, const struct ap_access *access, int d)
+{
+    double n = 1;
+    for (int j = 0; j < access->dims[d].n; j++)
+        n *= (double)w->extent[access->dims[d].factor[j]];
+    return n;
+}
+
+static double local_elems(const struct work *w, const struct ap_access *access)
+{
+    double n = 1;
+    for (int d = 0; d < access->rank; d++)
+        n *= local_dim(w, access, d);
+    return n;
+}
+
+static double value_elems(const struct work *w, int m)
+{
+    return local_elems(w, &w->nest->values[m]);
+}
+
+static double value_bytes(const struct work *w, int m)
+{
+    const struct ap_shape *s = ap_value_shape(&w->g->nodes[w->nest->members[m]]);
+    return value_elems(w, m) * ap_dtype_size(s->dtype);
+}
+
+static double slot_elems(const struct work *w, int slot)
+{
+    return local_elems(w, &w->nest->ins[slot].access);
+}
+
+static double slot_bytes(const struct work *w, int slot)
+{
+    const struct ap_shape *s = ap_value_shape(&w->g->nodes[w->nest->ins[slot].node]);
+    return slot_elems(w, slot) * ap_dtype_size(s->dtype);
+}
+
+/* Bytes of operand k of the first member. */
+static double operand_bytes(const struct work *w, int k)
+{
+    return slot_bytes(w, w->nest->in_slot[0][k]);
+}
+
+static double dot_flops(const struct work *w)
+{
+    double flops = 2;
+    for (int f = 0; f < w->nest->n_factors; f++)
+        flops *= (double)w->extent[f];
+    return flops;
+}
+
+/* Two for every result element, kernel position and input channel of its group. */
+static double convolution_flops(const struct work *w)
+{
+    const struct ap_conv_dims *c = &w->g->nodes[w->nest->members[0]].attrs->conv;
+    const struct ap_access *kernel = &w->nest->ins[w->nest->in_slot[0][1]].access;
+    double flops = 2 * value_elems(w, 0) * local_dim(w, kernel, c->rhs_in);
+    for (int i = 0; i < c->n_spatial; i++)
+        flops *= local_dim(w, kernel, c->rhs_spatial[i]);
+    return flops;
+}
+
+static double member_flops(const struct work *w, int m)
+{
+    const struct ap_node *n = &w->g->nodes[w->nest->members[m]];
+    const struct ap_op_info *op = &ap_ops[n->op];
+    double elems = 0;
+
+    if (n->op == AP_OP_DOT)
+        return dot_flops(w);
+    if (n->op == AP_OP_CONVOLUTION)
+        return convolution_flops(w);
+    if (op->class != AP_CLASS_REDUCE)
+        return op->flops * value_elems(w, m);
+    for (int k = 0; k < n->n_in; k++)
+        elems += slot_elems(w, w->nest->in_slot[m][k]);
+    return op->flops * elems;
+}
+
+/* What is read and written at the group's border. */
+static double border_bytes(const struct work *w)
+{
+    double bytes = 0;
+    for (int i = 0; i < w->nest->n_ins; i++)
+        bytes += slot_bytes(w, i);
+    for (int m = 0, o = 0; m < w->nest->n_members && o < w->nest->n_outs; m++) {
+        if (w->nest->members[m] != w->nest->outs[o])
+            continue;
+        bytes += value_bytes(w, m);
+        o++;
+    }
+    return bytes;
+}
+
+static double group_bytes(const struct work *w)
+{
+    switch ((int)w->g->nodes[w->nest->members[0]].op) {
+    case AP_OP_PARAMETER:
+        return 0;
+    case AP_OP_CONSTANT: /* a scalar may lead a chain */
+        return w->nest->n_members == 1 ? 0 : border_bytes(w);
+    case AP_OP_RESHAPE:
+        return 0;
+    case AP_OP_SLICE:
+    case AP_OP_DYNAMIC_SLICE:
+        return 2 * value_bytes(w, 0);
+    case AP_OP_DYNAMIC_UPDATE_SLICE:
+        return 2 * operand_bytes(w, 1);
+    case AP_OP_GATHER:
+        return operand_bytes(w, 1) + 2 * value_bytes(w, 0);
+    case AP_OP_SCATTER:
+        return operand_bytes(w, 0) + operand_bytes(w, 1) + 2 * operand_bytes(w, 2) +
+               value_bytes(w, 0);
+    default:
+        return border_bytes(w);
+    }
+}
+
+/* Type that the group computes in: of the contraction's operand, else of the largest out.
+ */
+static enum ap_dtype group_dtype(const struct ap_nest *nest, const struct ap_graph *g)
+{
+    const struct ap_node *first = &g->nodes[nest->members[0]];
+    int best = nest->members[0];
+    int64_t best_bytes = -1;
+
+    if (nest->heavy)
+        return g->nodes[first->in[0]].shape.dtype;
+    for (int o = 0; o < nest->n_outs; o++) {
+        int64_t bytes = ap_shape_bytes(&g->nodes[nest->outs[o]].shape);
+        if (bytes > best_bytes) {
+            best = nest->outs[o];
+            best_bytes = bytes;
+        }
+    }
+    return ap_value_shape(&g->nodes[best])->dtype;
+}
+
+void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
+                  const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                  double *flops, double *bytes, enum ap_dtype *dtype)
+{
+    struct work w = {.nest = nest, .g = g};
+
+    for (int f = 0; f < nest->n_factors; f++)
+        w.extent[f] = ap_nest_extent(nest, mesh, choice, f);
+    *flops = 0;
+    for (int m = 0; m < nest->n_members; m++)
+        *flops += member_flops(&w, m);
+    *bytes = group_bytes(&w);
+    *dtype = group_dtype(nest, g);
+}
