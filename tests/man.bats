@@ -46,10 +46,10 @@ examples() {
         for option in $("$t" --help | sed -n 's/^  --\([a-z-]*\) \(NAME\|MODE\) .*/\1/p'); do
             run --separate-stderr "$t" "--$option=help"
             [ "$status" -eq 0 ] || continue # takes a name that is no choice
-            for choice in $(awk '{ print $1 }' <<<"$output"); do
+            while read -r choice _; do
                 grep -qE "^\.(It )?Cm $choice( |\$)" "man/$t.1" ||
                     { echo "man/$t.1 lacks .Cm $choice of --$option"; return 1; }
-            done
+            done <<<"$output"
         done
     done
 }

@@ -1,0 +1,203 @@
+#!/usr/bin/env bats
+# The filters together: pipes, determinism, what passes through, and bad input.
+
+load helpers
+
+# The filters that read a document, as commands that work on the document of a model.
+filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
+
+@test "pipe: import | shard | cost | rewrite | exec -n 4 gives the losses of JAX" {
+    needs_exec
+    ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-4.json" | ap-cost |
+        ap-rewrite | ap-exec -n 4 --data "$MODELS/mlp/in" --steps 5 \
+        --compare "$MODELS/mlp" --json >"$BATS_TEST_TMPDIR/run.json"
+    jq -e '(.losses | length) == 5 and .compare.loss_error < 1e-5
+        and .compare.params_error < 1e-4' "$BATS_TEST_TMPDIR/run.json"
+}
+
+@test "pipe: success is silent on standard error" {
+    run --separate-stderr ap-import "$(hlo mlp)"
+    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    for f in "${filters[@]}"; do
+        run --separate-stderr $f "$(sharded mlp 2x2)"
+        [ "$status" -eq 0 ]
+        [ -z "$stderr" ] || { echo "$f: $stderr"; return 1; }
+    done
+    needs_exec
+    run --separate-stderr ap-exec -n 4 --data "$MODELS/mlp/in" "$(rewritten mlp 2x2)"
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ] || { echo "ap-exec: $stderr"; return 1; }
+}
+
+@test "pipe: every tool adds its sections and one entry of history" {
+    ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --algorithm data | ap-cost | ap-rewrite \
+        >"$BATS_TEST_TMPDIR/all.json"
+    run jq -r 'keys_unsorted | join(" ")' "$BATS_TEST_TMPDIR/all.json"
+    [ "$output" = "autopar graph cluster sharding cost program history" ]
+    run jq -r '[.history[].tool] | join(" ")' "$BATS_TEST_TMPDIR/all.json"
+    [ "$output" = "ap-import ap-shard ap-cost ap-rewrite" ]
+    jq -e '.history[1].args == ["--mesh", "2x2", "--algorithm", "data"]' "$BATS_TEST_TMPDIR/all.json"
+}
+
+@test "pipe: same input, same bytes" {
+    for step in "ap-import $(hlo gpt2l)" "ap-shard --mesh 2x2 $(imported gpt2l)" \
+        "ap-shard --mesh 2x2 --solver glpk $(imported mlp)" \
+        "ap-cost $(sharded gpt2l 2x2)" "ap-rewrite $(sharded gpt2l 2x2)"; do
+        cmp <($step) <($step) || { echo "$step"; return 1; }
+    done
+}
+
+@test "pipe: a document by name, by pipe and through -o is the same" {
+    doc=$(imported mlp)
+    ap-shard --mesh 4 "$doc" >"$BATS_TEST_TMPDIR/a"
+    ap-shard --mesh 4 <"$doc" | cmp - "$BATS_TEST_TMPDIR/a"
+    ap-shard --mesh 4 - <"$doc" | cmp - "$BATS_TEST_TMPDIR/a"
+    run --separate-stderr ap-shard --mesh 4 -o "$BATS_TEST_TMPDIR/b" "$doc"
+    [ "$status" -eq 0 ] && [ -z "$output$stderr" ]
+    cmp "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
+}
+
+@test "pipe: --no-history leaves the history alone, and a tool run twice changes nothing" {
+    for f in "${filters[@]}"; do
+        $f --no-history "$(sharded mlp 2x2)" >"$BATS_TEST_TMPDIR/once"
+        $f --no-history "$BATS_TEST_TMPDIR/once" | cmp - "$BATS_TEST_TMPDIR/once"
+        cmp <($f "$(sharded mlp 2x2)" | jq -c 'del(.history)') \
+            <(jq -c 'del(.history)' "$BATS_TEST_TMPDIR/once")
+        ! jq -e 'has("history")' "$BATS_TEST_TMPDIR/once"
+    done
+}
+
+@test "pipe: unknown sections pass through byte for byte" {
+    odd='"x-mine": { "b" :1.50e3,"a":[ ], "\u00e9\/":"\t" ,"n":123456789012345678901234567890}'
+    sed "s|^{\"autopar\": *1|&,$(sed 's/[\\&|]/\\&/g' <<<"$odd")|" "$(sharded mlp 2x2)" \
+        >"$BATS_TEST_TMPDIR/odd.json"
+    grep -qF "$odd" "$BATS_TEST_TMPDIR/odd.json"
+    for f in "${filters[@]}"; do
+        $f "$BATS_TEST_TMPDIR/odd.json" | grep -qF "${odd#*:}" || { echo "$f"; return 1; }
+    done
+}
+
+@test "pipe: rewrite without sharding makes the one-device program" {
+    ap-rewrite "$(imported mlp)" >"$BATS_TEST_TMPDIR/one.json"
+    jq -e '.program.n_ranks == 1 and .program.collectives == []' "$BATS_TEST_TMPDIR/one.json"
+    needs_exec
+    ap-exec --data "$MODELS/mlp/in" --steps 5 --compare "$MODELS/mlp" --json \
+        "$BATS_TEST_TMPDIR/one.json" >"$BATS_TEST_TMPDIR/run.json"
+    jq -e '.compare.loss_error < 1e-5 and .compare.params_error < 1e-4' "$BATS_TEST_TMPDIR/run.json"
+}
+
+@test "pipe: --stats prints one line of JSON on standard error" {
+    run --separate-stderr ap-import --stats "$(hlo mlp)"
+    jq -e '.tool == "ap-import" and .sec >= 0 and .peak_bytes > 0' <<<"$stderr"
+    for f in "${filters[@]}"; do
+        run --separate-stderr $f --stats "$(sharded mlp 2x2)"
+        [ "${#stderr_lines[@]}" -eq 1 ]
+        jq -e --arg tool "${f%% *}" '.tool == $tool and .sec >= 0 and .peak_bytes > 0' <<<"$stderr"
+    done
+}
+
+@test "pipe: a reader that leaves early ends a tool quietly" {
+    run bash -c 'ap-import "$1" 2>&1 >&3 | cat' - "$(hlo gpt2l)" 3> >(head -c 1 >/dev/null)
+    [ -z "$output" ]
+}
+
+@test "bad: a wrong format version is refused" {
+    for f in "${filters[@]}"; do
+        refuses 1 "version" $f <<<'{"autopar": 2, "graph": {}}'
+        refuses 1 "autopar" $f <<<'{"graph": {}}'
+    done
+}
+
+@test "bad: truncated, empty and non-object JSON name the place" {
+    head -c 5000 "$(sharded mlp 2x2)" >"$BATS_TEST_TMPDIR/cut.json"
+    for f in "${filters[@]}"; do
+        refuses 1 "cut.json:" $f "$BATS_TEST_TMPDIR/cut.json"
+        [[ $stderr =~ cut\.json:[0-9]+:[0-9]+ ]] || { echo "$stderr"; return 1; }
+        refuses 1 "<stdin>" $f </dev/null
+        refuses 1 "<stdin>:1:1" $f <<<'[1]'
+        refuses 1 "<stdin>:1:" $f <<<'{"autopar": 1} x'
+        refuses 1 "twice" $f <<<'{"autopar": 1, "graph": {}, "graph": {}}'
+    done
+}
+
+@test "bad: NaN and infinities where a number belongs" {
+    doc=$(sharded mlp 2x2)
+    for value in NaN Infinity -Infinity 1e999; do
+        sed "s/\"objective_sec\":[-+.0-9e]*/\"objective_sec\":$value/" "$doc" >"$BATS_TEST_TMPDIR/nan.json"
+        ! cmp -s "$doc" "$BATS_TEST_TMPDIR/nan.json"
+        for f in ap-cost ap-rewrite; do
+            refuses 1 "nan.json" $f "$BATS_TEST_TMPDIR/nan.json"
+        done
+    done
+}
+
+@test "bad: a million nested brackets" {
+    { printf '{"autopar":1,"x":'; head -c 1000000 /dev/zero | tr '\0' '['; } >"$BATS_TEST_TMPDIR/deep.json"
+    for f in "${filters[@]}"; do
+        refuses 1 "deep.json:1:" $f "$BATS_TEST_TMPDIR/deep.json"
+    done
+}
+
+@test "bad: sections that are missing or of another graph" {
+    refuses 1 "ap-import" ap-shard --mesh 2 <<<'{"autopar": 1}'
+    refuses 1 "ap-import" ap-cost <<<'{"autopar": 1}'
+    refuses 1 "ap-import" ap-rewrite <<<'{"autopar": 1}'
+    jq -c --slurpfile other "$(sharded t5 2x2)" '.sharding = $other[0].sharding' \
+        "$(sharded mlp 2x2)" >"$BATS_TEST_TMPDIR/other.json"
+    for f in ap-cost ap-rewrite; do
+        refuses 1 "/sharding" $f "$BATS_TEST_TMPDIR/other.json"
+        refuses 1 "/sharding" $f <<<"$(jq -c '.sharding.groups[0].choice[0] = 99' "$(sharded mlp 2x2)")"
+    done
+}
+
+@test "bad: a graph with a dangling operand, a cycle, a wrong shape, an unknown operator" {
+    doc=$(imported mlp)
+    n=$(jq '.graph.nodes | length' "$doc")
+    add=$(jq '[.graph.nodes[].op] | index("add")' "$doc")
+    for change in ".in[0] = $n" ".in[0] = -1" ".in[0] = $add" ".shape = \"f32[3,3,3]\"" \
+        '.op = "frobnicate"' '.in = [1]' '.shape = "f99[2]"'; do
+        jq -c ".graph.nodes[$add] |= ($change)" "$doc" >"$BATS_TEST_TMPDIR/graph.json"
+        for f in "${filters[@]}"; do
+            refuses 1 "/graph/nodes/$add" $f "$BATS_TEST_TMPDIR/graph.json" ||
+                { echo "$change"; return 1; }
+        done
+    done
+}
+
+@test "bad: a mesh that does not fit the cluster, or no mesh at all" {
+    doc=$(imported mlp)
+    refuses 3 "8" ap-shard --mesh 2x4 --cluster "$CLUSTERS/cpu-4.json" "$doc"
+    refuses 2 "--mesh" ap-shard "$doc"
+    for mesh in 2y4 0 2x 2x-1 99999999999999999999 2x2x2x2x2x2x2 a=2,a=2; do
+        refuses 2 "--mesh" ap-shard --mesh "$mesh" "$doc"
+    done
+}
+
+@test "bad: a program for 4 ranks does not run on 3" {
+    needs_exec
+    refuses 1 "4" ap-exec -n 3 --data "$MODELS/mlp/in" "$(rewritten mlp 2x2)"
+    [[ $stderr == *3* ]]
+    refuses 1 "program" ap-exec "$(imported mlp)"
+}
+
+@test "bad: options that do not exist, lack their value or have a wrong one" {
+    for t in $(ap_tools); do
+        refuses 2 "--frobnicate" "$t" --frobnicate
+        refuses 2 "-o" "$t" -o
+        refuses 2 "--stats" "$t" --stats=1
+        refuses 1 "/no/such/file" "$t" $([ "$t" != ap-shard ] || echo --mesh 2) /no/such/file
+    done
+    refuses 2 "nonsense" ap-shard --mesh 2 --algorithm nonsense
+    refuses 2 "more than one" ap-cost a b
+}
+
+@test "bad: output that cannot be written is an error, and -o leaves the old file alone" {
+    doc=$(imported mlp)
+    run bash -c 'ap-cost "$1" >/dev/full' - "$doc"
+    [ "$status" -eq 1 ]
+    refuses 1 "/no/such/folder" ap-cost -o /no/such/folder/x.json "$doc"
+    echo old >"$BATS_TEST_TMPDIR/keep"
+    refuses 1 "" ap-cost -o "$BATS_TEST_TMPDIR/keep" <<<'{"autopar": 1}'
+    [ "$(cat "$BATS_TEST_TMPDIR/keep")" = old ]
+    [ "$(find "$BATS_TEST_TMPDIR" -type f)" = "$BATS_TEST_TMPDIR/keep" ]
+}
