@@ -78,10 +78,26 @@ int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t 
 int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                 const char *key, struct ap_ints *out, struct ap_err *err);
 
+/* Optional members: *out keeps its value when o has none. lo: least value allowed. */
+int ap_opt_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,
+               struct ap_err *err);
+int ap_opt_int(const json_t *o, const struct ap_at *at, const char *key, int lo, int *out,
+               struct ap_err *err);
+/* A string that is one of n names; *out gets its number. */
+int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
+                const char *const *names, int n, int *out, struct ap_err *err);
+
 /* ---- writing ---- */
 
 void ap_json_str(struct ap_buf *out, const char *s); /* quoted and escaped */
 void ap_json_num(struct ap_buf *out, double v);      /* shortest that reads back equal */
+
+/* One more member of an object that has some: ,"key": and the value. */
+void ap_put_key(struct ap_buf *out, const char *key);
+void ap_put_str(struct ap_buf *out, const char *key, const char *value);
+void ap_put_int(struct ap_buf *out, const char *key, int64_t value);
+void ap_put_ids(struct ap_buf *out, const char *key, const int *ids, int n);
+void ap_put_shape(struct ap_buf *out, const char *key, const struct ap_shape *shape);
 
 /* A section to write: replaces the one of the same name or is appended. */
 struct ap_new_section {

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,6 +187,43 @@ int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
     return 0;
 }
 
+int ap_opt_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,
+               struct ap_err *err)
+{
+    return json_object_get(o, key) ? ap_get_str(o, at, key, out, err) : 0;
+}
+
+int ap_opt_int(const json_t *o, const struct ap_at *at, const char *key, int lo, int *out,
+               struct ap_err *err)
+{
+    int64_t v;
+
+    if (!json_object_get(o, key))
+        return 0;
+    if (ap_get_int(o, at, key, lo, INT_MAX, &v, err))
+        return -1;
+    *out = (int)v;
+    return 0;
+}
+
+int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
+                const char *const *names, int n, int *out, struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    const char *s = NULL;
+
+    if (ap_opt_str(o, at, key, &s, err))
+        return -1;
+    if (!s)
+        return 0;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(s, names[i])) {
+            *out = i;
+            return 0;
+        }
+    return ap_at_err(&here, err, "'%s' is no %s", s, key);
+}
+
 /* ---- writing ---- */
 
 void ap_json_str(struct ap_buf *out, const char *s)
@@ -222,4 +260,43 @@ void ap_json_num(struct ap_buf *out, double v)
             break;
     }
     ap_buf_puts(out, v == 0 ? "-0.0" : text);
+}
+
+void ap_put_key(struct ap_buf *out, const char *key)
+{
+    ap_buf_puts(out, ",\"");
+    ap_buf_puts(out, key);
+    ap_buf_puts(out, "\":");
+}
+
+void ap_put_str(struct ap_buf *out, const char *key, const char *value)
+{
+    ap_put_key(out, key);
+    ap_json_str(out, value);
+}
+
+void ap_put_int(struct ap_buf *out, const char *key, int64_t value)
+{
+    ap_put_key(out, key);
+    ap_buf_int(out, value);
+}
+
+void ap_put_ids(struct ap_buf *out, const char *key, const int *ids, int n)
+{
+    ap_put_key(out, key);
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < n; i++) {
+        if (i)
+            ap_buf_putc(out, ',');
+        ap_buf_int(out, ids[i]);
+    }
+    ap_buf_putc(out, ']');
+}
+
+void ap_put_shape(struct ap_buf *out, const char *key, const struct ap_shape *shape)
+{
+    ap_put_key(out, key);
+    ap_buf_putc(out, '"');
+    ap_shape_print(shape, out);
+    ap_buf_putc(out, '"');
 }

@@ -1,0 +1,356 @@
+/* Graphs as JSON; attributes are attr_json.c's. */
+#include "attr_json.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ---- */
+
+/* What reading a graph needs beside the graph. */
+struct reader {
+    struct ap_arena *arena;
+    struct ap_err *err;
+    const char **slots; /* hash table of scopes, so that equal ones are one string */
+    size_t n_slots, n_scopes;
+};
+
+static const char *intern(struct reader *r, const char *s)
+{
+    if (2 * r->n_scopes >= r->n_slots) {
+        size_t n_old = r->n_slots;
+        const char **old = r->slots;
+        r->n_slots = n_old ? 2 * n_old : 256;
+        r->slots = ap_xrealloc(NULL, r->n_slots * sizeof(*r->slots));
+        for (size_t i = 0; i < r->n_slots; i++)
+            r->slots[i] = NULL;
+        for (size_t i = 0; i < n_old; i++) {
+            size_t at = old[i] ? ap_hash(old[i], strlen(old[i]), 0) % r->n_slots : 0;
+            while (old[i] && r->slots[at])
+                at = (at + 1) % r->n_slots;
+            if (old[i])
+                r->slots[at] = old[i];
+        }
+        free(old);
+    }
+    size_t at = ap_hash(s, strlen(s), 0) % r->n_slots;
+    for (; r->slots[at]; at = (at + 1) % r->n_slots)
+        if (!strcmp(r->slots[at], s))
+            return r->slots[at];
+    r->n_scopes++;
+    return r->slots[at] = ap_arena_strdup(r->arena, s);
+}
+
+static int read_operands(struct reader *r, const json_t *o, const struct ap_at *at,
+                         struct ap_node *node)
+{
+    struct ap_at list = {at, "in", 0};
+    const json_t *v = json_object_get(o, "in");
+    size_t n = json_array_size(v);
+
+    if (v && !json_is_array(v))
+        return ap_at_err(&list, r->err, "expected an array of node ids");
+    int *in = AP_NEW_N(r->arena, n, int);
+    for (size_t k = 0; k < n; k++) {
+        struct ap_at here = {&list, NULL, (long)k};
+        const json_t *id = json_array_get(v, k);
+        json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < INT_MIN || value > INT_MAX)
+            return ap_at_err(&here, r->err, "expected a node id");
+        in[k] = (int)value;
+    }
+    node->n_in = (int)n;
+    node->in = in;
+    return 0;
+}
+
+static int read_node(struct reader *r, const json_t *o, const struct ap_at *at,
+                     struct ap_node *node)
+{
+    struct ap_at op_at = {at, "op", 0}, shape_at = {at, "shape", 0};
+    const char *op, *shape, *name = "", *scope = "", *pin = NULL;
+    int phase = AP_FORWARD, role = AP_ROLE_NONE;
+
+    if (ap_get_str(o, at, "op", &op, r->err) ||
+        ap_get_str(o, at, "shape", &shape, r->err))
+        return -1;
+    node->op = ap_op_find(op, strlen(op));
+    if (node->op == AP_N_OPS)
+        return ap_at_err(&op_at, r->err, "unknown operator '%s'", op);
+    node->param = -1;
+    node->group = -1;
+    if (ap_shape_from_text(r->arena, shape, &shape_at, &node->shape, r->err) ||
+        read_operands(r, o, at, node) || ap_opt_str(o, at, "name", &name, r->err) ||
+        ap_opt_str(o, at, "scope", &scope, r->err) ||
+        ap_opt_str(o, at, "pin", &pin, r->err) ||
+        ap_opt_name(o, at, "phase", ap_phase_names, AP_N_PHASES, &phase, r->err) ||
+        ap_opt_name(o, at, "role", ap_role_names, AP_N_ROLES, &role, r->err) ||
+        ap_opt_int(o, at, "param", 0, &node->param, r->err) ||
+        ap_opt_int(o, at, "group", 0, &node->group, r->err))
+        return -1;
+    node->name = ap_arena_strdup(r->arena, name);
+    node->scope = intern(r, scope);
+    node->pin = pin ? ap_arena_strdup(r->arena, pin) : NULL;
+    node->phase = (enum ap_phase)phase;
+    node->role = (enum ap_role)role;
+    return ap_attrs_from_json(r->arena, o, at, node, r->err);
+}
+
+static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
+                      int *n_nodes, struct ap_node **nodes)
+{
+    struct ap_at list = {at, "nodes", 0};
+    json_t *v;
+
+    if (ap_get_arr(o, at, "nodes", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    if (n > INT_MAX / 2)
+        return ap_at_err(&list, r->err, "too many nodes");
+    *nodes = AP_NEW_N(r->arena, n, struct ap_node);
+    *n_nodes = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (read_node(r, json_array_get(v, i), &here, &(*nodes)[i]))
+            return -1;
+    }
+    return 0;
+}
+
+static int read_reducer(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_reducer *reducer)
+{
+    struct ap_at results_at = {at, "results", 0};
+    const char *name = "";
+    int kind = AP_RED_NONE;
+    struct ap_node *nodes = NULL;
+    struct ap_ints results;
+
+    if (!json_is_object(o))
+        return ap_at_err(at, r->err, "expected an object");
+    if (ap_opt_str(o, at, "name", &name, r->err) ||
+        ap_opt_name(o, at, "kind", ap_red_names, AP_N_REDS, &kind, r->err) ||
+        (json_object_get(o, "nodes") &&
+         read_nodes(r, o, at, &reducer->n_nodes, &nodes)) ||
+        ap_get_ints(r->arena, o, at, "results", &results, r->err))
+        return -1;
+    int *ids = AP_NEW_N(r->arena, results.n, int);
+    for (int i = 0; i < results.n; i++) {
+        struct ap_at here = {&results_at, NULL, i};
+        if (results.v[i] < 0 || results.v[i] >= reducer->n_nodes)
+            return ap_at_err(&here, r->err, "no node of the reducer");
+        ids[i] = (int)results.v[i];
+    }
+    reducer->name = ap_arena_strdup(r->arena, name);
+    reducer->red = (enum ap_red)kind;
+    reducer->nodes = nodes;
+    reducer->n_results = results.n;
+    reducer->results = ids;
+    return 0;
+}
+
+static int read_reducers(struct reader *r, const json_t *o, const struct ap_at *at,
+                         struct ap_graph *g)
+{
+    struct ap_at list = {at, "reducers", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "reducers"))
+        return 0;
+    if (ap_get_arr(o, at, "reducers", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    struct ap_reducer *reducers = AP_NEW_N(r->arena, n, struct ap_reducer);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (read_reducer(r, json_array_get(v, i), &here, &reducers[i]))
+            return -1;
+    }
+    g->n_reducers = (int)n;
+    g->reducers = reducers;
+    return 0;
+}
+
+static int read_results(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_graph *g)
+{
+    struct ap_at list = {at, "results", 0};
+    json_t *v;
+
+    if (ap_get_arr(o, at, "results", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    g->results = AP_NEW_N(r->arena, n, struct ap_result);
+    g->n_results = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *e = json_array_get(v, i);
+        int role = AP_ROLE_AUX;
+        int64_t node;
+        g->results[i].alias = -1;
+        if (ap_get_int(e, &here, "node", INT_MIN, INT_MAX, &node, r->err) ||
+            ap_opt_name(e, &here, "role", ap_role_names, AP_N_ROLES, &role, r->err) ||
+            ap_opt_int(e, &here, "alias", INT_MIN, &g->results[i].alias, r->err))
+            return -1;
+        g->results[i].node = (int)node;
+        g->results[i].role = (enum ap_role)role;
+    }
+    return 0;
+}
+
+static int read_dropped(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_graph *g)
+{
+    struct ap_at list = {at, "dropped", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "dropped"))
+        return 0;
+    if (ap_get_arr(o, at, "dropped", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    const char **names = AP_NEW_N(r->arena, n, const char *);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const char *s = json_string_value(json_array_get(v, i));
+        if (!s)
+            return ap_at_err(&here, r->err, "expected a string");
+        names[i] = ap_arena_strdup(r->arena, s);
+    }
+    g->n_dropped = (int)n;
+    g->dropped = names;
+    return 0;
+}
+
+int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                       struct ap_graph *g, struct ap_err *err)
+{
+    struct reader r = {.arena = arena, .err = err};
+    struct ap_buf where = {0};
+    const char *name = "";
+
+    *g = (struct ap_graph){0};
+    ap_buf_puts(&where, "");
+    ap_at_print(at, &where);
+    int rc = json_is_object(o) ? 0 : ap_at_err(at, err, "expected an object");
+    if (!rc)
+        rc = ap_opt_str(o, at, "name", &name, err) ||
+             ap_opt_int(o, at, "n_groups", 0, &g->n_groups, err) ||
+             read_reducers(&r, o, at, g) ||
+             read_nodes(&r, o, at, &g->n_nodes, &g->nodes) ||
+             read_results(&r, o, at, g) || read_dropped(&r, o, at, g);
+    g->name = ap_arena_strdup(arena, name);
+    if (!rc)
+        rc = ap_graph_index(arena, g, where.data, err) ||
+             ap_graph_check_shapes(g, where.data, err);
+    free(r.slots);
+    ap_buf_free(&where);
+    return rc ? -1 : 0;
+}
+
+int ap_doc_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
+                 struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "graph");
+    struct ap_at at = {NULL, "graph", 0};
+
+    if (!section)
+        return ap_err_set(err, "%s: no section \"graph\": make one with ap-import",
+                          doc->file);
+    json_t *o = ap_doc_load(doc, section, err);
+    if (!o)
+        return -1;
+    int rc = ap_graph_from_json(arena, o, &at, g, err);
+    json_decref(o);
+    return rc ? ap_doc_err(doc, err) : 0;
+}
+
+/* ---- writing ---- */
+
+static void write_node(struct ap_buf *out, const struct ap_node *node)
+{
+    ap_buf_puts(out, "{\"op\":\"");
+    ap_buf_puts(out, ap_ops[node->op].name);
+    ap_buf_putc(out, '"');
+    ap_put_str(out, "name", node->name);
+    if (node->n_in)
+        ap_put_ids(out, "in", node->in, node->n_in);
+    ap_put_shape(out, "shape", &node->shape);
+    if (node->op == AP_OP_PARAMETER) {
+        ap_put_int(out, "param", node->param);
+        if (node->role != AP_ROLE_NONE)
+            ap_put_str(out, "role", ap_role_names[node->role]);
+    }
+    ap_attrs_to_json(node, out);
+    if (node->pin)
+        ap_put_str(out, "pin", node->pin);
+    if (node->scope[0])
+        ap_put_str(out, "scope", node->scope);
+    ap_put_str(out, "phase", ap_phase_names[node->phase]);
+    if (node->group >= 0)
+        ap_put_int(out, "group", node->group);
+    ap_buf_putc(out, '}');
+}
+
+static void write_nodes(struct ap_buf *out, const struct ap_node *nodes, int n)
+{
+    ap_buf_puts(out, ",\"nodes\":[");
+    for (int i = 0; i < n; i++) {
+        ap_buf_puts(out, i ? ",\n" : "\n");
+        write_node(out, &nodes[i]);
+    }
+    ap_buf_putc(out, ']');
+}
+
+/* The body is written only where no kind says all. */
+static void write_reducer(struct ap_buf *out, const struct ap_reducer *r)
+{
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, r->name);
+    if (r->red != AP_RED_NONE) {
+        ap_put_str(out, "kind", ap_red_names[r->red]);
+    } else {
+        write_nodes(out, r->nodes, r->n_nodes);
+        ap_put_ids(out, "results", r->results, r->n_results);
+    }
+    ap_buf_putc(out, '}');
+}
+
+static void write_result(struct ap_buf *out, const struct ap_result *r)
+{
+    ap_buf_puts(out, "{\"node\":");
+    ap_buf_int(out, r->node);
+    ap_put_str(out, "role", ap_role_names[r->role]);
+    if (r->alias >= 0)
+        ap_put_int(out, "alias", r->alias);
+    ap_buf_putc(out, '}');
+}
+
+void ap_graph_to_json(const struct ap_graph *g, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, g->name);
+    if (g->n_groups)
+        ap_put_int(out, "n_groups", g->n_groups);
+    write_nodes(out, g->nodes, g->n_nodes);
+    ap_buf_puts(out, ",\n\"reducers\":[");
+    for (int i = 0; i < g->n_reducers; i++) {
+        ap_buf_puts(out, i ? ",\n" : "\n");
+        write_reducer(out, &g->reducers[i]);
+    }
+    ap_buf_puts(out, "],\n\"results\":[");
+    for (int i = 0; i < g->n_results; i++) {
+        ap_buf_puts(out, i ? ",\n" : "\n");
+        write_result(out, &g->results[i]);
+    }
+    ap_buf_putc(out, ']');
+    if (g->n_dropped) {
+        ap_buf_puts(out, ",\n\"dropped\":[");
+        for (int i = 0; i < g->n_dropped; i++) {
+            ap_buf_puts(out, i ? "," : "");
+            ap_json_str(out, g->dropped[i]);
+        }
+        ap_buf_putc(out, ']');
+    }
+    ap_buf_putc(out, '}');
+}
