@@ -233,6 +233,18 @@ static void add_results(struct partition *p)
     }
 }
 
+/* Groups in an order in which operands come first, as ap_group numbers them. */
+static int check_order(const struct ap_graph *g, struct ap_err *err)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            if (g->nodes[g->nodes[i].in[k]].group > g->nodes[i].group)
+                return ap_err_set(err,
+                                  "node %d (%s): its group runs before its operand's", i,
+                                  g->nodes[i].name);
+    return 0;
+}
+
 /* Results fit what they become; offsets of buffers are far from overflowing. */
 static int check_local(const struct ap_graph *local, struct ap_err *err)
 {
@@ -261,6 +273,8 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 {
     const struct ap_graph *g = plan->graph;
     int max_ins = 0;
+    if (check_order(g, err))
+        return -1;
     struct partition p = {.arena = arena, .plan = plan, .conv = conv, .prog = prog};
     p.cap = count_nodes(plan, conv, &max_ins);
     p.source = AP_NEW_N(arena, p.cap, int);

@@ -383,11 +383,22 @@ static int read_text(struct ap_arena *arena, const json_t *o, const struct ap_at
     return 0;
 }
 
+/* The cost model must be one that there is: users look it up by name. */
+static int check_model(const char *name, const struct ap_at *at, struct ap_err *err)
+{
+    for (int v = AP_COST_DEFAULT; v <= AP_COST_BYTES; v++)
+        if (!strcmp(name, ap_cost_variant_names[v]))
+            return 0;
+    struct ap_at here = {at, "cost_model", 0};
+    return ap_at_err(&here, err, "there is no cost model \"%.80s\"", name);
+}
+
 static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                         struct ap_sharding *s, struct ap_err *err)
 {
     if (read_text(arena, o, at, "algorithm", &s->algorithm, err) ||
         read_text(arena, o, at, "cost_model", &s->cost_model, err) ||
+        check_model(s->cost_model, at, err) ||
         read_text(arena, o, at, "stopped", &s->stopped, err) ||
         ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
         ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||

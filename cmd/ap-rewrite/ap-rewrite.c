@@ -1,0 +1,126 @@
+/* ap-rewrite: the plan as the program that every rank runs. */
+#include <string.h>
+
+#include "program.h"
+#include "tool.h"
+
+/* Output forms; only the first is built. */
+enum { TO_PROGRAM, TO_HLO };
+static const struct ap_choice forms[] = {
+    {"program", "section \"program\": what ap-exec runs"},
+    {"hlo", "HLO text for one device of the mesh (not built yet)"},
+    {NULL, NULL},
+};
+
+struct job {
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_sharding sharding;
+    struct ap_cluster cluster;
+    struct ap_cost cost;
+    struct ap_conversions conv;
+    struct ap_program prog;
+};
+
+/* The document's plan, or the trivial one of a single device. */
+static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+{
+    struct ap_err err = {0};
+    const struct ap_section *section = ap_doc_find(doc, "sharding");
+    job->sharding.cost_model = ap_cost_variant_names[AP_COST_DEFAULT];
+    if (!section) {
+        ap_plan_single(arena, &job->graph, &job->nests, &job->sharding.plan);
+        return;
+    }
+    struct ap_at at = {.key = "sharding"};
+    json_t *json = ap_doc_load(doc, section, &err);
+    if (!json)
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (ap_sharding_from_json(arena, json, &at, &job->graph, &job->nests, &job->sharding,
+                              &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    json_decref(json);
+}
+
+static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+{
+    struct ap_err err = {0};
+    if (ap_doc_graph(arena, doc, &job->graph, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (!job->graph.n_groups)
+        ap_group(arena, &job->graph);
+    if (ap_nests_build(arena, &job->graph, &job->nests, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    read_plan(arena, doc, job);
+
+    const struct ap_mesh *mesh = &job->sharding.plan.mesh;
+    int variant = AP_COST_DEFAULT;
+    while (strcmp(ap_cost_variant_names[variant], job->sharding.cost_model) != 0)
+        variant++; /* the reader knows that it is there */
+    if (ap_cluster_get(arena, doc, NULL, ap_mesh_devices(mesh), &job->cluster, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)variant, &job->cluster,
+                     mesh, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+}
+
+static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+{
+    struct ap_err err = {0};
+    const struct ap_plan *plan = &job->sharding.plan;
+    if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
+        ap_partition(arena, plan, &job->conv, &job->prog, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    ap_plan_buffers(arena, &job->prog);
+}
+
+/* Members of the --stats line. */
+static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
+{
+    struct ap_coll_count *coll;
+    int n = ap_program_collectives(arena, prog, &coll);
+    int64_t count = 0, bytes = 0;
+    for (int i = 0; i < n; i++) {
+        count += coll[i].count;
+        bytes = ap_add64(bytes, coll[i].bytes);
+    }
+    return ap_arena_printf(
+        arena,
+        ",\"nodes\":%d,\"groups\":%d,\"ranks\":%lld,\"collectives\":%lld,"
+        "\"collective_bytes\":%lld,\"peak_device_bytes\":%lld",
+        prog->local.n_nodes, prog->local.n_groups,
+        (long long)ap_mesh_devices(&prog->mesh), (long long)count, (long long)bytes,
+        (long long)prog->peak_bytes);
+}
+
+int main(int argc, char **argv)
+{
+    int form = TO_PROGRAM;
+    const struct ap_opt opts[] = {
+        {.name = "to",
+         .kind = AP_OPT_CHOICE,
+         .out = &form,
+         .arg = "FORM",
+         .help = "what to write (default program; help lists)",
+         .choices = forms},
+        {0},
+    };
+    struct ap_tool tool = {.name = "ap-rewrite",
+                           .summary = "turn a plan into the program that every rank runs",
+                           .operand = "[FILE]",
+                           .opts = opts};
+    struct ap_arena arena = {0};
+    struct ap_doc doc;
+    struct job job = {0};
+
+    ap_tool_start(&tool, argc, argv);
+    if (form != TO_PROGRAM)
+        ap_die_usage("--to %s is not built yet", forms[form].name);
+    ap_tool_read(&tool, &arena, &doc);
+    set_up(&arena, &doc, &job);
+    rewrite(&arena, &doc, &job);
+    struct ap_new_section out = {.name = "program"};
+    ap_program_to_json(&job.prog, &out.json);
+    ap_tool_write(&tool, &doc, &out, 1, "");
+    return ap_tool_finish(&tool, stats(&arena, &job.prog));
+}
