@@ -11,7 +11,9 @@ struct ap_link_level {
     const char *name;
     int64_t size; /* children per group: devices (level 0) or groups of the level below */
     double bandwidth_bytes_per_sec, latency_sec;
-    bool shared; /* one bus: groups that use it at once divide the bandwidth */
+    bool shared; /* one bus: the transfers of all children at once divide the bandwidth */
+    bool uplink; /* one link per child (a node's network card), divided by the groups that
+                    go through it at once; neither: every device has a link of its own */
 };
 
 #define AP_MAX_LEVELS 6
@@ -46,13 +48,20 @@ struct ap_cost {
     struct ap_cluster cluster;
     struct ap_mesh mesh;
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
-    void *cache; /* memo of ap_convert, in the arena; not shared between threads */
+    /* the same of several axes taken as one ring, by bit set */
+    double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
+    void *cache; /* memo of ap_convert; not shared between threads */
 };
 
 /* -1: the mesh does not fit the cluster (exit 3), message names both sizes. */
 int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
                  enum ap_cost_variant variant, const struct ap_cluster *cluster,
                  const struct ap_mesh *mesh, struct ap_err *err);
+/*
+ * Frees the memo. It has memory of its own, so that callers of ap_convert may mark and
+ * rewind the arena as they like.
+ */
+void ap_cost_free(struct ap_cost *cost);
 
 /*
  * Seconds (default), Alpa's units (alpa) or bytes (bytes) of a collective over the axes in

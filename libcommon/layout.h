@@ -114,5 +114,16 @@ struct ap_cost; /* cost.h */
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,
                struct ap_path *path);
+/* Seconds of that path only, INFINITY where ap_convert fails; for the inner loops. */
+double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
+                      const struct ap_layout *from, const struct ap_layout *to);
+/*
+ * Bytes of the full tensor on a step's axes, per group: all-gather the local result's,
+ * all-reduce, reduce-scatter and collective-permute the local operand's, all-to-all the
+ * local operand's times the axis; 0 for local steps.
+ */
+int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op, const struct ap_coll *coll,
+                      const struct ap_shape *operand_local,
+                      const struct ap_shape *result_local);
 
 #endif
