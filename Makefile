@@ -104,7 +104,7 @@ fuzz: ## run every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan; needs
 lint: ## check format, scripts, man pages, headers, and clang-tidy's findings
 	clang-format --dry-run -Werror $(C_FILES)
 	shellcheck $(SCRIPTS)
-	shellcheck -s bash -e SC1091,SC2030,SC2031 $(BATS)
+	shellcheck -s bash -e SC1091,SC2001,SC2030,SC2031,SC2046,SC2086,SC2154 $(BATS)
 	mandoc -T lint -W warning $(MAN)
 	@for f in $(filter %.h,$(C_FILES)); do \
 	    $(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(INC_ap-exec) -Wno-unused -fsyntax-only -x c $$f || exit 1; done
