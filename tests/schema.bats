@@ -1,0 +1,119 @@
+#!/usr/bin/env bats
+# Documents of every stage validate against schemas/, and broken ones do not.
+
+load helpers
+
+validate() { /usr/bin/python3 tests/validate.py "$@"; }
+
+# Ways to break a document that has all sections: a jq filter each.
+mutations() {
+    cat <<'END'
+.autopar = 2
+.autopar = "1"
+del(.autopar)
+.history = {}
+.history[0].tool = 3
+del(.history[0].tool)
+.history[0].args = "--mesh 4"
+.graph = []
+del(.graph.nodes)
+.graph.nodes = {}
+.graph.nodes[0] = 7
+del(.graph.nodes[0].op)
+.graph.nodes[0].op = "frobnicate"
+.graph.nodes[0].op = 12
+del(.graph.nodes[0].shape)
+.graph.nodes[0].shape = "f33[2]"
+.graph.nodes[0].shape = "f32[-4]"
+.graph.nodes[0].shape = [4, 4]
+(.graph.nodes[] | select(.in) | .in) = "0"
+(.graph.nodes[] | select(.in) | .in[0]) = -1
+(.graph.nodes[] | select(.in) | .in[0]) = 0.5
+.graph.nodes[0].phase = "sideways"
+.graph.nodes[0].role = "king"
+.graph.nodes[0].param = -2
+.graph.nodes[0].group = "a"
+(.graph.nodes[] | select(.lhs_contracting_dims) | .lhs_contracting_dims) = 1
+(.graph.nodes[] | select(.direction) | .direction) = "UP"
+.graph.results = 3
+.graph.results[0].node = "loss"
+.graph.results[0].role = "hero"
+.graph.reducers[0].kind = "median"
+.graph.n_groups = -1
+.cluster = "laptop"
+.cluster.memory_bytes = "lots"
+.cluster.memory_bytes = -1
+del(.cluster.levels)
+.cluster.levels[0].size = 0
+.cluster.levels[0].bandwidth_bytes_per_sec = "fast"
+.sharding.mesh.shape = "2x2"
+.sharding.mesh.shape = [0, 2]
+del(.sharding.mesh)
+.sharding.algorithm = 1
+.sharding.objective_sec = "1"
+.sharding.objective_sec = -1
+.sharding.groups = {}
+.sharding.groups[0].choice = "none"
+.sharding.layouts[0] = "Q0"
+.sharding.layouts[0] = 0
+.sharding.conversions = [{"node": -5}]
+.cost = 12
+del(.cost.step_sec)
+.cost.collectives = [{"op": "gossip", "axes": ["x"], "count": 1, "bytes": 1, "sec": 0}]
+.cost.memory.peak_bytes = -1
+.program.n_ranks = 0
+del(.program.modules)
+.program.modules[0].buffers.offset = 0
+.program.peak_bytes = 1.5
+.program.collectives = {}
+END
+}
+
+@test "schema: documents of all stages, algorithms and models validate" {
+    docs=()
+    for m in mlp resnet moe; do
+        docs+=("$(imported $m)" "$(sharded $m 2x2)" "$(rewritten $m 2x2)")
+    done
+    for a in data zero3 megatron largest-dim; do
+        docs+=("$(rewritten mlp 2x2 $a)")
+    done
+    ap-rewrite "$(imported mlp)" >"$BATS_TEST_TMPDIR/one.json"
+    ap-import "$(hlo mlp)" | ap-shard --mesh dp=2,tp=2 --solver glpk | ap-cost | ap-rewrite \
+        >"$BATS_TEST_TMPDIR/history.json"
+    jq -c '."x-mine" = {"a": 1}' "$(imported mlp)" >"$BATS_TEST_TMPDIR/unknown.json"
+    run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown}.json
+    echo "$output"
+    [ "$status" -eq 0 ]
+    [ "${#lines[@]}" -eq $((${#docs[@]} + 3)) ]
+}
+
+@test "schema: clusters that ship validate" {
+    for f in "$CLUSTERS"/*.json; do
+        jq -c '{autopar: 1, cluster: .}' "$f" >"$BATS_TEST_TMPDIR/$(basename "$f")"
+    done
+    run validate "$BATS_TEST_TMPDIR"/*.json
+    echo "$output"
+    [ "$status" -eq 0 ]
+}
+
+@test "schema: at least 50 broken documents do not validate" {
+    doc=$BATS_TEST_TMPDIR/whole.json
+    ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --algorithm data | ap-cost | ap-rewrite >"$doc"
+    validate "$doc"
+    jq -S . "$doc" >"$BATS_TEST_TMPDIR/sorted.json"
+    n=0
+    while IFS= read -r filter; do
+        n=$((n + 1))
+        jq -S "$filter" "$doc" >"$BATS_TEST_TMPDIR/broken-$n.json"
+        ! cmp -s "$BATS_TEST_TMPDIR/sorted.json" "$BATS_TEST_TMPDIR/broken-$n.json" ||
+            { echo "changes nothing: $filter"; return 1; }
+    done < <(mutations)
+    [ $n -ge 50 ]
+    run validate "$BATS_TEST_TMPDIR"/broken-*.json
+    while IFS= read -r line; do
+        i=${line##*/broken-}
+        echo "validates: $(mutations | sed -n "${i%.json}p")"
+        return 1
+    done < <(grep '^ok' <<<"$output")
+    [ "$(grep -c '^bad' <<<"$output")" -eq $n ]
+}

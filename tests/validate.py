@@ -1,0 +1,44 @@
+#!/usr/bin/python3
+"""Validates documents against schemas/: a line "ok FILE" or "bad FILE: PLACE: WHY" each.
+
+The exit status is 1 if any is bad. Debian's python3-jsonschema is all that it needs.
+"""
+import json
+import pathlib
+import sys
+
+import jsonschema
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "schemas"
+
+
+def validator():
+    store = {}
+    for path in sorted(FOLDER.glob("*.json")):
+        schema = json.loads(path.read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        store[path.as_uri()] = schema
+        if "$id" in schema:
+            store[schema["$id"]] = schema
+    uri = (FOLDER / "document.json").as_uri()
+    root = store[uri]
+    resolver = jsonschema.RefResolver(root.get("$id", uri), root, store=store)
+    return jsonschema.Draft202012Validator(root, resolver=resolver)
+
+
+def main(paths):
+    check = validator()
+    bad = False
+    for path in paths:
+        error = next(check.iter_errors(json.loads(pathlib.Path(path).read_text())), None)
+        if error is None:
+            print(f"ok {path}")
+            continue
+        bad = True
+        place = "".join(f"/{p}" for p in error.absolute_path)
+        print(f"bad {path}: {place or '/'}: {error.message[:200]}")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
