@@ -187,15 +187,15 @@ void ap_group(struct ap_arena *arena, struct ap_graph *g)
     order_init(arena, g, parent, &order);
     struct heap heap = {0, AP_NEW_N(arena, g->n_nodes, int)};
     g->n_groups = 0;
-    /* parameters first, whatever their place in the text */
-    for (int v = 0; v < g->n_nodes; v++) {
-        if (g->nodes[v].op == AP_OP_PARAMETER)
-            order_take(g, &order, &heap, order.root[v], g->n_groups++);
-    }
     for (int v = 0; v < g->n_nodes; v++) {
         bool starts = order.root[v] == v && order.n_waiting[v] == 0;
         if (starts && g->nodes[order.first[v]].op != AP_OP_PARAMETER)
             heap_push(&heap, v);
+    }
+    /* parameters first, whatever their place in the text */
+    for (int v = 0; v < g->n_nodes; v++) {
+        if (g->nodes[v].op == AP_OP_PARAMETER)
+            order_take(g, &order, &heap, order.root[v], g->n_groups++);
     }
     while (heap.n > 0)
         order_take(g, &order, &heap, heap_pop(&heap), g->n_groups++);

@@ -62,7 +62,7 @@ struct ap_nest {
     /* in_slot[m][k]: operand k of member m is ins[in_slot[m][k]], or -1 if a member makes it */
     const int *const *in_slot;
     int n_outs;
-    const int *outs; /* members whose value is used outside the group or is a result */
+    const int *outs; /* node ids of members whose value is used outside or is a result */
     const struct ap_access *values; /* access of each member's own value (tuples: of a part) */
     int n_linear;
     struct ap_linear_set *linear;
@@ -103,11 +103,18 @@ struct ap_choice_vec {
     int16_t axis[AP_MAX_AXES];
 };
 
-/* Legal: factors splittable, linear sets exist and reduced and linear ones do not clash. */
+/*
+ * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash, and
+ * no padded factor lies right in front of an unsplit one in a dimension (layouts cannot say
+ * that).
+ */
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
                   const struct ap_choice_vec *choice);
 
-/* Layout of operand slot `in`, or of member `m`'s value, under a choice; canonical. */
+/*
+ * Layout of operand slot `in`, or of the value of members[m] (m is a position, not a node
+ * id), under a choice; canonical.
+ */
 struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
                                    const struct ap_mesh *mesh,
                                    const struct ap_choice_vec *choice, int in);

@@ -6,7 +6,78 @@
 
 #include <assert.h>
 
+/* ---- extents ---- */
+
+int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f)
+{
+    int64_t extent = nest->factors[f].size;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f)
+            extent = ap_ceil_div(extent, mesh->size[a]);
+    }
+    return extent;
+}
+
+/* True when the devices' extents of factor f together exceed its size. */
+static bool is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                      const struct ap_choice_vec *choice, int f)
+{
+    int64_t padded = ap_nest_extent(nest, mesh, choice, f);
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f)
+            padded = ap_mul64(padded, mesh->size[a]);
+    }
+    return padded > nest->factors[f].size;
+}
+
 /* ---- legality ---- */
+
+/* True when some axis splits factor f. */
+static bool is_split(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                     int f)
+{
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * A layout names factors by strides, so it cannot say that a factor is padded when an
+ * unsplit one lies right behind it in the same dimension.
+ */
+static bool has_layout(const struct ap_access *access, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, uint64_t padded)
+{
+    for (int d = 0; d < access->rank; d++) {
+        const struct ap_dim_factors *list = &access->dims[d];
+        for (int j = 0; j + 1 < list->n; j++) {
+            if ((padded >> list->factor[j] & 1) &&
+                !is_split(mesh, choice, list->factor[j + 1]))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool all_have_layouts(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                             const struct ap_choice_vec *choice)
+{
+    uint64_t padded = 0;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int c = choice->axis[a];
+        if (c >= 0 && c < nest->n_factors && is_padded(nest, mesh, choice, c))
+            padded |= UINT64_C(1) << c;
+    }
+    bool ok = true;
+    for (int i = 0; padded && ok && i < nest->n_ins; i++)
+        ok = has_layout(&nest->ins[i].access, mesh, choice, padded);
+    for (int m = 0; padded && ok && m < nest->n_members; m++)
+        ok = has_layout(&nest->values[m], mesh, choice, padded);
+    return ok;
+}
 
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
                   const struct ap_choice_vec *choice)
@@ -28,7 +99,7 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
             return false;
         other_than_sum |= f->red != AP_RED_NONE && f->red != AP_RED_SUM;
     }
-    return !(linear && other_than_sum);
+    return !(linear && other_than_sum) && all_have_layouts(nest, mesh, choice);
 }
 
 /* ---- layouts ---- */
@@ -83,6 +154,7 @@ struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_g
                                    const struct ap_mesh *mesh,
                                    const struct ap_choice_vec *choice, int in)
 {
+    assert(in >= 0 && in < nest->n_ins);
     const struct ap_nest_in *slot = &nest->ins[in];
     uint64_t linear = 0;
 
@@ -99,34 +171,12 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
                                       const struct ap_mesh *mesh,
                                       const struct ap_choice_vec *choice, int m)
 {
+    assert(m >= 0 && m < nest->n_members);
     return layout_of(nest, mesh, choice, &nest->values[m],
                      ap_value_shape(&g->nodes[nest->members[m]]), nest->linear_values[m]);
 }
 
-/* ---- extents ---- */
-
-int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
-                       const struct ap_choice_vec *choice, int f)
-{
-    int64_t extent = nest->factors[f].size;
-    for (int a = 0; a < mesh->n_axes; a++) {
-        if (choice->axis[a] == f)
-            extent = ap_ceil_div(extent, mesh->size[a]);
-    }
-    return extent;
-}
-
-/* True when the devices' extents of factor f together exceed its size. */
-static bool is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
-                      const struct ap_choice_vec *choice, int f)
-{
-    int64_t padded = ap_nest_extent(nest, mesh, choice, f);
-    for (int a = 0; a < mesh->n_axes; a++) {
-        if (choice->axis[a] == f)
-            padded = ap_mul64(padded, mesh->size[a]);
-    }
-    return padded > nest->factors[f].size;
-}
+/* ---- masks ---- */
 
 uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
                         const struct ap_choice_vec *choice)
