@@ -226,8 +226,7 @@ static int read_bool(const json_t *v, const struct ap_at *at, bool *out,
 
 /* Member a->name with value v of node object o. */
 static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
-                     const struct ap_at *at, const struct attr *a,
-                     const struct ap_shape *shape, struct ap_attrs *out,
+                     const struct ap_at *at, const struct attr *a, struct ap_attrs *out,
                      struct ap_err *err)
 {
     void *place = (char *)out + a->offset;
@@ -261,8 +260,8 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
         return ap_shape_from_text(arena, json_string_value(v), &here, global, err);
     case ATTR_SPLIT:
         return read_split(v, &here, place, err);
-    case ATTR_VALUE:
-        return ap_literal_from_json(arena, v, shape, &here, place, err);
+    case ATTR_VALUE: /* read_value, once `global` is known */
+        return 0;
     case ATTR_DIM_LABELS:
     case ATTR_DIRECTION:
     case ATTR_PADDING:
@@ -273,7 +272,24 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
     return -1;
 }
 
-/* All attributes among o's members; others are left alone. */
+/* A constant of a program holds the whole tensor. */
+static const struct ap_shape *value_shape(const struct ap_node *node)
+{
+    return node->attrs->global ? node->attrs->global : &node->shape;
+}
+
+static int read_value(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const struct ap_node *node, struct ap_attrs *out,
+                      struct ap_err *err)
+{
+    const json_t *v = json_object_get(o, "value");
+    struct ap_at here = {at, "value", 0};
+
+    if (!v)
+        return 0;
+    return ap_literal_from_json(arena, v, value_shape(node), &here, &out->literal, err);
+}
+
 int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_node *node, struct ap_err *err)
 {
@@ -290,11 +306,12 @@ int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_
         if (!out)
             out = ap_arena_dup(arena, &ap_attrs_default, sizeof(*out));
         node->attrs = out;
-        if (read_attr(arena, o, json_object_iter_value(it), at, a, &node->shape, out,
-                      err))
+        if (read_attr(arena, o, json_object_iter_value(it), at, a, out, err))
             return -1;
         seen |= (uint64_t)1 << (a - attrs);
     }
+    if (out && read_value(arena, o, at, node, out, err))
+        return -1;
     for (int i = 0; i < N_ATTRS; i++)
         if (attr_always(&attrs[i], node->op) && !(seen >> i & 1))
             return ap_at_err(at, err, "%s needs the attribute \"%s\"",
@@ -450,7 +467,7 @@ static void write_attr(struct ap_buf *out, const struct attr *a,
         return;
     case ATTR_VALUE:
         ap_put_key(out, a->name);
-        ap_literal_to_json(&in->literal, &node->shape, out);
+        ap_literal_to_json(&in->literal, value_shape(node), out);
         return;
     case ATTR_DIM_LABELS:
     case ATTR_DIRECTION:
