@@ -1,0 +1,93 @@
+#include "import.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "nest.h"
+
+#define DEFAULT_MAX_WORK 2000000 /* instructions after inlining */
+
+static void count(const struct ap_graph *g, struct import_stats *stats)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        stats->n_phase[node->phase]++;
+        stats->n_params[node->role] += node->op == AP_OP_PARAMETER;
+        if (node->role == AP_ROLE_WEIGHT)
+            stats->weight_elems =
+                ap_add64(stats->weight_elems, ap_shape_elems(&node->shape));
+        if (ap_ops[node->op].class != AP_CLASS_HEAVY)
+            continue;
+        double products = 1;
+        const struct ap_shape *x = &g->nodes[node->in[0]].shape;
+        const struct ap_shape *w = &g->nodes[node->in[1]].shape;
+        if (node->op == AP_OP_DOT)
+            for (int k = 0; k < node->attrs->lhs_contracting_dims.n; k++)
+                products *= (double)x->dims[node->attrs->lhs_contracting_dims.v[k]];
+        else
+            for (int k = 0; k < w->rank; k++)
+                products *= k == node->attrs->conv.rhs_out ? 1.0 : (double)w->dims[k];
+        stats->heavy_flops += 2 * products * (double)ap_shape_elems(&node->shape);
+    }
+}
+
+/* Moves what grew by malloc into the arena. */
+static void settle(struct import *im)
+{
+    struct ap_graph *g = &im->g;
+    struct ap_arena *arena = im->src->arena;
+    g->nodes = ap_arena_dup(arena, g->nodes ? (const void *)g->nodes : "",
+                            (size_t)g->n_nodes * sizeof *g->nodes);
+    g->reducers = ap_arena_dup(arena, im->reducers ? (const void *)im->reducers : "",
+                               (size_t)g->n_reducers * sizeof *im->reducers);
+    g->dropped = ap_arena_dup(arena, im->dropped ? (const void *)im->dropped : "",
+                              (size_t)g->n_dropped * sizeof *im->dropped);
+}
+
+static int run(struct import *im, struct import_params *params, struct ap_graph *g,
+               struct import_stats *stats)
+{
+    if (import_inline(im))
+        return -1;
+    stats->n_instrs = im->module->n_instrs;
+    stats->n_inlined = im->g.n_nodes;
+    import_clean(im);
+    if (import_roles(im, params))
+        return -1;
+    import_phases(im, params);
+    struct ap_node *grown = im->g.nodes;
+    settle(im);
+    *g = im->g;
+    im->g.nodes = grown;
+    struct ap_err err = {{0}};
+    if (ap_graph_index(im->src->arena, g, "/graph", &err) ||
+        ap_graph_check_shapes(g, "/graph", &err))
+        return ap_err_set(im->src->err, "%s: %s", im->src->file, err.msg);
+    ap_group(im->src->arena, g);
+    count(g, stats);
+    return 0;
+}
+
+int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_graph *g,
+               struct import_stats *stats)
+{
+    struct hlo_module module;
+    if (hlo_parse(src, &module))
+        return -1;
+    struct import im = {.src = src, .module = &module};
+    im.max_work = params->max_work ? params->max_work : DEFAULT_MAX_WORK;
+    size_t n = 2 * (size_t)module.n_comps;
+    im.reducer_of = ap_xrealloc(NULL, n * sizeof *im.reducer_of);
+    memset(im.reducer_of, -1, n * sizeof *im.reducer_of);
+    int rc = run(&im, params, g, stats);
+    free(im.g.nodes);
+    free(im.info);
+    free(im.reducers);
+    free(im.dropped);
+    free(im.reducer_of);
+    free(im.scope_list);
+    hlo_map_free(&im.reducer_texts);
+    hlo_map_free(&im.scopes);
+    ap_buf_free(&im.scratch);
+    return rc;
+}

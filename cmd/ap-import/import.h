@@ -1,0 +1,103 @@
+/*
+ * From a parsed module to a graph, in steps that each have a file: calls and tuples are
+ * dissolved (inline.c, reducer.c), the nodes brought to the form that planners like
+ * (clean.c), and told what they are for (roles.c, phases.c, names.c).
+ */
+#ifndef IMPORT_H
+#define IMPORT_H
+
+#include "graph.h"
+#include "hlo_parse.h"
+
+/* What op_name says about the phase. */
+enum node_hint {
+    HINT_NONE, /* no metadata, or no path in it */
+    HINT_FORWARD,
+    HINT_BACKWARD,
+    HINT_BARE /* a path without jvp or transpose: the optimizer, or code around it */
+};
+
+/* What the importer knows of a node beside struct ap_node. */
+struct node_info {
+    size_t pos; /* of the instruction in the text */
+    enum node_hint hint;
+    bool auto_named; /* get-tuple-element that the text did not ask for (yet) */
+};
+
+/* A graph being built. nodes and info grow by malloc until import_finish. */
+struct import {
+    struct hlo_src *src;
+    const struct hlo_module *module;
+    int64_t work, max_work; /* steps of inlining done and allowed */
+    struct ap_graph g;      /* results without roles, reducers */
+    struct node_info *info;
+    int cap, cap_reducers, cap_dropped;
+    struct ap_reducer *reducers; /* malloc; g.reducers points here while building */
+    const char **dropped;        /* malloc; g.dropped likewise */
+    int *reducer_of;             /* [2 * computation + is scatter], -1 unknown; malloc */
+    struct hlo_map reducer_texts, scopes;
+    const char **scope_list; /* malloc; the strings are in the arena */
+    int n_scopes, cap_scopes;
+    struct ap_buf scratch;
+};
+
+/* "GLOB": "word" pairs of --roles or --phases; later ones win. */
+struct override {
+    const char *glob;
+    int value; /* enum ap_role or enum ap_phase */
+    bool used;
+};
+
+struct import_params {
+    int n_roles, n_phases;
+    struct override *roles, *phases;
+    int64_t max_work; /* 0: default */
+};
+
+struct import_stats {
+    int64_t n_instrs;  /* in the text, all computations */
+    int64_t n_inlined; /* after inlining, before cleaning, dead nodes included */
+    int64_t n_params[AP_N_ROLES], n_phase[AP_N_PHASES];
+    int64_t weight_elems;
+    double heavy_flops; /* of dot and convolution */
+};
+
+/*
+ * The whole pipeline: HLO text to an indexed, grouped and checked graph in src->arena.
+ * -1 with src->err (and src->unsupported) set.
+ */
+int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_graph *g,
+               struct import_stats *stats);
+
+/* ---- steps ---- */
+
+/* Adds a node whose operands are there; returns its id. */
+int import_add(struct import *im, const struct ap_node *node,
+               const struct node_info *info);
+void import_drop(struct import *im, const char *name);
+/* Fills g with the entry computation; calls and tuples dissolved; shapes checked. */
+int import_inline(struct import *im);
+/* The reducer for computation comp of instruction pos (in scatter or elsewhere), or -1.
+ */
+int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
+/* Attributes of an operator node: reducers and literal put in. NULL on error. */
+const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *instr);
+/* Normal form: see clean.c. Rebuilds nodes and info; parameters come first. */
+void import_clean(struct import *im);
+/* Makes all names different. */
+void import_unique_names(struct import *im);
+/* Roles of parameters and results, aliases. */
+int import_roles(struct import *im, struct import_params *params);
+void import_phases(struct import *im, struct import_params *params);
+
+/* "jit(f)/jvp(a/b)/c/add" to "a/b/c", interned; "" for none. */
+const char *import_scope(struct import *im, const char *op_name);
+enum node_hint import_hint(const char *op_name);
+/* True if op_name is the path of a parameter: "params['h_0']['w']", "state.mu[0]". */
+bool import_is_path(const char *op_name);
+/* The path as a scope: "h_0/w" of "params['h_0']['w']", "opt/0/mu" of "opt[0].mu". */
+const char *import_path_scope(struct import *im, const char *path);
+/* Shell-like match: * and ? only. */
+bool import_glob(const char *glob, const char *s);
+
+#endif

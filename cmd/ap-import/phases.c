@@ -1,0 +1,131 @@
+/*
+ * Which part of the step a node belongs to. JAX's metadata says forward (jvp) and
+ * backward (transpose). What it leaves open, and text without metadata, is told by data
+ * flow:
+ *
+ *   forward   what the loss needs
+ *   update    an elementwise node, or one that no gradient reaches, all of whose users
+ * are updates; the new value of a parameter is one's user backward  the rest
+ *
+ * Metadata, where there is any, counts more for heavy and reducing nodes: a path without
+ * jvp or transpose is an update if all its users are. A phase is never before that of an
+ * operand; a broadcast, iota or scalar constant has its user's. Linear.
+ */
+#include "import.h"
+
+struct phases {
+    struct ap_graph *g;
+    const struct node_info *info;
+    bool *forward;  /* the loss depends on it */
+    bool *gradient; /* depends on more than parameters that are updated */
+    int *least;     /* least phase of the users so far; AP_N_PHASES for none */
+    bool metadata;  /* there is any */
+};
+
+static void mark(struct phases *p)
+{
+    const struct ap_graph *g = p->g;
+    for (int i = 0; i < g->n_results; i++)
+        if (g->results[i].role == AP_ROLE_LOSS)
+            p->forward[g->results[i].node] = true;
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; p->forward[i] && k < g->nodes[i].n_in; k++)
+            p->forward[g->nodes[i].in[k]] = true;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        p->metadata |=
+            p->info[i].hint == HINT_FORWARD || p->info[i].hint == HINT_BACKWARD;
+        p->gradient[i] = node->role == AP_ROLE_INPUT;
+        for (int k = 0; k < node->n_in; k++) {
+            int in = node->in[k];
+            p->gradient[i] |= p->gradient[in];
+            p->gradient[i] |= p->forward[in] && g->nodes[in].op != AP_OP_PARAMETER;
+        }
+    }
+}
+
+static bool is_cheap(const struct ap_node *node)
+{
+    return node->op == AP_OP_BROADCAST || node->op == AP_OP_IOTA ||
+           (node->op == AP_OP_CONSTANT && node->shape.rank == 0);
+}
+
+static enum ap_phase decide(const struct phases *p, int i)
+{
+    const struct ap_node *node = &p->g->nodes[i];
+    enum node_hint hint = p->info[i].hint;
+    int users = p->least[i];
+    if (is_cheap(node) && users < AP_N_PHASES)
+        return (enum ap_phase)users;
+    if (node->op == AP_OP_PARAMETER)
+        return users < AP_N_PHASES ? (enum ap_phase)users : AP_FORWARD;
+    if (hint == HINT_FORWARD)
+        return AP_FORWARD;
+    if (hint == HINT_BACKWARD)
+        return AP_BACKWARD;
+    if (p->forward[i])
+        return AP_FORWARD;
+    if (users == AP_N_PHASES) /* a result on the side */
+        return p->gradient[i] && !p->metadata ? AP_BACKWARD : AP_UPDATE;
+    if (p->metadata)
+        return (enum ap_phase)users;
+    bool elementwise = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE;
+    if (users == AP_UPDATE && (elementwise || !p->gradient[i]))
+        return AP_UPDATE;
+    return users < AP_BACKWARD ? AP_FORWARD : AP_BACKWARD;
+}
+
+/* Nodes without a name path take that of the first user. */
+static void inherit_scopes(struct ap_graph *g)
+{
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            struct ap_node *in = &g->nodes[g->nodes[i].in[k]];
+            if (!*in->scope && in->op != AP_OP_PARAMETER)
+                in->scope = g->nodes[i].scope;
+        }
+}
+
+static void override(struct ap_graph *g, struct import_params *params)
+{
+    for (int k = 0; k < params->n_phases; k++) {
+        struct override *o = &params->phases[k];
+        for (int i = 0; i < g->n_nodes; i++)
+            if (import_glob(o->glob, g->nodes[i].name) ||
+                (*g->nodes[i].scope && import_glob(o->glob, g->nodes[i].scope))) {
+                g->nodes[i].phase = (enum ap_phase)o->value;
+                o->used = true;
+            }
+    }
+}
+
+void import_phases(struct import *im, struct import_params *params)
+{
+    struct ap_graph *g = &im->g;
+    struct ap_arena *arena = im->src->arena;
+    struct phases p = {.g = g, .info = im->info};
+    p.forward = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    p.gradient = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    p.least = AP_NEW_N(arena, g->n_nodes + 1, int);
+    mark(&p);
+    for (int i = 0; i < g->n_nodes; i++)
+        p.least[i] = AP_N_PHASES;
+    for (int i = 0; i < g->n_results; i++)
+        if (g->results[i].alias >= 0)
+            p.least[g->results[i].node] = AP_UPDATE;
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        struct ap_node *node = &g->nodes[i];
+        node->phase = decide(&p, i);
+        for (int k = 0; k < node->n_in; k++)
+            if ((int)node->phase < p.least[node->in[k]])
+                p.least[node->in[k]] = (int)node->phase;
+    }
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            const struct ap_node *in = &g->nodes[g->nodes[i].in[k]];
+            if (in->op != AP_OP_PARAMETER && in->phase > g->nodes[i].phase)
+                g->nodes[i].phase = in->phase;
+        }
+    inherit_scopes(g);
+    override(g, params);
+}
