@@ -158,23 +158,28 @@ static int localise_convolution(struct ap_arena *arena, const struct ap_localise
 {
     const struct ap_attrs *attrs = l->node->attrs;
     const struct ap_conv_dims *c = &attrs->conv;
-    if (attrs->feature_group_count == 1 && attrs->batch_group_count == 1)
-        return 0;
-    int64_t feature = l->in_local->dims[c->lhs_feature];
-    int64_t per_group = l->in1_local->dims[c->rhs_in];
-    int64_t batch = l->in_local->dims[c->lhs_batch];
-    int64_t out_batch = l->local->dims[c->out_batch];
-    struct ap_attrs *a = copy_attrs(arena, attrs);
-    if (attrs->feature_group_count != 1) {
+    int64_t feature_groups = attrs->feature_group_count;
+    int64_t batch_groups = attrs->batch_group_count;
+    if (feature_groups != 1) {
+        int64_t feature = l->in_local->dims[c->lhs_feature];
+        int64_t per_group = l->in1_local->dims[c->rhs_in];
         if (per_group < 1 || feature % per_group)
             return not_whole(l, c->lhs_feature, err);
-        a->feature_group_count = feature / per_group;
+        feature_groups = feature / per_group;
     }
-    if (attrs->batch_group_count != 1) {
+    if (batch_groups != 1) {
+        int64_t batch = l->in_local->dims[c->lhs_batch];
+        int64_t out_batch = l->local->dims[c->out_batch];
         if (out_batch < 1 || batch % out_batch)
             return not_whole(l, c->lhs_batch, err);
-        a->batch_group_count = batch / out_batch;
+        batch_groups = batch / out_batch;
     }
+    if (feature_groups == attrs->feature_group_count &&
+        batch_groups == attrs->batch_group_count)
+        return 0;
+    struct ap_attrs *a = copy_attrs(arena, attrs);
+    a->feature_group_count = feature_groups;
+    a->batch_group_count = batch_groups;
     *out = a;
     return 0;
 }

@@ -7,15 +7,16 @@ int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
                       const struct ap_shape *operand)
 {
     const struct ap_coll *coll = &node->attrs->coll;
-    int64_t bytes = ap_shape_bytes(operand);
-    (void)mesh;
-    switch ((int)node->op) {
-    case AP_OP_ALL_GATHER: /* from the part to the full extent */
-        return ap_mul64(bytes / coll->split.part, coll->split.full);
-    case AP_OP_ALL_TO_ALL: /* split is whole already; join is in parts */
-        return ap_mul64(bytes / coll->join.part, coll->join.full);
+    const struct ap_split *s = &coll->split;
+    struct ap_shape result = *operand;
+    int64_t dims[AP_MAX_RANK];
+    if (node->op == AP_OP_ALL_GATHER) {
+        for (int d = 0; d < operand->rank; d++)
+            dims[d] = operand->dims[d];
+        dims[s->dim] = dims[s->dim] / s->part * s->full;
+        result.dims = dims;
     }
-    return bytes;
+    return ap_step_bytes(mesh, node->op, coll, operand, &result);
 }
 
 #define N_SETS  (1u << AP_MAX_AXES)

@@ -72,6 +72,7 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     ap_plan_buffers(arena, &job->prog);
+    ap_cost_free(&job->cost);
 }
 
 /* Members of the --stats line. */
