@@ -301,7 +301,7 @@ static void build(struct builder *b)
     for (int i = 0; i < sp->nests->n; i++) {
         const struct ap_nest *nest = &sp->nests->nest[i];
         for (int o = 0; o < nest->n_outs; o++) {
-            struct tensor t = {.node = nest->members[nest->outs[o]], .home = i};
+            struct tensor t = {.node = nest->outs[o], .home = i};
             collect_uses(b, &t);
             for (int r = first_result[t.node]; r; r = next_result[r])
                 collect_result(b, &t, g->results[r - 1].alias);

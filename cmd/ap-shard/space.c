@@ -97,8 +97,10 @@ static uint64_t signature(const struct ap_nest *nest, const struct ap_graph *g,
         struct ap_layout v = ap_nest_in_layout(nest, g, mesh, c, i);
         h = ap_hash(&h, sizeof h, ap_layout_hash(&v));
     }
-    for (int i = 0; i < nest->n_outs; i++) {
-        struct ap_layout v = ap_nest_value_layout(nest, g, mesh, c, nest->outs[i]);
+    for (int i = 0, m = 0; i < nest->n_outs; i++) { /* both lists ascend */
+        while (nest->members[m] != nest->outs[i])
+            m++;
+        struct ap_layout v = ap_nest_value_layout(nest, g, mesh, c, m);
         h = ap_hash(&h, sizeof h, ap_layout_hash(&v));
     }
     return h;
