@@ -101,8 +101,8 @@ int main(int argc, char **argv)
         {.name = "to",
          .kind = AP_OPT_CHOICE,
          .out = &form,
-         .arg = "FORM",
-         .help = "what to write (default program; help lists)",
+         .arg = "NAME",
+         .help = "what to write (program)",
          .choices = forms},
         {0},
     };
