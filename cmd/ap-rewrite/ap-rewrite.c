@@ -102,7 +102,7 @@ int main(int argc, char **argv)
          .kind = AP_OPT_CHOICE,
          .out = &form,
          .arg = "NAME",
-         .help = "what to write (program)",
+         .help = "what to write (default: program)",
          .choices = forms},
         {0},
     };

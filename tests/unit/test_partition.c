@@ -6,6 +6,7 @@
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"
+#include "tool.h"
 
 #include <stdlib.h>
 
@@ -175,10 +176,10 @@ static const char *check_program(struct ap_arena *arena, const struct ap_plan *p
     return what ? what : check_json(arena, &prog, err);
 }
 
-static void test_random(const struct sample_graph *sg)
+/* Random plans of one graph, given by its document. */
+static void test_random(const struct sample_graph *sg, uint64_t n_seeds)
 {
-    enum { N_SEEDS = 100 };
-    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+    for (uint64_t seed = 1; seed <= n_seeds; seed++) {
         struct ap_arena arena = {0};
         struct ap_err err = {{0}};
         struct sample s;
@@ -197,7 +198,7 @@ static void test_random(const struct sample_graph *sg)
             what = err.msg;
         if (!what)
             what = check_program(&arena, &plan, &conv, &err);
-        if (what || seed == N_SEEDS)
+        if (what || seed == n_seeds)
             CHECK(!what, "%s, seed %d: %s", sg->name, (int)seed, what ? what : "sound");
         ap_cost_free(&cost);
         ap_arena_free(&arena);
@@ -239,11 +240,33 @@ static void test_single(const struct sample_graph *sg)
     ap_arena_free(&arena);
 }
 
-int main(void)
+/* Documents from the command line: a test of the same kind on real train steps. */
+static void test_file(const char *path)
 {
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct sample_graph sg = {.name = path};
+    char *text = NULL;
+    size_t len;
+    int rc = ap_read_file(&arena, path, false, &text, &len, &err);
+    CHECK(!rc, "%s is read: %s", path, err.msg);
+    if (!rc) {
+        sg.json = text;
+        test_single(&sg);
+        test_random(&sg, 8);
+    }
+    ap_arena_free(&arena);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        test_file(argv[i]);
+    if (argc > 1)
+        return tap_done();
     for (int i = 0; i < N_SAMPLE_GRAPHS; i++) {
         test_single(&sample_graphs[i]);
-        test_random(&sample_graphs[i]);
+        test_random(&sample_graphs[i], 100);
     }
     return tap_done();
 }
