@@ -6,6 +6,7 @@
  *   - what changes nothing passes its operand on: copy, conversion to the same type,
  *     reshape to the same shape, identity transpose, whole slice, empty pad and reverse;
  *   - chains of reshape, transpose and broadcast become one of them where that is exact;
+ *   - dimensions of size 1 that were kept or put in for a broadcast go where they can;
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
  *     constants are folded;
  *   - scalar constants, iotas and broadcasts get a copy per user, made just before it:
@@ -45,7 +46,8 @@ static const struct ap_attrs *with_dims(struct clean *c, const int64_t *dims, in
     struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
     *a = hlo_default_attrs();
     a->dimensions.n = n;
-    a->dimensions.v = ap_arena_dup(c->arena, dims, (size_t)n * sizeof *dims);
+    if (n)
+        a->dimensions.v = ap_arena_dup(c->arena, dims, (size_t)n * sizeof *dims);
     return a;
 }
 
@@ -245,6 +247,106 @@ static int simplify_constant(struct clean *c, struct ap_node *node,
     return -1;
 }
 
+/* A reduction over nothing but dimensions of size 1, from the neutral element. */
+static int simplify_reduce(struct clean *c, struct ap_node *node)
+{
+    const struct ap_ints *dims = &node->attrs->dimensions;
+    if (node->n_in != 2)
+        return -1;
+    const struct ap_node *x = node_at(c, node->in[0]), *init = node_at(c, node->in[1]);
+    enum ap_red red = c->im->reducers[node->attrs->to_apply].red;
+    unsigned char neutral[16];
+    if (red == AP_RED_NONE || red == AP_RED_ASSIGN || !is_scalar_constant(init))
+        return -1;
+    ap_red_neutral(red, node->shape.dtype, neutral);
+    size_t size = (size_t)ap_dtype_size(node->shape.dtype);
+    if (memcmp(neutral, init->attrs->literal.data, size) != 0)
+        return -1;
+    for (int i = 0; i < dims->n; i++)
+        if (x->shape.dims[dims->v[i]] != 1)
+            return -1;
+    node->op = AP_OP_RESHAPE;
+    node->attrs = with_dims(c, NULL, 0);
+    node->n_in = 1;
+    return simplify_reshape(c, node);
+}
+
+/*
+ * The dimensions, fewer by some of size 1, that all operands of an elementwise node have
+ * before they are reshaped or broadcast to the node's own; NULL if there are none.
+ */
+static const struct ap_shape *narrow_shape(struct clean *c, const struct ap_node *node,
+                                           int *to)
+{
+    const struct ap_shape *narrow = NULL;
+    for (int k = 0; k < node->n_in; k++) {
+        const struct ap_node *x = node_at(c, node->in[k]);
+        if (x->op != AP_OP_RESHAPE)
+            continue;
+        const struct ap_shape *from = &node_at(c, x->in[0])->shape;
+        if (narrow && !ap_shape_same_dims(narrow, from))
+            return NULL;
+        narrow = from;
+    }
+    if (!narrow || narrow->rank >= node->shape.rank ||
+        !align_dims(&node->shape, narrow, to))
+        return NULL;
+    int matched = 0;
+    for (int i = 0; i < node->shape.rank; i++)
+        matched += to[i] >= 0;
+    if (matched != narrow->rank)
+        return NULL;
+    for (int k = 0; k < node->n_in; k++) {
+        const struct ap_node *x = node_at(c, node->in[k]);
+        if (x->op != AP_OP_RESHAPE && x->op != AP_OP_BROADCAST && x->shape.rank)
+            return NULL;
+        for (int i = 0; x->op == AP_OP_BROADCAST && i < x->attrs->dimensions.n; i++)
+            if (to[x->attrs->dimensions.v[i]] < 0)
+                return NULL;
+    }
+    return narrow;
+}
+
+/*
+ * An elementwise node on reshaped operands becomes one on the operands themselves, and is
+ * reshaped afterwards: JAX keeps reduced dimensions as dimensions of size 1 for a while.
+ */
+static int simplify_elementwise(struct clean *c, struct ap_node *node,
+                                const struct node_info *info)
+{
+    int to[AP_MAX_RANK];
+    const struct ap_shape *found = node->pin ? NULL : narrow_shape(c, node, to);
+    if (!found)
+        return -1;
+    struct ap_shape narrow = *found;
+    struct ap_node inner = *node;
+    int *in = ap_arena_dup(c->arena, node->in, (size_t)node->n_in * sizeof *in);
+    inner.in = in;
+    for (int k = 0; k < node->n_in; k++) {
+        struct ap_node x = *node_at(c, in[k]);
+        if (x.op == AP_OP_RESHAPE) {
+            in[k] = x.in[0];
+        } else if (x.op == AP_OP_BROADCAST) {
+            int64_t dims[AP_MAX_RANK];
+            for (int i = 0; i < x.attrs->dimensions.n; i++)
+                dims[i] = to[x.attrs->dimensions.v[i]];
+            x.shape.rank = narrow.rank;
+            x.shape.dims = narrow.dims;
+            make_broadcast(c, &x, x.in[0], dims);
+            struct node_info x_info = c->im->info[in[k]];
+            int same = simplify_broadcast(c, &x);
+            in[k] = same >= 0 ? same : import_add(c->im, &x, &x_info);
+        }
+    }
+    inner.shape.rank = narrow.rank;
+    inner.shape.dims = narrow.dims;
+    node->op = AP_OP_RESHAPE;
+    node->attrs = with_dims(c, NULL, 0);
+    node->name = ap_arena_printf(c->arena, "%s.reshape", node->name);
+    set_operand(c, node, import_add(c->im, &inner, info));
+    return -1;
+}
+
 static bool is_whole_slice(const struct ap_node *node, const struct ap_shape *x)
 {
     for (int i = 0; i < node->attrs->n_slice; i++) {
@@ -274,8 +376,11 @@ static int simplify(struct clean *c, struct ap_node *node, const struct node_inf
     const struct ap_shape *x = node->n_in ? &node_at(c, node->in[0])->shape : NULL;
     if (node->op == AP_OP_COPY)
         return node->in[0];
-    if (node->op == AP_OP_CONVERT)
-        return simplify_convert(c, node, info);
+    if (node->op == AP_OP_CONVERT) {
+        int same = simplify_convert(c, node, info);
+        if (same >= 0 || node->op != AP_OP_CONVERT)
+            return same;
+    }
     if (node->op == AP_OP_CONSTANT)
         return simplify_constant(c, node, info);
     if (node->op == AP_OP_BROADCAST)
@@ -284,6 +389,10 @@ static int simplify(struct clean *c, struct ap_node *node, const struct node_inf
         return simplify_reshape(c, node);
     if (node->op == AP_OP_TRANSPOSE)
         return simplify_transpose(c, node);
+    if (node->op == AP_OP_REDUCE)
+        return simplify_reduce(c, node);
+    if (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE)
+        return simplify_elementwise(c, node, info);
     bool same = (node->op == AP_OP_SLICE && is_whole_slice(node, x)) ||
                 (node->op == AP_OP_PAD && is_empty_pad(node)) ||
                 (node->op == AP_OP_REVERSE && !node->attrs->dimensions.n) ||

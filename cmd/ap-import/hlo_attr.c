@@ -145,7 +145,6 @@ struct ap_attrs hlo_default_attrs(void)
     struct ap_attrs a;
     memset(&a, 0, sizeof a);
     a.feature_group_count = a.batch_group_count = 1;
-    a.largest = true;
     a.to_apply = a.select = a.scatter = -1;
     return a;
 }
@@ -233,6 +232,7 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
     if (known < 0) {
         struct ap_attrs *a = AP_NEW(src->arena, struct ap_attrs);
         *a = hlo_default_attrs();
+        a->largest = op == AP_OP_TOPK;
         for (int i = 0; i < n; i++)
             if (given[i].row->kind < ATTR_COMP && read_value(src, &given[i], a))
                 return -1;

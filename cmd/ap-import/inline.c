@@ -215,6 +215,7 @@ static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct valu
     struct hlo_instr topk = *instr;
     struct ap_attrs *a = ap_arena_dup(src->arena, instr->attrs, sizeof *a);
     a->k = shape->parts[0].dims[shape->parts[0].rank - 1];
+    a->largest = true;
     if (instr->comp[0] >= 0) {
         const struct hlo_comp *comp = &f->im->module->comps[instr->comp[0]];
         const struct hlo_instr *root = &comp->instr[comp->root];
