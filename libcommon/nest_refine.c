@@ -97,11 +97,12 @@ static void side_fill(struct side *s, const struct ap_shape *shape,
 /* Adds a boundary where it divides. */
 static void side_cut(struct side *s, int64_t p)
 {
-    int i = 1;
+    int i = 0;
     while (i < s->n && s->at[i] > p)
         i++;
     if (i == s->n || s->at[i] == p || s->n == AP_MAX_PIECES)
         return;
+    assert(i > 0); /* at[0] is all elements, on both sides */
     if (s->at[i - 1] % p != 0 || p % s->at[i] != 0)
         return;
     memmove(&s->at[i + 1], &s->at[i], (size_t)(s->n - i) * sizeof(s->at[0]));

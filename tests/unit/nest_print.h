@@ -1,6 +1,6 @@
 /*
- * Graphs from short JSON, nests as one line of text, and what must hold of every nest; for
- * test_nest.c and test_group.c.
+ * Graphs from short JSON, nests as one line of text, and what must hold of every nest;
+ * for test_nest.c and test_group.c.
  */
 #ifndef AP_NEST_PRINT_H
 #define AP_NEST_PRINT_H
@@ -15,6 +15,9 @@
 
 static struct ap_arena arena;
 
+#define SCALAR(type, param) \
+    "{'op':'parameter','shape':'" type "[]','in':[],'param':" param "},"
+
 /* Numbers the parameters in order. */
 static inline void put_nodes(const char *nodes, struct ap_buf *out)
 {
@@ -28,8 +31,9 @@ static inline void put_nodes(const char *nodes, struct ap_buf *out)
 }
 
 /*
- * Nodes are "op shape operands attributes" in JSON with ' for ", results node ids. Reducers:
- * 0 sum, 1 max, 2 prod, 3 or, 4 assign, 5 none.
+ * Nodes are "op shape operands attributes" in JSON with ' for ", results node ids.
+ * Reducers: 0 sum, 1 max, 2 prod, 3 or, 4 assign, 5 none of one value, 6 none of an f32
+ * and an s32, 7 compares such.
  */
 static inline bool graph_of(const char *nodes, const char *results, struct ap_graph *g)
 {
@@ -37,14 +41,24 @@ static inline bool graph_of(const char *nodes, const char *results, struct ap_gr
     struct ap_at at = {NULL, "graph", 0};
     struct ap_err err = {""};
 
-    ap_buf_puts(&text,
-                "{'reducers':[{'kind':'sum','results':[]},{'kind':'max','results':[]},"
-                  "{'kind':'prod','results':[]},{'kind':'or','results':[]},"
-                  "{'kind':'assign','results':[]},"
-                  "{'nodes':[{'op':'parameter','shape':'f32[]','in':[],'param':0},"
-                  "{'op':'parameter','shape':'f32[]','in':[],'param':1},"
-                  "{'op':'atan2','shape':'f32[]','in':[0,1]}],'results':[2]}],"
-                  "'nodes':[");
+    ap_buf_puts(
+        &text,
+        "{'reducers':[{'kind':'sum','results':[]},{'kind':'max','results':[]},"
+        "{'kind':'prod','results':[]},{'kind':'or','results':[]},"
+        "{'kind':'assign','results':[]},"
+        "{'nodes':[" SCALAR("f32", "0") SCALAR(
+            "f32",
+            "1") "{'op':'atan2','shape':'f32[]','in':[0,1]}],'results':[2]},"
+                 "{'nodes':[" SCALAR("f32", "0") SCALAR("s32", "1") SCALAR(
+                     "f32",
+                     "2") "{'op':'parameter','shape':'s32[]','in':[],'param':3}],'"
+                          "results':[0,1]},"
+                          "{'nodes':[" SCALAR("f32", "0") SCALAR("f32", "1") SCALAR("s32",
+                                                                                    "2")
+                              SCALAR("s32",
+                                     "3") "{'op':'compare','shape':'pred[]','in':[0,1],"
+                                          "'direction':'LT'}],'results':[4]}],"
+                                          "'nodes':[");
     put_nodes(nodes, &text);
     ap_buf_printf(&text, "],'results':[%s]}", results);
     for (size_t i = 0; i < text.len; i++) {
@@ -213,7 +227,8 @@ static inline struct ap_choice_vec no_choice(void)
 /* What must hold of every nest, all choices on two meshes included. */
 static inline bool nest_fits(const struct ap_nest *nest, const struct ap_graph *g)
 {
-    static const struct ap_mesh meshes[] = {{2, {2, 2}, {"x", "y"}}, {2, {3, 4}, {"x", "y"}}};
+    static const struct ap_mesh meshes[] = {{2, {2, 2}, {"x", "y"}},
+                                            {2, {3, 4}, {"x", "y"}}};
     bool ok = nest->n_factors <= AP_MAX_FACTORS && nest->n_members > 0;
 
     for (int i = 0; i < nest->n_ins; i++)
