@@ -89,8 +89,9 @@ int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
 
 /* ---- writing ---- */
 
-void ap_json_str(struct ap_buf *out, const char *s); /* quoted and escaped */
-void ap_json_num(struct ap_buf *out, double v);      /* shortest that reads back equal */
+/* Quoted and escaped; bytes that are no UTF-8 become U+FFFD. */
+void ap_json_str(struct ap_buf *out, const char *s);
+void ap_json_num(struct ap_buf *out, double v); /* shortest that reads back equal */
 
 /* One more member of an object that has some: ,"key": and the value. */
 void ap_put_key(struct ap_buf *out, const char *key);

@@ -226,22 +226,51 @@ int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
 
 /* ---- writing ---- */
 
+/* Bytes of the UTF-8 character at s, 0 when they are none (RFC 3629). */
+static size_t utf8_len(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+
+    if (s[0] > 0xf4)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool surrogate = s[0] == 0xed && s[1] > 0x9f;
+    bool too_large = s[0] == 0xf4 && s[1] > 0x8f;
+    return overlong || surrogate || too_large ? 0 : n;
+}
+
+static void put_escaped(struct ap_buf *out, unsigned char c)
+{
+    if (c == '"' || c == '\\')
+        ap_buf_printf(out, "\\%c", c);
+    else if (c == '\n' || c == '\t')
+        ap_buf_puts(out, c == '\n' ? "\\n" : "\\t");
+    else if (c < ' ')
+        ap_buf_printf(out, "\\u%04x", c);
+    else
+        ap_buf_puts(out, "\\ufffd"); /* a byte that is no UTF-8 */
+}
+
 void ap_json_str(struct ap_buf *out, const char *s)
 {
+    const char *run = s; /* start of what goes out as it is */
+
     ap_buf_putc(out, '"');
-    for (const char *run = s;; s++) {
+    while (*s) {
         unsigned char c = (unsigned char)*s;
-        if (c >= ' ' && c != '"' && c != '\\')
-            continue;
-        ap_buf_put(out, run, (size_t)(s - run));
-        if (c == '\0')
-            break;
-        if (c >= ' ')
-            ap_buf_printf(out, "\\%c", c);
-        else
-            ap_buf_printf(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\u%04x", c);
-        run = s + 1;
+        size_t n = c < 0x80 ? 1 : utf8_len((const unsigned char *)s);
+        if (c < ' ' || c == '"' || c == '\\' || n == 0) {
+            ap_buf_put(out, run, (size_t)(s - run));
+            put_escaped(out, c);
+            n = 1;
+            run = s + 1;
+        }
+        s += n;
     }
+    ap_buf_put(out, run, (size_t)(s - run));
     ap_buf_putc(out, '"');
 }
 
