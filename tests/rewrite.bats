@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# ap-rewrite: plans as programs.
+
+load helpers
+
+# Collectives of a document's conversions, as the program lists them.
+planned() {
+    jq -c '.sharding.mesh.axes as $axes
+        | [.sharding.conversions[].steps[] | select(.op | startswith("ap-") | not)]
+        | group_by([.op, .axes])
+        | map({op: .[0].op, axes: .[0].axes, count: length, bytes: map(.bytes) | add})
+        | sort_by([.op, .axes])[]' "$1"
+}
+
+counted() { jq -c '.program.collectives | sort_by([.op, .axes])[]' "$1"; }
+
+@test "rewrite: without a sharding, the program is the graph" {
+    for m in mlp gpt2l resnet moe; do
+        ap-rewrite --no-history -o "$BATS_TEST_TMPDIR/one.json" "$(imported $m)"
+        run jq -c '(.graph.nodes | length) == (.program.modules[0].graph.nodes | length),
+            .program.n_ranks, .program.collectives,
+            ([.program.modules[0].source[]] | sort) == [range(.graph.nodes | length)],
+            (.graph.nodes as $n | .program.modules[0] | [.source, .graph.nodes] | transpose
+                | all($n[.[0]].op == .[1].op and $n[.[0]].shape == .[1].shape))' \
+            "$BATS_TEST_TMPDIR/one.json"
+        [ "$(echo $output)" = "true 1 [] true true" ] || { echo "$m: $output"; return 1; }
+    done
+}
+
+@test "rewrite: random plans of the models make sound programs" {
+    run "$AP_BUILD/unit/test_partition" "$(imported mlp)" "$(imported gpt2l)" \
+        "$(imported resnet)" "$(imported moe)"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
+@test "rewrite: the program's collectives and memory are the plan's" {
+    for m in mlp gpt2l resnet; do
+        for a in ilp data zero3; do
+            ap-rewrite -o "$BATS_TEST_TMPDIR/p.json" "$(sharded $m 2x2 $a)"
+            diff <(planned "$BATS_TEST_TMPDIR/p.json") <(counted "$BATS_TEST_TMPDIR/p.json")
+            run jq '.sharding.peak_bytes >= .program.peak_bytes' "$BATS_TEST_TMPDIR/p.json"
+            [ "$output" = true ] || { echo "$m $a: more memory than promised"; return 1; }
+        done
+    done
+}
+
+@test "rewrite: a result that becomes a parameter is computed in its memory" {
+    ap-rewrite -o "$BATS_TEST_TMPDIR/p.json" "$(imported mlp)"
+    run jq '.program.modules[0] | .buffers.alias as $a | .graph.results
+        | map(select(.alias)) | all($a[.node] == .alias)' "$BATS_TEST_TMPDIR/p.json"
+    [ "$output" = true ]
+}
+
+@test "rewrite: the same document gives the same bytes" {
+    ap-rewrite -o "$BATS_TEST_TMPDIR/a.json" "$(sharded gpt2l 2x2 zero3)"
+    ap-rewrite -o "$BATS_TEST_TMPDIR/b.json" "$BATS_TEST_TMPDIR/a.json"
+    cmp <(jq -c .program "$BATS_TEST_TMPDIR/a.json") \
+        <(jq -c .program "$BATS_TEST_TMPDIR/b.json")
+}
+
+@test "rewrite: a sharding of another graph is refused" {
+    jq -c --slurpfile s "$(sharded mlp 2x2 data)" '.sharding = $s[0].sharding' \
+        "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/x.json"
+    refuses 1 "another graph" ap-rewrite "$BATS_TEST_TMPDIR/x.json"
+    jq -c '.sharding.groups[0].choice[0] = 40' "$(sharded mlp 2x2 data)" \
+        >"$BATS_TEST_TMPDIR/y.json"
+    refuses 1 "/sharding/groups/0/choice" ap-rewrite "$BATS_TEST_TMPDIR/y.json"
+    jq -c '.sharding.cost_model = "guess"' "$(sharded mlp 2x2 data)" \
+        >"$BATS_TEST_TMPDIR/z.json"
+    refuses 1 "/sharding/cost_model" ap-rewrite "$BATS_TEST_TMPDIR/z.json"
+}
+
+@test "rewrite: what is not built says so" {
+    refuses 2 "not built yet" ap-rewrite --to hlo "$(imported mlp)"
+}
+
+@test "rewrite: --stats counts" {
+    run --separate-stderr ap-rewrite --stats -o /dev/null "$(imported mlp)"
+    [ "$status" -eq 0 ]
+    run jq -e '.tool == "ap-rewrite" and .nodes > 0 and .collectives == 0 and
+        .peak_device_bytes > 0' <<<"$stderr"
+    [ "$status" -eq 0 ]
+}
