@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # ap-rewrite: plans as programs.
 
+# shellcheck disable=SC2154 # stderr is bats'
 load helpers
 
 # Collectives of a document's conversions, as the program lists them.
