@@ -34,7 +34,7 @@ struct sweep {
     int axis;
     enum mode mode;
     bool *batch;   /* per node: split along the batch on this axis */
-    bool *derived; /* per group: made of weights only */
+    bool *derived; /* per group: made of weights and states only */
     bool *decided; /* per group: its choice on this axis stands */
     int *member;   /* per node: position in its group's members */
 };
@@ -237,6 +237,18 @@ static int followed_factor(struct sweep *s, const struct ap_nest *nest, bool *ba
     }
 }
 
+/* Sums and moves only: the value stays as near to a collective as it was. */
+static bool only_adds(const struct sweep *s, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++) {
+        enum ap_op op = s->g->nodes[nest->members[m]].op;
+        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
+            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
+            return false;
+    }
+    return true;
+}
+
 /* Keeps partial sums: a linear set that holds all partial operands, and only such. */
 static bool follow_partial(struct sweep *s, const struct ap_nest *nest)
 {
@@ -244,7 +256,8 @@ static bool follow_partial(struct sweep *s, const struct ap_nest *nest)
     for (int i = 0; i < nest->n_ins; i++)
         if (node_place(s, nest->ins[i].node).kind == AP_PARTIAL)
             partial |= (uint64_t)1 << i;
-    if (!partial || nest->heavy || s->g->nodes[nest->members[0]].phase == AP_UPDATE)
+    if (!partial || !only_adds(s, nest) ||
+        s->g->nodes[nest->members[0]].phase == AP_UPDATE)
         return false;
     for (int k = 0; k < nest->n_linear; k++)
         if (nest->linear[k].ins == partial && try_choice(s, nest, nest->n_factors + k))
@@ -310,7 +323,7 @@ static int64_t batch_size(const struct ap_graph *g)
     return best;
 }
 
-static int seed_batch(struct sweep *s, int64_t batch)
+static void seed_batch(struct sweep *s, int64_t batch)
 {
     for (int i = 0; i < s->g->n_params; i++) {
         int id = s->g->params[i];
@@ -319,9 +332,11 @@ static int seed_batch(struct sweep *s, int64_t batch)
         if (p->role != AP_ROLE_INPUT || p->shape.rank == 0 || p->shape.dims[0] != batch)
             continue;
         const struct ap_dim_factors *list = &nest->values[0].dims[0];
-        s->batch[id] = list->n > 0 && try_choice(s, nest, list->factor[0]);
+        int j = 0; /* the major factor; some have size 1 */
+        while (j + 1 < list->n && nest->factors[list->factor[j]].size == 1)
+            j++;
+        s->batch[id] = try_choice(s, nest, list->factor[j]);
     }
-    return 0;
 }
 
 /* Splits a parameter's dimension (that which divides, else the largest) on this axis. */
@@ -358,7 +373,7 @@ static void mark_derived(struct sweep *s)
         const struct ap_node *first = &s->g->nodes[nest->members[0]];
         bool derived = nest->n_ins > 0 && !nest->heavy && first->phase != AP_UPDATE;
         if (first->op == AP_OP_PARAMETER)
-            derived = first->role == AP_ROLE_WEIGHT;
+            derived = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
         bool weight = first->op == AP_OP_PARAMETER;
         for (int k = 0; k < nest->n_ins && derived; k++) {
             const struct ap_node *in = &s->g->nodes[nest->ins[k].node];

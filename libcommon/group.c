@@ -5,15 +5,19 @@
  * should be one group, but groups must stay convex (no path may leave one and come back).
  * Idea: level(v) = max over operands u of level(u) + (0 when the edge joins two fusible
  * nodes of equal dims, else 1). Edges between groups rise in level, edges within one do
- * not, so the components of the fusible edges inside one level are convex. Small
- * producers with a single user (scalar constants, iotas, broadcasts) float up to their
- * user's group, which adds no path: their operands lie on lower levels. Groups are
- * numbered in a topological order that follows the program (Kahn, smallest last member
- * first). Cost: O((nodes + edges) log groups).
+ * not, so the components of the fusible edges inside one level are convex. Two kinds of
+ * edges do not fuse though they could, so that choices stay free: between phases (a
+ * gradient may be split otherwise than its update), and from a sum of contractions to
+ * what is done with it (the sum of partial results is partial: one all-reduce, not one
+ * for each summand). Small producers with a single user (scalar constants, iotas,
+ * broadcasts) float up to their user's group, which adds no path: their operands lie on
+ * lower levels. Groups are numbered in a topological order that follows the program
+ * (Kahn, smallest last member first). Cost: O((nodes + edges) log groups).
  */
 #include "nest.h"
 
 #include <assert.h>
+#include <limits.h>
 
 static int find(int *parent, int i)
 {
@@ -40,11 +44,54 @@ static bool fusible(const struct ap_node *n)
     return n->op == AP_OP_BROADCAST || ap_ops[n->op].class == AP_CLASS_ELEMENTWISE;
 }
 
-/* The edge u -> v lies inside a group whenever both have the same level. */
-static bool fusible_edge(const struct ap_node *u, const struct ap_node *v)
+/* What a node adds up, seen from the collectives that its partial value would need. */
+enum sums {
+    SUMS_NONE,
+    SUMS_ONE, /* a contraction, or one that was moved or converted */
+    SUMS_MANY /* an addition of such values only */
+};
+
+static enum sums sums_of(const struct ap_graph *g, int v, const uint8_t *sums)
 {
-    return fusible(u) && ap_ops[v->op].class == AP_CLASS_ELEMENTWISE &&
-           ap_shape_same_dims(&u->shape, &v->shape);
+    const struct ap_node *n = &g->nodes[v];
+    switch (n->op) {
+    case AP_OP_DOT:
+    case AP_OP_CONVOLUTION:
+    case AP_OP_SCATTER:
+        return SUMS_ONE;
+    case AP_OP_REDUCE:
+        return n->shape.dtype != AP_TUPLE &&
+                       g->reducers[n->attrs->to_apply].red == AP_RED_SUM
+                   ? SUMS_ONE
+                   : SUMS_NONE;
+    case AP_OP_TRANSPOSE:
+    case AP_OP_RESHAPE:
+    case AP_OP_CONVERT:
+        return sums[n->in[0]] == SUMS_NONE ? SUMS_NONE : SUMS_ONE;
+    case AP_OP_ADD:
+        return sums[n->in[0]] && sums[n->in[1]] ? SUMS_MANY : SUMS_NONE;
+    default:
+        return SUMS_NONE;
+    }
+}
+
+/* What is known of each node. */
+struct facts {
+    const struct ap_graph *g;
+    bool *is_result;
+    bool *floating; /* joins the group of its single user */
+    bool *early;    /* a chain of parameters and constants alone */
+    uint8_t *sums;  /* enum sums */
+    int *level;
+};
+
+/* The edge u -> v lies inside a group whenever both have the same level. */
+static bool fusible_edge(const struct facts *f, int u, int v)
+{
+    const struct ap_node *a = &f->g->nodes[u], *b = &f->g->nodes[v];
+    return fusible(a) && ap_ops[b->op].class == AP_CLASS_ELEMENTWISE &&
+           ap_shape_same_dims(&a->shape, &b->shape) && a->phase == b->phase &&
+           (f->sums[u] != SUMS_MANY || f->sums[v] == SUMS_MANY);
 }
 
 /* The only node that uses `id`, or -1. */
@@ -71,27 +118,73 @@ static bool floats(const struct ap_graph *g, int id, const bool *is_result)
            ap_shape_same_dims(&n->shape, &u->shape);
 }
 
-/* Union of everything that shares a group. */
-static void fuse(struct ap_arena *arena, const struct ap_graph *g, const bool *floating,
-                 int *parent)
-{
-    int *level = AP_NEW_N(arena, g->n_nodes, int);
+/* What decides about an edge; arrays per node. */
+struct links {
+    const bool *floating;
+    uint8_t *sums; /* enum sums */
+};
 
+/* 0 when u and its user v may share a level, else 1. */
+static int barrier(const struct facts *f, int u, int v)
+{
+    bool part = f->g->nodes[v].op == AP_OP_GET_TUPLE_ELEMENT;
+    return part || f->floating[u] || fusible_edge(f, u, v) ? 0 : 1;
+}
+
+static void find_facts(struct ap_arena *arena, const struct ap_graph *g, struct facts *f)
+{
+    *f = (struct facts){.g = g,
+                        .is_result = AP_NEW_N(arena, g->n_nodes, bool),
+                        .floating = AP_NEW_N(arena, g->n_nodes, bool),
+                        .early = AP_NEW_N(arena, g->n_nodes, bool),
+                        .sums = AP_NEW_N(arena, g->n_nodes, uint8_t),
+                        .level = AP_NEW_N(arena, g->n_nodes, int)};
+    for (int i = 0; i < g->n_results; i++)
+        f->is_result[g->results[i].node] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
-        bool tuple_part = n->op == AP_OP_GET_TUPLE_ELEMENT;
-        parent[v] = v;
-        for (int k = 0; k < n->n_in; k++) {
-            int u = n->in[k];
-            bool same = tuple_part || floating[u] || fusible_edge(&g->nodes[u], n);
-            int above = level[u] + (same ? 0 : 1);
-            level[v] = above > level[v] ? above : level[v];
+        f->floating[v] = floats(g, v, f->is_result);
+        f->sums[v] = (uint8_t)sums_of(g, v, f->sums);
+        f->early[v] = fusible(n) || ap_ops[n->op].class == AP_CLASS_LEAF;
+        for (int k = 0; k < n->n_in; k++)
+            f->early[v] &= f->early[n->in[k]];
+    }
+}
+
+/* The lowest levels that respect the edges; then what may rise does. */
+static void set_levels(struct facts *f)
+{
+    const struct ap_graph *g = f->g;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        for (int k = 0; k < g->nodes[v].n_in; k++) {
+            int u = g->nodes[v].in[k], above = f->level[u] + barrier(f, u, v);
+            f->level[v] = above > f->level[v] ? above : f->level[v];
         }
-        for (int k = 0; k < n->n_in; k++) {
-            int u = n->in[k];
-            bool joined = tuple_part || floating[u] ||
-                          (level[u] == level[v] && fusible_edge(&g->nodes[u], n));
-            if (joined)
+    }
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        int start = g->user_start[v], end = g->user_start[v + 1], highest = INT_MAX;
+        bool rises = f->floating[v] || (f->early[v] && fusible(&g->nodes[v]));
+        if (!rises || f->is_result[v] || start == end)
+            continue;
+        for (int i = start; i < end; i++) {
+            int limit = f->level[g->users[i]] - barrier(f, v, g->users[i]);
+            highest = limit < highest ? limit : highest;
+        }
+        f->level[v] = highest;
+    }
+}
+
+/* Union of everything that shares a group. */
+static void fuse(const struct facts *f, int *parent)
+{
+    const struct ap_graph *g = f->g;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        parent[v] = v;
+        for (int k = 0; k < g->nodes[v].n_in; k++) {
+            int u = g->nodes[v].in[k];
+            if (f->level[u] == f->level[v] && !barrier(f, u, v))
                 join(parent, u, v);
         }
     }
@@ -173,15 +266,12 @@ static void order_take(struct ap_graph *g, struct order *o, struct heap *heap, i
 void ap_group(struct ap_arena *arena, struct ap_graph *g)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    bool *flag = AP_NEW_N(arena, g->n_nodes, bool);
-    bool *floating = AP_NEW_N(arena, g->n_nodes, bool);
     int *parent = AP_NEW_N(arena, g->n_nodes, int);
+    struct facts facts;
 
-    for (int i = 0; i < g->n_results; i++)
-        flag[g->results[i].node] = true;
-    for (int v = 0; v < g->n_nodes; v++)
-        floating[v] = floats(g, v, flag);
-    fuse(arena, g, floating, parent);
+    find_facts(arena, g, &facts);
+    set_levels(&facts);
+    fuse(&facts, parent);
 
     struct order order;
     order_init(arena, g, parent, &order);
