@@ -201,12 +201,14 @@ int ap_literal_from_json(struct ap_arena *arena, const json_t *value,
 
 /* ---- writing ---- */
 
-/* Shortest decimal that narrows back to the same bits. */
+/*
+ * Shortest decimal of 6 digits or more that reads back as the same float, also for the
+ * narrow types: whoever reads it as a double is off by rounding only.
+ */
 static void write_float(enum ap_dtype dtype, const void *p, struct ap_buf *out)
 {
     double v = ap_elem_to_double(dtype, p);
-    size_t size = (size_t)ap_dtype_size(dtype);
-    char text[40], back[16];
+    char text[40];
 
     if (dtype == AP_F64 && isfinite(v)) {
         ap_json_num(out, v);
@@ -216,10 +218,9 @@ static void write_float(enum ap_dtype dtype, const void *p, struct ap_buf *out)
         ap_buf_puts(out, isnan(v) ? "\"nan\"" : v > 0 ? "\"inf\"" : "\"-inf\"");
         return;
     }
-    for (int digits = size == 4 ? 6 : 2; digits <= 9; digits++) {
+    for (int digits = 6; digits <= 9; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, v);
-        ap_elem_from_double(dtype, strtod(text, NULL), back);
-        if (!memcmp(back, p, size))
+        if ((float)strtod(text, NULL) == (float)v)
             break;
     }
     ap_buf_puts(out, text);
