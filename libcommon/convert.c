@@ -46,8 +46,12 @@ struct search {
     int n_places[AP_MAX_AXES];
     struct ap_placement place[AP_MAX_AXES][MAX_PLACES]; /* strides of the finest form */
     struct ap_placement goal[AP_MAX_AXES];              /* likewise, of the target */
+    struct ap_layout at;                                /* being expanded, */
+    struct ap_form form[AP_MAX_RANK]; /* finest forms of its dimensions, */
+    unsigned known;                   /* those that were needed so far */
     int n, cap;
     struct node *nodes;
+    int *slot; /* hash table of node numbers + 1, twice as many as cap */
     int *heap; /* node numbers by cost; sifted when costs fall */
     int n_heap;
     int *place_in_heap;
@@ -78,25 +82,34 @@ int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
 
 /* ---- single steps ---- */
 
+/* Finest form of dimension d of the layout that is being expanded. */
+static const struct ap_form *form_of(struct search *s, int d)
+{
+    /* layouts are canonical, so that there is one */
+    if (!(s->known >> d & 1))
+        ap_form_get(s->mesh, s->shape, &s->at, d, &s->form[d]);
+    s->known |= 1u << d;
+    return &s->form[d];
+}
+
 /*
  * Takes the split by axis a away: *out is the layout that an ap-slice on a would start
- * from, *split what it would cut. False if a is not innermost.
+ * from, *split what it would cut; form is of a's dimension in l. False if a is not
+ * innermost.
  */
-static bool unsplit(const struct search *s, const struct ap_layout *l, int a,
-                    struct ap_layout *out, struct ap_split *split)
+static bool unsplit(const struct search *s, const struct ap_layout *l,
+                    const struct ap_form *whole, int a, struct ap_layout *out,
+                    struct ap_split *split)
 {
     int d = l->axis[a].dim, i = 0;
-    struct ap_form form;
+    struct ap_form form = *whole;
 
-    if (ap_form_get(s->mesh, s->shape, l, d, &form))
-        return false;
     *split = (struct ap_split){.dim = d, .outer = 1, .full = 1, .part = 1};
     if (form.dead >> a & 1) {
         form.dead &= ~(1u << a);
-        i = form.n;
+        for (; i < form.n; i++)
+            split->outer *= ap_form_local(s->mesh, &form.factor[i]);
     }
-    for (int k = 0; k < i; k++)
-        split->outer *= ap_form_local(s->mesh, &form.factor[k]);
     for (; i < form.n; i++) {
         struct ap_form_factor *f = &form.factor[i];
         int64_t local = ap_form_local(s->mesh, f);
@@ -120,65 +133,63 @@ static bool unsplit(const struct search *s, const struct ap_layout *l, int a,
            ap_form_put(s->mesh, s->shape, &form, d, out) == 0;
 }
 
-/* Places axis a, replicated in l, as p says; false if that would move other blocks. */
-static bool slice(const struct search *s, const struct ap_layout *l, int a,
+/*
+ * Places axis a, replicated in l, as p says; false if that would move other blocks. On
+ * p's dimension l is as the layout that is being expanded.
+ */
+static bool slice(struct search *s, const struct ap_layout *l, int a,
                   const struct ap_placement *p, struct ap_layout *out,
                   struct ap_split *split)
 {
-    struct ap_form form;
+    const struct ap_form *form = form_of(s, p->dim);
+    struct ap_form after;
     struct ap_layout back;
 
-    if (ap_form_get(s->mesh, s->shape, l, p->dim, &form))
-        return false;
     *out = *l;
     for (int b = 0; b < s->mesh->n_axes; b++)
         if (l->axis[b].kind == AP_SPLIT && l->axis[b].dim == p->dim)
-            out->axis[b].stride = ap_form_stride(&form, b);
+            out->axis[b].stride = ap_form_stride(form, b);
     out->axis[a] = *p;
-    return ap_layout_canon(s->mesh, s->shape, out) == 0 &&
-           unsplit(s, out, a, &back, split) && ap_layout_equal(&back, l);
+    return ap_form_get(s->mesh, s->shape, out, p->dim, &after) == 0 &&
+           ap_form_put(s->mesh, s->shape, &after, p->dim, out) == 0 &&
+           unsplit(s, out, &after, a, &back, split) && ap_layout_equal(&back, l);
 }
 
-/* Axes a and b exchange their places. */
-static bool swap(const struct search *s, const struct ap_layout *l, int a, int b,
-                 struct ap_layout *out)
+/* Axes a and b of the layout that is being expanded exchange their places. */
+static bool swap(struct search *s, int a, int b, struct ap_layout *out)
 {
-    unsigned dims = 0;
-    *out = *l;
-    out->axis[a] = l->axis[b];
-    out->axis[b] = l->axis[a];
-    if (l->axis[a].kind == AP_SPLIT)
-        dims |= 1u << l->axis[a].dim;
-    if (l->axis[b].kind == AP_SPLIT)
-        dims |= 1u << l->axis[b].dim;
+    const struct ap_placement *p = &s->at.axis[a], *q = &s->at.axis[b];
+    unsigned bits = 1u << a | 1u << b;
+    unsigned dims = (p->kind == AP_SPLIT ? 1u << p->dim : 0) |
+                    (q->kind == AP_SPLIT ? 1u << q->dim : 0);
+
+    *out = s->at;
+    out->axis[a] = *q;
+    out->axis[b] = *p;
     for (int d = 0; dims >> d; d++) {
-        struct ap_form form;
         if (!(dims >> d & 1))
             continue;
-        if (ap_form_get(s->mesh, s->shape, l, d, &form))
-            return false;
+        struct ap_form form = *form_of(s, d);
         for (int i = 0; i < form.n; i++)
             for (int k = 0; k < form.factor[i].n; k++) {
                 uint8_t *axis = &form.factor[i].axis[k];
                 *axis = (uint8_t)(*axis == a ? b : *axis == b ? a : *axis);
             }
-        unsigned both = form.dead & (1u << a | 1u << b);
-        if (both && both != (1u << a | 1u << b))
-            form.dead ^= 1u << a | 1u << b;
+        if ((form.dead & bits) && (form.dead & bits) != bits)
+            form.dead ^= bits;
         if (ap_form_put(s->mesh, s->shape, &form, d, out))
             return false;
     }
     return true;
 }
 
-/* Placement of axis a with the stride of the finest form. */
-static struct ap_placement finest(const struct search *s, const struct ap_layout *l,
-                                  int a)
+/* Placement of axis a with the stride of the finest form, in the layout being expanded.
+ */
+static struct ap_placement finest(struct search *s, int a)
 {
-    struct ap_placement p = l->axis[a];
-    struct ap_form form;
-    if (p.kind == AP_SPLIT && ap_form_get(s->mesh, s->shape, l, p.dim, &form) == 0)
-        p.stride = ap_form_stride(&form, a);
+    struct ap_placement p = s->at.axis[a];
+    if (p.kind == AP_SPLIT)
+        p.stride = ap_form_stride(form_of(s, p.dim), a);
     return p;
 }
 
@@ -233,19 +244,48 @@ static int heap_pop(struct search *s)
     return top;
 }
 
+/* Slot of layout l: of its node, or a free one. */
+static int *slot_of(const struct search *s, const struct ap_layout *l)
+{
+    uint64_t h = 0;
+    for (int a = 0; a < s->mesh->n_axes; a++) {
+        const struct ap_placement *p = &l->axis[a];
+        h ^= (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
+             p->kind;
+        h *= 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    size_t mask = 2 * (size_t)s->cap - 1, at = h & mask;
+    while (s->slot[at] && !ap_layout_equal(&s->nodes[s->slot[at] - 1].at, l))
+        at = (at + 1) & mask;
+    return &s->slot[at];
+}
+
+/* Room for cap nodes, a power of two. */
+static void make_room(struct search *s, int cap)
+{
+    size_t n = (size_t)cap;
+    s->cap = cap;
+    s->nodes = ap_xrealloc(s->nodes, n * sizeof(*s->nodes));
+    s->heap = ap_xrealloc(s->heap, n * sizeof(*s->heap));
+    s->place_in_heap = ap_xrealloc(s->place_in_heap, n * sizeof(*s->place_in_heap));
+    s->slot = ap_xrealloc(s->slot, 2 * n * sizeof(*s->slot));
+    memset(s->slot, 0, 2 * n * sizeof(*s->slot));
+    for (int i = 0; i < s->n; i++)
+        *slot_of(s, &s->nodes[i].at) = i + 1;
+}
+
 /* The node of layout l, a new one with infinite cost if there is none. */
 static int node_of(struct search *s, const struct ap_layout *l)
 {
-    for (int i = 0; i < s->n; i++)
-        if (ap_layout_equal(&s->nodes[i].at, l))
-            return i;
+    int *slot = slot_of(s, l);
+    if (*slot)
+        return *slot - 1;
     if (s->n == s->cap) {
-        s->cap = s->cap ? 2 * s->cap : 64;
-        s->nodes = ap_xrealloc(s->nodes, (size_t)s->cap * sizeof(*s->nodes));
-        s->heap = ap_xrealloc(s->heap, (size_t)s->cap * sizeof(*s->heap));
-        s->place_in_heap =
-            ap_xrealloc(s->place_in_heap, (size_t)s->cap * sizeof(*s->place_in_heap));
+        make_room(s, 2 * s->cap);
+        slot = slot_of(s, l);
     }
+    *slot = s->n + 1;
     s->nodes[s->n] =
         (struct node){.at = *l,
                       .local_bytes = ap_layout_local_bytes(s->mesh, s->shape, l),
@@ -280,19 +320,20 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     sift_up(s, s->place_in_heap[i]);
 }
 
-/* ---- neighbours; l is a copy, since nodes move in memory ---- */
+/* ---- neighbours of s->at, the layout of node `from` ---- */
 
-static void from_replicated(struct search *s, int from, const struct ap_layout *l, int a)
+static void from_replicated(struct search *s, int from, int a)
 {
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
         struct ap_coll coll = {.axes = 1u << a};
-        struct ap_layout to = *l;
-        if (p->kind == AP_SPLIT && slice(s, l, a, p, &to, &coll.split))
+        struct ap_layout to = s->at;
+        if (p->kind == AP_SPLIT && slice(s, &s->at, a, p, &to, &coll.split))
             relax(s, from, AP_OP_AP_SLICE, &coll, &to);
         if (p->kind != AP_PARTIAL || !same_place(p, &s->goal[a]))
             continue;
         coll.red = p->red;
+        to = s->at;
         to.axis[a] = *p;
         relax(s, from, AP_OP_AP_PARTIAL, &coll, &to);
     }
@@ -307,42 +348,46 @@ static void scatter_to(struct search *s, int from, const struct ap_layout *summe
         relax(s, from, AP_OP_REDUCE_SCATTER, &coll, &to);
 }
 
-static void from_partial(struct search *s, int from, const struct ap_layout *l, int a)
+static void from_partial(struct search *s, int from, int a)
 {
-    struct ap_layout summed = *l;
+    struct ap_layout summed = s->at;
+    uint8_t red = s->at.axis[a].red;
     int tried = 0;
 
     summed.axis[a] = (struct ap_placement){0};
     for (int k = 0; k < s->n_places[a]; k++)
         if (s->place[a][k].kind == AP_SPLIT)
-            scatter_to(s, from, &summed, a, l->axis[a].red, &s->place[a][k]);
+            scatter_to(s, from, &summed, a, red, &s->place[a][k]);
+    if (s->goal[a].kind == AP_SPLIT)
+        tried = 2; /* it is brought there at once */
     for (int d = 0; d < s->shape->rank && tried < 2; d++) {
-        struct ap_form form;
-        if (ap_form_get(s->mesh, s->shape, l, d, &form) || form.n == 0)
+        const struct ap_form *form = form_of(s, d);
+        if (form->n == 0)
             continue;
-        int64_t local = ap_form_local(s->mesh, &form.factor[form.n - 1]);
+        int64_t local = ap_form_local(s->mesh, &form->factor[form->n - 1]);
         if (local == 0 || local % s->mesh->size[a] != 0)
             continue;
         tried++;
         scatter_to(
-            s, from, &summed, a, l->axis[a].red,
+            s, from, &summed, a, red,
             &(struct ap_placement){.kind = AP_SPLIT, .dim = (uint8_t)d, .stride = local});
     }
 }
 
-static void from_split(struct search *s, int from, const struct ap_layout *l, int a)
+static void from_split(struct search *s, int from, int a)
 {
+    int dim = s->at.axis[a].dim;
     struct ap_coll coll = {.axes = 1u << a};
     struct ap_layout gathered, to;
     struct ap_split join;
 
-    if (!unsplit(s, l, a, &gathered, &join))
+    if (!unsplit(s, &s->at, form_of(s, dim), a, &gathered, &join))
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
-        if (p->kind != AP_SPLIT || p->dim == l->axis[a].dim)
+        if (p->kind != AP_SPLIT || p->dim == dim)
             continue;
         coll.join = join;
         if (slice(s, &gathered, a, p, &to, &coll.split))
@@ -350,24 +395,24 @@ static void from_split(struct search *s, int from, const struct ap_layout *l, in
     }
 }
 
-/* Axes that are partial with `red` in l and are not to stay so. */
-static unsigned summable(const struct search *s, const struct ap_layout *l, int red)
+/* Axes that are partial with `red` and are not to stay so. */
+static unsigned summable(const struct search *s, int red)
 {
     unsigned axes = 0;
     for (int a = 0; a < s->mesh->n_axes; a++)
-        if (l->axis[a].kind == AP_PARTIAL && l->axis[a].red == red &&
-            !same_place(&l->axis[a], &s->goal[a]))
+        if (s->at.axis[a].kind == AP_PARTIAL && s->at.axis[a].red == red &&
+            !same_place(&s->at.axis[a], &s->goal[a]))
             axes |= 1u << a;
     return axes;
 }
 
-static void all_reduces(struct search *s, int from, const struct ap_layout *l)
+static void all_reduces(struct search *s, int from)
 {
     for (int red = AP_RED_SUM; red <= AP_RED_OR; red++) {
-        unsigned all = summable(s, l, red);
+        unsigned all = summable(s, red);
         for (unsigned axes = all; axes; axes = (axes - 1) & all) {
             struct ap_coll coll = {.axes = axes, .red = (enum ap_red)red};
-            struct ap_layout to = *l;
+            struct ap_layout to = s->at;
             for (int a = 0; a < s->mesh->n_axes; a++)
                 if (axes >> a & 1)
                     to.axis[a] = (struct ap_placement){0};
@@ -377,50 +422,54 @@ static void all_reduces(struct search *s, int from, const struct ap_layout *l)
 }
 
 /* Swaps that bring at least one of the two axes where it belongs. */
-static void swaps(struct search *s, int from, const struct ap_layout *l)
+static void swaps(struct search *s, int from)
 {
     for (int a = 0; a < s->mesh->n_axes; a++)
         for (int b = a + 1; b < s->mesh->n_axes; b++) {
             struct ap_coll coll = {.axes = 1u << a | 1u << b};
             struct ap_layout to;
-            if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1 ||
-                (l->axis[a].kind == AP_REPLICATED && l->axis[b].kind == AP_REPLICATED))
+            if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1)
                 continue;
-            struct ap_placement p = finest(s, l, a), q = finest(s, l, b);
+            struct ap_placement p = finest(s, a), q = finest(s, b);
             if (same_place(&p, &q) && p.kind != AP_SPLIT)
                 continue;
             if (!same_place(&p, &s->goal[b]) && !same_place(&q, &s->goal[a]))
                 continue;
-            if (swap(s, l, a, b, &to) && !ap_layout_equal(&to, l))
+            if (swap(s, a, b, &to) && !ap_layout_equal(&to, &s->at))
                 relax(s, from, AP_OP_COLLECTIVE_PERMUTE, &coll, &to);
         }
 }
 
 static void expand(struct search *s, int i)
 {
-    struct ap_layout l = s->nodes[i].at;
     bool partial = false;
 
     for (int a = 0; a < s->mesh->n_axes; a++)
-        switch ((enum ap_placement_kind)l.axis[a].kind) {
+        switch ((enum ap_placement_kind)s->at.axis[a].kind) {
         case AP_REPLICATED:
-            from_replicated(s, i, &l, a);
+            from_replicated(s, i, a);
             break;
         case AP_SPLIT:
-            from_split(s, i, &l, a);
+            from_split(s, i, a);
             break;
         case AP_PARTIAL:
             partial = true;
-            if (!same_place(&l.axis[a], &s->goal[a]))
-                from_partial(s, i, &l, a);
+            if (!same_place(&s->at.axis[a], &s->goal[a]))
+                from_partial(s, i, a);
             break;
         }
     if (partial)
-        all_reduces(s, i, &l);
-    swaps(s, i, &l);
+        all_reduces(s, i);
+    swaps(s, i);
 }
 
 /* ---- the search ---- */
+
+static void look_at(struct search *s, const struct ap_layout *l)
+{
+    s->at = *l;
+    s->known = 0;
+}
 
 static void add_place(struct search *s, int a, const struct ap_placement *p)
 {
@@ -435,6 +484,7 @@ static void add_place(struct search *s, int a, const struct ap_placement *p)
 static int run(struct search *s, const struct ap_layout *from)
 {
     s->n = s->n_heap = 0;
+    make_room(s, 32);
     int i = node_of(s, from);
     s->nodes[i].sec = 0;
     while (s->n_heap > 0) {
@@ -442,6 +492,7 @@ static int run(struct search *s, const struct ap_layout *from)
         if (s->nodes[i].sec == INFINITY)
             break;
         s->nodes[i].done = true;
+        look_at(s, &s->nodes[i].at);
         if (ap_layout_equal(&s->nodes[i].at, &s->target))
             return i;
         expand(s, i);
@@ -471,10 +522,14 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                   struct ap_path *path)
 {
     struct search s = {.cost = cost, .mesh = &cost->mesh, .shape = shape, .target = *to};
+    look_at(&s, to);
     for (int a = 0; a < s.mesh->n_axes; a++) {
-        struct ap_placement p = finest(&s, from, a);
-        s.goal[a] = finest(&s, to, a);
+        s.goal[a] = finest(&s, a);
         add_place(&s, a, &s.goal[a]);
+    }
+    look_at(&s, from);
+    for (int a = 0; a < s.mesh->n_axes; a++) {
+        struct ap_placement p = finest(&s, a);
         add_place(&s, a, &p);
     }
     int goal = run(&s, from);
@@ -485,6 +540,7 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
     if (goal >= 0)
         write_path(&s, goal, path);
     free(s.nodes);
+    free(s.slot);
     free(s.heap);
     free(s.place_in_heap);
     return goal >= 0 ? 0 : -1;

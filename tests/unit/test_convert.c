@@ -417,7 +417,7 @@ static void complain(const struct ap_mesh *mesh, const struct ap_layout *from,
 static void test_pairs(const char *mesh_text, const int64_t *dims, int rank,
                        enum ap_cost_variant variant, int *used)
 {
-    enum { MOST = 4000, SAMPLE = 1500 };
+    enum { MOST = 4000, SAMPLE = 700 };
     static struct ap_layout layout[MOST];
     struct ap_cost cost;
     struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
