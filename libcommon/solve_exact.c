@@ -1,0 +1,503 @@
+/*
+ * The selection problem to proven optimality. A core is reduced; falls apart into its
+ * connected parts, which are solved one by one; a part that is narrow is eliminated at
+ * once. Else message passing gives a bound, rounding and local search a solution, and
+ * strategies whose reduced cost reaches the gap are dropped: the rest, with the costs
+ * that the messages left (all >= 0, most of them 0), is a smaller core, to which the same
+ * is done. When that does not shrink it any more it is eliminated, cutting combinations
+ * at the gap. When it is too wide for that, the same is tried with guesses of the gap
+ * that are smaller than the known one: a solution within a guess is the optimum, and
+ * none raises the bound. Last comes branching on the strategies of a node in the widest
+ * place, cheapest reduced cost first.
+ *
+ * Graphs of training steps are long and thin: the cost is about linear in the layers.
+ * Everything that is cut costs at least the best known solution less EPSILON of it.
+ */
+#include "solve.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EPSILON       1e-10
+#define PROVEN        1e-9 /* see ap_solver_fn */
+#define DEFAULT_WORK  10000
+#define SMALL_ENTRIES 1e5 /* tables worth making before any bound is known */
+#define SMALL_WORK    3e5
+#define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
+#define MAX_WORK      4e8
+#define SHRUNK        0.7 /* going on with the rest is worth it below this part */
+
+struct search {
+    struct ap_arena *arena;
+    const struct ap_solve_params *params;
+    struct timespec start;
+    int64_t work, work_limit;
+    const char *stopped; /* why, NULL while it goes on */
+};
+
+/* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
+struct verdict {
+    double bound, cost;
+    bool found;
+};
+
+static bool out_of_time(struct search *s)
+{
+    struct timespec now;
+
+    if (s->params->time_limit_sec <= 0)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((double)(now.tv_sec - s->start.tv_sec) +
+            1e-9 * (double)(now.tv_nsec - s->start.tv_nsec) <
+        s->params->time_limit_sec)
+        return false;
+    s->stopped = "time limit";
+    return true;
+}
+
+static bool stop(struct search *s)
+{
+    if (s->stopped || out_of_time(s))
+        return true;
+    if (s->work >= s->work_limit)
+        s->stopped = "work limit";
+    return s->stopped != NULL;
+}
+
+static struct verdict solve(struct search *s, struct sel_core *c, double limit,
+                            double floor);
+
+/* A child's solution becomes the parent's. */
+static void adopt(struct sel_core *c, const struct sel_core *child)
+{
+    for (int v = 0; v < child->n_nodes; v++)
+        c->best[child->parent[v]] = child->best[v];
+    sel_undo_all(c);
+}
+
+/* ---- elimination of a whole core ---- */
+
+enum outcome { TOO_WIDE, NONE_CHEAPER, FOUND };
+
+static enum outcome eliminate_all(struct sel_core *c, double limit, double max_entries,
+                                  double max_work, struct verdict *v, int *widest)
+{
+    struct ap_mark mark = ap_arena_mark(c->arena);
+    struct sel_elim plan;
+    enum outcome outcome = TOO_WIDE;
+
+    if (sel_elim_plan(c, max_entries, max_work, &plan)) {
+        int *state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+        double cost = sel_elim_run(c, &plan, limit, state);
+        outcome = cost < limit ? FOUND : NONE_CHEAPER;
+        if (outcome == FOUND) {
+            sel_set_best(c, state);
+            *v = (struct verdict){.bound = cost, .cost = cost, .found = true};
+        } else {
+            v->bound = limit;
+        }
+    }
+    if (widest)
+        *widest = plan.widest_node;
+    ap_arena_rewind(c->arena, mark);
+    return outcome;
+}
+
+/* ---- connected parts ---- */
+
+/* part[v] numbers the connected parts from 0; returns how many. */
+static int find_parts(const struct sel_core *c, int *part, int *stack)
+{
+    int n = 0;
+
+    for (int v = 0; v < c->n_nodes; v++)
+        part[v] = -1;
+    for (int root = 0; root < c->n_nodes; root++) {
+        if (c->node[root].gone || part[root] >= 0)
+            continue;
+        int top = 0;
+        part[root] = n;
+        stack[top++] = root;
+        while (top > 0) {
+            int v = stack[--top];
+            for (int i = 0; i < c->node[v].n_edges; i++) {
+                const struct sel_edge *e = &c->edge[c->node[v].edges[i]];
+                int w = sel_other(e, v);
+                if (e->gone || part[w] >= 0)
+                    continue;
+                part[w] = n;
+                stack[top++] = w;
+            }
+        }
+        n++;
+    }
+    return n;
+}
+
+/* A core of the nodes list[0 .. n), which no edge leaves; map is scratch per node. */
+static struct sel_core *extract(struct sel_core *c, const int *list, int n, int *map)
+{
+    int n_edges = 0;
+    int *parent = AP_NEW_N(c->arena, n, int);
+
+    for (int i = 0; i < n; i++)
+        n_edges += c->node[list[i]].degree;
+    struct sel_core *to = sel_core_new(c->arena, n, n_edges / 2);
+    to->parent = parent;
+    to->tol = c->tol;
+    for (int i = 0; i < n; i++) {
+        const struct sel_node *node = &c->node[list[i]];
+        parent[i] = list[i];
+        map[list[i]] = i;
+        to->node[i].n_strategies = node->n_strategies;
+        to->node[i].label = node->label;
+        to->node[i].cost = ap_arena_dup(c->arena, node->cost,
+                                        (size_t)node->n_strategies * sizeof(double));
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < c->node[list[i]].n_edges; k++) {
+            const struct sel_edge *e = &c->edge[c->node[list[i]].edges[k]];
+            if (!e->gone && e->a == list[i])
+                sel_core_edge(to, i, map[e->b], e->cost, false);
+        }
+    return to;
+}
+
+static struct verdict solve_parts(struct search *s, struct sel_core *c, double limit,
+                                  double floor, const int *part, int n_parts)
+{
+    struct verdict all = {.bound = c->base, .cost = c->base, .found = true};
+    int *first = AP_NEW_N(c->arena, n_parts + 2, int);
+    int *list = AP_NEW_N(c->arena, c->n_left + 1, int);
+    int *map = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+
+    for (int v = 0; v < c->n_nodes; v++)
+        if (part[v] >= 0)
+            first[part[v] + 2]++;
+    for (int i = 0; i < n_parts; i++)
+        first[i + 2] += first[i + 1];
+    for (int v = 0; v < c->n_nodes; v++)
+        if (part[v] >= 0)
+            list[first[part[v] + 1]++] = v;
+    for (int i = 0; i < n_parts; i++) {
+        struct ap_mark mark = ap_arena_mark(c->arena);
+        struct sel_core *child =
+            extract(c, list + first[i], first[i + 1] - first[i], map);
+        struct verdict v = solve(s, child, limit - all.cost, floor / n_parts);
+        all.bound += v.bound;
+        all.cost += v.cost;
+        all.found = v.found;
+        for (int k = 0; k < child->n_nodes && v.found; k++)
+            c->best[child->parent[k]] = child->best[k];
+        ap_arena_rewind(c->arena, mark);
+        if (!v.found)
+            break;
+    }
+    all.found &= all.cost < limit;
+    if (all.found)
+        sel_undo_all(c);
+    return all;
+}
+
+/* ---- one connected part ---- */
+
+struct part {
+    struct search *s;
+    struct sel_core *c;
+    struct sel_dual *d;
+    double floor, eps; /* what may be lost: at least, and below v.cost once found */
+    struct verdict v;  /* cost: the best known, or the limit given */
+    int *state;
+};
+
+static double target(const struct part *p)
+{
+    return p->v.cost - p->eps;
+}
+
+static void improve(struct part *p, double cost)
+{
+    p->v.cost = cost;
+    p->v.found = true;
+    p->eps = fmax(p->floor, EPSILON * cost);
+}
+
+static void round_and_search(struct part *p, int n_chains)
+{
+    sel_dual_round(p->d, p->state);
+    double cost = sel_local(p->c, p->state, n_chains, p->s->params->seed);
+    if (cost < target(p)) {
+        improve(p, cost);
+        sel_set_best(p->c, p->state);
+    }
+}
+
+/* Sweeps up to n in all; false when the bound has stalled well before. */
+static bool sweep_to(struct part *p, int *done, int n)
+{
+    double before = p->d->bound;
+
+    while (*done < n) {
+        sel_dual_sweep(p->d);
+        if (++*done % 8 == 0) {
+            if (p->d->bound >= target(p) || out_of_time(p->s))
+                return false;
+            double gap = p->v.cost < INFINITY ? p->v.cost - p->d->bound : p->d->bound;
+            if (p->d->bound - before < 1e-3 * gap)
+                return false;
+            before = p->d->bound;
+        }
+    }
+    return true;
+}
+
+/* Solves the core folded at limit by elimination, whole. */
+static enum outcome fold_and_eliminate(struct part *p, double limit, int *widest)
+{
+    struct ap_mark mark = ap_arena_mark(p->c->arena);
+    struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
+    struct verdict v = {.bound = limit};
+    enum outcome outcome = NONE_CHEAPER;
+    int wide = -1;
+
+    if (child && sel_reduce(child)) {
+        outcome = eliminate_all(child, limit, MAX_ENTRIES, MAX_WORK, &v, &wide);
+        if (outcome == FOUND) {
+            improve(p, v.cost);
+            adopt(p->c, child);
+        }
+    }
+    if (outcome != TOO_WIDE)
+        p->v.bound = fmax(p->v.bound, v.bound);
+    if (widest)
+        *widest = wide >= 0 ? child->parent[wide] : -1;
+    ap_arena_rewind(p->c->arena, mark);
+    return outcome;
+}
+
+/* Guesses of the gap, small ones first. True when one of them settles the matter. */
+static bool guess(struct part *p)
+{
+    bool known = p->v.cost < INFINITY;
+    double gap = known ? p->v.cost - p->d->bound : fabs(p->d->bound) + 1e-300;
+
+    for (double part = 1.0 / 4096; part < 1; part *= 4) {
+        double limit = p->d->bound + part * gap;
+        if (limit <= p->v.bound)
+            continue;
+        if (limit >= target(p) || out_of_time(p->s))
+            break;
+        enum outcome outcome = fold_and_eliminate(p, limit, NULL);
+        if (outcome == FOUND)
+            return true;
+        if (outcome == TOO_WIDE)
+            break;
+    }
+    return false;
+}
+
+/* Solves the core folded at the target (with strategy s at node only) by all means. */
+static struct verdict descend(struct part *p, int only, int strategy)
+{
+    struct ap_mark mark = ap_arena_mark(p->c->arena);
+    struct sel_core *child = sel_dual_fold(p->d, target(p), only, strategy);
+    struct verdict v = {.bound = INFINITY};
+
+    if (child)
+        v = solve(p->s, child, target(p), fmax(p->floor, p->eps));
+    if (v.found)
+        adopt(p->c, child);
+    ap_arena_rewind(p->c->arena, mark);
+    v.bound = fmin(v.bound, target(p));
+    if (v.found)
+        improve(p, v.cost);
+    return v;
+}
+
+static void branch(struct part *p, int v)
+{
+    const struct sel_dual *d = p->d;
+    int n = p->c->node[v].n_strategies;
+    bool *tried = AP_NEW_N(p->c->arena, n, bool);
+    double bound = INFINITY;
+
+    for (int i = 0; i < n; i++) {
+        int best = -1;
+        for (int s = 0; s < n; s++)
+            if (!tried[s] && (best < 0 || d->slack[v][s] < d->slack[v][best]))
+                best = s;
+        double least = d->slack_base + d->slack[v][best];
+        tried[best] = true;
+        bool cut = least >= target(p);
+        if (cut || stop(p->s)) {
+            bound = fmin(bound, cut ? target(p) : least);
+            break;
+        }
+        p->s->work++;
+        struct verdict r = descend(p, v, best);
+        bound = fmin(bound, fmax(r.bound, least));
+    }
+    p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
+}
+
+/* The node with the most strategies left in play, for want of a better one. */
+static int undecided(const struct part *p)
+{
+    int best = p->d->order[0], most = 0;
+
+    for (int i = 0; i < p->d->n; i++) {
+        int v = p->d->order[i], kept = 0;
+        for (int s = 0; s < p->c->node[v].n_strategies; s++)
+            kept += p->d->slack_base + p->d->slack[v][s] < target(p);
+        if (kept > most) {
+            most = kept;
+            best = v;
+        }
+    }
+    return best;
+}
+
+static struct verdict solve_connected(struct search *s, struct sel_core *c, double limit,
+                                      double floor)
+{
+    static const int stages[] = {8, 24, 72, 216, 648};
+    const int n_stages = (int)(sizeof(stages) / sizeof(stages[0]));
+    struct part p = {.s = s, .c = c, .floor = floor, .eps = floor};
+    int64_t kept = 0, all = 1;
+    int sweeps = 0, widest = -1;
+
+    p.v = (struct verdict){.bound = c->base, .cost = limit};
+    if (limit < INFINITY)
+        p.eps = fmax(floor, EPSILON * limit);
+    if (eliminate_all(c, limit, SMALL_ENTRIES, SMALL_WORK, &p.v, NULL) != TOO_WIDE)
+        return p.v;
+    p.d = sel_dual_new(c);
+    p.state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+    for (int i = 0; i < n_stages; i++) {
+        bool going = sweep_to(&p, &sweeps, stages[i]);
+        p.v.bound = fmax(p.v.bound, p.d->bound);
+        round_and_search(&p, going ? 0 : c->n_left);
+        if (p.d->bound >= target(&p)) {
+            p.v.bound = target(&p);
+            return p.v;
+        }
+        kept = sel_dual_kept(p.d, target(&p), &all);
+        if ((double)kept < SHRUNK * (double)all) {
+            p.v.bound = fmax(p.v.bound, descend(&p, -1, 0).bound);
+            return p.v;
+        }
+        if (!going)
+            break;
+    }
+    if (fold_and_eliminate(&p, target(&p), &widest) != TOO_WIDE || guess(&p))
+        return p.v;
+    branch(&p, widest >= 0 ? widest : undecided(&p));
+    return p.v;
+}
+
+static struct verdict solve(struct search *s, struct sel_core *c, double limit,
+                            double floor)
+{
+    struct verdict v = {.bound = INFINITY, .cost = INFINITY};
+
+    if (!sel_reduce(c))
+        return v;
+    if (c->n_left == 0) {
+        v = (struct verdict){c->base, c->base, c->base < limit};
+        if (v.found)
+            sel_undo_all(c);
+        return v;
+    }
+    int *part = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+    int *stack = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+    int n_parts = find_parts(c, part, stack);
+    if (n_parts > 1)
+        return solve_parts(s, c, limit, floor, part, n_parts);
+    return solve_connected(s, c, limit, floor);
+}
+
+/* ---- the whole ---- */
+
+/* Moves to lower strategies that cost the same, node by node. */
+static void prefer_low(struct ap_arena *arena, const struct ap_problem *p, int *choice)
+{
+    int *first = AP_NEW_N(arena, p->n_nodes + 2, int);
+    int *list = AP_NEW_N(arena, 2 * (int64_t)p->n_edges + 1, int);
+
+    for (int e = 0; e < p->n_edges; e++) {
+        first[p->edges[e].a + 2]++;
+        first[p->edges[e].b + 2]++;
+    }
+    for (int v = 0; v < p->n_nodes; v++)
+        first[v + 2] += first[v + 1];
+    for (int e = 0; e < p->n_edges; e++) {
+        list[first[p->edges[e].a + 1]++] = e;
+        list[first[p->edges[e].b + 1]++] = e;
+    }
+    for (int v = 0; v < p->n_nodes; v++) {
+        double now = INFINITY;
+        int at = choice[v];
+        for (int s = at; s >= 0; s--) {
+            double x = p->cost[v][s];
+            for (int k = first[v]; k < first[v + 1]; k++) {
+                const struct ap_problem_edge *e = &p->edges[list[k]];
+                int sa = e->a == v ? s : choice[e->a], sb = e->b == v ? s : choice[e->b];
+                x += e->cost[(size_t)sa * (size_t)p->n_strategies[e->b] + (size_t)sb];
+            }
+            if (x <= now) {
+                now = x;
+                choice[v] = s;
+            }
+        }
+    }
+}
+
+static int finish(const struct search *s, const struct ap_problem *p,
+                  const struct sel_core *c, const struct sel_join *join, struct verdict v,
+                  struct ap_solution *sol, struct ap_err *err)
+{
+    const int *start = s->params->start;
+    double from = start ? ap_problem_score(p, start) : INFINITY;
+
+    if (!v.found && !(from < AP_FORBIDDEN)) {
+        if (s->stopped)
+            return ap_err_set(err, "no solution found within the %s", s->stopped);
+        return ap_err_set(err, "no solution: forbidden costs leave no legal choice");
+    }
+    memcpy(sol->choice, v.found ? c->best : start, (size_t)p->n_nodes * sizeof(int));
+    if (v.found)
+        sel_join_decide(join, p, sol->choice);
+    prefer_low(s->arena, p, sol->choice);
+    sol->objective = ap_problem_score(p, sol->choice);
+    sol->bound = fmin(v.bound, sol->objective);
+    sol->work = s->work;
+    sol->stopped = s->stopped;
+    if (sol->bound >= sol->objective * (1 - PROVEN))
+        sol->stopped = "optimal";
+    else if (!sol->stopped)
+        sol->stopped = "gap";
+    return 0;
+}
+
+int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
+                   const struct ap_solve_params *params, struct ap_solution *sol,
+                   struct ap_err *err)
+{
+    struct search s = {.arena = arena, .params = params, .work = 1};
+    double limit = INFINITY;
+
+    clock_gettime(CLOCK_MONOTONIC, &s.start);
+    s.work_limit = params->work_limit > 0 ? params->work_limit : DEFAULT_WORK;
+    if (params->start && ap_problem_score(p, params->start) < AP_FORBIDDEN)
+        limit = ap_problem_score(p, params->start) * (1 - EPSILON);
+    sol->choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct sel_core *c = sel_core_from_problem(arena, p);
+    struct sel_join *join = sel_join_copies(c);
+    struct verdict v = solve(&s, c, limit, 0);
+    int rc = finish(&s, p, c, join, v, sol, err);
+    ap_arena_rewind(arena, mark);
+    return rc;
+}
