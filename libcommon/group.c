@@ -9,10 +9,12 @@
  * edges do not fuse though they could, so that choices stay free: between phases (a
  * gradient may be split otherwise than its update), and from a sum of contractions to
  * what is done with it (the sum of partial results is partial: one all-reduce, not one
- * for each summand). Small producers with a single user (scalar constants, iotas,
- * broadcasts) float up to their user's group, which adds no path: their operands lie on
- * lower levels. Groups are numbered in a topological order that follows the program
- * (Kahn, smallest last member first). Cost: O((nodes + edges) log groups).
+ * for each summand). Any levels that respect the edges will do, so two kinds of nodes
+ * rise to their users' level: small producers with a single user (scalar constants,
+ * iotas, broadcasts), and chains that are made of parameters and constants alone (an
+ * optimizer's m * beta), which keeps nothing else alive. Groups are numbered in a
+ * topological order that follows the program (Kahn, smallest last member first). Cost:
+ * O((nodes + edges) log groups).
  */
 #include "nest.h"
 

@@ -408,7 +408,7 @@ static int build_one(struct builder *b, struct ap_err *err)
         ap_arena_dup(b->arena, access, (size_t)nest->n_members * sizeof(*access));
     make_slots(b, access);
     make_outs(b);
-    ap_nest_find_linear(b->arena, b->g, b->pos, nest);
+    ap_nest_find_linear(b->arena, b->scratch, b->g, b->pos, nest);
     return 0;
 }
 

@@ -80,10 +80,15 @@ struct ap_nests {
 
 /*
  * Puts every node into a fusion group and numbers groups in execution order
- * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims that are
- * joined by edges form one group where that keeps groups convex: with level(v) = max over operands u of
- * level(u) + (1 unless the edge joins two fusible nodes of equal dims), groups are the components of
- * the fusible edges within one level. Linear time. get-tuple-element joins its producer.
+ * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims and phase that
+ * are joined by edges form one group where that keeps groups convex: with level(v) = max
+ * over operands u of level(u) + (1 unless the edge joins two fusible nodes of equal dims
+ * and phase), groups are the components of the fusible edges within one level. Sums of
+ * contractions stay apart from what is done with them. Chains of parameters and constants
+ * alone take the highest level that their users allow. Scalar constants, iotas and
+ * broadcasts with a single user that is fusible (and, for the latter two, elementwise of
+ * equal dims) join it. get-tuple-element joins its producer. Ids are a topological order
+ * that follows the program, parameters first. O((nodes + edges) log groups).
  */
 void ap_group(struct ap_arena *arena, struct ap_graph *g);
 

@@ -98,7 +98,7 @@ void ap_rule_reshape(struct ap_rule *rule);
 #define AP_MAX_LINEAR 8
 /* Sets n_linear, linear and linear_values; pos[node] = its position among its group's
  * members. */
-void ap_nest_find_linear(struct ap_arena *arena, const struct ap_graph *g, const int *pos,
-                         struct ap_nest *nest);
+void ap_nest_find_linear(struct ap_arena *arena, struct ap_arena *scratch,
+                         const struct ap_graph *g, const int *pos, struct ap_nest *nest);
 
 #endif

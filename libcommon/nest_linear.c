@@ -329,8 +329,8 @@ static void single_sets(const struct ap_graph *g, const struct ap_nest *nest,
     }
 }
 
-void ap_nest_find_linear(struct ap_arena *arena, const struct ap_graph *g, const int *pos,
-                         struct ap_nest *nest)
+void ap_nest_find_linear(struct ap_arena *arena, struct ap_arena *scratch,
+                         const struct ap_graph *g, const int *pos, struct ap_nest *nest)
 {
     struct found found = {.values = AP_NEW_N(arena, nest->n_members, uint8_t)};
     const struct ap_node *last = &g->nodes[nest->members[nest->n_members - 1]];
@@ -339,9 +339,7 @@ void ap_nest_find_linear(struct ap_arena *arena, const struct ap_graph *g, const
     if (nest->n_ins == 0 || nest->n_outs == 0)
         return;
     if (ap_ops[last->op].class == AP_CLASS_ELEMENTWISE || last->op == AP_OP_BROADCAST) {
-        struct ap_arena scratch = {0};
-        chain_sets(&scratch, g, pos, nest, &found);
-        ap_arena_free(&scratch);
+        chain_sets(scratch, g, pos, nest, &found);
     } else if (nest->n_members == 1) {
         single_sets(g, nest, &found);
     }
