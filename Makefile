@@ -14,6 +14,9 @@ LIB_LIBS = -lglpk -ljansson -lz -lm
 MPI := $(shell pkg-config --exists ompi-c openblas 2>/dev/null && echo yes)
 INC_ap-exec := $(if $(MPI),$(shell pkg-config --cflags ompi-c openblas))
 LIBS_ap-exec := $(if $(MPI),$(shell pkg-config --libs ompi-c openblas) -ldl)
+# Kernels: vectorised, but an element's bits must not depend on where it lies.
+CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
+    -fno-trapping-math -fno-strict-aliasing
 
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
 ifeq ($(MPI),)
@@ -55,7 +58,7 @@ unit: $(UNIT) ## build the C unit tests
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
+	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
 $(LIB): $(LIB_OBJ)
 	rm -f $@
@@ -73,6 +76,7 @@ $(BUILD)/bin/$(1): $(call objects,$(1)) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
 $(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1)
+$(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 

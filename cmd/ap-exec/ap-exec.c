@@ -1,0 +1,209 @@
+/* ap-exec: run a program, on this process or under MPI. */
+#include "backend.h"
+#include "job.h"
+
+#include <stdio.h>
+
+struct backend_row {
+    struct ap_choice choice;
+    const struct backend *backend;
+};
+
+static const struct backend_row backends[] = {
+    {{"cpu", "this machine's processors, BLAS for products"}, &cpu_backend},
+    {{NULL, NULL}, NULL},
+};
+
+/* Steps are printed as they end, unless the output is one piece. */
+static void say_step(void *ctx, int64_t step, bool has_loss, double loss)
+{
+    const struct settings *set = ctx;
+    if (set->json || set->quiet)
+        return;
+    if (has_loss)
+        printf("step %lld loss %.9g\n", (long long)step, loss);
+    else
+        printf("step %lld\n", (long long)step);
+    fflush(stdout);
+}
+
+/* Runs the unpartitioned graph on rank 0 and compares; others wait in job_agree. */
+static void verify(struct ap_arena *arena, const struct ap_doc *doc,
+                   const struct settings *set, struct session *s, struct comparison *cmp)
+{
+    struct ap_err err = {{0}};
+    struct comm *c = s->exec.comm, self;
+    struct ap_graph g;
+    struct ap_program whole_prog;
+    struct session whole;
+    const struct session_hooks hooks = {.agree = job_agree};
+    int rc = 0;
+    if (c->rank == 0)
+        rc = ap_doc_graph(arena, doc, &g, &err) ||
+             verify_program(arena, &g, &whole_prog, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    if (c->rank == 0) {
+        comm_self_open(&self);
+        session_run(&whole, arena, &whole_prog, set, &self, true, &hooks);
+        rc = verify_sessions(s, &whole, set->tolerance, cmp, &err);
+        session_close(&whole);
+    }
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+}
+
+static void print_comparison(const char *what, const struct comparison *c,
+                             struct ap_buf *out)
+{
+    if (!c->done)
+        return;
+    ap_buf_printf(out, "%slosses max rel %.3g, params rel norm %.3g", what,
+                  c->loss_error < 0 ? 0 : c->loss_error,
+                  c->params_error < 0 ? 0 : c->params_error);
+    if (c->states_error >= 0)
+        ap_buf_printf(out, ", states rel norm %.3g", c->states_error);
+    ap_buf_putc(out, '\n');
+}
+
+/* Rank 0's output after the last step. */
+static void finish(struct ap_tool *tool, struct ap_arena *arena,
+                   const struct settings *set, const struct session *s,
+                   const struct comparison *cmp, const struct comparison *verified)
+{
+    struct ap_buf out = {0};
+    if (set->json) {
+        report_json(arena, s, cmp, verified, &out);
+    } else {
+        print_comparison("", cmp, &out);
+        print_comparison("verify: ", verified, &out);
+        if (set->report)
+            report_text(arena, s, &out);
+    }
+    if (out.len)
+        ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+}
+
+static void run(struct ap_tool *tool, const struct settings *set)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct ap_doc doc;
+    struct ap_program prog;
+    struct session s;
+    struct comm comm;
+    struct comparison cmp = {0}, verified = {0};
+    const struct session_hooks hooks = {job_agree, say_step, (void *)set};
+    job_join(&comm);
+    job_read(tool, &arena, &comm, &doc);
+    job_program(&arena, &doc, &comm, &prog);
+    session_run(&s, &arena, &prog, set, &comm,
+                set->out_dir || set->verify || set->compare_dir, &hooks);
+    int rc = 0;
+    if (comm.rank == 0 && set->out_dir)
+        rc = report_files(&s, set->out_dir, &err);
+    if (comm.rank == 0 && set->compare_dir && !rc)
+        rc = compare_goldens(&arena, &s, set->compare_dir, &cmp, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
+    if (set->verify)
+        verify(&arena, &doc, set, &s, &verified);
+    if (comm.rank == 0)
+        finish(tool, &arena, set, &s, &cmp, &verified);
+    session_close(&s);
+    comm.close(&comm);
+    ap_arena_free(&arena);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings set = {.steps = 1, .tolerance = 1e-4};
+    int64_t seed = -1;
+    int row = 0;
+    set.source.int_range = 2;
+    const struct ap_opt opts[] = {
+        {.name = "n",
+         .kind = AP_OPT_INT,
+         .out = &set.n_ranks,
+         .arg = "N",
+         .help = "start N ranks with mpirun",
+         .lo = 1,
+         .hi = 4096},
+        {.name = "steps",
+         .kind = AP_OPT_INT,
+         .out = &set.steps,
+         .arg = "N",
+         .help = "training steps to run (1)",
+         .lo = 1,
+         .hi = 1000000000},
+        {.name = "data",
+         .kind = AP_OPT_STR,
+         .out = &set.source.dir,
+         .arg = "DIR",
+         .help = "parameter K starts as DIR/K.npy"},
+        {.name = "seed",
+         .kind = AP_OPT_INT,
+         .out = &seed,
+         .arg = "S",
+         .help = "seed of parameters without a file (0 without --data)",
+         .lo = 0,
+         .hi = INT64_MAX},
+        {.name = "int-range",
+         .kind = AP_OPT_INT,
+         .out = &set.source.int_range,
+         .arg = "N",
+         .help = "seeded integer inputs are in [0, N) (2)",
+         .lo = 1,
+         .hi = INT64_MAX},
+        {.name = "small-ints",
+         .kind = AP_OPT_FLAG,
+         .out = &set.source.small_ints,
+         .help = "seeded floats are integers in [-2, 2]"},
+        {.name = "out",
+         .kind = AP_OPT_STR,
+         .out = &set.out_dir,
+         .arg = "DIR",
+         .help = "write final parameters and results as .npy"},
+        {.name = "compare",
+         .kind = AP_OPT_STR,
+         .out = &set.compare_dir,
+         .arg = "DIR",
+         .help = "compare with DIR/losses.npy and DIR/out/K.npy"},
+        {.name = "verify",
+         .kind = AP_OPT_FLAG,
+         .out = &set.verify,
+         .help = "run the unpartitioned graph too and compare"},
+        {.name = "tolerance",
+         .kind = AP_OPT_NUM,
+         .out = &set.tolerance,
+         .arg = "T",
+         .help = "relative error that --verify accepts (1e-4; 0: equal bits)"},
+        {.name = "backend",
+         .kind = AP_OPT_CHOICE,
+         .out = &row,
+         .arg = "NAME",
+         .help = "what computes",
+         .choices = &backends[0].choice,
+         .choice_stride = sizeof backends[0]},
+        {.name = "json",
+         .kind = AP_OPT_FLAG,
+         .out = &set.json,
+         .help = "print one JSON object instead of lines"},
+        {.name = "report",
+         .kind = AP_OPT_FLAG,
+         .out = &set.report,
+         .help = "print times, memory and collectives, too"},
+        {.name = NULL}};
+    struct ap_tool tool = {.name = "ap-exec",
+                           .summary = "run a program on one or many ranks",
+                           .operand = "[FILE]",
+                           .opts = opts};
+    ap_tool_start(&tool, argc, argv);
+    if (set.n_ranks && !job_is_started())
+        job_start(&tool, set.n_ranks);
+    set.source.seeded = seed >= 0 || !set.source.dir;
+    set.source.seed = seed > 0 ? (uint64_t)seed : 0;
+    set.backend = backends[row].backend;
+    set.quiet = tool.quiet;
+    set.backend->open();
+    run(&tool, &set);
+    return ap_tool_finish(&tool, "");
+}

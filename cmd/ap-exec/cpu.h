@@ -1,0 +1,155 @@
+/*
+ * The CPU backend's parts. Elements are computed in a register type: storage type for
+ * integers, f32, f64 and pred; bf16 and f16 are held as f32 and rounded after every
+ * operation. No kernel's result for an element depends on where the element lies (BLAS
+ * products excepted).
+ */
+#ifndef EXEC_CPU_H
+#define EXEC_CPU_H
+
+#include "backend.h"
+
+#define CPU_TILE 1024 /* elements of a tile register */
+
+/* ---- element types and operations (cpu_ops.c, cpu_ops_int.c, cpu_convert.c) ---- */
+
+enum cpu_kind {
+    CPU_PRED,
+    CPU_S8,
+    CPU_S16,
+    CPU_S32,
+    CPU_S64,
+    CPU_U8,
+    CPU_U16,
+    CPU_U32,
+    CPU_U64,
+    CPU_F32,
+    CPU_F64,
+    CPU_N_KINDS
+};
+
+/* Register type of a dtype, CPU_N_KINDS if it has none (f8, complex). */
+enum cpu_kind cpu_kind(enum ap_dtype dtype);
+int cpu_kind_size(enum cpu_kind kind);
+/* Whether memory and register hold the same bits (all but bf16 and f16). */
+static inline bool cpu_is_plain(enum ap_dtype dtype)
+{
+    return dtype != AP_BF16 && dtype != AP_F16;
+}
+
+/*
+ * d[i] = f(a[i], b[i], c[i]) for i < n; a stride of 0 reads element 0 throughout. d may
+ * be one of the operands, but not overlap them otherwise.
+ */
+typedef void cpu_fn(void *d, const void *a, const void *b, const void *c,
+                    const int *stride, int64_t n);
+
+/* The function of an elementwise node on operands of dtype in, NULL if there is none. */
+cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in,
+                    enum ap_dtype out);
+cpu_fn *cpu_float_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
+cpu_fn *cpu_int_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
+cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to);
+/* The elementwise operator that combines two values like red does. */
+enum ap_op cpu_red_op(enum ap_red red);
+
+/* Rounds f32 registers to what dtype can hold; nothing to do for other dtypes. */
+void cpu_round(float *v, enum ap_dtype dtype, int64_t n);
+/* Memory to register and back; src elements are `stride` apart (in elements). */
+void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, int64_t n);
+void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtype dtype,
+               int64_t n);
+/* Fills n elements of `size` bytes with the one at v. */
+void cpu_fill(void *dst, const void *v, int size, int64_t n);
+
+/* ---- chains of elementwise operations over tile registers (cpu_chain.c) ---- */
+
+struct chain_instr {
+    cpu_fn *fn;
+    int dst, src[3]; /* value numbers */
+    int stride[3];   /* 0: the operand is uniform */
+    const void *aux; /* third operand that is no value */
+    enum ap_dtype round;
+    bool uniform; /* one element, before the tiles */
+};
+
+struct chain {
+    int n_instr;
+    struct chain_instr *instr;
+    int n_values; /* of which each has a pointer when the chain runs */
+};
+
+/*
+ * Adds the instruction of one elementwise node: operand values src with strides,
+ * operand dtypes in. -1 with err when no kernel fits.
+ */
+int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
+              const enum ap_dtype *in, const int *src, const int *stride, int dst,
+              bool uniform, struct ap_err *err);
+void chain_run(const struct chain *chain, void *const *ptr, bool uniform, int64_t n);
+
+/* A reducer's body as a chain: values 0 .. n_params - 1 are its parameters. */
+struct body {
+    struct chain chain;
+    int n_params, n_results;
+    const int *result;          /* value numbers */
+    const enum ap_dtype *dtype; /* of the results */
+    void **ptr;                 /* per value; parameters are set by the caller */
+    int64_t scratch_bytes;      /* registers of the other values */
+    const int *slot;            /* per value: register number, -1 for parameters */
+    bool bare_compare;          /* compare(p0, p1), direction below */
+    enum ap_direction direction;
+};
+int body_prepare(struct exec *x, const struct ap_reducer *red, struct body *body,
+                 struct ap_err *err);
+/* Places the registers in memory of scratch_bytes and computes the constants. */
+void body_start(struct body *body, char *scratch);
+void body_run(struct body *body, int64_t n); /* n <= CPU_TILE */
+
+/* ---- moving elements (cpu_copy.c) ---- */
+
+/* A copy between strided boxes; strides in elements, may be 0 (source) or negative. */
+struct box {
+    int rank;
+    int64_t n[AP_MAX_RANK + 2], src[AP_MAX_RANK + 2], dst[AP_MAX_RANK + 2];
+};
+void box_add(struct box *b, int64_t n, int64_t src, int64_t dst);
+/* Merges dimensions and puts them in a good order; once, before box_copy. */
+void box_finish(struct box *b);
+void box_copy(const struct box *b, void *dst, const void *src, int size);
+/* Row-major strides in elements. */
+void cpu_strides(const struct ap_shape *s, int64_t *stride);
+
+/* ---- matrix products (cpu_gemm.c) ---- */
+
+/* c[m][n] = a * b; row-major, ta: a is stored [k][m]. f32, f64, integers, pred. */
+void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+              const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
+              int64_t ldc);
+
+void cpu_open(void);
+
+/* ---- kernels: each prepares a call ---- */
+
+typedef int cpu_prepare_fn(struct exec *x, struct call *call, struct ap_err *err);
+cpu_prepare_fn cpu_fused_prepare;
+cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
+cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,
+    cpu_concat_prepare;
+cpu_prepare_fn cpu_reduce_prepare, cpu_custom_reduce_prepare, cpu_window_prepare,
+    cpu_select_scatter_prepare;
+cpu_prepare_fn cpu_sort_prepare, cpu_topk_prepare;
+cpu_prepare_fn cpu_gather_prepare, cpu_scatter_prepare, cpu_dynamic_prepare;
+cpu_prepare_fn cpu_coll_prepare, cpu_local_prepare;
+
+static inline const struct ap_node *call_node(const struct exec *x, const struct call *c)
+{
+    return &x->prog->local.nodes[c->nodes[0]];
+}
+static inline const struct ap_node *call_in(const struct exec *x, const struct ap_node *v,
+                                            int i)
+{
+    return &x->prog->local.nodes[v->in[i]];
+}
+
+#endif

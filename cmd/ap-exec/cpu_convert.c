@@ -1,0 +1,236 @@
+/*
+ * Conversions between register types, and between memory and registers. Floats become
+ * integers as in XLA: towards zero, saturating, NaN to 0. bf16 and f16 round to even.
+ */
+#include "cpu.h"
+
+#include <string.h>
+
+/* ---- register to register ---- */
+
+#define CONVERT(from, F, to, T, expr)                                                \
+    static void from##_to_##to(void *d, const void *a, const void *b, const void *c, \
+                               const int *stride, int64_t n)                         \
+    {                                                                                \
+        (void)b, (void)c, (void)stride;                                              \
+        T *o = d;                                                                    \
+        const F *p = a;                                                              \
+        for (int64_t i = 0; i < n; i++) {                                            \
+            const F x = p[i];                                                        \
+            o[i] = (expr);                                                           \
+        }                                                                            \
+    }
+
+#define FROM_INT(from, F)                        \
+    CONVERT(from, F, pred, uint8_t, x != 0)      \
+    CONVERT(from, F, s8, int8_t, (int8_t)x)      \
+    CONVERT(from, F, s16, int16_t, (int16_t)x)   \
+    CONVERT(from, F, s32, int32_t, (int32_t)x)   \
+    CONVERT(from, F, s64, int64_t, (int64_t)x)   \
+    CONVERT(from, F, u8, uint8_t, (uint8_t)x)    \
+    CONVERT(from, F, u16, uint16_t, (uint16_t)x) \
+    CONVERT(from, F, u32, uint32_t, (uint32_t)x) \
+    CONVERT(from, F, u64, uint64_t, (uint64_t)x) \
+    CONVERT(from, F, f32, float, (float)x)       \
+    CONVERT(from, F, f64, double, (double)x)
+
+#define TO_INT(T, lo, hi) \
+    (x != x ? 0 : x <= (double)(lo) ? (lo) : x >= (double)(hi) ? (hi) : (T)x)
+#define FROM_FLOAT(from, F)                                                    \
+    CONVERT(from, F, pred, uint8_t, x != 0)                                    \
+    CONVERT(from, F, s8, int8_t, TO_INT(int8_t, INT8_MIN, INT8_MAX))           \
+    CONVERT(from, F, s16, int16_t, TO_INT(int16_t, INT16_MIN, INT16_MAX))      \
+    CONVERT(from, F, s32, int32_t, TO_INT(int32_t, INT32_MIN, INT32_MAX))      \
+    CONVERT(from, F, s64, int64_t, TO_INT(int64_t, INT64_MIN, INT64_MAX))      \
+    CONVERT(from, F, u8, uint8_t, TO_INT(uint8_t, 0, UINT8_MAX))               \
+    CONVERT(from, F, u16, uint16_t, TO_INT(uint16_t, 0, UINT16_MAX))           \
+    CONVERT(from, F, u32, uint32_t, TO_INT(uint32_t, 0u, UINT32_MAX))          \
+    CONVERT(from, F, u64, uint64_t, TO_INT(uint64_t, (uint64_t)0, UINT64_MAX)) \
+    CONVERT(from, F, f32, float, (float)x)                                     \
+    CONVERT(from, F, f64, double, (double)x)
+
+FROM_INT(pred, uint8_t)
+FROM_INT(s8, int8_t)
+FROM_INT(s16, int16_t)
+FROM_INT(s32, int32_t)
+FROM_INT(s64, int64_t)
+FROM_INT(u8, uint8_t)
+FROM_INT(u16, uint16_t)
+FROM_INT(u32, uint32_t)
+FROM_INT(u64, uint64_t)
+FROM_FLOAT(f32, float)
+FROM_FLOAT(f64, double)
+
+#define ROW(from)                                                                     \
+    {                                                                                 \
+        from##_to_pred, from##_to_s8, from##_to_s16, from##_to_s32, from##_to_s64,    \
+            from##_to_u8, from##_to_u16, from##_to_u32, from##_to_u64, from##_to_f32, \
+            from##_to_f64                                                             \
+    }
+
+cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to)
+{
+    static cpu_fn *const table[CPU_N_KINDS][CPU_N_KINDS] = {
+        ROW(pred), ROW(s8),  ROW(s16), ROW(s32), ROW(s64), ROW(u8),
+        ROW(u16),  ROW(u32), ROW(u64), ROW(f32), ROW(f64)};
+    return table[from][to];
+}
+
+/* ---- bf16 and f16 ---- */
+
+static inline uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint32_t round_bf16(uint32_t u)
+{
+    const uint32_t r = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u;
+    const uint32_t nan = (u | 0x400000u) & 0xffff0000u;
+    return (u & 0x7fffffffu) > 0x7f800000u ? nan : r;
+}
+
+static inline float f16_to_f32(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mant = h & 0x3ff;
+    const uint32_t exp = (h >> 10) & 31;
+    if (exp == 31)
+        return float_of(sign | 0x7f800000u | mant << 13);
+    if (exp == 0) { /* subnormal: mant * 2^-24 */
+        const float v = (float)mant * 0x1p-24f;
+        return sign ? -v : v;
+    }
+    return float_of(sign | (exp + 112) << 23 | mant << 13);
+}
+
+static inline uint16_t f32_to_f16(float f)
+{
+    const uint32_t u = bits_of(f), v = u & 0x7fffffffu;
+    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    if (v > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00 | (v >> 13 & 0x3ff));
+    if (v >= 0x477ff000u) /* 65520 and more round to infinity */
+        return (uint16_t)(sign | 0x7c00);
+    if (v < 0x38800000u) { /* subnormal: adding 0.5 leaves the rounded mantissa */
+        const float m = float_of(v) + 0.5f;
+        return (uint16_t)(sign | (bits_of(m) - 0x3f000000u));
+    }
+    const uint32_t r = v + 0xfff + (v >> 13 & 1);
+    return (uint16_t)(sign | ((r - 0x38000000u) >> 13));
+}
+
+void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
+{
+    if (dtype == AP_BF16) {
+        uint32_t *u = (uint32_t *)(void *)v;
+        for (int64_t i = 0; i < n; i++)
+            u[i] = round_bf16(u[i]);
+    } else if (dtype == AP_F16) {
+        for (int64_t i = 0; i < n; i++)
+            v[i] = f16_to_f32(f32_to_f16(v[i]));
+    }
+}
+
+/* ---- memory ---- */
+
+#define STRIDED(T)                      \
+    {                                   \
+        T *o = dst;                     \
+        const T *p = src;               \
+        for (int64_t i = 0; i < n; i++) \
+            o[i * ds] = p[i * ss];      \
+        return;                         \
+    }
+
+static void copy_strided(void *dst, int64_t ds, const void *src, int64_t ss, int size,
+                         int64_t n)
+{
+    if (ds == 1 && ss == 1) {
+        memcpy(dst, src, (size_t)(n * size));
+        return;
+    }
+    switch (size) {
+    case 1:
+        STRIDED(uint8_t)
+    case 2:
+        STRIDED(uint16_t)
+    case 4:
+        STRIDED(uint32_t)
+    case 8:
+        STRIDED(uint64_t)
+    }
+}
+
+void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, int64_t n)
+{
+    if (dtype == AP_BF16) {
+        uint32_t *o = reg;
+        const uint16_t *p = src;
+        if (stride == 1)
+            for (int64_t i = 0; i < n; i++)
+                o[i] = (uint32_t)p[i] << 16;
+        else
+            for (int64_t i = 0; i < n; i++)
+                o[i] = (uint32_t)p[i * stride] << 16;
+    } else if (dtype == AP_F16) {
+        float *o = reg;
+        const uint16_t *p = src;
+        for (int64_t i = 0; i < n; i++)
+            o[i] = f16_to_f32(p[i * stride]);
+    } else {
+        copy_strided(reg, 1, src, stride, ap_dtype_size(dtype), n);
+    }
+}
+
+void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtype dtype, int64_t n)
+{
+    if (dtype == AP_BF16) {
+        const uint32_t *p = reg;
+        uint16_t *o = dst;
+        if (stride == 1)
+            for (int64_t i = 0; i < n; i++)
+                o[i] = (uint16_t)(round_bf16(p[i]) >> 16);
+        else
+            for (int64_t i = 0; i < n; i++)
+                o[i * stride] = (uint16_t)(round_bf16(p[i]) >> 16);
+    } else if (dtype == AP_F16) {
+        const float *p = reg;
+        uint16_t *o = dst;
+        for (int64_t i = 0; i < n; i++)
+            o[i * stride] = f32_to_f16(p[i]);
+    } else {
+        copy_strided(dst, stride, reg, 1, ap_dtype_size(dtype), n);
+    }
+}
+
+#define FILL(T)                         \
+    {                                   \
+        T x, *o = dst;                  \
+        memcpy(&x, v, sizeof x);        \
+        for (int64_t i = 0; i < n; i++) \
+            o[i] = x;                   \
+        return;                         \
+    }
+
+void cpu_fill(void *dst, const void *v, int size, int64_t n)
+{
+    switch (size) {
+    case 1:
+        FILL(uint8_t)
+    case 2:
+        FILL(uint16_t)
+    case 4:
+        FILL(uint32_t)
+    case 8:
+        FILL(uint64_t)
+    }
+}

@@ -1,0 +1,97 @@
+/*
+ * Matrix products: OpenBLAS for f32 and f64; integers by a blocked loop that wraps around
+ * (pred: or of ands), in a fixed order of k.
+ */
+#include "cpu.h"
+
+#include <cblas.h>
+#include <string.h>
+
+#define INT_GEMM(name, T, U, COMBINE)                                               \
+    static void name(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const T *a, \
+                     int64_t lda, const T *b, int64_t ldb, T *c, int64_t ldc)       \
+    {                                                                               \
+        for (int64_t i = 0; i < m; i++) {                                           \
+            T *row = c + i * ldc;                                                   \
+            memset(row, 0, (size_t)n * sizeof(T));                                  \
+            for (int64_t l = 0; l < k; l++) {                                       \
+                const U x = (U)(ta ? a[l * lda + i] : a[i * lda + l]);              \
+                if (!tb) {                                                          \
+                    const T *q = b + l * ldb;                                       \
+                    for (int64_t j = 0; j < n; j++)                                 \
+                        row[j] = (T)COMBINE((U)row[j], x, (U)q[j]);                 \
+                } else {                                                            \
+                    for (int64_t j = 0; j < n; j++)                                 \
+                        row[j] = (T)COMBINE((U)row[j], x, (U)b[j * ldb + l]);       \
+                }                                                                   \
+            }                                                                       \
+        }                                                                           \
+    }
+#define MUL_ADD(r, x, y) ((r) + (x) * (y))
+#define AND_OR(r, x, y)  ((r) | ((x) & (y)))
+INT_GEMM(gemm_8, uint8_t, uint32_t, MUL_ADD)
+INT_GEMM(gemm_16, uint16_t, uint32_t, MUL_ADD)
+INT_GEMM(gemm_32, uint32_t, uint32_t, MUL_ADD)
+INT_GEMM(gemm_64, uint64_t, uint64_t, MUL_ADD)
+INT_GEMM(gemm_pred, uint8_t, uint8_t, AND_OR)
+
+static void gemm_float(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n,
+                       int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
+                       void *c, int64_t ldc)
+{
+    const CBLAS_TRANSPOSE opa = ta ? CblasTrans : CblasNoTrans;
+    const CBLAS_TRANSPOSE opb = tb ? CblasTrans : CblasNoTrans;
+    const int im = (int)m, in = (int)n, ik = (int)k;
+    if (kind == CPU_F32)
+        cblas_sgemm(CblasRowMajor, opa, opb, im, in, ik, 1.0f, a, (int)lda, b, (int)ldb,
+                    0.0f, c, (int)ldc);
+    else
+        cblas_dgemm(CblasRowMajor, opa, opb, im, in, ik, 1.0, a, (int)lda, b, (int)ldb,
+                    0.0, c, (int)ldc);
+}
+
+void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+              const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
+              int64_t ldc)
+{
+    if (m == 0 || n == 0)
+        return;
+    if (k == 0) {
+        const int size = cpu_kind_size(kind);
+        for (int64_t i = 0; i < m; i++)
+            memset((char *)c + i * ldc * size, 0, (size_t)(n * size));
+        return;
+    }
+    switch (kind) {
+    case CPU_F32:
+    case CPU_F64:
+        gemm_float(kind, ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_PRED:
+        gemm_pred(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_S8:
+    case CPU_U8:
+        gemm_8(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_S16:
+    case CPU_U16:
+        gemm_16(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_S32:
+    case CPU_U32:
+        gemm_32(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_S64:
+    case CPU_U64:
+        gemm_64(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
+        break;
+    case CPU_N_KINDS:
+        break;
+    }
+}
+
+void cpu_open(void)
+{
+    openblas_set_num_threads(1); /* ranks share the machine's cores */
+}

@@ -1,0 +1,116 @@
+#include "job.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool job_is_started(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+}
+
+_Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
+{
+    char count[32];
+    int n = 0;
+    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + 12));
+    snprintf(count, sizeof count, "%lld", (long long)n_ranks);
+    static char mpirun[] = "mpirun", quiet[] = "-q", np[] = "-n";
+    static char over[] = "--oversubscribe", bind[] = "--bind-to", none[] = "none";
+    argv[n++] = mpirun;
+    argv[n++] = quiet;
+    argv[n++] = over;
+    argv[n++] = bind;
+    argv[n++] = none;
+    argv[n++] = np;
+    argv[n++] = count;
+    for (int i = 0; i < tool->argc; i++)
+        argv[n++] = tool->argv[i];
+    argv[n] = NULL;
+    /* several ranks on a core, as root, in a container; what the user set stays */
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    setenv("OMPI_MCA_orte_base_help_aggregate", "0", 0);
+    setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    execvp(mpirun, argv);
+    ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(errno));
+}
+
+void job_join(struct comm *c)
+{
+    if (job_is_started())
+        comm_mpi_open(c);
+    else
+        comm_self_open(c);
+}
+
+void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
+{
+    const int64_t first = -c->max(c, rc ? -(int64_t)c->rank : -(int64_t)c->size);
+    if (first == c->size)
+        return;
+    const int code = (int)c->max(c, c->rank == first ? exit_code : 0);
+    if (c->rank == first && c->size > 1 && first > 0)
+        fprintf(stderr, "ap-exec: rank %d: %s\n", c->rank, err->msg);
+    else if (c->rank == first)
+        fprintf(stderr, "ap-exec: %s\n", err->msg);
+    c->close(c);
+    exit(code);
+}
+
+void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+              struct ap_doc *doc)
+{
+    struct ap_err err = {{0}};
+    char *text = NULL;
+    size_t len = 0;
+    int rc = 0;
+    if (c->rank == 0)
+        rc = ap_read_file(arena, tool->path, false, &text, &len, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    int64_t bytes = (int64_t)len;
+    c->broadcast(c, &bytes, sizeof bytes);
+    if (c->rank != 0)
+        text = ap_arena_alloc(arena, (size_t)bytes + 1);
+    c->broadcast(c, text, bytes);
+    const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
+    rc = ap_doc_parse(arena, file, text, (size_t)bytes, doc, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+}
+
+static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                        struct ap_program *prog, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "program");
+    struct ap_err why = {{0}};
+    if (!section)
+        return ap_err_set(err, "%s: has no program: pipe it through ap-rewrite first",
+                          doc->file);
+    json_t *o = ap_doc_load(doc, section, &why);
+    const struct ap_at at = {NULL, "program", 0};
+    int rc = o ? ap_program_from_json(arena, o, &at, prog, &why) : -1;
+    json_decref(o);
+    if (rc) {
+        const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
+        return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
+                          why.msg);
+    }
+    const long long n = (long long)ap_mesh_devices(&prog->mesh);
+    if (n != c->size)
+        return ap_err_set(
+            err,
+            "%s: the program is for %lld ranks, this job has %d: run it with -n %lld",
+            doc->file, n, c->size, n);
+    return 0;
+}
+
+void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog)
+{
+    struct ap_err err = {{0}};
+    const int rc = read_program(arena, doc, c, prog, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+}

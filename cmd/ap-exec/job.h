@@ -1,0 +1,24 @@
+/* The job: who takes part, how it is started, how it ends. */
+#ifndef EXEC_JOB_H
+#define EXEC_JOB_H
+
+#include "session.h"
+
+#include "tool.h"
+
+/* Whether mpirun started this process. */
+bool job_is_started(void);
+/* Becomes mpirun -n N of this very command; returns only by dying. */
+_Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
+/* MPI if mpirun started us, else one rank without it. */
+void job_join(struct comm *c);
+/* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
+void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
+/* Rank 0 reads the document, everybody gets it. */
+void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+              struct ap_doc *doc);
+/* The section "program", fit for this job. */
+void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog);
+
+#endif

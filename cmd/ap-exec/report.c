@@ -1,0 +1,172 @@
+/* What a run prints and writes. */
+#include "session.h"
+
+#include "doc.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int session_collectives(struct ap_arena *arena, const struct session *s,
+                        struct ap_coll_count **out)
+{
+    enum { N_SETS = 1 << AP_MAX_AXES };
+    const struct exec *x = &s->exec;
+    struct ap_coll_count *sum = AP_NEW_N(arena, AP_N_OPS * N_SETS, struct ap_coll_count);
+    const int64_t steps = s->steps > 0 ? s->steps : 1;
+    for (int i = 0; i < x->n_calls; i++) {
+        const struct call *call = &x->calls[i];
+        if (call->n_nodes != 1)
+            continue;
+        const struct ap_node *v = &x->prog->local.nodes[call->nodes[0]];
+        if (ap_ops[v->op].class != AP_CLASS_COLLECTIVE)
+            continue;
+        struct ap_coll_count *c = &sum[v->op * N_SETS + v->attrs->coll.axes % N_SETS];
+        c->op = v->op;
+        c->axes = v->attrs->coll.axes;
+        c->count += call->n_runs;
+        c->bytes += call->n_runs * ap_coll_bytes(&x->prog->mesh, v,
+                                                 &x->prog->local.nodes[v->in[0]].shape);
+    }
+    int n = 0;
+    for (int i = 0; i < AP_N_OPS * N_SETS; i++)
+        if (sum[i].count) {
+            sum[n] = sum[i];
+            sum[n].count /= steps;
+            sum[n++].bytes /= steps;
+        }
+    *out = sum;
+    return n;
+}
+
+static void put_num(struct ap_buf *out, double v)
+{
+    if (isfinite(v))
+        ap_json_num(out, v);
+    else
+        ap_buf_puts(out, "null");
+}
+
+static void put_axes(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *out)
+{
+    bool first = true;
+    ap_buf_putc(out, '[');
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (axes >> a & 1) {
+            ap_buf_puts(out, first ? "" : ",");
+            ap_json_str(out, mesh->name[a]);
+            first = false;
+        }
+    ap_buf_putc(out, ']');
+}
+
+static void put_error(struct ap_buf *out, const char *name, double v)
+{
+    ap_buf_printf(out, "\"%s\":", name);
+    if (v < 0)
+        ap_buf_puts(out, "null");
+    else
+        put_num(out, v);
+}
+
+static void put_comparison(struct ap_buf *out, const char *name,
+                           const struct comparison *c)
+{
+    if (!c->done)
+        return;
+    ap_buf_printf(out, ",\"%s\":{", name);
+    put_error(out, "loss_error", c->loss_error);
+    ap_buf_putc(out, ',');
+    put_error(out, "params_error", c->params_error);
+    ap_buf_putc(out, ',');
+    put_error(out, "states_error", c->states_error);
+    ap_buf_putc(out, '}');
+}
+
+void report_json(struct ap_arena *arena, const struct session *s,
+                 const struct comparison *cmp, const struct comparison *verified,
+                 struct ap_buf *out)
+{
+    struct ap_coll_count *coll;
+    const int n = session_collectives(arena, s, &coll);
+    ap_buf_puts(out, "{\"ranks\":");
+    ap_buf_int(out, s->exec.comm->size);
+    ap_buf_puts(out, ",\"backend\":");
+    ap_json_str(out, s->exec.backend->name);
+    ap_buf_puts(out, ",\"steps\":");
+    ap_buf_int(out, s->steps);
+    ap_buf_puts(out, ",\"losses\":[");
+    for (int64_t i = 0; s->loss >= 0 && i < s->steps; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        put_num(out, s->losses[i]);
+    }
+    ap_buf_puts(out, "],\"sec_per_step\":");
+    put_num(out, s->sec_per_step);
+    ap_buf_puts(out, ",\"peak_bytes\":");
+    ap_buf_int(out, s->exec.prog->peak_bytes);
+    ap_buf_puts(out, ",\"scratch_bytes\":");
+    ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
+    ap_buf_puts(out, ",\"collectives\":[");
+    for (int i = 0; i < n; i++) {
+        ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", i ? "," : "",
+                      ap_ops[coll[i].op].name);
+        put_axes(&s->exec.prog->mesh, coll[i].axes, out);
+        ap_buf_printf(out, ",\"count\":%lld,\"bytes\":%lld}", (long long)coll[i].count,
+                      (long long)coll[i].bytes);
+    }
+    ap_buf_putc(out, ']');
+    put_comparison(out, "compare", cmp);
+    put_comparison(out, "verify", verified);
+    ap_buf_puts(out, "}\n");
+}
+
+void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out)
+{
+    struct ap_coll_count *coll;
+    const int n = session_collectives(arena, s, &coll);
+    ap_buf_printf(out, "%d ranks, %lld steps, %.6f s per step\n", s->exec.comm->size,
+                  (long long)s->steps, s->sec_per_step);
+    ap_buf_printf(out, "memory per rank: %lld bytes of buffers, %lld of scratch\n",
+                  (long long)s->exec.prog->peak_bytes,
+                  (long long)(s->exec.scratch_bytes + s->exec.temps_bytes));
+    if (n)
+        ap_buf_printf(out, "%-20s %-10s %8s %14s\n", "collectives per step", "axes",
+                      "count", "bytes");
+    for (int i = 0; i < n; i++) {
+        struct ap_buf axes = {0};
+        const struct ap_mesh *mesh = &s->exec.prog->mesh;
+        for (int a = 0; a < mesh->n_axes; a++)
+            if (coll[i].axes >> a & 1)
+                ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", mesh->name[a]);
+        ap_buf_printf(out, "%-20s %-10s %8lld %14lld\n", ap_ops[coll[i].op].name,
+                      axes.data, (long long)coll[i].count, (long long)coll[i].bytes);
+        ap_buf_free(&axes);
+    }
+}
+
+int report_files(const struct session *s, const char *dir, struct ap_err *err)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    struct ap_buf path = {0};
+    int rc = 0;
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return ap_err_set(err, "%s: %s", dir, strerror(errno));
+    for (int k = 0; k < g->n_params && !rc; k++) {
+        const struct placement p = exec_placement(&g->nodes[g->params[k]]);
+        path.len = 0;
+        ap_buf_printf(&path, "%s/%d.npy", dir, k);
+        if (s->params[k])
+            rc = npy_write(path.data, &p.global, s->params[k], err);
+    }
+    for (int r = 0; r < g->n_results && !rc; r++) {
+        path.len = 0;
+        ap_buf_printf(&path, "%s/result_%d.npy", dir, r);
+        if (s->results[r])
+            rc = npy_write(path.data, &g->nodes[g->results[r].node].shape, s->results[r],
+                           err);
+    }
+    ap_buf_free(&path);
+    return rc;
+}

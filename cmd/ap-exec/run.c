@@ -1,0 +1,407 @@
+/*
+ * Makes a program ready and runs it. Nodes become calls (a fused pass, or one operator),
+ * values get their places: the program's arena, or, for what no buffer holds (parts of a
+ * tuple that nobody reads, values between two passes of one group), memory that is reused
+ * from group to group. Where a kernel cannot write over what it reads although the buffer
+ * plan lets it, it writes aside and a copy follows. Linear in nodes and operands.
+ */
+#include "backend.h"
+
+#include <string.h>
+
+struct planner {
+    struct exec *x;
+    const struct ap_graph *g;
+    int *order; /* calls' nodes, one call after the other */
+    int n_order;
+    int64_t *temp;       /* per node: offset in temps, -1 for none */
+    int64_t **part_temp; /* per tuple node and part */
+    bool *aside;         /* the call writes to temps, then copies */
+};
+
+void exec_need_scratch(struct exec *x, int64_t bytes)
+{
+    if (bytes > x->scratch_bytes)
+        x->scratch_bytes = bytes;
+}
+
+int exec_unsupported(struct exec *x, const struct ap_node *node, struct ap_err *err,
+                     const char *what)
+{
+    x->exit_code = 2;
+    return ap_err_set(err, "%s: %s %s: not supported yet", node->name,
+                      ap_ops[node->op].name, what);
+}
+
+struct placement exec_placement(const struct ap_node *param)
+{
+    struct placement p = {param->shape, ap_layout_replicated()};
+    if (param->attrs->global) {
+        p.global = *param->attrs->global;
+        p.layout = param->attrs->layout;
+    }
+    return p;
+}
+
+const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
+                              const struct ap_shape *local, int d)
+{
+    if (!attrs->global)
+        return NULL;
+    bool split = false;
+    for (int a = 0; a < x->prog->mesh.n_axes; a++)
+        split |= attrs->layout.axis[a].kind == AP_SPLIT && attrs->layout.axis[a].dim == d;
+    if (!split)
+        return NULL;
+    int64_t *map = AP_NEW_N(x->arena, local->dims[d] + 1, int64_t);
+    ap_layout_index_map(&x->prog->mesh, attrs->global, &attrs->layout, d, x->coords, map);
+    return map;
+}
+
+/* ---- calls ---- */
+
+static bool is_scalar_constant(const struct ap_node *v)
+{
+    return v->op == AP_OP_CONSTANT && v->shape.rank == 0;
+}
+
+/* Another name for its operand's memory. */
+static bool is_view(const struct exec *x, int node)
+{
+    const struct ap_node *v = &x->prog->local.nodes[node];
+    const struct ap_buffer *b = &x->prog->buffer[node];
+    if (v->op != AP_OP_RESHAPE && v->op != AP_OP_OPT_BARRIER)
+        return false;
+    return b->offset >= 0 && b->offset == x->prog->buffer[v->in[0]].offset;
+}
+
+/* The broadcast reads a value of the pass at other places than its own. */
+static bool reads_across(const struct planner *p, const struct call *call, int node)
+{
+    const struct ap_node *v = &p->g->nodes[node];
+    if (v->op != AP_OP_BROADCAST || call->n_nodes == 0)
+        return false;
+    const struct ap_node *u = &p->g->nodes[v->in[0]];
+    if (p->x->call_of[v->in[0]] != p->x->n_calls || is_scalar_constant(u))
+        return false;
+    for (int d = 0; d < u->shape.rank; d++)
+        if (v->attrs->dimensions.v[d] != d)
+            return true;
+    return !ap_shape_same_dims(&u->shape, &v->shape);
+}
+
+/* Splits the nodes into calls; a group of fusible nodes is one unless dims differ in it.
+ */
+static void make_calls(struct planner *p)
+{
+    struct exec *x = p->x;
+    const struct ap_graph *g = p->g;
+    struct call *call = &x->calls[0];
+    int lead = -1, group = -1; /* of the call at hand: a node with its dims; its group */
+    *call = (struct call){.nodes = p->order};
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *v = &g->nodes[i];
+        x->call_of[i] = -1;
+        if (v->op == AP_OP_PARAMETER || v->op == AP_OP_GET_TUPLE_ELEMENT || is_view(x, i))
+            continue;
+        const bool fusible = x->backend->fusible(v);
+        const bool joins = call->n_nodes && call->fused && fusible && v->group >= 0 &&
+                           v->group == group &&
+                           (is_scalar_constant(v) || lead < 0 ||
+                            ap_shape_same_dims(&v->shape, &g->nodes[lead].shape)) &&
+                           !reads_across(p, call, i);
+        if (!joins) {
+            if (call->n_nodes)
+                call = &x->calls[++x->n_calls];
+            *call = (struct call){.nodes = p->order + p->n_order, .fused = fusible};
+            lead = -1;
+            group = v->group;
+        }
+        if (!is_scalar_constant(v))
+            lead = i;
+        p->order[p->n_order++] = i;
+        call->n_nodes++;
+        x->call_of[i] = x->n_calls;
+    }
+    if (call->n_nodes)
+        x->n_calls++;
+}
+
+/* ---- places ---- */
+
+/* Whether somebody outside the node's own call reads it. */
+static bool is_read_outside(const struct planner *p, int node)
+{
+    const struct ap_graph *g = p->g;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
+        if (p->x->call_of[g->users[u]] != p->x->call_of[node])
+            return true;
+    return !p->x->calls[p->x->call_of[node]].fused;
+}
+
+static int64_t take(int64_t *at, int64_t bytes)
+{
+    const int64_t here = *at;
+    *at = (here + bytes + 63) / 64 * 64;
+    return here;
+}
+
+static void place_parts(struct planner *p, int node, int64_t *temps)
+{
+    struct exec *x = p->x;
+    const struct ap_graph *g = p->g;
+    const struct ap_shape *s = &g->nodes[node].shape;
+    x->part[node] = AP_NEW_N(x->arena, s->n_parts + 1, void *);
+    p->part_temp[node] = AP_NEW_N(x->arena, s->n_parts + 1, int64_t);
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        const int e = g->users[u];
+        const int64_t k = g->nodes[e].attrs->index;
+        if (g->nodes[e].op == AP_OP_GET_TUPLE_ELEMENT && x->value[e] && !x->part[node][k])
+            x->part[node][k] = x->value[e];
+    }
+    for (int k = 0; k < s->n_parts; k++)
+        if (!x->part[node][k])
+            p->part_temp[node][k] = take(temps, ap_shape_bytes(&s->parts[k]));
+}
+
+static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
+{
+    return a && b && a < b + m && b < a + n;
+}
+
+/* Whether node's kernel would overwrite operand elements that it still needs. */
+static bool clashes(const struct planner *p, int node)
+{
+    const struct exec *x = p->x;
+    const struct call *call = &x->calls[x->call_of[node]];
+    const char *out = x->value[node];
+    const int64_t bytes = ap_shape_bytes(&p->g->nodes[node].shape);
+    for (int m = 0; m < call->n_nodes; m++) {
+        const struct ap_node *v = &p->g->nodes[call->nodes[m]];
+        for (int k = 0; k < v->n_in; k++) {
+            const struct ap_node *u = &p->g->nodes[v->in[k]];
+            if (x->call_of[v->in[k]] == x->call_of[node])
+                continue;
+            const char *in = x->value[v->in[k]];
+            if (!overlap(out, bytes, in, ap_shape_bytes(&u->shape)))
+                continue;
+            const bool same =
+                in == out && ap_shape_equal(&u->shape, &p->g->nodes[node].shape);
+            if (call->fused ? !same || v->op == AP_OP_BROADCAST
+                            : !same || !x->backend->in_place(v, k))
+                return true;
+        }
+    }
+    return false;
+}
+
+static int place_values(struct planner *p, struct ap_err *err)
+{
+    struct exec *x = p->x;
+    const struct ap_graph *g = p->g;
+    int64_t temps = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_buffer *b = &x->prog->buffer[i];
+        p->temp[i] = -1;
+        if (b->offset >= 0 && g->nodes[i].shape.dtype != AP_TUPLE)
+            x->value[i] = x->memory + b->offset;
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *v = &g->nodes[i];
+        if (i == 0 || v->group < 0 || v->group != g->nodes[i - 1].group)
+            temps = 0;
+        if (v->shape.dtype == AP_TUPLE) {
+            place_parts(p, i, &temps);
+        } else if (x->call_of[i] >= 0 && !x->value[i] && is_read_outside(p, i)) {
+            for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
+                if (g->nodes[g->users[u]].group != v->group || v->group < 0)
+                    return ap_err_set(err, "%s: the program gives it no buffer", v->name);
+            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+        } else if (x->call_of[i] >= 0 && x->value[i] && clashes(p, i)) {
+            p->aside[i] = true;
+            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+        }
+        if (temps > x->temps_bytes)
+            x->temps_bytes = temps;
+    }
+    return 0;
+}
+
+/* Temporary values get their pointers; get-tuple-element reads its part. */
+static void place_temps(struct planner *p)
+{
+    struct exec *x = p->x;
+    for (int i = 0; i < p->g->n_nodes; i++) {
+        const struct ap_node *v = &p->g->nodes[i];
+        if (p->temp[i] >= 0 && !p->aside[i])
+            x->value[i] = x->temps + p->temp[i];
+        for (int k = 0; v->shape.dtype == AP_TUPLE && k < v->shape.n_parts; k++)
+            if (!x->part[i][k])
+                x->part[i][k] = x->temps + p->part_temp[i][k];
+        if (v->op == AP_OP_GET_TUPLE_ELEMENT && !x->value[i])
+            x->value[i] = x->part[v->in[0]][v->attrs->index];
+    }
+}
+
+/* ---- kernels ---- */
+
+static void copy_run(struct exec *x, void *state)
+{
+    const struct exec_copy *c = state;
+    x->backend->copy(c->dst, c->src, c->bytes);
+}
+
+static void add_copy(struct exec *x, struct call *call, void *dst, const void *src,
+                     int64_t bytes)
+{
+    struct exec_copy *c = AP_NEW(x->arena, struct exec_copy);
+    *c = (struct exec_copy){dst, src, bytes};
+    *call = (struct call){.run = copy_run, .state = c};
+}
+
+/* A part that is taken out of a tuple twice is copied to its second place. */
+static int copy_parts(struct planner *p, int node, struct call *out)
+{
+    struct exec *x = p->x;
+    const struct ap_graph *g = p->g;
+    int n = 0;
+    if (g->nodes[node].shape.dtype != AP_TUPLE)
+        return 0;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        const int e = g->users[u];
+        void *part = x->part[node][g->nodes[e].attrs->index];
+        if (x->value[e] != part)
+            add_copy(x, &out[n++], x->value[e], part, ap_shape_bytes(&g->nodes[e].shape));
+    }
+    return n;
+}
+
+/* Prepares all calls and puts the copies between them. */
+static int prepare_calls(struct planner *p, struct ap_err *err)
+{
+    struct exec *x = p->x;
+    const int n = x->n_calls;
+    struct call *old = x->calls;
+    struct call *out = AP_NEW_N(x->arena, 2 * (int64_t)p->g->n_nodes + 1, struct call);
+    int n_out = 0;
+    for (int i = 0; i < n; i++) {
+        struct call *call = &old[i];
+        for (int m = 0; m < call->n_nodes; m++)
+            if (p->aside[call->nodes[m]])
+                x->value[call->nodes[m]] = x->temps + p->temp[call->nodes[m]];
+        if (x->backend->prepare(x, call, err))
+            return -1;
+        out[n_out++] = *call;
+        for (int m = 0; m < call->n_nodes; m++) {
+            const int node = call->nodes[m];
+            if (p->aside[node]) {
+                void *dst = x->memory + x->prog->buffer[node].offset;
+                add_copy(x, &out[n_out++], dst, x->value[node],
+                         ap_shape_bytes(&p->g->nodes[node].shape));
+                x->value[node] = dst;
+            }
+            n_out += copy_parts(p, node, &out[n_out]);
+        }
+    }
+    x->calls = out;
+    x->n_calls = n_out;
+    return 0;
+}
+
+/* What moves into parameters at the end of a step; sources that are parameters first go
+ * aside, because they may be overwritten themselves. */
+static int make_copies(struct planner *p, struct ap_err *err)
+{
+    struct exec *x = p->x;
+    const struct ap_graph *g = p->g;
+    int64_t staged = 0;
+    x->copies = AP_NEW_N(x->arena, g->n_results + 1, struct exec_copy);
+    x->staged = AP_NEW_N(x->arena, g->n_results + 1, struct exec_copy);
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < g->n_results; r++) {
+            const struct ap_result *res = &g->results[r];
+            if (res->alias < 0 || x->value[res->alias] == x->value[res->node])
+                continue;
+            if (!ap_shape_equal(&g->nodes[res->node].shape, &g->nodes[res->alias].shape))
+                return ap_err_set(err, "result %d does not fit the parameter it becomes",
+                                  r);
+            const int64_t bytes = ap_shape_bytes(&g->nodes[res->alias].shape);
+            int root = res->node;
+            while (is_view(x, root))
+                root = g->nodes[root].in[0];
+            const bool is_param = g->nodes[root].op == AP_OP_PARAMETER;
+            if (is_param != (pass == 0))
+                continue;
+            if (is_param)
+                x->staged[x->n_staged++] = (struct exec_copy){
+                    (void *)(intptr_t)take(&staged, bytes), x->value[res->node], bytes};
+            x->copies[x->n_copies++] =
+                (struct exec_copy){x->value[res->alias], x->value[res->node], bytes};
+        }
+    x->stage = x->backend->alloc(staged);
+    if (!x->stage)
+        return ap_err_set(err, "out of memory");
+    for (int i = 0; i < x->n_staged; i++) {
+        x->staged[i].dst = x->stage + (intptr_t)x->staged[i].dst;
+        x->copies[i].src = x->staged[i].dst;
+    }
+    return 0;
+}
+
+int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
+              const struct backend *backend, struct comm *comm, struct ap_err *err)
+{
+    const int n = prog->local.n_nodes;
+    *x = (struct exec){
+        .arena = arena, .prog = prog, .backend = backend, .comm = comm, .exit_code = 1};
+    struct planner p = {.x = x, .g = &prog->local};
+    ap_mesh_coords(&prog->mesh, comm->rank, x->coords);
+    x->value = AP_NEW_N(arena, n + 1, void *);
+    x->part = AP_NEW_N(arena, n + 1, void **);
+    x->call_of = AP_NEW_N(arena, n + 1, int);
+    x->calls = AP_NEW_N(arena, n + 1, struct call);
+    p.order = AP_NEW_N(arena, n + 1, int);
+    p.temp = AP_NEW_N(arena, n + 1, int64_t);
+    p.part_temp = AP_NEW_N(arena, n + 1, int64_t *);
+    p.aside = AP_NEW_N(arena, n + 1, bool);
+    x->memory = backend->alloc(prog->peak_bytes);
+    if (!x->memory)
+        return ap_err_set(err, "no memory for the program's %lld bytes",
+                          (long long)prog->peak_bytes);
+    make_calls(&p);
+    if (place_values(&p, err))
+        return -1;
+    x->temps = backend->alloc(x->temps_bytes);
+    if (!x->temps)
+        return ap_err_set(err, "out of memory");
+    place_temps(&p);
+    if (prepare_calls(&p, err) || make_copies(&p, err))
+        return -1;
+    x->scratch = backend->alloc(x->scratch_bytes);
+    return x->scratch ? 0 : ap_err_set(err, "out of memory");
+}
+
+void exec_close(struct exec *x)
+{
+    x->backend->release(x->memory);
+    x->backend->release(x->temps);
+    x->backend->release(x->scratch);
+    x->backend->release(x->stage);
+}
+
+void exec_step(struct exec *x)
+{
+    for (int i = 0; i < x->n_calls; i++) {
+        struct call *call = &x->calls[i];
+        call->run(x, call->state);
+        call->n_runs++;
+    }
+}
+
+void exec_advance(struct exec *x)
+{
+    for (int i = 0; i < x->n_staged; i++)
+        x->backend->copy(x->staged[i].dst, x->staged[i].src, x->staged[i].bytes);
+    for (int i = 0; i < x->n_copies; i++)
+        x->backend->copy(x->copies[i].dst, x->copies[i].src, x->copies[i].bytes);
+}
