@@ -1,0 +1,213 @@
+/* Fusion groups: what joins, convexity, numbering, and time on a large graph. */
+#include "nest_print.h"
+
+#include <time.h>
+
+#define P(shape)         "{'op':'parameter','shape':'" shape "','in':[]}"
+#define C(shape, value)  "{'op':'constant','shape':'" shape "','in':[],'value':" value "}"
+#define N(op, shape, in) "{'op':'" op "','shape':'" shape "','in':[" in "]}"
+#define A(op, shape, in, attrs) \
+    "{'op':'" op "','shape':'" shape "','in':[" in "]," attrs "}"
+#define SPREAD(shape, in) A("broadcast", shape, in, "'dimensions':[]")
+
+struct group_case {
+    const char *what, *nodes, *results;
+    const char *groups; /* group of each node */
+};
+
+static const struct group_case
+    cases[] =
+        {
+            {"a chain is one group",
+             P("f32[8]") "," N("negate", "f32[8]", "0") "," N(
+                 "sine", "f32[8]", "1") "," N("add", "f32[8]", "1,2"),
+             "{'node':3}", "0 1 1 1"},
+            {"other dims end it",
+             P("f32[8]") "," N("negate", "f32[8]", "0") "," N(
+                 "reshape", "f32[2,4]", "1") "," N("negate", "f32[2,4]", "2"),
+             "{'node':3}", "0 1 2 3"},
+            {"a path outside ends it: x + reverse(x)",
+             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+                 "reverse", "f32[8]", "1", "'dimensions':[0]") "," N("add", "f32[8]",
+                                                                     "1,2"),
+             "{'node':3}", "0 1 2 3"},
+            {"parameters come first",
+             P("f32[8]") "," N("negate", "f32[8]",
+                               "0") "," P("f32[8]") "," N("add", "f32[8]", "1,2"),
+             "{'node':3}", "0 2 1 2"},
+            {"constant, broadcast and iota join their only user",
+             C("f32[]", "1") "," SPREAD("f32[8]", "0") "," A(
+                 "iota", "f32[8]", "", "'iota_dimension':0") "," N("add", "f32[8]",
+                                                                   "1,2"),
+             "{'node':3}", "0 0 0 0"},
+            {"a constant with two users does not",
+             C("f32[]", "1") "," SPREAD("f32[8]", "0") "," SPREAD("f32[4]", "0") "," N(
+                 "negate", "f32[8]", "1") "," N("negate", "f32[4]", "2"),
+             "{'node':3},{'node':4}", "0 1 2 1 2"},
+            {"nor one that is a result", C("f32[]", "1") "," SPREAD("f32[8]", "0"),
+             "{'node':0},{'node':1}", "0 1"},
+            {"nor one whose user cannot fuse",
+             P("f32[8]") "," C("f32[]", "0") "," A("reduce", "f32[]", "0,1",
+                                                   "'dimensions':[0],'to_apply':0"),
+             "{'node':2}", "0 1 2"},
+            {"a broadcast's operand stays outside",
+             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+                 "broadcast", "f32[8]", "1", "'dimensions':[0]") "," N("sine", "f32[8]",
+                                                                       "2"),
+             "{'node':3}", "0 1 2 2"},
+            {"a broadcast for two fuses with both",
+             P("f32[]") "," SPREAD("f32[8]", "0") "," N(
+                 "negate", "f32[8]", "1") "," N("sine", "f32[8]", "1"),
+             "{'node':2},{'node':3}", "0 1 1 1"},
+            {"parts join their tuple",
+             P("f32[8,6]") "," A("topk", "(f32[8,2], s32[8,2])", "0", "'k':2,'largest':true") "," A(
+                 "get-tuple-element", "f32[8,2]",
+                 "1", "'index':0") "," A("get-tuple-element", "s32[8,2]", "1",
+                                         "'index':1") "," N("negate", "f32[8,2]", "2"),
+             "{'node':3},{'node':4}", "0 1 1 1 2"},
+            {"what is made of parameters alone rises: m b + f(g)",
+             P("f32[8]") "," P("f32[8]") "," C("f32[]", "2") "," SPREAD("f32[8]", "2") "," N(
+                 "multiply", "f32[8]",
+                 "0,3") "," A("reverse", "f32[8]", "1",
+                              "'dimensions':[0]") "," N("add", "f32[8]",
+                                                        "4,5"),
+             "{'node':6}", "0 1 3 3 3 2 3"},
+            {"but not what is a result",
+             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+                 "reverse", "f32[8]",
+                 "0", "'dimensions':[0]") "," N("add", "f32[8]",
+                                                "1,2"),
+             "{'node':1},{'node':3}", "0 1 2 3"},
+            {"a sum of contractions stays apart",
+             P(
+                 "f32[8,8]") "," A("dot", "f32[8,8]", "0,0",
+                                   "'lhs_contracting_dims':[1],'rhs_contracting_dims':["
+                                   "0]") "," A("dot", "f32[8,8]", "0,0",
+                                               "'lhs_contracting_dims':[0],'rhs_"
+                                               "contracting_dims':[0]") "," N("add",
+                                                                              "f32[8,8]",
+                                                                              "1,2") "," N("sine",
+                                                                                           "f32[8,8]",
+                                                                                           "3"),
+             "{'node':4}", "0 1 2 3 4"},
+};
+
+static void groups(void)
+{
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ap_graph g;
+        if (!graph_of(cases[i].nodes, cases[i].results, &g))
+            continue;
+        struct ap_buf text = {0};
+        for (int v = 0; v < g.n_nodes; v++)
+            ap_buf_printf(&text, "%s%d", v > 0 ? " " : "", g.nodes[v].group);
+        CHECK(strcmp(text.data, cases[i].groups) == 0, "%s: %s", cases[i].what,
+              text.data);
+        ap_buf_free(&text);
+    }
+}
+
+/* A repeatable sequence of small numbers. */
+static int draw(uint64_t *state, int n)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int)((*state >> 33) % (uint64_t)n);
+}
+
+/* A random program of negates, adds, reverses and broadcasts of vectors and scalars. */
+static struct ap_graph random_graph(uint64_t seed, int n)
+{
+    static const int64_t dims[1] = {8}, axes[1] = {0};
+    struct ap_graph g = {.n_nodes = n, .nodes = AP_NEW_N(&arena, n, struct ap_node)};
+    struct ap_attrs *attrs = AP_NEW(&arena, struct ap_attrs);
+    struct ap_err err = {""};
+
+    attrs->to_apply = attrs->select = attrs->scatter = -1;
+    struct ap_attrs *reverse = ap_arena_dup(&arena, attrs, sizeof(*attrs));
+    reverse->dimensions = (struct ap_ints){1, axes};
+    for (int v = 0; v < n; v++) {
+        struct ap_node *node = &g.nodes[v];
+        int *in = AP_NEW_N(&arena, 2, int);
+        int kind = v < 4 ? 0 : draw(&seed, 8);
+        *node = (struct ap_node){.op = AP_OP_PARAMETER,
+                                 .name = "",
+                                 .in = in,
+                                 .attrs = attrs,
+                                 .scope = "",
+                                 .param = -1,
+                                 .group = -1};
+        node->shape = (struct ap_shape){.dtype = AP_F32, .rank = 1, .dims = dims};
+        if (kind == 0) {
+            node->param = g.n_params++;
+            continue;
+        }
+        in[0] = v - 1 - draw(&seed, v < 30 ? v : 30);
+        in[1] = v - 1 - draw(&seed, v < 30 ? v : 30);
+        node->n_in = kind < 3 ? 1 : 2;
+        node->op = kind == 1 ? AP_OP_REVERSE : kind == 2 ? AP_OP_NEGATE : AP_OP_ADD;
+        if (kind == 1)
+            node->attrs = reverse;
+    }
+    g.n_results = 1;
+    g.results = AP_NEW(&arena, struct ap_result);
+    g.results[0] = (struct ap_result){.node = n - 1, .alias = -1};
+    if (ap_graph_index(&arena, &g, "", &err))
+        CHECK(false, "%s", err.msg);
+    return g;
+}
+
+/* Edges never lead back, so groups are convex and their ids an execution order. */
+static bool ordered(const struct ap_graph *g)
+{
+    for (int v = 0; v < g->n_nodes; v++) {
+        if (g->nodes[v].group < 0 || g->nodes[v].group >= g->n_groups)
+            return false;
+        for (int k = 0; k < g->nodes[v].n_in; k++) {
+            if (g->nodes[g->nodes[v].in[k]].group > g->nodes[v].group)
+                return false;
+        }
+    }
+    return true;
+}
+
+static void random_graphs(void)
+{
+    for (int i = 0; i < 50; i++) {
+        struct ap_graph g = random_graph((uint64_t)i, 200);
+        ap_group(&arena, &g);
+        struct ap_nests nests;
+        bool ok = ordered(&g) && build(&g, &nests);
+        for (int n = 0; ok && n < nests.n; n++)
+            ok = nests.nest[n].n_members > 0;
+        CHECK(ok, "random graph %d: ordered, no group is empty", i);
+    }
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The limit only catches what is not near linear; sanitizers and busy machines are slow.
+ */
+static void large_graph(void)
+{
+    struct ap_graph g = random_graph(1, 100000);
+    struct ap_nests nests;
+    double start = seconds();
+    ap_group(&arena, &g);
+    bool ok = ordered(&g) && build(&g, &nests);
+    CHECK(ok && seconds() - start < 20, "100000 nodes, %d groups", g.n_groups);
+    fprintf(stderr, "100000 nodes: %.3f s\n", seconds() - start);
+}
+
+int main(void)
+{
+    groups();
+    random_graphs();
+    large_graph();
+    ap_arena_free(&arena);
+    return tap_done();
+}
