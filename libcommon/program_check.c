@@ -66,6 +66,12 @@ static int check_groups(const struct ap_program *prog, const struct ap_at *at,
                         struct ap_err *err)
 {
     const struct ap_graph *g = &prog->local;
+    int last = g->n_nodes > 0 ? g->nodes[g->n_nodes - 1].group : -1;
+    if (g->n_groups != last + 1) {
+        struct ap_at graph = {at, "graph", 0}, here = {&graph, "n_groups", 0};
+        return ap_at_err(&here, err, "%d groups, but the nodes' end at %d", g->n_groups,
+                         last);
+    }
     for (int first = 0, group = 0, end; first < g->n_nodes; first = end, group++) {
         for (end = first; end < g->n_nodes && g->nodes[end].group == group; end++)
             ;

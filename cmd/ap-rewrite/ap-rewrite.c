@@ -47,8 +47,7 @@ static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job 
     struct ap_err err = {0};
     if (ap_doc_graph(arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    if (!job->graph.n_groups)
-        ap_group(arena, &job->graph);
+    ap_group(arena, &job->graph); /* whatever the document says of groups */
     if (ap_nests_build(arena, &job->graph, &job->nests, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     read_plan(arena, doc, job);

@@ -137,6 +137,7 @@ static void test_messages(void)
         {"\"peak_bytes\":", "\"peak_bytes\":1,\"was\":", "beyond peak_bytes"},
         {"\"alias\":[", "\"alias\":[-7],\"was\":[", "/alias"},
         {"\"global\":\"f32[10,16]\"", "\"global\":\"f32[10,32]\"", "shard"},
+        {"\"n_groups\":", "\"n_groups\":9", "/n_groups"},
         {"\"source\":[", "\"source\":[-1],\"was\":[", "/source"},
     };
     struct ap_arena arena = {0};
