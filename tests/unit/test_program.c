@@ -90,7 +90,7 @@ static void test_numbers(const struct sample_graph *sg)
     uint64_t state = 1;
     int refused = 0, taken = 0;
     const char *what = NULL;
-    for (int i = 0; i < 1500 && !what; i++) {
+    for (int i = 0; i < 600 && !what; i++) {
         size_t at = (size_t)(random_next(&state) % text.len);
         while (at < text.len && !(isdigit((unsigned char)text.data[at]) &&
                                   strchr("[,:-xSZ", text.data[at - 1])))
