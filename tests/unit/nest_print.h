@@ -224,18 +224,19 @@ static inline struct ap_choice_vec no_choice(void)
     return c;
 }
 
-/* What must hold of every nest, all choices on two meshes included. */
+/* What must hold of every nest, all choices on three meshes included. */
 static inline bool nest_fits(const struct ap_nest *nest, const struct ap_graph *g)
 {
     static const struct ap_mesh meshes[] = {{2, {2, 2}, {"x", "y"}},
-                                            {2, {3, 4}, {"x", "y"}}};
+                                            {2, {3, 4}, {"x", "y"}},
+                                            {3, {2, 3, 2}, {"x", "y", "z"}}};
     bool ok = nest->n_factors <= AP_MAX_FACTORS && nest->n_members > 0;
 
     for (int i = 0; i < nest->n_ins; i++)
         ok &= sizes_fit(nest, &nest->ins[i].access, value_shape(g, nest->ins[i].node));
     for (int m = 0; m < nest->n_members; m++)
         ok &= sizes_fit(nest, &nest->values[m], value_shape(g, nest->members[m]));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct ap_choice_vec c = no_choice();
         do {
             if (ap_choice_ok(nest, &meshes[i], &c))

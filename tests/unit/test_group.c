@@ -15,81 +15,74 @@ struct group_case {
     const char *groups; /* group of each node */
 };
 
-static const struct group_case
-    cases[] =
-        {
-            {"a chain is one group",
-             P("f32[8]") "," N("negate", "f32[8]", "0") "," N(
-                 "sine", "f32[8]", "1") "," N("add", "f32[8]", "1,2"),
-             "{'node':3}", "0 1 1 1"},
-            {"other dims end it",
-             P("f32[8]") "," N("negate", "f32[8]", "0") "," N(
-                 "reshape", "f32[2,4]", "1") "," N("negate", "f32[2,4]", "2"),
-             "{'node':3}", "0 1 2 3"},
-            {"a path outside ends it: x + reverse(x)",
-             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
-                 "reverse", "f32[8]", "1", "'dimensions':[0]") "," N("add", "f32[8]",
-                                                                     "1,2"),
-             "{'node':3}", "0 1 2 3"},
-            {"parameters come first",
-             P("f32[8]") "," N("negate", "f32[8]",
-                               "0") "," P("f32[8]") "," N("add", "f32[8]", "1,2"),
-             "{'node':3}", "0 2 1 2"},
-            {"constant, broadcast and iota join their only user",
-             C("f32[]", "1") "," SPREAD("f32[8]", "0") "," A(
-                 "iota", "f32[8]", "", "'iota_dimension':0") "," N("add", "f32[8]",
-                                                                   "1,2"),
-             "{'node':3}", "0 0 0 0"},
-            {"a constant with two users does not",
-             C("f32[]", "1") "," SPREAD("f32[8]", "0") "," SPREAD("f32[4]", "0") "," N(
-                 "negate", "f32[8]", "1") "," N("negate", "f32[4]", "2"),
-             "{'node':3},{'node':4}", "0 1 2 1 2"},
-            {"nor one that is a result", C("f32[]", "1") "," SPREAD("f32[8]", "0"),
-             "{'node':0},{'node':1}", "0 1"},
-            {"nor one whose user cannot fuse",
-             P("f32[8]") "," C("f32[]", "0") "," A("reduce", "f32[]", "0,1",
-                                                   "'dimensions':[0],'to_apply':0"),
-             "{'node':2}", "0 1 2"},
-            {"a broadcast's operand stays outside",
-             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
-                 "broadcast", "f32[8]", "1", "'dimensions':[0]") "," N("sine", "f32[8]",
-                                                                       "2"),
-             "{'node':3}", "0 1 2 2"},
-            {"a broadcast for two fuses with both",
-             P("f32[]") "," SPREAD("f32[8]", "0") "," N(
-                 "negate", "f32[8]", "1") "," N("sine", "f32[8]", "1"),
-             "{'node':2},{'node':3}", "0 1 1 1"},
-            {"parts join their tuple",
-             P("f32[8,6]") "," A("topk", "(f32[8,2], s32[8,2])", "0", "'k':2,'largest':true") "," A(
-                 "get-tuple-element", "f32[8,2]",
-                 "1", "'index':0") "," A("get-tuple-element", "s32[8,2]", "1",
-                                         "'index':1") "," N("negate", "f32[8,2]", "2"),
-             "{'node':3},{'node':4}", "0 1 1 1 2"},
-            {"what is made of parameters alone rises: m b + f(g)",
-             P("f32[8]") "," P("f32[8]") "," C("f32[]", "2") "," SPREAD("f32[8]", "2") "," N(
-                 "multiply", "f32[8]",
-                 "0,3") "," A("reverse", "f32[8]", "1",
-                              "'dimensions':[0]") "," N("add", "f32[8]",
-                                                        "4,5"),
-             "{'node':6}", "0 1 3 3 3 2 3"},
-            {"but not what is a result",
-             P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
-                 "reverse", "f32[8]",
-                 "0", "'dimensions':[0]") "," N("add", "f32[8]",
-                                                "1,2"),
-             "{'node':1},{'node':3}", "0 1 2 3"},
-            {"a sum of contractions stays apart",
-             P(
-                 "f32[8,8]") "," A("dot", "f32[8,8]", "0,0",
-                                   "'lhs_contracting_dims':[1],'rhs_contracting_dims':["
-                                   "0]") "," A("dot", "f32[8,8]", "0,0",
-                                               "'lhs_contracting_dims':[0],'rhs_"
-                                               "contracting_dims':[0]") "," N("add",
-                                                                              "f32[8,8]",
-                                                                              "1,2") "," N("sine",
-                                                                                           "f32[8,8]",
-                                                                                           "3"),
-             "{'node':4}", "0 1 2 3 4"},
+static const struct group_case cases[] = {
+    {"a chain is one group",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," N("sine", "f32[8]",
+                                                      "1") "," N("add", "f32[8]", "1,2"),
+     "{'node':3}", "0 1 1 1"},
+    {"other dims end it",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," N("reshape", "f32[2,4]", "1") "," N(
+         "negate", "f32[2,4]", "2"),
+     "{'node':3}", "0 1 2 3"},
+    {"a path outside ends it: x + reverse(x)",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+         "reverse", "f32[8]", "1", "'dimensions':[0]") "," N("add", "f32[8]", "1,2"),
+     "{'node':3}", "0 1 2 3"},
+    {"parameters come first",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," P("f32[8]") "," N("add", "f32[8]",
+                                                                      "1,2"),
+     "{'node':3}", "0 2 1 2"},
+    {"constant, broadcast and iota join their only user",
+     C("f32[]", "1") "," SPREAD("f32[8]", "0") "," A(
+         "iota", "f32[8]", "", "'iota_dimension':0") "," N("add", "f32[8]", "1,2"),
+     "{'node':3}", "0 0 0 0"},
+    {"a constant with two users does not",
+     C("f32[]", "1") "," SPREAD("f32[8]", "0") "," SPREAD("f32[4]", "0") "," N(
+         "negate", "f32[8]", "1") "," N("negate", "f32[4]", "2"),
+     "{'node':3},{'node':4}", "0 1 2 1 2"},
+    {"nor one that is a result", C("f32[]", "1") "," SPREAD("f32[8]", "0"),
+     "{'node':0},{'node':1}", "0 1"},
+    {"nor one whose user cannot fuse",
+     P("f32[8]") "," C("f32[]", "0") "," A("reduce", "f32[]", "0,1",
+                                           "'dimensions':[0],'to_apply':0"),
+     "{'node':2}", "0 1 2"},
+    {"a broadcast's operand stays outside",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+         "broadcast", "f32[8]", "1", "'dimensions':[0]") "," N("sine", "f32[8]", "2"),
+     "{'node':3}", "0 1 2 2"},
+    {"a broadcast for two fuses with both",
+     P("f32[]") "," SPREAD("f32[8]", "0") "," N("negate", "f32[8]",
+                                                "1") "," N("sine", "f32[8]", "1"),
+     "{'node':2},{'node':3}", "0 1 1 1"},
+    {"parts join their tuple",
+     P("f32[8,6]") "," A(
+         "topk", "(f32[8,2], s32[8,2])", "0",
+         "'k':2,'largest':true") "," A("get-tuple-element", "f32[8,2]", "1",
+                                       "'index':0") "," A("get-tuple-element", "s32[8,2]",
+                                                          "1",
+                                                          "'index':1") "," N("negate",
+                                                                             "f32[8,2]",
+                                                                             "2"),
+     "{'node':3},{'node':4}", "0 1 1 1 2"},
+    {"what is made of parameters alone rises: m b + f(g)",
+     P("f32[8]") "," P("f32[8]") "," C("f32[]", "2") "," SPREAD("f32[8]", "2") "," N(
+         "multiply", "f32[8]", "0,3") "," A("reverse", "f32[8]", "1",
+                                            "'dimensions':[0]") "," N("add", "f32[8]",
+                                                                      "4,5"),
+     "{'node':6}", "0 1 3 3 3 2 3"},
+    {"but not what is a result",
+     P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
+         "reverse", "f32[8]", "0", "'dimensions':[0]") "," N("add", "f32[8]", "1,2"),
+     "{'node':1},{'node':3}", "0 1 2 3"},
+    {"a sum of contractions stays apart",
+     P("f32[8,8]") "," A(
+         "dot", "f32[8,8]", "0,0",
+         "'lhs_contracting_dims':[1],'rhs_contracting_dims':["
+         "0]") "," A("dot", "f32[8,8]", "0,0",
+                     "'lhs_contracting_dims':[0],'rhs_"
+                     "contracting_dims':[0]") "," N("add", "f32[8,8]",
+                                                    "1,2") "," N("sine", "f32[8,8]", "3"),
+     "{'node':4}", "0 1 2 3 4"},
 };
 
 static void groups(void)
