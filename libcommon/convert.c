@@ -308,9 +308,11 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
     double step_sec = ap_cost_collective(s->cost, op, coll->axes, bytes);
     double sec = up->sec + (s->fewest ? 1 : step_sec);
-    if (sec > v->sec || (sec == v->sec && up->n_steps + 1 >= v->n_steps))
+    /* sums of the same terms in another order are ties */
+    bool tie = !(sec < v->sec * (1 - 1e-12));
+    if (tie && (sec > v->sec * (1 + 1e-12) || up->n_steps + 1 >= v->n_steps))
         return;
-    v->sec = sec;
+    v->sec = fmin(sec, v->sec);
     v->n_steps = up->n_steps + 1;
     v->from = from;
     v->op = op;
@@ -358,9 +360,9 @@ static void from_partial(struct search *s, int from, int a)
     for (int k = 0; k < s->n_places[a]; k++)
         if (s->place[a][k].kind == AP_SPLIT)
             scatter_to(s, from, &summed, a, red, &s->place[a][k]);
-    if (s->goal[a].kind == AP_SPLIT)
-        tried = 2; /* it is brought there at once */
-    for (int d = 0; d < s->shape->rank && tried < 2; d++) {
+    /* if it is to be split it goes there at once */
+    int most = s->goal[a].kind == AP_SPLIT ? 0 : s->mesh->n_axes > 4 ? 1 : 2;
+    for (int d = 0; d < s->shape->rank && tried < most; d++) {
         const struct ap_form *form = form_of(s, d);
         if (form->n == 0)
             continue;

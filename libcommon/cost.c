@@ -157,6 +157,27 @@ static double bytes_moved(enum ap_op op, double n, double b)
     return b * (n - 1) / n;
 }
 
+/*
+ * Hops of a ring all-reduce over the axes, one way. Axes over the same links are reduced
+ * one after the other, (n1 - 1) + (n2 - 1) + ... hops for as many bytes, so that one
+ * all-reduce is never dearer than reduce-scatters and all-gathers in its place.
+ */
+static double ring_hops(const struct ap_cost *cost, unsigned axes)
+{
+    double n = 1, hops = 0;
+    bool alike = true;
+
+    for (int a = 0; a < cost->mesh.n_axes; a++) {
+        if (!(axes >> a & 1) || cost->mesh.size[a] == 1)
+            continue;
+        n *= (double)cost->mesh.size[a];
+        hops += (double)(cost->mesh.size[a] - 1);
+        alike &= cost->bandwidth[a] == cost->set_bandwidth[axes] &&
+                 cost->latency[a] == cost->set_latency[axes];
+    }
+    return alike ? hops : n - 1;
+}
+
 static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, double b)
 {
     double n = devices_on(&cost->mesh, axes), e = cost->cluster.collective_efficiency[op];
@@ -176,7 +197,7 @@ static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, 
     double move = e * bytes_moved(op, n, b) / bandwidth;
     if (op != AP_OP_ALL_REDUCE)
         return latency * (n - 1) + move;
-    double ring = 2 * latency * (n - 1) + move;
+    double ring = 2 * latency * ring_hops(cost, axes) + move;
     double tree = 2 * latency * ceil(log2(n)) + e * 2 * b / bandwidth;
     return fmin(ring, tree);
 }

@@ -534,12 +534,17 @@ static void test_named(void)
     check_path(&cost, &shape, "P,S0", "R,S0", "all-reduce(x)");
     check_path(&cost, &shape, "S0,S0", "R,S0", "all-gather(x) all-gather(y) ap-slice(y)");
     ap_cost_free(&cost);
-    setup(&cost, "2x2", AP_COST_DEFAULT); /* what cannot be scattered goes at once */
-    shape.dims = (const int64_t[]){5, 7};
+    setup(&cost, "2x2", AP_COST_DEFAULT); /* alike axes are summed at once */
     check_path(&cost, &shape, "P,P", "R,R", "all-reduce(xy)");
-    shape.dims = dims;
     check_path(&cost, &shape, "S0,S1", "S1,S0", "collective-permute(xy)");
     check_path(&cost, &shape, "S0,R", "R,S0", "collective-permute(xy)");
+    ap_cost_free(&cost);
+    setup(&cost, "2x4", AP_COST_DEFAULT);
+    check_path(&cost, &shape, "P,P", "R,R", "all-reduce(xy)");
+    ap_cost_free(&cost);
+    setup(&cost, "2x2x2", AP_COST_DEFAULT);
+    check_path(&cost, &shape, "P,P,P", "R,R,R", "all-reduce(xyz)");
+    check_path(&cost, &shape, "P,S1,P", "R,S1,R", "all-reduce(xz)");
     ap_cost_free(&cost);
     setup(&cost, "2x4", AP_COST_DEFAULT); /* slices first, so that less is gathered */
     check_path(&cost, &shape, "S0,R", "R,S1", "ap-slice(y) all-gather(x)");

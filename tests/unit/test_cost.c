@@ -132,6 +132,10 @@ static void test_seconds(void)
     check_coll(&cost, AP_OP_COLLECTIVE_PERMUTE, 2, b, 1e-6 + 8e-3);
     check_coll(&cost, AP_OP_ALL_REDUCE, 3, 8 * b, 62e-5 + 2 * 6.4 * 31 / 32 / 8);
     check_coll(&cost, AP_OP_COLLECTIVE_PERMUTE, 3, b, 1e-5 + 0.1);
+    struct ap_cost node =
+        cost_of("2x4", &c, AP_COST_DEFAULT); /* axes alike: 1 + 3 hops */
+    check_coll(&node, AP_OP_ALL_REDUCE, 3, b, 8e-6 + 14e-3);
+    ap_cost_free(&node);
     check_coll(&cost, AP_OP_AP_SLICE, 1, b, 0);
     check_coll(&cost, AP_OP_AP_PARTIAL, 1, b, 0);
     ap_cost_free(&cost);
