@@ -1,0 +1,320 @@
+/*
+ * Random (graph, plan, mesh) cases: the program for n ranks must give the bits of the
+ * program for one rank. Run under mpirun; every rank makes the same case from its seed,
+ * runs the one-rank program too, and compares the blocks that it holds.
+ *
+ *     mpirun -n 4 test_equiv FIRST_SEED CASES
+ *
+ * Prints TAP, and for each kind of operator, conversion and layout that occurred a line
+ * "# covered KIND". A failing case prints its seed, mesh and the first wrong element.
+ */
+#include "gen.h"
+#include "float16.h"
+#include "job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../unit/random_plan.h"
+
+#define N_STEPS 2
+
+static const char *const meshes[] = {"1",   "2",   "2x1",   "3",      "4",     "2x2",
+                                     "1x4", "6",   "2x3",   "3x2",    "3x2x1", "8",
+                                     "2x4", "4x2", "2x2x2", "2x1x2x2"};
+enum { N_MESHES = sizeof meshes / sizeof *meshes };
+
+struct coverage {
+    bool op[AP_N_OPS], step[AP_N_OPS], red[AP_N_REDS], dtype[AP_N_DTYPES];
+    bool strided, padded, mesh[N_MESHES];
+};
+
+struct sample {
+    uint64_t seed;
+    int mesh_row;
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_cost cost;
+    struct ap_plan plan;
+    struct ap_conversions conv;
+    struct ap_program whole, part;
+};
+
+/* A mesh of n devices, by the seed. */
+static int pick_mesh(struct ap_arena *arena, uint64_t seed, int n, struct ap_mesh *mesh)
+{
+    int fits[N_MESHES], n_fits = 0;
+    struct ap_err err = {0};
+    for (int i = 0; i < N_MESHES; i++)
+        if (ap_mesh_parse(arena, meshes[i], mesh, &err) == 0 &&
+            ap_mesh_devices(mesh) == n)
+            fits[n_fits++] = i;
+    int row = fits[seed % (uint64_t)n_fits];
+    ap_mesh_parse(arena, meshes[row], mesh, &err);
+    return row;
+}
+
+static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct sample *s,
+                       struct ap_err *err)
+{
+    struct ap_mesh mesh;
+    struct ap_doc doc = {.file = "test"};
+    struct ap_cluster cluster;
+    uint64_t state = seed;
+    struct random_weights weights = {1, 4, 2};
+    struct ap_plan single;
+    struct ap_conversions none;
+
+    *s = (struct sample){.seed = seed, .mesh_row = pick_mesh(arena, seed, n, &mesh)};
+    if (gen_graph(arena, seed, 14, &s->graph, err))
+        return -1;
+    ap_group(arena, &s->graph);
+    if (ap_nests_build(arena, &s->graph, &s->nests, err) ||
+        ap_cluster_get(arena, &doc, NULL, n, &cluster, err) ||
+        ap_cost_init(arena, &s->cost, AP_COST_DEFAULT, &cluster, &mesh, err))
+        return -1;
+    s->plan = (struct ap_plan){.graph = &s->graph, .nests = &s->nests, .mesh = mesh};
+    s->plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
+    for (int i = 0; i < s->nests.n; i++)
+        s->plan.choice[i] = random_choice(&s->nests.nest[i], &mesh, weights, &state);
+    if (seed % 3 == 0) { /* conversions made again in each phase */
+        s->plan.remake = AP_NEW_N(arena, s->graph.n_nodes, bool);
+        for (int i = 0; i < s->graph.n_nodes; i++)
+            s->plan.remake[i] = random_below(&state, 2);
+    }
+    if (ap_plan_check(&s->plan, &s->cost, err) ||
+        ap_plan_conversions(arena, &s->plan, &s->cost, &s->conv, err) ||
+        ap_partition(arena, &s->plan, &s->conv, &s->part, err))
+        return -1;
+    ap_plan_buffers(arena, &s->part);
+    ap_plan_single(arena, &s->graph, &s->nests, &single);
+    struct ap_cost one;
+    if (ap_cluster_get(arena, &doc, NULL, 1, &cluster, err) ||
+        ap_cost_init(arena, &one, AP_COST_DEFAULT, &cluster, &single.mesh, err) ||
+        ap_plan_conversions(arena, &single, &one, &none, err) ||
+        ap_partition(arena, &single, &none, &s->whole, err))
+        return -1;
+    ap_plan_buffers(arena, &s->whole);
+    return 0;
+}
+
+/* ---- data ---- */
+
+static void store(void *data, enum ap_dtype t, int64_t i, double v)
+{
+    float f = (float)v;
+    switch (t) {
+    case AP_F64:
+        ((double *)data)[i] = v;
+        return;
+    case AP_F32:
+        ((float *)data)[i] = f;
+        return;
+    case AP_BF16:
+        ((uint16_t *)data)[i] = ap_f32_to_bf16(f);
+        return;
+    case AP_F16:
+        ((uint16_t *)data)[i] = ap_f32_to_f16(f);
+        return;
+    default: {
+        int64_t n = (int64_t)v;
+        int size = ap_dtype_size(t);
+        memcpy((char *)data + i * size, &n, (size_t)size);
+    }
+    }
+}
+
+/* Index of each local element in the whole tensor, -1 for padding; caller frees. */
+static int64_t *global_indices(const struct ap_mesh *mesh, const struct ap_shape *global,
+                               const struct ap_layout *layout,
+                               const struct ap_shape *local, int rank)
+{
+    int64_t coords[AP_MAX_AXES], n = ap_shape_elems(local), *out, *map[AP_MAX_RANK];
+    ap_mesh_coords(mesh, rank, coords);
+    out = ap_xrealloc(NULL, (size_t)(n + 1) * sizeof *out);
+    for (int d = 0; d < local->rank; d++) {
+        map[d] = ap_xrealloc(NULL, (size_t)(local->dims[d] + 1) * sizeof **map);
+        ap_layout_index_map(mesh, global, layout, d, coords, map[d]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i, at[AP_MAX_RANK];
+        for (int d = local->rank - 1; d >= 0; d--) {
+            at[d] = map[d][rest % local->dims[d]];
+            rest /= local->dims[d];
+        }
+        out[i] = 0;
+        for (int d = 0; d < local->rank; d++)
+            out[i] = at[d] < 0 || out[i] < 0 ? -1 : out[i] * global->dims[d] + at[d];
+    }
+    for (int d = 0; d < local->rank; d++)
+        free(map[d]);
+    return out;
+}
+
+static void fill_params(struct exec *x, const struct sample *s, int rank)
+{
+    const struct ap_graph *g = &x->prog->local;
+    for (int p = 0; p < g->n_params; p++) {
+        const struct ap_node *node = &g->nodes[g->params[p]];
+        const struct ap_shape *global = node->attrs->global;
+        int64_t *index = global_indices(&x->prog->mesh, global, &node->attrs->layout,
+                                        &node->shape, rank);
+        for (int64_t i = 0; i < ap_shape_elems(&node->shape); i++)
+            store(x->value[g->params[p]], node->shape.dtype, i,
+                  index[i] < 0 ? 0 : gen_value(s->seed, p, index[i], node->shape.dtype));
+        free(index);
+    }
+}
+
+/* ---- one case ---- */
+
+static bool same(const void *a, int64_t i, const void *b, int64_t j, enum ap_dtype t)
+{
+    size_t size = (size_t)ap_dtype_size(t);
+    if (memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)j * size,
+               size) == 0)
+        return true;
+    if (!ap_dtype_is_float(t))
+        return false;
+    double x = data_number(a, t, i), y = data_number(b, t, j);
+    return (x == 0 && y == 0) || (x != x && y != y); /* the sign of a zero sum is free */
+}
+
+/* First difference as a message, or 0. */
+static int compare(const struct exec *part, const struct exec *whole,
+                   const struct sample *s, int rank, struct ap_err *err)
+{
+    const struct ap_graph *g = &s->graph;
+    for (int r = 0; r < g->n_results; r++) {
+        const struct ap_shape *global = &g->nodes[g->results[r].node].shape;
+        struct ap_layout layout = ap_plan_result_layout(&s->plan, r);
+        int node = part->prog->local.results[r].node;
+        const struct ap_shape *local = &part->prog->local.nodes[node].shape;
+        const void *mine = part->value[node];
+        const void *all = whole->value[whole->prog->local.results[r].node];
+        int64_t *index = global_indices(&s->plan.mesh, global, &layout, local, rank);
+        int64_t i = 0, n = ap_shape_elems(local);
+        while (i < n && (index[i] < 0 || same(mine, i, all, index[i], global->dtype)))
+            i++;
+        if (i < n)
+            ap_err_set(err, "rank %d, result %d (%s), element %lld: %g, one rank has %g",
+                       rank, r, g->nodes[g->results[r].node].name, (long long)index[i],
+                       data_number(mine, global->dtype, i),
+                       data_number(all, global->dtype, index[i]));
+        free(index);
+        if (i < n)
+            return -1;
+    }
+    return 0;
+}
+
+static int run_case(const struct sample *s, struct comm *comm, struct comm *self,
+                    struct ap_err *err)
+{
+    struct ap_arena arena = {0};
+    struct exec part, whole;
+    int rc = 0;
+
+    if (exec_open(&part, &arena, &s->part, &cpu_backend, comm, err) ||
+        exec_open(&whole, &arena, &s->whole, &cpu_backend, self, err))
+        return -1; /* the same on all ranks */
+    fill_params(&part, s, comm->rank);
+    fill_params(&whole, s, 0);
+    for (int step = 0; step < N_STEPS; step++) {
+        exec_step(&part);
+        exec_step(&whole);
+        if (rc == 0)
+            rc = compare(&part, &whole, s, comm->rank, err);
+        exec_advance(&part);
+        exec_advance(&whole);
+    }
+    exec_close(&part);
+    exec_close(&whole);
+    ap_arena_free(&arena);
+    return rc;
+}
+
+/* ---- coverage ---- */
+
+static void cover(struct coverage *c, const struct sample *s)
+{
+    c->mesh[s->mesh_row] = true;
+    for (int i = 0; i < s->graph.n_nodes; i++) {
+        const struct ap_node *n = &s->graph.nodes[i];
+        struct ap_layout l = ap_plan_node_layout(&s->plan, i);
+        c->op[n->op] = true;
+        c->dtype[n->shape.dtype] = true;
+        for (int a = 0; a < s->plan.mesh.n_axes; a++) {
+            c->strided |= l.axis[a].kind == AP_SPLIT && l.axis[a].stride > 0;
+            if (l.axis[a].kind == AP_PARTIAL)
+                c->red[l.axis[a].red] = true;
+        }
+        c->padded |= n->shape.dtype != AP_TUPLE &&
+                     ap_layout_is_padded(&s->plan.mesh, &n->shape, &l);
+    }
+    for (int i = 0; i < s->conv.n; i++)
+        for (int k = 0; k < s->conv.conv[i].path.n_steps; k++)
+            c->step[s->conv.conv[i].path.steps[k].op] = true;
+    for (int i = 0; i < s->part.local.n_nodes; i++)
+        c->step[s->part.local.nodes[i].op] |= s->part.local.nodes[i].op == AP_OP_AP_MASK;
+}
+
+static void print_coverage(const struct coverage *c)
+{
+    for (int i = 0; i < AP_N_OPS; i++)
+        if (c->op[i] || c->step[i])
+            printf("# covered %s\n", ap_ops[i].name);
+    for (int i = 0; i < AP_N_REDS; i++)
+        if (c->red[i])
+            printf("# covered partial %s\n", ap_red_names[i]);
+    for (int i = 0; i < AP_N_DTYPES; i++)
+        if (c->dtype[i] && i != AP_TUPLE)
+            printf("# covered type %s\n", ap_dtype_name((enum ap_dtype)i));
+    for (int i = 0; i < N_MESHES; i++)
+        if (c->mesh[i])
+            printf("# covered mesh %s\n", meshes[i]);
+    if (c->strided)
+        printf("# covered strided\n");
+    if (c->padded)
+        printf("# covered padded\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        ap_die_usage("usage: test_equiv FIRST_SEED CASES");
+    uint64_t first = strtoull(argv[1], NULL, 10);
+    int n_cases = atoi(argv[2]), n_failed = 0;
+    struct comm comm, self;
+    struct coverage coverage = {0};
+
+    job_join(&comm);
+    comm_self_open(&self);
+    for (int i = 0; i < n_cases; i++) {
+        struct ap_arena arena = {0};
+        struct ap_err err = {0};
+        struct sample s;
+        uint64_t seed = first + (uint64_t)i;
+        int rc = make_sample(&arena, seed, comm.size, &s, &err);
+        if (rc == 0) {
+            rc = run_case(&s, &comm, &self, &err);
+            cover(&coverage, &s);
+        }
+        if (rc)
+            fprintf(stderr, "# seed %llu, mesh %s: %s\n", (unsigned long long)seed,
+                    meshes[s.mesh_row], err.msg);
+        bool failed = comm.max(&comm, rc != 0) != 0;
+        n_failed += failed;
+        if (comm.rank == 0)
+            printf("%sok %d - seed %llu on %d ranks (%s)\n", failed ? "not " : "", i + 1,
+                   (unsigned long long)seed, comm.size, meshes[s.mesh_row]);
+        ap_arena_free(&arena);
+    }
+    if (comm.rank == 0) {
+        print_coverage(&coverage);
+        printf("1..%d\n", n_cases);
+    }
+    comm.close(&comm);
+    return n_failed != 0;
+}
