@@ -1,0 +1,57 @@
+/*
+ * Documents of any bytes: nothing may crash, leak or exit, what is refused says why, and
+ * a graph that is accepted is written as text that reads back as the same graph.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "doc.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void round_trip(struct ap_arena *arena, const struct ap_graph *g)
+{
+    struct ap_doc none = {.file = "fuzz"}, doc;
+    struct ap_buf first = {0}, second = {0};
+    struct ap_new_section section = {.name = "graph"};
+    struct ap_err err = {""};
+    struct ap_graph back;
+
+    ap_graph_to_json(g, &section.json);
+    ap_doc_write(&none, &section, 1, "{}", &first);
+    if (ap_doc_parse(arena, "fuzz", first.data, first.len, &doc, &err) ||
+        ap_doc_graph(arena, &doc, &back, &err))
+        abort();
+    ap_graph_to_json(&back, &second);
+    assert(second.len == section.json.len &&
+           !memcmp(second.data, section.json.data, second.len));
+    ap_buf_free(&section.json);
+    ap_buf_free(&first);
+    ap_buf_free(&second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {""};
+    struct ap_doc doc;
+    struct ap_graph g;
+    struct ap_buf out = {0};
+
+    if (ap_doc_parse(&arena, "fuzz", (const char *)data, size, &doc, &err)) {
+        assert(err.msg[0]);
+    } else {
+        if (ap_doc_graph(&arena, &doc, &g, &err))
+            assert(err.msg[0]);
+        else
+            round_trip(&arena, &g);
+        ap_doc_write(&doc, NULL, 0, "{\"tool\":\"fuzz\"}", &out);
+        err.msg[0] = '\0';
+        if (ap_doc_parse(&arena, "fuzz", out.data, out.len, &doc, &err))
+            abort();
+    }
+    ap_buf_free(&out);
+    ap_arena_free(&arena);
+    return 0;
+}
