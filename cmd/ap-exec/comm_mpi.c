@@ -17,6 +17,7 @@
 
 struct mpi_group {
     unsigned axes;
+    struct ap_mesh mesh; /* programs of several meshes may run in one job */
     MPI_Comm comm;
     int size;
 };
@@ -39,11 +40,17 @@ static void check(struct comm *c, int rc, const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    return a->n_axes == b->n_axes &&
+           memcmp(a->size, b->size, sizeof *a->size * (size_t)a->n_axes) == 0;
+}
+
 static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
 {
     struct mpi *m = c->impl;
     for (int i = 0; i < m->n_groups; i++)
-        if (m->groups[i].axes == axes)
+        if (m->groups[i].axes == axes && same_mesh(&m->groups[i].mesh, mesh))
             return i;
     int64_t coords[AP_MAX_AXES];
     int color = 0, key = 0;
@@ -56,6 +63,7 @@ static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
     }
     struct mpi_group *g = &m->groups[m->n_groups];
     g->axes = axes;
+    g->mesh = *mesh;
     check(c, MPI_Comm_split(MPI_COMM_WORLD, color, key, &g->comm), "MPI_Comm_split");
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     MPI_Comm_size(g->comm, &g->size);

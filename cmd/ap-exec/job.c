@@ -100,10 +100,10 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
     }
     const long long n = (long long)ap_mesh_devices(&prog->mesh);
     if (n != c->size)
-        return ap_err_set(
-            err,
-            "%s: the program is for %lld ranks, this job has %d: run it with -n %lld",
-            doc->file, n, c->size, n);
+        return ap_err_set(err,
+                          "%s: the program is for %lld rank%s, this job has %d: run it "
+                          "with -n %lld",
+                          doc->file, n, n == 1 ? "" : "s", c->size, n);
     return 0;
 }
 

@@ -62,8 +62,8 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 /*
  * The unpartitioned graph as a program for one rank.
  */
-int verify_program(struct ap_arena *arena, const struct ap_graph *g,
-                   struct ap_program *prog, struct ap_err *err);
+int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
+                   struct ap_err *err);
 /* Losses and parameters of two runs; -1 names the first that is out of tolerance. */
 int verify_sessions(const struct session *s, const struct session *whole,
                     double tolerance, struct comparison *cmp, struct ap_err *err);

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int verify_program(struct ap_arena *arena, const struct ap_graph *g,
-                   struct ap_program *prog, struct ap_err *err)
+int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
+                   struct ap_err *err)
 {
     struct ap_nests *nests = AP_NEW(arena, struct ap_nests);
     struct ap_plan *plan = AP_NEW(arena, struct ap_plan);
@@ -19,6 +19,7 @@ int verify_program(struct ap_arena *arena, const struct ap_graph *g,
     struct ap_cost *cost = AP_NEW(arena, struct ap_cost);
     struct ap_cluster cluster;
     static const struct ap_doc none;
+    ap_group(arena, g);
     if (ap_nests_build(arena, g, nests, err))
         return -1;
     ap_plan_single(arena, g, nests, plan);
@@ -28,6 +29,7 @@ int verify_program(struct ap_arena *arena, const struct ap_graph *g,
         ap_partition(arena, plan, conv, prog, err))
         return -1;
     ap_plan_buffers(arena, prog);
+    ap_cost_free(cost);
     return 0;
 }
 

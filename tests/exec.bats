@@ -1,0 +1,135 @@
+#!/usr/bin/env bats
+# ap-exec: options, data, output, failures. Programs come from ap-import and ap-rewrite.
+# shellcheck disable=SC2154 # status, output and stderr are bats'
+
+load helpers
+
+setup_file() {
+    needs_exec
+    ap-import "$(hlo mlp)" >"$BATS_FILE_TMPDIR/graph.json"
+    ap-rewrite "$BATS_FILE_TMPDIR/graph.json" >"$BATS_FILE_TMPDIR/one.json"
+    export ONE=$BATS_FILE_TMPDIR/one.json
+}
+
+# Numbers of an f32 .npy file with a header of 128 bytes, a line each.
+floats() {
+    tail -c +129 "$1" | od -An -v -tf4 -w4 | tr -d ' '
+}
+
+@test "exec: one line a step, and nothing on standard error" {
+    run --separate-stderr ap-exec --data "$MODELS/mlp/in" --steps 3 "$ONE"
+    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "${#lines[@]}" -eq 3 ]
+    [[ ${lines[2]} =~ ^step\ 3\ loss\ [0-9.]+$ ]]
+}
+
+@test "exec: --quiet prints nothing" {
+    run --separate-stderr ap-exec --quiet --data "$MODELS/mlp/in" "$ONE"
+    [ "$status" -eq 0 ] && [ -z "$output" ] && [ -z "$stderr" ]
+}
+
+@test "exec: --json holds losses, times, bytes and the comparison" {
+    ap-exec --json --data "$MODELS/mlp/in" --steps 5 --compare "$MODELS/mlp" "$ONE" |
+        jq -e '.ranks == 1 and .steps == 5 and (.losses | length) == 5 and .sec_per_step > 0
+            and .peak_bytes > 0 and .collectives == [] and .compare.loss_error < 1e-5'
+}
+
+@test "exec: -o takes what is printed at the end" {
+    run ap-exec --json -o "$BATS_TEST_TMPDIR/run.json" --data "$MODELS/mlp/in" "$ONE"
+    [ "$status" -eq 0 ] && [ -z "$output" ]
+    jq -e '.losses | length == 1' "$BATS_TEST_TMPDIR/run.json"
+}
+
+@test "exec: the same seed gives the same losses, another one others" {
+    a=$(ap-exec --seed 1 --steps 2 "$ONE")
+    [ "$a" = "$(ap-exec --seed 1 --steps 2 "$ONE")" ]
+    [ "$a" != "$(ap-exec --seed 2 --steps 2 "$ONE")" ]
+    [ "$(ap-exec --seed 0 --steps 2 "$ONE")" = "$(ap-exec --steps 2 "$ONE")" ]
+}
+
+@test "exec: --out writes whole arrays, which --data reads back" {
+    out=$BATS_TEST_TMPDIR/out
+    mkdir "$BATS_TEST_TMPDIR/in"
+    ap-exec --quiet --data "$MODELS/mlp/in" --steps 2 --out "$out" "$ONE"
+    ls "$out"/result_*.npy
+    cp "$MODELS"/mlp/in/*.npy "$BATS_TEST_TMPDIR/in"
+    for f in "$out"/[0-9]*.npy; do cp "$f" "$BATS_TEST_TMPDIR/in"; done
+    three=$(ap-exec --data "$MODELS/mlp/in" --steps 3 "$ONE" | tail -n 1)
+    again=$(ap-exec --data "$BATS_TEST_TMPDIR/in" --steps 1 "$ONE")
+    [ "${three#step 3}" = "${again#step 1}" ]
+}
+
+@test "exec: --verify on four ranks, and a tolerance that it breaks" {
+    ap-shard --mesh 2x2 "$BATS_FILE_TMPDIR/graph.json" | ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
+    run --separate-stderr ap-exec -n 4 --steps 2 --verify --report "$BATS_TEST_TMPDIR/four.json"
+    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [[ $output == *"verify: losses max rel"* && $output == *"4 ranks, 2 steps"* ]]
+    run --separate-stderr ap-exec -n 4 --quiet --steps 5 --verify --tolerance 1e-30 \
+        "$BATS_TEST_TMPDIR/four.json"
+    [ "$status" -eq 1 ] && [[ $stderr == *"tolerance"* || $stderr == *"unpartitioned"* ]]
+}
+
+@test "exec: a program for more ranks than there are, or fewer" {
+    run --separate-stderr ap-exec -n 2 "$ONE"
+    [ "$status" -eq 1 ] && [ -z "$output" ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"one.json: the program is for 1 rank, this job has 2: run it with -n 1" ]]
+}
+
+@test "exec: a document without a program says what to do" {
+    run --separate-stderr ap-exec "$BATS_FILE_TMPDIR/graph.json"
+    [ "$status" -eq 1 ] && [[ $stderr == *"ap-rewrite"* ]]
+}
+
+@test "exec: data that is missing, of another shape or no .npy file is named" {
+    in=$BATS_TEST_TMPDIR/in
+    cp -r "$MODELS/mlp/in" "$in"
+    rm "$in/0.npy"
+    run --separate-stderr ap-exec --data "$in" "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"parameter 0 "*"0.npy: No such file"* ]]
+    ap-exec --quiet --seed 1 --data "$in" "$ONE"
+    cp "$in/1.npy" "$in/0.npy"
+    run --separate-stderr ap-exec --data "$in" "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: expected f32["*"got f32["* ]]
+    echo nonsense >"$in/0.npy"
+    run --separate-stderr ap-exec --data "$in" "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: not a .npy file"* ]]
+    head -c 200 "$MODELS/mlp/in/0.npy" >"$in/0.npy"
+    run --separate-stderr ap-exec --data "$in" "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: truncated"* ]]
+}
+
+@test "exec: --small-ints gives small integers" {
+    ap-exec --quiet --small-ints --seed 3 --out "$BATS_TEST_TMPDIR/out" \
+        <(printf '%s' '{"autopar":1,"graph":{"name":"g","nodes":[
+            {"op":"parameter","name":"w","param":0,"role":"weight","shape":"f32[64]"},
+            {"op":"negate","name":"n","in":[0],"shape":"f32[64]"}],
+            "results":[{"node":1,"role":"weight","alias":0}],"reducers":[]}}' | ap-rewrite)
+    floats "$BATS_TEST_TMPDIR/out/0.npy" | awk '
+        { if ($1 != int($1) || $1 < -2 || $1 > 2) bad = 1; seen[$1 + 0] = 1 }
+        END { n = 0; for (v in seen) n++; exit bad || NR != 64 || n != 5 }'
+}
+
+@test "exec: a type that it does not run is refused by name" {
+    printf '%s' '{"autopar":1,"graph":{"name":"g","nodes":[
+        {"op":"parameter","name":"w","param":0,"role":"weight","shape":"c64[4]"},
+        {"op":"negate","name":"n","in":[0],"shape":"c64[4]"}],
+        "results":[{"node":1,"role":"weight","alias":0}],"reducers":[]}}' |
+        ap-rewrite >"$BATS_TEST_TMPDIR/c64.json"
+    run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/c64.json"
+    [ "$status" -eq 2 ] && [ -z "$output" ] && [[ $stderr == *"c64: not supported yet"* ]]
+}
+
+@test "exec: a constant whose values the text left out is refused by name" {
+    cat >"$BATS_TEST_TMPDIR/t.hlo" <<'HLO'
+HloModule t
+ENTRY main {
+  p = f32[4] parameter(0)
+  table = f32[4] constant({...})
+  ROOT r = f32[4] add(p, table)
+}
+HLO
+    ap-import "$BATS_TEST_TMPDIR/t.hlo" | ap-rewrite >"$BATS_TEST_TMPDIR/t.json"
+    run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/t.json"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *table* ]]
+}
