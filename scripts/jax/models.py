@@ -215,8 +215,9 @@ class Moe(Gpt):
 
 
 class T5(Model):
-    """T5: encoder and decoder with RMS norm, relu, bucketed relative position biases that all
-    layers of a side share, cross attention and a tied head; no biases elsewhere."""
+    """T5: encoder and decoder with RMS norm, gelu (as T5 1.1), bucketed relative position
+    biases that all layers of a side share, cross attention and a tied head; no biases
+    elsewhere."""
 
     defaults = dict(
         layers=2, hidden=32, heads=4, ffn=64, vocab=96, seq=16, target_seq=12, buckets=8,
@@ -290,7 +291,7 @@ class T5(Model):
                     x = x + y
             y = dense(p, f"{path}/mlp/wi", rms_norm(p, f"{path}/ln_mlp", x))
             with jax.named_scope(f"{path}/mlp/act"):
-                y = jax.nn.relu(y)
+                y = jax.nn.gelu(y)
             y = dense(p, f"{path}/mlp/wo", y)
             with jax.named_scope(path):
                 x = x + y
