@@ -97,8 +97,14 @@ static inline double sel_cell(const struct sel_core *c, const struct sel_edge *e
 /* ---- solve_join.c: copies that are paid once ---- */
 
 struct sel_join;
-/* Before sel_reduce, on a core fresh from a problem. */
-struct sel_join *sel_join_copies(struct sel_core *c);
+/*
+ * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
+ * by the caller from one refinement to the next.
+ */
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
+/* Raises max_sets where best[] (labels) uses a stand-in; false when none can be raised.
+ */
+bool sel_join_refine(const struct sel_join *j, const int *best);
 /* Decides the copies by their consumers' choices. */
 void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *choice);
 

@@ -454,31 +454,37 @@ static void prefer_low(struct ap_arena *arena, const struct ap_problem *p, int *
     }
 }
 
-static int finish(const struct search *s, const struct ap_problem *p,
-                  const struct sel_core *c, const struct sel_join *join, struct verdict v,
-                  struct ap_solution *sol, struct ap_err *err)
-{
-    const int *start = s->params->start;
-    double from = start ? ap_problem_score(p, start) : INFINITY;
+/* The best of what was found, and the bound on everything. */
+struct answer {
+    int *choice;
+    double cost, bound;
+};
 
-    if (!v.found && !(from < AP_FORBIDDEN)) {
-        if (s->stopped)
-            return ap_err_set(err, "no solution found within the %s", s->stopped);
-        return ap_err_set(err, "no solution: forbidden costs leave no legal choice");
+/*
+ * Solves the problem with its copies joined, which may be a relaxation; true when that
+ * leaves nothing to do.
+ */
+static bool solve_joined(struct search *s, const struct ap_problem *p, int *max_sets,
+                         struct answer *best)
+{
+    struct sel_core *c = sel_core_from_problem(s->arena, p);
+    struct sel_join *join = sel_join_copies(c, max_sets);
+    double limit = best->cost < AP_FORBIDDEN ? best->cost * (1 - EPSILON) : INFINITY;
+    struct verdict v = solve(s, c, limit, 0);
+
+    if (v.found) {
+        int *choice = ap_arena_dup(s->arena, c->best, (size_t)p->n_nodes * sizeof(int));
+        sel_join_decide(join, p, choice);
+        prefer_low(s->arena, p, choice);
+        double cost = ap_problem_score(p, choice);
+        if (cost < best->cost) {
+            best->cost = cost;
+            memcpy(best->choice, choice, (size_t)p->n_nodes * sizeof(int));
+        }
     }
-    memcpy(sol->choice, v.found ? c->best : start, (size_t)p->n_nodes * sizeof(int));
-    if (v.found)
-        sel_join_decide(join, p, sol->choice);
-    prefer_low(s->arena, p, sol->choice);
-    sol->objective = ap_problem_score(p, sol->choice);
-    sol->bound = fmin(v.bound, sol->objective);
-    sol->work = s->work;
-    sol->stopped = s->stopped;
-    if (sol->bound >= sol->objective * (1 - PROVEN))
-        sol->stopped = "optimal";
-    else if (!sol->stopped)
-        sol->stopped = "gap";
-    return 0;
+    best->bound = fmax(best->bound, v.bound);
+    return !v.found || s->stopped || best->bound >= best->cost * (1 - PROVEN) ||
+           !sel_join_refine(join, c->best);
 }
 
 int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
@@ -486,18 +492,32 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
                    struct ap_err *err)
 {
     struct search s = {.arena = arena, .params = params, .work = 1};
-    double limit = INFINITY;
+    struct answer best = {.cost = AP_FORBIDDEN};
 
     clock_gettime(CLOCK_MONOTONIC, &s.start);
     s.work_limit = params->work_limit > 0 ? params->work_limit : DEFAULT_WORK;
-    if (params->start && ap_problem_score(p, params->start) < AP_FORBIDDEN)
-        limit = ap_problem_score(p, params->start) * (1 - EPSILON);
-    sol->choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    best.choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    if (params->start && ap_problem_score(p, params->start) < AP_FORBIDDEN) {
+        best.cost = ap_problem_score(p, params->start);
+        memcpy(best.choice, params->start, (size_t)p->n_nodes * sizeof(int));
+    }
     struct ap_mark mark = ap_arena_mark(arena);
-    struct sel_core *c = sel_core_from_problem(arena, p);
-    struct sel_join *join = sel_join_copies(c);
-    struct verdict v = solve(&s, c, limit, 0);
-    int rc = finish(&s, p, c, join, v, sol, err);
+    int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
+    struct ap_mark round = ap_arena_mark(arena);
+    while (!solve_joined(&s, p, max_sets, &best))
+        ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);
-    return rc;
+
+    if (best.cost >= AP_FORBIDDEN && s.stopped)
+        return ap_err_set(err, "no solution found within the %s", s.stopped);
+    if (best.cost >= AP_FORBIDDEN)
+        return ap_err_set(err, "no solution: forbidden costs leave no legal choice");
+    sol->choice = best.choice;
+    sol->objective = best.cost;
+    sol->bound = fmin(best.bound, best.cost);
+    sol->work = s.work;
+    sol->stopped = s.stopped ? s.stopped : "gap";
+    if (sol->bound >= sol->objective * (1 - PROVEN))
+        sol->stopped = "optimal";
+    return 0;
 }

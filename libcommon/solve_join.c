@@ -8,15 +8,22 @@
  * absent, so no other set is of use. The edge to the producer then couples it with the
  * whole set. Which copies are made follows from the consumers in the end.
  *
- * O(sets * consumers' distinct needs) per tensor; groups with more than MAX_SETS sets or
- * 64 copies stay as they are.
+ * Where there are too many sets, only those of few members are exact and a few
+ * stand-ins, at a price below any set that they stand for, serve all needs. The problem
+ * is then a relaxation; if its solution is worth what it says it is optimal, else the
+ * groups concerned get more sets and all is solved again.
+ *
+ * O(sets * consumers' distinct needs) per tensor. Groups of over 64 copies stay as they
+ * are.
  */
 #include "solve.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SETS 256
+#define FIRST_SETS 192 /* exact sets of a group at first */
+#define MORE_SETS  8   /* times as many after each refinement */
+#define MAX_SETS   13000
 
 struct copy {
     int node, producer; /* producer edge */
@@ -29,6 +36,9 @@ struct sel_join {
     int *copy_of; /* [node], index of its copy, -1 */
     struct copy *copy;
     int n_copies;
+    int *max_sets; /* [node], of the group that it leads; the caller's */
+    int *n_sets;   /* [node], exact sets of the group that it leads, 0: none */
+    bool relaxed;
 };
 
 /* ---- recognising copies ---- */
@@ -155,8 +165,9 @@ struct group {
     int n_needs;    /* edges from the group, by consumer */
     int (*need)[2]; /* consumer, edge */
     uint64_t *mask; /* scratch [strategies of a consumer] */
-    uint64_t *set;
-    int n_sets;
+    uint64_t *set;  /* exact ones, then stand-ins, the one of all copies last */
+    int n_sets, first_stand_in, max_sets;
+    int members; /* exact sets have up to so many */
 };
 
 static int by_value(const void *x, const void *y)
@@ -215,31 +226,145 @@ static int masks_of(struct sel_join *j, const struct group *g, int from, uint64_
     return k;
 }
 
-/* All unions of one need per consumer; false when there are too many. */
-static bool find_sets(struct sel_join *j, struct group *g)
+/* Adds the sets that come with one more consumer, up to most_members each. */
+static bool add_consumer(struct sel_join *j, struct group *g, int v, int most_members,
+                         bool *all)
+{
+    struct ap_mark mark = ap_arena_mark(j->c->arena);
+    int m = 0, n = 0;
+
+    for (int t = 0; t < j->c->node[v].n_strategies; t++)
+        if (j->c->node[v].cost[t] < INFINITY)
+            g->mask[m++] = g->mask[t];
+    m = unique(g->mask, m);
+    uint64_t *next =
+        ap_arena_alloc_n(j->c->arena, (size_t)m * (size_t)g->n_sets + 1, sizeof(*next));
+    for (int i = 0; i < g->n_sets; i++)
+        for (int k = 0; k < m; k++) {
+            uint64_t set = g->set[i] | g->mask[k];
+            if (__builtin_popcountll(set) <= most_members)
+                next[n++] = set;
+            else
+                *all = false;
+        }
+    g->n_sets = unique(next, n);
+    if (g->n_sets <= g->max_sets)
+        memcpy(g->set, next, (size_t)g->n_sets * sizeof(*next));
+    ap_arena_rewind(j->c->arena, mark);
+    return g->n_sets <= g->max_sets;
+}
+
+/* The unions of one need per consumer, of up to most_members; false: too many. */
+static bool find_sets(struct sel_join *j, struct group *g, int most_members, bool *all)
 {
     g->set[0] = 0;
     g->n_sets = 1;
+    *all = true;
     for (int from = 0; from < g->n_needs;) {
-        int v = g->need[from][0], m = 0;
+        int v = g->need[from][0];
         from = masks_of(j, g, from, g->mask);
-        for (int t = 0; t < j->c->node[v].n_strategies; t++)
-            if (j->c->node[v].cost[t] < INFINITY)
-                g->mask[m++] = g->mask[t];
-        m = unique(g->mask, m);
-        if (m == 0)
+        if (!add_consumer(j, g, v, most_members, all)) {
+            *all = false;
             return false;
-        uint64_t *next =
-            ap_arena_alloc_n(j->c->arena, (size_t)m * (size_t)g->n_sets, sizeof(*next));
-        for (int i = 0; i < g->n_sets; i++)
-            for (int k = 0; k < m; k++)
-                next[i * m + k] = g->set[i] | g->mask[k];
-        g->n_sets = unique(next, m * g->n_sets);
-        if (g->n_sets > MAX_SETS)
-            return false;
-        memcpy(g->set, next, (size_t)g->n_sets * sizeof(*next));
+        }
     }
     return true;
+}
+
+/* What it costs the producer's strategy s to make copy i of the group. */
+static double making(const struct sel_join *j, const struct group *g, int i, int s)
+{
+    const struct copy *copy = &j->copy[g->copy[i]];
+    const double *own = j->c->node[copy->node].cost;
+
+    return cell(j->c, &j->c->edge[copy->producer], copy->node, made(copy), s) +
+           (own[made(copy)] - own[!made(copy)]);
+}
+
+static uint64_t free_copies(const struct sel_join *j, const struct group *g, int s)
+{
+    uint64_t set = 0;
+
+    for (int i = 0; i < g->n; i++)
+        set |= (uint64_t)(making(j, g, i, s) == 0) << i;
+    return set;
+}
+
+/*
+ * Stand-ins for the sets of more than `members`: what each producer's strategy makes for
+ * nothing, where that is more, and all copies for the rest.
+ */
+static void add_stand_ins(struct sel_join *j, struct group *g)
+{
+    int p = producer(j, g->copy[0]), n = 0;
+    uint64_t all = g->n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << g->n) - 1;
+
+    g->first_stand_in = g->n_sets;
+    for (int s = 0; s < j->c->node[p].n_strategies; s++) {
+        uint64_t set = free_copies(j, g, s);
+        if (__builtin_popcountll(set) > g->members && set != all)
+            g->set[g->n_sets + n++] = set;
+    }
+    n = unique(g->set + g->n_sets, n);
+    g->set[g->n_sets + n++] = all;
+    g->n_sets += n;
+}
+
+/* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
+static bool choose_sets(struct sel_join *j, struct group *g)
+{
+    bool all = false;
+
+    g->members = 0;
+    while (!all && find_sets(j, g, g->members + 1, &all))
+        g->members++;
+    if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
+        return false;
+    g->first_stand_in = g->n_sets;
+    if (!all)
+        add_stand_ins(j, g);
+    return true;
+}
+
+static int by_size(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+
+    return (a > b) - (a < b);
+}
+
+/*
+ * The least that more than `members` copies of the set cost; of all copies, at least one
+ * is not free (a stand-in of its own has those that are).
+ */
+static double stand_in_cost(struct sel_join *j, const struct group *g, int k, int s)
+{
+    double x[64], sum = 0;
+    int n = 0, m = g->members;
+
+    for (int i = 0; i < g->n; i++)
+        if (g->set[k] >> i & 1)
+            x[n++] = making(j, g, i, s);
+    if (n <= m)
+        return INFINITY;
+    qsort(x, (size_t)n, sizeof(*x), by_size);
+    for (int i = 0; i < m; i++)
+        sum += x[i];
+    while (k == g->n_sets - 1 && m < n - 1 && x[m] == 0)
+        m++;
+    return sum + x[m];
+}
+
+static double set_cost(struct sel_join *j, const struct group *g, int k, int s)
+{
+    double sum = 0;
+
+    if (k >= g->first_stand_in)
+        return stand_in_cost(j, g, k, s);
+    for (int i = 0; i < g->n; i++)
+        if (g->set[k] >> i & 1)
+            sum += making(j, g, i, s);
+    return sum;
 }
 
 static void drop_edge(struct sel_core *c, int e)
@@ -249,42 +374,28 @@ static void drop_edge(struct sel_core *c, int e)
     c->node[c->edge[e].b].degree--;
 }
 
-/* The edge from the producer, with what each set costs; parallel ones are not merged. */
-static double *making_table(struct sel_join *j, const struct group *g)
-{
-    int p = producer(j, g->copy[0]), n = j->c->node[p].n_strategies;
-    double *t =
-        ap_arena_alloc_n(j->c->arena, (size_t)n * (size_t)g->n_sets, sizeof(double));
-
-    for (int i = 0; i < g->n; i++) {
-        const struct copy *copy = &j->copy[g->copy[i]];
-        for (int s = 0; s < n; s++) {
-            double x = cell(j->c, &j->c->edge[copy->producer], copy->node, made(copy), s);
-            for (int k = 0; k < g->n_sets; k++)
-                if (g->set[k] >> i & 1)
-                    t[s * g->n_sets + k] += x;
-        }
-    }
-    return t;
-}
-
 static void replace(struct sel_join *j, struct group *g)
 {
     struct sel_core *c = j->c;
     int rep = j->copy[g->copy[0]].node, p = producer(j, g->copy[0]), n = g->n_sets;
-    double *cost = AP_NEW_N(c->arena, n, double), *making = making_table(j, g);
+    int np = c->node[p].n_strategies;
+    double *cost = AP_NEW_N(c->arena, n, double);
+    double *making_cost = AP_NEW_N(c->arena, (int64_t)n * np, double);
     int *label = AP_NEW_N(c->arena, n, int);
+    double absent = 0;
 
+    for (int i = 0; i < g->n; i++) {
+        const struct copy *copy = &j->copy[g->copy[i]];
+        absent += c->node[copy->node].cost[!made(copy)];
+    }
     for (int k = 0; k < n; k++) {
         label[k] = k;
-        for (int i = 0; i < g->n; i++) {
-            const struct copy *copy = &j->copy[g->copy[i]];
-            bool in = g->set[k] >> i & 1;
-            cost[k] += c->node[copy->node].cost[in ? made(copy) : !made(copy)];
-        }
+        cost[k] = absent;
+        for (int s = 0; s < np; s++)
+            making_cost[s * n + k] = set_cost(j, g, k, s);
     }
     int n_old = c->n_edges;
-    sel_core_edge(c, p, rep, making, true);
+    sel_core_edge(c, p, rep, making_cost, true);
     for (int from = 0; from < g->n_needs;) {
         int v = g->need[from][0], nv = c->node[v].n_strategies;
         double *t = AP_NEW_N(c->arena, (int64_t)n * nv, double);
@@ -311,13 +422,36 @@ static void replace(struct sel_join *j, struct group *g)
 
 /* ---- all of it ---- */
 
+static void join_group(struct sel_join *j, struct group *g, const int *next, int i)
+{
+    int *max_sets = &j->max_sets[j->copy[i].node];
+
+    g->n = g->n_needs = 0;
+    for (; i >= 0 && g->n < 64; i = next[i])
+        g->copy[g->n++] = i;
+    if (i >= 0)
+        return;
+    if (*max_sets == 0)
+        *max_sets = FIRST_SETS;
+    g->max_sets = *max_sets;
+    g->set = AP_NEW_N(j->c->arena,
+                      g->max_sets + j->c->node[producer(j, g->copy[0])].n_strategies + 1,
+                      uint64_t);
+    collect_needs(j, g);
+    if (!choose_sets(j, g))
+        return;
+    replace(j, g);
+    j->n_sets[j->copy[g->copy[0]].node] = g->first_stand_in;
+    if (g->first_stand_in < g->n_sets)
+        j->relaxed = true;
+}
+
 static void join_groups(struct sel_join *j, int most)
 {
     struct ap_arena *arena = j->c->arena;
     int *next = AP_NEW_N(arena, j->n_copies + 1, int);
     int *last = AP_NEW_N(arena, j->n_copies + 1, int);
-    struct group g = {.mask = AP_NEW_N(arena, most, uint64_t),
-                      .set = AP_NEW_N(arena, MAX_SETS, uint64_t)};
+    struct group g = {.mask = AP_NEW_N(arena, most, uint64_t)};
 
     for (int i = 0; i < j->n_copies; i++) {
         int l = leader(j, i);
@@ -326,19 +460,9 @@ static void join_groups(struct sel_join *j, int most)
             next[last[l]] = i;
         last[l] = i;
     }
-    for (int i = 0; i < j->n_copies; i++) {
-        if (leader(j, i) != i || next[i] < 0)
-            continue;
-        g.n = g.n_needs = 0;
-        int k = i;
-        for (; k >= 0 && g.n < 64; k = next[k])
-            g.copy[g.n++] = k;
-        if (k >= 0)
-            continue;
-        collect_needs(j, &g);
-        if (find_sets(j, &g))
-            replace(j, &g);
-    }
+    for (int i = 0; i < j->n_copies; i++)
+        if (leader(j, i) == i && next[i] >= 0)
+            join_group(j, &g, next, i);
 }
 
 /* A copy next to a copy is none: needs and sets would depend on each other. */
@@ -364,12 +488,14 @@ static void drop_chained(struct sel_join *j)
     j->n_copies = n;
 }
 
-struct sel_join *sel_join_copies(struct sel_core *c)
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
     int most = 1, most_edges = 1;
 
     j->c = c;
+    j->max_sets = max_sets;
+    j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy = AP_NEW_N(c->arena, c->n_nodes + 1, struct copy);
     for (int v = 0; v < c->n_nodes; v++) {
@@ -407,4 +533,18 @@ void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *
         if (b >= 0)
             choice[e->b] = made(&j->copy[b]);
     }
+}
+
+bool sel_join_refine(const struct sel_join *j, const int *best)
+{
+    bool again = false;
+
+    for (int i = 0; i < j->n_copies && j->relaxed; i++) {
+        int v = j->copy[i].node;
+        if (j->n_sets[v] == 0 || best[v] < j->n_sets[v] || j->max_sets[v] >= MAX_SETS)
+            continue;
+        j->max_sets[v] = MORE_SETS * j->max_sets[v];
+        again = true;
+    }
+    return again;
 }
