@@ -10,6 +10,7 @@ struct sample_graph {
     const char *name, *json;
 };
 
+/* clang-format off */
 #define DOC(nodes, results)                                                          \
     "{\"autopar\":1,\"graph\":{\"name\":\"t\",\"nodes\":[" nodes                     \
     "],\"results\":[" results "],\"reducers\":[{\"name\":\"add\",\"kind\":\"sum\"}," \
@@ -139,6 +140,7 @@ static const struct sample_graph sample_graphs[] = {
          "{\"node\":4,\"role\":\"loss\"},{\"node\":6,\"role\":\"weight\",\"alias\":0},"
          "{\"node\":7,\"role\":\"aux\"}")},
 };
+/* clang-format on */
 #define N_SAMPLE_GRAPHS ((int)(sizeof(sample_graphs) / sizeof(sample_graphs[0])))
 
 /* A sample graph, grouped, with its nests. */
