@@ -238,5 +238,6 @@ int main(int argc, char **argv)
                                   "\"lower_bound_sec\":%.9g",
                                   sharding.algorithm, sharding.objective_sec,
                                   sharding.lower_bound_sec));
+    ap_cost_free(&job.cost);
     return ap_tool_finish(&tool, stats_json(&job));
 }

@@ -96,6 +96,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
         ap_partition(arena, &single, &none, &s->whole, err))
         return -1;
     ap_plan_buffers(arena, &s->whole);
+    ap_cost_free(&one);
     return 0;
 }
 
@@ -309,6 +310,7 @@ int main(int argc, char **argv)
         if (comm.rank == 0)
             printf("%sok %d - seed %llu on %d ranks (%s)\n", failed ? "not " : "", i + 1,
                    (unsigned long long)seed, comm.size, meshes[s.mesh_row]);
+        ap_cost_free(&s.cost);
         ap_arena_free(&arena);
     }
     if (comm.rank == 0) {
