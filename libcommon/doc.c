@@ -52,8 +52,12 @@ static int peek(const struct scan *s)
 
 static void skip_space(struct scan *s)
 {
-    while (s->pos < s->len && strchr(" \t\r\n", s->text[s->pos]) && s->text[s->pos])
+    int c = peek(s);
+
+    while (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
         s->pos++;
+        c = peek(s);
+    }
 }
 
 static bool is_hex(int c)
@@ -384,19 +388,114 @@ const struct ap_section *ap_doc_find(const struct ap_doc *doc, const char *name)
     return NULL;
 }
 
-json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
-                    struct ap_err *err)
+/* Where the token starts that jansson's message ends with: ... near 'token'. */
+static size_t token_start(const char *text, size_t pos, const char *msg)
+{
+    const char *near = strstr(msg, " near '");
+    size_t len = near ? strlen(near + 7) - 1 : 0; /* without the closing quote */
+
+    if (!near || len > pos || memcmp(text + pos - len, near + 7, len))
+        return pos;
+    return pos - len;
+}
+
+/* Parses text in which `cut` bytes of the document are left out after `keep` bytes. */
+static json_t *load_text(const struct ap_doc *doc, size_t offset, const char *text,
+                         size_t len, size_t keep, size_t cut, struct ap_err *err)
 {
     json_error_t why;
-    json_t *value = json_loadb(section->text, section->len,
-                               JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+
     if (value)
         return value;
     size_t pos = why.position > 0 ? (size_t)why.position : 0;
-    if (pos > section->len)
-        pos = section->len;
-    text_err(doc->file, doc->text, section->offset + pos, err, why.text);
+    if (pos > len)
+        pos = len;
+    pos = token_start(text, pos, why.text);
+    text_err(doc->file, doc->text, offset + pos + (pos >= keep ? cut : 0), err, why.text);
     return NULL;
+}
+
+json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
+                    struct ap_err *err)
+{
+    return load_text(doc, section->offset, section->text, section->len, section->len, 0,
+                     err);
+}
+
+/* Moves s behind the '[' of member key of the object that s stands at. */
+static bool find_array(struct scan *s, const char *key)
+{
+    size_t len = strlen(key);
+
+    if (peek(s) != '{')
+        return false;
+    do {
+        s->pos++; /* '{' or ',' */
+        skip_space(s);
+        size_t name = s->pos + 1;
+        if (scan_key(s))
+            return false;
+        skip_space(s);
+        bool found = !memcmp(s->text + name, key, len) && s->text[name + len] == '"';
+        if (found && peek(s) == '[') {
+            s->pos++;
+            return true;
+        }
+        if (scan_value(s))
+            return false;
+        skip_space(s);
+    } while (peek(s) == ',');
+    return false;
+}
+
+/* From behind the '[' to the ']'. */
+static int scan_elements(struct scan *s, struct ap_buf *elements)
+{
+    skip_space(s);
+    while (peek(s) != ']') {
+        struct ap_section e = {.name = "", .text = s->text + s->pos, .offset = s->pos};
+        if (scan_value(s))
+            return -1;
+        e.len = s->pos - e.offset;
+        ap_buf_put(elements, &e, sizeof(e));
+        skip_space(s);
+        if (peek(s) == ',')
+            s->pos++;
+        skip_space(s);
+    }
+    return 0;
+}
+
+json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
+                        const struct ap_section *section, const char *key,
+                        struct ap_section **elements, int *n, struct ap_err *err)
+{
+    struct ap_err ignored = {""}; /* ap_doc_parse has scanned the text before */
+    struct scan s = {.file = doc->file,
+                     .text = doc->text,
+                     .len = section->offset + section->len,
+                     .pos = section->offset,
+                     .err = &ignored};
+    struct ap_buf list = {0}, rest = {0};
+
+    *n = -1;
+    if (!find_array(&s, key))
+        return ap_doc_load(doc, section, err);
+    size_t keep = s.pos - section->offset;
+    if (scan_elements(&s, &list)) {
+        ap_buf_free(&list);
+        return ap_doc_load(doc, section, err);
+    }
+    *n = (int)(list.len / sizeof(struct ap_section));
+    *elements = ap_arena_dup(arena, list.data, list.len);
+    ap_buf_free(&list);
+    size_t cut = s.pos - section->offset - keep;
+    ap_buf_put(&rest, section->text, keep);
+    ap_buf_put(&rest, section->text + keep + cut, section->len - keep - cut);
+    json_t *value = load_text(doc, section->offset, rest.data, rest.len, keep, cut, err);
+    ap_buf_free(&rest);
+    return value;
 }
 
 /* ---- writing ---- */

@@ -47,7 +47,7 @@ bool ap_dtype_is_int(enum ap_dtype dtype)
 /* True when the len bytes at s spell name. */
 static bool spells(const char *s, size_t len, const char *name)
 {
-    return !strncmp(s, name, len) && name[len] == '\0';
+    return len && s[0] == name[0] && !strncmp(s, name, len) && name[len] == '\0';
 }
 
 enum ap_dtype ap_dtype_find(const char *s, size_t len)

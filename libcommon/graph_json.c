@@ -13,6 +13,11 @@ struct reader {
     struct ap_err *err;
     const char **slots; /* hash table of scopes, so that equal ones are one string */
     size_t n_slots, n_scopes;
+    /* the graph's nodes as text, if they are not in its JSON value; n < 0: they are */
+    const struct ap_doc *doc;
+    const struct ap_section *elements;
+    int n_elements;
+    bool located; /* the message has FILE:LINE:COLUMN already */
 };
 
 static const char *intern(struct reader *r, const char *s)
@@ -112,6 +117,28 @@ static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
     for (size_t i = 0; i < n; i++) {
         struct ap_at here = {&list, NULL, (long)i};
         if (read_node(r, json_array_get(v, i), &here, &(*nodes)[i]))
+            return -1;
+    }
+    return 0;
+}
+
+/* The nodes of a graph that is read from a document, loaded one by one. */
+static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
+{
+    struct ap_at list = {at, "nodes", 0};
+
+    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
+    g->n_nodes = r->n_elements;
+    for (int i = 0; i < r->n_elements; i++) {
+        struct ap_at here = {&list, NULL, i};
+        json_t *o = ap_doc_load(r->doc, &r->elements[i], r->err);
+        if (!o) {
+            r->located = true;
+            return -1;
+        }
+        int rc = read_node(r, o, &here, &g->nodes[i]);
+        json_decref(o);
+        if (rc)
             return -1;
     }
     return 0;
@@ -222,12 +249,12 @@ static int read_dropped(struct reader *r, const json_t *o, const struct ap_at *a
     return 0;
 }
 
-int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       struct ap_graph *g, struct ap_err *err)
+static int read_graph(struct reader *r, const json_t *o, const struct ap_at *at,
+                      struct ap_graph *g)
 {
-    struct reader r = {.arena = arena, .err = err};
     struct ap_buf where = {0};
     const char *name = "";
+    struct ap_err *err = r->err;
 
     *g = (struct ap_graph){0};
     ap_buf_puts(&where, "");
@@ -236,33 +263,46 @@ int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_
     if (!rc)
         rc = ap_opt_str(o, at, "name", &name, err) ||
              ap_opt_int(o, at, "n_groups", 0, &g->n_groups, err) ||
-             read_reducers(&r, o, at, g) ||
-             read_nodes(&r, o, at, &g->n_nodes, &g->nodes) ||
-             read_results(&r, o, at, g) || read_dropped(&r, o, at, g);
-    g->name = ap_arena_strdup(arena, name);
+             read_reducers(r, o, at, g) ||
+             (r->n_elements < 0 ? read_nodes(r, o, at, &g->n_nodes, &g->nodes)
+                                : read_elements(r, at, g)) ||
+             read_results(r, o, at, g) || read_dropped(r, o, at, g);
+    g->name = ap_arena_strdup(r->arena, name);
     if (!rc)
-        rc = ap_graph_index(arena, g, where.data, err) ||
+        rc = ap_graph_index(r->arena, g, where.data, err) ||
              ap_graph_check_shapes(g, where.data, err);
-    free(r.slots);
+    free(r->slots);
     ap_buf_free(&where);
     return rc ? -1 : 0;
+}
+
+int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                       struct ap_graph *g, struct ap_err *err)
+{
+    struct reader r = {.arena = arena, .err = err, .n_elements = -1};
+
+    return read_graph(&r, o, at, g);
 }
 
 int ap_doc_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
                  struct ap_err *err)
 {
     const struct ap_section *section = ap_doc_find(doc, "graph");
+    struct reader r = {.arena = arena, .err = err, .doc = doc, .n_elements = -1};
+    struct ap_section *elements = NULL;
     struct ap_at at = {NULL, "graph", 0};
 
     if (!section)
         return ap_err_set(err, "%s: no section \"graph\": make one with ap-import",
                           doc->file);
-    json_t *o = ap_doc_load(doc, section, err);
+    json_t *o =
+        ap_doc_load_but(arena, doc, section, "nodes", &elements, &r.n_elements, err);
     if (!o)
         return -1;
-    int rc = ap_graph_from_json(arena, o, &at, g, err);
+    r.elements = elements;
+    int rc = read_graph(&r, o, &at, g);
     json_decref(o);
-    return rc ? ap_doc_err(doc, err) : 0;
+    return rc && !r.located ? ap_doc_err(doc, err) : rc;
 }
 
 /* ---- writing ---- */

@@ -162,7 +162,7 @@ static void test_load(void)
 
     parse(text, strlen(text), &doc, &err);
     CHECK(!ap_doc_load(&doc, ap_doc_find(&doc, "a"), &err) &&
-              !strncmp(err.msg, "f.json:3:6: duplicate object key", 32),
+              !strncmp(err.msg, "f.json:3:3: duplicate object key", 32),
           "a duplicate member: %s", err.msg);
     err.msg[0] = '\0';
     CHECK(!ap_doc_load(&doc, ap_doc_find(&doc, "b"), &err) &&
@@ -172,7 +172,8 @@ static void test_load(void)
     CHECK(!ap_doc_load(&doc, ap_doc_find(&doc, "c"), &err) && strstr(err.msg, "too big"),
           "an integer that is too large: %s", err.msg);
     err.msg[0] = '\0';
-    CHECK(!ap_doc_load(&doc, ap_doc_find(&doc, "d"), &err) && strstr(err.msg, "decode byte 0xff"),
+    CHECK(!ap_doc_load(&doc, ap_doc_find(&doc, "d"), &err) &&
+              strstr(err.msg, "decode byte 0xff"),
           "bytes that are no UTF-8: %s", err.msg);
 }
 

@@ -266,6 +266,19 @@ static void test_refused(void)
             "shape");
 }
 
+/* Nodes are loaded one by one: places are still the file's. */
+static void test_places(void)
+{
+    refused("{'nodes':[{'op':'iota','op':'x'}],'results':[]}",
+            "f.json:1:45: duplicate object key near '\"op\"'");
+    refused("{'nodes':[],'nodes':[],'results':[]}",
+            "f.json:1:34: duplicate object key near '\"nodes\"'");
+    refused("{'results':1e999,'nodes':[" P0 "]}",
+            "f.json:1:33: real number overflow near '1e999'");
+    refused("{'nodes':[ " P0 " , " P0 " ],'results':1e999}",
+            "f.json:1:139: real number overflow near '1e999'");
+}
+
 static void test_missing(void)
 {
     struct ap_doc doc;
@@ -347,6 +360,7 @@ int main(void)
     test_literals();
     test_float_bits();
     test_refused();
+    test_places();
     test_missing();
     test_index();
     test_names();
