@@ -11,9 +11,11 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
     const struct ap_section *section = ap_doc_find(doc, "sharding");
     int variant = AP_COST_DEFAULT;
 
-    if (ap_doc_graph(arena, doc, &in->graph, &err) ||
-        ap_nests_build(arena, &in->graph, &in->nests, &err))
+    if (ap_doc_graph(arena, doc, &in->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_group(arena, &in->graph); /* whatever the document says of groups */
+    if (ap_nests_build(arena, &in->graph, &in->nests, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (section) {
         struct ap_at top = {.key = "sharding"};
         json_t *json = ap_doc_load(doc, section, &err);

@@ -179,12 +179,12 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     for (int i = 0; i < 3; i++) {
         size_t at = out->len;
         put_seconds(out, in, sec[i]);
-        pad(out, at, 13);
+        pad(out, at, i == 2 ? 15 : 14);
     }
     for (int i = 0; i < 2; i++) {
         size_t at = out->len;
         put_bytes(out, bytes[i]);
-        pad(out, at, 13);
+        pad(out, at, 14 + i);
     }
     ap_buf_putc(out, '\n');
 }
@@ -222,7 +222,7 @@ void price_report(const struct cost_input *in, const struct priced *plan,
 
     put_model(in, out);
     put_plan(in, plan, out);
-    ap_buf_printf(out, "\n  %-12s%13s%13s%13s%13s%13s\n", "plan", "step time", "compute",
+    ap_buf_printf(out, "\n  %-12s%14s%14s%15s%14s%15s\n", "plan", "step time", "compute",
                   "communication", "sent/device", "memory/device");
     put_row(in, plan, out);
     for (int i = 0; i < n; i++)

@@ -58,9 +58,11 @@ static void set_up(struct job *job, const struct request *req, const struct ap_d
     struct ap_err err = {0};
     struct ap_mesh mesh;
 
-    if (ap_doc_graph(&job->arena, doc, &job->graph, &err) ||
-        ap_nests_build(&job->arena, &job->graph, &job->nests, &err))
+    if (ap_doc_graph(&job->arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_group(&job->arena, &job->graph); /* whatever the document says of groups */
+    if (ap_nests_build(&job->arena, &job->graph, &job->nests, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (ap_mesh_parse(&job->arena, req->mesh_text, &mesh, &err))
         ap_die_usage("--mesh: %s", err.msg);
     if (ap_cluster_get(&job->arena, doc, req->cluster_path, ap_mesh_devices(&mesh),
