@@ -46,7 +46,7 @@ void ap_arena_rewind(struct ap_arena *arena, struct ap_mark mark);
 void ap_arena_free(struct ap_arena *arena);
 
 #define AP_NEW(arena, type) ((type *)ap_arena_alloc((arena), sizeof(type)))
-#define AP_NEW_N(arena, n, type)                                                         \
+#define AP_NEW_N(arena, n, type) \
     ((type *)ap_arena_alloc_n((arena), (size_t)(n), sizeof(type)))
 
 /* ---- growable byte buffer (malloc; the owner calls ap_buf_free) ---- */

@@ -48,8 +48,8 @@ struct ap_shape {
 };
 
 int64_t ap_shape_elems(const struct ap_shape *s); /* saturating; 0 for a tuple */
-int64_t
-ap_shape_bytes(const struct ap_shape *s); /* saturating; tuples: sum of the parts */
+/* Saturating; of a tuple: the sum of its parts. */
+int64_t ap_shape_bytes(const struct ap_shape *s);
 bool ap_shape_equal(const struct ap_shape *a, const struct ap_shape *b);
 bool ap_shape_same_dims(const struct ap_shape *a, const struct ap_shape *b);
 /* HLO's spelling without a layout: "f32[8,4]", "(f32[8], s32[8])". */

@@ -21,7 +21,7 @@ struct ap_choice {
 struct ap_opt {
     const char *name; /* without "--"; a one-letter name stands for "-x" */
     enum ap_opt_kind kind;
-    void *out; /* bool, int64_t, double, const char *, int (row number) */
+    void *out;              /* bool, int64_t, double, const char *, int (row number) */
     const char *arg, *help; /* arg: metavariable, NULL for flags */
     const struct ap_choice *choices;
     size_t choice_stride; /* bytes from one row's struct ap_choice to the next one's */
@@ -29,14 +29,14 @@ struct ap_opt {
 };
 
 struct ap_tool {
-    const char *name, *summary;  /* "ap-shard", "choose how every tensor is split" */
-    const char *operand;         /* usage of the positional argument: "[FILE]" */
-    const struct ap_opt *opts;   /* its own; NULL name ends; the common ones are added */
+    const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
+    const char *operand;        /* usage of the positional argument: "[FILE]" */
+    const struct ap_opt *opts;  /* its own; NULL name ends; the common ones are added */
     /* filled by ap_tool_start */
     int argc;
     char **argv;
-    const char *path;            /* positional operand or "-" */
-    const char *out_path;        /* -o, NULL for stdout */
+    const char *path;     /* positional operand or "-" */
+    const char *out_path; /* -o, NULL for stdout */
     bool quiet, stats, no_history;
 };
 
@@ -57,15 +57,17 @@ void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *d
 
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
- * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o (temporary file and
- * rename) or stdout, all at once; frees the sections' buffers; dies on failure (exit 1).
+ * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
+ * (temporary file and rename) or stdout, all at once; frees the sections' buffers; dies
+ * on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra);
 /* Writes bytes likewise (for tools whose output is no document). */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
-/* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked; returns AP_OK. */
+/* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
+ * returns AP_OK. */
 int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
 /* Monotonic seconds, for --stats and --time-limit only. */
