@@ -21,7 +21,8 @@ const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
 };
 
 enum mode {
-    MODE_BATCH,  /* follow what stems from the batch; in the update, split parameters */
+    MODE_BATCH,  /* follow what stems from the batch; split parameters in the update and
+                    in what is made of weights alone (casts, transposes) */
     MODE_TENSOR, /* follow every split; weights are decided by their first use */
     MODE_FOLLOW  /* follow every split */
 };
@@ -203,7 +204,8 @@ static bool may_follow(const struct sweep *s, const struct ap_nest *nest, int no
 {
     if (s->mode != MODE_BATCH)
         return true;
-    return s->batch[node] || s->g->nodes[nest->members[0]].phase == AP_UPDATE;
+    return s->batch[node] || s->derived[nest->group] ||
+           s->g->nodes[nest->members[0]].phase == AP_UPDATE;
 }
 
 /* The factor along which most operand bytes are split already, -1 for none. */
@@ -445,8 +447,9 @@ static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, bool states,
         }
         run_sweep(&s);
     }
-    for (int i = 0; weights && i < g->n_params; i++)
-        plan->remake[g->params[i]] = g->nodes[g->params[i]].role == AP_ROLE_WEIGHT;
+    for (int i = 0; weights && i < g->n_nodes; i++)
+        plan->remake[i] =
+            s.derived[g->nodes[i].group] && g->nodes[i].role != AP_ROLE_STATE;
     return 0;
 }
 
