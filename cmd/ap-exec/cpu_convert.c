@@ -3,6 +3,7 @@
  * integers as in XLA: towards zero, saturating, NaN to 0. bf16 and f16 round to even.
  */
 #include "cpu.h"
+#include "float16.h"
 
 #include <string.h>
 
@@ -78,54 +79,11 @@ cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to)
 
 /* ---- bf16 and f16 ---- */
 
-static inline uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 static inline uint32_t round_bf16(uint32_t u)
 {
     const uint32_t r = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u;
     const uint32_t nan = (u | 0x400000u) & 0xffff0000u;
     return (u & 0x7fffffffu) > 0x7f800000u ? nan : r;
-}
-
-static inline float f16_to_f32(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mant = h & 0x3ff;
-    const uint32_t exp = (h >> 10) & 31;
-    if (exp == 31)
-        return float_of(sign | 0x7f800000u | mant << 13);
-    if (exp == 0) { /* subnormal: mant * 2^-24 */
-        const float v = (float)mant * 0x1p-24f;
-        return sign ? -v : v;
-    }
-    return float_of(sign | (exp + 112) << 23 | mant << 13);
-}
-
-static inline uint16_t f32_to_f16(float f)
-{
-    const uint32_t u = bits_of(f), v = u & 0x7fffffffu;
-    const uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
-    if (v > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00 | (v >> 13 & 0x3ff));
-    if (v >= 0x477ff000u) /* 65520 and more round to infinity */
-        return (uint16_t)(sign | 0x7c00);
-    if (v < 0x38800000u) { /* subnormal: adding 0.5 leaves the rounded mantissa */
-        const float m = float_of(v) + 0.5f;
-        return (uint16_t)(sign | (bits_of(m) - 0x3f000000u));
-    }
-    const uint32_t r = v + 0xfff + (v >> 13 & 1);
-    return (uint16_t)(sign | ((r - 0x38000000u) >> 13));
 }
 
 void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
@@ -136,7 +94,7 @@ void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
             u[i] = round_bf16(u[i]);
     } else if (dtype == AP_F16) {
         for (int64_t i = 0; i < n; i++)
-            v[i] = f16_to_f32(f32_to_f16(v[i]));
+            v[i] = ap_f16_to_f32(ap_f32_to_f16(v[i]));
     }
 }
 
@@ -185,7 +143,7 @@ void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, i
         float *o = reg;
         const uint16_t *p = src;
         for (int64_t i = 0; i < n; i++)
-            o[i] = f16_to_f32(p[i * stride]);
+            o[i] = ap_f16_to_f32(p[i * stride]);
     } else {
         copy_strided(reg, 1, src, stride, ap_dtype_size(dtype), n);
     }
@@ -206,7 +164,7 @@ void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtype dtype, 
         const float *p = reg;
         uint16_t *o = dst;
         for (int64_t i = 0; i < n; i++)
-            o[i * stride] = f32_to_f16(p[i]);
+            o[i * stride] = ap_f32_to_f16(p[i]);
     } else {
         copy_strided(dst, stride, reg, 1, ap_dtype_size(dtype), n);
     }
