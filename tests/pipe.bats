@@ -73,7 +73,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
         >"$BATS_TEST_TMPDIR/odd.json"
     grep -qF "$odd" "$BATS_TEST_TMPDIR/odd.json"
     for f in "${filters[@]}"; do
-        $f "$BATS_TEST_TMPDIR/odd.json" | grep -qF "${odd#*:}" || { echo "$f"; return 1; }
+        $f "$BATS_TEST_TMPDIR/odd.json" | grep -qF "${odd#*: }" || { echo "$f"; return 1; }
     done
 }
 
@@ -196,8 +196,9 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     run bash -c 'ap-cost "$1" >/dev/full' - "$doc"
     [ "$status" -eq 1 ]
     refuses 1 "/no/such/folder" ap-cost -o /no/such/folder/x.json "$doc"
-    echo old >"$BATS_TEST_TMPDIR/keep"
-    refuses 1 "" ap-cost -o "$BATS_TEST_TMPDIR/keep" <<<'{"autopar": 1}'
-    [ "$(cat "$BATS_TEST_TMPDIR/keep")" = old ]
-    [ "$(find "$BATS_TEST_TMPDIR" -type f)" = "$BATS_TEST_TMPDIR/keep" ]
+    mkdir "$BATS_TEST_TMPDIR/d"
+    echo old >"$BATS_TEST_TMPDIR/d/keep"
+    refuses 1 "" ap-cost -o "$BATS_TEST_TMPDIR/d/keep" <<<'{"autopar": 1}'
+    [ "$(cat "$BATS_TEST_TMPDIR/d/keep")" = old ]
+    [ "$(ls "$BATS_TEST_TMPDIR/d")" = keep ]
 }
