@@ -31,8 +31,9 @@ ifeq ($(MPI),)
 TESTS := $(filter-out test_exec_%,$(TESTS))
 endif
 UNIT := $(TESTS:%=$(BUILD)/unit/%)
+EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES := $(wildcard libcommon/*.[ch] cmd/*/*.[ch] tests/unit/*.[ch] tests/fuzz/*.[ch])
+C_FILES := $(wildcard libcommon/*.[ch] cmd/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
 SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
@@ -54,7 +55,7 @@ all: $(BINS) $(if $(MPI),,without-mpi) ## build the tools (release, warnings as 
 without-mpi:
 	@echo 'no OpenMPI and OpenBLAS (pkg-config ompi-c openblas): ap-exec is not built' >&2
 
-unit: $(UNIT) ## build the C unit tests
+unit: $(UNIT) $(EQUIV) ## build the C unit tests
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -88,6 +89,14 @@ $(BUILD)/$(2)/$(1): $(BUILD)/tests/$(2)/$(1).o $(if $(3),$(call parts,$(3))) $(L
 $(BUILD)/tests/$(2)/$(1).o: INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
 endef
 $(foreach t,$(TESTS),$(eval $(call test_rules,$(t),unit,$(call tool_of,$(t),test),)))
+
+# Random programs under MPI (tests/equiv.bats).
+EQUIV_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/equiv/*.c))
+$(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+$(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Itests/equiv
+
 $(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer)))
 
 asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
