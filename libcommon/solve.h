@@ -102,6 +102,7 @@ struct sel_join;
  * by the caller from one refinement to the next.
  */
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
+bool sel_join_relaxed(const struct sel_join *j);
 /* Raises max_sets where best[] (labels) uses a stand-in; false when none can be raised.
  */
 bool sel_join_refine(const struct sel_join *j, const int *best);

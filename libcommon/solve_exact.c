@@ -26,6 +26,8 @@
 #define SMALL_WORK    3e5
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
+#define LOOK_SWEEPS   24
+#define MAX_GUESSING  2
 #define SHRUNK        0.7 /* going on with the rest is worth it below this part */
 
 struct search {
@@ -34,6 +36,7 @@ struct search {
     struct timespec start;
     int64_t work, work_limit;
     const char *stopped; /* why, NULL while it goes on */
+    int guessing;        /* how deep inside guesses */
 };
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
@@ -277,43 +280,52 @@ static enum outcome fold_and_eliminate(struct part *p, double limit, int *widest
     return outcome;
 }
 
-/* Guesses of the gap, small ones first. True when one of them settles the matter. */
+/* Solves the core folded at limit (with strategy s at node only) by all means. */
+static struct verdict descend(struct part *p, double limit, int only, int strategy)
+{
+    struct ap_mark mark = ap_arena_mark(p->c->arena);
+    struct sel_core *child = sel_dual_fold(p->d, limit, only, strategy);
+    struct verdict v = {.bound = INFINITY};
+
+    if (child)
+        v = solve(p->s, child, limit, fmax(p->floor, p->eps));
+    if (v.found)
+        adopt(p->c, child);
+    ap_arena_rewind(p->c->arena, mark);
+    v.bound = fmin(v.bound, limit);
+    if (v.found)
+        improve(p, v.cost);
+    return v;
+}
+
+/*
+ * Guesses of the gap, small ones first, each solved by all means but branching. True
+ * when one of them settles the matter.
+ */
 static bool guess(struct part *p)
 {
     bool known = p->v.cost < INFINITY;
     double gap = known ? p->v.cost - p->d->bound : fabs(p->d->bound) + 1e-300;
+    double bound = p->d->bound;
 
     for (double part = 1.0 / 4096; part < 1; part *= 4) {
-        double limit = p->d->bound + part * gap;
+        int64_t all, kept = sel_dual_kept(p->d, bound + part * gap, &all);
+        double limit = bound + part * gap;
         if (limit <= p->v.bound)
             continue;
-        if (limit >= target(p) || out_of_time(p->s))
+        if (limit >= target(p) || (double)kept > SHRUNK * (double)all ||
+            out_of_time(p->s))
             break;
-        enum outcome outcome = fold_and_eliminate(p, limit, NULL);
-        if (outcome == FOUND)
+        p->s->guessing++;
+        struct verdict r = descend(p, limit, -1, 0);
+        p->s->guessing--;
+        p->v.bound = fmax(p->v.bound, r.bound);
+        if (p->v.bound >= target(p))
             return true;
-        if (outcome == TOO_WIDE)
+        if (r.bound < limit && !r.found)
             break;
     }
     return false;
-}
-
-/* Solves the core folded at the target (with strategy s at node only) by all means. */
-static struct verdict descend(struct part *p, int only, int strategy)
-{
-    struct ap_mark mark = ap_arena_mark(p->c->arena);
-    struct sel_core *child = sel_dual_fold(p->d, target(p), only, strategy);
-    struct verdict v = {.bound = INFINITY};
-
-    if (child)
-        v = solve(p->s, child, target(p), fmax(p->floor, p->eps));
-    if (v.found)
-        adopt(p->c, child);
-    ap_arena_rewind(p->c->arena, mark);
-    v.bound = fmin(v.bound, target(p));
-    if (v.found)
-        improve(p, v.cost);
-    return v;
 }
 
 static void branch(struct part *p, int v)
@@ -336,7 +348,7 @@ static void branch(struct part *p, int v)
             break;
         }
         p->s->work++;
-        struct verdict r = descend(p, v, best);
+        struct verdict r = descend(p, target(p), v, best);
         bound = fmin(bound, fmax(r.bound, least));
     }
     p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
@@ -385,13 +397,17 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
         }
         kept = sel_dual_kept(p.d, target(&p), &all);
         if ((double)kept < SHRUNK * (double)all) {
-            p.v.bound = fmax(p.v.bound, descend(&p, -1, 0).bound);
+            p.v.bound = fmax(p.v.bound, descend(&p, target(&p), -1, 0).bound);
             return p.v;
         }
         if (!going)
             break;
     }
-    if (fold_and_eliminate(&p, target(&p), &widest) != TOO_WIDE || guess(&p))
+    if (fold_and_eliminate(&p, target(&p), &widest) != TOO_WIDE)
+        return p.v;
+    if (s->guessing < MAX_GUESSING && guess(&p))
+        return p.v;
+    if (s->guessing > 0)
         return p.v;
     branch(&p, widest >= 0 ? widest : undecided(&p));
     return p.v;
@@ -460,6 +476,24 @@ struct answer {
     double cost, bound;
 };
 
+/* A look at the relaxation that stand-ins make; true when some group needs more sets. */
+static bool look_ahead(struct search *s, const struct ap_problem *p, int *max_sets)
+{
+    struct sel_core *c = sel_core_from_problem(s->arena, p);
+    struct sel_join *join = sel_join_copies(c, max_sets);
+
+    if (!sel_join_relaxed(join) || !sel_reduce(c) || c->n_left == 0)
+        return false;
+    struct sel_dual *d = sel_dual_new(c);
+    int *state = AP_NEW_N(s->arena, c->n_nodes + 1, int);
+    for (int i = 0; i < LOOK_SWEEPS && !out_of_time(s); i++)
+        sel_dual_sweep(d);
+    sel_dual_round(d, state);
+    sel_local(c, state, 0, 0);
+    sel_set_best(c, state);
+    return sel_join_refine(join, c->best);
+}
+
 /*
  * Solves the problem with its copies joined, which may be a relaxation; true when that
  * leaves nothing to do.
@@ -504,6 +538,9 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     struct ap_mark mark = ap_arena_mark(arena);
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark round = ap_arena_mark(arena);
+    while (look_ahead(&s, p, max_sets))
+        ap_arena_rewind(arena, round);
+    ap_arena_rewind(arena, round);
     while (!solve_joined(&s, p, max_sets, &best))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);

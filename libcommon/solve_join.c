@@ -548,3 +548,8 @@ bool sel_join_refine(const struct sel_join *j, const int *best)
     }
     return again;
 }
+
+bool sel_join_relaxed(const struct sel_join *j)
+{
+    return j->relaxed;
+}
