@@ -52,9 +52,8 @@ static int run(struct import *im, struct import_params *params, struct ap_graph 
     stats->n_instrs = im->module->n_instrs;
     stats->n_inlined = im->g.n_nodes;
     import_clean(im);
-    if (import_roles(im, params))
+    if (import_roles(im, params) || import_phases(im, params))
         return -1;
-    import_phases(im, params);
     struct ap_node *grown = im->g.nodes;
     settle(im);
     *g = im->g;

@@ -88,7 +88,7 @@ void import_clean(struct import *im);
 void import_unique_names(struct import *im);
 /* Roles of parameters and results, aliases. */
 int import_roles(struct import *im, struct import_params *params);
-void import_phases(struct import *im, struct import_params *params);
+int import_phases(struct import *im, struct import_params *params);
 
 /* "jit(f)/jvp(a/b)/c/add" to "a/b/c", interned; "" for none. */
 const char *import_scope(struct import *im, const char *op_name);

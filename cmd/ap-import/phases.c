@@ -86,8 +86,9 @@ static void inherit_scopes(struct ap_graph *g)
         }
 }
 
-static void override(struct ap_graph *g, struct import_params *params)
+static int override(struct import *im, struct import_params *params)
 {
+    struct ap_graph *g = &im->g;
     for (int k = 0; k < params->n_phases; k++) {
         struct override *o = &params->phases[k];
         for (int i = 0; i < g->n_nodes; i++)
@@ -96,10 +97,13 @@ static void override(struct ap_graph *g, struct import_params *params)
                 g->nodes[i].phase = (enum ap_phase)o->value;
                 o->used = true;
             }
+        if (!o->used)
+            return ap_err_set(im->src->err, "phases: '%.200s' matches no node", o->glob);
     }
+    return 0;
 }
 
-void import_phases(struct import *im, struct import_params *params)
+int import_phases(struct import *im, struct import_params *params)
 {
     struct ap_graph *g = &im->g;
     struct ap_arena *arena = im->src->arena;
@@ -127,5 +131,5 @@ void import_phases(struct import *im, struct import_params *params)
                 g->nodes[i].phase = in->phase;
         }
     inherit_scopes(g);
-    override(g, params);
+    return override(im, params);
 }

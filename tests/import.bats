@@ -1,0 +1,239 @@
+#!/usr/bin/env bats
+# ap-import: what it reads, what it makes of it, and what it refuses.
+
+load helpers
+
+# The graph of the HLO text on standard input, as a document.
+import() {
+    ap-import --no-history "$@"
+}
+
+# Without metadata and without aliases: what is left is what an old dump has.
+bare() {
+    gzip -dcf "$1" | sed -E -e 's/, metadata=\{[^}]*\}//' \
+        -e '1s/input_output_alias=\{( \{[0-9]*\}: \([^)]*\),?)* \},? ?//'
+}
+
+@test "import: the golden models have the roles and aliases of meta.json" {
+    for m in mlp gpt2l gpt2l_bf16 resnet moe t5; do
+        for source in cat bare; do
+            "$source" "$(hlo "$m")" | import >"$BATS_TEST_TMPDIR/g.json"
+            jq -e --slurpfile meta "$MODELS/$m/meta.json" '
+                ([.graph.nodes[] | select(.op == "parameter") | .role]
+                    == [$meta[0].params[].role]) and
+                (.graph.results[0].role == "loss") and
+                ([.graph.results[1:][] | .alias] == [range(.graph.results[1:] | length)])
+                ' "$BATS_TEST_TMPDIR/g.json" || { echo "$m, $source"; return 1; }
+        done
+    done
+}
+
+@test "import: phases follow the metadata, and the data flow without it" {
+    for source in cat bare; do
+        "$source" "$(hlo mlp)" | import >"$BATS_TEST_TMPDIR/g.json"
+        # three layers: dots forward, dW of each and dx of all but the first backward
+        jq -e '[.graph.nodes[] | select(.op == "dot") | .phase] | group_by(.) |
+            map([.[0], length]) == [["backward", 5], ["forward", 3]]' "$BATS_TEST_TMPDIR/g.json"
+        jq -e '[.graph.nodes[] | select(.op == "sqrt") | .phase] | unique == ["update"]' \
+            "$BATS_TEST_TMPDIR/g.json"
+        # no node is of an earlier phase than an operand that is no parameter
+        jq -e '{"forward": 0, "backward": 1, "update": 2} as $rank | .graph.nodes as $n |
+            [$n[] | . as $user | (.in // [])[] | $n[.] | select(.op != "parameter") |
+             select($rank[.phase] > $rank[$user.phase])] == []' "$BATS_TEST_TMPDIR/g.json"
+    done
+}
+
+@test "import: scopes are the same forward and backward, and parameters have theirs" {
+    jq -e '[.graph.nodes[] | select(.op == "dot") | .scope] | group_by(.) |
+        map([.[0], length]) == [["mlp/fc_0", 2], ["mlp/fc_1", 3], ["mlp/fc_2", 3]]' \
+        "$(imported mlp)"
+    jq -e '.graph.nodes[1] | .name == "params['\''mlp/fc_0/w'\'']" and .scope == "mlp/fc_0/w"' \
+        "$(imported mlp)"
+}
+
+@test "import: every generation of the syntax" {
+    run --separate-stderr import tests/fuzz/hlo/generations.hlo
+    [ "$status" -eq 0 ]
+    # one warning for the one unknown attribute, with its place
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"generations.hlo:47:63: unknown attribute 'brand_new'"* ]]
+    jq -e '.graph | (.nodes | map(.op) == ["parameter", "constant", "reshape", "slice",
+            "scatter", "constant", "reduce", "topk", "get-tuple-element", "constant", "pad",
+            "multiply", "add"]) and
+        (.reducers | map(.kind) == ["assign", "sum"]) and
+        (.nodes[0].pin == "{devices=[2,1]<=[2]}") and (.nodes[4].pin == "{replicated}") and
+        (.nodes[6].scope == "net/h_0") and (.nodes[6].name == "both/s") and
+        (.dropped == ["custom", "barrier", "c", "e"])' <<<"$output"
+    run --separate-stderr import --quiet tests/fuzz/hlo/generations.hlo
+    [ -z "$stderr" ]
+}
+
+@test "import: sigils, operand shapes and layouts change nothing" {
+    plain='r { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        ENTRY e { x = f32[4,2] parameter(0)  y = f32[4,2] tanh(x)
+        zero = f32[] constant(0)  ROOT z = f32[4] reduce(y, zero), dimensions={1}, to_apply=r }'
+    adorned='HloModule module, entry_computation_layout={(f32[4,2]{1,0})->f32[4]{0}}
+        %r (a: f32[], b: f32[]) -> f32[] { %a = f32[] parameter(0)  %b = f32[] parameter(1)
+        ROOT %c = f32[] add(f32[] %a, f32[] %b) }
+        ENTRY %e (x: f32[4,2]) -> f32[4] { %x = f32[4,2]{1,0} parameter(0)
+        %y = f32[4,2]{1,0} tanh(f32[4,2]{1,0} %x)  %zero = f32[] constant(0)
+        ROOT %z = f32[4]{0} reduce(/*index=0*/f32[4,2]{1,0} %y, f32[] %zero), dimensions={1}, to_apply=%r }'
+    [ "$(import <<<"$plain")" = "$(import <<<"$adorned")" ]
+    # no ENTRY: the last computation; no ROOT: the last instruction
+    [ "$(import <<<"$plain")" = "$(sed 's/ENTRY //; s/ROOT z/z/' <<<"$plain" | import)" ]
+}
+
+@test "import: gzip is unpacked" {
+    gzip -c "$(hlo mlp)" >"$BATS_TEST_TMPDIR/m.hlo.gz"
+    cmp <(import "$BATS_TEST_TMPDIR/m.hlo.gz") <(import "$(hlo mlp)")
+    cmp <(gzip -c "$(hlo mlp)" | import) <(import "$(hlo mlp)")
+}
+
+@test "import: constants, broadcasts and iotas have one user each, other operands keep theirs" {
+    for m in mlp gpt2l moe resnet; do
+        jq -e '.graph as $g | [$g.nodes[] | (.in // []) | unique | .[]] | group_by(.) |
+            [.[] | select(length > 1) | $g.nodes[.[0]] |
+             select(.op == "broadcast" or .op == "iota" or
+                    (.op == "constant" and (.shape | endswith("[]"))))] == []' \
+            "$(imported "$m")" || { echo "$m"; return 1; }
+        jq -e '[.graph.nodes[].name] | length == (unique | length)' "$(imported "$m")"
+    done
+}
+
+@test "import: what says nothing is gone" {
+    import >"$BATS_TEST_TMPDIR/g.json" <<'END'
+ENTRY e {
+  x = f32[4,2] parameter(0)
+  unused = f32[7] parameter(1)
+  copied = f32[4,2] copy(x)
+  same = f32[4,2] reshape(copied)
+  turned = f32[2,4] transpose(same), dimensions={1,0}
+  back = f32[4,2] transpose(turned), dimensions={1,0}
+  cast = f32[4,2] convert(back)
+  dead = f32[4,2] tanh(x)
+  one = f64[] constant(1)
+  one32 = f32[] convert(one)
+  ones = f32[2] broadcast(one32), dimensions={}
+  row = f32[1,2] reshape(ones)
+  rows = f32[4,2] broadcast(ones), dimensions={1}
+  twos = f32[4,2] constant({{2,2},{2,2},{2,2},{2,2}})
+  sum = f32[4,2] add(cast, rows)
+  ROOT all = f32[4,2] multiply(sum, twos)
+}
+END
+    jq -e '.graph | (.nodes | map(.op) == ["parameter", "parameter", "constant", "broadcast",
+            "add", "constant", "broadcast", "multiply"]) and
+        (.nodes[2].shape == "f32[]") and (.nodes[2].value == 1) and
+        (.nodes[4].in == [0, 3]) and (.nodes[5].value == 2) and
+        (.dropped == ["dead", "row"])' "$BATS_TEST_TMPDIR/g.json"
+}
+
+@test "import: dimensions of size 1 around a broadcast go" {
+    import >"$BATS_TEST_TMPDIR/g.json" <<'END'
+r { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f32[8,32] parameter(0)
+  zero = f32[] constant(0)
+  total = f32[8] reduce(x, zero), dimensions={1}, to_apply=r
+  kept = f32[8,1] reshape(total)
+  n = f32[] constant(32)
+  ns = f32[8,1] broadcast(n), dimensions={}
+  mean = f32[8,1] divide(kept, ns)
+  wide = f32[8,1] broadcast(mean), dimensions={0,1}
+  flat = f32[8] reshape(wide)
+  full = f32[8,32] broadcast(flat), dimensions={0}
+  ROOT y = f32[8,32] subtract(x, full)
+}
+END
+    jq -e '.graph.nodes | map([.op, .shape]) == [["parameter", "f32[8,32]"],
+        ["constant", "f32[]"], ["reduce", "f32[8]"], ["constant", "f32[]"],
+        ["broadcast", "f32[8]"], ["divide", "f32[8]"], ["broadcast", "f32[8,32]"],
+        ["subtract", "f32[8,32]"]]' "$BATS_TEST_TMPDIR/g.json"
+}
+
+@test "import: --roles and --phases override" {
+    echo '{"batch*": "constant", "opt_state[?step*": "state", "div.32": "loss"}' \
+        >"$BATS_TEST_TMPDIR/roles.json"
+    echo '{"adam": "backward", "mlp/act_*": "update"}' >"$BATS_TEST_TMPDIR/phases.json"
+    import --roles "$BATS_TEST_TMPDIR/roles.json" --phases "$BATS_TEST_TMPDIR/phases.json" \
+        "$(hlo mlp)" >"$BATS_TEST_TMPDIR/g.json"
+    jq -e '.graph | ([.nodes[] | select(.role == "constant") | .name] ==
+            ["batch['\''x'\'']", "batch['\''y'\'']"]) and
+        ([.nodes[] | select(.scope == "adam") | .phase] | unique == ["backward"]) and
+        ([.nodes[] | select(.scope // "" | startswith("mlp/act_")) | .phase] | unique
+            == ["update"])' "$BATS_TEST_TMPDIR/g.json"
+    echo '{"nobody": "state"}' >"$BATS_TEST_TMPDIR/roles.json"
+    refuses 1 "'nobody' matches no parameter" ap-import --roles "$BATS_TEST_TMPDIR/roles.json" \
+        "$(hlo mlp)"
+    echo '{"nobody": "update"}' >"$BATS_TEST_TMPDIR/phases.json"
+    refuses 1 "'nobody' matches no node" ap-import --phases "$BATS_TEST_TMPDIR/phases.json" \
+        "$(hlo mlp)"
+    echo '{"batch*": "weihgt"}' >"$BATS_TEST_TMPDIR/roles.json"
+    refuses 1 "roles.json: /batch*: 'weihgt'" ap-import --roles \
+        "$BATS_TEST_TMPDIR/roles.json" "$(hlo mlp)"
+}
+
+@test "import: --stats counts" {
+    run --separate-stderr ap-import --stats -o /dev/null "$(hlo mlp)"
+    # 2 * 8 rows * (32*64 + 64*64 + 64*10) forward; backward twice that less dx of the first
+    jq -e '.weights == 6 and .states == 13 and .inputs == 2 and .instructions == 330 and
+        .weight_elems == 6922 and .heavy_flops == 2*8*(3*(32*64 + 64*64 + 64*10) - 32*64)' \
+        <<<"$stderr"
+}
+
+@test "import: bad inputs are refused with their place" {
+    for f in testdata/bad/hlo/*.hlo; do
+        read -r _ _ code place text <"$f"
+        refuses "$code" "$f:$place: $text" ap-import "$f"
+        # the message, the line, the caret under the place
+        [ "${#stderr_lines[@]}" -ge 2 ]
+        [[ ${stderr##*$'\n'} =~ ^\ *\^$ ]] || { echo "$f: $stderr"; return 1; }
+    done
+}
+
+@test "import: a text cut anywhere is refused or read, never a crash" {
+    text=$(head -n 140 "$(hlo mlp)" | tail -n 60)
+    for ((cut = 0; cut < ${#text}; cut += 997)); do
+        run --separate-stderr import <<<"${text:0:cut}"
+        [ "$status" -eq 1 ] || [ "$status" -eq 0 ] || { echo "$cut: $status"; return 1; }
+        [ "$status" -eq 0 ] || [ -z "$output" ]
+    done
+}
+
+@test "import: 10^6 nested brackets are refused" {
+    many() { yes "$1" | head -n 1000000 | tr -d '\n'; }
+    for open in '{' '(' '['; do
+        { printf 'ENTRY e { x = f32[] parameter(0), sharding='; many "$open"; } \
+            >"$BATS_TEST_TMPDIR/deep.hlo"
+        refuses 1 "deep.hlo:1:556: brackets are nested more than 512 deep" \
+            ap-import "$BATS_TEST_TMPDIR/deep.hlo"
+    done
+    { printf 'ENTRY e { x = '; many '('; } >"$BATS_TEST_TMPDIR/deep.hlo"
+    refuses 1 "deep.hlo:1:80: tuples are nested more than 64 deep" \
+        ap-import "$BATS_TEST_TMPDIR/deep.hlo"
+    { printf 'ENTRY e { x = f32[] parameter(0) y = f32[] '; many 'abs('; } \
+        >"$BATS_TEST_TMPDIR/deep.hlo"
+    refuses 1 "operands are nested more than 64 deep" ap-import "$BATS_TEST_TMPDIR/deep.hlo"
+}
+
+@test "import: calls that multiply are refused" {
+    {
+        echo 'c0 { a = f32[] parameter(0)  ROOT r = f32[] negate(a) }'
+        for ((i = 1; i < 64; i++)); do
+            echo "c$i { a = f32[] parameter(0)  b = f32[] call(a), to_apply=c$((i - 1))" \
+                " ROOT r = f32[] call(b), to_apply=c$((i - 1)) }"
+        done
+        echo 'ENTRY e { a = f32[] parameter(0)  ROOT r = f32[] call(a), to_apply=c63 }'
+    } >"$BATS_TEST_TMPDIR/calls.hlo"
+    refuses 2 "instructions after inlining" ap-import "$BATS_TEST_TMPDIR/calls.hlo"
+}
+
+@test "import: other formats are refused by name" {
+    refuses 2 "ONNX is not supported yet" ap-import --format onnx "$(hlo mlp)"
+    refuses 2 "StableHLO is not supported yet" ap-import --format stablehlo "$(hlo mlp)"
+    refuses 2 "StableHLO is not supported yet" ap-import <<<'module @jit_f attributes {} {
+        func.func public @main(%arg0: tensor<16xf32>) -> tensor<16xf32> { } }'
+    refuses 2 "format" ap-import --format mlir "$(hlo mlp)"
+    refuses 1 "no-such-file" ap-import no-such-file
+    refuses 1 "" ap-import --format hlo <<<'module @jit_f { }'
+}
