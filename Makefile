@@ -148,4 +148,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(foreach t,$(TOOLS),$(call objects,$(t))) \
-    $(TESTS:%=$(BUILD)/tests/unit/%.o) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
+    $(TESTS:%=$(BUILD)/tests/unit/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
