@@ -22,7 +22,7 @@
 #include <string.h>
 
 #define FIRST_SETS 192 /* exact sets of a group at first */
-#define MORE_SETS  8   /* times as many after each refinement */
+#define MORE_SETS  4   /* times as many after each refinement */
 #define MAX_SETS   13000
 
 struct copy {
