@@ -197,13 +197,13 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = opts};
     ap_tool_start(&tool, argc, argv);
+    set.backend = backends[row].backend;
+    set.backend->open(argv);
     if (set.n_ranks && !job_is_started())
         job_start(&tool, set.n_ranks);
     set.source.seeded = seed >= 0 || !set.source.dir;
     set.source.seed = seed > 0 ? (uint64_t)seed : 0;
-    set.backend = backends[row].backend;
     set.quiet = tool.quiet;
-    set.backend->open();
     run(&tool, &set);
     return ap_tool_finish(&tool, "");
 }

@@ -9,7 +9,7 @@
 
 struct backend {
     const char *name;
-    void (*open)(void);            /* once, before anything else */
+    void (*open)(char **argv);     /* once, before anything else; argv is main's */
     void *(*alloc)(int64_t bytes); /* zeroed, 64-byte aligned; NULL when there is none */
     void (*release)(void *p);
     void (*write)(void *dst, const void *host, int64_t bytes);

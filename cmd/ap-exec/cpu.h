@@ -11,6 +11,18 @@
 
 #define CPU_TILE 1024 /* elements of a tile register */
 
+/*
+ * Compiled for wider vectors, too, and picked when the program starts. The bits are the
+ * same: no contraction, and every operation is rounded as IEEE 754 says whatever the
+ * width.
+ */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define CPU_WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define CPU_WIDE
+#endif
+
 /* ---- element types and operations (cpu_ops.c, cpu_ops_int.c, cpu_convert.c) ---- */
 
 enum cpu_kind {
@@ -127,7 +139,9 @@ void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_
               const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
               int64_t ldc);
 
-void cpu_open(void);
+/* One thread; kernels for this processor. May start the program anew, before it reads
+ * anything. */
+void cpu_open(char **argv);
 
 /* ---- kernels: each prepares a call ---- */
 

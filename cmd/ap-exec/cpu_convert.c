@@ -86,7 +86,7 @@ static inline uint32_t round_bf16(uint32_t u)
     return (u & 0x7fffffffu) > 0x7f800000u ? nan : r;
 }
 
-void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
+CPU_WIDE void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
 {
     if (dtype == AP_BF16) {
         uint32_t *u = (uint32_t *)(void *)v;
@@ -128,7 +128,8 @@ static void copy_strided(void *dst, int64_t ds, const void *src, int64_t ss, int
     }
 }
 
-void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, int64_t n)
+CPU_WIDE void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype,
+                       int64_t n)
 {
     if (dtype == AP_BF16) {
         uint32_t *o = reg;
@@ -149,7 +150,8 @@ void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, i
     }
 }
 
-void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtype dtype, int64_t n)
+CPU_WIDE void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtype dtype,
+                        int64_t n)
 {
     if (dtype == AP_BF16) {
         const uint32_t *p = reg;

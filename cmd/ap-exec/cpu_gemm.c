@@ -5,7 +5,9 @@
 #include "cpu.h"
 
 #include <cblas.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define INT_GEMM(name, T, U, COMBINE)                                               \
     static void name(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const T *a, \
@@ -91,7 +93,28 @@ void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_
     }
 }
 
-void cpu_open(void)
+/*
+ * OpenBLAS takes its oldest kernels on a processor that it does not know, at a fraction
+ * of the speed, and reads its settings only when it is loaded. So where that happened,
+ * name the nearest kernels that this processor can run and start again.
+ */
+void cpu_open(char **argv)
 {
     openblas_set_num_threads(1); /* ranks share the machine's cores */
+#if defined(__x86_64__) && defined(__GNUC__)
+    const char *name = openblas_get_corename();
+    const bool old = !strcmp(name, "Prescott") || !strcmp(name, "Core2") ||
+                     !strcmp(name, "Generic") || !strcmp(name, "generic");
+    const char *better =
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+            ? "SkylakeX"
+        : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell"
+                                                                          : NULL;
+    if (!old || !better || getenv("OPENBLAS_CORETYPE"))
+        return;
+    setenv("OPENBLAS_CORETYPE", better, 1);
+    execv("/proc/self/exe", argv); /* if it fails, the slow ones will do */
+#else
+    (void)argv;
+#endif
 }

@@ -57,64 +57,64 @@ int cpu_kind_size(enum cpu_kind kind)
 
 #define UNUSED_ARGS(...) ((void)stride, (void)a, (void)b, (void)c)
 
-#define UNARY(name, T, expr)                                               \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        UNUSED_ARGS();                                                     \
-        T *o = d;                                                          \
-        const T *p = a;                                                    \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)               \
-        {                                                                  \
-            const T x = p[i];                                              \
-            o[i] = (expr);                                                 \
-        }                                                                  \
+#define UNARY(name, T, expr)                                                        \
+    CPU_WIDE static void name(void *d, const void *a, const void *b, const void *c, \
+                              const int *stride, int64_t n)                         \
+    {                                                                               \
+        UNUSED_ARGS();                                                              \
+        T *o = d;                                                                   \
+        const T *p = a;                                                             \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                        \
+        {                                                                           \
+            const T x = p[i];                                                       \
+            o[i] = (expr);                                                          \
+        }                                                                           \
     }
 
-#define BINARY_TO(name, T, R, expr)                                        \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        UNUSED_ARGS();                                                     \
-        R *o = d;                                                          \
-        const T *p = a, *q = b;                                            \
-        if (!stride[0]) {                                                  \
-            const T x = p[0];                                              \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)           \
-            {                                                              \
-                const T y = q[i];                                          \
-                o[i] = (R)(expr);                                          \
-            }                                                              \
-        } else if (!stride[1]) {                                           \
-            const T y = q[0];                                              \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)           \
-            {                                                              \
-                const T x = p[i];                                          \
-                o[i] = (R)(expr);                                          \
-            }                                                              \
-        } else {                                                           \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)           \
-            {                                                              \
-                const T x = p[i], y = q[i];                                \
-                o[i] = (R)(expr);                                          \
-            }                                                              \
-        }                                                                  \
+#define BINARY_TO(name, T, R, expr)                                                 \
+    CPU_WIDE static void name(void *d, const void *a, const void *b, const void *c, \
+                              const int *stride, int64_t n)                         \
+    {                                                                               \
+        UNUSED_ARGS();                                                              \
+        R *o = d;                                                                   \
+        const T *p = a, *q = b;                                                     \
+        if (!stride[0]) {                                                           \
+            const T x = p[0];                                                       \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
+            {                                                                       \
+                const T y = q[i];                                                   \
+                o[i] = (R)(expr);                                                   \
+            }                                                                       \
+        } else if (!stride[1]) {                                                    \
+            const T y = q[0];                                                       \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
+            {                                                                       \
+                const T x = p[i];                                                   \
+                o[i] = (R)(expr);                                                   \
+            }                                                                       \
+        } else {                                                                    \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
+            {                                                                       \
+                const T x = p[i], y = q[i];                                         \
+                o[i] = (R)(expr);                                                   \
+            }                                                                       \
+        }                                                                           \
     }
 #define BINARY(name, T, expr) BINARY_TO(name, T, T, expr)
 
 /* clamp(low, x, high): the bounds are mostly scalars. */
-#define CLAMP(name, T, expr)                                               \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        T *o = d;                                                          \
-        const T *l = a, *p = b, *h = c;                                    \
-        const int64_t sl = stride[0], sp = stride[1], sh = stride[2];      \
-        for (int64_t i = 0; i < n; i++) {                                  \
-            const T lo = l[i * sl], hi = h[i * sh];                        \
-            T x = p[i * sp];                                               \
-            o[i] = (expr);                                                 \
-        }                                                                  \
+#define CLAMP(name, T, expr)                                                        \
+    CPU_WIDE static void name(void *d, const void *a, const void *b, const void *c, \
+                              const int *stride, int64_t n)                         \
+    {                                                                               \
+        T *o = d;                                                                   \
+        const T *l = a, *p = b, *h = c;                                             \
+        const int64_t sl = stride[0], sp = stride[1], sh = stride[2];               \
+        for (int64_t i = 0; i < n; i++) {                                           \
+            const T lo = l[i * sl], hi = h[i * sh];                                 \
+            T x = p[i * sp];                                                        \
+            o[i] = (expr);                                                          \
+        }                                                                           \
     }
 
 #define FLOAT_OPS(T, S, sfx)                                                     \
@@ -256,31 +256,31 @@ static void copy_8(void *d, const void *a, const void *b, const void *c,
 }
 
 /* select(pred, on true, on false) by element size: it only moves bits. */
-#define SELECT(name, T)                                                    \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        T *o = d;                                                          \
-        const uint8_t *p = a;                                              \
-        const T *t = b, *f = c;                                            \
-        if (stride[0] && stride[1] && stride[2]) {                         \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)           \
-            {                                                              \
-                const T x = t[i], y = f[i];                                \
-                o[i] = p[i] ? x : y;                                       \
-            }                                                              \
-        } else if (stride[0] && stride[1]) {                               \
-            const T y = f[0];                                              \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)           \
-            {                                                              \
-                const T x = t[i];                                          \
-                o[i] = p[i] ? x : y;                                       \
-            }                                                              \
-        } else {                                                           \
-            const int64_t sp = stride[0], st = stride[1], sf = stride[2];  \
-            for (int64_t i = 0; i < n; i++)                                \
-                o[i] = p[i * sp] ? t[i * st] : f[i * sf];                  \
-        }                                                                  \
+#define SELECT(name, T)                                                             \
+    CPU_WIDE static void name(void *d, const void *a, const void *b, const void *c, \
+                              const int *stride, int64_t n)                         \
+    {                                                                               \
+        T *o = d;                                                                   \
+        const uint8_t *p = a;                                                       \
+        const T *t = b, *f = c;                                                     \
+        if (stride[0] && stride[1] && stride[2]) {                                  \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
+            {                                                                       \
+                const T x = t[i], y = f[i];                                         \
+                o[i] = p[i] ? x : y;                                                \
+            }                                                                       \
+        } else if (stride[0] && stride[1]) {                                        \
+            const T y = f[0];                                                       \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                    \
+            {                                                                       \
+                const T x = t[i];                                                   \
+                o[i] = p[i] ? x : y;                                                \
+            }                                                                       \
+        } else {                                                                    \
+            const int64_t sp = stride[0], st = stride[1], sf = stride[2];           \
+            for (int64_t i = 0; i < n; i++)                                         \
+                o[i] = p[i * sp] ? t[i * st] : f[i * sf];                           \
+        }                                                                           \
     }
 SELECT(select_1, uint8_t)
 SELECT(select_2, uint16_t)

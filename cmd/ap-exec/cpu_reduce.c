@@ -46,7 +46,7 @@ static void reduce_lanes(const struct reduce *r, char *acc, const char *x, int64
 }
 
 /* The same for f32 sums, the common case, without a call per LANES elements. */
-static void sum_lanes_f32(float *acc, const float *x, int64_t n)
+CPU_WIDE static void sum_lanes_f32(float *acc, const float *x, int64_t n)
 {
     float lanes[LANES] = {0};
     int64_t i = 0;
@@ -61,7 +61,7 @@ static void sum_lanes_f32(float *acc, const float *x, int64_t n)
     *acc = sum;
 }
 
-static void sum_lanes_f64(double *acc, const double *x, int64_t n)
+CPU_WIDE static void sum_lanes_f64(double *acc, const double *x, int64_t n)
 {
     double lanes[LANES] = {0};
     int64_t i = 0;
@@ -76,7 +76,7 @@ static void sum_lanes_f64(double *acc, const double *x, int64_t n)
     *acc = sum;
 }
 
-static void max_lanes_f32(float *acc, const float *x, int64_t n)
+CPU_WIDE static void max_lanes_f32(float *acc, const float *x, int64_t n)
 {
     float lanes[LANES];
     int64_t i = 0;
