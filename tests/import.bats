@@ -173,6 +173,15 @@ END
         "$BATS_TEST_TMPDIR/roles.json" "$(hlo mlp)"
 }
 
+@test "import: without a loss there are no aliases but those of the text" {
+    text='ENTRY e { p = (f32[4], f32[4]) parameter(0)
+        ROOT s = f32[4] add(p#0, p#1) }'
+    import <<<"$text" | jq -e '.graph | .results == [{"node": 2, "role": "aux"}] and
+        ([.nodes[].role] == ["input", "input", null]) and ([.nodes[].phase] | unique == ["forward"])'
+    import <<<"HloModule m, input_output_alias={ {}: (0, {1}, must-alias) }
+        $text" | jq -e '.graph.results == [{"node": 2, "role": "state", "alias": 1}]'
+}
+
 @test "import: --stats counts" {
     run --separate-stderr ap-import --stats -o /dev/null "$(hlo mlp)"
     # 2 * 8 rows * (32*64 + 64*64 + 64*10) forward; backward twice that less dx of the first

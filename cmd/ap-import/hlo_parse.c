@@ -346,7 +346,10 @@ static int find_opcode(struct parser *p, struct hlo_instr *instr)
 static int infer_shape(struct parser *p, struct hlo_instr *instr)
 {
     const struct hlo_instr *in = p->instr;
-    if (instr->kind == HLO_TUPLE) {
+    bool flat = true; /* tuples of tuples could grow without bound */
+    for (int i = 0; i < instr->n_in; i++)
+        flat &= in[instr->in[i]].shape.dtype != AP_TUPLE;
+    if (instr->kind == HLO_TUPLE && flat) {
         struct ap_shape *parts = AP_NEW_N(p->src->arena, instr->n_in, struct ap_shape);
         for (int i = 0; i < instr->n_in; i++)
             parts[i] = in[instr->in[i]].shape;

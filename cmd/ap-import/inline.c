@@ -64,9 +64,10 @@ static struct ap_node blank_node(enum ap_op op, const char *name)
 
 /* ---- values ---- */
 
-static bool value_has_shape(const struct import *im, const struct value *v,
+static bool value_has_shape(struct import *im, const struct value *v,
                             const struct ap_shape *shape)
 {
+    im->work += v->node < 0 ? v->n_parts / 8 : 0;
     if (v->node >= 0)
         return ap_shape_equal(&im->g.nodes[v->node].shape, shape);
     if (shape->dtype != AP_TUPLE || shape->n_parts != v->n_parts)
@@ -280,7 +281,6 @@ static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct val
     struct value *parts = AP_NEW_N(f->im->src->arena, instr->n_in + 1, struct value);
     for (int i = 0; i < instr->n_in; i++)
         parts[i] = f->values[instr->in[i]];
-    f->im->work += instr->n_in / 8;
     *out = (struct value){-1, instr->n_in, parts};
     if (!value_has_shape(f->im, out, &instr->shape))
         return hlo_fail(f->im->src, hlo_at(f->im->src, instr->opcode.s),

@@ -3,13 +3,15 @@
  * backward (transpose). What it leaves open, and text without metadata, is told by data
  * flow:
  *
- *   forward   what the loss needs
- *   update    an elementwise node, or one that no gradient reaches, all of whose users
- * are updates; the new value of a parameter is one's user backward  the rest
+ * - forward: what the loss needs;
+ * - update: an elementwise node, or one that no gradient reaches, all of whose users are
+ *   updates; the new value of a parameter is one's user;
+ * - backward: the rest.
  *
- * Metadata, where there is any, counts more for heavy and reducing nodes: a path without
- * jvp or transpose is an update if all its users are. A phase is never before that of an
- * operand; a broadcast, iota or scalar constant has its user's. Linear.
+ * Without a loss everything but updates is forward. Metadata, where there is any, counts
+ * more for heavy and reducing nodes: a path without jvp or transpose is an update if all
+ * its users are. A phase is never before that of an operand; a broadcast, iota or scalar
+ * constant has its user's. Linear.
  */
 #include "import.h"
 
@@ -20,6 +22,7 @@ struct phases {
     bool *gradient; /* depends on more than parameters that are updated */
     int *least;     /* least phase of the users so far; AP_N_PHASES for none */
     bool metadata;  /* there is any */
+    bool loss;      /* there is one */
 };
 
 static void mark(struct phases *p)
@@ -27,7 +30,7 @@ static void mark(struct phases *p)
     const struct ap_graph *g = p->g;
     for (int i = 0; i < g->n_results; i++)
         if (g->results[i].role == AP_ROLE_LOSS)
-            p->forward[g->results[i].node] = true;
+            p->loss = p->forward[g->results[i].node] = true;
     for (int i = g->n_nodes - 1; i >= 0; i--)
         for (int k = 0; p->forward[i] && k < g->nodes[i].n_in; k++)
             p->forward[g->nodes[i].in[k]] = true;
@@ -66,7 +69,9 @@ static enum ap_phase decide(const struct phases *p, int i)
     if (p->forward[i])
         return AP_FORWARD;
     if (users == AP_N_PHASES) /* a result on the side */
-        return p->gradient[i] && !p->metadata ? AP_BACKWARD : AP_UPDATE;
+        return !p->loss                         ? AP_FORWARD
+               : p->gradient[i] && !p->metadata ? AP_BACKWARD
+                                                : AP_UPDATE;
     if (p->metadata)
         return (enum ap_phase)users;
     bool elementwise = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE;

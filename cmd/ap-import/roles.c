@@ -12,6 +12,7 @@
  *   weight    updated, and the loss depends on it; state: updated otherwise
  *   constant  not updated, and its name is that of a state; input: not updated otherwise
  *
+ * Without a loss there is nothing to train, and only the text's own aliases count.
  * Linear: at most MAX_CANDIDATES candidates are kept per node.
  */
 #include "import.h"
@@ -225,6 +226,8 @@ static void find_aliases(struct roles *r)
     for (int i = 0; i < g->n_results; i++)
         if (g->results[i].alias >= 0)
             r->taken[g->results[i].alias] = i;
+    if (r->loss < 0) /* no train step: only what the text says */
+        return;
     collect(r);
     resolve(r);
     for (int i = 0; i < g->n_results; i++)
