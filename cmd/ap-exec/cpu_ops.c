@@ -5,6 +5,7 @@
  * libm functions are called per element.
  */
 #include "cpu.h"
+#include "cpu_math.h"
 
 #include <math.h>
 #include <string.h>
@@ -117,18 +118,23 @@ int cpu_kind_size(enum cpu_kind kind)
         }                                                                           \
     }
 
+#define EXP_f32(x)  cpu_expf(x)
+#define EXP_f64(x)  exp(x)
+#define TANH_f32(x) cpu_tanhf(x)
+#define TANH_f64(x) tanh(x)
+
 #define FLOAT_OPS(T, S, sfx)                                                     \
     UNARY(abs_##S, T, fabs##sfx(x))                                              \
     UNARY(cbrt_##S, T, cbrt##sfx(x))                                             \
     UNARY(ceil_##S, T, ceil##sfx(x))                                             \
     UNARY(cos_##S, T, cos##sfx(x))                                               \
     UNARY(erf_##S, T, erf##sfx(x))                                               \
-    UNARY(exp_##S, T, exp##sfx(x))                                               \
+    UNARY(exp_##S, T, EXP_##S(x))                                                \
     UNARY(expm1_##S, T, expm1##sfx(x))                                           \
     UNARY(floor_##S, T, floor##sfx(x))                                           \
     UNARY(log_##S, T, log##sfx(x))                                               \
     UNARY(log1p_##S, T, log1p##sfx(x))                                           \
-    UNARY(logistic_##S, T, 1 / (1 + exp##sfx(-x)))                               \
+    UNARY(logistic_##S, T, 1 / (1 + EXP_##S(-x)))                                \
     UNARY(neg_##S, T, -x)                                                        \
     UNARY(afz_##S, T, round##sfx(x))                                             \
     UNARY(even_##S, T, rint##sfx(x))                                             \
@@ -136,7 +142,7 @@ int cpu_kind_size(enum cpu_kind kind)
     UNARY(sign_##S, T, x > 0 ? 1 : x < 0 ? -1 : x)                               \
     UNARY(sin_##S, T, sin##sfx(x))                                               \
     UNARY(sqrt_##S, T, sqrt##sfx(x))                                             \
-    UNARY(tanh_##S, T, tanh##sfx(x))                                             \
+    UNARY(tanh_##S, T, TANH_##S(x))                                              \
     BINARY(add_##S, T, x + y)                                                    \
     BINARY(atan2_##S, T, atan2##sfx(x, y))                                       \
     BINARY(div_##S, T, x / y)                                                    \

@@ -148,6 +148,44 @@ static void check_floats(void)
           "reduce-precision to e5m10");
 }
 
+/* Largest error of an f32 function in units in the last place of the exact result. */
+static double worst_error(enum ap_op op, double (*exact)(double), float lo, float hi)
+{
+    cpu_fn *fn = cpu_op_find(op, AP_EQ, AP_F32, AP_F32);
+    double worst = 0;
+    const int n = 1000000;
+    for (int i = 0; i <= n; i++) {
+        const float x = lo + (hi - lo) * (float)i / (float)n;
+        float y;
+        fn(&y, &x, &x, &x, vectors, 1);
+        const double want = exact(x);
+        const double ulp = nextafterf((float)fabs(want), INFINITY) - (float)fabs(want);
+        const double e = fabs(y - want) / ulp;
+        worst = e > worst ? e : worst;
+    }
+    return worst;
+}
+
+static void check_functions(void)
+{
+    CHECK(worst_error(AP_OP_EXPONENTIAL, exp, -103, 88.7f) < 2,
+          "exponential within 2 ulp");
+    CHECK(worst_error(AP_OP_EXPONENTIAL, exp, -1, 1) < 2,
+          "exponential near 0 within 2 ulp");
+    CHECK(worst_error(AP_OP_TANH, tanh, -10, 10) < 7, "tanh within 7 ulp");
+    CHECK(worst_error(AP_OP_TANH, tanh, -1e-3f, 1e-3f) < 7, "tanh near 0 within 7 ulp");
+    const float x[7] = {INFINITY, -INFINITY, NAN, 0, -0.0f, 89, -200};
+    float e[7], t[7];
+    cpu_op_find(AP_OP_EXPONENTIAL, AP_EQ, AP_F32, AP_F32)(e, x, x, x, vectors, 7);
+    cpu_op_find(AP_OP_TANH, AP_EQ, AP_F32, AP_F32)(t, x, x, x, vectors, 7);
+    CHECK(e[0] == INFINITY && e[1] == 0 && isnan(e[2]) && e[3] == 1 && e[4] == 1 &&
+              e[5] == INFINITY && e[6] == 0,
+          "exponential at its ends");
+    CHECK(fabsf(t[0] - 1) < 2e-7f && fabsf(t[1] + 1) < 2e-7f && isnan(t[2]) &&
+              t[3] == 0 && signbit(t[4]),
+          "tanh at its ends");
+}
+
 /* Every float operation, on a run of 1000 and on each element alone, at any place. */
 static void check_places(void)
 {
@@ -185,6 +223,7 @@ int main(void)
     check_integers();
     check_conversions();
     check_floats();
+    check_functions();
     check_places();
     return tap_done();
 }
