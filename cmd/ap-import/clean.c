@@ -474,9 +474,12 @@ static bool same_cheap(const struct ap_node *a, const struct ap_node *b)
     if (a->op == AP_OP_CONSTANT)
         return memcmp(a->attrs->literal.data, b->attrs->literal.data,
                       (size_t)ap_dtype_size(a->shape.dtype)) == 0;
-    size_t bytes = (size_t)a->attrs->dimensions.n * sizeof(int64_t);
-    return a->in[0] == b->in[0] &&
-           memcmp(a->attrs->dimensions.v, b->attrs->dimensions.v, bytes) == 0;
+    if (a->in[0] != b->in[0])
+        return false;
+    for (int i = 0; i < a->attrs->dimensions.n; i++)
+        if (a->attrs->dimensions.v[i] != b->attrs->dimensions.v[i])
+            return false;
+    return true;
 }
 
 /* A copy of a cheap node of the old list at the end of the new one. */
