@@ -18,6 +18,7 @@ struct lister {
     const struct shard_params *params;
     const struct shard_pins *pins;
     bool offered[AP_MAX_FACTORS];
+    bool linear; /* linear sets are listed */
     struct ap_choice_vec *list;
     uint64_t *sig;
     double *sec;
@@ -46,6 +47,30 @@ static void offer_factors(struct lister *l)
     }
 }
 
+/*
+ * Partial operands are kept through groups that only add, move, convert or scale by a
+ * number: elsewhere a later collective is no cheaper than an earlier one.
+ */
+static bool keeps_sums(const struct lister *l)
+{
+    for (int m = 0; m < l->nest->n_members; m++) {
+        const struct ap_node *n = &l->g->nodes[l->nest->members[m]];
+        bool scales = n->op == AP_OP_MULTIPLY || n->op == AP_OP_DIVIDE;
+        for (int k = 0; scales && k < 2; k++) {
+            const struct ap_node *in = &l->g->nodes[n->in[k]];
+            if (in->op == AP_OP_BROADCAST && l->g->nodes[in->in[0]].shape.rank == 0)
+                scales = false; /* by one number */
+        }
+        bool other = ap_ops[n->op].class == AP_CLASS_ELEMENTWISE && n->op != AP_OP_ADD &&
+                     n->op != AP_OP_SUBTRACT && n->op != AP_OP_NEGATE &&
+                     n->op != AP_OP_CONVERT && n->op != AP_OP_COPY &&
+                     n->op != AP_OP_MULTIPLY && n->op != AP_OP_DIVIDE;
+        if (scales || other)
+            return false;
+    }
+    return !l->nest->heavy;
+}
+
 static bool sizes_ok(const struct lister *l, const struct ap_choice_vec *c)
 {
     for (int a = 0; a < l->mesh->n_axes; a++) {
@@ -56,9 +81,9 @@ static bool sizes_ok(const struct lister *l, const struct ap_choice_vec *c)
         for (int b = 0; b < l->mesh->n_axes; b++)
             if (c->axis[b] == f)
                 devices *= l->mesh->size[b];
-        if (l->nest->factors[f].size < devices)
-            return false;
-        if (l->params->no_padding && l->nest->factors[f].size % devices != 0)
+        int64_t size = l->nest->factors[f].size, padding = -size % devices;
+        padding += padding < 0 ? devices : 0;
+        if (size < devices || 4 * padding > size || (l->params->no_padding && padding))
             return false;
     }
     return true;
@@ -152,7 +177,8 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
             add(l, c);
         return;
     }
-    for (int k = -1; k < nest->n_factors + nest->n_linear; k++) {
+    int n_linear = l->linear ? nest->n_linear : 0;
+    for (int k = -1; k < nest->n_factors + n_linear; k++) {
         if (k >= 0 && l->mesh->size[axis] == 1)
             break;
         if (k >= 0 && k < nest->n_factors &&
@@ -208,6 +234,7 @@ int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
         l.nest = &nests->nest[i];
         l.n = 0;
         offer_factors(&l);
+        l.linear = keeps_sums(&l);
         list_axis(&l, 0, &c);
         for (int p = 0; p < n_plans; p++)
             if (heavy_ok(&l, &plans[p].choice[i]) && pins_ok(&l, &plans[p].choice[i]) &&
