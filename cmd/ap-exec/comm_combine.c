@@ -16,8 +16,12 @@ void comm_combine(void *out, const void *blocks, int n_blocks, int64_t n,
         const char *p = (const char *)blocks + i * size;
         cpu_load(acc, p, 1, dtype, k);
         for (int q = 1; q < n_blocks; q++) {
-            cpu_load(next, p + q * n * size, 1, dtype, k);
-            fn(acc, acc, next, next, one, k);
+            const void *x = p + q * n * size;
+            if (!cpu_is_plain(dtype)) {
+                cpu_load(next, x, 1, dtype, k);
+                x = next;
+            }
+            fn(acc, acc, x, x, one, k);
         }
         cpu_store((char *)out + i * size, 1, acc, dtype, k);
     }

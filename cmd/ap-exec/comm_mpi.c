@@ -158,8 +158,17 @@ static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtyp
     }
     all_to_all(c, g, whole, m->blocks, part * size);
     comm_combine(whole + me * part * size, m->blocks, k, part, dtype, red);
-    all_gather(c, g, whole + me * part * size, m->blocks, part * size);
-    memcpy(buf, m->blocks, (size_t)(n * size));
+    if (part * size <= INT_MAX / k) {
+        check(c,
+              MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(part * size),
+                            MPI_BYTE, m->groups[g].comm),
+              "MPI_Allgather");
+    } else {
+        all_gather(c, g, whole + me * part * size, m->blocks, part * size);
+        whole = m->blocks;
+    }
+    if (whole != buf)
+        memcpy(buf, whole, (size_t)(n * size));
 }
 
 static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, int64_t n,
