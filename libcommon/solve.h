@@ -15,6 +15,8 @@
 
 #include <math.h>
 
+#define SEL_MAX_SETS 16384 /* strategies of a node that stands for copies */
+
 struct sel_node {
     int n_strategies;
     const int *label; /* [strategy], immutable: a change makes a new array */
@@ -24,10 +26,25 @@ struct sel_node {
     bool gone, queued;
 };
 
+/*
+ * Costs by class: strategies of an end with equal costs share a row or column. Tables are
+ * immutable and shared by edges and cores.
+ */
+struct sel_table {
+    int n_rows, n_cols;
+    const double *cost; /* [row * n_cols + col] */
+    /* The finite cells of row r are first[r] .. first[r + 1]; NULL when most are finite.
+     */
+    const int *first, *at;
+    const double *value;
+};
+
 struct sel_edge {
     int a, b;
-    const double *cost;        /* [s_a * n_strategies(b) + s_b] */
-    bool owned, gone, checked; /* owned: cost may be written in place */
+    const struct sel_table *table;
+    const int *row, *col;            /* [strategy of a], [of b]: their class */
+    const double *row_add, *col_add; /* [strategy of a], [of b]: added to the table */
+    bool gone, checked;
 };
 
 /*
@@ -37,8 +54,7 @@ struct sel_edge {
 struct sel_arm {
     int node, n_strategies;
     const int *label;
-    const double *cost; /* laid out [arm's strategy][node's] if arm_major, else swapped */
-    bool arm_major;
+    struct sel_edge edge; /* as it was */
 };
 
 struct sel_undo {
@@ -54,6 +70,9 @@ struct sel_core {
     struct sel_node *node;
     struct sel_edge *edge;
     int n_edges, cap_edges;
+    const int
+        *identity; /* 0, 1, 2, ... and zeros, for any strategy; shared by all cores */
+    const double *zeros;
     const int *parent; /* [node], the id in the core that this one was made from */
     struct sel_undo *undo;
     int n_undo, cap_undo;
@@ -67,14 +86,29 @@ struct sel_core {
     int *map;
 };
 
-/* ---- solve_reduce.c: cores and exact reductions ---- */
+/* ---- solve_core.c: cores, tables ---- */
 
+/* A larger copy of an array, *cap items of size bytes. */
+void *sel_grow(struct ap_arena *arena, void *old, int *cap, size_t size);
 /* n nodes, no edges; the caller fills in n_strategies, label and cost of each node. */
-struct sel_core *sel_core_new(struct ap_arena *arena, int n_nodes, int n_edges);
-/* Parallel edges are added up later, by sel_reduce. */
-void sel_core_edge(struct sel_core *c, int a, int b, const double *cost, bool owned);
+struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *like,
+                              int n_nodes, int n_edges);
+/* edge is copied. Parallel edges are added up later, by sel_reduce. */
+void sel_core_edge(struct sel_core *c, struct sel_edge edge);
 struct sel_core *sel_core_from_problem(struct ap_arena *arena,
                                        const struct ap_problem *p);
+/* A core to work on, from one that stays as it is. */
+struct sel_core *sel_core_copy(const struct sel_core *c);
+/* cost is kept, not copied. */
+struct sel_table *sel_table_new(struct ap_arena *arena, int n_rows, int n_cols,
+                                const double *cost);
+/* class[i] numbers the distinct rows; the first of each is moved up. Returns how many. */
+int sel_classify(double *rows, int n, int width, int *class);
+/* An edge for a dense table [s_a][s_b]: finds the classes. */
+struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int n_b,
+                                  const double *cost);
+/* ---- solve_reduce.c: exact reductions ---- */
+
 /* All reductions to a fixed point. False when some node has no strategy left. */
 bool sel_reduce(struct sel_core *c);
 /* Given best[v] (a label) for each node left, fills in best[] of the nodes gone. */
@@ -86,12 +120,16 @@ static inline int sel_other(const struct sel_edge *e, int v)
 {
     return e->a == v ? e->b : e->a;
 }
-static inline double sel_cell(const struct sel_core *c, const struct sel_edge *e, int v,
-                              int s, int t)
+static inline double sel_base(const struct sel_edge *e, int sa, int sb)
 {
-    size_t nb = (size_t)c->node[e->b].n_strategies;
-    return e->a == v ? e->cost[(size_t)s * nb + (size_t)t]
-                     : e->cost[(size_t)t * nb + (size_t)s];
+    return e->table
+        ->cost[(size_t)e->row[sa] * (size_t)e->table->n_cols + (size_t)e->col[sb]];
+}
+static inline double sel_cell(const struct sel_edge *e, int v, int s, int t)
+{
+    int sa = e->a == v ? s : t, sb = e->a == v ? t : s;
+
+    return sel_base(e, sa, sb) + e->row_add[sa] + e->col_add[sb];
 }
 
 /* ---- solve_join.c: copies that are paid once ---- */
@@ -120,7 +158,7 @@ struct sel_dual {
     int *n_back;           /* [node], edges to nodes of lower rank */
     double **to_a, **to_b; /* [edge][strategy], messages */
     double **slack;        /* [node][strategy], see sel_dual_sweep */
-    double *theta, *scratch;
+    double *theta, *scratch, *least_in, *least_out;
     double bound; /* proven lower bound of the core, base included */
     double slack_base;
 };

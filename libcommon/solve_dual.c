@@ -14,7 +14,7 @@
  * constants + sum of (1 - share * edges back) * min theta. At the moment when v is
  * visited all of theta(v) lies at v: theta - min theta is v's reduced cost.
  *
- * O(cells of all edges) per sweep.
+ * O(strategies + cells of the tables by class) per sweep.
  */
 #include "solve.h"
 
@@ -79,7 +79,13 @@ struct sel_dual *sel_dual_new(struct sel_core *c)
             most = c->node[v].n_strategies;
     }
     d->theta = AP_NEW_N(c->arena, most, double);
-    d->scratch = AP_NEW_N(c->arena, most, double);
+    for (int e = 0; e < c->n_edges; e++) {
+        const struct sel_table *t = c->edge[e].table;
+        if (!c->edge[e].gone && t->n_rows + t->n_cols > most)
+            most = t->n_rows + t->n_cols;
+    }
+    d->least_in = AP_NEW_N(c->arena, most, double);
+    d->least_out = AP_NEW_N(c->arena, most, double);
     d->bound = c->base;
     return d;
 }
@@ -105,35 +111,56 @@ static double collect(const struct sel_dual *d, int v, double *theta)
     return least;
 }
 
-/* out[r] = min over s of in[s] + t[s][r] */
-static void min_sum_rows(const double *restrict in, const double *restrict t, int n,
-                         int m, double *restrict out)
+/* out[k] = min over r of in[r] + table[r][k], which is INFINITY where none is finite */
+static void min_over_rows(const struct sel_table *t, const double *restrict in,
+                          double *restrict out)
 {
-    for (int r = 0; r < m; r++)
-        out[r] = in[0] + t[r];
-    for (int s = 1; s < n; s++) {
-        const double *restrict row = t + (size_t)s * (size_t)m;
-        double x = in[s];
-        for (int r = 0; r < m; r++)
-            out[r] = x + row[r] < out[r] ? x + row[r] : out[r];
+    int m = t->n_cols;
+
+    for (int k = 0; k < m; k++)
+        out[k] = INFINITY;
+    for (int r = 0; r < t->n_rows; r++) {
+        double x = in[r];
+        if (x == INFINITY)
+            continue;
+        if (t->first) {
+            for (int i = t->first[r]; i < t->first[r + 1]; i++) {
+                double y = x + t->value[i], *at = &out[t->at[i]];
+                *at = y < *at ? y : *at;
+            }
+            continue;
+        }
+        const double *restrict row = t->cost + (size_t)r * (size_t)m;
+        for (int k = 0; k < m; k++)
+            out[k] = x + row[k] < out[k] ? x + row[k] : out[k];
     }
 }
 
-/* out[r] = min over s of in[s] + t[r][s] */
-static void min_sum_columns(const double *restrict in, const double *restrict t, int n,
-                            int m, double *restrict out)
+/* out[r] = min over k of in[k] + table[r][k] */
+static void min_over_cols(const struct sel_table *t, const double *restrict in,
+                          double *restrict out)
 {
-    for (int r = 0; r < m; r++) {
-        const double *restrict row = t + (size_t)r * (size_t)n;
+    int m = t->n_cols;
+
+    for (int r = 0; r < t->n_rows; r++) {
         double a = INFINITY, b = INFINITY;
-        int s = 0;
-        for (; s + 1 < n; s += 2) {
-            double x = in[s] + row[s], y = in[s + 1] + row[s + 1];
+        if (t->first) {
+            for (int i = t->first[r]; i < t->first[r + 1]; i++) {
+                double x = in[t->at[i]] + t->value[i];
+                a = x < a ? x : a;
+            }
+            out[r] = a;
+            continue;
+        }
+        const double *restrict row = t->cost + (size_t)r * (size_t)m;
+        int k = 0;
+        for (; k + 1 < m; k += 2) {
+            double x = in[k] + row[k], y = in[k + 1] + row[k + 1];
             a = x < a ? x : a;
             b = y < b ? y : b;
         }
-        if (s < n && in[s] + row[s] < a)
-            a = in[s] + row[s];
+        if (k < m && in[k] + row[k] < a)
+            a = in[k] + row[k];
         out[r] = a < b ? a : b;
     }
 }
@@ -143,18 +170,30 @@ static double send(struct sel_dual *d, int v, int id)
 {
     const struct sel_core *c = d->core;
     const struct sel_edge *e = &c->edge[id];
-    int w = sel_other(e, v), n = c->node[v].n_strategies, m = c->node[w].n_strategies;
-    const double *back = e->a == v ? d->to_a[id] : d->to_b[id];
-    double *out = e->a == v ? d->to_b[id] : d->to_a[id], least = INFINITY;
+    bool from_a = e->a == v;
+    int n = c->node[v].n_strategies, m = c->node[sel_other(e, v)].n_strategies;
+    int n_in = from_a ? e->table->n_rows : e->table->n_cols;
+    const double *back = from_a ? d->to_a[id] : d->to_b[id];
+    const double *add_in = from_a ? e->row_add : e->col_add;
+    const double *add_out = from_a ? e->col_add : e->row_add;
+    const int *in = from_a ? e->row : e->col, *out_class = from_a ? e->col : e->row;
+    double *out = from_a ? d->to_b[id] : d->to_a[id], least = INFINITY;
 
-    for (int s = 0; s < n; s++)
-        d->scratch[s] = d->share[v] * d->theta[s] - back[s];
-    if (e->a == v)
-        min_sum_rows(d->scratch, e->cost, n, m, out);
+    for (int k = 0; k < n_in; k++)
+        d->least_in[k] = INFINITY;
+    for (int s = 0; s < n; s++) {
+        double x = d->share[v] * d->theta[s] - back[s] + add_in[s];
+        if (x < d->least_in[in[s]])
+            d->least_in[in[s]] = x;
+    }
+    if (from_a)
+        min_over_rows(e->table, d->least_in, d->least_out);
     else
-        min_sum_columns(d->scratch, e->cost, n, m, out);
-    for (int r = 0; r < m; r++)
+        min_over_cols(e->table, d->least_in, d->least_out);
+    for (int r = 0; r < m; r++) {
+        out[r] = d->least_out[out_class[r]] + add_out[r];
         least = out[r] < least ? out[r] : least;
+    }
     for (int r = 0; r < m; r++)
         out[r] -= least;
     return least;
@@ -245,36 +284,100 @@ static bool fold_node(struct fold *f, int v, double limit, int only)
     return n > 0;
 }
 
+/* One end of a folded edge: classes and additions of the strategies kept. */
+static const double *fold_end(struct fold *f, int v, const double *add,
+                              const double *message, bool later, const int *class,
+                              const int **to_class)
+{
+    struct ap_arena *arena = f->to->arena;
+    int n = f->to->node[f->map[v]].n_strategies;
+    int *classes = AP_NEW_N(arena, n, int);
+    double *sum = AP_NEW_N(arena, n, double);
+
+    for (int i = 0; i < n; i++) {
+        int s = f->keep[v][i];
+        classes[i] = class[s];
+        sum[i] = add[s] - message[s] + (later ? f->d->share[v] * f->theta[v][s] : 0);
+    }
+    *to_class = classes;
+    return sum;
+}
+
+/* The classes in use, renumbered: used[k] becomes the new number or -1. Their number. */
+static int used_classes(struct ap_arena *arena, const int **class, int n, int n_classes,
+                        int *used)
+{
+    int *to = AP_NEW_N(arena, n, int), k = 0;
+
+    for (int i = 0; i < n_classes; i++)
+        used[i] = -1;
+    for (int i = 0; i < n; i++)
+        used[(*class)[i]] = 0;
+    for (int i = 0; i < n_classes; i++)
+        if (used[i] == 0)
+            used[i] = k++;
+    for (int i = 0; i < n; i++)
+        to[i] = used[(*class)[i]];
+    *class = to;
+    return k;
+}
+
+/* Leaves out rows and columns of the table that no strategy uses, if many. */
+static void compact(struct ap_arena *arena, struct sel_edge *e, int na, int nb)
+{
+    const struct sel_table *t = e->table;
+    const int *row = e->row, *col = e->col;
+    int *used_row = AP_NEW_N(arena, t->n_rows, int);
+    int *used_col = AP_NEW_N(arena, t->n_cols, int);
+    int n_rows = used_classes(arena, &row, na, t->n_rows, used_row);
+    int n_cols = used_classes(arena, &col, nb, t->n_cols, used_col);
+
+    if (4.0 * n_rows * n_cols > 3.0 * t->n_rows * t->n_cols)
+        return;
+    double *cost = AP_NEW_N(arena, (int64_t)n_rows * n_cols, double), *at = cost;
+    for (int i = 0; i < t->n_rows; i++)
+        for (int k = 0; used_row[i] >= 0 && k < t->n_cols; k++)
+            if (used_col[k] >= 0)
+                *at++ = t->cost[i * t->n_cols + k];
+    e->row = row;
+    e->col = col;
+    e->table = sel_table_new(arena, n_rows, n_cols, cost);
+}
+
+static void least_by_class(const double *add, const int *class, int n, int n_classes,
+                           double *least)
+{
+    for (int k = 0; k < n_classes; k++)
+        least[k] = INFINITY;
+    for (int i = 0; i < n; i++)
+        least[class[i]] = fmin(least[class[i]], add[i]);
+}
+
 static void fold_edge(struct fold *f, int id)
 {
     const struct sel_dual *d = f->d;
-    const struct sel_core *c = d->core;
-    const struct sel_edge *e = &c->edge[id];
-    bool a_later = d->rank[e->a] > d->rank[e->b];
-    int later = a_later ? e->a : e->b;
-    int na = f->to->node[f->map[e->a]].n_strategies,
-        nb = f->to->node[f->map[e->b]].n_strategies;
-    const int *ka = f->keep[e->a], *kb = f->keep[e->b];
-    double *t = AP_NEW_N(f->to->arena, (size_t)na * (size_t)nb, double);
+    struct sel_edge e = d->core->edge[id];
+    bool a_later = d->rank[e.a] > d->rank[e.b];
     double least = INFINITY;
 
-    const double *theta = f->theta[later];
-    for (int i = 0; i < na; i++)
-        for (int k = 0; k < nb; k++) {
-            int s = ka[i], r = kb[k];
-            double x =
-                e->cost[(size_t)s * (size_t)c->node[e->b].n_strategies + (size_t)r] -
-                d->to_a[id][s] - d->to_b[id][r] +
-                d->share[later] * theta[a_later ? s : r];
-            t[(size_t)i * (size_t)nb + (size_t)k] = x;
-            least = x < least ? x : least;
-        }
+    e.row_add = fold_end(f, e.a, e.row_add, d->to_a[id], a_later, e.row, &e.row);
+    e.col_add = fold_end(f, e.b, e.col_add, d->to_b[id], !a_later, e.col, &e.col);
+    e.a = f->map[e.a];
+    e.b = f->map[e.b];
+    e.checked = false;
+    int na = f->to->node[e.a].n_strategies, nb = f->to->node[e.b].n_strategies;
+    compact(f->to->arena, &e, na, nb);
+    least_by_class(e.row_add, e.row, na, e.table->n_rows, d->least_in);
+    min_over_rows(e.table, d->least_in, d->least_out);
+    for (int i = 0; i < nb; i++)
+        least = fmin(least, d->least_out[e.col[i]] + e.col_add[i]);
     if (least < INFINITY) {
+        double *add = (double *)e.row_add; /* made by fold_end */
+        for (int i = 0; i < na; i++)
+            add[i] -= least;
         f->to->base += least;
-        for (int k = 0; k < na * nb; k++)
-            t[k] -= least;
     }
-    sel_core_edge(f->to, f->map[e->a], f->map[e->b], t, true);
+    sel_core_edge(f->to, e);
 }
 
 struct sel_core *sel_dual_fold(const struct sel_dual *d, double limit, int only,
@@ -285,7 +388,7 @@ struct sel_core *sel_dual_fold(const struct sel_dual *d, double limit, int only,
     int *parent = AP_NEW_N(c->arena, d->n + 1, int);
     bool ok = true;
 
-    f.to = sel_core_new(c->arena, d->n, c->n_edges);
+    f.to = sel_core_new(c->arena, c, d->n, c->n_edges);
     f.map = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     f.keep = AP_NEW_N(c->arena, c->n_nodes + 1, int *);
     f.theta = AP_NEW_N(c->arena, c->n_nodes + 1, double *);
@@ -321,7 +424,7 @@ void sel_dual_round(struct sel_dual *d, int *state)
             int w = sel_other(e, v);
             const double *in = (e->a == v ? d->to_a : d->to_b)[node->edges[k]];
             for (int s = 0; s < node->n_strategies; s++) {
-                double x = d->rank[w] < i ? sel_cell(c, e, v, s, state[w]) : in[s];
+                double x = d->rank[w] < i ? sel_cell(e, v, s, state[w]) : in[s];
                 d->theta[s] += x < INFINITY ? x : AP_FORBIDDEN;
             }
         }

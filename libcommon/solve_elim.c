@@ -244,6 +244,7 @@ struct runner {
     struct sel_core *c;
     const struct sel_elim *plan;
     struct table *table;
+    double **dense;        /* [edge], its table by strategies */
     int *place;            /* [node], when it is eliminated */
     int **inbox, *n_inbox; /* [i], tables whose first node is order[i] */
     int *slot;             /* [node], its variable in the present bucket, -1 */
@@ -274,7 +275,8 @@ static void edge_terms(struct runner *r, struct bucket *b, int u)
         const struct sel_edge *e = &r->c->edge[node->edges[i]];
         if (e->gone || e->a != u || r->slot[e->b] < 0)
             continue;
-        struct term *t = term_new(b, e->cost, r->slot[e->a] == 0 || r->slot[e->b] == 0);
+        struct term *t = term_new(b, r->dense[node->edges[i]],
+                                  r->slot[e->a] == 0 || r->slot[e->b] == 0);
         term_stride(t, r->slot[e->a], (size_t)r->c->node[e->b].n_strategies);
         term_stride(t, r->slot[e->b], 1);
     }
@@ -354,12 +356,27 @@ static double eliminate(struct runner *r, int i, double limit)
     return 0;
 }
 
+static double *unpack(struct sel_core *c, const struct sel_edge *e)
+{
+    int na = c->node[e->a].n_strategies, nb = c->node[e->b].n_strategies;
+    double *t = AP_NEW_N(c->arena, (int64_t)na * nb, double);
+
+    for (int i = 0; i < na; i++)
+        for (int k = 0; k < nb; k++)
+            t[i * nb + k] = sel_cell(e, e->a, i, k);
+    return t;
+}
+
 static void runner_init(struct runner *r, struct sel_core *c, const struct sel_elim *plan)
 {
     int *expect = AP_NEW_N(c->arena, plan->n + 1, int);
 
     r->c = c;
     r->plan = plan;
+    r->dense = AP_NEW_N(c->arena, c->n_edges + 1, double *);
+    for (int e = 0; e < c->n_edges; e++)
+        if (!c->edge[e].gone)
+            r->dense[e] = unpack(c, &c->edge[e]);
     r->table = AP_NEW_N(c->arena, plan->n + 1, struct table);
     r->place = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     r->slot = AP_NEW_N(c->arena, c->n_nodes + 1, int);

@@ -147,9 +147,8 @@ static struct sel_core *extract(struct sel_core *c, const int *list, int n, int 
 
     for (int i = 0; i < n; i++)
         n_edges += c->node[list[i]].degree;
-    struct sel_core *to = sel_core_new(c->arena, n, n_edges / 2);
+    struct sel_core *to = sel_core_new(c->arena, c, n, n_edges / 2);
     to->parent = parent;
-    to->tol = c->tol;
     for (int i = 0; i < n; i++) {
         const struct sel_node *node = &c->node[list[i]];
         parent[i] = list[i];
@@ -161,9 +160,12 @@ static struct sel_core *extract(struct sel_core *c, const int *list, int n, int 
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < c->node[list[i]].n_edges; k++) {
-            const struct sel_edge *e = &c->edge[c->node[list[i]].edges[k]];
-            if (!e->gone && e->a == list[i])
-                sel_core_edge(to, i, map[e->b], e->cost, false);
+            struct sel_edge e = c->edge[c->node[list[i]].edges[k]];
+            if (e.gone || e.a != list[i])
+                continue;
+            e.a = i;
+            e.b = map[e.b];
+            sel_core_edge(to, e);
         }
     return to;
 }
@@ -477,9 +479,9 @@ struct answer {
 };
 
 /* A look at the relaxation that stand-ins make; true when some group needs more sets. */
-static bool look_ahead(struct search *s, const struct ap_problem *p, int *max_sets)
+static bool look_ahead(struct search *s, const struct sel_core *whole, int *max_sets)
 {
-    struct sel_core *c = sel_core_from_problem(s->arena, p);
+    struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c) || c->n_left == 0)
@@ -498,10 +500,10 @@ static bool look_ahead(struct search *s, const struct ap_problem *p, int *max_se
  * Solves the problem with its copies joined, which may be a relaxation; true when that
  * leaves nothing to do.
  */
-static bool solve_joined(struct search *s, const struct ap_problem *p, int *max_sets,
-                         struct answer *best)
+static bool solve_joined(struct search *s, const struct ap_problem *p,
+                         const struct sel_core *whole, int *max_sets, struct answer *best)
 {
-    struct sel_core *c = sel_core_from_problem(s->arena, p);
+    struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
     double limit = best->cost < AP_FORBIDDEN ? best->cost * (1 - EPSILON) : INFINITY;
     struct verdict v = solve(s, c, limit, 0);
@@ -537,11 +539,12 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     }
     struct ap_mark mark = ap_arena_mark(arena);
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
+    struct sel_core *whole = sel_core_from_problem(arena, p);
     struct ap_mark round = ap_arena_mark(arena);
-    while (look_ahead(&s, p, max_sets))
+    while (look_ahead(&s, whole, max_sets))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);
-    while (!solve_joined(&s, p, max_sets, &best))
+    while (!solve_joined(&s, p, whole, max_sets, &best))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);
 

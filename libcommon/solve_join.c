@@ -23,7 +23,7 @@
 
 #define FIRST_SETS 192 /* exact sets of a group at first */
 #define MORE_SETS  4   /* times as many after each refinement */
-#define MAX_SETS   13000
+#define MAX_SETS   (SEL_MAX_SETS / 2)
 
 struct copy {
     int node, producer; /* producer edge */
@@ -43,20 +43,14 @@ struct sel_join {
 
 /* ---- recognising copies ---- */
 
-static double cell(const struct sel_core *c, const struct sel_edge *e, int v, int s,
-                   int t)
-{
-    return sel_cell(c, e, v, s, t);
-}
-
 /* Absent forbids some of the other end's strategies and costs nothing else. */
 static bool is_need(const struct sel_core *c, const struct sel_edge *e, int v, int made)
 {
     int n = c->node[sel_other(e, v)].n_strategies;
 
     for (int t = 0; t < n; t++) {
-        double absent = cell(c, e, v, !made, t);
-        if (cell(c, e, v, made, t) != 0 || (absent != 0 && absent != INFINITY))
+        double absent = sel_cell(e, v, !made, t);
+        if (sel_cell(e, v, made, t) != 0 || (absent != 0 && absent != INFINITY))
             return false;
     }
     return true;
@@ -68,7 +62,7 @@ static bool is_making(const struct sel_core *c, const struct sel_edge *e, int v,
     int n = c->node[sel_other(e, v)].n_strategies;
 
     for (int t = 0; t < n; t++)
-        if (cell(c, e, v, !made, t) != 0)
+        if (sel_cell(e, v, !made, t) != 0)
             return false;
     return true;
 }
@@ -105,7 +99,7 @@ static int producer(const struct sel_join *j, int i)
 
 static bool needs(const struct sel_join *j, int i, const struct sel_edge *e, int t)
 {
-    return cell(j->c, e, j->copy[i].node, !made(&j->copy[i]), t) == INFINITY;
+    return sel_cell(e, j->copy[i].node, !made(&j->copy[i]), t) == INFINITY;
 }
 
 /* ---- grouping: copies of one producer that some consumer has to choose between ---- */
@@ -162,10 +156,13 @@ static void group_at(struct sel_join *j, int v, int (*seen)[2])
 
 struct group {
     int n, copy[64];
-    int n_needs;    /* edges from the group, by consumer */
-    int (*need)[2]; /* consumer, edge */
-    uint64_t *mask; /* scratch [strategies of a consumer] */
-    uint64_t *set;  /* exact ones, then stand-ins, the one of all copies last */
+    int n_needs;           /* edges from the group, by consumer */
+    int (*need)[2];        /* consumer, edge */
+    uint64_t *mask;        /* scratch [strategies of a consumer] */
+    uint64_t *set;         /* exact ones, then stand-ins, the one of all copies last */
+    uint64_t *next;        /* scratch, as large */
+    double *making;        /* [class of the producer][copy] */
+    int n_classes, *class; /* [strategy of the producer] */
     int n_sets, first_stand_in, max_sets;
     int members; /* exact sets have up to so many */
 };
@@ -226,32 +223,52 @@ static int masks_of(struct sel_join *j, const struct group *g, int from, uint64_
     return k;
 }
 
-/* Adds the sets that come with one more consumer, up to most_members each. */
+/* Puts x into a hashed set of n_slots (a power of two) unless there; true if it was not.
+ */
+static bool insert(uint64_t *slot, size_t n_slots, uint64_t x)
+{
+    size_t h = (size_t)((x + 1) * 0x9e3779b97f4a7c15u >> 20) & (n_slots - 1);
+
+    while (slot[h] != 0 && slot[h] != x + 1) /* + 1: 0 is an empty slot */
+        h = (h + 1) & (n_slots - 1);
+    if (slot[h] != 0)
+        return false;
+    slot[h] = x + 1;
+    return true;
+}
+
+/*
+ * Adds the sets that come with one more consumer, up to most_members each; all becomes
+ * false where some are left out. False: too many.
+ */
 static bool add_consumer(struct sel_join *j, struct group *g, int v, int most_members,
                          bool *all)
 {
     struct ap_mark mark = ap_arena_mark(j->c->arena);
+    size_t n_slots = 16;
     int m = 0, n = 0;
 
     for (int t = 0; t < j->c->node[v].n_strategies; t++)
         if (j->c->node[v].cost[t] < INFINITY)
             g->mask[m++] = g->mask[t];
     m = unique(g->mask, m);
-    uint64_t *next =
-        ap_arena_alloc_n(j->c->arena, (size_t)m * (size_t)g->n_sets + 1, sizeof(*next));
-    for (int i = 0; i < g->n_sets; i++)
-        for (int k = 0; k < m; k++) {
+    while (n_slots < 2 * ((size_t)g->max_sets + 1))
+        n_slots *= 2;
+    uint64_t *slot = AP_NEW_N(j->c->arena, n_slots, uint64_t);
+    for (int i = 0; i < g->n_sets && n <= g->max_sets; i++)
+        for (int k = 0; k < m && n <= g->max_sets; k++) {
             uint64_t set = g->set[i] | g->mask[k];
-            if (__builtin_popcountll(set) <= most_members)
-                next[n++] = set;
-            else
+            if (__builtin_popcountll(set) > most_members)
                 *all = false;
+            else if (insert(slot, n_slots, set))
+                g->next[n++] = set;
         }
-    g->n_sets = unique(next, n);
-    if (g->n_sets <= g->max_sets)
-        memcpy(g->set, next, (size_t)g->n_sets * sizeof(*next));
     ap_arena_rewind(j->c->arena, mark);
-    return g->n_sets <= g->max_sets;
+    g->n_sets = n;
+    uint64_t *t = g->set;
+    g->set = g->next;
+    g->next = t;
+    return n <= g->max_sets;
 }
 
 /* The unions of one need per consumer, of up to most_members; false: too many. */
@@ -268,25 +285,34 @@ static bool find_sets(struct sel_join *j, struct group *g, int most_members, boo
             return false;
         }
     }
+    qsort(g->set, (size_t)g->n_sets, sizeof(*g->set), by_value);
     return true;
 }
 
-/* What it costs the producer's strategy s to make copy i of the group. */
-static double making(const struct sel_join *j, const struct group *g, int i, int s)
+/* What it costs the producer to make each copy, by class of its strategies. */
+static void price_copies(struct sel_join *j, struct group *g)
 {
-    const struct copy *copy = &j->copy[g->copy[i]];
-    const double *own = j->c->node[copy->node].cost;
+    int np = j->c->node[producer(j, g->copy[0])].n_strategies;
 
-    return cell(j->c, &j->c->edge[copy->producer], copy->node, made(copy), s) +
-           (own[made(copy)] - own[!made(copy)]);
+    g->making = AP_NEW_N(j->c->arena, np * g->n, double);
+    g->class = AP_NEW_N(j->c->arena, np, int);
+    for (int i = 0; i < g->n; i++) {
+        const struct copy *copy = &j->copy[g->copy[i]];
+        const double *own = j->c->node[copy->node].cost;
+        double extra = own[made(copy)] - own[!made(copy)];
+        for (int s = 0; s < np; s++)
+            g->making[s * g->n + i] =
+                extra + sel_cell(&j->c->edge[copy->producer], copy->node, made(copy), s);
+    }
+    g->n_classes = sel_classify(g->making, np, g->n, g->class);
 }
 
-static uint64_t free_copies(const struct sel_join *j, const struct group *g, int s)
+static uint64_t free_copies(const struct group *g, int k)
 {
     uint64_t set = 0;
 
     for (int i = 0; i < g->n; i++)
-        set |= (uint64_t)(making(j, g, i, s) == 0) << i;
+        set |= (uint64_t)(g->making[k * g->n + i] == 0) << i;
     return set;
 }
 
@@ -294,14 +320,13 @@ static uint64_t free_copies(const struct sel_join *j, const struct group *g, int
  * Stand-ins for the sets of more than `members`: what each producer's strategy makes for
  * nothing, where that is more, and all copies for the rest.
  */
-static void add_stand_ins(struct sel_join *j, struct group *g)
+static void add_stand_ins(struct group *g)
 {
-    int p = producer(j, g->copy[0]), n = 0;
     uint64_t all = g->n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << g->n) - 1;
+    int n = 0;
 
-    g->first_stand_in = g->n_sets;
-    for (int s = 0; s < j->c->node[p].n_strategies; s++) {
-        uint64_t set = free_copies(j, g, s);
+    for (int k = 0; k < g->n_classes; k++) {
+        uint64_t set = free_copies(g, k);
         if (__builtin_popcountll(set) > g->members && set != all)
             g->set[g->n_sets + n++] = set;
     }
@@ -322,7 +347,7 @@ static bool choose_sets(struct sel_join *j, struct group *g)
         return false;
     g->first_stand_in = g->n_sets;
     if (!all)
-        add_stand_ins(j, g);
+        add_stand_ins(g);
     return true;
 }
 
@@ -337,14 +362,14 @@ static int by_size(const void *x, const void *y)
  * The least that more than `members` copies of the set cost; of all copies, at least one
  * is not free (a stand-in of its own has those that are).
  */
-static double stand_in_cost(struct sel_join *j, const struct group *g, int k, int s)
+static double stand_in_cost(const struct group *g, int k, const double *making)
 {
     double x[64], sum = 0;
     int n = 0, m = g->members;
 
     for (int i = 0; i < g->n; i++)
         if (g->set[k] >> i & 1)
-            x[n++] = making(j, g, i, s);
+            x[n++] = making[i];
     if (n <= m)
         return INFINITY;
     qsort(x, (size_t)n, sizeof(*x), by_size);
@@ -355,16 +380,80 @@ static double stand_in_cost(struct sel_join *j, const struct group *g, int k, in
     return sum + x[m];
 }
 
-static double set_cost(struct sel_join *j, const struct group *g, int k, int s)
+static double set_cost(const struct group *g, int k, const double *making)
 {
     double sum = 0;
 
     if (k >= g->first_stand_in)
-        return stand_in_cost(j, g, k, s);
-    for (int i = 0; i < g->n; i++)
-        if (g->set[k] >> i & 1)
-            sum += making(j, g, i, s);
+        return stand_in_cost(g, k, making);
+    for (uint64_t left = g->set[k]; left; left &= left - 1)
+        sum += making[__builtin_ctzll(left)];
     return sum;
+}
+
+/* The edge from the producer, with what each set costs. */
+static struct sel_edge making_edge(struct sel_join *j, const struct group *g)
+{
+    struct sel_core *c = j->c;
+    double *t = AP_NEW_N(c->arena, g->n_classes * g->n_sets, double);
+
+    for (int k = 0; k < g->n_classes; k++)
+        for (int i = 0; i < g->n_sets; i++)
+            t[k * g->n_sets + i] = set_cost(g, i, g->making + k * g->n);
+    return (struct sel_edge){
+        .a = producer(j, g->copy[0]),
+        .b = j->copy[g->copy[0]].node,
+        .table = sel_table_new(c->arena, g->n_classes, g->n_sets, t),
+        .row = g->class,
+        .col = c->identity,
+        .row_add = c->zeros,
+        .col_add = c->zeros,
+    };
+}
+
+/* Which sets serve which needs: one table for all consumers, a column per mask. */
+static struct sel_table *serving(struct sel_join *j, const struct group *g,
+                                 const uint64_t *need, int n_needs)
+{
+    double *t = AP_NEW_N(j->c->arena, g->n_sets * n_needs, double);
+
+    for (int k = 0; k < g->n_sets; k++)
+        for (int i = 0; i < n_needs; i++)
+            t[k * n_needs + i] = need[i] & ~g->set[k] ? INFINITY : 0;
+    return sel_table_new(j->c->arena, g->n_sets, n_needs, t);
+}
+
+/* The distinct masks over all consumers, ascending. */
+static uint64_t *all_needs(struct sel_join *j, const struct group *g, int *n_needs)
+{
+    uint64_t *need;
+    int n = 0;
+
+    for (int i = 0; i < g->n_needs; i++)
+        n += j->c->node[g->need[i][0]].n_strategies;
+    need = AP_NEW_N(j->c->arena, n, uint64_t);
+    n = 0;
+    for (int from = 0; from < g->n_needs;) {
+        int v = g->need[from][0];
+        from = masks_of(j, g, from, need + n);
+        n = unique(need, n + j->c->node[v].n_strategies);
+    }
+    *n_needs = n;
+    return need;
+}
+
+static int find(const uint64_t *x, int n, uint64_t want)
+{
+    int lo = 0;
+
+    for (int hi = n - 1; lo < hi;) {
+        int mid = (lo + hi) / 2;
+        if (x[mid] < want)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
 }
 
 static void drop_edge(struct sel_core *c, int e)
@@ -374,37 +463,43 @@ static void drop_edge(struct sel_core *c, int e)
     c->node[c->edge[e].b].degree--;
 }
 
+static void add_edges(struct sel_join *j, const struct group *g)
+{
+    struct sel_core *c = j->c;
+    int n_needs;
+    const uint64_t *need = all_needs(j, g, &n_needs);
+    struct sel_edge edge = {.a = j->copy[g->copy[0]].node,
+                            .table = serving(j, g, need, n_needs),
+                            .row = c->identity,
+                            .row_add = c->zeros,
+                            .col_add = c->zeros};
+
+    sel_core_edge(c, making_edge(j, g));
+    for (int from = 0; from < g->n_needs;) {
+        int v = g->need[from][0], n = c->node[v].n_strategies;
+        int *col = AP_NEW_N(c->arena, n, int);
+        from = masks_of(j, g, from, g->mask);
+        for (int s = 0; s < n; s++)
+            col[s] = find(need, n_needs, g->mask[s]);
+        edge.b = v;
+        edge.col = col;
+        sel_core_edge(c, edge);
+    }
+}
+
+/* The first copy's node becomes the group's, the others are gone. */
 static void replace(struct sel_join *j, struct group *g)
 {
     struct sel_core *c = j->c;
-    int rep = j->copy[g->copy[0]].node, p = producer(j, g->copy[0]), n = g->n_sets;
-    int np = c->node[p].n_strategies;
-    double *cost = AP_NEW_N(c->arena, n, double);
-    double *making_cost = AP_NEW_N(c->arena, (int64_t)n * np, double);
-    int *label = AP_NEW_N(c->arena, n, int);
+    struct sel_node *rep = &c->node[j->copy[g->copy[0]].node];
+    int n_old = c->n_edges;
     double absent = 0;
 
     for (int i = 0; i < g->n; i++) {
         const struct copy *copy = &j->copy[g->copy[i]];
         absent += c->node[copy->node].cost[!made(copy)];
     }
-    for (int k = 0; k < n; k++) {
-        label[k] = k;
-        cost[k] = absent;
-        for (int s = 0; s < np; s++)
-            making_cost[s * n + k] = set_cost(j, g, k, s);
-    }
-    int n_old = c->n_edges;
-    sel_core_edge(c, p, rep, making_cost, true);
-    for (int from = 0; from < g->n_needs;) {
-        int v = g->need[from][0], nv = c->node[v].n_strategies;
-        double *t = AP_NEW_N(c->arena, (int64_t)n * nv, double);
-        from = masks_of(j, g, from, g->mask);
-        for (int k = 0; k < n; k++)
-            for (int s = 0; s < nv; s++)
-                t[k * nv + s] = g->mask[s] & ~g->set[k] ? INFINITY : 0;
-        sel_core_edge(c, rep, v, t, true);
-    }
+    add_edges(j, g);
     for (int i = 0; i < g->n; i++) {
         struct sel_node *node = &c->node[j->copy[g->copy[i]].node];
         for (int k = 0; k < node->n_edges; k++)
@@ -415,9 +510,11 @@ static void replace(struct sel_join *j, struct group *g)
             c->n_left--;
         }
     }
-    c->node[rep].n_strategies = n;
-    c->node[rep].cost = cost;
-    c->node[rep].label = label;
+    rep->n_strategies = g->n_sets;
+    rep->label = c->identity;
+    rep->cost = AP_NEW_N(c->arena, g->n_sets, double);
+    for (int k = 0; k < g->n_sets; k++)
+        rep->cost[k] = absent;
 }
 
 /* ---- all of it ---- */
@@ -434,9 +531,10 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
     if (*max_sets == 0)
         *max_sets = FIRST_SETS;
     g->max_sets = *max_sets;
-    g->set = AP_NEW_N(j->c->arena,
-                      g->max_sets + j->c->node[producer(j, g->copy[0])].n_strategies + 1,
-                      uint64_t);
+    int n = g->max_sets + j->c->node[producer(j, g->copy[0])].n_strategies + 2;
+    g->set = AP_NEW_N(j->c->arena, n, uint64_t);
+    g->next = AP_NEW_N(j->c->arena, n, uint64_t);
+    price_copies(j, g);
     collect_needs(j, g);
     if (!choose_sets(j, g))
         return;

@@ -28,7 +28,7 @@ double sel_cost(const struct sel_core *c, const int *state)
     for (int i = 0; i < c->n_edges; i++) {
         const struct sel_edge *e = &c->edge[i];
         if (!e->gone)
-            sum += sel_cell(c, e, e->a, state[e->a], state[e->b]);
+            sum += sel_cell(e, e->a, state[e->a], state[e->b]);
     }
     return sum < AP_FORBIDDEN ? sum : INFINITY;
 }
@@ -53,7 +53,7 @@ static struct amount cost_at(const struct sel_core *c, const int *state, int v, 
         const struct sel_edge *e = &c->edge[node->edges[i]];
         if (e->gone)
             continue;
-        double y = finite(sel_cell(c, e, v, s, state[sel_other(e, v)]));
+        double y = finite(sel_cell(e, v, s, state[sel_other(e, v)]));
         if (y >= AP_FORBIDDEN)
             x.forbidden++;
         else

@@ -15,101 +15,10 @@
 
 #include <string.h>
 
-#define MAX_ELIMINATE    4e6 /* combinations of a node and its two neighbours */
-#define DOMINANCE_ROUNDS 4
-#define ROUNDING         1e-15 /* relative differences of sums up to this are noise */
-
-/* ---- building ---- */
-
-struct sel_core *sel_core_new(struct ap_arena *arena, int n_nodes, int n_edges)
-{
-    struct sel_core *c = AP_NEW(arena, struct sel_core);
-
-    c->arena = arena;
-    c->n_nodes = c->n_left = n_nodes;
-    c->node = AP_NEW_N(arena, n_nodes + 1, struct sel_node);
-    c->cap_edges = n_edges + 4;
-    c->edge = AP_NEW_N(arena, c->cap_edges, struct sel_edge);
-    c->best = AP_NEW_N(arena, n_nodes + 1, int);
-    c->queue = AP_NEW_N(arena, n_nodes + 1, int);
-    return c;
-}
-
-static void *grow(struct ap_arena *arena, void *old, int *cap, size_t size)
-{
-    int n = *cap ? 2 * *cap : 4;
-    void *p = ap_arena_alloc_n(arena, (size_t)n, size);
-
-    if (*cap)
-        memcpy(p, old, (size_t)*cap * size);
-    *cap = n;
-    return p;
-}
-
-static void attach(struct sel_core *c, int v, int e)
-{
-    struct sel_node *node = &c->node[v];
-
-    if (node->n_edges == node->cap_edges)
-        node->edges = grow(c->arena, node->edges, &node->cap_edges, sizeof(int));
-    node->edges[node->n_edges++] = e;
-    node->degree++;
-}
-
-void sel_core_edge(struct sel_core *c, int a, int b, const double *cost, bool owned)
-{
-    if (c->n_edges == c->cap_edges)
-        c->edge = grow(c->arena, c->edge, &c->cap_edges, sizeof(*c->edge));
-    c->edge[c->n_edges] = (struct sel_edge){.a = a, .b = b, .cost = cost, .owned = owned};
-    attach(c, a, c->n_edges);
-    attach(c, b, c->n_edges);
-    c->n_edges++;
-}
-
-static size_t n_cells(const struct sel_core *c, const struct sel_edge *e)
-{
-    return (size_t)c->node[e->a].n_strategies * (size_t)c->node[e->b].n_strategies;
-}
-
-/* A table that may be written. */
-static double *own(struct sel_core *c, struct sel_edge *e)
-{
-    if (!e->owned)
-        e->cost = ap_arena_dup(c->arena, e->cost, n_cells(c, e) * sizeof(double));
-    e->owned = true;
-    return (double *)e->cost;
-}
-
-struct sel_core *sel_core_from_problem(struct ap_arena *arena, const struct ap_problem *p)
-{
-    struct sel_core *c = sel_core_new(arena, p->n_nodes, p->n_edges);
-
-    for (int v = 0; v < p->n_nodes; v++) {
-        int n = c->node[v].n_strategies = p->n_strategies[v];
-        int *label = AP_NEW_N(arena, n, int);
-        c->node[v].cost = AP_NEW_N(arena, n, double);
-        c->node[v].label = label;
-        for (int s = 0; s < n; s++) {
-            label[s] = s;
-            c->node[v].cost[s] = p->cost[v][s] >= AP_FORBIDDEN ? INFINITY : p->cost[v][s];
-        }
-    }
-    for (int i = 0; i < p->n_edges; i++) {
-        const struct ap_problem_edge *edge = &p->edges[i];
-        sel_core_edge(c, edge->a, edge->b, edge->cost, false);
-        struct sel_edge *e = &c->edge[i];
-        size_t n = n_cells(c, e), k = 0;
-        while (k < n && edge->cost[k] < AP_FORBIDDEN)
-            k++;
-        if (k == n)
-            continue;
-        double *cost = own(c, e);
-        for (; k < n; k++)
-            if (cost[k] >= AP_FORBIDDEN)
-                cost[k] = INFINITY;
-    }
-    return c;
-}
+#define MAX_ELIMINATE        4e6 /* combinations of a node and its two neighbours */
+#define DOMINANCE_ROUNDS     4
+#define DOMINANCE_STRATEGIES 96    /* all pairs are tried: not for nodes with more */
+#define ROUNDING             1e-15 /* relative differences of sums up to this are noise */
 
 /* ---- small steps ---- */
 
@@ -162,8 +71,7 @@ static struct sel_arm arm_of(const struct sel_core *c, int v, const struct sel_e
     return (struct sel_arm){.node = u,
                             .n_strategies = c->node[u].n_strategies,
                             .label = c->node[u].label,
-                            .cost = e->cost,
-                            .arm_major = e->a == u};
+                            .edge = *e};
 }
 
 /* Takes v out; its edges are removed, those in arm[] (up to 2, -1 for none) remembered.
@@ -173,7 +81,7 @@ static void node_remove(struct sel_core *c, int v, int arm0, int arm1)
     struct sel_node *node = &c->node[v];
 
     if (c->n_undo == c->cap_undo)
-        c->undo = grow(c->arena, c->undo, &c->cap_undo, sizeof(*c->undo));
+        c->undo = sel_grow(c->arena, c->undo, &c->cap_undo, sizeof(*c->undo));
     struct sel_undo *u = &c->undo[c->n_undo++];
     *u = (struct sel_undo){.node = v,
                            .n_strategies = node->n_strategies,
@@ -203,24 +111,44 @@ static int edge_find(const struct sel_core *c, int u, int w)
     return -1;
 }
 
-/* Adds a table laid out [s_u][s_w] to the edge u-w, made if there is none. */
-static void edge_add(struct sel_core *c, int u, int w, double *cost)
+static double *sum_of(struct sel_core *c, const double *x, const double *y, int n)
 {
-    int e = edge_find(c, u, w), nu = c->node[u].n_strategies,
-        nw = c->node[w].n_strategies;
+    double *sum = AP_NEW_N(c->arena, n, double);
 
-    if (e < 0) {
-        sel_core_edge(c, u, w, cost, true);
-    } else {
-        double *t = own(c, &c->edge[e]);
-        bool same = c->edge[e].a == u;
-        for (int i = 0; i < nu; i++)
-            for (int j = 0; j < nw; j++)
-                t[same ? i * nw + j : j * nu + i] += cost[i * nw + j];
-        c->edge[e].checked = false;
-    }
-    enqueue(c, u);
-    enqueue(c, w);
+    for (int i = 0; i < n; i++)
+        sum[i] = x[i] + y[i];
+    return sum;
+}
+
+/* What edge `into` costs with what `edge`, between the same nodes, costs on top. */
+static void edge_sum(struct sel_core *c, struct sel_edge *into,
+                     const struct sel_edge *edge)
+{
+    int na = c->node[into->a].n_strategies, nb = c->node[into->b].n_strategies;
+    bool same = edge->a == into->a;
+    double *t = AP_NEW_N(c->arena, (int64_t)na * nb, double);
+
+    for (int i = 0; i < na; i++)
+        for (int j = 0; j < nb; j++)
+            t[i * nb + j] = sel_base(into, i, j) +
+                            (same ? sel_base(edge, i, j) : sel_base(edge, j, i));
+    struct sel_edge sum = sel_edge_compress(c, into->a, into->b, na, nb, t);
+    sum.row_add = sum_of(c, into->row_add, same ? edge->row_add : edge->col_add, na);
+    sum.col_add = sum_of(c, into->col_add, same ? edge->col_add : edge->row_add, nb);
+    *into = sum;
+}
+
+/* Adds an edge, to the one between its nodes if there is one. */
+static void edge_add(struct sel_core *c, struct sel_edge edge)
+{
+    int e = edge_find(c, edge.a, edge.b);
+
+    if (e < 0)
+        sel_core_edge(c, edge);
+    else
+        edge_sum(c, &c->edge[e], &edge);
+    enqueue(c, edge.a);
+    enqueue(c, edge.b);
 }
 
 /* Adds up the parallel edges at v; mark[w] - 1 is the edge seen to w. */
@@ -238,62 +166,55 @@ static void merge_parallel(struct sel_core *c, int v, int *mark)
                 mark[w] = pass == 1 ? 0 : node->edges[i] + 1;
                 continue;
             }
-            struct sel_edge *into = &c->edge[mark[w] - 1];
-            double *t = own(c, into);
-            for (int s = 0; s < node->n_strategies; s++)
-                for (int r = 0; r < c->node[w].n_strategies; r++) {
-                    size_t k =
-                        into->a == v
-                            ? (size_t)s * (size_t)c->node[w].n_strategies + (size_t)r
-                            : (size_t)r * (size_t)node->n_strategies + (size_t)s;
-                    t[k] += sel_cell(c, e, v, s, r);
-                }
+            edge_sum(c, &c->edge[mark[w] - 1], e);
             edge_remove(c, node->edges[i]);
         }
 }
 
-/* Keeps the strategies with keep[s]; tables of all edges of v are rebuilt. */
+static const int *pick_int(struct sel_core *c, const int *x, const bool *keep, int n)
+{
+    int *out = AP_NEW_N(c->arena, n, int), k = 0;
+
+    for (int i = 0; i < n; i++)
+        if (keep[i])
+            out[k++] = x[i];
+    return out;
+}
+
+static double *pick_double(struct sel_core *c, const double *x, const bool *keep, int n)
+{
+    double *out = AP_NEW_N(c->arena, n, double);
+    int k = 0;
+
+    for (int i = 0; i < n; i++)
+        if (keep[i])
+            out[k++] = x[i];
+    return out;
+}
+
+/* Keeps the strategies with keep[s]. */
 static void shrink(struct sel_core *c, int v, const bool *keep)
 {
     struct sel_node *node = &c->node[v];
-    int n = node->n_strategies, k = 0;
-    int *label = AP_NEW_N(c->arena, n, int);
-    double *cost = AP_NEW_N(c->arena, n, double);
+    int n = node->n_strategies, kept = 0;
 
+    for (int s = 0; s < n; s++)
+        kept += keep[s];
     for (int i = 0; i < node->n_edges; i++) {
         struct sel_edge *e = &c->edge[node->edges[i]];
         if (e->gone)
             continue;
-        int w = sel_other(e, v), nw = c->node[w].n_strategies, kept = 0;
-        for (int s = 0; s < n; s++)
-            kept += keep[s];
-        double *t = AP_NEW_N(c->arena, (size_t)kept * (size_t)nw, double), *p = t;
-        if (e->a == v) {
-            for (int s = 0; s < n; s++)
-                if (keep[s]) {
-                    memcpy(p, e->cost + (size_t)s * (size_t)nw,
-                           (size_t)nw * sizeof(double));
-                    p += nw;
-                }
-        } else {
-            for (int r = 0; r < nw; r++)
-                for (int s = 0; s < n; s++)
-                    if (keep[s])
-                        *p++ = e->cost[(size_t)r * (size_t)n + (size_t)s];
-        }
-        e->cost = t;
-        e->owned = true;
+        const int **class = e->a == v ? &e->row : &e->col;
+        const double **add = e->a == v ? &e->row_add : &e->col_add;
+        *class = pick_int(c, *class, keep, n);
+        if (*add != c->zeros)
+            *add = pick_double(c, *add, keep, n);
         e->checked = false;
-        enqueue(c, w);
+        enqueue(c, sel_other(e, v));
     }
-    for (int s = 0; s < n; s++)
-        if (keep[s]) {
-            label[k] = node->label[s];
-            cost[k++] = node->cost[s];
-        }
-    node->n_strategies = k;
-    node->label = label;
-    node->cost = cost;
+    node->label = pick_int(c, node->label, keep, n);
+    node->cost = pick_double(c, node->cost, keep, n);
+    node->n_strategies = kept;
     enqueue(c, v);
 }
 
@@ -314,7 +235,7 @@ static bool drop_forbidden(struct sel_core *c, int v)
         int nw = c->node[sel_other(e, v)].n_strategies;
         for (int s = 0; s < n; s++) {
             int r = 0;
-            while (r < nw && sel_cell(c, e, v, s, r) == INFINITY)
+            while (r < nw && sel_cell(e, v, s, r) == INFINITY)
                 r++;
             c->keep[s] &= r < nw;
         }
@@ -342,7 +263,7 @@ static void fold_decided(struct sel_core *c, int v)
             continue;
         struct sel_node *w = &c->node[sel_other(e, v)];
         for (int r = 0; r < w->n_strategies; r++)
-            w->cost[r] += sel_cell(c, e, v, best, r);
+            w->cost[r] += sel_cell(e, v, best, r);
     }
     node_remove(c, v, -1, -1);
 }
@@ -364,7 +285,7 @@ static void eliminate_leaf(struct sel_core *c, int v)
     for (int r = 0; r < w->n_strategies; r++) {
         double least = INFINITY;
         for (int s = 0; s < node->n_strategies; s++) {
-            double x = node->cost[s] + sel_cell(c, e, v, s, r);
+            double x = node->cost[s] + sel_cell(e, v, s, r);
             least = x < least ? x : least;
         }
         w->cost[r] += least;
@@ -372,19 +293,25 @@ static void eliminate_leaf(struct sel_core *c, int v)
     node_remove(c, v, id, -1);
 }
 
-/* Rows [s_v] of an edge's table. */
-static const double *rows_of(struct sel_core *c, const struct sel_edge *e, int v)
+/* The end of edge e away from v, and its table with v's classes as rows. */
+struct side {
+    const double *cost; /* [class of v][class of the other] */
+    int n;              /* classes of the other end */
+    const int *own, *other;
+    const double *own_add, *other_add;
+};
+
+static struct side side_of(struct sel_core *c, const struct sel_edge *e, int v)
 {
-    int n = c->node[v].n_strategies, nw = c->node[sel_other(e, v)].n_strategies;
+    const struct sel_table *t = e->table;
 
     if (e->a == v)
-        return e->cost;
-    double *t = AP_NEW_N(c->arena, (size_t)n * (size_t)nw, double);
-    for (int r = 0; r < nw; r++)
-        for (int s = 0; s < n; s++)
-            t[(size_t)s * (size_t)nw + (size_t)r] =
-                e->cost[(size_t)r * (size_t)n + (size_t)s];
-    return t;
+        return (struct side){t->cost, t->n_cols, e->row, e->col, e->row_add, e->col_add};
+    double *cost = AP_NEW_N(c->arena, (int64_t)t->n_rows * t->n_cols, double);
+    for (int i = 0; i < t->n_rows; i++)
+        for (int j = 0; j < t->n_cols; j++)
+            cost[j * t->n_rows + i] = t->cost[i * t->n_cols + j];
+    return (struct side){cost, t->n_rows, e->col, e->row, e->col_add, e->row_add};
 }
 
 /* Min-sum over v between its two neighbours; false when that is too much work. */
@@ -393,40 +320,47 @@ static bool eliminate_middle(struct sel_core *c, int v)
     struct sel_node *node = &c->node[v];
     int i = next_edge(c, node, 0), eu = node->edges[i];
     int ew = node->edges[next_edge(c, node, i + 1)];
-    int u = sel_other(&c->edge[eu], v), w = sel_other(&c->edge[ew], v);
-    int n = node->n_strategies, nu = c->node[u].n_strategies,
-        nw = c->node[w].n_strategies;
+    const struct sel_table *tu = c->edge[eu].table, *tw = c->edge[ew].table;
+    int nu = c->edge[eu].a == v ? tu->n_cols : tu->n_rows;
+    int nw = c->edge[ew].a == v ? tw->n_cols : tw->n_rows;
 
-    if ((double)n * nu * nw > MAX_ELIMINATE)
+    if ((double)node->n_strategies * nu * nw > MAX_ELIMINATE)
         return false;
-    double *t = AP_NEW_N(c->arena, (size_t)nu * (size_t)nw, double);
-    struct ap_mark mark = ap_arena_mark(c->arena);
-    const double *rows = rows_of(c, &c->edge[ew], v);
+    struct side u = side_of(c, &c->edge[eu], v), w = side_of(c, &c->edge[ew], v);
+    double *t = AP_NEW_N(c->arena, (int64_t)nu * nw, double);
     for (int k = 0; k < nu * nw; k++)
         t[k] = INFINITY;
     for (int x = 0; x < nu; x++) {
         double *restrict out = t + (size_t)x * (size_t)nw;
-        for (int s = 0; s < n; s++) {
-            const double *restrict in = rows + (size_t)s * (size_t)nw;
-            double at = node->cost[s] + sel_cell(c, &c->edge[eu], v, s, x);
+        for (int s = 0; s < node->n_strategies; s++) {
+            const double *restrict in = w.cost + (size_t)w.own[s] * (size_t)nw;
+            double at = node->cost[s] + u.own_add[s] + w.own_add[s] +
+                        u.cost[(size_t)u.own[s] * (size_t)nu + (size_t)x];
             if (at == INFINITY)
                 continue;
             for (int y = 0; y < nw; y++)
                 out[y] = at + in[y] < out[y] ? at + in[y] : out[y];
         }
     }
-    ap_arena_rewind(c->arena, mark);
+    struct sel_edge edge = {.a = sel_other(&c->edge[eu], v),
+                            .b = sel_other(&c->edge[ew], v),
+                            .table = sel_table_new(c->arena, nu, nw, t),
+                            .row = u.other,
+                            .col = w.other,
+                            .row_add = u.other_add,
+                            .col_add = w.other_add};
     node_remove(c, v, eu, ew);
-    edge_add(c, u, w, t);
+    edge_add(c, edge);
     return true;
 }
 
-static double least_of(const double *x, size_t n)
+/* The least cost of v's strategy s over the other end's strategies. */
+static double least_of(const struct sel_edge *e, int v, int s, int n_other)
 {
-    double least = x[0];
+    double least = INFINITY;
 
-    for (size_t i = 1; i < n; i++)
-        least = x[i] < least ? x[i] : least;
+    for (int t = 0; t < n_other; t++)
+        least = fmin(least, sel_cell(e, v, s, t));
     return least;
 }
 
@@ -435,20 +369,19 @@ static bool split_separable(struct sel_core *c, int id)
 {
     struct sel_edge *e = &c->edge[id];
     struct sel_node *a = &c->node[e->a], *b = &c->node[e->b];
-    size_t nb = (size_t)b->n_strategies;
-    const double *t = e->cost;
 
     for (int s = 0; s < a->n_strategies; s++)
-        for (size_t r = 0; r < nb; r++) {
-            double x = t[(size_t)s * nb + r] + t[0], y = t[(size_t)s * nb] + t[r];
+        for (int r = 0; r < b->n_strategies; r++) {
+            double x = sel_base(e, s, r) + sel_base(e, 0, 0);
+            double y = sel_base(e, s, 0) + sel_base(e, 0, r);
             if (!(fabs(x - y) <= c->tol + ROUNDING * x))
                 return false;
         }
-    double least = least_of(t, nb);
-    for (size_t r = 0; r < nb; r++)
-        b->cost[r] += t[r] - least;
+    double least = least_of(e, e->a, 0, b->n_strategies);
+    for (int r = 0; r < b->n_strategies; r++)
+        b->cost[r] += sel_cell(e, e->b, r, 0) - least;
     for (int s = 0; s < a->n_strategies; s++)
-        a->cost[s] += least_of(t + (size_t)s * nb, nb);
+        a->cost[s] += least_of(e, e->a, s, b->n_strategies);
     edge_remove(c, id);
     return true;
 }
@@ -459,7 +392,7 @@ static int only_partner(const struct sel_core *c, const struct sel_edge *e, int 
     int found = -1, n = c->node[sel_other(e, v)].n_strategies;
 
     for (int r = 0; r < n; r++) {
-        if (sel_cell(c, e, v, s, r) == INFINITY)
+        if (sel_cell(e, v, s, r) == INFINITY)
             continue;
         if (found >= 0)
             return -1;
@@ -481,18 +414,25 @@ static bool merge_function(struct sel_core *c, int id, int u)
     }
     for (int s = 0; s < n; s++)
         c->node[u].cost[s] +=
-            c->node[w].cost[map[s]] + sel_cell(c, &c->edge[id], u, s, map[s]);
+            c->node[w].cost[map[s]] + sel_cell(&c->edge[id], u, s, map[s]);
     for (int i = 0; i < c->node[w].n_edges; i++) {
         int other = c->node[w].edges[i];
-        const struct sel_edge *e = &c->edge[other];
-        if (e->gone || other == id)
+        struct sel_edge e = c->edge[other];
+        if (e.gone || other == id)
             continue;
-        int x = sel_other(e, w), nx = c->node[x].n_strategies;
-        double *t = AP_NEW_N(c->arena, (size_t)n * (size_t)nx, double);
-        for (int s = 0; s < n; s++)
-            for (int r = 0; r < nx; r++)
-                t[s * nx + r] = sel_cell(c, e, w, map[s], r);
-        edge_add(c, u, x, t);
+        const int **class = e.a == w ? &e.row : &e.col;
+        const double **add = e.a == w ? &e.row_add : &e.col_add;
+        int *to_class = AP_NEW_N(c->arena, n, int);
+        double *to_add = AP_NEW_N(c->arena, n, double);
+        for (int s = 0; s < n; s++) {
+            to_class[s] = (*class)[map[s]];
+            to_add[s] = (*add)[map[s]];
+        }
+        *class = to_class;
+        *add = to_add;
+        *(e.a == w ? &e.a : &e.b) = u;
+        e.checked = false;
+        edge_add(c, e);
     }
     node_remove(c, w, id, -1);
     return true;
@@ -529,9 +469,15 @@ static bool dominates(const struct sel_core *c, int v, int t, int s)
         if (e->gone)
             continue;
         int nw = c->node[sel_other(e, v)].n_strategies;
+        const int *class = e->a == v ? e->row : e->col;
+        const double *add = e->a == v ? e->row_add : e->col_add;
         double most = -INFINITY;
+        if (class[s] == class[t]) {
+            sum += add[t] - add[s];
+            continue;
+        }
         for (int r = 0; r < nw; r++) {
-            double x = sel_cell(c, e, v, s, r), y = sel_cell(c, e, v, t, r);
+            double x = sel_cell(e, v, s, r), y = sel_cell(e, v, t, r);
             if (x < INFINITY && y - x > most)
                 most = y - x;
         }
@@ -542,59 +488,86 @@ static bool dominates(const struct sel_core *c, int v, int t, int s)
     return sum <= c->tol;
 }
 
-/* The cheapest answers of the neighbours to s, by edge; their total with s. */
-static double answers(const struct sel_core *c, int v, int s, int *answer)
+/* The cheapest answers of the neighbours to each class of v: answer[first + class]. */
+static void find_answers(const struct sel_core *c, int v, const int *first, int *answer)
 {
     const struct sel_node *node = &c->node[v];
-    double sum = node->cost[s];
 
     for (int i = 0; i < node->n_edges; i++) {
         const struct sel_edge *e = &c->edge[node->edges[i]];
         if (e->gone)
             continue;
-        int nw = c->node[sel_other(e, v)].n_strategies, best = 0;
-        for (int r = 1; r < nw; r++)
-            if (sel_cell(c, e, v, s, r) < sel_cell(c, e, v, s, best))
-                best = r;
-        answer[i] = best;
-        sum += sel_cell(c, e, v, s, best);
+        const int *class = e->a == v ? e->row : e->col;
+        int *at = answer + first[i], nw = c->node[sel_other(e, v)].n_strategies;
+        for (int k = first[i]; k < first[i + 1]; k++)
+            answer[k] = -1;
+        for (int s = 0; s < node->n_strategies; s++) {
+            if (at[class[s]] >= 0)
+                continue;
+            int best = 0;
+            for (int r = 1; r < nw; r++)
+                if (sel_cell(e, v, s, r) < sel_cell(e, v, s, best))
+                    best = r;
+            at[class[s]] = best;
+        }
     }
-    return sum;
 }
 
-/* t can dominate s only if it costs no more at the answers to s. */
-static bool may_dominate(const struct sel_core *c, int v, int t, const int *answer,
-                         double sum)
+struct answers {
+    int *first;  /* [edge of the node], into answer */
+    int *answer; /* see find_answers */
+};
+
+/* The cost of t, no more than `most` if it returns less, at the answers to s. */
+static double cost_at(const struct sel_core *c, int v, int t, int s,
+                      const struct answers *a, double most)
 {
     const struct sel_node *node = &c->node[v];
-    double x = node->cost[t], most = sum * (1 + 1e-12) + c->tol;
+    double x = node->cost[t];
 
     for (int i = 0; i < node->n_edges && x <= most; i++) {
         const struct sel_edge *e = &c->edge[node->edges[i]];
         if (!e->gone)
-            x += sel_cell(c, e, v, t, answer[i]);
+            x += sel_cell(e, v, t,
+                          a->answer[a->first[i] + (e->a == v ? e->row : e->col)[s]]);
     }
-    return x <= most;
+    return x;
 }
 
-static bool drop_dominated(struct sel_core *c, int v)
+/* Goes through the pairs; t can dominate s only if it costs no more at the answers. */
+static int mark_dominated(struct sel_core *c, int v, const struct answers *a)
 {
-    struct sel_node *node = &c->node[v];
-    int n = node->n_strategies, left = n;
-    struct ap_mark mark = ap_arena_mark(c->arena);
-    int *answer = AP_NEW_N(c->arena, node->n_edges + 1, int);
+    int n = c->node[v].n_strategies, left = n;
 
     for (int s = 0; s < n; s++)
         c->keep[s] = true;
     for (int s = n - 1; s >= 0; s--) {
-        double sum = answers(c, v, s, answer);
+        double most = cost_at(c, v, s, s, a, INFINITY) * (1 + 1e-12) + c->tol;
         for (int t = 0; t < n && c->keep[s]; t++)
-            if (t != s && c->keep[t] && may_dominate(c, v, t, answer, sum) &&
+            if (t != s && c->keep[t] && cost_at(c, v, t, s, a, most) <= most &&
                 dominates(c, v, t, s)) {
                 c->keep[s] = false;
                 left--;
             }
     }
+    return left;
+}
+
+static bool drop_dominated(struct sel_core *c, int v)
+{
+    struct sel_node *node = &c->node[v];
+    struct ap_mark mark = ap_arena_mark(c->arena);
+    struct answers a = {.first = AP_NEW_N(c->arena, node->n_edges + 1, int)};
+
+    for (int i = 0; i < node->n_edges; i++) {
+        const struct sel_edge *e = &c->edge[node->edges[i]];
+        a.first[i + 1] = a.first[i] + (e->gone     ? 0
+                                       : e->a == v ? e->table->n_rows
+                                                   : e->table->n_cols);
+    }
+    a.answer = AP_NEW_N(c->arena, a.first[node->n_edges] + 1, int);
+    find_answers(c, v, a.first, a.answer);
+    int n = node->n_strategies, left = mark_dominated(c, v, &a);
     ap_arena_rewind(c->arena, mark);
     if (left < n)
         shrink(c, v, c->keep);
@@ -652,7 +625,8 @@ bool sel_reduce(struct sel_core *c)
     for (int round = 0; round < DOMINANCE_ROUNDS; round++) {
         bool again = false;
         for (int v = 0; v < c->n_nodes; v++)
-            if (!c->node[v].gone && c->dirty[v]) {
+            if (!c->node[v].gone && c->dirty[v] &&
+                c->node[v].n_strategies <= DOMINANCE_STRATEGIES) {
                 c->dirty[v] = false;
                 again |= drop_dominated(c, v);
             }
@@ -699,11 +673,8 @@ void sel_undo_all(struct sel_core *c)
                              c->best[u->arm[k].node]);
         for (int s = 0; s < u->n_strategies; s++) {
             double x = u->cost[s];
-            for (int k = 0; k < u->n_arms; k++) {
-                const struct sel_arm *arm = &u->arm[k];
-                x += arm->cost[arm->arm_major ? at[k] * u->n_strategies + s
-                                              : s * arm->n_strategies + at[k]];
-            }
+            for (int k = 0; k < u->n_arms; k++)
+                x += sel_cell(&u->arm[k].edge, u->node, s, at[k]);
             if (x < least) {
                 least = x;
                 best = s;
