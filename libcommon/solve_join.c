@@ -159,7 +159,9 @@ struct group {
     int n_needs;           /* edges from the group, by consumer */
     int (*need)[2];        /* consumer, edge */
     uint64_t *mask;        /* scratch [strategies of a consumer] */
-    uint64_t *set;         /* exact ones, then stand-ins, the one of all copies last */
+    int rep;               /* the first copy's node, which comes to stand for all */
+    uint64_t *set;         /* exact ones, then stand-ins: what they serve */
+    uint64_t *head;        /* [stand-in], what they pay */
     uint64_t *next;        /* scratch, as large */
     double *making;        /* [class of the producer][copy] */
     int n_classes, *class; /* [strategy of the producer] */
@@ -289,6 +291,37 @@ static bool find_sets(struct sel_join *j, struct group *g, int most_members, boo
     return true;
 }
 
+struct price {
+    double sum;
+    int copy;
+};
+
+static int dearest_first(const void *x, const void *y)
+{
+    const struct price *a = x, *b = y;
+
+    if (a->sum != b->sum)
+        return a->sum > b->sum ? -1 : 1;
+    return (a->copy > b->copy) - (a->copy < b->copy);
+}
+
+/* By price, summed over the producer's strategies. */
+static void sort_copies(struct sel_join *j, struct group *g)
+{
+    struct price price[64];
+
+    for (int i = 0; i < g->n; i++) {
+        const struct copy *copy = &j->copy[g->copy[i]];
+        const struct sel_edge *e = &j->c->edge[copy->producer];
+        price[i] = (struct price){0, g->copy[i]};
+        for (int s = 0; s < j->c->node[sel_other(e, copy->node)].n_strategies; s++)
+            price[i].sum += sel_cell(e, copy->node, made(copy), s);
+    }
+    qsort(price, (size_t)g->n, sizeof(*price), dearest_first);
+    for (int i = 0; i < g->n; i++)
+        g->copy[i] = price[i].copy;
+}
+
 /* What it costs the producer to make each copy, by class of its strategies. */
 static void price_copies(struct sel_join *j, struct group *g)
 {
@@ -307,32 +340,43 @@ static void price_copies(struct sel_join *j, struct group *g)
     g->n_classes = sel_classify(g->making, np, g->n, g->class);
 }
 
-static uint64_t free_copies(const struct group *g, int k)
+static double choose(int n, int m)
 {
-    uint64_t set = 0;
+    double x = 1;
 
-    for (int i = 0; i < g->n; i++)
-        set |= (uint64_t)(g->making[k * g->n + i] == 0) << i;
-    return set;
+    for (int i = 1; i <= m; i++)
+        x *= (double)(n - m + i) / i;
+    return x;
+}
+
+/* The next larger number with as many bits (Gosper). */
+static uint64_t next_of_size(uint64_t x)
+{
+    uint64_t low = x & -x, up = x + low;
+
+    return up | (((x ^ up) / low) >> 2);
 }
 
 /*
- * Stand-ins for the sets of more than `members`: what each producer's strategy makes for
- * nothing, where that is more, and all copies for the rest.
+ * Stand-ins for the sets of more than `members`, by their dearest `members` (bits are in
+ * the order of price, dearest first): these and the cheapest of all later ones are paid,
+ * and all later ones are served.
  */
 static void add_stand_ins(struct group *g)
 {
-    uint64_t all = g->n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << g->n) - 1;
-    int n = 0;
+    int n = g->n, m = g->members, k = g->n_sets;
+    uint64_t all = n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1;
+    uint64_t last = ((uint64_t)1 << m) - 1;
 
-    for (int k = 0; k < g->n_classes; k++) {
-        uint64_t set = free_copies(g, k);
-        if (__builtin_popcountll(set) > g->members && set != all)
-            g->set[g->n_sets + n++] = set;
+    for (last <<= n - 1 - m, g->head[0] = ((uint64_t)1 << m) - 1;; k++) {
+        uint64_t head = g->head[k - g->n_sets];
+        uint64_t later = all & ~(((uint64_t)2 << (63 - __builtin_clzll(head))) - 1);
+        g->set[k] = head | later;
+        if (head == last)
+            break;
+        g->head[k + 1 - g->n_sets] = next_of_size(head);
     }
-    n = unique(g->set + g->n_sets, n);
-    g->set[g->n_sets + n++] = all;
-    g->n_sets += n;
+    g->n_sets = k + 1;
 }
 
 /* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
@@ -341,7 +385,8 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     bool all = false;
 
     g->members = 0;
-    while (!all && find_sets(j, g, g->members + 1, &all))
+    while (!all && choose(g->n - 1, g->members + 1) <= g->max_sets &&
+           find_sets(j, g, g->members + 1, &all))
         g->members++;
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
         return false;
@@ -351,33 +396,16 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     return true;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-
-    return (a > b) - (a < b);
-}
-
-/*
- * The least that more than `members` copies of the set cost; of all copies, at least one
- * is not free (a stand-in of its own has those that are).
- */
 static double stand_in_cost(const struct group *g, int k, const double *making)
 {
-    double x[64], sum = 0;
-    int n = 0, m = g->members;
+    uint64_t head = g->head[k - g->first_stand_in];
+    double sum = 0, least = INFINITY;
 
-    for (int i = 0; i < g->n; i++)
-        if (g->set[k] >> i & 1)
-            x[n++] = making[i];
-    if (n <= m)
-        return INFINITY;
-    qsort(x, (size_t)n, sizeof(*x), by_size);
-    for (int i = 0; i < m; i++)
-        sum += x[i];
-    while (k == g->n_sets - 1 && m < n - 1 && x[m] == 0)
-        m++;
-    return sum + x[m];
+    for (uint64_t left = head; left; left &= left - 1)
+        sum += making[__builtin_ctzll(left)];
+    for (uint64_t left = g->set[k] & ~head; left; left &= left - 1)
+        least = fmin(least, making[__builtin_ctzll(left)]);
+    return sum + least;
 }
 
 static double set_cost(const struct group *g, int k, const double *making)
@@ -402,7 +430,7 @@ static struct sel_edge making_edge(struct sel_join *j, const struct group *g)
             t[k * g->n_sets + i] = set_cost(g, i, g->making + k * g->n);
     return (struct sel_edge){
         .a = producer(j, g->copy[0]),
-        .b = j->copy[g->copy[0]].node,
+        .b = g->rep,
         .table = sel_table_new(c->arena, g->n_classes, g->n_sets, t),
         .row = g->class,
         .col = c->identity,
@@ -468,7 +496,7 @@ static void add_edges(struct sel_join *j, const struct group *g)
     struct sel_core *c = j->c;
     int n_needs;
     const uint64_t *need = all_needs(j, g, &n_needs);
-    struct sel_edge edge = {.a = j->copy[g->copy[0]].node,
+    struct sel_edge edge = {.a = g->rep,
                             .table = serving(j, g, need, n_needs),
                             .row = c->identity,
                             .row_add = c->zeros,
@@ -491,7 +519,7 @@ static void add_edges(struct sel_join *j, const struct group *g)
 static void replace(struct sel_join *j, struct group *g)
 {
     struct sel_core *c = j->c;
-    struct sel_node *rep = &c->node[j->copy[g->copy[0]].node];
+    struct sel_node *rep = &c->node[g->rep];
     int n_old = c->n_edges;
     double absent = 0;
 
@@ -531,15 +559,17 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
     if (*max_sets == 0)
         *max_sets = FIRST_SETS;
     g->max_sets = *max_sets;
-    int n = g->max_sets + j->c->node[producer(j, g->copy[0])].n_strategies + 2;
-    g->set = AP_NEW_N(j->c->arena, n, uint64_t);
-    g->next = AP_NEW_N(j->c->arena, n, uint64_t);
+    g->rep = j->copy[g->copy[0]].node;
+    sort_copies(j, g);
+    g->set = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, uint64_t);
+    g->next = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, uint64_t);
+    g->head = AP_NEW_N(j->c->arena, g->max_sets + 1, uint64_t);
     price_copies(j, g);
     collect_needs(j, g);
     if (!choose_sets(j, g))
         return;
     replace(j, g);
-    j->n_sets[j->copy[g->copy[0]].node] = g->first_stand_in;
+    j->n_sets[g->rep] = g->first_stand_in;
     if (g->first_stand_in < g->n_sets)
         j->relaxed = true;
 }
