@@ -13,7 +13,7 @@ export_model mlp --donate --frames -o "$models/mlp"
 export_model gpt --ffn 128 --donate -o "$models/gpt2l"
 export_model gpt --hidden 32 --untied --bf16 --lr 1e-3 --order-tolerance 3e-2 \
     -o "$models/gpt2l_bf16"
-export_model resnet --donate --lr 0.05 -o "$models/resnet"
+export_model resnet --donate --lr 0.05 --seed 1 -o "$models/resnet"
 export_model moe --seed 4 -o "$models/moe"
 export_model t5 -o "$models/t5"
 export_model gpt --layers 12 --hidden 768 --heads 12 --vocab 50257 --seq 1024 --batch 8 \
