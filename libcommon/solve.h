@@ -33,9 +33,12 @@ struct sel_node {
 struct sel_table {
     int n_rows, n_cols;
     const double *cost; /* [row * n_cols + col] */
-    /* The finite cells of row r are first[r] .. first[r + 1]; NULL when most are finite.
+    /*
+     * The columns of row r's finite cells are at[first[r] .. first[r + 1]), their costs
+     * the same of value, or 0 where that is NULL. first is NULL when most are finite.
      */
-    const int *first, *at;
+    const int *first;
+    const uint16_t *at;
     const double *value;
 };
 
@@ -110,7 +113,7 @@ struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int
 /* ---- solve_reduce.c: exact reductions ---- */
 
 /* All reductions to a fixed point. False when some node has no strategy left. */
-bool sel_reduce(struct sel_core *c);
+bool sel_reduce(struct sel_core *c, bool with_dominance);
 /* Given best[v] (a label) for each node left, fills in best[] of the nodes gone. */
 void sel_undo_all(struct sel_core *c);
 /* Takes state[v] (a strategy) of each node left as the best solution. */

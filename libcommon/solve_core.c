@@ -65,21 +65,28 @@ struct sel_table *sel_table_new(struct ap_arena *arena, int n_rows, int n_cols,
                                 const double *cost)
 {
     struct sel_table *t = AP_NEW(arena, struct sel_table);
-    int finite = 0, n = n_rows * n_cols;
+    int finite = 0, zero = 0, n = n_rows * n_cols;
 
     *t = (struct sel_table){.n_rows = n_rows, .n_cols = n_cols, .cost = cost};
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         finite += cost[i] < INFINITY;
-    if (n < 64 || 4 * finite > n)
+        zero += cost[i] == 0;
+    }
+    bool plain = zero == finite; /* then a cell takes 2 bytes instead of 8 */
+    if (n < 64 || n_cols > UINT16_MAX || finite > n * (plain ? 0.7 : 0.25))
         return t;
-    int *first = AP_NEW_N(arena, n_rows + 1, int), *at = AP_NEW_N(arena, finite + 1, int);
-    double *value = AP_NEW_N(arena, finite + 1, double);
+    int *first = AP_NEW_N(arena, n_rows + 1, int);
+    uint16_t *at = AP_NEW_N(arena, finite + 1, uint16_t);
+    double *value = plain ? NULL : AP_NEW_N(arena, finite + 1, double);
     for (int r = 0, k = 0; r < n_rows; r++) {
-        for (int i = 0; i < n_cols; i++)
-            if (cost[r * n_cols + i] < INFINITY) {
-                at[k] = i;
-                value[k++] = cost[r * n_cols + i];
-            }
+        for (int i = 0; i < n_cols; i++) {
+            double x = cost[(size_t)r * (size_t)n_cols + (size_t)i];
+            if (x == INFINITY)
+                continue;
+            if (!plain)
+                value[k] = x;
+            at[k++] = (uint16_t)i;
+        }
         first[r + 1] = k;
     }
     t->first = first;

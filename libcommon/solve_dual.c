@@ -20,6 +20,10 @@
 
 #include <string.h>
 
+/* Most of the time goes here; minima and sums of two have the same bits at any width. */
+#define LANES 8
+#define WIDE __attribute__((optimize("O3")))
+
 /* Breadth-first from the node found last by another such search: long things unroll. */
 static int flood(const struct sel_core *c, int start, int *order, int *rank)
 {
@@ -111,9 +115,40 @@ static double collect(const struct sel_dual *d, int v, double *theta)
     return least;
 }
 
+/* out[k] = min(out[k], x + row[k]) */
+static inline void add_min(double x, const double *restrict row, int m,
+                           double *restrict out)
+{
+    for (int k = 0; k < m; k++) {
+        double y = x + row[k];
+        out[k] = y < out[k] ? y : out[k];
+    }
+}
+
+/* The same for the finite cells of row r only. */
+static inline void scatter_min(const struct sel_table *t, int r, double x, double *out)
+{
+    for (int i = t->first[r]; i < t->first[r + 1]; i++) {
+        double y = t->value ? x + t->value[i] : x, *at = &out[t->at[i]];
+        *at = y < *at ? y : *at;
+    }
+}
+
+/* min over the finite cells of row r of in[k] + cell */
+static inline double gather_min(const struct sel_table *t, int r, const double *in)
+{
+    double least = INFINITY;
+
+    for (int i = t->first[r]; i < t->first[r + 1]; i++) {
+        double x = t->value ? in[t->at[i]] + t->value[i] : in[t->at[i]];
+        least = x < least ? x : least;
+    }
+    return least;
+}
+
 /* out[k] = min over r of in[r] + table[r][k], which is INFINITY where none is finite */
-static void min_over_rows(const struct sel_table *t, const double *restrict in,
-                          double *restrict out)
+WIDE static void min_over_rows(const struct sel_table *t, const double *restrict in,
+                               double *restrict out)
 {
     int m = t->n_cols;
 
@@ -124,44 +159,45 @@ static void min_over_rows(const struct sel_table *t, const double *restrict in,
         if (x == INFINITY)
             continue;
         if (t->first) {
-            for (int i = t->first[r]; i < t->first[r + 1]; i++) {
-                double y = x + t->value[i], *at = &out[t->at[i]];
-                *at = y < *at ? y : *at;
-            }
+            scatter_min(t, r, x, out);
             continue;
         }
-        const double *restrict row = t->cost + (size_t)r * (size_t)m;
-        for (int k = 0; k < m; k++)
-            out[k] = x + row[k] < out[k] ? x + row[k] : out[k];
+        add_min(x, t->cost + (size_t)r * (size_t)m, m, out);
     }
 }
 
+/* min over k of in[k] + row[k], in LANES at a time */
+static inline double min_sum(const double *restrict in, const double *restrict row, int m)
+{
+    double lane[LANES];
+    int k = 0;
+
+    for (int i = 0; i < LANES; i++)
+        lane[i] = INFINITY;
+    for (; k + LANES <= m; k += LANES)
+        for (int i = 0; i < LANES; i++) {
+            double x = in[k + i] + row[k + i];
+            lane[i] = x < lane[i] ? x : lane[i];
+        }
+    for (int i = 0; k < m; k++, i++)
+        lane[i] = fmin(lane[i], in[k] + row[k]);
+    for (int i = 1; i < LANES; i++)
+        lane[0] = lane[i] < lane[0] ? lane[i] : lane[0];
+    return lane[0];
+}
+
 /* out[r] = min over k of in[k] + table[r][k] */
-static void min_over_cols(const struct sel_table *t, const double *restrict in,
-                          double *restrict out)
+WIDE static void min_over_cols(const struct sel_table *t, const double *restrict in,
+                               double *restrict out)
 {
     int m = t->n_cols;
 
     for (int r = 0; r < t->n_rows; r++) {
-        double a = INFINITY, b = INFINITY;
-        if (t->first) {
-            for (int i = t->first[r]; i < t->first[r + 1]; i++) {
-                double x = in[t->at[i]] + t->value[i];
-                a = x < a ? x : a;
-            }
-            out[r] = a;
+        if (!t->first) {
+            out[r] = min_sum(in, t->cost + (size_t)r * (size_t)m, m);
             continue;
         }
-        const double *restrict row = t->cost + (size_t)r * (size_t)m;
-        int k = 0;
-        for (; k + 1 < m; k += 2) {
-            double x = in[k] + row[k], y = in[k + 1] + row[k + 1];
-            a = x < a ? x : a;
-            b = y < b ? y : b;
-        }
-        if (k < m && in[k] + row[k] < a)
-            a = in[k] + row[k];
-        out[r] = a < b ? a : b;
+        out[r] = gather_min(t, r, in);
     }
 }
 

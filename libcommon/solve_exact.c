@@ -26,6 +26,7 @@
 #define SMALL_WORK    3e5
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
+#define LOOKS         2
 #define LOOK_SWEEPS   24
 #define MAX_GUESSING  2
 #define SHRUNK        0.7 /* going on with the rest is worth it below this part */
@@ -267,7 +268,7 @@ static enum outcome fold_and_eliminate(struct part *p, double limit, int *widest
     enum outcome outcome = NONE_CHEAPER;
     int wide = -1;
 
-    if (child && sel_reduce(child)) {
+    if (child && sel_reduce(child, true)) {
         outcome = eliminate_all(child, limit, MAX_ENTRIES, MAX_WORK, &v, &wide);
         if (outcome == FOUND) {
             improve(p, v.cost);
@@ -420,7 +421,7 @@ static struct verdict solve(struct search *s, struct sel_core *c, double limit,
 {
     struct verdict v = {.bound = INFINITY, .cost = INFINITY};
 
-    if (!sel_reduce(c))
+    if (!sel_reduce(c, c->parent != NULL))
         return v;
     if (c->n_left == 0) {
         v = (struct verdict){c->base, c->base, c->base < limit};
@@ -484,7 +485,7 @@ static bool look_ahead(struct search *s, const struct sel_core *whole, int *max_
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
 
-    if (!sel_join_relaxed(join) || !sel_reduce(c) || c->n_left == 0)
+    if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
         return false;
     struct sel_dual *d = sel_dual_new(c);
     int *state = AP_NEW_N(s->arena, c->n_nodes + 1, int);
@@ -541,7 +542,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
     struct ap_mark round = ap_arena_mark(arena);
-    while (look_ahead(&s, whole, max_sets))
+    for (int i = 0; i < LOOKS && look_ahead(&s, whole, max_sets); i++)
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);
     while (!solve_joined(&s, p, whole, max_sets, &best))

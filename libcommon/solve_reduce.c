@@ -488,7 +488,25 @@ static bool dominates(const struct sel_core *c, int v, int t, int s)
     return sum <= c->tol;
 }
 
-/* The cheapest answers of the neighbours to each class of v: answer[first + class]. */
+/* v's strategy s: the other end's cheapest answer, or a legal one if it has many. */
+static int find_answer(const struct sel_edge *e, int v, int s, int n_other)
+{
+    double least = INFINITY;
+    int best = 0;
+
+    for (int r = 0; r < n_other; r++) {
+        double x = sel_cell(e, v, s, r);
+        if (x < least) {
+            least = x;
+            best = r;
+            if (n_other > DOMINANCE_STRATEGIES)
+                break;
+        }
+    }
+    return best;
+}
+
+/* Answers of the neighbours to each class of v: answer[first + class]. */
 static void find_answers(const struct sel_core *c, int v, const int *first, int *answer)
 {
     const struct sel_node *node = &c->node[v];
@@ -498,18 +516,13 @@ static void find_answers(const struct sel_core *c, int v, const int *first, int 
         if (e->gone)
             continue;
         const int *class = e->a == v ? e->row : e->col;
-        int *at = answer + first[i], nw = c->node[sel_other(e, v)].n_strategies;
+        int *at = answer + first[i];
         for (int k = first[i]; k < first[i + 1]; k++)
             answer[k] = -1;
-        for (int s = 0; s < node->n_strategies; s++) {
-            if (at[class[s]] >= 0)
-                continue;
-            int best = 0;
-            for (int r = 1; r < nw; r++)
-                if (sel_cell(e, v, s, r) < sel_cell(e, v, s, best))
-                    best = r;
-            at[class[s]] = best;
-        }
+        for (int s = 0; s < node->n_strategies; s++)
+            if (at[class[s]] < 0)
+                at[class[s]] =
+                    find_answer(e, v, s, c->node[sel_other(e, v)].n_strategies);
     }
 }
 
@@ -608,18 +621,9 @@ static void scratch_init(struct sel_core *c)
     c->dirty = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
 }
 
-bool sel_reduce(struct sel_core *c)
+/* Rounds of dominance over the nodes that changed. */
+static bool dominance(struct sel_core *c)
 {
-    scratch_init(c);
-    int *mark = AP_NEW_N(c->arena, c->n_nodes + 1, int);
-    for (int v = 0; v < c->n_nodes; v++) {
-        if (c->node[v].gone)
-            continue;
-        merge_parallel(c, v, mark);
-        enqueue(c, v);
-    }
-    if (!drain(c))
-        return false;
     for (int v = 0; v < c->n_nodes; v++)
         c->dirty[v] = true;
     for (int round = 0; round < DOMINANCE_ROUNDS; round++) {
@@ -636,6 +640,25 @@ bool sel_reduce(struct sel_core *c)
             break;
     }
     return true;
+}
+
+static void start(struct sel_core *c)
+{
+    int *mark = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+
+    scratch_init(c);
+    for (int v = 0; v < c->n_nodes; v++) {
+        if (c->node[v].gone)
+            continue;
+        merge_parallel(c, v, mark);
+        enqueue(c, v);
+    }
+}
+
+bool sel_reduce(struct sel_core *c, bool with_dominance)
+{
+    start(c);
+    return drain(c) && (!with_dominance || dominance(c));
 }
 
 /* ---- undoing ---- */
