@@ -41,11 +41,12 @@ imported() {
     echo "$f"
 }
 
-# Sharded document: sharded MODEL MESH [ALGORITHM]
+# Sharded document: sharded MODEL MESH [ALGORITHM]. On eight CPU ranks: slow devices with fast
+# links, where small models are worth splitting.
 sharded() {
     local f=$BATS_FILE_TMPDIR/$1-$2-${3:-ilp}.json
     [ -s "$f" ] || ap-shard --no-history --mesh "$2" --algorithm "${3:-ilp}" -o "$f" \
-        "$(imported "$1")" || return
+        --cluster "$CLUSTERS/cpu-8.json" "$(imported "$1")" || return
     echo "$f"
 }
 
