@@ -533,7 +533,7 @@ static void replace(struct sel_join *j, struct group *g)
         for (int k = 0; k < node->n_edges; k++)
             if (node->edges[k] < n_old)
                 drop_edge(c, node->edges[k]);
-        if (i > 0) {
+        if (node != rep) {
             node->gone = true;
             c->n_left--;
         }

@@ -374,7 +374,7 @@ static bool split_separable(struct sel_core *c, int id)
         for (int r = 0; r < b->n_strategies; r++) {
             double x = sel_base(e, s, r) + sel_base(e, 0, 0);
             double y = sel_base(e, s, 0) + sel_base(e, 0, r);
-            if (!(fabs(x - y) <= c->tol + ROUNDING * x))
+            if (x == INFINITY || !(fabs(x - y) <= c->tol + ROUNDING * x))
                 return false;
         }
     double least = least_of(e, e->a, 0, b->n_strategies);
