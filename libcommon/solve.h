@@ -144,6 +144,8 @@ struct sel_join;
  */
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
 bool sel_join_relaxed(const struct sel_join *j);
+/* Node v stands for copies; its labels are not strategies of the problem. */
+bool sel_join_is_group(const struct sel_join *j, int v);
 /* Raises max_sets where best[] (labels) uses a stand-in; false when none can be raised.
  */
 bool sel_join_refine(const struct sel_join *j, const int *best);

@@ -28,6 +28,7 @@
 #define MAX_WORK      4e8
 #define LOOKS         2
 #define LOOK_SWEEPS   24
+#define EARLY         0.2 /* part of the strategies that a guess between sweeps leaves */
 #define MAX_GUESSING  2
 #define SHRUNK        0.7 /* going on with the rest is worth it below this part */
 
@@ -283,11 +284,15 @@ static enum outcome fold_and_eliminate(struct part *p, double limit, int *widest
     return outcome;
 }
 
-/* Solves the core folded at limit (with strategy s at node only) by all means. */
-static struct verdict descend(struct part *p, double limit, int only, int strategy)
+/*
+ * Solves by all means the core without the strategies that cost `keep` or more (and with
+ * only one at node `only`) for solutions cheaper than limit.
+ */
+static struct verdict descend(struct part *p, double keep, double limit, int only,
+                              int strategy)
 {
     struct ap_mark mark = ap_arena_mark(p->c->arena);
-    struct sel_core *child = sel_dual_fold(p->d, limit, only, strategy);
+    struct sel_core *child = sel_dual_fold(p->d, keep, only, strategy);
     struct verdict v = {.bound = INFINITY};
 
     if (child)
@@ -295,35 +300,60 @@ static struct verdict descend(struct part *p, double limit, int only, int strate
     if (v.found)
         adopt(p->c, child);
     ap_arena_rewind(p->c->arena, mark);
-    v.bound = fmin(v.bound, limit);
+    v.bound = fmin(v.bound, fmin(keep, limit));
     if (v.found)
         improve(p, v.cost);
     return v;
 }
 
-/*
- * Guesses of the gap, small ones first, each solved by all means but branching. True
- * when one of them settles the matter.
+/* One guess: no solution costs less than limit, or the optimum is found. True: settled.
  */
-static bool guess(struct part *p)
+static bool guess(struct part *p, double keep, double limit, struct verdict *r)
 {
-    bool known = p->v.cost < INFINITY;
-    double gap = known ? p->v.cost - p->d->bound : fabs(p->d->bound) + 1e-300;
-    double bound = p->d->bound;
+    p->s->guessing++;
+    *r = descend(p, keep, limit, -1, 0);
+    p->s->guessing--;
+    p->v.bound = fmax(p->v.bound, r->bound);
+    return p->v.bound >= target(p);
+}
+
+static double known_gap(const struct part *p)
+{
+    return p->v.cost < INFINITY ? p->v.cost - p->d->bound : fabs(p->d->bound) + 1e-300;
+}
+
+/* Between sweeps: the largest guess that leaves few strategies, for the sake of a
+ * solution.
+ */
+static bool guess_early(struct part *p)
+{
+    double gap = known_gap(p);
+
+    for (double part = 0.5; part > 1.0 / 4096; part /= 2) {
+        double limit = p->d->bound + part * gap;
+        int64_t all, kept = sel_dual_kept(p->d, limit, &all);
+        struct verdict r;
+        if ((double)kept <= EARLY * (double)all)
+            return limit < target(p) && guess(p, limit, target(p), &r);
+    }
+    return false;
+}
+
+/* Guesses of the gap, small ones first, without branching. True when it is settled. */
+static bool guess_all(struct part *p)
+{
+    double gap = known_gap(p), bound = p->d->bound;
 
     for (double part = 1.0 / 4096; part < 1; part *= 4) {
-        int64_t all, kept = sel_dual_kept(p->d, bound + part * gap, &all);
         double limit = bound + part * gap;
+        int64_t all, kept = sel_dual_kept(p->d, limit, &all);
+        struct verdict r;
         if (limit <= p->v.bound)
             continue;
         if (limit >= target(p) || (double)kept > SHRUNK * (double)all ||
             out_of_time(p->s))
             break;
-        p->s->guessing++;
-        struct verdict r = descend(p, limit, -1, 0);
-        p->s->guessing--;
-        p->v.bound = fmax(p->v.bound, r.bound);
-        if (p->v.bound >= target(p))
+        if (guess(p, limit, limit, &r))
             return true;
         if (r.bound < limit && !r.found)
             break;
@@ -351,7 +381,7 @@ static void branch(struct part *p, int v)
             break;
         }
         p->s->work++;
-        struct verdict r = descend(p, target(p), v, best);
+        struct verdict r = descend(p, target(p), target(p), v, best);
         bound = fmin(bound, fmax(r.bound, least));
     }
     p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
@@ -379,13 +409,11 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
 {
     static const int stages[] = {8, 24, 72, 216, 648};
     const int n_stages = (int)(sizeof(stages) / sizeof(stages[0]));
-    struct part p = {.s = s, .c = c, .floor = floor, .eps = floor};
+    struct part p = {.s = s, .c = c, .floor = floor};
     int64_t kept = 0, all = 1;
     int sweeps = 0, widest = -1;
 
     p.v = (struct verdict){.bound = c->base, .cost = limit};
-    if (limit < INFINITY)
-        p.eps = fmax(floor, EPSILON * limit);
     if (eliminate_all(c, limit, SMALL_ENTRIES, SMALL_WORK, &p.v, NULL) != TOO_WIDE)
         return p.v;
     p.d = sel_dual_new(c);
@@ -399,16 +427,23 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
             return p.v;
         }
         kept = sel_dual_kept(p.d, target(&p), &all);
-        if ((double)kept < SHRUNK * (double)all) {
-            p.v.bound = fmax(p.v.bound, descend(&p, target(&p), -1, 0).bound);
-            return p.v;
-        }
-        if (!going)
+        if (!going || (double)kept < SHRUNK * (double)all)
             break;
+        if (i == 0 || s->guessing > 0)
+            continue;
+        if (guess_early(&p))
+            return p.v;
+        kept = sel_dual_kept(p.d, target(&p), &all);
+        if ((double)kept < SHRUNK * (double)all)
+            break;
+    }
+    if ((double)kept < SHRUNK * (double)all) {
+        p.v.bound = fmax(p.v.bound, descend(&p, target(&p), target(&p), -1, 0).bound);
+        return p.v;
     }
     if (fold_and_eliminate(&p, target(&p), &widest) != TOO_WIDE)
         return p.v;
-    if (s->guessing < MAX_GUESSING && guess(&p))
+    if (s->guessing < MAX_GUESSING && guess_all(&p))
         return p.v;
     if (s->guessing > 0)
         return p.v;
@@ -479,21 +514,67 @@ struct answer {
     double cost, bound;
 };
 
-/* A look at the relaxation that stand-ins make; true when some group needs more sets. */
-static bool look_ahead(struct search *s, const struct sel_core *whole, int *max_sets)
+/* The relaxation's solution, with the copies that it really needs. */
+static void offer(struct search *s, const struct ap_problem *p,
+                  const struct sel_join *join, const int *labels, struct answer *best)
+{
+    int *choice = ap_arena_dup(s->arena, labels, (size_t)p->n_nodes * sizeof(int));
+
+    sel_join_decide(join, p, choice);
+    prefer_low(s->arena, p, choice);
+    double cost = ap_problem_score(p, choice);
+    if (cost < best->cost) {
+        best->cost = cost;
+        memcpy(best->choice, choice, (size_t)p->n_nodes * sizeof(int));
+    }
+}
+
+static double limit_of(const struct answer *best)
+{
+    return best->cost < AP_FORBIDDEN ? best->cost * (1 - EPSILON) : INFINITY;
+}
+
+/* Forbids in the whole what costs limit or more by a bound on a relaxation of it. */
+static void forbid(struct sel_core *whole, const struct sel_dual *d,
+                   const struct sel_join *join, double limit)
+{
+    const struct sel_core *c = d->core;
+
+    for (int i = 0; i < d->n; i++) {
+        int v = d->order[i];
+        if (sel_join_is_group(join, v))
+            continue;
+        for (int s = 0; s < c->node[v].n_strategies; s++)
+            if (d->slack_base + d->slack[v][s] >= limit)
+                whole->node[v].cost[c->node[v].label[s]] = INFINITY;
+    }
+}
+
+/*
+ * A look at the relaxation that stand-ins make: its bound and a solution among few
+ * strategies rule out strategies for good. True when some group needs more sets.
+ */
+static bool look_ahead(struct search *s, const struct ap_problem *p,
+                       struct sel_core *whole, int *max_sets, struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
         return false;
-    struct sel_dual *d = sel_dual_new(c);
-    int *state = AP_NEW_N(s->arena, c->n_nodes + 1, int);
+    struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
     for (int i = 0; i < LOOK_SWEEPS && !out_of_time(s); i++)
-        sel_dual_sweep(d);
-    sel_dual_round(d, state);
-    sel_local(c, state, 0, 0);
-    sel_set_best(c, state);
+        sel_dual_sweep(part.d);
+    part.v = (struct verdict){.bound = part.d->bound, .cost = limit_of(best)};
+    guess_early(&part);
+    if (!part.v.found) {
+        int *state = AP_NEW_N(s->arena, c->n_nodes + 1, int);
+        sel_dual_round(part.d, state);
+        sel_local(c, state, 0, 0);
+        sel_set_best(c, state);
+    }
+    offer(s, p, join, c->best, best);
+    forbid(whole, part.d, join, limit_of(best));
     return sel_join_refine(join, c->best);
 }
 
@@ -506,20 +587,12 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
 {
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
-    double limit = best->cost < AP_FORBIDDEN ? best->cost * (1 - EPSILON) : INFINITY;
+    double limit = limit_of(best);
     struct verdict v = solve(s, c, limit, 0);
 
-    if (v.found) {
-        int *choice = ap_arena_dup(s->arena, c->best, (size_t)p->n_nodes * sizeof(int));
-        sel_join_decide(join, p, choice);
-        prefer_low(s->arena, p, choice);
-        double cost = ap_problem_score(p, choice);
-        if (cost < best->cost) {
-            best->cost = cost;
-            memcpy(best->choice, choice, (size_t)p->n_nodes * sizeof(int));
-        }
-    }
-    best->bound = fmax(best->bound, v.bound);
+    if (v.found)
+        offer(s, p, join, c->best, best);
+    best->bound = fmax(best->bound, fmin(v.bound, limit));
     return !v.found || s->stopped || best->bound >= best->cost * (1 - PROVEN) ||
            !sel_join_refine(join, c->best);
 }
@@ -542,7 +615,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
     struct ap_mark round = ap_arena_mark(arena);
-    for (int i = 0; i < LOOKS && look_ahead(&s, whole, max_sets); i++)
+    for (int i = 0; i < LOOKS && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);
     while (!solve_joined(&s, p, whole, max_sets, &best))

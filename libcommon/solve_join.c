@@ -681,3 +681,8 @@ bool sel_join_relaxed(const struct sel_join *j)
 {
     return j->relaxed;
 }
+
+bool sel_join_is_group(const struct sel_join *j, int v)
+{
+    return j->n_sets[v] > 0;
+}
