@@ -167,13 +167,26 @@ static void add(struct lister *l, const struct ap_choice_vec *c)
     l->sec[l->n++] = sec;
 }
 
+/* At most two different choices, each on neighbouring axes (those of size 1 aside). */
+static bool simple_enough(const struct ap_mesh *mesh, const struct ap_choice_vec *c)
+{
+    int last = -1, n_changes = 0, n_axes = 0;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (mesh->size[a] == 1)
+            continue;
+        n_changes += n_axes++ > 0 && c->axis[a] != last;
+        last = c->axis[a];
+    }
+    return n_axes <= 2 || n_changes <= 1;
+}
+
 static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
 {
     const struct ap_nest *nest = l->nest;
 
     if (axis == l->mesh->n_axes) {
-        if (sizes_ok(l, c) && heavy_ok(l, c) && ap_choice_ok(nest, l->mesh, c) &&
-            pins_ok(l, c))
+        if (simple_enough(l->mesh, c) && sizes_ok(l, c) && heavy_ok(l, c) &&
+            ap_choice_ok(nest, l->mesh, c) && pins_ok(l, c))
             add(l, c);
         return;
     }
