@@ -308,11 +308,11 @@ static struct verdict descend(struct part *p, double keep, double limit, int onl
 
 /* One guess: no solution costs less than limit, or the optimum is found. True: settled.
  */
-static bool guess(struct part *p, double keep, double limit, struct verdict *r)
+static bool guess(struct part *p, double keep, double limit, int depth, struct verdict *r)
 {
-    p->s->guessing++;
+    p->s->guessing += depth;
     *r = descend(p, keep, limit, -1, 0);
-    p->s->guessing--;
+    p->s->guessing -= depth;
     p->v.bound = fmax(p->v.bound, r->bound);
     return p->v.bound >= target(p);
 }
@@ -334,7 +334,7 @@ static bool guess_early(struct part *p)
         int64_t all, kept = sel_dual_kept(p->d, limit, &all);
         struct verdict r;
         if ((double)kept <= EARLY * (double)all)
-            return limit < target(p) && guess(p, limit, target(p), &r);
+            return limit < target(p) && guess(p, limit, target(p), MAX_GUESSING, &r);
     }
     return false;
 }
@@ -353,7 +353,7 @@ static bool guess_all(struct part *p)
         if (limit >= target(p) || (double)kept > SHRUNK * (double)all ||
             out_of_time(p->s))
             break;
-        if (guess(p, limit, limit, &r))
+        if (guess(p, limit, limit, 1, &r))
             return true;
         if (r.bound < limit && !r.found)
             break;
@@ -428,6 +428,8 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
         }
         kept = sel_dual_kept(p.d, target(&p), &all);
         if (!going || (double)kept < SHRUNK * (double)all)
+            break;
+        if (i > 0 && s->guessing >= MAX_GUESSING)
             break;
         if (i == 0 || s->guessing > 0)
             continue;
