@@ -60,7 +60,8 @@ floats() {
 }
 
 @test "exec: --verify on four ranks, and a tolerance that it breaks" {
-    ap-shard --mesh 2x2 "$BATS_FILE_TMPDIR/graph.json" | ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
+    ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
+        ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr ap-exec -n 4 --steps 2 --verify --report "$BATS_TEST_TMPDIR/four.json"
     [ "$status" -eq 0 ] && [ -z "$stderr" ]
     [[ $output == *"verify: losses max rel"* && $output == *"4 ranks, 2 steps"* ]]

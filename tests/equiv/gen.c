@@ -46,7 +46,7 @@ struct ap_shape gen_shape_of(struct gen *g, enum ap_dtype t, int rank,
     return (struct ap_shape){
         .dtype = t,
         .rank = rank,
-        .dims = ap_arena_dup(g->arena, dims, sizeof *dims * (size_t)(rank + 1))};
+        .dims = ap_arena_dup(g->arena, dims, sizeof *dims * (size_t)rank)};
 }
 
 struct ap_attrs *gen_attrs_new(struct gen *g)
@@ -59,7 +59,7 @@ struct ap_attrs *gen_attrs_new(struct gen *g)
 
 struct ap_ints gen_ints(struct gen *g, int n, const int64_t *v)
 {
-    return (struct ap_ints){n, ap_arena_dup(g->arena, v, sizeof *v * (size_t)(n + 1))};
+    return (struct ap_ints){n, ap_arena_dup(g->arena, v, sizeof *v * (size_t)n)};
 }
 
 int gen_add(struct gen *g, enum ap_op op, struct ap_shape shape, struct ap_attrs *a,
