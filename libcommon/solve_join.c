@@ -13,8 +13,8 @@
  * is then a relaxation; if its solution is worth what it says it is optimal, else the
  * groups concerned get more sets and all is solved again.
  *
- * O(sets * consumers' distinct needs) per tensor. Groups of over 64 copies stay as they
- * are.
+ * O(sets * consumers' distinct needs) per tensor. Groups of over MAX_COPIES copies
+ * stay as they are.
  */
 #include "solve.h"
 
@@ -23,7 +23,9 @@
 
 #define FIRST_SETS 192 /* exact sets of a group at first */
 #define MORE_SETS  4   /* times as many after each refinement */
-#define MAX_SETS   (SEL_MAX_SETS / 2)
+#define MAX_SETS   (SEL_MAX_SETS / 8)
+#define MAX_COPIES 256 /* of a group */
+#define WORDS      (MAX_COPIES / 64)
 
 struct copy {
     int node, producer; /* producer edge */
@@ -35,9 +37,9 @@ struct sel_join {
     struct sel_core *c;
     int *copy_of; /* [node], index of its copy, -1 */
     struct copy *copy;
-    int n_copies;
-    int *max_sets; /* [node], of the group that it leads; the caller's */
-    int *n_sets;   /* [node], exact sets of the group that it leads, 0: none */
+    int n_copies, *slot; /* [copy], its bit in the present group */
+    int *max_sets;       /* [node], of the group that it leads; the caller's */
+    int *n_sets;         /* [node], exact sets of the group that it leads, 0: none */
     bool relaxed;
 };
 
@@ -152,90 +154,159 @@ static void group_at(struct sel_join *j, int v, int (*seen)[2])
         }
 }
 
+/* ---- sets of copies ---- */
+
+struct bits {
+    uint64_t w[WORDS];
+};
+
+static bool has(const struct bits *x, int i)
+{
+    return x->w[i / 64] >> (i % 64) & 1;
+}
+
+static void put(struct bits *x, int i)
+{
+    x->w[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+static struct bits unite(const struct bits *x, const struct bits *y)
+{
+    struct bits z;
+
+    for (int i = 0; i < WORDS; i++)
+        z.w[i] = x->w[i] | y->w[i];
+    return z;
+}
+
+static bool within(const struct bits *x, const struct bits *y)
+{
+    uint64_t out = 0;
+
+    for (int i = 0; i < WORDS; i++)
+        out |= x->w[i] & ~y->w[i];
+    return out == 0;
+}
+
+static int size_of(const struct bits *x)
+{
+    int n = 0;
+
+    for (int i = 0; i < WORDS; i++)
+        n += __builtin_popcountll(x->w[i]);
+    return n;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const struct bits *a = x, *b = y;
+
+    for (int i = WORDS - 1; i >= 0; i--)
+        if (a->w[i] != b->w[i])
+            return a->w[i] < b->w[i] ? -1 : 1;
+    return 0;
+}
+
+static int unique(struct bits *x, int n)
+{
+    int k = 0;
+
+    qsort(x, (size_t)n, sizeof(*x), by_value);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || by_value(&x[i], &x[k - 1]) != 0)
+            x[k++] = x[i];
+    return k;
+}
+
 /* ---- one group ---- */
 
+struct consumer {
+    int node;
+    struct bits *mask; /* [strategy], what it needs */
+    struct bits *need; /* the distinct ones among strategies that are not forbidden */
+    int n_needs;
+};
+
 struct group {
-    int n, copy[64];
-    int n_needs;           /* edges from the group, by consumer */
-    int (*need)[2];        /* consumer, edge */
-    uint64_t *mask;        /* scratch [strategies of a consumer] */
-    int rep;               /* the first copy's node, which comes to stand for all */
-    uint64_t *set;         /* exact ones, then stand-ins: what they serve */
-    uint64_t *head;        /* [stand-in], what they pay */
-    uint64_t *next;        /* scratch, as large */
+    int n, copy[MAX_COPIES]; /* those that are needed at all come first, n_live */
+    int n_live;
+    int rep; /* the first copy's node, which comes to stand for all */
+    struct consumer *consumer;
+    int n_consumers;
+    struct bits *set;      /* exact ones, then stand-ins: what they serve */
+    struct bits *head;     /* [stand-in], what they pay */
+    struct bits *next;     /* scratch, as large */
     double *making;        /* [class of the producer][copy] */
     int n_classes, *class; /* [strategy of the producer] */
     int n_sets, first_stand_in, max_sets;
     int members; /* exact sets have up to so many */
 };
 
-static int by_value(const void *x, const void *y)
+static void consumer_masks(struct sel_join *j, struct consumer *x, int (*need)[2], int n)
 {
-    uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+    const struct sel_node *node = &j->c->node[x->node];
 
-    return (a > b) - (a < b);
+    x->mask = AP_NEW_N(j->c->arena, node->n_strategies, struct bits);
+    x->need = AP_NEW_N(j->c->arena, node->n_strategies, struct bits);
+    x->n_needs = 0;
+    for (int k = 0; k < n; k++) {
+        const struct sel_edge *e = &j->c->edge[need[k][1]];
+        int i = j->copy_of[sel_other(e, x->node)];
+        for (int t = 0; t < node->n_strategies; t++)
+            if (needs(j, i, e, t))
+                put(&x->mask[t], j->slot[i]);
+    }
+    for (int t = 0; t < node->n_strategies; t++)
+        if (node->cost[t] < INFINITY)
+            x->need[x->n_needs++] = x->mask[t];
+    x->n_needs = unique(x->need, x->n_needs);
 }
 
-static int unique(uint64_t *x, int n)
+/* Finds the consumers and what they need, bits by j->slot. */
+static void collect_consumers(struct sel_join *j, struct group *g)
 {
-    int k = 0;
-
-    qsort(x, (size_t)n, sizeof(*x), by_value);
-    for (int i = 0; i < n; i++)
-        if (i == 0 || x[i] != x[k - 1])
-            x[k++] = x[i];
-    return k;
-}
-
-static void collect_needs(struct sel_join *j, struct group *g)
-{
-    int n = 0;
+    struct ap_arena *arena = j->c->arena;
+    int n = 0, m = 0;
 
     for (int i = 0; i < g->n; i++)
         n += j->c->node[j->copy[g->copy[i]].node].degree;
-    g->need = ap_arena_alloc_n(j->c->arena, (size_t)n, sizeof(*g->need));
+    int(*need)[2] = ap_arena_alloc_n(arena, (size_t)n, sizeof(*need));
     for (int i = 0; i < g->n; i++) {
         const struct copy *copy = &j->copy[g->copy[i]];
         const struct sel_node *node = &j->c->node[copy->node];
+        j->slot[g->copy[i]] = i;
         for (int k = 0; k < node->n_edges; k++)
             if (node->edges[k] != copy->producer) {
-                g->need[g->n_needs][0] =
-                    sel_other(&j->c->edge[node->edges[k]], copy->node);
-                g->need[g->n_needs++][1] = node->edges[k];
+                need[m][0] = sel_other(&j->c->edge[node->edges[k]], copy->node);
+                need[m++][1] = node->edges[k];
             }
     }
-    qsort(g->need, (size_t)g->n_needs, sizeof(*g->need), by_producer);
-}
-
-/* mask[t]: what consumer need[from][0] needs with t; returns the end of its edges. */
-static int masks_of(struct sel_join *j, const struct group *g, int from, uint64_t *mask)
-{
-    int v = g->need[from][0], n = j->c->node[v].n_strategies, k = from;
-
-    memset(mask, 0, (size_t)n * sizeof(*mask));
-    for (; k < g->n_needs && g->need[k][0] == v; k++) {
-        const struct sel_edge *e = &j->c->edge[g->need[k][1]];
-        int i = j->copy_of[sel_other(e, v)], bit = 0;
-        while (g->copy[bit] != i)
-            bit++;
-        for (int t = 0; t < n; t++)
-            if (needs(j, i, e, t))
-                mask[t] |= (uint64_t)1 << bit;
+    qsort(need, (size_t)m, sizeof(*need), by_producer);
+    g->consumer = AP_NEW_N(arena, m, struct consumer);
+    g->n_consumers = 0;
+    for (int from = 0, k; from < m; from = k) {
+        struct consumer *x = &g->consumer[g->n_consumers++];
+        x->node = need[from][0];
+        for (k = from; k < m && need[k][0] == x->node;)
+            k++;
+        consumer_masks(j, x, need + from, k - from);
     }
-    return k;
 }
 
-/* Puts x into a hashed set of n_slots (a power of two) unless there; true if it was not.
+/* Puts x into a hashed set of n_slots (a power of two), indices into list; true if new.
  */
-static bool insert(uint64_t *slot, size_t n_slots, uint64_t x)
+static bool insert(int *slot, size_t n_slots, const struct bits *list, int n,
+                   const struct bits *x)
 {
-    size_t h = (size_t)((x + 1) * 0x9e3779b97f4a7c15u >> 20) & (n_slots - 1);
+    uint64_t hash = 0;
 
-    while (slot[h] != 0 && slot[h] != x + 1) /* + 1: 0 is an empty slot */
-        h = (h + 1) & (n_slots - 1);
-    if (slot[h] != 0)
-        return false;
-    slot[h] = x + 1;
+    for (int i = 0; i < WORDS; i++)
+        hash = (hash ^ x->w[i]) * 0x9e3779b97f4a7c15u + (hash >> 29);
+    size_t h = (size_t)(hash >> 20) & (n_slots - 1);
+    for (; slot[h] > 0; h = (h + 1) & (n_slots - 1))
+        if (by_value(&list[slot[h] - 1], x) == 0)
+            return false;
+    slot[h] = n + 1;
     return true;
 }
 
@@ -243,31 +314,27 @@ static bool insert(uint64_t *slot, size_t n_slots, uint64_t x)
  * Adds the sets that come with one more consumer, up to most_members each; all becomes
  * false where some are left out. False: too many.
  */
-static bool add_consumer(struct sel_join *j, struct group *g, int v, int most_members,
-                         bool *all)
+static bool add_consumer(struct sel_join *j, struct group *g, const struct consumer *x,
+                         int most_members, bool *all)
 {
     struct ap_mark mark = ap_arena_mark(j->c->arena);
     size_t n_slots = 16;
-    int m = 0, n = 0;
+    int n = 0;
 
-    for (int t = 0; t < j->c->node[v].n_strategies; t++)
-        if (j->c->node[v].cost[t] < INFINITY)
-            g->mask[m++] = g->mask[t];
-    m = unique(g->mask, m);
     while (n_slots < 2 * ((size_t)g->max_sets + 1))
         n_slots *= 2;
-    uint64_t *slot = AP_NEW_N(j->c->arena, n_slots, uint64_t);
+    int *slot = AP_NEW_N(j->c->arena, n_slots, int);
     for (int i = 0; i < g->n_sets && n <= g->max_sets; i++)
-        for (int k = 0; k < m && n <= g->max_sets; k++) {
-            uint64_t set = g->set[i] | g->mask[k];
-            if (__builtin_popcountll(set) > most_members)
+        for (int k = 0; k < x->n_needs && n <= g->max_sets; k++) {
+            struct bits set = unite(&g->set[i], &x->need[k]);
+            if (size_of(&set) > most_members)
                 *all = false;
-            else if (insert(slot, n_slots, set))
+            else if (insert(slot, n_slots, g->next, n, &set))
                 g->next[n++] = set;
         }
     ap_arena_rewind(j->c->arena, mark);
     g->n_sets = n;
-    uint64_t *t = g->set;
+    struct bits *t = g->set;
     g->set = g->next;
     g->next = t;
     return n <= g->max_sets;
@@ -276,17 +343,14 @@ static bool add_consumer(struct sel_join *j, struct group *g, int v, int most_me
 /* The unions of one need per consumer, of up to most_members; false: too many. */
 static bool find_sets(struct sel_join *j, struct group *g, int most_members, bool *all)
 {
-    g->set[0] = 0;
+    g->set[0] = (struct bits){{0}};
     g->n_sets = 1;
     *all = true;
-    for (int from = 0; from < g->n_needs;) {
-        int v = g->need[from][0];
-        from = masks_of(j, g, from, g->mask);
-        if (!add_consumer(j, g, v, most_members, all)) {
+    for (int i = 0; i < g->n_consumers; i++)
+        if (!add_consumer(j, g, &g->consumer[i], most_members, all)) {
             *all = false;
             return false;
         }
-    }
     qsort(g->set, (size_t)g->n_sets, sizeof(*g->set), by_value);
     return true;
 }
@@ -305,17 +369,24 @@ static int dearest_first(const void *x, const void *y)
     return (a->copy > b->copy) - (a->copy < b->copy);
 }
 
-/* By price, summed over the producer's strategies. */
+/* Those that are needed first, then by price, summed over the producer's strategies. */
 static void sort_copies(struct sel_join *j, struct group *g)
 {
-    struct price price[64];
+    struct price price[MAX_COPIES];
+    struct bits live = {{0}};
 
+    for (int i = 0; i < g->n_consumers; i++)
+        for (int k = 0; k < g->consumer[i].n_needs; k++)
+            live = unite(&live, &g->consumer[i].need[k]);
+    g->n_live = size_of(&live);
     for (int i = 0; i < g->n; i++) {
         const struct copy *copy = &j->copy[g->copy[i]];
         const struct sel_edge *e = &j->c->edge[copy->producer];
-        price[i] = (struct price){0, g->copy[i]};
-        for (int s = 0; s < j->c->node[sel_other(e, copy->node)].n_strategies; s++)
-            price[i].sum += sel_cell(e, copy->node, made(copy), s);
+        int p = sel_other(e, copy->node);
+        price[i] = (struct price){has(&live, i) ? 0 : -1, g->copy[i]};
+        for (int s = 0; s < j->c->node[p].n_strategies && has(&live, i); s++)
+            if (j->c->node[p].cost[s] < INFINITY)
+                price[i].sum += sel_cell(e, copy->node, made(copy), s);
     }
     qsort(price, (size_t)g->n, sizeof(*price), dearest_first);
     for (int i = 0; i < g->n; i++)
@@ -349,14 +420,6 @@ static double choose(int n, int m)
     return x;
 }
 
-/* The next larger number with as many bits (Gosper). */
-static uint64_t next_of_size(uint64_t x)
-{
-    uint64_t low = x & -x, up = x + low;
-
-    return up | (((x ^ up) / low) >> 2);
-}
-
 /*
  * Stand-ins for the sets of more than `members`, by their dearest `members` (bits are in
  * the order of price, dearest first): these and the cheapest of all later ones are paid,
@@ -364,19 +427,25 @@ static uint64_t next_of_size(uint64_t x)
  */
 static void add_stand_ins(struct group *g)
 {
-    int n = g->n, m = g->members, k = g->n_sets;
-    uint64_t all = n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1;
-    uint64_t last = ((uint64_t)1 << m) - 1;
+    int at[MAX_COPIES], m = g->members, n = g->n_live - 1, i;
 
-    for (last <<= n - 1 - m, g->head[0] = ((uint64_t)1 << m) - 1;; k++) {
-        uint64_t head = g->head[k - g->n_sets];
-        uint64_t later = all & ~(((uint64_t)2 << (63 - __builtin_clzll(head))) - 1);
-        g->set[k] = head | later;
-        if (head == last)
-            break;
-        g->head[k + 1 - g->n_sets] = next_of_size(head);
+    for (i = 0; i < m; i++)
+        at[i] = i;
+    for (int k = 0;; k++) {
+        struct bits *head = &g->head[k], *set = &g->set[g->n_sets++];
+        *head = (struct bits){{0}};
+        for (i = 0; i < m; i++)
+            put(head, at[i]);
+        *set = *head;
+        for (i = at[m - 1] + 1; i < g->n_live; i++)
+            put(set, i);
+        for (i = m - 1; i >= 0 && at[i] == n - m + i;)
+            i--;
+        if (i < 0)
+            return;
+        for (at[i++]++; i < m; i++)
+            at[i] = at[i - 1] + 1;
     }
-    g->n_sets = k + 1;
 }
 
 /* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
@@ -385,7 +454,7 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     bool all = false;
 
     g->members = 0;
-    while (!all && choose(g->n - 1, g->members + 1) <= g->max_sets &&
+    while (!all && choose(g->n_live - 1, g->members + 1) <= g->max_sets &&
            find_sets(j, g, g->members + 1, &all))
         g->members++;
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
@@ -398,13 +467,14 @@ static bool choose_sets(struct sel_join *j, struct group *g)
 
 static double stand_in_cost(const struct group *g, int k, const double *making)
 {
-    uint64_t head = g->head[k - g->first_stand_in];
+    const struct bits *head = &g->head[k - g->first_stand_in];
     double sum = 0, least = INFINITY;
 
-    for (uint64_t left = head; left; left &= left - 1)
-        sum += making[__builtin_ctzll(left)];
-    for (uint64_t left = g->set[k] & ~head; left; left &= left - 1)
-        least = fmin(least, making[__builtin_ctzll(left)]);
+    for (int i = 0; i < g->n_live; i++)
+        if (has(head, i))
+            sum += making[i];
+        else if (has(&g->set[k], i))
+            least = fmin(least, making[i]);
     return sum + least;
 }
 
@@ -414,8 +484,9 @@ static double set_cost(const struct group *g, int k, const double *making)
 
     if (k >= g->first_stand_in)
         return stand_in_cost(g, k, making);
-    for (uint64_t left = g->set[k]; left; left &= left - 1)
-        sum += making[__builtin_ctzll(left)];
+    for (int w = 0; w < WORDS; w++)
+        for (uint64_t left = g->set[k].w[w]; left; left &= left - 1)
+            sum += making[64 * w + __builtin_ctzll(left)];
     return sum;
 }
 
@@ -439,49 +510,35 @@ static struct sel_edge making_edge(struct sel_join *j, const struct group *g)
     };
 }
 
-/* Which sets serve which needs: one table for all consumers, a column per mask. */
+/* Which sets serve which needs: one table for all consumers, a column per need. */
 static struct sel_table *serving(struct sel_join *j, const struct group *g,
-                                 const uint64_t *need, int n_needs)
+                                 const struct bits *need, int n_needs)
 {
-    double *t = AP_NEW_N(j->c->arena, g->n_sets * n_needs, double);
+    double *t = AP_NEW_N(j->c->arena, (int64_t)g->n_sets * n_needs, double);
 
     for (int k = 0; k < g->n_sets; k++)
         for (int i = 0; i < n_needs; i++)
-            t[k * n_needs + i] = need[i] & ~g->set[k] ? INFINITY : 0;
+            t[k * n_needs + i] = within(&need[i], &g->set[k]) ? 0 : INFINITY;
     return sel_table_new(j->c->arena, g->n_sets, n_needs, t);
 }
 
 /* The distinct masks over all consumers, ascending. */
-static uint64_t *all_needs(struct sel_join *j, const struct group *g, int *n_needs)
+static struct bits *all_needs(struct sel_join *j, const struct group *g, int *n_needs)
 {
-    uint64_t *need;
     int n = 0;
 
-    for (int i = 0; i < g->n_needs; i++)
-        n += j->c->node[g->need[i][0]].n_strategies;
-    need = AP_NEW_N(j->c->arena, n, uint64_t);
+    for (int i = 0; i < g->n_consumers; i++)
+        n += j->c->node[g->consumer[i].node].n_strategies;
+    struct bits *need = AP_NEW_N(j->c->arena, n, struct bits);
     n = 0;
-    for (int from = 0; from < g->n_needs;) {
-        int v = g->need[from][0];
-        from = masks_of(j, g, from, need + n);
-        n = unique(need, n + j->c->node[v].n_strategies);
+    for (int i = 0; i < g->n_consumers; i++) {
+        const struct consumer *x = &g->consumer[i];
+        int m = j->c->node[x->node].n_strategies;
+        memcpy(need + n, x->mask, (size_t)m * sizeof(*need));
+        n = unique(need, n + m);
     }
     *n_needs = n;
     return need;
-}
-
-static int find(const uint64_t *x, int n, uint64_t want)
-{
-    int lo = 0;
-
-    for (int hi = n - 1; lo < hi;) {
-        int mid = (lo + hi) / 2;
-        if (x[mid] < want)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }
 
 static void drop_edge(struct sel_core *c, int e)
@@ -495,7 +552,7 @@ static void add_edges(struct sel_join *j, const struct group *g)
 {
     struct sel_core *c = j->c;
     int n_needs;
-    const uint64_t *need = all_needs(j, g, &n_needs);
+    const struct bits *need = all_needs(j, g, &n_needs);
     struct sel_edge edge = {.a = g->rep,
                             .table = serving(j, g, need, n_needs),
                             .row = c->identity,
@@ -503,13 +560,15 @@ static void add_edges(struct sel_join *j, const struct group *g)
                             .col_add = c->zeros};
 
     sel_core_edge(c, making_edge(j, g));
-    for (int from = 0; from < g->n_needs;) {
-        int v = g->need[from][0], n = c->node[v].n_strategies;
-        int *col = AP_NEW_N(c->arena, n, int);
-        from = masks_of(j, g, from, g->mask);
-        for (int s = 0; s < n; s++)
-            col[s] = find(need, n_needs, g->mask[s]);
-        edge.b = v;
+    for (int i = 0; i < g->n_consumers; i++) {
+        const struct consumer *x = &g->consumer[i];
+        int n = c->node[x->node].n_strategies, *col = AP_NEW_N(c->arena, n, int);
+        for (int s = 0; s < n; s++) {
+            const struct bits *at =
+                bsearch(&x->mask[s], need, (size_t)n_needs, sizeof(*need), by_value);
+            col[s] = (int)(at - need);
+        }
+        edge.b = x->node;
         edge.col = col;
         sel_core_edge(c, edge);
     }
@@ -551,21 +610,22 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
 {
     int *max_sets = &j->max_sets[j->copy[i].node];
 
-    g->n = g->n_needs = 0;
-    for (; i >= 0 && g->n < 64; i = next[i])
+    g->n = 0;
+    for (; i >= 0 && g->n < MAX_COPIES; i = next[i])
         g->copy[g->n++] = i;
     if (i >= 0)
         return;
     if (*max_sets == 0)
-        *max_sets = FIRST_SETS;
+        *max_sets = 2 * g->n > FIRST_SETS ? 2 * g->n : FIRST_SETS;
     g->max_sets = *max_sets;
     g->rep = j->copy[g->copy[0]].node;
+    g->set = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, struct bits);
+    g->next = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, struct bits);
+    g->head = AP_NEW_N(j->c->arena, g->max_sets + 1, struct bits);
+    collect_consumers(j, g);
     sort_copies(j, g);
-    g->set = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, uint64_t);
-    g->next = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, uint64_t);
-    g->head = AP_NEW_N(j->c->arena, g->max_sets + 1, uint64_t);
+    collect_consumers(j, g); /* by the new order */
     price_copies(j, g);
-    collect_needs(j, g);
     if (!choose_sets(j, g))
         return;
     replace(j, g);
@@ -574,12 +634,12 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
         j->relaxed = true;
 }
 
-static void join_groups(struct sel_join *j, int most)
+static void join_groups(struct sel_join *j)
 {
     struct ap_arena *arena = j->c->arena;
     int *next = AP_NEW_N(arena, j->n_copies + 1, int);
     int *last = AP_NEW_N(arena, j->n_copies + 1, int);
-    struct group g = {.mask = AP_NEW_N(arena, most, uint64_t)};
+    struct group g = {0};
 
     for (int i = 0; i < j->n_copies; i++) {
         int l = leader(j, i);
@@ -619,7 +679,7 @@ static void drop_chained(struct sel_join *j)
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
-    int most = 1, most_edges = 1;
+    int most_edges = 1;
 
     j->c = c;
     j->max_sets = max_sets;
@@ -629,7 +689,6 @@ struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
     for (int v = 0; v < c->n_nodes; v++) {
         struct copy *copy = &j->copy[j->n_copies];
         j->copy_of[v] = -1;
-        most = c->node[v].n_strategies > most ? c->node[v].n_strategies : most;
         most_edges = c->node[v].n_edges > most_edges ? c->node[v].n_edges : most_edges;
         if (c->node[v].n_strategies != 2 ||
             !(recognise(c, v, 1, copy) || recognise(c, v, 0, copy)))
@@ -637,11 +696,12 @@ struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
         j->copy_of[v] = j->n_copies++;
     }
     drop_chained(j);
+    j->slot = AP_NEW_N(c->arena, j->n_copies + 1, int);
     int(*seen)[2] = ap_arena_alloc_n(c->arena, (size_t)most_edges, sizeof(*seen));
     for (int v = 0; v < c->n_nodes; v++)
         if (j->copy_of[v] < 0)
             group_at(j, v, seen);
-    join_groups(j, most);
+    join_groups(j);
     return j;
 }
 
