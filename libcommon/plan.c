@@ -306,7 +306,8 @@ int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
         if (!ap_choice_ok(nest, &plan->mesh, &plan->choice[i]))
             return ap_err_set(
                 err, "group %d (%s): its operators cannot be split this way", i, name);
-        if (nest->heavy && cost->variant != AP_COST_DEFAULT && check_heavy(plan, i, err))
+        if (nest->heavy && cost->variant != AP_COST_DEFAULT && !plan->recompute_heavy &&
+            check_heavy(plan, i, err))
             return -1;
     }
     struct ap_arena scratch = {0};

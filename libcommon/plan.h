@@ -17,6 +17,8 @@ struct ap_plan {
     /* per node: conversions of this node's value are made again in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *remake;
+    /* heavy operators may be replicated where the cost model has compute free */
+    bool recompute_heavy;
 };
 
 /*

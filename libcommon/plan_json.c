@@ -187,7 +187,10 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
             ap_buf_putc(out, ',');
         put_layout(&plan->mesh, &l, out);
     }
-    ap_buf_puts(out, "],\"remake\":[");
+    ap_buf_puts(out, "]");
+    if (plan->recompute_heavy)
+        ap_buf_puts(out, ",\"recompute_heavy\":true");
+    ap_buf_puts(out, ",\"remake\":[");
     const char *comma = "";
     for (int i = 0; plan->remake && i < plan->graph->n_nodes; i++) {
         if (!plan->remake[i])
@@ -363,6 +366,7 @@ static int read_remake(struct ap_arena *arena, const json_t *o, const struct ap_
         return 0;
     struct ap_at list = {at, "remake", 0};
     plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
         if (ids.v[i] < 0 || ids.v[i] >= plan->graph->n_nodes)

@@ -9,7 +9,7 @@
  *
  * Rows: nodes + strategies of both ends of all edges; columns: strategies + cells.
  */
-#include "problem.h"
+#include "solve.h"
 
 #include <glpk.h>
 #include <math.h>
@@ -65,8 +65,8 @@ static bool add_nodes(struct model *m, struct ap_arena *arena, int *index, doubl
                 continue;
             int col = m->column[v][s] = glp_add_cols(m->lp, 1);
             glp_set_col_kind(m->lp, col, GLP_BV);
-            /* the row keeps it <= 1: no upper bound for the simplex to mind */
-            glp_set_col_bnds(m->lp, col, GLP_LO, 0, 0);
+            /* without the upper bound GLPK's branching loses solutions */
+            glp_set_col_bnds(m->lp, col, GLP_DB, 0, 1);
             glp_set_obj_coef(m->lp, col, p->cost[v][s] * m->scale);
             index[++n] = col;
         }
@@ -231,7 +231,7 @@ static int relax(struct model *m, const struct ap_solve_params *params, const ch
     glp_smcp smcp;
 
     glp_init_smcp(&smcp);
-    smcp.meth = GLP_DUAL;
+    smcp.meth = GLP_DUALP;
     smcp.msg_lev = GLP_MSG_OFF;
     smcp.tm_lim = milliseconds(params);
     if (params->work_limit > 0 && params->work_limit < 2000000000)
@@ -295,14 +295,16 @@ static int run(struct model *m, const struct ap_solve_params *params,
     return 0;
 }
 
-int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
-                  const struct ap_solve_params *params, struct ap_solution *sol,
-                  struct ap_err *err)
+/*
+ * The integer program of a problem: a choice (NULL when the limits left none) and a
+ * bound.
+ */
+static int solve_model(struct ap_arena *arena, const struct ap_problem *p,
+                       const struct ap_solve_params *params, struct ap_solution *sol,
+                       struct ap_err *err)
 {
     struct model m = {.p = p};
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
-    struct ap_mark mark = ap_arena_mark(arena);
-    const int *start = params->start;
 
     *sol = (struct ap_solution){.choice = choice};
     glp_term_out(GLP_OFF);
@@ -311,6 +313,89 @@ int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
                  ? run(&m, params, sol, err)
                  : ap_err_set(err, "no solution: forbidden costs leave no legal choice");
     glp_delete_prob(m.lp);
+    return rc;
+}
+
+/* What the reductions left, as a problem of its own; node[i] is its node i in the core.
+ */
+static struct ap_problem rest_of(struct ap_arena *arena, const struct sel_core *c,
+                                 int *node)
+{
+    int *number = AP_NEW_N(arena, c->n_nodes + 1, int);
+    int *n_strategies = AP_NEW_N(arena, c->n_left + 1, int);
+    double **cost = AP_NEW_N(arena, c->n_left + 1, double *);
+    struct ap_problem_edge *edges =
+        AP_NEW_N(arena, c->n_edges + 1, struct ap_problem_edge);
+    struct ap_problem p = {.n_strategies = n_strategies,
+                           .cost = (const double *const *)cost,
+                           .edges = edges};
+
+    for (int v = 0; v < c->n_nodes; v++) {
+        const struct sel_node *n = &c->node[v];
+        if (n->gone)
+            continue;
+        int i = number[v] = p.n_nodes++;
+        node[i] = v;
+        n_strategies[i] = n->n_strategies;
+        cost[i] = AP_NEW_N(arena, n->n_strategies, double);
+        for (int s = 0; s < n->n_strategies; s++)
+            cost[i][s] = fmin(n->cost[s], AP_FORBIDDEN);
+    }
+    for (int e = 0; e < c->n_edges; e++) {
+        const struct sel_edge *edge = &c->edge[e];
+        if (edge->gone)
+            continue;
+        int na = c->node[edge->a].n_strategies, nb = c->node[edge->b].n_strategies;
+        double *table = AP_NEW_N(arena, (int64_t)na * nb, double);
+        for (int s = 0; s < na; s++)
+            for (int t = 0; t < nb; t++)
+                table[s * nb + t] = fmin(sel_cell(edge, edge->a, s, t), AP_FORBIDDEN);
+        edges[p.n_edges++] =
+            (struct ap_problem_edge){number[edge->a], number[edge->b], table};
+    }
+    return p;
+}
+
+/* Reduces, solves the rest, undoes the reductions. */
+static int reduce_and_solve(struct ap_arena *arena, const struct ap_problem *p,
+                            const struct ap_solve_params *params, int *choice,
+                            struct ap_solution *sol, struct ap_err *err)
+{
+    struct sel_core *c = sel_core_from_problem(arena, p);
+    struct ap_solution rest = {.choice = choice};
+
+    if (!sel_reduce(c, true))
+        return ap_err_set(err, "no solution: forbidden costs leave no legal choice");
+    if (c->n_left > 0) {
+        int *node = AP_NEW_N(arena, c->n_left, int);
+        int *state = AP_NEW_N(arena, c->n_nodes + 1, int);
+        struct ap_problem left = rest_of(arena, c, node);
+        if (solve_model(arena, &left, params, &rest, err))
+            return -1;
+        for (int i = 0; i < left.n_nodes && rest.choice; i++)
+            state[node[i]] = rest.choice[i];
+        if (rest.choice)
+            sel_set_best(c, state);
+    }
+    *sol = rest;
+    sol->bound = rest.bound + c->base;
+    if (rest.choice) {
+        sel_undo_all(c);
+        memcpy(choice, c->best, (size_t)p->n_nodes * sizeof(int));
+        sol->choice = choice;
+    }
+    return 0;
+}
+
+int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
+                  const struct ap_solve_params *params, struct ap_solution *sol,
+                  struct ap_err *err)
+{
+    int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    struct ap_mark mark = ap_arena_mark(arena);
+    const int *start = params->start;
+    int rc = reduce_and_solve(arena, p, params, choice, sol, err);
+
     ap_arena_rewind(arena, mark);
     if (rc)
         return rc;

@@ -156,6 +156,7 @@ static struct ap_buf finish(struct job *job, const struct request *req,
     struct ap_buf json = {0};
     struct shard_answer *a = &job->answer;
 
+    a->plan.recompute_heavy = req->params.recompute_heavy;
     if (ap_plan_check(&a->plan, &job->cost, &err) ||
         ap_plan_conversions(&job->arena, &a->plan, &job->cost, &conv, &err) ||
         ap_partition(&job->arena, &a->plan, &conv, &prog, &err))
@@ -210,7 +211,8 @@ int main(int argc, char **argv)
         {"recompute-heavy", AP_OPT_FLAG, &req.params.recompute_heavy, NULL,
          "let alpa and bytes replicate dot and convolution", NULL, 0, 0, 0},
         {"work-limit", AP_OPT_INT, &req.params.work_limit, "N",
-         "stop the solver after N units of work (0: its default)", NULL, 0, 0, INT64_MAX},
+         "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
+         0, INT64_MAX},
         {0},
     };
     struct ap_tool tool = {.name = "ap-shard",

@@ -18,9 +18,9 @@
 #include "tool.h"
 
 const struct shard_solver shard_solvers[] = {
-    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact},
-    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk},
-    {NULL, NULL, NULL},
+    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, 100},
+    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk, 0},
+    {NULL, NULL, NULL, 0},
 };
 
 /* A group's need of a tensor: target layout (number in the tensor's list) per strategy.
@@ -345,13 +345,15 @@ int shard_ilp(struct ap_arena *arena, const struct shard_space *space,
                            .n_strategies = b.n_strategies,
                            .cost = b.cost,
                            .edges = b.edges};
-    struct ap_solve_params sp = {.work_limit = params->work_limit};
+    const struct shard_solver *solver = &shard_solvers[params->solver];
+    struct ap_solve_params sp = {
+        .work_limit = params->work_limit ? params->work_limit : solver->work_limit};
     struct ap_solution sol;
     if (start)
         sp.start = start_choice(&b, &p, start);
     answer->build_sec = ap_now_sec() - t0;
     t0 = ap_now_sec();
-    int rc = shard_solvers[params->solver].run(arena, &p, &sp, &sol, err);
+    int rc = solver->run(arena, &p, &sp, &sol, err);
     answer->solve_sec = ap_now_sec() - t0;
     if (rc == 0) {
         answer->plan = (struct ap_plan){

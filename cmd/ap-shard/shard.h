@@ -69,6 +69,7 @@ struct shard_answer {
 struct shard_solver {
     const char *name, *help;
     ap_solver_fn *run;
+    int64_t work_limit; /* unless one is given; 0: the solver's own */
 };
 extern const struct shard_solver shard_solvers[];
 

@@ -1,0 +1,111 @@
+#!/usr/bin/env bats
+# ap-shard: what its answers promise.
+
+load helpers
+
+# objective FILE
+objective() {
+    jq '.sharding.objective_sec' "$1"
+}
+
+# ilp MODEL MESH COST_MODEL [OPTION...]: the document, made once
+ilp() {
+    local f=$BATS_FILE_TMPDIR/$1-$2-$3${4:-}.ilp.json
+    [ -s "$f" ] || ap-shard --mesh "$2" --cluster "$CLUSTERS/cpu-8.json" --cost-model "$3" \
+        "${@:4}" -o "$f" "$(imported "$1")" || return
+    echo "$f"
+}
+
+@test "never worse than a baseline, under each cost model" {
+    for model in mlp gpt2l resnet; do
+        for cost_model in default alpa bytes; do
+            best=$(objective "$(ilp "$model" 2x2 "$cost_model")")
+            for baseline in data zero2 zero3 megatron largest-dim; do
+                other=$BATS_TEST_TMPDIR/other.json status=0
+                ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --cost-model "$cost_model" \
+                    --algorithm "$baseline" -o "$other" "$(imported "$model")" 2>/dev/null || status=$?
+                [ "$status" -eq 0 ] || { [ "$status" -eq 3 ]; continue; }
+                jq -en "$best <= $(objective "$other") * (1 + 1e-12)" >/dev/null ||
+                    { echo "$model $cost_model: $best > $baseline $(objective "$other")"; return 1; }
+            done
+        done
+    done
+}
+
+@test "the objective is ap-cost's serial time, the bound below it" {
+    for model in mlp gpt2l resnet; do
+        for cost_model in default alpa bytes; do
+            ap-cost "$(ilp "$model" 2x2 "$cost_model")" | jq -e '
+                .sharding.objective_sec == .cost.serial_sec and
+                .sharding.lower_bound_sec <= .sharding.objective_sec' >/dev/null
+        done
+    done
+}
+
+# agree MODEL [OPTION...]: both solvers prove the same objective on two devices
+agree() {
+    local model=$1 exact=$BATS_TEST_TMPDIR/exact.json glpk=$BATS_TEST_TMPDIR/glpk.json
+    shift
+    ap-shard --mesh 2 "$@" -o "$exact" "$(imported "$model")"
+    ap-shard --mesh 2 --solver glpk "$@" -o "$glpk" "$(imported "$model")"
+    [ "$(jq -r .sharding.stopped "$exact" "$glpk" | sort -u)" = optimal ]
+    jq -en "$(objective "$exact") as \$e | $(objective "$glpk") as \$g |
+        (\$e - \$g | fabs) <= 1e-9 * \$e" >/dev/null ||
+        { echo "$model $*: exact $(objective "$exact"), glpk $(objective "$glpk")"; return 1; }
+}
+
+@test "exact and glpk agree on every golden model" {
+    for model in mlp gpt2l gpt2l_bf16 resnet moe t5; do agree "$model"; done
+}
+
+@test "exact and glpk agree where splitting pays" {
+    for model in mlp resnet; do agree "$model" --cluster "$CLUSTERS/cpu-8.json"; done
+}
+
+@test "without padding every split divides" {
+    doc=$(ilp resnet 2x2 default --no-padding)
+    ap-rewrite "$doc" | jq -e '[.program.modules[0].graph.nodes[] | select(.op == "ap-mask")] == []' >/dev/null
+    ap-rewrite "$doc" | jq -e '[.program.modules[0].graph.nodes[].split // empty |
+        select(.full % .part != 0)] == []' >/dev/null
+}
+
+@test "alpa and bytes replicate no dot or convolution unless told to" {
+    plain=$(objective "$(ilp mlp 2x2 bytes)")
+    free=$(objective "$(ilp mlp 2x2 bytes --recompute-heavy)")
+    jq -en "$free <= $plain and $plain > 0" >/dev/null
+    [ "$free" = 0 ] # everything on every device moves nothing
+}
+
+pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
+    sed "s|parameter(1), metadata|parameter(1), sharding=$1, metadata|" "$(hlo mlp)"
+}
+
+@test "imported shardings are pins, of all generations" {
+    for sharding in '{devices=[2,2]<=[4]}' '{devices=[2,2]0,1,2,3}' \
+        "{mesh['a'=2,'b'=2], [{'a'}, {'b'}]}"; do
+        pinned "$sharding" | ap-import - | ap-shard --mesh 2x2 >"$BATS_TEST_TMPDIR/pin.json"
+        jq -e '.graph.nodes as $n | .sharding.layouts[[$n[] | .param == 1] | index(true)] == "S0,S1"' \
+            "$BATS_TEST_TMPDIR/pin.json" >/dev/null || { echo "$sharding"; return 1; }
+    done
+    pinned '{devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}' | ap-import - |
+        ap-shard --mesh 2x2 | jq -e '.graph.nodes as $n |
+            .sharding.layouts[[$n[] | .param == 1] | index(true)] == "R,S1"' >/dev/null
+}
+
+@test "pins of another mesh are dropped with one warning that names both" {
+    pinned '{devices=[4,2]<=[8]}' | ap-import -o "$BATS_TEST_TMPDIR/graph.json" -
+    run --separate-stderr ap-shard --mesh 2x2 "$BATS_TEST_TMPDIR/graph.json"
+    [ "$status" -eq 0 ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *"2x2"*"devices=[4,2]"* ]]
+    run --separate-stderr ap-shard --mesh 2x2 --pins ignore "$BATS_TEST_TMPDIR/graph.json"
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
+}
+
+@test "an infeasible pin is named" {
+    pinned '{devices=[2,2]<=[4]}' | ap-import -o "$BATS_TEST_TMPDIR/graph.json" -
+    # a tensor that cannot be split so: the pin on a bias
+    sed 's/"pin":"[^"]*"/"pin":"{devices=[oops]<=[4]}"/' "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 1 "cannot read the sharding" ap-shard --mesh 2x2 "$BATS_TEST_TMPDIR/bad.json"
+}
