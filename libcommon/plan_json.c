@@ -360,13 +360,13 @@ static int read_remake(struct ap_arena *arena, const json_t *o, const struct ap_
                        struct ap_plan *plan, struct ap_err *err)
 {
     struct ap_ints ids;
+    plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
     if (ap_get_ints(arena, o, at, "remake", &ids, err))
         return -1;
     if (ids.n == 0)
         return 0;
     struct ap_at list = {at, "remake", 0};
     plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
-    plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
         if (ids.v[i] < 0 || ids.v[i] >= plan->graph->n_nodes)
