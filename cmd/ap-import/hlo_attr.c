@@ -20,7 +20,8 @@ enum attr_kind {
     ATTR_PADDING,
     ATTR_SLICE,
     ATTR_WINDOW,
-    ATTR_COMP, /* into the instruction, as all that follow */
+    ATTR_BACKEND, /* into the instruction, as all that follow */
+    ATTR_COMP,
     ATTR_COMPS,
     ATTR_FRONTEND,
     ATTR_METADATA,
@@ -40,12 +41,14 @@ struct attr_row {
 static const struct attr_row rows[] = {
     {"algorithm", ATTR_SKIP, 0},
     {"api_version", ATTR_SKIP, 0},
-    {"backend_config", ATTR_SKIP, 0},
+    {"backend_config", ATTR_BACKEND, 0},
     {"batch_group_count", ATTR_INT, AT(batch_group_count)},
+    {"body", ATTR_COMP, 0},
     {"called_computations", ATTR_COMPS, 0},
     {"calls", ATTR_COMP, 0},
     {"channel_id", ATTR_SKIP, 0},
     {"collapsed_slice_dims", ATTR_INTS, AT(collapsed_slice_dims)},
+    {"condition", ATTR_COMP, 1},
     {"control-predecessors", ATTR_SKIP, 0},
     {"custom_call_has_side_effect", ATTR_SKIP, 0},
     {"custom_call_schedule", ATTR_SKIP, 0},
@@ -198,6 +201,7 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
     case ATTR_WINDOW:
         rc = ap_window_parse(src->arena, src->text, &pos, a, &err);
         break;
+    case ATTR_BACKEND:
     case ATTR_COMP:
     case ATTR_COMPS:
     case ATTR_FRONTEND:
@@ -221,7 +225,7 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
     cache->key.len = 0;
     ap_buf_int(&cache->key, op);
     for (int i = 0; i < n; i++) {
-        if (given[i].row->kind >= ATTR_COMP)
+        if (given[i].row->kind >= ATTR_BACKEND)
             continue;
         ap_buf_putc(&cache->key, ',');
         ap_buf_int(&cache->key, given[i].row - rows);
@@ -234,7 +238,7 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
         *a = hlo_default_attrs();
         a->largest = op == AP_OP_TOPK;
         for (int i = 0; i < n; i++)
-            if (given[i].row->kind < ATTR_COMP && read_value(src, &given[i], a))
+            if (given[i].row->kind < ATTR_BACKEND && read_value(src, &given[i], a))
                 return -1;
         if (cache->n == cache->cap) {
             cache->cap = cache->cap ? 2 * cache->cap : 256;
@@ -299,13 +303,34 @@ static int find_string(struct hlo_src *src, struct hlo_span value, const char *k
     return rc;
 }
 
+/* {"known_trip_count":{"n":"32"}}, also as a quoted string: the number, or -1. */
+static int64_t trip_count(struct hlo_span value)
+{
+    static const char key[] = "known_trip_count";
+    size_t i = 0, n = sizeof key - 1;
+    while (i + n <= value.len && memcmp(value.s + i, key, n) != 0)
+        i++;
+    if (i + n > value.len)
+        return -1;
+    for (i += n; i < value.len && !(value.s[i] >= '0' && value.s[i] <= '9'); i++)
+        if (value.s[i] == '}')
+            return -1;
+    int64_t count = i < value.len ? 0 : -1;
+    for (; i < value.len && value.s[i] >= '0' && value.s[i] <= '9'; i++)
+        count = ap_add64(ap_mul64(count, 10), value.s[i] - '0');
+    return count;
+}
+
 /* Values that go into the instruction itself. */
 static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
                           const struct given *g, struct hlo_instr *instr)
 {
     size_t back = src->pos;
     int rc = 0;
-    if (g->row->kind == ATTR_COMP) {
+    if (g->row->kind == ATTR_BACKEND) {
+        if (instr->kind == HLO_WHILE)
+            instr->trip_count = trip_count(g->value);
+    } else if (g->row->kind == ATTR_COMP) {
         src->pos = hlo_at(src, g->value.s);
         rc = read_comp(src, comps, &instr->comp[g->row->where]);
     } else if (g->row->kind == ATTR_COMPS) {
@@ -393,7 +418,7 @@ int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         if (n == MAX_ATTRS)
             return hlo_fail(src, hlo_at(src, name.s), "too many attributes");
         given[n++] = (struct given){row, value};
-        if (row->kind >= ATTR_COMP && read_for_instr(src, comps, &given[n - 1], instr))
+        if (row->kind >= ATTR_BACKEND && read_for_instr(src, comps, &given[n - 1], instr))
             return -1;
     }
     if (instr->kind == HLO_OP && check_required(src, given, n, instr))

@@ -84,7 +84,6 @@ static const char *const other_opcodes[] = {
     "stochastic-convert",
     "tan",
     "triangular-solve",
-    "while",
 };
 
 /* ---- shapes ---- */
@@ -200,7 +199,7 @@ static struct hlo_instr blank_instr(struct parser *p, size_t pos)
 {
     hlo_skip(p->src);
     return (struct hlo_instr){
-        .pos = pos, .comp = {-1, -1}, .op = AP_N_OPS, .op_name = ""};
+        .pos = pos, .comp = {-1, -1}, .trip_count = -1, .op = AP_N_OPS, .op_name = ""};
 }
 
 /* An operand that nobody defined: is it further down, or nowhere? */
@@ -320,7 +319,7 @@ static int find_opcode(struct parser *p, struct hlo_instr *instr)
     } special[] = {
         {"tuple", HLO_TUPLE},         {"get-tuple-element", HLO_GET},
         {"call", HLO_CALL},           {"custom-call", HLO_CUSTOM_CALL},
-        {"opt-barrier", HLO_BARRIER},
+        {"opt-barrier", HLO_BARRIER}, {"while", HLO_WHILE},
     };
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
         instr->kind = special[i].kind;
@@ -362,6 +361,10 @@ static int infer_shape(struct parser *p, struct hlo_instr *instr)
         instr->shape = comp->instr[comp->root].shape;
         return 0;
     }
+    if (instr->kind == HLO_WHILE) {
+        instr->shape = in[instr->in[0]].shape;
+        return 0;
+    }
     bool like_operand = instr->kind == HLO_OP && instr->n_in > 0 &&
                         ap_ops[instr->op].class == AP_CLASS_ELEMENTWISE &&
                         instr->op != AP_OP_CONVERT;
@@ -383,6 +386,7 @@ static int check_instr(struct parser *p, const struct hlo_instr *instr)
     int arity = instr->kind == HLO_OP        ? ap_ops[instr->op].arity
                 : instr->kind == HLO_GET     ? 1
                 : instr->kind == HLO_BARRIER ? 1
+                : instr->kind == HLO_WHILE   ? 1
                                              : -1;
     bool variadic = instr->op == AP_OP_REDUCE_WINDOW || instr->op == AP_OP_SCATTER;
     if (variadic && instr->n_in > arity)
@@ -394,6 +398,8 @@ static int check_instr(struct parser *p, const struct hlo_instr *instr)
                         arity == 1 ? "" : "s", instr->n_in);
     if (instr->kind == HLO_CALL && instr->comp[0] < 0)
         return hlo_fail(p->src, pos, "call needs to_apply=");
+    if (instr->kind == HLO_WHILE && (instr->comp[0] < 0 || instr->comp[1] < 0))
+        return hlo_fail(p->src, pos, "while needs condition= and body=");
     return 0;
 }
 

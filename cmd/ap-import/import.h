@@ -21,7 +21,9 @@ enum node_hint {
 struct node_info {
     size_t pos; /* of the instruction in the text */
     enum node_hint hint;
-    bool auto_named; /* get-tuple-element that the text did not ask for (yet) */
+    bool auto_named; /* not in the text: no name to record when it goes */
+    bool layered;    /* takes or sets a place of an array that a loop's counter says */
+    int counter;     /* follows from the counter of a loop at this depth; 0: of none */
 };
 
 /* A graph being built. nodes and info grow by malloc until import_finish. */

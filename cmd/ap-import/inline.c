@@ -7,29 +7,12 @@
  * sort, topk) are followed by one get-tuple-element node per part at once. Linear in the
  * instructions after inlining, which are bounded by max_work.
  */
-#include "import.h"
+#include "inline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CALLS     256 /* calls in calls */
 #define MAX_SPAN(len) ((int)((len) < 100 ? (len) : 100))
-
-struct value {
-    int node; /* -1: the tuple of the parts */
-    int n_parts;
-    const struct value *parts;
-};
-
-/* Where an inlined computation stands. */
-struct frame {
-    struct import *im;
-    const struct hlo_comp *comp;
-    struct value *values; /* per instruction */
-    const char *prefix;   /* of names, "" in the entry computation */
-    const char *op_name;  /* of the call, "" in the entry computation */
-    int depth;
-};
 
 int import_add(struct import *im, const struct ap_node *node,
                const struct node_info *info)
@@ -64,8 +47,8 @@ static struct ap_node blank_node(enum ap_op op, const char *name)
 
 /* ---- values ---- */
 
-static bool value_has_shape(struct import *im, const struct value *v,
-                            const struct ap_shape *shape)
+bool inline_has_shape(struct import *im, const struct value *v,
+                      const struct ap_shape *shape)
 {
     im->work += v->node < 0 ? v->n_parts / 8 : 0;
     if (v->node >= 0)
@@ -73,7 +56,7 @@ static bool value_has_shape(struct import *im, const struct value *v,
     if (shape->dtype != AP_TUPLE || shape->n_parts != v->n_parts)
         return false;
     for (int i = 0; i < v->n_parts; i++)
-        if (!value_has_shape(im, &v->parts[i], &shape->parts[i]))
+        if (!inline_has_shape(im, &v->parts[i], &shape->parts[i]))
             return false;
     return true;
 }
@@ -103,7 +86,7 @@ static struct value node_value(struct import *im, int id)
     return (struct value){-1, shape.n_parts, parts};
 }
 
-static const char *full_name(const struct frame *f, const struct hlo_instr *instr)
+const char *inline_name(const struct frame *f, const struct hlo_instr *instr)
 {
     if (!*f->prefix)
         return instr->name;
@@ -116,11 +99,11 @@ static const char *full_name(const struct frame *f, const struct hlo_instr *inst
  * The op_name of an instruction in an inlined computation continues that of the call,
  * unless it is a whole path itself.
  */
-static const char *full_op_name(const struct frame *f, const struct hlo_instr *instr)
+const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr)
 {
     const char *own = instr->op_name;
     if (!*f->op_name || strncmp(own, "jit(", 4) == 0 || strncmp(own, "pjit(", 5) == 0)
-        return own;
+        return inline_number_path(f, own);
     size_t len = strlen(f->op_name) + strlen(own);
     f->im->work += (int64_t)len / 64;
     return ap_arena_printf(f->im->src->arena, "%s/%s", f->op_name, *own ? own : "op");
@@ -149,7 +132,7 @@ const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *i
     return a;
 }
 
-static int check_at(struct import *im, size_t pos, const struct ap_node *node)
+int inline_check(struct import *im, size_t pos, const struct ap_node *node)
 {
     struct ap_err err = {{0}};
     if (ap_check_node(&im->g, node, &err))
@@ -162,8 +145,8 @@ static int eval_op(struct frame *f, const struct hlo_instr *instr, struct value 
 {
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
-    struct ap_node node = blank_node(instr->op, full_name(f, instr));
-    const char *op_name = full_op_name(f, instr);
+    struct ap_node node = blank_node(instr->op, inline_name(f, instr));
+    const char *op_name = inline_op_name(f, instr);
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int *in = AP_NEW_N(im->src->arena, instr->n_in ? instr->n_in : 1, int);
     for (int i = 0; i < instr->n_in; i++) {
@@ -183,8 +166,13 @@ static int eval_op(struct frame *f, const struct hlo_instr *instr, struct value 
     node.scope = import_scope(im, op_name);
     node.pin = instr->pin;
     node.attrs = import_attrs(im, instr);
-    if (!node.attrs || check_at(im, pos, &node))
+    if (!node.attrs || inline_check(im, pos, &node))
         return -1;
+    int same = inline_fold(im, &node, &info);
+    if (same >= 0) {
+        *out = (struct value){.node = same};
+        return 0;
+    }
     *out = node_value(im, import_add(im, &node, &info));
     return 0;
 }
@@ -246,13 +234,13 @@ static int eval_custom_call(struct frame *f, const struct hlo_instr *instr,
         return hlo_refuse(im->src, pos, "custom call '%.100s' is not supported yet",
                           target);
     *out = f->values[instr->in[0]];
-    if (!value_has_shape(im, out, &instr->shape))
+    if (!inline_has_shape(im, out, &instr->shape))
         return hlo_refuse(
             im->src, pos,
             "custom call '%.100s' that changes the shape is not supported yet", target);
     if (instr->pin && out->node >= 0 && !im->g.nodes[out->node].pin)
         im->g.nodes[out->node].pin = instr->pin;
-    import_drop(im, full_name(f, instr));
+    import_drop(im, inline_name(f, instr));
     return 0;
 }
 
@@ -267,10 +255,10 @@ static int eval_get(struct frame *f, const struct hlo_instr *instr, struct value
         return hlo_fail(im->src, pos, "index %lld of a tuple of %d",
                         (long long)instr->number, tuple->n_parts);
     *out = tuple->parts[instr->number];
-    if (!value_has_shape(im, out, &instr->shape))
+    if (!inline_has_shape(im, out, &instr->shape))
         return hlo_fail(im->src, pos, "get-tuple-element: the element has another shape");
     if (out->node >= 0 && im->info[out->node].auto_named) {
-        im->g.nodes[out->node].name = full_name(f, instr);
+        im->g.nodes[out->node].name = inline_name(f, instr);
         im->info[out->node].auto_named = false;
     }
     return 0;
@@ -282,7 +270,7 @@ static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct val
     for (int i = 0; i < instr->n_in; i++)
         parts[i] = f->values[instr->in[i]];
     *out = (struct value){-1, instr->n_in, parts};
-    if (!value_has_shape(f->im, out, &instr->shape))
+    if (!inline_has_shape(f->im, out, &instr->shape))
         return hlo_fail(f->im->src, hlo_at(f->im->src, instr->opcode.s),
                         "tuple: an element has another shape");
     return 0;
@@ -293,7 +281,6 @@ static int refuse_opcode(struct import *im, const struct hlo_instr *instr)
     static const struct {
         const char *opcode, *what;
     } names[] = {
-        {"while", "while loops are"},
         {"conditional", "conditionals are"},
         {"fusion", "fusions (text of an optimised module) are"},
     };
@@ -305,27 +292,27 @@ static int refuse_opcode(struct import *im, const struct hlo_instr *instr)
                       MAX_SPAN(instr->opcode.len), instr->opcode.s);
 }
 
-static int eval_comp(struct frame *f, const struct value *args, struct value *out);
-
 static int eval_call(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
     const struct hlo_comp *comp = &im->module->comps[instr->comp[0]];
-    if (f->depth == MAX_CALLS)
+    if (f->depth == INLINE_MAX_CALLS)
         return hlo_refuse(im->src, pos,
-                          "calls nested more than %d deep are not supported", MAX_CALLS);
+                          "calls nested more than %d deep are not supported",
+                          INLINE_MAX_CALLS);
     if (instr->n_in != comp->n_params)
         return hlo_fail(im->src, pos, "'%.100s' has %d parameters, got %d operands",
                         comp->name, comp->n_params, instr->n_in);
     struct frame inner = {
-        im, comp, NULL, full_name(f, instr), full_op_name(f, instr), f->depth + 1};
+        im,           comp,        NULL, inline_name(f, instr), inline_op_name(f, instr),
+        f->depth + 1, f->iteration};
     struct value *args = ap_xrealloc(NULL, ((size_t)instr->n_in + 1) * sizeof *args);
     for (int i = 0; i < instr->n_in; i++)
         args[i] = f->values[instr->in[i]];
-    int rc = eval_comp(&inner, args, out);
+    int rc = inline_comp(&inner, args, out);
     free(args);
-    if (!rc && !value_has_shape(im, out, &instr->shape))
+    if (!rc && !inline_has_shape(im, out, &instr->shape))
         return hlo_fail(im->src, pos, "call: the result of '%.100s' has another shape",
                         comp->name);
     return rc;
@@ -344,7 +331,7 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
         if (instr->op != AP_OP_PARAMETER)
             return eval_op(f, instr, out);
         *out = args[instr->number];
-        if (!value_has_shape(im, out, &instr->shape))
+        if (!inline_has_shape(im, out, &instr->shape))
             return hlo_fail(im->src, instr->pos,
                             "parameter %lld and the operand of the call differ in shape",
                             (long long)instr->number);
@@ -357,9 +344,11 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
         return eval_call(f, instr, out);
     case HLO_CUSTOM_CALL:
         return eval_custom_call(f, instr, out);
+    case HLO_WHILE:
+        return inline_while(f, instr, out);
     case HLO_BARRIER:
         *out = f->values[instr->in[0]];
-        import_drop(im, full_name(f, instr));
+        import_drop(im, inline_name(f, instr));
         return 0;
     case HLO_UNSUPPORTED:
         return refuse_opcode(im, instr);
@@ -367,7 +356,7 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
     return -1;
 }
 
-static int eval_comp(struct frame *f, const struct value *args, struct value *out)
+int inline_comp(struct frame *f, const struct value *args, struct value *out)
 {
     const struct hlo_comp *comp = f->comp;
     f->values = ap_xrealloc(NULL, (size_t)comp->n * sizeof *f->values);
@@ -483,8 +472,8 @@ int import_inline(struct import *im)
         args[i] = param_value(im, instr, &instr->shape, instr->name);
     }
     im->g.n_params = im->g.n_nodes;
-    struct frame entry = {im, comp, NULL, "", "", 0};
-    if (eval_comp(&entry, args, &root))
+    struct frame entry = {im, comp, NULL, "", "", 0, NULL};
+    if (inline_comp(&entry, args, &root))
         return -1;
     int n = count_leaves(&comp->instr[comp->root].shape);
     im->g.results = AP_NEW_N(im->src->arena, n + 1, struct ap_result);

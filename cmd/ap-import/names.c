@@ -17,13 +17,32 @@ static bool is_one_of(struct hlo_span s, const char *const *list)
     return *list;
 }
 
-static void put_component(struct ap_buf *out, struct hlo_span s)
+/* A scope being written, and the number of a layer that waits for its module's name. */
+struct scope {
+    struct ap_buf *out;
+    struct hlo_span number;
+};
+
+static void put_word(struct scope *scope, struct hlo_span s)
 {
     if (!s.len)
         return;
-    if (out->len)
-        ap_buf_putc(out, '/');
-    ap_buf_put(out, s.s, s.len);
+    if (scope->out->len)
+        ap_buf_putc(scope->out, '/');
+    ap_buf_put(scope->out, s.s, s.len);
+}
+
+/* "#3" is the third layer (loop.c): its number comes behind the next component. */
+static void put_component(struct scope *scope, struct hlo_span s)
+{
+    bool number = s.len > 1 && s.s[0] == '#' && isdigit((unsigned char)s.s[1]);
+    if (!number)
+        put_word(scope, s);
+    if (s.len)
+        put_word(scope, scope->number);
+    if (s.len)
+        scope->number =
+            number ? (struct hlo_span){s.s + 1, s.len - 1} : (struct hlo_span){NULL, 0};
 }
 
 /* Length of the component at s, up to a '/' outside brackets. */
@@ -42,7 +61,7 @@ static size_t component_len(const char *s, size_t len)
 }
 
 /* Appends the normalised components of a path; its last is a primitive if so said. */
-static void put_path(struct ap_buf *out, const char *s, size_t len, bool primitive,
+static void put_path(struct scope *out, const char *s, size_t len, bool primitive,
                      int wraps)
 {
     /* transparent: only their argument counts */
@@ -102,7 +121,9 @@ static const char *intern(struct import *im, const char *s, size_t len)
 const char *import_scope(struct import *im, const char *op_name)
 {
     im->scratch.len = 0;
-    put_path(&im->scratch, op_name, strlen(op_name), true, 0);
+    struct scope scope = {&im->scratch, {NULL, 0}};
+    put_path(&scope, op_name, strlen(op_name), true, 0);
+    put_word(&scope, scope.number);
     return im->scratch.len ? intern(im, im->scratch.data, im->scratch.len) : "";
 }
 
@@ -140,11 +161,12 @@ const char *import_path_scope(struct import *im, const char *path)
     static const char *const roots[] = {"state", "params", "data", "batch", "self", NULL};
     struct hlo_span key;
     bool leading = true;
+    struct scope scope = {&im->scratch, {NULL, 0}};
     im->scratch.len = 0;
     while (next_key(&path, &key)) {
         leading = leading && is_one_of(key, roots);
         if (!leading)
-            put_component(&im->scratch, key);
+            put_word(&scope, key);
     }
     return im->scratch.len ? intern(im, im->scratch.data, im->scratch.len) : "";
 }

@@ -1,0 +1,59 @@
+/* Inside the inlining only: values, frames, and what loops and branches need of them. */
+#ifndef INLINE_H
+#define INLINE_H
+
+#include "import.h"
+
+struct value {
+    int node; /* -1: the tuple of the parts */
+    int n_parts;
+    const struct value *parts;
+};
+
+/* One iteration of a loop that is being unrolled. */
+struct iteration {
+    const struct iteration *outer;
+    int depth;      /* loops around this one, itself included */
+    int64_t number; /* of the layer: counted down where the loop goes backward */
+};
+
+/* Where an inlined computation stands. */
+struct frame {
+    struct import *im;
+    const struct hlo_comp *comp;
+    struct value *values; /* per instruction */
+    const char *prefix;   /* of names, "" in the entry computation */
+    const char *op_name;  /* of the call, "" in the entry computation */
+    int depth;
+    const struct iteration *iteration; /* NULL outside of loops */
+};
+
+#define INLINE_MAX_CALLS 256 /* calls and loops in one another */
+
+/* The value of f->comp for these arguments. */
+int inline_comp(struct frame *f, const struct value *args, struct value *out);
+bool inline_has_shape(struct import *im, const struct value *v,
+                      const struct ap_shape *shape);
+const char *inline_name(const struct frame *f, const struct hlo_instr *instr);
+const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr);
+int inline_check(struct import *im, size_t pos, const struct ap_node *node);
+
+/* ---- loop.c ---- */
+
+/* Unrolls a while loop of known trip count. */
+int inline_while(struct frame *f, const struct hlo_instr *instr, struct value *out);
+/* An absolute op_name with the numbers of the iterations behind its loops. */
+const char *inline_number_path(const struct frame *f, const char *op_name);
+
+/* ---- fold.c ---- */
+
+/*
+ * If node follows from the counter of a loop: turns it into a constant, or finds the node
+ * that it equals (returned), or makes a slice at known places out of a dynamic one. -1 if
+ * the node, possibly changed, is to be added.
+ */
+int inline_fold(struct import *im, struct ap_node *node, struct node_info *info);
+/* True, and its value, if the node is a known scalar integer or truth value. */
+bool inline_known(const struct import *im, int id, int64_t *value);
+
+#endif
