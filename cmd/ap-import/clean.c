@@ -402,8 +402,7 @@ static int simplify(struct clean *c, struct ap_node *node, const struct node_inf
 
 /* ---- passes ---- */
 
-/* What the results need; all parameters. */
-static bool *mark_live(struct import *im)
+bool *import_live(struct import *im)
 {
     const struct ap_graph *g = &im->g;
     bool *live = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
@@ -431,7 +430,7 @@ static struct ap_graph take_nodes(struct import *im, struct node_info **info)
 static void simplify_all(struct clean *c)
 {
     struct import *im = c->im;
-    bool *live = mark_live(im);
+    bool *live = import_live(im);
     struct node_info *info;
     struct ap_graph old = take_nodes(im, &info);
     int *to = AP_NEW_N(c->arena, old.n_nodes + 1, int);
@@ -499,7 +498,7 @@ static int put_copy(struct clean *c, const struct ap_graph *old,
 static void copy_all(struct clean *c)
 {
     struct import *im = c->im;
-    bool *live = mark_live(im);
+    bool *live = import_live(im);
     struct node_info *info;
     struct ap_graph old = take_nodes(im, &info);
     int *to = AP_NEW_N(c->arena, old.n_nodes + 1, int);

@@ -51,6 +51,7 @@ static int run(struct import *im, struct import_params *params, struct ap_graph 
         return -1;
     stats->n_instrs = im->module->n_instrs;
     stats->n_inlined = im->g.n_nodes;
+    import_unstack(im);
     import_clean(im);
     if (import_roles(im, params) || import_phases(im, params))
         return -1;

@@ -84,6 +84,10 @@ int import_inline(struct import *im);
 int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
 /* Attributes of an operator node: reducers and literal put in. NULL on error. */
 const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *instr);
+/* Splits the stacked tensors of unrolled loops: see unstack.c. */
+void import_unstack(struct import *im);
+/* Per node: whether results need it. All parameters are live. */
+bool *import_live(struct import *im);
 /* Normal form: see clean.c. Rebuilds nodes and info; parameters come first. */
 void import_clean(struct import *im);
 /* Makes all names different. */
