@@ -18,3 +18,5 @@ golden() { # MODEL ALGORITHMS
 @test "golden: resnet" { golden resnet "ilp largest-dim"; }
 @test "golden: moe" { golden moe "ilp zero2"; }
 @test "golden: t5" { golden t5 "ilp megatron"; }
+@test "golden: scan_mlp" { golden scan_mlp "ilp zero3"; }
+@test "golden: scan_gpt" { golden scan_gpt "ilp megatron"; }

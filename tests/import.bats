@@ -15,7 +15,7 @@ bare() {
 }
 
 @test "import: the golden models have the roles and aliases of meta.json" {
-    for m in mlp gpt2l gpt2l_bf16 resnet moe t5; do
+    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt; do
         for source in cat bare; do
             "$source" "$(hlo "$m")" | import >"$BATS_TEST_TMPDIR/g.json"
             jq -e --slurpfile meta "$MODELS/$m/meta.json" '

@@ -77,3 +77,117 @@ END
         ["negate", "v/1/w/0/y", "a/b/1/c/0"], ["negate", "v/1/w/1/y", "a/b/1/c/1"],
         ["abs", "v/1/y", "a/b/1/d"]]' "$BATS_TEST_TMPDIR/g.json"
 }
+
+# Loss of the program on standard input, inputs from the seed.
+loss() {
+    needs_exec
+    import | ap-rewrite | ap-exec
+}
+
+# Operators and shapes that the graph on standard input has.
+ops() {
+    import | jq -r '.graph.nodes[] | .op + " " + .shape'
+}
+
+# A loop over the three layers of x0, writing to y; what comes of y is the rest of ENTRY.
+stack() { # BODY ENTRY RESULT
+    cat <<END
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+max { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] maximum(a, b) }
+gt { a = f32[] parameter(0)  b = f32[] parameter(1)
+    ROOT c = pred[] compare(a, b), direction=GT }
+cond { s = (s32[], f32[3,4], f32[3,4], f32[4]) parameter(0)  n = s32[] constant(3)
+    ROOT c = pred[] compare(s#0, n), direction=LT }
+body { s = (s32[], f32[3,4], f32[3,4], f32[4]) parameter(0)
+    i = s32[] get-tuple-element(s), index=0  one = s32[] constant(1)  next = s32[] add(i, one)
+    zero = s32[] constant(0)
+    row = f32[1,4] dynamic-slice(s#1, i, zero), dynamic_slice_sizes={1,4}
+    w = f32[4] reshape(row)  v = f32[4] multiply(w, s#3)
+    $1
+    y = f32[3,4] dynamic-update-slice(s#2, new, i, zero)
+    ROOT t = (s32[], f32[3,4], f32[3,4], f32[4]) tuple(next, s#1, y, v) }
+ENTRY e { a = f32[4] parameter(0)  zero = s32[] constant(0)
+    a3 = f32[3,4] broadcast(a), dimensions={1}
+    b0 = f32[3,4] constant({{1.5,2,3,4},{5,6.5,7,8},{9,1,2.5,3}})
+    b1 = f32[3,4] add(a3, b0)  b = f32[3,4] cosine(b1)
+    z = f32[] constant(0)  zeros = f32[3,4] broadcast(z), dimensions={}
+    one = f32[] constant(1)  ones = f32[4] broadcast(one), dimensions={}
+    $2
+    s = (s32[], f32[3,4], f32[3,4], f32[4]) tuple(zero, x0, zeros, ones)
+    l = (s32[], f32[3,4], f32[3,4], f32[4]) while(s), condition=cond, body=body
+    y = f32[3,4] get-tuple-element(l), index=2
+    $3 }
+END
+}
+
+# The same without a loop and without slices that could be split.
+unrolled() { # BODY ENTRY RESULT
+    stack "$@" | sed -n '/^sum/,/^cond/p' | sed '/^cond/d'
+    cat <<END
+ENTRY e { a = f32[4] parameter(0)  z = f32[] constant(0)
+    a3 = f32[3,4] broadcast(a), dimensions={1}
+    b0 = f32[3,4] constant({{1.5,2,3,4},{5,6.5,7,8},{9,1,2.5,3}})
+    b1 = f32[3,4] add(a3, b0)  b = f32[3,4] cosine(b1)
+    $2
+    r0 = f32[1,4] slice(x0), slice={[0:1],[0:4]}  w0 = f32[4] reshape(r0)
+    r1 = f32[1,4] slice(x0), slice={[1:2],[0:4]}  w1 = f32[4] reshape(r1)
+    r2 = f32[1,4] slice(x0), slice={[2:3],[0:4]}  w2 = f32[4] reshape(r2)
+    v1 = f32[4] multiply(w0, w1)  v2 = f32[4] multiply(v1, w2)
+    n0 = f32[1,4] reshape(w0)  n1 = f32[1,4] reshape(v1)  n2 = f32[1,4] reshape(v2)
+    y = f32[3,4] concatenate(n0, n1, n2), dimensions={0}
+    $3 }
+END
+}
+
+# same BODY-INPUT RESULT SPLIT: both programs give the same loss; SPLIT is yes if no node
+# of the loop's graph has an axis of three layers.
+same() {
+    local new='new = f32[1,4] reshape(v)' a b left
+    a=$(stack "$new" "$1" "$2" | loss)
+    b=$(unrolled "$new" "$1" "$2" | loss)
+    awk -v a="${a##* }" -v b="${b##* }" 'BEGIN { e = (a - b) / b; exit !(e * e < 1e-12) }' || { echo "'$a' is not '$b': $1 $2"; return 1; }
+    left=$(stack "$new" "$1" "$2" | ops | grep -c '\[3' || true)
+    [ "$3" = "$([ "$left" -eq 0 ] && echo yes || echo no)" ] || { echo "$left left: $1 $2"; return 1; }
+}
+
+@test "loops: what is split computes what the stack did" {
+    total='ROOT r = f32[] reduce(y, z), dimensions={0,1}, to_apply=sum'
+    b='x0 = f32[3,4] copy(b)'
+    same "$b" "$total" yes
+    same "$b" "h = f32[] constant(0.5)  ROOT r = f32[] reduce(y, h), dimensions={0,1}, to_apply=sum" yes
+    same "$b" "m = f32[4] reduce(y, z), dimensions={0}, to_apply=max
+        ROOT r = f32[] reduce(m, z), dimensions={0}, to_apply=sum" yes
+    same "$b" "h = f32[] constant(0.01)  m = f32[4] reduce(y, h), dimensions={0}, to_apply=max
+        ROOT r = f32[] reduce(m, z), dimensions={0}, to_apply=sum" yes
+    same "$b" "m = f32[3] reduce(y, z), dimensions={1}, to_apply=max  i = f32[3] iota(), iota_dimension=0
+        p = f32[3] multiply(m, i)  ROOT r = f32[] reduce(p, z), dimensions={0}, to_apply=sum" yes
+    same "$b" "t = f32[4,3] transpose(y), dimensions={1,0}  k = f32[3] constant({3, 5, 7})
+        kk = f32[4,3] broadcast(k), dimensions={1}  p = f32[4,3] multiply(t, kk)
+        q = f32[2,2,3] reshape(p)
+        ROOT r = f32[] reduce(q, z), dimensions={0,1,2}, to_apply=sum" yes
+    same "$b" "q = f32[3,4] reverse(y), dimensions={0,1}  k = f32[3,4] constant({{1,2,3,4},{5,6,7,8},{9,1,2,3}})
+        p = f32[3,4] multiply(q, k)  ROOT r = f32[] reduce(p, z), dimensions={0,1}, to_apply=sum" yes
+    same "$b" "d = f32[3] dot(y, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1}, rhs_contracting_dims={1}
+        e2 = f32[3] multiply(d, d)  ROOT r = f32[] reduce(e2, z), dimensions={0}, to_apply=sum" yes
+    same "q0 = f32[1,4] reshape(a)  q1 = f32[1,4] negate(q0)  q2 = f32[1,4] sine(q0)
+        x0 = f32[3,4] concatenate(q0, q1, q2), dimensions={0}" "$total" yes
+}
+
+@test "loops: what cannot be split stays a stack, with slices at known places" {
+    total='ROOT r = f32[] reduce(q, z), dimensions={0,1}, to_apply=sum'
+    k='k = f32[3,4] constant({{1,2,3,4},{5,6,7,8},{9,1,2,3}})'
+    b='x0 = f32[3,4] copy(b)'
+    same "$b" "$k  p = f32[3,4] sort(y), dimensions={0}, is_stable=true, to_apply=gt
+        q = f32[3,4] multiply(p, k)  $total" no
+    same "$b" "g = f32[12] reshape(y)  f = f32[12] reverse(g), dimensions={0}
+        p = f32[3,4] reshape(f)  $k  q = f32[3,4] multiply(p, k)  $total" no
+    same "$b" "h = f32[2,4] slice(y), slice={[1:3],[0:4]}  p = f32[3,4] pad(h, z), padding=0_1x0_0
+        $k  q = f32[3,4] multiply(p, k)  $total" no
+    same "x0 = f32[3,4] sort(b), dimensions={0}, is_stable=true, to_apply=gt" \
+        "q = f32[3,4] copy(y)  $total" no
+    same "$b" "d = f32[3,3] dot(y, y), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+        ROOT r = f32[] reduce(d, z), dimensions={0,1}, to_apply=sum" no
+    left=$(stack 'new = f32[1,4] reshape(v)' "x0 = f32[3,4] sort(b), dimensions={0}, to_apply=gt" \
+        "q = f32[3,4] copy(y)  $total" | ops | grep -c '^dynamic-slice' || true)
+    [ "$left" -eq 0 ]
+}

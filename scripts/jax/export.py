@@ -160,7 +160,7 @@ def shape_text(leaf):
     return f"{prefix}[{','.join(map(str, leaf.shape))}]"
 
 
-def hlo_text(step, specs, frames):
+def hlo_text(step, specs, frames, loops):
     """Unoptimised HLO text with metadata and whole constants."""
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     jax.config.update("jax_traceback_in_locations_limit", 1 if frames else 0)
@@ -170,12 +170,12 @@ def hlo_text(step, specs, frames):
     printing.print_program_shape = False
     printing.print_large_constants = True
     text = module.to_string(printing)
-    check_text(text, specs)
+    check_text(text, specs, loops)
     return text
 
 
-def check_text(text, specs):
-    """Parameter K must be leaf K; no loops, custom calls or elided constants."""
+def check_text(text, specs, loops):
+    """Parameter K must be leaf K; no custom calls or elided constants, loops if said."""
     entry = text[text.index("\nENTRY ") :]
     found = {}
     for line in entry.splitlines():
@@ -190,7 +190,8 @@ def check_text(text, specs):
     assert [
         found.get(i) for i in range(len(found))
     ] == expected, "parameters do not match"
-    for word in (" while(", " custom-call(", "{...}"):
+    assert (" while(" in text) == loops, "loops, or none"
+    for word in (" custom-call(", "{...}"):
         assert word not in text, f"unexpected{word} in the text"
 
 
@@ -250,6 +251,20 @@ def write_arrays(folder, leaves):
         np.save(folder / f"{index}.npy", np.asarray(leaf, order="C"))
 
 
+def split_layers(model, names, leaves):
+    """Leaves and names as ap-import splits them: one per layer of a stacked weight."""
+    rows = []
+    for name, leaf in zip(names, leaves):
+        path = next((p for p in model.stacked if name.endswith(f"/{p}")), None)
+        if path is None:
+            rows.append((name, leaf))
+            continue
+        before, after = name.split("/layers/")
+        for layer, part in enumerate(np.moveaxis(leaf, model.stacked[path], 0)):
+            rows.append((f"{before}/layers/{layer}/{after}", part))
+    return rows
+
+
 def write_folder(options, model, step, specs, text):
     """The graph with inputs, goldens and meta.json."""
     arrays = arrays_of(specs, options.seed)
@@ -269,11 +284,13 @@ def write_folder(options, model, step, specs, text):
         meta["router_margin"] = router_margin(model, step, arrays)
         assert meta["router_margin"] > MARGIN, meta["router_margin"]
 
-    leaves = jax.tree.leaves(arrays)
-    results = jax.tree.leaves(final)
-    n_weights = len(arrays[0])
+    names = [name for _, name in names_of(specs)]
+    rows = split_layers(model, names, jax.tree.leaves(arrays))
+    leaves = [leaf for _, leaf in rows]
+    results = [leaf for _, leaf in split_layers(model, names, jax.tree.leaves(final))]
+    n_weights = sum(name.startswith("params/") for name, _ in rows)
     params = []
-    for index, (leaf, (_, name)) in enumerate(zip(leaves, names_of(specs))):
+    for index, (name, leaf) in enumerate(rows):
         role = (
             "weight"
             if index < n_weights
@@ -302,7 +319,7 @@ def main():
     model = MODELS[options.model](options)
     step = make_step(model, options)
     specs = specs_of(model)
-    text = hlo_text(step, specs, options.frames)
+    text = hlo_text(step, specs, options.frames, bool(model.stacked))
     if options.shapes_only:
         write_text(options.output, text)
     else:

@@ -5,9 +5,12 @@ Each model class is built from the command line's options and has
     stats()   specs of the running statistics (empty for most)
     batch()   specs of one batch
     loss(params, stats, batch) -> (loss, (new stats, router logits))
-Loops over layers are Python loops, so that the graph has no while loop, and no parameter
-has a gradient that is zero by construction.
+    stacked   weights with an axis for the layers: path to that axis (empty for most)
+Loops over layers are Python loops, so that the graph has no while loop, but in the models
+with stacked weights; no parameter has a gradient that is zero by construction.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +33,10 @@ from layers import (
 
 
 class Model:
-    """Defaults: no running statistics, Adam."""
+    """Defaults: no running statistics, Adam, no loops."""
 
     optimizer = "adam"
+    stacked = {}
 
     def __init__(self, options):
         self.o = options
@@ -137,26 +141,35 @@ class Gpt(Model):
         with jax.named_scope(f"{root}/head"):
             return x @ p[f"{root}/wte"].astype(x.dtype).T
 
-    def loss(self, p, stats, batch):
-        o, root = self.o, self.root
-        dtype = jnp.bfloat16 if o.bf16 else jnp.float32
-        x = embed(p, f"{root}/wte", batch["tokens"], dtype)
-        with jax.named_scope(f"{root}/wpe"):
-            x = x + p[f"{root}/wpe"].astype(dtype)
+    def block(self, p, path, layer, x):
+        """One layer; returns also its part of the loss and router logits."""
+        o = self.o
+        y = layer_norm(p, f"{path}/ln_1", x)
+        scale = (o.hidden // o.heads) ** -0.5
+        y = attention(p, f"{path}/attn", y, y, o.heads, scale, causal=True)
+        with jax.named_scope(path):
+            x = x + y
+        y, loss, logits = self.mlp(p, path, layer, layer_norm(p, f"{path}/ln_2", x))
+        with jax.named_scope(path):
+            return x + y, loss, logits
+
+    def blocks(self, p, x):
+        """All layers; returns also their parts of the loss and router logits."""
         extra, routers = [], []
-        for i in range(o.layers):
-            path = f"{root}/h_{i}"
-            y = layer_norm(p, f"{path}/ln_1", x)
-            scale = (o.hidden // o.heads) ** -0.5
-            y = attention(p, f"{path}/attn", y, y, o.heads, scale, causal=True)
-            with jax.named_scope(path):
-                x = x + y
-            y, loss, logits = self.mlp(p, path, i, layer_norm(p, f"{path}/ln_2", x))
-            with jax.named_scope(path):
-                x = x + y
+        for i in range(self.o.layers):
+            x, loss, logits = self.block(p, f"{self.root}/h_{i}", i, x)
             if loss is not None:
                 extra.append(loss)
                 routers.append(logits)
+        return x, extra, routers
+
+    def loss(self, p, stats, batch):
+        root = self.root
+        dtype = jnp.bfloat16 if self.o.bf16 else jnp.float32
+        x = embed(p, f"{root}/wte", batch["tokens"], dtype)
+        with jax.named_scope(f"{root}/wpe"):
+            x = x + p[f"{root}/wpe"].astype(dtype)
+        x, extra, routers = self.blocks(p, x)
         x = layer_norm(p, f"{root}/ln_f", x)
         loss = cross_entropy(self.head(p, x), batch["labels"])
         for term in extra:
@@ -394,4 +407,82 @@ class Resnet(Model):
         return cross_entropy(logits, batch["label"]), (new_stats, [])
 
 
-MODELS = {"mlp": Mlp, "gpt": Gpt, "moe": Moe, "t5": T5, "resnet": Resnet}
+class ScanMlp(Model):
+    """Dense tanh layers as a scan over stacked weights, forward and in reverse."""
+
+    defaults = dict(layers=3, hidden=32, classes=10, batch=8)
+    # the second stack has its layers on the second axis, as MaxText's have
+    stacked = {"mlp/up/layers/w": 0, "mlp/up/layers/b": 0, "mlp/down/layers/w": 1}
+
+    def params(self):
+        o = self.o
+        std = o.hidden**-0.5
+        return {
+            "mlp/up/layers/w": Spec((o.layers, o.hidden, o.hidden), std=std),
+            "mlp/up/layers/b": Spec((o.layers, o.hidden), std=0.1),
+            "mlp/down/layers/w": Spec((o.hidden, o.layers, o.hidden), std=std),
+            **dense_spec("mlp/head", o.hidden, o.classes),
+        }
+
+    def batch(self):
+        o = self.o
+        return {
+            "x": Spec((o.batch, o.hidden), std=1.0),
+            "y": Spec((o.batch,), high=o.classes),
+        }
+
+    def loss(self, p, stats, batch):
+        def up(x, layer):
+            w, b = layer
+            with jax.named_scope("layers/fc"):
+                return jnp.tanh(x @ w + b), jnp.sum(jnp.square(x))
+
+        def down(x, w):
+            with jax.named_scope("layers/fc"):
+                return x + jnp.tanh(x @ w), None
+
+        stack = (p["mlp/up/layers/w"], p["mlp/up/layers/b"])
+        with jax.named_scope("mlp/up"):
+            x, sizes = jax.lax.scan(up, batch["x"], stack)
+        stack = jnp.swapaxes(p["mlp/down/layers/w"], 0, 1)
+        with jax.named_scope("mlp/down"):
+            x, _ = jax.lax.scan(down, x, stack, reverse=True)
+        loss = cross_entropy(dense(p, "mlp/head", x), batch["y"])
+        return loss + 1e-5 * jnp.mean(sizes), (stats, [])
+
+
+class ScanGpt(Gpt):
+    """The GPT with its blocks in a scan that keeps a block's input only (remat)."""
+
+    def one_block(self):
+        """Specs of one block, by path inside the block."""
+        root = f"{self.root}/h_0/"
+        return {k.removeprefix(root): s for k, s in super().params().items() if root in k}
+
+    @property
+    def stacked(self):
+        return {f"{self.root}/layers/{path}": 0 for path in self.one_block()}
+
+    def params(self):
+        specs = {k: s for k, s in super().params().items() if "/h_" not in k}
+        for path, spec in self.one_block().items():
+            shape = (self.o.layers, *spec.shape)
+            specs[f"{self.root}/layers/{path}"] = dataclasses.replace(spec, shape=shape)
+        return specs
+
+    def blocks(self, p, x):
+        """All blocks, in a scan over their stacked weights."""
+        prefix = f"{self.root}/layers/"
+        stack = {k.removeprefix(prefix): w for k, w in p.items() if k.startswith(prefix)}
+
+        @jax.checkpoint
+        def body(x, block):
+            block = {f"layers/{k}": w for k, w in block.items()}
+            return self.block(block, "layers", 0, x)[0], None
+
+        with jax.named_scope(self.root):
+            return jax.lax.scan(body, x, stack)[0], [], []
+
+
+MODELS = {"mlp": Mlp, "gpt": Gpt, "moe": Moe, "t5": T5, "resnet": Resnet,
+          "scan_mlp": ScanMlp, "scan_gpt": ScanGpt}
