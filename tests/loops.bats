@@ -191,3 +191,36 @@ same() {
         "q = f32[3,4] copy(y)  $total" | ops | grep -c '^dynamic-slice' || true)
     [ "$left" -eq 0 ]
 }
+
+@test "loops: branches are selected, or known" {
+    branches() { # SELECTOR CALL
+        cat <<END
+        half { x = f32[4] parameter(0)  h = f32[] constant(0.5)  hs = f32[4] broadcast(h), dimensions={}
+            y = f32[4] multiply(x, hs)  ROOT t = (f32[4], f32[4]) tuple(y, x) }
+        less { x = f32[4] parameter(0)  y = f32[4] negate(x)  ROOT t = (f32[4], f32[4]) tuple(y, x) }
+        sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        ENTRY e { x = f32[4] parameter(0)  u = f32[4] sine(x)  z = f32[] constant(0)
+            total = f32[] reduce(u, z), dimensions={0}, to_apply=sum
+            $1  c = (f32[4], f32[4]) conditional($2
+            v = f32[4] get-tuple-element(c), index=0  w = f32[4] get-tuple-element(c), index=1
+            p = f32[4] multiply(v, w)  ROOT r = f32[] reduce(p, z), dimensions={0}, to_apply=sum }
+END
+    }
+    index='i = s32[] constant' n='branch_computations={half, less, half}'
+    two='true_computation=half, false_computation=less'
+    half=$(branches "$index(0)" "i, x, x, x), $n" | loss) less=$(branches "$index(1)" "i, x, x, x), $n" | loss)
+    [ "$half" != "$less" ]
+    [ "$(branches "$index(-7)" "i, x, x, x), $n" | loss)" = "$half" ]
+    [ "$(branches "$index(9)" "i, x, x, x), branch_computations={half, half, less}" | loss)" = "$less" ]
+    [ "$(branches 'i = pred[] constant(true)' "i, x, x), $two" | loss)" = "$half" ]
+    [ "$(branches 'i = pred[] constant(false)' "i, x, x), $two" | loss)" = "$less" ]
+    # not known: what is selected depends on the data
+    over() { echo "k = f32[] constant($1)  i = pred[] compare(total, k), direction=GT"; }
+    run --separate-stderr import <<<"$(branches "$(over -9)" "i, x, x), $two")"
+    [[ $stderr == *"all branches of conditionals are computed"* ]]
+    [ "$(branches "$(over -9)" "i, x, x), $two" | loss)" = "$half" ]
+    [ "$(branches "$(over 9)" "i, x, x), $two" | loss)" = "$less" ]
+    floor='f = f32[] floor(total)  g = f32[] subtract(f, f)  one = f32[] constant(1)
+        h = f32[] add(g, one)  i = s32[] convert(h)'
+    [ "$(branches "$floor" "i, x, x, x), $n" | loss)" = "$less" ]
+}

@@ -23,6 +23,8 @@ enum attr_kind {
     ATTR_BACKEND, /* into the instruction, as all that follow */
     ATTR_COMP,
     ATTR_COMPS,
+    ATTR_BRANCH,
+    ATTR_BRANCHES,
     ATTR_FRONTEND,
     ATTR_METADATA,
     ATTR_SHARDING,
@@ -44,6 +46,7 @@ static const struct attr_row rows[] = {
     {"backend_config", ATTR_BACKEND, 0},
     {"batch_group_count", ATTR_INT, AT(batch_group_count)},
     {"body", ATTR_COMP, 0},
+    {"branch_computations", ATTR_BRANCHES, 0},
     {"called_computations", ATTR_COMPS, 0},
     {"calls", ATTR_COMP, 0},
     {"channel_id", ATTR_SKIP, 0},
@@ -58,6 +61,7 @@ static const struct attr_row rows[] = {
     {"direction", ATTR_DIRECTION, AT(direction)},
     {"dynamic_slice_sizes", ATTR_INTS, AT(dynamic_slice_sizes)},
     {"exponent_bits", ATTR_INT, AT(exponent_bits)},
+    {"false_computation", ATTR_BRANCH, 1},
     {"feature_group_count", ATTR_INT, AT(feature_group_count)},
     {"frontend_attributes", ATTR_FRONTEND, 0},
     {"index", ATTR_INT, AT(index)},
@@ -95,6 +99,7 @@ static const struct attr_row rows[] = {
     {"start_indices_batching_dims", ATTR_INTS, AT(start_indices_batching_dims)},
     {"statistics", ATTR_SKIP, 0},
     {"to_apply", ATTR_COMP, 0},
+    {"true_computation", ATTR_BRANCH, 0},
     {"type", ATTR_SKIP, 0},
     {"unique_indices", ATTR_BOOL, AT(unique_indices)},
     {"update_window_dims", ATTR_INTS, AT(update_window_dims)},
@@ -204,6 +209,8 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
     case ATTR_BACKEND:
     case ATTR_COMP:
     case ATTR_COMPS:
+    case ATTR_BRANCH:
+    case ATTR_BRANCHES:
     case ATTR_FRONTEND:
     case ATTR_METADATA:
     case ATTR_SHARDING:
@@ -265,6 +272,40 @@ static int read_comp(struct hlo_src *src, const struct hlo_map *comps, int *out)
     if (*out < 0)
         return hlo_fail(src, pos, "computation '%.*s' is not defined before its use",
                         (int)(name.len < 200 ? name.len : 200), name.s);
+    return 0;
+}
+
+/* "{a, b}": all branches of a conditional. */
+static int read_branches(struct hlo_src *src, const struct hlo_map *comps,
+                         struct hlo_instr *instr)
+{
+    int *list = NULL, n = 0, rc = hlo_expect(src, '{', "the branches");
+    while (!rc && hlo_skip(src) != '}') {
+        if ((n & (n - 1)) == 0)
+            list = ap_xrealloc(list, (size_t)(n ? 2 * n : 1) * sizeof *list);
+        rc = read_comp(src, comps, &list[n++]);
+        if (!rc && hlo_skip(src) != '}')
+            rc = hlo_expect(src, ',', "the branches");
+    }
+    if (!rc && n) {
+        instr->n_branches = n;
+        instr->branches = ap_arena_dup(src->arena, list, (size_t)n * sizeof *list);
+    }
+    free(list);
+    return rc;
+}
+
+/* true_computation (0) or false_computation (1). */
+static int read_branch(struct hlo_src *src, const struct hlo_map *comps, size_t which,
+                       struct hlo_instr *instr)
+{
+    int two[2] = {-1, -1};
+    for (int i = 0; i < instr->n_branches && i < 2; i++)
+        two[i] = instr->branches[i];
+    if (read_comp(src, comps, &two[which]))
+        return -1;
+    instr->n_branches = 2;
+    instr->branches = ap_arena_dup(src->arena, two, sizeof two);
     return 0;
 }
 
@@ -338,6 +379,11 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
         bool list = hlo_eat(src, '{');
         if (!list || hlo_skip(src) != '}')
             rc = read_comp(src, comps, &instr->comp[0]);
+    } else if (g->row->kind == ATTR_BRANCH || g->row->kind == ATTR_BRANCHES) {
+        src->pos = hlo_at(src, g->value.s);
+        rc = g->row->kind == ATTR_BRANCHES
+                 ? read_branches(src, comps, instr)
+                 : read_branch(src, comps, g->row->where, instr);
     } else if (g->row->kind == ATTR_METADATA) {
         rc = find_string(src, g->value, "op_name", &instr->op_name);
     } else if (g->row->kind == ATTR_FRONTEND && !instr->pin) {

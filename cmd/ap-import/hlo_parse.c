@@ -49,7 +49,6 @@ static const char *const other_opcodes[] = {
     "collective-permute-done",
     "collective-permute-start",
     "complex",
-    "conditional",
     "copy-done",
     "copy-start",
     "cosh",
@@ -317,9 +316,13 @@ static int find_opcode(struct parser *p, struct hlo_instr *instr)
         const char *name;
         enum hlo_kind kind;
     } special[] = {
-        {"tuple", HLO_TUPLE},         {"get-tuple-element", HLO_GET},
-        {"call", HLO_CALL},           {"custom-call", HLO_CUSTOM_CALL},
-        {"opt-barrier", HLO_BARRIER}, {"while", HLO_WHILE},
+        {"tuple", HLO_TUPLE},
+        {"get-tuple-element", HLO_GET},
+        {"call", HLO_CALL},
+        {"custom-call", HLO_CUSTOM_CALL},
+        {"opt-barrier", HLO_BARRIER},
+        {"while", HLO_WHILE},
+        {"conditional", HLO_CONDITIONAL},
     };
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
         instr->kind = special[i].kind;
@@ -356,8 +359,10 @@ static int infer_shape(struct parser *p, struct hlo_instr *instr)
             (struct ap_shape){.dtype = AP_TUPLE, .n_parts = instr->n_in, .parts = parts};
         return 0;
     }
-    if (instr->kind == HLO_CALL && instr->comp[0] >= 0) {
-        const struct hlo_comp *comp = &p->comp[instr->comp[0]];
+    bool branches = instr->kind == HLO_CONDITIONAL && instr->n_branches;
+    if ((instr->kind == HLO_CALL && instr->comp[0] >= 0) || branches) {
+        const struct hlo_comp *comp =
+            &p->comp[branches ? instr->branches[0] : instr->comp[0]];
         instr->shape = comp->instr[comp->root].shape;
         return 0;
     }
@@ -398,6 +403,13 @@ static int check_instr(struct parser *p, const struct hlo_instr *instr)
                         arity == 1 ? "" : "s", instr->n_in);
     if (instr->kind == HLO_CALL && instr->comp[0] < 0)
         return hlo_fail(p->src, pos, "call needs to_apply=");
+    for (int i = 0; i < instr->n_branches; i++)
+        if (instr->branches[i] < 0)
+            return hlo_fail(p->src, pos, "conditional needs both branches");
+    if (instr->kind == HLO_CONDITIONAL &&
+        (!instr->n_branches || instr->n_in != instr->n_branches + 1))
+        return hlo_fail(p->src, pos,
+                        "conditional needs an operand for each of its branches");
     if (instr->kind == HLO_WHILE && (instr->comp[0] < 0 || instr->comp[1] < 0))
         return hlo_fail(p->src, pos, "while needs condition= and body=");
     return 0;

@@ -17,6 +17,7 @@ enum hlo_kind {
     HLO_CUSTOM_CALL,
     HLO_BARRIER, /* opt-barrier */
     HLO_WHILE,
+    HLO_CONDITIONAL,
     HLO_UNSUPPORTED /* legal HLO that the planner cannot represent; attributes are unread
                      */
 };
@@ -34,8 +35,10 @@ struct hlo_instr {
     int64_t number;                   /* parameter number, get-tuple-element index */
     const struct ap_attrs *attrs;     /* shared; reducers and literal are not in it */
     const struct ap_literal *literal; /* constants */
-    int comp[2];         /* to_apply, calls, select or body; scatter or condition. -1:
-                            none */
+    int comp[2];    /* to_apply, calls, select or body; scatter or condition. -1:
+                       none */
+    int n_branches; /* of a conditional */
+    const int *branches;
     int64_t trip_count;  /* of a while loop, as its backend_config says; -1: not said */
     const char *op_name; /* metadata, "" for none */
     const char *pin;     /* sharding, raw text, or NULL */

@@ -41,6 +41,7 @@ struct import {
     const char **scope_list; /* malloc; the strings are in the arena */
     int n_scopes, cap_scopes;
     struct ap_buf scratch;
+    bool warned_branches; /* said that all branches of conditionals are computed */
 };
 
 /* "GLOB": "word" pairs of --roles or --phases; later ones win. */

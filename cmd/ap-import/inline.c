@@ -281,7 +281,6 @@ static int refuse_opcode(struct import *im, const struct hlo_instr *instr)
     static const struct {
         const char *opcode, *what;
     } names[] = {
-        {"conditional", "conditionals are"},
         {"fusion", "fusions (text of an optimised module) are"},
     };
     size_t pos = hlo_at(im->src, instr->opcode.s);
@@ -346,6 +345,8 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
         return eval_custom_call(f, instr, out);
     case HLO_WHILE:
         return inline_while(f, instr, out);
+    case HLO_CONDITIONAL:
+        return inline_conditional(f, instr, out);
     case HLO_BARRIER:
         *out = f->values[instr->in[0]];
         import_drop(im, inline_name(f, instr));

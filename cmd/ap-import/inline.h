@@ -45,6 +45,11 @@ int inline_while(struct frame *f, const struct hlo_instr *instr, struct value *o
 /* An absolute op_name with the numbers of the iterations behind its loops. */
 const char *inline_number_path(const struct frame *f, const char *op_name);
 
+/* ---- branch.c ---- */
+
+/* The branch that is known to be taken, or all of them and a choice of their results. */
+int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
 /* ---- fold.c ---- */
 
 /*
