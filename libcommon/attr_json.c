@@ -26,6 +26,7 @@ enum attr_kind {
     ATTR_SHAPE,
     ATTR_SLICE,
     ATTR_SPLIT,
+    ATTR_STRING,
     ATTR_VALUE,
     ATTR_WINDOW
 };
@@ -67,6 +68,7 @@ static const struct attr attrs[] = {
     {"dynamic_slice_sizes", ATTR_INTS, PLACE(dynamic_slice_sizes), NEVER},
     {"exponent_bits", ATTR_INT, PLACE(exponent_bits), OF(REDUCE_PRECISION)},
     {"feature_group_count", ATTR_INT, PLACE(feature_group_count), NEVER},
+    {"flops", ATTR_INT, PLACE(flops), NEVER},
     {"global", ATTR_SHAPE, PLACE(global), NEVER},
     {"index", ATTR_INT, PLACE(index), OF(GET_TUPLE_ELEMENT)},
     {"index_vector_dim", ATTR_INT, PLACE(index_vector_dim), OF2(GATHER, SCATTER)},
@@ -99,6 +101,7 @@ static const struct attr attrs[] = {
     {"split", ATTR_SPLIT, PLACE(coll.split), NEVER},
     {"start_index_map", ATTR_INTS, PLACE(start_index_map), NEVER},
     {"start_indices_batching_dims", ATTR_INTS, PLACE(start_indices_batching_dims), NEVER},
+    {"target", ATTR_STRING, PLACE(target), OF(CUSTOM_CALL)},
     {"to_apply", ATTR_REDUCER, PLACE(to_apply), NEVER},
     {"unique_indices", ATTR_BOOL, PLACE(unique_indices), NEVER},
     {"update_window_dims", ATTR_INTS, PLACE(update_window_dims), NEVER},
@@ -215,6 +218,16 @@ static int read_text(struct ap_arena *arena, const json_t *v, const struct ap_at
     return 0;
 }
 
+static int read_string(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                       const char *name, void *place, struct ap_err *err)
+{
+    const char *text;
+    if (ap_get_str(o, at, name, &text, err))
+        return -1;
+    *(const char **)place = ap_arena_strdup(arena, text);
+    return 0;
+}
+
 static int read_bool(const json_t *v, const struct ap_at *at, bool *out,
                      struct ap_err *err)
 {
@@ -239,6 +252,8 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
         return read_axes(arena, o, at, place, err);
     case ATTR_BOOL:
         return read_bool(v, &here, place, err);
+    case ATTR_STRING:
+        return read_string(arena, o, at, a->name, place, err);
     case ATTR_INT:
         return ap_get_int(o, at, a->name, 0, INT64_MAX, place, err);
     case ATTR_INTS:
@@ -395,6 +410,8 @@ static bool attr_is_default(const struct attr *a, const struct ap_attrs *in)
     switch (a->kind) {
     case ATTR_AXES:
         return *(const unsigned *)place == 0;
+    case ATTR_STRING:
+        return !*(const char *const *)place;
     case ATTR_BOOL:
         return !*(const bool *)place;
     case ATTR_DIM_LABELS:
@@ -439,6 +456,9 @@ static void write_attr(struct ap_buf *out, const struct attr *a,
     switch (a->kind) {
     case ATTR_AXES:
         write_axes(out, a->name, *(const unsigned *)place);
+        return;
+    case ATTR_STRING:
+        ap_put_str(out, a->name, *(const char *const *)place);
         return;
     case ATTR_BOOL:
         ap_put_key(out, a->name);

@@ -78,7 +78,8 @@ enum ap_op_class {
     AP_CLASS_MOVE,        /* moves elements: broadcast, reshape, transpose, slice, ... */
     AP_CLASS_HEAVY,       /* dot, convolution */
     AP_CLASS_REDUCE,      /* reduce, reduce-window, select-and-scatter, sort, topk */
-    AP_CLASS_INDEX,       /* gather, scatter, dynamic-slice, dynamic-update-slice */
+    AP_CLASS_INDEX,       /* gather, scatter, dynamic-slice, dynamic-update-slice,
+                             custom-call */
     AP_CLASS_TUPLE,       /* get-tuple-element */
     AP_CLASS_COLLECTIVE,  /* programs only: all-reduce ... collective-permute */
     AP_CLASS_LOCAL        /* programs only: ap-slice, ap-mask, ap-partial */
@@ -199,6 +200,9 @@ struct ap_attrs {
     int64_t index, iota_dimension, index_vector_dim, k;
     int64_t feature_group_count, batch_group_count; /* 1 unless given */
     int64_t exponent_bits, mantissa_bits;
+    const char
+        *target;   /* custom-call: what is called; `index` says which result this is */
+    int64_t flops; /* custom-call: of this result, 0 if not known */
     bool largest, is_stable, indices_are_sorted, unique_indices;
     enum ap_direction direction;
     int n_window, n_padding, n_slice; /* = rank of what they describe */

@@ -282,6 +282,8 @@ static double member_flops(const struct work *w, int m)
         return dot_flops(w);
     if (n->op == AP_OP_CONVOLUTION)
         return convolution_flops(w);
+    if (n->op == AP_OP_CUSTOM_CALL)
+        return (double)n->attrs->flops;
     if (op->class != AP_CLASS_REDUCE)
         return op->flops * value_elems(w, m);
     for (int k = 0; k < n->n_in; k++)

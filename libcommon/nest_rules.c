@@ -530,6 +530,16 @@ static void rule_dynamic_update_slice(struct ap_rule *r)
     }
 }
 
+/* Nobody knows what it does: everything on every device. */
+static void rule_custom_call(struct ap_rule *r)
+{
+    for (int k = 0; k < r->node->n_in; k++)
+        for (int d = 0; d < shape_of(r, k)->rank; d++)
+            whole(r, k, d);
+    for (int d = 0; d < shape_of(r, AP_OUT)->rank; d++)
+        whole(r, AP_OUT, d);
+}
+
 /* ---- the table ---- */
 
 /* Rules that are not their class's. */
@@ -550,6 +560,7 @@ static void (*const op_rules[AP_N_OPS])(struct ap_rule *) = {
     [AP_OP_TOPK] = rule_topk,
     [AP_OP_GATHER] = rule_gather,
     [AP_OP_SCATTER] = rule_scatter,
+    [AP_OP_CUSTOM_CALL] = rule_custom_call,
     [AP_OP_DYNAMIC_SLICE] = rule_dynamic_slice,
     [AP_OP_DYNAMIC_UPDATE_SLICE] = rule_dynamic_update_slice,
 };

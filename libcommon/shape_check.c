@@ -150,6 +150,10 @@ static bool dtype_fits(enum ap_op op, enum ap_dtype dtype)
         op == AP_OP_LOG_PLUS_ONE || op == AP_OP_LOGISTIC || op == AP_OP_RSQRT ||
         op == AP_OP_SINE || op == AP_OP_SQRT || op == AP_OP_TANH || op == AP_OP_ATAN2)
         return ap_dtype_is_float(dtype) || is_complex(dtype);
+    if (op == AP_OP_COMPLEX)
+        return dtype == AP_F32 || dtype == AP_F64;
+    if (op == AP_OP_REAL || op == AP_OP_IMAG)
+        return is_complex(dtype);
     if (op == AP_OP_ABS || op == AP_OP_NEGATE || op == AP_OP_SIGN)
         return is_number(dtype);
     return true;
@@ -205,7 +209,10 @@ static int check_elementwise(const struct check *c)
         return -1;
     if (op == AP_OP_COMPARE || op == AP_OP_IS_FINITE)
         want.dtype = AP_PRED;
-    else if (op == AP_OP_ABS && is_complex(want.dtype))
+    else if (op == AP_OP_COMPLEX)
+        want.dtype = want.dtype == AP_F32 ? AP_C64 : AP_C128;
+    else if ((op == AP_OP_ABS && is_complex(want.dtype)) || op == AP_OP_REAL ||
+             op == AP_OP_IMAG)
         want.dtype = want.dtype == AP_C64 ? AP_F32 : AP_F64;
     else if (op == AP_OP_CONVERT)
         want.dtype = c->node->shape.dtype;
@@ -477,6 +484,10 @@ static int check_index(const struct check *c)
         return check_gather(c);
     if (c->node->op == AP_OP_SCATTER)
         return check_scatter(c);
+    if (c->node->op == AP_OP_CUSTOM_CALL)
+        return c->node->shape.dtype != AP_TUPLE
+                   ? 0
+                   : ap_err_set(c->err, "custom-call makes one array, no tuple");
     if (c->node->op == AP_OP_DYNAMIC_SLICE)
         return check_dynamic_slice(c);
     return check_dynamic_update_slice(c);

@@ -107,7 +107,10 @@ static int prepare(struct exec *x, struct call *call, struct ap_err *err)
         return cpu_fused_prepare(x, call, err);
     cpu_prepare_fn *fn = kernel_of(v->op);
     if (!fn || (v->shape.dtype != AP_TUPLE && cpu_kind(v->shape.dtype) == CPU_N_KINDS))
-        return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
+        return exec_unsupported(x, v, err,
+                                v->op == AP_OP_CUSTOM_CALL
+                                    ? v->attrs->target
+                                    : ap_dtype_name(v->shape.dtype));
     return fn(x, call, err);
 }
 

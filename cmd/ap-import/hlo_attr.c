@@ -25,11 +25,13 @@ enum attr_kind {
     ATTR_COMPS,
     ATTR_BRANCH,
     ATTR_BRANCHES,
+    ATTR_EPSILON,
     ATTR_FRONTEND,
     ATTR_METADATA,
     ATTR_SHARDING,
     ATTR_TARGET,
-    ATTR_SKIP /* known, and of no consequence here */
+    ATTR_WORD, /* a target without quotes */
+    ATTR_SKIP  /* known, and of no consequence here */
 };
 
 struct attr_row {
@@ -59,10 +61,13 @@ static const struct attr_row rows[] = {
     {"dim_labels", ATTR_LABELS, 0},
     {"dimensions", ATTR_INTS, AT(dimensions)},
     {"direction", ATTR_DIRECTION, AT(direction)},
+    {"distribution", ATTR_WORD, 0},
     {"dynamic_slice_sizes", ATTR_INTS, AT(dynamic_slice_sizes)},
+    {"epsilon", ATTR_EPSILON, 0},
     {"exponent_bits", ATTR_INT, AT(exponent_bits)},
     {"false_computation", ATTR_BRANCH, 1},
     {"feature_group_count", ATTR_INT, AT(feature_group_count)},
+    {"feature_index", ATTR_INT, AT(index)},
     {"frontend_attributes", ATTR_FRONTEND, 0},
     {"index", ATTR_INT, AT(index)},
     {"index_vector_dim", ATTR_INT, AT(index_vector_dim)},
@@ -211,10 +216,12 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
     case ATTR_COMPS:
     case ATTR_BRANCH:
     case ATTR_BRANCHES:
+    case ATTR_EPSILON:
     case ATTR_FRONTEND:
     case ATTR_METADATA:
     case ATTR_SHARDING:
     case ATTR_TARGET:
+    case ATTR_WORD:
     case ATTR_SKIP:
         break;
     }
@@ -390,6 +397,13 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
         rc = find_string(src, g->value, "xla.sdy.sharding", &instr->pin);
     } else if (g->row->kind == ATTR_SHARDING) {
         instr->pin = hlo_span_dup(src->arena, g->value);
+    } else if (g->row->kind == ATTR_EPSILON) {
+        char *end;
+        instr->epsilon = strtod(g->value.s, &end);
+        if (end != g->value.s + g->value.len || !(instr->epsilon >= 0))
+            rc = hlo_fail(src, hlo_at(src, g->value.s), "expected a number >= 0");
+    } else if (g->row->kind == ATTR_WORD) {
+        instr->target = hlo_span_dup(src->arena, g->value);
     } else if (g->row->kind == ATTR_TARGET) {
         src->pos = hlo_at(src, g->value.s);
         rc = hlo_string(src, &instr->target);

@@ -39,9 +39,6 @@ static const char *const other_opcodes[] = {
     "async-start",
     "async-update",
     "atanh",
-    "batch-norm-grad",
-    "batch-norm-inference",
-    "batch-norm-training",
     "bitcast",
     "bitcast-convert",
     "cholesky",
@@ -71,8 +68,6 @@ static const char *const other_opcodes[] = {
     "recv",
     "recv-done",
     "replica-id",
-    "rng",
-    "rng-bit-generator",
     "rng-get-and-update-state",
     "scaled-dot",
     "scan",
@@ -323,6 +318,11 @@ static int find_opcode(struct parser *p, struct hlo_instr *instr)
         {"opt-barrier", HLO_BARRIER},
         {"while", HLO_WHILE},
         {"conditional", HLO_CONDITIONAL},
+        {"rng", HLO_CUSTOM_CALL},
+        {"rng-bit-generator", HLO_CUSTOM_CALL},
+        {"batch-norm-training", HLO_BATCH_NORM},
+        {"batch-norm-inference", HLO_BATCH_NORM},
+        {"batch-norm-grad", HLO_BATCH_NORM},
     };
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
         instr->kind = special[i].kind;

@@ -16,6 +16,7 @@ enum hlo_kind {
     HLO_CALL,
     HLO_CUSTOM_CALL,
     HLO_BARRIER, /* opt-barrier */
+    HLO_BATCH_NORM,
     HLO_WHILE,
     HLO_CONDITIONAL,
     HLO_UNSUPPORTED /* legal HLO that the planner cannot represent; attributes are unread
@@ -37,6 +38,7 @@ struct hlo_instr {
     const struct ap_literal *literal; /* constants */
     int comp[2];    /* to_apply, calls, select or body; scatter or condition. -1:
                        none */
+    double epsilon; /* of a batch norm */
     int n_branches; /* of a conditional */
     const int *branches;
     int64_t trip_count;  /* of a while loop, as its backend_config says; -1: not said */

@@ -88,6 +88,7 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
     free(im.scope_list);
     hlo_map_free(&im.reducer_texts);
     hlo_map_free(&im.scopes);
+    hlo_map_free(&im.warned_calls);
     ap_buf_free(&im.scratch);
     return rc;
 }

@@ -41,7 +41,8 @@ struct import {
     const char **scope_list; /* malloc; the strings are in the arena */
     int n_scopes, cap_scopes;
     struct ap_buf scratch;
-    bool warned_branches; /* said that all branches of conditionals are computed */
+    struct hlo_map warned_calls; /* targets of custom calls that were complained about */
+    bool warned_branches;        /* said that all branches of conditionals are computed */
 };
 
 /* "GLOB": "word" pairs of --roles or --phases; later ones win. */
@@ -83,6 +84,8 @@ int import_inline(struct import *im);
 /* The reducer for computation comp of instruction pos (in scatter or elsewhere), or -1.
  */
 int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
+/* The reducer that adds. */
+int import_sum(struct import *im);
 /* Attributes of an operator node: reducers and literal put in. NULL on error. */
 const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *instr);
 /* Splits the stacked tensors of unrolled loops: see unstack.c. */

@@ -140,8 +140,7 @@ int inline_check(struct import *im, size_t pos, const struct ap_node *node)
     return 0;
 }
 
-/* An operator: one node on its operands' nodes. */
-static int eval_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
+int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
@@ -174,73 +173,6 @@ static int eval_op(struct frame *f, const struct hlo_instr *instr, struct value 
         return 0;
     }
     *out = node_value(im, import_add(im, &node, &info));
-    return 0;
-}
-
-/* Calls that carry shardings or memory spaces: the operand passes through. */
-static bool is_no_op_call(const char *target)
-{
-    static const char *const names[] = {"Sharding",
-                                        "SPMDFullToShardShape",
-                                        "SPMDShardToFullShape",
-                                        "annotate_device_placement",
-                                        "MoveToHost",
-                                        "MoveToDevice",
-                                        NULL};
-    for (int i = 0; names[i]; i++)
-        if (strcmp(target, names[i]) == 0)
-            return true;
-    return strncmp(target, "xla.sdy.", 8) == 0;
-}
-
-/* custom-call TopK: k is in the shape, the order in the computation that it calls. */
-static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct value *out)
-{
-    const struct hlo_src *src = f->im->src;
-    size_t pos = hlo_at(src, instr->opcode.s);
-    const struct ap_shape *shape = &instr->shape;
-    if (shape->n_parts != 2 || shape->parts[0].rank < 1 || instr->n_in != 1)
-        return hlo_fail(f->im->src, pos, "TopK takes one array and gives two");
-    struct hlo_instr topk = *instr;
-    struct ap_attrs *a = ap_arena_dup(src->arena, instr->attrs, sizeof *a);
-    a->k = shape->parts[0].dims[shape->parts[0].rank - 1];
-    a->largest = true;
-    if (instr->comp[0] >= 0) {
-        const struct hlo_comp *comp = &f->im->module->comps[instr->comp[0]];
-        const struct hlo_instr *root = &comp->instr[comp->root];
-        if (root->kind != HLO_OP || root->op != AP_OP_COMPARE)
-            return hlo_refuse(f->im->src, pos,
-                              "TopK by this computation is not supported yet");
-        enum ap_direction d = root->attrs->direction;
-        bool swapped = root->in[0] != comp->params[0];
-        a->largest = (d == AP_GT || d == AP_GE) != swapped;
-    }
-    topk.kind = HLO_OP;
-    topk.op = AP_OP_TOPK;
-    topk.attrs = a;
-    topk.comp[0] = -1;
-    return eval_op(f, &topk, out);
-}
-
-static int eval_custom_call(struct frame *f, const struct hlo_instr *instr,
-                            struct value *out)
-{
-    struct import *im = f->im;
-    size_t pos = hlo_at(im->src, instr->opcode.s);
-    const char *target = instr->target ? instr->target : "";
-    if (strcmp(target, "TopK") == 0 || strcmp(target, "topk") == 0)
-        return eval_topk(f, instr, out);
-    if (!is_no_op_call(target) || instr->n_in != 1)
-        return hlo_refuse(im->src, pos, "custom call '%.100s' is not supported yet",
-                          target);
-    *out = f->values[instr->in[0]];
-    if (!inline_has_shape(im, out, &instr->shape))
-        return hlo_refuse(
-            im->src, pos,
-            "custom call '%.100s' that changes the shape is not supported yet", target);
-    if (instr->pin && out->node >= 0 && !im->g.nodes[out->node].pin)
-        im->g.nodes[out->node].pin = instr->pin;
-    import_drop(im, inline_name(f, instr));
     return 0;
 }
 
@@ -328,7 +260,7 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
     switch (instr->kind) {
     case HLO_OP:
         if (instr->op != AP_OP_PARAMETER)
-            return eval_op(f, instr, out);
+            return inline_op(f, instr, out);
         *out = args[instr->number];
         if (!inline_has_shape(im, out, &instr->shape))
             return hlo_fail(im->src, instr->pos,
@@ -342,7 +274,9 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
     case HLO_CALL:
         return eval_call(f, instr, out);
     case HLO_CUSTOM_CALL:
-        return eval_custom_call(f, instr, out);
+        return inline_custom_call(f, instr, out);
+    case HLO_BATCH_NORM:
+        return inline_batch_norm(f, instr, out);
     case HLO_WHILE:
         return inline_while(f, instr, out);
     case HLO_CONDITIONAL:

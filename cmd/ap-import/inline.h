@@ -38,6 +38,18 @@ const char *inline_name(const struct frame *f, const struct hlo_instr *instr);
 const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr);
 int inline_check(struct import *im, size_t pos, const struct ap_node *node);
 
+/* An operator: one node on its operands' nodes. */
+int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
+/* ---- call.c ---- */
+
+int inline_custom_call(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
+/* ---- batchnorm.c ---- */
+
+/* batch-norm-training, -inference and -grad as the operators that they are made of. */
+int inline_batch_norm(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
 /* ---- loop.c ---- */
 
 /* Unrolls a while loop of known trip count. */

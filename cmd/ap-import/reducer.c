@@ -221,11 +221,9 @@ static void put_text(const struct body *b, enum ap_red red, const int *roots, in
         ap_buf_printf(out, ">%d", roots[i]);
 }
 
-static int share(struct body *b, const struct hlo_comp *comp, enum ap_red red,
-                 const int *roots, int n_roots)
+/* The reducer whose text is in im->scratch: the one that is there, or this one. */
+static int find_or_add(struct import *im, const struct ap_reducer *reducer)
 {
-    struct import *im = b->im;
-    put_text(b, red, roots, n_roots, &im->scratch);
     int id = hlo_map_get(&im->reducer_texts, im->scratch.data, im->scratch.len);
     if (id >= 0)
         return id;
@@ -234,22 +232,36 @@ static int share(struct body *b, const struct hlo_comp *comp, enum ap_red red,
         im->reducers =
             ap_xrealloc(im->reducers, (size_t)im->cap_reducers * sizeof *im->reducers);
     }
-    struct ap_arena *arena = im->src->arena;
-    struct ap_reducer *r = &im->reducers[id = im->g.n_reducers++];
-    *r = (struct ap_reducer){.name = comp->name, .red = red};
-    if (red != AP_RED_NONE) {
-        r->name = ap_red_names[red];
-    } else {
-        r->n_nodes = b->g.n_nodes;
-        r->nodes =
-            ap_arena_dup(arena, b->g.nodes, (size_t)b->g.n_nodes * sizeof *b->g.nodes);
-        r->n_results = n_roots;
-        r->results = ap_arena_dup(arena, roots, (size_t)n_roots * sizeof *roots);
-    }
+    im->reducers[id = im->g.n_reducers++] = *reducer;
     im->g.reducers = im->reducers;
-    const char *key = ap_arena_dup(arena, im->scratch.data, im->scratch.len);
+    const char *key = ap_arena_dup(im->src->arena, im->scratch.data, im->scratch.len);
     hlo_map_put(&im->reducer_texts, key, im->scratch.len, id);
     return id;
+}
+
+int import_sum(struct import *im)
+{
+    struct ap_reducer sum = {.name = ap_red_names[AP_RED_SUM], .red = AP_RED_SUM};
+    put_text(&(struct body){.im = im}, AP_RED_SUM, NULL, 0, &im->scratch);
+    return find_or_add(im, &sum);
+}
+
+static int share(struct body *b, const struct hlo_comp *comp, enum ap_red red,
+                 const int *roots, int n_roots)
+{
+    struct ap_arena *arena = b->im->src->arena;
+    struct ap_reducer r = {.name = comp->name, .red = red};
+    if (red != AP_RED_NONE) {
+        r.name = ap_red_names[red];
+    } else {
+        r.n_nodes = b->g.n_nodes;
+        r.nodes =
+            ap_arena_dup(arena, b->g.nodes, (size_t)b->g.n_nodes * sizeof *b->g.nodes);
+        r.n_results = n_roots;
+        r.results = ap_arena_dup(arena, roots, (size_t)n_roots * sizeof *roots);
+    }
+    put_text(b, red, roots, n_roots, &b->im->scratch);
+    return find_or_add(b->im, &r);
 }
 
 static int build(struct import *im, int comp_id, bool scatter, size_t pos)

@@ -1,0 +1,109 @@
+#!/usr/bin/env bats
+# ap-import: custom calls, random numbers, batch norms and complex numbers.
+
+load helpers
+
+@test "calls: an unknown custom call is whole everywhere, with one warning, and not run" {
+    run --separate-stderr ap-import --no-history - <<'END'
+ENTRY e { x = f32[8,4] parameter(0)
+    t = (f32[8,4], s32[2]) custom-call(x), custom_call_target="mystery"
+    u = f32[8,4] get-tuple-element(t), index=0
+    v = f32[8,4] custom-call(u), custom_call_target="mystery"
+    ROOT y = f32[8,4] negate(v) }
+END
+    [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ]
+    [[ $stderr == *":2:28: custom call 'mystery' is not known"* ]]
+    jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .shape, .index // 0]] ==
+        [["mystery", "f32[8,4]", 0], ["mystery", "f32[8,4]", 0]]' <<<"$output"
+    ap-shard --mesh 2 <<<"$output" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    needs_exec
+    refuses 2 "custom-call mystery: not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"
+}
+
+@test "calls: attention kernels have the FLOPs of their products" {
+    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
+ENTRY e { q = bf16[2,16,4,8] parameter(0)  k = bf16[2,32,4,8] parameter(1)
+    v = bf16[2,32,4,8] parameter(2)  p = bf16[2,16,3,4,8] parameter(3)
+    a = bf16[2,16,4,8] custom-call(q, k, v), custom_call_target="te_fused_attn_forward_ffi"
+    b = bf16[2,16,4,8] custom-call(p), custom_call_target="te_fused_attn_backward_ffi"
+    ROOT y = bf16[2,16,4,8] add(a, b) }
+END
+    jq -e '[.graph.nodes[] | select(.op == "custom-call") | .flops] ==
+        [2 * 2 * 2*16*32*4*8, 2 * 5 * 2*16*16*4*8]' "$BATS_TEST_TMPDIR/g.json"
+}
+
+@test "calls: random numbers are planned, and refused by name when run" {
+    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
+ENTRY e { s = u64[2] parameter(0)  x = f32[8,4] parameter(1)
+    r = (u64[2], u32[8,4]) rng-bit-generator(s), algorithm=rng_default
+    bits = u32[8,4] get-tuple-element(r), index=1  f = f32[8,4] convert(bits)
+    a = f32[] constant(0)  b = f32[] constant(1)
+    u = f32[8,4] rng(a, b), distribution=rng_uniform
+    y = f32[8,4] multiply(x, f)  ROOT z = f32[8,4] add(y, u) }
+END
+    jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .index // 0]] ==
+        [["rng-bit-generator", 1], ["rng_uniform", 0]]' "$BATS_TEST_TMPDIR/g.json"
+    ap-shard --mesh 2 "$BATS_TEST_TMPDIR/g.json" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    needs_exec
+    refuses 2 "custom-call rng-bit-generator: not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"
+}
+
+@test "calls: complex arithmetic is planned, and refused when run" {
+    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
+ENTRY e { x = f32[8,4] parameter(0)  y = f32[8,4] parameter(1)
+    c = c64[8,4] complex(x, y)  d = c64[8,4] multiply(c, c)
+    r = f32[8,4] real(d)  i = f32[8,4] imag(d)  ROOT z = f32[8,4] add(r, i) }
+END
+    ap-shard --mesh 2 "$BATS_TEST_TMPDIR/g.json" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    needs_exec
+    refuses 2 "not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"
+    refuses 1 "real does not work on f32" ap-import - <<<'ENTRY e { x = f32[8] parameter(0)
+        ROOT y = f32[8] real(x) }'
+}
+
+@test "calls: batch norms are what their definition says" {
+    needs_exec
+    values() { # INSTRUCTIONS: sum of w over all results y, m and v
+        ap-import --no-history <<END | ap-rewrite | ap-exec
+        sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        ENTRY e { x = f32[2,3,4] parameter(0)  s = f32[3] parameter(1)  o = f32[3] parameter(2)
+            g = f32[2,3,4] parameter(3)  mm = f32[3] parameter(4)  vv0 = f32[3] parameter(5)
+            vv = f32[3] abs(vv0)  z = f32[] constant(0)  eight = f32[] constant(8)
+            e1 = f32[] constant(0.125)  eights = f32[3] broadcast(eight), dimensions={}
+            es = f32[3] broadcast(e1), dimensions={}
+            $1
+            yg = f32[2,3,4] multiply(y, g)  y2 = f32[2,3,4] sine(yg)
+            ys = f32[] reduce(y2, z), dimensions={0,1,2}, to_apply=sum
+            mo = f32[3] multiply(m, o)  ms = f32[] reduce(mo, z), dimensions={0}, to_apply=sum
+            vo = f32[3] multiply(v, s)  vs = f32[] reduce(vo, z), dimensions={0}, to_apply=sum
+            t = f32[] add(ys, ms)  ROOT r = f32[] add(t, vs) }
+END
+    }
+    close() { awk -v a="${1##* }" -v b="${2##* }" 'BEGIN { e = (a - b) / b; exit !(b != 0 && e * e < 1e-10) }'; }
+    wide() { echo "$1w = f32[2,3,4] broadcast($1), dimensions={1}"; }
+    mean='ms0 = f32[3] reduce(x, z), dimensions={0,2}, to_apply=sum  m = f32[3] divide(ms0, eights)'
+    var='x2 = f32[2,3,4] multiply(x, x)  vs0 = f32[3] reduce(x2, z), dimensions={0,2}, to_apply=sum
+        vs1 = f32[3] divide(vs0, eights)  m2 = f32[3] multiply(m, m)  v = f32[3] subtract(vs1, m2)'
+    norm='ve = f32[3] add(v, es)  r0 = f32[3] rsqrt(ve)  mw = f32[2,3,4] broadcast(m), dimensions={1}
+        rw = f32[2,3,4] broadcast(r0), dimensions={1}  d0 = f32[2,3,4] subtract(x, mw)
+        h = f32[2,3,4] multiply(d0, rw)'
+    affine="$(wide s) $(wide o)  hs = f32[2,3,4] multiply(h, sw)  y = f32[2,3,4] add(hs, ow)"
+    get='y = f32[2,3,4] get-tuple-element(n), index=0  m = f32[3] get-tuple-element(n), index=1
+        v = f32[3] get-tuple-element(n), index=2'
+    close "$(values "n = (f32[2,3,4], f32[3], f32[3]) batch-norm-training(x, s, o), epsilon=0.125, feature_index=1 $get")" \
+        "$(values "$mean $var $norm $affine")"
+    given='m = f32[3] copy(mm)  v = f32[3] copy(vv)'
+    close "$(values "$given  y = f32[2,3,4] batch-norm-inference(x, s, o, mm, vv), epsilon=0.125, feature_index=1")" \
+        "$(values "$given $norm $affine")"
+    # d offset, d scale, and dx by the chain rule through mean and variance
+    chain='ngw = f32[2,3,4] multiply(g, h)
+        m0 = f32[3] reduce(ngw, z), dimensions={0,2}, to_apply=sum
+        v9 = f32[3] reduce(g, z), dimensions={0,2}, to_apply=sum
+        a0 = f32[3] divide(m0, eights)  a1 = f32[3] divide(v9, eights)
+        a0w = f32[2,3,4] broadcast(a0), dimensions={1}  a1w = f32[2,3,4] broadcast(a1), dimensions={1}
+        ha = f32[2,3,4] multiply(h, a0w)  g1 = f32[2,3,4] subtract(g, a1w)
+        g2 = f32[2,3,4] subtract(g1, ha)  g3 = f32[2,3,4] multiply(g2, rw)
+        sw = f32[2,3,4] broadcast(s), dimensions={1}  y = f32[2,3,4] multiply(g3, sw)'
+    close "$(values "n = (f32[2,3,4], f32[3], f32[3]) batch-norm-grad(x, s, mm, vv, g), epsilon=0.125, feature_index=1 $get")" \
+        "$(values "$(sed 's/\bm\b/mm/; s/add(v,/add(vv,/' <<<"$norm") $chain  m = f32[3] copy(m0)  v = f32[3] copy(v9)")"
+}
