@@ -145,6 +145,7 @@ format: ## lay out the C files by .clang-format
 
 bench: all ## measure the planning pipe on GPT-2 124M
 	AP_BUILD=$(BUILD) scripts/bench/run
+	AP_BUILD=$(BUILD) scripts/bench/import
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front

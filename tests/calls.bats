@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # ap-import: custom calls, random numbers, batch norms and complex numbers.
+# shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
 

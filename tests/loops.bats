@@ -1,10 +1,11 @@
 #!/usr/bin/env bats
 # ap-import: while loops unrolled, stacked tensors split layer by layer.
+# shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
 
 import() {
-    ap-import --no-history "$@"
+    ap-import --no-history -
 }
 
 # A loop that negates x: initial counter, condition on counter i, and step of the counter.
