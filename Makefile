@@ -122,7 +122,7 @@ lint-format:
 
 lint-scripts:
 	shellcheck $(SCRIPTS)
-	shellcheck -s bash -e SC1091,SC2001,SC2030,SC2031,SC2046,SC2086,SC2154 $(BATS)
+	shellcheck -s bash -e SC1091,SC2001,SC2030,SC2031,SC2046,SC2086,SC2116,SC2154 $(BATS)
 
 lint-man:
 	mandoc -T lint -W warning $(MAN)
