@@ -11,28 +11,39 @@
 #include "literal.h"
 #include "nest.h"
 
-#define MAX_REDUCERS 64
-
 void ap_build_init(struct ap_build *b, struct ap_arena *arena)
 {
     *b = (struct ap_build){.arena = arena, .scope = ""};
-    b->reducers = AP_NEW_N(arena, MAX_REDUCERS, struct ap_reducer);
+}
+
+int ap_build_add_reducer(struct ap_build *b, struct ap_reducer reducer)
+{
+    if (b->n_reducers == b->cap_reducers) {
+        struct ap_reducer *old = b->reducers;
+        b->cap_reducers = b->cap_reducers ? 2 * b->cap_reducers : 16;
+        b->reducers = AP_NEW_N(b->arena, b->cap_reducers, struct ap_reducer);
+        if (old)
+            memcpy(b->reducers, old, (size_t)b->n_reducers * sizeof *old);
+    }
+    b->reducers[b->n_reducers] = reducer;
+    return b->n_reducers++;
 }
 
 void ap_build_from(struct ap_build *b, struct ap_arena *arena, const struct ap_graph *g)
 {
     ap_build_init(b, arena);
-    assert(g->n_reducers <= MAX_REDUCERS);
     b->n = b->cap = g->n_nodes;
     b->nodes = ap_xrealloc(NULL, (size_t)(b->cap + 1) * sizeof *b->nodes);
     memcpy(b->nodes, g->nodes, (size_t)b->n * sizeof *b->nodes);
     b->n_params = g->n_params;
-    b->n_reducers = g->n_reducers;
     for (int i = 0; i < g->n_reducers; i++) {
         const struct ap_reducer *r = &g->reducers[i];
-        b->reducers[i] = *r;
-        if (r->red != AP_RED_NONE && r->red != AP_RED_ASSIGN && r->n_nodes > 0)
-            b->reducer_of[r->red][r->nodes[0].shape.dtype] = i + 1;
+        ap_build_add_reducer(b, *r);
+        if (r->red == AP_RED_NONE)
+            continue;
+        for (int t = 0; t < AP_N_DTYPES; t++) /* without a body: of any type */
+            if (r->n_nodes == 0 || (int)r->nodes[0].shape.dtype == t)
+                b->reducer_of[r->red][t] = i + 1;
     }
 }
 
@@ -112,7 +123,10 @@ int ap_build_scalar(struct ap_build *b, enum ap_dtype dtype, double value)
     struct ap_attrs *a = ap_build_attrs(b);
     void *data = ap_arena_alloc(b->arena, 16);
 
-    ap_elem_from_double(dtype, value, data);
+    if (dtype == AP_PRED || ap_dtype_is_int(dtype))
+        ap_elem_from_int(dtype, (int64_t)value, data);
+    else
+        ap_elem_from_double(dtype, value, data);
     a->literal = (struct ap_literal){.splat = true, .data = data};
     return ap_build_node(b, AP_OP_CONSTANT, NULL, ap_build_shape(b, dtype, 0, NULL), a, 0,
                          NULL);
@@ -337,7 +351,7 @@ int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
 
     if (b->reducer_of[red][dtype])
         return b->reducer_of[red][dtype] - 1;
-    assert(ops[red] && b->n_reducers < MAX_REDUCERS);
+    assert(ops[red]);
     struct ap_node *body = AP_NEW_N(b->arena, 3, struct ap_node);
     for (int i = 0; i < 3; i++) {
         body[i] = (struct ap_node){
@@ -352,16 +366,17 @@ int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
             .param = i < 2 ? i : -1,
             .group = -1};
     }
-    b->reducers[b->n_reducers] =
+    int r = ap_build_add_reducer(
+        b,
         (struct ap_reducer){.name = ap_arena_printf(b->arena, "%s.%s", ap_red_names[red],
                                                     ap_dtype_name(dtype)),
                             .red = red,
                             .n_nodes = 3,
                             .n_results = 1,
                             .nodes = body,
-                            .results = &result};
-    b->reducer_of[red][dtype] = ++b->n_reducers;
-    return b->n_reducers - 1;
+                            .results = &result});
+    b->reducer_of[red][dtype] = r + 1;
+    return r;
 }
 
 static int neutral(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)

@@ -19,7 +19,7 @@ struct ap_build {
     const char *scope;     /* of the nodes added from now on; interned by the caller */
     enum ap_phase phase;
     int n_params;
-    int n_reducers;
+    int n_reducers, cap_reducers;
     struct ap_reducer *reducers;
     int reducer_of[AP_N_REDS][AP_N_DTYPES]; /* number + 1 */
 };
@@ -87,6 +87,9 @@ int ap_build_reduce_window(struct ap_build *b, int x, enum ap_red red,
 int ap_build_take(struct ap_build *b, int table, int indices);
 /* Number of the reducer of red in dtype, made on first use. */
 int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype);
+
+/* Number of a reducer of any kind; its body is not copied. */
+int ap_build_add_reducer(struct ap_build *b, struct ap_reducer reducer);
 
 /*
  * The graph of what was built: parameters numbered in the order of ap_build_param,
