@@ -249,3 +249,25 @@ uint64_t ap_hash(const void *data, size_t len, uint64_t seed)
     }
     return h;
 }
+
+bool ap_glob(const char *glob, const char *s)
+{
+    const char *star = NULL, *back = NULL;
+    while (*s) {
+        if (*glob == '*') {
+            star = glob++;
+            back = s;
+        } else if (*glob == '?' || *glob == *s) {
+            glob++;
+            s++;
+        } else if (star) {
+            glob = star + 1;
+            s = ++back;
+        } else {
+            return false;
+        }
+    }
+    while (*glob == '*')
+        glob++;
+    return !*glob;
+}

@@ -243,6 +243,13 @@ static void set_option(const struct ap_opt *opt, const char *value)
     case AP_OPT_STR:
         *(const char **)opt->out = value;
         return;
+    case AP_OPT_LIST: {
+        struct ap_list *list = opt->out;
+        if (list->n == AP_MAX_LIST)
+            ap_die_usage("option --%s: more than %d times", opt->name, AP_MAX_LIST);
+        list->v[list->n++] = value;
+        return;
+    }
     case AP_OPT_CHOICE:
         set_choice(opt, value);
         return;

@@ -11,7 +11,21 @@
 
 enum ap_exit { AP_OK = 0, AP_BAD_INPUT = 1, AP_USAGE = 2, AP_NO_SOLUTION = 3 };
 
-enum ap_opt_kind { AP_OPT_FLAG, AP_OPT_INT, AP_OPT_NUM, AP_OPT_STR, AP_OPT_CHOICE };
+enum ap_opt_kind {
+    AP_OPT_FLAG,
+    AP_OPT_INT,
+    AP_OPT_NUM,
+    AP_OPT_STR,
+    AP_OPT_LIST,
+    AP_OPT_CHOICE
+};
+
+/* What an option that may be given several times collects. */
+#define AP_MAX_LIST 64
+struct ap_list {
+    int n;
+    const char *v[AP_MAX_LIST];
+};
 
 /* A row of choices, e.g. of algorithms; the first is the default. NULL name ends. */
 struct ap_choice {
@@ -21,7 +35,8 @@ struct ap_choice {
 struct ap_opt {
     const char *name; /* without "--"; a one-letter name stands for "-x" */
     enum ap_opt_kind kind;
-    void *out;              /* bool, int64_t, double, const char *, int (row number) */
+    void *out; /* bool, int64_t, double, const char *, struct ap_list, int (row
+           number) */
     const char *arg, *help; /* arg: metavariable, NULL for flags */
     const struct ap_choice *choices;
     size_t choice_stride; /* bytes from one row's struct ap_choice to the next one's */

@@ -173,22 +173,5 @@ const char *import_path_scope(struct import *im, const char *path)
 
 bool import_glob(const char *glob, const char *s)
 {
-    const char *star = NULL, *back = NULL;
-    while (*s) {
-        if (*glob == '*') {
-            star = glob++;
-            back = s;
-        } else if (*glob == '?' || *glob == *s) {
-            glob++;
-            s++;
-        } else if (star) {
-            glob = star + 1;
-            s = ++back;
-        } else {
-            return false;
-        }
-    }
-    while (*glob == '*')
-        glob++;
-    return !*glob;
+    return ap_glob(glob, s);
 }
