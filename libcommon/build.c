@@ -35,6 +35,8 @@ void ap_build_from(struct ap_build *b, struct ap_arena *arena, const struct ap_g
     b->n = b->cap = g->n_nodes;
     b->nodes = ap_xrealloc(NULL, (size_t)(b->cap + 1) * sizeof *b->nodes);
     memcpy(b->nodes, g->nodes, (size_t)b->n * sizeof *b->nodes);
+    for (int i = 0; i < b->n; i++)
+        b->nodes[i].group = -1;
     b->n_params = g->n_params;
     for (int i = 0; i < g->n_reducers; i++) {
         const struct ap_reducer *r = &g->reducers[i];
