@@ -18,7 +18,7 @@ struct ap_grad_params {
     const char *optimizer; /* a name of ap_optimizers */
     double lr, beta1, beta2, eps, momentum, weight_decay;
     /* Weights that get no gradient, state or update; NULL: none. */
-    bool (*frozen)(const char *name, void *ctx);
+    bool (*frozen)(const char *name, void *ctx); /* asked by name and by path (below) */
     void *ctx;
     /*
      * AP_BF16 or AP_F16: f32 contractions are made in this type, reductions and
@@ -28,6 +28,8 @@ struct ap_grad_params {
      */
     enum ap_dtype compute;
     bool master_weights;
+    /* Further node ids that the caller needs: `compute` puts the new ones here. */
+    int *keep, n_keep;
     /*
      * 0: none. Otherwise the first value of a dynamic scale of the loss, a state: halved
      * after a step with a gradient that is not finite (which changes nothing else),
@@ -47,12 +49,13 @@ int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_
 /*
  * Appends backward pass and update to the forward graph in b. Weights are the parameters
  * of role weight; those that are frozen or do not reach the loss stay as they are. New
- * parameters of role state, zero at the start unless said, named after the weight:
- * opt_state/m/W and opt_state/v/W and the scalar opt_state/step (adam, adamw),
- * opt_state/momentum/W; with a scale opt_state/scale (starts at 0, which means
- * loss_scale) and opt_state/good_steps. *results: the loss, the new weights in the order
- * of their parameters, the new states likewise, each an alias of its parameter; in b's
- * arena. With `compute` all nodes of b are made anew: ids that the caller holds are void.
+ * parameters of role state, all zero at the start, are named after the weight W without
+ * the frame of its name (params['a']['b'] is a/b): opt_state/m/W and opt_state/v/W and
+ * the scalar opt_state/step (adam, adamw), opt_state/momentum/W; with a scale
+ * opt_state/scale (zero means loss_scale) and opt_state/good_steps. *results, in b's
+ * arena: the loss, the new weights in the order of their parameters, the new states
+ * likewise; all but the loss are aliases of their parameters. With `compute` all nodes of
+ * b are made anew: ids that the caller holds are void, but for `keep`.
  *
  * New nodes have phase backward and the scope of the node that they differentiate, or
  * phase update and scope "<optimizer>/<weight>".

@@ -60,6 +60,13 @@ static inline bool grad_listed(const struct ap_ints *v, int64_t d)
     return false;
 }
 
+/*
+ * Makes b anew with contractions of type p->compute, see struct ap_grad_params; p->loss
+ * and p->keep become the new nodes, in the type that they had. Nothing happens for other
+ * types than bf16 and f16.
+ */
+int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err);
+
 /* ---- rules, by file ---- */
 
 grad_rule grad_unary, grad_binary, grad_minmax, grad_convert, grad_same, grad_clamp,
