@@ -2,9 +2,13 @@
 
     export.py gpt --layers 2 --hidden 64 -o DIR        a graph with inputs and goldens
     export.py gpt --layers 12 --shapes-only -o F.hlo   a graph alone, of any size
+    export.py gpt --forward -o DIR                     the loss alone, and its gradients
 
 The step is step(params, opt_state, batch) -> (loss, new params, new opt_state).  DIR gets
 DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for parameter K, losses.npy and meta.json.
+With --forward it is loss(params, stats, batch) -> (loss, new stats), and DIR gets
+DIR.hlo.gz, grad/K.npy for weight K and meta.json, which says for each parameter its number
+in the train step of the same sizes, where the initial values are.
 """
 
 import argparse
@@ -76,6 +80,9 @@ def parse_options(argv):
         "--shapes-only", action="store_true", help="write the graph alone"
     )
     parser.add_argument(
+        "--forward", action="store_true", help="write the loss and golden gradients"
+    )
+    parser.add_argument(
         "--order-tolerance", type=float, default=2e-5, metavar="X",
         help="relative change allowed when the batch is permuted",
     )  # fmt: skip
@@ -118,6 +125,16 @@ def make_step(model, options):
 
     donated = DONATED if options.donate else ()
     return jax.jit(step, donate_argnums=donated, keep_unused=True)
+
+
+def make_forward(model):
+    """The jitted loss, which also gives new running statistics if there are any."""
+
+    def forward(params, opt_state, batch):
+        loss, (stats, _) = model.loss(params, opt_state.get("stats", {}), batch)
+        return (loss, stats) if stats else loss
+
+    return jax.jit(forward, keep_unused=True)
 
 
 def is_spec(leaf):
@@ -314,9 +331,41 @@ def write_folder(options, model, step, specs, text):
     print(f"{folder.name}: losses {losses}, order error {meta['batch_order_error']:.2g}")
 
 
+def write_forward(options, model):
+    """The loss-only graph, its gradients and meta.json."""
+    params, opt_state, batch = specs_of(model)
+    kept = {name: value for name, value in opt_state.items() if name == "stats"}
+    specs = (params, kept, batch)
+    text = hlo_text(make_forward(model), specs, options.frames)
+    all_names = [name for _, name in names_of((params, opt_state, batch))]
+    arrays = arrays_of((params, opt_state, batch), options.seed)
+    stats = arrays[1].get("stats", {})
+    loss, grads = jax.value_and_grad(
+        lambda p: model.loss(p, stats, jax.tree.map(jnp.array, arrays[2]))[0]
+    )(jax.tree.map(jnp.array, arrays[0]))
+
+    folder = options.output
+    write_arrays(folder / "grad", enumerate(jax.tree.leaves(grads)))
+    write_text(folder / f"{folder.name}.hlo.gz", text)
+    meta = {
+        "model": folder.name,
+        "command": "export.py " + shlex.join(sys.argv[1:]),
+        "loss": float(loss),
+        "params": [
+            {"index": index, "name": name, "step_index": all_names.index(name)}
+            for index, (_, name) in enumerate(names_of(specs))
+        ],
+    }
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+    print(f"{folder.name}: loss {loss}")
+
+
 def main():
     options = parse_options(sys.argv[1:])
     model = MODELS[options.model](options)
+    if options.forward:
+        write_forward(options, model)
+        return
     step = make_step(model, options)
     specs = specs_of(model)
     text = hlo_text(step, specs, options.frames, bool(model.stacked))

@@ -20,3 +20,10 @@ export_model scan_mlp --donate -o "$models/scan_mlp"
 export_model scan_gpt --hidden 32 --ffn 64 --vocab 64 --seq 16 -o "$models/scan_gpt"
 export_model gpt --layers 12 --hidden 768 --heads 12 --vocab 50257 --seq 1024 --batch 8 \
     --donate --shapes-only -o "$models/gpt2-124m.hlo.gz"
+
+# The losses alone, with golden gradients.
+export_model mlp --forward -o "$models/mlp_fwd"
+export_model gpt --ffn 128 --forward -o "$models/gpt2l_fwd"
+export_model resnet --seed 1 --forward -o "$models/resnet_fwd"
+export_model moe --seed 4 --forward -o "$models/moe_fwd"
+export_model t5 --forward -o "$models/t5_fwd"
