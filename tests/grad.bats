@@ -1,0 +1,172 @@
+#!/usr/bin/env bats
+# ap-grad: gradients and train steps of JAX's forward graphs against JAX, what is frozen,
+# low precision, what is refused.
+
+load helpers
+
+# Folder with in/K.npy for the forward graph of a model: links to the train step's.
+data_of() {
+    local d=$BATS_FILE_TMPDIR/$1 k s
+    [ ! -d "$d" ] || { echo "$d"; return; }
+    mkdir -p "$d/in"
+    while read -r k s; do
+        [ ! -e "$MODELS/$1/in/$s.npy" ] || ln -s "$MODELS/$1/in/$s.npy" "$d/in/$k.npy"
+    done < <(jq -r '.params[] | "\(.index) \(.step_index)"' "$MODELS/$1_fwd/meta.json")
+    echo "$d"
+}
+
+# The last N bytes of an array file as numbers, one a line: numbers FILE N
+numbers() {
+    tail -c "$2" "$1" | od -An -v -tf4 -w4
+}
+
+# Bytes of an array file behind its header.
+payload() {
+    local head
+    head=$(od -An -tu2 -j8 -N2 "$1")
+    echo $(($(wc -c <"$1") - 10 - head))
+}
+
+# worst_gradient MODEL OUT LR: largest relative error (in norm) of a weight's gradient, seen
+# from one step of plain descent, against JAX's.
+worst_gradient() {
+    local f k n d
+    d=$(data_of "$1")
+    for f in "$MODELS/$1_fwd"/grad/*.npy; do
+        k=$(basename "$f" .npy)
+        n=$(payload "$f")
+        paste <(numbers "$d/in/$k.npy" "$n") <(numbers "$2/$k.npy" "$n") <(numbers "$f" "$n") |
+            awk -v lr="$3" '{ g = ($1 - $2) / lr; e += (g - $3) ^ 2; s += $3 ^ 2; n++ }
+                END { print (n && s > 0) ? sqrt(e / s) : 1 }'
+    done | sort -g | tail -n 1
+}
+
+# Losses of five steps: train MODEL OPTION...
+train() {
+    local d
+    d=$(data_of "$1")
+    ap-import "$(hlo "$1_fwd")" | ap-grad "${@:2}" | ap-rewrite |
+        ap-exec --data "$d/in" --steps 5 --json | jq -c .losses
+}
+
+# near LIMIT A B: two lists of losses differ by less, relatively.
+near() {
+    jq -en --argjson l "$1" --argjson a "$2" --argjson b "$3" '($a | length) == 5
+        and ([$a, $b] | transpose | all((.[0] - .[1] | fabs) <= $l * (.[1] | fabs)))' ||
+        { echo "expected $3, got $2"; return 1; }
+}
+
+golden_losses() {
+    numbers "$MODELS/$1/losses.npy" 20 | jq -sc .
+}
+
+@test "grad: gradients of JAX's forward graphs are JAX's within 1e-5" {
+    needs_exec
+    for m in mlp gpt2l resnet moe t5; do
+        d=$(data_of "$m")
+        # a learning rate that a weight's own rounding is small against
+        ap-import "$(hlo "${m}_fwd")" | ap-grad --lr 1024 | ap-rewrite |
+            ap-exec --data "$d/in" --steps 1 --out "$d/out" --quiet
+        worst=$(worst_gradient "$m" "$d/out" 1024)
+        echo "$m: $worst"
+        awk -v e="$worst" 'BEGIN { exit !(e > 0 && e < 1e-5) }'
+    done
+}
+
+@test "grad: five steps of adam and momentum give JAX's losses" {
+    needs_exec
+    for m in mlp gpt2l moe t5; do
+        near 1e-5 "$(train $m --optimizer adam --lr 3e-3 --beta2 0.99 --eps 1e-6)" \
+            "$(golden_losses $m)"
+    done
+    near 1e-5 "$(train resnet --optimizer momentum --lr 0.05)" "$(golden_losses resnet)"
+}
+
+@test "grad: low precision follows f32, weights in it or not" {
+    needs_exec
+    adam='--optimizer adam --lr 3e-3 --beta2 0.99 --eps 1e-6'
+    for how in bf16 'bf16 --master-weights' 'f16 --master-weights'; do
+        near 2e-2 "$(train gpt2l $adam --dtype $how)" "$(golden_losses gpt2l)"
+    done
+    ap-import "$(hlo gpt2l_fwd)" | ap-grad $adam --dtype f16 --master-weights \
+        >"$BATS_TEST_TMPDIR/f16.json"
+    jq -e '[.graph.nodes[] | select(.op == "dot") | .shape[:3]] | unique == ["f16"]' "$BATS_TEST_TMPDIR/f16.json"
+    jq -e '[.graph.nodes[] | select(.op == "parameter" and .role == "weight") | .shape[:3]]
+        | unique == ["f32"]' "$BATS_TEST_TMPDIR/f16.json"
+    jq -e '[.graph.nodes[] | select(.op == "parameter") | .name] | contains(["opt_state/scale"])' \
+        "$BATS_TEST_TMPDIR/f16.json"
+}
+
+@test "grad: a train step made here is planned and runs on four ranks" {
+    needs_exec
+    d=$(data_of gpt2l)
+    ap-import "$(hlo gpt2l_fwd)" | ap-grad --optimizer adamw | ap-shard --mesh 2x2 |
+        ap-rewrite | ap-exec -n 4 --steps 2 --data "$d/in" --verify
+}
+
+@test "grad: phases, scopes, roles and order of results" {
+    ap-import "$(hlo mlp_fwd)" | ap-grad --optimizer adam >"$BATS_TEST_TMPDIR/mlp.json"
+    jq -e '.graph as $g | [$g.results[] | .role] == ["loss"] + [range(6) | "weight"] + [range(13) | "state"]
+        and ([$g.results[1:7][] | .alias] | . == sort)
+        and ([$g.nodes[] | select(.op == "parameter" and .role == "state") | .name][0]
+            == "opt_state/m/mlp/fc_0/b")
+        and ([$g.nodes[] | select(.phase == "backward" and .op == "dot") | .scope] | unique
+            == ["mlp/fc_0", "mlp/fc_1", "mlp/fc_2"])
+        and ([$g.nodes[] | select(.phase == "update") | .scope] | any(. == "adam/mlp/fc_1/w"))
+        and .history[-1].tool == "ap-grad"' "$BATS_TEST_TMPDIR/mlp.json"
+    jq -e '.graph.nodes as $n | [$n[] | . as $v | .in // [] | .[] | $n[.]
+        | select(.op != "parameter" and .phase == "update" and $v.phase != "update")] == []' \
+        "$BATS_TEST_TMPDIR/mlp.json"
+}
+
+@test "grad: running statistics go along" {
+    ap-import "$(hlo resnet_fwd)" | ap-grad | jq -e '[.graph.results[] | .role] | unique
+        == ["loss", "state", "weight"]'
+}
+
+@test "grad: frozen weights have no gradient, state or update" {
+    ap-import "$(hlo gpt2l_fwd)" | ap-grad --optimizer momentum --freeze 'gpt/h_*' \
+        --freeze "params*wpe*" >"$BATS_TEST_TMPDIR/f.json"
+    jq -e '.graph as $g | ([$g.results[] | select(.alias != null) | $g.nodes[.alias].name]
+        | length > 0 and all(test("gpt/h_|wpe") | not))
+        and ([$g.nodes[] | .name] | any(startswith("opt_state/momentum/gpt/h_")) | not)' \
+        "$BATS_TEST_TMPDIR/f.json"
+}
+
+@test "grad: the same bytes twice, unknown sections pass" {
+    ap-import "$(hlo t5_fwd)" | jq -c '. + {mine: {a: 1}}' >"$BATS_TEST_TMPDIR/in.json"
+    ap-grad --optimizer adam "$BATS_TEST_TMPDIR/in.json" >"$BATS_TEST_TMPDIR/a"
+    ap-grad --optimizer adam "$BATS_TEST_TMPDIR/in.json" >"$BATS_TEST_TMPDIR/b"
+    cmp "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
+    jq -e '.mine.a == 1' "$BATS_TEST_TMPDIR/a"
+}
+
+@test "grad: what is refused" {
+    f=$(imported mlp)
+    refuses 2 "is updated already" ap-grad "$f"
+    g=$(imported mlp_fwd)
+    refuses 1 "no node is named 'x'" ap-grad --loss x "$g"
+    refuses 2 "is no float scalar" ap-grad --loss "params['mlp/fc_0/w']" "$g"
+    refuses 1 "matches no weight" ap-grad --freeze 'nothing*' "$g"
+    refuses 2 "no weight that is not frozen" ap-grad --freeze '*' "$g"
+    refuses 2 "beta2" ap-grad --optimizer adam --beta2 1.5 "$g"
+    ap-shard --mesh 1 "$g" >"$BATS_TEST_TMPDIR/s.json"
+    refuses 2 'section "sharding"' ap-grad "$BATS_TEST_TMPDIR/s.json"
+    cat >"$BATS_TEST_TMPDIR/max.hlo" <<'HLO'
+HloModule max
+most { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] maximum(a, b) }
+plus { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] add(a, b) }
+ENTRY main { w = f32[8] parameter(0), metadata={op_name="params['w']"}
+  i = s32[3,1] parameter(1)
+  u = f32[3] parameter(2)
+  s = f32[8] scatter(w, i, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=most
+  z = f32[] constant(0)
+  ROOT loss = f32[] reduce(s, z), dimensions={0}, to_apply=plus }
+HLO
+    ap-import "$BATS_TEST_TMPDIR/max.hlo" >"$BATS_TEST_TMPDIR/max.json"
+    refuses 2 "cannot differentiate scatter" ap-grad "$BATS_TEST_TMPDIR/max.json"
+}
