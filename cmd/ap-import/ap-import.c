@@ -84,20 +84,9 @@ static char *stats_text(struct ap_arena *arena, const struct ap_graph *g,
                         const struct import_stats *s)
 {
     struct ap_buf out = {0};
-    ap_buf_printf(
-        &out, ",\"instructions\":%lld,\"inlined\":%lld,\"nodes\":%d,\"groups\":%d",
-        (long long)s->n_instrs, (long long)s->n_inlined, g->n_nodes, g->n_groups);
-    ap_buf_printf(&out,
-                  ",\"weights\":%lld,\"states\":%lld,\"inputs\":%lld,"
-                  "\"constants\":%lld,\"weight_elems\":%lld",
-                  (long long)s->n_params[AP_ROLE_WEIGHT],
-                  (long long)s->n_params[AP_ROLE_STATE],
-                  (long long)s->n_params[AP_ROLE_INPUT],
-                  (long long)s->n_params[AP_ROLE_CONSTANT], (long long)s->weight_elems);
-    for (int i = 0; i < AP_N_PHASES; i++)
-        ap_buf_printf(&out, ",\"%s\":%lld", ap_phase_names[i], (long long)s->n_phase[i]);
-    ap_buf_puts(&out, ",\"heavy_flops\":");
-    ap_json_num(&out, s->heavy_flops);
+    ap_put_int(&out, "instructions", s->n_instrs);
+    ap_put_int(&out, "inlined", s->n_inlined);
+    ap_totals_put(g, &s->totals, &out);
     char *text = ap_arena_strndup(arena, out.data, out.len);
     ap_buf_free(&out);
     return text;

@@ -7,30 +7,6 @@
 
 #define DEFAULT_MAX_WORK 2000000 /* instructions after inlining */
 
-static void count(const struct ap_graph *g, struct import_stats *stats)
-{
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *node = &g->nodes[i];
-        stats->n_phase[node->phase]++;
-        stats->n_params[node->role] += node->op == AP_OP_PARAMETER;
-        if (node->role == AP_ROLE_WEIGHT)
-            stats->weight_elems =
-                ap_add64(stats->weight_elems, ap_shape_elems(&node->shape));
-        if (ap_ops[node->op].class != AP_CLASS_HEAVY)
-            continue;
-        double products = 1;
-        const struct ap_shape *x = &g->nodes[node->in[0]].shape;
-        const struct ap_shape *w = &g->nodes[node->in[1]].shape;
-        if (node->op == AP_OP_DOT)
-            for (int k = 0; k < node->attrs->lhs_contracting_dims.n; k++)
-                products *= (double)x->dims[node->attrs->lhs_contracting_dims.v[k]];
-        else
-            for (int k = 0; k < w->rank; k++)
-                products *= k == node->attrs->conv.rhs_out ? 1.0 : (double)w->dims[k];
-        stats->heavy_flops += 2 * products * (double)ap_shape_elems(&node->shape);
-    }
-}
-
 /* Moves what grew by malloc into the arena. */
 static void settle(struct import *im)
 {
@@ -64,7 +40,7 @@ static int run(struct import *im, struct import_params *params, struct ap_graph 
         ap_graph_check_shapes(g, "/graph", &err))
         return ap_err_set(im->src->err, "%s: %s", im->src->file, err.msg);
     ap_group(im->src->arena, g);
-    count(g, stats);
+    ap_totals_of(g, &stats->totals);
     return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "graph.h"
 #include "hlo_parse.h"
+#include "totals.h"
 
 /* What op_name says about the phase. */
 enum node_hint {
@@ -61,9 +62,7 @@ struct import_params {
 struct import_stats {
     int64_t n_instrs;  /* in the text, all computations */
     int64_t n_inlined; /* after inlining, before cleaning, dead nodes included */
-    int64_t n_params[AP_N_ROLES], n_phase[AP_N_PHASES];
-    int64_t weight_elems;
-    double heavy_flops; /* of dot and convolution */
+    struct ap_totals totals;
 };
 
 /*
