@@ -1,0 +1,191 @@
+/* ap-model: train steps of the papers' model families, at any size. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tool.h"
+#include "totals.h"
+
+/* What was asked for. */
+struct request {
+    const char *optimizer;
+    double lr;
+    int dtype;
+    bool forward, master_weights;
+    int64_t size[MODEL_N_SIZES]; /* 0: not given */
+    bool flag[MODEL_N_SIZES];
+};
+
+static const struct ap_choice dtypes[] = {
+    {"f32", "single precision"},
+    {"bf16", "contractions and weights in bf16"},
+    {"f16", "in f16, with a scaled loss"},
+    {NULL, NULL},
+};
+
+static const char *const size_help[MODEL_N_SIZES] = {
+    [MODEL_LAYERS] = "layers; of each side, of a U-Net: levels",
+    [MODEL_HIDDEN] = "width of the layers, features of the first stage",
+    [MODEL_HEADS] = "heads of attention",
+    [MODEL_HEAD_DIM] = "width of a head (hidden / heads)",
+    [MODEL_FFN] = "width inside feed-forward layers (4 * hidden)",
+    [MODEL_EXPERTS] = "experts of a mixture",
+    [MODEL_TOP] = "experts that a token goes to, at most 8",
+    [MODEL_MOE_EVERY] = "every N-th layer has experts",
+    [MODEL_CAPACITY] = "tokens of a row that an expert takes (top * seq / experts)",
+    [MODEL_SEQ] = "length of the sequence; samples of a wave",
+    [MODEL_TARGET_SEQ] = "length of the decoder's sequence (seq)",
+    [MODEL_BATCH] = "rows of the batch",
+    [MODEL_CLASSES] = "classes",
+    [MODEL_VOCAB] = "size of the vocabulary",
+    [MODEL_EMBED] = "width of the embedding",
+    [MODEL_TEXT_HIDDEN] = "width of the text's layers",
+    [MODEL_IMAGE] = "height and width of the image",
+    [MODEL_PATCH] = "height and width of a patch",
+    [MODEL_WIDTH_FACTOR] = "how many times as wide",
+    [MODEL_FEATURES] = "features of the input",
+    [MODEL_UNTIED] = "the head has a weight of its own",
+    [MODEL_HEAD_BIAS] = "the head has a bias",
+    [MODEL_NO_KEY_BIAS] = "attention's keys have no bias",
+    [MODEL_NO_EXPERT_BIAS] = "experts have no biases",
+    [MODEL_NO_CAPACITY] = "experts see every token, masked",
+    [MODEL_LAYER_NORM] = "layer norms and biases, not RMS norms without",
+};
+
+enum { N_OWN = 5 }; /* options that are no sizes */
+
+static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1])
+{
+    const struct ap_opt own[N_OWN] = {
+        {.name = "dtype",
+         .kind = AP_OPT_CHOICE,
+         .out = &r->dtype,
+         .arg = "TYPE",
+         .help = "element type",
+         .choices = dtypes,
+         .choice_stride = sizeof dtypes[0]},
+        {.name = "master-weights",
+         .out = &r->master_weights,
+         .help = "keep weights in f32 whatever --dtype is"},
+        {.name = "optimizer",
+         .kind = AP_OPT_STR,
+         .out = &r->optimizer,
+         .arg = "NAME",
+         .help = "sgd, momentum, adam, adamw (by family)"},
+        {.name = "lr",
+         .kind = AP_OPT_NUM,
+         .out = &r->lr,
+         .arg = "X",
+         .help = "learning rate (by optimizer)"},
+        {.name = "forward", .out = &r->forward, .help = "only the loss"},
+    };
+    for (int s = 0; s < MODEL_N_SIZES; s++) {
+        opts[s] = (struct ap_opt){.name = model_size_names[s], .help = size_help[s]};
+        if (s >= MODEL_FIRST_FLAG) {
+            opts[s].out = &r->flag[s];
+            continue;
+        }
+        opts[s].kind = AP_OPT_INT;
+        opts[s].out = &r->size[s];
+        opts[s].arg = "N";
+        opts[s].lo = 1;
+        opts[s].hi = s == MODEL_TOP ? 8 : 1 << 30;
+    }
+    memcpy(opts + MODEL_N_SIZES, own, sizeof own);
+    opts[MODEL_N_SIZES + N_OWN] = (struct ap_opt){.name = NULL};
+}
+
+/* `help` in place of a name: all names. */
+static void print_names(struct ap_tool *tool)
+{
+    struct ap_buf out = {0};
+
+    ap_buf_puts(&out, "families:\n");
+    for (const struct model_family *f = model_families; f->name; f++)
+        ap_buf_printf(&out, "  %-15s  %s\n", f->name, f->help);
+    ap_buf_puts(&out, "configurations:\n");
+    for (const struct model_config *c = model_configs; c->name; c++)
+        ap_buf_printf(&out, "  %-15s  %s; %s\n", c->name, c->family, c->help);
+    ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+}
+
+/* Family, configuration and options together; dies of options the family lacks. */
+static const struct model_family *resolve(const char *name, const struct request *r,
+                                          struct model *m)
+{
+    const struct model_config *config = model_find_config(name);
+    const struct model_family *f = model_find_family(config ? config->family : name);
+
+    if (!f)
+        ap_die_usage("no model '%s'; 'ap-model help' prints all names", name);
+    for (int s = 0; s < MODEL_N_SIZES; s++) {
+        int64_t given = s >= MODEL_FIRST_FLAG ? r->flag[s] : r->size[s];
+        if (given && !f->size[s])
+            ap_die_usage("--%s: %s has no such size", model_size_names[s], f->name);
+        m->size[s] = given                       ? given
+                     : config && config->size[s] ? config->size[s]
+                                                 : f->size[s];
+    }
+    return f;
+}
+
+static int finish(struct model *m, const char *name, const struct request *r,
+                  const char *optimizer, int loss, struct ap_graph *g)
+{
+    int n = 1 + m->n_stats;
+    struct ap_result *results = AP_NEW_N(m->arena, n, struct ap_result);
+
+    if (!r->forward)
+        return ap_err_set(m->err, "train steps (%s) are not built yet; --forward is",
+                          optimizer);
+    results[0] = (struct ap_result){loss, AP_ROLE_LOSS, -1};
+    for (int i = 0; i < m->n_stats; i++)
+        results[i + 1] = m->stats[i];
+    return ap_build_finish(&m->b, name, n, results, g, m->err);
+}
+
+int main(int argc, char **argv)
+{
+    struct request r = {0};
+    struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1];
+    struct ap_tool tool = {.name = "ap-model",
+                           .summary = "write the train step of a model, at any size",
+                           .operand = "NAME",
+                           .opts = opts};
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct model m = {.arena = &arena, .err = &err, .aux = -1};
+    struct ap_graph graph;
+    set_options(&r, opts);
+    ap_tool_start(&tool, argc, argv);
+    if (strcmp(tool.path, "help") == 0) {
+        print_names(&tool);
+        return AP_OK;
+    }
+
+    const struct model_family *family = resolve(tool.path, &r, &m);
+    ap_build_init(&m.b, &arena);
+    int loss = family->build(&m);
+    if (loss < 0)
+        ap_die_usage("%s: %s", tool.path, err.msg);
+    if (finish(&m, tool.path, &r, r.optimizer ? r.optimizer : family->optimizer, loss,
+               &graph))
+        ap_die_usage("%s: %s", tool.path, err.msg);
+
+    struct ap_doc doc = {.file = tool.path};
+    struct ap_new_section section = {.name = "graph"};
+    struct ap_buf extra = {0}, stats = {0};
+    struct ap_totals totals;
+    ap_graph_to_json(&graph, &section.json);
+    ap_put_str(&extra, "model", tool.path);
+    ap_tool_write(&tool, &doc, &section, 1, extra.data);
+    ap_totals_of(&graph, &totals);
+    ap_totals_put(&graph, &totals, &stats);
+    int rc = ap_tool_finish(&tool, stats.data);
+    ap_buf_free(&extra);
+    ap_buf_free(&stats);
+    ap_arena_free(&arena);
+    return rc;
+}

@@ -1,0 +1,350 @@
+/* The nodes that all models are made of. */
+#include "model.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t model_get(const struct model *m, enum model_size s, int64_t derived)
+{
+    return m->size[s] > 0 ? m->size[s] : derived;
+}
+
+bool model_flag(const struct model *m, enum model_size s)
+{
+    return m->size[s] > 0;
+}
+
+int model_check_divides(struct model *m, enum model_size a, enum model_size b)
+{
+    if (m->size[a] % m->size[b] == 0)
+        return 0;
+    return ap_err_set(m->err, "--%s %lld is not a multiple of --%s %lld",
+                      model_size_names[a], (long long)m->size[a], model_size_names[b],
+                      (long long)m->size[b]);
+}
+
+/* ---- names ---- */
+
+static const char *print_path(struct model *m, const char *fmt, va_list ap)
+{
+    char text[512];
+    int len = vsnprintf(text, sizeof text, fmt, ap);
+    assert(len >= 0 && (size_t)len < sizeof text);
+    return ap_arena_strndup(m->arena, text, (size_t)len);
+}
+
+const char *model_path(struct model *m, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *path = print_path(m, fmt, ap);
+    va_end(ap);
+    return path;
+}
+
+void model_scope(struct model *m, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    m->b.scope = print_path(m, fmt, ap);
+    va_end(ap);
+}
+
+void model_share(struct model *m, const char *from, const char *to)
+{
+    m->shared_from = from;
+    m->shared_to = to;
+}
+
+/* ---- leaves ---- */
+
+/* The slot of a weight's name: its own or the free one where it goes. */
+static struct model_slot *find_slot(struct model *m, const char *name)
+{
+    if (2 * m->n_slots >= m->cap_slots) {
+        struct model_slot *old = m->slots;
+        int n = m->cap_slots;
+        m->cap_slots = n ? 2 * n : 256;
+        m->slots = AP_NEW_N(m->arena, m->cap_slots, struct model_slot);
+        m->n_slots = 0;
+        for (int i = 0; i < n; i++)
+            if (old[i].name) {
+                *find_slot(m, old[i].name) = old[i];
+                m->n_slots++;
+            }
+    }
+    size_t i = ap_hash(name, strlen(name), 0);
+    for (;; i++) {
+        struct model_slot *slot = &m->slots[i & (size_t)(m->cap_slots - 1)];
+        if (!slot->name || strcmp(slot->name, name) == 0)
+            return slot;
+    }
+}
+
+int model_weight(struct model *m, const char *path, const char *leaf, int rank,
+                 const int64_t *dims)
+{
+    const char *prefix = "";
+    size_t skip = m->shared_from ? strlen(m->shared_from) : 0;
+    if (skip && strncmp(path, m->shared_from, skip) == 0)
+        prefix = m->shared_to;
+    else
+        skip = 0;
+    const char *name = ap_arena_printf(m->arena, "%s%s%s%s", prefix, path + skip,
+                                       leaf ? "/" : "", leaf ? leaf : "");
+    struct model_slot *slot = find_slot(m, name);
+    if (!slot->name) {
+        const char *scope = m->b.scope;
+        m->b.scope = name;
+        m->n_slots++;
+        *slot = (struct model_slot){
+            name, ap_build_param(&m->b, name, ap_build_shape(&m->b, AP_F32, rank, dims),
+                                 AP_ROLE_WEIGHT)};
+        m->b.scope = scope;
+    }
+    return slot->node;
+}
+
+int model_input(struct model *m, const char *name, enum ap_dtype dtype, int rank,
+                const int64_t *dims)
+{
+    m->b.scope = name;
+    return ap_build_param(&m->b, name, ap_build_shape(&m->b, dtype, rank, dims),
+                          AP_ROLE_INPUT);
+}
+
+/* ---- arithmetic ---- */
+
+int64_t model_dim(const struct model *m, int x, int d)
+{
+    const struct ap_shape *s = ap_build_shape_of(&m->b, x);
+    return s->dims[d < 0 ? s->rank + d : d];
+}
+
+int model_binary(struct model *m, enum ap_op op, int x, int y)
+{
+    return ap_build_binary(&m->b, op, x, y);
+}
+
+int model_add(struct model *m, int x, int y)
+{
+    return ap_build_binary(&m->b, AP_OP_ADD, x, y);
+}
+
+int model_mul(struct model *m, int x, int y)
+{
+    return ap_build_binary(&m->b, AP_OP_MULTIPLY, x, y);
+}
+
+int model_along(struct model *m, int v, int x, int d)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    int64_t map = d < 0 ? s.rank + d : d;
+    return ap_build_broadcast(&m->b, v, s.rank, s.dims, &map);
+}
+
+int model_over(struct model *m, int y, int x, int d)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    int64_t map[AP_MAX_RANK];
+    int n = 0;
+
+    d = d < 0 ? s.rank + d : d;
+    for (int i = 0; i < s.rank; i++)
+        if (i != d)
+            map[n++] = i;
+    return ap_build_broadcast(&m->b, y, s.rank, s.dims, map);
+}
+
+int model_sum(struct model *m, int x, int d)
+{
+    int64_t dim = d < 0 ? ap_build_shape_of(&m->b, x)->rank + d : d;
+    return ap_build_reduce(&m->b, x, AP_RED_SUM, 1, &dim);
+}
+
+int model_mean(struct model *m, int x, int n, const int64_t *dims)
+{
+    double count = 1;
+    for (int i = 0; i < n; i++)
+        count *= (double)ap_build_shape_of(&m->b, x)->dims[dims[i]];
+    int sum = ap_build_reduce(&m->b, x, AP_RED_SUM, n, dims);
+    return ap_build_with(&m->b, AP_OP_DIVIDE, sum, count);
+}
+
+static const int64_t all_dims[AP_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+
+int model_mean_all(struct model *m, int x)
+{
+    return model_mean(m, x, ap_build_shape_of(&m->b, x)->rank, all_dims);
+}
+
+int model_relu(struct model *m, int x)
+{
+    return ap_build_with(&m->b, AP_OP_MAXIMUM, x, 0);
+}
+
+int model_gelu(struct model *m, int x)
+{
+    struct ap_build *b = &m->b;
+    int cube = model_mul(m, model_mul(m, x, x), x);
+    int inner = model_add(m, x, ap_build_with(b, AP_OP_MULTIPLY, cube, 0.044715));
+    int t = ap_build_unary(b, AP_OP_TANH,
+                           ap_build_with(b, AP_OP_MULTIPLY, inner, sqrt(2 / acos(-1))));
+    int half = ap_build_with(b, AP_OP_MULTIPLY, ap_build_with(b, AP_OP_ADD, t, 1), 0.5);
+    return model_mul(m, x, half);
+}
+
+/* x less its largest element along the last dimension. */
+static int below_max(struct model *m, int x, int *max)
+{
+    int64_t last = ap_build_shape_of(&m->b, x)->rank - 1;
+    *max = ap_build_reduce(&m->b, x, AP_RED_MAX, 1, &last);
+    return model_binary(m, AP_OP_SUBTRACT, x, model_over(m, *max, x, -1));
+}
+
+int model_softmax(struct model *m, int x)
+{
+    int max;
+    int e = ap_build_unary(&m->b, AP_OP_EXPONENTIAL, below_max(m, x, &max));
+    return model_binary(m, AP_OP_DIVIDE, e, model_over(m, model_sum(m, e, -1), e, -1));
+}
+
+/* ---- layers ---- */
+
+int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bias)
+{
+    struct ap_build *b = &m->b;
+    int64_t last = ap_build_shape_of(b, x)->rank - 1, zero = 0;
+    int64_t dims[2] = {model_dim(m, x, -1), n_out};
+
+    int w = model_weight(m, path, "w", 2, dims);
+    model_scope(m, "%s", path);
+    int y = ap_build_dot(b, x, w, 0, NULL, NULL, 1, &last, &zero);
+    if (!bias)
+        return y;
+    return model_add(m, y, model_along(m, model_weight(m, path, "b", 1, &n_out), y, -1));
+}
+
+int model_layer_norm(struct model *m, const char *path, int x)
+{
+    struct ap_build *b = &m->b;
+    int64_t n = model_dim(m, x, -1), last = ap_build_shape_of(b, x)->rank - 1;
+
+    int scale = model_weight(m, path, "scale", 1, &n);
+    int bias = model_weight(m, path, "bias", 1, &n);
+    model_scope(m, "%s", path);
+    int mean = model_mean(m, x, 1, &last);
+    int d = model_binary(m, AP_OP_SUBTRACT, x, model_over(m, mean, x, -1));
+    int var = model_mean(m, model_mul(m, d, d), 1, &last);
+    int r = ap_build_unary(b, AP_OP_RSQRT, ap_build_with(b, AP_OP_ADD, var, 1e-5));
+    int y = model_mul(m, d, model_over(m, r, d, -1));
+    y = model_mul(m, y, model_along(m, scale, y, -1));
+    return model_add(m, y, model_along(m, bias, y, -1));
+}
+
+int model_rms_norm(struct model *m, const char *path, int x)
+{
+    struct ap_build *b = &m->b;
+    int64_t n = model_dim(m, x, -1), last = ap_build_shape_of(b, x)->rank - 1;
+
+    int scale = model_weight(m, path, "scale", 1, &n);
+    model_scope(m, "%s", path);
+    int var = model_mean(m, model_mul(m, x, x), 1, &last);
+    int r = ap_build_unary(b, AP_OP_RSQRT, ap_build_with(b, AP_OP_ADD, var, 1e-6));
+    int y = model_mul(m, x, model_over(m, r, x, -1));
+    return model_mul(m, y, model_along(m, scale, y, -1));
+}
+
+int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
+                int *table)
+{
+    int64_t dims[2] = {n, width};
+    int w = model_weight(m, path, NULL, 2, dims);
+
+    if (table)
+        *table = w;
+    model_scope(m, "%s", path);
+    return ap_build_take(&m->b, w, ids);
+}
+
+int model_add_positions(struct model *m, const char *path, int x)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    static const int64_t map[2] = {1, 2};
+
+    int w = model_weight(m, path, NULL, 2, s.dims + 1);
+    model_scope(m, "%s", path);
+    return model_add(m, x, ap_build_broadcast(&m->b, w, 3, s.dims, map));
+}
+
+int model_tied_head(struct model *m, const char *path, int x, int table)
+{
+    int64_t last = ap_build_shape_of(&m->b, x)->rank - 1, one = 1;
+    model_scope(m, "%s", path);
+    return ap_build_dot(&m->b, x, table, 0, NULL, NULL, 1, &last, &one);
+}
+
+int model_first_row(struct model *m, int x)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    struct ap_slice_dim cut[3] = {{0, s.dims[0], 1}, {0, 1, 1}, {0, s.dims[2], 1}};
+    int64_t dims[2] = {s.dims[0], s.dims[2]};
+    return ap_build_reshape(&m->b, ap_build_slice(&m->b, x, cut), 2, dims);
+}
+
+/* ---- losses ---- */
+
+/* True where the last dimension, of n, is the id. */
+static int is_id(struct model *m, int ids, int64_t n)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, ids);
+    int64_t dims[AP_MAX_RANK];
+
+    memcpy(dims, s.dims, (size_t)s.rank * sizeof *dims);
+    dims[s.rank] = n;
+    int places =
+        ap_build_iota(&m->b, ap_build_shape(&m->b, s.dtype, s.rank + 1, dims), s.rank);
+    return ap_build_compare(&m->b, AP_EQ, places, model_over(m, ids, places, -1));
+}
+
+int model_one_hot(struct model *m, int ids, int64_t n)
+{
+    return ap_build_convert(&m->b, is_id(m, ids, n), AP_F32);
+}
+
+int model_cross_entropy(struct model *m, int logits, int labels)
+{
+    struct ap_build *b = &m->b;
+    int hit = is_id(m, labels, model_dim(m, logits, -1));
+    struct ap_shape s = *ap_build_shape_of(b, logits);
+    int picked =
+        model_sum(m, ap_build_select(b, hit, logits, ap_build_full(b, &s, 0)), -1);
+    int max, e = ap_build_unary(b, AP_OP_EXPONENTIAL, below_max(m, logits, &max));
+    int norm = model_add(m, ap_build_unary(b, AP_OP_LOG, model_sum(m, e, -1)), max);
+    return model_binary(m, AP_OP_SUBTRACT, norm, picked);
+}
+
+static int sum_all(struct model *m, int x)
+{
+    return ap_build_reduce(&m->b, x, AP_RED_SUM, ap_build_shape_of(&m->b, x)->rank,
+                           all_dims);
+}
+
+int model_masked_mean(struct model *m, int x, int mask)
+{
+    int sum = sum_all(m, model_mul(m, x, mask));
+    int count = ap_build_with(&m->b, AP_OP_MAXIMUM, sum_all(m, mask), 1);
+    return model_binary(m, AP_OP_DIVIDE, sum, count);
+}
+
+int model_loss(struct model *m, int logits, int labels)
+{
+    model_scope(m, "loss");
+    int loss = model_mean_all(m, model_cross_entropy(m, logits, labels));
+    if (m->aux < 0)
+        return loss;
+    return model_add(m, loss, ap_build_with(&m->b, AP_OP_MULTIPLY, m->aux, 0.01));
+}

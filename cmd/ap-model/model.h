@@ -1,0 +1,226 @@
+/*
+ * Models as programs: a family is a function that adds a forward graph and a loss to a
+ * builder, from sizes; layers (layers.c) are functions of a path, which is the scope of
+ * their nodes and the prefix of their weights' names.
+ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "build.h"
+
+/* What a family may be sized by; each has an option. Flags are 1 when given. */
+enum model_size {
+    MODEL_LAYERS,
+    MODEL_HIDDEN,
+    MODEL_HEADS,
+    MODEL_HEAD_DIM,
+    MODEL_FFN,
+    MODEL_EXPERTS,
+    MODEL_TOP,
+    MODEL_MOE_EVERY,
+    MODEL_CAPACITY,
+    MODEL_SEQ,
+    MODEL_TARGET_SEQ,
+    MODEL_BATCH,
+    MODEL_CLASSES,
+    MODEL_VOCAB,
+    MODEL_EMBED,
+    MODEL_TEXT_HIDDEN,
+    MODEL_IMAGE,
+    MODEL_PATCH,
+    MODEL_WIDTH_FACTOR,
+    MODEL_FEATURES,
+    MODEL_UNTIED, /* first of the flags */
+    MODEL_HEAD_BIAS,
+    MODEL_NO_KEY_BIAS,
+    MODEL_NO_EXPERT_BIAS,
+    MODEL_NO_CAPACITY,
+    MODEL_LAYER_NORM,
+    MODEL_N_SIZES
+};
+#define MODEL_FIRST_FLAG MODEL_UNTIED
+
+extern const char *const model_size_names[MODEL_N_SIZES]; /* without "--" */
+
+/* A weight by name, for layers that share it. */
+struct model_slot {
+    const char *name;
+    int node;
+};
+
+struct model {
+    struct ap_build b;
+    struct ap_arena *arena;
+    struct ap_err *err;
+    int64_t size[MODEL_N_SIZES]; /* -1: the family derives it; flags: 1 or -1 */
+    /* Weights of paths that begin with shared_from are those of shared_to, see
+     * model_share. */
+    const char *shared_from, *shared_to;
+    int n_slots, cap_slots; /* hash table of weights, a power of two */
+    struct model_slot *slots;
+    int n_stats, cap_stats; /* results: new running statistics */
+    struct ap_result *stats;
+    bool share_layers; /* vision: all layers have one's weights, but for norms */
+    int aux;           /* sum of the load-balancing losses, -1 for none */
+};
+
+struct model_family {
+    const char *name, *help;
+    int (*build)(struct model *m); /* the loss, or -1 with m->err set */
+    const char *optimizer;         /* default */
+    int64_t size[MODEL_N_SIZES];   /* defaults; 0: not taken, -1: derived or off */
+};
+
+/* A named configuration; sizes of 0 are the family's. */
+struct model_config {
+    const char *name, *family, *help;
+    int64_t size[MODEL_N_SIZES];
+};
+
+extern const struct model_family model_families[]; /* NULL name ends */
+extern const struct model_config model_configs[];
+const struct model_family *model_find_family(const char *name);
+const struct model_config *model_find_config(const char *name);
+
+/* ---- families ---- */
+
+int model_mlp(struct model *m);
+int model_gpt(struct model *m);
+int model_moe(struct model *m);
+int model_m6_moe(struct model *m);
+int model_bert(struct model *m);
+int model_albert(struct model *m);
+int model_t5(struct model *m);
+int model_switch(struct model *m);
+int model_vit(struct model *m);
+int model_v_moe(struct model *m);
+int model_widenet(struct model *m);
+int model_clip(struct model *m);
+int model_resnet(struct model *m);
+int model_wresnet(struct model *m);
+int model_vgg19(struct model *m);
+int model_alexnet(struct model *m);
+int model_cnn(struct model *m);
+int model_unet(struct model *m);
+int model_wav2vec2(struct model *m);
+
+/* ---- sizes ---- */
+
+/* Size s, or `derived` when it was not given. */
+int64_t model_get(const struct model *m, enum model_size s, int64_t derived);
+bool model_flag(const struct model *m, enum model_size s);
+/* -1 with m->err naming the options unless the size of a is a multiple of b's. */
+int model_check_divides(struct model *m, enum model_size a, enum model_size b);
+
+/* ---- nodes (layers.c) ---- */
+
+/* Sets the scope of the nodes that follow. */
+void model_scope(struct model *m, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Weight "<path>/<leaf>", made at its first use; leaf may be NULL. */
+int model_weight(struct model *m, const char *path, const char *leaf, int rank,
+                 const int64_t *dims);
+/* While set, weights below path `from` are those below `to`; NULL ends it. */
+void model_share(struct model *m, const char *from, const char *to);
+int model_input(struct model *m, const char *name, enum ap_dtype dtype, int rank,
+                const int64_t *dims);
+/* Path in the arena. */
+const char *model_path(struct model *m, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+int64_t model_dim(const struct model *m, int x, int d);         /* d < 0: from the end */
+int model_binary(struct model *m, enum ap_op op, int x, int y); /* same shapes */
+int model_add(struct model *m, int x, int y);
+int model_mul(struct model *m, int x, int y);
+/* Vector v along dimension d (< 0: from the end) of x's shape. */
+int model_along(struct model *m, int v, int x, int d);
+/* y, which lacks the dimension d of x, broadcast to x's shape. */
+int model_over(struct model *m, int y, int x, int d);
+int model_sum(struct model *m, int x, int d); /* over one dimension */
+int model_mean(struct model *m, int x, int n, const int64_t *dims);
+int model_mean_all(struct model *m, int x);
+
+int model_relu(struct model *m, int x);
+int model_gelu(struct model *m, int x); /* by tanh */
+int model_softmax(struct model *m, int x);
+/* x . w (+ b) over the last dimension. */
+int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bias);
+int model_layer_norm(struct model *m, const char *path, int x);
+int model_rms_norm(struct model *m, const char *path, int x);
+/* Rows of the table at path, [n, width]; table: where to put it, or NULL. */
+int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
+                int *table);
+/* x plus positions [seq, width] at path. */
+int model_add_positions(struct model *m, const char *path, int x);
+/* x [..., width] . table [n, width], transposed: a head tied to an embedding. */
+int model_tied_head(struct model *m, const char *path, int x, int table);
+/* Vector x[:, 0, :] of x [batch, seq, width], in the current scope. */
+int model_first_row(struct model *m, int x);
+/* one_hot(ids, n) as f32, ids of any shape. */
+int model_one_hot(struct model *m, int ids, int64_t n);
+/* Per row: logsumexp(logits) - logits[label]. */
+int model_cross_entropy(struct model *m, int logits, int labels);
+/* sum(x * mask) / max(sum(mask), 1) */
+int model_masked_mean(struct model *m, int x, int mask);
+/* The mean of that, under the scope "loss"; with the balance losses if there are some. */
+int model_loss(struct model *m, int logits, int labels);
+
+/* ---- attention and mixtures (block.c, moe.c) ---- */
+
+struct model_names {
+    const char *ln_attn, *attn, *ln_cross, *cross, *ln_mlp, *up, *act, *down;
+};
+extern const struct model_names model_gpt_names, model_t5_names;
+
+struct model_block {
+    const struct model_names *names;
+    int64_t heads, head_dim, ffn;
+    double scale;                   /* of the scores */
+    bool causal;                    /* a mask that hides later positions */
+    bool post_norm;                 /* norms behind the sums, as BERT */
+    bool rms;                       /* RMS norms */
+    bool bias;                      /* in dense layers */
+    bool key_bias;                  /* the key's too */
+    bool relu;                      /* not gelu */
+    bool expert_bias;               /* in mixtures */
+    int64_t experts, top, capacity; /* experts 0: a dense layer; capacity 0: no limit */
+    const char *weights; /* path whose weights are used, but for norms; NULL: its own */
+};
+
+/*
+ * One layer on x [batch, seq, width]; memory (-1: none) [batch, seq, width] adds cross
+ * attention, position (-1: none) [heads, seq, seq] is added to the scores.
+ */
+int model_transformer(struct model *m, const char *path, const struct model_block *block,
+                      int x, int memory, int position);
+/* The mixture of experts below path, on x [batch, seq, width]; adds to m->aux. */
+int model_mixture(struct model *m, const char *path, const struct model_block *block,
+                  int x);
+/* Fills a block from m's sizes: biases, gelu, no mask, no experts. */
+void model_block_init(const struct model *m, struct model_block *block);
+/* Puts experts in, from m's sizes; tokens: of a row of the batch. */
+void model_block_experts(const struct model *m, struct model_block *block,
+                         int64_t tokens);
+/* Whether layer i has experts: the last one of every --moe-every. */
+bool model_is_mixed(const struct model *m, int64_t i);
+/* A vision transformer on image [batch, image, image, 3]: [batch, 1 + patches, hidden].
+ */
+int model_vision(struct model *m, const char *root, int image);
+
+/* ---- convolutions (conv.c) ---- */
+
+struct model_conv {
+    int64_t n_out, size, stride;
+    int64_t groups; /* 0: one */
+    bool valid;     /* no padding; otherwise output = ceil(input / stride) */
+    bool bias;
+};
+
+/* x [batch, spatial ..., features]; weight "<path>/w" [size ..., in, out]. */
+int model_convolve(struct model *m, const char *path, int x,
+                   const struct model_conv *conv);
+/* By the batch's statistics; new running ones are results. */
+int model_batch_norm(struct model *m, const char *path, int x);
+int model_max_pool(struct model *m, int x, int64_t size, int64_t stride, bool valid);
+
+#endif

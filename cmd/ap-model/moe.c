@@ -1,0 +1,217 @@
+/*
+ * Mixtures of experts after GShard: every token goes to its best experts (top 2, or 1 as
+ * in the Switch transformer), by products with one-hot masks. An expert takes `capacity`
+ * tokens of each row of the batch; those that come later in the sequence, and second
+ * choices behind all first ones, pass it by. Without a capacity every expert sees every
+ * token, masked. The load-balancing loss is added to m->aux. Source: Lepikhin et al.,
+ * "GShard", section 2.2 and algorithm 1; Fedus et al., "Switch Transformers", 2.2.
+ */
+#include "model.h"
+
+/* What a choice says: where tokens go. */
+struct choice {
+    int pred, places; /* [batch, seq, experts]: pred, and as s32 */
+    int mask;         /* as f32 */
+};
+
+/* The largest along the last dimension, the first one among equals. */
+static struct choice choose(struct model *m, int logits)
+{
+    struct ap_build *b = &m->b;
+    int64_t last = 2, experts = model_dim(m, logits, -1);
+    struct ap_shape s = *ap_build_shape_of(b, logits);
+
+    int max = ap_build_reduce(b, logits, AP_RED_MAX, 1, &last);
+    int hit = ap_build_compare(b, AP_EQ, logits, model_over(m, max, logits, -1));
+    s.dtype = AP_S32;
+    int places = ap_build_iota(b, s, 2);
+    int first = ap_build_reduce(
+        b, ap_build_select(b, hit, places, ap_build_full(b, &s, (double)experts)),
+        AP_RED_MIN, 1, &last);
+    struct choice c;
+    c.pred = ap_build_compare(b, AP_EQ, places, model_over(m, first, places, -1));
+    c.places = ap_build_convert(b, c.pred, AP_S32);
+    c.mask = ap_build_convert(b, c.pred, AP_F32);
+    return c;
+}
+
+/* expert * size * sum over experts of (share of first choices) * (mean probability). */
+static void add_balance(struct model *m, const char *path, int first, int probs)
+{
+    static const int64_t tokens[2] = {0, 1};
+
+    model_scope(m, "%s/balance", path);
+    double experts = (double)model_dim(m, probs, -1);
+    int share =
+        model_mul(m, model_mean(m, first, 2, tokens), model_mean(m, probs, 2, tokens));
+    int loss = ap_build_with(&m->b, AP_OP_MULTIPLY, model_sum(m, share, 0), experts);
+    m->aux = m->aux < 0 ? loss : model_add(m, m->aux, loss);
+}
+
+/* How many tokens of the row up to and with each one chose each expert. */
+static int count_so_far(struct model *m, int places)
+{
+    struct ap_window_dim window[3];
+    int64_t seq = model_dim(m, places, 1);
+
+    for (int d = 0; d < 3; d++)
+        window[d] = (struct ap_window_dim){
+            .size = 1, .stride = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+    window[1].size = seq;
+    window[1].pad_lo = seq - 1;
+    return ap_build_reduce_window(&m->b, places, AP_RED_SUM, window);
+}
+
+/* [batch, seq, experts] times [batch, seq, capacity]. */
+static int outer(struct model *m, int x, int y)
+{
+    struct ap_build *b = &m->b;
+    static const int64_t map_x[3] = {0, 1, 2}, map_y[3] = {0, 1, 3};
+    int64_t dims[4] = {model_dim(m, x, 0), model_dim(m, x, 1), model_dim(m, x, 2),
+                       model_dim(m, y, 2)};
+    return model_mul(m, ap_build_broadcast(b, x, 4, dims, map_x),
+                     ap_build_broadcast(b, y, 4, dims, map_y));
+}
+
+/* Masks [batch, seq, experts] or, with a capacity, [batch, seq, experts, capacity]. */
+struct routes {
+    int dispatch, combine;
+};
+
+#define MAX_TOP 8
+
+/* Probabilities of the chosen experts, [batch, seq, experts] each; of several they sum to
+ * one, a single one keeps its value. */
+static void set_gates(struct model *m, int probs, const struct choice *choices, int n,
+                      int *gates)
+{
+    int sum = -1;
+    for (int i = 0; i < n; i++) {
+        gates[i] = model_mul(m, probs, choices[i].mask);
+        sum = sum < 0 ? gates[i] : model_add(m, sum, gates[i]);
+    }
+    if (n == 1)
+        return;
+    int norm = model_over(m, model_sum(m, sum, -1), probs, -1);
+    for (int i = 0; i < n; i++)
+        gates[i] = model_binary(m, AP_OP_DIVIDE, gates[i], norm);
+}
+
+/* Every choice gets a place in its expert's queue, behind all earlier choices. */
+static struct routes route_limited(struct model *m, const struct choice *choices,
+                                   const int *gates, int n, int64_t capacity)
+{
+    struct ap_build *b = &m->b;
+    struct routes r = {-1, -1};
+    int before = -1; /* [batch, experts]: taken by earlier choices */
+
+    for (int i = 0; i < n; i++) {
+        int count = count_so_far(m, choices[i].places);
+        if (before >= 0)
+            count = model_add(m, count, model_over(m, before, count, 1));
+        int queue = model_sum(m, model_mul(m, count, choices[i].places), -1);
+        queue = ap_build_with(b, AP_OP_SUBTRACT, queue, 1);
+        int slot = model_one_hot(m, queue, capacity);
+        int dispatch = outer(m, choices[i].mask, slot);
+        int combine = outer(m, gates[i], slot);
+        r.dispatch = i ? model_add(m, r.dispatch, dispatch) : dispatch;
+        r.combine = i ? model_add(m, r.combine, combine) : combine;
+        if (i + 1 < n) {
+            int taken = model_sum(m, choices[i].places, 1);
+            before = i ? model_add(m, before, taken) : taken;
+        }
+    }
+    return r;
+}
+
+static struct routes route(struct model *m, const char *path,
+                           const struct model_block *block, int x)
+{
+    struct ap_build *b = &m->b;
+    struct choice choices[MAX_TOP] = {{0}};
+    int gates[MAX_TOP] = {0}, n = (int)block->top;
+
+    int logits =
+        model_dense(m, model_path(m, "%s/router", path), x, block->experts, false);
+    model_scope(m, "%s/route", path);
+    int probs = model_softmax(m, logits), left = logits;
+    for (int i = 0; i < n; i++) {
+        choices[i] = choose(m, left);
+        if (i + 1 < n) {
+            struct ap_shape s = *ap_build_shape_of(b, logits);
+            left = ap_build_select(b, choices[i].pred, ap_build_full(b, &s, -1e30), left);
+        }
+    }
+    set_gates(m, probs, choices, n, gates);
+    struct routes r;
+    if (block->capacity) {
+        r = route_limited(m, choices, gates, n, block->capacity);
+    } else {
+        r = (struct routes){-1, -1};
+        for (int i = 0; i < n; i++) {
+            r.dispatch = i ? model_add(m, r.dispatch, choices[i].mask) : choices[i].mask;
+            r.combine = i ? model_add(m, r.combine, gates[i]) : gates[i];
+        }
+    }
+    add_balance(m, path, choices[0].mask, probs);
+    return r;
+}
+
+/* x [experts, ...] times the experts' weights [experts, in, out], plus their biases. */
+static int expert_dense(struct model *m, const char *path, int x, int64_t n_out,
+                        bool bias)
+{
+    static const int64_t zero = 0, inner_x = 3, inner_w = 1, map[2] = {0, 3};
+    int64_t experts = model_dim(m, x, 0);
+    int64_t dims[3] = {experts, model_dim(m, x, -1), n_out},
+            bias_dims[2] = {experts, n_out};
+
+    int w = model_weight(m, path, "w", 3, dims);
+    model_scope(m, "%s", path);
+    int y = ap_build_dot(&m->b, x, w, 1, &zero, &zero, 1, &inner_x, &inner_w);
+    if (!bias)
+        return y;
+    int v = model_weight(m, path, "b", 2, bias_dims);
+    struct ap_shape s = *ap_build_shape_of(&m->b, y);
+    return model_add(m, y, ap_build_broadcast(&m->b, v, 4, s.dims, map));
+}
+
+/* The tokens as the experts see them: [experts, batch, capacity or seq, width]. */
+static int dispatch(struct model *m, int mask, int x)
+{
+    static const int64_t batch[2] = {0, 1}, seq = 1;
+    static const int64_t perm_all[4] = {2, 0, 1, 3}, perm[4] = {1, 0, 2, 3};
+
+    if (ap_build_shape_of(&m->b, mask)->rank == 3) {
+        int y = ap_build_dot(&m->b, mask, x, 2, batch, batch, 0, NULL, NULL);
+        return ap_build_transpose(&m->b, y, perm_all);
+    }
+    int y = ap_build_dot(&m->b, mask, x, 1, batch, batch, 1, &seq, &seq);
+    return ap_build_transpose(&m->b, y, perm);
+}
+
+static int combine(struct model *m, int mask, int y)
+{
+    static const int64_t batch[2] = {0, 1}, batch_y[2] = {1, 2}, expert = 2, expert_y = 0;
+    static const int64_t slots[2] = {2, 3}, slots_y[2] = {0, 2};
+
+    if (ap_build_shape_of(&m->b, mask)->rank == 3)
+        return ap_build_dot(&m->b, mask, y, 2, batch, batch_y, 1, &expert, &expert_y);
+    return ap_build_dot(&m->b, mask, y, 1, batch, batch_y, 2, slots, slots_y);
+}
+
+int model_mixture(struct model *m, const char *path, const struct model_block *block,
+                  int x)
+{
+    int64_t width = model_dim(m, x, -1);
+
+    struct routes r = route(m, path, block, x);
+    model_scope(m, "%s/dispatch", path);
+    int y = dispatch(m, r.dispatch, x);
+    y = expert_dense(m, model_path(m, "%s/fc", path), y, block->ffn, block->expert_bias);
+    model_scope(m, "%s/act", path);
+    y = block->relu ? model_relu(m, y) : model_gelu(m, y);
+    y = expert_dense(m, model_path(m, "%s/proj", path), y, width, block->expert_bias);
+    model_scope(m, "%s/combine", path);
+    return combine(m, r.combine, y);
+}

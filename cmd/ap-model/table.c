@@ -1,0 +1,295 @@
+/* The families with their default sizes, and the papers' configurations. */
+#include "model.h"
+
+#include <string.h>
+
+const char *const model_size_names[MODEL_N_SIZES] = {
+    [MODEL_LAYERS] = "layers",
+    [MODEL_HIDDEN] = "hidden",
+    [MODEL_HEADS] = "heads",
+    [MODEL_HEAD_DIM] = "head-dim",
+    [MODEL_FFN] = "ffn",
+    [MODEL_EXPERTS] = "experts",
+    [MODEL_TOP] = "top",
+    [MODEL_MOE_EVERY] = "moe-every",
+    [MODEL_CAPACITY] = "capacity",
+    [MODEL_SEQ] = "seq",
+    [MODEL_TARGET_SEQ] = "target-seq",
+    [MODEL_BATCH] = "batch",
+    [MODEL_CLASSES] = "classes",
+    [MODEL_VOCAB] = "vocab",
+    [MODEL_EMBED] = "embed",
+    [MODEL_TEXT_HIDDEN] = "text-hidden",
+    [MODEL_IMAGE] = "image",
+    [MODEL_PATCH] = "patch",
+    [MODEL_WIDTH_FACTOR] = "width-factor",
+    [MODEL_FEATURES] = "features",
+    [MODEL_UNTIED] = "untied",
+    [MODEL_HEAD_BIAS] = "head-bias",
+    [MODEL_NO_KEY_BIAS] = "no-key-bias",
+    [MODEL_NO_EXPERT_BIAS] = "no-expert-bias",
+    [MODEL_NO_CAPACITY] = "no-capacity",
+    [MODEL_LAYER_NORM] = "layer-norm",
+};
+
+/* Short names, for the tables below only. */
+#define L(n)  [MODEL_LAYERS] = (n)
+#define H(n)  [MODEL_HIDDEN] = (n)
+#define A(n)  [MODEL_HEADS] = (n)
+#define HD(n) [MODEL_HEAD_DIM] = (n)
+#define F(n)  [MODEL_FFN] = (n)
+#define E(n)  [MODEL_EXPERTS] = (n)
+#define K(n)  [MODEL_TOP] = (n)
+#define EV(n) [MODEL_MOE_EVERY] = (n)
+#define S(n)  [MODEL_SEQ] = (n)
+#define B(n)  [MODEL_BATCH] = (n)
+#define C(n)  [MODEL_CLASSES] = (n)
+#define V(n)  [MODEL_VOCAB] = (n)
+#define EM(n) [MODEL_EMBED] = (n)
+#define IM(n) [MODEL_IMAGE] = (n)
+#define P(n)  [MODEL_PATCH] = (n)
+#define W(n)  [MODEL_WIDTH_FACTOR] = (n)
+#define X(n)  [MODEL_FEATURES] = (n)
+#define DECODER \
+    [MODEL_UNTIED] = -1, [MODEL_HEAD_BIAS] = -1, [MODEL_NO_KEY_BIAS] = -1, HD(-1)
+#define MIXED [MODEL_NO_EXPERT_BIAS] = -1, [MODEL_NO_CAPACITY] = -1, [MODEL_CAPACITY] = -1
+
+const struct model_family model_families[] = {
+    {"mlp",
+     "dense layers with relu, a classifier of vectors",
+     model_mlp,
+     "adam",
+     {L(3), H(64), X(32), C(10), B(8)}},
+    {"gpt",
+     "GPT: decoder with learned positions",
+     model_gpt,
+     "adam",
+     {L(12), H(768), A(12), F(-1), S(1024), B(8), V(50257), DECODER}},
+    {"bert",
+     "BERT: encoder, masked tokens and next sentence",
+     model_bert,
+     "adam",
+     {L(12), H(768), A(12), F(-1), S(512), B(8),
+      V(30522), [MODEL_UNTIED] = -1, [MODEL_NO_KEY_BIAS] = -1}},
+    {"albert",
+     "ALBERT: BERT with one layer's weights for all",
+     model_albert,
+     "adam",
+     {L(12), H(768), A(12), F(-1), S(512), B(8), V(30000),
+      EM(128), [MODEL_UNTIED] = -1, [MODEL_NO_KEY_BIAS] = -1}},
+    {"t5",
+     "T5: encoder and decoder with relative positions",
+     model_t5,
+     "adam",
+     {L(12), H(768), A(12), HD(-1), F(-1), S(512), [MODEL_TARGET_SEQ] = -1, B(8),
+      V(32128), [MODEL_LAYER_NORM] = -1, [MODEL_NO_KEY_BIAS] = -1}},
+    {"moe",
+     "GPT with GShard's mixture of experts in every second layer",
+     model_moe,
+     "adam",
+     {L(8), H(768), A(16), F(-1), E(8), K(2), EV(2), S(1024), B(8), V(32000), DECODER,
+      MIXED}},
+    {"m6-moe",
+     "M6: GPT with experts in every layer",
+     model_m6_moe,
+     "adam",
+     {L(5), H(1024), A(16), F(-1), E(32), K(2), EV(1), S(272), B(8), V(21128), DECODER,
+      MIXED}},
+    {"switch",
+     "Switch transformer: T5 with one expert per token",
+     model_switch,
+     "adam",
+     {L(12), H(768), A(12), HD(-1), F(-1), E(128), K(1), EV(2),
+      S(512), [MODEL_TARGET_SEQ] = -1, B(8),
+      V(32128), [MODEL_LAYER_NORM] = -1, [MODEL_NO_KEY_BIAS] = -1, MIXED}},
+    {"vit",
+     "ViT: transformer on the patches of an image",
+     model_vit,
+     "adam",
+     {L(12), H(768), A(12), F(-1), IM(224), P(16), C(1000),
+      B(8), [MODEL_NO_KEY_BIAS] = -1}},
+    {"v-moe",
+     "V-MoE: ViT with experts in every second layer",
+     model_v_moe,
+     "adam",
+     {L(12), H(768), A(12), F(-1), E(32), K(2), EV(2), IM(224), P(16), C(1000),
+      B(8), [MODEL_NO_KEY_BIAS] = -1, MIXED}},
+    {"widenet",
+     "WideNet: ViT whose layers share attention and experts",
+     model_widenet,
+     "adam",
+     {L(12), H(768), A(12), F(-1), E(4), K(2), EV(1), IM(224), P(16), C(1000),
+      B(8), [MODEL_NO_KEY_BIAS] = -1, MIXED}},
+    {"clip",
+     "CLIP: images and texts side by side, contrastive loss",
+     model_clip,
+     "adam",
+     {L(12), H(768), A(12), F(-1), IM(224), P(32), S(77), V(49408),
+      EM(512), [MODEL_TEXT_HIDDEN] = 512, B(8), [MODEL_NO_KEY_BIAS] = -1}},
+    {"wav2vec2",
+     "wav2vec 2.0: pre-training on waves",
+     model_wav2vec2,
+     "adam",
+     {L(12), H(768), A(12), F(-1), S(160000), EM(256), B(8), [MODEL_NO_KEY_BIAS] = -1}},
+    {"resnet",
+     "ResNet of 18, 34, 50, 101 or 152 layers",
+     model_resnet,
+     "momentum",
+     {L(50), H(64), W(1), IM(224), C(1000), B(8)}},
+    {"wresnet",
+     "Wide-ResNet of bottlenecks with wider 3x3 convolutions",
+     model_wresnet,
+     "momentum",
+     {L(50), H(64), W(2), IM(224), C(1000), B(8)}},
+    {"vgg19",
+     "VGG-19",
+     model_vgg19,
+     "momentum",
+     {H(64), F(4096), IM(224), C(1000), B(8)}},
+    {"alexnet",
+     "AlexNet in one tower",
+     model_alexnet,
+     "momentum",
+     {F(4096), IM(227), C(1000), B(8)}},
+    {"cnn",
+     "3x3 convolutions with relu and one dense layer",
+     model_cnn,
+     "momentum",
+     {L(5), H(512), X(3), IM(24), C(10), B(8)}},
+    {"unet",
+     "U-Net: a class for every pixel",
+     model_unet,
+     "adam",
+     {L(4), H(64), X(3), IM(256), C(2), B(8)}},
+    {.name = NULL},
+};
+
+#define GPT(l, h, a)                        \
+    {                                       \
+        L(l), H(h), A(a), S(1024), V(51200) \
+    }
+#define GPT3(l, h, a)                                                       \
+    {                                                                       \
+        L(l), H(h), A(a), S(1024), V(51200), B(1024), [MODEL_HEAD_BIAS] = 1 \
+    }
+#define MOE(l, h, a, e)                                        \
+    {                                                          \
+        L(l), H(h), A(a), E(e), F(8 * (h)), S(1024), V(32000), \
+            B(1024), [MODEL_HEAD_BIAS] = 1                     \
+    }
+#define WRN(l, c, w)              \
+    {                             \
+        L(l), H(c), W(w), C(1024) \
+    }
+#define RANNC(l, h)                     \
+    {                                   \
+        L(l), H(h), A((h) / 64), B(256) \
+    }
+
+const struct model_config model_configs[] = {
+    {"gpt2-124m", "gpt", "GPT-2 small", {L(12)}},
+    {"gpt-350m", "gpt", "Rhino, table 1", GPT(24, 1024, 16)},
+    {"gpt-760m", "gpt", "Rhino, table 1", GPT(24, 1536, 16)},
+    {"gpt-1.3b", "gpt", "Rhino, table 1", GPT(24, 2048, 32)},
+    {"gpt-2.7b", "gpt", "Rhino, table 1", GPT(32, 2560, 32)},
+    {"gpt-6.7b", "gpt", "Rhino, table 1", GPT(32, 4096, 32)},
+    {"gpt3-350m", "gpt", "Alpa, table 6", GPT3(24, 1024, 16)},
+    {"gpt3-1.3b", "gpt", "Alpa, table 6", GPT3(24, 2048, 32)},
+    {"gpt3-2.6b", "gpt", "Alpa, table 6", GPT3(32, 2560, 32)},
+    {"gpt3-6.7b", "gpt", "Alpa, table 6", GPT3(32, 4096, 32)},
+    {"gpt3-15b", "gpt", "Alpa, table 6", GPT3(48, 5120, 32)},
+    {"gpt3-39b", "gpt", "Alpa, table 6", GPT3(48, 8192, 64)},
+    {"gpt3-175b", "gpt", "GPT-3 (TAP, table 1)", GPT3(96, 12288, 96)},
+    {"moe-380m", "moe", "Alpa, table 7; Rhino, table 2", MOE(8, 768, 16, 8)},
+    {"moe-760m", "moe", "Rhino, table 2", MOE(16, 768, 16, 8)},
+    {"moe-1.3b", "moe", "Alpa, table 7; Rhino, table 2", MOE(16, 768, 16, 16)},
+    {"moe-2.4b", "moe", "Alpa, table 7; Rhino, table 2", MOE(16, 1024, 16, 16)},
+    {"moe-10b", "moe", "Alpa, table 7; Rhino, table 2", MOE(16, 1536, 16, 32)},
+    {"moe-27b", "moe", "Alpa, table 7", MOE(16, 2048, 32, 48)},
+    {"moe-70b", "moe", "Alpa, table 7", MOE(32, 2048, 32, 64)},
+    {"m6-moe-100b", "m6-moe", "TAP", {L(24), F(4096), E(512)}},
+    {"m6-moe-1t", "m6-moe", "TAP", {L(24), F(21248), E(960)}},
+    {"bert-base", "bert", "110M", {L(12)}},
+    {"bert-large", "bert", "RaNNC, 24 layers of 1024", RANNC(24, 1024)},
+    {"bert-24x1536", "bert", "RaNNC", RANNC(24, 1536)},
+    {"bert-24x2048", "bert", "RaNNC", RANNC(24, 2048)},
+    {"bert-48x2048", "bert", "RaNNC, the largest that Megatron-LM trains",
+     RANNC(48, 2048)},
+    {"bert-256x2048", "bert", "RaNNC, the largest", RANNC(256, 2048)},
+    {"dnabert",
+     "bert",
+     "Rhino, 162M; layers and hidden size chosen to give that",
+     {L(12), H(1024), A(16), V(4101), B(32), [MODEL_UNTIED] = 1}},
+    {"albert-base", "albert", "12M", {L(12)}},
+    {"albert-large", "albert", "18M", {L(24), H(1024), A(16)}},
+    {"albert-xlarge", "albert", "59M", {L(24), H(2048), A(16)}},
+    {"albert-xxlarge", "albert", "223M", {L(12), H(4096), A(64)}},
+    {"t5-base", "t5", "no biases, RMS norms", {F(3072)}},
+    {"t5-large",
+     "t5",
+     "TAP, 1015 weights: with biases and layer norms",
+     {L(24), H(1024), A(16), F(4096), B(16), [MODEL_LAYER_NORM] = 1}},
+    {"switch-base", "switch", "7B, 128 experts", {F(3072)}},
+    {"switch-c",
+     "switch",
+     "1.6T, 2048 experts in each of 15 layers (TAP, table 1)",
+     {L(15), H(2080), A(32), HD(64), F(6144), E(2048), EV(1)}},
+    {"vit-base", "vit", "86M", {L(12)}},
+    {"vit-large", "vit", "304M", {L(24), H(1024), A(16)}},
+    {"vit-huge", "vit", "632M (TAP, table 1)", {L(32), H(1280), A(16), P(14)}},
+    {"v-moe-large", "v-moe", "24 layers (TAP, table 1)", {L(24), H(1024), A(16)}},
+    {"widenet-huge",
+     "widenet",
+     "32 layers (TAP, table 1)",
+     {L(32), H(1280), A(16), P(14)}},
+    {"clip-base", "clip", "151M (TAP, table 1)", {L(12)}},
+    {"wav2vec2-base", "wav2vec2", "95M", {L(12)}},
+    {"wav2vec2-large",
+     "wav2vec2",
+     "317M (TAP, table 1)",
+     {L(24), H(1024), A(16), EM(768)}},
+    {"resnet50", "resnet", "26M", {L(50)}},
+    {"resnet50-100k", "resnet", "TAP, 100 000 classes", {L(50), C(100000), B(1024)}},
+    {"resnet152", "resnet", "60M", {L(152)}},
+    {"resnet152-100k", "resnet", "TAP, 100 000 classes", {L(152), C(100000), B(1024)}},
+    {"resnet50x8", "resnet", "RaNNC, 8 times as wide", {L(50), W(8), B(512)}},
+    {"resnet101x8", "resnet", "RaNNC, 8 times as wide", {L(101), W(8), B(512)}},
+    {"resnet152x8", "resnet", "RaNNC, 3.7B", {L(152), W(8), B(512)}},
+    {"wresnet-250m", "wresnet", "Alpa, table 8", WRN(50, 160, 2)},
+    {"wresnet-1b", "wresnet", "Alpa, table 8; Rhino's 1.3B", WRN(50, 320, 2)},
+    {"wresnet-2b", "wresnet", "Alpa, table 8; Rhino's 2.6B", WRN(50, 448, 2)},
+    {"wresnet-4b", "wresnet", "Alpa, table 8; Rhino's 6B", WRN(50, 640, 2)},
+    {"wresnet-6.8b", "wresnet", "Alpa, table 8", WRN(50, 320, 16)},
+    {"wresnet-12b", "wresnet", "Rhino's 12B, which has 9.55B", WRN(101, 320, 12)},
+    {"wresnet-13b", "wresnet", "Alpa, table 8", WRN(101, 320, 16)},
+    {"vgg19-4.2b", "vgg19", "Rhino, a million classes", {C(1000000), B(128)}},
+    {"unet-33m", "unet", "Rhino; features chosen to give 33M", {H(66), B(16)}},
+    {"tofu-mlp4",
+     "mlp",
+     "Tofu, 4 layers of 8192",
+     {L(4), H(8192), X(8192), C(8192), B(512)}},
+    {"tofu-mlp4-12k",
+     "mlp",
+     "Tofu, 4 layers of 12288",
+     {L(4), H(12288), X(12288), C(12288), B(2048)}},
+    {"tofu-cnn5-6", "cnn", "Tofu, 6x6 of 2048", {H(2048), X(2048), IM(6), B(256)}},
+    {"tofu-cnn5-24", "cnn", "Tofu, 24x24 of 512", {H(512), X(512), IM(24), B(256)}},
+    {"rannc-mlp", "mlp", "RaNNC's tutorial", {L(10), H(512), X(512), C(512), B(64)}},
+    {.name = NULL},
+};
+
+const struct model_family *model_find_family(const char *name)
+{
+    for (const struct model_family *f = model_families; f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+const struct model_config *model_find_config(const char *name)
+{
+    for (const struct model_config *c = model_configs; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
