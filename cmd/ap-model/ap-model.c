@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grad.h"
 #include "tool.h"
 #include "totals.h"
+
+#define LOSS_SCALE 65536.0 /* of f16, at the start */
 
 /* What was asked for. */
 struct request {
@@ -111,6 +114,17 @@ static void print_names(struct ap_tool *tool)
     ap_buf_free(&out);
 }
 
+static void check_request(const struct request *r)
+{
+    if (r->lr < 0)
+        ap_die_usage("--lr %g: expected a number > 0", r->lr);
+    if (r->forward && (r->optimizer || r->lr != 0 || r->dtype || r->master_weights))
+        ap_die_usage("--forward has no use for --optimizer, --lr, --dtype or "
+                     "--master-weights");
+    if (r->master_weights && !r->dtype)
+        ap_die_usage("--master-weights has no use without --dtype");
+}
+
 /* Family, configuration and options together; dies of options the family lacks. */
 static const struct model_family *resolve(const char *name, const struct request *r,
                                           struct model *m)
@@ -131,19 +145,37 @@ static const struct model_family *resolve(const char *name, const struct request
     return f;
 }
 
+/* Forward, backward and update, or forward alone; new statistics are results as well. */
 static int finish(struct model *m, const char *name, const struct request *r,
-                  const char *optimizer, int loss, struct ap_graph *g)
+                  const struct model_family *f, int loss, struct ap_graph *g)
 {
-    int n = 1 + m->n_stats;
-    struct ap_result *results = AP_NEW_N(m->arena, n, struct ap_result);
+    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
+    struct ap_result forward = {loss, AP_ROLE_LOSS, -1}, *step = &forward;
+    int n = 1, *keep = AP_NEW_N(m->arena, 2 * m->n_stats + 1, int);
+    struct ap_grad_params p;
 
-    if (!r->forward)
-        return ap_err_set(m->err, "train steps (%s) are not built yet; --forward is",
-                          optimizer);
-    results[0] = (struct ap_result){loss, AP_ROLE_LOSS, -1};
+    for (int i = 0; i < m->n_stats; i++) {
+        keep[2 * i] = m->stats[i].node;
+        keep[2 * i + 1] = m->stats[i].alias;
+    }
+    if (!r->forward) {
+        if (ap_grad_defaults(r->optimizer ? r->optimizer : f->optimizer, &p, m->err))
+            return -1;
+        p.loss = loss;
+        p.lr = r->lr > 0 ? r->lr : p.lr;
+        p.compute = types[r->dtype];
+        p.master_weights = r->master_weights;
+        p.loss_scale = p.compute == AP_F16 ? LOSS_SCALE : 0;
+        p.keep = keep;
+        p.n_keep = 2 * m->n_stats;
+        if (ap_grad_train_step(&m->b, &p, &step, &n, m->err))
+            return -1;
+    }
+    struct ap_result *results = AP_NEW_N(m->arena, n + m->n_stats, struct ap_result);
+    memcpy(results, step, (size_t)n * sizeof *results);
     for (int i = 0; i < m->n_stats; i++)
-        results[i + 1] = m->stats[i];
-    return ap_build_finish(&m->b, name, n, results, g, m->err);
+        results[n + i] = (struct ap_result){keep[2 * i], AP_ROLE_STATE, keep[2 * i + 1]};
+    return ap_build_finish(&m->b, name, n + m->n_stats, results, g, m->err);
 }
 
 int main(int argc, char **argv)
@@ -166,12 +198,12 @@ int main(int argc, char **argv)
     }
 
     const struct model_family *family = resolve(tool.path, &r, &m);
+    check_request(&r);
     ap_build_init(&m.b, &arena);
     int loss = family->build(&m);
     if (loss < 0)
         ap_die_usage("%s: %s", tool.path, err.msg);
-    if (finish(&m, tool.path, &r, r.optimizer ? r.optimizer : family->optimizer, loss,
-               &graph))
+    if (finish(&m, tool.path, &r, family, loss, &graph))
         ap_die_usage("%s: %s", tool.path, err.msg);
 
     struct ap_doc doc = {.file = tool.path};

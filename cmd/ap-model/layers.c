@@ -197,11 +197,16 @@ int model_gelu(struct model *m, int x)
     return model_mul(m, x, half);
 }
 
-/* x less its largest element along the last dimension. */
+/*
+ * x less its largest element along the last dimension, rounded down: what is taken off
+ * changes no softmax, and with the rounding, which has no derivative, no gradient is
+ * computed for it.
+ */
 static int below_max(struct model *m, int x, int *max)
 {
     int64_t last = ap_build_shape_of(&m->b, x)->rank - 1;
     *max = ap_build_reduce(&m->b, x, AP_RED_MAX, 1, &last);
+    *max = ap_build_unary(&m->b, AP_OP_FLOOR, *max);
     return model_binary(m, AP_OP_SUBTRACT, x, model_over(m, *max, x, -1));
 }
 
