@@ -12,8 +12,8 @@
 
 /* What was asked for. */
 struct request {
-    const char *optimizer;
-    double lr;
+    const char *optimizer; /* NULL: the family's */
+    double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* < 0: default */
     int dtype;
     bool forward, master_weights;
     int64_t size[MODEL_N_SIZES]; /* 0: not given */
@@ -56,7 +56,12 @@ static const char *const size_help[MODEL_N_SIZES] = {
     [MODEL_LAYER_NORM] = "layer norms and biases, not RMS norms without",
 };
 
-enum { N_OWN = 5 }; /* options that are no sizes */
+enum { N_OWN = 11 }; /* options that are no sizes */
+
+#define NUM(n, field, h)                                                       \
+    {                                                                          \
+        .name = n, .kind = AP_OPT_NUM, .out = &r->field, .arg = "X", .help = h \
+    }
 
 static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1])
 {
@@ -65,7 +70,7 @@ static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_
          .kind = AP_OPT_CHOICE,
          .out = &r->dtype,
          .arg = "TYPE",
-         .help = "element type",
+         .help = "type of weights and contractions",
          .choices = dtypes,
          .choice_stride = sizeof dtypes[0]},
         {.name = "master-weights",
@@ -75,12 +80,14 @@ static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_
          .kind = AP_OPT_STR,
          .out = &r->optimizer,
          .arg = "NAME",
-         .help = "sgd, momentum, adam, adamw (by family)"},
-        {.name = "lr",
-         .kind = AP_OPT_NUM,
-         .out = &r->lr,
-         .arg = "X",
-         .help = "learning rate (by optimizer)"},
+         .help = "sgd, momentum, adam or adamw (by family)"},
+        NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
+        NUM("beta1", beta1, "decay of Adam's mean (0.9)"),
+        NUM("beta2", beta2, "decay of Adam's square (0.999)"),
+        NUM("eps", eps, "what Adam adds to the root (1e-8)"),
+        NUM("momentum", momentum, "decay of the momentum (0.9)"),
+        NUM("weight-decay", weight_decay, "pull of weights to zero (0; adamw: 0.01)"),
+        NUM("loss-scale", loss_scale, "first scale of the loss (none; f16: 65536)"),
         {.name = "forward", .out = &r->forward, .help = "only the loss"},
     };
     for (int s = 0; s < MODEL_N_SIZES; s++) {
@@ -116,11 +123,8 @@ static void print_names(struct ap_tool *tool)
 
 static void check_request(const struct request *r)
 {
-    if (r->lr < 0)
-        ap_die_usage("--lr %g: expected a number > 0", r->lr);
-    if (r->forward && (r->optimizer || r->lr != 0 || r->dtype || r->master_weights))
-        ap_die_usage("--forward has no use for --optimizer, --lr, --dtype or "
-                     "--master-weights");
+    if (r->forward && (r->optimizer || r->dtype || r->master_weights))
+        ap_die_usage("--forward has no use for --optimizer, --dtype or --master-weights");
     if (r->master_weights && !r->dtype)
         ap_die_usage("--master-weights has no use without --dtype");
 }
@@ -145,11 +149,36 @@ static const struct model_family *resolve(const char *name, const struct request
     return f;
 }
 
+static void set(double *to, double given)
+{
+    if (given >= 0)
+        *to = given;
+}
+
+static int fill(const struct request *r, const struct model_family *f,
+                struct ap_grad_params *p, struct ap_err *err)
+{
+    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
+
+    if (ap_grad_defaults(r->optimizer ? r->optimizer : f->optimizer, p, err))
+        return -1;
+    set(&p->lr, r->lr);
+    set(&p->beta1, r->beta1);
+    set(&p->beta2, r->beta2);
+    set(&p->eps, r->eps);
+    set(&p->momentum, r->momentum);
+    set(&p->weight_decay, r->weight_decay);
+    p->compute = types[r->dtype];
+    p->master_weights = r->master_weights;
+    p->loss_scale = p->compute == AP_F16 ? LOSS_SCALE : 0;
+    set(&p->loss_scale, r->loss_scale);
+    return 0;
+}
+
 /* Forward, backward and update, or forward alone; new statistics are results as well. */
 static int finish(struct model *m, const char *name, const struct request *r,
                   const struct model_family *f, int loss, struct ap_graph *g)
 {
-    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
     struct ap_result forward = {loss, AP_ROLE_LOSS, -1}, *step = &forward;
     int n = 1, *keep = AP_NEW_N(m->arena, 2 * m->n_stats + 1, int);
     struct ap_grad_params p;
@@ -159,13 +188,9 @@ static int finish(struct model *m, const char *name, const struct request *r,
         keep[2 * i + 1] = m->stats[i].alias;
     }
     if (!r->forward) {
-        if (ap_grad_defaults(r->optimizer ? r->optimizer : f->optimizer, &p, m->err))
+        if (fill(r, f, &p, m->err))
             return -1;
         p.loss = loss;
-        p.lr = r->lr > 0 ? r->lr : p.lr;
-        p.compute = types[r->dtype];
-        p.master_weights = r->master_weights;
-        p.loss_scale = p.compute == AP_F16 ? LOSS_SCALE : 0;
         p.keep = keep;
         p.n_keep = 2 * m->n_stats;
         if (ap_grad_train_step(&m->b, &p, &step, &n, m->err))
@@ -180,7 +205,13 @@ static int finish(struct model *m, const char *name, const struct request *r,
 
 int main(int argc, char **argv)
 {
-    struct request r = {0};
+    struct request r = {.lr = -1,
+                        .beta1 = -1,
+                        .beta2 = -1,
+                        .eps = -1,
+                        .momentum = -1,
+                        .weight_decay = -1,
+                        .loss_scale = -1};
     struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1];
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",

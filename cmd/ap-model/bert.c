@@ -14,7 +14,7 @@ static struct inputs read_inputs(struct model *m)
     return (struct inputs){.tokens = model_input(m, "tokens", AP_S32, 2, dims),
                            .segments = model_input(m, "segments", AP_S32, 2, dims),
                            .labels = model_input(m, "labels", AP_S32, 2, dims),
-                           .mask = model_input(m, "mask", AP_F32, 2, dims),
+                           .mask = model_input(m, "mask", AP_S32, 2, dims),
                            .next = model_input(m, "next_sentence", AP_S32, 1, dims)};
 }
 

@@ -340,6 +340,7 @@ static int sum_all(struct model *m, int x)
 
 int model_masked_mean(struct model *m, int x, int mask)
 {
+    mask = ap_build_convert(&m->b, mask, AP_F32);
     int sum = sum_all(m, model_mul(m, x, mask));
     int count = ap_build_with(&m->b, AP_OP_MAXIMUM, sum_all(m, mask), 1);
     return model_binary(m, AP_OP_DIVIDE, sum, count);

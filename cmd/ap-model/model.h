@@ -160,7 +160,7 @@ int model_first_row(struct model *m, int x);
 int model_one_hot(struct model *m, int ids, int64_t n);
 /* Per row: logsumexp(logits) - logits[label]. */
 int model_cross_entropy(struct model *m, int logits, int labels);
-/* sum(x * mask) / max(sum(mask), 1) */
+/* sum(x * mask) / max(sum(mask), 1); mask: 0 or 1, integers */
 int model_masked_mean(struct model *m, int x, int mask);
 /* The mean of that, under the scope "loss"; with the balance losses if there are some. */
 int model_loss(struct model *m, int logits, int labels);

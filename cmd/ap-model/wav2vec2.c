@@ -48,7 +48,7 @@ static int context(struct model *m, const struct frames *in)
     int x = model_dense(m, "wav2vec2/projection", in->features, hidden, true);
     int masked = model_weight(m, "wav2vec2", "mask_embedding", 1, &hidden);
     model_scope(m, "wav2vec2/mask");
-    int share = model_over(m, in->mask, x, -1);
+    int share = model_over(m, ap_build_convert(&m->b, in->mask, AP_F32), x, -1);
     int delta = model_binary(m, AP_OP_SUBTRACT, model_along(m, masked, x, -1), x);
     x = model_add(m, x, model_mul(m, share, delta));
     int y = model_convolve(m, "wav2vec2/position", x, &wide);
@@ -115,7 +115,7 @@ int model_wav2vec2(struct model *m)
     struct frames in;
     in.features = encode(m, model_input(m, "wave", AP_F32, 2, dims));
     dims[1] = model_dim(m, in.features, 1);
-    in.mask = model_input(m, "mask", AP_F32, 2, dims);
+    in.mask = model_input(m, "mask", AP_S32, 2, dims);
     int diversity;
     int target = quantise(m, in.features, &diversity);
     int x = context(m, &in);
