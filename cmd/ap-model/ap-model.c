@@ -146,6 +146,9 @@ static const struct model_family *resolve(const char *name, const struct request
                      : config && config->size[s] ? config->size[s]
                                                  : f->size[s];
     }
+    if (m->size[MODEL_TOP] > m->size[MODEL_EXPERTS])
+        ap_die_usage("--top %lld is more than --experts %lld",
+                     (long long)m->size[MODEL_TOP], (long long)m->size[MODEL_EXPERTS]);
     return f;
 }
 

@@ -1,0 +1,367 @@
+#!/usr/bin/env bats
+# ap-model: the papers' parameter counts, JAX's numbers, and what is refused.
+
+load helpers
+
+# Elements of all weights: elems NAME [OPTION...]
+elems() {
+    ap-model --no-history --forward --stats -o /dev/null "$@" 2>&1 | jq .weight_elems
+}
+
+# Elements of the weights whose names do not match the regular expression WITHOUT:
+# elems_but WITHOUT NAME [OPTION...]
+elems_but() {
+    local without=$1
+    shift
+    ap-model --no-history --forward "$@" | jq --arg without "$without" '
+        [.graph.nodes[] | select(.role == "weight" and (.name | test($without) | not))
+            | .shape | [scan("\\d+") | tonumber][1:] | reduce .[] as $d (1; . * $d)] | add'
+}
+
+# Reads lines "COUNT SCALE MODEL [OPTION...]" and compares each model's elements, divided
+# by SCALE and printed with as many digits as COUNT has, with COUNT. $1: see elems_but.
+same_counts() {
+    local want scale args got digits
+    while read -r want scale args; do
+        if [ -n "$1" ]; then got=$(elems_but "$1" $args); else got=$(elems $args); fi
+        digits=${want#*.}
+        [ "$digits" != "$want" ] || digits=
+        got=$(awk -v n="$got" -v s="$scale" -v d="${#digits}" 'BEGIN { printf "%.*f", d, n / s }')
+        [ "$got" = "$want" ] || { echo "$args: $got, expected $want"; return 1; }
+    done
+}
+
+@test "model: RH2 Rhino's GPT, 0.356 to 6.658 B" {
+    same_counts '' <<'END'
+0.356 1e9 gpt-350m
+0.760 1e9 gpt-760m
+1.316 1e9 gpt-1.3b
+2.651 1e9 gpt-2.7b
+6.658 1e9 gpt-6.7b
+END
+    # L (12 h^2 + 13 h) + V h + s h + 2 h
+    [ "$(elems gpt-350m)" -eq $((24 * (12 * 1024 ** 2 + 13 * 1024) + (51200 + 1024 + 2) * 1024)) ]
+}
+
+# The papers count neither positions nor the last norm, nor the routers.
+@test "model: RH3 Rhino's MoE, 0.384 to 10.17 B" {
+    same_counts '/wpe$|/ln_f/|/router/' <<'END'
+0.384 1e9 moe-380m
+0.742 1e9 moe-760m
+1.347 1e9 moe-1.3b
+2.383 1e9 moe-2.4b
+10.17 1e9 moe-10b
+END
+}
+
+@test "model: RH4 VGG-19 with a million classes, 4.237 B, 33.9 GB with gradients" {
+    same_counts '' <<'END'
+4.237 1e9 vgg19-4.2b
+139.6 1e6 vgg19-4.2b --classes 1
+END
+    [ "$(elems vgg19-4.2b)" -eq $(($(elems vgg19-4.2b --classes 1) + 999999 * 4097)) ]
+    [ "$(awk -v n="$(elems vgg19-4.2b)" 'BEGIN { printf "%.1f", 8 * n / 1e9 }')" = 33.9 ]
+}
+
+@test "model: RH5 Rhino's Wide-ResNet is smaller than its table says" {
+    same_counts '' <<'END'
+1.006 1e9 wresnet-1b
+1.965 1e9 wresnet-2b
+4.001 1e9 wresnet-4b
+9.55 1e9 wresnet-12b
+END
+}
+
+@test "model: DNABERT 162 M and U-Net 33 M of Rhino" {
+    same_counts '' <<'END'
+162 1e6 dnabert
+33 1e6 unet-33m
+31 1e6 unet
+END
+}
+
+# L (12 h^2 + 13 h) + V (h + 1): without positions and the last norm
+@test "model: AL1 Alpa's GPT, 0.355 to 39.08 B" {
+    same_counts '/wpe$|/ln_f/' <<'END'
+0.355 1e9 gpt3-350m
+1.313 1e9 gpt3-1.3b
+2.649 1e9 gpt3-2.6b
+6.654 1e9 gpt3-6.7b
+15.36 1e9 gpt3-15b
+39.08 1e9 gpt3-39b
+END
+}
+
+@test "model: AL2 Alpa's MoE, 0.3835 to 70.415 B" {
+    same_counts '/wpe$|/ln_f/|/router/' <<'END'
+0.3835 1e9 moe-380m
+1.3468 1e9 moe-1.3b
+2.3830 1e9 moe-2.4b
+10.170 1e9 moe-10b
+26.648 1e9 moe-27b
+70.415 1e9 moe-70b
+END
+}
+
+@test "model: AL3 Alpa's Wide-ResNet, 0.254 to 12.63 B" {
+    same_counts '' <<'END'
+0.254 1e9 wresnet-250m
+1.006 1e9 wresnet-1b
+1.965 1e9 wresnet-2b
+4.001 1e9 wresnet-4b
+6.728 1e9 wresnet-6.8b
+12.63 1e9 wresnet-13b
+END
+}
+
+@test "model: RA1 RaNNC's BERT, 18 sizes of 0.336 to 12.964 B" {
+    {
+        for h in 1024 1536 2048; do
+            for l in 24 48 96 144 192 256; do
+                echo "1e9 bert-large --layers $l --hidden $h"
+            done
+        done
+    } | paste -d ' ' - - - - - - | sed 's/ 1e9/\n1e9/g' | paste -d ' ' <(printf '%s\n' \
+        .336 .639 1.243 1.848 2.452 3.259 .732 1.412 2.772 4.132 5.492 7.305 \
+        1.281 2.489 4.906 7.324 9.741 12.964 | sed 's/^\./0./') - >"$BATS_TEST_TMPDIR/sizes"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/sizes")" -eq 18 ]
+    same_counts '' <"$BATS_TEST_TMPDIR/sizes"
+}
+
+@test "model: RA2 ResNet-152 has 60.19 M, eight times as wide 3.729 B" {
+    same_counts '' <<'END'
+60.19 1e6 resnet152
+3.729 1e9 resnet152x8
+END
+}
+
+@test "model: RA8 the largest BERT is 5.2 times Megatron-LM's largest" {
+    ratio=$(awk -v a="$(elems bert-256x2048)" -v b="$(elems bert-48x2048)" \
+        'BEGIN { printf "%.1f", a / b }')
+    [ "$ratio" = 5.2 ]
+    # 256 rows on 32 devices
+    ap-model bert-256x2048 --forward | jq -e '[.graph.nodes[] | select(.name == "tokens") |
+        .shape] == ["s32[256,512]"]'
+}
+
+@test "model: TP2 T5-large has 1015 weights" {
+    run --separate-stderr ap-model --forward --stats -o /dev/null t5-large
+    [ "$(jq .weights <<<"$stderr")" -eq 1015 ]
+}
+
+@test "model: TP4 a classifier of 204.8 M on a body of 23.5 M" {
+    same_counts '/fc/' <<<"23.5 1e6 resnet50-100k"
+    same_counts '(^|/)([^f]|f[^c])[^/]*/[wb]$|scale|bias|fc/b' <<<"204.8 1e6 resnet50-100k"
+}
+
+# Named sizes of other sources, to the digits that they print.
+@test "model: known sizes of the other families" {
+    same_counts '' <<'END'
+124 1e6 gpt2-124m
+110 1e6 bert-base
+12 1e6 albert-base
+18 1e6 albert-large
+223 1e6 t5-base
+86.6 1e6 vit-base
+632 1e6 vit-huge
+151.3 1e6 clip-base
+95 1e6 wav2vec2-base
+317 1e6 wav2vec2-large
+25.56 1e6 resnet50
+61.1 1e6 alexnet
+143.67 1e6 vgg19
+1.571 1e12 switch-c
+103 1e9 m6-moe-100b
+1.003 1e12 m6-moe-1t
+2626560 1 rannc-mlp
+END
+}
+
+# jax MODEL NAME [OPTION...]: the train step has exactly the weights of JAX's (names and
+# shapes) and FLOPs within 1 %; left in $BATS_TEST_TMPDIR/MODEL.json.
+jax() {
+    local model=$1 f=$BATS_TEST_TMPDIR/$1.json
+    shift
+    ap-model --no-history --stats -o "$f" "$@" 2>"$f.stats"
+    ap-import --stats -o "$f.jax" "$(hlo "$model")" 2>"$f.jax.stats"
+    diff <(jq -r '.graph.nodes[] | select(.role == "weight") | "\(.name) \(.shape)"' "$f" | sort) \
+        <(jq -r '.graph.nodes[] | select(.role == "weight") | "\(.scope) \(.shape)"' "$f.jax" | sort)
+    jq -en --slurpfile a "$f.stats" --slurpfile b "$f.jax.stats" '
+        $a[0].heavy_flops / $b[0].heavy_flops | . > 0.99 and . < 1.01'
+}
+
+# same_losses MODEL: five steps from JAX's weights and batch give JAX's losses.
+same_losses() {
+    local model=$1 f=$BATS_TEST_TMPDIR/$1.json data=$BATS_TEST_TMPDIR/$1.in mine theirs
+    mkdir "$data"
+    while read -r mine theirs; do
+        [ ! -e "$MODELS/$model/in/$theirs.npy" ] ||
+            ln -s "$MODELS/$model/in/$theirs.npy" "$data/$mine.npy"
+    done < <(jq -r --slurpfile meta "$MODELS/$model/meta.json" '
+        ([$meta[0].params[] | {key: .name | sub("^(params|batch)/"; ""), value: .index}] |
+            from_entries) as $of
+        | [.graph.nodes[] | select(.op == "parameter") | .name] | to_entries[]
+        | "\(.key) \($of[.value])"' "$f")
+    [ "$(ls "$data" | wc -l)" -eq "$(ls "$MODELS/$model/in" | wc -l)" ]
+    cp "$MODELS/$model/losses.npy" "$data"
+    ap-rewrite "$f" | ap-exec --data "$data" --steps 5 --json >"$f.losses"
+    /usr/bin/python3 - "$data/losses.npy" "$f.losses" <<'END'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+want = struct.unpack("<5f", raw[-20:])
+got = json.load(open(sys.argv[2]))["losses"]
+for a, b in zip(got, want, strict=True):
+    assert abs(a - b) <= 1e-5 * abs(b), (got, want)
+END
+}
+
+adam='--lr 3e-3 --beta2 0.99 --eps 1e-6'
+
+@test "model: GPT-2 124M has JAX's weights and FLOPs" {
+    jax gpt2-124m gpt2-124m --no-key-bias
+}
+
+@test "model: GPT has JAX's weights, FLOPs and losses" {
+    needs_exec
+    jax gpt2l gpt --layers 2 --hidden 64 --heads 4 --ffn 128 --vocab 257 --seq 32 \
+        --no-key-bias $adam
+    same_losses gpt2l
+}
+
+@test "model: MoE has JAX's weights, FLOPs and losses" {
+    needs_exec
+    jax moe moe --layers 2 --hidden 32 --heads 4 --ffn 48 --experts 8 --vocab 64 --seq 16 \
+        --untied --no-key-bias --no-expert-bias --no-capacity $adam
+    same_losses moe
+}
+
+# A small one of each family: NAME OPTIONS.
+small() {
+    cat <<'END'
+mlp
+gpt --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
+bert --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
+albert --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
+t5 --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
+moe --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
+m6-moe --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
+switch --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
+vit --layers 2 --hidden 32 --heads 4 --image 32 --patch 8
+v-moe --layers 2 --hidden 32 --heads 4 --image 32 --patch 8 --experts 4
+widenet --layers 2 --hidden 32 --heads 4 --image 32 --patch 8
+clip --layers 2 --hidden 32 --heads 4 --image 32 --patch 8 --text-hidden 64 --seq 8 --vocab 64
+wav2vec2 --layers 2 --hidden 32 --heads 4 --seq 4000
+resnet --layers 18 --hidden 8 --image 32
+wresnet --hidden 4 --image 32
+vgg19 --hidden 8 --image 32 --ffn 32
+alexnet --image 67 --ffn 32
+cnn --hidden 8 --image 8
+unet --hidden 4 --image 32
+END
+}
+
+families() { ap-model help | sed -n '/^families/,/^configurations/s/^  \([^ ]*\) .*/\1/p'; }
+configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/\1/p'; }
+
+@test "model: every family trains: the loss falls" {
+    needs_exec
+    diff <(families) <(small | cut -d ' ' -f 1)
+    while read -r line; do
+        ap-model $line | ap-rewrite | ap-exec --seed 1 --int-range 2 --steps 3 --json |
+            jq -e '.losses | .[2] < .[0]' || { echo "$line"; return 1; }
+    done < <(small)
+}
+
+@test "model: every family splits its batch over four ranks and computes the same" {
+    needs_exec
+    while read -r line; do
+        ap-model $line | ap-shard --mesh 4 --algorithm data | ap-rewrite |
+            ap-exec -n 4 --seed 1 --int-range 2 --verify || { echo "$line"; return 1; }
+    done < <(small | grep -E '^(gpt|moe|bert|unet|wav2vec2) ')
+}
+
+@test "model: every configuration is a train step that says what it is" {
+    for c in $(configurations); do
+        ap-model "$c" -o "$BATS_TEST_TMPDIR/c.json"
+        head -c 100 "$BATS_TEST_TMPDIR/c.json" | grep -q '"autopar"'
+        jq -e --arg c "$c" '(.history | length == 1) and .history[0].model == $c and
+            .graph.name == $c and .graph.results[0].role == "loss" and
+            ([.graph.nodes[] | select(.role == "weight")] | length) ==
+            ([.graph.results[] | select(.role == "weight")] | length)' "$BATS_TEST_TMPDIR/c.json" ||
+            { echo "$c"; return 1; }
+    done
+}
+
+@test "model: names of parameters differ, and scopes are the same forward and backward" {
+    ap-model gpt --layers 3 --hidden 32 --heads 4 --seq 16 --vocab 64 >"$BATS_TEST_TMPDIR/g.json"
+    jq -e '.graph.nodes | map(.name) | length == (unique | length)' "$BATS_TEST_TMPDIR/g.json"
+    jq -e '[.graph.nodes[] | select(.op == "dot") | [.scope, .phase]] | group_by(.[0]) |
+        map([.[0][0], (map(.[1]) | unique | join(" "))]) |
+        length == 3 * 7 + 1 and all(.[1] == "backward forward")' "$BATS_TEST_TMPDIR/g.json"
+}
+
+@test "model: shared weights are one parameter" {
+    [ "$(elems albert --layers 1)" -eq "$(elems albert --layers 24)" ]
+    # norms are not shared
+    [ $(($(elems widenet --layers 3) - $(elems widenet --layers 2))) -eq $((4 * 768)) ]
+}
+
+@test "model: bf16 keeps weights in bf16, with master weights in f32" {
+    gpt='gpt --layers 1 --hidden 32 --heads 4 --seq 16 --vocab 64'
+    types() { jq -r '[.graph.nodes[] | select(.role == "weight") | .shape[0:3]] | unique | join(" ")'; }
+    [ "$(ap-model $gpt | types)" = f32 ]
+    [ "$(ap-model $gpt --dtype bf16 | types)" = bf1 ]
+    [ "$(ap-model $gpt --dtype bf16 --master-weights | types)" = f32 ]
+}
+
+@test "model: bad usage is refused by name" {
+    refuses 2 "no model 'gpt5'" ap-model gpt5
+    refuses 2 'operand NAME is missing' ap-model
+    refuses 2 '--experts: gpt has no such size' ap-model gpt --experts 8
+    refuses 2 '--classes: gpt has no such size' ap-model gpt-350m --classes 8
+    refuses 2 '--no-capacity: bert has no such size' ap-model bert --no-capacity
+    refuses 2 '--hidden 100 is not a multiple of --heads 12' ap-model gpt --hidden 100
+    refuses 2 '--image 100 is not a multiple of --patch 16' ap-model vit --image 100
+    refuses 2 '--layers 20: expected one of 18, 34, 50, 101, 152' ap-model resnet --layers 20
+    refuses 2 '--layers 18: expected one of 50, 101, 152' ap-model wresnet --layers 18
+    refuses 2 '--image 24' ap-model unet --image 24
+    refuses 2 '--image 31' ap-model vgg19 --image 31
+    refuses 2 "optimizer 'lion'" ap-model mlp --optimizer lion
+    refuses 2 '--layers' ap-model mlp --layers 0
+    refuses 2 '--top' ap-model moe --top 9
+    refuses 2 '--top 4 is more than --experts 2' ap-model moe --top 4 --experts 2
+    refuses 2 '--forward has no use' ap-model mlp --forward --optimizer adam
+    refuses 2 '--master-weights has no use' ap-model mlp --master-weights
+}
+
+@test "model: the page lists families and configurations, and the options of each" {
+    for n in $(families) $(configurations); do
+        grep -qE "^\.It Cm $n( |\$)" man/ap-model.1 || { echo "man/ap-model.1 lacks $n"; return 1; }
+    done
+    for f in $(families); do
+        page=$(awk -v f="$f" '/^\.It Cm|^\.El/ { on = ($3 == f) }
+            on && /^\.Fl -[a-z-]* [,.]$/ { print "-" $2 }' man/ap-model.1)
+        for o in $(ap-model --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'); do
+            value=
+            ! ap-model --help | grep -q -- "--$o N " || value=1
+            run --separate-stderr ap-model "$f" "--$o" $value --forward
+            [[ $stderr == *"no such size"* ]] || continue
+            [[ $page != *"--$o"$'\n'* ]] || { echo "$f has no --$o"; return 1; }
+        done
+        for o in $page; do
+            value=
+            ! ap-model --help | grep -q -- "$o N " || value=1
+            run --separate-stderr ap-model "$f" "$o" $value --forward -o /dev/null
+            [[ $stderr != *"no such size"* ]] || { echo "$f has no $o, the page says"; return 1; }
+        done
+    done
+}
+
+@test "model: same bytes twice" {
+    cmp <(ap-model moe-380m) <(ap-model moe-380m)
+}
+
+@test "model: 200 000 nodes in under two seconds" {
+    run --separate-stderr ap-model gpt --hidden 512 --heads 8 --layers 276 --stats -o /dev/null
+    jq -e '.nodes > 195000 and .nodes < 205000 and .sec < 2' <<<"$stderr"
+}
