@@ -143,9 +143,10 @@ lint-tidy:
 format: ## lay out the C files by .clang-format
 	clang-format -i $(C_FILES)
 
-bench: all ## measure the planning pipe on GPT-2 124M
+bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/run
 	AP_BUILD=$(BUILD) scripts/bench/import
+	AP_BUILD=$(BUILD) scripts/bench/curve
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
