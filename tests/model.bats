@@ -209,7 +209,7 @@ same_losses() {
             from_entries) as $of
         | [.graph.nodes[] | select(.op == "parameter") | .name] | to_entries[]
         | "\(.key) \($of[.value])"' "$f")
-    [ "$(ls "$data" | wc -l)" -eq "$(ls "$MODELS/$model/in" | wc -l)" ]
+    [ "$(find "$data" -name "*.npy" | wc -l)" -eq "$(find "$MODELS/$model/in" -name "*.npy" | wc -l)" ]
     cp "$MODELS/$model/losses.npy" "$data"
     ap-rewrite "$f" | ap-exec --data "$data" --steps 5 --json >"$f.losses"
     /usr/bin/python3 - "$data/losses.npy" "$f.losses" <<'END'
@@ -233,6 +233,12 @@ adam='--lr 3e-3 --beta2 0.99 --eps 1e-6'
     jax gpt2l gpt --layers 2 --hidden 64 --heads 4 --ffn 128 --vocab 257 --seq 32 \
         --no-key-bias $adam
     same_losses gpt2l
+}
+
+@test "model: BERT has JAX's weights, FLOPs and losses" {
+    needs_exec
+    jax bert bert --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --no-key-bias $adam
+    same_losses bert
 }
 
 @test "model: MoE has JAX's weights, FLOPs and losses" {

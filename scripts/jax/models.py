@@ -227,6 +227,75 @@ class Moe(Gpt):
         return y, balance, logits
 
 
+class Bert(Model):
+    """BERT: encoder with norms behind the sums; losses of the masked tokens and of the
+    sentences' order."""
+
+    defaults = dict(layers=2, hidden=32, heads=4, ffn=0, vocab=64, seq=16, batch=8)
+
+    def params(self):
+        o = self.o
+        tables = {"word": o.vocab, "position": o.seq, "token_type": 2}
+        specs = {
+            f"bert/embeddings/{name}": Spec((n, o.hidden), std=o.hidden**-0.5)
+            for name, n in tables.items()
+        }
+        specs.update(layer_norm_spec("bert/embeddings/ln", o.hidden))
+        for i in range(o.layers):
+            path = f"bert/encoder/layer_{i}"
+            specs.update(attention_spec(f"{path}/attn", o.hidden, bias=True))
+            specs.update(layer_norm_spec(f"{path}/ln_1", o.hidden))
+            specs.update(dense_spec(f"{path}/mlp/fc", o.hidden, o.ffn or 4 * o.hidden))
+            specs.update(dense_spec(f"{path}/mlp/proj", o.ffn or 4 * o.hidden, o.hidden))
+            specs.update(layer_norm_spec(f"{path}/ln_2", o.hidden))
+        specs.update(dense_spec("bert/pooler", o.hidden, o.hidden))
+        specs.update(dense_spec("bert/cls/transform", o.hidden, o.hidden))
+        specs.update(layer_norm_spec("bert/cls/ln", o.hidden))
+        specs["bert/cls/decoder/b"] = Spec((o.vocab,), std=0.02)
+        specs.update(dense_spec("bert/cls/next_sentence", o.hidden, 2))
+        return specs
+
+    def batch(self):
+        o = self.o
+        shape = (o.batch, o.seq)
+        return {
+            "labels": Spec(shape, high=o.vocab),
+            "mask": Spec(shape, high=2),
+            "next_sentence": Spec((o.batch,), high=2),
+            "segments": Spec(shape, high=2),
+            "tokens": Spec(shape, high=o.vocab),
+        }
+
+    def loss(self, p, stats, batch):
+        o = self.o
+        x = embed(p, "bert/embeddings/word", batch["tokens"])
+        x = x + embed(p, "bert/embeddings/token_type", batch["segments"])
+        with jax.named_scope("bert/embeddings/position"):
+            x = x + p["bert/embeddings/position"]
+        x = layer_norm(p, "bert/embeddings/ln", x)
+        for i in range(o.layers):
+            path = f"bert/encoder/layer_{i}"
+            y = attention(p, f"{path}/attn", x, x, o.heads, (o.hidden // o.heads) ** -0.5)
+            x = layer_norm(p, f"{path}/ln_1", x + y)
+            y = jax.nn.gelu(dense(p, f"{path}/mlp/fc", x), approximate=True)
+            x = layer_norm(p, f"{path}/ln_2", x + dense(p, f"{path}/mlp/proj", y))
+        pooled = jnp.tanh(dense(p, "bert/pooler", x[:, 0, :]))
+        order = cross_entropy(
+            dense(p, "bert/cls/next_sentence", pooled), batch["next_sentence"]
+        )
+        y = jax.nn.gelu(dense(p, "bert/cls/transform", x), approximate=True)
+        y = layer_norm(p, "bert/cls/ln", y)
+        with jax.named_scope("bert/cls/decoder"):
+            logits = y @ p["bert/embeddings/word"].T + p["bert/cls/decoder/b"]
+        with jax.named_scope("loss"):
+            one_hot = jax.nn.one_hot(batch["labels"], o.vocab)
+            picked = jnp.sum(logits * one_hot, axis=-1)
+            each = jax.nn.logsumexp(logits, axis=-1) - picked
+            mask = batch["mask"].astype(jnp.float32)
+            tokens = jnp.sum(each * mask) / jnp.maximum(jnp.sum(mask), 1)
+        return tokens + order, (stats, [])
+
+
 class T5(Model):
     """T5: encoder and decoder with RMS norm, gelu (as T5 1.1), bucketed relative position
     biases that all layers of a side share, cross attention and a tied head; no biases
@@ -484,5 +553,13 @@ class ScanGpt(Gpt):
             return jax.lax.scan(body, x, stack)[0], [], []
 
 
-MODELS = {"mlp": Mlp, "gpt": Gpt, "moe": Moe, "t5": T5, "resnet": Resnet,
-          "scan_mlp": ScanMlp, "scan_gpt": ScanGpt}
+MODELS = {
+    "mlp": Mlp,
+    "gpt": Gpt,
+    "bert": Bert,
+    "moe": Moe,
+    "t5": T5,
+    "resnet": Resnet,
+    "scan_mlp": ScanMlp,
+    "scan_gpt": ScanGpt,
+}
