@@ -50,11 +50,12 @@ static int positions(struct model *m, const char *path, int64_t n, bool both_sid
     model_scope(m, "%s", path);
     int behind = model_binary(m, AP_OP_SUBTRACT, ap_build_iota(b, square, 0),
                               ap_build_iota(b, square, 1));
+    const int half = BUCKETS / 2;
     int bucket;
     if (both_sides) {
-        bucket = bucket_of(m, ap_build_unary(b, AP_OP_ABS, behind), BUCKETS / 2);
+        bucket = bucket_of(m, ap_build_unary(b, AP_OP_ABS, behind), half);
         int ahead = ap_build_compare(b, AP_LT, behind, ap_build_full(b, &square, 0));
-        int more = ap_build_select(b, ahead, ap_build_full(b, &square, BUCKETS / 2),
+        int more = ap_build_select(b, ahead, ap_build_full(b, &square, half),
                                    ap_build_full(b, &square, 0));
         bucket = model_add(m, bucket, more);
     } else {
