@@ -146,9 +146,13 @@ struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
 bool sel_join_is_group(const struct sel_join *j, int v);
-/* Raises max_sets where best[] (labels) uses a stand-in; false when none can be raised.
+struct sel_dual;
+/*
+ * Raises max_sets where best[] (labels) uses a stand-in, or one costs less than limit by
+ * the bound d (may be NULL); false when none can be raised.
  */
-bool sel_join_refine(const struct sel_join *j, const int *best);
+bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,
+                     double limit);
 /* Decides the copies by their consumers' choices. */
 void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *choice);
 

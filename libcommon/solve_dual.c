@@ -22,7 +22,7 @@
 
 /* Most of the time goes here; minima and sums of two have the same bits at any width. */
 #define LANES 8
-#define WIDE __attribute__((optimize("O3")))
+#define WIDE  __attribute__((optimize("O3")))
 
 /* Breadth-first from the node found last by another such search: long things unroll. */
 static int flood(const struct sel_core *c, int start, int *order, int *rank)

@@ -27,8 +27,12 @@
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
 #define LOOKS         2
+#define IN_PLAY       0.01 /* stand-ins so far into the gap are worth replacing */
+#define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
 #define EARLY         0.2 /* part of the strategies that a guess between sweeps leaves */
+#define MAX_DIVING    2
+#define DIVE_STAGES   3 /* see solve_connected */
 #define MAX_GUESSING  2
 #define SHRUNK        0.7 /* going on with the rest is worth it below this part */
 
@@ -37,8 +41,8 @@ struct search {
     const struct ap_solve_params *params;
     struct timespec start;
     int64_t work, work_limit;
-    const char *stopped; /* why, NULL while it goes on */
-    int guessing;        /* how deep inside guesses */
+    const char *stopped;  /* why, NULL while it goes on */
+    int guessing, diving; /* how deep inside guesses, and in dives */
 };
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
@@ -308,12 +312,24 @@ static struct verdict descend(struct part *p, double keep, double limit, int onl
 
 /* One guess: no solution costs less than limit, or the optimum is found. True: settled.
  */
-static bool guess(struct part *p, double keep, double limit, int depth, struct verdict *r)
+static bool guess(struct part *p, double limit, struct verdict *r)
 {
-    p->s->guessing += depth;
-    *r = descend(p, keep, limit, -1, 0);
-    p->s->guessing -= depth;
+    p->s->guessing++;
+    *r = descend(p, limit, limit, -1, 0);
+    p->s->guessing--;
     p->v.bound = fmax(p->v.bound, r->bound);
+    return p->v.bound >= target(p);
+}
+
+/* The best solution among the strategies below keep, for its own sake. */
+static bool dive(struct part *p, double keep)
+{
+    p->s->diving++;
+    p->s->guessing += MAX_GUESSING;
+    struct verdict r = descend(p, keep, target(p), -1, 0);
+    p->s->guessing -= MAX_GUESSING;
+    p->s->diving--;
+    p->v.bound = fmax(p->v.bound, r.bound);
     return p->v.bound >= target(p);
 }
 
@@ -332,9 +348,8 @@ static bool guess_early(struct part *p)
     for (double part = 0.5; part > 1.0 / 4096; part /= 2) {
         double limit = p->d->bound + part * gap;
         int64_t all, kept = sel_dual_kept(p->d, limit, &all);
-        struct verdict r;
         if ((double)kept <= EARLY * (double)all)
-            return limit < target(p) && guess(p, limit, target(p), MAX_GUESSING, &r);
+            return limit < target(p) && dive(p, limit);
     }
     return false;
 }
@@ -353,7 +368,7 @@ static bool guess_all(struct part *p)
         if (limit >= target(p) || (double)kept > SHRUNK * (double)all ||
             out_of_time(p->s))
             break;
-        if (guess(p, limit, limit, 1, &r))
+        if (guess(p, limit, &r))
             return true;
         if (r.bound < limit && !r.found)
             break;
@@ -427,11 +442,10 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
             return p.v;
         }
         kept = sel_dual_kept(p.d, target(&p), &all);
-        if (!going || (double)kept < SHRUNK * (double)all)
+        if (!going || (s->diving > 0 && i + 1 == DIVE_STAGES) ||
+            (double)kept < SHRUNK * (double)all)
             break;
-        if (i > 0 && s->guessing >= MAX_GUESSING)
-            break;
-        if (i == 0 || s->guessing > 0)
+        if (i == 0 || s->diving >= MAX_DIVING)
             continue;
         if (guess_early(&p))
             return p.v;
@@ -577,7 +591,9 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
     }
     offer(s, p, join, c->best, best);
     forbid(whole, part.d, join, limit_of(best));
-    return sel_join_refine(join, c->best);
+    double bound = part.d->bound, gap = best->cost - bound;
+    return sel_join_refine(join, c->best, gap < CLOSE * bound ? part.d : NULL,
+                           bound + IN_PLAY * gap);
 }
 
 /*
@@ -596,7 +612,7 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
         offer(s, p, join, c->best, best);
     best->bound = fmax(best->bound, fmin(v.bound, limit));
     return !v.found || s->stopped || best->bound >= best->cost * (1 - PROVEN) ||
-           !sel_join_refine(join, c->best);
+           !sel_join_refine(join, c->best, NULL, 0);
 }
 
 int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
