@@ -183,7 +183,7 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     if (s->dir) {
         const char *path = ap_arena_printf(x->arena, "%s/%d.npy", s->dir, k);
         struct ap_err why = {{0}};
-        if (npy_read_shape(path, &place.global, &whole, &missing, &why) &&
+        if (ap_npy_read_shape(path, &place.global, &whole, &missing, &why) &&
             (!missing || (!s->seeded && v->role != AP_ROLE_STATE)))
             return ap_err_set(err, "parameter %d (%s): %s", k, v->name, why.msg);
     }

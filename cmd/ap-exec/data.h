@@ -3,6 +3,7 @@
 #define EXEC_DATA_H
 
 #include "backend.h"
+#include "npy.h"
 
 struct source {
     const char *dir; /* DIR/K.npy for parameter K; NULL: none */
@@ -21,22 +22,6 @@ int data_load(struct exec *x, const struct source *source, struct ap_err *err);
  * order (caller frees); NULL on other ranks. Called by all ranks.
  */
 void *data_collect(struct exec *x, const void *value, const struct placement *place);
-
-/* An array of a file. bf16 is stored as f32. data: caller frees. */
-struct npy {
-    enum ap_dtype dtype;
-    int rank;
-    int64_t dims[AP_MAX_RANK], elems;
-    void *data;
-};
-/* -1 with err; missing (may be NULL) tells a file that is not there from a bad one. */
-int npy_read(const char *path, struct npy *npy, bool *missing, struct ap_err *err);
-/* Reads a file that must have this shape, in its dtype; bf16 from f32. Caller frees *out.
- */
-int npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
-                   bool *missing, struct ap_err *err);
-int npy_write(const char *path, const struct ap_shape *shape, const void *data,
-              struct ap_err *err);
 
 /* Element i as a double; pred and integers too. */
 double data_number(const void *data, enum ap_dtype dtype, int64_t i);

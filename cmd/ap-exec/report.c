@@ -158,14 +158,14 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err)
         path.len = 0;
         ap_buf_printf(&path, "%s/%d.npy", dir, k);
         if (s->params[k])
-            rc = npy_write(path.data, &p.global, s->params[k], err);
+            rc = ap_npy_write(path.data, &p.global, s->params[k], err);
     }
     for (int r = 0; r < g->n_results && !rc; r++) {
         path.len = 0;
         ap_buf_printf(&path, "%s/result_%d.npy", dir, r);
         if (s->results[r])
-            rc = npy_write(path.data, &g->nodes[g->results[r].node].shape, s->results[r],
-                           err);
+            rc = ap_npy_write(path.data, &g->nodes[g->results[r].node].shape,
+                              s->results[r], err);
     }
     ap_buf_free(&path);
     return rc;

@@ -125,9 +125,9 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
 {
     const struct ap_graph *g = &s->exec.prog->local;
     struct norms weights = {0}, states = {0};
-    struct npy losses;
+    struct ap_npy losses;
     *cmp = (struct comparison){.done = true, .loss_error = -1};
-    if (npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
+    if (ap_npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
         return -1;
     for (int64_t i = 0; s->loss >= 0 && i < s->steps && i < losses.elems; i++) {
         const double e =
@@ -148,7 +148,7 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
         struct ap_err why = {{0}};
         if (!s->params[k])
             continue;
-        if (npy_read_shape(path, &p.global, &want, &missing, &why))
+        if (ap_npy_read_shape(path, &p.global, &want, &missing, &why))
             return ap_err_set(err, "parameter %d (%s): %s", k, v->name, why.msg);
         add_norms(v->role == AP_ROLE_STATE ? &states : &weights, s->params[k], want,
                   v->shape.dtype, ap_shape_elems(&p.global));

@@ -1,6 +1,6 @@
-/* Reading and writing .npy files, versions 1 and 2, little endian, row-major. */
-#include "cpu.h"
-#include "data.h"
+#include "npy.h"
+
+#include "float16.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static const struct {
 };
 #define N_DESCRS (sizeof descrs / sizeof descrs[0])
 
-static int parse_shape(const char *p, struct npy *npy)
+static int parse_shape(const char *p, struct ap_npy *npy)
 {
     npy->elems = 1;
     for (p++; *p && *p != ')';) {
@@ -35,7 +35,7 @@ static int parse_shape(const char *p, struct npy *npy)
 }
 
 /* The header's dictionary. */
-static int parse_header(const char *path, char *h, struct npy *npy, struct ap_err *err)
+static int parse_header(const char *path, char *h, struct ap_npy *npy, struct ap_err *err)
 {
     char *descr = strstr(h, "'descr':"), *shape = strstr(h, "'shape':");
     char *order = strstr(h, "'fortran_order':");
@@ -64,7 +64,7 @@ static int parse_header(const char *path, char *h, struct npy *npy, struct ap_er
     return 0;
 }
 
-static int read_body(const char *path, FILE *f, struct npy *npy, struct ap_err *err)
+static int read_body(const char *path, FILE *f, struct ap_npy *npy, struct ap_err *err)
 {
     unsigned char m[12];
     if (fread(m, 1, 10, f) != 10 || memcmp(m, "\x93NUMPY", 6))
@@ -99,9 +99,9 @@ static int read_body(const char *path, FILE *f, struct npy *npy, struct ap_err *
     return 0;
 }
 
-int npy_read(const char *path, struct npy *npy, bool *missing, struct ap_err *err)
+int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err)
 {
-    *npy = (struct npy){0};
+    *npy = (struct ap_npy){0};
     FILE *f = fopen(path, "rb");
     if (missing)
         *missing = !f && errno == ENOENT;
@@ -116,11 +116,11 @@ int npy_read(const char *path, struct npy *npy, bool *missing, struct ap_err *er
     return rc;
 }
 
-int npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
-                   bool *missing, struct ap_err *err)
+int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
+                      bool *missing, struct ap_err *err)
 {
-    struct npy npy;
-    if (npy_read(path, &npy, missing, err))
+    struct ap_npy npy;
+    if (ap_npy_read(path, &npy, missing, err))
         return -1;
     const struct ap_shape has = {.dtype = npy.dtype, .rank = npy.rank, .dims = npy.dims};
     const bool widened = shape->dtype == AP_BF16 && npy.dtype == AP_F32;
@@ -134,8 +134,12 @@ int npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
         free(npy.data);
         return -1;
     }
-    if (widened)
-        cpu_store(npy.data, 1, npy.data, AP_BF16, npy.elems);
+    for (int64_t i = 0; widened && i < npy.elems; i++) {
+        float wide;
+        memcpy(&wide, (char *)npy.data + 4 * i, 4);
+        const uint16_t narrow = ap_f32_to_bf16(wide);
+        memcpy((char *)npy.data + 2 * i, &narrow, 2);
+    }
     *out = npy.data;
     return 0;
 }
@@ -168,15 +172,16 @@ static int write_all(FILE *f, const struct ap_shape *shape, const void *data)
         float wide[256];
         for (int64_t i = 0; i < n; i += 256) {
             const int64_t k = n - i < 256 ? n - i : 256;
-            cpu_load(wide, (const uint16_t *)data + i, 1, AP_BF16, k);
+            for (int64_t j = 0; j < k; j++)
+                wide[j] = ap_bf16_to_f32(((const uint16_t *)data)[i + j]);
             fwrite(wide, 4, (size_t)k, f);
         }
     }
     return ferror(f);
 }
 
-int npy_write(const char *path, const struct ap_shape *shape, const void *data,
-              struct ap_err *err)
+int ap_npy_write(const char *path, const struct ap_shape *shape, const void *data,
+                 struct ap_err *err)
 {
     FILE *f = fopen(path, "wb");
     if (!f)
