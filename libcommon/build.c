@@ -353,6 +353,12 @@ int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
 
     if (b->reducer_of[red][dtype])
         return b->reducer_of[red][dtype] - 1;
+    if (red == AP_RED_ASSIGN) {
+        int r = ap_build_add_reducer(
+            b, (struct ap_reducer){.name = ap_red_names[red], .red = red});
+        b->reducer_of[red][dtype] = r + 1;
+        return r;
+    }
     assert(ops[red]);
     struct ap_node *body = AP_NEW_N(b->arena, 3, struct ap_node);
     for (int i = 0; i < 3; i++) {

@@ -85,7 +85,7 @@ int ap_build_reduce_window(struct ap_build *b, int x, enum ap_red red,
                            const struct ap_window_dim *window);
 /* Rows of a table: x[indices[...], ...], indices s32 of any rank. */
 int ap_build_take(struct ap_build *b, int table, int indices);
-/* Number of the reducer of red in dtype, made on first use. */
+/* Number of the reducer of red in dtype, made on first use; assign is for scatter. */
 int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype);
 
 /* Number of a reducer of any kind; its body is not copied. */

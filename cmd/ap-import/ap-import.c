@@ -1,9 +1,13 @@
-/* ap-import: HLO text to a document with a graph. */
+/* ap-import: HLO text or an ONNX model to a document with a graph. */
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "import.h"
+#include "onnx.h"
 #include "tool.h"
 
 enum format { FORMAT_AUTO, FORMAT_HLO, FORMAT_ONNX, FORMAT_STABLEHLO };
@@ -11,15 +15,20 @@ enum format { FORMAT_AUTO, FORMAT_HLO, FORMAT_ONNX, FORMAT_STABLEHLO };
 static const struct ap_choice formats[] = {
     {"auto", "tell by the first bytes"},
     {"hlo", "XLA's HLO text, plain or gzip"},
-    {"onnx", "not supported yet"},
+    {"onnx", "an ONNX model"},
     {"stablehlo", "not supported yet"},
     {NULL, NULL},
 };
 
-/* The format of the text, or dies: what is not read is refused by name. */
-static void check_format(const char *file, const char *text, size_t len, int format)
+/* The format of the input, or dies: what is not read is refused by name. */
+static enum format find_format(const char *file, const char *text, size_t len, int format)
 {
     static const char mlir[] = "ML\xefR";
+    if (format == FORMAT_AUTO && len > 2 && text[0] == 0x08 && text[1] < 0x20 &&
+        memchr(text, 0, len < 4096 ? len : 4096))
+        format = FORMAT_ONNX;
+    if (format == FORMAT_ONNX)
+        return FORMAT_ONNX;
     const char *p = text + strspn(text, " \t\r\n");
     if (format == FORMAT_AUTO) {
         bool bytecode = len > 4 && memcmp(text, mlir, 4) == 0;
@@ -28,14 +37,55 @@ static void check_format(const char *file, const char *text, size_t len, int for
                       strncmp(p, "#loc", 4) == 0 || strstr(text, "stablehlo.") != NULL;
         if (bytecode || (pretty && strncmp(p, "HloModule", 9) != 0))
             format = FORMAT_STABLEHLO;
-        else if (len > 2 && text[0] == 0x08 && text[1] < 0x20 && memchr(text, 0, len))
-            format = FORMAT_ONNX;
     }
     if (format == FORMAT_STABLEHLO)
         ap_die(AP_USAGE,
                "%s: StableHLO is not supported yet; print the module as HLO text", file);
-    if (format == FORMAT_ONNX)
-        ap_die(AP_USAGE, "%s: ONNX is not supported yet", file);
+    return FORMAT_HLO;
+}
+
+/* A regular file that is an ONNX model, mapped; false for anything else. */
+static bool map_onnx(const char *path, int format, struct onnx_file *f)
+{
+    struct stat st;
+    unsigned char head[64];
+    int fd = strcmp(path, "-") == 0 ? -1 : open(path, O_RDONLY);
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 1) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    ssize_t n = read(fd, head, sizeof head);
+    bool looks = n > 2 && head[0] == 0x08 && head[1] < 0x20 &&
+                 (head[2] == 0x12 || head[2] == 0x3a || head[2] == 0x42);
+    void *p = MAP_FAILED;
+    if (format == FORMAT_ONNX || (format == FORMAT_AUTO && looks))
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return false;
+    f->data = p;
+    f->len = (size_t)st.st_size;
+    return true;
+}
+
+/* "NAME=N,NAME=N" of --dim. */
+static void read_dims(struct ap_arena *arena, const char *text, struct onnx_options *o)
+{
+    char *rest = ap_arena_strdup(arena, text ? text : ""), *end;
+    o->dims = AP_NEW_N(arena, strlen(rest) + 1, struct onnx_dim);
+    while (*rest) {
+        char *item = rest, *is;
+        rest += strcspn(rest, ",");
+        if (*rest)
+            *rest++ = 0;
+        is = strrchr(item, '=');
+        long long size = is ? strtoll(is + 1, &end, 10) : 0;
+        if (!is || is == item || end == is + 1 || *end || size < 1 || size > 1LL << 40)
+            ap_die_usage("--dim '%s': expected NAME=N", item);
+        *is = 0;
+        o->dims[o->n_dims++] = (struct onnx_dim){item, size, false};
+    }
 }
 
 /* {"GLOB": "word", ...} of --roles or --phases, words being names[0 .. n). */
@@ -92,10 +142,38 @@ static char *stats_text(struct ap_arena *arena, const struct ap_graph *g,
     return text;
 }
 
+/* The graph of the input, or dies. */
+static void read_graph(const struct ap_tool *tool, struct ap_arena *arena, int format,
+                       struct onnx_options *onnx, struct import_params *params,
+                       struct ap_graph *graph, struct import_stats *stats)
+{
+    struct ap_err err = {{0}};
+    struct hlo_src src = {.arena = arena, .err = &err, .warn = tool->quiet ? NULL : warn};
+    struct onnx_file model = {.arena = arena, .err = &err};
+    char *text;
+    src.file = model.path = strcmp(tool->path, "-") == 0 ? "<stdin>" : tool->path;
+    bool is_onnx = map_onnx(tool->path, format, &model);
+    if (!is_onnx) {
+        if (ap_read_file(arena, tool->path, true, &text, &src.len, &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+        src.text = text;
+        is_onnx = find_format(src.file, text, src.len, format) == FORMAT_ONNX;
+        model.data = (const uint8_t *)text;
+        model.len = src.len;
+    }
+    if (!is_onnx && (onnx->n_dims || onnx->values || onnx->weights))
+        ap_die_usage("--dim, --values and --weights are for ONNX models");
+    if (is_onnx ? import_onnx(&model, onnx, params, graph, stats)
+                : import_hlo(&src, params, graph, stats))
+        ap_die(src.unsupported || model.unsupported ? AP_USAGE : AP_BAD_INPUT, "%s",
+               err.msg);
+}
+
 int main(int argc, char **argv)
 {
     int format = FORMAT_AUTO;
-    const char *roles = NULL, *phases = NULL;
+    const char *roles = NULL, *phases = NULL, *dims = NULL;
+    struct onnx_options onnx = {0};
     const struct ap_opt opts[] = {
         {.name = "format",
          .kind = AP_OPT_CHOICE,
@@ -114,6 +192,21 @@ int main(int argc, char **argv)
          .out = &phases,
          .arg = "FILE",
          .help = "JSON object: node name or scope to phase"},
+        {.name = "dim",
+         .kind = AP_OPT_STR,
+         .out = &dims,
+         .arg = "NAME=N,...",
+         .help = "ONNX: sizes of dimensions that have a name"},
+        {.name = "values",
+         .kind = AP_OPT_STR,
+         .out = &onnx.values,
+         .arg = "DIR",
+         .help = "ONNX: input K that decides a shape is DIR/K.npy"},
+        {.name = "weights",
+         .kind = AP_OPT_STR,
+         .out = &onnx.weights,
+         .arg = "DIR",
+         .help = "ONNX: write weights as DIR/K.npy, K the parameter"},
         {.name = NULL},
     };
     struct ap_tool tool = {.name = "ap-import",
@@ -121,7 +214,6 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = opts};
     struct ap_arena arena = {0};
-    struct ap_err err = {{0}};
     ap_tool_start(&tool, argc, argv);
 
     struct import_params params = {0};
@@ -130,20 +222,12 @@ int main(int argc, char **argv)
     params.n_phases =
         read_overrides(&arena, phases, ap_phase_names, AP_N_PHASES, &params.phases);
 
-    struct hlo_src src = {.arena = &arena, .err = &err, .warn = tool.quiet ? NULL : warn};
-    char *text;
-    if (ap_read_file(&arena, tool.path, true, &text, &src.len, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    src.text = text;
-    src.file = strcmp(tool.path, "-") == 0 ? "<stdin>" : tool.path;
-    check_format(src.file, text, src.len, format);
-
     struct ap_graph graph;
     struct import_stats stats = {0};
-    if (import_hlo(&src, &params, &graph, &stats))
-        ap_die(src.unsupported ? AP_USAGE : AP_BAD_INPUT, "%s", err.msg);
+    read_dims(&arena, dims, &onnx);
+    read_graph(&tool, &arena, format, &onnx, &params, &graph, &stats);
 
-    struct ap_doc doc = {.file = src.file};
+    struct ap_doc doc = {.file = tool.path};
     struct ap_new_section section = {.name = "graph"};
     ap_graph_to_json(&graph, &section.json);
     ap_tool_write(&tool, &doc, &section, 1, "");

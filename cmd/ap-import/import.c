@@ -20,17 +20,8 @@ static void settle(struct import *im)
                               (size_t)g->n_dropped * sizeof *im->dropped);
 }
 
-static int run(struct import *im, struct import_params *params, struct ap_graph *g,
-               struct import_stats *stats)
+int import_finish(struct import *im, struct ap_graph *g, struct import_stats *stats)
 {
-    if (import_inline(im))
-        return -1;
-    stats->n_instrs = im->module->n_instrs;
-    stats->n_inlined = im->g.n_nodes;
-    import_unstack(im);
-    import_clean(im);
-    if (import_roles(im, params) || import_phases(im, params))
-        return -1;
     struct ap_node *grown = im->g.nodes;
     settle(im);
     *g = im->g;
@@ -42,6 +33,34 @@ static int run(struct import *im, struct import_params *params, struct ap_graph 
     ap_group(im->src->arena, g);
     ap_totals_of(g, &stats->totals);
     return 0;
+}
+
+void import_release(struct import *im)
+{
+    free(im->g.nodes);
+    free(im->info);
+    free(im->reducers);
+    free(im->dropped);
+    free(im->reducer_of);
+    free(im->scope_list);
+    hlo_map_free(&im->reducer_texts);
+    hlo_map_free(&im->scopes);
+    hlo_map_free(&im->warned_calls);
+    ap_buf_free(&im->scratch);
+}
+
+static int run(struct import *im, struct import_params *params, struct ap_graph *g,
+               struct import_stats *stats)
+{
+    if (import_inline(im))
+        return -1;
+    stats->n_instrs = im->module->n_instrs;
+    stats->n_inlined = im->g.n_nodes;
+    import_unstack(im);
+    import_clean(im);
+    if (import_roles(im, params) || import_phases(im, params))
+        return -1;
+    return import_finish(im, g, stats);
 }
 
 int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_graph *g,
@@ -56,15 +75,6 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
     im.reducer_of = ap_xrealloc(NULL, n * sizeof *im.reducer_of);
     memset(im.reducer_of, -1, n * sizeof *im.reducer_of);
     int rc = run(&im, params, g, stats);
-    free(im.g.nodes);
-    free(im.info);
-    free(im.reducers);
-    free(im.dropped);
-    free(im.reducer_of);
-    free(im.scope_list);
-    hlo_map_free(&im.reducer_texts);
-    hlo_map_free(&im.scopes);
-    hlo_map_free(&im.warned_calls);
-    ap_buf_free(&im.scratch);
+    import_release(&im);
     return rc;
 }

@@ -98,6 +98,10 @@ void import_unique_names(struct import *im);
 /* Roles of parameters and results, aliases. */
 int import_roles(struct import *im, struct import_params *params);
 int import_phases(struct import *im, struct import_params *params);
+/* The graph of what was built, indexed, checked, grouped and counted. */
+int import_finish(struct import *im, struct ap_graph *g, struct import_stats *stats);
+/* Frees what grew by malloc. */
+void import_release(struct import *im);
 
 /* "jit(f)/jvp(a/b)/c/add" to "a/b/c", interned; "" for none. */
 const char *import_scope(struct import *im, const char *op_name);
