@@ -14,8 +14,9 @@
 #include "nest.h"
 #include "npy.h"
 
-#define MAX_CONSTANT 4096 /* elements of an integer initialiser that becomes a constant \
-                           */
+#define MAX_CONSTANT                                                   \
+    4096 /* elements of an integer initialiser that becomes a constant \
+          */
 
 static int find_value(struct ox *c, const char *name)
 {

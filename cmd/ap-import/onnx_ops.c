@@ -7,7 +7,8 @@ const struct ox_op *ox_find(const char *domain, const char *name, int64_t opset,
                             bool *known_name)
 {
     static const struct ox_op *const tables[] = {
-        ox_math_ops, ox_shape_ops, ox_reduce_ops, ox_index_ops, ox_nn_ops, ox_pool_ops};
+        ox_math_ops, ox_shape_ops,  ox_reduce_ops, ox_index_ops, ox_nn_ops,
+        ox_pool_ops, ox_resize_ops, ox_loss_ops,   ox_quant_ops, ox_einsum_ops};
     static const char preview[] = "ai.onnx.preview.training";
     bool training = strcmp(domain, preview) == 0;
     if (*domain && strcmp(domain, "ai.onnx") != 0 && !training)

@@ -102,13 +102,9 @@ static bool transpose_pads(struct ox *c, int n, const int64_t *in, const int64_t
         if (out_shape.n || upper || lower) {
             int64_t want = out_shape.n ? out_shape.v[d] : in[d] * stride;
             int64_t total = stride * (in[d] - 1) + extra + reach - want;
-            total = total < 0 ? 0 : total;
-            lo = upper ? total / 2 : total - total / 2;
+            /* halves; the odd one first for SAME_LOWER; what is missing comes last */
+            lo = total < 0 ? 0 : lower ? total - total / 2 : total / 2;
             hi = total - lo;
-            if (!upper && !lower) { /* NOTSET: the larger half comes last */
-                lo = total / 2;
-                hi = total - lo;
-            }
         }
         w[d].pad_lo = reach - 1 - lo;
         w[d].pad_hi = reach - 1 - hi + extra;
