@@ -1,0 +1,95 @@
+#!/usr/bin/python3
+"""Exports a torch.nn.Module to ONNX for ap-import, weights and example inputs included.
+
+  scripts/torch/export.py FILE.py:FUNCTION -o DIR [--batch NAME] [--steps N
+      --optimizer sgd|momentum|adam|adamw --lr X]
+
+FUNCTION() returns (module, inputs): a torch.nn.Module, and a tuple or a dictionary (name
+to tensor) of what its forward pass takes. For training it returns a scalar loss. Written:
+
+  DIR/model.onnx        the forward pass in training mode, weights inside, opset 17
+  DIR/inputs/K.npy      the inputs, in order (for ap-exec --data, beside --weights)
+  DIR/losses.npy        with --steps: the losses of N steps of PyTorch's own optimizer
+  DIR/meta.json         names, shapes, and how the losses were made
+
+--batch NAME makes the first dimension of all inputs symbolic (ap-import --dim NAME=N).
+Needs Debian's python3-torch and python3-numpy, or any PyTorch from 1.13 on.
+"""
+import argparse
+import importlib.util
+import json
+import os
+
+import numpy as np
+import torch
+
+OPTIMIZERS = {
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr),
+}
+
+
+def load(spec):
+    path, _, function = spec.rpartition(":")
+    found = importlib.util.spec_from_file_location("model", path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    model, inputs = getattr(module, function)()
+    if not isinstance(inputs, dict):
+        inputs = {f"input_{k}": x for k, x in enumerate(inputs)}
+    return model, inputs
+
+
+def export(model, inputs, path, batch):
+    torch.onnx.export(
+        model, tuple(inputs.values()), path,
+        input_names=list(inputs), export_params=True, opset_version=17,
+        training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+        dynamic_axes={name: {0: batch} for name in inputs} if batch else None)
+
+
+def train(model, inputs, name, lr, steps):
+    optimizer = OPTIMIZERS[name](model.parameters(), lr)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(*inputs.values())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("model", metavar="FILE.py:FUNCTION")
+    parser.add_argument("-o", "--out", metavar="DIR", required=True)
+    parser.add_argument("--batch", metavar="NAME")
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
+    parser.add_argument("--lr", type=float, default=0.01)
+    args = parser.parse_args()
+    model, inputs = load(args.model)
+    model.train()
+    os.makedirs(f"{args.out}/inputs", exist_ok=True)
+    export(model, inputs, f"{args.out}/model.onnx", args.batch)
+    for k, x in enumerate(inputs.values()):
+        np.save(f"{args.out}/inputs/{k}.npy", x.numpy())
+    meta = {
+        "torch": torch.__version__,
+        "inputs": {name: list(x.shape) for name, x in inputs.items()},
+        "weights": {name: list(p.shape) for name, p in model.named_parameters()},
+    }
+    if args.steps:
+        losses = train(model, inputs, args.optimizer, args.lr, args.steps)
+        np.save(f"{args.out}/losses.npy", np.array(losses, np.float32))
+        meta |= {"optimizer": args.optimizer, "lr": args.lr, "losses": losses}
+    with open(f"{args.out}/meta.json", "w", encoding="utf-8") as f:
+        json.dump(meta, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
