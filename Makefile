@@ -71,6 +71,7 @@ objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c))
 parts = $(filter-out %/$(1).o,$(call objects,$(1)))
 # Which tool a test is about: said here, or seen from its name.
 TOOL_fuzz_hlo = ap-import
+TOOL_fuzz_onnx = ap-import
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 define tool_rules

@@ -238,7 +238,7 @@ END
 }
 
 @test "import: other formats are refused by name" {
-    refuses 2 "ONNX is not supported yet" ap-import --format onnx "$(hlo mlp)"
+    refuses 1 "not an ONNX model" ap-import --format onnx "$(hlo mlp)"
     refuses 2 "StableHLO is not supported yet" ap-import --format stablehlo "$(hlo mlp)"
     refuses 2 "StableHLO is not supported yet" ap-import <<<'module @jit_f attributes {} {
         func.func public @main(%arg0: tensor<16xf32>) -> tensor<16xf32> { } }'

@@ -192,6 +192,18 @@ static int keep_outputs(struct ox *c, int first)
     return 0;
 }
 
+/* "/layers.0/fc/Gemm", as PyTorch names nodes, is "layers/0/fc". */
+static const char *scope_of(struct ox *c, struct import *im, const char *name)
+{
+    if (*name != '/')
+        return import_scope(im, name);
+    char *path = ap_arena_strdup(c->file->arena, name + 1);
+    for (char *p = path; *p; p++)
+        if (*p == '.')
+            *p = '/';
+    return import_scope(im, path);
+}
+
 static int lower(struct ox *c, struct import *im, const struct onnx_node *node)
 {
     bool known = false;
@@ -208,8 +220,7 @@ static int lower(struct ox *c, struct import *im, const struct onnx_node *node)
     if (read_operands(c, node))
         return -1;
     int first = c->b.n;
-    const char *path = node->name[0] == '/' ? node->name + 1 : node->name;
-    c->b.scope = import_scope(im, path);
+    c->b.scope = scope_of(c, im, node->name);
     for (int k = 0; k < OX_MAX_OUT; k++)
         c->out[k] = -1;
     int id = c->op->run(c);
