@@ -197,7 +197,7 @@ static bool read_axes(struct ox *c, const struct ap_shape *s, struct axis *a)
         double span = crop && !sizes.n ? t->end - t->start : 1;
         double out = sizes.n ? (double)sizes.v[i] : floor((double)t->in * span * f);
         if (!(f > 0) || !(out >= 1 && out <= MAX_SIZE) || t->in < 1 || t->in > MAX_SIZE) {
-            if (f == 1)
+            if (f == 1 && !crop)
                 continue;
             ox_refuse(c, "from size %lld by %g is not supported yet", (long long)t->in,
                       f);
