@@ -107,15 +107,20 @@ static int interpolate(struct ox *c, int x, int d, const struct how *h,
     return ox_move(c, y, ox_rank(c, y) - 1, d);
 }
 
+static bool is_whole(const struct axis *a)
+{
+    return a->in == a->out && a->scale == 1 && a->start == 0 && a->end == 1;
+}
+
 /* Elements whose source lies outside of the input (tf_crop_and_resize). */
 static int fill_outside(struct ox *c, int x, int d, const struct how *h,
                         const struct axis *a)
 {
     struct ap_shape s = ox_shape(c, x);
-    int64_t *inside = AP_NEW_N(c->file->arena, a->out + 1, int64_t);
     bool all = true;
-    if (strcmp(h->coord, "tf_crop_and_resize") != 0 || x < 0)
+    if (strcmp(h->coord, "tf_crop_and_resize") != 0 || x < 0 || is_whole(a))
         return x;
+    int64_t *inside = AP_NEW_N(c->file->arena, a->out + 1, int64_t);
     for (int64_t i = 0; i < a->out; i++) {
         double from = source_of(h, a, i);
         inside[i] = from >= 0 && from <= (double)(a->in - 1);
@@ -225,8 +230,7 @@ static int resize(struct ox *c)
     if (!read_how(c, &h) || !read_axes(c, &s, a))
         return -1;
     for (int d = 0; d < s.rank && x >= 0; d++) {
-        bool whole = a[d].start == 0 && a[d].end == 1;
-        if (a[d].in == a[d].out && a[d].scale == 1 && whole)
+        if (is_whole(&a[d]))
             continue;
         x = strcmp(h.mode, "nearest") == 0 ? pick_nearest(c, x, d, &h, &a[d])
                                            : interpolate(c, x, d, &h, &a[d]);
