@@ -19,6 +19,7 @@ struct gcase {
     int param[MAX_PARAMS];
     double *value[MAX_PARAMS];
     int n_wrt, wrt[MAX_PARAMS], wrt_param[MAX_PARAMS];
+    double step;  /* of the differences */
     double worst; /* error found, absolute over 1 + size */
     int n_elems;  /* elements compared */
     struct ap_err err;
@@ -136,12 +137,12 @@ static inline void gc_compare(struct gcase *c, struct exec *x, const int *result
             got[i] = result[k] < 0 ? 0 : gc_result(x, result[k], i);
         for (int64_t i = 0; i < n; i++) {
             const double old = v[i];
-            v[i] = old + STEP;
+            v[i] = old + c->step;
             const double up = gc_eval(c, x);
-            v[i] = old - STEP;
+            v[i] = old - c->step;
             const double down = gc_eval(c, x);
             v[i] = old;
-            const double want = (up - down) / (2 * STEP);
+            const double want = (up - down) / (2 * c->step);
             const double e = fabs(got[i] - want) / (1 + fabs(want));
             if (!(e <= c->worst)) /* NaN too */
                 c->worst = e;

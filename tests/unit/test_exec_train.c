@@ -117,9 +117,7 @@ static void test_scale(void)
     }
     const char *const names[] = {"params['a']['w']", "opt_state/m/a/w",
                                  "opt_state/v/a/w"};
-    float *scale = param(&s, "opt_state/scale");
-    float before[3][2];
-    int32_t *steps = param(&s, "opt_state/step"), *n = param(&s, "opt_state/good_steps");
+    float before[3][2], *scale;
     memset(param(&s, names[0]), 0, 8);
     run_step(&s, good);
     scale = param(&s, "opt_state/scale");
@@ -131,10 +129,11 @@ static void test_scale(void)
     run_step(&s, bad);
     bool same = true;
     for (int k = 0; k < 3; k++)
-        same &= memcmp(before[k], param(&s, names[k]), 8) == 0;
+        for (int i = 0; i < 2; i++)
+            same &= before[k][i] == ((const float *)param(&s, names[k]))[i];
     scale = param(&s, "opt_state/scale");
-    steps = param(&s, "opt_state/step");
-    n = param(&s, "opt_state/good_steps");
+    const int32_t *steps = param(&s, "opt_state/step");
+    const int32_t *n = param(&s, "opt_state/good_steps");
     CHECK(same && *steps == 1, "a bad step changes neither weight, states nor counter");
     CHECK(*scale == 512 && *n == 0, "and halves the scale: %g", (double)*scale);
     for (int k = 0; k < 1999; k++)
