@@ -538,9 +538,9 @@ static const struct {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* No rule: leaves, integers and predicates, constant almost everywhere, programs only,
- * and select-and-scatter, the derivative of windows, which is not differentiated again.
- */
+/* No rule: leaves, integers and predicates, constant almost everywhere, programs only;
+ * complex numbers and custom calls, which are refused; and select-and-scatter, the
+ * derivative of windows, which is not differentiated again. */
 static const enum ap_op no_rule[] = {
     AP_OP_PARAMETER,
     AP_OP_CONSTANT,
@@ -560,6 +560,10 @@ static const enum ap_op no_rule[] = {
     AP_OP_XOR,
     AP_OP_SHIFT_RIGHT_LOGICAL,
     AP_OP_SELECT_AND_SCATTER,
+    AP_OP_REAL,
+    AP_OP_IMAG,
+    AP_OP_COMPLEX,
+    AP_OP_CUSTOM_CALL,
 };
 
 static bool is_program_only(enum ap_op op)
