@@ -37,9 +37,10 @@ struct sel_join {
     struct sel_core *c;
     int *copy_of; /* [node], index of its copy, -1 */
     struct copy *copy;
-    int n_copies, *slot; /* [copy], its bit in the present group */
-    int *max_sets;       /* [node], of the group that it leads; the caller's */
-    int *n_sets;         /* [node], exact sets of the group that it leads, 0: none */
+    struct ap_arena *scratch; /* for one group */
+    int n_copies, *slot;      /* [copy], its bit in the present group */
+    int *max_sets;            /* [node], of the group that it leads; the caller's */
+    int *n_sets;              /* [node], exact sets of the group that it leads, 0: none */
     bool relaxed;
 };
 
@@ -246,8 +247,8 @@ static void consumer_masks(struct sel_join *j, struct consumer *x, int (*need)[2
 {
     const struct sel_node *node = &j->c->node[x->node];
 
-    x->mask = AP_NEW_N(j->c->arena, node->n_strategies, struct bits);
-    x->need = AP_NEW_N(j->c->arena, node->n_strategies, struct bits);
+    x->mask = AP_NEW_N(j->scratch, node->n_strategies, struct bits);
+    x->need = AP_NEW_N(j->scratch, node->n_strategies, struct bits);
     x->n_needs = 0;
     for (int k = 0; k < n; k++) {
         const struct sel_edge *e = &j->c->edge[need[k][1]];
@@ -265,7 +266,7 @@ static void consumer_masks(struct sel_join *j, struct consumer *x, int (*need)[2
 /* Finds the consumers and what they need, bits by j->slot. */
 static void collect_consumers(struct sel_join *j, struct group *g)
 {
-    struct ap_arena *arena = j->c->arena;
+    struct ap_arena *arena = j->scratch;
     int n = 0, m = 0;
 
     for (int i = 0; i < g->n; i++)
@@ -317,13 +318,13 @@ static bool insert(int *slot, size_t n_slots, const struct bits *list, int n,
 static bool add_consumer(struct sel_join *j, struct group *g, const struct consumer *x,
                          int most_members, bool *all)
 {
-    struct ap_mark mark = ap_arena_mark(j->c->arena);
+    struct ap_mark mark = ap_arena_mark(j->scratch);
     size_t n_slots = 16;
     int n = 0;
 
     while (n_slots < 2 * ((size_t)g->max_sets + 1))
         n_slots *= 2;
-    int *slot = AP_NEW_N(j->c->arena, n_slots, int);
+    int *slot = AP_NEW_N(j->scratch, n_slots, int);
     for (int i = 0; i < g->n_sets && n <= g->max_sets; i++)
         for (int k = 0; k < x->n_needs && n <= g->max_sets; k++) {
             struct bits set = unite(&g->set[i], &x->need[k]);
@@ -332,7 +333,7 @@ static bool add_consumer(struct sel_join *j, struct group *g, const struct consu
             else if (insert(slot, n_slots, g->next, n, &set))
                 g->next[n++] = set;
         }
-    ap_arena_rewind(j->c->arena, mark);
+    ap_arena_rewind(j->scratch, mark);
     g->n_sets = n;
     struct bits *t = g->set;
     g->set = g->next;
@@ -398,7 +399,7 @@ static void price_copies(struct sel_join *j, struct group *g)
 {
     int np = j->c->node[producer(j, g->copy[0])].n_strategies;
 
-    g->making = AP_NEW_N(j->c->arena, np * g->n, double);
+    g->making = AP_NEW_N(j->scratch, np * g->n, double);
     g->class = AP_NEW_N(j->c->arena, np, int);
     for (int i = 0; i < g->n; i++) {
         const struct copy *copy = &j->copy[g->copy[i]];
@@ -529,7 +530,7 @@ static struct bits *all_needs(struct sel_join *j, const struct group *g, int *n_
 
     for (int i = 0; i < g->n_consumers; i++)
         n += j->c->node[g->consumer[i].node].n_strategies;
-    struct bits *need = AP_NEW_N(j->c->arena, n, struct bits);
+    struct bits *need = AP_NEW_N(j->scratch, n, struct bits);
     n = 0;
     for (int i = 0; i < g->n_consumers; i++) {
         const struct consumer *x = &g->consumer[i];
@@ -619,9 +620,9 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
         *max_sets = 2 * g->n > FIRST_SETS ? 2 * g->n : FIRST_SETS;
     g->max_sets = *max_sets;
     g->rep = j->copy[g->copy[0]].node;
-    g->set = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, struct bits);
-    g->next = AP_NEW_N(j->c->arena, 2 * g->max_sets + 2, struct bits);
-    g->head = AP_NEW_N(j->c->arena, g->max_sets + 1, struct bits);
+    g->set = AP_NEW_N(j->scratch, 2 * g->max_sets + 2, struct bits);
+    g->next = AP_NEW_N(j->scratch, 2 * g->max_sets + 2, struct bits);
+    g->head = AP_NEW_N(j->scratch, g->max_sets + 1, struct bits);
     collect_consumers(j, g);
     sort_copies(j, g);
     collect_consumers(j, g); /* by the new order */
@@ -648,9 +649,17 @@ static void join_groups(struct sel_join *j)
             next[last[l]] = i;
         last[l] = i;
     }
-    for (int i = 0; i < j->n_copies; i++)
-        if (leader(j, i) == i && next[i] >= 0)
-            join_group(j, &g, next, i);
+    struct ap_arena scratch = {0};
+    j->scratch = &scratch;
+    for (int i = 0; i < j->n_copies; i++) {
+        if (leader(j, i) != i || next[i] < 0)
+            continue;
+        struct ap_mark mark = ap_arena_mark(&scratch);
+        join_group(j, &g, next, i);
+        ap_arena_rewind(&scratch, mark);
+    }
+    ap_arena_free(&scratch);
+    j->scratch = NULL;
 }
 
 /* A copy next to a copy is none: needs and sets would depend on each other. */
