@@ -64,8 +64,8 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
 void ap_cost_free(struct ap_cost *cost);
 
 /*
- * Seconds (default), Alpa's units (alpa) or bytes (bytes) of a collective over the axes in
- * the bit set, `bytes` of the full tensor on those axes; local steps cost 0.
+ * Seconds (default), Alpa's units (alpa) or bytes (bytes) of a collective over the axes
+ * in the bit set, `bytes` of the full tensor on those axes; local steps cost 0.
  */
 double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned axes,
                           int64_t bytes);

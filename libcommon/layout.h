@@ -3,15 +3,15 @@
  *
  * A layout says per mesh axis: replicated (R), split along a dimension (S<d>, or
  * S<d>/<stride>), or partial (P = sum, Pmax, ...). Axis a of size n with S<d>/<stride>
- * cuts every run of `stride` elements of dimension d (the whole dimension when no stride is
- * given) into n blocks, block q to the devices with coordinate q.
+ * cuts every run of `stride` elements of dimension d (the whole dimension when no stride
+ * is given) into n blocks, block q to the devices with coordinate q.
  *
  * Axes on one dimension: the distinct strides, largest first, cut the dimension into
- * factors (an unsplit one of size D / s1 in front if the largest stride s1 < D; then sizes
- * s1 / s2, ..., sk / 1; each must divide). Axes with the same stride split the same factor,
- * nested in mesh order, first outermost: an extent L split by an axis of size n leaves
- * blocks of ceil(L / n), and those are split by the next axis. Blocks at the end may lie
- * partly or wholly in the padding.
+ * factors (an unsplit one of size D / s1 in front if the largest stride s1 < D; then
+ * sizes s1 / s2, ..., sk / 1; each must divide). Axes with the same stride split the same
+ * factor, nested in mesh order, first outermost: an extent L split by an axis of size n
+ * leaves blocks of ceil(L / n), and those are split by the next axis. Blocks at the end
+ * may lie partly or wholly in the padding.
  *
  * Layouts are kept canonical (ap_layout_canon), so that equal ones compare equal.
  */
@@ -45,10 +45,10 @@ static inline struct ap_layout ap_layout_replicated(void)
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
- * Brings a layout of a tensor with these dims to its canonical form: a stride equal to the
- * dimension becomes 0; factors that can be one (fully split and followed by one whose axes
- * come later, or dividing evenly and followed by an unsplit one) are merged; axes of size 1
- * become R; unused members are 0. -1 when strides do not divide.
+ * Brings a layout of a tensor with these dims to its canonical form: a stride equal to
+ * the dimension becomes 0; factors that can be one (fully split and followed by one whose
+ * axes come later, or dividing evenly and followed by an unsplit one) are merged; axes of
+ * size 1 become R; unused members are 0. -1 when strides do not divide.
  */
 int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
                     struct ap_layout *l);
@@ -64,7 +64,8 @@ struct ap_piece {
     int64_t local; /* extent on a device: size split by the axes in turn, rounded up */
     unsigned axes; /* bit a = split by mesh axis a */
 };
-/* Pieces of dimension d, major to minor; returns their number (>= 1, <= AP_MAX_AXES + 1). */
+/* Pieces of dimension d, major to minor; returns their number (>= 1, <= AP_MAX_AXES + 1).
+ */
 int ap_layout_pieces(const struct ap_mesh *mesh, const struct ap_shape *shape,
                      const struct ap_layout *l, int d, struct ap_piece *pieces);
 
@@ -86,7 +87,8 @@ void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shap
 
 /* ---- conversions ---- */
 
-/* One step; op is AP_OP_ALL_REDUCE .. AP_OP_COLLECTIVE_PERMUTE, AP_OP_AP_SLICE or AP_OP_AP_PARTIAL. */
+/* One step; op is AP_OP_ALL_REDUCE .. AP_OP_COLLECTIVE_PERMUTE, AP_OP_AP_SLICE or
+ * AP_OP_AP_PARTIAL. */
 struct ap_step {
     enum ap_op op;
     struct ap_coll coll;
@@ -108,8 +110,8 @@ struct ap_cost; /* cost.h */
  * Cheapest way from one layout of a tensor to another, ties to fewer steps, then to the
  * order in which steps are tried. Every pair of layouts whose target is not partial where
  * the source is split can be converted (-1 otherwise: the source must be gathered first,
- * which the search does by itself whenever it can). Steps with P in the target: P stays P,
- * R becomes P by ap-partial.
+ * which the search does by itself whenever it can). Steps with P in the target: P stays
+ * P, R becomes P by ap-partial.
  */
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,
@@ -122,8 +124,8 @@ double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
  * all-reduce, reduce-scatter and collective-permute the local operand's, all-to-all the
  * local operand's times the axis; 0 for local steps.
  */
-int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op, const struct ap_coll *coll,
-                      const struct ap_shape *operand_local,
+int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
+                      const struct ap_coll *coll, const struct ap_shape *operand_local,
                       const struct ap_shape *result_local);
 
 #endif

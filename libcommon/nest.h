@@ -14,7 +14,8 @@
 
 enum ap_factor_kind {
     AP_FACTOR_PARALLEL,
-    AP_FACTOR_REDUCED, /* results (and linear operands such as initial values) are partial */
+    AP_FACTOR_REDUCED, /* results (and linear operands such as initial values) are partial
+                        */
     AP_FACTOR_INDEXED, /* gather: operand split, masked lookup, result partial;
                           scatter: operand and result split, updates replicated */
     AP_FACTOR_WHOLE    /* cannot be split */
@@ -59,11 +60,13 @@ struct ap_nest {
     struct ap_factor *factors;
     int n_ins;
     struct ap_nest_in *ins;
-    /* in_slot[m][k]: operand k of member m is ins[in_slot[m][k]], or -1 if a member makes it */
+    /* in_slot[m][k]: operand k of member m is ins[in_slot[m][k]], or -1 if a member makes
+     * it */
     const int *const *in_slot;
     int n_outs;
     const int *outs; /* node ids of members whose value is used outside or is a result */
-    const struct ap_access *values; /* access of each member's own value (tuples: of a part) */
+    const struct ap_access
+        *values; /* access of each member's own value (tuples: of a part) */
     int n_linear;
     struct ap_linear_set *linear;
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
@@ -80,26 +83,27 @@ struct ap_nests {
 
 /*
  * Puts every node into a fusion group and numbers groups in execution order
- * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims and phase that
- * are joined by edges form one group where that keeps groups convex: with level(v) = max
- * over operands u of level(u) + (1 unless the edge joins two fusible nodes of equal dims
- * and phase), groups are the components of the fusible edges within one level. Sums of
- * contractions stay apart from what is done with them. Chains of parameters and constants
- * alone take the highest level that their users allow. Scalar constants, iotas and
- * broadcasts with a single user that is fusible (and, for the latter two, elementwise of
- * equal dims) join it. get-tuple-element joins its producer. Ids are a topological order
- * that follows the program, parameters first. O((nodes + edges) log groups).
+ * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims and phase
+ * that are joined by edges form one group where that keeps groups convex: with level(v) =
+ * max over operands u of level(u) + (1 unless the edge joins two fusible nodes of equal
+ * dims and phase), groups are the components of the fusible edges within one level. Sums
+ * of contractions stay apart from what is done with them. Chains of parameters and
+ * constants alone take the highest level that their users allow. Scalar constants, iotas
+ * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
+ * of equal dims) join it. get-tuple-element joins its producer. Ids are a topological
+ * order that follows the program, parameters first. O((nodes + edges) log groups).
  */
 void ap_group(struct ap_arena *arena, struct ap_graph *g);
 
 /*
  * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes
  * put into dimensions are carried along to all tensors that share the factor (bounded:
- * at most 3 factors a dimension from this), so that strided layouts exist wherever a reshape
- * could pass them on for free. -1 when a group has more than AP_MAX_FACTORS factors (never for ops.def's).
+ * at most 3 factors a dimension from this), so that strided layouts exist wherever a
+ * reshape could pass them on for free. -1 when a group has more than AP_MAX_FACTORS
+ * factors (never for ops.def's).
  */
-int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g, struct ap_nests *nests,
-                   struct ap_err *err);
+int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
+                   struct ap_nests *nests, struct ap_err *err);
 
 /* ---- choices ---- */
 
@@ -109,9 +113,9 @@ struct ap_choice_vec {
 };
 
 /*
- * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash, and
- * no padded factor lies right in front of an unsplit one in a dimension (layouts cannot say
- * that).
+ * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
+ * and no padded factor lies right in front of an unsplit one in a dimension (layouts
+ * cannot say that).
  */
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
                   const struct ap_choice_vec *choice);
@@ -123,15 +127,17 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
 struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
                                    const struct ap_mesh *mesh,
                                    const struct ap_choice_vec *choice, int in);
-struct ap_layout ap_nest_value_layout(const struct ap_nest *nest, const struct ap_graph *g,
+struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
+                                      const struct ap_graph *g,
                                       const struct ap_mesh *mesh,
                                       const struct ap_choice_vec *choice, int m);
-/* Local extent of factor f (size split by its axes in mesh order, rounded up each time). */
+/* Local extent of factor f (size split by its axes in mesh order, rounded up each time).
+ */
 int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, int f);
 /*
- * Bit i: operand i must be masked with the reducer's neutral element before use, because a
- * reduced factor that it carries is padded under this choice.
+ * Bit i: operand i must be masked with the reducer's neutral element before use, because
+ * a reduced factor that it carries is padded under this choice.
  */
 uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
                         const struct ap_choice_vec *choice);

@@ -22,26 +22,27 @@ struct ap_problem {
 };
 
 struct ap_solution {
-    int *choice;      /* per node; arena */
-    double objective; /* of choice, summed by ap_problem_score */
-    double bound;     /* proven lower bound, <= objective */
+    int *choice;         /* per node; arena */
+    double objective;    /* of choice, summed by ap_problem_score */
+    double bound;        /* proven lower bound, <= objective */
     const char *stopped; /* "optimal", "work limit", "time limit", "gap" */
-    int64_t work;     /* search nodes, or simplex iterations */
+    int64_t work;        /* search nodes, or simplex iterations */
 };
 
 struct ap_solve_params {
-    int64_t work_limit;     /* 0: the solver's default */
-    double time_limit_sec;  /* 0: none; the only use of the clock */
+    int64_t work_limit;    /* 0: the solver's default */
+    double time_limit_sec; /* 0: none; the only use of the clock */
     uint64_t seed;
-    const int *start;       /* a known choice to beat, or NULL */
+    const int *start; /* a known choice to beat, or NULL */
 };
 
-/* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal. */
+/* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal.
+ */
 double ap_problem_score(const struct ap_problem *p, const int *choice);
 
 /*
- * Solvers. -1 with err when no legal choice exists ("no solution") or is found within the limits.
- * "optimal" means bound >= objective * (1 - 1e-9).
+ * Solvers. -1 with err when no legal choice exists ("no solution") or is found within the
+ * limits. "optimal" means bound >= objective * (1 - 1e-9).
  */
 typedef int ap_solver_fn(struct ap_arena *arena, const struct ap_problem *p,
                          const struct ap_solve_params *params, struct ap_solution *sol,

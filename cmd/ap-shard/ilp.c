@@ -346,8 +346,8 @@ int shard_ilp(struct ap_arena *arena, const struct shard_space *space,
                            .cost = b.cost,
                            .edges = b.edges};
     const struct shard_solver *solver = &shard_solvers[params->solver];
-    struct ap_solve_params sp = {
-        .work_limit = params->work_limit ? params->work_limit : solver->work_limit};
+    struct ap_solve_params sp = {.work_limit = params->work_limit ? params->work_limit
+                                                                  : solver->work_limit};
     struct ap_solution sol;
     if (start)
         sp.start = start_choice(&b, &p, start);

@@ -131,7 +131,7 @@ static void expect(const char *args, int code, const char *out, const char *err)
 }
 
 #define OUT(values, args)                                                  \
-    "{\"autopar\":1,\n\"kept\":5,\n\"test\":" values ",\n\"history\":["   \
+    "{\"autopar\":1,\n\"kept\":5,\n\"test\":" values ",\n\"history\":["    \
     "{\"tool\":\"ap-test\",\"version\":\"" AP_VERSION "\",\"args\":[" args \
     "],\"seed\":7}]}\n"
 
