@@ -458,6 +458,7 @@ static int build_all(struct builder *b, struct ap_nests *nests, struct ap_err *e
             return -1;
         ap_arena_rewind(b->scratch, mark);
     }
+    b->refine = NULL; /* it lives here */
     return 0;
 }
 
