@@ -546,11 +546,13 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
         for (int k = 0; k < n && !new; k++)
             if (!strcmp(sections[k].name, old->name))
                 new = &sections[k];
+        if (new && new->json.len == 0)
+            continue;
         write_member(out, old->name, new ? new->json.data : old->text,
                      new ? new->json.len : old->len);
     }
     for (int k = 0; k < n; k++)
-        if (!ap_doc_find(doc, sections[k].name))
+        if (sections[k].json.len > 0 && !ap_doc_find(doc, sections[k].name))
             write_member(out, sections[k].name, sections[k].json.data,
                          sections[k].json.len);
     write_history(doc, history, out);

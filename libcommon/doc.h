@@ -109,7 +109,10 @@ void ap_put_int(struct ap_buf *out, const char *key, int64_t value);
 void ap_put_ids(struct ap_buf *out, const char *key, const int *ids, int n);
 void ap_put_shape(struct ap_buf *out, const char *key, const struct ap_shape *shape);
 
-/* A section to write: replaces the one of the same name or is appended. */
+/*
+ * A section to write: replaces the one of the same name or is appended. Empty json drops
+ * the section: what was derived from an older one must not outlive it.
+ */
 struct ap_new_section {
     const char *name;
     struct ap_buf json;

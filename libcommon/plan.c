@@ -268,14 +268,29 @@ struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *
 
 /* ---- legality ---- */
 
-/* Some factor or linear set that axis a could take, the other axes as they are; or -1. */
-static int could_split(const struct ap_nest *nest, const struct ap_mesh *mesh,
-                       struct ap_choice_vec choice, int a)
+/* Factor f is as large as the devices that share it under the choice. */
+static bool large_enough(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                         const struct ap_choice_vec *choice, int f)
 {
-    for (int f = 0; f < nest->n_factors + nest->n_linear; f++) {
-        choice.axis[a] = (int16_t)f;
-        if (ap_choice_ok(nest, mesh, &choice))
-            return f;
+    int64_t devices = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (choice->axis[a] == f)
+            devices *= mesh->size[a];
+    return f >= nest->n_factors || nest->factors[f].size >= devices;
+}
+
+int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                      const struct ap_choice_vec *choice)
+{
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (mesh->size[a] == 1 || choice->axis[a] >= 0)
+            continue;
+        for (int f = 0; f < nest->n_factors; f++) {
+            struct ap_choice_vec other = *choice;
+            other.axis[a] = (int16_t)f;
+            if (ap_choice_ok(nest, mesh, &other) && large_enough(nest, mesh, &other, f))
+                return a;
+        }
     }
     return -1;
 }
@@ -283,18 +298,14 @@ static int could_split(const struct ap_nest *nest, const struct ap_mesh *mesh,
 static int check_heavy(const struct ap_plan *plan, int group, struct ap_err *err)
 {
     const struct ap_nest *nest = &plan->nests->nest[group];
-    const struct ap_choice_vec *choice = &plan->choice[group];
-    for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1 || choice->axis[a] >= 0 ||
-            could_split(nest, &plan->mesh, *choice, a) < 0)
-            continue;
-        return ap_err_set(err,
-                          "group %d (%s): replicated on axis %s: compute is free in this "
-                          "cost model, so replicated heavy operators would be free",
-                          group, plan->graph->nodes[nest->members[0]].name,
-                          plan->mesh.name[a]);
-    }
-    return 0;
+    int a = ap_plan_idle_axis(nest, &plan->mesh, &plan->choice[group]);
+    if (a < 0)
+        return 0;
+    return ap_err_set(err,
+                      "group %d (%s): replicated on axis %s: compute is free in this "
+                      "cost model, so replicated heavy operators would be free",
+                      group, plan->graph->nodes[nest->members[0]].name,
+                      plan->mesh.name[a]);
 }
 
 int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,

@@ -79,6 +79,13 @@ struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *
                               const struct ap_conversions *conv);
 
 /*
+ * An axis that the choice leaves idle though a factor of at least as many elements as
+ * devices could take it, -1 for none. Heavy groups may have none where compute is free.
+ */
+int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                      const struct ap_choice_vec *choice);
+
+/*
  * Why the plan is not legal (choices that the nests do not allow, heavy operators
  * replicated where the cost model forbids it), or 0.
  */

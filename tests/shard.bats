@@ -63,10 +63,12 @@ agree() {
 }
 
 @test "without padding every split divides" {
-    doc=$(ilp resnet 2x2 default --no-padding)
-    ap-rewrite "$doc" | jq -e '[.program.modules[0].graph.nodes[] | select(.op == "ap-mask")] == []' >/dev/null
-    ap-rewrite "$doc" | jq -e '[.program.modules[0].graph.nodes[].split // empty |
-        select(.full % .part != 0)] == []' >/dev/null
+    padded() { # is anything of the plan on 3 devices padded?
+        ap-rewrite "$1" | jq -e '[.program.modules[0].graph.nodes[].split // empty |
+            select(.full % .part != 0)] != []' >/dev/null
+    }
+    padded "$(ilp gpt2l 3 default)" # batch 8, vocabulary 257
+    ! padded "$(ilp gpt2l 3 default --no-padding)"
 }
 
 @test "alpa and bytes replicate no dot or convolution unless told to" {
@@ -103,9 +105,27 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
     [ -z "$stderr" ]
 }
 
-@test "an infeasible pin is named" {
-    pinned '{devices=[2,2]<=[4]}' | ap-import -o "$BATS_TEST_TMPDIR/graph.json" -
-    # a tensor that cannot be split so: the pin on a bias
-    sed 's/"pin":"[^"]*"/"pin":"{devices=[oops]<=[4]}"/' "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
-    refuses 1 "cannot read the sharding" ap-shard --mesh 2x2 "$BATS_TEST_TMPDIR/bad.json"
+@test "an infeasible pin is named, a broken one too" {
+    # five classes on four devices: the padding would be more than a quarter
+    sed 's|parameter(1), metadata|parameter(1), sharding={devices=[1,4]<=[4]}, metadata|' \
+        "$(hlo mlp)" | ap-import -o "$BATS_TEST_TMPDIR/graph.json" -
+    for bad in '{devices=[oops]<=[4]}' '{mesh[x=4], [{-}, {}]}' "{mesh['x'=4], [{'x'"; do
+        jq -c --arg bad "$bad" '(.graph.nodes[] | select(.pin)).pin = $bad' \
+            "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
+        refuses 1 "cannot read the sharding" timeout 10 ap-shard --mesh 4 "$BATS_TEST_TMPDIR/bad.json"
+    done
+    jq -c '(.graph.nodes[] | select(.op == "parameter" and .shape == "f32[10]") | .pin) = "{devices=[4]<=[4]}"' \
+        "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 3 "pinned layout" ap-shard --mesh 4 --no-padding "$BATS_TEST_TMPDIR/bad.json"
+}
+
+@test "a new plan drops what was derived from the old one" {
+    ap-shard --mesh 4 "$(imported mlp)" | ap-cost | ap-rewrite | ap-shard --mesh 2 |
+        jq -e '(has("cost") or has("program")) | not' >/dev/null
+}
+
+@test "--recompute-heavy holds for baselines" {
+    doc=$(imported resnet)
+    refuses 3 "replicated on axis" ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron "$doc"
+    ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron --recompute-heavy "$doc" | ap-cost >/dev/null
 }

@@ -44,8 +44,10 @@ static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
                             struct priced *out)
 {
     for (int row = 0; row < AP_N_BASELINES; row++) {
-        struct ap_plan plan = {
-            .graph = &in->graph, .nests = &in->nests, .mesh = in->cost.mesh};
+        struct ap_plan plan = {.graph = &in->graph,
+                               .nests = &in->nests,
+                               .mesh = in->cost.mesh,
+                               .recompute_heavy = in->sharding.plan.recompute_heavy};
         struct ap_err err = {0};
         out[row].name = ap_baselines[row].name;
         if (ap_baseline_plan(arena, row, &plan, &err) ||

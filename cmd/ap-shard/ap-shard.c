@@ -76,10 +76,12 @@ static void set_up(struct job *job, const struct request *req, const struct ap_d
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
 }
 
-static struct ap_plan plan_of(const struct job *job)
+static struct ap_plan plan_of(const struct job *job, const struct request *req)
 {
-    return (struct ap_plan){
-        .graph = &job->graph, .nests = &job->nests, .mesh = job->cost.mesh};
+    return (struct ap_plan){.graph = &job->graph,
+                            .nests = &job->nests,
+                            .mesh = job->cost.mesh,
+                            .recompute_heavy = req->params.recompute_heavy};
 }
 
 static double price_of(struct job *job, const struct ap_plan *plan,
@@ -93,13 +95,14 @@ static double price_of(struct job *job, const struct ap_plan *plan,
 }
 
 /* All baselines that exist and are legal under the cost model; their number. */
-static int list_baselines(struct job *job, struct ap_plan *plans, double *sec)
+static int list_baselines(struct job *job, const struct request *req,
+                          struct ap_plan *plans, double *sec)
 {
     int n = 0;
     for (int row = 0; row < AP_N_BASELINES; row++) {
         struct ap_conversions conv;
         struct ap_err err = {0};
-        plans[n] = plan_of(job);
+        plans[n] = plan_of(job, req);
         job->baseline_sec[row] = -1;
         if (ap_baseline_plan(&job->arena, row, &plans[n], &err))
             continue;
@@ -114,7 +117,7 @@ static void search(struct job *job, const struct request *req)
 {
     struct ap_plan plans[AP_N_BASELINES];
     double sec[AP_N_BASELINES];
-    int n = list_baselines(job, plans, sec), best = -1;
+    int n = list_baselines(job, req, plans, sec), best = -1;
     struct ap_err err = {0};
 
     for (int i = 0; i < n; i++) {
@@ -136,7 +139,7 @@ static void rule(struct job *job, const struct request *req)
     struct ap_conversions conv;
     struct shard_answer *a = &job->answer;
 
-    a->plan = plan_of(job);
+    a->plan = plan_of(job, req);
     a->stopped = "rule";
     if (ap_baseline_plan(&job->arena, req->algorithm - 1, &a->plan, &err))
         ap_die(AP_NO_SOLUTION, "%s does not exist here: %s",
@@ -233,10 +236,12 @@ int main(int argc, char **argv)
     else
         rule(&job, &req);
 
-    struct ap_new_section out[2] = {{.name = "cluster"}, {.name = "sharding"}};
+    /* what was derived from an older plan goes */
+    struct ap_new_section out[] = {
+        {.name = "cluster"}, {.name = "sharding"}, {.name = "cost"}, {.name = "program"}};
     ap_cluster_to_json(&job.cluster, &out[0].json);
     out[1].json = finish(&job, &req, &sharding);
-    ap_tool_write(&tool, &doc, out, 2,
+    ap_tool_write(&tool, &doc, out, 4,
                   ap_arena_printf(&job.arena,
                                   ",\"algorithm\":\"%s\",\"objective_sec\":%.9g,"
                                   "\"lower_bound_sec\":%.9g",

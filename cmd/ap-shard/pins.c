@@ -150,17 +150,17 @@ static enum pin_kind read_named(struct ap_arena *arena, const char *p, struct ti
     int n = 0, used = 0;
 
     while (*p != ']') {
-        p += strcspn(p, "'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_]");
+        p += strcspn(p, "'\"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_]");
         if (*p == ']' || *p == '\0')
             break;
-        p += *p == '\'';
+        p += *p == '\'' || *p == '"';
         size_t len = word_len(p);
         if (n == AP_MAX_AXES + 2 || len == 0 || len >= sizeof names[0])
             return PIN_BAD;
         memcpy(names[n], p, len);
         names[n][len] = '\0';
         p += len;
-        p += *p == '\'';
+        p += *p == '\'' || *p == '"';
         if (*p++ != '=')
             return PIN_BAD;
         char *end;
@@ -183,21 +183,26 @@ static enum pin_kind read_named(struct ap_arena *arena, const char *p, struct ti
             return PIN_BAD;
         int64_t tiles = 1;
         while (*p && *p != '}') {
-            p += strspn(p, "', ?");
+            p += strspn(p, "'\", ?");
             size_t len = word_len(p);
+            if (len == 0 && *p && *p != '}')
+                return PIN_BAD;
             if (len == 0)
                 continue;
             int a = find_axis(names, n, p, len);
-            p += len + (p[len] == '\'');
+            p += len + (p[len] == '\'' || p[len] == '"');
             if (a < 0 || taken[a] || *p == ':')
                 return PIN_NONE; /* sub-axes: more than a layout of ours can say */
             taken[a] = true;
             order[used++] = a;
             tiles *= size[a];
         }
-        p += *p == '}';
+        if (*p++ != '}')
+            return PIN_BAD;
         t->dims[t->n_dims++] = tiles;
     }
+    if (*p != ']')
+        return PIN_BAD;
     for (int a = 0; a < n; a++)
         if (!taken[a])
             order[used++] = a;

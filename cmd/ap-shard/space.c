@@ -18,7 +18,8 @@ struct lister {
     const struct shard_params *params;
     const struct shard_pins *pins;
     bool offered[AP_MAX_FACTORS];
-    bool linear; /* linear sets are listed */
+    bool linear;      /* linear sets are listed */
+    bool any_padding; /* more than a quarter, where nothing else is left */
     struct ap_choice_vec *list;
     uint64_t *sig;
     double *sec;
@@ -83,7 +84,8 @@ static bool sizes_ok(const struct lister *l, const struct ap_choice_vec *c)
                 devices *= l->mesh->size[b];
         int64_t size = l->nest->factors[f].size, padding = -size % devices;
         padding += padding < 0 ? devices : 0;
-        if (size < devices || 4 * padding > size || (l->params->no_padding && padding))
+        if (size < devices || (!l->any_padding && 4 * padding > size) ||
+            (l->params->no_padding && padding))
             return false;
     }
     return true;
@@ -94,10 +96,7 @@ static bool heavy_ok(const struct lister *l, const struct ap_choice_vec *c)
     if (!l->nest->heavy || l->cost->variant == AP_COST_DEFAULT ||
         l->params->recompute_heavy)
         return true;
-    for (int a = 0; a < l->mesh->n_axes; a++)
-        if (l->mesh->size[a] > 1 && c->axis[a] < 0)
-            return false;
-    return true;
+    return ap_plan_idle_axis(l->nest, l->mesh, c) < 0;
 }
 
 static bool pins_ok(const struct lister *l, const struct ap_choice_vec *c)
@@ -248,7 +247,13 @@ int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
         l.n = 0;
         offer_factors(&l);
         l.linear = keeps_sums(&l);
+        l.any_padding = false;
         list_axis(&l, 0, &c);
+        if (l.n == 0) {
+            l.any_padding = true;
+            memset(l.offered, 1, sizeof l.offered);
+            list_axis(&l, 0, &c);
+        }
         for (int p = 0; p < n_plans; p++)
             if (heavy_ok(&l, &plans[p].choice[i]) && pins_ok(&l, &plans[p].choice[i]) &&
                 (!params->no_padding || sizes_ok(&l, &plans[p].choice[i])))
