@@ -94,6 +94,8 @@ def parse_options(argv):
         if given is not None and name not in defaults:
             parser.error(f"{options.model} has no --{name.replace('_', '-')}")
         setattr(options, name, defaults.get(name) if given is None else given)
+    if options.forward and MODELS[options.model].local:
+        parser.error(f"{options.model} has no loss whose gradient is the step's")
     return options
 
 
@@ -122,6 +124,19 @@ def make_step(model, options):
         if stats:
             new_state["stats"] = stats
         return loss, new_params, new_state
+
+    donated = DONATED if options.donate else ()
+    return jax.jit(step, donate_argnums=donated, keep_unused=True)
+
+
+def make_local_step(model, options):
+    """The jitted train step of a model whose layers learn on their own."""
+    _, update = OPTIMIZERS[model.optimizer]
+
+    def step(params, opt_state, batch):
+        return model.local_step(
+            params, opt_state, batch, lambda p, g, s: update(p, g, s, options.lr)
+        )
 
     donated = DONATED if options.donate else ()
     return jax.jit(step, donate_argnums=donated, keep_unused=True)
@@ -366,7 +381,7 @@ def main():
     if options.forward:
         write_forward(options, model)
         return
-    step = make_step(model, options)
+    step = (make_local_step if model.local else make_step)(model, options)
     specs = specs_of(model)
     text = hlo_text(step, specs, options.frames, bool(model.stacked))
     if options.shapes_only:

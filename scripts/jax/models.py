@@ -6,6 +6,7 @@ Each model class is built from the command line's options and has
     batch()   specs of one batch
     loss(params, stats, batch) -> (loss, (new stats, router logits))
     stacked   weights with an axis for the layers: path to that axis (empty for most)
+    local     layers have losses and updates of their own: there is a local_step
 Loops over layers are Python loops, so that the graph has no while loop, but in the models
 with stacked weights; no parameter has a gradient that is zero by construction.
 """
@@ -33,10 +34,11 @@ from layers import (
 
 
 class Model:
-    """Defaults: no running statistics, Adam, no loops."""
+    """Defaults: no running statistics, Adam, no loops, one loss."""
 
     optimizer = "adam"
     stacked = {}
+    local = False
 
     def __init__(self, options):
         self.o = options
@@ -553,6 +555,77 @@ class ScanGpt(Gpt):
             return jax.lax.scan(body, x, stack)[0], [], []
 
 
+class Ff(Model):
+    """Forward-forward (Hinton, 2022): a layer learns to tell real rows from false ones by
+    the squares of its own activations, and gets no gradient from the layers after it."""
+
+    defaults = dict(layers=3, hidden=32, features=32, batch=8)
+    local = True
+
+    def params(self):
+        specs = {}
+        n_in = self.o.features
+        for i in range(self.o.layers):
+            specs.update(dense_spec(f"ff/fc_{i}", n_in, self.o.hidden))
+            n_in = self.o.hidden
+        return specs
+
+    def batch(self):
+        shape = (self.o.batch, self.o.features)
+        return {"neg": Spec(shape, std=1.0), "pos": Spec(shape, std=1.0)}
+
+    def layer_loss(self, p, path, neg, pos):
+        """One layer's loss and its activations of the false and the real rows."""
+        threshold = 0.5
+        neg = dense(p, path, jax.lax.stop_gradient(neg))
+        pos = dense(p, path, jax.lax.stop_gradient(pos))
+        with jax.named_scope(f"{path}/act"):
+            neg = jax.nn.gelu(neg, approximate=True)
+            pos = jax.nn.gelu(pos, approximate=True)
+        with jax.named_scope(f"{path}/loss"):
+            too_good = jnp.mean(jnp.square(neg), axis=-1) - threshold
+            too_bad = threshold - jnp.mean(jnp.square(pos), axis=-1)
+            loss = jnp.mean(jax.nn.softplus(too_good) + jax.nn.softplus(too_bad))
+        return loss, (neg, pos)
+
+    def next_input(self, path, x):
+        """Activations without their length, which is all that the layer has judged."""
+        with jax.named_scope(f"{path}/norm"):
+            return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)
+
+    def loss(self, p, stats, batch):
+        neg, pos, total = batch["neg"], batch["pos"], 0.0
+        for i in range(self.o.layers):
+            path = f"ff/fc_{i}"
+            loss, (neg, pos) = self.layer_loss(p, path, neg, pos)
+            neg, pos = self.next_input(path, neg), self.next_input(path, pos)
+            total = total + loss
+        return total, (stats, [])
+
+    def local_step(self, params, opt_state, batch, update):
+        """Layer by layer: its loss, the gradient of that alone, its update."""
+        neg, pos, total = batch["neg"], batch["pos"], 0.0
+        new_params, m, v = {}, {}, {}
+        for i in range(self.o.layers):
+            path = f"ff/fc_{i}"
+            names = (f"{path}/b", f"{path}/w")
+            own = {name: params[name] for name in names}
+            state = {
+                "m": {name: opt_state["m"][name] for name in names},
+                "step": opt_state["step"],
+                "v": {name: opt_state["v"][name] for name in names},
+            }
+            loss_of = jax.value_and_grad(self.layer_loss, has_aux=True)
+            (loss, (neg, pos)), grads = loss_of(own, path, neg, pos)
+            changed, state = update(own, grads, state)
+            new_params.update(changed)
+            m.update(state["m"])
+            v.update(state["v"])
+            neg, pos = self.next_input(path, neg), self.next_input(path, pos)
+            total = total + loss
+        return total, new_params, {"m": m, "step": state["step"], "v": v}
+
+
 MODELS = {
     "mlp": Mlp,
     "gpt": Gpt,
@@ -562,4 +635,5 @@ MODELS = {
     "resnet": Resnet,
     "scan_mlp": ScanMlp,
     "scan_gpt": ScanGpt,
+    "ff": Ff,
 }
