@@ -20,3 +20,4 @@ golden() { # MODEL ALGORITHMS
 @test "golden: t5" { golden t5 "ilp megatron"; }
 @test "golden: scan_mlp" { golden scan_mlp "ilp zero3"; }
 @test "golden: scan_gpt" { golden scan_gpt "ilp megatron"; }
+@test "golden: ff" { golden ff "ilp largest-dim"; }

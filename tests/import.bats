@@ -15,7 +15,7 @@ bare() {
 }
 
 @test "import: the golden models have the roles and aliases of meta.json" {
-    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt; do
+    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt ff; do
         for source in cat bare; do
             "$source" "$(hlo "$m")" | import >"$BATS_TEST_TMPDIR/g.json"
             jq -e --slurpfile meta "$MODELS/$m/meta.json" '
@@ -41,6 +41,29 @@ bare() {
             [$n[] | . as $user | (.in // [])[] | $n[.] | select(.op != "parameter") |
              select($rank[.phase] > $rank[$user.phase])] == []' "$BATS_TEST_TMPDIR/g.json"
     done
+}
+
+@test "import: phases of layers that learn on their own" {
+    for source in cat bare; do
+        "$source" "$(hlo ff)" | import >"$BATS_TEST_TMPDIR/g.json"
+        # three layers, two batches: forward dots, dW of each, and dx of none
+        jq -e '[.graph.nodes[] | select(.op == "dot") | .phase] | group_by(.) |
+            map([.[0], length]) == [["backward", 6], ["forward", 6]]' "$BATS_TEST_TMPDIR/g.json"
+        # both batches' gradients are summed backward, and only then is there an update
+        jq -e '.graph.nodes as $n | [$n[] | select(.op == "add") |
+            ([.in[] | $n[.].op] | unique) as $of | select($of == ["transpose"] or
+            $of == ["reduce"]) | .phase] == [range(6) | "backward"]' "$BATS_TEST_TMPDIR/g.json"
+        jq -e '[.graph.nodes[] | select(.op == "sqrt" or .op == "power") | .phase] | unique
+            == ["update"]' "$BATS_TEST_TMPDIR/g.json"
+    done
+    # without metadata, forward is what the loss needs, and no more
+    jq -e '.graph as $g | (reduce range($g.nodes | length - 1; -1; -1) as $i
+            ({"\($g.results[0].node)": true};
+             if .["\($i)"] then reduce ($g.nodes[$i].in // [])[] as $k (.; .["\($k)"] = true)
+             else . end)) as $needed |
+        [$g.nodes | to_entries[] | select(.value.op != "parameter") |
+         select((.value.phase == "forward") != ($needed["\(.key)"] // false))] == []' \
+        "$BATS_TEST_TMPDIR/g.json"
 }
 
 @test "import: scopes are the same forward and backward, and parameters have theirs" {

@@ -5,7 +5,8 @@
  *
  * - forward: what the loss needs;
  * - update: an elementwise node, or one that no gradient reaches, all of whose users are
- *   updates; the new value of a parameter is one's user;
+ *   updates; the new value of a parameter is one's user; but a sum of gradients that no
+ *   state has entered yet is the last of the backward pass;
  * - backward: the rest.
  *
  * Without a loss everything but updates is forward. Metadata, where there is any, counts
@@ -20,6 +21,7 @@ struct phases {
     const struct node_info *info;
     bool *forward;  /* the loss depends on it */
     bool *gradient; /* depends on more than parameters that are updated */
+    bool *state;    /* depends on a state */
     int *least;     /* least phase of the users so far; AP_N_PHASES for none */
     bool metadata;  /* there is any */
     bool loss;      /* there is one */
@@ -39,9 +41,11 @@ static void mark(struct phases *p)
         p->metadata |=
             p->info[i].hint == HINT_FORWARD || p->info[i].hint == HINT_BACKWARD;
         p->gradient[i] = node->role == AP_ROLE_INPUT;
+        p->state[i] = node->role == AP_ROLE_STATE;
         for (int k = 0; k < node->n_in; k++) {
             int in = node->in[k];
             p->gradient[i] |= p->gradient[in];
+            p->state[i] |= p->state[in];
             p->gradient[i] |= p->forward[in] && g->nodes[in].op != AP_OP_PARAMETER;
         }
     }
@@ -51,6 +55,14 @@ static bool is_cheap(const struct ap_node *node)
 {
     return node->op == AP_OP_BROADCAST || node->op == AP_OP_IOTA ||
            (node->op == AP_OP_CONSTANT && node->shape.rank == 0);
+}
+
+/* Of a weight that is used twice. */
+static bool is_gradient_sum(const struct phases *p, int i)
+{
+    const struct ap_node *node = &p->g->nodes[i];
+    return node->op == AP_OP_ADD && !p->state[i] && p->gradient[node->in[0]] &&
+           p->gradient[node->in[1]];
 }
 
 static enum ap_phase decide(const struct phases *p, int i)
@@ -75,7 +87,7 @@ static enum ap_phase decide(const struct phases *p, int i)
     if (p->metadata)
         return (enum ap_phase)users;
     bool elementwise = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE;
-    if (users == AP_UPDATE && (elementwise || !p->gradient[i]))
+    if (users == AP_UPDATE && (elementwise || !p->gradient[i]) && !is_gradient_sum(p, i))
         return AP_UPDATE;
     return users < AP_BACKWARD ? AP_FORWARD : AP_BACKWARD;
 }
@@ -115,6 +127,7 @@ int import_phases(struct import *im, struct import_params *params)
     struct phases p = {.g = g, .info = im->info};
     p.forward = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.gradient = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    p.state = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.least = AP_NEW_N(arena, g->n_nodes + 1, int);
     mark(&p);
     for (int i = 0; i < g->n_nodes; i++)
