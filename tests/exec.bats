@@ -134,3 +134,64 @@ HLO
     run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/t.json"
     [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *table* ]]
 }
+
+@test "exec: output that cannot be written is an error, on four ranks too" {
+    [ -e /dev/full ] || skip "no /dev/full"
+    run --separate-stderr bash -c 'ap-exec "$1" >/dev/full' - "$ONE"
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdout>: No space left on device" ]
+    ap-shard --mesh 4 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
+        ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
+    run --separate-stderr bash -c 'ap-exec -n 4 "$1" >/dev/full' - "$BATS_TEST_TMPDIR/four.json"
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdout>: No space left on device" ]
+}
+
+@test "exec: --compare only reports without --tolerance and fails with it" {
+    want=$BATS_TEST_TMPDIR/want
+    cp -r "$MODELS/mlp" "$want"
+    compare=(ap-exec --quiet --data "$MODELS/mlp/in" --steps 5 --compare "$want")
+    "${compare[@]}" --tolerance 1e-4 "$ONE"
+    for k in losses param state; do
+        rm -rf "$want" && cp -r "$MODELS/mlp" "$want"
+        case $k in
+        losses) file=$want/losses.npy ;;
+        *) file=$want/out/$(jq -r --arg k "$k" '[.graph.nodes[] | select(.op == "parameter"
+            and .role == (if $k == "param" then "weight" else $k end))][0].param' "$ONE").npy ;;
+        esac
+        # one element of another size: its last byte holds sign and exponent
+        printf '\x45' | dd of="$file" bs=1 seek=131 conv=notrunc status=none
+        "${compare[@]}" "$ONE"
+        run --separate-stderr "${compare[@]}" --tolerance 1e-4 "$ONE"
+        [ "$status" -eq 1 ] && [[ $stderr == "ap-exec: $k"*"relative error"*"tolerance 0.0001" ]]
+    done
+}
+
+@test "exec: NaN is out of tolerance, and nothing compared is called none" {
+    graph='{"autopar":1,"graph":{"name":"g","nodes":[
+        {"op":"parameter","name":"w","param":0,"role":"weight","shape":"f32[4]"},
+        {"op":"subtract","name":"d","in":[0,0],"shape":"f32[4]"},
+        {"op":"divide","name":"n","in":[1,1],"shape":"f32[4]"}],
+        "results":[{"node":2RESULT}],"reducers":[]}}'
+    ap-rewrite <<<"${graph/RESULT/,\"role\":\"weight\",\"alias\":0}" >"$BATS_TEST_TMPDIR/nan.json"
+    run --separate-stderr ap-exec --quiet --verify "$BATS_TEST_TMPDIR/nan.json"
+    [ "$status" -eq 1 ] && [[ $stderr == *"parameter 0 (w): relative error inf"* ]]
+    ap-rewrite <<<"${graph/RESULT/}" | sed 's/"divide"/"add"/' >"$BATS_TEST_TMPDIR/none.json"
+    run --separate-stderr ap-exec --quiet --verify "$BATS_TEST_TMPDIR/none.json"
+    [ "$status" -eq 0 ]
+    [ "$output" = "verify: losses max rel none, params rel norm none, states rel norm none" ]
+}
+
+@test "exec: -n that differs from the job's size, a tolerance below 0" {
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    run --separate-stderr mpirun -q --oversubscribe -n 4 ap-exec -n 2 "$ONE"
+    [ "$status" -eq 2 ] && [ -z "$output" ]
+    [ "$stderr" = "ap-exec: -n 2: this job has 4 ranks" ]
+    run --separate-stderr ap-exec --verify --tolerance -1 "$ONE"
+    [ "$status" -eq 2 ] && [[ $stderr == *"--tolerance: expected a number >= 0, got -1"* ]]
+}
+
+@test "exec: --stats on four ranks is one line" {
+    ap-shard --mesh 4 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
+        ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
+    run --separate-stderr ap-exec -n 4 --quiet --stats "$BATS_TEST_TMPDIR/four.json"
+    [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ] && jq -e .sec <<<"$stderr"
+}

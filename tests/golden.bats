@@ -21,3 +21,28 @@ golden() { # MODEL ALGORITHMS
 @test "golden: scan_mlp" { golden scan_mlp "ilp zero3"; }
 @test "golden: scan_gpt" { golden scan_gpt "ilp megatron"; }
 @test "golden: ff" { golden ff "ilp largest-dim"; }
+
+# An ap-exec that alters its report or its exit status.
+altered() { # FILTER STATUS
+    needs_exec
+    local bin
+    bin=$(dirname "$(command -v ap-exec)")
+    mkdir -p "$BATS_TEST_TMPDIR/bin"
+    ln -s "$bin"/* "$BATS_TEST_TMPDIR/bin"
+    rm "$BATS_TEST_TMPDIR/bin/ap-exec"
+    printf '#!/bin/sh\n"%s/ap-exec" "$@" | jq -c "%s"\nexit %s\n' "$bin" "$1" "$2" \
+        >"$BATS_TEST_TMPDIR/bin/ap-exec"
+    chmod +x "$BATS_TEST_TMPDIR/bin/ap-exec"
+    AP_BUILD=$BATS_TEST_TMPDIR run scripts/golden-table --models mlp --meshes 2 --algorithms data
+    echo "$output"
+}
+
+@test "golden: states that differ fail, and so does a status" {
+    altered . 0
+    [ "$status" -eq 0 ]
+    for case in ".compare.states_error=1e-3 0" ".compare.states_error=null 0" ". 1"; do
+        rm -r "$BATS_TEST_TMPDIR/bin"
+        altered "${case% *}" "${case#* }"
+        [ "$status" -eq 1 ] && [ "${lines[-1]}" = "0 passed, 1 failed, 0 do not exist" ]
+    done
+}

@@ -2,7 +2,10 @@
 #include "backend.h"
 #include "job.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 struct backend_row {
     struct ap_choice choice;
@@ -14,6 +17,14 @@ static const struct backend_row backends[] = {
     {{NULL, NULL}, NULL},
 };
 
+/* Everything printed so far is written, or the tool ends. */
+static void check_stdout(void)
+{
+    errno = 0;
+    if (fflush(stdout) || ferror(stdout))
+        ap_die(AP_BAD_INPUT, "<stdout>: %s", strerror(errno ? errno : EIO));
+}
+
 /* Steps are printed as they end, unless the output is one piece. */
 static void say_step(void *ctx, int64_t step, bool has_loss, double loss)
 {
@@ -24,7 +35,7 @@ static void say_step(void *ctx, int64_t step, bool has_loss, double loss)
         printf("step %lld loss %.9g\n", (long long)step, loss);
     else
         printf("step %lld\n", (long long)step);
-    fflush(stdout);
+    check_stdout();
 }
 
 /* Runs the unpartitioned graph on rank 0 and compares; others wait in job_agree. */
@@ -45,10 +56,20 @@ static void verify(struct ap_arena *arena, const struct ap_doc *doc,
     if (c->rank == 0) {
         comm_self_open(&self);
         session_run(&whole, arena, &whole_prog, set, &self, true, &hooks);
-        rc = verify_sessions(s, &whole, set->tolerance, cmp, &err);
+        rc = verify_sessions(s, &whole, isnan(set->tolerance) ? 1e-4 : set->tolerance,
+                             cmp, &err);
         session_close(&whole);
     }
     job_agree(c, rc, AP_BAD_INPUT, &err);
+}
+
+static void print_error(const char *what, double error, struct ap_buf *out)
+{
+    ap_buf_puts(out, what);
+    if (error < 0)
+        ap_buf_puts(out, "none");
+    else
+        ap_buf_printf(out, "%.3g", error);
 }
 
 static void print_comparison(const char *what, const struct comparison *c,
@@ -56,11 +77,10 @@ static void print_comparison(const char *what, const struct comparison *c,
 {
     if (!c->done)
         return;
-    ap_buf_printf(out, "%slosses max rel %.3g, params rel norm %.3g", what,
-                  c->loss_error < 0 ? 0 : c->loss_error,
-                  c->params_error < 0 ? 0 : c->params_error);
-    if (c->states_error >= 0)
-        ap_buf_printf(out, ", states rel norm %.3g", c->states_error);
+    ap_buf_puts(out, what);
+    print_error("losses max rel ", c->loss_error, out);
+    print_error(", params rel norm ", c->params_error, out);
+    print_error(", states rel norm ", c->states_error, out);
     ap_buf_putc(out, '\n');
 }
 
@@ -94,15 +114,20 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct comparison cmp = {0}, verified = {0};
     const struct session_hooks hooks = {job_agree, say_step, (void *)set};
     job_join(&comm);
+    int rc = 0;
+    if (set->n_ranks && set->n_ranks != comm.size)
+        rc = ap_err_set(&err, "-n %lld: this job has %d rank%s", (long long)set->n_ranks,
+                        comm.size, comm.size == 1 ? "" : "s");
+    job_agree(&comm, rc, AP_USAGE, &err);
+    tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
     job_program(&arena, &doc, &comm, &prog);
     session_run(&s, &arena, &prog, set, &comm,
                 set->out_dir || set->verify || set->compare_dir, &hooks);
-    int rc = 0;
     if (comm.rank == 0 && set->out_dir)
         rc = report_files(&s, set->out_dir, &err);
     if (comm.rank == 0 && set->compare_dir && !rc)
-        rc = compare_goldens(&arena, &s, set->compare_dir, &cmp, &err);
+        rc = compare_goldens(&arena, &s, set->compare_dir, set->tolerance, &cmp, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     if (set->verify)
         verify(&arena, &doc, set, &s, &verified);
@@ -115,7 +140,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
 
 int main(int argc, char **argv)
 {
-    struct settings set = {.steps = 1, .tolerance = 1e-4};
+    struct settings set = {.steps = 1, .tolerance = NAN};
     int64_t seed = -1;
     int row = 0;
     set.source.int_range = 2;
@@ -175,7 +200,7 @@ int main(int argc, char **argv)
          .kind = AP_OPT_NUM,
          .out = &set.tolerance,
          .arg = "T",
-         .help = "relative error that --verify accepts (1e-4; 0: equal bits)"},
+         .help = "error that --verify (1e-4) and --compare (any) accept; 0: equal"},
         {.name = "backend",
          .kind = AP_OPT_CHOICE,
          .out = &row,
@@ -197,6 +222,8 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = opts};
     ap_tool_start(&tool, argc, argv);
+    if (set.tolerance < 0)
+        ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
     set.backend = backends[row].backend;
     set.backend->open(argv);
     if (set.n_ranks && !job_is_started())
@@ -205,5 +232,6 @@ int main(int argc, char **argv)
     set.source.seed = seed > 0 ? (uint64_t)seed : 0;
     set.quiet = tool.quiet;
     run(&tool, &set);
+    check_stdout();
     return ap_tool_finish(&tool, "");
 }

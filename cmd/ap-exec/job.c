@@ -1,14 +1,65 @@
 #include "job.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 bool job_is_started(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+}
+
+static volatile sig_atomic_t mpirun_pid; /* for the handler only */
+
+static void forward(int sig)
+{
+    kill((pid_t)mpirun_pid, sig);
+}
+
+/* All bytes that come from fd, to standard output; 0 or the errno of a failed write. */
+static int relay(int fd)
+{
+    static char block[1 << 16];
+    for (;;) {
+        const ssize_t n = read(fd, block, sizeof block);
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return 0;
+        for (ssize_t done = 0; done < n;) {
+            const ssize_t w = write(STDOUT_FILENO, block + done, (size_t)(n - done));
+            if (w < 0 && errno != EINTR)
+                return errno;
+            done += w > 0 ? w : 0;
+        }
+    }
+}
+
+/* Stands between mpirun and standard output: mpirun does not mind failed writes. */
+_Noreturn static void supervise(pid_t pid, int fd)
+{
+    struct sigaction act = {.sa_handler = forward, .sa_flags = SA_RESTART};
+    int status;
+    mpirun_pid = pid;
+    sigemptyset(&act.sa_mask);
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGHUP, &act, NULL);
+    signal(SIGINT, SIG_IGN); /* the terminal sends mpirun its own */
+    signal(SIGPIPE, SIG_IGN);
+    const int why = relay(fd);
+    if (why)
+        kill(pid, SIGTERM);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    if (why == EPIPE) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
+    if (why)
+        ap_die(AP_BAD_INPUT, "<stdout>: %s", strerror(why));
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
@@ -35,6 +86,19 @@ _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     setenv("OMPI_MCA_orte_base_help_aggregate", "0", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    int ends[2];
+    if (pipe(ends))
+        ap_die(AP_BAD_INPUT, "pipe: %s", strerror(errno));
+    const pid_t pid = fork();
+    if (pid < 0)
+        ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
+    if (pid > 0) {
+        close(ends[1]);
+        supervise(pid, ends[0]);
+    }
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
     execvp(mpirun, argv);
     ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(errno));
 }

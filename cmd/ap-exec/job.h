@@ -8,7 +8,7 @@
 
 /* Whether mpirun started this process. */
 bool job_is_started(void);
-/* Becomes mpirun -n N of this very command; returns only by dying. */
+/* Runs mpirun -n N of this very command, hands its output on and ends as it does. */
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
 /* MPI if mpirun started us, else one rank without it. */
 void job_join(struct comm *c);

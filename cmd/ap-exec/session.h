@@ -10,7 +10,7 @@ struct settings {
     struct source source;
     const char *out_dir, *compare_dir;
     bool json, report, verify, quiet;
-    double tolerance;
+    double tolerance; /* NaN: not given */
     const struct backend *backend;
 };
 
@@ -67,8 +67,11 @@ int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program
 /* Losses and parameters of two runs; -1 names the first that is out of tolerance. */
 int verify_sessions(const struct session *s, const struct session *whole,
                     double tolerance, struct comparison *cmp, struct ap_err *err);
-/* With DIR/losses.npy and DIR/out/K.npy. */
+/*
+ * With DIR/losses.npy and DIR/out/K.npy; -1 also when an error is above the tolerance or
+ * nothing was compared, unless the tolerance is NaN.
+ */
 int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
-                    struct comparison *cmp, struct ap_err *err);
+                    double tolerance, struct comparison *cmp, struct ap_err *err);
 
 #endif

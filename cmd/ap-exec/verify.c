@@ -44,7 +44,7 @@ static void add_norms(struct norms *s, const void *a, const void *b, enum ap_dty
 {
     for (int64_t i = 0; i < n; i++) {
         const double x = data_number(a, dtype, i), y = data_number(b, dtype, i);
-        if (x == y || (isnan(x) && isnan(y))) {
+        if (x == y) {
             s->ref += isfinite(y) ? y * y : 0;
         } else if (!isfinite(x) || !isfinite(y)) {
             s->bad = true;
@@ -67,7 +67,7 @@ static double relative(const struct norms *s)
 
 static double loss_error(double a, double b)
 {
-    if (a == b || (isnan(a) && isnan(b)))
+    if (a == b)
         return 0;
     if (!isfinite(a) || !isfinite(b))
         return INFINITY;
@@ -80,6 +80,7 @@ int verify_sessions(const struct session *s, const struct session *whole,
     const struct ap_graph *g = &s->exec.prog->local;
     struct norms weights = {0}, states = {0};
     int rc = 0;
+    bool any = s->loss >= 0;
     *cmp = (struct comparison){.done = true, .loss_error = -1};
     for (int64_t i = 0; s->loss >= 0 && i < s->steps; i++) {
         const double e = loss_error(s->losses[i], whole->losses[i]);
@@ -108,6 +109,7 @@ int verify_sessions(const struct session *s, const struct session *whole,
         struct norms one = {0};
         if (!s->results[r] || !whole->results[r])
             continue;
+        any = true;
         add_norms(&one, s->results[r], whole->results[r], shape->dtype,
                   ap_shape_elems(shape));
         const double e = relative(&one);
@@ -117,11 +119,21 @@ int verify_sessions(const struct session *s, const struct session *whole,
     }
     cmp->params_error = weights.n ? relative(&weights) : -1;
     cmp->states_error = states.n ? relative(&states) : -1;
+    if (!rc && !any && !weights.n && !states.n)
+        rc = ap_err_set(err, "the program has nothing to compare");
     return rc;
 }
 
+static int within(const char *what, double error, double tolerance, struct ap_err *err)
+{
+    if (error <= tolerance)
+        return 0;
+    return ap_err_set(err, "%s: relative error %.3g, tolerance %.3g", what, error,
+                      tolerance);
+}
+
 int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
-                    struct comparison *cmp, struct ap_err *err)
+                    double tolerance, struct comparison *cmp, struct ap_err *err)
 {
     const struct ap_graph *g = &s->exec.prog->local;
     struct norms weights = {0}, states = {0};
@@ -156,5 +168,13 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
     }
     cmp->params_error = weights.n ? relative(&weights) : -1;
     cmp->states_error = states.n ? relative(&states) : -1;
-    return 0;
+    if (isnan(tolerance))
+        return 0;
+    if (cmp->loss_error < 0 && !weights.n && !states.n)
+        return ap_err_set(err, "%s: the program has nothing to compare with it", dir);
+    return within("losses", cmp->loss_error, tolerance, err) ||
+                   within("parameters", cmp->params_error, tolerance, err) ||
+                   within("states", cmp->states_error, tolerance, err)
+               ? -1
+               : 0;
 }
