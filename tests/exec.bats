@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # ap-exec: options, data, output, failures. Programs come from ap-import and ap-rewrite.
-# shellcheck disable=SC2154 # status, output and stderr are bats'
+# shellcheck disable=SC2154,SC2016 # status, output and stderr are bats'; the inner shell expands
 
 load helpers
 
