@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # A part of scripts/golden-table, small enough for every run: each model on the 2x2 mesh,
 # searched and under one baseline, five steps on four ranks against JAX.
+# shellcheck disable=SC2030,SC2031 # output is of one test
 
 load helpers
 
@@ -41,7 +42,7 @@ altered() { # FILTER STATUS
     altered . 0
     [ "$status" -eq 0 ]
     for case in ".compare.states_error=1e-3 0" ".compare.states_error=null 0" ". 1"; do
-        rm -r "$BATS_TEST_TMPDIR/bin"
+        rm -r "${BATS_TEST_TMPDIR:?}/bin"
         altered "${case% *}" "${case#* }"
         [ "$status" -eq 1 ] && [ "${lines[-1]}" = "0 passed, 1 failed, 0 do not exist" ]
     done
