@@ -62,6 +62,9 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
+# Message passing: loops worth vectorising.
+$(BUILD)/libcommon/solve_dual.o: TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
+
 $(LIB): $(LIB_OBJ)
 	rm -f $@
 	ar rcs $@ $^

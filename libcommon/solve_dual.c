@@ -22,7 +22,6 @@
 
 /* Most of the time goes here; minima and sums of two have the same bits at any width. */
 #define LANES 8
-#define WIDE  __attribute__((optimize("O3")))
 
 /* Breadth-first from the node found last by another such search: long things unroll. */
 static int flood(const struct sel_core *c, int start, int *order, int *rank)
@@ -147,8 +146,8 @@ static inline double gather_min(const struct sel_table *t, int r, const double *
 }
 
 /* out[k] = min over r of in[r] + table[r][k], which is INFINITY where none is finite */
-WIDE static void min_over_rows(const struct sel_table *t, const double *restrict in,
-                               double *restrict out)
+static void min_over_rows(const struct sel_table *t, const double *restrict in,
+                          double *restrict out)
 {
     int m = t->n_cols;
 
@@ -187,8 +186,8 @@ static inline double min_sum(const double *restrict in, const double *restrict r
 }
 
 /* out[r] = min over k of in[k] + table[r][k] */
-WIDE static void min_over_cols(const struct sel_table *t, const double *restrict in,
-                               double *restrict out)
+static void min_over_cols(const struct sel_table *t, const double *restrict in,
+                          double *restrict out)
 {
     int m = t->n_cols;
 
