@@ -320,7 +320,8 @@ static void move_nodes(struct ox *c, struct import *im)
     im->g.n_reducers = im->cap_reducers = c->b.n_reducers;
     im->reducers =
         ap_xrealloc(NULL, (size_t)(c->b.n_reducers + 1) * sizeof *im->reducers);
-    memcpy(im->reducers, c->b.reducers, (size_t)c->b.n_reducers * sizeof *im->reducers);
+    for (int i = 0; i < c->b.n_reducers; i++)
+        im->reducers[i] = c->b.reducers[i];
     im->g.reducers = im->reducers;
 }
 
