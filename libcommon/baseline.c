@@ -47,14 +47,6 @@ struct place {
     int64_t stride; /* product of the sizes of the split factor and those minor to it */
 };
 
-int ap_baseline_find(const char *name)
-{
-    for (int i = 0; i < AP_N_BASELINES; i++)
-        if (strcmp(ap_baselines[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
 /* ---- between factors and places ---- */
 
 static struct place place_of(const struct ap_nest *nest, const struct ap_access *access,

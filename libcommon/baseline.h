@@ -20,9 +20,6 @@ struct ap_baseline {
 #define AP_N_BASELINES 5
 extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
 
-/* Row of ap_baselines, -1 when there is none of that name. */
-int ap_baseline_find(const char *name);
-
 /*
  * Fills plan->choice and plan->remake (arena) for the graph, nests and mesh already set.
  * -1 with the reason when the baseline does not exist ("batch 4 on 8 devices").

@@ -129,3 +129,8 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
     refuses 3 "replicated on axis" ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron "$doc"
     ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron --recompute-heavy "$doc" | ap-cost >/dev/null
 }
+
+@test "a rule refuses options of the search" {
+    refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --no-padding "$(imported mlp)"
+    refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --solver glpk "$(imported mlp)"
+}

@@ -229,8 +229,16 @@ int main(int argc, char **argv)
     ap_tool_start(&tool, argc, argv);
     if (!req.mesh_text)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
+    if (req.algorithm != 0 &&
+        (req.params.no_padding || req.params.solver != 0 || req.params.work_limit != 0))
+        ap_die_usage("--no-padding, --solver and --work-limit are for the search (ilp), "
+                     "%s is a rule",
+                     algorithms[req.algorithm].name);
     ap_tool_read(&tool, &job.arena, &doc);
     set_up(&job, &req, &doc);
+    if (req.algorithm != 0 && req.pin_mode == 0 && job.pins.n > 0)
+        ap_warn("%s keeps no imported shardings: %d are ignored",
+                algorithms[req.algorithm].name, job.pins.n);
     if (req.algorithm == 0)
         search(&job, &req);
     else
