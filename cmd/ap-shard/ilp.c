@@ -332,42 +332,74 @@ static int *start_choice(const struct builder *b, const struct ap_problem *p,
     return choice;
 }
 
-int shard_ilp(struct ap_arena *arena, const struct shard_space *space,
-              const struct shard_params *params, const struct ap_plan *start,
+static void set_answer(const struct shard_space *space, const struct ap_solution *sol,
+                       struct shard_answer *answer)
+{
+    struct ap_arena *arena = space->arena;
+    answer->plan = (struct ap_plan){
+        .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
+    answer->plan.choice = AP_NEW_N(arena, space->nests->n, struct ap_choice_vec);
+    answer->plan.remake = AP_NEW_N(arena, space->graph->n_nodes, bool);
+    for (int i = 0; i < space->nests->n; i++)
+        answer->plan.choice[i] = space->choice[i][sol->choice[i]];
+    answer->objective = sol->objective;
+    answer->bound = sol->bound;
+    answer->stopped = sol->stopped;
+}
+
+/* The space, and the cheapest plan at hand in it; the search keeps what it gathered. */
+static int build_space(struct ap_arena *arena, const struct shard_task *task,
+                       struct shard_space *space, struct ap_plan *start,
+                       struct ap_err *err)
+{
+    struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
+    int best = -1;
+    for (int i = 0; i < task->n_plans; i++) {
+        plans[i] = task->plans[i];
+        plans[i].remake = NULL;
+        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
+            best = i;
+    }
+    if (best >= 0)
+        *start = plans[best];
+    return shard_space_build(arena, task->graph, task->nests, task->cost, task->params,
+                             task->pins, plans, task->n_plans, space, err);
+}
+
+int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
-    struct builder b = {.arena = arena, .space = space};
     double t0 = ap_now_sec();
+    struct shard_space space = {0};
+    struct ap_plan start = {0};
+    if (build_space(arena, task, &space, &start, err))
+        return -1;
 
+    struct builder b = {.arena = arena, .space = &space};
     build(&b);
     struct ap_problem p = {.n_nodes = b.n_nodes,
                            .n_edges = b.n_edges,
                            .n_strategies = b.n_strategies,
                            .cost = b.cost,
                            .edges = b.edges};
+    const struct shard_params *params = task->params;
     const struct shard_solver *solver = &shard_solvers[params->solver];
     struct ap_solve_params sp = {.work_limit = params->work_limit ? params->work_limit
                                                                   : solver->work_limit};
     struct ap_solution sol;
-    if (start)
-        sp.start = start_choice(&b, &p, start);
-    answer->build_sec = ap_now_sec() - t0;
-    t0 = ap_now_sec();
+    if (start.choice)
+        sp.start = start_choice(&b, &p, &start);
+    double t1 = ap_now_sec();
     int rc = solver->run(arena, &p, &sp, &sol, err);
-    answer->solve_sec = ap_now_sec() - t0;
     if (rc == 0) {
-        answer->plan = (struct ap_plan){
-            .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
-        answer->plan.choice = AP_NEW_N(arena, space->nests->n, struct ap_choice_vec);
-        answer->plan.remake = AP_NEW_N(arena, space->graph->n_nodes, bool);
-        for (int i = 0; i < space->nests->n; i++)
-            answer->plan.choice[i] = space->choice[i][sol.choice[i]];
-        answer->objective = sol.objective;
-        answer->bound = sol.bound;
-        answer->stopped = sol.stopped;
-        answer->work = sol.work;
-        answer->n_nodes = p.n_nodes;
-        answer->n_edges = p.n_edges;
+        set_answer(&space, &sol, answer);
+        answer->solver = solver->name;
+        answer->stats = ap_arena_printf(
+            arena,
+            ",\"groups\":%d,\"strategies\":%lld,\"problem_nodes\":%d,"
+            "\"problem_edges\":%d,\"build_sec\":%.6f,\"solve_sec\":%.6f,\"work\":%lld",
+            task->nests->n, (long long)space.n_strategies, p.n_nodes, p.n_edges, t1 - t0,
+            ap_now_sec() - t1, (long long)sol.work);
     }
     free(b.n_strategies);
     free(b.cost);

@@ -3,6 +3,7 @@
 #define SHARD_H
 
 #include "baseline.h"
+#include "families.h"
 #include "problem.h"
 
 struct shard_params {
@@ -14,6 +15,7 @@ struct shard_params {
 
 /* Strategies of every group, the baselines' own choices included. */
 struct shard_space {
+    struct ap_arena *arena;
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
@@ -56,15 +58,47 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err);
 
-/* The answer of a search. */
+/* ---- what every algorithm gets and gives ---- */
+
+/* A question: the graph on one mesh under one cost model. */
+struct shard_task {
+    const struct ap_graph *graph;
+    const struct ap_nests *nests;
+    const struct ap_cost *cost;
+    const struct ap_families *families; /* what repeats; NULL when nobody looked */
+    const struct shard_pins *pins;      /* NULL: none */
+    const struct shard_params *params;
+    /* the baselines that exist and are legal under the cost model, and their prices;
+       `remake` is theirs: a search that only keeps copies clears it */
+    int n_plans;
+    const struct ap_plan *plans;
+    const double *plan_sec;
+    int baseline; /* rules: the row of ap_baselines */
+};
+
 struct shard_answer {
     struct ap_plan plan;
+    /* in the cost model's unit; a negative objective: the search has a measure of its own
+       (said in stats), the plan is priced afterwards. bound 0: nothing is proven */
     double objective, bound;
     const char *stopped;
-    int64_t work;
-    int n_nodes, n_edges; /* of the selection problem */
-    double build_sec, solve_sec;
+    const char *solver; /* NULL: none */
+    const char *stats;  /* members of a JSON object, each with a comma in front */
 };
+
+typedef int shard_fn(struct ap_arena *arena, const struct shard_task *task,
+                     struct shard_answer *answer, struct ap_err *err);
+
+shard_fn shard_ilp;  /* Alpa's integer program over the whole space */
+shard_fn shard_rule; /* a baseline, written down by rules */
+
+struct shard_algorithm {
+    const char *name, *help; /* as struct ap_choice */
+    shard_fn *run;
+    int baseline; /* -1 unless run is shard_rule */
+};
+/* The table, NULL name last: searches first, then a row per baseline. */
+const struct shard_algorithm *shard_algorithms(void);
 
 struct shard_solver {
     const char *name, *help;
@@ -73,10 +107,32 @@ struct shard_solver {
 };
 extern const struct shard_solver shard_solvers[];
 
-/* Alpa's integer program over the whole space, solved by params->solver; start: a plan.
- */
-int shard_ilp(struct ap_arena *arena, const struct shard_space *space,
-              const struct shard_params *params, const struct ap_plan *start,
-              struct shard_answer *answer, struct ap_err *err);
+/* ---- job.c: one question from a document to a sharding ---- */
+
+struct shard_request {
+    int algorithm, cost_model, pin_mode;
+    const char *mesh_text, *cluster_path;
+    struct shard_params params;
+};
+
+struct shard_job {
+    struct ap_arena *arena;
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_families families;
+    bool has_families;
+    struct ap_cluster cluster;
+    struct ap_cost cost;
+    struct shard_pins pins;
+    struct shard_answer answer;
+};
+
+/* Each dies with the tool's exit codes when it cannot go on. */
+void shard_job_read(struct shard_job *job, const struct shard_request *req,
+                    const struct ap_doc *doc);
+void shard_job_run(struct shard_job *job, const struct shard_request *req);
+/* Prices the answer, builds its program for the memory promise; the section's JSON. */
+struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request *req,
+                               struct ap_sharding *sharding);
 
 #endif

@@ -234,7 +234,8 @@ int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
                        .pins = pins};
     int rc = 0;
 
-    *space = (struct shard_space){.graph = g, .nests = nests, .cost = cost};
+    *space =
+        (struct shard_space){.arena = arena, .graph = g, .nests = nests, .cost = cost};
     space->n = AP_NEW_N(arena, nests->n, int);
     space->choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec *);
     space->sec = AP_NEW_N(arena, nests->n, double *);
