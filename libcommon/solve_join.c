@@ -40,7 +40,8 @@ struct sel_join {
     struct ap_arena *scratch; /* for one group */
     int n_copies, *slot;      /* [copy], its bit in the present group */
     int *max_sets;            /* [node], of the group that it leads; the caller's */
-    int *n_sets;              /* [node], exact sets of the group that it leads, 0: none */
+    bool *leads;              /* [node], it stands for a group of copies */
+    int *n_sets;              /* [node], exact sets of the group that it leads */
     bool relaxed;
 };
 
@@ -630,6 +631,7 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
     if (!choose_sets(j, g))
         return;
     replace(j, g);
+    j->leads[g->rep] = true;
     j->n_sets[g->rep] = g->first_stand_in;
     if (g->first_stand_in < g->n_sets)
         j->relaxed = true;
@@ -692,6 +694,7 @@ struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
 
     j->c = c;
     j->max_sets = max_sets;
+    j->leads = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
     j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy = AP_NEW_N(c->arena, c->n_nodes + 1, struct copy);
@@ -751,7 +754,7 @@ bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel
 
     for (int i = 0; i < j->n_copies && j->relaxed; i++) {
         int v = j->copy[i].node;
-        if (j->n_sets[v] == 0 || j->max_sets[v] >= MAX_SETS ||
+        if (!j->leads[v] || j->max_sets[v] >= MAX_SETS ||
             !(best[v] >= j->n_sets[v] || (d && in_play(j, d, v, limit))))
             continue;
         j->max_sets[v] = MORE_SETS * j->max_sets[v];
@@ -767,5 +770,5 @@ bool sel_join_relaxed(const struct sel_join *j)
 
 bool sel_join_is_group(const struct sel_join *j, int v)
 {
-    return j->n_sets[v] > 0;
+    return j->leads[v];
 }
