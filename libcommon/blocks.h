@@ -26,36 +26,60 @@ struct ap_blocks {
     const int *cone_root; /* [cone] */
 };
 
+/* What a node's value depends on, by data flow. */
+enum ap_origin {
+    AP_FROM_CONSTANTS, /* constants, iotas, parameters of role constant */
+    AP_FROM_WEIGHTS,   /* weights or states, and no input */
+    AP_FROM_INPUTS     /* inputs of the step: what a coarsener places */
+};
+/*
+ * [node] enum ap_origin, arena. In a graph whose forward pass reads no input, weights
+ * count as inputs. Linear.
+ */
+uint8_t *ap_blocks_origins(struct ap_arena *arena, const struct ap_graph *g);
+/*
+ * The operators that a coarsener places: forward nodes that are made of inputs and are no
+ * leaves, in the program's order (ascending ids), arena. Returns their number.
+ */
+int ap_blocks_operators(struct ap_arena *arena, const struct ap_graph *g, int **ids);
+
 /* What a block adds up to. */
 struct ap_block_sum {
     int64_t nodes[AP_N_PHASES];
     double flops[AP_N_PHASES];   /* of dot and convolution */
     int64_t weight_bytes;        /* parameters of role weight */
     int64_t state_bytes;         /* parameters of role state */
-    int64_t in_bytes, out_bytes; /* forward values read from, and read by, other blocks,
-                                    each once; parameters not counted */
-    int64_t kept_bytes;          /* forward values that its backward nodes read */
+    int64_t in_bytes, out_bytes; /* forward values read from, and read by, the forward
+                                    nodes of other blocks, each once; what is not made of
+                                    inputs, and parameters, are not counted */
+    int64_t kept_bytes;          /* such values that its backward nodes read, each once */
 };
 
 /*
- * Given block_of for the forward nodes that are no parameters, constants or iotas (-1
- * for all others), places the rest: a parameter or constant in the first block that
- * reads it (constant chains too: they belong to their reader); a backward node
- * by data flow, in mirrored order; update nodes with their weight; what no block owns
- * (global norms, step counters, losses) in the last block. block_of is completed in
- * place; n is the number of blocks. Linear.
+ * Given block_of for at least the nodes of ap_blocks_operators (-1 for the others),
+ * places the rest: a parameter, or a forward node made of weights and constants alone, in
+ * the first block that reads it; a backward node where the forward values and weights are
+ * that it works on, in mirrored order; update nodes with their weight, or where all that
+ * they read is; what no block owns (global norms, step counters, losses) in the last
+ * block. block_of is completed in place; n is the number of blocks. Linear.
  */
 void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
                      int *block_of);
 
 /*
- * Checks that every node has a block, no block is empty of forward nodes, forward edges
- * never go to an earlier block and backward edges never to a later one (constants,
- * parameters and what is made of them alone are exempt), in linear time. Blocks so
- * ordered are convex. -1 with "/blocks: node 17 (dot.5) of block 2 reads ...".
+ * Whether phases follow each other along the edges: no forward node reads a backward one,
+ * no forward or backward node an update. Blocks say nothing of a graph where they do not.
+ * -1 with "/graph/nodes/5 (add.5): ...".
  */
-int ap_blocks_check(const struct ap_graph *g, const struct ap_blocks *b,
-                    struct ap_err *err);
+int ap_blocks_check_phases(const struct ap_graph *g, struct ap_err *err);
+/*
+ * Checks that every node has a block, no block is empty of operators, forward edges never
+ * go to an earlier block and backward edges never to a later one (parameters, and what is
+ * not made of inputs, are exempt), in linear time. Blocks so ordered are convex. -1 with
+ * "/blocks: node 17 (dot.5) of block 2 reads ...".
+ */
+int ap_blocks_check(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_blocks *b, struct ap_err *err);
 
 /* One per block, arena. */
 struct ap_block_sum *ap_blocks_sum(struct ap_arena *arena, const struct ap_graph *g,

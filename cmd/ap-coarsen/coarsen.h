@@ -1,0 +1,52 @@
+/* Private to ap-coarsen: what every algorithm gets, and what it answers. */
+#ifndef COARSEN_H
+#define COARSEN_H
+
+#include "blocks.h"
+#include "cost.h"
+#include "tool.h"
+
+/* What a block costs to the layer clustering. */
+enum coarsen_cluster_cost {
+    COARSEN_COST_PAPER,    /* bytes that it receives, FLOPs bounded */
+    COARSEN_COST_OPTIMIZED /* seconds: FLOPs / 30e12 + received bytes / 2e9 */
+};
+
+/* What the paper's cost keeps about equal among layers. */
+enum coarsen_balance { COARSEN_FLOPS, COARSEN_COUNT, COARSEN_INPUT_MEMORY };
+
+/* Of rows alpa and exhaustive. */
+struct coarsen_alpa {
+    int cost;    /* enum coarsen_cluster_cost */
+    int balance; /* enum coarsen_balance */
+    double eps;  /* a layer has less than (1 + eps) of the average */
+};
+
+struct coarsen_params {
+    int n_blocks;                     /* --blocks, 0: auto, the algorithm decides */
+    int64_t memory_bytes;             /* --memory, else the cluster's; 0: no limit */
+    const struct ap_cluster *cluster; /* NULL unless the row needs one */
+    struct coarsen_alpa alpa;
+};
+
+struct coarsen_answer {
+    int n;                 /* blocks */
+    int *block_of;         /* [node], -1 at the start; at least the nodes of
+                              ap_blocks_operators must get 0..n-1, the rest is carried */
+    struct ap_blocks more; /* objective, bound, unit, critical nodes, cones: copied to the
+                              section; n, block_of and algorithm are not read */
+    const char *stats;     /* members for --stats (",\"x\":1"), "" for none */
+};
+
+/*
+ * Puts the operators into blocks. Returns AP_OK, or the exit code with err filled:
+ * AP_NO_SOLUTION with the nearest feasible thing, AP_USAGE for what is not supported.
+ * Prints nothing, reads no option.
+ */
+typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g,
+                                const struct coarsen_params *params,
+                                struct coarsen_answer *answer, struct ap_err *err);
+
+coarsen_fn coarsen_alpa, coarsen_exhaustive;
+
+#endif
