@@ -85,9 +85,13 @@ int ap_blocks_check(struct ap_arena *arena, const struct ap_graph *g,
 struct ap_block_sum *ap_blocks_sum(struct ap_arena *arena, const struct ap_graph *g,
                                    const struct ap_blocks *b);
 
-/* FLOPs of one node: dot and convolution (2 per multiply-add), others per ops.def. */
-double ap_node_flops(const struct ap_graph *g, int node);
+/*
+ * FLOPs of one node. Heavy: of dot and convolution, 2 per multiply-add, 0 for others. The
+ * other one adds what ops.def says of elementwise operators (per result element) and
+ * reductions (per operand element).
+ */
 double ap_node_heavy_flops(const struct ap_graph *g, int node);
+double ap_node_flops(const struct ap_graph *g, int node);
 
 /* ---- the section ---- */
 

@@ -1,21 +1,6 @@
 #include "totals.h"
 
-#include "doc.h"
-
-static double heavy_flops(const struct ap_graph *g, const struct ap_node *node)
-{
-    double products = 1;
-    const struct ap_shape *x = &g->nodes[node->in[0]].shape;
-    const struct ap_shape *w = &g->nodes[node->in[1]].shape;
-
-    if (node->op == AP_OP_DOT)
-        for (int k = 0; k < node->attrs->lhs_contracting_dims.n; k++)
-            products *= (double)x->dims[node->attrs->lhs_contracting_dims.v[k]];
-    else
-        for (int k = 0; k < w->rank; k++)
-            products *= k == node->attrs->conv.rhs_out ? 1.0 : (double)w->dims[k];
-    return 2 * products * (double)ap_shape_elems(&node->shape);
-}
+#include "blocks.h"
 
 void ap_totals_of(const struct ap_graph *g, struct ap_totals *t)
 {
@@ -26,8 +11,7 @@ void ap_totals_of(const struct ap_graph *g, struct ap_totals *t)
         t->n_params[node->role] += node->op == AP_OP_PARAMETER;
         if (node->role == AP_ROLE_WEIGHT)
             t->weight_elems = ap_add64(t->weight_elems, ap_shape_elems(&node->shape));
-        if (ap_ops[node->op].class == AP_CLASS_HEAVY)
-            t->heavy_flops += heavy_flops(g, node);
+        t->heavy_flops += ap_node_heavy_flops(g, i);
     }
 }
 

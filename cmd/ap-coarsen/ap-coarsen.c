@@ -1,0 +1,214 @@
+/* ap-coarsen: put the operators of a graph into an ordered list of blocks. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coarsen.h"
+
+struct coarsen_algo {
+    const char *name, *help;
+    coarsen_fn *run;
+    bool needs_cluster;
+    const char *options; /* its own, " eps balance " */
+};
+
+static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *g,
+                                 const struct coarsen_params *params,
+                                 struct coarsen_answer *answer, struct ap_err *err)
+{
+    (void)arena;
+    if (params->n_blocks > 1) {
+        ap_err_set(err, "none makes one block, not %d", params->n_blocks);
+        return AP_USAGE;
+    }
+    memset(answer->block_of, 0, (size_t)g->n_nodes * sizeof(int));
+    answer->n = 1;
+    return AP_OK;
+}
+
+static const struct coarsen_algo algos[] = {
+    {"alpa", "layers of about equal FLOPs that receive the fewest bytes", coarsen_alpa,
+     false, " cluster-cost balance eps "},
+    {"none", "one block", coarsen_none, false, " "},
+    {"exhaustive", "every cut of a tiny graph's order, by alpa's costs",
+     coarsen_exhaustive, false, " cluster-cost balance eps "},
+    {0},
+};
+static const struct ap_choice cluster_costs[] = {
+    {"paper", "received bytes, with FLOPs bounded"},
+    {"optimized", "seconds of FLOPs and received bytes"},
+    {NULL, NULL},
+};
+static const struct ap_choice balances[] = {
+    {"flops", "of dot and convolution"},
+    {"count", "of operators"},
+    {"input-memory", "bytes that operators read"},
+    {NULL, NULL},
+};
+
+struct request {
+    int algorithm;
+    const char *blocks, *cluster_path;
+    struct coarsen_params params;
+};
+
+/* The tool's options; NULL name ends. */
+static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
+{
+    const struct ap_opt opts[] = {
+        {"algorithm", AP_OPT_CHOICE, &r->algorithm, "NAME", "how to cut",
+         (const struct ap_choice *)algos, sizeof *algos, 0, 0},
+        {"blocks", AP_OPT_STR, &r->blocks, "N", "number of blocks, or auto (auto)", NULL,
+         0, 0, 0},
+        {"memory", AP_OPT_INT, &r->params.memory_bytes, "BYTES",
+         "of a device (the cluster's)", NULL, 0, 1, INT64_MAX},
+        {"cluster", AP_OPT_STR, &r->cluster_path, "FILE",
+         "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
+        {"cluster-cost", AP_OPT_CHOICE, &r->params.alpa.cost, "NAME",
+         "alpa: what a layer costs", cluster_costs, sizeof *cluster_costs, 0, 0},
+        {"balance", AP_OPT_CHOICE, &r->params.alpa.balance, "NAME",
+         "alpa: what --eps bounds", balances, sizeof *balances, 0, 0},
+        {"eps", AP_OPT_NUM, &r->params.alpa.eps, "X",
+         "alpa: a layer has less than 1 + X of the average (0.5)", NULL, 0, 0, INT_MAX},
+        {0},
+    };
+    return ap_arena_dup(arena, opts, sizeof opts);
+}
+
+/* An option that the chosen algorithm would not look at is a mistake. */
+static void check_options(const struct ap_tool *tool, const struct coarsen_algo *algo)
+{
+    for (int i = 1; i < tool->argc && strcmp(tool->argv[i], "--") != 0; i++) {
+        const char *name = tool->argv[i] + 2;
+        if (strncmp(tool->argv[i], "--", 2) != 0)
+            continue;
+        char key[32] = " ";
+        size_t len = strcspn(name, "=");
+        if (len > sizeof key - 3)
+            continue;
+        memcpy(key + 1, name, len);
+        memcpy(key + 1 + len, " ", 2);
+        for (const struct coarsen_algo *other = algos; other->name; other++)
+            if (strstr(other->options, key) && !strstr(algo->options, key))
+                ap_die_usage("--%.*s is for %s, not for %s", (int)len, name, other->name,
+                             algo->name);
+    }
+}
+
+static int number_of_blocks(const char *text)
+{
+    char *end;
+
+    if (!text || strcmp(text, "auto") == 0)
+        return 0;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 1 || n > INT_MAX)
+        ap_die_usage("--blocks: expected a number from 1 to %d or auto, got '%s'",
+                     INT_MAX, text);
+    return (int)n;
+}
+
+static void set_cluster(struct ap_arena *arena, struct request *r,
+                        const struct coarsen_algo *algo, const struct ap_doc *doc)
+{
+    struct ap_err err = {{0}};
+
+    if (!algo->needs_cluster && (r->cluster_path || r->params.memory_bytes))
+        ap_die_usage("%s looks at no cluster: --cluster and --memory are not for it",
+                     algo->name);
+    if (!algo->needs_cluster)
+        return;
+    struct ap_cluster *c = AP_NEW(arena, struct ap_cluster);
+    if (ap_cluster_get(arena, doc, r->cluster_path, 1, c, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (!r->params.memory_bytes)
+        r->params.memory_bytes = c->memory_bytes;
+    r->params.cluster = c;
+}
+
+/* Blocks of the whole step, checked: whatever an algorithm says wrongly is a bug. */
+static struct ap_blocks run(struct ap_arena *arena, const struct coarsen_algo *algo,
+                            const struct ap_doc *doc, const struct ap_graph *g,
+                            const struct coarsen_params *params,
+                            struct coarsen_answer *answer)
+{
+    struct ap_err err = {{0}};
+    int *ids;
+
+    if (ap_blocks_check_phases(g, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    int n = ap_blocks_operators(arena, g, &ids);
+    if (n == 0)
+        ap_die(AP_BAD_INPUT, "%s: /graph: there is no forward operator", doc->file);
+    if (params->n_blocks > n)
+        ap_die(AP_NO_SOLUTION, "no %d blocks: the forward pass has %d operators",
+               params->n_blocks, n);
+    answer->block_of = AP_NEW_N(arena, g->n_nodes, int);
+    for (int i = 0; i < g->n_nodes; i++)
+        answer->block_of[i] = -1;
+    answer->stats = "";
+    enum ap_exit code = algo->run(arena, g, params, answer, &err);
+    if (code != AP_OK)
+        ap_die(code, "%s", err.msg);
+    ap_blocks_carry(arena, g, answer->n, answer->block_of);
+    struct ap_blocks b = answer->more;
+    b.algorithm = algo->name;
+    b.n = answer->n;
+    b.block_of = answer->block_of;
+    if (ap_blocks_check(arena, g, &b, &err)) {
+        ap_warn("bug in %s: %s", algo->name, err.msg);
+        abort();
+    }
+    return b;
+}
+
+static const char *history(struct ap_arena *arena, const struct ap_blocks *b)
+{
+    if (!b->objective_unit)
+        return ap_arena_printf(arena, ",\"algorithm\":\"%s\"", b->algorithm);
+    return ap_arena_printf(arena,
+                           ",\"algorithm\":\"%s\",\"objective\":%.9g,\"bound\":%.9g",
+                           b->algorithm, b->objective, b->bound);
+}
+
+int main(int argc, char **argv)
+{
+    struct ap_arena arena = {0};
+    struct request r = {.params.alpa.eps = 0.5};
+    struct ap_tool tool = {.name = "ap-coarsen",
+                           .summary = "cut a graph into an ordered list of blocks",
+                           .operand = "[FILE]",
+                           .opts = options(&arena, &r)};
+    struct coarsen_answer answer = {0};
+    struct ap_doc doc;
+    struct ap_graph graph;
+    struct ap_err err = {{0}};
+
+    ap_tool_start(&tool, argc, argv);
+    const struct coarsen_algo *algo = &algos[r.algorithm];
+    check_options(&tool, algo);
+    r.params.n_blocks = number_of_blocks(r.blocks);
+    ap_tool_read(&tool, &arena, &doc);
+    set_cluster(&arena, &r, algo, &doc);
+    if (ap_doc_graph(&arena, &doc, &graph, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    double start = ap_now_sec();
+    struct ap_blocks blocks = run(&arena, algo, &doc, &graph, &r.params, &answer);
+    double sec = ap_now_sec() - start;
+
+    /* what was derived from older blocks goes */
+    struct ap_new_section out[] = {
+        {.name = "cluster"}, {.name = "blocks"}, {.name = "stages"}};
+    bool keep = !r.params.cluster;
+    if (r.params.cluster)
+        ap_cluster_to_json(r.params.cluster, &out[0].json);
+    ap_blocks_to_json(&graph, &blocks, ap_blocks_sum(&arena, &graph, &blocks),
+                      &out[1].json);
+    ap_tool_write(&tool, &doc, out + keep, 3 - keep, history(&arena, &blocks));
+    const char *stats =
+        ap_arena_printf(&arena,
+                        ",\"algorithm\":\"%s\",\"nodes\":%d,\"blocks\":%d,"
+                        "\"coarsen_sec\":%.6f%s",
+                        algo->name, graph.n_nodes, blocks.n, sec, answer.stats);
+    return ap_tool_finish(&tool, stats);
+}

@@ -1,0 +1,84 @@
+/*
+ * The layer clustering problem: cut a list of operators into layers. What alpa solves and
+ * exhaustive tries out; both price through here.
+ */
+#ifndef LAYERS_H
+#define LAYERS_H
+
+#include "coarsen.h"
+
+struct layers {
+    int n;               /* operators, in the program's order */
+    const int *ids;      /* [n] node */
+    const int64_t *size; /* [n] bytes of the value that it makes */
+    /* operators whose values operator i reads: reads[read_start[i] .. read_start[i+1]) */
+    const int *read_start, *reads;
+    const double *weight; /* [n + 1] sums of what is balanced */
+    const double *flops;  /* [n + 1] sums of heavy FLOPs */
+    const int *heavy;     /* [n + 1] counts of dot and convolution */
+    bool optimized;       /* COARSEN_COST_OPTIMIZED */
+    double eps;
+};
+
+/* What a layer may be when there are so many of them. */
+struct layer_rule {
+    int n_layers;
+    int min_heavy;     /* heavy operators at least */
+    double max_weight; /* less than that */
+};
+
+/* Compared in this order. Costs are bytes, or seconds of the optimized cost. */
+struct layer_score {
+    double max;        /* cost of the dearest layer */
+    int64_t sum_bytes; /* received by all layers */
+    double squares;    /* of operators per layer, or of costs: how uneven */
+};
+
+void layers_init(struct ap_arena *arena, const struct ap_graph *g,
+                 const struct coarsen_alpa *params, struct layers *l);
+struct layer_rule layers_rule(const struct layers *l, int n_layers);
+
+/* A layer of operators from..to (inclusive) that receives so many bytes. */
+static inline double layers_cost(const struct layers *l, int from, int to, int64_t bytes)
+{
+    double flops = l->flops[to + 1] - l->flops[from];
+    return l->optimized ? flops / 30e12 + (double)bytes / 2e9 : (double)bytes;
+}
+
+static inline bool layers_weight_fits(const struct layers *l,
+                                      const struct layer_rule *rule, int from, int to)
+{
+    return l->weight[to + 1] - l->weight[from] < rule->max_weight;
+}
+
+static inline double layers_square(const struct layers *l, int from, int to, double cost)
+{
+    double count = to + 1 - from;
+    return l->optimized ? cost * cost : count * count;
+}
+
+/* Costs up to this tie with the least possible maximum. */
+static inline double layers_tie(const struct layers *l, double least_max)
+{
+    return l->optimized ? least_max : least_max * (1 + 1e-4);
+}
+
+/*
+ * How many layers "auto" means: between 2 and a third of the heavy operators plus one, by
+ * bisection, the most whose dearest layer is no dearer than of two; 1 where two are not
+ * possible. least_max(ctx, n, at_most): whether n layers exist that cost at_most each; on
+ * true *found is the least maximum.
+ */
+typedef bool layers_exist_fn(void *ctx, int n_layers, double at_most, double *found);
+int layers_auto(const struct layers *l, layers_exist_fn *exist, void *ctx);
+
+/* Says why there are no so many layers; nearest: what there is, 0 for nothing. */
+enum ap_exit layers_infeasible(const struct layers *l, const struct layer_rule *rule,
+                               int nearest, struct ap_err *err);
+
+/* Fills the answer from the cuts: layer k has operators cut[k] .. cut[k + 1] - 1. */
+void layers_answer(const struct layers *l, int n_layers, const int *cut,
+                   const struct layer_score *score, double bound,
+                   struct coarsen_answer *answer);
+
+#endif
