@@ -10,7 +10,8 @@
  * block that respects this, low(v), falls along every backward edge. A node whose own
  * forward values and weights decide low(v) takes it; any other (a sum of gradients, a
  * reduction) stays where its operands are, so that what crosses blocks is summed first:
- * block(v) = least block of its backward operands, which is >= low(v). Update nodes go
+ * block(v) = least block of its backward operands, which is >= low(v). Forward nodes that
+ * only the backward pass needs stay with the last of their operands. Update nodes go
  * with the one weight that needs them; what several weights need (a global norm) goes
  * where all its operands are, else to the last block.
  *
@@ -77,14 +78,33 @@ uint8_t *ap_blocks_origins(struct ap_arena *arena, const struct ap_graph *g)
     return origin;
 }
 
+/* Forward nodes that a forward result needs; all of them in a graph without one. */
+static bool *find_needed(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *needed = AP_NEW_N(arena, g->n_nodes + 1, bool), any = false;
+
+    for (int i = 0; i < g->n_results; i++) {
+        const struct ap_node *node = &g->nodes[g->results[i].node];
+        if (node->phase == AP_FORWARD && node->op != AP_OP_PARAMETER)
+            needed[g->results[i].node] = any = true;
+    }
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        needed[i] |= !any;
+        for (int k = 0; needed[i] && k < g->nodes[i].n_in; k++)
+            needed[g->nodes[i].in[k]] = true;
+    }
+    return needed;
+}
+
 int ap_blocks_operators(struct ap_arena *arena, const struct ap_graph *g, int **ids)
 {
     const uint8_t *origin = ap_blocks_origins(arena, g);
+    const bool *needed = find_needed(arena, g);
     int n = 0;
 
     *ids = AP_NEW_N(arena, g->n_nodes + 1, int);
     for (int i = 0; i < g->n_nodes; i++)
-        if (is_operator(g, origin, i))
+        if (is_operator(g, origin, i) && needed[i])
             (*ids)[n++] = i;
     return n;
 }
@@ -148,6 +168,19 @@ static int first_reader(const struct carry *c, int i, enum ap_phase phase)
             first = b;
     }
     return first;
+}
+
+/* Forward nodes that only backward nodes need: where the last of their operands is. */
+static void place_kept(const struct carry *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct ap_node *node = &c->g->nodes[i];
+        if (c->block_of[i] >= 0 || !is_operator(c->g, c->origin, i))
+            continue;
+        for (int k = 0; k < node->n_in; k++)
+            if (is_operator(c->g, c->origin, node->in[k]))
+                c->block_of[i] = max_int(c->block_of[i], c->block_of[node->in[k]]);
+    }
 }
 
 /* Parameters and chains of weights and constants that forward nodes read. */
@@ -290,8 +323,10 @@ void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
     c.anchor = AP_NEW_N(arena, g->n_nodes + 1, int);
     c.owner = AP_NEW_N(arena, g->n_nodes + 1, int);
     c.low = AP_NEW_N(arena, g->n_nodes + 1, int);
-    for (int i = 0; i < g->n_nodes; i++)
-        assert(block_of[i] >= 0 || !is_operator(g, c.origin, i));
+    int *ids, n_ids = ap_blocks_operators(arena, g, &ids);
+    for (int i = 0; i < n_ids; i++)
+        assert(block_of[ids[i]] >= 0 && block_of[ids[i]] < n);
+    place_kept(&c);
     place_leaves(&c);
     find_anchors(&c);
     find_owners(&c);

@@ -38,8 +38,10 @@ enum ap_origin {
  */
 uint8_t *ap_blocks_origins(struct ap_arena *arena, const struct ap_graph *g);
 /*
- * The operators that a coarsener places: forward nodes that are made of inputs and are no
- * leaves, in the program's order (ascending ids), arena. Returns their number.
+ * The operators that a coarsener places: forward nodes that a forward result needs, that
+ * are made of inputs and are no leaves, in the program's order (ascending ids), arena.
+ * Returns their number. Forward nodes that only the backward pass needs (a traced program
+ * has them anywhere) are carried along.
  */
 int ap_blocks_operators(struct ap_arena *arena, const struct ap_graph *g, int **ids);
 
@@ -58,10 +60,12 @@ struct ap_block_sum {
 /*
  * Given block_of for at least the nodes of ap_blocks_operators (-1 for the others),
  * places the rest: a parameter, or a forward node made of weights and constants alone, in
- * the first block that reads it; a backward node where the forward values and weights are
- * that it works on, in mirrored order; update nodes with their weight, or where all that
- * they read is; what no block owns (global norms, step counters, losses) in the last
- * block. block_of is completed in place; n is the number of blocks. Linear.
+ * the first block that reads it; a forward node that only backward nodes need where the
+ * last of its operands is; a backward node where the forward values and weights are that
+ * it works on, in mirrored order; update nodes with their weight, or where all that they
+ * read is; what no block owns (global norms, step counters) in the last block. Recomputed
+ * nodes are backward nodes: where they span blocks, they are in the last of them.
+ * block_of is completed in place; n is the number of blocks. Linear.
  */
 void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
                      int *block_of);

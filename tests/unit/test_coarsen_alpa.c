@@ -1,0 +1,177 @@
+/* Layer clustering against brute force, on random graphs. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers.h"
+#include "tap.h"
+
+static uint64_t state = 1;
+
+static int below(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state >> 33) % (uint64_t)n);
+}
+
+static struct ap_node node_of(struct ap_arena *arena, enum ap_op op, int64_t size)
+{
+    struct ap_node node = {
+        .op = op, .name = "x", .scope = "", .param = -1, .attrs = &ap_attrs_default};
+
+    node.shape = (struct ap_shape){.dtype = AP_S8, .rank = 1};
+    node.shape.dims = ap_arena_dup(arena, &size, sizeof size);
+    return node;
+}
+
+/*
+ * A parameter of each role, then n operators: dot of two, concatenate of up to four.
+ * Small sizes make ties; shapes do not fit each other, which costs do not look at.
+ */
+static void random_graph(struct ap_arena *arena, int n, int max_size, struct ap_graph *g)
+{
+    static const int64_t zero = 0;
+    struct ap_node *nodes = AP_NEW_N(arena, n + 2, struct ap_node);
+    struct ap_attrs *dot = AP_NEW(arena, struct ap_attrs);
+    struct ap_err err = {{0}};
+
+    *dot = ap_attrs_default;
+    dot->lhs_contracting_dims = (struct ap_ints){1, &zero};
+    for (int i = 0; i < 2; i++) {
+        nodes[i] = node_of(arena, AP_OP_PARAMETER, 5);
+        nodes[i].role = i ? AP_ROLE_WEIGHT : AP_ROLE_INPUT;
+        nodes[i].param = i;
+    }
+    for (int i = 2; i < n + 2; i++) {
+        bool heavy = below(2);
+        nodes[i] =
+            node_of(arena, heavy ? AP_OP_DOT : AP_OP_CONCATENATE, 1 + below(max_size));
+        nodes[i].attrs = heavy ? dot : &ap_attrs_default;
+        nodes[i].n_in = heavy ? 2 : 1 + below(4);
+        int *in = AP_NEW_N(arena, nodes[i].n_in, int);
+        for (int k = 0; k < nodes[i].n_in; k++)
+            in[k] = below(3) && i > 4 ? i - 1 - below(4) : below(i);
+        if (in[0] == 1)
+            in[0] = 0; /* something that is made of inputs */
+        nodes[i].in = in;
+    }
+    *g = (struct ap_graph){.name = "random", .n_nodes = n + 2, .nodes = nodes};
+    CHECK(ap_graph_index(arena, g, "", &err) == 0, "random graph of %d operators %s", n,
+          err.msg);
+}
+
+/* The least received bytes of the dearest block, counted by ap_blocks_sum. */
+static double dearest(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct coarsen_answer *a)
+{
+    struct ap_blocks b = {.n = a->n, .block_of = a->block_of};
+    int64_t most = 0;
+
+    ap_blocks_carry(arena, g, a->n, a->block_of);
+    const struct ap_block_sum *sums = ap_blocks_sum(arena, g, &b);
+    for (int i = 0; i < a->n; i++)
+        most = sums[i].in_bytes > most ? sums[i].in_bytes : most;
+    return (double)most;
+}
+
+static enum ap_exit answer_of(struct ap_arena *arena, coarsen_fn *run,
+                              const struct ap_graph *g, const struct coarsen_params *p,
+                              struct coarsen_answer *a, struct ap_err *err)
+{
+    *a = (struct coarsen_answer){.block_of = AP_NEW_N(arena, g->n_nodes, int)};
+    for (int i = 0; i < g->n_nodes; i++)
+        a->block_of[i] = -1;
+    *err = (struct ap_err){{0}};
+    return run(arena, g, p, a, err);
+}
+
+/* The member of the stats behind its key. */
+static double stat_of(const struct coarsen_answer *a, const char *key)
+{
+    const char *at = strstr(a->stats, key);
+    return at ? strtod(at + strlen(key), NULL) : NAN;
+}
+
+/* Whether both say the same: score by score, or why there is nothing. */
+static bool agree(struct ap_arena *arena, const struct ap_graph *g,
+                  const struct coarsen_params *p, int *solved)
+{
+    struct coarsen_answer a, b;
+    struct ap_err why_a, why_b, err = {{0}};
+    enum ap_exit x = answer_of(arena, coarsen_alpa, g, p, &a, &why_a);
+    enum ap_exit y = answer_of(arena, coarsen_exhaustive, g, p, &b, &why_b);
+
+    if (x != y || strcmp(why_a.msg, why_b.msg))
+        return false;
+    if (x != AP_OK)
+        return x == AP_NO_SOLUTION;
+    *solved += 1;
+    struct ap_blocks blocks = {.n = a.n, .block_of = a.block_of};
+    bool same = a.n == b.n && a.more.objective == b.more.objective &&
+                a.more.bound == b.more.bound &&
+                stat_of(&a, "\"sum_bytes\":") == stat_of(&b, "\"sum_bytes\":") &&
+                stat_of(&a, "\"squares\":") == stat_of(&b, "\"squares\":");
+    if (p->alpa.cost == COARSEN_COST_PAPER)
+        same = same && dearest(arena, g, &a) == a.more.objective;
+    ap_blocks_carry(arena, g, a.n, a.block_of);
+    return same && ap_blocks_check(arena, g, &blocks, &err) == 0;
+}
+
+static void test_random(int cost, int balance, double eps)
+{
+    for (int i = 0; i < 200; i++) {
+        struct ap_arena arena = {0};
+        struct coarsen_params p = {.alpa = {cost, balance, eps}};
+        struct ap_graph g;
+        int n = 1 + below(14), solved = 0;
+        bool ok = true;
+        random_graph(&arena, n, i % 2 ? 3 : 100000, &g);
+        for (p.n_blocks = 0; p.n_blocks <= n && p.n_blocks <= 8; p.n_blocks++)
+            ok = agree(&arena, &g, &p, &solved) && ok;
+        CHECK(ok,
+              "graph %d: %d operators, cost %d, balance %d, eps %g: %d numbers of "
+              "layers as brute force has them",
+              i, n, cost, balance, eps, solved);
+        ap_arena_free(&arena);
+    }
+}
+
+/* Every cut costs the same, and there are too many for the dynamic program. */
+static void test_long_chain(void)
+{
+    enum { N = 30000 };
+    struct ap_arena arena = {0};
+    struct ap_node *nodes = AP_NEW_N(&arena, N + 1, struct ap_node);
+    struct ap_graph g = {.name = "chain", .n_nodes = N + 1, .nodes = nodes};
+    struct coarsen_params p = {.n_blocks = 40, .alpa = {0, COARSEN_COUNT, 0.5}};
+    struct coarsen_answer a;
+    struct ap_err err = {{0}};
+
+    for (int i = 0; i <= N; i++) {
+        int in = i - 1;
+        nodes[i] = node_of(&arena, i ? AP_OP_NEGATE : AP_OP_PARAMETER, 7);
+        nodes[i].param = i ? -1 : 0;
+        nodes[i].role = i ? AP_ROLE_NONE : AP_ROLE_INPUT;
+        nodes[i].n_in = i > 0;
+        nodes[i].in = ap_arena_dup(&arena, &in, sizeof in);
+    }
+    CHECK(ap_graph_index(&arena, &g, "", &err) == 0, "a chain of %d", N);
+    CHECK(answer_of(&arena, coarsen_alpa, &g, &p, &a, &err) == AP_OK, "is cut %s",
+          err.msg);
+    CHECK(a.n == 40 && a.more.objective == 7 && a.more.bound == 7 &&
+              stat_of(&a, "\"sum_bytes\":") == 7 * 39,
+          "the least maximum and sum");
+    CHECK(strstr(a.stats, "\"ties\":\"some\""), "says that ties were not all tried");
+    CHECK(dearest(&arena, &g, &a) == 7, "counted again");
+    ap_arena_free(&arena);
+}
+
+int main(void)
+{
+    test_random(COARSEN_COST_PAPER, COARSEN_FLOPS, 0.5);
+    test_random(COARSEN_COST_OPTIMIZED, COARSEN_FLOPS, 0.5);
+    test_random(COARSEN_COST_PAPER, COARSEN_COUNT, 0.1);
+    test_random(COARSEN_COST_PAPER, COARSEN_INPUT_MEMORY, 2);
+    test_long_chain();
+    return tap_done();
+}
