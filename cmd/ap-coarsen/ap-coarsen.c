@@ -95,6 +95,17 @@ static void check_options(const struct ap_tool *tool, const struct coarsen_algo 
     }
 }
 
+static bool is_given(const struct ap_tool *tool, const char *option)
+{
+    size_t len = strlen(option);
+
+    for (int i = 1; i < tool->argc && strcmp(tool->argv[i], "--") != 0; i++)
+        if (!strncmp(tool->argv[i], option, len) &&
+            (tool->argv[i][len] == '\0' || tool->argv[i][len] == '='))
+            return true;
+    return false;
+}
+
 static int number_of_blocks(const char *text)
 {
     char *end;
@@ -187,6 +198,9 @@ int main(int argc, char **argv)
     ap_tool_start(&tool, argc, argv);
     const struct coarsen_algo *algo = &algos[r.algorithm];
     check_options(&tool, algo);
+    if (r.params.alpa.cost == COARSEN_COST_OPTIMIZED &&
+        (is_given(&tool, "--eps") || is_given(&tool, "--balance")))
+        ap_die_usage("--eps and --balance are for --cluster-cost paper");
     r.params.n_blocks = number_of_blocks(r.blocks);
     ap_tool_read(&tool, &arena, &doc);
     set_cluster(&arena, &r, algo, &doc);
