@@ -151,6 +151,7 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/run
 	AP_BUILD=$(BUILD) scripts/bench/import
 	AP_BUILD=$(BUILD) scripts/bench/curve
+	AP_BUILD=$(BUILD) scripts/bench/coarsen
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front

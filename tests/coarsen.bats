@@ -1,0 +1,179 @@
+#!/usr/bin/env bats
+# ap-coarsen: blocks that hold, Alpa's clustering, what is refused.
+
+load helpers
+
+# Document of ap-model, made once: model NAME [OPTION...]
+model() {
+    local f
+    f=$BATS_FILE_TMPDIR/$(tr -c 'a-z0-9\n' _ <<<"$*").json
+    [ -s "$f" ] || ap-model --no-history -o "$f" "$@" || return
+    echo "$f"
+}
+
+# Small sizes of every family.
+families() {
+    cat <<'END'
+mlp --layers 4 --hidden 64
+gpt --layers 2 --hidden 64 --heads 2 --seq 32 --vocab 256
+bert --layers 2 --hidden 64 --heads 2 --seq 32 --vocab 256
+albert --layers 3 --hidden 64 --heads 2 --seq 32 --vocab 256
+t5 --layers 2 --hidden 64 --heads 2 --seq 32 --vocab 256
+moe --layers 2 --hidden 64 --heads 2 --seq 32 --experts 4 --vocab 256
+switch --layers 2 --hidden 64 --heads 2 --seq 32 --experts 4 --vocab 256
+vit --layers 2 --hidden 64 --heads 2
+widenet --layers 2 --hidden 64 --heads 2
+clip --layers 2 --hidden 64 --heads 2 --vocab 256
+wav2vec2 --layers 4 --hidden 256 --heads 4
+resnet
+vgg19
+alexnet
+unet
+END
+}
+
+# Says what is wrong with the blocks of a document: forward edges go forward, backward edges
+# backward, every block has an operator, and sums count each node once.
+holds() {
+    jq -e '.graph.nodes as $n | .blocks as $b | $b.block_of as $of |
+        def inner: ($n[.].in // [] | length) > 0;
+        # made of inputs, in id order
+        (reduce range($n | length) as $i ([]; . + [
+            if $n[$i].op == "parameter" then $n[$i].role == "input"
+            else . as $made | any($n[$i].in // [] | .[]; $made[.]) end])) as $made |
+        [range($n | length) as $v | $n[$v].in // [] | .[] | [., $v]
+            | select($made[.[0]] and (.[0] | inner))
+            | select($n[.[0]].phase == $n[.[1]].phase)
+            | select(if $n[.[1]].phase == "forward" then $of[.[0]] > $of[.[1]]
+                     elif $n[.[1]].phase == "backward" then $of[.[0]] < $of[.[1]]
+                     else false end)] == [] and
+        ([$b.blocks[].nodes[]] | add) == ($n | length) and
+        ($of | unique) == [range($b.n)] and
+        ($b.blocks | length) == $b.n and
+        all($b.blocks[]; .nodes.forward > 0)' "$1" >/dev/null
+}
+
+@test "coarsen: blocks hold on every family and on the JAX graphs, both costs" {
+    out=$BATS_TEST_TMPDIR/out.json
+    while read -r args; do
+        doc=$(model $args)
+        ap-coarsen -o "$out" "$doc"
+        ap-coarsen --cluster-cost optimized --blocks 3 -o /dev/null "$doc"
+        [ "$(jq .blocks.n "$out")" -ge 2 ] || { echo "$args: one block"; return 1; }
+    done < <(families)
+    for m in mlp bert ff gpt2l gpt2l_bf16 moe resnet scan_gpt scan_mlp t5 mlp_fwd gpt2l_fwd \
+        t5_fwd; do
+        ap-coarsen --no-history -o "$out" "$(imported $m)"
+        ap-coarsen --cluster-cost optimized --blocks 3 -o /dev/null "$(imported $m)"
+    done
+}
+
+@test "coarsen: the edges, counted outside, go the right way" {
+    for m in gpt2l scan_gpt ff moe; do
+        for n in auto 2 4; do
+            ap-coarsen --cluster-cost optimized --blocks $n -o "$BATS_TEST_TMPDIR/$m.json" \
+                "$(imported $m)"
+            holds "$BATS_TEST_TMPDIR/$m.json" || { echo "$m $n"; return 1; }
+        done
+    done
+}
+
+@test "coarsen: every block's backward pass has twice the FLOPs of its forward pass" {
+    # the first product of a net has no gradient of its input, so it is not looked at
+    for m in t5 bert gpt2l; do
+        ap-coarsen "$(imported $m)" | jq -e '.blocks.blocks | length >= 3 and
+            all(.[1:][] | .flops; (.backward - 2 * .forward | fabs) < 0.02 * .forward)'
+    done
+    ap-coarsen --blocks 6 "$(model gpt --layers 6 --hidden 64 --heads 2 --seq 32)" |
+        jq -e 'all(.blocks.blocks[] | .flops; .backward == 2 * .forward)'
+}
+
+@test "coarsen: a train step is cut where its forward pass alone is" {
+    for m in gpt2l moe t5; do
+        cuts=()
+        for d in $m ${m}_fwd; do
+            cuts+=("$(ap-coarsen "$(imported $d)" |
+                jq -c '[.blocks.blocks[] | [.in_bytes, .out_bytes, .flops.forward]]')")
+        done
+        [ "${cuts[0]}" = "${cuts[1]}" ] || { printf '%s\n' "${cuts[@]}"; return 1; }
+    done
+}
+
+@test "coarsen: no name, scope or order of the sections matters" {
+    doc=$(imported gpt2l)
+    jq -c '.graph.nodes |= (to_entries | map(.value + {name: "n\(.key)"} | del(.scope)))' \
+        "$doc" >"$BATS_TEST_TMPDIR/bare.json"
+    diff <(ap-coarsen "$doc" | jq -c .blocks) \
+        <(ap-coarsen "$BATS_TEST_TMPDIR/bare.json" | jq -c .blocks)
+}
+
+@test "coarsen: alpa and exhaustive agree on a tiny graph" {
+    ap-model --forward --layers 2 --hidden 8 mlp >"$BATS_TEST_TMPDIR/tiny.json"
+    for options in '--cluster-cost paper' '--cluster-cost optimized' '--balance count'; do
+        for n in auto 1 2; do
+            diff <(ap-coarsen $options --blocks $n "$BATS_TEST_TMPDIR/tiny.json" |
+                jq -c '.blocks | [.n, .objective, .bound, .unit]') \
+                <(ap-coarsen $options --blocks $n --algorithm exhaustive \
+                    "$BATS_TEST_TMPDIR/tiny.json" |
+                    jq -c '.blocks | [.n, .objective, .bound, .unit]')
+        done
+    done
+    refuses 2 'too many to try everything' ap-coarsen --algorithm exhaustive \
+        "$(imported gpt2l)"
+}
+
+@test "coarsen: the objective is the most that a block receives" {
+    ap-coarsen --blocks 4 "$(model gpt --layers 6 --hidden 64 --heads 2 --seq 32)" |
+        jq -e '.blocks | .unit == "bytes" and .bound == .objective and .n == 4 and
+            .objective == ([.blocks[].in_bytes] | max)'
+}
+
+@test "coarsen: none is one block without an objective" {
+    ap-coarsen --algorithm none "$(imported mlp)" | jq -e '.blocks | .n == 1 and
+        (has("objective") | not) and (.block_of | unique) == [0]'
+    refuses 2 'none makes one block' ap-coarsen --algorithm none --blocks 2 \
+        "$(imported mlp)"
+}
+
+@test "coarsen: what has no answer says what there is" {
+    doc=$(imported gpt2l)
+    refuses 3 'no 9999 blocks: the forward pass has 180 operators' ap-coarsen \
+        --blocks 9999 "$doc"
+    refuses 3 'there are 4, or a larger --eps is needed' ap-coarsen --blocks 5 "$doc"
+    ap-coarsen --blocks 4 -o /dev/null "$doc"
+    refuses 3 '--balance count needs none' ap-coarsen - <<<'{"autopar":1,"graph":{"name":"t",
+        "nodes":[{"op":"parameter","name":"p","param":0,"role":"input","shape":"f32[4]"},
+        {"op":"negate","name":"n","in":[0],"shape":"f32[4]"}],
+        "results":[{"node":1,"role":"aux"}],"reducers":[]}}'
+}
+
+@test "coarsen: options that are not looked at are refused" {
+    doc=$(imported mlp)
+    refuses 2 '--eps is for alpa, not for none' ap-coarsen --algorithm none --eps 1 "$doc"
+    refuses 2 'are for --cluster-cost paper' ap-coarsen --cluster-cost=optimized --eps=1 \
+        "$doc"
+    refuses 2 'alpa looks at no cluster' ap-coarsen --memory 5 "$doc"
+    refuses 2 "--blocks: expected a number" ap-coarsen --blocks 0 "$doc"
+    refuses 2 "--blocks: expected a number" ap-coarsen --blocks two "$doc"
+}
+
+@test "coarsen: a graph whose phases run backwards is refused with its place" {
+    jq -c '(.graph.nodes[] | select(.op == "dot" and .phase == "forward")).phase =
+        "update"' "$(imported mlp)" >"$BATS_TEST_TMPDIR/phases.json"
+    refuses 1 '/graph/nodes/' ap-coarsen "$BATS_TEST_TMPDIR/phases.json"
+    refuses 1 'of phase forward reads node' ap-coarsen "$BATS_TEST_TMPDIR/phases.json"
+    refuses 1 'graph' ap-coarsen <<<'{"autopar":1}'
+}
+
+@test "coarsen: other sections pass, stages of older blocks go, the same bytes twice" {
+    jq -c '. + {"x-mine": {"a": 1}, stages: {}}' "$(imported gpt2l)" \
+        >"$BATS_TEST_TMPDIR/in.json"
+    ap-coarsen -o "$BATS_TEST_TMPDIR/a.json" "$BATS_TEST_TMPDIR/in.json"
+    ap-coarsen <"$BATS_TEST_TMPDIR/in.json" >"$BATS_TEST_TMPDIR/b.json"
+    cmp "$BATS_TEST_TMPDIR"/{a,b}.json
+    jq -e '."x-mine".a == 1 and (has("stages") | not) and
+        (.history[-1] | .tool == "ap-coarsen" and .algorithm == "alpa" and
+            .objective == .bound)' "$BATS_TEST_TMPDIR/a.json"
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/a.json"
+    ap-coarsen "$BATS_TEST_TMPDIR/a.json" | jq -e '.blocks.n == 3'
+}
