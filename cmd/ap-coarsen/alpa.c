@@ -359,6 +359,12 @@ struct state {
     double squares; /* INFINITY: not reached */
 };
 
+/* ap_add64, in the innermost loop. */
+static inline int64_t plus(int64_t a, int64_t b)
+{
+    return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
 static bool is_better(const struct state *a, const struct state *b)
 {
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
@@ -377,7 +383,7 @@ static void extend(const struct search *s, const struct cuts *c, const struct st
             int64_t bytes = c->bytes[c->start[k] + j - c->from[k]];
             int first = c->pos[k], last = c->pos[j] - 1;
             double cost = layers_cost(s->l, first, last, bytes);
-            struct state way = {ap_add64(from[k].sum, bytes),
+            struct state way = {plus(from[k].sum, bytes),
                                 from[k].squares + layers_square(s->l, first, last, cost)};
             if (is_better(&way, &to[j])) {
                 to[j] = way;

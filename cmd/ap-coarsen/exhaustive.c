@@ -71,7 +71,7 @@ static void place(struct trial *t, int k, struct layer_score so_far)
             continue;
         double cost = layers_cost(t->l, first, last, t->bytes[first][last]);
         score.max = fmax(score.max, cost);
-        score.sum_bytes += t->bytes[first][last];
+        score.sum_bytes = ap_add64(score.sum_bytes, t->bytes[first][last]);
         score.squares += layers_square(t->l, first, last, cost);
         t->cut[k + 1] = last + 1;
         if (left > 0) {

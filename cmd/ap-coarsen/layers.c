@@ -53,12 +53,15 @@ void layers_init(struct ap_arena *arena, const struct ap_graph *g,
     l->n = ap_blocks_operators(arena, g, &ids);
     l->ids = ids;
     int64_t *size = AP_NEW_N(arena, l->n + 1, int64_t);
+    int64_t most = INT64_MAX / 2 / (l->n + 1); /* so that all of them add up */
     double *weight = AP_NEW_N(arena, l->n + 1, double);
     double *flops = AP_NEW_N(arena, l->n + 1, double);
     int *heavy = AP_NEW_N(arena, l->n + 1, int);
     for (int i = 0; i < l->n; i++) {
         int id = ids[i];
         size[i] = ap_shape_bytes(&g->nodes[id].shape);
+        if (size[i] > most)
+            size[i] = most;
         weight[i + 1] =
             weight[i] + balanced(g, id, (enum coarsen_balance)params->balance);
         flops[i + 1] = flops[i] + ap_node_heavy_flops(g, id);
