@@ -216,7 +216,7 @@ static void find_anchors(const struct carry *c)
     }
 }
 
-/* Several weights need it: MIXED; whoever needs it for nothing single says nothing. */
+/* The block of the one weight that needs it; who serves several says nothing. */
 static int join_owner(int a, int b)
 {
     return a == b || b < 0 ? a : a == NONE ? b : MIXED;
@@ -242,8 +242,7 @@ static void find_owners(const struct carry *c)
             if (g->nodes[in].phase == AP_BACKWARD)
                 c->anchor[in] = max_int(c->anchor[in], c->owner[i]);
             else if (g->nodes[in].phase == AP_UPDATE)
-                c->owner[in] =
-                    c->owner[in] == MIXED ? MIXED : join_owner(c->owner[in], c->owner[i]);
+                c->owner[in] = join_owner(c->owner[in], c->owner[i]);
         }
     }
 }

@@ -46,6 +46,15 @@ del(.graph.nodes[0].shape)
 del(.cluster.levels)
 .cluster.levels[0].size = 0
 .cluster.levels[0].bandwidth_bytes_per_sec = "fast"
+.blocks.n = 0
+del(.blocks.block_of)
+.blocks.block_of[0] = -1
+.blocks.blocks = []
+.blocks.blocks[0].nodes.sideways = 1
+.blocks.blocks[0].in_bytes = -16
+.blocks.unit = "furlongs"
+del(.blocks.objective)
+.blocks.cone_of = [0]
 .sharding.mesh.shape = "2x2"
 .sharding.mesh.shape = [0, 2]
 del(.sharding.mesh)
@@ -98,7 +107,8 @@ END
 
 @test "schema: at least 50 broken documents do not validate" {
     doc=$BATS_TEST_TMPDIR/whole.json
-    ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --algorithm data | ap-cost | ap-rewrite >"$doc"
+    ap-import "$(hlo mlp)" | ap-coarsen | ap-shard --mesh 2x2 --algorithm data | ap-cost |
+        ap-rewrite >"$doc"
     validate "$doc"
     jq -S . "$doc" >"$BATS_TEST_TMPDIR/sorted.json"
     n=0
