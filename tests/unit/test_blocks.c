@@ -8,39 +8,25 @@
 
 static struct ap_arena arena;
 
-#define NODE(op, name, in, phase)                                                      \
-    ",{'op':'" op "','name':'" name "','in':[" in "],'shape':'f32[4]','phase':'" phase \
-    "'}"
-#define PARAM(number, name, role)                                          \
-    "{'op':'parameter','name':'" name "','param':" number ",'role':'" role \
+/* clang-format off */
+#define NODE(op, name, in, phase)                                        \
+    ",{'op':'" op "','name':'" name "','in':[" in "],'shape':'f32[4]',"  \
+    "'phase':'" phase "'}"
+#define PARAM(number, name, role)                                           \
+    "{'op':'parameter','name':'" name "','param':" number ",'role':'" role  \
     "','shape':'f32[4]'}"
 
 /* A step of two products and a sum, with a weight that is tied, a clipped norm, a
  * recomputed value and one that is made early for the backward pass alone. */
 static const char step[] =
-    "{'autopar':1,'graph':{'name':'t','nodes':[" PARAM("0", "x", "input") "," PARAM(
-        "1", "w0",
-        "weight") "," PARAM("2", "w1",
-                            "weight") "," PARAM("3", "m1",
-                                                "state") "," PARAM("4", "count",
-                                                                   "state") ",{'op':'"
-                                                                            "constant','"
-                                                                            "name':'c','"
-                                                                            "shape':'f32["
-                                                                            "4]','value':"
-                                                                            "2}" NODE("mu"
-                                                                                      "lt"
-                                                                                      "ip"
-                                                                                      "l"
-                                                                                      "y",
-                                                                                      "h"
-                                                                                      "0",
-                                                                                      "0,"
-                                                                                      "1",
-                                                                                      "fo"
-                                                                                      "rw"
-                                                                                      "ar"
-                                                                                      "d") /* 6 */
+    "{'autopar':1,'graph':{'name':'t','nodes':["
+    PARAM("0", "x", "input") ","
+    PARAM("1", "w0", "weight") ","
+    PARAM("2", "w1", "weight") ","
+    PARAM("3", "m1", "state") ","
+    PARAM("4", "count", "state")
+    ",{'op':'constant','name':'c','shape':'f32[4]','value':2}"
+    NODE("multiply", "h0", "0,1", "forward")     /* 6 */
     NODE("negate", "cw", "2", "forward")         /* 7 */
     NODE("multiply", "h1", "6,7", "forward")     /* 8 */
     NODE("multiply", "y", "8,1", "forward")      /* 9 */
@@ -75,6 +61,7 @@ static const int expected[] = {
     2, 2, 1, 1, 1, 0, 0, 1, 0, /* backward; the sum of the tied weight with it */
     0, 1, 2, 1, 0, 0, 1, 1, 2, /* updates; the norm and the count last */
 };
+/* clang-format on */
 
 static struct ap_graph graph_of(const char *text)
 {
