@@ -135,7 +135,8 @@ double ap_node_flops(const struct ap_graph *g, int i)
     if (op->class == AP_CLASS_HEAVY)
         return ap_node_heavy_flops(g, i);
     int of = op->class == AP_CLASS_REDUCE ? node->in[0] : i;
-    return (double)op->flops * (double)ap_shape_elems(&g->nodes[of].shape);
+    return (double)op->flops * (double)ap_shape_elems(&g->nodes[of].shape) +
+           (double)node->attrs->flops;
 }
 
 /* ---- carrying ---- */

@@ -92,7 +92,7 @@ struct ap_block_sum *ap_blocks_sum(struct ap_arena *arena, const struct ap_graph
 /*
  * FLOPs of one node. Heavy: of dot and convolution, 2 per multiply-add, 0 for others. The
  * other one adds what ops.def says of elementwise operators (per result element) and
- * reductions (per operand element).
+ * reductions (per operand element), and what a custom-call says of itself.
  */
 double ap_node_heavy_flops(const struct ap_graph *g, int node);
 double ap_node_flops(const struct ap_graph *g, int node);

@@ -101,6 +101,9 @@ static void test_operators(const struct ap_graph *g)
     CHECK(origin[5] == AP_FROM_CONSTANTS && origin[7] == AP_FROM_WEIGHTS &&
               origin[8] == AP_FROM_INPUTS && origin[29] == AP_FROM_WEIGHTS,
           "origins");
+    CHECK(ap_node_flops(g, 6) == 4 && ap_node_flops(g, 11) == 32 &&
+              ap_node_heavy_flops(g, 6) == 0,
+          "FLOPs of four elements");
 }
 
 static void test_carry(const struct ap_graph *g)
