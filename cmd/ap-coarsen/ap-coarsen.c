@@ -26,9 +26,15 @@ static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *
     return AP_OK;
 }
 
+#define RANNC_OPTIONS                                                      \
+    " merge successors-only unprofiled-above stop-blocks no-uncoarsening " \
+    "microbatches no-checkpointing memory-margin optimizer-factor "
+
 static const struct coarsen_algo algos[] = {
     {"alpa", "layers of about equal FLOPs that receive the fewest bytes", coarsen_alpa,
      false, " cluster-cost balance eps "},
+    {"rannc", "components joined to at most 32 blocks of about equal time", coarsen_rannc,
+     true, RANNC_OPTIONS},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "every cut of a tiny graph's order, by alpa's costs",
      coarsen_exhaustive, false, " cluster-cost balance eps "},
@@ -37,6 +43,11 @@ static const struct coarsen_algo algos[] = {
 static const struct ap_choice cluster_costs[] = {
     {"paper", "received bytes, with FLOPs bounded"},
     {"optimized", "seconds of FLOPs and received bytes"},
+    {NULL, NULL},
+};
+static const struct ap_choice merges[] = {
+    {"time", "the pair that takes the least time"},
+    {"gain", "the largest gain, no pair above mean + 2 sigma"},
     {NULL, NULL},
 };
 static const struct ap_choice balances[] = {
@@ -70,6 +81,24 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
          "alpa: what --eps bounds", balances, sizeof *balances, 0, 0},
         {"eps", AP_OPT_NUM, &r->params.alpa.eps, "X",
          "alpa: a layer has less than 1 + X of the average (0.5)", NULL, 0, 0, INT_MAX},
+        {"merge", AP_OPT_CHOICE, &r->params.rannc.merge, "NAME",
+         "rannc: which neighbour to merge with", merges, sizeof *merges, 0, 0},
+        {"successors-only", AP_OPT_FLAG, &r->params.rannc.successors_only, NULL,
+         "rannc: merge with readers, not with what is read", NULL, 0, 0, 0},
+        {"unprofiled-above", AP_OPT_INT, &r->params.rannc.unprofiled_above, "N",
+         "rannc: no prices for gains among more than N (none)", NULL, 0, 0, INT_MAX},
+        {"stop-blocks", AP_OPT_INT, &r->params.rannc.stop_blocks, "N",
+         "rannc: coarsen to N, --blocks is a bound (to --blocks)", NULL, 0, 1, INT_MAX},
+        {"no-uncoarsening", AP_OPT_FLAG, &r->params.rannc.no_uncoarsening, NULL,
+         "rannc: leave borders as coarsening made them", NULL, 0, 0, 0},
+        {"microbatches", AP_OPT_INT, &r->params.rannc.microbatches, "N",
+         "rannc: of a step, for times and memory (32)", NULL, 0, 1, INT_MAX},
+        {"no-checkpointing", AP_OPT_FLAG, &r->params.rannc.no_checkpointing, NULL,
+         "rannc: keep activations of all microbatches", NULL, 0, 0, 0},
+        {"memory-margin", AP_OPT_NUM, &r->params.rannc.memory_margin, "X",
+         "rannc: share of the memory left free (0.1)", NULL, 0, 0, 0},
+        {"optimizer-factor", AP_OPT_NUM, &r->params.rannc.optimizer_factor, "X",
+         "rannc: states per byte of weights (the graph's)", NULL, 0, 0, 0},
         {0},
     };
     return ap_arena_dup(arena, opts, sizeof opts);
@@ -185,7 +214,10 @@ static const char *history(struct ap_arena *arena, const struct ap_blocks *b)
 int main(int argc, char **argv)
 {
     struct ap_arena arena = {0};
-    struct request r = {.params.alpa.eps = 0.5};
+    struct request r = {.params.alpa.eps = 0.5,
+                        .params.rannc = {.microbatches = 32,
+                                         .memory_margin = 0.1,
+                                         .optimizer_factor = -1}};
     struct ap_tool tool = {.name = "ap-coarsen",
                            .summary = "cut a graph into an ordered list of blocks",
                            .operand = "[FILE]",

@@ -22,11 +22,25 @@ struct coarsen_alpa {
     double eps;  /* a layer has less than (1 + eps) of the average */
 };
 
+/* Of row rannc. */
+struct coarsen_rannc {
+    int merge;            /* enum rannc_merge (rannc.h) */
+    bool successors_only; /* merge with who reads, not with who is read */
+    bool no_uncoarsening, no_checkpointing;
+    int64_t stop_blocks;      /* coarsening ends here, 0: at n_blocks */
+    int64_t unprofiled_above; /* merge gain: pairs among more clusters than this have no
+                                 price, 0: all have one */
+    int64_t microbatches;     /* per step, >= 1 */
+    double memory_margin;     /* share of the memory left free, [0, 1) */
+    double optimizer_factor;  /* bytes of states per byte of weights; -1: the graph's */
+};
+
 struct coarsen_params {
     int n_blocks;                     /* --blocks, 0: auto, the algorithm decides */
     int64_t memory_bytes;             /* --memory, else the cluster's; 0: no limit */
     const struct ap_cluster *cluster; /* NULL unless the row needs one */
     struct coarsen_alpa alpa;
+    struct coarsen_rannc rannc;
 };
 
 struct coarsen_answer {
@@ -47,6 +61,6 @@ typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g
                                 const struct coarsen_params *params,
                                 struct coarsen_answer *answer, struct ap_err *err);
 
-coarsen_fn coarsen_alpa, coarsen_exhaustive;
+coarsen_fn coarsen_alpa, coarsen_exhaustive, coarsen_rannc;
 
 #endif
