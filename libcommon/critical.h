@@ -1,7 +1,11 @@
 /*
  * Rhino's view of a graph: critical nodes, the segments between them, and cones (Rhino,
- * 4.3.1 and 4.3.2). Shared by ap-coarsen, which writes them
- * down, and by ap-shard's rhino search, which walks along them.
+ * 4.3.1 and 4.3.2). Shared by ap-coarsen, which writes them down, and by ap-shard's rhino
+ * search, which walks along them: a dynamic program over the chain of segments whose
+ * states are the strategies of the critical nodes, and inside a segment a choice of one
+ * strategy per cone.
+ *
+ * Nothing here fails. Everything is linear in nodes, edges and results.
  */
 #ifndef AP_CRITICAL_H
 #define AP_CRITICAL_H
@@ -9,37 +13,90 @@
 #include "graph.h"
 
 enum ap_critical_rule {
-    AP_CRITICAL_PAPER, /* earliest == latest time with unit operators, and dot or
-                          convolution */
-    AP_CRITICAL_CODE   /* every other heavy operator is an ancestor or a descendant */
+    AP_CRITICAL_PAPER, /* heavy and without slack: earliest time == latest time when
+                          every operator takes one unit and transfers take none */
+    AP_CRITICAL_CODE,  /* heavy, and every other heavy operator is its ancestor or its
+                          descendant */
+    AP_N_CRITICAL_RULES
 };
+extern const char *const ap_critical_names[AP_N_CRITICAL_RULES]; /* "paper", "code" */
 
 /*
- * Critical nodes of the forward phase in topological order, arena; returns their number.
- * Linear in nodes and edges.
+ * The critical nodes of the forward phase, ascending ids (a topological order), in the
+ * arena; returns their number. Heavy: dot, convolution, and custom calls whose FLOPs are
+ * known. Paths inside the forward phase count.
  */
 int ap_critical_nodes(struct ap_arena *arena, const struct ap_graph *g,
-                      enum ap_critical_rule rule, int **critical);
+                      enum ap_critical_rule rule, const int **critical);
+
+/* ---- segments ---- */
+
+struct ap_segments {
+    int n;                 /* >= 1 */
+    const int *segment_of; /* [node]: forward nodes that are no parameters, constants or
+                              iotas; -1 for others. What ap_blocks_carry completes */
+    const int *tail;       /* [segment]: critical node at its end, -1 if there is none;
+                              segment i > 0 starts behind its head, tail[i - 1] */
+};
+
+/* How many segments so many critical nodes make before any grouping: max(1, n - 1). */
+int ap_segments_max(int n_critical);
 
 /*
- * Segments: forward nodes between consecutive critical nodes. segment_of[node] for
- * forward nodes, -1 for others: segment i is what critical node i + 1 needs and earlier
- * segments did not take; the first also has what comes before critical node 0, the last
- * what comes after the last one. n_groups > 0 joins consecutive segments into so many
- * groups of about equally many critical nodes. Returns the number of segments,
- * max(1, n_critical - 1) before grouping.
+ * Cuts the forward phase between critical nodes (as ap_critical_nodes orders them).
+ * Segment i holds what critical node i + 1 needs and earlier segments do not; the first
+ * also holds what critical node 0 needs. What no critical node needs stands as early as
+ * its operands allow if it follows from a critical node, else as late as its readers
+ * allow. An operand is never in a later segment than its reader. n_groups (0: no
+ * grouping, else 1 to ap_segments_max) joins consecutive segments into so many groups,
+ * equal up to one.
  */
-int ap_critical_segments(struct ap_arena *arena, const struct ap_graph *g, int n_critical,
-                         const int *critical, int n_groups, int **segment_of);
+void ap_segments_of(struct ap_arena *arena, const struct ap_graph *g, int n_critical,
+                    const int *critical, int n_groups, struct ap_segments *s);
+
+/* ---- cones ---- */
+
+#define AP_CONE_LEVEL_MAX 4
 
 struct ap_cones {
     int n;
     const int *root;    /* [cone], ascending ids */
-    const int *cone_of; /* [node]: every node that is no parameter or constant has one */
+    const int *cone_of; /* [node]; -1: constants, iotas and what is made of them alone */
 };
 
-/* Cones at optimisation levels 0 to 4 (level's table in the file's head). */
-void ap_cones_of(struct ap_arena *arena, const struct ap_graph *g, int level,
-                 struct ap_cones *cones);
+/*
+ * Cones: trees of nodes that end in a root; every node but the root has one reader in
+ * its scope, and that is in the same cone. So a value that crosses between the cones of a
+ * scope is always some cone's root. level:
+ *
+ *   0, 1  roots have several readers in their scope or none, or are results, or
+ *         parameters that a result becomes in the next step (the two must agree)
+ *   2, 3  and so do nodes with several operands in their scope, and these operands
+ *   4     every node is a cone
+ *
+ * Operands and readers are counted once each, nodes without a cone not at all.
+ * scope_of[node] names the scope of a node, say its block; NULL: the graph is one scope.
+ * Rhino's levels 0 to 2 work on segments, 3 and 4 on the whole graph.
+ */
+void ap_cones_of(struct ap_arena *arena, const struct ap_graph *g, const int *scope_of,
+                 int level, struct ap_cones *cones);
+static inline bool ap_cone_level_has_scopes(int level)
+{
+    return level <= 2;
+}
+
+/* ---- parts: what is in segments, blocks or cones, and what crosses ---- */
+
+struct ap_parts {
+    int n;
+    const int *node_start, *node; /* part i: node[node_start[i] .. node_start[i + 1]),
+                                     ascending */
+    const int *in_start, *in;     /* nodes of other parts that nodes of part i read, each
+                                     once, ascending: the tensors that are cut */
+};
+
+/* part_of[node]: 0 to n - 1, or -1: in no part, and no tensor that is cut. */
+void ap_parts_of(struct ap_arena *arena, const struct ap_graph *g, int n,
+                 const int *part_of, struct ap_parts *parts);
 
 #endif
