@@ -12,15 +12,15 @@
  * code: every other heavy operator must be an ancestor or a descendant. Counting heavy
  * ancestors is quadratic; ranks are enough. Let before(v) be the number of heavy
  * operators on the fullest path that ends in v, after(v) on the fullest that starts
- * there. Claim: v has this property exactly if
- *   no other heavy operator has its before, nor its after, and
- *   none has both a smaller before and a smaller after.
- * If v has it, an ancestor has a smaller before and a larger after, a descendant the
- * reverse. Conversely, take a heavy w. If before(w) > before(v), the fullest path to w
- * has an operator of each smaller rank, and the only one of v's rank is v: w is a
- * descendant. If before(w) < before(v), then after(w) > after(v), and likewise w is an
- * ancestor. (The published program walks the path with the most FLOPs and tests the
- * operators on it; a heavy operator with this property is always on that path.)
+ * there. Claim: v has this property exactly if no other heavy operator has its before,
+ * and all with a smaller before have a larger after. If v has it, an ancestor has a
+ * smaller before and a larger after, a descendant the reverse. Conversely, take a heavy
+ * w. If before(w) > before(v), the fullest path to w has an operator of each smaller
+ * rank, and the only one of v's rank is v: w is a descendant. If before(w) < before(v),
+ * then after(w) > after(v), and the fullest path from w has an operator of v's after.
+ * That is v: no other has its after, neither those with a smaller before nor the
+ * descendants. So w is an ancestor. (The published program walks the path with the most
+ * FLOPs and tests the operators on it; what has this property is on that path.)
  *
  * Segments: the number of a node's segment is the smallest among its readers' and, for
  * critical nodes, its own; one sweep from the end finds it.
@@ -80,7 +80,6 @@ static void keep_comparable(struct ap_arena *arena, const struct ap_graph *g,
                             const int *before, const int *after, uint8_t *chosen)
 {
     int *n_before = AP_NEW_N(arena, g->n_nodes + 1, int);
-    int *n_after = AP_NEW_N(arena, g->n_nodes + 1, int);
     int *least_after = AP_NEW_N(arena, g->n_nodes + 1, int); /* of ranks 0 to before */
 
     for (int r = 0; r <= g->n_nodes; r++)
@@ -89,7 +88,6 @@ static void keep_comparable(struct ap_arena *arena, const struct ap_graph *g,
         if (!chosen[v])
             continue;
         n_before[before[v]]++;
-        n_after[after[v]]++;
         if (after[v] < least_after[before[v]])
             least_after[before[v]] = after[v];
     }
@@ -97,7 +95,7 @@ static void keep_comparable(struct ap_arena *arena, const struct ap_graph *g,
         if (least_after[r - 1] < least_after[r])
             least_after[r] = least_after[r - 1];
     for (int v = 0; v < g->n_nodes; v++)
-        chosen[v] = chosen[v] && n_before[before[v]] == 1 && n_after[after[v]] == 1 &&
+        chosen[v] = chosen[v] && n_before[before[v]] == 1 &&
                     least_after[before[v] - 1] > after[v];
 }
 
