@@ -84,7 +84,7 @@ static void mark_results(struct marks *m)
 }
 
 void ap_cones_of(struct ap_arena *arena, const struct ap_graph *g, const int *scope_of,
-                 int level, struct ap_cones *cones)
+                 int level, int n_fixed, const int *fixed, struct ap_cones *cones)
 {
     int *cone_of = AP_NEW_N(arena, g->n_nodes, int);
     int *roots = AP_NEW_N(arena, g->n_nodes, int);
@@ -98,6 +98,8 @@ void ap_cones_of(struct ap_arena *arena, const struct ap_graph *g, const int *sc
 
     mark_joints(&m, level >= 2);
     mark_results(&m);
+    for (int i = 0; i < n_fixed; i++)
+        m.root[fixed[i]] = 1;
     for (int v = 0; v < g->n_nodes; v++) {
         cone_of[v] = -1;
         if (m.constant[v] || !(m.root[v] || m.reader[v] < 0 || level >= 4))

@@ -76,10 +76,12 @@ struct ap_cones {
  *
  * Operands and readers are counted once each, nodes without a cone not at all.
  * scope_of[node] names the scope of a node, say its block; NULL: the graph is one scope.
- * Rhino's levels 0 to 2 work on segments, 3 and 4 on the whole graph.
+ * Rhino's levels 0 to 2 work on segments, 3 and 4 on the whole graph. The nodes of fixed
+ * are roots too: critical nodes, whose strategies the search along the chain fixes, nodes
+ * that a person has pinned, or those that a search promotes.
  */
 void ap_cones_of(struct ap_arena *arena, const struct ap_graph *g, const int *scope_of,
-                 int level, struct ap_cones *cones);
+                 int level, int n_fixed, const int *fixed, struct ap_cones *cones);
 static inline bool ap_cone_level_has_scopes(int level)
 {
     return level <= 2;

@@ -291,7 +291,8 @@ static int n_operands(const struct ap_graph *g, const int *scope, int v)
     return n;
 }
 
-static bool is_root(const struct ap_graph *g, const int *scope, int level, int v)
+static bool is_root(const struct ap_graph *g, const int *scope, int level, int fixed,
+                    int v)
 {
     int readers = 0;
     bool joint = n_operands(g, scope, v) >= 2;
@@ -305,10 +306,10 @@ static bool is_root(const struct ap_graph *g, const int *scope, int level, int v
         if (g->results[i].node == v ||
             (g->results[i].alias >= 0 && g->results[i].alias == v))
             return true;
-    return readers != 1 || level >= 4 || (level >= 2 && joint);
+    return v == fixed || readers != 1 || level >= 4 || (level >= 2 && joint);
 }
 
-static int wrong_cones(const struct ap_graph *g, const int *scope, int level,
+static int wrong_cones(const struct ap_graph *g, const int *scope, int level, int fixed,
                        const struct ap_cones *c)
 {
     int bad = 0, n = 0;
@@ -317,7 +318,7 @@ static int wrong_cones(const struct ap_graph *g, const int *scope, int level,
         int cone = c->cone_of[v];
         if (constant(g, v)) {
             bad += cone != -1;
-        } else if (is_root(g, scope, level, v)) {
+        } else if (is_root(g, scope, level, fixed, v)) {
             bad += n >= c->n || c->root[n] != v || cone != n;
             n++;
         } else {
@@ -360,13 +361,15 @@ static void cones(void)
         struct ap_graph g = random_graph(seed);
         int *scope = AP_NEW_N(&arena, g.n_nodes, int);
         uint64_t state = seed;
+        int fixed = draw(&state, g.n_nodes);
         for (int v = 0; v < g.n_nodes && seed % 2; v++)
             scope[v] = draw(&state, 2) ? v / 10 : 0;
         for (int level = 0; level <= AP_CONE_LEVEL_MAX; level++) {
             struct ap_cones c;
             struct ap_parts p;
-            ap_cones_of(&arena, &g, seed % 2 ? scope : NULL, level, &c);
-            bad[level] += wrong_cones(&g, scope, level, &c);
+            ap_cones_of(&arena, &g, seed % 2 ? scope : NULL, level, seed % 3 == 0, &fixed,
+                        &c);
+            bad[level] += wrong_cones(&g, scope, level, seed % 3 == 0 ? fixed : -1, &c);
             n[level] += c.n;
             ap_parts_of(&arena, &g, c.n, c.cone_of, &p);
             bad_parts += wrong_parts(&g, c.n, c.cone_of, &p);
@@ -428,7 +431,7 @@ static void long_graph(void)
           "%d nodes: %d and %d critical ones", g.n_nodes, n_paper, n_code);
     ap_segments_of(&arena, &g, n_code, critical, 0, &s);
     CHECK(s.n == n_code - 1, "and %d segments", s.n);
-    ap_cones_of(&arena, &g, s.segment_of, 2, &c);
+    ap_cones_of(&arena, &g, s.segment_of, 2, n_code, critical, &c);
     ap_parts_of(&arena, &g, c.n, c.cone_of, &p);
     CHECK(p.n == c.n && c.n > N_LAYERS && p.in_start[p.n] > N_LAYERS, "and %d cones",
           c.n);
