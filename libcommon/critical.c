@@ -108,12 +108,12 @@ int ap_critical_nodes(struct ap_arena *arena, const struct ap_graph *g,
     uint8_t *weight = AP_NEW_N(arena, g->n_nodes, uint8_t);
     int *before = AP_NEW_N(arena, g->n_nodes, int);
     int *after = AP_NEW_N(arena, g->n_nodes, int);
-    int n = 0;
+    int n = 0, *ids;
 
-    for (int v = 0; v < g->n_nodes; v++) {
-        chosen[v] = g->nodes[v].phase == AP_FORWARD && is_heavy(&g->nodes[v]);
+    for (int i = ap_blocks_operators(arena, g, &ids) - 1; i >= 0; i--)
+        chosen[ids[i]] = is_heavy(&g->nodes[ids[i]]);
+    for (int v = 0; v < g->n_nodes; v++)
         weight[v] = rule == AP_CRITICAL_PAPER || chosen[v];
-    }
     rank(g, weight, before, after);
     if (rule == AP_CRITICAL_PAPER)
         keep_backbone(g, before, after, chosen);
@@ -136,37 +136,38 @@ int ap_segments_max(int n_critical)
     return n_critical > 1 ? n_critical - 1 : 1;
 }
 
+struct operators {
+    const struct ap_graph *g;
+    int n;
+    int *id; /* ascending; what others hold is never read */
+};
+
 /* segment[v]: the first that needs v, NONE for what no critical node needs. */
-static void take_ancestors(const struct ap_graph *g, int n_critical, const int *critical,
-                           int *segment)
+static void take_ancestors(const struct operators *ops, int n_critical,
+                           const int *critical, int *segment)
 {
-    for (int v = 0; v < g->n_nodes; v++)
-        segment[v] = NONE;
     for (int i = 0; i < n_critical; i++)
         segment[critical[i]] = i > 0 ? i - 1 : 0;
-    for (int v = g->n_nodes - 1; v >= 0; v--) {
-        const struct ap_node *node = &g->nodes[v];
-        if (node->phase != AP_FORWARD)
-            continue;
+    for (int i = ops->n - 1; i >= 0; i--) {
+        const struct ap_node *node = &ops->g->nodes[ops->id[i]];
         for (int k = 0; k < node->n_in; k++)
-            if (segment[v] < segment[node->in[k]])
-                segment[node->in[k]] = segment[v];
+            if (segment[ops->id[i]] < segment[node->in[k]])
+                segment[node->in[k]] = segment[ops->id[i]];
     }
 }
 
 /* Places what no critical node needs: least[v] is the earliest that operands allow. */
-static void place_rest(struct ap_arena *arena, const struct ap_graph *g, int n_critical,
-                       const int *critical, int *segment)
+static void place_rest(struct ap_arena *arena, const struct operators *ops,
+                       int n_critical, const int *critical, int *segment)
 {
-    uint8_t *follows = AP_NEW_N(arena, g->n_nodes, uint8_t); /* from a critical node */
-    int *least = AP_NEW_N(arena, g->n_nodes, int);
+    uint8_t *follows = AP_NEW_N(arena, ops->g->n_nodes, uint8_t); /* a critical node */
+    int *least = AP_NEW_N(arena, ops->g->n_nodes, int);
 
     for (int i = 0; i < n_critical; i++)
         follows[critical[i]] = 1;
-    for (int v = 0; v < g->n_nodes; v++) {
-        const struct ap_node *node = &g->nodes[v];
-        if (node->phase != AP_FORWARD)
-            continue;
+    for (int i = 0; i < ops->n; i++) {
+        int v = ops->id[i];
+        const struct ap_node *node = &ops->g->nodes[v];
         for (int k = 0; k < node->n_in; k++) {
             follows[v] |= follows[node->in[k]];
             if (least[node->in[k]] > least[v])
@@ -177,12 +178,11 @@ static void place_rest(struct ap_arena *arena, const struct ap_graph *g, int n_c
         else if (follows[v])
             segment[v] = least[v];
     }
-    for (int v = g->n_nodes - 1; v >= 0; v--) {
-        const struct ap_node *node = &g->nodes[v];
-        if (node->phase != AP_FORWARD)
-            continue;
+    for (int i = ops->n - 1; i >= 0; i--) {
+        int v = ops->id[i];
+        const struct ap_node *node = &ops->g->nodes[v];
         if (segment[v] == NONE)
-            segment[v] = least[v]; /* nobody reads it */
+            segment[v] = least[v]; /* no operator reads it */
         for (int k = 0; k < node->n_in; k++)
             if (segment[v] < segment[node->in[k]])
                 segment[node->in[k]] = segment[v];
@@ -194,21 +194,24 @@ void ap_segments_of(struct ap_arena *arena, const struct ap_graph *g, int n_crit
 {
     int n_ungrouped = ap_segments_max(n_critical);
     int n = n_groups > 0 ? n_groups : n_ungrouped;
-    int *segment = AP_NEW_N(arena, g->n_nodes, int);
+    int *segment_of = AP_NEW_N(arena, g->n_nodes, int);
     int *tail = AP_NEW_N(arena, n, int);
     struct ap_mark mark = ap_arena_mark(arena);
+    int *segment = AP_NEW_N(arena, g->n_nodes, int);
+    struct operators ops = {.g = g};
 
-    take_ancestors(g, n_critical, critical, segment);
-    place_rest(arena, g, n_critical, critical, segment);
+    ops.n = ap_blocks_operators(arena, g, &ops.id);
+    for (int v = 0; v < g->n_nodes; v++) {
+        segment[v] = NONE;
+        segment_of[v] = -1;
+    }
+    take_ancestors(&ops, n_critical, critical, segment);
+    place_rest(arena, &ops, n_critical, critical, segment);
+    for (int i = 0; i < ops.n; i++)
+        segment_of[ops.id[i]] = (int)((int64_t)segment[ops.id[i]] * n / n_ungrouped);
     ap_arena_rewind(arena, mark);
-    for (int v = 0; v < g->n_nodes; v++)
-        if (g->nodes[v].phase != AP_FORWARD ||
-            ap_ops[g->nodes[v].op].class == AP_CLASS_LEAF)
-            segment[v] = -1;
-        else
-            segment[v] = (int)((int64_t)segment[v] * n / n_ungrouped);
     tail[0] = n_critical == 1 ? critical[0] : -1;
     for (int i = 1; i < n_critical; i++)
         tail[(int64_t)(i - 1) * n / n_ungrouped] = critical[i];
-    *s = (struct ap_segments){.n = n, .segment_of = segment, .tail = tail};
+    *s = (struct ap_segments){.n = n, .segment_of = segment_of, .tail = tail};
 }

@@ -10,7 +10,7 @@
 #ifndef AP_CRITICAL_H
 #define AP_CRITICAL_H
 
-#include "graph.h"
+#include "blocks.h"
 
 enum ap_critical_rule {
     AP_CRITICAL_PAPER, /* heavy and without slack: earliest time == latest time when
@@ -22,9 +22,10 @@ enum ap_critical_rule {
 extern const char *const ap_critical_names[AP_N_CRITICAL_RULES]; /* "paper", "code" */
 
 /*
- * The critical nodes of the forward phase, ascending ids (a topological order), in the
- * arena; returns their number. Heavy: dot, convolution, and custom calls whose FLOPs are
- * known. Paths inside the forward phase count.
+ * The critical nodes, ascending ids (a topological order), in the arena; returns their
+ * number. Candidates are the heavy ones (dot, convolution, custom calls whose FLOPs are
+ * known) of ap_blocks_operators: of the forward phase, and made of inputs, for what is
+ * made of weights alone has no place in the chain. Paths inside the forward phase count.
  */
 int ap_critical_nodes(struct ap_arena *arena, const struct ap_graph *g,
                       enum ap_critical_rule rule, const int **critical);
@@ -33,8 +34,8 @@ int ap_critical_nodes(struct ap_arena *arena, const struct ap_graph *g,
 
 struct ap_segments {
     int n;                 /* >= 1 */
-    const int *segment_of; /* [node]: forward nodes that are no parameters, constants or
-                              iotas; -1 for others. What ap_blocks_carry completes */
+    const int *segment_of; /* [node]: of ap_blocks_operators; -1 for others. What
+                              ap_blocks_carry completes */
     const int *tail;       /* [segment]: critical node at its end, -1 if there is none;
                               segment i > 0 starts behind its head, tail[i - 1] */
 };
@@ -43,7 +44,7 @@ struct ap_segments {
 int ap_segments_max(int n_critical);
 
 /*
- * Cuts the forward phase between critical nodes (as ap_critical_nodes orders them).
+ * Cuts the operators between critical nodes (as ap_critical_nodes orders them).
  * Segment i holds what critical node i + 1 needs and earlier segments do not; the first
  * also holds what critical node 0 needs. What no critical node needs stands as early as
  * its operands allow if it follows from a critical node, else as late as its readers

@@ -64,6 +64,9 @@ static struct ap_graph random_graph(uint64_t seed)
                        : kind == 2 ? AP_OP_IOTA
                                    : AP_OP_PARAMETER;
             node->param = kind == 0 ? n_params++ : -1;
+            node->role = kind || v == 0   ? AP_ROLE_NONE
+                         : draw(&seed, 2) ? AP_ROLE_INPUT
+                                          : AP_ROLE_WEIGHT;
             continue;
         }
         for (int u = v - 1; neck && u >= 0 && u >= v - 2 * reach; u--)
@@ -93,18 +96,20 @@ static bool forward(const struct ap_graph *g, int v)
     return g->nodes[v].phase == AP_FORWARD;
 }
 
+static bool placed[MAX]; /* [node]: of ap_blocks_operators */
+
 static bool heavy(const struct ap_graph *g, int v)
 {
-    return forward(g, v) && g->nodes[v].op == AP_OP_DOT;
-}
-
-static bool leaf(const struct ap_graph *g, int v)
-{
-    return ap_ops[g->nodes[v].op].class == AP_CLASS_LEAF;
+    return placed[v] && g->nodes[v].op == AP_OP_DOT;
 }
 
 static void find_paths(const struct ap_graph *g)
 {
+    int *ids, n = ap_blocks_operators(&arena, g, &ids);
+
+    memset(placed, 0, sizeof(placed));
+    for (int i = 0; i < n; i++)
+        placed[ids[i]] = true;
     memset(reach, 0, sizeof(reach));
     for (int u = 0; u < g->n_nodes; u++)
         for (int v = u; v < g->n_nodes; v++) {
@@ -173,7 +178,7 @@ static int wrong_segments(const struct ap_graph *g, int n, const int *critical,
 
     for (int v = 0; v < g->n_nodes; v++) {
         int first = -1;
-        if (!forward(g, v) || leaf(g, v)) {
+        if (!placed[v]) {
             bad += s->segment_of[v] != -1;
             continue;
         }
