@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coarsen.h"
+#include "critical.h"
 
 struct coarsen_algo {
     const char *name, *help;
@@ -35,6 +36,8 @@ static const struct coarsen_algo algos[] = {
      false, " cluster-cost balance eps "},
     {"rannc", "components joined to at most 32 blocks of about equal time", coarsen_rannc,
      true, RANNC_OPTIONS},
+    {"rhino", "segments between critical nodes, and cones", coarsen_rhino, false,
+     " critical level "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "every cut of a tiny graph's order, by alpa's costs",
      coarsen_exhaustive, false, " cluster-cost balance eps "},
@@ -54,6 +57,12 @@ static const struct ap_choice balances[] = {
     {"flops", "of dot and convolution"},
     {"count", "of operators"},
     {"input-memory", "bytes that operators read"},
+    {NULL, NULL},
+};
+
+static const struct ap_choice criticals[] = {
+    {"paper", "heavy, and no slack when operators take one unit"},
+    {"code", "heavy, and all other heavy ones are before or after"},
     {NULL, NULL},
 };
 
@@ -99,6 +108,10 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
          "rannc: share of the memory left free (0.1)", NULL, 0, 0, 0},
         {"optimizer-factor", AP_OPT_NUM, &r->params.rannc.optimizer_factor, "X",
          "rannc: states per byte of weights (the graph's)", NULL, 0, 0, 0},
+        {"critical", AP_OPT_CHOICE, &r->params.rhino.critical, "NAME",
+         "rhino: which nodes are critical", criticals, sizeof *criticals, 0, 0},
+        {"level", AP_OPT_INT, &r->params.rhino.level, "N",
+         "rhino: what ends a cone, 0 to 4 (2)", NULL, 0, 0, AP_CONE_LEVEL_MAX},
         {0},
     };
     return ap_arena_dup(arena, opts, sizeof opts);
@@ -215,6 +228,7 @@ int main(int argc, char **argv)
 {
     struct ap_arena arena = {0};
     struct request r = {.params.alpa.eps = 0.5,
+                        .params.rhino.level = 2,
                         .params.rannc = {.microbatches = 32,
                                          .memory_margin = 0.1,
                                          .optimizer_factor = -1}};

@@ -35,12 +35,19 @@ struct coarsen_rannc {
     double optimizer_factor;  /* bytes of states per byte of weights; -1: the graph's */
 };
 
+/* Of row rhino. */
+struct coarsen_rhino {
+    int critical;  /* enum ap_critical_rule */
+    int64_t level; /* of cones, 0 to AP_CONE_LEVEL_MAX */
+};
+
 struct coarsen_params {
     int n_blocks;                     /* --blocks, 0: auto, the algorithm decides */
     int64_t memory_bytes;             /* --memory, else the cluster's; 0: no limit */
     const struct ap_cluster *cluster; /* NULL unless the row needs one */
     struct coarsen_alpa alpa;
     struct coarsen_rannc rannc;
+    struct coarsen_rhino rhino;
 };
 
 struct coarsen_answer {
@@ -61,6 +68,6 @@ typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g
                                 const struct coarsen_params *params,
                                 struct coarsen_answer *answer, struct ap_err *err);
 
-coarsen_fn coarsen_alpa, coarsen_exhaustive, coarsen_rannc;
+coarsen_fn coarsen_alpa, coarsen_rannc, coarsen_rhino, coarsen_exhaustive;
 
 #endif
