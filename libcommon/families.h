@@ -41,6 +41,11 @@ struct ap_families_summary {
     int64_t all_weights; /* parameters of role weight in the graph */
 };
 
+/* Equal operators, shapes, attributes, roles and phases; names and operands aside. */
+bool ap_nodes_alike(const struct ap_graph *g, int a, int b);
+/* A hash of the same, equal for nodes alike. */
+uint64_t ap_node_signature(const struct ap_graph *g, int node);
+
 /*
  * Checks what the comment at the top promises, in time linear in nodes and edges: ids
  * exist, instances are disjoint within a family and among families that are not nested,
