@@ -35,7 +35,8 @@ struct ap_families {
 struct ap_families_summary {
     int n_outer;         /* families without a parent */
     int n_instances;     /* of those */
-    int n_distinct;      /* outer families, and scopes or nodes' blocks outside them */
+    int n_distinct;      /* outer families, and blocks of weights outside them: what is
+                            left of each innermost scope that has families below it */
     int64_t nodes;       /* nodes in instances of outer families */
     int64_t weights;     /* parameters of role weight there */
     int64_t all_weights; /* parameters of role weight in the graph */
@@ -43,8 +44,8 @@ struct ap_families_summary {
 
 /* Equal operators, shapes, attributes, roles and phases; names and operands aside. */
 bool ap_nodes_alike(const struct ap_graph *g, int a, int b);
-/* A hash of the same, equal for nodes alike. */
-uint64_t ap_node_signature(const struct ap_graph *g, int node);
+/* sig[node] gets a hash of the same, equal for nodes alike. */
+void ap_node_signatures(const struct ap_graph *g, uint64_t *sig);
 
 /*
  * Checks what the comment at the top promises, in time linear in nodes and edges: ids
@@ -58,13 +59,13 @@ uint64_t ap_node_signature(const struct ap_graph *g, int node);
 int ap_families_check(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_families *f, struct ap_err *err);
 
-void ap_families_sum(const struct ap_graph *g, const struct ap_families *f,
-                     struct ap_families_summary *sum);
+void ap_families_sum(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_families *f, struct ap_families_summary *sum);
 
 /* ---- the section ---- */
 
-void ap_families_to_json(const struct ap_graph *g, const struct ap_families *f,
-                         struct ap_buf *out);
+void ap_families_to_json(struct ap_arena *arena, const struct ap_graph *g,
+                         const struct ap_families *f, struct ap_buf *out);
 /* Reads and checks (ap_families_check). */
 int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           const struct ap_graph *g, struct ap_families *f,

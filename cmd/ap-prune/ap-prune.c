@@ -1,0 +1,99 @@
+/* ap-prune: find what a graph repeats. */
+#include "prune.h"
+#include "tool.h"
+
+static int prune_none(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct prune_params *params, struct ap_families *f,
+                      struct ap_err *err)
+{
+    (void)arena;
+    (void)g;
+    (void)params;
+    (void)f;
+    (void)err;
+    return 0;
+}
+
+struct prune_algo {
+    struct ap_choice choice;
+    prune_fn *run;
+};
+
+static const struct prune_algo algos[] = {
+    {{"scope", "scopes of names that repeat, and what repeats inside them"}, prune_scope},
+    {{"none", "no families"}, prune_none},
+    {{NULL, NULL}, NULL},
+};
+
+static const struct ap_choice orders[] = {
+    {"deep", "from the deepest scopes up; families inside families are kept"},
+    {"shallow", "from the outermost scopes down, not into those that repeat"},
+    {NULL, NULL},
+};
+
+static const char *stats(struct ap_arena *arena, const struct ap_graph *g,
+                         const struct ap_families *f, double sec)
+{
+    struct ap_families_summary sum;
+
+    ap_families_sum(arena, g, f, &sum);
+    return ap_arena_printf(
+        arena,
+        ",\"prune_sec\":%.6f,\"nodes\":%d,\"families\":%d,\"outer\":%d,\"distinct\":%d,"
+        "\"instances\":%d,\"nodes_inside\":%lld,\"weights_inside\":%lld,\"weights\":%lld,"
+        "\"trimmed\":%d",
+        sec, g->n_nodes, f->n, sum.n_outer, sum.n_distinct, sum.n_instances,
+        (long long)sum.nodes, (long long)sum.weights, (long long)sum.all_weights,
+        f->n_trimmed);
+}
+
+int main(int argc, char **argv)
+{
+    int row = 0, order = 0;
+    int64_t min_duplicate = 2, min_nodes = 8, max_depth = 20;
+    const struct ap_opt opts[] = {
+        {"algorithm", AP_OPT_CHOICE, &row, "NAME", "how to look for repetition",
+         &algos[0].choice, sizeof(algos[0]), 0, 0},
+        {"depth-order", AP_OPT_CHOICE, &order, "NAME",
+         "where scope starts, and whether families nest", orders, sizeof(orders[0]), 0,
+         0},
+        {"max-depth", AP_OPT_INT, &max_depth, "N",
+         "look at scopes of at most N parts (20)", NULL, 0, 1, 1000000},
+        {"min-duplicate", AP_OPT_INT, &min_duplicate, "N",
+         "a family has at least N instances (2)", NULL, 0, 2, 1000000},
+        {"min-nodes", AP_OPT_INT, &min_nodes, "N", "an instance has at least N nodes (8)",
+         NULL, 0, 1, 1000000},
+        {0},
+    };
+    struct ap_tool tool = {.name = "ap-prune",
+                           .summary = "find what a graph repeats",
+                           .operand = "[FILE]",
+                           .opts = opts};
+    struct ap_arena arena = {0};
+    struct ap_doc doc;
+    struct ap_graph g;
+    struct ap_families families = {0};
+    struct ap_new_section section = {.name = "families"};
+    struct ap_err err = {0};
+
+    ap_tool_start(&tool, argc, argv);
+    ap_tool_read(&tool, &arena, &doc);
+    if (ap_doc_graph(&arena, &doc, &g, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    const struct prune_params params = {.min_duplicate = (int)min_duplicate,
+                                        .min_nodes = (int)min_nodes,
+                                        .max_depth = (int)max_depth,
+                                        .order = order};
+    double start = ap_now_sec();
+    if (algos[row].run(&arena, &g, &params, &families, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc.file, err.msg);
+    double sec = ap_now_sec() - start;
+    families.algorithm = algos[row].choice.name;
+    if (ap_families_check(&arena, &g, &families, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s: wrong families, a bug: %s", doc.file,
+               families.algorithm, err.msg);
+    ap_families_to_json(&arena, &g, &families, &section.json);
+    ap_tool_write(&tool, &doc, &section, 1,
+                  ap_arena_printf(&arena, ",\"algorithm\":\"%s\"", families.algorithm));
+    return ap_tool_finish(&tool, stats(&arena, &g, &families, sec));
+}

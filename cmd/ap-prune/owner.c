@@ -1,0 +1,264 @@
+/*
+ * Which name scope a node belongs to.
+ *
+ * Problem: a layer's forward and backward nodes carry its scope, but its weights, states
+ * and update nodes, its constants and casts often do not: they have no scope, another
+ * root ("opt_state/m/..."), or that of the first layer that needed them.
+ * Idea: names count for forward and backward operators only; all else belongs where the
+ * data goes. A parameter or a node made of constants belongs to the lowest common
+ * ancestor of its users; an update node to that of the weights whose new values need it,
+ * or of its operands if that is lower (a gradient's norm before all norms are summed);
+ * any other node without a scope likewise. Three sweeps over the nodes and the depth of
+ * the scopes for each edge.
+ */
+#include "owner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define UNKNOWN (-1)
+
+struct finder {
+    struct ap_arena *arena;
+    const struct ap_graph *g;
+    struct owners *o;
+    int cap;
+    /* scopes by path */
+    int *slots;
+    size_t n_slots;
+    bool *constant; /* [node]: made of constants alone */
+    int *below;     /* [node]: where its users are, UNKNOWN */
+};
+
+/* ---- the tree ---- */
+
+static int new_scope(struct finder *f, int parent, const char *path)
+{
+    struct owners *o = f->o;
+
+    if (o->n_scopes == f->cap) {
+        f->cap = f->cap ? 2 * f->cap : 256;
+        o->scopes = ap_xrealloc(o->scopes, (size_t)f->cap * sizeof(*o->scopes));
+    }
+    o->scopes[o->n_scopes] =
+        (struct scope){.parent = parent,
+                       .depth = parent < 0 ? 0 : o->scopes[parent].depth + 1,
+                       .path = path};
+    return o->n_scopes++;
+}
+
+static size_t slot_of(const struct finder *f, const char *path, size_t len)
+{
+    size_t at = ap_hash(path, len, 0) % f->n_slots;
+
+    while (f->slots[at]) {
+        const char *known = f->o->scopes[f->slots[at]].path;
+        if (!strncmp(known, path, len) && !known[len])
+            break;
+        at = (at + 1) % f->n_slots;
+    }
+    return at;
+}
+
+static void grow_slots(struct finder *f)
+{
+    f->n_slots = f->n_slots ? 2 * f->n_slots : 512;
+    free(f->slots);
+    f->slots = ap_xrealloc(NULL, f->n_slots * sizeof(*f->slots));
+    memset(f->slots, 0, f->n_slots * sizeof(*f->slots));
+    for (int i = 1; i < f->o->n_scopes; i++)
+        f->slots[slot_of(f, f->o->scopes[i].path, strlen(f->o->scopes[i].path))] = i;
+}
+
+/* The scope of a path, cut at max_depth; made with its ancestors if it is new. */
+static int scope_of(struct finder *f, const char *path, int max_depth)
+{
+    int scope = 0;
+
+    for (const char *end = path; *end && max_depth--;) {
+        end += strcspn(end, "/");
+        if (2 * (size_t)f->o->n_scopes >= f->n_slots)
+            grow_slots(f);
+        size_t at = slot_of(f, path, (size_t)(end - path));
+        if (!f->slots[at])
+            f->slots[at] = new_scope(
+                f, scope, ap_arena_strndup(f->arena, path, (size_t)(end - path)));
+        scope = f->slots[at];
+        end += *end == '/';
+    }
+    return scope;
+}
+
+static int common(const struct owners *o, int a, int b)
+{
+    if (a == UNKNOWN || b == UNKNOWN)
+        return a == UNKNOWN ? b : a;
+    while (a != b)
+        if (a > b)
+            a = o->scopes[a].parent;
+        else
+            b = o->scopes[b].parent;
+    return a;
+}
+
+/* ---- who owns what ---- */
+
+static bool has_name(const struct finder *f, int v)
+{
+    const struct ap_node *node = &f->g->nodes[v];
+
+    return node->scope[0] && node->phase != AP_UPDATE && node->op != AP_OP_PARAMETER &&
+           !f->constant[v];
+}
+
+static void read_names(struct finder *f, int max_depth)
+{
+    const char *last = "";
+    int last_scope = 0;
+
+    for (int v = 0; v < f->g->n_nodes; v++) {
+        const struct ap_node *node = &f->g->nodes[v];
+        f->constant[v] = node->op != AP_OP_PARAMETER;
+        for (int k = 0; k < node->n_in; k++)
+            f->constant[v] &= f->constant[node->in[k]];
+        f->o->of[v] = f->below[v] = UNKNOWN;
+        if (!has_name(f, v))
+            continue;
+        if (node->scope != last)
+            last_scope = scope_of(f, node->scope, max_depth);
+        last = node->scope;
+        f->o->of[v] = last_scope;
+    }
+}
+
+/*
+ * From users to operands, last node first. Update nodes say nothing of the parameters of
+ * other phases that have users there too: the new value of a weight needs the weight.
+ */
+static void sweep_up(struct finder *f)
+{
+    const struct ap_graph *g = f->g;
+
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        int place = f->o->of[v] != UNKNOWN ? f->o->of[v] : f->below[v];
+        if (g->nodes[v].op == AP_OP_PARAMETER || f->constant[v])
+            f->o->of[v] = f->below[v];
+        for (int k = 0; k < g->nodes[v].n_in; k++) {
+            int u = g->nodes[v].in[k];
+            if (g->nodes[v].phase != AP_UPDATE || g->nodes[u].phase == AP_UPDATE)
+                f->below[u] = common(f->o, f->below[u], place);
+        }
+    }
+}
+
+/* The new value of a weight belongs to the weight. */
+static void start_updates(struct finder *f)
+{
+    for (int i = 0; i < f->g->n_results; i++) {
+        const struct ap_result *r = &f->g->results[i];
+        if (r->alias >= 0 && f->g->nodes[r->alias].role == AP_ROLE_WEIGHT &&
+            f->g->nodes[r->node].phase == AP_UPDATE)
+            f->below[r->node] = common(f->o, f->below[r->node], f->o->of[r->alias]);
+    }
+}
+
+/* From operands to users: nodes without a name settle where their data is from, or goes.
+ */
+static void sweep_down(struct finder *f)
+{
+    const struct ap_graph *g = f->g;
+    struct owners *o = f->o;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        int above = UNKNOWN, below = f->below[v];
+        if (o->of[v] != UNKNOWN || f->constant[v] || g->nodes[v].op == AP_OP_PARAMETER)
+            continue;
+        for (int k = 0; k < g->nodes[v].n_in; k++)
+            if (!f->constant[g->nodes[v].in[k]])
+                above = common(o, above, o->of[g->nodes[v].in[k]]);
+        bool lower =
+            above != UNKNOWN &&
+            (below == UNKNOWN || o->scopes[above].depth > o->scopes[below].depth ||
+             (o->scopes[above].depth == o->scopes[below].depth &&
+              g->nodes[v].phase != AP_UPDATE));
+        o->of[v] = lower ? above : below;
+    }
+}
+
+/* ---- order ---- */
+
+bool scope_inside(const struct owners *o, int a, int b)
+{
+    return o->scopes[a].rank >= o->scopes[b].rank &&
+           o->scopes[a].rank <= o->scopes[b].last;
+}
+
+/* Preorder without recursion: a scope's rank is its parent's plus what came before it. */
+static void rank_scopes(struct finder *f)
+{
+    struct owners *o = f->o;
+    int *size = AP_NEW_N(f->arena, o->n_scopes, int);
+    int *taken = AP_NEW_N(f->arena, o->n_scopes, int);
+
+    for (int i = o->n_scopes - 1; i >= 0; i--) {
+        size[i]++;
+        if (i)
+            size[o->scopes[i].parent] += size[i];
+    }
+    o->by_rank = AP_NEW_N(f->arena, o->n_scopes, int);
+    for (int i = 0; i < o->n_scopes; i++) {
+        struct scope *s = &o->scopes[i];
+        if (i) {
+            s->rank = o->scopes[s->parent].rank + 1 + taken[s->parent];
+            taken[s->parent] += size[i];
+        }
+        s->last = s->rank + size[i] - 1;
+        o->by_rank[s->rank] = i;
+    }
+}
+
+static void sort_nodes(struct finder *f)
+{
+    struct owners *o = f->o;
+    int *start = AP_NEW_N(f->arena, o->n_scopes + 1, int);
+
+    o->order = AP_NEW_N(f->arena, f->g->n_nodes, int);
+    for (int v = 0; v < f->g->n_nodes; v++)
+        start[o->scopes[o->of[v]].rank + 1]++;
+    for (int r = 0; r < o->n_scopes; r++)
+        start[r + 1] += start[r];
+    for (int i = 0; i < o->n_scopes; i++) {
+        o->scopes[i].first = start[o->scopes[i].rank];
+        o->scopes[i].n = start[o->scopes[i].last + 1] - o->scopes[i].first;
+    }
+    for (int v = 0; v < f->g->n_nodes; v++)
+        o->order[start[o->scopes[o->of[v]].rank]++] = v;
+}
+
+void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
+                 struct owners *out)
+{
+    struct finder f = {.arena = arena, .g = g, .o = out};
+
+    *out = (struct owners){.of = AP_NEW_N(arena, g->n_nodes, int)};
+    f.constant = AP_NEW_N(arena, g->n_nodes, bool);
+    f.below = AP_NEW_N(arena, g->n_nodes, int);
+    new_scope(&f, -1, "");
+    read_names(&f, max_depth);
+    sweep_up(&f);
+    start_updates(&f);
+    sweep_up(&f);
+    sweep_down(&f);
+    for (int v = 0; v < g->n_nodes; v++)
+        f.below[v] = UNKNOWN;
+    sweep_up(&f);
+    for (int v = 0; v < g->n_nodes; v++)
+        if (out->of[v] == UNKNOWN)
+            out->of[v] = 0;
+    struct scope *scopes = out->scopes;
+    out->scopes = ap_arena_dup(arena, scopes, (size_t)out->n_scopes * sizeof(*scopes));
+    free(scopes);
+    free(f.slots);
+    rank_scopes(&f);
+    sort_nodes(&f);
+}

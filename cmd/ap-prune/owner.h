@@ -1,0 +1,33 @@
+/* The tree of name scopes, and which scope each node belongs to. */
+#ifndef OWNER_H
+#define OWNER_H
+
+#include "graph.h"
+
+struct scope {
+    int parent; /* -1 for the root, scope 0; a parent has a lower number */
+    int depth;  /* the root's is 0 */
+    const char *path;
+    /* by owner_sort: its nodes and those of the scopes below are order[first..first + n)
+     */
+    int first, n;
+    int last; /* scopes below: those whose rank lies in (rank, last] */
+    int rank;
+};
+
+struct owners {
+    int n_scopes;
+    struct scope *scopes;
+    int *of;      /* [node]: scope, 0 for those of no layer */
+    int *order;   /* nodes by rank of their scope, then by id */
+    int *by_rank; /* scopes in preorder */
+};
+
+/* Scopes deeper than max_depth count as their ancestor of that depth. */
+void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
+                 struct owners *out);
+
+/* a lies in scope b's tree, or is b. */
+bool scope_inside(const struct owners *o, int a, int b);
+
+#endif
