@@ -55,6 +55,12 @@ del(.blocks.block_of)
 .blocks.unit = "furlongs"
 del(.blocks.objective)
 .blocks.cone_of = [0]
+.families = []
+.families.families = {}
+.families.families[0].nodes[0][0] = -1
+.families.families[0].labels = ["one"]
+del(.families.trimmed)
+.families.algorithm = "guess"
 .sharding.mesh.shape = "2x2"
 .sharding.mesh.shape = [0, 2]
 del(.sharding.mesh)
@@ -87,7 +93,7 @@ END
         docs+=("$(rewritten mlp 2x2 $a)")
     done
     ap-rewrite "$(imported mlp)" >"$BATS_TEST_TMPDIR/one.json"
-    ap-import "$(hlo mlp)" | ap-shard --mesh dp=2,tp=2 --solver glpk | ap-cost | ap-rewrite \
+    ap-import "$(hlo mlp)" | ap-prune | ap-shard --mesh dp=2,tp=2 --solver glpk | ap-cost | ap-rewrite \
         >"$BATS_TEST_TMPDIR/history.json"
     jq -c '."x-mine" = {"a": 1}' "$(imported mlp)" >"$BATS_TEST_TMPDIR/unknown.json"
     run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown}.json
@@ -107,7 +113,8 @@ END
 
 @test "schema: at least 50 broken documents do not validate" {
     doc=$BATS_TEST_TMPDIR/whole.json
-    ap-import "$(hlo mlp)" | ap-coarsen | ap-shard --mesh 2x2 --algorithm data | ap-cost |
+    ap-import "$(hlo mlp)" | ap-prune | ap-coarsen |
+        ap-shard --mesh 2x2 --algorithm data | ap-cost |
         ap-rewrite >"$doc"
     validate "$doc"
     jq -S . "$doc" >"$BATS_TEST_TMPDIR/sorted.json"

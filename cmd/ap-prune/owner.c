@@ -132,8 +132,8 @@ static void read_names(struct finder *f, int max_depth)
 }
 
 /*
- * From users to operands, last node first. Update nodes say nothing of the parameters of
- * other phases that have users there too: the new value of a weight needs the weight.
+ * From users to operands, last node first. Of a parameter of another phase update nodes
+ * say nothing: the new value of a weight needs the weight.
  */
 static void sweep_up(struct finder *f)
 {
@@ -145,7 +145,8 @@ static void sweep_up(struct finder *f)
             f->o->of[v] = f->below[v];
         for (int k = 0; k < g->nodes[v].n_in; k++) {
             int u = g->nodes[v].in[k];
-            if (g->nodes[v].phase != AP_UPDATE || g->nodes[u].phase == AP_UPDATE)
+            if (g->nodes[v].phase != AP_UPDATE || g->nodes[u].phase == AP_UPDATE ||
+                g->nodes[u].op != AP_OP_PARAMETER)
                 f->below[u] = common(f->o, f->below[u], place);
         }
     }

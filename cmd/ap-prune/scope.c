@@ -52,8 +52,8 @@ struct finder {
 /* A group of scopes with one skeleton, as a run of candidates. */
 struct candidate {
     uint64_t skeleton;
-    int scope, n; /* nodes */
-    int group_n, group_rank;
+    int scope, n, rank;      /* n: nodes */
+    int group_n, group_rank; /* of its largest, of its first */
 };
 
 static uint64_t spread(uint64_t h)
@@ -108,7 +108,7 @@ static int compare_skeleton(const void *x, const void *y)
 
     if (a->skeleton != b->skeleton)
         return a->skeleton < b->skeleton ? -1 : 1;
-    return a->group_rank - b->group_rank;
+    return a->rank - b->rank;
 }
 
 /* Largest groups first; then the first in preorder. */
@@ -120,7 +120,7 @@ static int compare_group(const void *x, const void *y)
         return a->group_n > b->group_n ? -1 : 1;
     if (a->group_rank != b->group_rank)
         return a->group_rank - b->group_rank;
-    return a->scope - b->scope;
+    return a->rank - b->rank;
 }
 
 /* The scopes below `top` that may be instances, grouped. */
@@ -132,12 +132,14 @@ static int find_candidates(struct finder *f, int top, struct candidate *out)
     for (int r = o->scopes[top].rank + 1; r <= o->scopes[top].last; r++) {
         int scope = o->by_rank[r];
         if (o->scopes[scope].n >= f->params->min_nodes && f->skeleton[scope])
-            out[n++] =
-                (struct candidate){f->skeleton[scope], scope, o->scopes[scope].n, 0, r};
+            out[n++] = (struct candidate){.skeleton = f->skeleton[scope],
+                                          .scope = scope,
+                                          .n = o->scopes[scope].n,
+                                          .rank = r};
     }
     qsort(out, (size_t)n, sizeof(*out), compare_skeleton);
     for (int i = 0, end; i < n; i = end) {
-        int size = 0, rank = out[i].group_rank;
+        int size = 0, rank = out[i].rank;
         for (end = i; end < n && out[end].skeleton == out[i].skeleton; end++)
             size = out[end].n > size ? out[end].n : size;
         for (int k = i; k < end; k++) {
