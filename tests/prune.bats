@@ -124,7 +124,7 @@ gpt2l gpt/h_* 2 15
 scan_gpt gpt/layers/* 2 15
 bert bert/encoder/layer_* 2 15;bert/*s/ln 2 2
 t5 t5/decoder/block_* 2 13;t5/encoder/block_* 2 8
-gpt2-124m gpt/h_* 12 16
+gpt2-124m gpt/h_* 12 15
 END
 }
 

@@ -11,7 +11,8 @@
  * left is matched by the hash of one side only, for next to an odd node one side is
  * disturbed. Nothing of this need be right: the pairs are verified in the end, and a pair
  * whose operands do not correspond is dropped. A dropped pair stands outside on both
- * sides, so that dropping never spreads. Cost: O((nodes + edges) log nodes).
+ * sides and its users go on to agree, so that one pass suffices. Cost: O((nodes + edges)
+ * log nodes).
  */
 #include "prune.h"
 
@@ -300,20 +301,11 @@ struct columns {
     int n_instances, n;
     const int *nodes;
     bool *dropped; /* [column] */
-    int *stack, n_stack;
 };
 
 static int node_at(const struct columns *c, int instance, int j)
 {
     return c->nodes[(int64_t)instance * c->n + j];
-}
-
-static void drop(struct columns *c, int j)
-{
-    if (c->dropped[j])
-        return;
-    c->dropped[j] = true;
-    c->stack[c->n_stack++] = j;
 }
 
 /* Inside means: in a column that stays, in this instance. */
@@ -343,30 +335,6 @@ static bool column_fits(const struct columns *c, int j)
         }
     }
     return true;
-}
-
-/* Drops what does not fit until all does: a drop concerns the users of its nodes. */
-static void settle(struct columns *c)
-{
-    const struct ap_graph *g = c->s->g;
-
-    for (int j = 0; j < c->n; j++)
-        if (!c->dropped[j] && !column_fits(c, j))
-            drop(c, j);
-    while (c->n_stack) {
-        int j = c->stack[--c->n_stack];
-        for (int i = 0; i < c->n_instances; i++) {
-            int v = node_at(c, i, j);
-            if (v < 0)
-                continue;
-            for (int e = g->user_start[v]; e < g->user_start[v + 1]; e++) {
-                int u = g->users[e];
-                int at = c->s->at[1][u] == i ? c->s->at[0][u] : -1;
-                if (at >= 0 && !c->dropped[at] && !column_fits(c, at))
-                    drop(c, at);
-            }
-        }
-    }
 }
 
 /*
@@ -409,7 +377,6 @@ int prune_reconcile(struct prune_space *s, int n_instances, int n, int *nodes)
     int kept = 0;
 
     c.dropped = AP_NEW_N(s->arena, n, bool);
-    c.stack = AP_NEW_N(s->arena, n, int);
     for (int64_t at = 0; at < n_all; at++) {
         int j = (int)(at % n);
         if (nodes[at] < 0 || nodes[j] < 0 || s->sig[nodes[at]] != s->sig[nodes[j]])
@@ -419,7 +386,8 @@ int prune_reconcile(struct prune_space *s, int n_instances, int n, int *nodes)
             s->at[1][nodes[at]] = (int)(at / n);
         }
     }
-    settle(&c);
+    for (int j = 0; j < n; j++)
+        c.dropped[j] = c.dropped[j] || !column_fits(&c, j);
     for (int i = 1; i < n_instances; i++) {
         match_outside(&c, i, false);
         match_outside(&c, i, true);

@@ -8,13 +8,14 @@
  * shape and attributes; constants, casts and gradients, which differ at the ends of a
  * stack of layers, do not count. The largest such group of disjoint scopes comes first.
  * Its most common member by exact content represents it, the others are matched with it
- * node by node (correspond.c); those that lose a contraction or too much else are left
- * for a family of their own, and the nodes that all share are the family. So a scope that
- * repeats is never split because its parts repeat as well; parts repeat inside the
- * representative, once for all instances. The paper's walk from the deepest scopes up
- * while they repeat, and EPL's from the outermost down, arrive at the same outermost
- * families, for what repeats as a whole repeats in its parts; the second looks at no
- * parts. Unlike the paper's, members must be isomorphic with equal shapes.
+ * node by node (correspond.c), and the nodes that all share are the family; members that
+ * lack a contraction or much else are left for a family of their own if there are enough
+ * without them. So a scope that repeats is never split because its parts repeat as well;
+ * parts are looked for inside the representative, once for all instances. The paper's
+ * walk from the deepest scopes up while they repeat, and EPL's from the outermost down,
+ * arrive at the same outermost families, for what repeats as a whole repeats in its
+ * parts; the second looks at no parts. Unlike the paper's, members must be isomorphic
+ * with equal shapes.
  * Cost: O((nodes + edges) log nodes) for each level of nesting.
  *
  * After Shi et al., "TAP: Accelerating Large-Scale DNN Training Through Tensor Automatic
@@ -43,7 +44,7 @@ struct finder {
     const struct prune_params *params;
     struct prune_space *space;
     struct owners owners;
-    uint64_t *skeleton, *content; /* [scope], of all nodes in and below it */
+    uint64_t *skeleton; /* [scope], of all nodes in and below it */
     struct draft_list drafts;
     int *home;  /* [node]: the draft in whose first instance it is, -1 */
     int *taken; /* [scope]: in or above an instance found in draft i: i + 2 */
@@ -81,10 +82,8 @@ static void hash_scopes(struct ap_arena *arena, const struct ap_graph *g,
     uint64_t *other = AP_NEW_N(arena, o->n_scopes, uint64_t);
 
     f->skeleton = AP_NEW_N(arena, o->n_scopes, uint64_t);
-    f->content = AP_NEW_N(arena, o->n_scopes, uint64_t);
     for (int v = 0; v < g->n_nodes; v++) {
         uint64_t h = spread(f->space->sig[v]);
-        f->content[o->of[v]] += h;
         if (is_bone(&g->nodes[v]))
             f->skeleton[o->of[v]] += h;
         else if (g->nodes[v].phase == AP_FORWARD)
@@ -92,7 +91,6 @@ static void hash_scopes(struct ap_arena *arena, const struct ap_graph *g,
     }
     for (int i = o->n_scopes - 1; i > 0; i--) {
         f->skeleton[o->scopes[i].parent] += f->skeleton[i];
-        f->content[o->scopes[i].parent] += f->content[i];
         other[o->scopes[i].parent] += other[i];
     }
     for (int i = 0; i < o->n_scopes; i++)
@@ -206,7 +204,8 @@ struct group {
     struct region *regions;
     bool *done;    /* [region]: in a family, or given up */
     int **match;   /* [region]: counterparts of the representative's nodes */
-    double *share; /* [region]: what it has of them, less 1 for a missing contraction */
+    double *share; /* [region]: what it has of them */
+    bool *lacks;   /* [region]: one of them, a contraction */
 };
 
 struct content {
@@ -258,35 +257,44 @@ static void match_all(struct finder *f, struct group *group, int first)
         group->match[i] = AP_NEW_N(f->space->arena, a->n, int);
         int kept = prune_align(f->space, a->nodes, a->n, b->nodes, b->n, group->match[i]);
         group->share[i] = (double)kept / (a->n > b->n ? a->n : b->n);
+        group->lacks[i] = false;
         for (int j = 0; j < a->n; j++)
             if (group->match[i][j] < 0 &&
                 ap_ops[g->nodes[a->nodes[j]].op].class == AP_CLASS_HEAVY)
-                group->share[i] -= 1;
+                group->lacks[i] = true;
     }
     group->match[first] = a->nodes;
     group->share[first] = 1;
+    group->lacks[first] = false;
 }
 
-static int count_near(const struct group *group, double share)
+/* Region i goes with the representative; near: hardly anything is lost by that. */
+static bool goes_along(const struct group *group, int i, bool near)
+{
+    return !group->done[i] && (near ? group->share[i] >= NEAR_SHARE && !group->lacks[i]
+                                    : group->share[i] >= LOOSE_SHARE);
+}
+
+static int count_along(const struct group *group, bool near)
 {
     int n = 0;
 
     for (int i = 0; i < group->n; i++)
-        n += !group->done[i] && group->share[i] >= share;
+        n += goes_along(group, i, near);
     return n;
 }
 
 /* The family of the regions that are near enough; false if too little is left of it. */
-static bool make_draft(struct finder *f, const struct group *group, int first,
-                       double share, int home, struct prune_draft *draft)
+static bool make_draft(struct finder *f, const struct group *group, int first, bool near,
+                       int home, struct prune_draft *draft)
 {
     struct ap_arena *arena = f->space->arena;
-    int n = group->regions[first].n, n_rows = count_near(group, share), row = 1;
+    int n = group->regions[first].n, n_rows = count_along(group, near), row = 1;
     int *nodes = AP_NEW_N(arena, (int64_t)n * n_rows, int);
     const char **labels = AP_NEW_N(arena, n_rows, const char *);
 
     for (int i = 0; i < group->n; i++) {
-        if (group->done[i] || group->share[i] < share)
+        if (!goes_along(group, i, near))
             continue;
         int to = i == first ? 0 : row++;
         memcpy(nodes + (int64_t)to * n, group->match[i], (size_t)n * sizeof(int));
@@ -343,15 +351,15 @@ static void split_group(struct finder *f, struct group *group, int top, int home
         int first = representative(f->space->arena, group);
         struct prune_draft draft;
         match_all(f, group, first);
-        double share = count_near(group, NEAR_SHARE) >= least ? NEAR_SHARE : LOOSE_SHARE;
-        if (count_near(group, share) < least ||
-            !make_draft(f, group, first, share, home, &draft)) {
+        bool near = count_along(group, true) >= least;
+        if (count_along(group, near) < least ||
+            !make_draft(f, group, first, near, home, &draft)) {
             group->done[first] = true;
             n_left--;
             continue;
         }
         for (int i = 0; i < group->n; i++)
-            if (!group->done[i] && group->share[i] >= share) {
+            if (goes_along(group, i, near)) {
                 group->done[i] = true;
                 n_left--;
                 take_scope(f, group->regions[i].scope, top, home + 2);
@@ -386,6 +394,7 @@ static void try_group(struct finder *f, const struct candidate *c, int n, int to
     group.done = AP_NEW_N(arena, group.n, bool);
     group.match = AP_NEW_N(arena, group.n, int *);
     group.share = AP_NEW_N(arena, group.n, double);
+    group.lacks = AP_NEW_N(arena, group.n, bool);
     split_group(f, &group, top, home);
 }
 
