@@ -156,6 +156,26 @@ END
     jq -e '.families[0].labels | length == 4' "$BATS_TEST_TMPDIR/named"
 }
 
+# The sum of all weights' squares, without a name, reads the weights of all layers.
+@test "prune: a penalty on the weights leaves them in their layers" {
+    small gpt | jq -c '
+        (first(.graph.nodes | to_entries[] | select(.value.op == "constant" and .value.shape == "f32[]" and .value.value == 0)).key) as $zero |
+        (first(.graph.reducers | to_entries[] | select(.value.kind == "sum")).key) as $sum |
+        [.graph.nodes | to_entries[] | select(.value.role == "weight")] as $w |
+        reduce $w[] as $x (.last = $zero;
+            (.graph.nodes | length) as $n |
+            .graph.nodes += [
+                {op: "multiply", name: "sq\($n)", in: [$x.key, $x.key], shape: $x.value.shape, phase: "forward"},
+                {op: "reduce", name: "s\($n)", in: [$n, $zero], shape: "f32[]", to_apply: $sum, phase: "forward",
+                 dimensions: [range([$x.value.shape | scan("[0-9]+")] | length - 1)]},
+                {op: "add", name: "a\($n)", in: [.last, $n + 1], shape: "f32[]", phase: "forward"}] |
+            .last = $n + 2) |
+        .graph.results += [{node: .last, role: "aux"}] | del(.last)' >"$BATS_TEST_TMPDIR/penalty.json"
+    ap-prune -o "$BATS_TEST_TMPDIR/out.json" "$BATS_TEST_TMPDIR/penalty.json"
+    jq -e '.families.families[0] | .name == "gpt/h_*" and .weights == 16 and
+        (.labels | length == 4)' "$BATS_TEST_TMPDIR/out.json"
+}
+
 @test "prune: same names, other shapes: no family" {
     [ -z "$(outer mlp --layers 3 --hidden 64 -- --min-nodes 13)" ]
     # of 8 hidden layers the first and the last have shapes of their own

@@ -8,8 +8,8 @@
  * data goes. A parameter or a node made of constants belongs to the lowest common
  * ancestor of its users; an update node to that of the weights whose new values need it,
  * or of its operands if that is lower (a gradient's norm before all norms are summed);
- * any other node without a scope likewise. Three sweeps over the nodes and the depth of
- * the scopes for each edge.
+ * any other node without a scope likewise. A few sweeps over the nodes; an edge costs
+ * the depth of the scopes.
  */
 #include "owner.h"
 
@@ -133,20 +133,23 @@ static void read_names(struct finder *f, int max_depth)
 
 /*
  * From users to operands, last node first. Of a parameter of another phase update nodes
- * say nothing: the new value of a weight needs the weight.
+ * say nothing: the new value of a weight needs the weight. Nor do nodes without a name in
+ * the first sweep, as long as others do: a penalty on the weights reads all of them.
  */
-static void sweep_up(struct finder *f)
+static void sweep_up(struct finder *f, bool first)
 {
     const struct ap_graph *g = f->g;
+    int *of = f->o->of;
 
     for (int v = g->n_nodes - 1; v >= 0; v--) {
-        int place = f->o->of[v] != UNKNOWN ? f->o->of[v] : f->below[v];
-        if (g->nodes[v].op == AP_OP_PARAMETER || f->constant[v])
-            f->o->of[v] = f->below[v];
+        bool update = g->nodes[v].phase == AP_UPDATE, named = of[v] != UNKNOWN;
+        int place = named ? of[v] : f->below[v];
+        if (f->constant[v] || (g->nodes[v].op == AP_OP_PARAMETER && !named))
+            of[v] = f->below[v];
         for (int k = 0; k < g->nodes[v].n_in; k++) {
             int u = g->nodes[v].in[k];
-            if (g->nodes[v].phase != AP_UPDATE || g->nodes[u].phase == AP_UPDATE ||
-                g->nodes[u].op != AP_OP_PARAMETER)
+            if (g->nodes[u].op != AP_OP_PARAMETER ||
+                (update ? g->nodes[u].phase == AP_UPDATE : named || !first))
                 f->below[u] = common(f->o, f->below[u], place);
         }
     }
@@ -163,8 +166,7 @@ static void start_updates(struct finder *f)
     }
 }
 
-/* From operands to users: nodes without a name settle where their data is from, or goes.
- */
+/* From operands to users: what has no name settles where its data is from, or goes. */
 static void sweep_down(struct finder *f)
 {
     const struct ap_graph *g = f->g;
@@ -187,12 +189,6 @@ static void sweep_down(struct finder *f)
 }
 
 /* ---- order ---- */
-
-bool scope_inside(const struct owners *o, int a, int b)
-{
-    return o->scopes[a].rank >= o->scopes[b].rank &&
-           o->scopes[a].rank <= o->scopes[b].last;
-}
 
 /* Preorder without recursion: a scope's rank is its parent's plus what came before it. */
 static void rank_scopes(struct finder *f)
@@ -246,13 +242,14 @@ void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth
     f.below = AP_NEW_N(arena, g->n_nodes, int);
     new_scope(&f, -1, "");
     read_names(&f, max_depth);
-    sweep_up(&f);
+    sweep_up(&f, true);
+    sweep_up(&f, false);
     start_updates(&f);
-    sweep_up(&f);
+    sweep_up(&f, false);
     sweep_down(&f);
     for (int v = 0; v < g->n_nodes; v++)
         f.below[v] = UNKNOWN;
-    sweep_up(&f);
+    sweep_up(&f, false);
     for (int v = 0; v < g->n_nodes; v++)
         if (out->of[v] == UNKNOWN)
             out->of[v] = 0;

@@ -27,7 +27,4 @@ struct owners {
 void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
                  struct owners *out);
 
-/* a lies in scope b's tree, or is b. */
-bool scope_inside(const struct owners *o, int a, int b);
-
 #endif
