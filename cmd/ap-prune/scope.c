@@ -29,7 +29,7 @@
 #include "owner.h"
 
 /* Shares of the representative's nodes that an instance must have. */
-#define NEAR_SHARE  0.9 /* if it has all contractions too */
+#define NEAR_SHARE  0.9 /* at first, and all contractions */
 #define LOOSE_SHARE 0.7 /* if there is no family otherwise */
 
 #define MAX_ROUNDS 16 /* representatives tried in one group */
@@ -268,11 +268,17 @@ static void match_all(struct finder *f, struct group *group, int first)
     group->lacks[first] = false;
 }
 
-/* Region i goes with the representative; near: hardly anything is lost by that. */
+/*
+ * Region i goes with the representative; near: hardly anything is lost by that. Without a
+ * contraction, all else must be there.
+ */
 static bool goes_along(const struct group *group, int i, bool near)
 {
-    return !group->done[i] && (near ? group->share[i] >= NEAR_SHARE && !group->lacks[i]
-                                    : group->share[i] >= LOOSE_SHARE);
+    bool much = group->share[i] >= NEAR_SHARE, enough = group->share[i] >= LOOSE_SHARE;
+
+    if (group->done[i])
+        return false;
+    return near ? much && !group->lacks[i] : much || (enough && !group->lacks[i]);
 }
 
 static int count_along(const struct group *group, bool near)
