@@ -21,6 +21,7 @@ struct prune_algo {
 
 static const struct prune_algo algos[] = {
     {{"scope", "scopes of names that repeat, and what repeats inside them"}, prune_scope},
+    {{"structure", "regions that repeat, whatever their names"}, prune_structure},
     {{"none", "no families"}, prune_none},
     {{NULL, NULL}, NULL},
 };
