@@ -17,6 +17,7 @@ enum attr_kind {
     ATTR_BOOL,
     ATTR_DIM_LABELS,
     ATTR_DIRECTION,
+    ATTR_FFT,
     ATTR_INT, /* >= 0 */
     ATTR_INTS,
     ATTR_LAYOUT,
@@ -68,6 +69,8 @@ static const struct attr attrs[] = {
     {"dynamic_slice_sizes", ATTR_INTS, PLACE(dynamic_slice_sizes), NEVER},
     {"exponent_bits", ATTR_INT, PLACE(exponent_bits), OF(REDUCE_PRECISION)},
     {"feature_group_count", ATTR_INT, PLACE(feature_group_count), NEVER},
+    {"fft_length", ATTR_INTS, PLACE(fft_length), OF(FFT)},
+    {"fft_type", ATTR_FFT, PLACE(fft_type), OF(FFT)},
     {"flops", ATTR_INT, PLACE(flops), NEVER},
     {"global", ATTR_SHAPE, PLACE(global), NEVER},
     {"index", ATTR_INT, PLACE(index), OF(GET_TUPLE_ELEMENT)},
@@ -103,6 +106,7 @@ static const struct attr attrs[] = {
     {"start_indices_batching_dims", ATTR_INTS, PLACE(start_indices_batching_dims), NEVER},
     {"target", ATTR_STRING, PLACE(target), OF(CUSTOM_CALL)},
     {"to_apply", ATTR_REDUCER, PLACE(to_apply), NEVER},
+    {"total_order", ATTR_BOOL, PLACE(total_order), NEVER},
     {"unique_indices", ATTR_BOOL, PLACE(unique_indices), NEVER},
     {"update_window_dims", ATTR_INTS, PLACE(update_window_dims), NEVER},
     {"value", ATTR_VALUE, PLACE(literal), OF2(CONSTANT, AP_MASK)},
@@ -265,6 +269,11 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
             return -1;
         *(enum ap_red *)place = (enum ap_red)red;
         return 0;
+    case ATTR_FFT:
+        if (ap_opt_name(o, at, a->name, ap_fft_names, AP_N_FFTS, &red, err))
+            return -1;
+        out->fft_type = (enum ap_fft)red;
+        return 0;
     case ATTR_REDUCER:
         return ap_opt_int(o, at, a->name, -1, place, err);
     case ATTR_SHAPE:
@@ -418,6 +427,8 @@ static bool attr_is_default(const struct attr *a, const struct ap_attrs *in)
         return in->conv.lhs_batch == in->conv.lhs_feature;
     case ATTR_DIRECTION:
         return in->direction == AP_EQ;
+    case ATTR_FFT:
+        return in->fft_type == AP_FFT_FFT;
     case ATTR_INT:
         return *(const int64_t *)place == *(const int64_t *)unset;
     case ATTR_INTS:
@@ -475,6 +486,9 @@ static void write_attr(struct ap_buf *out, const struct attr *a,
         return;
     case ATTR_RED:
         ap_put_str(out, a->name, ap_red_names[*(const enum ap_red *)place]);
+        return;
+    case ATTR_FFT:
+        ap_put_str(out, a->name, ap_fft_names[in->fft_type]);
         return;
     case ATTR_REDUCER:
         ap_put_int(out, a->name, *(const int *)place);

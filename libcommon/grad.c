@@ -28,6 +28,7 @@ grad_rule *const grad_rules[AP_N_OPS] = {
     [AP_OP_RSQRT] = grad_unary,
     [AP_OP_SINE] = grad_unary,
     [AP_OP_SQRT] = grad_unary,
+    [AP_OP_TAN] = grad_unary,
     [AP_OP_TANH] = grad_unary,
     [AP_OP_ADD] = grad_binary,
     [AP_OP_ATAN2] = grad_binary,

@@ -21,16 +21,27 @@ struct lower {
 static bool is_wide_only(enum ap_op op)
 {
     static const bool wide[AP_N_OPS] = {
-        [AP_OP_CBRT] = true,    [AP_OP_COSINE] = true,
-        [AP_OP_ERF] = true,     [AP_OP_EXPONENTIAL] = true,
-        [AP_OP_LOG] = true,     [AP_OP_EXPONENTIAL_MINUS_ONE] = true,
-        [AP_OP_POWER] = true,   [AP_OP_LOG_PLUS_ONE] = true,
-        [AP_OP_ATAN2] = true,   [AP_OP_REDUCE_PRECISION] = true,
-        [AP_OP_RSQRT] = true,   [AP_OP_SINE] = true,
-        [AP_OP_SQRT] = true,    [AP_OP_SELECT_AND_SCATTER] = true,
-        [AP_OP_REDUCE] = true,  [AP_OP_REDUCE_WINDOW] = true,
-        [AP_OP_SORT] = true,    [AP_OP_TOPK] = true,
+        [AP_OP_CBRT] = true,
+        [AP_OP_COSINE] = true,
+        [AP_OP_ERF] = true,
+        [AP_OP_EXPONENTIAL] = true,
+        [AP_OP_LOG] = true,
+        [AP_OP_EXPONENTIAL_MINUS_ONE] = true,
+        [AP_OP_POWER] = true,
+        [AP_OP_LOG_PLUS_ONE] = true,
+        [AP_OP_ATAN2] = true,
+        [AP_OP_REDUCE_PRECISION] = true,
+        [AP_OP_RSQRT] = true,
+        [AP_OP_SINE] = true,
+        [AP_OP_SQRT] = true,
+        [AP_OP_SELECT_AND_SCATTER] = true,
+        [AP_OP_REDUCE] = true,
+        [AP_OP_REDUCE_WINDOW] = true,
+        [AP_OP_SORT] = true,
+        [AP_OP_TOPK] = true,
         [AP_OP_SCATTER] = true,
+        [AP_OP_TAN] = true,
+        [AP_OP_BITCAST_CONVERT] = true,
     };
     return wide[op];
 }

@@ -42,6 +42,8 @@ static int unary(struct ap_build *b, enum ap_op op, int x, int y, int dy)
         return BINARY(MULTIPLY, dy, UNARY(COSINE, x));
     case AP_OP_SQRT:
         return BINARY(DIVIDE, WITH(MULTIPLY, dy, 0.5), y);
+    case AP_OP_TAN:
+        return BINARY(MULTIPLY, dy, WITH(ADD, BINARY(MULTIPLY, y, y), 1));
     case AP_OP_TANH: {
         int left = BINARY(MULTIPLY, dy, BINARY(MULTIPLY, y, y));
         return BINARY(SUBTRACT, dy, left);

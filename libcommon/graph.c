@@ -292,6 +292,8 @@ const char *const ap_role_names[AP_N_ROLES] = {
     [AP_ROLE_AUX] = "aux",
 };
 
+const char *const ap_fft_names[AP_N_FFTS] = {"FFT", "IFFT", "RFFT", "IRFFT"};
+
 const struct ap_attrs ap_attrs_default = {
     .feature_group_count = 1,
     .batch_group_count = 1,

@@ -126,6 +126,11 @@ struct ap_conv_dims {
 
 enum ap_direction { AP_EQ, AP_NE, AP_GE, AP_GT, AP_LE, AP_LT };
 
+/* The transforms of fft: from complex to complex and back, from real to half a spectrum
+ * and back. */
+enum ap_fft { AP_FFT_FFT, AP_FFT_IFFT, AP_FFT_RFFT, AP_FFT_IRFFT, AP_N_FFTS };
+extern const char *const ap_fft_names[AP_N_FFTS]; /* "FFT", "IFFT", ... */
+
 /* How a reducer combines two values; AP_RED_NONE stands for "any other computation". */
 enum ap_red {
     AP_RED_NONE,
@@ -201,10 +206,13 @@ struct ap_attrs {
     int64_t feature_group_count, batch_group_count; /* 1 unless given */
     int64_t exponent_bits, mantissa_bits;
     const char
-        *target;   /* custom-call: what is called; `index` says which result this is */
-    int64_t flops; /* custom-call: of this result, 0 if not known */
+        *target;      /* custom-call: what is called; `index` says which result this is */
+    int64_t flops;    /* custom-call: of this result, 0 if not known */
+    bool total_order; /* compare of floats: -NaN < -inf < ... < -0 < 0 < ... < NaN */
     bool largest, is_stable, indices_are_sorted, unique_indices;
     enum ap_direction direction;
+    enum ap_fft fft_type;
+    struct ap_ints fft_length;        /* of the last dimensions, as many */
     int n_window, n_padding, n_slice; /* = rank of what they describe */
     const struct ap_window_dim *window;
     const struct ap_pad_dim *padding;

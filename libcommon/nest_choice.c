@@ -4,6 +4,7 @@
  */
 #include "nest_impl.h"
 
+#include <math.h>
 #include <assert.h>
 
 /* ---- extents ---- */
@@ -272,6 +273,21 @@ static double convolution_flops(const struct work *w)
     return flops;
 }
 
+/* 5 n log2(n) of a transform of n complex elements; of one from or to real ones half. */
+static double fft_flops(const struct work *w, int m)
+{
+    const struct ap_node *n = &w->g->nodes[w->nest->members[m]];
+    const struct ap_ints *len = &n->attrs->fft_length;
+    bool half = n->attrs->fft_type == AP_FFT_RFFT || n->attrs->fft_type == AP_FFT_IRFFT;
+    double full = n->attrs->fft_type == AP_FFT_RFFT
+                      ? slot_elems(w, w->nest->in_slot[m][0])
+                      : value_elems(w, m);
+    double log = 0;
+    for (int i = 0; i < len->n; i++)
+        log += log2((double)len->v[i]);
+    return ap_ops[n->op].flops * full * log * (half ? 0.5 : 1);
+}
+
 static double member_flops(const struct work *w, int m)
 {
     const struct ap_node *n = &w->g->nodes[w->nest->members[m]];
@@ -284,6 +300,8 @@ static double member_flops(const struct work *w, int m)
         return convolution_flops(w);
     if (n->op == AP_OP_CUSTOM_CALL)
         return (double)n->attrs->flops;
+    if (n->op == AP_OP_FFT)
+        return fft_flops(w, m);
     if (op->class != AP_CLASS_REDUCE)
         return op->flops * value_elems(w, m);
     for (int k = 0; k < n->n_in; k++)

@@ -372,6 +372,14 @@ static void rule_sort(struct ap_rule *r)
     whole(r, AP_OUT, (int)r->node->attrs->dimensions.v[0]);
 }
 
+/* Transformed dimensions are whole. */
+static void rule_fft(struct ap_rule *r)
+{
+    int rank = shape_of(r, 0)->rank;
+    for (int d = 0; d < rank; d++)
+        pass_or_whole(r, d, d < rank - r->node->attrs->fft_length.n);
+}
+
 static void rule_topk(struct ap_rule *r)
 {
     int rank = shape_of(r, 0)->rank;
@@ -553,6 +561,7 @@ static void (*const op_rules[AP_N_OPS])(struct ap_rule *) = {
     [AP_OP_TRANSPOSE] = rule_transpose,
     [AP_OP_DOT] = rule_dot,
     [AP_OP_CONVOLUTION] = rule_convolution,
+    [AP_OP_FFT] = rule_fft,
     [AP_OP_REDUCE] = rule_reduce,
     [AP_OP_REDUCE_WINDOW] = rule_reduce_window,
     [AP_OP_SELECT_AND_SCATTER] = rule_select_and_scatter,

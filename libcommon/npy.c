@@ -14,7 +14,7 @@ static const struct {
 } descrs[] = {
     {"|b1", AP_PRED}, {"|i1", AP_S8},  {"<i1", AP_S8},  {"<i2", AP_S16}, {"<i4", AP_S32},
     {"<i8", AP_S64},  {"|u1", AP_U8},  {"<u1", AP_U8},  {"<u2", AP_U16}, {"<u4", AP_U32},
-    {"<u8", AP_U64},  {"<f2", AP_F16}, {"<f4", AP_F32}, {"<f8", AP_F64},
+    {"<u8", AP_U64},  {"<f2", AP_F16}, {"<f4", AP_F32}, {"<f8", AP_F64}, {"<c8", AP_C64},
 };
 #define N_DESCRS (sizeof descrs / sizeof descrs[0])
 

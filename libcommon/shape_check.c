@@ -143,17 +143,21 @@ static bool dtype_fits(enum ap_op op, enum ap_dtype dtype)
         return ap_dtype_is_float(dtype);
     if (op == AP_OP_AND || op == AP_OP_OR || op == AP_OP_XOR || op == AP_OP_NOT)
         return dtype == AP_PRED || ap_dtype_is_int(dtype);
-    if (op >= AP_OP_SHIFT_LEFT && op <= AP_OP_SHIFT_RIGHT_LOGICAL)
+    if ((op >= AP_OP_SHIFT_LEFT && op <= AP_OP_SHIFT_RIGHT_LOGICAL) ||
+        op == AP_OP_COUNT_LEADING_ZEROS || op == AP_OP_POPCNT)
         return ap_dtype_is_int(dtype);
     if (op == AP_OP_CBRT || op == AP_OP_COSINE || op == AP_OP_EXPONENTIAL ||
         op == AP_OP_EXPONENTIAL_MINUS_ONE || op == AP_OP_LOG ||
         op == AP_OP_LOG_PLUS_ONE || op == AP_OP_LOGISTIC || op == AP_OP_RSQRT ||
-        op == AP_OP_SINE || op == AP_OP_SQRT || op == AP_OP_TANH || op == AP_OP_ATAN2)
+        op == AP_OP_SINE || op == AP_OP_SQRT || op == AP_OP_TAN || op == AP_OP_TANH ||
+        op == AP_OP_ATAN2)
         return ap_dtype_is_float(dtype) || is_complex(dtype);
     if (op == AP_OP_COMPLEX)
         return dtype == AP_F32 || dtype == AP_F64;
     if (op == AP_OP_REAL || op == AP_OP_IMAG)
         return is_complex(dtype);
+    if (op == AP_OP_BITCAST_CONVERT)
+        return is_number(dtype) && !is_complex(dtype);
     if (op == AP_OP_ABS || op == AP_OP_NEGATE || op == AP_OP_SIGN)
         return is_number(dtype);
     return true;
@@ -207,6 +211,9 @@ static int check_elementwise(const struct check *c)
                           ap_dtype_name(want.dtype));
     if (c->node->n_in == 2 && check_alike(c, 1, 0, false))
         return -1;
+    if (c->node->attrs->total_order && !ap_dtype_is_float(want.dtype))
+        return ap_err_set(c->err, "compare by total order does not work on %s",
+                          ap_dtype_name(want.dtype));
     if (op == AP_OP_COMPARE || op == AP_OP_IS_FINITE)
         want.dtype = AP_PRED;
     else if (op == AP_OP_COMPLEX)
@@ -214,8 +221,14 @@ static int check_elementwise(const struct check *c)
     else if ((op == AP_OP_ABS && is_complex(want.dtype)) || op == AP_OP_REAL ||
              op == AP_OP_IMAG)
         want.dtype = want.dtype == AP_C64 ? AP_F32 : AP_F64;
-    else if (op == AP_OP_CONVERT)
+    else if (op == AP_OP_CONVERT || op == AP_OP_BITCAST_CONVERT)
         want.dtype = c->node->shape.dtype;
+    if (op == AP_OP_BITCAST_CONVERT &&
+        (!dtype_fits(op, want.dtype) ||
+         ap_dtype_size(want.dtype) != ap_dtype_size(check_in(c, 0)->dtype)))
+        return ap_err_set(c->err, "bitcast-convert of %s makes no %s",
+                          ap_dtype_name(check_in(c, 0)->dtype),
+                          ap_dtype_name(want.dtype));
     return check_result_like(c, &want);
 }
 
@@ -473,6 +486,8 @@ static int check_reducing(const struct check *c)
         return check_reduce_window(c);
     if (c->node->op == AP_OP_SELECT_AND_SCATTER)
         return check_select_and_scatter(c);
+    if (c->node->op == AP_OP_FFT)
+        return check_fft(c);
     if (c->node->op == AP_OP_SORT)
         return check_sort(c);
     return check_topk(c);

@@ -71,6 +71,41 @@ int check_dot(const struct check *c)
     return check_kinds(c) ? -1 : check_result(c, c->node->shape.dtype, dims, rank);
 }
 
+/* ---- Fourier transforms ---- */
+
+int check_fft(const struct check *c)
+{
+    const struct ap_attrs *a = c->node->attrs;
+    const struct ap_shape *in = check_in(c, 0);
+    int n = a->fft_length.n, first = in->rank - n;
+    bool from_real = a->fft_type == AP_FFT_RFFT, to_real = a->fft_type == AP_FFT_IRFFT;
+    bool wide = in->dtype == AP_F64 || in->dtype == AP_C128;
+    int64_t dims[AP_MAX_RANK];
+
+    if (n < 1 || n > 3 || first < 0)
+        return ap_err_set(c->err, "fft_length of %d dimensions of a tensor of rank %d", n,
+                          in->rank);
+    if (from_real ? in->dtype != AP_F32 && in->dtype != AP_F64
+                  : in->dtype != AP_C64 && in->dtype != AP_C128)
+        return ap_err_set(c->err, "fft of type %s does not work on %s",
+                          ap_fft_names[a->fft_type], ap_dtype_name(in->dtype));
+    for (int d = 0; d < in->rank; d++)
+        dims[d] = in->dims[d];
+    for (int i = 0; i < n; i++) {
+        int64_t len = a->fft_length.v[i];
+        bool last = i == n - 1;
+        if (len < 1 || dims[first + i] != (to_real && last ? len / 2 + 1 : len))
+            return ap_err_set(c->err,
+                              "fft_length: %" PRId64 " of dimension %d with %" PRId64
+                              " elements",
+                              len, first + i, in->dims[first + i]);
+        if (last && (from_real || to_real))
+            dims[first + i] = from_real ? len / 2 + 1 : len;
+    }
+    enum ap_dtype real = wide ? AP_F64 : AP_F32, complex = wide ? AP_C128 : AP_C64;
+    return check_result(c, to_real ? real : complex, dims, in->rank);
+}
+
 /* ---- windows ---- */
 
 /* Extent of n elements with d - 1 holes after each but the last; false when it overflows.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# ap-import: custom calls, random numbers, batch norms and complex numbers.
+# ap-import: custom calls and batch norms.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
@@ -31,35 +31,6 @@ ENTRY e { q = bf16[2,16,4,8] parameter(0)  k = bf16[2,32,4,8] parameter(1)
 END
     jq -e '[.graph.nodes[] | select(.op == "custom-call") | .flops] ==
         [2 * 2 * 2*16*32*4*8, 2 * 5 * 2*16*16*4*8]' "$BATS_TEST_TMPDIR/g.json"
-}
-
-@test "calls: random numbers are planned, and refused by name when run" {
-    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
-ENTRY e { s = u64[2] parameter(0)  x = f32[8,4] parameter(1)
-    r = (u64[2], u32[8,4]) rng-bit-generator(s), algorithm=rng_default
-    bits = u32[8,4] get-tuple-element(r), index=1  f = f32[8,4] convert(bits)
-    a = f32[] constant(0)  b = f32[] constant(1)
-    u = f32[8,4] rng(a, b), distribution=rng_uniform
-    y = f32[8,4] multiply(x, f)  ROOT z = f32[8,4] add(y, u) }
-END
-    jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .index // 0]] ==
-        [["rng-bit-generator", 1], ["rng_uniform", 0]]' "$BATS_TEST_TMPDIR/g.json"
-    ap-shard --mesh 2 "$BATS_TEST_TMPDIR/g.json" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
-    needs_exec
-    refuses 2 "custom-call rng-bit-generator: not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"
-}
-
-@test "calls: complex arithmetic is planned, and refused when run" {
-    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
-ENTRY e { x = f32[8,4] parameter(0)  y = f32[8,4] parameter(1)
-    c = c64[8,4] complex(x, y)  d = c64[8,4] multiply(c, c)
-    r = f32[8,4] real(d)  i = f32[8,4] imag(d)  ROOT z = f32[8,4] add(r, i) }
-END
-    ap-shard --mesh 2 "$BATS_TEST_TMPDIR/g.json" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
-    needs_exec
-    refuses 2 "not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"
-    refuses 1 "real does not work on f32" ap-import - <<<'ENTRY e { x = f32[8] parameter(0)
-        ROOT y = f32[8] real(x) }'
 }
 
 @test "calls: batch norms are what their definition says" {

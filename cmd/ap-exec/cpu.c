@@ -61,6 +61,8 @@ static cpu_prepare_fn *kernel_of(enum ap_op op)
         return cpu_dot_prepare;
     case AP_OP_CONVOLUTION:
         return cpu_conv_prepare;
+    case AP_OP_FFT:
+        return cpu_fft_prepare;
     case AP_OP_REDUCE:
         return cpu_reduce_prepare;
     case AP_OP_REDUCE_WINDOW:

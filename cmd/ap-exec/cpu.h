@@ -23,7 +23,8 @@
 #define CPU_WIDE
 #endif
 
-/* ---- element types and operations (cpu_ops.c, cpu_ops_int.c, cpu_convert.c) ---- */
+/* ---- element types and operations (cpu_ops.c, cpu_ops_int.c, cpu_ops_complex.c,
+ * cpu_convert.c) ---- */
 
 enum cpu_kind {
     CPU_PRED,
@@ -37,10 +38,11 @@ enum cpu_kind {
     CPU_U64,
     CPU_F32,
     CPU_F64,
+    CPU_C64, /* two f32 */
     CPU_N_KINDS
 };
 
-/* Register type of a dtype, CPU_N_KINDS if it has none (f8, complex). */
+/* Register type of a dtype, CPU_N_KINDS if it has none (f8, c128). */
 enum cpu_kind cpu_kind(enum ap_dtype dtype);
 int cpu_kind_size(enum cpu_kind kind);
 /* Whether memory and register hold the same bits (all but bf16 and f16). */
@@ -59,8 +61,12 @@ typedef void cpu_fn(void *d, const void *a, const void *b, const void *c,
 /* The function of an elementwise node on operands of dtype in, NULL if there is none. */
 cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in,
                     enum ap_dtype out);
+/* Of a comparison, which may be by total order. */
+cpu_fn *cpu_compare_find(const struct ap_attrs *attrs, enum ap_dtype in);
 cpu_fn *cpu_float_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
 cpu_fn *cpu_int_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
+cpu_fn *cpu_complex_find(enum ap_op op, enum ap_direction direction);
+/* NULL between complex and other numbers, but from real to complex. */
 cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to);
 /* The elementwise operator that combines two values like red does. */
 enum ap_op cpu_red_op(enum ap_red red);
@@ -152,6 +158,7 @@ cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,
     cpu_concat_prepare;
 cpu_prepare_fn cpu_reduce_prepare, cpu_custom_reduce_prepare, cpu_window_prepare,
     cpu_select_scatter_prepare;
+cpu_prepare_fn cpu_fft_prepare;
 cpu_prepare_fn cpu_sort_prepare, cpu_topk_prepare;
 cpu_prepare_fn cpu_gather_prepare, cpu_scatter_prepare, cpu_dynamic_prepare;
 cpu_prepare_fn cpu_coll_prepare, cpu_local_prepare;

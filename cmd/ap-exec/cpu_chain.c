@@ -14,7 +14,9 @@ int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
     struct chain_instr *p = &chain->instr[chain->n_instr++];
     *p = (struct chain_instr){.dst = dst, .uniform = uniform, .round = node->shape.dtype};
     const struct ap_attrs *a = node->attrs;
-    p->fn = cpu_op_find(node->op, a->direction, in[0], node->shape.dtype);
+    p->fn = node->op == AP_OP_COMPARE
+                ? cpu_compare_find(a, in[0])
+                : cpu_op_find(node->op, a->direction, in[0], node->shape.dtype);
     if (!p->fn)
         return exec_unsupported(x, node, err, ap_dtype_name(in[0]));
     const int n = node->n_in < 3 ? node->n_in : 3;
@@ -32,7 +34,7 @@ int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
     }
     /* these only hand on values that are rounded already */
     if (node->op == AP_OP_SELECT || node->op == AP_OP_COPY ||
-        node->op == AP_OP_OPT_BARRIER)
+        node->op == AP_OP_OPT_BARRIER || node->op == AP_OP_BITCAST_CONVERT)
         p->round = AP_F32;
     return 0;
 }
@@ -109,8 +111,8 @@ int body_prepare(struct exec *x, const struct ap_reducer *red, struct body *body
     body->scratch_bytes = (int64_t)body->chain.n_values * CPU_TILE * 8;
     body->chain.n_values = n;
     const struct ap_node *last = &red->nodes[red->results[0]];
-    body->bare_compare =
-        last->op == AP_OP_COMPARE && last->in[0] == 0 && last->in[1] == 1;
+    body->bare_compare = last->op == AP_OP_COMPARE && last->in[0] == 0 &&
+                         last->in[1] == 1 && !last->attrs->total_order;
     body->direction = last->attrs->direction;
     return 0;
 }

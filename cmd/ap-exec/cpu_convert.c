@@ -22,6 +22,10 @@
         }                                                                            \
     }
 
+struct c64 {
+    float re, im;
+};
+
 #define FROM_INT(from, F)                        \
     CONVERT(from, F, pred, uint8_t, x != 0)      \
     CONVERT(from, F, s8, int8_t, (int8_t)x)      \
@@ -33,7 +37,8 @@
     CONVERT(from, F, u32, uint32_t, (uint32_t)x) \
     CONVERT(from, F, u64, uint64_t, (uint64_t)x) \
     CONVERT(from, F, f32, float, (float)x)       \
-    CONVERT(from, F, f64, double, (double)x)
+    CONVERT(from, F, f64, double, (double)x)     \
+    CONVERT(from, F, c64, struct c64, ((struct c64){(float)x, 0}))
 
 #define TO_INT(T, lo, hi) \
     (x != x ? 0 : x <= (double)(lo) ? (lo) : x >= (double)(hi) ? (hi) : (T)x)
@@ -48,7 +53,8 @@
     CONVERT(from, F, u32, uint32_t, TO_INT(uint32_t, 0u, UINT32_MAX))          \
     CONVERT(from, F, u64, uint64_t, TO_INT(uint64_t, (uint64_t)0, UINT64_MAX)) \
     CONVERT(from, F, f32, float, (float)x)                                     \
-    CONVERT(from, F, f64, double, (double)x)
+    CONVERT(from, F, f64, double, (double)x)                                   \
+    CONVERT(from, F, c64, struct c64, ((struct c64){(float)x, 0}))
 
 FROM_INT(pred, uint8_t)
 FROM_INT(s8, int8_t)
@@ -66,7 +72,7 @@ FROM_FLOAT(f64, double)
     {                                                                                 \
         from##_to_pred, from##_to_s8, from##_to_s16, from##_to_s32, from##_to_s64,    \
             from##_to_u8, from##_to_u16, from##_to_u32, from##_to_u64, from##_to_f32, \
-            from##_to_f64                                                             \
+            from##_to_f64, from##_to_c64                                              \
     }
 
 cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to)

@@ -1,6 +1,6 @@
 /*
- * Matrix products: OpenBLAS for f32 and f64; integers by a blocked loop that wraps around
- * (pred: or of ands), in a fixed order of k.
+ * Matrix products: OpenBLAS for f32, f64 and c64; integers by a blocked loop that wraps
+ * around (pred: or of ands), in a fixed order of k.
  */
 #include "cpu.h"
 
@@ -44,7 +44,11 @@ static void gemm_float(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t 
     const CBLAS_TRANSPOSE opa = ta ? CblasTrans : CblasNoTrans;
     const CBLAS_TRANSPOSE opb = tb ? CblasTrans : CblasNoTrans;
     const int im = (int)m, in = (int)n, ik = (int)k;
-    if (kind == CPU_F32)
+    const float one[2] = {1, 0}, zero[2] = {0, 0};
+    if (kind == CPU_C64)
+        cblas_cgemm(CblasRowMajor, opa, opb, im, in, ik, one, a, (int)lda, b, (int)ldb,
+                    zero, c, (int)ldc);
+    else if (kind == CPU_F32)
         cblas_sgemm(CblasRowMajor, opa, opb, im, in, ik, 1.0f, a, (int)lda, b, (int)ldb,
                     0.0f, c, (int)ldc);
     else
@@ -67,6 +71,7 @@ void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_
     switch (kind) {
     case CPU_F32:
     case CPU_F64:
+    case CPU_C64:
         gemm_float(kind, ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
         break;
     case CPU_PRED:

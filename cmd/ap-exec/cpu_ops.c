@@ -37,9 +37,10 @@ enum cpu_kind cpu_kind(enum ap_dtype dtype)
         return CPU_F32;
     case AP_F64:
         return CPU_F64;
+    case AP_C64:
+        return CPU_C64;
     case AP_F8E4M3FN:
     case AP_F8E5M2:
-    case AP_C64:
     case AP_C128:
     case AP_TUPLE:
     case AP_N_DTYPES:
@@ -50,7 +51,7 @@ enum cpu_kind cpu_kind(enum ap_dtype dtype)
 
 int cpu_kind_size(enum cpu_kind kind)
 {
-    static const int size[CPU_N_KINDS] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8};
+    static const int size[CPU_N_KINDS] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 8};
     return size[kind];
 }
 
@@ -142,6 +143,7 @@ int cpu_kind_size(enum cpu_kind kind)
     UNARY(sign_##S, T, x > 0 ? 1 : x < 0 ? -1 : x)                               \
     UNARY(sin_##S, T, sin##sfx(x))                                               \
     UNARY(sqrt_##S, T, sqrt##sfx(x))                                             \
+    UNARY(tan_##S, T, tan##sfx(x))                                               \
     UNARY(tanh_##S, T, TANH_##S(x))                                              \
     BINARY(add_##S, T, x + y)                                                    \
     BINARY(atan2_##S, T, atan2##sfx(x, y))                                       \
@@ -186,8 +188,8 @@ FLOAT_OPS(double, f64, )
     [AP_OP_LOGISTIC][i] = logistic_##S, [AP_OP_NEGATE][i] = neg_##S,                     \
     [AP_OP_ROUND_AFZ][i] = afz_##S, [AP_OP_ROUND_EVEN][i] = even_##S,                    \
     [AP_OP_RSQRT][i] = rsqrt_##S, [AP_OP_SIGN][i] = sign_##S, [AP_OP_SINE][i] = sin_##S, \
-    [AP_OP_SQRT][i] = sqrt_##S, [AP_OP_TANH][i] = tanh_##S, [AP_OP_ADD][i] = add_##S,    \
-    [AP_OP_ATAN2][i] = atan2_##S, [AP_OP_DIVIDE][i] = div_##S,                           \
+    [AP_OP_SQRT][i] = sqrt_##S, [AP_OP_TAN][i] = tan_##S, [AP_OP_TANH][i] = tanh_##S,    \
+    [AP_OP_ADD][i] = add_##S, [AP_OP_ATAN2][i] = atan2_##S, [AP_OP_DIVIDE][i] = div_##S, \
     [AP_OP_MAXIMUM][i] = max_##S, [AP_OP_MINIMUM][i] = min_##S,                          \
     [AP_OP_MULTIPLY][i] = mul_##S, [AP_OP_POWER][i] = pow_##S,                           \
     [AP_OP_REMAINDER][i] = rem_##S, [AP_OP_SUBTRACT][i] = sub_##S,                       \
@@ -293,6 +295,61 @@ SELECT(select_2, uint16_t)
 SELECT(select_4, uint32_t)
 SELECT(select_8, uint64_t)
 
+/* Bits as integers whose order is the floats' total order. */
+#define ORDERED(T, U, x) \
+    ((T)((x) ^ (U)(((x) >> (8 * sizeof(T) - 1) ? (U)-1 : (U)0) >> 1)))
+#define TOTAL_ORDER(T, U, S)                                                  \
+    BINARY_TO(total_eq_##S, U, uint8_t, x == y)                               \
+    BINARY_TO(total_ne_##S, U, uint8_t, x != y)                               \
+    BINARY_TO(total_ge_##S, U, uint8_t, ORDERED(T, U, x) >= ORDERED(T, U, y)) \
+    BINARY_TO(total_gt_##S, U, uint8_t, ORDERED(T, U, x) > ORDERED(T, U, y))  \
+    BINARY_TO(total_le_##S, U, uint8_t, ORDERED(T, U, x) <= ORDERED(T, U, y)) \
+    BINARY_TO(total_lt_##S, U, uint8_t, ORDERED(T, U, x) < ORDERED(T, U, y))
+TOTAL_ORDER(int32_t, uint32_t, f32)
+TOTAL_ORDER(int64_t, uint64_t, f64)
+
+cpu_fn *cpu_compare_find(const struct ap_attrs *attrs, enum ap_dtype in)
+{
+    static cpu_fn *const total[2][6] = {{total_eq_f32, total_ne_f32, total_ge_f32,
+                                         total_gt_f32, total_le_f32, total_lt_f32},
+                                        {total_eq_f64, total_ne_f64, total_ge_f64,
+                                         total_gt_f64, total_le_f64, total_lt_f64}};
+    const enum cpu_kind k = cpu_kind(in);
+    if (attrs->total_order && (k == CPU_F32 || k == CPU_F64))
+        return total[k == CPU_F64][attrs->direction];
+    return cpu_op_find(AP_OP_COMPARE, attrs->direction, in, AP_PRED);
+}
+
+/* The bits of half precision numbers, which registers hold as f32. */
+#define HALF_BITS(name, F, T, expr)                                        \
+    static void name(void *d, const void *a, const void *b, const void *c, \
+                     const int *stride, int64_t n)                         \
+    {                                                                      \
+        UNUSED_ARGS();                                                     \
+        T *o = d;                                                          \
+        const F *p = a;                                                    \
+        for (int64_t i = 0; i < n; i++)                                    \
+            o[i] = (expr);                                                 \
+    }
+HALF_BITS(bf16_to_bits, uint32_t, uint16_t, (uint16_t)(p[i] >> 16))
+HALF_BITS(bits_to_bf16, uint16_t, uint32_t, (uint32_t)p[i] << 16)
+HALF_BITS(f16_to_bits, float, uint16_t, ap_f32_to_f16(p[i]))
+HALF_BITS(bits_to_f16, uint16_t, float, ap_f16_to_f32(p[i]))
+
+/* NULL between bf16 and f16, which nobody needs. */
+static cpu_fn *bitcast_find(enum ap_dtype in, enum ap_dtype out)
+{
+    static cpu_fn *const copies[9] = {
+        [1] = copy_1, [2] = copy_2, [4] = copy_4, [8] = copy_8};
+    if (in == out || (cpu_is_plain(in) && cpu_is_plain(out)))
+        return copies[cpu_kind_size(cpu_kind(out))];
+    if (!cpu_is_plain(in) && !cpu_is_plain(out))
+        return NULL;
+    if (!cpu_is_plain(in))
+        return in == AP_BF16 ? bf16_to_bits : f16_to_bits;
+    return out == AP_BF16 ? bits_to_bf16 : bits_to_f16;
+}
+
 cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in,
                     enum ap_dtype out)
 {
@@ -306,6 +363,8 @@ cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in
     switch ((int)op) {
     case AP_OP_CONVERT:
         return k == to ? copies[cpu_kind_size(to)] : cpu_convert_find(k, to);
+    case AP_OP_BITCAST_CONVERT:
+        return bitcast_find(in, out);
     case AP_OP_COPY:
     case AP_OP_OPT_BARRIER:
         return copies[cpu_kind_size(to)];
@@ -314,6 +373,8 @@ cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in
     case AP_OP_REDUCE_PRECISION:
         return k == CPU_F32 ? reduce_precision : NULL;
     }
+    if (k == CPU_C64 || to == CPU_C64)
+        return cpu_complex_find(op, direction);
     if (k == CPU_F32 || k == CPU_F64)
         return cpu_float_find(op, direction, k);
     return cpu_int_find(op, direction, k);

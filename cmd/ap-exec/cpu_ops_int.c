@@ -52,6 +52,12 @@
     }
 #define BINARY(name, T, expr) BINARY_TO(name, T, T, expr)
 
+/* Bits of x without leading zeros. */
+static inline int bit_length(uint64_t x)
+{
+    return x ? 64 - __builtin_clzll(x) : 0;
+}
+
 /* U: an unsigned type at least as wide as int in which T's arithmetic wraps. */
 #define INT_OPS(T, U, W, S, POW)                                                \
     static T ipow_##S(T x, T y)                                                 \
@@ -63,6 +69,8 @@
         return (T)r;                                                            \
     }                                                                           \
     UNARY(neg_##S, T, -(U)x)                                                    \
+    UNARY(clz_##S, T, 8 * sizeof(T) - (size_t)bit_length((uint64_t)(W)x))       \
+    UNARY(popcnt_##S, T, __builtin_popcountll((uint64_t)(W)x))                  \
     UNARY(not_##S, T, ~(U)x)                                                    \
     BINARY(add_##S, T, (U)x + (U)y)                                             \
     BINARY(sub_##S, T, (U)x - (U)y)                                             \
@@ -130,6 +138,7 @@ UNARY(not_pred, uint8_t, !x)
     [AP_OP_MINIMUM][k] = min_##S, [AP_OP_MULTIPLY][k] = mul_##S, [AP_OP_OR][k] = or_##S, \
     [AP_OP_POWER][k] = pow_##S, [AP_OP_REMAINDER][k] = rem_##S,                          \
     [AP_OP_SHIFT_LEFT][k] = shl_##S, [AP_OP_SHIFT_RIGHT_ARITHMETIC][k] = sar_##S,        \
+    [AP_OP_COUNT_LEADING_ZEROS][k] = clz_##S, [AP_OP_POPCNT][k] = popcnt_##S,            \
     [AP_OP_SHIFT_RIGHT_LOGICAL][k] = shr_##S, [AP_OP_SUBTRACT][k] = sub_##S,             \
     [AP_OP_XOR][k] = xor_##S, [AP_OP_CLAMP][k] = clamp_##S
 #define COMPARES(k, S) [k] = {eq_##S, ne_##S, ge_##S, gt_##S, le_##S, lt_##S}

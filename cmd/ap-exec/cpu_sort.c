@@ -179,8 +179,7 @@ int cpu_sort_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (last->op == AP_OP_COMPARE && last->in[0] + 1 == last->in[1] &&
         last->in[0] % 2 == 0 && last->in[1] < s->body.n_params) {
         s->key = last->in[0] / 2;
-        s->less =
-            cpu_op_find(AP_OP_COMPARE, last->attrs->direction, s->dtype[s->key], AP_PRED);
+        s->less = cpu_compare_find(last->attrs, s->dtype[s->key]);
     }
     exec_need_scratch(x, s->body_at + s->body.scratch_bytes);
     call->run = sort_run;

@@ -251,6 +251,10 @@ double data_number(const void *data, enum ap_dtype dtype, int64_t i)
     static const int one[3] = {1, 1, 1};
     char reg[8];
     double v;
+    if (dtype == AP_C64) { /* the real part */
+        dtype = AP_F32;
+        i *= 2;
+    }
     cpu_load(reg, (const char *)data + i * ap_dtype_size(dtype), 1, dtype, 1);
     if (cpu_kind(dtype) == CPU_F64)
         memcpy(&v, reg, 8);

@@ -42,6 +42,10 @@ struct norms {
 static void add_norms(struct norms *s, const void *a, const void *b, enum ap_dtype dtype,
                       int64_t n)
 {
+    if (dtype == AP_C64) { /* two numbers each */
+        dtype = AP_F32;
+        n *= 2;
+    }
     for (int64_t i = 0; i < n; i++) {
         const double x = data_number(a, dtype, i), y = data_number(b, dtype, i);
         if (x == y) {

@@ -2,8 +2,7 @@
  * Custom calls. Some only carry a sharding or a memory space and are passed by; TopK is
  * an operator. All others stay custom-calls in the graph, one node per result, which
  * every device makes whole; attention kernels are priced by their products, others by
- * their bytes alone. Random number generators are calls of this kind: their bits must not
- * depend on how they are sharded.
+ * their bytes alone.
  */
 #include "inline.h"
 
@@ -53,16 +52,6 @@ static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct valu
     topk.attrs = a;
     topk.comp[0] = -1;
     return inline_op(f, &topk, out);
-}
-
-/* rng-bit-generator, say, calls itself. */
-static const char *target_of(const struct frame *f, const struct hlo_instr *instr)
-{
-    if (instr->target)
-        return instr->target;
-    return hlo_span_is(instr->opcode, "custom-call")
-               ? ""
-               : hlo_span_dup(f->im->src->arena, instr->opcode);
 }
 
 /*
@@ -161,7 +150,7 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
         ap_arena_dup(im->src->arena, &ap_attrs_default, sizeof *attrs);
     attrs->target = target;
     attrs->flops = attention_flops(im, target, in, instr->n_in);
-    if (!attrs->flops && strncmp(target, "rng", 3) != 0)
+    if (!attrs->flops)
         warn_once(im, pos, target);
     node.in = in;
     node.attrs = attrs;
@@ -174,7 +163,7 @@ int inline_custom_call(struct frame *f, const struct hlo_instr *instr, struct va
 {
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
-    const char *target = target_of(f, instr);
+    const char *target = instr->target ? instr->target : "";
     if (strcmp(target, "TopK") == 0 || strcmp(target, "topk") == 0)
         return eval_topk(f, instr, out);
     if (!is_no_op_call(target) || instr->n_in != 1)

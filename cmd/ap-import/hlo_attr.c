@@ -17,6 +17,8 @@ enum attr_kind {
     ATTR_INT,
     ATTR_INTS,
     ATTR_LABELS,
+    ATTR_FFT,
+    ATTR_ORDER,
     ATTR_PADDING,
     ATTR_SLICE,
     ATTR_WINDOW,
@@ -43,7 +45,7 @@ struct attr_row {
 #define AT(member) offsetof(struct ap_attrs, member)
 /* Sorted by name. */
 static const struct attr_row rows[] = {
-    {"algorithm", ATTR_SKIP, 0},
+    {"algorithm", ATTR_WORD, 0},
     {"api_version", ATTR_SKIP, 0},
     {"backend_config", ATTR_BACKEND, 0},
     {"batch_group_count", ATTR_INT, AT(batch_group_count)},
@@ -68,6 +70,8 @@ static const struct attr_row rows[] = {
     {"false_computation", ATTR_BRANCH, 1},
     {"feature_group_count", ATTR_INT, AT(feature_group_count)},
     {"feature_index", ATTR_INT, AT(index)},
+    {"fft_length", ATTR_INTS, AT(fft_length)},
+    {"fft_type", ATTR_FFT, AT(fft_type)},
     {"frontend_attributes", ATTR_FRONTEND, 0},
     {"index", ATTR_INT, AT(index)},
     {"index_vector_dim", ATTR_INT, AT(index_vector_dim)},
@@ -105,7 +109,7 @@ static const struct attr_row rows[] = {
     {"statistics", ATTR_SKIP, 0},
     {"to_apply", ATTR_COMP, 0},
     {"true_computation", ATTR_BRANCH, 0},
-    {"type", ATTR_SKIP, 0},
+    {"type", ATTR_ORDER, AT(total_order)},
     {"unique_indices", ATTR_BOOL, AT(unique_indices)},
     {"update_window_dims", ATTR_INTS, AT(update_window_dims)},
     {"window", ATTR_WINDOW, 0},
@@ -121,6 +125,7 @@ static const struct {
     {AP_OP_CONCATENATE, {"dimensions"}},
     {AP_OP_CONVOLUTION, {"dim_labels"}},
     {AP_OP_DYNAMIC_SLICE, {"dynamic_slice_sizes"}},
+    {AP_OP_FFT, {"fft_type", "fft_length"}},
     {AP_OP_GATHER, {"slice_sizes", "index_vector_dim"}},
     {AP_OP_IOTA, {"iota_dimension"}},
     {AP_OP_PAD, {"padding"}},
@@ -180,6 +185,16 @@ static int read_bool(struct hlo_src *src, struct hlo_span value, bool *out)
     return 0;
 }
 
+static int read_fft(struct hlo_src *src, struct hlo_span value, struct ap_attrs *a)
+{
+    for (int i = 0; i < AP_N_FFTS; i++)
+        if (hlo_span_is(value, ap_fft_names[i])) {
+            a->fft_type = (enum ap_fft)i;
+            return 0;
+        }
+    return hlo_fail(src, hlo_at(src, value.s), "expected FFT, IFFT, RFFT or IRFFT");
+}
+
 static int read_value(struct hlo_src *src, const struct given *g, struct ap_attrs *a)
 {
     struct ap_err err = {{0}};
@@ -189,6 +204,11 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
     switch (g->row->kind) {
     case ATTR_BOOL:
         return read_bool(src, g->value, (bool *)(void *)member);
+    case ATTR_FFT:
+        return read_fft(src, g->value, a);
+    case ATTR_ORDER:
+        a->total_order = hlo_span_is(g->value, "TOTALORDER");
+        return 0;
     case ATTR_DIRECTION:
         rc = ap_direction_parse(src->text, &pos, &a->direction, &err);
         break;

@@ -162,7 +162,8 @@ int hlo_literal(struct hlo_src *src, const struct ap_shape *shape,
     if (shape->dtype == AP_TUPLE)
         return hlo_refuse(src, src->pos, "constant tuples are not supported yet");
     struct ap_shape printed;
-    if (hlo_at_shape(src) && hlo_shape(src, &printed)) /* older text repeats the shape */
+    if (hlo_skip(src) != '(' && hlo_at_shape(src) &&
+        hlo_shape(src, &printed)) /* older text repeats the shape */
         return -1;
     struct ap_buf data = {0};
     bool elided = false;

@@ -12,11 +12,14 @@
 enum hlo_kind {
     HLO_OP, /* an operator of ops.def */
     HLO_TUPLE,
-    HLO_GET, /* get-tuple-element */
-    HLO_CALL,
+    HLO_GET,  /* get-tuple-element */
+    HLO_CALL, /* also a fusion, which is a call to the reader */
+    HLO_MAP,
+    HLO_BITCAST,
     HLO_CUSTOM_CALL,
     HLO_BARRIER, /* opt-barrier */
     HLO_BATCH_NORM,
+    HLO_RNG,
     HLO_WHILE,
     HLO_CONDITIONAL,
     HLO_UNSUPPORTED /* legal HLO that the planner cannot represent; attributes are unread
@@ -29,6 +32,7 @@ struct hlo_instr {
     struct hlo_span opcode;
     const char *name;
     size_t pos;       /* of the name in the text */
+    size_t shape_pos; /* of the shape in the text, layout included; 0: not given */
     bool shape_known; /* false: the text leaves the shape out */
     struct ap_shape shape;
     int n_in;

@@ -43,6 +43,7 @@ struct import {
     int n_scopes, cap_scopes;
     struct ap_buf scratch;
     struct hlo_map warned_calls; /* targets of custom calls that were complained about */
+    int n_rngs;                  /* instructions named rng so far */
     bool warned_branches;        /* said that all branches of conditionals are computed */
 };
 
@@ -83,6 +84,11 @@ int import_inline(struct import *im);
 /* The reducer for computation comp of instruction pos (in scatter or elsewhere), or -1.
  */
 int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
+/*
+ * Result i alone of a scatter's computation over n arrays, as a reducer of one array.
+ * Exit 2 where the result depends on other arrays.
+ */
+int import_reducer_part(struct import *im, int comp, int i, int n, size_t pos);
 /* The reducer that adds. */
 int import_sum(struct import *im);
 /* Attributes of an operator node: reducers and literal put in. NULL on error. */

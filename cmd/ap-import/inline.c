@@ -210,17 +210,9 @@ static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct val
 
 static int refuse_opcode(struct import *im, const struct hlo_instr *instr)
 {
-    static const struct {
-        const char *opcode, *what;
-    } names[] = {
-        {"fusion", "fusions (text of an optimised module) are"},
-    };
-    size_t pos = hlo_at(im->src, instr->opcode.s);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (hlo_span_is(instr->opcode, names[i].opcode))
-            return hlo_refuse(im->src, pos, "%s not supported yet", names[i].what);
-    return hlo_refuse(im->src, pos, "operator '%.*s' is not supported yet",
-                      MAX_SPAN(instr->opcode.len), instr->opcode.s);
+    return hlo_refuse(im->src, hlo_at(im->src, instr->opcode.s),
+                      "operator '%.*s' is not supported yet", MAX_SPAN(instr->opcode.len),
+                      instr->opcode.s);
 }
 
 static int eval_call(struct frame *f, const struct hlo_instr *instr, struct value *out)
@@ -259,6 +251,8 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
                           (long long)im->max_work);
     switch (instr->kind) {
     case HLO_OP:
+        if (inline_is_lowered(f, instr))
+            return inline_lowered(f, instr, out);
         if (instr->op != AP_OP_PARAMETER)
             return inline_op(f, instr, out);
         *out = args[instr->number];
@@ -273,10 +267,16 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
         return eval_get(f, instr, out);
     case HLO_CALL:
         return eval_call(f, instr, out);
+    case HLO_MAP:
+        return inline_map(f, instr, out);
+    case HLO_BITCAST:
+        return inline_bitcast(f, instr, out);
     case HLO_CUSTOM_CALL:
         return inline_custom_call(f, instr, out);
     case HLO_BATCH_NORM:
         return inline_batch_norm(f, instr, out);
+    case HLO_RNG:
+        return inline_rng(f, instr, out);
     case HLO_WHILE:
         return inline_while(f, instr, out);
     case HLO_CONDITIONAL:

@@ -45,10 +45,23 @@ int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
 
 int inline_custom_call(struct frame *f, const struct hlo_instr *instr, struct value *out);
 
+/* ---- lower.c ---- */
+
+/* Whether an operator becomes others: by its operands, for all that HLO_OP says. */
+bool inline_is_lowered(const struct frame *f, const struct hlo_instr *instr);
+int inline_lowered(struct frame *f, const struct hlo_instr *instr, struct value *out);
+int inline_map(struct frame *f, const struct hlo_instr *instr, struct value *out);
+int inline_bitcast(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
 /* ---- batchnorm.c ---- */
 
 /* batch-norm-training, -inference and -grad as the operators that they are made of. */
 int inline_batch_norm(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
+/* ---- rng.c ---- */
+
+/* rng and rng-bit-generator as the arithmetic that they are. */
+int inline_rng(struct frame *f, const struct hlo_instr *instr, struct value *out);
 
 /* ---- loop.c ---- */
 

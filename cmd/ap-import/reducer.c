@@ -123,6 +123,11 @@ static int eval_instr(struct body *b, const struct hlo_instr *instr, const int *
         return eval_call(b, instr, ids, depth, out);
     if (instr->kind == HLO_TUPLE)
         return 0;
+    if (instr->kind == HLO_BITCAST && instr->n_in == 1) { /* one scalar: its bits */
+        struct hlo_instr bits = *instr;
+        bits.op = AP_OP_BITCAST_CONVERT;
+        return eval_op(b, &bits, ids, out);
+    }
     return hlo_refuse(im->src, pos, "a reducer with %.*s is not supported yet",
                       (int)(instr->opcode.len < 60 ? instr->opcode.len : 60),
                       instr->opcode.s);
@@ -210,8 +215,9 @@ static void put_text(const struct body *b, enum ap_red red, const int *roots, in
     for (int i = 0; red == AP_RED_NONE && i < b->g.n_nodes; i++) {
         const struct ap_node *node = &b->g.nodes[i];
         const struct ap_attrs *a = node->attrs;
-        ap_buf_printf(out, ";%d,%d,%d,%d,%d", node->op, node->shape.dtype, a->direction,
-                      (int)a->exponent_bits, (int)a->mantissa_bits);
+        ap_buf_printf(out, ";%d,%d,%d,%d,%d,%d", node->op, node->shape.dtype,
+                      a->direction, a->total_order, (int)a->exponent_bits,
+                      (int)a->mantissa_bits);
         for (int k = 0; k < node->n_in; k++)
             ap_buf_printf(out, ",%d", node->in[k]);
         if (node->op == AP_OP_CONSTANT && a->literal.data)
@@ -264,13 +270,11 @@ static int share(struct body *b, const struct hlo_comp *comp, enum ap_red red,
     return find_or_add(b->im, &r);
 }
 
-static int build(struct import *im, int comp_id, bool scatter, size_t pos)
+/* The body of comp, its parameters first; the number of its results or -1. */
+static int build_body(struct body *b, const struct hlo_comp *comp, int *roots)
 {
-    const struct hlo_comp *comp = &im->module->comps[comp_id];
-    struct body b = {.im = im, .pos = pos};
+    struct import *im = b->im;
     int *args = AP_NEW_N(im->src->arena, comp->n_params + 1, int);
-    int *roots = AP_NEW_N(im->src->arena, comp->n_params + 2, int);
-    int id = -1;
     for (int i = 0; i < comp->n_params; i++) {
         const struct hlo_instr *instr = &comp->instr[comp->params[i]];
         struct ap_node node = {.op = AP_OP_PARAMETER,
@@ -280,19 +284,82 @@ static int build(struct import *im, int comp_id, bool scatter, size_t pos)
                                .attrs = instr->attrs,
                                .param = i,
                                .group = -1};
-        if (instr->shape.rank || instr->shape.dtype == AP_TUPLE) {
-            hlo_fail(im->src, instr->pos, "a reducer works on scalars only");
-            goto done;
-        }
-        args[i] = add(&b, &node);
+        if (instr->shape.rank || instr->shape.dtype == AP_TUPLE)
+            return hlo_fail(im->src, instr->pos, "a reducer works on scalars only");
+        args[i] = add(b, &node);
     }
-    int n_roots = eval(&b, comp, args, 0, roots, comp->n_params + 1);
+    return eval(b, comp, args, 0, roots, comp->n_params + 1);
+}
+
+static int build(struct import *im, int comp_id, bool scatter, size_t pos)
+{
+    const struct hlo_comp *comp = &im->module->comps[comp_id];
+    struct body b = {.im = im, .pos = pos};
+    int *roots = AP_NEW_N(im->src->arena, comp->n_params + 2, int);
+    int id = -1, n_roots = build_body(&b, comp, roots);
     if (n_roots >= 0) {
         drop_dead(&b, comp->n_params, roots, n_roots);
         enum ap_red red = recognise(&b, comp->n_params, roots, n_roots, scatter);
         id = share(&b, comp, red, roots, n_roots);
     }
-done:
+    free(b.g.nodes);
+    return id;
+}
+
+/* Puts parameters p and q in front and takes all others out. */
+static void keep_two(struct body *b, int n_params, int p, int q)
+{
+    struct ap_node *nodes = b->g.nodes;
+    struct ap_node two[2] = {nodes[p], nodes[q]};
+    int shift = n_params - 2;
+    for (int i = n_params; i < b->g.n_nodes; i++) {
+        int *in = AP_NEW_N(b->im->src->arena, nodes[i].n_in + 1, int);
+        for (int k = 0; k < nodes[i].n_in; k++) {
+            int x = nodes[i].in[k];
+            in[k] = x == p ? 0 : x == q ? 1 : x - shift;
+        }
+        nodes[i].in = in;
+        nodes[i - shift] = nodes[i];
+    }
+    nodes[0] = two[0];
+    nodes[1] = two[1];
+    nodes[0].param = 0;
+    nodes[1].param = 1;
+    b->g.n_nodes -= shift;
+}
+
+int import_reducer_part(struct import *im, int comp_id, int i, int n, size_t pos)
+{
+    const struct hlo_comp *comp = &im->module->comps[comp_id];
+    struct body b = {.im = im, .pos = pos};
+    int *roots = AP_NEW_N(im->src->arena, comp->n_params + 2, int), root;
+    int id = -1, n_roots = build_body(&b, comp, roots);
+    if (n_roots >= 0 && (n_roots != n || comp->n_params != 2 * n)) {
+        hlo_fail(im->src, pos,
+                 "the reducer of %d arrays has %d parameters and %d results", n,
+                 comp->n_params, n_roots);
+        n_roots = -1;
+    }
+    if (n_roots >= 0) {
+        root = roots[i];
+        drop_dead(&b, comp->n_params, &root, 1);
+        bool apart = true;
+        for (int k = 0; k < b.g.n_nodes; k++)
+            for (int j = 0; j < b.g.nodes[k].n_in; j++) {
+                int x = b.g.nodes[k].in[j];
+                apart &= x >= comp->n_params || x == i || x == n + i;
+            }
+        apart &= root >= comp->n_params || root == i || root == n + i;
+        if (apart) {
+            keep_two(&b, comp->n_params, i, n + i);
+            root = root == i ? 0 : root == n + i ? 1 : root - (comp->n_params - 2);
+            id = share(&b, comp, recognise(&b, 2, &root, 1, true), &root, 1);
+        } else {
+            hlo_refuse(im->src, pos,
+                       "a scatter of several arrays whose computation mixes them is not "
+                       "supported yet");
+        }
+    }
     free(b.g.nodes);
     return id;
 }

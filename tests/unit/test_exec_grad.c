@@ -504,6 +504,7 @@ static const struct {
     {AP_OP_RSQRT, 1, unary},
     {AP_OP_SINE, 1, unary},
     {AP_OP_SQRT, 1, unary},
+    {AP_OP_TAN, 1, unary},
     {AP_OP_TANH, 1, unary},
     {AP_OP_ADD, 1, binary},
     {AP_OP_ATAN2, 2, binary},
@@ -549,6 +550,9 @@ static const enum ap_op no_rule[] = {
     AP_OP_FLOOR,
     AP_OP_IS_FINITE,
     AP_OP_NOT,
+    AP_OP_BITCAST_CONVERT,
+    AP_OP_COUNT_LEADING_ZEROS,
+    AP_OP_POPCNT,
     AP_OP_ROUND_AFZ,
     AP_OP_ROUND_EVEN,
     AP_OP_SIGN,
@@ -563,6 +567,7 @@ static const enum ap_op no_rule[] = {
     AP_OP_REAL,
     AP_OP_IMAG,
     AP_OP_COMPLEX,
+    AP_OP_FFT,
     AP_OP_CUSTOM_CALL,
 };
 
