@@ -209,6 +209,7 @@ struct ap_attrs {
         *target;      /* custom-call: what is called; `index` says which result this is */
     int64_t flops;    /* custom-call: of this result, 0 if not known */
     bool total_order; /* compare of floats: -NaN < -inf < ... < -0 < 0 < ... < NaN */
+    bool lower, left_side, transpose_a, unit_diagonal; /* cholesky, triangular-solve */
     bool largest, is_stable, indices_are_sorted, unique_indices;
     enum ap_direction direction;
     enum ap_fft fft_type;

@@ -273,6 +273,15 @@ static double convolution_flops(const struct work *w)
     return flops;
 }
 
+/* n^3 / 3 of each matrix, n^2 of each right side. */
+static double linalg_flops(const struct work *w, int m)
+{
+    const struct ap_node *n = &w->g->nodes[w->nest->members[m]];
+    const struct ap_shape *a = &w->g->nodes[n->in[0]].shape;
+    double side = (double)a->dims[a->rank - 1];
+    return value_elems(w, m) * side / (n->op == AP_OP_CHOLESKY ? 3 : 1);
+}
+
 /* 5 n log2(n) of a transform of n complex elements; of one from or to real ones half. */
 static double fft_flops(const struct work *w, int m)
 {
@@ -300,6 +309,8 @@ static double member_flops(const struct work *w, int m)
         return convolution_flops(w);
     if (n->op == AP_OP_CUSTOM_CALL)
         return (double)n->attrs->flops;
+    if (n->op == AP_OP_CHOLESKY || n->op == AP_OP_TRIANGULAR_SOLVE)
+        return linalg_flops(w, m);
     if (n->op == AP_OP_FFT)
         return fft_flops(w, m);
     if (op->class != AP_CLASS_REDUCE)

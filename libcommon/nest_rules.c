@@ -380,6 +380,25 @@ static void rule_fft(struct ap_rule *r)
         pass_or_whole(r, d, d < rank - r->node->attrs->fft_length.n);
 }
 
+/* Matrices are whole, the right sides of a solve are not. */
+static void rule_linalg(struct ap_rule *r)
+{
+    int rank = shape_of(r, 0)->rank, b = r->node->n_in - 1;
+    int solved = rank - (r->node->attrs->left_side ? 2 : 1);
+
+    for (int d = 0; d < rank; d++) {
+        bool matrix = d >= rank - 2;
+        pass_or_whole(r, d, !matrix && b == 0);
+        if (b == 0)
+            continue;
+        if (!matrix)
+            link(r, 0, d, AP_OUT, d);
+        if (matrix && d == solved)
+            whole(r, AP_OUT, d);
+        link(r, 1, d, AP_OUT, d);
+    }
+}
+
 static void rule_topk(struct ap_rule *r)
 {
     int rank = shape_of(r, 0)->rank;
@@ -561,6 +580,8 @@ static void (*const op_rules[AP_N_OPS])(struct ap_rule *) = {
     [AP_OP_TRANSPOSE] = rule_transpose,
     [AP_OP_DOT] = rule_dot,
     [AP_OP_CONVOLUTION] = rule_convolution,
+    [AP_OP_CHOLESKY] = rule_linalg,
+    [AP_OP_TRIANGULAR_SOLVE] = rule_linalg,
     [AP_OP_FFT] = rule_fft,
     [AP_OP_REDUCE] = rule_reduce,
     [AP_OP_REDUCE_WINDOW] = rule_reduce_window,

@@ -488,6 +488,8 @@ static int check_reducing(const struct check *c)
         return check_select_and_scatter(c);
     if (c->node->op == AP_OP_FFT)
         return check_fft(c);
+    if (c->node->op == AP_OP_CHOLESKY || c->node->op == AP_OP_TRIANGULAR_SOLVE)
+        return check_linalg(c);
     if (c->node->op == AP_OP_SORT)
         return check_sort(c);
     return check_topk(c);

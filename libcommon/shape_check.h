@@ -40,6 +40,7 @@ int check_scalar(const struct check *c, int k, enum ap_dtype dtype);
 int check_dot(const struct check *c);
 int check_convolution(const struct check *c);
 int check_fft(const struct check *c);
+int check_linalg(const struct check *c);
 int check_reduce_window(const struct check *c);
 int check_select_and_scatter(const struct check *c);
 int check_gather(const struct check *c);

@@ -106,6 +106,29 @@ int check_fft(const struct check *c)
     return check_result(c, to_real ? real : complex, dims, in->rank);
 }
 
+/* ---- linear algebra ---- */
+
+int check_linalg(const struct check *c)
+{
+    const struct ap_shape *a = check_in(c, 0), *b = check_in(c, c->node->n_in - 1);
+    int r = a->rank;
+
+    if (!ap_dtype_is_float(a->dtype) && a->dtype != AP_C64 && a->dtype != AP_C128)
+        return ap_err_set(c->err, "%s does not work on %s", ap_ops[c->node->op].name,
+                          ap_dtype_name(a->dtype));
+    if (r < 2 || a->dims[r - 1] != a->dims[r - 2])
+        return ap_err_set(c->err, "%s needs square matrices", ap_ops[c->node->op].name);
+    bool fits = b->rank == r && b->dtype == a->dtype;
+    for (int d = 0; fits && d < r - 2; d++)
+        fits = a->dims[d] == b->dims[d];
+    if (fits && c->node->n_in == 2)
+        fits = b->dims[r - (c->node->attrs->left_side ? 2 : 1)] == a->dims[r - 1];
+    if (!fits)
+        return ap_err_set(c->err, "%s: the matrices and the right sides do not fit",
+                          ap_ops[c->node->op].name);
+    return check_result_like(c, b);
+}
+
 /* ---- windows ---- */
 
 /* Extent of n elements with d - 1 holes after each but the last; false when it overflows.

@@ -63,6 +63,9 @@ static cpu_prepare_fn *kernel_of(enum ap_op op)
         return cpu_conv_prepare;
     case AP_OP_FFT:
         return cpu_fft_prepare;
+    case AP_OP_CHOLESKY:
+    case AP_OP_TRIANGULAR_SOLVE:
+        return cpu_linalg_prepare;
     case AP_OP_REDUCE:
         return cpu_reduce_prepare;
     case AP_OP_REDUCE_WINDOW:

@@ -158,7 +158,7 @@ cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,
     cpu_concat_prepare;
 cpu_prepare_fn cpu_reduce_prepare, cpu_custom_reduce_prepare, cpu_window_prepare,
     cpu_select_scatter_prepare;
-cpu_prepare_fn cpu_fft_prepare;
+cpu_prepare_fn cpu_fft_prepare, cpu_linalg_prepare;
 cpu_prepare_fn cpu_sort_prepare, cpu_topk_prepare;
 cpu_prepare_fn cpu_gather_prepare, cpu_scatter_prepare, cpu_dynamic_prepare;
 cpu_prepare_fn cpu_coll_prepare, cpu_local_prepare;

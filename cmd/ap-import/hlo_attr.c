@@ -21,12 +21,14 @@ enum attr_kind {
     ATTR_ORDER,
     ATTR_PADDING,
     ATTR_SLICE,
+    ATTR_TRANSPOSE,
     ATTR_WINDOW,
     ATTR_BACKEND, /* into the instruction, as all that follow */
     ATTR_COMP,
     ATTR_COMPS,
     ATTR_BRANCH,
     ATTR_BRANCHES,
+    ATTR_EFFECT,
     ATTR_EPSILON,
     ATTR_FRONTEND,
     ATTR_METADATA,
@@ -57,7 +59,7 @@ static const struct attr_row rows[] = {
     {"collapsed_slice_dims", ATTR_INTS, AT(collapsed_slice_dims)},
     {"condition", ATTR_COMP, 1},
     {"control-predecessors", ATTR_SKIP, 0},
-    {"custom_call_has_side_effect", ATTR_SKIP, 0},
+    {"custom_call_has_side_effect", ATTR_EFFECT, 0},
     {"custom_call_schedule", ATTR_SKIP, 0},
     {"custom_call_target", ATTR_TARGET, 0},
     {"dim_labels", ATTR_LABELS, 0},
@@ -82,8 +84,10 @@ static const struct attr_row rows[] = {
     {"is_stable", ATTR_BOOL, AT(is_stable)},
     {"k", ATTR_INT, AT(k)},
     {"largest", ATTR_BOOL, AT(largest)},
+    {"left_side", ATTR_BOOL, AT(left_side)},
     {"lhs_batch_dims", ATTR_INTS, AT(lhs_batch_dims)},
     {"lhs_contracting_dims", ATTR_INTS, AT(lhs_contracting_dims)},
+    {"lower", ATTR_BOOL, AT(lower)},
     {"mantissa_bits", ATTR_INT, AT(mantissa_bits)},
     {"metadata", ATTR_METADATA, 0},
     {"offset_dims", ATTR_INTS, AT(offset_dims)},
@@ -108,9 +112,11 @@ static const struct attr_row rows[] = {
     {"start_indices_batching_dims", ATTR_INTS, AT(start_indices_batching_dims)},
     {"statistics", ATTR_SKIP, 0},
     {"to_apply", ATTR_COMP, 0},
+    {"transpose_a", ATTR_TRANSPOSE, 0},
     {"true_computation", ATTR_BRANCH, 0},
     {"type", ATTR_ORDER, AT(total_order)},
     {"unique_indices", ATTR_BOOL, AT(unique_indices)},
+    {"unit_diagonal", ATTR_BOOL, AT(unit_diagonal)},
     {"update_window_dims", ATTR_INTS, AT(update_window_dims)},
     {"window", ATTR_WINDOW, 0},
 };
@@ -121,6 +127,7 @@ static const struct {
     enum ap_op op;
     const char *names[3];
 } required[] = {
+    {AP_OP_CHOLESKY, {"lower"}},
     {AP_OP_COMPARE, {"direction"}},
     {AP_OP_CONCATENATE, {"dimensions"}},
     {AP_OP_CONVOLUTION, {"dim_labels"}},
@@ -139,6 +146,7 @@ static const struct {
     {AP_OP_SORT, {"dimensions", "to_apply"}},
     {AP_OP_TOPK, {"k"}},
     {AP_OP_TRANSPOSE, {"dimensions"}},
+    {AP_OP_TRIANGULAR_SOLVE, {"left_side", "lower"}},
 };
 
 #define N_ROWS    (sizeof rows / sizeof rows[0])
@@ -206,6 +214,9 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
         return read_bool(src, g->value, (bool *)(void *)member);
     case ATTR_FFT:
         return read_fft(src, g->value, a);
+    case ATTR_TRANSPOSE: /* ADJOINT of real numbers */
+        a->transpose_a = !hlo_span_is(g->value, "NO_TRANSPOSE");
+        return 0;
     case ATTR_ORDER:
         a->total_order = hlo_span_is(g->value, "TOTALORDER");
         return 0;
@@ -236,6 +247,7 @@ static int read_value(struct hlo_src *src, const struct given *g, struct ap_attr
     case ATTR_COMPS:
     case ATTR_BRANCH:
     case ATTR_BRANCHES:
+    case ATTR_EFFECT:
     case ATTR_EPSILON:
     case ATTR_FRONTEND:
     case ATTR_METADATA:
@@ -396,6 +408,7 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
     size_t back = src->pos;
     int rc = 0;
     if (g->row->kind == ATTR_BACKEND) {
+        instr->config = g->value;
         if (instr->kind == HLO_WHILE)
             instr->trip_count = trip_count(g->value);
     } else if (g->row->kind == ATTR_COMP) {
@@ -422,6 +435,8 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
         instr->epsilon = strtod(g->value.s, &end);
         if (end != g->value.s + g->value.len || !(instr->epsilon >= 0))
             rc = hlo_fail(src, hlo_at(src, g->value.s), "expected a number >= 0");
+    } else if (g->row->kind == ATTR_EFFECT) {
+        rc = read_bool(src, g->value, &instr->side_effect);
     } else if (g->row->kind == ATTR_WORD) {
         instr->target = hlo_span_dup(src->arena, g->value);
     } else if (g->row->kind == ATTR_TARGET) {

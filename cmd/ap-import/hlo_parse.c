@@ -39,7 +39,6 @@ static const char *const other_opcodes[] = {
     "async-start",
     "async-update",
     "atanh",
-    "cholesky",
     "collective-broadcast",
     "collective-permute-done",
     "collective-permute-start",
@@ -66,7 +65,6 @@ static const char *const other_opcodes[] = {
     "set-dimension-size",
     "sinh",
     "stochastic-convert",
-    "triangular-solve",
 };
 
 /* ---- shapes ---- */

@@ -49,6 +49,8 @@ struct hlo_instr {
     const char *op_name; /* metadata, "" for none */
     const char *pin;     /* sharding, raw text, or NULL */
     const char *target;  /* custom_call_target, or NULL */
+    struct hlo_span config; /* backend_config, raw text */
+    bool side_effect;       /* of a custom call */
 };
 
 struct hlo_comp {

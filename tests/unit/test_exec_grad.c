@@ -568,6 +568,8 @@ static const enum ap_op no_rule[] = {
     AP_OP_IMAG,
     AP_OP_COMPLEX,
     AP_OP_FFT,
+    AP_OP_CHOLESKY,
+    AP_OP_TRIANGULAR_SOLVE,
     AP_OP_CUSTOM_CALL,
 };
 
