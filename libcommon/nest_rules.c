@@ -388,14 +388,14 @@ static void rule_linalg(struct ap_rule *r)
 
     for (int d = 0; d < rank; d++) {
         bool matrix = d >= rank - 2;
-        pass_or_whole(r, d, !matrix && b == 0);
-        if (b == 0)
-            continue;
-        if (!matrix)
+        if (matrix)
+            whole(r, 0, d);
+        else
             link(r, 0, d, AP_OUT, d);
-        if (matrix && d == solved)
+        if (matrix && (b == 0 || d == solved))
             whole(r, AP_OUT, d);
-        link(r, 1, d, AP_OUT, d);
+        if (b == 1)
+            link(r, 1, d, AP_OUT, d);
     }
 }
 

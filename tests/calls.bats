@@ -33,6 +33,38 @@ END
         [2 * 2 * 2*16*32*4*8, 2 * 5 * 2*16*16*4*8]' "$BATS_TEST_TMPDIR/g.json"
 }
 
+@test "calls: products and convolutions of libraries have their FLOPs" {
+    ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
+ENTRY e { a = f32[2,16,8] parameter(0)  b = f32[2,8,4] parameter(1)
+    p = (f32[2,16,4], s8[1024]) custom-call(a, b), custom_call_target="__cublas$gemm"
+    x = f32[2,3,10,10] parameter(2)  w = f32[5,3,3,3] parameter(3)  g = f32[2,5,8,8] parameter(4)
+    c = (f32[2,5,8,8], u8[0]) custom-call(x, w), custom_call_target="__cudnn$convForward",
+        window={size=3x3}, dim_labels=bf01_oi01->bf01
+    i = (f32[2,3,10,10], u8[0]) custom-call(g, w), custom_call_target="__cudnn$convBackwardInput",
+        window={size=3x3}, dim_labels=bf01_oi01->bf01
+    k = (f32[5,3,3,3], u8[0]) custom-call(x, g), custom_call_target="__cudnn$convBackwardFilter",
+        window={size=3x3}, dim_labels=bf01_oi01->bf01
+    p0 = f32[2,16,4] get-tuple-element(p), index=0  c0 = f32[2,5,8,8] get-tuple-element(c), index=0
+    i0 = f32[2,3,10,10] get-tuple-element(i), index=0  k0 = f32[5,3,3,3] get-tuple-element(k), index=0
+    ROOT t = (f32[2,16,4], f32[2,5,8,8], f32[2,3,10,10], f32[5,3,3,3]) tuple(p0, c0, i0, k0) }
+END
+    jq -e '[.graph.nodes[] | select(.op == "custom-call") | .flops] ==
+        [2 * 2*16*8*4, 2 * 2*5*8*8*27, 2 * 2*5*8*8*27, 2 * 2*5*8*8*27]' "$BATS_TEST_TMPDIR/g.json"
+}
+
+@test "calls: side effects are refused in branches, where all are computed" {
+    branch() { # SELECTOR
+        echo "a { x = f32[4] parameter(0)
+            ROOT y = f32[4] custom-call(x), custom_call_target=\"log_it\", custom_call_has_side_effect=true }
+        b { x = f32[4] parameter(0)  ROOT y = f32[4] negate(x) }
+        ENTRY e { p = pred[] $1  x = f32[4] parameter(0)
+            ROOT y = f32[4] conditional(p, x, x), true_computation=a, false_computation=b }"
+    }
+    refuses 2 "custom call 'log_it' with a side effect in a branch" \
+        ap-import --quiet - <<<"$(branch 'parameter(1)')"
+    branch 'constant(true)' | ap-import --quiet --no-history | jq -e '.graph.nodes[1].target == "log_it"'
+}
+
 @test "calls: batch norms are what their definition says" {
     needs_exec
     values() { # INSTRUCTIONS: sum of w over all results y, m and v

@@ -17,14 +17,14 @@ holds() {
     local sizes=${1#*[} dims compare
     sizes=[$sizes
     dims=$([ "$sizes" = "[]" ] || seq -s, 0 "$(tr -cd , <<<"$sizes" | wc -c)")
-    compare="e = pred$sizes compare(y, want), direction=EQ"
-    [[ $1 != f32* ]] || compare="d = $1 subtract(y, want)  m = $1 abs(d)  tol = f32[] constant(1e-5)
-    tols = $1 broadcast(tol), dimensions={}  e = pred$sizes compare(m, tols), direction=LT"
+    compare="same = pred$sizes compare(y, want), direction=EQ"
+    [[ $1 != f32* ]] || compare="off = $1 subtract(y, want)  far = $1 abs(off)  tol = f32[] constant(1e-5)
+    tols = $1 broadcast(tol), dimensions={}  same = pred$sizes compare(far, tols), direction=LT"
     {
         printf '%s%s\nENTRY e { want = %s constant(%s)\n' "$REDUCERS" "${3:-}" "$1" "$2"
         cat
         printf '%s  yes = pred[] constant(true)\n' "$compare"
-        printf 'ok = pred[] reduce(e, yes), dimensions={%s}, to_apply=and_p\n' "$dims"
+        printf 'ok = pred[] reduce(same, yes), dimensions={%s}, to_apply=and_p\n' "$dims"
         echo 'ROOT result = f32[] convert(ok) }'
     } >"$BATS_TEST_TMPDIR/holds.hlo"
     run bash -c "ap-import --quiet --no-history '$BATS_TEST_TMPDIR/holds.hlo' | ap-rewrite | ap-exec"
@@ -170,9 +170,9 @@ END
         holds "f32[]" 0 <<<"lo = f32[] constant(2)  hi = f32[] constant(3)
             u = f32[4096] rng(lo, hi), distribution=$name  zz = f32[] constant(0)
             sum = f32[] reduce(u, zz), dimensions={0}, to_apply=add_f  n = f32[] constant(4096)
-            avg = f32[] divide(sum, n)  mean = f32[] constant($mean)  off = f32[] subtract(avg, mean)
-            far = f32[] abs(off)  most = f32[] constant($within)
-            bad = pred[] compare(far, most), direction=GT  y = f32[] convert(bad)"
+            avg = f32[] divide(sum, n)  mean = f32[] constant($mean)  miss = f32[] subtract(avg, mean)
+            gap = f32[] abs(miss)  most = f32[] constant($within)
+            bad = pred[] compare(gap, most), direction=GT  y = f32[] convert(bad)"
     done
     refuses 2 "of a state that is no u64[2]" ap-import - <<<'ENTRY e { k = u32[4] parameter(0)
         ROOT g = (u32[4], u32[8]) rng-bit-generator(k), algorithm=rng_default }'
@@ -229,4 +229,57 @@ ENTRY e { a = f32[4] parameter(0)  b = s32[4] parameter(1)  at = s32[3] paramete
     u = f32[3] parameter(3)  v = s32[3] parameter(4)
     ROOT t = (f32[4], s32[4]) scatter(a, b, at, u, v), to_apply=pick, $attrs }
 END
+}
+
+@test "ops: Cholesky factors and triangular solves" {
+    needs_exec
+    local a='a = f32[2,2] constant({{4, 2}, {2, 5}})'
+    holds "f32[2,2]" "{{2, 0}, {1, 2}}" <<<"$a  y = f32[2,2] cholesky(a), lower=true"
+    holds "f32[2,2]" "{{2, 1}, {0, 2}}" <<<"$a  y = f32[2,2] cholesky(a), lower=false"
+    for case in "true true NO_TRANSPOSE {{1,2},{1,-1}}" "true true TRANSPOSE {{0.5,2.5},{1,-1}}" \
+        "true false NO_TRANSPOSE {{0,2},{1.5,0}}" "true false TRANSPOSE {{1,2},{0.5,-2}}" \
+        "false true NO_TRANSPOSE {{0,1},{1.5,1}}" "false true TRANSPOSE {{1,0.5},{2,0}}"; do
+        read -r left lower transpose want <<<"$case"
+        # against the product: op(T) X = B, or X op(T) = B
+        local t='{{2, 0}, {1, 2}}' lc=1 rc=0
+        [ "$lower" = true ] || t='{{2, 1}, {0, 2}}'
+        local args="m, x" dims
+        [ "$left" = true ] || args="x, m"
+        [ "$transpose" = NO_TRANSPOSE ] || { [ "$left" = true ] && lc=0 || rc=1; }
+        dims="lhs_contracting_dims={$lc}, rhs_contracting_dims={$rc}"
+        holds "f32[2,2]" "$want" <<<"m = f32[2,2] constant($t)  x = f32[2,2] constant($want)
+            b = f32[2,2] dot($args), $dims
+            y = f32[2,2] triangular-solve(m, b), left_side=$left, lower=$lower, transpose_a=$transpose"
+    done
+    holds "f32[2,1]" "{{1}, {2}}" <<<'m = f32[2,2] constant({{9, 9}, {3, 9}})  b = f32[2,1] constant({{1}, {5}})
+        y = f32[2,1] triangular-solve(m, b), left_side=true, lower=true, unit_diagonal=true'
+    splits <<END
+$REDUCERS
+ENTRY e { x = f32[8,4,4] parameter(0)  b = f32[8,4,12] parameter(1)
+    xx = f32[8,4,4] dot(x, x), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
+    r = s32[4,4] iota(), iota_dimension=0  c = s32[4,4] iota(), iota_dimension=1
+    eq = pred[4,4] compare(r, c), direction=EQ  eye = f32[4,4] convert(eq)
+    eyes = f32[8,4,4] broadcast(eye), dimensions={1,2}  a = f32[8,4,4] add(xx, eyes)
+    l = f32[8,4,4] cholesky(a), lower=true
+    y = f32[8,4,12] triangular-solve(l, b), left_side=true, lower=true, transpose_a=NO_TRANSPOSE
+    z = f32[] constant(0)  ROOT s = f32[] reduce(y, z), dimensions={0,1,2}, to_apply=add_f }
+END
+    refuses 1 "cholesky needs square matrices" ap-import - <<<'ENTRY e { x = f32[4,3] parameter(0)
+        ROOT y = f32[4,3] cholesky(x), lower=true }'
+    refuses 1 "the matrices and the right sides do not fit" ap-import - <<<'ENTRY e { a = f32[4,4] parameter(0)
+        b = f32[3,4] parameter(1)  ROOT y = f32[3,4] triangular-solve(a, b), left_side=true, lower=true }'
+}
+
+@test "ops: LAPACK's calls are operators" {
+    run --separate-stderr ap-import --no-history - <<'END'
+ENTRY e { a = f32[4,4] parameter(0)  b = f32[4,2] parameter(1)
+    t = (f32[4,4], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}
+    l = f32[4,4] get-tuple-element(t), index=0
+    ROOT y = f32[4,2] custom-call(l, b), custom_call_target="lapack_strsm_ffi",
+        backend_config={diag = 78 : ui8, side = 76 : ui8, trans_x = 84 : ui8, uplo = 76 : ui8} }
+END
+    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    jq -e '[.graph.nodes[] | select(.op == "cholesky" or .op == "triangular-solve") |
+        [.op, .lower, .left_side, .transpose_a]] ==
+        [["cholesky", true, null, null], ["triangular-solve", true, true, true]]' <<<"$output"
 }

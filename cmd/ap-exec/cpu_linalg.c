@@ -1,7 +1,7 @@
 /*
- * cholesky and triangular-solve of f32 and f64, one matrix after the other, sums in double
- * precision. Each device has whole matrices; of the right sides of a solve it may have
- * some columns (rows, for X A = B). n^3 / 3 and n^2 operations per right side.
+ * cholesky and triangular-solve of f32 and f64, one matrix after the other, sums in
+ * double precision. Each device has whole matrices; of the right sides of a solve it may
+ * have some columns (rows, for X A = B). n^3 / 3 and n^2 operations per right side.
  */
 #include "cpu.h"
 

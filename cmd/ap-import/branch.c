@@ -1,8 +1,8 @@
 /*
  * Conditionals. The graph has no control flow, so that all branches are computed and the
- * results selected, which is right because HLO's operators have no side effects, and what
- * accelerators do with small branches anyway. Where the choice is known (it may follow
- * from a loop's counter), only the branch taken is there.
+ * results selected, which is right where nothing has side effects (a custom call that
+ * says so is refused), and what accelerators do with small branches anyway. Where the
+ * choice is known (it may follow from a loop's counter), only the branch taken is there.
  */
 #include "inline.h"
 
@@ -15,7 +15,8 @@ struct choice {
     const struct hlo_instr *instr;
     struct node_info info;
     const char *name, *scope;
-    int selector; /* pred[] or s32[] */
+    int selector;   /* pred[] or s32[] */
+    bool undecided; /* which branch is taken is not known here */
 };
 
 static int add(struct choice *c, enum ap_op op, const int *in, int n_in,
@@ -85,7 +86,8 @@ static int run_branch(struct choice *c, int i, struct value *out)
                           ap_arena_printf(im->src->arena, "%s/%d", c->name, i),
                           inline_op_name(f, c->instr),
                           f->depth + 1,
-                          f->iteration};
+                          f->iteration,
+                          c->undecided || f->in_branch};
     if (f->depth == INLINE_MAX_CALLS)
         return hlo_refuse(im->src, pos,
                           "branches nested more than %d deep are not supported",
@@ -121,6 +123,7 @@ int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct va
             known = !known;
         return run_branch(&c, known < 0 || known >= n ? n - 1 : (int)known, out);
     }
+    c.undecided = true;
     if (!im->warned_branches)
         hlo_warn(im->src, pos,
                  "all branches of conditionals are computed, one is selected");

@@ -59,7 +59,8 @@ static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct valu
 
 /* ---- calls that are operators: LAPACK's ---- */
 
-/* The letter that key has in the configuration, "uplo = 76 : ui8"; 0 if it is not there. */
+/* The letter that key has in the configuration, "uplo = 76 : ui8"; 0 if it is not there.
+ */
 static int letter(const struct hlo_instr *instr, const char *key)
 {
     struct hlo_span c = instr->config;
@@ -138,8 +139,9 @@ static const struct ap_shape *first_result(const struct work *w)
 }
 
 /*
- * Attention on q [batch, length, heads, width] and k of the same form, or both packed with
- * v behind the length; two products of each pair of positions forward, five backward.
+ * Attention on q [batch, length, heads, width] and k of the same form, or both packed
+ * with v behind the length; two products of each pair of positions forward, five
+ * backward.
  */
 static int64_t attention_flops(const struct work *w, int products)
 {
@@ -270,6 +272,11 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
                            .group = -1};
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int *in = AP_NEW_N(im->src->arena, instr->n_in + 1, int);
+    if (instr->side_effect && f->in_branch)
+        return hlo_refuse(im->src, pos,
+                          "custom call '%.100s' with a side effect in a branch of a "
+                          "conditional is not supported: all branches are computed",
+                          target);
     for (int k = 0; k < instr->n_in; k++) {
         in[k] = f->values[instr->in[k]].node;
         if (in[k] < 0)

@@ -227,9 +227,14 @@ static int eval_call(struct frame *f, const struct hlo_instr *instr, struct valu
     if (instr->n_in != comp->n_params)
         return hlo_fail(im->src, pos, "'%.100s' has %d parameters, got %d operands",
                         comp->name, comp->n_params, instr->n_in);
-    struct frame inner = {
-        im,           comp,        NULL, inline_name(f, instr), inline_op_name(f, instr),
-        f->depth + 1, f->iteration};
+    struct frame inner = {im,
+                          comp,
+                          NULL,
+                          inline_name(f, instr),
+                          inline_op_name(f, instr),
+                          f->depth + 1,
+                          f->iteration,
+                          f->in_branch};
     struct value *args = ap_xrealloc(NULL, ((size_t)instr->n_in + 1) * sizeof *args);
     for (int i = 0; i < instr->n_in; i++)
         args[i] = f->values[instr->in[i]];
@@ -407,7 +412,7 @@ int import_inline(struct import *im)
         args[i] = param_value(im, instr, &instr->shape, instr->name);
     }
     im->g.n_params = im->g.n_nodes;
-    struct frame entry = {im, comp, NULL, "", "", 0, NULL};
+    struct frame entry = {im, comp, NULL, "", "", 0, NULL, false};
     if (inline_comp(&entry, args, &root))
         return -1;
     int n = count_leaves(&comp->instr[comp->root].shape);

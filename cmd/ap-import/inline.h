@@ -26,6 +26,7 @@ struct frame {
     const char *op_name;  /* of the call, "" in the entry computation */
     int depth;
     const struct iteration *iteration; /* NULL outside of loops */
+    bool in_branch;                    /* of a conditional that is not decided */
 };
 
 #define INLINE_MAX_CALLS 256 /* calls and loops in one another */

@@ -121,8 +121,14 @@ static int condition(const struct loop *l, const struct value *state, int64_t i)
     size_t pos = hlo_at(im->src, l->instr->opcode.s);
     if (l->instr->trip_count >= 0)
         return i < l->instr->trip_count;
-    struct frame inner = {im,         l->cond,         NULL,           l->name,
-                          l->op_name, l->f->depth + 1, l->f->iteration};
+    struct frame inner = {im,
+                          l->cond,
+                          NULL,
+                          l->name,
+                          l->op_name,
+                          l->f->depth + 1,
+                          l->f->iteration,
+                          l->f->in_branch};
     int n_nodes = im->g.n_nodes, n_dropped = im->g.n_dropped;
     struct value out;
     if (inline_comp(&inner, state, &out))
@@ -170,7 +176,8 @@ static int iterate(struct loop *l, int64_t i, const struct value *state,
             ap_arena_printf(arena, "%s/%lld", l->name, (long long)it.number),
             ap_arena_printf(arena, "%s/body/#%lld", l->op_name, (long long)it.number),
             l->f->depth + 1,
-            &it};
+            &it,
+            l->f->in_branch};
         if (inline_comp(&inner, state, next))
             return -1;
         int64_t n = i || l->n_layers ? 0 : layers_from_last(im, n_nodes, l->depth);
