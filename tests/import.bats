@@ -269,3 +269,18 @@ END
     refuses 1 "no-such-file" ap-import no-such-file
     refuses 1 "" ap-import --format hlo <<<'module @jit_f { }'
 }
+
+@test "import: a learning rate among the results is no loss, a scaled one is" {
+    ap-import --no-history - <<'END' >"$BATS_TEST_TMPDIR/g.json"
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY e { w = f32[4] parameter(0)  scale = f32[] parameter(1)  n = s32[] parameter(2)  x = f32[4] parameter(3)
+    p = f32[4] multiply(w, x)  z = f32[] constant(0)  s = f32[] reduce(p, z), dimensions={0}, to_apply=sum
+    scaled = f32[] multiply(s, scale)  g = f32[4] broadcast(scale), dimensions={}
+    gx = f32[4] multiply(g, x)  w2 = f32[4] subtract(w, gx)
+    two = f32[] constant(2)  scale2 = f32[] multiply(scale, two)
+    one = s32[] constant(1)  n2 = s32[] add(n, one)  nf = f32[] convert(n)  lr = f32[] multiply(nf, two)
+    ROOT t = (f32[], f32[], f32[4], f32[], s32[]) tuple(lr, scaled, w2, scale2, n2) }
+END
+    jq -e '[.graph.results[] | [.role, .alias // -1]] ==
+        [["aux", -1], ["loss", -1], ["weight", 0], ["weight", 1], ["state", 2]]' "$BATS_TEST_TMPDIR/g.json"
+}

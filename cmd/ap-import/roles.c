@@ -2,7 +2,8 @@
  * What parameters and results are for, when the text says little. A train step takes
  * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
  *
- *   loss      the first float scalar among the results that is no parameter's new value
+ *   loss      the first float scalar among the results that is no parameter's new value,
+ *             and depends on more than scalar parameters if one does
  *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
  *             old one through elementwise operators of equal dimensions, outside of what
  *             the loss needs. The new weight of Adam may so be that of the weight or of
@@ -89,11 +90,25 @@ static struct candidates of_result(const struct ap_graph *g,
     return out;
 }
 
+/* Per node: whether it depends on a parameter that is no scalar. */
+static bool *mark_wide(const struct import *im)
+{
+    const struct ap_graph *g = &im->g;
+    bool *wide = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
+    for (int i = 0; i < g->n_nodes; i++) {
+        wide[i] = g->nodes[i].op == AP_OP_PARAMETER && g->nodes[i].shape.rank > 0;
+        for (int k = 0; !wide[i] && k < g->nodes[i].n_in; k++)
+            wide[i] = wide[g->nodes[i].in[k]];
+    }
+    return wide;
+}
+
 static int find_loss(const struct import *im, const struct import_params *params)
 {
     const struct ap_graph *g = &im->g;
-    int first = -1, best = -1;
+    int any = -1, first = -1, best = -1;
     const struct candidates *flows = flow(im, NULL);
+    const bool *wide = mark_wide(im);
     for (int i = 0; i < g->n_results; i++) {
         const struct ap_node *node = &g->nodes[g->results[i].node];
         for (int k = 0; k < params->n_roles; k++)
@@ -105,13 +120,17 @@ static int find_loss(const struct import *im, const struct import_params *params
         if (node->shape.rank || !ap_dtype_is_float(node->shape.dtype) ||
             g->results[i].alias >= 0 || node->op == AP_OP_PARAMETER)
             continue;
+        if (any < 0)
+            any = i;
+        if (!wide[g->results[i].node]) /* a learning rate, say */
+            continue;
         if (first < 0)
             first = i;
         if (best < 0 && !of_result(g, flows, i).n &&
             im->info[g->results[i].node].hint != HINT_BACKWARD)
             best = i;
     }
-    return best >= 0 ? best : first;
+    return best >= 0 ? best : first >= 0 ? first : any;
 }
 
 static bool *mark_forward(const struct import *im, int loss)
