@@ -4,8 +4,8 @@
  */
 #include "nest_impl.h"
 
-#include <math.h>
 #include <assert.h>
+#include <math.h>
 
 /* ---- extents ---- */
 

@@ -113,12 +113,12 @@ floats() {
 
 @test "exec: a type that it does not run is refused by name" {
     printf '%s' '{"autopar":1,"graph":{"name":"g","nodes":[
-        {"op":"parameter","name":"w","param":0,"role":"weight","shape":"c64[4]"},
-        {"op":"negate","name":"n","in":[0],"shape":"c64[4]"}],
+        {"op":"parameter","name":"w","param":0,"role":"weight","shape":"c128[4]"},
+        {"op":"negate","name":"n","in":[0],"shape":"c128[4]"}],
         "results":[{"node":1,"role":"weight","alias":0}],"reducers":[]}}' |
-        ap-rewrite >"$BATS_TEST_TMPDIR/c64.json"
-    run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/c64.json"
-    [ "$status" -eq 2 ] && [ -z "$output" ] && [[ $stderr == *"c64: not supported yet"* ]]
+        ap-rewrite >"$BATS_TEST_TMPDIR/c128.json"
+    run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/c128.json"
+    [ "$status" -eq 2 ] && [ -z "$output" ] && [[ $stderr == *"c128: not supported yet"* ]]
 }
 
 @test "exec: a constant whose values the text left out is refused by name" {

@@ -182,6 +182,8 @@ int cpu_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
     struct conv *c = AP_NEW(x->arena, struct conv);
     c->dtype = v->shape.dtype;
     c->kind = cpu_kind(c->dtype);
+    if (c->kind == CPU_C64)
+        return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
     if (c->kind == CPU_N_KINDS || ls->dtype != c->dtype || rs->dtype != c->dtype)
         return exec_unsupported(x, v, err, "of these element types");
     c->lhs = x->value[v->in[0]];

@@ -199,6 +199,8 @@ int cpu_topk_prepare(struct exec *x, struct call *call, struct ap_err *err)
     s->largest = v->attrs->largest;
     s->less =
         cpu_op_find(AP_OP_COMPARE, s->largest ? AP_GT : AP_LT, s->dtype[0], AP_PRED);
+    if (!s->less)
+        return exec_unsupported(x, v, err, ap_dtype_name(s->dtype[0]));
     s->k = v->shape.parts[0].dims[v->shape.parts[0].rank - 1];
     s->dst[0] = x->part[node][0];
     s->dst[1] = x->part[node][1];

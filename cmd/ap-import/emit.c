@@ -46,6 +46,7 @@ int emit_op(const struct emit *e, enum ap_op op, int n_in, const int *in,
                            .scope = e->scope,
                            .param = -1,
                            .group = -1};
+    e->f->im->work++;
     if (n_in)
         node.in = ap_arena_dup(arena, in, (size_t)n_in * sizeof *in);
     return import_add(e->f->im, &node, &e->info);

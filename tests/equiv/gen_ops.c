@@ -27,7 +27,8 @@ static void unary(struct gen *g)
                                          AP_OP_RSQRT,
                                          AP_OP_LOG,
                                          AP_OP_LOG_PLUS_ONE,
-                                         AP_OP_REDUCE_PRECISION};
+                                         AP_OP_REDUCE_PRECISION,
+                                         AP_OP_TAN};
     int x = gen_pick(g, gen_is_f);
     if (x < 0)
         return;
@@ -38,7 +39,7 @@ static void unary(struct gen *g)
     }
     if (g->bound[x] > SMALL)
         x = gen_tame(g, x);
-    enum ap_op op = inexact[gen_below(&g->rng, 13)];
+    enum ap_op op = inexact[gen_below(&g->rng, 14)];
     struct ap_attrs *a = gen_attrs_new(g);
     if (op == AP_OP_REDUCE_PRECISION) {
         a->exponent_bits = 8;
@@ -50,6 +51,8 @@ static void unary(struct gen *g)
         if (op == AP_OP_LOG || op == AP_OP_RSQRT) /* positive */
             x = gen_add2(g, AP_OP_ADD, s, NULL, x, gen_filled(g, 1, &s), SMALL + 1);
     }
+    if (op == AP_OP_TAN) /* between the poles */
+        x = gen_add1(g, AP_OP_SINE, s, NULL, x, 1);
     gen_tame(g, gen_add1(g, op, s, a, x, 30));
 }
 
@@ -111,6 +114,67 @@ static void integer_ops(struct gen *g)
         gen_tame(g, gen_add1(g, AP_OP_NOT, s, NULL, x, g->bound[x] + 1));
     else
         gen_tame(g, gen_add2(g, ops[gen_below(&g->rng, 8)], s, NULL, x, y, 1e9));
+}
+
+static void bits(struct gen *g)
+{
+    int x = gen_pick(g, gen_is_signed);
+    if (x < 0 || g->node[x].shape.dtype != AP_S32)
+        return;
+    struct ap_shape s = g->node[x].shape;
+    struct ap_shape u = gen_shape_of(g, AP_U32, s.rank, s.dims);
+    enum ap_op op = gen_below(&g->rng, 2) ? AP_OP_POPCNT : AP_OP_COUNT_LEADING_ZEROS;
+    gen_add1(g, op, u, NULL, gen_add1(g, AP_OP_BITCAST_CONVERT, u, NULL, x, 1e10), 32);
+}
+
+/* The real and the imaginary part of half a spectrum, and their sum. */
+static void spectrum(struct gen *g)
+{
+    int x = gen_pick(g, gen_is_f_ranked);
+    if (x < 0 || g->node[x].shape.dtype != AP_F32)
+        return;
+    struct ap_shape s = g->node[gen_tame(g, x)].shape;
+    struct ap_attrs *a = gen_attrs_new(g);
+    int64_t dims[AP_MAX_RANK], len = s.dims[s.rank - 1];
+    if (len < 1)
+        return;
+    memcpy(dims, s.dims, sizeof *dims * (size_t)s.rank);
+    dims[s.rank - 1] = len / 2 + 1;
+    a->fft_type = AP_FFT_RFFT;
+    a->fft_length = gen_ints(g, 1, (int64_t[]){len, 0});
+    struct ap_shape half = gen_shape_of(g, AP_F32, s.rank, dims);
+    struct ap_shape c = gen_shape_of(g, AP_C64, s.rank, dims);
+    int y = gen_add1(g, AP_OP_FFT, c, a, gen_tame(g, x), 1e10);
+    int re = gen_add1(g, AP_OP_REAL, half, NULL, y, 1e4);
+    int both = gen_add2(g, AP_OP_COMPLEX, c, NULL, re, re, 1e10);
+    gen_tame(g, gen_add1(g, AP_OP_IMAG, half, NULL, both, 1e4));
+}
+
+/* Factors of diagonal matrices, and a solve with them. */
+static void matrices(struct gen *g)
+{
+    int64_t n = 1 + gen_below(&g->rng, 6), dims[3] = {n, 2, 2}, side[3] = {n, 2, 4};
+    struct ap_shape s = gen_shape_of(g, AP_F32, 3, dims);
+    struct ap_shape b = gen_shape_of(g, AP_F32, 3, side);
+    struct ap_shape pred = gen_shape_of(g, AP_PRED, 3, dims);
+    int in[4] = {0}, at[3];
+    for (int d = 0; d < 3; d++) {
+        struct ap_attrs *a = gen_attrs_new(g);
+        a->iota_dimension = d;
+        at[d] = gen_add(g, AP_OP_IOTA, s, a, 0, in, 6);
+    }
+    struct ap_attrs *attrs = gen_attrs_new(g), *of_b = gen_attrs_new(g);
+    int eq = gen_add2(g, AP_OP_COMPARE, pred, attrs, at[1], at[2], 1);
+    int diagonal = gen_add2(g, AP_OP_ADD, s, NULL, at[0], gen_filled(g, 1, &s), 7);
+    int pick[4] = {eq, diagonal, gen_filled(g, 0, &s), 0};
+    int a = gen_add(g, AP_OP_SELECT, s, NULL, 3, pick, 7);
+    attrs = gen_attrs_new(g);
+    attrs->lower = attrs->left_side = true;
+    int l = gen_tame(g, gen_add1(g, AP_OP_CHOLESKY, s, attrs, a, 3));
+    l = gen_add2(g, AP_OP_ADD, s, NULL, l, at[1], SMALL + 6);
+    of_b->iota_dimension = 2;
+    int rhs = gen_add(g, AP_OP_IOTA, b, of_b, 0, in, 6);
+    gen_tame(g, gen_add2(g, AP_OP_TRIANGULAR_SOLVE, b, attrs, l, rhs, 1e4));
 }
 
 static void logic(struct gen *g)
@@ -733,11 +797,11 @@ static void dynamic(struct gen *g)
 void gen_op(struct gen *g)
 {
     static void (*const families[])(struct gen *) = {
-        unary,      unary,        binary,      binary,  binary,           inexact_binary,
-        logic,      convert,      broadcast,   reshape, reshape,          transpose,
-        slice,      pad,          concatenate, reverse, iota_or_constant, dot,
-        dot,        dot,          convolution, reduce,  reduce,           reduce_logic,
-        argmax,     sort_or_topk, window,      gather,  scatter,          dynamic,
-        integer_ops};
+        unary,       unary,        binary,      binary,  binary,           inexact_binary,
+        logic,       convert,      broadcast,   reshape, reshape,          transpose,
+        slice,       pad,          concatenate, reverse, iota_or_constant, dot,
+        dot,         dot,          convolution, reduce,  reduce,           reduce_logic,
+        argmax,      sort_or_topk, window,      gather,  scatter,          dynamic,
+        integer_ops, bits,         spectrum,    matrices};
     families[gen_below(&g->rng, (int)(sizeof families / sizeof *families))](g);
 }
