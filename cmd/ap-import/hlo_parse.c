@@ -362,8 +362,7 @@ static int infer_shape(struct parser *p, struct hlo_instr *instr)
     }
     bool like_operand = instr->kind == HLO_OP && instr->n_in > 0 &&
                         ap_ops[instr->op].class == AP_CLASS_ELEMENTWISE &&
-                        instr->op != AP_OP_CONVERT &&
-                        instr->op != AP_OP_BITCAST_CONVERT;
+                        instr->op != AP_OP_CONVERT && instr->op != AP_OP_BITCAST_CONVERT;
     if (!like_operand)
         return hlo_refuse(p->src, hlo_at(p->src, instr->opcode.s),
                           "a %.*s without a shape is not supported yet",
