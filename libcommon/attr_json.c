@@ -62,7 +62,9 @@ struct attr {
 static const struct attr attrs[] = {
     {"axes", ATTR_AXES, PLACE(coll.axes), NEVER},
     {"batch_group_count", ATTR_INT, PLACE(batch_group_count), NEVER},
+    {"body", ATTR_REDUCER, PLACE(body), OF(WHILE)},
     {"collapsed_slice_dims", ATTR_INTS, PLACE(collapsed_slice_dims), NEVER},
+    {"condition", ATTR_REDUCER, PLACE(condition), OF(WHILE)},
     {"dim_labels", ATTR_DIM_LABELS, PLACE(conv), NEVER},
     {"dimensions", ATTR_INTS, PLACE(dimensions), NEVER},
     {"direction", ATTR_DIRECTION, PLACE(direction), OF(COMPARE)},
@@ -110,6 +112,7 @@ static const struct attr attrs[] = {
     {"to_apply", ATTR_REDUCER, PLACE(to_apply), NEVER},
     {"total_order", ATTR_BOOL, PLACE(total_order), NEVER},
     {"transpose_a", ATTR_BOOL, PLACE(transpose_a), NEVER},
+    {"trip_count", ATTR_INT, PLACE(trip_count), NEVER},
     {"unique_indices", ATTR_BOOL, PLACE(unique_indices), NEVER},
     {"unit_diagonal", ATTR_BOOL, PLACE(unit_diagonal), NEVER},
     {"update_window_dims", ATTR_INTS, PLACE(update_window_dims), NEVER},

@@ -38,6 +38,8 @@ void ap_build_from(struct ap_build *b, struct ap_arena *arena, const struct ap_g
     for (int i = 0; i < b->n; i++)
         b->nodes[i].group = -1;
     b->n_params = g->n_params;
+    b->n_comps = g->n_comps;
+    b->comps = g->comps;
     for (int i = 0; i < g->n_reducers; i++) {
         const struct ap_reducer *r = &g->reducers[i];
         ap_build_add_reducer(b, *r);
@@ -471,7 +473,9 @@ int ap_build_finish(struct ap_build *b, const char *name, int n_results,
         .n_results = n_results,
         .results = ap_arena_dup(b->arena, results, (size_t)n_results * sizeof *results),
         .n_reducers = b->n_reducers,
-        .reducers = b->reducers};
+        .reducers = b->reducers,
+        .n_comps = b->n_comps,
+        .comps = b->comps};
     free(b->nodes);
     b->nodes = NULL;
     if (ap_graph_index(b->arena, g, "", err) || ap_graph_check_shapes(g, "", err))

@@ -21,6 +21,8 @@ struct ap_build {
     int n_params;
     int n_reducers, cap_reducers;
     struct ap_reducer *reducers;
+    int n_comps; /* of the graph that was built on */
+    const struct ap_comp *comps;
     int reducer_of[AP_N_REDS][AP_N_DTYPES]; /* number + 1 */
 };
 

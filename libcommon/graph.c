@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -300,6 +301,9 @@ const struct ap_attrs ap_attrs_default = {
     .to_apply = -1,
     .select = -1,
     .scatter = -1,
+    .condition = -1,
+    .body = -1,
+    .trip_count = -1,
 };
 
 /* ---- neutral elements ---- */
@@ -375,15 +379,16 @@ void ap_red_neutral(enum ap_red red, enum ap_dtype dtype, void *out)
 /* Where a node stands, for messages: where/nodes/id or where/reducers/r/nodes/id. */
 struct place {
     const char *where;
-    int reducer; /* -1: a node of the graph itself */
+    const char *list; /* "reducers" or "computations", NULL: a node of the graph itself */
+    int index;        /* in list */
     int id;
 };
 
 static int place_err(const struct place *p, struct ap_err *err, const char *member,
                      const char *msg)
 {
-    if (p->reducer >= 0)
-        return ap_err_set(err, "%s/reducers/%d/nodes/%d%s: %s", p->where, p->reducer,
+    if (p->list)
+        return ap_err_set(err, "%s/%s/%d/nodes/%d%s: %s", p->where, p->list, p->index,
                           p->id, member, msg);
     return ap_err_set(err, "%s/nodes/%d%s: %s", p->where, p->id, member, msg);
 }
@@ -430,22 +435,27 @@ static int check_operands(const struct ap_node *nodes, int n_nodes,
     return 0;
 }
 
-static int check_reducer_ids(const struct ap_graph *g, const struct place *at,
-                             struct ap_err *err)
+/* Reducers and computations that the node names; it may use n_comps computations. */
+static int check_ids(const struct ap_graph *g, const struct ap_node *node, int n_comps,
+                     const struct place *at, struct ap_err *err)
 {
-    const struct ap_attrs *a = g->nodes[at->id].attrs;
+    const struct ap_attrs *a = node->attrs;
     const struct {
         const char *member;
-        int id;
-    } refs[] = {
-        {"/to_apply", a->to_apply}, {"/select", a->select}, {"/scatter", a->scatter}};
+        int id, n;
+        const char *what;
+    } refs[] = {{"/to_apply", a->to_apply, g->n_reducers, "reducer"},
+                {"/select", a->select, g->n_reducers, "reducer"},
+                {"/scatter", a->scatter, g->n_reducers, "reducer"},
+                {"/condition", a->condition, n_comps, "computation"},
+                {"/body", a->body, n_comps, "computation"}};
     char msg[120];
 
     for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++)
-        if (refs[i].id < -1 || refs[i].id >= g->n_reducers) {
-            snprintf(msg, sizeof(msg),
-                     "reducer %d does not exist (the graph has %d reducers)", refs[i].id,
-                     g->n_reducers);
+        if (refs[i].id < -1 || refs[i].id >= refs[i].n) {
+            snprintf(msg, sizeof(msg), "%s %d does not exist (%s %d %ss)", refs[i].what,
+                     refs[i].id, at->list ? "before it there are" : "the graph has",
+                     refs[i].n, refs[i].what);
             return place_err(at, err, refs[i].member, msg);
         }
     return 0;
@@ -458,7 +468,7 @@ static int check_reducer(const struct ap_reducer *r, int id, const char *where,
 
     for (int i = 0; i < r->n_nodes; i++) {
         const struct ap_node *node = &r->nodes[i];
-        struct place at = {where, id, i};
+        struct place at = {where, "reducers", id, i};
         if (check_operands(r->nodes, r->n_nodes, &at, err))
             return -1;
         if (node->shape.rank || node->shape.dtype == AP_TUPLE)
@@ -479,6 +489,34 @@ static int check_reducer(const struct ap_reducer *r, int id, const char *where,
                               "%s/reducers/%d/results/%d: node %d does not exist "
                               "(the reducer has %d nodes)",
                               where, id, i, r->results[i], r->n_nodes);
+    return 0;
+}
+
+static int check_comp(const struct ap_graph *g, int id, const char *where,
+                      struct ap_err *err)
+{
+    const struct ap_comp *c = &g->comps[id];
+    int n_params = 0;
+
+    for (int i = 0; i < c->n_nodes; i++) {
+        struct place at = {where, "computations", id, i};
+        if (check_operands(c->nodes, c->n_nodes, &at, err) ||
+            check_ids(g, &c->nodes[i], id, &at, err))
+            return -1;
+        if (c->nodes[i].op != AP_OP_PARAMETER)
+            continue;
+        if (i != n_params || c->nodes[i].param != n_params)
+            return place_err(&at, err, "/param",
+                             "a computation's parameters come first, in order");
+        n_params++;
+    }
+    for (int i = 0; i < c->n_results; i++)
+        if (c->results[i] < 0 || c->results[i] >= c->n_nodes ||
+            c->nodes[c->results[i]].shape.dtype == AP_TUPLE)
+            return ap_err_set(err,
+                              "%s/computations/%d/results/%d: node %d does not exist or "
+                              "is a tuple (the computation has %d nodes)",
+                              where, id, i, c->results[i], c->n_nodes);
     return 0;
 }
 
@@ -563,9 +601,9 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
     int64_t n_edges = 0;
 
     for (int i = 0; i < g->n_nodes; i++) {
-        struct place at = {where, -1, i};
+        struct place at = {where, NULL, 0, i};
         if (check_operands(g->nodes, g->n_nodes, &at, err) ||
-            check_reducer_ids(g, &at, err))
+            check_ids(g, &g->nodes[i], g->n_comps, &at, err))
             return -1;
         if (g->nodes[i].group < -1 ||
             g->nodes[i].group >= (g->n_groups ? g->n_groups : 1))
@@ -580,8 +618,35 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
     for (int r = 0; r < g->n_reducers; r++)
         if (check_reducer(&g->reducers[r], r, where, err))
             return -1;
+    for (int c = 0; c < g->n_comps; c++)
+        if (check_comp(g, c, where, err))
+            return -1;
     if (index_params(arena, g, where, err) || check_results(g, where, err))
         return -1;
     index_users(arena, g);
     return 0;
+}
+
+void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
+                      struct ap_graph *out)
+{
+    const struct ap_comp *c = &g->comps[id];
+    struct ap_err err = {""};
+
+    *out = (struct ap_graph){.name = c->name,
+                             .n_nodes = c->n_nodes,
+                             .n_results = c->n_results,
+                             .n_reducers = g->n_reducers,
+                             .reducers = g->reducers,
+                             .n_comps = id,
+                             .comps = g->comps};
+    out->nodes = ap_arena_dup(arena, c->nodes, (size_t)c->n_nodes * sizeof(*c->nodes));
+    for (int i = 0; i < c->n_nodes; i++)
+        out->nodes[i].group = -1;
+    out->results = AP_NEW_N(arena, c->n_results, struct ap_result);
+    for (int i = 0; i < c->n_results; i++)
+        out->results[i] = (struct ap_result){c->results[i], AP_ROLE_AUX, -1};
+    if (index_params(arena, out, "", &err))
+        assert(!"a computation that was checked has an index");
+    index_users(arena, out);
 }

@@ -79,7 +79,7 @@ enum ap_op_class {
     AP_CLASS_HEAVY,       /* dot, convolution */
     AP_CLASS_REDUCE,      /* reduce, reduce-window, select-and-scatter, sort, topk */
     AP_CLASS_INDEX,       /* gather, scatter, dynamic-slice, dynamic-update-slice,
-                             custom-call */
+                             custom-call, while */
     AP_CLASS_TUPLE,       /* get-tuple-element */
     AP_CLASS_COLLECTIVE,  /* programs only: all-reduce ... collective-permute */
     AP_CLASS_LOCAL        /* programs only: ap-slice, ap-mask, ap-partial */
@@ -220,6 +220,8 @@ struct ap_attrs {
     const struct ap_slice_dim *slice;
     struct ap_conv_dims conv;
     int to_apply, select, scatter; /* reducer ids, -1 for none */
+    int condition, body;           /* while: computation ids, -1 for none */
+    int64_t trip_count;            /* while: iterations, -1 if not known */
     struct ap_literal literal;     /* constant; ap-mask's fill value (splat) */
     /* programs only */
     struct ap_coll coll;
@@ -273,6 +275,20 @@ struct ap_reducer {
     const int *results;
 };
 
+/*
+ * A computation on tensors: the condition or the body of a while, whose operands are the
+ * state's tensors and whose result is a tuple of as many. A body maps the state to the
+ * next one; a condition gives one pred[], true to go on. Node ids are the computation's
+ * own; reducers are the graph's; loops inside use computations of lower ids.
+ */
+struct ap_comp {
+    const char *name;
+    int n_nodes; /* parameters first, in order */
+    const struct ap_node *nodes;
+    int n_results;
+    const int *results;
+};
+
 struct ap_result {
     int node;
     enum ap_role role; /* loss, weight, state, aux */
@@ -289,6 +305,8 @@ struct ap_graph {
     struct ap_result *results;
     int n_reducers;
     const struct ap_reducer *reducers;
+    int n_comps;
+    const struct ap_comp *comps;
     int n_groups;               /* 0 before ap_group */
     const char *const *dropped; /* names of nodes that the importer dropped */
     int n_dropped;
@@ -304,6 +322,13 @@ struct ap_graph {
  */
 int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where,
                    struct ap_err *err);
+
+/*
+ * Computation id of g as a graph of its own, indexed, with g's reducers and the
+ * computations that it may use; its nodes are copies without groups.
+ */
+void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
+                      struct ap_graph *out);
 
 /*
  * Checks that each node's shape follows from its operands' shapes and attributes; message

@@ -144,14 +144,33 @@ static int read_elements(struct reader *r, const struct ap_at *at, struct ap_gra
     return 0;
 }
 
+/* Member "results" of a reducer or computation of n nodes: `what` for messages. */
+static int read_ids(struct reader *r, const json_t *o, const struct ap_at *at,
+                    const char *what, int n_nodes, int *n, const int **out)
+{
+    struct ap_at results_at = {at, "results", 0};
+    struct ap_ints results;
+
+    if (ap_get_ints(r->arena, o, at, "results", &results, r->err))
+        return -1;
+    int *ids = AP_NEW_N(r->arena, results.n, int);
+    for (int i = 0; i < results.n; i++) {
+        struct ap_at here = {&results_at, NULL, i};
+        if (results.v[i] < 0 || results.v[i] >= n_nodes)
+            return ap_at_err(&here, r->err, "no node of the %s", what);
+        ids[i] = (int)results.v[i];
+    }
+    *n = results.n;
+    *out = ids;
+    return 0;
+}
+
 static int read_reducer(struct reader *r, const json_t *o, const struct ap_at *at,
                         struct ap_reducer *reducer)
 {
-    struct ap_at results_at = {at, "results", 0};
     const char *name = "";
     int kind = AP_RED_NONE;
     struct ap_node *nodes = NULL;
-    struct ap_ints results;
 
     if (!json_is_object(o))
         return ap_at_err(at, r->err, "expected an object");
@@ -159,20 +178,12 @@ static int read_reducer(struct reader *r, const json_t *o, const struct ap_at *a
         ap_opt_name(o, at, "kind", ap_red_names, AP_N_REDS, &kind, r->err) ||
         (json_object_get(o, "nodes") &&
          read_nodes(r, o, at, &reducer->n_nodes, &nodes)) ||
-        ap_get_ints(r->arena, o, at, "results", &results, r->err))
+        read_ids(r, o, at, "reducer", reducer->n_nodes, &reducer->n_results,
+                 &reducer->results))
         return -1;
-    int *ids = AP_NEW_N(r->arena, results.n, int);
-    for (int i = 0; i < results.n; i++) {
-        struct ap_at here = {&results_at, NULL, i};
-        if (results.v[i] < 0 || results.v[i] >= reducer->n_nodes)
-            return ap_at_err(&here, r->err, "no node of the reducer");
-        ids[i] = (int)results.v[i];
-    }
     reducer->name = ap_arena_strdup(r->arena, name);
     reducer->red = (enum ap_red)kind;
     reducer->nodes = nodes;
-    reducer->n_results = results.n;
-    reducer->results = ids;
     return 0;
 }
 
@@ -195,6 +206,38 @@ static int read_reducers(struct reader *r, const json_t *o, const struct ap_at *
     }
     g->n_reducers = (int)n;
     g->reducers = reducers;
+    return 0;
+}
+
+static int read_comps(struct reader *r, const json_t *o, const struct ap_at *at,
+                      struct ap_graph *g)
+{
+    struct ap_at list = {at, "computations", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "computations"))
+        return 0;
+    if (ap_get_arr(o, at, "computations", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    struct ap_comp *comps = AP_NEW_N(r->arena, n, struct ap_comp);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *e = json_array_get(v, i);
+        const char *name = "";
+        struct ap_node *nodes;
+        if (!json_is_object(e))
+            return ap_at_err(&here, r->err, "expected an object");
+        if (ap_opt_str(e, &here, "name", &name, r->err) ||
+            read_nodes(r, e, &here, &comps[i].n_nodes, &nodes) ||
+            read_ids(r, e, &here, "computation", comps[i].n_nodes, &comps[i].n_results,
+                     &comps[i].results))
+            return -1;
+        comps[i].name = ap_arena_strdup(r->arena, name);
+        comps[i].nodes = nodes;
+    }
+    g->n_comps = (int)n;
+    g->comps = comps;
     return 0;
 }
 
@@ -263,7 +306,7 @@ static int read_graph(struct reader *r, const json_t *o, const struct ap_at *at,
     if (!rc)
         rc = ap_opt_str(o, at, "name", &name, err) ||
              ap_opt_int(o, at, "n_groups", 0, &g->n_groups, err) ||
-             read_reducers(r, o, at, g) ||
+             read_reducers(r, o, at, g) || read_comps(r, o, at, g) ||
              (r->n_elements < 0 ? read_nodes(r, o, at, &g->n_nodes, &g->nodes)
                                 : read_elements(r, at, g)) ||
              read_results(r, o, at, g) || read_dropped(r, o, at, g);
@@ -356,6 +399,22 @@ static void write_reducer(struct ap_buf *out, const struct ap_reducer *r)
     ap_buf_putc(out, '}');
 }
 
+static void write_comps(struct ap_buf *out, const struct ap_graph *g)
+{
+    if (!g->n_comps)
+        return;
+    ap_buf_puts(out, ",\n\"computations\":[");
+    for (int i = 0; i < g->n_comps; i++) {
+        const struct ap_comp *c = &g->comps[i];
+        ap_buf_puts(out, i ? ",\n{\"name\":" : "\n{\"name\":");
+        ap_json_str(out, c->name);
+        write_nodes(out, c->nodes, c->n_nodes);
+        ap_put_ids(out, "results", c->results, c->n_results);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
 static void write_result(struct ap_buf *out, const struct ap_result *r)
 {
     ap_buf_puts(out, "{\"node\":");
@@ -378,7 +437,9 @@ void ap_graph_to_json(const struct ap_graph *g, struct ap_buf *out)
         ap_buf_puts(out, i ? ",\n" : "\n");
         write_reducer(out, &g->reducers[i]);
     }
-    ap_buf_puts(out, "],\n\"results\":[");
+    ap_buf_putc(out, ']');
+    write_comps(out, g);
+    ap_buf_puts(out, ",\n\"results\":[");
     for (int i = 0; i < g->n_results; i++) {
         ap_buf_puts(out, i ? ",\n" : "\n");
         write_result(out, &g->results[i]);

@@ -44,6 +44,7 @@ struct builder {
     int *pos;       /* of each node among its group's members */
     int *last_slot; /* of each node: its latest slot in this group, -1 for none */
     bool *is_result;
+    const struct ap_nests *comps; /* of the graph's computations */
     /* of the group */
     bool refined; /* use the boundaries */
     struct ap_nest *nest;
@@ -107,7 +108,7 @@ static void new_atom(struct builder *b, int node, int dim, int64_t size, bool co
                                          .dim = dim,
                                          .size = size,
                                          .coarse = coarse,
-                                         .n_factors = -1};
+                                         .n_factors = b->rule.opaque ? 0 : -1};
     b->n_atoms++;
 }
 
@@ -408,6 +409,11 @@ static int build_one(struct builder *b, struct ap_err *err)
         ap_arena_dup(b->arena, access, (size_t)nest->n_members * sizeof(*access));
     make_slots(b, access);
     make_outs(b);
+    const struct ap_node *lead = &b->g->nodes[nest->members[0]];
+    if (lead->op == AP_OP_WHILE) {
+        nest->condition = &b->comps[lead->attrs->condition];
+        nest->body = &b->comps[lead->attrs->body];
+    }
     ap_nest_find_linear(b->arena, b->scratch, b->g, b->pos, nest);
     return 0;
 }
@@ -462,11 +468,13 @@ static int build_all(struct builder *b, struct ap_nests *nests, struct ap_err *e
     return 0;
 }
 
-int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
-                   struct ap_nests *nests, struct ap_err *err)
+/* The nests of one graph, whose computations' are known. */
+static int build_graph(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *comps, struct ap_nests *nests,
+                       struct ap_err *err)
 {
     struct ap_arena scratch = {0};
-    struct builder b = {.arena = arena, .scratch = &scratch, .g = g};
+    struct builder b = {.arena = arena, .scratch = &scratch, .g = g, .comps = comps};
 
     *nests =
         (struct ap_nests){g, g->n_groups, AP_NEW_N(arena, g->n_groups, struct ap_nest)};
@@ -474,4 +482,19 @@ int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
     ap_rule_free(&b.rule);
     ap_arena_free(&scratch);
     return status;
+}
+
+int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
+                   struct ap_nests *nests, struct ap_err *err)
+{
+    struct ap_nests *comps = AP_NEW_N(arena, g->n_comps, struct ap_nests);
+
+    for (int c = 0; c < g->n_comps; c++) {
+        struct ap_graph *inner = AP_NEW(arena, struct ap_graph);
+        ap_graph_of_comp(arena, g, c, inner);
+        ap_group(arena, inner);
+        if (build_graph(arena, inner, comps, &comps[c], err))
+            return -1;
+    }
+    return build_graph(arena, g, comps, nests, err);
 }

@@ -72,6 +72,7 @@ struct ap_nest {
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
     bool heavy;        /* holds a dot or convolution */
+    const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 
 /* All nests of a grouped graph; index = group id. */
@@ -112,6 +113,10 @@ struct ap_choice_vec {
     int16_t axis[AP_MAX_AXES];
 };
 
+/* Replicated on every axis. */
+#define AP_CHOICE_NONE ((struct ap_choice_vec){{-1, -1, -1, -1, -1, -1}})
+_Static_assert(AP_MAX_AXES == 6, "a -1 for each axis");
+
 /*
  * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
  * and no padded factor lies right in front of an unsplit one in a dimension (layouts
@@ -141,6 +146,9 @@ int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
  */
 uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
                         const struct ap_choice_vec *choice);
+
+/* Iterations of a while that is counted with: once if its trip count is not known. */
+double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 
 /* FLOPs and bytes that one device computes and moves for the group under a choice. */
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,

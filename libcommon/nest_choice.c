@@ -379,6 +379,27 @@ static enum ap_dtype group_dtype(const struct ap_nest *nest, const struct ap_gra
     return ap_value_shape(&g->nodes[best])->dtype;
 }
 
+/* What all groups of a loop's computation compute and move, on every device. */
+static void add_loop_work(const struct ap_nests *nests, const struct ap_mesh *mesh,
+                          double trips, double *flops, double *bytes)
+{
+    const struct ap_choice_vec whole = AP_CHOICE_NONE;
+
+    for (int i = 0; i < nests->n; i++) {
+        double f, b;
+        enum ap_dtype dtype;
+        ap_nest_work(&nests->nest[i], nests->graph, mesh, &whole, &f, &b, &dtype);
+        *flops += trips * f;
+        *bytes += trips * b;
+    }
+}
+
+double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g)
+{
+    int64_t n = g->nodes[nest->members[0]].attrs->trip_count;
+    return n < 0 ? 1 : (double)n;
+}
+
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype)
@@ -387,9 +408,15 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
 
     for (int f = 0; f < nest->n_factors; f++)
         w.extent[f] = ap_nest_extent(nest, mesh, choice, f);
-    *flops = 0;
+    *flops = *bytes = 0;
+    *dtype = group_dtype(nest, g);
+    if (nest->body) {
+        double trips = ap_nest_trips(nest, g);
+        add_loop_work(nest->body, mesh, trips, flops, bytes);
+        add_loop_work(nest->condition, mesh, trips + 1, flops, bytes);
+        return;
+    }
     for (int m = 0; m < nest->n_members; m++)
         *flops += member_flops(&w, m);
     *bytes = group_bytes(&w);
-    *dtype = group_dtype(nest, g);
 }

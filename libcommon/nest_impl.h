@@ -55,6 +55,7 @@ struct ap_rule {
     int64_t *sizes; /* of the cuts */
     int n_links, n_marks, n_partials, n_cuts, n_sizes;
     int cap_links, cap_marks, cap_partials, cap_cuts, cap_sizes;
+    bool opaque; /* all of the node's dimensions stay whole and are no factors at all */
 };
 
 /* The shape that a node's nest talks about: the first part of a tuple. */

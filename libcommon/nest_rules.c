@@ -158,6 +158,10 @@ static void rule_elementwise(struct ap_rule *r)
 
 static void rule_tuple_part(struct ap_rule *r)
 {
+    if (r->g->nodes[r->node->in[0]].op == AP_OP_WHILE) {
+        r->opaque = true;
+        return;
+    }
     if (ap_shape_same_dims(shape_of(r, 0), shape_of(r, AP_OUT))) {
         rule_elementwise(r);
         return;
@@ -567,6 +571,12 @@ static void rule_custom_call(struct ap_rule *r)
         whole(r, AP_OUT, d);
 }
 
+/* Every device runs the loop; its state has more dimensions than a nest has factors. */
+static void rule_while(struct ap_rule *r)
+{
+    r->opaque = true;
+}
+
 /* ---- the table ---- */
 
 /* Rules that are not their class's. */
@@ -591,6 +601,7 @@ static void (*const op_rules[AP_N_OPS])(struct ap_rule *) = {
     [AP_OP_GATHER] = rule_gather,
     [AP_OP_SCATTER] = rule_scatter,
     [AP_OP_CUSTOM_CALL] = rule_custom_call,
+    [AP_OP_WHILE] = rule_while,
     [AP_OP_DYNAMIC_SLICE] = rule_dynamic_slice,
     [AP_OP_DYNAMIC_UPDATE_SLICE] = rule_dynamic_update_slice,
 };
@@ -615,6 +626,7 @@ int ap_rule_run(struct ap_rule *rule, const struct ap_graph *g, int id,
     rule->g = g;
     rule->node = n;
     rule->refine = refine;
+    rule->opaque = false;
     rule->n_links = rule->n_marks = rule->n_partials = rule->n_cuts = rule->n_sizes = 0;
     run(rule);
     return 0;

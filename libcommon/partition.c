@@ -287,6 +287,8 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     prog->local.nodes = AP_NEW_N(arena, p.cap, struct ap_node);
     prog->local.n_reducers = g->n_reducers;
     prog->local.reducers = g->reducers;
+    prog->local.n_comps = g->n_comps;
+    prog->local.comps = g->comps;
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         add_operands(&p, nest);

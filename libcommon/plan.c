@@ -231,11 +231,27 @@ static bool is_free(const struct ap_graph *g, const struct ap_nest *nest)
     return true;
 }
 
+/* One run of a loop's computation, whole on every device. */
+static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
+{
+    const struct ap_choice_vec whole = AP_CHOICE_NONE;
+    double sec = 0;
+
+    for (int i = 0; i < nests->n; i++)
+        sec += ap_plan_group_sec(&nests->nest[i], nests->graph, cost, &whole);
+    return sec;
+}
+
 double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
     if (cost->variant != AP_COST_DEFAULT || is_free(g, nest))
         return 0;
+    if (nest->body) {
+        double trips = ap_nest_trips(nest, g);
+        return trips * comp_sec(nest->body, cost) +
+               (trips + 1) * comp_sec(nest->condition, cost);
+    }
     double flops, bytes;
     enum ap_dtype dtype;
     ap_nest_work(nest, g, &cost->mesh, choice, &flops, &bytes, &dtype);

@@ -459,6 +459,57 @@ static int check_get_tuple_element(const struct check *c)
     return check_result_like(c, &in->parts[index]);
 }
 
+/* ---- while ---- */
+
+static int comp_err(const struct check *c, const char *member, const char *what)
+{
+    return ap_err_set(c->err, "%s: %s", member, what);
+}
+
+/* Parameters of computation `id` are the operands, in order. */
+static int check_state(const struct check *c, const char *member, int id)
+{
+    int n = 0;
+
+    if (id < 0)
+        return comp_err(c, member, "a while needs it");
+    const struct ap_comp *comp = &c->g->comps[id];
+    for (; n < comp->n_nodes && comp->nodes[n].op == AP_OP_PARAMETER; n++)
+        if (n < c->node->n_in && !ap_shape_equal(&comp->nodes[n].shape, check_in(c, n)))
+            return ap_err_set(c->err, "%s: parameter %d differs from operand %d in shape",
+                              member, n, n);
+    if (n != c->node->n_in)
+        return ap_err_set(c->err, "%s: %d parameters, but %d operands", member, n,
+                          c->node->n_in);
+    return 0;
+}
+
+static int check_while(const struct check *c)
+{
+    const struct ap_attrs *a = c->node->attrs;
+    const struct ap_shape *out = &c->node->shape;
+    int n = c->node->n_in;
+
+    if (n < 1 || out->dtype != AP_TUPLE || out->n_parts != n)
+        return ap_err_set(c->err, "while makes a tuple of its operands' shapes");
+    if (check_state(c, "condition", a->condition) || check_state(c, "body", a->body))
+        return -1;
+    const struct ap_comp *condition = &c->g->comps[a->condition];
+    const struct ap_comp *body = &c->g->comps[a->body];
+    const struct ap_shape *go_on =
+        condition->n_results == 1 ? &condition->nodes[condition->results[0]].shape : NULL;
+    if (!go_on || go_on->rank || go_on->dtype != AP_PRED)
+        return comp_err(c, "condition", "its result must be one pred[]");
+    if (body->n_results != n)
+        return ap_err_set(c->err, "body: %d results, but %d operands", body->n_results,
+                          n);
+    for (int k = 0; k < n; k++)
+        if (!ap_shape_equal(&body->nodes[body->results[k]].shape, check_in(c, k)) ||
+            !ap_shape_equal(&out->parts[k], check_in(c, k)))
+            return ap_err_set(c->err, "result %d differs from operand %d in shape", k, k);
+    return 0;
+}
+
 /* ---- the walk ---- */
 
 static int check_move(const struct check *c)
@@ -505,6 +556,8 @@ static int check_index(const struct check *c)
         return c->node->shape.dtype != AP_TUPLE
                    ? 0
                    : ap_err_set(c->err, "custom-call makes one array, no tuple");
+    if (c->node->op == AP_OP_WHILE)
+        return check_while(c);
     if (c->node->op == AP_OP_DYNAMIC_SLICE)
         return check_dynamic_slice(c);
     return check_dynamic_update_slice(c);
@@ -569,12 +622,42 @@ static int check_body(const struct ap_graph *g, int reducer, const char *where,
     return 0;
 }
 
+/* The nodes of computation `id`: those of a graph for one device. */
+static int check_comp(const struct ap_graph *g, int id, const char *where,
+                      struct ap_err *err)
+{
+    const struct ap_comp *c = &g->comps[id];
+    struct ap_graph inner = {.n_nodes = c->n_nodes,
+                             .nodes = (struct ap_node *)c->nodes,
+                             .n_reducers = g->n_reducers,
+                             .reducers = g->reducers,
+                             .n_comps = id,
+                             .comps = g->comps};
+    struct ap_err why = {""};
+
+    for (int i = 0; i < c->n_nodes; i++) {
+        const struct ap_node *node = &c->nodes[i];
+        enum ap_op_class class = ap_ops[node->op].class;
+        bool local = class == AP_CLASS_COLLECTIVE || class == AP_CLASS_LOCAL;
+        if (local || node->attrs->global)
+            ap_err_set(&why, "a loop holds no part of a program");
+        else if (!ap_check_node(&inner, node, &why))
+            continue;
+        return ap_err_set(err, "%s/computations/%d/nodes/%d (%s): %s", where, id, i,
+                          node->name, why.msg);
+    }
+    return 0;
+}
+
 int ap_graph_check_shapes(const struct ap_graph *g, const char *where, struct ap_err *err)
 {
     struct ap_err why = {""};
 
     for (int r = 0; r < g->n_reducers; r++)
         if (check_body(g, r, where, err))
+            return -1;
+    for (int c = 0; c < g->n_comps; c++)
+        if (check_comp(g, c, where, err))
             return -1;
     for (int i = 0; i < g->n_nodes; i++)
         if (ap_check_node(g, &g->nodes[i], &why))

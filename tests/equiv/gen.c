@@ -51,10 +51,7 @@ struct ap_shape gen_shape_of(struct gen *g, enum ap_dtype t, int rank,
 
 struct ap_attrs *gen_attrs_new(struct gen *g)
 {
-    struct ap_attrs *a = AP_NEW(g->arena, struct ap_attrs);
-    a->feature_group_count = a->batch_group_count = 1;
-    a->to_apply = a->select = a->scatter = -1;
-    return a;
+    return ap_arena_dup(g->arena, &ap_attrs_default, sizeof ap_attrs_default);
 }
 
 struct ap_ints gen_ints(struct gen *g, int n, const int64_t *v)

@@ -571,6 +571,7 @@ static const enum ap_op no_rule[] = {
     AP_OP_CHOLESKY,
     AP_OP_TRIANGULAR_SOLVE,
     AP_OP_CUSTOM_CALL,
+    AP_OP_WHILE,
 };
 
 static bool is_program_only(enum ap_op op)

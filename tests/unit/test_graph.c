@@ -50,6 +50,67 @@ static void same(const char *text)
 
 #define TAIL ",\n'reducers':[],\n'results':[]}"
 
+/* A loop with this body and these attributes; the state is a counter and a vector. */
+static const char *loop_text(const char *body, const char *attrs)
+{
+    return ap_arena_printf(
+        &arena,
+        "{'name':'g','nodes':[\n"
+        "{'op':'parameter','name':'i','shape':'s32[]','param':0,'phase':'forward'},\n"
+        "{'op':'parameter','name':'x','shape':'f32[4]','param':1,'phase':'forward'},\n"
+        "{'op':'while','name':'w','in':[0,1],'shape':'(s32[], f32[4])',%s,"
+        "'phase':'forward'},\n"
+        "{'op':'get-tuple-element','name':'y','in':[2],'shape':'f32[4]','index':1,"
+        "'phase':'forward'}],\n'reducers':[],\n'computations':[\n"
+        "{'name':'c','nodes':[\n"
+        "{'op':'parameter','name':'i','shape':'s32[]','param':0,'phase':'forward'},\n"
+        "{'op':'parameter','name':'x','shape':'f32[4]','param':1,'phase':'forward'},\n"
+        "{'op':'compare','name':'l','in':[0,0],'shape':'pred[]','direction':'LT',"
+        "'phase':'forward'}],'results':[2]},\n"
+        "{'name':'b','nodes':[\n"
+        "{'op':'parameter','name':'i','shape':'s32[]','param':0,'phase':'forward'},\n"
+        "{'op':'parameter','name':'x','shape':'f32[4]','param':1,'phase':'forward'},\n"
+        "%s],\n'results':[\n{'node':3,'role':'aux'}]}",
+        attrs, body);
+}
+
+static void bad_loop(const char *body, const char *attrs, const char *why)
+{
+    struct ap_graph g;
+    struct ap_err err = {""};
+
+    CHECK(read_graph(loop_text(body, attrs), &g, &err) && strstr(err.msg, why),
+          "refused: %s (%s)", why, err.msg);
+}
+
+static void test_loops(void)
+{
+    static const char negate[] = "{'op':'negate','name':'n','in':[1],'shape':'f32[4]',"
+                                 "'phase':'forward'}],'results':[0,2]}";
+    static const char loop[] = "'body':1,'condition':0,'trip_count':3";
+
+    same(loop_text(negate, loop));
+    same(loop_text(negate, "'body':1,'condition':0"));
+    bad_loop(negate, "'body':1", "needs the attribute \"condition\"");
+    bad_loop(negate, "'body':2,'condition':0",
+             "/graph/nodes/2/body: computation 2 does not exist");
+    bad_loop(negate, "'body':1,'condition':1", "its result must be one pred[]");
+    bad_loop(negate, "'body':0,'condition':0", "body: 1 results, but 2 operands");
+    bad_loop(negate, "'body':1,'condition':0,'trip_count':-3", "/trip_count");
+    bad_loop("{'op':'negate','name':'n','in':[0],'shape':'s32[]'}],'results':[0,2]}",
+             loop, "result 1 differs from operand 1 in shape");
+    bad_loop("{'op':'negate','name':'n','in':[1],'shape':'f32[5]'}],'results':[0,2]}",
+             loop, "/computations/1/nodes/2 (n): negate makes f32[4], not f32[5]");
+    bad_loop("{'op':'negate','name':'n','in':[2],'shape':'f32[4]'}],'results':[0,2]}",
+             loop, "/computations/1/nodes/2/in/0");
+    bad_loop("{'op':'all-reduce','name':'n','in':[1],'shape':'f32[4]','axes':[0],"
+             "'red':'sum'}],'results':[0,2]}",
+             loop, "/computations/1/nodes/2 (n): a loop holds no part of a program");
+    bad_loop("{'op':'while','name':'n','in':[0,1],'shape':'(s32[], f32[4])','body':1,"
+             "'condition':0}],'results':[0,1]}",
+             loop, "/computations/1/nodes/2/body: computation 1 does not exist");
+}
+
 static void test_round_trip(void)
 {
     same(
@@ -357,6 +418,7 @@ static void test_neutral(void)
 int main(void)
 {
     test_round_trip();
+    test_loops();
     test_literals();
     test_float_bits();
     test_refused();

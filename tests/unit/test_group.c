@@ -112,10 +112,9 @@ static struct ap_graph random_graph(uint64_t seed, int n)
 {
     static const int64_t dims[1] = {8}, axes[1] = {0};
     struct ap_graph g = {.n_nodes = n, .nodes = AP_NEW_N(&arena, n, struct ap_node)};
-    struct ap_attrs *attrs = AP_NEW(&arena, struct ap_attrs);
+    struct ap_attrs *attrs = ap_arena_dup(&arena, &ap_attrs_default, sizeof(*attrs));
     struct ap_err err = {""};
 
-    attrs->to_apply = attrs->select = attrs->scatter = -1;
     struct ap_attrs *reverse = ap_arena_dup(&arena, attrs, sizeof(*attrs));
     reverse->dimensions = (struct ap_ints){1, axes};
     for (int v = 0; v < n; v++) {
