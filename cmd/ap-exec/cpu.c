@@ -83,6 +83,8 @@ static cpu_prepare_fn *kernel_of(enum ap_op op)
     case AP_OP_DYNAMIC_SLICE:
     case AP_OP_DYNAMIC_UPDATE_SLICE:
         return cpu_dynamic_prepare;
+    case AP_OP_WHILE:
+        return cpu_while_prepare;
     case AP_OP_ALL_REDUCE:
     case AP_OP_ALL_GATHER:
     case AP_OP_REDUCE_SCATTER:

@@ -48,6 +48,7 @@ struct exec {
     struct exec_copy *copies; /* first n_staged: through `stage` */
     struct exec_copy *staged;
     char *stage;
+    struct exec *inner, *next; /* those of loops' computations, chained by next */
     int exit_code; /* what a failed preparation ends with: 1, or 2 for "not supported yet"
                     */
 };

@@ -383,6 +383,8 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
 
 void exec_close(struct exec *x)
 {
+    for (struct exec *inner = x->inner; inner; inner = inner->next)
+        exec_close(inner);
     x->backend->release(x->memory);
     x->backend->release(x->temps);
     x->backend->release(x->scratch);
