@@ -140,13 +140,18 @@ ENTRY e { a = f32[4] parameter(0)  z = f32[] constant(0)
 END
 }
 
+# Two losses are equal but for rounding.
+alike() {
+    awk -v a="${1##* }" -v b="${2##* }" 'BEGIN { e = (a - b) / b; exit !(e * e < 1e-12) }'
+}
+
 # same BODY-INPUT RESULT SPLIT: both programs give the same loss; SPLIT is yes if no node
 # of the loop's graph has an axis of three layers.
 same() {
     local new='new = f32[1,4] reshape(v)' a b left
     a=$(stack "$new" "$1" "$2" | loss)
     b=$(unrolled "$new" "$1" "$2" | loss)
-    awk -v a="${a##* }" -v b="${b##* }" 'BEGIN { e = (a - b) / b; exit !(e * e < 1e-12) }' || { echo "'$a' is not '$b': $1 $2"; return 1; }
+    alike "$a" "$b" || { echo "'$a' is not '$b': $1 $2"; return 1; }
     left=$(stack "$new" "$1" "$2" | ops | grep -c '\[3' || true)
     [ "$3" = "$([ "$left" -eq 0 ] && echo yes || echo no)" ] || { echo "$left left: $1 $2"; return 1; }
 }
@@ -224,4 +229,116 @@ END
     floor='f = f32[] floor(total)  g = f32[] subtract(f, f)  one = f32[] constant(1)
         h = f32[] add(g, one)  i = s32[] convert(h)'
     [ "$(branches "$floor" "i, x, x, x), $n" | loss)" = "$less" ]
+}
+
+# Loss of the loops on standard input, kept: on one rank, and planned for four.
+kept() { # [MESH]
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/kept.json
+    ap-import --no-history --keep-loops - |
+        if [ $# -gt 0 ]; then ap-shard --no-history --mesh "$1" --algorithm data; else cat; fi |
+        ap-rewrite -o "$f"
+    ap-exec -n "$(jq '.program.n_ranks' "$f")" "$f"
+}
+
+@test "loops: kept, they are one node and compute what the iterations do" {
+    b='x0 = f32[3,4] copy(b)' new='new = f32[1,4] reshape(v)'
+    total='ROOT r = f32[] reduce(y, z), dimensions={0,1}, to_apply=sum'
+    stack "$new" "$b" "$total" >"$BATS_TEST_TMPDIR/stack.hlo"
+    one=$(loss <"$BATS_TEST_TMPDIR/stack.hlo")
+    alike "$(kept <"$BATS_TEST_TMPDIR/stack.hlo")" "$one"
+    alike "$(kept 4 <"$BATS_TEST_TMPDIR/stack.hlo")" "$one"
+    ap-import --no-history --keep-loops "$BATS_TEST_TMPDIR/stack.hlo" |
+        jq -e '[.graph.nodes[] | select(.op == "while")] |
+            length == 1 and .[0].trip_count == 3 and .[0].shape == "(s32[], f32[3,4], f32[3,4], f32[4])"'
+    # as many parameters as the state has tensors, the body's results in their places
+    ap-import --no-history --keep-loops "$BATS_TEST_TMPDIR/stack.hlo" |
+        jq -e '.graph as $g | $g.nodes[] | select(.op == "while") | $g.computations[.body] |
+            (.results | length) == 4 and ([.nodes[:4][].op] | unique) == ["parameter"] and .results[1] == 1'
+}
+
+@test "loops: kept, the condition tells the trip count, or it is not known" {
+    trip_count() {
+        ap-import --no-history --quiet --keep-loops - |
+            jq -c '[.graph.nodes[] | select(.op == "while") | .trip_count]'
+    }
+    zero='i = s32[] constant(0)' up='add(i, two)' c='ROOT c = pred[] compare(i, six), direction=LT'
+    [ "$(loop "$zero" "$c" "$up" | trip_count)" = '[3]' ]
+    [ "$(loop "$zero" 'ROOT c = pred[] call(i, six), to_apply=below' "$up" | trip_count)" = '[3]' ]
+    [ "$(loop 'i = s32[] constant(15)' 'ROOT c = pred[] compare(i, six), direction=GE' \
+        'subtract(i, two)' | trip_count)" = '[5]' ]
+    [ "$(loop "$zero" 'ROOT c = pred[] compare(i, six), direction=GT' "$up" | trip_count)" = '[0]' ]
+    start='i = s32[] parameter(1)'
+    [ "$(loop "$start" "$c" "$up" ', backend_config={"known_trip_count":{"n":"5"}}' | trip_count)" = '[5]' ]
+    [ "$(loop "$start" "$c" "$up" | trip_count)" = '[null]' ]
+    # a loop that never ends is not counted for ever
+    [ "$(loop "$zero" 'ROOT c = pred[] compare(i, i), direction=EQ' "$up" | trip_count)" = '[null]' ]
+    run --separate-stderr ap-import --keep-loops <(loop "$start" "$c" "$up")
+    [[ $stderr == *"while 'w': its trip count is not known, costs count it once"* ]]
+    refuses 2 "while 'w': its trip count is not known; --keep-loops" \
+        ap-import <(loop "$start" "$c" "$up")
+    refuses 2 "--keep-loops is for HLO text" \
+        ap-import --keep-loops testdata/models/torch_gpt/model.onnx
+}
+
+@test "loops: kept, a loop that data ends runs until then" {
+    halve() { # FIRST
+        cat <<END
+        sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        cond { s = (f32[4], s32[]) parameter(0)  z = f32[] constant(0)
+            t = f32[] reduce(s#0, z), dimensions={0}, to_apply=sum  one = f32[] constant(1)
+            ROOT c = pred[] compare(t, one), direction=GT }
+        body { s = (f32[4], s32[]) parameter(0)  h = f32[] constant(0.5)
+            hs = f32[4] broadcast(h), dimensions={}  x = f32[4] multiply(s#0, hs)
+            i = s32[] constant(1)  n = s32[] add(s#1, i)  ROOT t = (f32[4], s32[]) tuple(x, n) }
+        ENTRY e { p = f32[4] parameter(0)  k = f32[] constant($1)  x = f32[4] broadcast(k), dimensions={}
+            zero = s32[] constant(0)  s = (f32[4], s32[]) tuple(x, zero)
+            w = (f32[4], s32[]) while(s), condition=cond, body=body
+            y = f32[] convert(w#1)  z = f32[] constant(0)  u = f32[] reduce(w#0, z), dimensions={0}, to_apply=sum
+            ROOT r = f32[] add(y, u) }
+END
+    }
+    # 4k, halved until it is no more than 1: that, and how often
+    [ "$(halve 1 | kept)" = "step 1 loss 3" ]
+    [ "$(halve 6 | kept)" = "step 1 loss 5.75" ]
+    [ "$(halve 0.25 | kept)" = "step 1 loss 1" ]
+    [ "$(halve 6 | kept 2)" = "step 1 loss 5.75" ]
+}
+
+@test "loops: kept, loops inside of loops share their computations and are counted once a trip" {
+    nested() {
+        cat <<'END'
+        below { s = (s32[], f32[4,4]) parameter(0)  n = s32[] constant(3)
+            ROOT c = pred[] compare(s#0, n), direction=LT }
+        inner { s = (s32[], f32[4,4]) parameter(0)  one = s32[] constant(1)  n = s32[] add(s#0, one)
+            y = f32[4,4] dot(s#1, s#1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+            t = f32[4,4] sine(y)  ROOT r = (s32[], f32[4,4]) tuple(n, t) }
+        outer { s = (s32[], f32[4,4]) parameter(0)  one = s32[] constant(1)  n = s32[] add(s#0, one)
+            zero = s32[] constant(0)  i = (s32[], f32[4,4]) tuple(zero, s#1)
+            w = (s32[], f32[4,4]) while(i), condition=below, body=inner
+            j = (s32[], f32[4,4]) tuple(zero, w#1)
+            x = (s32[], f32[4,4]) while(j), condition=below, body=inner
+            ROOT r = (s32[], f32[4,4]) tuple(n, x#1) }
+        sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+        ENTRY e { p = f32[4,4] parameter(0)  x = f32[4,4] cosine(p)  zero = s32[] constant(0)
+            s = (s32[], f32[4,4]) tuple(zero, x)
+            v = (s32[], f32[4,4]) while(s), condition=below, body=outer  z = f32[] constant(0)
+            ROOT y = f32[] reduce(v#1, z), dimensions={0,1}, to_apply=sum }
+END
+    }
+    alike "$(nested | kept 2)" "$(nested | loss)"
+    nested | ap-import --no-history --keep-loops - >"$BATS_TEST_TMPDIR/n.json"
+    jq -e '[.graph.computations[].name] == ["below", "inner", "outer"]' "$BATS_TEST_TMPDIR/n.json"
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/n.json"
+    # 3 * 2 * 3 dots of 128 FLOPs; seconds and FLOPs of the iterations, but for what
+    # unrolling folds
+    run --separate-stderr ap-import --stats --keep-loops -o /dev/null <(nested)
+    [ "$(jq '.heavy_flops' <<<"$stderr")" -eq $((18 * 128)) ]
+    ap-shard --mesh 1 "$BATS_TEST_TMPDIR/n.json" | ap-cost | jq '.cost' >"$BATS_TEST_TMPDIR/kept"
+    nested | import | ap-shard --mesh 1 | ap-cost | jq '.cost' >"$BATS_TEST_TMPDIR/unrolled"
+    # a counter's add and compare cost a launch each: once a trip
+    jq -e -n --slurpfile k "$BATS_TEST_TMPDIR/kept" --slurpfile u "$BATS_TEST_TMPDIR/unrolled" '
+        $k[0].flops_per_device > $u[0].flops_per_device and
+        $k[0].flops_per_device < $u[0].flops_per_device + 100 and
+        $k[0].compute_sec > $u[0].compute_sec and $k[0].compute_sec < 4 * $u[0].compute_sec'
 }

@@ -163,6 +163,8 @@ static void read_graph(const struct ap_tool *tool, struct ap_arena *arena, int f
     }
     if (!is_onnx && (onnx->n_dims || onnx->values || onnx->weights))
         ap_die_usage("--dim, --values and --weights are for ONNX models");
+    if (is_onnx && params->keep_loops)
+        ap_die_usage("--keep-loops is for HLO text");
     if (is_onnx ? import_onnx(&model, onnx, params, graph, stats)
                 : import_hlo(&src, params, graph, stats))
         ap_die(src.unsupported || model.unsupported ? AP_USAGE : AP_BAD_INPUT, "%s",
@@ -173,6 +175,7 @@ int main(int argc, char **argv)
 {
     int format = FORMAT_AUTO;
     const char *roles = NULL, *phases = NULL, *dims = NULL;
+    bool keep_loops = false;
     struct onnx_options onnx = {0};
     const struct ap_opt opts[] = {
         {.name = "format",
@@ -182,6 +185,10 @@ int main(int argc, char **argv)
          .help = "what the input is",
          .choices = formats,
          .choice_stride = sizeof formats[0]},
+        {.name = "keep-loops",
+         .kind = AP_OPT_FLAG,
+         .out = &keep_loops,
+         .help = "HLO: leave while loops as single nodes"},
         {.name = "roles",
          .kind = AP_OPT_STR,
          .out = &roles,
@@ -216,7 +223,7 @@ int main(int argc, char **argv)
     struct ap_arena arena = {0};
     ap_tool_start(&tool, argc, argv);
 
-    struct import_params params = {0};
+    struct import_params params = {.keep_loops = keep_loops};
     params.n_roles =
         read_overrides(&arena, roles, ap_role_names, AP_N_ROLES, &params.roles);
     params.n_phases =

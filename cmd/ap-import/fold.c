@@ -126,6 +126,25 @@ static bool evaluate(const struct ap_node *node, enum ap_dtype dtype, const int6
     return true;
 }
 
+bool inline_countable(const struct ap_node *node)
+{
+    return is_scalar(&node->shape) && node->n_in <= 3 && !node->attrs->literal.elided;
+}
+
+bool inline_count(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
+                  int64_t *out)
+{
+    uint64_t value;
+    if (node->op == AP_OP_CONSTANT)
+        value = (uint64_t)ap_elem_to_int(dtype, node->attrs->literal.data);
+    else if (node->op == AP_OP_SELECT)
+        value = (uint64_t)v[v[0] ? 1 : 2];
+    else if (!node->n_in || !evaluate(node, dtype, v, &value))
+        return false;
+    *out = wrap(node->shape.dtype, value);
+    return true;
+}
+
 static const struct ap_attrs *scalar_attrs(struct import *im, enum ap_dtype dtype,
                                            int64_t value)
 {

@@ -168,11 +168,7 @@ static int compare_row(const void *key, const void *row)
 
 struct ap_attrs hlo_default_attrs(void)
 {
-    struct ap_attrs a;
-    memset(&a, 0, sizeof a);
-    a.feature_group_count = a.batch_group_count = 1;
-    a.to_apply = a.select = a.scatter = -1;
-    return a;
+    return ap_attrs_default;
 }
 
 void hlo_attr_cache_free(struct hlo_attr_cache *cache)

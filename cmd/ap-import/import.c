@@ -16,6 +16,8 @@ static void settle(struct import *im)
                             (size_t)g->n_nodes * sizeof *g->nodes);
     g->reducers = ap_arena_dup(arena, im->reducers ? (const void *)im->reducers : "",
                                (size_t)g->n_reducers * sizeof *im->reducers);
+    g->comps = ap_arena_dup(arena, im->comps ? (const void *)im->comps : "",
+                            (size_t)g->n_comps * sizeof *im->comps);
     g->dropped = ap_arena_dup(arena, im->dropped ? (const void *)im->dropped : "",
                               (size_t)g->n_dropped * sizeof *im->dropped);
 }
@@ -42,6 +44,8 @@ void import_release(struct import *im)
     free(im->reducers);
     free(im->dropped);
     free(im->reducer_of);
+    free(im->comps);
+    free(im->comp_of);
     free(im->scope_list);
     hlo_map_free(&im->reducer_texts);
     hlo_map_free(&im->scopes);
@@ -60,6 +64,7 @@ static int run(struct import *im, struct import_params *params, struct ap_graph 
     import_clean(im);
     if (import_roles(im, params) || import_phases(im, params))
         return -1;
+    import_loop_phases(im);
     return import_finish(im, g, stats);
 }
 
@@ -74,6 +79,10 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
     size_t n = 2 * (size_t)module.n_comps;
     im.reducer_of = ap_xrealloc(NULL, n * sizeof *im.reducer_of);
     memset(im.reducer_of, -1, n * sizeof *im.reducer_of);
+    im.keep_loops = params->keep_loops;
+    n = (size_t)module.n_comps + 1;
+    im.comp_of = ap_xrealloc(NULL, n * sizeof *im.comp_of);
+    memset(im.comp_of, -1, n * sizeof *im.comp_of);
     int rc = run(&im, params, g, stats);
     import_release(&im);
     return rc;

@@ -37,7 +37,12 @@ struct import {
     int cap, cap_reducers, cap_dropped;
     struct ap_reducer *reducers; /* malloc; g.reducers points here while building */
     const char **dropped;        /* malloc; g.dropped likewise */
-    int *reducer_of;             /* [2 * computation + is scatter], -1 unknown; malloc */
+    bool keep_loops;
+    struct ap_comp *comps; /* malloc; g.comps points here while building */
+    int cap_comps;
+    int *comp_of;    /* [computation] of the text: that of the graph, -1 not made
+                        yet; malloc */
+    int *reducer_of; /* [2 * computation + is scatter], -1 unknown; malloc */
     struct hlo_map reducer_texts, scopes;
     const char **scope_list; /* malloc; the strings are in the arena */
     int n_scopes, cap_scopes;
@@ -57,6 +62,7 @@ struct override {
 struct import_params {
     int n_roles, n_phases;
     struct override *roles, *phases;
+    bool keep_loops;  /* loops become nodes instead of being unrolled */
     int64_t max_work; /* 0: default */
 };
 
@@ -104,6 +110,8 @@ void import_unique_names(struct import *im);
 /* Roles of parameters and results, aliases. */
 int import_roles(struct import *im, struct import_params *params);
 int import_phases(struct import *im, struct import_params *params);
+/* What is inside of kept loops has the phase of its loop (of the first one to use it). */
+void import_loop_phases(struct import *im);
 /* The graph of what was built, indexed, checked, grouped and counted. */
 int import_finish(struct import *im, struct ap_graph *g, struct import_stats *stats);
 /* Frees what grew by malloc. */

@@ -61,13 +61,10 @@ bool inline_has_shape(struct import *im, const struct value *v,
     return true;
 }
 
-/* The value of a node; one that makes a tuple gets its get-tuple-elements. */
-static struct value node_value(struct import *im, int id)
+int inline_parts(struct import *im, int id)
 {
     struct ap_shape shape = im->g.nodes[id].shape;
-    if (shape.dtype != AP_TUPLE)
-        return (struct value){.node = id};
-    struct value *parts = AP_NEW_N(im->src->arena, shape.n_parts, struct value);
+    int first = im->g.n_nodes;
     for (int i = 0; i < shape.n_parts; i++) {
         struct ap_node get = blank_node(AP_OP_GET_TUPLE_ELEMENT, NULL);
         struct node_info info = im->info[id];
@@ -81,8 +78,21 @@ static struct value node_value(struct import *im, int id)
         get.attrs = attrs;
         get.scope = im->g.nodes[id].scope;
         info.auto_named = true;
-        parts[i] = (struct value){.node = import_add(im, &get, &info)};
+        import_add(im, &get, &info);
     }
+    return first;
+}
+
+/* The value of a node; one that makes a tuple gets its get-tuple-elements. */
+static struct value node_value(struct import *im, int id)
+{
+    struct ap_shape shape = im->g.nodes[id].shape;
+    if (shape.dtype != AP_TUPLE)
+        return (struct value){.node = id};
+    struct value *parts = AP_NEW_N(im->src->arena, shape.n_parts, struct value);
+    int first = inline_parts(im, id);
+    for (int i = 0; i < shape.n_parts; i++)
+        parts[i] = (struct value){.node = first + i};
     return (struct value){-1, shape.n_parts, parts};
 }
 

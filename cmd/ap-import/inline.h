@@ -38,6 +38,8 @@ bool inline_has_shape(struct import *im, const struct value *v,
 const char *inline_name(const struct frame *f, const struct hlo_instr *instr);
 const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr);
 int inline_check(struct import *im, size_t pos, const struct ap_node *node);
+/* Adds the get-tuple-elements of node id, a tuple, one after the other; the first one. */
+int inline_parts(struct import *im, int id);
 
 /* An operator: one node on its operands' nodes. */
 int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out);
@@ -66,10 +68,15 @@ int inline_rng(struct frame *f, const struct hlo_instr *instr, struct value *out
 
 /* ---- loop.c ---- */
 
-/* Unrolls a while loop of known trip count. */
+/* Unrolls a while loop of known trip count, or leaves it to inline_kept_while. */
 int inline_while(struct frame *f, const struct hlo_instr *instr, struct value *out);
 /* An absolute op_name with the numbers of the iterations behind its loops. */
 const char *inline_number_path(const struct frame *f, const char *op_name);
+
+/* ---- keep.c ---- */
+
+/* One node while, its computations among im->comps. Shapes have not been checked. */
+int inline_kept_while(struct frame *f, const struct hlo_instr *instr, struct value *out);
 
 /* ---- branch.c ---- */
 
@@ -86,5 +93,10 @@ int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct va
 int inline_fold(struct import *im, struct ap_node *node, struct node_info *info);
 /* True, and its value, if the node is a known scalar integer or truth value. */
 bool inline_known(const struct import *im, int id, int64_t *value);
+/* True if the node is a scalar whose value could follow from its operands' numbers. */
+bool inline_countable(const struct ap_node *node);
+/* The node's value from its operands' v, which are of dtype; false if it has none. */
+bool inline_count(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
+                  int64_t *out);
 
 #endif

@@ -139,7 +139,9 @@ static int condition(const struct loop *l, const struct value *state, int64_t i)
         return hlo_fail(im->src, pos, "while: the condition gives no pred[]");
     if (!inline_known(im, out.node, &go_on))
         return hlo_refuse(im->src, pos,
-                          "a while loop whose trip count is not known is not supported");
+                          "while '%.100s': its trip count is not known; --keep-loops "
+                          "leaves loops as they are",
+                          l->name);
     rewind_to(im, n_nodes, n_dropped);
     return go_on != 0;
 }
@@ -208,9 +210,11 @@ int inline_while(struct frame *f, const struct hlo_instr *instr, struct value *o
                           INLINE_MAX_CALLS);
     if (l.cond->n_params != 1 || l.body->n_params != 1)
         return hlo_fail(im->src, pos, "while: condition and body take one parameter");
-    struct value state = initial_state(im, l.body, &f->values[instr->in[0]], l.depth);
-    if (!inline_has_shape(im, &state, &instr->shape))
+    if (!inline_has_shape(im, &f->values[instr->in[0]], &instr->shape))
         return hlo_fail(im->src, pos, "while: operand and result differ in shape");
+    if (im->keep_loops)
+        return inline_kept_while(f, instr, out);
+    struct value state = initial_state(im, l.body, &f->values[instr->in[0]], l.depth);
     int go_on;
     for (int64_t i = 0; (go_on = condition(&l, &state, i)) > 0; i++) {
         struct value next;
