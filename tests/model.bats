@@ -380,3 +380,22 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     keys='[.weights, .states, .inputs, .weight_elems, .heavy_flops, .forward, .update]'
     diff <(jq -c "$keys" "$BATS_TEST_TMPDIR/a") <(jq -c "$keys" "$BATS_TEST_TMPDIR/b")
 }
+
+@test "model: frozen weights have no gradient, state or update, and no plan synchronises them" {
+    gpt() { ap-model gpt --layers 2 --hidden 16 --heads 2 --seq 4 --vocab 12 --batch 2 "$@"; }
+    gpt --freeze 'gpt/h_*' --freeze '*/wpe' >"$BATS_TEST_TMPDIR/frozen.json"
+    jq -e '.graph as $g | ([$g.nodes[] | select(.role == "weight" and (.name | test("gpt/h_"))) | .name] | length > 30)
+        and ([$g.results[] | select(.alias != null) | $g.nodes[.alias].name]
+            | length > 0 and all(test("gpt/h_|wpe") | not))
+        and ([$g.nodes[] | .name] | any(test("^opt_state/.*(h_|wpe)")) | not)' "$BATS_TEST_TMPDIR/frozen.json"
+    # under data parallelism: an all-reduce per element of a trained weight, and of the loss
+    sent() { ap-shard --mesh 2 --algorithm data | ap-cost | jq '[.cost.collectives[] | .bytes] | add'; }
+    trained() { jq '[.graph as $g | $g.results[] | select(.role == "weight") | $g.nodes[.node].shape |
+        [match("[0-9]+"; "g").string | tonumber][1:] | reduce .[] as $d (4; . * $d)] | add' "$1"; }
+    [ "$(sent <"$BATS_TEST_TMPDIR/frozen.json")" -eq $(($(trained "$BATS_TEST_TMPDIR/frozen.json") + 4)) ]
+    gpt >"$BATS_TEST_TMPDIR/all.json"
+    [ "$(sent <"$BATS_TEST_TMPDIR/all.json")" -eq $(($(trained "$BATS_TEST_TMPDIR/all.json") + 4)) ]
+    refuses 2 "--freeze 'nothing*' matches no weight" gpt --freeze 'nothing*'
+    refuses 2 "no weight that is not frozen" gpt --freeze '*'
+    refuses 2 "--forward has no use" gpt --forward --freeze '*'
+}

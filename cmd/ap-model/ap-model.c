@@ -16,6 +16,8 @@ struct request {
     double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* < 0: default */
     int dtype;
     bool forward, master_weights;
+    struct ap_list freeze; /* patterns for names of weights */
+    bool freeze_used[AP_MAX_LIST];
     int64_t size[MODEL_N_SIZES]; /* 0: not given */
     bool flag[MODEL_N_SIZES];
 };
@@ -56,7 +58,7 @@ static const char *const size_help[MODEL_N_SIZES] = {
     [MODEL_LAYER_NORM] = "layer norms and biases, not RMS norms without",
 };
 
-enum { N_OWN = 11 }; /* options that are no sizes */
+enum { N_OWN = 12 }; /* options that are no sizes */
 
 #define NUM(n, field, h)                                                       \
     {                                                                          \
@@ -88,6 +90,11 @@ static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_
         NUM("momentum", momentum, "decay of the momentum (0.9)"),
         NUM("weight-decay", weight_decay, "pull of weights to zero (0; adamw: 0.01)"),
         NUM("loss-scale", loss_scale, "first scale of the loss (none; f16: 65536)"),
+        {.name = "freeze",
+         .kind = AP_OPT_LIST,
+         .out = &r->freeze,
+         .arg = "GLOB",
+         .help = "weights to leave alone; may be given several times"},
         {.name = "forward", .out = &r->forward, .help = "only the loss"},
     };
     for (int s = 0; s < MODEL_N_SIZES; s++) {
@@ -123,8 +130,9 @@ static void print_names(struct ap_tool *tool)
 
 static void check_request(const struct request *r)
 {
-    if (r->forward && (r->optimizer || r->dtype || r->master_weights))
-        ap_die_usage("--forward has no use for --optimizer, --dtype or --master-weights");
+    if (r->forward && (r->optimizer || r->dtype || r->master_weights || r->freeze.n))
+        ap_die_usage("--forward has no use for --optimizer, --dtype, --master-weights or "
+                     "--freeze");
     if (r->master_weights && !r->dtype)
         ap_die_usage("--master-weights has no use without --dtype");
 }
@@ -158,8 +166,20 @@ static void set(double *to, double given)
         *to = given;
 }
 
-static int fill(const struct request *r, const struct model_family *f,
-                struct ap_grad_params *p, struct ap_err *err)
+/* ctx: the request. A weight is asked for by name and by path. */
+static bool is_frozen(const char *name, void *ctx)
+{
+    struct request *r = ctx;
+    bool frozen = false;
+
+    for (int k = 0; k < r->freeze.n; k++)
+        if (ap_glob(r->freeze.v[k], name))
+            frozen = r->freeze_used[k] = true;
+    return frozen;
+}
+
+static int fill(struct request *r, const struct model_family *f, struct ap_grad_params *p,
+                struct ap_err *err)
 {
     static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
 
@@ -173,13 +193,15 @@ static int fill(const struct request *r, const struct model_family *f,
     set(&p->weight_decay, r->weight_decay);
     p->compute = types[r->dtype];
     p->master_weights = r->master_weights;
+    p->frozen = r->freeze.n ? is_frozen : NULL;
+    p->ctx = r;
     p->loss_scale = p->compute == AP_F16 ? LOSS_SCALE : 0;
     set(&p->loss_scale, r->loss_scale);
     return 0;
 }
 
 /* Forward, backward and update, or forward alone; new statistics are results as well. */
-static int finish(struct model *m, const char *name, const struct request *r,
+static int finish(struct model *m, const char *name, struct request *r,
                   const struct model_family *f, int loss, struct ap_graph *g)
 {
     struct ap_result forward = {loss, AP_ROLE_LOSS, -1}, *step = &forward;
@@ -198,6 +220,10 @@ static int finish(struct model *m, const char *name, const struct request *r,
         p.n_keep = 2 * m->n_stats;
         if (ap_grad_train_step(&m->b, &p, &step, &n, m->err))
             return -1;
+        for (int k = 0; k < r->freeze.n; k++)
+            if (!r->freeze_used[k])
+                return ap_err_set(m->err, "--freeze '%s' matches no weight",
+                                  r->freeze.v[k]);
     }
     struct ap_result *results = AP_NEW_N(m->arena, n + m->n_stats, struct ap_result);
     memcpy(results, step, (size_t)n * sizeof *results);
