@@ -101,10 +101,16 @@ static const struct ap_choice *choice_at(const struct ap_opt *opt, int row)
                                                     (size_t)row * stride);
 }
 
+/* What is in front of an option's name. */
+static const char *dashes(const struct ap_opt *opt)
+{
+    return opt->name[1] ? "--" : "-";
+}
+
 /* "--name ARG" or "-x ARG". */
 static void print_option_name(const struct ap_opt *opt, struct ap_buf *out)
 {
-    ap_buf_printf(out, "%s%s", opt->name[1] ? "--" : "-", opt->name);
+    ap_buf_printf(out, "%s%s", dashes(opt), opt->name);
     if (opt->arg)
         ap_buf_printf(out, " %s", opt->arg);
 }
@@ -190,7 +196,7 @@ static void set_choice(const struct ap_opt *opt, const char *value)
         }
         ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
     }
-    ap_die_usage("--%s: '%s' is none of %s", opt->name, value,
+    ap_die_usage("%s%s: '%s' is none of %s", dashes(opt), opt->name, value,
                  names.len ? names.data : "(nothing to choose)");
 }
 
@@ -202,14 +208,15 @@ static void set_int(const struct ap_opt *opt, const char *value)
     errno = 0;
     long long v = strtoll(value, &end, 10);
     if (end == value || *end || errno || strchr(" \t\n\v\f\r", *value))
-        ap_die_usage("--%s: expected an integer, got '%s'", opt->name, value);
+        ap_die_usage("%s%s: expected an integer, got '%s'", dashes(opt), opt->name,
+                     value);
     if (bounded && (v < opt->lo || v > opt->hi)) {
         if (opt->hi == INT64_MAX)
-            ap_die_usage("--%s: expected an integer >= %" PRId64 ", got %lld", opt->name,
-                         opt->lo, v);
-        ap_die_usage("--%s: expected an integer from %" PRId64 " to %" PRId64
+            ap_die_usage("%s%s: expected an integer >= %" PRId64 ", got %lld",
+                         dashes(opt), opt->name, opt->lo, v);
+        ap_die_usage("%s%s: expected an integer from %" PRId64 " to %" PRId64
                      ", got %lld",
-                     opt->name, opt->lo, opt->hi, v);
+                     dashes(opt), opt->name, opt->lo, opt->hi, v);
     }
     *(int64_t *)opt->out = v;
 }
@@ -221,10 +228,10 @@ static void set_num(const struct ap_opt *opt, const char *value)
     double v = strtod(value, &end);
 
     if (end == value || *end || !isfinite(v) || strchr(" \t\n\v\f\r", *value))
-        ap_die_usage("--%s: expected a number, got '%s'", opt->name, value);
+        ap_die_usage("%s%s: expected a number, got '%s'", dashes(opt), opt->name, value);
     if (bounded && (v < (double)opt->lo || v > (double)opt->hi))
-        ap_die_usage("--%s: expected a number from %" PRId64 " to %" PRId64 ", got %s",
-                     opt->name, opt->lo, opt->hi, value);
+        ap_die_usage("%s%s: expected a number from %" PRId64 " to %" PRId64 ", got %s",
+                     dashes(opt), opt->name, opt->lo, opt->hi, value);
     *(double *)opt->out = v;
 }
 
@@ -246,7 +253,8 @@ static void set_option(const struct ap_opt *opt, const char *value)
     case AP_OPT_LIST: {
         struct ap_list *list = opt->out;
         if (list->n == AP_MAX_LIST)
-            ap_die_usage("option --%s: more than %d times", opt->name, AP_MAX_LIST);
+            ap_die_usage("option %s%s: more than %d times", dashes(opt), opt->name,
+                         AP_MAX_LIST);
         list->v[list->n++] = value;
         return;
     }
@@ -290,7 +298,7 @@ static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i
     if (!opt || (len == 1) == is_long)
         ap_die_usage("unknown option '%s'", arg);
     if (opt->kind == AP_OPT_FLAG && value)
-        ap_die_usage("option '--%s' takes no value", opt->name);
+        ap_die_usage("option '%s%s' takes no value", dashes(opt), opt->name);
     if (opt->kind != AP_OPT_FLAG && !value) {
         if (i + 1 >= tool->argc)
             ap_die_usage("option '%s' needs a value", arg);

@@ -169,6 +169,7 @@ static void test_usage(void)
     expect("--sed 3", 2, "", "ap-test: unknown option '--sed'\ntry 'ap-test --help'\n");
     expect("--see=3", 2, "", "ap-test: unknown option '--see=3'");
     expect("-seed 3", 2, "", "ap-test: unknown option '-seed'");
+    expect("-n x", 2, "", "ap-test: -n: expected an integer, got 'x'");
     expect("--n 3", 2, "", "ap-test: unknown option '--n'");
     expect("-q", 2, "", "ap-test: unknown option '-q'");
     expect("--seed", 2, "", "ap-test: option '--seed' needs a value");
