@@ -73,8 +73,8 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
             return ap_err_set(err, "mesh '%s': expected sizes such as 2x4 or dp=2,tp=4",
                               text);
     }
-    if (ap_mesh_devices(mesh) > INT32_MAX)
-        return ap_err_set(err, "mesh '%s': more than %d devices", text, INT32_MAX);
+    if (ap_mesh_devices(mesh) > AP_MAX_DEVICES)
+        return ap_err_set(err, "mesh '%s': more than %d devices", text, AP_MAX_DEVICES);
     return 0;
 }
 

@@ -29,6 +29,7 @@ struct ap_mesh {
     const char *name[AP_MAX_AXES];
 };
 
+#define AP_MAX_DEVICES (1 << 20)
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
 /* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,

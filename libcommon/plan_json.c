@@ -38,8 +38,8 @@ static int read_axis(struct ap_arena *arena, const json_t *axes, const struct ap
     for (int b = 0; b < a; b++)
         if (!strcmp(mesh->name[a], mesh->name[b]))
             return ap_at_err(&here, err, "axis \"%s\" twice", mesh->name[a]);
-    if (mesh->size[a] < 1 || mesh->size[a] > 1 << 20)
-        return ap_at_err(at, err, "shape: expected sizes from 1 to %d", 1 << 20);
+    if (mesh->size[a] < 1 || mesh->size[a] > AP_MAX_DEVICES)
+        return ap_at_err(at, err, "shape: expected sizes from 1 to %d", AP_MAX_DEVICES);
     return 0;
 }
 
@@ -64,8 +64,8 @@ int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
         if (read_axis(arena, axes, at, a, mesh, err))
             return -1;
     }
-    if (ap_mesh_devices(mesh) > 1 << 20)
-        return ap_at_err(at, err, "more than %d devices", 1 << 20);
+    if (ap_mesh_devices(mesh) > AP_MAX_DEVICES)
+        return ap_at_err(at, err, "more than %d devices", AP_MAX_DEVICES);
     return 0;
 }
 
