@@ -50,6 +50,8 @@ trips() {
         trips)" -eq 5 ]
     [ "$(loop "$start" "$c" 'add(i, two)' \
         ', backend_config="{\"known_trip_count\":{\"n\":\"7\"}}"' | trips)" -eq 7 ]
+    refuses 1 "known_trip_count is negative" ap-import \
+        <(loop "$start" "$c" 'add(i, two)' ', backend_config={"known_trip_count":{"n":"-5"}}')
     refuses 2 "trip count is not known" ap-import <(loop "$start" "$c" 'add(i, two)')
     refuses 2 "instructions after inlining" ap-import \
         <(loop 'i = s32[] constant(0)' 'ROOT c = pred[] compare(i, i), direction=EQ' 'add(i, two)')

@@ -156,6 +156,8 @@ static void read_graph(const struct ap_tool *tool, struct ap_arena *arena, int f
     if (!is_onnx) {
         if (ap_read_file(arena, tool->path, true, &text, &src.len, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
+        if (!src.len)
+            ap_die(AP_BAD_INPUT, "%s: the input is empty", src.file);
         src.text = text;
         is_onnx = find_format(src.file, text, src.len, format) == FORMAT_ONNX;
         model.data = (const uint8_t *)text;

@@ -379,7 +379,8 @@ static int find_string(struct hlo_src *src, struct hlo_span value, const char *k
     return rc;
 }
 
-/* {"known_trip_count":{"n":"32"}}, also as a quoted string: the number, or -1. */
+/* {"known_trip_count":{"n":"32"}}, also as a quoted string: the number, -1 if it is not
+ * there, -2 if it is less than 0. */
 static int64_t trip_count(struct hlo_span value)
 {
     static const char key[] = "known_trip_count";
@@ -391,6 +392,8 @@ static int64_t trip_count(struct hlo_span value)
     for (i += n; i < value.len && !(value.s[i] >= '0' && value.s[i] <= '9'); i++)
         if (value.s[i] == '}')
             return -1;
+    if (i < value.len && value.s[i - 1] == '-')
+        return -2;
     int64_t count = i < value.len ? 0 : -1;
     for (; i < value.len && value.s[i] >= '0' && value.s[i] <= '9'; i++)
         count = ap_add64(ap_mul64(count, 10), value.s[i] - '0');
@@ -407,6 +410,8 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
         instr->config = g->value;
         if (instr->kind == HLO_WHILE)
             instr->trip_count = trip_count(g->value);
+        if (instr->trip_count < -1)
+            rc = hlo_fail(src, hlo_at(src, g->value.s), "known_trip_count is negative");
     } else if (g->row->kind == ATTR_COMP) {
         src->pos = hlo_at(src, g->value.s);
         rc = read_comp(src, comps, &instr->comp[g->row->where]);
