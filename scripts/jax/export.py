@@ -3,12 +3,12 @@
     export.py gpt --layers 2 --hidden 64 -o DIR        a graph with inputs and goldens
     export.py gpt --layers 12 --shapes-only -o F.hlo   a graph alone, of any size
     export.py gpt --forward -o DIR                     the loss alone, and its gradients
+    export.py --step FILE.py:STEP --args FILE.py:ARGS -o F.hlo   a step of yours, see own.py
 
 The step is step(params, opt_state, batch) -> (loss, new params, new opt_state).  DIR gets
 DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for parameter K, losses.npy and meta.json.
-With --forward it is loss(params, stats, batch) -> (loss, new stats), and DIR gets
-DIR.hlo.gz, grad/K.npy for weight K and meta.json, which says for each parameter its number
-in the train step of the same sizes, where the initial values are.
+With --forward it is loss(params, stats, batch) -> (loss, new stats); DIR gets DIR.hlo.gz,
+grad/K.npy for weight K and meta.json: each parameter's number in the step of those sizes.
 """
 
 import argparse
@@ -351,7 +351,7 @@ def write_forward(options, model):
     params, opt_state, batch = specs_of(model)
     kept = {name: value for name, value in opt_state.items() if name == "stats"}
     specs = (params, kept, batch)
-    text = hlo_text(make_forward(model), specs, options.frames)
+    text = hlo_text(make_forward(model), specs, options.frames, bool(model.stacked))
     all_names = [name for _, name in names_of((params, opt_state, batch))]
     arrays = arrays_of((params, opt_state, batch), options.seed)
     stats = arrays[1].get("stats", {})
@@ -376,6 +376,11 @@ def write_forward(options, model):
 
 
 def main():
+    import own  # here: lines above are in the text that --frames writes
+
+    if own.is_own(sys.argv[1:]):
+        own.main(sys.argv[1:])
+        return
     options = parse_options(sys.argv[1:])
     model = MODELS[options.model](options)
     if options.forward:

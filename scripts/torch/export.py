@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """Exports a torch.nn.Module to ONNX for ap-import, weights and example inputs included.
 
-  scripts/torch/export.py FILE.py:FUNCTION -o DIR [--batch NAME] [--steps N
-      --optimizer sgd|momentum|adam|adamw --lr X]
+  scripts/torch/export.py --module FILE.py:NET --input FILE.py:EXAMPLE -o DIR
+      [--batch NAME] [--steps N --optimizer sgd|momentum|adam|adamw --lr X]
+  scripts/torch/export.py FILE.py:FUNCTION -o DIR ...
 
-FUNCTION() returns (module, inputs): a torch.nn.Module, and a tuple or a dictionary (name
-to tensor) of what its forward pass takes. For training it returns a scalar loss. Written:
+NET is a torch.nn.Module, or what makes one when called without arguments (its class, say);
+EXAMPLE() returns a tuple or a dictionary (name to tensor) of what its forward pass takes.
+FUNCTION() returns both. For training the forward pass returns a scalar loss. Written:
 
   DIR/model.onnx        the forward pass in training mode, weights inside, opset 17
   DIR/inputs/K.npy      the inputs, in order (for ap-exec --data, beside --weights)
@@ -19,6 +21,7 @@ import argparse
 import importlib.util
 import json
 import os
+import sys
 
 import numpy as np
 import torch
@@ -31,12 +34,30 @@ OPTIMIZERS = {
 }
 
 
+FILES = {}
+
+
 def load(spec):
-    path, _, function = spec.rpartition(":")
-    found = importlib.util.spec_from_file_location("model", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    model, inputs = getattr(module, function)()
+    """What FILE.py:NAME names."""
+    path, _, name = spec.rpartition(":")
+    if path not in FILES:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        found = importlib.util.spec_from_file_location("model", path)
+        if found is None:
+            sys.exit(f"export.py: '{spec}': expected FILE.py:NAME")
+        FILES[path] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(FILES[path])
+    return getattr(FILES[path], name)
+
+
+def load_all(args):
+    """The module, and its inputs by name."""
+    if args.model:
+        model, inputs = load(args.model)()
+    else:
+        model, inputs = load(args.module), load(args.input)()
+    if not isinstance(model, torch.nn.Module):
+        model = model()
     if not isinstance(inputs, dict):
         inputs = {f"input_{k}": x for k, x in enumerate(inputs)}
     return model, inputs
@@ -64,14 +85,18 @@ def train(model, inputs, name, lr, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("model", metavar="FILE.py:FUNCTION")
+    parser.add_argument("model", metavar="FILE.py:FUNCTION", nargs="?")
+    parser.add_argument("--module", metavar="FILE.py:NET")
+    parser.add_argument("--input", metavar="FILE.py:EXAMPLE")
     parser.add_argument("-o", "--out", metavar="DIR", required=True)
     parser.add_argument("--batch", metavar="NAME")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
     args = parser.parse_args()
-    model, inputs = load(args.model)
+    if bool(args.model) == bool(args.module) or bool(args.module) != bool(args.input):
+        parser.error("expected --module and --input, or FILE.py:FUNCTION")
+    model, inputs = load_all(args)
     model.train()
     os.makedirs(f"{args.out}/inputs", exist_ok=True)
     export(model, inputs, f"{args.out}/model.onnx", args.batch)
