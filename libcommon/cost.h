@@ -1,5 +1,5 @@
 /*
- * Clusters and what things cost on them (DESIGN.md section 5).
+ * Clusters and what things cost on them.
  */
 #ifndef AP_COST_H
 #define AP_COST_H

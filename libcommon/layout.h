@@ -94,7 +94,7 @@ struct ap_step {
     enum ap_op op;
     struct ap_coll coll;
     struct ap_layout from, to;
-    int64_t bytes; /* of the full tensor on the step's axes, per group (DESIGN.md 5) */
+    int64_t bytes; /* of the full tensor on the step's axes, per group: ap_step_bytes */
     double sec;    /* by the cost model */
 };
 

@@ -1,5 +1,5 @@
 /*
- * Operators as loop nests over factors (DESIGN.md idea 2), for whole fusion groups.
+ * Operators as loop nests over factors, for whole fusion groups.
  *
  * A fusion group is one operator or a chain of elementwise ones; it is the unit of
  * decision: a choice gives each mesh axis one factor of the group's nest, or none

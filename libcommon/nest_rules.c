@@ -1,5 +1,5 @@
 /*
- * Factor rules, one per operator (DESIGN.md idea 2): which dimensions of operands and
+ * Factor rules, one per operator: which dimensions of operands and
  * result are the same factors, which are reduced, indexed or whole, and over which a
  * tensor becomes partial. Semantics are those of XLA's HLO (openxla.org, "Operation
  * semantics"). A rule only fills an ap_rule; refinement and the nests themselves follow

@@ -1,12 +1,12 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
  * least, a conversion being paid once per tensor and target layout (Alpa, section 4, pays
- * it per consumer). Idea: the exact encoding of DESIGN.md section 6. A group is a node of
- * the selection problem; for a tensor and a layout that several groups may ask for, a
- * copy node (absent, made) stands between producer and consumers: "made" costs the
- * conversion from the producer's layout, "absent" is forbidden to a consumer that needs
- * the layout. A layout that only one group can ask for is charged on a direct edge. Cost:
- * one table per edge; conversions are priced once per pair of distinct layouts.
+ * it per consumer). Idea: groups are the nodes of a selection problem (problem.h); for a
+ * tensor and a layout that several groups may ask for, a copy node (absent, made) stands
+ * between producer and consumers: "made" costs the conversion from the producer's layout,
+ * "absent" is forbidden to a consumer that needs the layout. A layout that only one group
+ * can ask for is charged on a direct edge. Cost: one table per edge; conversions are
+ * priced once per pair of distinct layouts.
  */
 #include "shard.h"
 

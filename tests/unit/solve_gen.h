@@ -119,7 +119,7 @@ static inline struct ap_problem gen_random(struct ap_arena *arena, int n, int n_
 /*
  * A transformer's step on a mesh of two axes in an alpha-beta model. Tensors have dims
  * batch, sequence, width; an operator has factors, a strategy gives each axis a factor or
- * none; per axis a layout is R, S0, S1, S2 or P (see DESIGN of the sharding problem).
+ * none; per axis a layout is R, S0, S1, S2 or P (libcommon/layout.h says what they are).
  */
 enum { GEN_R, GEN_S0, GEN_S1, GEN_S2, GEN_P, GEN_LAYOUTS = 25 };
 
