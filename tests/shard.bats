@@ -136,3 +136,14 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
     refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --no-padding "$(imported mlp)"
     refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --solver glpk "$(imported mlp)"
 }
+
+@test "shard: shardings that are not read are told of once" {
+    ap-import --no-history - <<'END' >"$BATS_TEST_TMPDIR/sdy.json"
+ENTRY e { x = f32[8,4] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\"x\"}, {}]>"}
+    y = f32[8,4] parameter(1), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{}, {\"x\"}]>"}
+    ROOT z = f32[8,4] add(x, y) }
+END
+    run --separate-stderr ap-shard --mesh 2 -o /dev/null "$BATS_TEST_TMPDIR/sdy.json"
+    [ "$status" -eq 0 ]
+    [ "$stderr" = "ap-shard: warning: 2 imported shardings are in Shardy's form (#sdy), which is not read yet; they are dropped (the first: that of x)" ]
+}

@@ -287,15 +287,20 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err)
 {
-    const char *first_dropped = NULL;
+    const char *first_dropped = NULL, *first_unread = NULL;
+    int n_unread = 0;
 
     *pins = (struct shard_pins){.pinned = AP_NEW_N(arena, g->n_nodes, bool),
                                 .layout = AP_NEW_N(arena, g->n_nodes, struct ap_layout)};
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
         struct tiles t = {0};
-        if (!node->pin || node->shape.dtype == AP_TUPLE || strchr(node->pin, '#'))
+        if (!node->pin || node->shape.dtype == AP_TUPLE)
             continue;
+        if (strchr(node->pin, '#')) { /* Shardy's attribute: its mesh is elsewhere */
+            first_unread = n_unread++ ? first_unread : node->name;
+            continue;
+        }
         enum pin_kind kind = read_pin(arena, node->pin, &t);
         if (kind == PIN_BAD)
             return ap_err_set(err,
@@ -313,6 +318,11 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
         if (!ok && !first_dropped)
             first_dropped = node->pin;
     }
+    if (n_unread)
+        ap_warn(
+            "%d imported shardings are in Shardy's form (#sdy), which is not read yet; "
+            "they are dropped (the first: that of %s)",
+            n_unread, first_unread);
     if (first_dropped) {
         struct ap_buf shape = {0};
         for (int a = 0; a < mesh->n_axes; a++)
