@@ -290,3 +290,21 @@ END
     : >"$BATS_TEST_TMPDIR/empty.hlo"
     refuses 1 "empty.hlo: the input is empty" ap-import "$BATS_TEST_TMPDIR/empty.hlo"
 }
+
+@test "import: shardings of a tuple are its elements'" {
+    ap-import --no-history - <<'END' >"$BATS_TEST_TMPDIR/t.json"
+ENTRY e { p = (f32[8], s32[8], f32[4]) parameter(0), sharding={{devices=[2]<=[2]}, {replicated}, /*index=2*/{maximal device=0}}
+    a = f32[8] get-tuple-element(p), index=0  b = s32[8] get-tuple-element(p), index=1
+    c = f32[4] get-tuple-element(p), index=2, sharding={replicated}
+    d = f32[8] negate(a)  e1 = s32[8] negate(b), sharding={replicated}  f = f32[4] negate(c)
+    n = (f32[8], s32[8]) tuple(d, e1)
+    ROOT t = ((f32[8], s32[8]), f32[4]) tuple(n, f), sharding={{devices=[2]0,1}, {devices=[2]1,0}, /*index=2*/{replicated}} }
+END
+    jq -e '[.graph.nodes[] | .pin] == ["{devices=[2]<=[2]}", "{replicated}", "{maximal device=0}",
+        "{devices=[2]0,1}", "{replicated}", "{replicated}"]' "$BATS_TEST_TMPDIR/t.json"
+    # one for the whole tuple
+    ap-import --no-history - <<'END' | jq -e '[.graph.nodes[] | .pin] == [null, "{replicated}", "{replicated}"]'
+ENTRY e { x = f32[8] parameter(0)  a = f32[8] negate(x)  b = f32[8] abs(x)
+    ROOT t = (f32[8], f32[8]) tuple(a, b), sharding={replicated} }
+END
+}

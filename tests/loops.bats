@@ -344,3 +344,17 @@ END
         $k[0].flops_per_device < $u[0].flops_per_device + 100 and
         $k[0].compute_sec > $u[0].compute_sec and $k[0].compute_sec < 4 * $u[0].compute_sec'
 }
+
+@test "loops: a sharding that splits the layers is dropped with one warning" {
+    pinned() { # SHARDING
+        stack 'new = f32[1,4] reshape(v)' "q = f32[3,4] parameter(1), sharding=$1
+            r0 = f32[3,4] parameter(2), sharding=$1  x0 = f32[3,4] add(q, r0)" \
+            'ROOT r = f32[] reduce(y, z), dimensions={0,1}, to_apply=sum'
+    }
+    run --separate-stderr import <<<"$(pinned '{devices=[3,1]<=[3]}')"
+    [ "$(grep -c warning <<<"$stderr")" -eq 1 ]
+    [[ $stderr == *"the sharding {devices=[3,1]<=[3]} of 'q' splits its layers"* ]]
+    run --separate-stderr import <<<"$(pinned '{devices=[1,2]<=[2]}')"
+    [ -z "$stderr" ]
+    jq -e '[.graph.nodes[] | select(.pin) | .pin] | length == 6 and all(. == "{devices=[2]<=[2]}")' <<<"$output"
+}

@@ -49,6 +49,7 @@ struct import {
     struct ap_buf scratch;
     struct hlo_map warned_calls; /* targets of custom calls that were complained about */
     int n_rngs;                  /* instructions named rng so far */
+    bool warned_pins;            /* said that a stack's sharding is dropped */
     bool warned_branches;        /* said that all branches of conditionals are computed */
 };
 

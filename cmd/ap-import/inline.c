@@ -206,6 +206,44 @@ static int eval_get(struct frame *f, const struct hlo_instr *instr, struct value
     return 0;
 }
 
+/* A sharding of a tuple: one for all its leaves, or a list with one for each. */
+struct tuple_pin {
+    const char *all, *rest;
+};
+
+static struct tuple_pin tuple_pin(const char *pin)
+{
+    bool list = pin && pin[strspn(pin, "{ ")] && strspn(pin, "{ ") > 1;
+    return (struct tuple_pin){list ? NULL : pin, list ? pin + 1 : NULL};
+}
+
+/* The next leaf's, or NULL. Comments such as index=5 stand between them. */
+static const char *next_pin(struct import *im, struct tuple_pin *p)
+{
+    if (!p->rest)
+        return p->all;
+    const char *from = p->rest + strcspn(p->rest, "{"), *end = from;
+    for (int depth = 0; *end; end++) {
+        depth += (*end == '{') - (*end == '}');
+        if (!depth)
+            break;
+    }
+    p->rest = *end ? end + 1 : end;
+    return *end ? ap_arena_strndup(im->src->arena, from, (size_t)(end + 1 - from)) : NULL;
+}
+
+/* Nodes that have no sharding of their own take that of their place in a tuple. */
+static void pin_leaves(struct import *im, const struct value *v, struct tuple_pin *pin)
+{
+    for (int i = 0; v->node < 0 && i < v->n_parts; i++)
+        pin_leaves(im, &v->parts[i], pin);
+    if (v->node < 0)
+        return;
+    const char *own = next_pin(im, pin);
+    if (!im->g.nodes[v->node].pin)
+        im->g.nodes[v->node].pin = own;
+}
+
 static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
     struct value *parts = AP_NEW_N(f->im->src->arena, instr->n_in + 1, struct value);
@@ -215,6 +253,9 @@ static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct val
     if (!inline_has_shape(f->im, out, &instr->shape))
         return hlo_fail(f->im->src, hlo_at(f->im->src, instr->opcode.s),
                         "tuple: an element has another shape");
+    struct tuple_pin pin = tuple_pin(instr->pin);
+    if (instr->pin)
+        pin_leaves(f->im, out, &pin);
     return 0;
 }
 
@@ -323,13 +364,15 @@ int inline_comp(struct frame *f, const struct value *args, struct value *out)
 
 /* Nodes for the leaves of one entry parameter, in order. */
 static struct value param_value(struct import *im, const struct hlo_instr *instr,
-                                const struct ap_shape *shape, const char *name)
+                                const struct ap_shape *shape, const char *name,
+                                struct tuple_pin *pin)
 {
     if (shape->dtype == AP_TUPLE) {
         struct value *parts = AP_NEW_N(im->src->arena, shape->n_parts + 1, struct value);
         for (int i = 0; i < shape->n_parts; i++)
-            parts[i] = param_value(im, instr, &shape->parts[i],
-                                   ap_arena_printf(im->src->arena, "%s.%d", name, i));
+            parts[i] =
+                param_value(im, instr, &shape->parts[i],
+                            ap_arena_printf(im->src->arena, "%s.%d", name, i), pin);
         return (struct value){-1, shape->n_parts, parts};
     }
     bool path = import_is_path(instr->op_name) && shape == &instr->shape;
@@ -338,7 +381,7 @@ static struct value param_value(struct import *im, const struct hlo_instr *instr
     node.param = im->g.n_nodes;
     node.shape = *shape;
     node.attrs = instr->attrs;
-    node.pin = instr->pin;
+    node.pin = next_pin(im, pin);
     if (path)
         node.scope = import_path_scope(im, instr->op_name);
     return (struct value){.node = import_add(im, &node, &info)};
@@ -419,7 +462,8 @@ int import_inline(struct import *im)
     im->g.name = im->module->name;
     for (int i = 0; i < comp->n_params; i++) {
         const struct hlo_instr *instr = &comp->instr[comp->params[i]];
-        args[i] = param_value(im, instr, &instr->shape, instr->name);
+        struct tuple_pin pin = tuple_pin(instr->pin);
+        args[i] = param_value(im, instr, &instr->shape, instr->name, &pin);
     }
     im->g.n_params = im->g.n_nodes;
     struct frame entry = {im, comp, NULL, "", "", 0, NULL, false};
