@@ -308,3 +308,21 @@ ENTRY e { x = f32[8] parameter(0)  a = f32[8] negate(x)  b = f32[8] abs(x)
     ROOT t = (f32[8], f32[8]) tuple(a, b), sharding={replicated} }
 END
 }
+
+@test "import: without names, data flow tells the phases that JAX's names do" {
+    # but for what JAX makes ahead for the backward pass and the loss does not need
+    for model in resnet gpt2l_bf16 mlp; do
+        ap-import --no-history "$(hlo $model)" >"$BATS_TEST_TMPDIR/named.json"
+        zcat -f "$(hlo $model)" | sed -E 's/op_name="jit[^"]*"/op_name=""/g' |
+            ap-import --no-history - >"$BATS_TEST_TMPDIR/nameless.json"
+        jq -n -e --slurpfile a "$BATS_TEST_TMPDIR/named.json" --slurpfile b "$BATS_TEST_TMPDIR/nameless.json" '
+            [$a[0].graph.nodes, $b[0].graph.nodes] | (.[0] | length) == (.[1] | length) and
+            ([transpose[] | [.[].phase] | select(.[0] != .[1])] |
+                length > 0 and length < 90 and (unique == [["forward", "backward"]]))' >/dev/null ||
+            { echo "$model"; return 1; }
+    done
+    # running statistics are of the forward pass, gradients in the weights' type of the backward one
+    zcat -f "$(hlo resnet)" | sed -E 's/op_name="jit[^"]*"/op_name=""/g' | ap-import --no-history - |
+        jq -e '[.graph.nodes[] | select(.role == "state" and (.name | test("bn/(mean|var)"))) | .phase] |
+            length == 12 and unique == ["forward"]'
+}

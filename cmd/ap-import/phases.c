@@ -6,7 +6,10 @@
  * - forward: what the loss needs;
  * - update: an elementwise node, or one that no gradient reaches, all of whose users are
  *   updates; the new value of a parameter is one's user; but a sum of gradients that no
- *   state has entered yet is the last of the backward pass;
+ *   state has entered yet, or their conversion to a wider type, that of the weight, is
+ * the last of the backward pass;
+ * - forward: statistics that run along, which is to say states that no new weight needs,
+ *   of which the new value is made elementwise of what the loss needs;
  * - backward: the rest.
  *
  * Without a loss everything but updates is forward. Metadata, where there is any, counts
@@ -51,6 +54,33 @@ static void mark(struct phases *p)
     }
 }
 
+/* Results that are statistics of the forward pass have users there. */
+static void mark_statistics(struct phases *p, struct ap_arena *arena)
+{
+    const struct ap_graph *g = p->g;
+    bool *forward = AP_NEW_N(arena, g->n_nodes + 1, bool); /* elementwise of such */
+    bool *weight = AP_NEW_N(arena, g->n_nodes + 1, bool);  /* a new weight needs it */
+    for (int i = 0; i < g->n_results; i++)
+        if (g->results[i].role == AP_ROLE_WEIGHT)
+            weight[g->results[i].node] = true;
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; weight[i] && k < g->nodes[i].n_in; k++)
+            weight[g->nodes[i].in[k]] = true;
+    for (int i = 0; i < g->n_nodes; i++) {
+        enum ap_op_class class = ap_ops[g->nodes[i].op].class;
+        forward[i] = p->forward[i] || class == AP_CLASS_LEAF ||
+                     class == AP_CLASS_ELEMENTWISE || class == AP_CLASS_MOVE;
+        for (int k = 0; !p->forward[i] && k < g->nodes[i].n_in; k++)
+            forward[i] &= forward[g->nodes[i].in[k]];
+    }
+    for (int i = 0; i < g->n_results; i++) {
+        const struct ap_result *r = &g->results[i];
+        if (r->role == AP_ROLE_STATE && r->alias >= 0 && !weight[r->alias] &&
+            forward[r->node] && p->gradient[r->node])
+            p->least[r->node] = AP_FORWARD;
+    }
+}
+
 static bool is_cheap(const struct ap_node *node)
 {
     return node->op == AP_OP_BROADCAST || node->op == AP_OP_IOTA ||
@@ -63,6 +93,17 @@ static bool is_gradient_sum(const struct phases *p, int i)
     const struct ap_node *node = &p->g->nodes[i];
     return node->op == AP_OP_ADD && !p->state[i] && p->gradient[node->in[0]] &&
            p->gradient[node->in[1]];
+}
+
+/* A gradient in the type of its weight, which was converted before it was used. */
+static bool is_wide_gradient(const struct phases *p, int i)
+{
+    const struct ap_node *node = &p->g->nodes[i];
+    if (node->op != AP_OP_CONVERT || p->state[i] || !p->gradient[i])
+        return false;
+    enum ap_dtype from = p->g->nodes[node->in[0]].shape.dtype, to = node->shape.dtype;
+    return ap_dtype_is_float(from) && ap_dtype_is_float(to) &&
+           ap_dtype_size(from) < ap_dtype_size(to);
 }
 
 static enum ap_phase decide(const struct phases *p, int i)
@@ -87,7 +128,8 @@ static enum ap_phase decide(const struct phases *p, int i)
     if (p->metadata)
         return (enum ap_phase)users;
     bool elementwise = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE;
-    if (users == AP_UPDATE && (elementwise || !p->gradient[i]) && !is_gradient_sum(p, i))
+    if (users == AP_UPDATE && (elementwise || !p->gradient[i]) &&
+        !is_gradient_sum(p, i) && !is_wide_gradient(p, i))
         return AP_UPDATE;
     return users < AP_BACKWARD ? AP_FORWARD : AP_BACKWARD;
 }
@@ -135,6 +177,7 @@ int import_phases(struct import *im, struct import_params *params)
     for (int i = 0; i < g->n_results; i++)
         if (g->results[i].alias >= 0)
             p.least[g->results[i].node] = AP_UPDATE;
+    mark_statistics(&p, arena);
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         struct ap_node *node = &g->nodes[i];
         node->phase = decide(&p, i);
