@@ -476,9 +476,9 @@ static void grow(struct ox *c)
     int n = c->b.cap > c->b.n ? c->b.cap : c->b.n;
     if (n <= c->cap_known)
         return;
-    c->known = ap_xrealloc(c->known, (size_t)n * sizeof *c->known);
+    c->known = ap_xrealloc(c->known, (size_t)n * sizeof(void *));
     c->known_state = ap_xrealloc(c->known_state, (size_t)n);
-    memset(c->known + c->cap_known, 0, (size_t)(n - c->cap_known) * sizeof *c->known);
+    memset(c->known + c->cap_known, 0, (size_t)(n - c->cap_known) * sizeof(void *));
     memset(c->known_state + c->cap_known, UNSEEN, (size_t)(n - c->cap_known));
     c->cap_known = n;
 }

@@ -13,7 +13,7 @@ const struct ox_op *ox_find(const char *domain, const char *name, int64_t opset,
     bool training = strcmp(domain, preview) == 0;
     if (*domain && strcmp(domain, "ai.onnx") != 0 && !training)
         return NULL;
-    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+    for (size_t t = 0; t < sizeof tables / sizeof(void *); t++)
         for (const struct ox_op *op = tables[t]; op->name; op++) {
             if (strcmp(op->name, name) != 0 || training != (op->since == 0))
                 continue;
