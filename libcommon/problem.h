@@ -1,6 +1,7 @@
 /*
- * The bare selection problem (SELECTION.md's subject; DESIGN.md section 6): pick one
- * strategy per node, minimise node plus edge costs. Memory rows come with ap-solve.
+ * The bare selection problem: pick one strategy per node, minimise node plus edge costs.
+ * With memory, a node holds usage[strategy] while it lives, and at no time may the sum be
+ * above a limit.
  */
 #ifndef AP_PROBLEM_H
 #define AP_PROBLEM_H
@@ -14,11 +15,19 @@ struct ap_problem_edge {
     const double *cost; /* [s_a * n_strategies[b] + s_b], >= 0 or AP_FORBIDDEN */
 };
 
+struct ap_span {
+    int64_t lo, hi; /* the times lo .. hi - 1, none if lo == hi */
+};
+
 struct ap_problem {
     int n_nodes, n_edges;
     const int *n_strategies;   /* per node, >= 1 */
     const double *const *cost; /* [node][strategy], >= 0 or AP_FORBIDDEN */
     const struct ap_problem_edge *edges;
+    /* memory; span is NULL without */
+    const struct ap_span *span;  /* [node] */
+    const int64_t *const *usage; /* [node][strategy], >= 0 */
+    int64_t usage_limit;         /* the largest sum allowed at any time */
 };
 
 struct ap_solution {
@@ -27,6 +36,7 @@ struct ap_solution {
     double bound;        /* proven lower bound, <= objective */
     const char *stopped; /* "optimal", "work limit", "time limit", "gap" */
     int64_t work;        /* search nodes, or simplex iterations */
+    const char *stats;   /* more JSON members for --stats (",\"x\":1"), or NULL; arena */
 };
 
 struct ap_solve_params {
@@ -34,11 +44,35 @@ struct ap_solve_params {
     double time_limit_sec; /* 0: none; the only use of the clock */
     uint64_t seed;
     const int *start; /* a known choice to beat, or NULL */
+    int threads;      /* of solvers with memory; 0: one */
 };
 
 /* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal.
  */
 double ap_problem_score(const struct ap_problem *p, const int *choice);
+/* The largest sum of usage at any time, 0 without memory. Allocates and frees scratch. */
+int64_t ap_problem_peak(const struct ap_problem *p, const int *choice);
+/* Whether choice is legal: no forbidden cost, and within the limit of memory. */
+bool ap_problem_legal(const struct ap_problem *p, const int *choice);
+
+/*
+ * Reads a problem in the format of the ASPLOS 2025 contest on intra-operator parallelism:
+ * one object {"problem": {"name", "nodes": {"intervals", "costs", "usages"}, "edges":
+ * {"nodes", "costs"}, "usage_limit"}}, its members in any order, gzip or not, "-" for
+ * standard input. Costs of 10^18 and above are forbidden. Equal arrays are kept once.
+ * -1 with err that names line and column, or the element.
+ */
+int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem *p,
+                    struct ap_err *err);
+/* The same of bytes at hand (not compressed). */
+int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
+                     size_t len, struct ap_problem *p, struct ap_err *err);
+/*
+ * Writes that format. Costs are multiplied by scale and rounded to integers, as the
+ * format wants them; forbidden ones become 10^18.
+ */
+void ap_problem_write(const struct ap_problem *p, const char *name, double scale,
+                      struct ap_buf *out);
 
 /*
  * Solvers. -1 with err when no legal choice exists ("no solution") or is found within the

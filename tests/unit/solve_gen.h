@@ -69,8 +69,11 @@ static inline double *gen_edge(struct gen *g, int a, int b)
 
 static inline struct ap_problem gen_problem(const struct gen *g)
 {
-    return (struct ap_problem){g->n_nodes, g->n_edges, g->n_strategies, g->cost,
-                               g->edges};
+    return (struct ap_problem){.n_nodes = g->n_nodes,
+                               .n_edges = g->n_edges,
+                               .n_strategies = g->n_strategies,
+                               .cost = g->cost,
+                               .edges = g->edges};
 }
 
 /* ---- random problems ---- */
