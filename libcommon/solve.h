@@ -65,6 +65,7 @@ struct sel_undo {
     const int *label;
     const double *cost;
     struct sel_arm arm[2];
+    const int *map; /* [strategy of the arm's node], a label: a function; NULL if none */
 };
 
 struct sel_core {
@@ -87,6 +88,10 @@ struct sel_core {
     int queue_head, queue_len;
     bool *keep, *dirty; /* scratch of the reductions: per strategy, per node */
     int *map;
+    bool *holds; /* [node], its usage depends on its choice; NULL without memory */
+    /* t may replace s at v: it uses no more at any time; for holds[v] only */
+    bool (*no_more)(const void *memory, int v, int t, int s);
+    const void *memory; /* of no_more; NULL: none may */
 };
 
 /* ---- solve_core.c: cores, tables ---- */
@@ -114,6 +119,10 @@ struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int
 
 /* All reductions to a fixed point. False when some node has no strategy left. */
 bool sel_reduce(struct sel_core *c, bool with_dominance);
+/* One round of dominance; false when nothing was dropped. sel_reduce should follow. */
+bool sel_drop_dominated(struct sel_core *c);
+/* The place of want in label[0 .. n), which ascends. */
+int sel_index_of(const int *label, int n, int want);
 /* Given best[v] (a label) for each node left, fills in best[] of the nodes gone. */
 void sel_undo_all(struct sel_core *c);
 /* Takes state[v] (a strategy) of each node left as the best solution. */
@@ -173,6 +182,14 @@ struct sel_dual {
 };
 
 struct sel_dual *sel_dual_new(struct sel_core *c);
+/* The same with the nodes in the order of their ids. */
+struct sel_dual *sel_dual_in_order(struct sel_core *c);
+/* out[k] = min over r of in[r] + table[r][k], which is INFINITY where none is finite */
+void sel_min_over_rows(const struct sel_table *t, const double *restrict in,
+                       double *restrict out);
+/* out[r] = min over k of in[k] + table[r][k] */
+void sel_min_over_cols(const struct sel_table *t, const double *restrict in,
+                       double *restrict out);
 /*
  * One forward and one backward sweep; raises bound. Afterwards every solution with
  * strategy s at v costs at least slack_base + slack[v][s].

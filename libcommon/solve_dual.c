@@ -50,7 +50,16 @@ static int flood(const struct sel_core *c, int start, int *order, int *rank)
     return n ? order[n - 1] : 0;
 }
 
-struct sel_dual *sel_dual_new(struct sel_core *c)
+static void by_id(const struct sel_core *c, int *order, int *rank)
+{
+    for (int v = 0, n = 0; v < c->n_nodes; v++)
+        if (!c->node[v].gone) {
+            rank[v] = n;
+            order[n++] = v;
+        }
+}
+
+static struct sel_dual *dual_new(struct sel_core *c, bool in_order)
 {
     struct sel_dual *d = AP_NEW(c->arena, struct sel_dual);
     int most = 1;
@@ -64,7 +73,10 @@ struct sel_dual *sel_dual_new(struct sel_core *c)
     d->slack = AP_NEW_N(c->arena, c->n_nodes + 1, double *);
     d->to_a = AP_NEW_N(c->arena, c->n_edges + 1, double *);
     d->to_b = AP_NEW_N(c->arena, c->n_edges + 1, double *);
-    flood(c, flood(c, 0, d->order, d->rank), d->order, d->rank);
+    if (in_order)
+        by_id(c, d->order, d->rank);
+    else
+        flood(c, flood(c, 0, d->order, d->rank), d->order, d->rank);
 
     for (int e = 0; e < c->n_edges; e++) {
         const struct sel_edge *edge = &c->edge[e];
@@ -91,6 +103,16 @@ struct sel_dual *sel_dual_new(struct sel_core *c)
     d->least_out = AP_NEW_N(c->arena, most, double);
     d->bound = c->base;
     return d;
+}
+
+struct sel_dual *sel_dual_new(struct sel_core *c)
+{
+    return dual_new(c, false);
+}
+
+struct sel_dual *sel_dual_in_order(struct sel_core *c)
+{
+    return dual_new(c, true);
 }
 
 /* theta = cost plus messages into v; returns its least. */
@@ -145,9 +167,8 @@ static inline double gather_min(const struct sel_table *t, int r, const double *
     return least;
 }
 
-/* out[k] = min over r of in[r] + table[r][k], which is INFINITY where none is finite */
-static void min_over_rows(const struct sel_table *t, const double *restrict in,
-                          double *restrict out)
+void sel_min_over_rows(const struct sel_table *t, const double *restrict in,
+                       double *restrict out)
 {
     int m = t->n_cols;
 
@@ -185,9 +206,8 @@ static inline double min_sum(const double *restrict in, const double *restrict r
     return lane[0];
 }
 
-/* out[r] = min over k of in[k] + table[r][k] */
-static void min_over_cols(const struct sel_table *t, const double *restrict in,
-                          double *restrict out)
+void sel_min_over_cols(const struct sel_table *t, const double *restrict in,
+                       double *restrict out)
 {
     int m = t->n_cols;
 
@@ -222,9 +242,9 @@ static double send(struct sel_dual *d, int v, int id)
             d->least_in[in[s]] = x;
     }
     if (from_a)
-        min_over_rows(e->table, d->least_in, d->least_out);
+        sel_min_over_rows(e->table, d->least_in, d->least_out);
     else
-        min_over_cols(e->table, d->least_in, d->least_out);
+        sel_min_over_cols(e->table, d->least_in, d->least_out);
     for (int r = 0; r < m; r++) {
         out[r] = d->least_out[out_class[r]] + add_out[r];
         least = out[r] < least ? out[r] : least;
@@ -403,7 +423,7 @@ static void fold_edge(struct fold *f, int id)
     int na = f->to->node[e.a].n_strategies, nb = f->to->node[e.b].n_strategies;
     compact(f->to->arena, &e, na, nb);
     least_by_class(e.row_add, e.row, na, e.table->n_rows, d->least_in);
-    min_over_rows(e.table, d->least_in, d->least_out);
+    sel_min_over_rows(e.table, d->least_in, d->least_out);
     for (int i = 0; i < nb; i++)
         least = fmin(least, d->least_out[e.col[i]] + e.col_add[i]);
     if (least < INFINITY) {

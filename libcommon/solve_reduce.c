@@ -412,9 +412,14 @@ static bool merge_function(struct sel_core *c, int id, int u)
         if (map[s] < 0)
             return false;
     }
-    for (int s = 0; s < n; s++)
+    int *labels = AP_NEW_N(c->arena, n, int);
+    for (int s = 0; s < n; s++) {
         c->node[u].cost[s] +=
             c->node[w].cost[map[s]] + sel_cell(&c->edge[id], u, s, map[s]);
+        labels[s] = c->node[w].label[map[s]];
+    }
+    if (c->holds)
+        c->holds[u] |= c->holds[w];
     for (int i = 0; i < c->node[w].n_edges; i++) {
         int other = c->node[w].edges[i];
         struct sel_edge e = c->edge[other];
@@ -435,6 +440,7 @@ static bool merge_function(struct sel_core *c, int id, int u)
         edge_add(c, e);
     }
     node_remove(c, w, id, -1);
+    c->undo[c->n_undo - 1].map = labels;
     return true;
 }
 
@@ -551,14 +557,17 @@ static double cost_at(const struct sel_core *c, int v, int t, int s,
 static int mark_dominated(struct sel_core *c, int v, const struct answers *a)
 {
     int n = c->node[v].n_strategies, left = n;
+    bool holds = c->holds && c->holds[v];
 
     for (int s = 0; s < n; s++)
         c->keep[s] = true;
+    if (holds && !c->memory)
+        return n;
     for (int s = n - 1; s >= 0; s--) {
         double most = cost_at(c, v, s, s, a, INFINITY) * (1 + 1e-12) + c->tol;
         for (int t = 0; t < n && c->keep[s]; t++)
-            if (t != s && c->keep[t] && cost_at(c, v, t, s, a, most) <= most &&
-                dominates(c, v, t, s)) {
+            if (t != s && c->keep[t] && (!holds || c->no_more(c->memory, v, t, s)) &&
+                cost_at(c, v, t, s, a, most) <= most && dominates(c, v, t, s)) {
                 c->keep[s] = false;
                 left--;
             }
@@ -599,11 +608,12 @@ static bool drain(struct sel_core *c)
         tidy(c, node);
         if (!drop_forbidden(c, v))
             return false;
-        if (node->n_strategies == 1 || node->degree == 0)
+        bool holds = c->holds && c->holds[v];
+        if (node->n_strategies == 1 || (node->degree == 0 && !holds))
             fold_decided(c, v);
-        else if (node->degree == 1)
+        else if (node->degree == 1 && !holds)
             eliminate_leaf(c, v);
-        else if (node->degree != 2 || !eliminate_middle(c, v))
+        else if (node->degree != 2 || holds || !eliminate_middle(c, v))
             check_edges(c, v);
     }
     return true;
@@ -619,6 +629,16 @@ static void scratch_init(struct sel_core *c)
     c->keep = AP_NEW_N(c->arena, most, bool);
     c->map = AP_NEW_N(c->arena, most, int);
     c->dirty = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
+}
+
+bool sel_drop_dominated(struct sel_core *c)
+{
+    bool some = false;
+
+    for (int v = 0; v < c->n_nodes; v++)
+        if (!c->node[v].gone && c->node[v].n_strategies <= DOMINANCE_STRATEGIES)
+            some |= drop_dominated(c, v);
+    return some;
 }
 
 /* Rounds of dominance over the nodes that changed. */
@@ -663,7 +683,7 @@ bool sel_reduce(struct sel_core *c, bool with_dominance)
 
 /* ---- undoing ---- */
 
-static int index_of(const int *label, int n, int want)
+int sel_index_of(const int *label, int n, int want)
 {
     int lo = 0, hi = n - 1;
 
@@ -692,8 +712,12 @@ void sel_undo_all(struct sel_core *c)
         double least = INFINITY;
         int best = 0, at[2] = {0, 0};
         for (int k = 0; k < u->n_arms; k++)
-            at[k] = index_of(u->arm[k].label, u->arm[k].n_strategies,
-                             c->best[u->arm[k].node]);
+            at[k] = sel_index_of(u->arm[k].label, u->arm[k].n_strategies,
+                                 c->best[u->arm[k].node]);
+        if (u->map) {
+            c->best[u->node] = u->map[at[0]];
+            continue;
+        }
         for (int s = 0; s < u->n_strategies; s++) {
             double x = u->cost[s];
             for (int k = 0; k < u->n_arms; k++)
