@@ -81,6 +81,8 @@ void ap_problem_write(const struct ap_problem *p, const char *name, double scale
 typedef int ap_solver_fn(struct ap_arena *arena, const struct ap_problem *p,
                          const struct ap_solve_params *params, struct ap_solution *sol,
                          struct ap_err *err);
+ap_solver_fn ap_solve_auto;       /* bounds, proofs and searches share what they find */
+ap_solver_fn ap_solve_local;      /* the same without proofs */
 ap_solver_fn ap_solve_exact;      /* reductions, dual bound, branch and bound */
 ap_solver_fn ap_solve_glpk;       /* one-hot nodes, tight edges, dual simplex, then MIP */
 ap_solver_fn ap_solve_exhaustive; /* the oracle: at most 10^7 combinations */

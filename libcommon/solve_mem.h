@@ -115,6 +115,9 @@ struct mem_dual *mem_dual_new(struct ap_arena *arena, const struct mem_core *m);
  * best_cost is the best known solution's, INFINITY if none.
  */
 void mem_dual_step(struct mem_dual *d, double best_cost, struct mem_budget *budget);
+/* Sweeps at the best multipliers; the bound without what is paid for the room. */
+double mem_dual_settle(struct mem_dual *d, int n_sweeps, struct mem_budget *budget,
+                       double *paid);
 /* A legal state from the messages, d->state; its cost, INFINITY when it got stuck. */
 double mem_dual_round(struct mem_dual *d, bool backward, struct mem_budget *budget);
 /* mu's price of strategy s of v */
@@ -133,5 +136,24 @@ void mem_local_run(struct mem_local *l, struct mem_budget *budget);
 const struct mem_state *mem_local_state(const struct mem_local *l);
 /* Single nodes answer best until nothing changes. */
 void mem_settle(struct mem_state *st, struct mem_budget *budget);
+
+/* ---- solve_mem_exact.c: integer programming on what the bound leaves ---- */
+
+struct mem_proof {
+    double bound;    /* of all choices cheaper than the limit given; the limit if none */
+    bool done;       /* bound is exact */
+    double cost;     /* of state[], INFINITY when nothing cheaper was found */
+    int *state;      /* [node], the caller's */
+    int64_t n_cells; /* of the program, or that it would have had */
+};
+
+/*
+ * Looks for a choice cheaper than limit with the bound and multipliers of d, which it
+ * sweeps. Does nothing but count when there are more than max_cells. sec and iterations
+ * limit it (0: not).
+ */
+void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
+               int64_t max_cells, double until_sec, int64_t iterations,
+               struct mem_proof *proof);
 
 #endif

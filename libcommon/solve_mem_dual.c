@@ -123,6 +123,16 @@ static double evaluate(struct mem_dual *d, int n_sweeps, struct mem_budget *budg
     return bound - paid;
 }
 
+double mem_dual_settle(struct mem_dual *d, int n_sweeps, struct mem_budget *budget,
+                       double *paid)
+{
+    memcpy(d->mu, d->best_mu, (size_t)d->m->n_slots * sizeof(double));
+    *paid = 0;
+    for (int t = 0; t < d->m->n_slots; t++)
+        *paid += d->mu[t] * (double)d->m->room[t];
+    return evaluate(d, n_sweeps, budget) + *paid;
+}
+
 /* used[] becomes usage minus room of the state. */
 static void measure(struct mem_dual *d)
 {

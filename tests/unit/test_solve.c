@@ -256,7 +256,7 @@ static void test_small(void)
     int n[] = {3, 3, 3};
     double pair[] = {0, 0, 0, 4, 0, 4, 0, 0, 0};
     struct ap_problem_edge edges[] = {{0, 1, pair}, {1, 0, pair}};
-    struct ap_problem p = {1, 0, n, cost, NULL};
+    struct ap_problem p = {.n_nodes = 1, .n_strategies = n, .cost = cost};
 
     CHECK(all_solve(&arena, &p, 1), "a single node");
     struct ap_solution s;

@@ -1,0 +1,85 @@
+/* ap-solve: one strategy per node, least cost, memory within a limit at all times. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "problem.h"
+#include "tool.h"
+
+struct solver {
+    struct ap_choice choice;
+    ap_solver_fn *run;
+};
+
+static const struct solver solvers[] = {
+    {{"auto", "bound, proof and local search, sharing what they find"}, ap_solve_auto},
+    {{"exact", "reductions, bound, then proof"}, ap_solve_exact},
+    {{"local", "bound and local search, no proof"}, ap_solve_local},
+    {{"glpk", "integer program in GLPK, in the tight form"}, ap_solve_glpk},
+    {{"exhaustive", "try every combination (up to 10^7)"}, ap_solve_exhaustive},
+    {{NULL, NULL}, NULL},
+};
+
+static void put_answer(const struct ap_problem *p, const struct ap_solution *sol,
+                       const char *algorithm, struct ap_buf *out)
+{
+    double gap = sol->objective > 0 ? 1 - sol->bound / sol->objective : 0;
+
+    ap_buf_printf(out,
+                  "{\"algorithm\":\"%s\",\"objective\":%.17g,\"bound\":%.17g,"
+                  "\"gap\":%.6g,\"stopped\":\"%s\",\"peak\":%" PRId64,
+                  algorithm, sol->objective, fmax(sol->bound, 0), fmax(gap, 0),
+                  sol->stopped, ap_problem_peak(p, sol->choice));
+    if (p->span)
+        ap_buf_printf(out, ",\"usage_limit\":%" PRId64, p->usage_limit);
+    ap_buf_puts(out, "}\n[");
+    for (int v = 0; v < p->n_nodes; v++)
+        ap_buf_printf(out, v ? ", %d" : "%d", sol->choice[v]);
+    ap_buf_puts(out, "]\n");
+}
+
+int main(int argc, char **argv)
+{
+    double start_sec = ap_now_sec();
+    int algorithm = 0;
+    int64_t threads = 2, seed = 0;
+    struct ap_solve_params params = {0};
+    const struct ap_opt opts[] = {
+        {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME", "how to solve", &solvers->choice,
+         sizeof *solvers, 0, 0},
+        {"time-limit", AP_OPT_NUM, &params.time_limit_sec, "S",
+         "answer after S seconds, reading included", NULL, 0, 0, 1000000},
+        {"work-limit", AP_OPT_INT, &params.work_limit, "N",
+         "stop after N rounds (30), or units of the solver's work", NULL, 0, 0,
+         INT64_MAX},
+        {"threads", AP_OPT_INT, &threads, "N", "threads (2)", NULL, 0, 1, 64},
+        {"seed", AP_OPT_INT, &seed, "N", "of random numbers (0)", NULL, 0, 0, INT64_MAX},
+        {0},
+    };
+    struct ap_tool tool = {.name = "ap-solve",
+                           .summary = "choose one strategy per node of a bare problem",
+                           .operand = "[FILE]",
+                           .opts = opts};
+    struct ap_arena arena = {0};
+    struct ap_problem p;
+    struct ap_solution sol = {0};
+    struct ap_err err = {0};
+    struct ap_buf out = {0};
+
+    ap_tool_start(&tool, argc, argv);
+    if (ap_problem_read(&arena, tool.path, &p, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    double read_sec = ap_now_sec() - start_sec;
+    if (params.time_limit_sec > 0)
+        params.time_limit_sec = fmax(params.time_limit_sec - read_sec, 1e-3);
+    params.threads = (int)threads;
+    params.seed = (uint64_t)seed;
+    if (solvers[algorithm].run(&arena, &p, &params, &sol, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    put_answer(&p, &sol, solvers[algorithm].choice.name, &out);
+    ap_tool_write_bytes(&tool, &out);
+    ap_buf_free(&out);
+    const char *extra = ap_arena_printf(
+        &arena, ",\"nodes\":%d,\"edges\":%d,\"read_sec\":%.3f,\"work\":%" PRId64 "%s",
+        p.n_nodes, p.n_edges, read_sec, sol.work, sol.stats ? sol.stats : "");
+    return ap_tool_finish(&tool, extra);
+}
