@@ -19,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUND_SEC     0.4
+#define ROUND_SEC     0.5
+#define FIRST_SEC     0.12 /* the first round; they grow */
+#define ROUND_EVERY   4    /* steps of the dual */
 #define ROUND_WORK    200000000
 #define DEFAULT_ROUND 30
 #define MAX_WORKERS   64
@@ -81,8 +83,10 @@ static void raise_bound(struct worker *w)
         mem_dual_step(d, w->cost, &w->budget);
         if (w->budget.out && w->cost < INFINITY)
             break;
-        double cost = mem_dual_round(d, d->n_steps & 1, &w->budget);
-        offer(w, d->state, cost);
+        if (d->n_steps % ROUND_EVERY == 1) {
+            double cost = mem_dual_round(d, d->n_steps / ROUND_EVERY & 1, &w->budget);
+            offer(w, d->state, cost);
+        }
     } while (!w->budget.out && d->bound < w->cost * (1 - PROVEN));
     w->bound = fmax(w->bound, d->bound);
 }
@@ -151,7 +155,7 @@ static void *work(void *arg)
 static void run_workers(struct search *s)
 {
     int threads = s->params->threads > 1 ? s->params->threads : 1;
-    double now = mem_now_sec(), sec = ROUND_SEC;
+    double now = mem_now_sec(), sec = fmin(ROUND_SEC, FIRST_SEC * (1 + 0.3 * s->round));
 
     if (threads < s->n_workers)
         sec /= s->n_workers;

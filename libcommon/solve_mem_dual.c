@@ -5,7 +5,7 @@
  * priced, what is left has no memory, and message passing (solve_dual.c) bounds it; less
  * sum of mu * room, that is a bound of the problem. The multipliers follow a subgradient,
  * the usage beyond the room of the choice that the messages suggest, with Polyak's step
- * towards the smaller of the best known cost and twice the best bound; after FAILS steps
+ * towards the best known cost, or TARGET times the best bound if less; after FAILS steps
  * without a better bound they go back to the best ones, and the step shrinks. Only the
  * worst slot of each stretch that is over the room gets a multiplier: few bind.
  *
@@ -22,8 +22,9 @@
 #include <string.h>
 
 #define FIRST_SWEEPS 20
-#define SWEEPS       2
-#define FAILS        10
+#define SWEEPS       1
+#define FAILS        4
+#define TARGET       1.1 /* of the best bound, where the best cost is further off */
 #define SHRINK       0.6
 
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix)
@@ -195,7 +196,7 @@ void mem_dual_step(struct mem_dual *d, double best_cost, struct mem_budget *budg
     }
     sel_dual_round(d->dual, d->state);
     measure(d);
-    double square = subgradient(d), target = fmin(best_cost, 2 * d->bound);
+    double square = subgradient(d), target = fmin(best_cost, TARGET * d->bound);
     if (square <= 0 || target <= bound)
         return;
     double step = d->step * (target - bound) / square;

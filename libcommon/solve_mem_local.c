@@ -21,6 +21,11 @@
 
 #define MAX_CHAIN  40
 #define MAX_FOREST 3000
+#define N_FACTORS  5
+#define N_SIZES    10 /* 4, 8, ... nodes, then chains */
+#define N_ARMS     (N_FACTORS * (N_SIZES + 1))
+#define LEAST_RATE 0.05 /* of the best arm's, for all arms */
+#define FORGET     0.98
 #define HUB        400 /* neighbours; a node with more is seldom part of a forest */
 
 struct mem_local {
@@ -42,7 +47,10 @@ struct mem_local {
     int *pick;
     double *in, *out;
     double tol;
-    int64_t tries[2], wins[2]; /* forests, chains */
+    struct arm {
+        double gain, work; /* lately */
+        double per_try;    /* work of a try, lately */
+    } arm[N_ARMS];
 };
 
 static uint64_t next_random(struct mem_local *l)
@@ -94,6 +102,10 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->up = AP_NEW_N(arena, n, double *);
     l->pick = AP_NEW_N(arena, n, int);
     memset(l->place, 0xff, (size_t)n * sizeof(int));
+    for (int i = 0; i < N_ARMS; i++) {
+        int size = i / N_FACTORS;
+        l->arm[i].work = l->arm[i].per_try = size < N_SIZES ? 800 << size : 4000;
+    }
     return l;
 }
 
@@ -297,7 +309,6 @@ static void try_forest(struct mem_local *l, int start, int size, double factor,
 {
     struct mem_state *st = l->st;
     int n_decided = 0;
-    double before = st->cost;
 
     grow(l, start, size, next_random(l) & 1);
     int64_t work = localise(l, factor) + 8 * l->n;
@@ -318,8 +329,6 @@ static void try_forest(struct mem_local *l, int start, int size, double factor,
             mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], -1);
     }
     disband(l);
-    l->tries[0]++;
-    l->wins[0] += st->cost < before - l->tol;
     mem_spend(budget, work);
 }
 
@@ -384,8 +393,6 @@ static void try_chain(struct mem_local *l, int v, int s, double factor,
     }
     if (!better || !fits)
         st->cost = cost;
-    l->tries[1]++;
-    l->wins[1] += st->cost < cost - l->tol;
     mem_spend(budget, work);
 }
 
@@ -416,26 +423,58 @@ void mem_settle(struct mem_state *st, struct mem_budget *budget)
     }
 }
 
+/* ---- which neighbourhood to try ---- */
+
+/*
+ * Time goes to the arms by what they gained per work lately. An arm is tried with a
+ * probability of rate / work per try, its rate being at least a part of the best one's.
+ */
+static int pick_arm(struct mem_local *l)
+{
+    double best = 0, sum = 0, weight[N_ARMS];
+
+    for (int i = 0; i < N_ARMS; i++)
+        best = fmax(best, l->arm[i].gain / l->arm[i].work);
+    for (int i = 0; i < N_ARMS; i++) {
+        double rate = best > 0 ? l->arm[i].gain / l->arm[i].work / best : 1;
+        weight[i] = fmax(rate, LEAST_RATE) / l->arm[i].per_try;
+        sum += weight[i];
+    }
+    double u = (double)(next_random(l) >> 11) * 0x1p-53 * sum;
+    int i = 0;
+    while (i < N_ARMS - 1 && (u -= weight[i]) > 0)
+        i++;
+    return i;
+}
+
+static void reward(struct arm *a, double gain, double work)
+{
+    a->gain = FORGET * a->gain + gain;
+    a->work = FORGET * a->work + work;
+    a->per_try += 0.1 * (work - a->per_try);
+}
+
 void mem_local_run(struct mem_local *l, struct mem_budget *budget)
 {
-    static const double factors[] = {1, 0, 1, 0.5, 1, 2, 1, 0.2};
+    static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2};
     const struct sel_core *c = l->m->core;
 
     if (c->n_nodes == 0)
         return;
     mem_settle(l->st, budget);
-    for (int i = 0; !budget->out; i++) {
-        int v = pick_below(l, c->n_nodes);
-        double factor = factors[next_random(l) & 7];
-        if (i % 4 == 0) {
-            int most = c->n_nodes < MAX_FOREST ? c->n_nodes : MAX_FOREST;
-            double u = (double)(next_random(l) >> 11) * 0x1p-53;
-            int size = (int)(4 * pow(most / 4.0, u)) + 2;
-            try_forest(l, v, size, factor, budget);
-        } else if (c->node[v].n_strategies > 1) {
+    while (!budget->out) {
+        int arm = pick_arm(l), size = arm / N_FACTORS, v = pick_below(l, c->n_nodes);
+        double factor = factors[arm % N_FACTORS], cost = l->st->cost;
+        int64_t work = budget->work;
+        if (size < N_SIZES) {
+            int n = (4 << size) + pick_below(l, 4 << size);
+            try_forest(l, v, n, factor, budget);
+        } else {
             int s = pick_below(l, c->node[v].n_strategies);
             if (s != l->st->choice[v])
                 try_chain(l, v, s, factor, budget);
         }
+        reward(&l->arm[arm], fmax(cost - l->st->cost, 0),
+               (double)(budget->work - work + 20));
     }
 }
