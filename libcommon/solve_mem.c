@@ -95,10 +95,10 @@ static void look_around(struct worker *w)
 {
     if (w->cost == INFINITY)
         return;
-    mem_local_set(w->local, w->best, w->search->mu);
+    mem_local_set(w->local, w->best, w->cost, w->search->mu);
     mem_local_run(w->local, &w->budget);
-    const struct mem_state *st = mem_local_state(w->local);
-    offer(w, st->choice, mem_cost(w->search->m, st->choice));
+    const int *best = mem_local_best(w->local);
+    offer(w, best, mem_cost(w->search->m, best));
 }
 
 /* A choice must cost less than this to be better. */

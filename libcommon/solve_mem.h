@@ -102,8 +102,9 @@ struct mem_dual {
     double *best_mu;
     double step; /* part of the Polyak step */
     int n_fails, n_steps, n_stalls;
-    int *state; /* [node], scratch of roundings */
-    int *seen;  /* [node], rank of decided nodes while rounding */
+    bool went_back; /* to the best multipliers, just now */
+    int *state;     /* [node], scratch of roundings */
+    int *seen;      /* [node], rank of decided nodes while rounding */
     double *used;
     struct mem_tree left;
     double *theta;
@@ -129,11 +130,11 @@ void mem_prefix(const struct mem_core *m, const double *mu, double *prefix);
 struct mem_local;
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed);
-/* Takes a legal choice and prices over. */
-void mem_local_set(struct mem_local *l, const int *choice, const double *mu);
+/* Takes prices over, and a legal choice if it is better than what was found so far. */
+void mem_local_set(struct mem_local *l, const int *choice, double cost, const double *mu);
 /* Improves until the budget is spent. */
 void mem_local_run(struct mem_local *l, struct mem_budget *budget);
-const struct mem_state *mem_local_state(const struct mem_local *l);
+const int *mem_local_best(const struct mem_local *l);
 /* Single nodes answer best until nothing changes. */
 void mem_settle(struct mem_state *st, struct mem_budget *budget);
 

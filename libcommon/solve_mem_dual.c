@@ -26,6 +26,11 @@
 #define FAILS        4
 #define TARGET       1.1 /* of the best bound, where the best cost is further off */
 #define SHRINK       0.6
+#define GROW         1.2 /* of the step, when the bound got better; up to MAX_STEP */
+#define MAX_STEP     5
+#define MIN_STEP     1e-4 /* below it the step starts again at RESTART */
+#define RESTART      0.5
+#define SETTLE       3 /* sweeps after going back */
 
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix)
 {
@@ -178,19 +183,26 @@ static double subgradient(struct mem_dual *d)
 void mem_dual_step(struct mem_dual *d, double best_cost, struct mem_budget *budget)
 {
     int n = d->m->n_slots;
-    double bound = evaluate(d, d->n_steps++ == 0 ? FIRST_SWEEPS : SWEEPS, budget);
+    double bound = evaluate(d,
+                            d->n_steps++ == 0 ? FIRST_SWEEPS
+                            : d->went_back    ? SETTLE
+                                              : SWEEPS,
+                            budget);
 
+    d->went_back = false;
     if (bound > d->bound || d->n_steps == 1) {
         d->n_stalls = bound > d->bound * (1 + 1e-6) ? 0 : d->n_stalls + 1;
         d->bound = fmax(bound, d->bound);
         memcpy(d->best_mu, d->mu, (size_t)n * sizeof(double));
         d->n_fails = 0;
+        d->step = fmin(d->step * GROW, MAX_STEP);
     } else {
         d->n_stalls++;
         if (++d->n_fails >= FAILS) {
             memcpy(d->mu, d->best_mu, (size_t)n * sizeof(double));
             d->n_fails = 0;
-            d->step = fmax(d->step * SHRINK, 1e-4);
+            d->went_back = true;
+            d->step = d->step * SHRINK < MIN_STEP ? RESTART : d->step * SHRINK;
             return;
         }
     }

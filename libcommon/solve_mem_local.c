@@ -26,6 +26,9 @@
 #define N_ARMS     (N_FACTORS * (N_SIZES + 1))
 #define LEAST_RATE 0.05 /* of the best arm's, for all arms */
 #define FORGET     0.98
+#define WINDOW     40   /* times all cells, as work */
+#define LITTLE     1e-5 /* part of the cost gained in a window */
+#define STRENGTHS  8
 #define HUB        400 /* neighbours; a node with more is seldom part of a forest */
 
 struct mem_local {
@@ -46,7 +49,11 @@ struct mem_local {
     size_t cap_pool;
     int *pick;
     double *in, *out;
-    double tol;
+    double tol, noise;
+    int *best; /* [node], the best choice so far */
+    double best_cost, window_cost;
+    int strength;
+    int64_t window_work, n_cells; /* since it was noted; of all tables */
     struct arm {
         double gain, work; /* lately */
         double per_try;    /* work of a try, lately */
@@ -77,6 +84,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->m = m;
     l->random = seed;
     l->st = mem_state_new(arena, m);
+    l->best_cost = INFINITY;
     l->price = AP_NEW_N(arena, n, double *);
     for (int v = 0; v < c->n_nodes; v++) {
         l->price[v] = AP_NEW_N(arena, c->node[v].n_strategies, double);
@@ -84,8 +92,10 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
         if (c->node[v].n_strategies > most)
             most = c->node[v].n_strategies;
     }
+    l->best = AP_NEW_N(arena, n, int);
     for (int e = 0; e < c->n_edges; e++) {
         const struct sel_table *t = c->edge[e].table;
+        l->n_cells += (int64_t)t->n_rows * t->n_cols;
         most = t->n_rows > most ? t->n_rows : most;
         most = t->n_cols > most ? t->n_cols : most;
     }
@@ -109,12 +119,12 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     return l;
 }
 
-const struct mem_state *mem_local_state(const struct mem_local *l)
+const int *mem_local_best(const struct mem_local *l)
 {
-    return l->st;
+    return l->best;
 }
 
-void mem_local_set(struct mem_local *l, const int *choice, const double *mu)
+void mem_local_set(struct mem_local *l, const int *choice, double cost, const double *mu)
 {
     const struct mem_core *m = l->m;
     double *prefix = ap_xrealloc(NULL, ((size_t)m->n_slots + 1) * sizeof(double));
@@ -124,8 +134,17 @@ void mem_local_set(struct mem_local *l, const int *choice, const double *mu)
         for (int s = 0; s < m->core->node[v].n_strategies; s++)
             l->price[v][s] = mem_price(m, prefix, v, s);
     free(prefix);
-    mem_state_set(l->st, choice);
-    l->tol = 1e-12 * fabs(l->st->cost);
+    l->tol = 1e-12 * fabs(cost);
+    if (cost >= l->best_cost - l->tol)
+        return;
+    l->best_cost = cost;
+    memcpy(l->best, choice, (size_t)m->core->n_nodes * sizeof(int));
+    if (l->strength < 2 || l->st->cost == INFINITY) {
+        mem_state_set(l->st, choice);
+        l->strength = 0;
+        l->window_work = 0;
+        l->window_cost = cost;
+    }
 }
 
 /* ---- forests ---- */
@@ -304,7 +323,23 @@ static double change_of(const struct mem_local *l)
     return sum;
 }
 
-static void try_forest(struct mem_local *l, int start, int size, double factor,
+/* Random factors on what the forest's strategies cost, seen from the cheapest. */
+static void shake(struct mem_local *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        int n = l->m->core->node[l->node[i]].n_strategies;
+        double least = INFINITY;
+        for (int s = 0; s < n; s++)
+            least = fmin(least, l->up[i][s]);
+        for (int s = 0; s < n; s++)
+            if (l->up[i][s] < INFINITY)
+                l->up[i][s] += (l->up[i][s] - least + l->noise) *
+                               (double)(next_random(l) >> 11) * 0x1p-53;
+    }
+}
+
+/* Takes what it finds if it is not dearer, or whatever it is when kicking. */
+static void try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
                        struct mem_budget *budget)
 {
     struct mem_state *st = l->st;
@@ -312,12 +347,14 @@ static void try_forest(struct mem_local *l, int start, int size, double factor,
 
     grow(l, start, size, next_random(l) & 1);
     int64_t work = localise(l, factor) + 8 * l->n;
+    if (kick)
+        shake(l);
     for (int i = l->n - 1; i > 0; i--)
         if (l->parent[i] >= 0)
             work += send_up(l, i);
     for (int i = 0; i < l->n; i++)
         mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], 1);
-    bool better = decide(l, &n_decided) && change_of(l) <= l->tol;
+    bool better = decide(l, &n_decided) && (kick || change_of(l) <= l->tol);
     if (better) {
         for (int i = 0; i < l->n; i++)
             if (l->pick[i] != st->choice[l->node[i]])
@@ -454,27 +491,70 @@ static void reward(struct arm *a, double gain, double work)
     a->per_try += 0.1 * (work - a->per_try);
 }
 
-void mem_local_run(struct mem_local *l, struct mem_budget *budget)
+static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 {
     static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2};
     const struct sel_core *c = l->m->core;
+    int size = arm / N_FACTORS, v = pick_below(l, c->n_nodes);
+    double factor = factors[arm % N_FACTORS], cost = l->st->cost;
+    int64_t work = budget->work;
 
-    if (c->n_nodes == 0)
+    if (size < N_SIZES) {
+        int n = (4 << size) + pick_below(l, 4 << size);
+        try_forest(l, v, n, factor, false, budget);
+    } else {
+        int s = pick_below(l, c->node[v].n_strategies);
+        if (s != l->st->choice[v])
+            try_chain(l, v, s, factor, budget);
+    }
+    reward(&l->arm[arm], fmax(cost - l->st->cost, 0), (double)(budget->work - work + 20));
+}
+
+static void keep_best(struct mem_local *l)
+{
+    if (l->st->cost < l->best_cost - l->tol) {
+        l->best_cost = l->st->cost;
+        memcpy(l->best, l->st->choice, (size_t)l->m->core->n_nodes * sizeof(int));
+        l->strength = 0;
+    }
+}
+
+/*
+ * Little was gained for a while. Goes on from the best choice, with random parts of it
+ * decided anew: more of it each time, until that finds a better one (variable
+ * neighbourhood search).
+ */
+static void move_on(struct mem_local *l, struct mem_budget *budget)
+{
+    const struct sel_core *c = l->m->core;
+
+    keep_best(l);
+    mem_state_set(l->st, l->best);
+    int size = 4 + (c->n_nodes >> (STRENGTHS - l->strength));
+    l->noise = (double)pick_below(l, 8) * 0.2 * fabs(l->best_cost) / c->n_nodes;
+    for (int i = 0; i <= l->strength; i++)
+        try_forest(l, pick_below(l, c->n_nodes), size, 0.5 * pick_below(l, 6), true,
+                   budget);
+    mem_settle(l->st, budget);
+    if (++l->strength >= STRENGTHS)
+        l->strength = 0;
+}
+
+void mem_local_run(struct mem_local *l, struct mem_budget *budget)
+{
+    if (l->m->core->n_nodes == 0)
         return;
     mem_settle(l->st, budget);
     while (!budget->out) {
-        int arm = pick_arm(l), size = arm / N_FACTORS, v = pick_below(l, c->n_nodes);
-        double factor = factors[arm % N_FACTORS], cost = l->st->cost;
-        int64_t work = budget->work;
-        if (size < N_SIZES) {
-            int n = (4 << size) + pick_below(l, 4 << size);
-            try_forest(l, v, n, factor, budget);
-        } else {
-            int s = pick_below(l, c->node[v].n_strategies);
-            if (s != l->st->choice[v])
-                try_chain(l, v, s, factor, budget);
-        }
-        reward(&l->arm[arm], fmax(cost - l->st->cost, 0),
-               (double)(budget->work - work + 20));
+        int64_t before = budget->work;
+        try_arm(l, pick_arm(l), budget);
+        l->window_work += budget->work - before;
+        if (l->window_work < WINDOW * (l->n_cells + 1000))
+            continue;
+        if (l->st->cost >= l->window_cost - LITTLE * fabs(l->window_cost))
+            move_on(l, budget);
+        l->window_work = 0;
+        l->window_cost = l->st->cost;
     }
+    keep_best(l);
 }
