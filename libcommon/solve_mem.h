@@ -102,6 +102,7 @@ struct mem_dual {
     double *best_mu;
     double step; /* part of the Polyak step */
     int n_fails, n_steps, n_stalls;
+    int care;       /* more sweeps and patience, as the easy gains are made */
     bool went_back; /* to the best multipliers, just now */
     int *state;     /* [node], scratch of roundings */
     int *seen;      /* [node], rank of decided nodes while rounding */

@@ -28,9 +28,10 @@
 #define SHRINK       0.6
 #define GROW         1.2 /* of the step, when the bound got better; up to MAX_STEP */
 #define MAX_STEP     5
-#define MIN_STEP     1e-4 /* below it the step starts again at RESTART */
-#define RESTART      0.5
-#define SETTLE       3 /* sweeps after going back */
+#define MIN_STEP     1e-3 /* below it the step starts again at 1, with more care */
+#define MAX_CARE     4
+#define SMALL        1000 /* nodes; sweeps are cheap: more care from the start */
+#define SETTLE       3    /* sweeps after going back */
 
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix)
 {
@@ -98,6 +99,7 @@ struct mem_dual *mem_dual_new(struct ap_arena *arena, const struct mem_core *m)
     d->left = mem_tree_new(arena, m);
     d->bound = m->core->base;
     d->step = 1;
+    d->care = m->core->n_nodes <= SMALL;
     return d;
 }
 
@@ -198,17 +200,22 @@ void mem_dual_step(struct mem_dual *d, double best_cost, struct mem_budget *budg
         d->step = fmin(d->step * GROW, MAX_STEP);
     } else {
         d->n_stalls++;
-        if (++d->n_fails >= FAILS) {
+        if (++d->n_fails >= FAILS * (1 + d->care)) {
             memcpy(d->mu, d->best_mu, (size_t)n * sizeof(double));
             d->n_fails = 0;
             d->went_back = true;
-            d->step = d->step * SHRINK < MIN_STEP ? RESTART : d->step * SHRINK;
+            d->step *= SHRINK;
+            if (d->step < MIN_STEP) {
+                d->step = 1;
+                d->care += d->care < MAX_CARE;
+            }
             return;
         }
     }
     sel_dual_round(d->dual, d->state);
     measure(d);
-    double square = subgradient(d), target = fmin(best_cost, TARGET * d->bound);
+    double square = subgradient(d),
+           target = fmin(best_cost, (TARGET + d->care) * d->bound);
     if (square <= 0 || target <= bound)
         return;
     double step = d->step * (target - bound) / square;

@@ -29,6 +29,8 @@
 #define WINDOW     40   /* times all cells, as work */
 #define LITTLE     1e-5 /* part of the cost gained in a window */
 #define STRENGTHS  8
+#define MANY       8 /* descents as long as the first */
+#define SCRAMBLE   12
 #define HUB        400 /* neighbours; a node with more is seldom part of a forest */
 
 struct mem_local {
@@ -52,7 +54,10 @@ struct mem_local {
     double tol, noise;
     int *best; /* [node], the best choice so far */
     double best_cost, window_cost;
+    int *home; /* where kicks start, see move_on */
+    double home_cost;
     int strength;
+    int64_t total_work, first_descent;
     int64_t window_work, n_cells; /* since it was noted; of all tables */
     struct arm {
         double gain, work; /* lately */
@@ -93,6 +98,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
             most = c->node[v].n_strategies;
     }
     l->best = AP_NEW_N(arena, n, int);
+    l->home = AP_NEW_N(arena, n, int);
     for (int e = 0; e < c->n_edges; e++) {
         const struct sel_table *t = c->edge[e].table;
         l->n_cells += (int64_t)t->n_rows * t->n_cols;
@@ -124,6 +130,12 @@ const int *mem_local_best(const struct mem_local *l)
     return l->best;
 }
 
+static void make_home(struct mem_local *l, const int *choice, double cost)
+{
+    l->home_cost = cost;
+    memcpy(l->home, choice, (size_t)l->m->core->n_nodes * sizeof(int));
+}
+
 void mem_local_set(struct mem_local *l, const int *choice, double cost, const double *mu)
 {
     const struct mem_core *m = l->m;
@@ -141,6 +153,7 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, const do
     memcpy(l->best, choice, (size_t)m->core->n_nodes * sizeof(int));
     if (l->strength < 2 || l->st->cost == INFINITY) {
         mem_state_set(l->st, choice);
+        make_home(l, choice, cost);
         l->strength = 0;
         l->window_work = 0;
         l->window_cost = cost;
@@ -512,32 +525,53 @@ static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 
 static void keep_best(struct mem_local *l)
 {
-    if (l->st->cost < l->best_cost - l->tol) {
-        l->best_cost = l->st->cost;
-        memcpy(l->best, l->st->choice, (size_t)l->m->core->n_nodes * sizeof(int));
+    const struct mem_state *st = l->st;
+
+    if (st->cost < l->home_cost - l->tol) {
+        make_home(l, st->choice, st->cost);
         l->strength = 0;
+    }
+    if (st->cost < l->best_cost - l->tol) {
+        l->best_cost = st->cost;
+        memcpy(l->best, st->choice, (size_t)l->m->core->n_nodes * sizeof(int));
     }
 }
 
+static void kick(struct mem_local *l, int size, int n, struct mem_budget *budget)
+{
+    int n_nodes = l->m->core->n_nodes;
+
+    l->noise = (double)pick_below(l, 8) * 0.2 * fabs(l->best_cost) / n_nodes;
+    for (int i = 0; i < n; i++)
+        try_forest(l, pick_below(l, n_nodes), size, 0.5 * pick_below(l, 6), true, budget);
+    mem_settle(l->st, budget);
+}
+
 /*
- * Little was gained for a while. Goes on from the best choice, with random parts of it
- * decided anew: more of it each time, until that finds a better one (variable
- * neighbourhood search).
+ * Little was gained for a while. Goes on from home, the best choice around here, with
+ * random parts of it decided anew: more of it each time, until that finds a better one
+ * (variable neighbourhood search). When no strength does, a new home is made of the best
+ * choice, or of all of it decided anew, once the descents seem short.
  */
 static void move_on(struct mem_local *l, struct mem_budget *budget)
 {
-    const struct sel_core *c = l->m->core;
+    int n_nodes = l->m->core->n_nodes;
 
     keep_best(l);
-    mem_state_set(l->st, l->best);
-    int size = 4 + (c->n_nodes >> (STRENGTHS - l->strength));
-    l->noise = (double)pick_below(l, 8) * 0.2 * fabs(l->best_cost) / c->n_nodes;
-    for (int i = 0; i <= l->strength; i++)
-        try_forest(l, pick_below(l, c->n_nodes), size, 0.5 * pick_below(l, 6), true,
-                   budget);
-    mem_settle(l->st, budget);
-    if (++l->strength >= STRENGTHS)
+    if (l->first_descent == 0)
+        l->first_descent = l->total_work;
+    if (++l->strength > STRENGTHS) {
         l->strength = 0;
+        make_home(l, l->best, l->best_cost);
+        mem_state_set(l->st, l->best);
+        if (l->total_work > MANY * l->first_descent && pick_below(l, 4) > 0) {
+            kick(l, n_nodes, SCRAMBLE, budget);
+            make_home(l, l->st->choice, l->st->cost);
+        }
+        return;
+    }
+    mem_state_set(l->st, l->home);
+    kick(l, 4 + (n_nodes >> (STRENGTHS - l->strength + 1)), l->strength, budget);
 }
 
 void mem_local_run(struct mem_local *l, struct mem_budget *budget)
@@ -549,6 +583,7 @@ void mem_local_run(struct mem_local *l, struct mem_budget *budget)
         int64_t before = budget->work;
         try_arm(l, pick_arm(l), budget);
         l->window_work += budget->work - before;
+        l->total_work += budget->work - before;
         if (l->window_work < WINDOW * (l->n_cells + 1000))
             continue;
         if (l->st->cost >= l->window_cost - LITTLE * fabs(l->window_cost))
