@@ -96,6 +96,12 @@ static void look_around(struct worker *w)
     if (w->cost == INFINITY)
         return;
     mem_local_set(w->local, w->best, w->cost, w->search->mu);
+    if (w->id == 0 && mem_local_is_short(w->local)) {
+        uint64_t seed = w->search->params->seed + (uint64_t)w->search->round;
+        double cost = mem_dual_scatter(w->dual, seed, &w->budget);
+        if (cost < INFINITY)
+            mem_local_move(w->local, w->dual->state);
+    }
     mem_local_run(w->local, &w->budget);
     const int *best = mem_local_best(w->local);
     offer(w, best, mem_cost(w->search->m, best));

@@ -122,6 +122,8 @@ double mem_dual_settle(struct mem_dual *d, int n_sweeps, struct mem_budget *budg
                        double *paid);
 /* A legal state from the messages, d->state; its cost, INFINITY when it got stuck. */
 double mem_dual_round(struct mem_dual *d, bool backward, struct mem_budget *budget);
+/* The same at multipliers that differ at random from the best ones. */
+double mem_dual_scatter(struct mem_dual *d, uint64_t seed, struct mem_budget *budget);
 /* mu's price of strategy s of v */
 double mem_price(const struct mem_core *m, const double *prefix, int v, int s);
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix);
@@ -133,6 +135,10 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
                                 uint64_t seed);
 /* Takes prices over, and a legal choice if it is better than what was found so far. */
 void mem_local_set(struct mem_local *l, const int *choice, double cost, const double *mu);
+/* Goes on from a legal choice, though it may be dear. */
+void mem_local_move(struct mem_local *l, const int *choice);
+/* Whether the search has seen many descents. */
+bool mem_local_is_short(const struct mem_local *l);
 /* Improves until the budget is spent. */
 void mem_local_run(struct mem_local *l, struct mem_budget *budget);
 const int *mem_local_best(const struct mem_local *l);

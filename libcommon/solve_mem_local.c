@@ -21,7 +21,7 @@
 
 #define MAX_CHAIN  40
 #define MAX_FOREST 3000
-#define N_FACTORS  5
+#define N_FACTORS  7
 #define N_SIZES    10 /* 4, 8, ... nodes, then chains */
 #define N_ARMS     (N_FACTORS * (N_SIZES + 1))
 #define LEAST_RATE 0.05 /* of the best arm's, for all arms */
@@ -506,7 +506,7 @@ static void reward(struct arm *a, double gain, double work)
 
 static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 {
-    static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2};
+    static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2, 4, 10};
     const struct sel_core *c = l->m->core;
     int size = arm / N_FACTORS, v = pick_below(l, c->n_nodes);
     double factor = factors[arm % N_FACTORS], cost = l->st->cost;
@@ -564,7 +564,7 @@ static void move_on(struct mem_local *l, struct mem_budget *budget)
         l->strength = 0;
         make_home(l, l->best, l->best_cost);
         mem_state_set(l->st, l->best);
-        if (l->total_work > MANY * l->first_descent && pick_below(l, 4) > 0) {
+        if (mem_local_is_short(l) && pick_below(l, 4) > 0) {
             kick(l, n_nodes, SCRAMBLE, budget);
             make_home(l, l->st->choice, l->st->cost);
         }
@@ -572,6 +572,20 @@ static void move_on(struct mem_local *l, struct mem_budget *budget)
     }
     mem_state_set(l->st, l->home);
     kick(l, 4 + (n_nodes >> (STRENGTHS - l->strength + 1)), l->strength, budget);
+}
+
+bool mem_local_is_short(const struct mem_local *l)
+{
+    return l->first_descent > 0 && l->total_work > MANY * l->first_descent;
+}
+
+void mem_local_move(struct mem_local *l, const int *choice)
+{
+    mem_state_set(l->st, choice);
+    make_home(l, choice, l->st->cost);
+    l->strength = 0;
+    l->window_work = 0;
+    l->window_cost = l->st->cost;
 }
 
 void mem_local_run(struct mem_local *l, struct mem_budget *budget)
