@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +18,7 @@
 
 #define BLOCK     ((size_t)1 << 18)
 #define MAX_DEPTH 64
-#define FORBIDDEN 1000000000000000000
+#define FORBIDDEN 1e18
 #define MAX_ITEMS INT32_MAX
 
 /* Equal arrays, once. */
@@ -143,11 +145,34 @@ static bool empty(struct reader *r, char close)
 
 /* ---- values ---- */
 
-/* An integer >= 0; digits beyond int64_t, and a fraction or exponent, are refused. */
-static inline int read_int(struct reader *r, int64_t *value)
+/* What follows the digits of x: a fraction, an exponent. Rarely used. */
+static int read_rest(struct reader *r, uint64_t x, double *value)
+{
+    char text[64], *end;
+    int n = snprintf(text, sizeof(text), "%" PRIu64, x), c;
+
+    while ((c = peek(r)) >= 0 && strchr(".eE+-0123456789", c)) {
+        if (n + 1 >= (int)sizeof(text))
+            return fail(r, "the number is too long");
+        text[n++] = (char)c;
+        r->at++;
+    }
+    text[n] = '\0';
+    *value = strtod(text, &end);
+    if (*end || !isfinite(*value))
+        return fail(r, "expected a number");
+    return 0;
+}
+
+/*
+ * A number >= 0. Costs (cost not NULL) may have a fraction; all others are integers, and
+ * fit.
+ */
+static inline int read_number(struct reader *r, int64_t *value, double *cost)
 {
     int c = skip_space(r), n = 0;
     uint64_t x = 0;
+    double real;
 
     while (c >= '0' && c <= '9') {
         if (n++ > 0 && x == 0)
@@ -159,10 +184,20 @@ static inline int read_int(struct reader *r, int64_t *value)
         c = peek(r);
     }
     if (n == 0)
-        return fail(r, "expected an integer >= 0");
-    if (c == '.' || c == 'e' || c == 'E')
-        return fail(r, "expected an integer, got a fraction or exponent");
+        return fail(r, "expected a number >= 0");
     *value = (int64_t)x;
+    if (cost)
+        *cost = (double)x;
+    if (c != '.' && c != 'e' && c != 'E')
+        return 0;
+    if (read_rest(r, x, &real))
+        return -1;
+    if (cost)
+        *cost = real;
+    else if (real != floor(real) || real > 9e18)
+        return fail(r, "expected an integer");
+    else
+        *value = (int64_t)real;
     return 0;
 }
 
@@ -268,7 +303,7 @@ static const void *intern(struct reader *r, const int64_t *x, size_t n, uint64_t
     return data;
 }
 
-/* One array of integers; as doubles with forbidden ones when they are costs. */
+/* One array of numbers; as doubles with forbidden ones when they are costs. */
 static int read_row(struct reader *r, bool costs, struct list *into)
 {
     uint64_t hash = costs ? 0x1234567 : 0x7654321;
@@ -281,12 +316,13 @@ static int read_row(struct reader *r, bool costs, struct list *into)
         next = 0;
     while (next == 1) {
         int64_t x;
-        if (read_int(r, &x))
+        double c;
+        if (read_number(r, &x, costs ? &c : NULL))
             return -1;
         if (n == r->cap_scratch)
             r->scratch = grow(r->scratch, &r->cap_scratch, sizeof(*r->scratch));
         if (costs) {
-            double c = x >= FORBIDDEN ? AP_FORBIDDEN : (double)x;
+            c = c >= FORBIDDEN ? AP_FORBIDDEN : c;
             memcpy(&x, &c, sizeof(x));
         }
         r->scratch[n++] = x;
@@ -378,7 +414,7 @@ static int problem_member(struct reader *r, const char *key)
     if (r->has_limit)
         return fail(r, "the member is there twice");
     r->has_limit = true;
-    return read_int(r, &r->limit);
+    return read_number(r, &r->limit, NULL);
 }
 
 static int top_member(struct reader *r, const char *key)

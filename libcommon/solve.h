@@ -236,4 +236,8 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
 double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limit,
                     int *state);
 
+/* ---- solve_mem.c: what ap_solve_exact and ap_solve_glpk do with memory ---- */
+
+ap_solver_fn sel_exact_memory, sel_glpk_memory;
+
 #endif

@@ -622,6 +622,9 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     struct search s = {.arena = arena, .params = params, .work = 1};
     struct answer best = {.cost = AP_FORBIDDEN};
 
+    if (p->span)
+        return sel_exact_memory(arena, p, params, sol, err);
+
     clock_gettime(CLOCK_MONOTONIC, &s.start);
     s.work_limit = params->work_limit > 0 ? params->work_limit : DEFAULT_WORK;
     best.choice = AP_NEW_N(arena, p->n_nodes + 1, int);

@@ -76,7 +76,8 @@ static int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *bes
         }
         if (i == p->n_nodes) {
             seen++;
-            if (sum[i] < *best_cost) {
+            if (sum[i] < *best_cost &&
+                (!p->span || ap_problem_peak(p, o->at) <= p->usage_limit)) {
                 *best_cost = sum[i];
                 memcpy(best, o->at, (size_t)p->n_nodes * sizeof(int));
             }
@@ -109,7 +110,8 @@ int ap_solve_exhaustive(struct ap_arena *arena, const struct ap_problem *p,
     sol->work = odometer_run(arena, &o, sol->choice, &best);
     ap_arena_rewind(arena, mark);
     if (best >= AP_FORBIDDEN)
-        return ap_err_set(err, "no solution: every combination holds a forbidden cost");
+        return ap_err_set(err, "no solution: every combination holds a forbidden cost or "
+                               "breaks the limit on usage");
     sol->objective = ap_problem_score(p, sol->choice);
     sol->bound = sol->objective;
     sol->stopped = "optimal";

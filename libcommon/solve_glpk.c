@@ -391,6 +391,8 @@ int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
                   const struct ap_solve_params *params, struct ap_solution *sol,
                   struct ap_err *err)
 {
+    if (p->span)
+        return sel_glpk_memory(arena, p, params, sol, err);
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
     const int *start = params->start;

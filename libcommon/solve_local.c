@@ -2,7 +2,7 @@
  * Local search on the selection problem: single nodes answer their neighbours best until
  * nothing changes, then chains: a node is set to some other strategy, its neighbours
  * answer, theirs answer, breadth-first, up to MAX_CHAIN changes; kept if cheaper
- * (SELECTION.md section 5: single moves alone get stuck where edges are strict).
+ * Single moves alone get stuck where edges are strict.
  * A forbidden cost counts as AP_FORBIDDEN, so that repairs come first.
  * O(degree * strategies) per answer.
  */

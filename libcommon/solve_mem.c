@@ -20,16 +20,21 @@
 #include <string.h>
 
 #define ROUND_SEC     0.5
-#define FIRST_SEC     0.12 /* the first round; they grow */
-#define ROUND_EVERY   4    /* steps of the dual */
-#define ROUND_WORK    200000000
+#define FIRST_SEC     0.12      /* the first round; they grow */
+#define ROUND_EVERY   4         /* steps of the dual */
+#define ROUND_WORK    200000000 /* for small cores LEAST_WORK + CELL_WORK per cell */
+#define LEAST_WORK    300000
+#define CELL_WORK     300
+#define SMALL_CELLS   20000 /* cores that are proven at once */
 #define DEFAULT_ROUND 30
 #define MAX_WORKERS   64
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
 #define STALLED       40   /* steps of the dual without much gain */
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
 #define EXACT_CELLS   120000
+#define ALL_CELLS     2000000
 #define EXACT_WORK    200000 /* simplex iterations, nodes */
+#define BARE_PART     0.25   /* of the time, when memory does not bind */
 #define PROVEN        1e-9
 
 enum mode { MODE_AUTO, MODE_LOCAL, MODE_EXACT };
@@ -61,6 +66,7 @@ struct search {
     double cost, bound, until_sec, worst;
     double *mu;
     int round, idle, exact_round;
+    int64_t rounds, round_work, n_cells;
     double exact_limit;
     int64_t work;
 };
@@ -125,8 +131,8 @@ static void close_gap(struct worker *w)
     struct ap_arena *own = d.core->arena;
     d.core->arena = &arena;
     w->proof_limit = fmin(limit_of(s, w->cost), s->worst);
-    mem_exact(&arena, &d, w->proof_limit, EXACT_CELLS, s->until_sec,
-              s->until_sec > 0 ? 0 : EXACT_WORK, &proof);
+    mem_exact(&arena, &d, w->proof_limit, s->mode == MODE_EXACT ? ALL_CELLS : EXACT_CELLS,
+              s->until_sec, s->until_sec > 0 ? 0 : EXACT_WORK, &proof);
     d.core->arena = own;
     w->dual->core->arena = own;
     offer(w, proof.state, proof.cost);
@@ -167,7 +173,8 @@ static void run_workers(struct search *s)
         sec /= s->n_workers;
     for (int i = 0; i < s->n_workers; i++) {
         struct worker *w = &s->worker[i];
-        w->budget = (struct mem_budget){.work_limit = s->until_sec > 0 ? 0 : ROUND_WORK};
+        w->budget =
+            (struct mem_budget){.work_limit = s->until_sec > 0 ? 0 : s->round_work};
         if (s->until_sec > 0)
             w->budget.until_sec = fmin(now + sec, s->until_sec);
         w->cost = s->cost;
@@ -215,7 +222,9 @@ static bool time_to_prove(struct search *s)
 {
     const struct mem_dual *d = s->worker[0].dual;
 
-    if (s->mode == MODE_LOCAL || d->n_stalls <= STALLED)
+    if (s->mode == MODE_LOCAL || s->round == 0)
+        return false;
+    if (d->n_stalls <= STALLED && s->n_cells > SMALL_CELLS)
         return false;
     if (s->worker[0].n_exact == 0)
         return true;
@@ -224,7 +233,6 @@ static bool time_to_prove(struct search *s)
 
 static const char *run(struct search *s)
 {
-    int64_t rounds = s->params->work_limit > 0 ? s->params->work_limit : DEFAULT_ROUND;
     struct worker *first = &s->worker[0];
 
     for (s->round = 0;; s->round++) {
@@ -245,7 +253,7 @@ static const char *run(struct search *s)
         if (s->until_sec > 0) {
             if (mem_now_sec() >= s->until_sec)
                 return "time limit";
-        } else if (s->round + 1 >= rounds || s->idle > IDLE_ROUNDS) {
+        } else if (s->round + 1 >= s->rounds || s->idle > IDLE_ROUNDS) {
             return "work limit";
         }
     }
@@ -306,6 +314,12 @@ static void set_up(struct search *s, struct ap_arena *arena)
     s->cost = INFINITY;
     s->bound = s->m->core->base;
     s->worst = worst_cost(s->m->core);
+    for (int e = 0; e < s->m->core->n_edges; e++)
+        s->n_cells += (int64_t)s->m->core->node[s->m->core->edge[e].a].n_strategies *
+                      s->m->core->node[s->m->core->edge[e].b].n_strategies;
+    s->round_work = LEAST_WORK + CELL_WORK * s->n_cells;
+    if (s->round_work > ROUND_WORK)
+        s->round_work = ROUND_WORK;
     for (int i = 0; i < s->n_workers; i++) {
         struct worker *w = &s->worker[i];
         w->search = s;
@@ -318,6 +332,48 @@ static void set_up(struct search *s, struct ap_arena *arena)
     }
 }
 
+/* The search's answer, or why there is none. */
+static int report(struct search *s, const struct ap_problem *p, int *choice,
+                  struct ap_solution *sol, struct ap_err *err)
+{
+    if (s->cost == INFINITY)
+        return !strcmp(sol->stopped, "infeasible")
+                   ? ap_err_set(err,
+                                "no solution: forbidden costs and the limit on usage "
+                                "leave no legal choice")
+                   : ap_err_set(err, "no solution found within the %s", sol->stopped);
+    assert(ap_problem_legal(p, choice)); /* a wrong answer is a bug */
+    sol->choice = choice;
+    sol->objective = ap_problem_score(p, choice);
+    sol->bound = fmin(s->bound, sol->objective);
+    if (!strcmp(sol->stopped, "optimal"))
+        sol->bound = sol->objective;
+    return 0;
+}
+
+/* Without memory that binds, the solver that knows none goes on from what was found. */
+static int go_on_exactly(struct ap_arena *arena, const struct ap_problem *p,
+                         const struct ap_solve_params *params, double until_sec,
+                         struct ap_solution *sol)
+{
+    struct ap_problem bare = *p;
+    struct ap_solve_params rest = *params;
+    struct ap_solution exact;
+    struct ap_err err = {""};
+
+    bare.span = NULL;
+    rest.work_limit = 0;
+    rest.start = sol->choice;
+    if (until_sec > 0)
+        rest.time_limit_sec = fmax(until_sec - mem_now_sec(), 1e-3);
+    if (ap_solve_exact(arena, &bare, &rest, &exact, &err))
+        return -1; /* it had a start: what was found stays */
+    exact.bound = fmax(exact.bound, fmin(sol->bound, exact.objective));
+    exact.work += sol->work;
+    *sol = exact;
+    return 0;
+}
+
 static int solve(struct ap_arena *arena, const struct ap_problem *p,
                  const struct ap_solve_params *params, enum mode mode,
                  struct ap_solution *sol, struct ap_err *err)
@@ -326,33 +382,70 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
+    double until_sec = 0;
 
     if (params->time_limit_sec > 0)
-        s.until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
+        until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
     if (mem_core_build(arena, p, &m, err))
         return -1;
+    bool bare = m.n_slots == 0 && mode != MODE_LOCAL;
     s.m = &m;
+    s.until_sec = until_sec;
+    if (bare && until_sec > 0)
+        s.until_sec -= (1 - BARE_PART) * (until_sec - mem_now_sec());
+    s.rounds = params->work_limit > 0 ? params->work_limit : bare ? 2 : DEFAULT_ROUND;
     set_up(&s, arena);
-    sol->stopped = run(&s);
+    *sol = (struct ap_solution){.stopped = run(&s), .work = s.work};
     for (int i = 0; i < s.n_workers; i++)
         ap_arena_free(&s.worker[i].arena);
-    sol->work = s.work;
     if (s.cost < INFINITY)
         mem_core_undo(&m, s.best, choice);
     ap_arena_rewind(arena, mark);
-    if (s.cost == INFINITY)
-        return !strcmp(sol->stopped, "infeasible")
-                   ? ap_err_set(err,
-                                "no solution: forbidden costs and the limit on usage "
-                                "leave no legal choice")
-                   : ap_err_set(err, "no solution found within the %s", sol->stopped);
-    sol->choice = choice;
-    sol->objective = ap_problem_score(p, choice);
-    assert(ap_problem_legal(p, choice)); /* a wrong answer is a bug */
-    sol->bound = fmin(s.bound, sol->objective);
-    if (!strcmp(sol->stopped, "optimal"))
-        sol->bound = sol->objective;
+    if (report(&s, p, choice, sol, err))
+        return -1;
+    if (bare && strcmp(sol->stopped, "optimal") != 0)
+        go_on_exactly(arena, p, params, until_sec, sol);
     return 0;
+}
+
+int sel_exact_memory(struct ap_arena *arena, const struct ap_problem *p,
+                     const struct ap_solve_params *params, struct ap_solution *sol,
+                     struct ap_err *err)
+{
+    return solve(arena, p, params, MODE_EXACT, sol, err);
+}
+
+/* The whole of the reduced core as one integer program. */
+int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
+                    const struct ap_solve_params *params, struct ap_solution *sol,
+                    struct ap_err *err)
+{
+    struct search s = {.params = params, .cost = INFINITY};
+    struct mem_core m;
+    int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    struct ap_mark mark = ap_arena_mark(arena);
+    double until_sec = 0;
+
+    if (params->time_limit_sec > 0)
+        until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
+    if (mem_core_build(arena, p, &m, err))
+        return -1;
+    struct mem_dual *d = mem_dual_new(arena, &m);
+    struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
+    mem_exact(arena, d, worst_cost(m.core), INT64_MAX, until_sec, params->work_limit,
+              &proof);
+    s.cost = proof.cost;
+    s.bound = proof.bound;
+    *sol = (struct ap_solution){.stopped = proof.done      ? "optimal"
+                                           : until_sec > 0 ? "time limit"
+                                                           : "work limit",
+                                .work = proof.n_cells};
+    if (proof.done && s.cost == INFINITY)
+        sol->stopped = "infeasible";
+    if (s.cost < INFINITY)
+        mem_core_undo(&m, proof.state, choice);
+    ap_arena_rewind(arena, mark);
+    return report(&s, p, choice, sol, err);
 }
 
 int ap_solve_auto(struct ap_arena *arena, const struct ap_problem *p,

@@ -57,7 +57,7 @@ static void find_times(struct builder *b)
     b->time = AP_NEW_N(b->arena, 2 * p->n_nodes + 2, int64_t);
     b->lo = AP_NEW_N(b->arena, p->n_nodes + 1, int);
     b->hi = AP_NEW_N(b->arena, p->n_nodes + 1, int);
-    for (int v = 0; v < p->n_nodes; v++)
+    for (int v = 0; v < p->n_nodes && p->span; v++)
         if (p->span[v].lo < p->span[v].hi) {
             b->time[n++] = p->span[v].lo;
             b->time[n++] = p->span[v].hi;
@@ -66,7 +66,7 @@ static void find_times(struct builder *b)
     for (int i = 0; i < n; i++)
         if (b->n_times == 0 || b->time[i] != b->time[b->n_times - 1])
             b->time[b->n_times++] = b->time[i];
-    for (int v = 0; v < p->n_nodes; v++)
+    for (int v = 0; v < p->n_nodes && p->span; v++)
         if (p->span[v].lo < p->span[v].hi) {
             b->lo[v] = place_of(b, p->span[v].lo);
             b->hi[v] = place_of(b, p->span[v].hi);

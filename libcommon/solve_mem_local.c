@@ -25,6 +25,8 @@
 #define N_SIZES    10 /* 4, 8, ... nodes, then chains */
 #define N_ARMS     (N_FACTORS * (N_SIZES + 1))
 #define LEAST_RATE 0.05 /* of the best arm's, for all arms */
+#define TRY_WORK   100  /* of a try in any case */
+#define PICK_WORK  100
 #define FORGET     0.98
 #define WINDOW     40   /* times all cells, as work */
 #define LITTLE     1e-5 /* part of the cost gained in a window */
@@ -359,7 +361,7 @@ static void try_forest(struct mem_local *l, int start, int size, double factor, 
     int n_decided = 0;
 
     grow(l, start, size, next_random(l) & 1);
-    int64_t work = localise(l, factor) + 8 * l->n;
+    int64_t work = localise(l, factor) + 8 * l->n + TRY_WORK;
     if (kick)
         shake(l);
     for (int i = l->n - 1; i > 0; i--)
@@ -406,7 +408,7 @@ static void try_chain(struct mem_local *l, int v, int s, double factor,
     const struct sel_core *c = l->m->core;
     int n = 0, node[MAX_CHAIN], before[MAX_CHAIN], illegal = 0;
     double cost = st->cost;
-    int64_t work = 0;
+    int64_t work = TRY_WORK;
 
     for (int i = -1; i < n && n < MAX_CHAIN; i++) {
         int from = i < 0 ? v : node[i];
@@ -595,6 +597,7 @@ void mem_local_run(struct mem_local *l, struct mem_budget *budget)
     mem_settle(l->st, budget);
     while (!budget->out) {
         int64_t before = budget->work;
+        mem_spend(budget, PICK_WORK);
         try_arm(l, pick_arm(l), budget);
         l->window_work += budget->work - before;
         l->total_work += budget->work - before;

@@ -1,5 +1,5 @@
 /*
- * Exact reductions of the selection problem (SELECTION.md section 4 names them), to a
+ * Exact reductions of the selection problem, to a
  * fixed point: parallel edges added up; strategies without a finite cell dropped; nodes
  * with one strategy folded into their neighbours; edges that are a sum of a row and a
  * column term moved into the nodes; nodes that are a function of a neighbour merged with

@@ -1,0 +1,33 @@
+/*
+ * The contest's format on any bytes: nothing may crash, leak or exit, what is refused
+ * says why, and what is accepted is written as text that reads back as the same.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "problem.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {""};
+    struct ap_problem p, back;
+    struct ap_buf first = {0}, second = {0};
+
+    if (ap_problem_parse(&arena, "fuzz", (const char *)data, size, &p, &err)) {
+        assert(err.msg[0]);
+    } else {
+        ap_problem_write(&p, "fuzz", 1, &first);
+        if (ap_problem_parse(&arena, "fuzz", first.data, first.len, &back, &err))
+            abort();
+        ap_problem_write(&back, "fuzz", 1, &second);
+        assert(first.len == second.len && !memcmp(first.data, second.data, first.len));
+    }
+    ap_buf_free(&first);
+    ap_buf_free(&second);
+    ap_arena_free(&arena);
+    return 0;
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bats
+# ap-solve: the selection problem with memory, from outside.
+
+load helpers
+
+# problem SEED NODES STRATEGIES: a ring with chords, intervals and a limit that binds; a strategy
+# that costs less uses more.
+problem() {
+    jq -nc --argjson seed "$1" --argjson n "$2" --argjson k "$3" '
+        def h($x): ($x * 7919 + $seed * 104729) % 1009;
+        def table($e): [range($k * $k) | if h(. + 31 * $e) < 60 then 1000000000000000000
+            else h(. * 3 + $e) end];
+        [range($n) | [., (. + 1) % $n], select(. % 3 == 0) | if type == "number"
+            then [., (. + 5) % $n] else . end] as $ends |
+        {problem: {name: "ring",
+            edges: {nodes: $ends, costs: [range($ends | length) | table(.)]},
+            nodes: {intervals: [range($n) | [., . + 6]],
+                costs: [range($n) as $v | [range($k) | 300 * . + h($v + 11 * .)]],
+                usages: [range($n) as $v | [range($k) | 100 * ($k - .) + h($v * 5 + .) % 50]]},
+            usage_limit: (6 * (60 * $k + 50))}}'
+}
+
+@test "solve: exact, glpk and exhaustive agree, and the evaluator with them" {
+    for seed in 1 2 3; do
+        problem "$seed" 9 4 >"$BATS_TEST_TMPDIR/p.json"
+        for a in exhaustive exact glpk auto; do
+            ap-solve --algorithm "$a" "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/$a"
+            head -n 1 "$BATS_TEST_TMPDIR/$a" | jq -c '[.objective, .bound, .gap, .stopped]'
+            scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/$a" |
+                jq -e --argjson answer "$(head -n 1 "$BATS_TEST_TMPDIR/$a")" '
+                .legal and .cost == $answer.objective and .peak == $answer.peak'
+        done | sort -u >"$BATS_TEST_TMPDIR/all"
+        [ "$(wc -l <"$BATS_TEST_TMPDIR/all")" -eq 2 ] || { cat "$BATS_TEST_TMPDIR/all"; return 1; }
+        grep -q ',0,"optimal"' "$BATS_TEST_TMPDIR/all"
+    done
+}
+
+@test "solve: answers repeat byte for byte, for any number of threads" {
+    problem 7 40 5 >"$BATS_TEST_TMPDIR/p.json"
+    ap-solve --algorithm local --work-limit 2 --threads 1 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/1"
+    ap-solve --algorithm local --work-limit 2 --threads 2 <"$BATS_TEST_TMPDIR/p.json" |
+        cmp - "$BATS_TEST_TMPDIR/1"
+    gzip -c "$BATS_TEST_TMPDIR/p.json" | ap-solve --algorithm local --work-limit 2 |
+        cmp - "$BATS_TEST_TMPDIR/1"
+    jq -c '.problem |= (to_entries | reverse | from_entries)' "$BATS_TEST_TMPDIR/p.json" |
+        ap-solve --algorithm local --work-limit 2 | cmp - "$BATS_TEST_TMPDIR/1"
+}
+
+@test "solve: the answer is there in time, legal, with a bound" {
+    problem 3 400 9 | ap-solve --algorithm local --time-limit 0.6 --stats \
+        2>"$BATS_TEST_TMPDIR/stats" >"$BATS_TEST_TMPDIR/a"
+    jq -e '.sec < 1.5 and .nodes == 400' "$BATS_TEST_TMPDIR/stats"
+    head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.bound > 0 and .bound <= .objective'
+    scripts/solve-check <(problem 3 400 9) "$BATS_TEST_TMPDIR/a"
+}
+
+@test "solve: no legal choice is exit 3" {
+    problem 1 9 4 | jq -c '.problem.usage_limit = 10' >"$BATS_TEST_TMPDIR/p.json"
+    refuses 3 "no solution: at time" ap-solve "$BATS_TEST_TMPDIR/p.json"
+    refuses 3 "no solution" ap-solve --algorithm exhaustive "$BATS_TEST_TMPDIR/p.json"
+    problem 1 9 4 | jq -c '.problem.edges.costs[0] |= map(1000000000000000000)' \
+        >"$BATS_TEST_TMPDIR/p.json"
+    for a in auto exact local glpk exhaustive; do
+        refuses 3 "no solution" ap-solve --algorithm "$a" "$BATS_TEST_TMPDIR/p.json"
+    done
+}
+
+@test "solve: bad input is named by line and column, or element" {
+    bad() { # TEXT JSON
+        printf '%s' "$2" >"$BATS_TEST_TMPDIR/bad.json"
+        refuses 1 "bad.json:$1" ap-solve "$BATS_TEST_TMPDIR/bad.json"
+    }
+    bad "1:1: expected '{'" ''
+    bad "1:27: expected a number >= 0" '{"problem":{"usage_limit":-1}}'
+    bad "1:30: expected an integer" '{"problem":{"usage_limit":1.5}}'
+    bad $'2:11: expected a number >= 0' $'{"problem":{"nodes":{\n"costs":[[x]]}}}'
+    bad "1:23: expected ','" '{"problem":{"nodes":{}]}'
+    bad " expected a member" '{}'
+    bad " /problem/nodes/costs/1: expected at least one strategy" \
+        '{"problem":{"nodes":{"costs":[[1],[]]}}}'
+    bad " /problem/edges/nodes/0: expected two different nodes" \
+        '{"problem":{"nodes":{"costs":[[1],[1]]},"edges":{"nodes":[[1,1]],"costs":[[0]]}}}'
+    bad " /problem/edges/costs/0: expected as many items as pairs" \
+        '{"problem":{"nodes":{"costs":[[1],[1]]},"edges":{"nodes":[[0,1]],"costs":[[0,0]]}}}'
+    bad " /problem/nodes/intervals/0: expected" \
+        '{"problem":{"nodes":{"costs":[[1]],"intervals":[[2,1]],"usages":[[1]]},"usage_limit":3}}'
+    bad " /problem/usage_limit: without" '{"problem":{"nodes":{"costs":[[1]]},"usage_limit":3}}'
+}
+
+@test "solve: a problem without nodes, and one without a limit" {
+    run --separate-stderr ap-solve <<<'{"problem":{"nodes":{"costs":[]}}}'
+    [ "$status" -eq 0 ]
+    [ "${lines[1]}" = "[]" ]
+    problem 1 9 4 | jq -c 'del(.problem.usage_limit)' | ap-solve >"$BATS_TEST_TMPDIR/a"
+    head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.stopped == "optimal" and (has("usage_limit") | not)'
+}

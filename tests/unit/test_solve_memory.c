@@ -1,0 +1,167 @@
+/*
+ * The selection problem with memory: solvers against each other, bounds, peaks, and the
+ * contest's format.
+ */
+#include "problem.h"
+
+#include "solve_gen.h"
+#include "tap.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const struct ap_solve_params plain = {.threads = 1, .work_limit = 8};
+
+static struct ap_problem tiny(struct ap_arena *arena, int i)
+{
+    static const int forbid[] = {0, 9, 4, 0};
+
+    gen_state = 77000 + (uint64_t)i;
+    struct ap_problem p = gen_random(arena, gen_int(1, 7), gen_int(0, 12), 2 + i % 3,
+                                     i % 2 ? 1000 : 6, forbid[i % 4], 0);
+    gen_memory(arena, &p, 1 + i % 8, i % 5 ? 100 : 3, 6);
+    return p;
+}
+
+static bool sound(const struct ap_problem *p, const struct ap_solution *s, double optimum)
+{
+    return ap_problem_legal(p, s->choice) &&
+           s->objective == ap_problem_score(p, s->choice) && s->bound <= s->objective &&
+           s->bound <= optimum * (1 + 1e-9);
+}
+
+static bool same(double x, double y)
+{
+    return fabs(x - y) <= 1e-9 * fmax(fabs(x), fabs(y)) + 1e-15;
+}
+
+/* One solver on one problem whose optimum is known; prints what is wrong. */
+static int check(const char *name, ap_solver_fn *run, const struct ap_problem *p,
+                 int feasible, double optimum, bool must_prove, int i)
+{
+    struct ap_arena arena = {0};
+    struct ap_solution s = {0};
+    struct ap_err err = {""};
+    const struct ap_solve_params none = {0};
+    int rc = run(&arena, p, run == ap_solve_glpk ? &none : &plain, &s, &err);
+    bool ok = feasible ? rc == 0 && sound(p, &s, optimum)
+                       : rc < 0 && strstr(err.msg, "no solution");
+
+    if (ok && feasible && must_prove)
+        ok = same(s.objective, optimum) && !strcmp(s.stopped, "optimal");
+    if (!ok)
+        printf("# %s, problem %d: %d %s, objective %.17g bound %.17g, optimum %.17g\n",
+               name, i, rc, rc ? err.msg : s.stopped, s.objective, s.bound, optimum);
+    ap_arena_free(&arena);
+    return !ok;
+}
+
+static void test_tiny(int n, int n_glpk)
+{
+    int wrong[4] = {0}, feasible = 0, bound_by = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct ap_arena arena = {0};
+        struct ap_solution all, bare;
+        struct ap_err err = {""};
+        struct ap_problem p = tiny(&arena, i), without = p;
+        bool found = !ap_solve_exhaustive(&arena, &p, &plain, &all, &err);
+        double optimum = found ? all.objective : 0;
+        feasible += found;
+        without.span = NULL;
+        bound_by += found &&
+                    !ap_solve_exhaustive(&arena, &without, &plain, &bare, &err) &&
+                    bare.objective < optimum;
+        wrong[0] += check("exact", ap_solve_exact, &p, found, optimum, true, i);
+        if (i < n_glpk) {
+            wrong[1] += check("glpk", ap_solve_glpk, &p, found, optimum, true, i);
+            wrong[2] += check("auto", ap_solve_auto, &p, found, optimum, true, i);
+        }
+        if (i < n_glpk && found && i % 10 == 0)
+            wrong[3] += check("local", ap_solve_local, &p, found, optimum, false, i);
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong[0] == 0, "exact equals exhaustive on %d problems, %d feasible", n,
+          feasible);
+    CHECK(wrong[1] == 0, "glpk on %d of them", n_glpk);
+    CHECK(wrong[2] == 0, "auto on %d of them", n_glpk);
+    CHECK(wrong[3] == 0, "local is legal and its bounds hold");
+    CHECK(bound_by > n / 10, "the limit binds in %d", bound_by);
+}
+
+static void test_repeats(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_solution one, two;
+    struct ap_err err = {""};
+    struct ap_solve_params params = {.threads = 1, .work_limit = 2, .seed = 5};
+
+    gen_state = 5;
+    struct ap_problem p = gen_random(&arena, 120, 260, 8, 100000, 0, 30);
+    gen_memory(&arena, &p, 60, 1000, 2);
+    p.usage_limit += p.usage_limit / 4;
+    int rc = ap_solve_auto(&arena, &p, &params, &one, &err);
+    params.threads = 2;
+    rc |= ap_solve_auto(&arena, &p, &params, &two, &err);
+    CHECK(rc == 0 && one.bound == two.bound &&
+              !memcmp(one.choice, two.choice, (size_t)p.n_nodes * sizeof(int)),
+          "one and two threads give the same: %s", err.msg);
+    CHECK(rc == 0 && sound(&p, &one, one.objective), "and it is legal");
+    ap_arena_free(&arena);
+}
+
+static void test_peak(void)
+{
+    double cost[] = {0, 1};
+    const double *costs[] = {cost, cost, cost};
+    int n[] = {2, 2, 2};
+    struct ap_span span[] = {{0, 2}, {2, 4}, {3, 3}};
+    int64_t use[] = {5, 1}, much[] = {1000, 1000};
+    const int64_t *usage[] = {use, use, much};
+    struct ap_problem p = {.n_nodes = 3,
+                           .n_strategies = n,
+                           .cost = costs,
+                           .span = span,
+                           .usage = usage,
+                           .usage_limit = 5};
+    int zero[3] = {0, 0, 0};
+
+    CHECK(ap_problem_peak(&p, zero) == 5, "intervals that touch do not overlap");
+    CHECK(ap_problem_legal(&p, zero), "an empty interval holds nothing");
+    span[1].lo = 1;
+    CHECK(ap_problem_peak(&p, zero) == 10 && !ap_problem_legal(&p, zero),
+          "those that overlap add up");
+    p.span = NULL;
+    CHECK(ap_problem_peak(&p, zero) == 0 && ap_problem_legal(&p, zero), "no memory");
+}
+
+static void test_format(void)
+{
+    int wrong = 0;
+
+    for (int i = 0; i < 50; i++) {
+        struct ap_arena arena = {0};
+        struct ap_buf first = {0}, second = {0};
+        struct ap_problem p = tiny(&arena, i), back;
+        struct ap_err err = {""};
+        ap_problem_write(&p, "tiny", 1e6, &first);
+        if (ap_problem_parse(&arena, "tiny", first.data, first.len, &back, &err))
+            printf("# %d: %s\n", i, err.msg);
+        ap_problem_write(&back, "tiny", 1, &second);
+        wrong += first.len != second.len || memcmp(first.data, second.data, first.len) ||
+                 back.usage_limit != p.usage_limit;
+        ap_buf_free(&first);
+        ap_buf_free(&second);
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0, "what is written reads back");
+}
+
+int main(void)
+{
+    test_tiny(2000, 500);
+    test_repeats();
+    test_peak();
+    test_format();
+    return tap_done();
+}
