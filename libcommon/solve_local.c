@@ -1,7 +1,7 @@
 /*
  * Local search on the selection problem: single nodes answer their neighbours best until
  * nothing changes, then chains: a node is set to some other strategy, its neighbours
- * answer, theirs answer, breadth-first, up to MAX_CHAIN changes; kept if cheaper
+ * answer, theirs answer, breadth-first, up to MAX_CHAIN changes; kept if cheaper.
  * Single moves alone get stuck where edges are strict.
  * A forbidden cost counts as AP_FORBIDDEN, so that repairs come first.
  * O(degree * strategies) per answer.
