@@ -62,8 +62,9 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# Message passing: loops worth vectorising.
-$(BUILD)/libcommon/solve_dual.o: TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
+# Message passing and answers: loops worth vectorising.
+SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_state solve_mem_dual
+$(SOLVE_LOOPS:%=$(BUILD)/libcommon/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)
 	rm -f $@

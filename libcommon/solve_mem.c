@@ -29,6 +29,8 @@
 #define DEFAULT_ROUND 30
 #define MAX_WORKERS   64
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
+#define WARM          50   /* steps of the dual until its prices are worth using */
+#define WARM_PART     0.25 /* of the time, at most, for that */
 #define STALLED       40   /* steps of the dual without much gain */
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
 #define EXACT_CELLS   120000
@@ -63,9 +65,9 @@ struct search {
     int n_workers;
     struct worker *worker;
     int *best;
-    double cost, bound, until_sec, worst;
+    double cost, bound, until_sec, warm_sec, worst;
     double *mu;
-    int round, idle, exact_round;
+    int round, idle, exact_round, n_steps; /* steps of the dual */
     int64_t rounds, round_work, n_cells;
     double exact_limit;
     int64_t work;
@@ -99,18 +101,21 @@ static void raise_bound(struct worker *w)
 
 static void look_around(struct worker *w)
 {
-    if (w->cost == INFINITY)
-        return;
-    mem_local_set(w->local, w->best, w->cost, w->search->mu);
+    const struct search *s = w->search;
+
+    if (w->cost == INFINITY || (w->id > 0 && s->n_steps < WARM && s->idle == 0 &&
+                                (s->until_sec == 0 || mem_now_sec() < s->warm_sec)))
+        return; /* without good prices this is the bound's time */
+    mem_local_set(w->local, w->best, w->cost, s->mu);
     if (w->id == 0 && mem_local_is_short(w->local)) {
-        uint64_t seed = w->search->params->seed + (uint64_t)w->search->round;
+        uint64_t seed = s->params->seed + (uint64_t)s->round;
         double cost = mem_dual_scatter(w->dual, seed, &w->budget);
         if (cost < INFINITY)
             mem_local_move(w->local, w->dual->state);
     }
     mem_local_run(w->local, &w->budget);
     const int *best = mem_local_best(w->local);
-    offer(w, best, mem_cost(w->search->m, best));
+    offer(w, best, mem_cost(s->m, best));
 }
 
 /* A choice must cost less than this to be better. */
@@ -213,6 +218,7 @@ static void share(struct search *s)
         better |= w->bound > s->bound * (1 + 1e-6);
         s->bound = fmax(s->bound, w->bound);
     }
+    s->n_steps = s->worker[0].dual->n_steps;
     memcpy(s->mu, s->worker[0].dual->best_mu, (size_t)s->m->n_slots * sizeof(double));
     s->idle = better ? 0 : s->idle + 1;
 }
@@ -393,6 +399,7 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
     s.until_sec = until_sec;
     if (bare && until_sec > 0)
         s.until_sec -= (1 - BARE_PART) * (until_sec - mem_now_sec());
+    s.warm_sec = mem_now_sec() + WARM_PART * (s.until_sec - mem_now_sec());
     s.rounds = params->work_limit > 0 ? params->work_limit : bare ? 2 : DEFAULT_ROUND;
     set_up(&s, arena);
     *sol = (struct ap_solution){.stopped = run(&s), .work = s.work};
