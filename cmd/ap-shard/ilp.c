@@ -1,20 +1,19 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
- * least, a conversion being paid once per tensor and target layout (Alpa, section 4, pays
- * it per consumer). Idea: groups are the nodes of a selection problem (problem.h); for a
- * tensor and a layout that several groups may ask for, a copy node (absent, made) stands
- * between producer and consumers: "made" costs the conversion from the producer's layout,
- * "absent" is forbidden to a consumer that needs the layout. A layout that only one group
- * can ask for is charged on a direct edge. Cost: one table per edge; conversions are
- * priced once per pair of distinct layouts.
+ * least (Alpa, section 4, with conversions paid once per tensor and target).
+ * Idea: the selection problem of select.h, folded: groups that stand at the same place of
+ * alike layers are one variable, and tensors between the same variables are one star that
+ * counts as often as there are such tensors, so that the folded objective is the price of
+ * the unfolded plan. Where the folded optimum meets the unfolded graph's lower bound
+ * (fold_bound.c) it is proven; where it does not, the whole graph is searched from there.
+ * Cost: that of the distinct layers, plus linear passes over the graph.
  */
-#include "shard.h"
-
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fold.h"
+#include "select.h"
 #include "tool.h"
 
 const struct shard_solver shard_solvers[] = {
@@ -23,386 +22,241 @@ const struct shard_solver shard_solvers[] = {
     {NULL, NULL, NULL, 0},
 };
 
-/* A group's need of a tensor: target layout (number in the tensor's list) per strategy.
+/* ---- stars that are the same once groups are tied ---- */
+
+static int by_var(const void *x, const void *y)
+{
+    const struct select_use *a = x, *b = y;
+    if (a->var != b->var)
+        return a->var < b->var ? -1 : 1;
+    return (a->slot > b->slot) - (a->slot < b->slot);
+}
+
+/* Sorts the uses by variable and drops those that ask for the same. */
+static void name_uses(struct select_users *users, const int *var, const int *twin_alias)
+{
+    int n = 0;
+    for (int u = 0; u < users->n; u++) {
+        struct select_use *use = &users->uses[u];
+        use->var = use->group < 0 ? -1 : var[use->group];
+    }
+    qsort(users->uses, (size_t)users->n, sizeof *users->uses, by_var);
+    for (int u = 0; u < users->n; u++) {
+        const struct select_use *use = &users->uses[u];
+        const struct select_use *last = n > 0 ? &users->uses[n - 1] : NULL;
+        if (last && last->var == use->var && last->slot == use->slot &&
+            (use->alias < 0) == (last->alias < 0) &&
+            (use->alias < 0 || twin_alias[use->alias] == twin_alias[last->alias]))
+            continue;
+        users->uses[n++] = *use;
+    }
+    users->n = n;
+}
+
+static uint64_t star_hash(int home_var, int out, const struct select_users *users,
+                          const int *place)
+{
+    uint64_t h = ap_hash(&home_var, sizeof home_var, (uint64_t)out);
+    for (int u = 0; u < users->n; u++) {
+        const struct select_use *use = &users->uses[u];
+        int alias = use->alias < 0 ? -1 : place[use->alias];
+        const int key[3] = {use->var, use->slot, alias};
+        h = ap_hash(key, sizeof key, h);
+    }
+    return h;
+}
+
+struct star_table {
+    uint64_t *key; /* 0: free */
+    int *star;
+    size_t mask;
+};
+
+static int *star_slot(struct star_table *t, uint64_t key)
+{
+    size_t i = key & t->mask;
+    key += key == 0;
+    while (t->key[i] && t->key[i] != key)
+        i = (i + 1) & t->mask;
+    t->key[i] = key;
+    return &t->star[i];
+}
+
+/*
+ * All stars of the graph with groups replaced by variables, equal ones once; arena. Tied
+ * groups have their members at equal places.
  */
-struct use {
-    int group;
-    int *target;
-};
-
-/* All that concerns one tensor. */
-struct tensor {
-    int node, home;
-    int n_uses, cap_uses;
-    struct use *uses;
-    bool whole; /* a result that must end up replicated */
-    int n_layouts;
-    struct ap_layout *layouts; /* distinct targets */
-    int cap_layouts;
-    int n_homes;
-    struct ap_layout *homes; /* distinct layouts of the producer */
-    int *home_of;            /* per strategy of the home group */
-    double *conv;            /* [home layout][target] */
-};
-
-struct builder {
-    struct ap_arena *arena;
-    const struct shard_space *space;
-    int *member; /* per node: position in its group */
-    int n_nodes, cap_nodes;
-    int *n_strategies;
-    const double **cost;
-    int n_edges, cap_edges;
-    struct ap_problem_edge *edges;
-    double **home_cost; /* unary costs of groups, written to while building */
-};
-
-static int add_node(struct builder *b, int n, const double *cost)
+static struct select_star *fold_stars(struct ap_arena *arena,
+                                      const struct shard_space *space, const int *var,
+                                      int *n_stars)
 {
-    if (b->n_nodes == b->cap_nodes) {
-        b->cap_nodes = b->cap_nodes ? 2 * b->cap_nodes : 1024;
-        size_t cap = (size_t)b->cap_nodes;
-        b->n_strategies = ap_xrealloc(b->n_strategies, cap * sizeof *b->n_strategies);
-        b->cost = ap_xrealloc(b->cost, cap * sizeof *b->cost);
+    const struct ap_nests *nests = space->nests;
+    int n_outs = 0, n = 0;
+    struct select_users users;
+    struct star_table table = {.mask = 1};
+    int *place = AP_NEW_N(arena, space->graph->n_nodes, int); /* within its group */
+
+    for (int i = 0; i < nests->n; i++) {
+        n_outs += nests->nest[i].n_outs;
+        for (int m = 0; m < nests->nest[i].n_members; m++)
+            place[nests->nest[i].members[m]] = m;
     }
-    b->n_strategies[b->n_nodes] = n;
-    b->cost[b->n_nodes] = cost;
-    return b->n_nodes++;
-}
-
-static void add_edge(struct builder *b, int x, int y, const double *cost)
-{
-    if (b->n_edges == b->cap_edges) {
-        b->cap_edges = b->cap_edges ? 2 * b->cap_edges : 4096;
-        b->edges = ap_xrealloc(b->edges, (size_t)b->cap_edges * sizeof *b->edges);
-    }
-    b->edges[b->n_edges++] = (struct ap_problem_edge){x, y, cost};
-}
-
-static int intern(struct ap_layout **list, int *n, int *cap, const struct ap_layout *l)
-{
-    for (int i = 0; i < *n; i++)
-        if (ap_layout_equal(&(*list)[i], l))
-            return i;
-    if (*n == *cap) {
-        *cap = *cap ? 2 * *cap : 16;
-        *list = ap_xrealloc(*list, (size_t)*cap * sizeof **list);
-    }
-    (*list)[*n] = *l;
-    return (*n)++;
-}
-
-static int *add_use(struct builder *b, struct tensor *t, int group)
-{
-    if (t->n_uses == t->cap_uses) {
-        t->cap_uses = t->cap_uses ? 2 * t->cap_uses : 8;
-        t->uses = ap_xrealloc(t->uses, (size_t)t->cap_uses * sizeof *t->uses);
-    }
-    int *target = AP_NEW_N(b->arena, b->space->n[group], int);
-    t->uses[t->n_uses++] = (struct use){group, target};
-    return target;
-}
-
-/* ---- what a tensor's users need ---- */
-
-static void collect_uses(struct builder *b, struct tensor *t)
-{
-    const struct shard_space *sp = b->space;
-    const struct ap_graph *g = sp->graph;
-    int last = -1;
-
-    for (int k = g->user_start[t->node]; k < g->user_start[t->node + 1]; k++) {
-        int group = g->nodes[g->users[k]].group;
-        bool seen = group == t->home || group == last;
-        for (int u = 0; u < t->n_uses && !seen; u++)
-            seen = t->uses[u].group == group;
-        last = group;
-        if (seen)
-            continue;
-        const struct ap_nest *nest = &sp->nests->nest[group];
-        for (int i = 0; i < nest->n_ins; i++) {
-            if (nest->ins[i].node != t->node)
+    while (table.mask < 2 * (size_t)n_outs)
+        table.mask = 2 * table.mask + 1;
+    table.key = AP_NEW_N(arena, table.mask + 1, uint64_t);
+    table.star = AP_NEW_N(arena, table.mask + 1, int);
+    struct select_star *stars = AP_NEW_N(arena, n_outs + 1, struct select_star);
+    select_users_init(arena, space->graph, nests, &users);
+    for (int i = 0; i < nests->n; i++)
+        for (int o = 0; o < nests->nest[i].n_outs; o++) {
+            int node = nests->nest[i].outs[o];
+            select_users_of(&users, node);
+            if (users.n == 0)
                 continue;
-            int *target = add_use(b, t, group);
-            for (int s = 0; s < sp->n[group]; s++) {
-                struct ap_layout l =
-                    ap_nest_in_layout(nest, g, &sp->cost->mesh, &sp->choice[group][s], i);
-                target[s] = intern(&t->layouts, &t->n_layouts, &t->cap_layouts, &l);
+            name_uses(&users, var, place);
+            int *at = star_slot(&table, star_hash(var[i], o, &users, place));
+            if (*at > 0) {
+                stars[*at - 1].weight += 1;
+                continue;
             }
+            stars[n] = (struct select_star){.node = node,
+                                            .home = i,
+                                            .home_var = var[i],
+                                            .n_uses = users.n,
+                                            .weight = 1};
+            stars[n].uses =
+                ap_arena_dup(arena, users.uses, (size_t)users.n * sizeof *users.uses);
+            *at = ++n;
         }
-    }
+    select_users_free(&users);
+    *n_stars = n;
+    return stars;
 }
 
-static void collect_result(struct builder *b, struct tensor *t, int alias)
+/* ---- the problem, its start and its answer ---- */
+
+static int *make_vars(struct select_builder *b, const struct shard_fold *fold)
 {
-    const struct shard_space *sp = b->space;
-
-    if (alias < 0) {
-        t->whole = true;
-        return;
-    }
-    int group = sp->graph->nodes[alias].group;
-    if (group == t->home)
-        return;
-    int *target = add_use(b, t, group);
-    for (int s = 0; s < sp->n[group]; s++) {
-        struct ap_layout l =
-            ap_nest_value_layout(&sp->nests->nest[group], sp->graph, &sp->cost->mesh,
-                                 &sp->choice[group][s], b->member[alias]);
-        target[s] = intern(&t->layouts, &t->n_layouts, &t->cap_layouts, &l);
-    }
+    int n = b->space->nests->n;
+    int *var = AP_NEW_N(b->arena, n, int);
+    for (int i = 0; i < n; i++)
+        var[i] =
+            fold->tied[i] == i ? select_var(b, i, fold->weight[i]) : var[fold->tied[i]];
+    return var;
 }
 
-static void price_tensor(struct builder *b, struct tensor *t)
-{
-    const struct shard_space *sp = b->space;
-    const struct ap_shape *shape = &sp->graph->nodes[t->node].shape;
-    int cap = 0;
-
-    t->home_of = AP_NEW_N(b->arena, sp->n[t->home], int);
-    for (int s = 0; s < sp->n[t->home]; s++) {
-        struct ap_layout l =
-            ap_nest_value_layout(&sp->nests->nest[t->home], sp->graph, &sp->cost->mesh,
-                                 &sp->choice[t->home][s], b->member[t->node]);
-        t->home_of[s] = intern(&t->homes, &t->n_homes, &cap, &l);
-    }
-    t->conv =
-        ap_xrealloc(NULL, (size_t)(t->n_homes * t->n_layouts + 1) * sizeof *t->conv);
-    for (int h = 0; h < t->n_homes; h++)
-        for (int r = 0; r < t->n_layouts; r++) {
-            double sec = ap_convert_sec(sp->cost, shape, &t->homes[h], &t->layouts[r]);
-            t->conv[h * t->n_layouts + r] = isfinite(sec) ? sec : AP_FORBIDDEN;
-        }
-}
-
-/* ---- nodes and edges of one tensor ---- */
-
-static bool costs_nothing(const struct tensor *t, int r)
-{
-    for (int h = 0; h < t->n_homes; h++)
-        if (t->conv[h * t->n_layouts + r] > 0)
-            return false;
-    return true;
-}
-
-/* Adds layout r to the direct edge's table (allocated on first use). */
-static void charge_direct(struct builder *b, const struct tensor *t, int group, int r,
-                          double **table)
-{
-    const struct shard_space *sp = b->space;
-    int n = sp->n[group];
-
-    if (!*table) {
-        *table = AP_NEW_N(b->arena, (int64_t)sp->n[t->home] * n, double);
-        add_edge(b, t->home, group, *table);
-    }
-    for (int s = 0; s < n; s++) {
-        bool needs = false;
-        for (int u = 0; u < t->n_uses && !needs; u++)
-            needs = t->uses[u].group == group && t->uses[u].target[s] == r;
-        if (!needs)
-            continue;
-        for (int h = 0; h < sp->n[t->home]; h++)
-            (*table)[h * n + s] += t->conv[t->home_of[h] * t->n_layouts + r];
-    }
-}
-
-static void charge_copy(struct builder *b, const struct tensor *t, int r)
-{
-    static const double free_of_charge[2] = {0, 0};
-    const struct shard_space *sp = b->space;
-    int copy = add_node(b, 2, free_of_charge);
-    double *made = AP_NEW_N(b->arena, 2 * sp->n[t->home], double);
-
-    for (int h = 0; h < sp->n[t->home]; h++)
-        made[2 * h + 1] = t->conv[t->home_of[h] * t->n_layouts + r];
-    add_edge(b, t->home, copy, made);
-    for (int u = 0; u < t->n_uses; u++) {
-        int group = t->uses[u].group, n = sp->n[group];
-        double *table = NULL;
-        for (int s = 0; s < n; s++) {
-            if (t->uses[u].target[s] != r)
-                continue;
-            if (!table) {
-                table = AP_NEW_N(b->arena, 2 * n, double);
-                add_edge(b, copy, group, table);
-            }
-            table[s] = AP_FORBIDDEN;
-        }
-    }
-}
-
-static void charge_tensor(struct builder *b, struct tensor *t)
-{
-    const struct shard_space *sp = b->space;
-    double **direct = ap_xrealloc(NULL, (size_t)(t->n_uses + 1) * sizeof *direct);
-    struct ap_layout whole = ap_layout_replicated();
-
-    memset(direct, 0, (size_t)(t->n_uses + 1) * sizeof *direct);
-    if (t->whole)
-        intern(&t->layouts, &t->n_layouts, &t->cap_layouts, &whole);
-    price_tensor(b, t);
-    for (int r = 0; r < t->n_layouts; r++) {
-        int only = -1; /* the one group that may need r; -2: several */
-        if (costs_nothing(t, r))
-            continue;
-        if (t->whole && ap_layout_equal(&t->layouts[r], &whole)) {
-            for (int s = 0; s < sp->n[t->home]; s++)
-                b->home_cost[t->home][s] += t->conv[t->home_of[s] * t->n_layouts + r];
-            continue;
-        }
-        int first = 0;
-        for (int u = 0; u < t->n_uses && only != -2; u++) {
-            bool needs = false;
-            for (int s = 0; s < sp->n[t->uses[u].group] && !needs; s++)
-                needs = t->uses[u].target[s] == r;
-            if (!needs || t->uses[u].group == only)
-                continue;
-            if (only == -1)
-                first = u;
-            only = only == -1 ? t->uses[u].group : -2;
-        }
-        if (only >= 0)
-            charge_direct(b, t, only, r, &direct[first]);
-        else if (only == -2)
-            charge_copy(b, t, r);
-    }
-    free(direct);
-}
-
-static void tensor_free(struct tensor *t)
-{
-    free(t->uses);
-    free(t->layouts);
-    free(t->homes);
-    free(t->conv);
-}
-
-static void build(struct builder *b)
-{
-    const struct shard_space *sp = b->space;
-    const struct ap_graph *g = sp->graph;
-    int *first_result = AP_NEW_N(b->arena, g->n_nodes, int);
-    int *next_result = AP_NEW_N(b->arena, g->n_results + 1, int);
-
-    b->member = AP_NEW_N(b->arena, g->n_nodes, int);
-    b->home_cost = AP_NEW_N(b->arena, sp->nests->n, double *);
-    for (int i = 0; i < sp->nests->n; i++) {
-        for (int m = 0; m < sp->nests->nest[i].n_members; m++)
-            b->member[sp->nests->nest[i].members[m]] = m;
-        b->home_cost[i] =
-            ap_arena_dup(b->arena, sp->sec[i], (size_t)sp->n[i] * sizeof(double));
-        add_node(b, sp->n[i], b->home_cost[i]);
-    }
-    for (int r = g->n_results; r >= 1; r--) { /* 1-based lists, 0 ends */
-        next_result[r] = first_result[g->results[r - 1].node];
-        first_result[g->results[r - 1].node] = r;
-    }
-    for (int i = 0; i < sp->nests->n; i++) {
-        const struct ap_nest *nest = &sp->nests->nest[i];
-        for (int o = 0; o < nest->n_outs; o++) {
-            struct tensor t = {.node = nest->outs[o], .home = i};
-            collect_uses(b, &t);
-            for (int r = first_result[t.node]; r; r = next_result[r])
-                collect_result(b, &t, g->results[r - 1].alias);
-            charge_tensor(b, &t);
-            tensor_free(&t);
-        }
-    }
-}
-
-/* ---- a plan as a start, and the answer as a plan ---- */
-
-static int *start_choice(const struct builder *b, const struct ap_problem *p,
+static int *start_choice(const struct shard_space *sp, const struct shard_fold *fold,
+                         const int *var, const struct ap_problem *p,
                          const struct ap_plan *start)
 {
-    const struct shard_space *sp = b->space;
-    int *choice = AP_NEW_N(b->arena, p->n_nodes, int);
+    int n_vars = 0, *choice = AP_NEW_N(sp->arena, p->n_nodes, int);
 
     for (int i = 0; i < sp->nests->n; i++) {
-        choice[i] = shard_space_find(sp, i, &start->choice[i]);
-        if (choice[i] < 0)
+        if (fold->tied[i] != i)
+            continue;
+        choice[var[i]] = shard_space_find(sp, i, &start->choice[i]);
+        if (choice[var[i]] < 0)
             return NULL; /* not in the space (pins) */
+        n_vars++;
     }
     for (int e = 0; e < p->n_edges; e++) { /* a copy is made where somebody needs it */
         const struct ap_problem_edge *edge = &p->edges[e];
-        if (edge->a >= sp->nests->n && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
+        if (edge->a >= n_vars && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
             choice[edge->a] = 1;
     }
     return choice;
 }
 
-static void set_answer(const struct shard_space *space, const struct ap_solution *sol,
-                       struct shard_answer *answer)
+static struct ap_plan plan_of(const struct shard_space *space, const int *var,
+                              const int *choice)
 {
-    struct ap_arena *arena = space->arena;
-    answer->plan = (struct ap_plan){
+    struct ap_plan plan = {
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
-    answer->plan.choice = AP_NEW_N(arena, space->nests->n, struct ap_choice_vec);
-    answer->plan.remake = AP_NEW_N(arena, space->graph->n_nodes, bool);
+    plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
+    plan.remake = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)
-        answer->plan.choice[i] = space->choice[i][sol->choice[i]];
-    answer->objective = sol->objective;
-    answer->bound = sol->bound;
-    answer->stopped = sol->stopped;
+        plan.choice[i] = space->choice[i][choice[var[i]]];
+    return plan;
 }
 
-/* The space, and the cheapest plan at hand in it; the search keeps what it gathered. */
-static int build_space(struct ap_arena *arena, const struct shard_task *task,
-                       struct shard_space *space, struct ap_plan *start,
-                       struct ap_err *err)
+struct timing {
+    double fold, space, build, solve;
+    int n_nodes, n_edges;
+    int64_t work;
+};
+
+/* One search, folded or not (then fold says that nothing is alike). */
+static int solve_once(struct ap_arena *arena, const struct shard_task *task,
+                      const struct shard_fold *fold, const struct ap_plan *plans,
+                      int n_plans, int start, struct shard_space *space,
+                      struct shard_answer *answer, struct timing *t, struct ap_err *err)
 {
-    struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
-    int best = -1;
-    for (int i = 0; i < task->n_plans; i++) {
-        plans[i] = task->plans[i];
-        plans[i].remake = NULL;
-        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
-            best = i;
+    double t0 = ap_now_sec();
+    if (shard_space_build(arena, task, fold, plans, n_plans, space, err))
+        return -1;
+    double t1 = ap_now_sec();
+    struct select_builder b;
+    select_init(&b, arena, space);
+    int n_stars, *var = make_vars(&b, fold);
+    struct select_star *stars = fold_stars(arena, space, var, &n_stars);
+    for (int i = 0; i < n_stars; i++)
+        select_add_star(&b, &stars[i]);
+    struct ap_problem p = select_problem(&b);
+    const struct shard_solver *solver = &shard_solvers[task->params->solver];
+    struct ap_solve_params params = {.work_limit = task->params->work_limit
+                                                       ? task->params->work_limit
+                                                       : solver->work_limit};
+    struct ap_solution sol;
+    if (start >= 0)
+        params.start = start_choice(space, fold, var, &p, &plans[start]);
+    double t2 = ap_now_sec();
+    int rc = solver->run(arena, &p, &params, &sol, err);
+    if (rc == 0) {
+        *answer = (struct shard_answer){.plan = plan_of(space, var, sol.choice),
+                                        .objective = sol.objective,
+                                        .bound = sol.bound,
+                                        .stopped = sol.stopped,
+                                        .solver = solver->name};
+        *t = (struct timing){.space = t1 - t0,
+                             .build = t2 - t1,
+                             .solve = ap_now_sec() - t2,
+                             .n_nodes = p.n_nodes,
+                             .n_edges = p.n_edges,
+                             .work = sol.work};
     }
-    if (best >= 0)
-        *start = plans[best];
-    return shard_space_build(arena, task->graph, task->nests, task->cost, task->params,
-                             task->pins, plans, task->n_plans, space, err);
+    select_free(&b);
+    return rc;
 }
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
+    struct shard_space space;
+    struct shard_fold fold;
+    struct timing t;
+    struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
+    int start = -1;
     double t0 = ap_now_sec();
-    struct shard_space space = {0};
-    struct ap_plan start = {0};
-    if (build_space(arena, task, &space, &start, err))
-        return -1;
 
-    struct builder b = {.arena = arena, .space = &space};
-    build(&b);
-    struct ap_problem p = {.n_nodes = b.n_nodes,
-                           .n_edges = b.n_edges,
-                           .n_strategies = b.n_strategies,
-                           .cost = b.cost,
-                           .edges = b.edges};
-    const struct shard_params *params = task->params;
-    const struct shard_solver *solver = &shard_solvers[params->solver];
-    struct ap_solve_params sp = {.work_limit = params->work_limit ? params->work_limit
-                                                                  : solver->work_limit};
-    struct ap_solution sol;
-    if (start.choice)
-        sp.start = start_choice(&b, &p, &start);
-    double t1 = ap_now_sec();
-    int rc = solver->run(arena, &p, &sp, &sol, err);
-    if (rc == 0) {
-        set_answer(&space, &sol, answer);
-        answer->solver = solver->name;
-        answer->stats = ap_arena_printf(
-            arena,
-            ",\"groups\":%d,\"strategies\":%lld,\"problem_nodes\":%d,"
-            "\"problem_edges\":%d,\"build_sec\":%.6f,\"solve_sec\":%.6f,\"work\":%lld",
-            task->nests->n, (long long)space.n_strategies, p.n_nodes, p.n_edges, t1 - t0,
-            ap_now_sec() - t1, (long long)sol.work);
+    for (int i = 0; i < task->n_plans; i++) {
+        plans[i] = task->plans[i];
+        plans[i].remake = NULL; /* the search keeps what it gathered */
+        if (start < 0 || task->plan_sec[i] < task->plan_sec[start])
+            start = i;
     }
-    free(b.n_strategies);
-    free(b.cost);
-    free(b.edges);
-    return rc;
+    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins, &fold);
+    double fold_sec = ap_now_sec() - t0;
+    if (solve_once(arena, task, &fold, plans, task->n_plans, start, &space, answer, &t,
+                   err))
+        return -1;
+    answer->stats = ap_arena_printf(
+        arena,
+        ",\"groups\":%d,\"tied\":%d,\"strategies\":%lld,\"folded_strategies\":%lld,"
+        "\"log10_plans\":%.1f,\"log10_folded_plans\":%.1f,\"problem_nodes\":%d,"
+        "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
+        "\"solve_sec\":%.6f,\"work\":%lld",
+        task->nests->n, fold.n_tied, (long long)space.n_strategies,
+        (long long)space.n_folded, space.log10_plans, space.log10_folded, t.n_nodes,
+        t.n_edges, fold_sec, t.space, t.build, t.solve, (long long)t.work);
+    return 0;
 }

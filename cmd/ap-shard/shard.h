@@ -19,11 +19,12 @@ struct shard_space {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
-    int *n;                        /* per group */
-    struct ap_choice_vec **choice; /* [group][strategy] */
-    double **sec;                  /* [group][strategy] */
-    uint64_t **sig;                /* [group][strategy]: hash of the layouts outside */
-    int64_t n_strategies;          /* all together */
+    int *n;                           /* per group */
+    struct ap_choice_vec **choice;    /* [group][strategy] */
+    double **sec;                     /* [group][strategy] */
+    uint64_t **sig;                   /* [group][strategy]: hash of the layouts outside */
+    int64_t n_strategies, n_folded;   /* all together; tied groups counted once */
+    double log10_plans, log10_folded; /* how many combinations that makes */
 };
 
 /* A pinned tensor: its layout is given. */
@@ -40,13 +41,14 @@ struct shard_pins {
  * where those before it do not divide by the number of devices, linear sets only for
  * groups that add, move, convert or scale by a number. On meshes of more than two axes a
  * group has at most two different choices, each on neighbouring axes. Choices of the
- * given plans are added (so that the space holds the baselines). Pins remove strategies.
+ * given plans are added (so that the space holds the baselines; of tied groups only the
+ * first one's). Pins remove strategies. Twins share one list.
  */
-int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_cost *cost,
-                      const struct shard_params *params, const struct shard_pins *pins,
-                      const struct ap_plan *plans, int n_plans, struct shard_space *space,
-                      struct ap_err *err);
+struct shard_task;
+struct shard_fold; /* fold.h */
+int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
+                      const struct shard_fold *fold, const struct ap_plan *plans,
+                      int n_plans, struct shard_space *space, struct ap_err *err);
 
 /* Strategy of the group with the layouts of this choice, -1 for none. */
 int shard_space_find(const struct shard_space *space, int group,

@@ -1,11 +1,14 @@
 /*
  * Problem: list what each fusion group may do on a mesh.
  * Idea: per axis none, a factor, or a linear set; all combinations that the nest allows.
- * Strategies with equal layouts of all operands and results are one (the cheapest).
+ * Strategies with equal layouts of all operands and results are one (the cheapest). Twins
+ * (fold.h) share one list.
  * Cost: per group (factors + linear sets + 1)^axes choices.
  */
+#include "fold.h"
 #include "shard.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,52 +223,88 @@ static int name_infeasible(const struct lister *l, struct ap_err *err)
                       first->name, ap_ops[first->op].name);
 }
 
-int shard_space_build(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_cost *cost,
-                      const struct shard_params *params, const struct shard_pins *pins,
-                      const struct ap_plan *plans, int n_plans, struct shard_space *space,
+/* All strategies of a group; the plans' choices at the groups of its list are added. */
+static int list_group(struct lister *l, int group, const struct shard_fold *fold,
+                      const int *next, const struct ap_plan *plans, int n_plans,
                       struct ap_err *err)
 {
-    struct lister l = {.arena = arena,
-                       .g = g,
-                       .mesh = &cost->mesh,
-                       .cost = cost,
-                       .params = params,
-                       .pins = pins};
-    int rc = 0;
+    struct ap_choice_vec c;
 
-    *space =
-        (struct shard_space){.arena = arena, .graph = g, .nests = nests, .cost = cost};
-    space->n = AP_NEW_N(arena, nests->n, int);
-    space->choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec *);
-    space->sec = AP_NEW_N(arena, nests->n, double *);
-    space->sig = AP_NEW_N(arena, nests->n, uint64_t *);
-    for (int i = 0; i < nests->n && rc == 0; i++) {
-        struct ap_choice_vec c;
-        for (int a = 0; a < AP_MAX_AXES; a++)
-            c.axis[a] = -1;
-        l.nest = &nests->nest[i];
-        l.n = 0;
-        offer_factors(&l);
-        l.linear = keeps_sums(&l);
-        l.any_padding = false;
-        list_axis(&l, 0, &c);
-        if (l.n == 0) {
-            l.any_padding = true;
-            memset(l.offered, 1, sizeof l.offered);
-            list_axis(&l, 0, &c);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        c.axis[a] = -1;
+    l->n = 0;
+    offer_factors(l);
+    l->linear = keeps_sums(l);
+    l->any_padding = false;
+    list_axis(l, 0, &c);
+    if (l->n == 0) {
+        l->any_padding = true;
+        memset(l->offered, 1, sizeof l->offered);
+        list_axis(l, 0, &c);
+    }
+    for (int i = group; i >= 0; i = next[i])
+        for (int p = 0; p < n_plans && fold->weight[i] > 0; p++)
+            if (heavy_ok(l, &plans[p].choice[i]) && pins_ok(l, &plans[p].choice[i]) &&
+                (!l->params->no_padding || sizes_ok(l, &plans[p].choice[i])))
+                add(l, &plans[p].choice[i]);
+    return l->n == 0 ? name_infeasible(l, err) : 0;
+}
+
+/* next[group]: the next of its twins, -1 at the end. */
+static int *list_twins(struct ap_arena *arena, const struct shard_fold *fold, int n)
+{
+    int *next = AP_NEW_N(arena, n, int), *last = AP_NEW_N(arena, n, int);
+    for (int i = 0; i < n; i++) {
+        next[i] = -1;
+        last[i] = i;
+        if (fold->twin[i] != i) {
+            next[last[fold->twin[i]]] = i;
+            last[fold->twin[i]] = i;
         }
-        for (int p = 0; p < n_plans; p++)
-            if (heavy_ok(&l, &plans[p].choice[i]) && pins_ok(&l, &plans[p].choice[i]) &&
-                (!params->no_padding || sizes_ok(&l, &plans[p].choice[i])))
-                add(&l, &plans[p].choice[i]);
-        if (l.n == 0)
-            rc = name_infeasible(&l, err);
-        space->n[i] = l.n;
-        space->n_strategies += l.n;
-        space->choice[i] = ap_arena_dup(arena, l.list, (size_t)l.n * sizeof *l.list);
-        space->sec[i] = ap_arena_dup(arena, l.sec, (size_t)l.n * sizeof *l.sec);
-        space->sig[i] = ap_arena_dup(arena, l.sig, (size_t)l.n * sizeof *l.sig);
+    }
+    return next;
+}
+
+int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
+                      const struct shard_fold *fold, const struct ap_plan *plans,
+                      int n_plans, struct shard_space *space, struct ap_err *err)
+{
+    int n = task->nests->n, rc = 0;
+    struct lister l = {.arena = arena,
+                       .g = task->graph,
+                       .mesh = &task->cost->mesh,
+                       .cost = task->cost,
+                       .params = task->params,
+                       .pins = task->pins};
+    int *next = list_twins(arena, fold, n);
+
+    *space = (struct shard_space){
+        .arena = arena, .graph = task->graph, .nests = task->nests, .cost = task->cost};
+    space->n = AP_NEW_N(arena, n, int);
+    space->choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
+    space->sec = AP_NEW_N(arena, n, double *);
+    space->sig = AP_NEW_N(arena, n, uint64_t *);
+    for (int i = 0; i < n && rc == 0; i++) {
+        int twin = fold->twin[i];
+        if (twin == i) {
+            l.nest = &task->nests->nest[i];
+            rc = list_group(&l, i, fold, next, plans, n_plans, err);
+            space->n[i] = l.n;
+            space->choice[i] = ap_arena_dup(arena, l.list, (size_t)l.n * sizeof *l.list);
+            space->sec[i] = ap_arena_dup(arena, l.sec, (size_t)l.n * sizeof *l.sec);
+            space->sig[i] = ap_arena_dup(arena, l.sig, (size_t)l.n * sizeof *l.sig);
+        } else {
+            space->n[i] = space->n[twin];
+            space->choice[i] = space->choice[twin];
+            space->sec[i] = space->sec[twin];
+            space->sig[i] = space->sig[twin];
+        }
+        space->n_strategies += space->n[i];
+        space->log10_plans += log10(space->n[i]);
+        if (fold->weight[i] > 0) {
+            space->n_folded += space->n[i];
+            space->log10_folded += log10(space->n[i]);
+        }
     }
     free(l.list);
     free(l.sig);

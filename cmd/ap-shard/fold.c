@@ -1,0 +1,356 @@
+/*
+ * Problem: find the fusion groups that may choose alike because their layers are alike.
+ * Idea: the families say which nodes correspond. Groups whose members correspond one by
+ * one and whose nests are equal are twins. An instance is described by its groups' twins
+ * and, for every tensor that enters or leaves it, by who makes it and who needs it, other
+ * instances named by their distance; instances with the same description are tied. The
+ * first and the last layer see other surroundings and stay free. Cost: linear, by hashes
+ * of 64 bits (a false match would be found out: the price of the plan would differ).
+ */
+#include "fold.h"
+#include "select.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIN_INSTANCES 3 /* fewer are not worth tying */
+
+struct folder {
+    struct ap_arena *arena;
+    const struct ap_graph *g;
+    const struct ap_nests *nests;
+    const struct ap_families *families;
+    const struct shard_pins *pins; /* may be NULL */
+    struct shard_fold *fold;
+    int *place;  /* [node]: position in its instance, -1 */
+    int *family; /* [node], of the families that are folded, -1 */
+    int *instance;
+};
+
+/* ---- which families ---- */
+
+/* Outer families, and the children of those that have too few instances to fold. */
+static bool *pick(const struct folder *f)
+{
+    const struct ap_families *all = f->families;
+    bool *picked = AP_NEW_N(f->arena, all->n + 1, bool);
+    bool *above = AP_NEW_N(f->arena, all->n + 1, bool); /* it, or one around it */
+
+    for (int i = 0; i < all->n; i++) {
+        int up = all->family[i].parent;
+        above[i] = up >= 0 && above[up];
+        if (above[i] || all->family[i].n_instances < MIN_INSTANCES)
+            continue;
+        picked[i] = above[i] = true;
+    }
+    return picked;
+}
+
+static void place_nodes(struct folder *f)
+{
+    const struct ap_families *all = f->families;
+    bool *picked = pick(f);
+
+    for (int i = 0; i < all->n; i++) {
+        const struct ap_family *fam = &all->family[i];
+        for (int k = 0; picked[i] && k < fam->n_instances; k++)
+            for (int j = 0; j < fam->n_nodes; j++) {
+                int node = fam->nodes[k * fam->n_nodes + j];
+                f->family[node] = i;
+                f->instance[node] = k;
+                f->place[node] = j;
+            }
+    }
+}
+
+/* A group belongs to an instance when all its members do. */
+static void place_groups(struct folder *f)
+{
+    for (int i = 0; i < f->nests->n; i++) {
+        const struct ap_nest *nest = &f->nests->nest[i];
+        int first = nest->members[0];
+        bool inside = f->family[first] >= 0;
+        for (int m = 1; m < nest->n_members && inside; m++)
+            inside = f->family[nest->members[m]] == f->family[first] &&
+                     f->instance[nest->members[m]] == f->instance[first];
+        f->fold->family[i] = inside ? f->family[first] : -1;
+        f->fold->instance[i] = inside ? f->instance[first] : -1;
+    }
+}
+
+/* ---- twins ---- */
+
+static bool same_access(const struct ap_access *a, const struct ap_access *b)
+{
+    if (a->rank != b->rank || a->partial != b->partial)
+        return false;
+    for (int d = 0; d < a->rank; d++)
+        if (a->dims[d].n != b->dims[d].n ||
+            memcmp(a->dims[d].factor, b->dims[d].factor,
+                   (size_t)a->dims[d].n * sizeof(int)) != 0)
+            return false;
+    return true;
+}
+
+static bool same_factors(const struct ap_nest *a, const struct ap_nest *b)
+{
+    if (a->n_factors != b->n_factors || a->n_linear != b->n_linear ||
+        a->maskable != b->maskable || a->heavy != b->heavy)
+        return false;
+    for (int i = 0; i < a->n_factors; i++)
+        if (a->factors[i].size != b->factors[i].size ||
+            a->factors[i].kind != b->factors[i].kind ||
+            a->factors[i].red != b->factors[i].red)
+            return false;
+    for (int i = 0; i < a->n_linear; i++)
+        if (a->linear[i].ins != b->linear[i].ins)
+            return false;
+    return true;
+}
+
+static bool same_pin(const struct folder *f, int a, int b)
+{
+    const struct shard_pins *pins = f->pins;
+    return !pins ||
+           (pins->pinned[a] == pins->pinned[b] &&
+            (!pins->pinned[a] || ap_layout_equal(&pins->layout[a], &pins->layout[b])));
+}
+
+static bool are_twins(const struct folder *f, const struct ap_nest *a,
+                      const struct ap_nest *b)
+{
+    const struct ap_node *nodes = f->g->nodes;
+
+    if (a->n_members != b->n_members || a->n_ins != b->n_ins || a->n_outs != b->n_outs ||
+        !same_factors(a, b))
+        return false;
+    for (int m = 0; m < a->n_members; m++)
+        if (f->place[a->members[m]] != f->place[b->members[m]] ||
+            !same_pin(f, a->members[m], b->members[m]) ||
+            !same_access(&a->values[m], &b->values[m]) ||
+            a->linear_values[m] != b->linear_values[m])
+            return false;
+    for (int i = 0; i < a->n_ins; i++)
+        if (!same_access(&a->ins[i].access, &b->ins[i].access) ||
+            !ap_shape_equal(&nodes[a->ins[i].node].shape, &nodes[b->ins[i].node].shape))
+            return false;
+    for (int o = 0; o < a->n_outs; o++)
+        if (f->place[a->outs[o]] != f->place[b->outs[o]])
+            return false;
+    return true;
+}
+
+static void find_twins(struct folder *f)
+{
+    int *start = AP_NEW_N(f->arena, f->families->n + 1, int); /* of a family's places */
+    for (int i = 0; i < f->families->n; i++)
+        start[i + 1] = start[i] + f->families->family[i].n_nodes;
+    int *first = AP_NEW_N(f->arena, start[f->families->n] + 1, int); /* group + 1 */
+    int *next = AP_NEW_N(f->arena, f->nests->n, int);
+
+    for (int i = 0; i < f->nests->n; i++) {
+        const struct ap_nest *nest = &f->nests->nest[i];
+        if (f->fold->family[i] < 0)
+            continue;
+        int *slot = &first[start[f->fold->family[i]] + f->place[nest->members[0]]];
+        int other = *slot;
+        while (other > 0 && !are_twins(f, &f->nests->nest[other - 1], nest))
+            other = next[other - 1];
+        if (other > 0) {
+            f->fold->twin[i] = other - 1;
+        } else {
+            next[i] = *slot;
+            *slot = i + 1;
+        }
+    }
+}
+
+/* ---- instances that are alike ---- */
+
+static uint64_t mix(uint64_t h, int64_t a, int64_t b, int64_t c)
+{
+    const int64_t v[3] = {a, b, c};
+    return ap_hash(v, sizeof v, h);
+}
+
+/* One end of a tensor as the other end sees it. */
+static uint64_t seen_from(const struct folder *f, uint64_t h, int from, int group)
+{
+    const struct shard_fold *fold = f->fold;
+
+    if (group < 0 || fold->family[group] < 0)
+        return mix(h, 1, group, 0);
+    if (from >= 0 && fold->family[from] == fold->family[group])
+        return mix(h, 2, fold->twin[group], fold->instance[group] - fold->instance[from]);
+    if (from >= 0 && fold->family[from] >= 0)
+        return mix(h, 3, group, 0);
+    return mix(h, 4, fold->family[group], fold->twin[group]); /* any instance of it */
+}
+
+/*
+ * Adds what every tensor says of the instances that make or need it to sum[] (per group;
+ * order does not matter).
+ */
+static void describe_tensors(struct folder *f, uint64_t *sum)
+{
+    struct select_users users;
+
+    select_users_init(f->arena, f->g, f->nests, &users);
+    for (int i = 0; i < f->nests->n; i++) {
+        const struct ap_nest *nest = &f->nests->nest[i];
+        for (int o = 0; o < nest->n_outs; o++) {
+            int node = nest->outs[o];
+            uint64_t star = mix(5, f->fold->twin[i], o, 0);
+            select_users_of(&users, node);
+            for (int u = 0; u < users.n; u++) {
+                const struct select_use *use = &users.uses[u];
+                star += seen_from(f, mix(6, use->slot, 0, 0), i, use->group);
+            }
+            if (f->fold->family[i] < 0)
+                star = mix(7, node, 0, 0);
+            sum[i] += mix(star, 8, 0, 0);
+            for (int u = 0; u < users.n; u++) {
+                const struct select_use *use = &users.uses[u];
+                if (use->group >= 0)
+                    sum[use->group] +=
+                        seen_from(f, mix(star, 9, use->slot, 0), use->group, i);
+            }
+        }
+    }
+    select_users_free(&users);
+}
+
+struct cell {
+    uint64_t hash;
+    int family, instance, n_groups;
+};
+
+static int by_family(const void *x, const void *y)
+{
+    const struct cell *a = x, *b = y;
+    if (a->family != b->family)
+        return a->family < b->family ? -1 : 1;
+    if (a->hash != b->hash)
+        return a->hash < b->hash ? -1 : 1;
+    return (a->instance > b->instance) - (a->instance < b->instance);
+}
+
+/* Numbers cells and classes; start[family] + instance indexes cell_at. */
+static void name_cells(struct folder *f, struct cell *cells, int n, const int *start,
+                       int *cell_at)
+{
+    struct shard_fold *fold = f->fold;
+
+    qsort(cells, (size_t)n, sizeof *cells, by_family);
+    fold->class_of = AP_NEW_N(f->arena, n + 1, int);
+    fold->n_alike = AP_NEW_N(f->arena, n + 1, int);
+    fold->cell_of_class = AP_NEW_N(f->arena, n + 1, int);
+    for (int i = 0; i < n;) {
+        int end = i + 1;
+        while (end < n && cells[end].family == cells[i].family &&
+               cells[end].hash == cells[i].hash)
+            end++;
+        bool alike = end - i >= 2 && cells[i].n_groups > 0;
+        for (int k = i; k < end; k++) {
+            int *at = &cell_at[start[cells[k].family] + cells[k].instance];
+            *at = -1;
+            if (alike) {
+                *at = fold->n_cells;
+                fold->class_of[fold->n_cells++] = fold->n_classes;
+            }
+        }
+        if (alike) {
+            fold->cell_of_class[fold->n_classes] = fold->n_cells - (end - i);
+            fold->n_alike[fold->n_classes++] = end - i;
+        }
+        i = end;
+    }
+}
+
+static void find_cells(struct folder *f)
+{
+    const struct ap_families *all = f->families;
+    struct shard_fold *fold = f->fold;
+    int *start = AP_NEW_N(f->arena, all->n + 1, int);
+    uint64_t *sum = AP_NEW_N(f->arena, f->nests->n, uint64_t);
+
+    for (int i = 0; i < all->n; i++)
+        start[i + 1] = start[i] + all->family[i].n_instances;
+    struct cell *cells = AP_NEW_N(f->arena, start[all->n] + 1, struct cell);
+    int *cell_at = AP_NEW_N(f->arena, start[all->n] + 1, int);
+    for (int i = 0; i < all->n; i++)
+        for (int k = 0; k < all->family[i].n_instances; k++)
+            cells[start[i] + k] = (struct cell){.family = i, .instance = k};
+    describe_tensors(f, sum);
+    for (int i = 0; i < f->nests->n; i++) {
+        if (fold->family[i] < 0)
+            continue;
+        struct cell *c = &cells[start[fold->family[i]] + fold->instance[i]];
+        c->hash += mix(sum[i], fold->twin[i], 0, 0);
+        c->n_groups++;
+    }
+    name_cells(f, cells, start[all->n], start, cell_at);
+    for (int i = 0; i < f->nests->n; i++)
+        if (fold->family[i] >= 0)
+            fold->cell[i] = cell_at[start[fold->family[i]] + fold->instance[i]];
+}
+
+/* Groups of alike cells at one place are tied. */
+static void tie(struct folder *f)
+{
+    struct shard_fold *fold = f->fold;
+    int *first = AP_NEW_N(f->arena, f->nests->n, int); /* [twin]: group + 1 */
+    int *next = AP_NEW_N(f->arena, f->nests->n, int);
+
+    for (int i = 0; i < f->nests->n; i++) {
+        fold->tied[i] = i;
+        if (fold->cell[i] >= 0) {
+            int *slot = &first[fold->twin[i]], other = *slot;
+            int class = fold->class_of[fold->cell[i]];
+            while (other > 0 && fold->class_of[fold->cell[other - 1]] != class)
+                other = next[other - 1];
+            if (other > 0) {
+                fold->tied[i] = other - 1;
+                fold->n_tied++;
+            } else {
+                next[i] = *slot;
+                *slot = i + 1;
+            }
+        }
+        fold->weight[fold->tied[i]]++;
+    }
+}
+
+void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_nests *nests, const struct ap_families *families,
+                     const struct shard_pins *pins, struct shard_fold *fold)
+{
+    static const struct ap_families none;
+    struct folder f = {.arena = arena,
+                       .g = g,
+                       .nests = nests,
+                       .families = families ? families : &none,
+                       .pins = pins,
+                       .fold = fold};
+
+    *fold = (struct shard_fold){.twin = AP_NEW_N(arena, nests->n, int),
+                                .tied = AP_NEW_N(arena, nests->n, int),
+                                .weight = AP_NEW_N(arena, nests->n, int),
+                                .cell = AP_NEW_N(arena, nests->n, int),
+                                .family = AP_NEW_N(arena, nests->n, int),
+                                .instance = AP_NEW_N(arena, nests->n, int)};
+    f.place = AP_NEW_N(arena, g->n_nodes, int);
+    f.family = AP_NEW_N(arena, g->n_nodes, int);
+    f.instance = AP_NEW_N(arena, g->n_nodes, int);
+    for (int v = 0; v < g->n_nodes; v++)
+        f.place[v] = f.family[v] = f.instance[v] = -1;
+    for (int i = 0; i < nests->n; i++) {
+        fold->twin[i] = i;
+        fold->cell[i] = -1;
+    }
+    place_nodes(&f);
+    place_groups(&f);
+    find_twins(&f);
+    find_cells(&f);
+    tie(&f);
+}
