@@ -29,7 +29,7 @@ static void check_request(const struct shard_request *req)
 
 int main(int argc, char **argv)
 {
-    struct shard_request req = {0};
+    struct shard_request req = {.params.rounds = 12};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req.mesh_text, "MESH", "logical mesh: 8, 2x4, dp=2,tp=4",
          NULL, 0, 0, 0},
@@ -48,6 +48,10 @@ int main(int argc, char **argv)
          "only split sizes that divide, as the papers do", NULL, 0, 0, 0},
         {"recompute-heavy", AP_OPT_FLAG, &req.params.recompute_heavy, NULL,
          "let alpa and bytes replicate dot and convolution", NULL, 0, 0, 0},
+        {"no-families", AP_OPT_FLAG, &req.params.no_families, NULL,
+         "search the whole graph at once, whatever repeats", NULL, 0, 0, 0},
+        {"rounds", AP_OPT_INT, &req.params.rounds, "N",
+         "rounds that the bound of a folded search may take", NULL, 0, 0, 10000},
         {"work-limit", AP_OPT_INT, &req.params.work_limit, "N",
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},
@@ -66,6 +70,8 @@ int main(int argc, char **argv)
     check_request(&req);
     ap_tool_read(&tool, &arena, &doc);
     shard_job_read(&job, &req, &doc);
+    if (!req.params.no_families)
+        shard_job_families(&job, &doc);
     shard_job_run(&job, &req);
 
     /* what was derived from an older plan goes */

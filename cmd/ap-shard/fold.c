@@ -25,6 +25,7 @@ struct folder {
     int *place;  /* [node]: position in its instance, -1 */
     int *family; /* [node], of the families that are folded, -1 */
     int *instance;
+    int *anchor; /* [group]: the member that says where it belongs, -1 */
 };
 
 /* ---- which families ---- */
@@ -63,18 +64,21 @@ static void place_nodes(struct folder *f)
     }
 }
 
-/* A group belongs to an instance when all its members do. */
+/*
+ * A group belongs to the instance of its first member that is in one; others may be in a
+ * neighbour (a gradient that is added up across the border) or in none.
+ */
 static void place_groups(struct folder *f)
 {
     for (int i = 0; i < f->nests->n; i++) {
         const struct ap_nest *nest = &f->nests->nest[i];
-        int first = nest->members[0];
-        bool inside = f->family[first] >= 0;
-        for (int m = 1; m < nest->n_members && inside; m++)
-            inside = f->family[nest->members[m]] == f->family[first] &&
-                     f->instance[nest->members[m]] == f->instance[first];
-        f->fold->family[i] = inside ? f->family[first] : -1;
-        f->fold->instance[i] = inside ? f->instance[first] : -1;
+        f->fold->family[i] = f->fold->instance[i] = f->anchor[i] = -1;
+        for (int m = 0; m < nest->n_members && f->anchor[i] < 0; m++)
+            if (f->family[nest->members[m]] >= 0) {
+                f->fold->family[i] = f->family[nest->members[m]];
+                f->fold->instance[i] = f->instance[nest->members[m]];
+                f->anchor[i] = nest->members[m];
+            }
     }
 }
 
@@ -116,6 +120,23 @@ static bool same_pin(const struct folder *f, int a, int b)
             (!pins->pinned[a] || ap_layout_equal(&pins->layout[a], &pins->layout[b])));
 }
 
+/* Whether node x is to group a what y is to group b. */
+static bool same_place(const struct folder *f, int a, int x, int b, int y)
+{
+    if (f->family[x] < 0 || f->family[y] < 0)
+        return f->family[x] == f->family[y] && ap_nodes_alike(f->g, x, y);
+    return f->family[x] == f->family[y] && f->place[x] == f->place[y] &&
+           f->instance[x] - f->fold->instance[a] == f->instance[y] - f->fold->instance[b];
+}
+
+static int member_of(const struct ap_nest *nest, int node)
+{
+    int m = 0;
+    while (nest->members[m] != node)
+        m++;
+    return m;
+}
+
 static bool are_twins(const struct folder *f, const struct ap_nest *a,
                       const struct ap_nest *b)
 {
@@ -125,7 +146,7 @@ static bool are_twins(const struct folder *f, const struct ap_nest *a,
         !same_factors(a, b))
         return false;
     for (int m = 0; m < a->n_members; m++)
-        if (f->place[a->members[m]] != f->place[b->members[m]] ||
+        if (!same_place(f, a->group, a->members[m], b->group, b->members[m]) ||
             !same_pin(f, a->members[m], b->members[m]) ||
             !same_access(&a->values[m], &b->values[m]) ||
             a->linear_values[m] != b->linear_values[m])
@@ -135,7 +156,7 @@ static bool are_twins(const struct folder *f, const struct ap_nest *a,
             !ap_shape_equal(&nodes[a->ins[i].node].shape, &nodes[b->ins[i].node].shape))
             return false;
     for (int o = 0; o < a->n_outs; o++)
-        if (f->place[a->outs[o]] != f->place[b->outs[o]])
+        if (member_of(a, a->outs[o]) != member_of(b, b->outs[o]))
             return false;
     return true;
 }
@@ -152,7 +173,7 @@ static void find_twins(struct folder *f)
         const struct ap_nest *nest = &f->nests->nest[i];
         if (f->fold->family[i] < 0)
             continue;
-        int *slot = &first[start[f->fold->family[i]] + f->place[nest->members[0]]];
+        int *slot = &first[start[f->fold->family[i]] + f->place[f->anchor[i]]];
         int other = *slot;
         while (other > 0 && !are_twins(f, &f->nests->nest[other - 1], nest))
             other = next[other - 1];
@@ -348,6 +369,7 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
         fold->twin[i] = i;
         fold->cell[i] = -1;
     }
+    f.anchor = AP_NEW_N(arena, nests->n, int);
     place_nodes(&f);
     place_groups(&f);
     find_twins(&f);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "fold.h"
+#include "fold_bound.h"
 #include "select.h"
 #include "tool.h"
 
@@ -249,6 +250,17 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     if (solve_once(arena, task, &fold, plans, task->n_plans, start, &space, answer, &t,
                    err))
         return -1;
+    double t1 = ap_now_sec();
+    struct fold_bound fb = {0};
+    if (fold.n_tied > 0) {
+        if (shard_fold_bound(arena, &space, &fold, answer->objective,
+                             (int)task->params->rounds, 100, &fb, err))
+            return -1;
+        answer->bound = fb.bound;
+        answer->stopped = fb.bound >= answer->objective * (1 - 1e-9) ? "optimal" : "gap";
+    }
+    fprintf(stderr, "bound %g s, %d rounds, %d pieces, %d potentials\n",
+            ap_now_sec() - t1, fb.n_rounds, fb.n_pieces, fb.n_potentials);
     answer->stats = ap_arena_printf(
         arena,
         ",\"groups\":%d,\"tied\":%d,\"strategies\":%lld,\"folded_strategies\":%lld,"

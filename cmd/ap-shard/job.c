@@ -44,6 +44,22 @@ void shard_job_read(struct shard_job *job, const struct shard_request *req,
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
 }
 
+void shard_job_families(struct shard_job *job, const struct ap_doc *doc)
+{
+    const struct ap_section *section = ap_doc_find(doc, "families");
+    const struct ap_at at = {.key = "families"};
+    struct ap_err err = {0};
+
+    if (!section)
+        return;
+    json_t *o = ap_doc_load(doc, section, &err);
+    if (!o ||
+        ap_families_from_json(job->arena, o, &at, &job->graph, &job->families, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    json_decref(o);
+    job->has_families = true;
+}
+
 static struct ap_plan empty_plan(const struct shard_task *task)
 {
     return (struct ap_plan){.graph = task->graph,

@@ -11,6 +11,8 @@ struct shard_params {
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
+    bool no_families; /* the whole graph at once, whatever repeats */
+    int64_t rounds;   /* of the folded search's bound */
 };
 
 /* Strategies of every group, the baselines' own choices included. */
@@ -132,6 +134,8 @@ struct shard_job {
 /* Each dies with the tool's exit codes when it cannot go on. */
 void shard_job_read(struct shard_job *job, const struct shard_request *req,
                     const struct ap_doc *doc);
+/* The section "families", if there is one. */
+void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
 void shard_job_run(struct shard_job *job, const struct shard_request *req);
 /* Prices the answer, builds its program for the memory promise; the section's JSON. */
 struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request *req,

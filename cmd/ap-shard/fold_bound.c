@@ -1,0 +1,479 @@
+/*
+ * Problem: bound the price of every plan of a deep graph, also of those that treat alike
+ * layers differently, at the cost of its distinct layers.
+ * Idea: Lagrangian decomposition. The graph falls into pieces: each tied instance is one,
+ * all the rest another. A tensor between pieces is charged in one of them, in which a
+ * stand-in takes the place of the group at the other end; a potential per strategy is
+ * added to the stand-in's cost and taken from the group's, so that the sum of the pieces'
+ * optima is a lower bound whatever the potentials are. Alike instances share their
+ * potentials by place, so one piece speaks for all of them. Each piece is solved exactly;
+ * its solutions are cuts of a linear program in the potentials (Kelley's cutting planes
+ * in a box around the best point), whose optimum is the next trial. A tensor with users
+ * in several places is charged where it is made; one that is made outside of all layers
+ * (a mask, a tied weight) is charged in equal parts to each place that needs it. Cost:
+ * per round one exact solve per distinct layer and one of the rest.
+ */
+#include "fold_bound.h"
+
+#include <glpk.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "select.h"
+
+#define PROVEN 1e-9
+
+/* Where a group is: an instance of a family, or outside (-1, -1). */
+struct site {
+    int family, instance;
+};
+
+struct potential {
+    uint64_t key;
+    int n, first;       /* strategies; position of the first one in phi */
+    double plus, minus; /* how often it is added and taken, all pieces counted */
+};
+
+/* A problem node whose cost a potential changes. */
+struct term {
+    int potential, node;
+    double sign;
+};
+
+struct piece {
+    struct select_builder b;
+    double weight; /* how many pieces it speaks for */
+    double **base; /* [node]: cost without potentials */
+    int n_vars;
+    struct term *term;
+    int n_terms, cap_terms;
+    int *choice;        /* of the last solve, NULL before */
+    double cost, bound; /* of it, potentials included */
+};
+
+/* A stand-in: who needs it (site) and for which group. */
+struct stand_in {
+    struct site site;
+    int group, potential;
+    int var; /* in the site's piece, -1 if that piece is not built */
+};
+
+struct bounder {
+    struct ap_arena *arena;
+    const struct shard_space *space;
+    const struct shard_fold *fold;
+    int n_pieces;
+    struct piece *piece; /* 0: all that is in no cell; then one per class */
+    int *var;            /* [group]: its variable in its piece, -1 if that is not built */
+    struct stand_in *stand_in;
+    int n_stand_ins, cap_stand_ins;
+    int *table; /* hash of stand-ins, index + 1 */
+    size_t mask;
+    struct potential *potential;
+    int n_potentials, cap_potentials;
+    int *key_table;
+    int n_phi;
+    double stars, charged; /* how many, and how many the pieces charge */
+};
+
+static struct site site_of(const struct bounder *b, int group)
+{
+    return (struct site){b->fold->family[group], b->fold->instance[group]};
+}
+
+/* The piece that speaks for the group's cell; -1 if it is built from another cell. */
+static int piece_of(const struct bounder *b, int group)
+{
+    int cell = b->fold->cell[group];
+    if (cell < 0)
+        return 0;
+    int class = b->fold->class_of[cell];
+    return b->fold->cell_of_class[class] == cell ? 1 + class : -1;
+}
+
+/* ---- potentials and stand-ins ---- */
+
+static uint64_t hash4(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t v[4] = {a, b, c, d};
+    return ap_hash(v, sizeof v, 0);
+}
+
+static int find_potential(struct bounder *b, uint64_t key, int group)
+{
+    size_t i = key & b->mask;
+    while (b->key_table[i] && b->potential[b->key_table[i] - 1].key != key)
+        i = (i + 1) & b->mask;
+    if (b->key_table[i])
+        return b->key_table[i] - 1;
+    if (b->n_potentials == b->cap_potentials) {
+        b->cap_potentials = b->cap_potentials ? 2 * b->cap_potentials : 64;
+        b->potential =
+            ap_xrealloc(b->potential, (size_t)b->cap_potentials * sizeof *b->potential);
+    }
+    b->potential[b->n_potentials] =
+        (struct potential){.key = key, .n = b->space->n[group], .first = b->n_phi};
+    b->n_phi += b->space->n[group];
+    b->key_table[i] = ++b->n_potentials;
+    return b->n_potentials - 1;
+}
+
+static void add_term(struct piece *p, int potential, int node, double sign)
+{
+    if (p->n_terms == p->cap_terms) {
+        p->cap_terms = p->cap_terms ? 2 * p->cap_terms : 64;
+        p->term = ap_xrealloc(p->term, (size_t)p->cap_terms * sizeof *p->term);
+    }
+    p->term[p->n_terms++] = (struct term){potential, node, sign};
+}
+
+/* The stand-in for a group at a site; made, with its potential, on first use. */
+static struct stand_in *stand_in(struct bounder *b, struct site site, int site_piece,
+                                 int group)
+{
+    struct site home = site_of(b, group);
+    uint64_t h = hash4(site.family, site.instance, group, 1);
+    size_t i = h & b->mask;
+
+    for (; b->table[i]; i = (i + 1) & b->mask) {
+        struct stand_in *s = &b->stand_in[b->table[i] - 1];
+        if (s->group == group && s->site.family == site.family &&
+            s->site.instance == site.instance)
+            return s;
+    }
+    if (b->n_stand_ins == b->cap_stand_ins) {
+        b->cap_stand_ins = b->cap_stand_ins ? 2 * b->cap_stand_ins : 256;
+        b->stand_in =
+            ap_xrealloc(b->stand_in, (size_t)b->cap_stand_ins * sizeof *b->stand_in);
+    }
+    b->table[i] = b->n_stand_ins + 1;
+    struct stand_in *s = &b->stand_in[b->n_stand_ins++];
+    bool same = home.family >= 0 && home.family == site.family;
+    uint64_t key =
+        same ? hash4(2, b->fold->twin[group], site.instance - home.instance, 0)
+             : hash4(3, b->fold->twin[group], site.family, home.family < 0 ? group : 0);
+    *s = (struct stand_in){site, group, find_potential(b, key, group), -1};
+    if (site_piece >= 0) {
+        struct piece *p = &b->piece[site_piece];
+        s->var = select_var(&p->b, group, 0);
+        add_term(p, s->potential, s->var, 1);
+        b->potential[s->potential].plus += p->weight;
+    }
+    int owner = piece_of(b, group);
+    if (owner >= 0) {
+        add_term(&b->piece[owner], s->potential, b->var[group], -1);
+        b->potential[s->potential].minus += b->piece[owner].weight;
+    }
+    return s;
+}
+
+/* ---- stars ---- */
+
+/*
+ * Charges the uses at `users` (all of one site, or the home's own) in the piece of site;
+ * groups elsewhere are stood in for.
+ */
+static void charge(struct bounder *b, int node, const struct select_use *uses, int n,
+                   struct site site, int site_cell, int site_piece, double weight)
+{
+    const struct shard_fold *fold = b->fold;
+    int home = b->space->graph->nodes[node].group;
+    struct select_star star = {.node = node, .home = home, .n_uses = n, .weight = weight};
+
+    if (site_piece >= 0) {
+        b->charged += weight * b->piece[site_piece].weight;
+        star.uses = ap_arena_dup(b->arena, uses, (size_t)n * sizeof *uses);
+    }
+    star.home_var = fold->cell[home] == site_cell
+                        ? b->var[home]
+                        : stand_in(b, site, site_piece, home)->var;
+    for (int u = 0; u < n; u++) {
+        int group = uses[u].group;
+        if (group < 0)
+            continue;
+        int var = fold->cell[group] == site_cell
+                      ? b->var[group]
+                      : stand_in(b, site, site_piece, group)->var;
+        if (star.uses)
+            star.uses[u].var = var;
+    }
+    if (star.uses)
+        select_add_star(&b->piece[site_piece].b, &star);
+}
+
+static int by_site(const struct bounder *b, const struct select_use *x,
+                   const struct select_use *y)
+{
+    struct site p = {-1, -1}, q = {-1, -1};
+    if (x->group >= 0)
+        p = site_of(b, x->group);
+    if (y->group >= 0)
+        q = site_of(b, y->group);
+    if (p.family != q.family)
+        return p.family < q.family ? -1 : 1;
+    return (p.instance > q.instance) - (p.instance < q.instance);
+}
+
+/* Insertion into order of sites; users come nearly in order. */
+static void sort_uses(const struct bounder *b, struct select_use *uses, int n)
+{
+    for (int i = 1; i < n; i++) {
+        struct select_use x = uses[i];
+        int k = i;
+        for (; k > 0 && by_site(b, &x, &uses[k - 1]) < 0; k--)
+            uses[k] = uses[k - 1];
+        uses[k] = x;
+    }
+}
+
+static void add_tensor(struct bounder *b, int node, struct select_users *users)
+{
+    int home = b->space->graph->nodes[node].group, n_sites = 0;
+    struct site home_site = site_of(b, home);
+    const struct select_use *uses = users->uses;
+
+    if (users->n == 0)
+        return;
+    b->stars++;
+    sort_uses(b, users->uses, users->n);
+    for (int u = 0; u < users->n; u++)
+        n_sites += u == 0 || by_site(b, &uses[u - 1], &uses[u]) != 0;
+    if (n_sites > 1 && home_site.family >= 0) {
+        charge(b, node, uses, users->n, home_site, b->fold->cell[home], piece_of(b, home),
+               1);
+        return;
+    }
+    for (int u = 0, end; u < users->n; u = end) {
+        for (end = u + 1; end < users->n && by_site(b, &uses[u], &uses[end]) == 0; end++)
+            ;
+        int group = uses[u].group;
+        if (group < 0)
+            charge(b, node, &uses[u], end - u, (struct site){-1, -1}, -1, 0,
+                   1.0 / n_sites);
+        else
+            charge(b, node, &uses[u], end - u, site_of(b, group), b->fold->cell[group],
+                   piece_of(b, group), 1.0 / n_sites);
+    }
+}
+
+static void build_pieces(struct bounder *b)
+{
+    const struct shard_space *sp = b->space;
+    struct select_users users;
+    size_t cap = 1;
+
+    b->n_pieces = 1 + b->fold->n_classes;
+    b->piece = AP_NEW_N(b->arena, b->n_pieces, struct piece);
+    for (int i = 0; i < b->n_pieces; i++) {
+        select_init(&b->piece[i].b, b->arena, sp);
+        b->piece[i].weight = i == 0 ? 1 : b->fold->n_alike[i - 1];
+    }
+    while (cap < 4 * (size_t)sp->nests->n + 64)
+        cap *= 2;
+    b->mask = cap - 1;
+    b->table = AP_NEW_N(b->arena, cap, int);
+    b->key_table = AP_NEW_N(b->arena, cap, int);
+    b->var = AP_NEW_N(b->arena, sp->nests->n, int);
+    for (int i = 0; i < sp->nests->n; i++) {
+        int p = piece_of(b, i);
+        b->var[i] = p < 0 ? -1 : select_var(&b->piece[p].b, i, 1);
+    }
+    select_users_init(b->arena, sp->graph, sp->nests, &users);
+    for (int i = 0; i < sp->nests->n; i++)
+        for (int o = 0; o < sp->nests->nest[i].n_outs; o++) {
+            select_users_of(&users, sp->nests->nest[i].outs[o]);
+            add_tensor(b, sp->nests->nest[i].outs[o], &users);
+        }
+    select_users_free(&users);
+    for (int i = 0; i < b->n_pieces; i++) {
+        struct piece *p = &b->piece[i];
+        p->base = AP_NEW_N(b->arena, p->b.n_nodes, double *);
+        for (int v = 0; v < p->b.n_nodes; v++)
+            p->base[v] = ap_arena_dup(b->arena, p->b.cost[v],
+                                      (size_t)p->b.n_strategies[v] * sizeof(double));
+    }
+}
+
+/* ---- one trial ---- */
+
+/* Solves a piece under potentials phi. */
+static int solve_piece(struct bounder *b, struct piece *p, const double *phi,
+                       int64_t work_limit, struct ap_err *err)
+{
+    struct ap_solve_params params = {.work_limit = work_limit};
+    struct ap_solution sol;
+    double shift = 0;
+
+    if (p->b.n_nodes == 0)
+        return 0;
+    for (int t = 0; t < p->n_terms; t++)
+        memcpy(p->b.cost[p->term[t].node], p->base[p->term[t].node],
+               (size_t)p->b.n_strategies[p->term[t].node] * sizeof(double));
+    for (int t = 0; t < p->n_terms; t++) {
+        const struct potential *q = &b->potential[p->term[t].potential];
+        for (int s = 0; s < q->n && q->plus == q->minus; s++)
+            p->b.cost[p->term[t].node][s] += p->term[t].sign * phi[q->first + s];
+    }
+    for (int t = 0; t < p->n_terms; t++) { /* costs must not be negative */
+        double *cost = p->b.cost[p->term[t].node], least = INFINITY;
+        int n = p->b.n_strategies[p->term[t].node];
+        for (int s = 0; s < n; s++)
+            least = fmin(least, cost[s]);
+        for (int s = 0; s < n && least < 0; s++)
+            cost[s] -= least;
+        shift += fmin(least, 0);
+    }
+    struct ap_problem problem = select_problem(&p->b);
+    params.start = p->choice;
+    if (ap_solve_exact(b->arena, &problem, &params, &sol, err))
+        return -1;
+    p->choice = sol.choice;
+    p->cost = sol.objective + shift;
+    p->bound = sol.bound + shift;
+    return 0;
+}
+
+/* The bound under phi; the pieces keep their solutions. */
+static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
+                    double *bound, struct ap_err *err)
+{
+    *bound = 0;
+    for (int i = 0; i < b->n_pieces; i++) {
+        if (solve_piece(b, &b->piece[i], phi, work_limit, err))
+            return -1;
+        *bound += b->piece[i].weight * b->piece[i].bound;
+    }
+    return 0;
+}
+
+/* ---- the next trial: a linear program of cuts ---- */
+
+struct master {
+    glp_prob *lp; /* columns: phi, then a value per piece; rows: cuts */
+    int *index;
+    double *value;
+};
+
+static void master_open(struct master *m, const struct bounder *b)
+{
+    m->lp = glp_create_prob();
+    glp_set_obj_dir(m->lp, GLP_MAX);
+    glp_add_cols(m->lp, b->n_phi + b->n_pieces);
+    for (int i = 0; i < b->n_pieces; i++) {
+        glp_set_col_bnds(m->lp, b->n_phi + i + 1, GLP_FR, 0, 0);
+        glp_set_obj_coef(m->lp, b->n_phi + i + 1, b->piece[i].weight);
+    }
+    m->index = AP_NEW_N(b->arena, b->n_phi + b->n_pieces + 1, int);
+    m->value = AP_NEW_N(b->arena, b->n_phi + b->n_pieces + 1, double);
+}
+
+/* value of the piece <= cost of its solution under any potentials. */
+static void add_cut(struct master *m, const struct bounder *b, int piece,
+                    const double *phi)
+{
+    const struct piece *p = &b->piece[piece];
+    double *at = AP_NEW_N(b->arena, b->n_phi + 1, double), fixed = p->cost;
+    int n = 0;
+
+    for (int t = 0; t < p->n_terms; t++) {
+        const struct potential *q = &b->potential[p->term[t].potential];
+        if (q->plus == q->minus)
+            at[q->first + p->choice[p->term[t].node]] += p->term[t].sign;
+    }
+    for (int i = 0; i < b->n_phi; i++) {
+        if (at[i] == 0)
+            continue;
+        fixed -= at[i] * phi[i];
+        m->index[++n] = i + 1;
+        m->value[n] = -at[i];
+    }
+    m->index[++n] = b->n_phi + piece + 1;
+    m->value[n] = 1;
+    int row = glp_add_rows(m->lp, 1);
+    glp_set_row_bnds(m->lp, row, GLP_UP, 0, fixed);
+    glp_set_mat_row(m->lp, row, n, m->index, m->value);
+}
+
+/* The best point of the model within the box; its value, -INFINITY if GLPK fails. */
+static double next_trial(struct master *m, const struct bounder *b, const double *centre,
+                         double box, double *phi)
+{
+    glp_smcp params;
+
+    for (int i = 0; i < b->n_phi; i++)
+        glp_set_col_bnds(m->lp, i + 1, GLP_DB, centre[i] - box, centre[i] + box);
+    glp_init_smcp(&params);
+    params.msg_lev = GLP_MSG_OFF;
+    params.meth = GLP_DUALP;
+    params.it_lim = 20000;
+    if (glp_simplex(m->lp, &params) != 0 || glp_get_status(m->lp) != GLP_OPT)
+        return -INFINITY;
+    for (int i = 0; i < b->n_phi; i++)
+        phi[i] = glp_get_col_prim(m->lp, i + 1);
+    return glp_get_obj_val(m->lp);
+}
+
+static int climb(struct bounder *b, double objective, int max_rounds, int64_t work_limit,
+                 struct fold_bound *out, struct ap_err *err)
+{
+    double *phi = AP_NEW_N(b->arena, b->n_phi + 1, double);
+    double *best = AP_NEW_N(b->arena, b->n_phi + 1, double), box = 0, bound;
+    struct master m;
+    int rc = 0;
+
+    glp_term_out(GLP_OFF);
+    master_open(&m, b);
+    out->bound = -INFINITY;
+    for (out->n_rounds = 0; out->n_rounds < max_rounds; out->n_rounds++) {
+        rc = evaluate(b, phi, work_limit, &bound, err);
+        if (rc)
+            break;
+        for (int i = 0; i < b->n_pieces; i++)
+            if (b->piece[i].b.n_nodes > 0)
+                add_cut(&m, b, i, phi);
+        bool better = bound > out->bound;
+        if (getenv("FOLD_DEBUG"))
+            fprintf(stderr, "round %d bound %.9g of %.9g box %.3g\n", out->n_rounds,
+                    bound, objective, box);
+        if (better) {
+            out->bound = bound;
+            memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
+        }
+        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0)
+            break;
+        double pieces = 1;
+        for (int i = 0; i < b->n_pieces; i++)
+            pieces += b->piece[i].weight;
+        box = out->n_rounds == 0 ? 2 * (objective - bound) / pieces
+                                 : box * (better ? 1.5 : 0.6);
+        if (next_trial(&m, b, best, box, phi) <= out->bound)
+            break;
+    }
+    glp_delete_prob(m.lp);
+    glp_free_env();
+    return rc;
+}
+
+int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
+                     const struct shard_fold *fold, double objective, int max_rounds,
+                     int64_t work_limit, struct fold_bound *out, struct ap_err *err)
+{
+    struct bounder b = {.arena = arena, .space = space, .fold = fold};
+    int rc = 0;
+
+    *out = (struct fold_bound){0};
+    build_pieces(&b);
+    /* all tensors are charged once: else instances were not as alike as they looked */
+    if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
+        rc = climb(&b, objective, max_rounds, work_limit, out, err);
+    out->n_pieces = b.n_pieces;
+    out->n_potentials = b.n_phi;
+    for (int i = 0; i < b.n_pieces; i++) {
+        select_free(&b.piece[i].b);
+        free(b.piece[i].term);
+    }
+    free(b.stand_in);
+    free(b.potential);
+    return rc;
+}
