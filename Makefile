@@ -8,7 +8,7 @@ WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -We
 AP_CPPFLAGS = -D_POSIX_C_SOURCE=200809L -Ilibcommon $(CPPFLAGS)
 AP_CFLAGS = -std=c11 $(WARN) $(CFLAGS) $(SANITIZE)
 AP_LDFLAGS = -Wl,--as-needed $(LDFLAGS) $(SANITIZE)
-LIB_LIBS = -lglpk -ljansson -lz -lm
+LIB_LIBS = -lglpk -ljansson -lz -lm -pthread
 
 # ap-exec is the one tool that needs MPI and a BLAS; without them the others are built.
 MPI := $(shell pkg-config --exists ompi-c openblas 2>/dev/null && echo yes)

@@ -29,7 +29,7 @@ static void check_request(const struct shard_request *req)
 
 int main(int argc, char **argv)
 {
-    struct shard_request req = {.params.rounds = 12};
+    struct shard_request req = {.params = {.rounds = 12, .period = 1}};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req.mesh_text, "MESH", "logical mesh: 8, 2x4, dp=2,tp=4",
          NULL, 0, 0, 0},
@@ -50,8 +50,10 @@ int main(int argc, char **argv)
          "let alpa and bytes replicate dot and convolution", NULL, 0, 0, 0},
         {"no-families", AP_OPT_FLAG, &req.params.no_families, NULL,
          "search the whole graph at once, whatever repeats", NULL, 0, 0, 0},
+        {"period", AP_OPT_INT, &req.params.period, "N",
+         "also tie only layers that stand 2, ..., N apart (1)", NULL, 0, 1, 16},
         {"rounds", AP_OPT_INT, &req.params.rounds, "N",
-         "rounds that the bound of a folded search may take", NULL, 0, 0, 10000},
+         "rounds that the bound of a folded search may take (12)", NULL, 0, 0, 10000},
         {"work-limit", AP_OPT_INT, &req.params.work_limit, "N",
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},

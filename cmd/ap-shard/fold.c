@@ -201,10 +201,9 @@ static uint64_t seen_from(const struct folder *f, uint64_t h, int from, int grou
 
     if (group < 0 || fold->family[group] < 0)
         return mix(h, 1, group, 0);
-    if (from >= 0 && fold->family[from] == fold->family[group])
-        return mix(h, 2, fold->twin[group], fold->instance[group] - fold->instance[from]);
     if (from >= 0 && fold->family[from] >= 0)
-        return mix(h, 3, group, 0);
+        return mix(mix(h, 2, fold->family[group], 0), 3, fold->twin[group],
+                   fold->instance[group] - fold->instance[from]);
     return mix(h, 4, fold->family[group], fold->twin[group]); /* any instance of it */
 }
 
@@ -301,7 +300,8 @@ static void find_cells(struct folder *f)
     int *cell_at = AP_NEW_N(f->arena, start[all->n] + 1, int);
     for (int i = 0; i < all->n; i++)
         for (int k = 0; k < all->family[i].n_instances; k++)
-            cells[start[i] + k] = (struct cell){.family = i, .instance = k};
+            cells[start[i] + k] = (struct cell){
+                .hash = (uint64_t)(k % fold->period), .family = i, .instance = k};
     describe_tensors(f, sum);
     for (int i = 0; i < f->nests->n; i++) {
         if (fold->family[i] < 0)
@@ -344,7 +344,7 @@ static void tie(struct folder *f)
 
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, struct shard_fold *fold)
+                     const struct shard_pins *pins, int period, struct shard_fold *fold)
 {
     static const struct ap_families none;
     struct folder f = {.arena = arena,
@@ -359,7 +359,8 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                                 .weight = AP_NEW_N(arena, nests->n, int),
                                 .cell = AP_NEW_N(arena, nests->n, int),
                                 .family = AP_NEW_N(arena, nests->n, int),
-                                .instance = AP_NEW_N(arena, nests->n, int)};
+                                .instance = AP_NEW_N(arena, nests->n, int),
+                                .period = period};
     f.place = AP_NEW_N(arena, g->n_nodes, int);
     f.family = AP_NEW_N(arena, g->n_nodes, int);
     f.instance = AP_NEW_N(arena, g->n_nodes, int);

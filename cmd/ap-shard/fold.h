@@ -25,11 +25,15 @@ struct shard_fold {
     int *family;   /* [group]: family it was folded by, -1 for none */
     int *instance; /* [group]: within the family, -1 for none */
     int n_tied;    /* groups that follow another one */
+    int period;
 };
 
-/* families may be NULL: nothing is alike. Tensors pinned to different layouts are not.
- * O(nodes + edges). */
+/*
+ * families may be NULL: nothing is alike. Tensors pinned to different layouts are not.
+ * With a period of p, only every p-th instance is tied (layers that take turns).
+ * O(nodes + edges).
+ */
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, struct shard_fold *fold);
+                     const struct shard_pins *pins, int period, struct shard_fold *fold);
 #endif

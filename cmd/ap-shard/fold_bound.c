@@ -17,6 +17,7 @@
 
 #include <glpk.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,12 @@ struct term {
 };
 
 struct piece {
+    struct ap_arena arena; /* of its solutions: pieces are solved side by side */
+    struct ap_err err;
+    const struct bounder *bounder;
+    const double *phi; /* of the present trial */
+    int64_t work_limit;
+    bool failed;
     struct select_builder b;
     double weight; /* how many pieces it speaks for */
     double **base; /* [node]: cost without potentials */
@@ -149,10 +156,11 @@ static struct stand_in *stand_in(struct bounder *b, struct site site, int site_p
     }
     b->table[i] = b->n_stand_ins + 1;
     struct stand_in *s = &b->stand_in[b->n_stand_ins++];
-    bool same = home.family >= 0 && home.family == site.family;
+    bool layers = home.family >= 0 && site.family >= 0; /* both are in one */
     uint64_t key =
-        same ? hash4(2, b->fold->twin[group], site.instance - home.instance, 0)
-             : hash4(3, b->fold->twin[group], site.family, home.family < 0 ? group : 0);
+        layers ? hash4(16 + site.family, b->fold->twin[group],
+                       site.instance - home.instance, home.instance % b->fold->period)
+               : hash4(2, b->fold->twin[group], site.family, home.family);
     *s = (struct stand_in){site, group, find_potential(b, key, group), -1};
     if (site_piece >= 0) {
         struct piece *p = &b->piece[site_piece];
@@ -297,54 +305,75 @@ static void build_pieces(struct bounder *b)
 
 /* ---- one trial ---- */
 
-/* Solves a piece under potentials phi. */
-static int solve_piece(struct bounder *b, struct piece *p, const double *phi,
-                       int64_t work_limit, struct ap_err *err)
+/* Costs under the potentials, none negative; returns what was added to make them so. */
+static double set_costs(struct piece *p)
 {
-    struct ap_solve_params params = {.work_limit = work_limit};
-    struct ap_solution sol;
+    const struct bounder *b = p->bounder;
     double shift = 0;
 
-    if (p->b.n_nodes == 0)
-        return 0;
     for (int t = 0; t < p->n_terms; t++)
         memcpy(p->b.cost[p->term[t].node], p->base[p->term[t].node],
                (size_t)p->b.n_strategies[p->term[t].node] * sizeof(double));
     for (int t = 0; t < p->n_terms; t++) {
         const struct potential *q = &b->potential[p->term[t].potential];
         for (int s = 0; s < q->n && q->plus == q->minus; s++)
-            p->b.cost[p->term[t].node][s] += p->term[t].sign * phi[q->first + s];
+            p->b.cost[p->term[t].node][s] += p->term[t].sign * p->phi[q->first + s];
     }
-    for (int t = 0; t < p->n_terms; t++) { /* costs must not be negative */
-        double *cost = p->b.cost[p->term[t].node], least = INFINITY;
+    for (int t = 0; t < p->n_terms; t++) {
+        double *cost = p->b.cost[p->term[t].node], least = 0;
         int n = p->b.n_strategies[p->term[t].node];
         for (int s = 0; s < n; s++)
             least = fmin(least, cost[s]);
         for (int s = 0; s < n && least < 0; s++)
             cost[s] -= least;
-        shift += fmin(least, 0);
+        shift -= least;
     }
+    return shift;
+}
+
+/* Solves a piece; a thread's start routine. */
+static void *solve_piece(void *arg)
+{
+    struct piece *p = arg;
+    struct ap_solution sol;
+    double shift = set_costs(p);
     struct ap_problem problem = select_problem(&p->b);
-    params.start = p->choice;
-    if (ap_solve_exact(b->arena, &problem, &params, &sol, err))
-        return -1;
-    p->choice = sol.choice;
-    p->cost = sol.objective + shift;
-    p->bound = sol.bound + shift;
-    return 0;
+    struct ap_solve_params params = {.work_limit = p->work_limit, .start = p->choice};
+
+    p->failed = ap_solve_exact(&p->arena, &problem, &params, &sol, &p->err) != 0;
+    if (!p->failed) {
+        p->choice = sol.choice;
+        p->cost = sol.objective - shift;
+        p->bound = sol.bound - shift;
+    }
+    return NULL;
 }
 
 /* The bound under phi; the pieces keep their solutions. */
 static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
                     double *bound, struct ap_err *err)
 {
+    pthread_t *thread = AP_NEW_N(b->arena, b->n_pieces, pthread_t);
+    bool *runs = AP_NEW_N(b->arena, b->n_pieces, bool);
+
+    for (int i = b->n_pieces - 1; i >= 0; i--) {
+        struct piece *p = &b->piece[i];
+        p->bounder = b;
+        p->phi = phi;
+        p->work_limit = work_limit;
+        runs[i] = i > 0 && pthread_create(&thread[i], NULL, solve_piece, p) == 0;
+        if (!runs[i] && p->b.n_nodes > 0)
+            solve_piece(p);
+    }
     *bound = 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        if (solve_piece(b, &b->piece[i], phi, work_limit, err))
-            return -1;
+        if (runs[i])
+            pthread_join(thread[i], NULL);
+        if (b->piece[i].failed)
+            ap_err_set(err, "%s", b->piece[i].err.msg);
         *bound += b->piece[i].weight * b->piece[i].bound;
     }
-    return 0;
+    return err->msg[0] ? -1 : 0;
 }
 
 /* ---- the next trial: a linear program of cuts ---- */
@@ -433,9 +462,6 @@ static int climb(struct bounder *b, double objective, int max_rounds, int64_t wo
             if (b->piece[i].b.n_nodes > 0)
                 add_cut(&m, b, i, phi);
         bool better = bound > out->bound;
-        if (getenv("FOLD_DEBUG"))
-            fprintf(stderr, "round %d bound %.9g of %.9g box %.3g\n", out->n_rounds,
-                    bound, objective, box);
         if (better) {
             out->bound = bound;
             memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
@@ -471,6 +497,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     out->n_potentials = b.n_phi;
     for (int i = 0; i < b.n_pieces; i++) {
         select_free(&b.piece[i].b);
+        ap_arena_free(&b.piece[i].arena);
         free(b.piece[i].term);
     }
     free(b.stand_in);

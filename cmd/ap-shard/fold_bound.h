@@ -7,7 +7,6 @@
 struct fold_bound {
     double bound; /* of any plan in the space, tied or not; 0 if nothing is known */
     int n_rounds, n_pieces, n_potentials;
-    double largest_piece_sec; /* time of the longest exact solve */
 };
 
 /*

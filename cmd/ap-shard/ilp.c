@@ -17,8 +17,12 @@
 #include "select.h"
 #include "tool.h"
 
+#define PROVEN            1e-9
+#define SOLVE_WORK        100
+#define UNFOLD_STRATEGIES 60000 /* a graph up to this is searched unfolded if need be */
+
 const struct shard_solver shard_solvers[] = {
-    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, 100},
+    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK},
     {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk, 0},
     {NULL, NULL, NULL, 0},
 };
@@ -180,11 +184,29 @@ static struct ap_plan plan_of(const struct shard_space *space, const int *var,
     return plan;
 }
 
+/* What the searches took, all together; sizes are of the first one. */
 struct timing {
-    double fold, space, build, solve;
-    int n_nodes, n_edges;
+    double fold, space, build, solve, bound;
+    int n_nodes, n_edges, n_tied, rounds, n_searches;
     int64_t work;
+    struct shard_space space_sizes;
 };
+
+static void add_timing(struct timing *t, const struct timing *more)
+{
+    if (t->n_searches == 0) {
+        *t = *more;
+        return;
+    }
+    t->fold += more->fold;
+    t->space += more->space;
+    t->build += more->build;
+    t->solve += more->solve;
+    t->bound += more->bound;
+    t->rounds += more->rounds;
+    t->work += more->work;
+    t->n_searches++;
+}
 
 /* One search, folded or not (then fold says that nothing is alike). */
 static int solve_once(struct ap_arena *arena, const struct shard_task *task,
@@ -218,57 +240,142 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
                                         .bound = sol.bound,
                                         .stopped = sol.stopped,
                                         .solver = solver->name};
-        *t = (struct timing){.space = t1 - t0,
-                             .build = t2 - t1,
-                             .solve = ap_now_sec() - t2,
-                             .n_nodes = p.n_nodes,
-                             .n_edges = p.n_edges,
-                             .work = sol.work};
+        t->space = t1 - t0;
+        t->build = t2 - t1;
+        t->solve = ap_now_sec() - t2;
+        t->n_nodes = p.n_nodes;
+        t->n_edges = p.n_edges;
+        t->work = sol.work;
+        t->n_searches = 1;
     }
     select_free(&b);
     return rc;
 }
 
-int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
-              struct shard_answer *answer, struct ap_err *err)
+/* The cheapest of the plans at hand, -1 for none. */
+static int cheapest(const struct shard_task *task)
 {
-    struct shard_space space;
-    struct shard_fold fold;
-    struct timing t;
-    struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
-    int start = -1;
-    double t0 = ap_now_sec();
+    int best = -1;
+    for (int i = 0; i < task->n_plans; i++)
+        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
+            best = i;
+    return best;
+}
 
-    for (int i = 0; i < task->n_plans; i++) {
-        plans[i] = task->plans[i];
-        plans[i].remake = NULL; /* the search keeps what it gathered */
-        if (start < 0 || task->plan_sec[i] < task->plan_sec[start])
-            start = i;
-    }
-    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins, &fold);
-    double fold_sec = ap_now_sec() - t0;
-    if (solve_once(arena, task, &fold, plans, task->n_plans, start, &space, answer, &t,
+/* The unfolded search from the folded plan, which it never makes dearer. */
+static int search_unfolded(struct ap_arena *arena, const struct shard_task *task,
+                           const struct ap_plan *plans, struct shard_answer *answer,
+                           struct timing *t, struct ap_err *err)
+{
+    struct ap_plan *more = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
+    int start = cheapest(task);
+    struct shard_fold alone;
+    struct shard_space space;
+    struct shard_answer whole;
+
+    memcpy(more, plans, (size_t)task->n_plans * sizeof *plans);
+    more[task->n_plans] = answer->plan;
+    if (start < 0 || answer->objective <= task->plan_sec[start])
+        start = task->n_plans;
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, 1, &alone);
+    if (solve_once(arena, task, &alone, more, task->n_plans + 1, start, &space, &whole, t,
                    err))
         return -1;
-    double t1 = ap_now_sec();
-    struct fold_bound fb = {0};
+    whole.bound = fmax(whole.bound, answer->bound);
+    *answer = whole;
+    return 0;
+}
+
+/*
+ * The search folded with a period, and its bound; a better answer and a higher bound are
+ * kept.
+ */
+static int search_folded(struct ap_arena *arena, const struct shard_task *task,
+                         const struct ap_plan *plans, int period,
+                         struct shard_answer *answer, struct timing *t,
+                         struct ap_err *err)
+{
+    struct shard_fold fold;
+    struct shard_space space;
+    struct shard_answer folded;
+    struct fold_bound fb;
+    struct timing now = {0};
+    double t0 = ap_now_sec();
+
+    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins, period,
+                    &fold);
+    now.fold = ap_now_sec() - t0;
+    if (solve_once(arena, task, &fold, plans, task->n_plans, cheapest(task), &space,
+                   &folded, &now, err))
+        return -1;
+    now.n_tied = fold.n_tied;
+    now.space_sizes = space;
     if (fold.n_tied > 0) {
-        if (shard_fold_bound(arena, &space, &fold, answer->objective,
-                             (int)task->params->rounds, 100, &fb, err))
+        int64_t rounds = task->params->rounds;
+        if (space.n_strategies <= UNFOLD_STRATEGIES) /* not more than unfolding takes */
+            rounds = rounds < space.n_strategies / space.n_folded
+                         ? rounds
+                         : space.n_strategies / space.n_folded;
+        t0 = ap_now_sec();
+        if (shard_fold_bound(arena, &space, &fold, folded.objective, (int)rounds,
+                             SOLVE_WORK, &fb, err))
             return -1;
-        answer->bound = fb.bound;
-        answer->stopped = fb.bound >= answer->objective * (1 - 1e-9) ? "optimal" : "gap";
+        now.bound = ap_now_sec() - t0;
+        now.rounds = fb.n_rounds;
+        folded.bound = fb.bound;
+        folded.stopped = "folded";
     }
-    fprintf(stderr, "bound %g s, %d rounds, %d pieces, %d potentials\n",
-            ap_now_sec() - t1, fb.n_rounds, fb.n_pieces, fb.n_potentials);
-    answer->stats = ap_arena_printf(
+    add_timing(t, &now);
+    double bound = fmax(answer->bound, folded.bound);
+    if (!answer->plan.choice || folded.objective < answer->objective)
+        *answer = folded;
+    answer->bound = fmin(bound, answer->objective);
+    if (answer->bound >= answer->objective * (1 - PROVEN))
+        answer->stopped = "optimal";
+    return 0;
+}
+
+static const char *stats_of(struct ap_arena *arena, const struct shard_task *task,
+                            const struct timing *t)
+{
+    const struct shard_space *sp = &t->space_sizes;
+    return ap_arena_printf(
         arena,
         ",\"groups\":%d,\"tied\":%d,\"strategies\":%lld,\"folded_strategies\":%lld,"
         "\"log10_plans\":%.1f,\"log10_folded_plans\":%.1f,\"problem_nodes\":%d,"
         "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
-        "\"solve_sec\":%.6f,\"work\":%lld",
-        task->nests->n, fold.n_tied, (long long)space.n_strategies,
-        (long long)space.n_folded, space.log10_plans, space.log10_folded, t.n_nodes,
-        t.n_edges, fold_sec, t.space, t.build, t.solve, (long long)t.work);
+        "\"solve_sec\":%.6f,\"bound_sec\":%.6f,\"bound_rounds\":%d,\"searches\":%d,"
+        "\"work\":%lld",
+        task->nests->n, t->n_tied, (long long)sp->n_strategies, (long long)sp->n_folded,
+        sp->log10_plans, sp->log10_folded, t->n_nodes, t->n_edges, t->fold, t->space,
+        t->build, t->solve, t->bound, t->rounds, t->n_searches, (long long)t->work);
+}
+
+int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
+              struct shard_answer *answer, struct ap_err *err)
+{
+    struct timing t = {0}, whole = {0};
+    struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
+    int best = cheapest(task);
+
+    for (int i = 0; i < task->n_plans; i++) {
+        plans[i] = task->plans[i];
+        plans[i].remake = NULL; /* the search keeps what it gathered */
+    }
+    *answer = (struct shard_answer){0};
+    for (int period = 1; period <= (int)task->params->period; period++) {
+        if (search_folded(arena, task, plans, period, answer, &t, err))
+            return -1;
+        if (t.n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN))
+            break;
+    }
+    bool dear = best >= 0 && task->plan_sec[best] < answer->objective;
+    if (t.n_tied > 0 && (dear || (answer->bound < answer->objective * (1 - PROVEN) &&
+                                  t.space_sizes.n_strategies <= UNFOLD_STRATEGIES))) {
+        if (search_unfolded(arena, task, plans, answer, &whole, err))
+            return -1;
+        add_timing(&t, &whole);
+    }
+    answer->stats = stats_of(arena, task, &t);
     return 0;
 }

@@ -13,6 +13,7 @@ struct shard_params {
     int64_t work_limit;
     bool no_families; /* the whole graph at once, whatever repeats */
     int64_t rounds;   /* of the folded search's bound */
+    int64_t period;   /* layers are tied that stand so many apart: 1, then 2, ... */
 };
 
 /* Strategies of every group, the baselines' own choices included. */
