@@ -8,12 +8,13 @@
  * of 64 bits (a false match would be found out: the price of the plan would differ).
  */
 #include "fold.h"
-#include "select.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MIN_INSTANCES 3 /* fewer are not worth tying */
+#define OUTSIDE       (1ULL << 63)
 
 struct folder {
     struct ap_arena *arena;
@@ -22,7 +23,8 @@ struct folder {
     const struct ap_families *families;
     const struct shard_pins *pins; /* may be NULL */
     struct shard_fold *fold;
-    int *place;  /* [node]: position in its instance, -1 */
+    /* [node]: position in its instance, or a hash that stands for one, with OUTSIDE */
+    uint64_t *place;
     int *family; /* [node], of the families that are folded, -1 */
     int *instance;
     int *anchor; /* [group]: the member that says where it belongs, -1 */
@@ -47,6 +49,43 @@ static bool *pick(const struct folder *f)
     return picked;
 }
 
+struct by_id {
+    int node, instance;
+};
+
+static int compare_ids(const void *x, const void *y)
+{
+    const struct by_id *a = x, *b = y;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+/*
+ * rank[k]: where instance k stands in the forward pass, by the first contraction there
+ * (or whatever is no parameter or constant); names and parameters may be in any order.
+ */
+static void rank_instances(const struct folder *f, const struct ap_family *fam, int *rank)
+{
+    const struct ap_node *nodes = f->g->nodes;
+    struct by_id *list = AP_NEW_N(f->arena, fam->n_instances, struct by_id);
+    int best = 0, best_score = -1;
+
+    for (int j = 0; j < fam->n_nodes; j++) {
+        const struct ap_node *n = &nodes[fam->nodes[j]];
+        int score = ap_ops[n->op].class == AP_CLASS_HEAVY  ? 2
+                    : ap_ops[n->op].class == AP_CLASS_LEAF ? 0
+                                                           : 1;
+        if (n->phase == AP_FORWARD && score > best_score) {
+            best = j;
+            best_score = score;
+        }
+    }
+    for (int k = 0; k < fam->n_instances; k++)
+        list[k] = (struct by_id){fam->nodes[k * fam->n_nodes + best], k};
+    qsort(list, (size_t)fam->n_instances, sizeof *list, compare_ids);
+    for (int k = 0; k < fam->n_instances; k++)
+        rank[list[k].instance] = k;
+}
+
 static void place_nodes(struct folder *f)
 {
     const struct ap_families *all = f->families;
@@ -54,14 +93,66 @@ static void place_nodes(struct folder *f)
 
     for (int i = 0; i < all->n; i++) {
         const struct ap_family *fam = &all->family[i];
-        for (int k = 0; picked[i] && k < fam->n_instances; k++)
+        if (!picked[i])
+            continue;
+        int *rank = AP_NEW_N(f->arena, fam->n_instances, int);
+        rank_instances(f, fam, rank);
+        for (int k = 0; k < fam->n_instances; k++)
             for (int j = 0; j < fam->n_nodes; j++) {
                 int node = fam->nodes[k * fam->n_nodes + j];
                 f->family[node] = i;
-                f->instance[node] = k;
-                f->place[node] = j;
+                f->instance[node] = rank[k];
+                f->place[node] = (uint64_t)j;
             }
     }
+}
+
+/* ---- nodes between instances ---- */
+
+/*
+ * Adopts node v, which no family has: its place is told by its operands' places. Only if
+ * what it reads, and what reads it, is in one family and in neighbouring instances.
+ */
+static void adopt(struct folder *f, int v)
+{
+    const struct ap_graph *g = f->g;
+    const struct ap_node *n = &g->nodes[v];
+    int family = -1, low = 0, high = 0;
+
+    for (int k = 0; k < n->n_in + g->user_start[v + 1] - g->user_start[v]; k++) {
+        int u = k < n->n_in ? n->in[k] : g->users[g->user_start[v] + k - n->n_in];
+        if (f->family[u] < 0) {
+            continue;
+        } else if (family < 0) {
+            family = f->family[u];
+            low = high = f->instance[u];
+        } else if (f->family[u] != family) {
+            return;
+        }
+        low = f->instance[u] < low ? f->instance[u] : low;
+        high = f->instance[u] > high ? f->instance[u] : high;
+    }
+    if (family < 0 || high - low > 1)
+        return;
+    uint64_t place = ap_hash(&n->op, sizeof n->op, 0);
+    bool reads = false;
+    for (int k = 0; k < n->n_in; k++) {
+        int u = n->in[k];
+        uint64_t end[2] = {(uint64_t)k, 0};
+        if (f->family[u] == family) {
+            reads = true;
+            end[1] = 1 + (uint64_t)(f->instance[u] - low);
+            if (!(f->place[u] &
+                  OUTSIDE)) /* a sum that goes on knows only the last term */
+                place = ap_hash(&f->place[u], sizeof f->place[u], place);
+        }
+        place = ap_hash(end, sizeof end, place);
+    }
+    if (!reads)
+        return;
+    f->family[v] = family;
+    f->instance[v] = low;
+    f->place[v] = place | OUTSIDE;
 }
 
 /*
@@ -163,26 +254,25 @@ static bool are_twins(const struct folder *f, const struct ap_nest *a,
 
 static void find_twins(struct folder *f)
 {
-    int *start = AP_NEW_N(f->arena, f->families->n + 1, int); /* of a family's places */
-    for (int i = 0; i < f->families->n; i++)
-        start[i + 1] = start[i] + f->families->family[i].n_nodes;
-    int *first = AP_NEW_N(f->arena, start[f->families->n] + 1, int); /* group + 1 */
-    int *next = AP_NEW_N(f->arena, f->nests->n, int);
+    size_t mask = 1;
+    while (mask < 2 * (size_t)f->nests->n)
+        mask = 2 * mask + 1;
+    int *table = AP_NEW_N(f->arena, mask + 1, int); /* group + 1, by place */
 
     for (int i = 0; i < f->nests->n; i++) {
-        const struct ap_nest *nest = &f->nests->nest[i];
-        if (f->fold->family[i] < 0)
+        const int family = f->fold->family[i];
+        if (family < 0)
             continue;
-        int *slot = &first[start[f->fold->family[i]] + f->place[f->anchor[i]]];
-        int other = *slot;
-        while (other > 0 && !are_twins(f, &f->nests->nest[other - 1], nest))
-            other = next[other - 1];
-        if (other > 0) {
-            f->fold->twin[i] = other - 1;
-        } else {
-            next[i] = *slot;
-            *slot = i + 1;
-        }
+        uint64_t h = ap_hash(&f->place[f->anchor[i]], sizeof(uint64_t), (uint64_t)family);
+        size_t at = h & mask;
+        while (table[at] &&
+               (f->fold->family[table[at] - 1] != family ||
+                !are_twins(f, &f->nests->nest[table[at] - 1], &f->nests->nest[i])))
+            at = (at + 1) & mask;
+        if (table[at])
+            f->fold->twin[i] = table[at] - 1;
+        else
+            table[at] = i + 1;
     }
 }
 
@@ -194,17 +284,42 @@ static uint64_t mix(uint64_t h, int64_t a, int64_t b, int64_t c)
     return ap_hash(v, sizeof v, h);
 }
 
-/* One end of a tensor as the other end sees it. */
-static uint64_t seen_from(const struct folder *f, uint64_t h, int from, int group)
+bool shard_fold_wide(const struct shard_fold *fold, int home,
+                     const struct select_users *users)
 {
-    const struct shard_fold *fold = f->fold;
+    int low = INT_MAX, high = INT_MIN;
+    for (int u = 0; u < users->n; u++) {
+        int group = users->uses[u].group;
+        if (group < 0 || fold->family[group] < 0 ||
+            fold->family[group] == fold->family[home])
+            continue;
+        low = fold->instance[group] < low ? fold->instance[group] : low;
+        high = fold->instance[group] > high ? fold->instance[group] : high;
+    }
+    return fold->family[home] < 0 || (low <= high && high - low > 1);
+}
 
+/* A user as the maker sees it; of a wide tensor's users only who they are counts. */
+static uint64_t see_user(const struct shard_fold *fold, uint64_t h, int home, int group,
+                         bool wide)
+{
     if (group < 0 || fold->family[group] < 0)
         return mix(h, 1, group, 0);
-    if (from >= 0 && fold->family[from] >= 0)
-        return mix(mix(h, 2, fold->family[group], 0), 3, fold->twin[group],
-                   fold->instance[group] - fold->instance[from]);
-    return mix(h, 4, fold->family[group], fold->twin[group]); /* any instance of it */
+    h = mix(h, 2, fold->family[group], fold->twin[group]);
+    return wide && fold->family[group] != fold->family[home]
+               ? h
+               : mix(h, 3, fold->instance[group] - fold->instance[home], 0);
+}
+
+/* The maker as a user sees it. */
+static uint64_t see_maker(const struct shard_fold *fold, uint64_t h, int group, int home,
+                          bool wide)
+{
+    if (fold->family[home] < 0 || fold->family[group] < 0 ||
+        (wide && fold->family[group] != fold->family[home]))
+        return mix(h, 4, home, 0);
+    return mix(mix(h, 5, fold->family[home], fold->twin[home]), 6,
+               fold->instance[home] - fold->instance[group], 0);
 }
 
 /*
@@ -213,6 +328,7 @@ static uint64_t seen_from(const struct folder *f, uint64_t h, int from, int grou
  */
 static void describe_tensors(struct folder *f, uint64_t *sum)
 {
+    const struct shard_fold *fold = f->fold;
     struct select_users users;
 
     select_users_init(f->arena, f->g, f->nests, &users);
@@ -220,20 +336,21 @@ static void describe_tensors(struct folder *f, uint64_t *sum)
         const struct ap_nest *nest = &f->nests->nest[i];
         for (int o = 0; o < nest->n_outs; o++) {
             int node = nest->outs[o];
-            uint64_t star = mix(5, f->fold->twin[i], o, 0);
+            uint64_t star = mix(7, fold->twin[i], o, 0);
             select_users_of(&users, node);
+            bool wide = shard_fold_wide(fold, i, &users);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
-                star += seen_from(f, mix(6, use->slot, 0, 0), i, use->group);
+                star += see_user(fold, mix(8, use->slot, 0, 0), i, use->group, wide);
             }
-            if (f->fold->family[i] < 0)
-                star = mix(7, node, 0, 0);
-            sum[i] += mix(star, 8, 0, 0);
+            if (wide)
+                star = mix(9, node, 0, 0);
+            sum[i] += mix(star, 10, 0, 0);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
                 if (use->group >= 0)
                     sum[use->group] +=
-                        seen_from(f, mix(star, 9, use->slot, 0), use->group, i);
+                        see_maker(fold, mix(star, 11, use->slot, 0), use->group, i, wide);
             }
         }
     }
@@ -361,17 +478,20 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                                 .family = AP_NEW_N(arena, nests->n, int),
                                 .instance = AP_NEW_N(arena, nests->n, int),
                                 .period = period};
-    f.place = AP_NEW_N(arena, g->n_nodes, int);
+    f.place = AP_NEW_N(arena, g->n_nodes, uint64_t);
     f.family = AP_NEW_N(arena, g->n_nodes, int);
     f.instance = AP_NEW_N(arena, g->n_nodes, int);
     for (int v = 0; v < g->n_nodes; v++)
-        f.place[v] = f.family[v] = f.instance[v] = -1;
+        f.family[v] = f.instance[v] = -1;
     for (int i = 0; i < nests->n; i++) {
         fold->twin[i] = i;
         fold->cell[i] = -1;
     }
     f.anchor = AP_NEW_N(arena, nests->n, int);
     place_nodes(&f);
+    for (int v = 0; v < g->n_nodes && f.families->n > 0; v++)
+        if (f.family[v] < 0 && g->nodes[v].n_in > 0)
+            adopt(&f, v);
     place_groups(&f);
     find_twins(&f);
     find_cells(&f);

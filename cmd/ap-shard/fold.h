@@ -2,7 +2,7 @@
 #ifndef FOLD_H
 #define FOLD_H
 
-#include "shard.h"
+#include "select.h"
 
 /*
  * Twins stand at the same place of two instances of a family and have the same nest, so
@@ -36,4 +36,12 @@ struct shard_fold {
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
                      const struct shard_pins *pins, int period, struct shard_fold *fold);
+/*
+ * Whether a tensor is made outside of all families, or is needed by instances far apart
+ * of a family that it is not made in (a mask, an encoder's output): what its makers and
+ * users know of each other does not depend on the instance.
+ */
+bool shard_fold_wide(const struct shard_fold *fold, int home,
+                     const struct select_users *users);
+
 #endif

@@ -137,7 +137,7 @@ static void add_term(struct piece *p, int potential, int node, double sign)
 
 /* The stand-in for a group at a site; made, with its potential, on first use. */
 static struct stand_in *stand_in(struct bounder *b, struct site site, int site_piece,
-                                 int group)
+                                 int group, bool wide)
 {
     struct site home = site_of(b, group);
     uint64_t h = hash4(site.family, site.instance, group, 1);
@@ -156,11 +156,12 @@ static struct stand_in *stand_in(struct bounder *b, struct site site, int site_p
     }
     b->table[i] = b->n_stand_ins + 1;
     struct stand_in *s = &b->stand_in[b->n_stand_ins++];
-    bool layers = home.family >= 0 && site.family >= 0; /* both are in one */
+    bool layers = home.family >= 0 && site.family >= 0 && /* one sees the other */
+                  !(wide && home.family != site.family);
     uint64_t key =
         layers ? hash4(16 + site.family, b->fold->twin[group],
                        site.instance - home.instance, home.instance % b->fold->period)
-               : hash4(2, b->fold->twin[group], site.family, home.family);
+               : hash4(2, wide ? group : b->fold->twin[group], site.family, home.family);
     *s = (struct stand_in){site, group, find_potential(b, key, group), -1};
     if (site_piece >= 0) {
         struct piece *p = &b->piece[site_piece];
@@ -183,7 +184,8 @@ static struct stand_in *stand_in(struct bounder *b, struct site site, int site_p
  * groups elsewhere are stood in for.
  */
 static void charge(struct bounder *b, int node, const struct select_use *uses, int n,
-                   struct site site, int site_cell, int site_piece, double weight)
+                   struct site site, int site_cell, int site_piece, bool wide,
+                   double weight)
 {
     const struct shard_fold *fold = b->fold;
     int home = b->space->graph->nodes[node].group;
@@ -195,14 +197,14 @@ static void charge(struct bounder *b, int node, const struct select_use *uses, i
     }
     star.home_var = fold->cell[home] == site_cell
                         ? b->var[home]
-                        : stand_in(b, site, site_piece, home)->var;
+                        : stand_in(b, site, site_piece, home, wide)->var;
     for (int u = 0; u < n; u++) {
         int group = uses[u].group;
         if (group < 0)
             continue;
         int var = fold->cell[group] == site_cell
                       ? b->var[group]
-                      : stand_in(b, site, site_piece, group)->var;
+                      : stand_in(b, site, site_piece, group, false)->var;
         if (star.uses)
             star.uses[u].var = var;
     }
@@ -243,13 +245,14 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
 
     if (users->n == 0)
         return;
+    bool wide = shard_fold_wide(b->fold, home, users);
     b->stars++;
     sort_uses(b, users->uses, users->n);
     for (int u = 0; u < users->n; u++)
         n_sites += u == 0 || by_site(b, &uses[u - 1], &uses[u]) != 0;
-    if (n_sites > 1 && home_site.family >= 0) {
+    if (n_sites > 1 && !wide) {
         charge(b, node, uses, users->n, home_site, b->fold->cell[home], piece_of(b, home),
-               1);
+               false, 1);
         return;
     }
     for (int u = 0, end; u < users->n; u = end) {
@@ -257,11 +260,11 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
             ;
         int group = uses[u].group;
         if (group < 0)
-            charge(b, node, &uses[u], end - u, (struct site){-1, -1}, -1, 0,
+            charge(b, node, &uses[u], end - u, (struct site){-1, -1}, -1, 0, wide,
                    1.0 / n_sites);
         else
             charge(b, node, &uses[u], end - u, site_of(b, group), b->fold->cell[group],
-                   piece_of(b, group), 1.0 / n_sites);
+                   piece_of(b, group), wide, 1.0 / n_sites);
     }
 }
 
