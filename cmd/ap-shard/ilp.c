@@ -19,7 +19,9 @@
 
 #define PROVEN            1e-9
 #define SOLVE_WORK        100
-#define UNFOLD_STRATEGIES 60000 /* a graph up to this is searched unfolded if need be */
+#define UNFOLD_STRATEGIES 120000 /* a graph up to this is searched unfolded if need be \
+                                  */
+#define WORTH_FOLDING 2 /* a graph is folded if that leaves less than one in 2 groups */
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK},
@@ -189,6 +191,7 @@ struct timing {
     double fold, space, build, solve, bound;
     int n_nodes, n_edges, n_tied, rounds, n_searches;
     int64_t work;
+    bool solved; /* the folded problem, to proven optimality */
     struct shard_space space_sizes;
 };
 
@@ -246,6 +249,7 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
         t->n_nodes = p.n_nodes;
         t->n_edges = p.n_edges;
         t->work = sol.work;
+        t->solved = strcmp(sol.stopped, "optimal") == 0;
         t->n_searches = 1;
     }
     select_free(&b);
@@ -304,6 +308,8 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
 
     shard_fold_find(arena, task->graph, task->nests, task->families, task->pins, period,
                     &fold);
+    if (fold.n_tied * WORTH_FOLDING < task->nests->n)
+        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, period, &fold);
     now.fold = ap_now_sec() - t0;
     if (solve_once(arena, task, &fold, plans, task->n_plans, cheapest(task), &space,
                    &folded, &now, err))
