@@ -157,19 +157,28 @@ static void adopt(struct folder *f, int v)
 
 /*
  * A group belongs to the instance of its first member that is in one; others may be in a
- * neighbour (a gradient that is added up across the border) or in none.
+ * neighbour (a gradient that is added up across the border) or in none. One that goes
+ * through many instances (a norm of everything) belongs to none.
  */
 static void place_groups(struct folder *f)
 {
     for (int i = 0; i < f->nests->n; i++) {
         const struct ap_nest *nest = &f->nests->nest[i];
+        int low = INT_MAX, high = INT_MIN;
         f->fold->family[i] = f->fold->instance[i] = f->anchor[i] = -1;
-        for (int m = 0; m < nest->n_members && f->anchor[i] < 0; m++)
-            if (f->family[nest->members[m]] >= 0) {
-                f->fold->family[i] = f->family[nest->members[m]];
-                f->fold->instance[i] = f->instance[nest->members[m]];
-                f->anchor[i] = nest->members[m];
-            }
+        for (int m = 0; m < nest->n_members; m++) {
+            int v = nest->members[m];
+            if (f->family[v] < 0)
+                continue;
+            if (f->anchor[i] < 0)
+                f->anchor[i] = v;
+            low = f->instance[v] < low ? f->instance[v] : low;
+            high = f->instance[v] > high ? f->instance[v] : high;
+        }
+        if (low > high || high - low > 1)
+            continue;
+        f->fold->family[i] = f->family[f->anchor[i]];
+        f->fold->instance[i] = f->instance[f->anchor[i]];
     }
 }
 
@@ -284,6 +293,20 @@ static uint64_t mix(uint64_t h, int64_t a, int64_t b, int64_t c)
     return ap_hash(v, sizeof v, h);
 }
 
+uint64_t shard_fold_slot(const struct ap_nest *nest, int slot)
+{
+    if (slot < 0)
+        return 0;
+    const struct ap_access *a = &nest->ins[slot].access;
+    uint64_t h = mix(12, a->rank, (int64_t)a->partial, 0);
+    for (int d = 0; d < a->rank; d++)
+        h = ap_hash(a->dims[d].factor, (size_t)a->dims[d].n * sizeof(int),
+                    mix(h, a->dims[d].n, d, 0));
+    for (int k = 0; k < nest->n_linear && slot < 64; k++)
+        h = mix(h, k, (int64_t)(nest->linear[k].ins >> slot & 1), 0);
+    return h;
+}
+
 bool shard_fold_wide(const struct shard_fold *fold, int home,
                      const struct select_users *users)
 {
@@ -322,6 +345,11 @@ static uint64_t see_maker(const struct shard_fold *fold, uint64_t h, int group, 
                fold->instance[home] - fold->instance[group], 0);
 }
 
+static uint64_t slot_of(const struct folder *f, const struct select_use *use)
+{
+    return use->group < 0 ? 0 : shard_fold_slot(&f->nests->nest[use->group], use->slot);
+}
+
 /*
  * Adds what every tensor says of the instances that make or need it to sum[] (per group;
  * order does not matter).
@@ -341,7 +369,8 @@ static void describe_tensors(struct folder *f, uint64_t *sum)
             bool wide = shard_fold_wide(fold, i, &users);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
-                star += see_user(fold, mix(8, use->slot, 0, 0), i, use->group, wide);
+                uint64_t slot = slot_of(f, use);
+                star += see_user(fold, mix(8, (int64_t)slot, 0, 0), i, use->group, wide);
             }
             if (wide)
                 star = mix(9, node, 0, 0);

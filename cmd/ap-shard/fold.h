@@ -37,6 +37,12 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
                      const struct shard_pins *pins, int period, struct shard_fold *fold);
 /*
+ * Tells apart the slots of a nest that ask for different layouts of their operands under
+ * some choice; slots with one value are interchangeable. 0 for a result.
+ */
+uint64_t shard_fold_slot(const struct ap_nest *nest, int slot);
+
+/*
  * Whether a tensor is made outside of all families, or is needed by instances far apart
  * of a family that it is not made in (a mask, an encoder's output): what its makers and
  * users know of each other does not depend on the instance.

@@ -496,6 +496,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     /* all tensors are charged once: else instances were not as alike as they looked */
     if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
         rc = climb(&b, objective, max_rounds, work_limit, out, err);
+    out->bound = fmax(out->bound, 0); /* no round, no bound */
     out->n_pieces = b.n_pieces;
     out->n_potentials = b.n_phi;
     for (int i = 0; i < b.n_pieces; i++) {

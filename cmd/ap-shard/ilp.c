@@ -17,11 +17,12 @@
 #include "select.h"
 #include "tool.h"
 
-#define PROVEN            1e-9
-#define SOLVE_WORK        100
-#define UNFOLD_STRATEGIES 120000 /* a graph up to this is searched unfolded if need be \
-                                  */
-#define WORTH_FOLDING 2 /* a graph is folded if that leaves less than one in 2 groups */
+#define PROVEN     1e-9
+#define SOLVE_WORK 100
+#define UNFOLD_STRATEGIES                                                     \
+    120000              /* a graph up to this is searched unfolded if need be \
+                         */
+#define WORTH_FOLDING 3 /* fold if at least one in so many groups follows another */
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK},
@@ -36,38 +37,41 @@ static int by_var(const void *x, const void *y)
     const struct select_use *a = x, *b = y;
     if (a->var != b->var)
         return a->var < b->var ? -1 : 1;
+    if (a->alike != b->alike)
+        return a->alike < b->alike ? -1 : 1;
     return (a->slot > b->slot) - (a->slot < b->slot);
 }
 
 /* Sorts the uses by variable and drops those that ask for the same. */
-static void name_uses(struct select_users *users, const int *var, const int *twin_alias)
+static void name_uses(struct select_users *users, const struct shard_space *space,
+                      const int *var, const int *place)
 {
     int n = 0;
     for (int u = 0; u < users->n; u++) {
         struct select_use *use = &users->uses[u];
         use->var = use->group < 0 ? -1 : var[use->group];
+        use->alike = use->group < 0 ? 0
+                     : use->alias < 0
+                         ? shard_fold_slot(&space->nests->nest[use->group], use->slot)
+                         : (uint64_t)place[use->alias];
     }
     qsort(users->uses, (size_t)users->n, sizeof *users->uses, by_var);
     for (int u = 0; u < users->n; u++) {
         const struct select_use *use = &users->uses[u];
         const struct select_use *last = n > 0 ? &users->uses[n - 1] : NULL;
-        if (last && last->var == use->var && last->slot == use->slot &&
-            (use->alias < 0) == (last->alias < 0) &&
-            (use->alias < 0 || twin_alias[use->alias] == twin_alias[last->alias]))
-            continue;
-        users->uses[n++] = *use;
+        if (!last || last->var != use->var || last->alike != use->alike ||
+            (use->alias < 0) != (last->alias < 0))
+            users->uses[n++] = *use;
     }
     users->n = n;
 }
 
-static uint64_t star_hash(int home_var, int out, const struct select_users *users,
-                          const int *place)
+static uint64_t star_hash(int home_var, int out, const struct select_users *users)
 {
     uint64_t h = ap_hash(&home_var, sizeof home_var, (uint64_t)out);
     for (int u = 0; u < users->n; u++) {
         const struct select_use *use = &users->uses[u];
-        int alias = use->alias < 0 ? -1 : place[use->alias];
-        const int key[3] = {use->var, use->slot, alias};
+        const uint64_t key[3] = {(uint64_t)(use->var + 1), use->alike, use->alias >= 0};
         h = ap_hash(key, sizeof key, h);
     }
     return h;
@@ -120,8 +124,8 @@ static struct select_star *fold_stars(struct ap_arena *arena,
             select_users_of(&users, node);
             if (users.n == 0)
                 continue;
-            name_uses(&users, var, place);
-            int *at = star_slot(&table, star_hash(var[i], o, &users, place));
+            name_uses(&users, space, var, place);
+            int *at = star_slot(&table, star_hash(var[i], o, &users));
             if (*at > 0) {
                 stars[*at - 1].weight += 1;
                 continue;
@@ -192,6 +196,7 @@ struct timing {
     int n_nodes, n_edges, n_tied, rounds, n_searches;
     int64_t work;
     bool solved; /* the folded problem, to proven optimality */
+    double folded_objective, folded_bound;
     struct shard_space space_sizes;
 };
 
@@ -207,6 +212,10 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->solve += more->solve;
     t->bound += more->bound;
     t->rounds += more->rounds;
+    if (more->n_tied > 0) {
+        t->folded_objective = fmin(t->folded_objective, more->folded_objective);
+        t->folded_bound = fmax(t->folded_bound, more->folded_bound);
+    }
     t->work += more->work;
     t->n_searches++;
 }
@@ -331,6 +340,8 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
         folded.bound = fb.bound;
         folded.stopped = "folded";
     }
+    now.folded_objective = folded.objective;
+    now.folded_bound = folded.bound;
     add_timing(t, &now);
     double bound = fmax(answer->bound, folded.bound);
     if (!answer->plan.choice || folded.objective < answer->objective)
@@ -351,10 +362,11 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         "\"log10_plans\":%.1f,\"log10_folded_plans\":%.1f,\"problem_nodes\":%d,"
         "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
         "\"solve_sec\":%.6f,\"bound_sec\":%.6f,\"bound_rounds\":%d,\"searches\":%d,"
-        "\"work\":%lld",
+        "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"work\":%lld",
         task->nests->n, t->n_tied, (long long)sp->n_strategies, (long long)sp->n_folded,
         sp->log10_plans, sp->log10_folded, t->n_nodes, t->n_edges, t->fold, t->space,
-        t->build, t->solve, t->bound, t->rounds, t->n_searches, (long long)t->work);
+        t->build, t->solve, t->bound, t->rounds, t->n_searches, t->folded_objective,
+        t->folded_bound, (long long)t->work);
 }
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,

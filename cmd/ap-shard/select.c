@@ -103,7 +103,7 @@ static void put_use(struct select_users *u, int group, int slot, int alias)
         u->cap = u->cap ? 2 * u->cap : 16;
         u->uses = ap_xrealloc(u->uses, (size_t)u->cap * sizeof *u->uses);
     }
-    u->uses[u->n++] = (struct select_use){group, slot, alias, -1};
+    u->uses[u->n++] = (struct select_use){group, slot, alias, -1, 0};
 }
 
 void select_users_of(struct select_users *u, int node)

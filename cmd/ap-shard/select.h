@@ -10,6 +10,7 @@ struct select_use {
     int slot;  /* operand slot of the group's nest, -1: it becomes parameter `alias` */
     int alias; /* node id, -1 */
     int var;   /* the group's variable */
+    uint64_t alike; /* uses of one variable with one value here ask for the same */
 };
 
 /* A tensor that a group makes, and all who need it; conversions count `weight` times. */
