@@ -66,6 +66,71 @@ bare() {
         "$BATS_TEST_TMPDIR/g.json"
 }
 
+# Two layers, clipped by the norm of all gradients, which is the first result too.
+clipped() {
+    cat <<'END'
+HloModule jit_step, input_output_alias={ {1}: (0, {}, may-alias), {2}: (1, {}, may-alias) }
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  w1 = f32[8,8] parameter(0)
+  w2 = f32[8,8] parameter(1)
+  x = f32[4,8] parameter(2)
+  zero = f32[] constant(0)
+  one = f32[] constant(1)
+  ones = f32[4,8] broadcast(one), dimensions={}
+  h = f32[4,8] dot(x, w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/jvp(a)/dot"}
+  t = f32[4,8] tanh(h), metadata={op_name="jit(step)/jvp(a)/tanh"}
+  y = f32[4,8] dot(t, w2), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/jvp(b)/dot"}
+  yy = f32[4,8] multiply(y, y), metadata={op_name="jit(step)/jvp(b)/mul"}
+  loss = f32[] reduce(yy, zero), dimensions={0,1}, to_apply=sum, metadata={op_name="jit(step)/jvp(b)/sum"}
+  dy = f32[4,8] add(y, y), metadata={op_name="jit(step)/transpose(jvp(b))/mul"}
+  dw2 = f32[8,8] dot(t, dy), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/transpose(jvp(b))/dot"}
+  dt = f32[4,8] dot(dy, w2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="jit(step)/transpose(jvp(b))/dot"}
+  tt = f32[4,8] multiply(t, t), metadata={op_name="jit(step)/jvp(a)/mul"}
+  slope = f32[4,8] subtract(ones, tt), metadata={op_name="jit(step)/jvp(a)/sub"}
+  dh = f32[4,8] multiply(dt, slope), metadata={op_name="jit(step)/transpose(jvp(a))/mul"}
+  dw1 = f32[8,8] dot(x, dh), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/transpose(jvp(a))/dot"}
+  sq1 = f32[8,8] multiply(dw1, dw1), metadata={op_name="jit(step)/square"}
+  n1 = f32[] reduce(sq1, zero), dimensions={0,1}, to_apply=sum, metadata={op_name="jit(step)/reduce_sum"}
+  sq2 = f32[8,8] multiply(dw2, dw2), metadata={op_name="jit(step)/square"}
+  n2 = f32[] reduce(sq2, zero), dimensions={0,1}, to_apply=sum, metadata={op_name="jit(step)/reduce_sum"}
+  total = f32[] add(n1, n2), metadata={op_name="jit(step)/add"}
+  norm = f32[] sqrt(total), metadata={op_name="jit(step)/sqrt"}
+  scales = f32[8,8] broadcast(norm), dimensions={}, metadata={op_name="jit(step)/div"}
+  g1 = f32[8,8] divide(dw1, scales), metadata={op_name="jit(step)/div"}
+  g2 = f32[8,8] divide(dw2, scales), metadata={op_name="jit(step)/div"}
+  new1 = f32[8,8] subtract(w1, g1), metadata={op_name="jit(step)/sub"}
+  new2 = f32[8,8] subtract(w2, g2), metadata={op_name="jit(step)/sub"}
+  ROOT out = (RESULTS) tuple(FIRST, new1, new2, LAST)
+}
+END
+}
+
+@test "import: the norm of all gradients is an update, and no loss" {
+    local types='f32[], f32[8,8], f32[8,8], f32[]' hlo=$BATS_TEST_TMPDIR/clip.hlo
+    clipped | sed "s/RESULTS/$types/; s/FIRST/norm/; s/LAST/loss/" >"$hlo"
+    clipped | sed -E "s/RESULTS/$types/; s/FIRST/loss/; s/LAST/norm/; s/, metadata=.*//" >"$hlo.bare"
+    for f in "$hlo" "$hlo.bare"; do
+        import -o "$BATS_TEST_TMPDIR/g.json" "$f"
+        jq -e '.graph as $g | ($g.nodes | map({key: .name, value: .phase}) | from_entries) as $of |
+            ($g.results[] | select(.role == "loss") | $g.nodes[.node].name == "loss") and
+            ([$of["dw1", "dw2", "dt", "dy"]] | unique == ["backward"]) and
+            ([$of["sq1", "n1", "sq2", "n2", "total", "norm", "scales", "g1", "g2"]] |
+                unique == ["update"])' "$BATS_TEST_TMPDIR/g.json"
+        ap-coarsen --blocks 2 "$BATS_TEST_TMPDIR/g.json" | jq -e '(.blocks.blocks | length) == 2'
+    done
+    # called backward, it has no place among the blocks
+    jq '(.graph.nodes[] | select(.name | test("^(sq|n)[12]$|total|norm|scales|^g[12]$")) | .phase) =
+        "backward"' "$BATS_TEST_TMPDIR/g.json" >"$BATS_TEST_TMPDIR/lie.json"
+    refuses 1 "reads node" ap-coarsen --blocks 2 "$BATS_TEST_TMPDIR/lie.json"
+}
+
 @test "import: scopes are the same forward and backward, and parameters have theirs" {
     jq -e '[.graph.nodes[] | select(.op == "dot") | .scope] | group_by(.) |
         map([.[0], length]) == [["mlp/fc_0", 2], ["mlp/fc_1", 3], ["mlp/fc_2", 3]]' \

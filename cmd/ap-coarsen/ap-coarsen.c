@@ -1,4 +1,5 @@
 /* ap-coarsen: put the operators of a graph into an ordered list of blocks. */
+#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +180,25 @@ static void set_cluster(struct ap_arena *arena, struct request *r,
     r->params.cluster = c;
 }
 
-/* Blocks of the whole step, checked: whatever an algorithm says wrongly is a bug. */
+/* Whether no forward operator reads one of a later block: all that an algorithm decides.
+ */
+static bool is_ordered(const struct ap_graph *g, const int *ids, int n,
+                       const int *block_of)
+{
+    for (int i = 0; i < n; i++) {
+        const struct ap_node *node = &g->nodes[ids[i]];
+        for (int k = 0; k < node->n_in; k++)
+            if (g->nodes[node->in[k]].op != AP_OP_PARAMETER &&
+                block_of[node->in[k]] > block_of[ids[i]])
+                return false;
+    }
+    return true;
+}
+
+/*
+ * Blocks of the whole step, checked. Wrong forward blocks are a bug; if the other phases
+ * do not follow them, the document says things of them that cannot be.
+ */
 static struct ap_blocks run(struct ap_arena *arena, const struct coarsen_algo *algo,
                             const struct ap_doc *doc, const struct ap_graph *g,
                             const struct coarsen_params *params,
@@ -203,15 +222,15 @@ static struct ap_blocks run(struct ap_arena *arena, const struct coarsen_algo *a
     enum ap_exit code = algo->run(arena, g, params, answer, &err);
     if (code != AP_OK)
         ap_die(code, "%s", err.msg);
+    assert(is_ordered(g, ids, n, answer->block_of));
     ap_blocks_carry(arena, g, answer->n, answer->block_of);
     struct ap_blocks b = answer->more;
     b.algorithm = algo->name;
     b.n = answer->n;
     b.block_of = answer->block_of;
-    if (ap_blocks_check(arena, g, &b, &err)) {
-        ap_warn("bug in %s: %s", algo->name, err.msg);
-        abort();
-    }
+    if (ap_blocks_check(arena, g, &b, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s; the graph's phases have no order by blocks",
+               doc->file, err.msg);
     return b;
 }
 

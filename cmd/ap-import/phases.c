@@ -7,7 +7,9 @@
  * - update: an elementwise node, or one that no gradient reaches, all of whose users are
  *   updates; the new value of a parameter is one's user; but a sum of gradients that no
  *   state has entered yet, or their conversion to a wider type, that of the weight, is
- * the last of the backward pass;
+ *   the last of the backward pass; and all that comes after the complete gradient of a
+ *   weight, and that nothing is made of that reads a value of the forward pass: the norm
+ *   of all gradients, and their clipping by it;
  * - forward: statistics that run along, which is to say states that no new weight needs,
  *   of which the new value is made elementwise of what the loss needs;
  * - backward: the rest.
@@ -25,9 +27,10 @@ struct phases {
     bool *forward;  /* the loss depends on it */
     bool *gradient; /* depends on more than parameters that are updated */
     bool *state;    /* depends on a state */
-    int *least;     /* least phase of the users so far; AP_N_PHASES for none */
-    bool metadata;  /* there is any */
-    bool loss;      /* there is one */
+    bool *after;   /* depends on a complete gradient of a weight, and no gradient on it */
+    int *least;    /* least phase of the users so far; AP_N_PHASES for none */
+    bool metadata; /* there is any */
+    bool loss;     /* there is one */
 };
 
 static void mark(struct phases *p)
@@ -81,12 +84,6 @@ static void mark_statistics(struct phases *p, struct ap_arena *arena)
     }
 }
 
-static bool is_cheap(const struct ap_node *node)
-{
-    return node->op == AP_OP_BROADCAST || node->op == AP_OP_IOTA ||
-           (node->op == AP_OP_CONSTANT && node->shape.rank == 0);
-}
-
 /* Of a weight that is used twice. */
 static bool is_gradient_sum(const struct phases *p, int i)
 {
@@ -106,6 +103,56 @@ static bool is_wide_gradient(const struct phases *p, int i)
            ap_dtype_size(from) < ap_dtype_size(to);
 }
 
+/* Whether a node reads a value of the forward pass, or what is made of it does. */
+static void mark_readers(const struct phases *p, bool *reads)
+{
+    const struct ap_graph *g = p->g;
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        const struct ap_node *node = &g->nodes[i];
+        for (int k = 0; k < node->n_in; k++)
+            reads[i] |= p->forward[node->in[k]] && p->gradient[node->in[k]] &&
+                        g->nodes[node->in[k]].shape.rank > 0;
+        for (int k = 0; reads[i] && k < node->n_in; k++)
+            reads[node->in[k]] = true;
+    }
+}
+
+/*
+ * From a weight's new value up through elementwise nodes of its size: what the way ends
+ * at is its gradient.
+ */
+static void mark_after(const struct phases *p, struct ap_arena *arena)
+{
+    const struct ap_graph *g = p->g;
+    bool *reads = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    bool *own = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    mark_readers(p, reads);
+    for (int i = 0; i < g->n_results; i++)
+        if (g->results[i].alias >= 0 && g->results[i].role == AP_ROLE_WEIGHT)
+            own[g->results[i].node] = true;
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        const struct ap_node *node = &g->nodes[i];
+        bool elementwise = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE;
+        if (!own[i] || !elementwise || reads[i] || is_gradient_sum(p, i) ||
+            is_wide_gradient(p, i))
+            continue;
+        own[i] = false;
+        for (int k = 0; k < node->n_in; k++)
+            own[node->in[k]] |= p->gradient[node->in[k]] && !p->forward[node->in[k]] &&
+                                ap_shape_elems(&g->nodes[node->in[k]].shape) ==
+                                    ap_shape_elems(&node->shape);
+    }
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; !reads[i] && k < g->nodes[i].n_in; k++)
+            p->after[i] |= own[g->nodes[i].in[k]] || p->after[g->nodes[i].in[k]];
+}
+
+static bool is_cheap(const struct ap_node *node)
+{
+    return node->op == AP_OP_BROADCAST || node->op == AP_OP_IOTA ||
+           (node->op == AP_OP_CONSTANT && node->shape.rank == 0);
+}
+
 static enum ap_phase decide(const struct phases *p, int i)
 {
     const struct ap_node *node = &p->g->nodes[i];
@@ -121,6 +168,8 @@ static enum ap_phase decide(const struct phases *p, int i)
         return AP_BACKWARD;
     if (p->forward[i])
         return AP_FORWARD;
+    if (p->after[i])
+        return AP_UPDATE;
     if (users == AP_N_PHASES) /* a result on the side */
         return !p->loss                         ? AP_FORWARD
                : p->gradient[i] && !p->metadata ? AP_BACKWARD
@@ -170,8 +219,10 @@ int import_phases(struct import *im, struct import_params *params)
     p.forward = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.gradient = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.state = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    p.after = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.least = AP_NEW_N(arena, g->n_nodes + 1, int);
     mark(&p);
+    mark_after(&p, arena);
     for (int i = 0; i < g->n_nodes; i++)
         p.least[i] = AP_N_PHASES;
     for (int i = 0; i < g->n_results; i++)

@@ -3,7 +3,8 @@
  * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
  *
  *   loss      the first float scalar among the results that is no parameter's new value,
- *             and depends on more than scalar parameters if one does
+ *             and depends on more than scalar parameters if one does; if metadata says of
+ *             some that they are of the forward pass, the first of those
  *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
  *             old one through elementwise operators of equal dimensions, outside of what
  *             the loss needs. The new weight of Adam may so be that of the weight or of
@@ -106,7 +107,7 @@ static bool *mark_wide(const struct import *im)
 static int find_loss(const struct import *im, const struct import_params *params)
 {
     const struct ap_graph *g = &im->g;
-    int any = -1, first = -1, best = -1;
+    int any = -1, first = -1, best = -1, forward = -1;
     const struct candidates *flows = flow(im, NULL);
     const bool *wide = mark_wide(im);
     for (int i = 0; i < g->n_results; i++) {
@@ -126,11 +127,15 @@ static int find_loss(const struct import *im, const struct import_params *params
             continue;
         if (first < 0)
             first = i;
-        if (best < 0 && !of_result(g, flows, i).n &&
-            im->info[g->results[i].node].hint != HINT_BACKWARD)
+        if (of_result(g, flows, i).n)
+            continue;
+        enum node_hint hint = im->info[g->results[i].node].hint;
+        if (forward < 0 && hint == HINT_FORWARD)
+            forward = i;
+        if (best < 0 && hint != HINT_BACKWARD)
             best = i;
     }
-    return best >= 0 ? best : first >= 0 ? first : any;
+    return forward >= 0 ? forward : best >= 0 ? best : first >= 0 ? first : any;
 }
 
 static bool *mark_forward(const struct import *im, int loss)
