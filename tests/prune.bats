@@ -70,7 +70,7 @@ t5/encoder/block_* 24 16" ]
 }
 
 # Towers are counted apart: CLIP has 12 layers in each of two, T5 and Switch 24 and 15 in
-# encoder and decoder. V-MoE's 24 layers are 12 with experts and 12 without. WideNet's and
+# encoder and decoder. V-MoE's 24 layers are 12 pairs, one without and one with experts. WideNet's and
 # ALBERT's layers share their weights, which so belong to none.
 @test "prune: TP5 the multiplicities of TAP's table 1: transformers" {
     while read -r model want; do
@@ -80,7 +80,7 @@ t5/encoder/block_* 24 16" ]
 clip-base clip/text/layer_* 12 16;clip/visual/encoder/layer_* 12 16;
 widenet-huge widenet/encoder/layer_* 32 4;
 vit-huge vit/encoder/layer_* 32 16;
-v-moe-large v_moe/encoder/layer_* 12 17;v_moe/encoder/layer_* 12 16;
+v-moe-large v_moe/encoder/layer_* 12 33;
 wav2vec2-large wav2vec2/layer_* 24 16;
 bert-large bert/encoder/layer_* 24 16;
 t5-large t5/decoder/block_* 24 26;t5/encoder/block_* 24 16;
@@ -130,9 +130,20 @@ gpt2-124m gpt/h_* 12 15
 END
 }
 
+@test "prune: layers that take turns are alike by pairs, and what they share inside" {
+    small moe | ap-prune -o "$BATS_TEST_TMPDIR/moe.json"
+    run jq -c '.families.families[] | [.name, .labels[0], .labels[-1], (.labels | length), .parent]' \
+        "$BATS_TEST_TMPDIR/moe.json"
+    [ "$output" = '["moe/h_*","moe/h_0+h_1","moe/h_2+h_3",2,null]
+["moe/h_*/attn","moe/h_0/attn","moe/h_3/attn",4,0]
+["moe/h_*/ln_*","moe/h_0/ln_1","moe/h_3/ln_2",8,0]
+["moe/h_*/attn/*","moe/h_0/attn/q","moe/h_3/attn/o",16,1]' ]
+}
+
 @test "prune: families are isomorphic, disjoint and nested" {
-    for m in gpt moe switch resnet; do
+    for m in gpt moe switch resnet unet; do
         case $m in
+        unet) args=(unet --image 32 --batch 2) ;;
         resnet) args=(resnet50 --image 32 --batch 2) ;;
         switch) args=(switch --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4) ;;
         moe) args=(moe --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4) ;;

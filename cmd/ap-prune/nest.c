@@ -7,16 +7,37 @@
 
 /* ---- a child in every instance of its parent ---- */
 
+/* Where the last part of a path begins. */
+static size_t last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? (size_t)(slash + 1 - path) : 0;
+}
+
 /* label of an instance inside the parent's first one, as seen from instance i. */
 static const char *moved_label(struct ap_arena *arena, const struct prune_draft *parent,
                                int i, const char *label)
 {
     const char *from = parent->labels ? parent->labels[0] : "";
+    const char *to = parent->labels ? parent->labels[i] : "";
     size_t len = strlen(from);
 
-    if (!parent->labels || strncmp(label, from, len) != 0)
-        return ap_arena_printf(arena, "%s[%d]", label, i);
-    return ap_arena_printf(arena, "%s%s", parent->labels[i], label + len);
+    if (parent->labels && !strncmp(label, from, len))
+        return ap_arena_printf(arena, "%s%s", to, label + len);
+    /* of several scopes side by side, "a/h_0+h_1", the one that it is in */
+    size_t dir = last_part(from), to_dir = last_part(to);
+    const char *a = from + dir, *b = to + to_dir;
+    bool inside = parent->labels && !strncmp(label, from, dir);
+    for (; inside && *a && *b; a += *a == '+', b += *b == '+') {
+        size_t n = strcspn(a, "+"), n_to = strcspn(b, "+");
+        if (!strncmp(label + dir, a, n) && (!label[dir + n] || label[dir + n] == '/'))
+            return ap_arena_printf(arena, "%.*s%.*s%s", (int)to_dir, to, (int)n_to, b,
+                                   label + dir + n);
+        a += n;
+        b += n_to;
+    }
+    return ap_arena_printf(arena, "%s[%d]", label, i);
 }
 
 void prune_repeat(struct prune_space *s, const struct prune_draft *parent, int parent_id,

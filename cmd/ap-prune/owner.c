@@ -191,18 +191,17 @@ static void sweep_down(struct finder *f)
 /* ---- order ---- */
 
 /* Preorder without recursion: a scope's rank is its parent's plus what came before it. */
-static void rank_scopes(struct finder *f)
+static void rank_scopes(struct ap_arena *arena, struct owners *o)
 {
-    struct owners *o = f->o;
-    int *size = AP_NEW_N(f->arena, o->n_scopes, int);
-    int *taken = AP_NEW_N(f->arena, o->n_scopes, int);
+    int *size = AP_NEW_N(arena, o->n_scopes, int);
+    int *taken = AP_NEW_N(arena, o->n_scopes, int);
 
     for (int i = o->n_scopes - 1; i >= 0; i--) {
         size[i]++;
         if (i)
             size[o->scopes[i].parent] += size[i];
     }
-    o->by_rank = AP_NEW_N(f->arena, o->n_scopes, int);
+    o->by_rank = AP_NEW_N(arena, o->n_scopes, int);
     for (int i = 0; i < o->n_scopes; i++) {
         struct scope *s = &o->scopes[i];
         if (i) {
@@ -214,13 +213,12 @@ static void rank_scopes(struct finder *f)
     }
 }
 
-static void sort_nodes(struct finder *f)
+static void sort_nodes(struct ap_arena *arena, const struct ap_graph *g, struct owners *o)
 {
-    struct owners *o = f->o;
-    int *start = AP_NEW_N(f->arena, o->n_scopes + 1, int);
+    int *start = AP_NEW_N(arena, o->n_scopes + 1, int);
 
-    o->order = AP_NEW_N(f->arena, f->g->n_nodes, int);
-    for (int v = 0; v < f->g->n_nodes; v++)
+    o->order = AP_NEW_N(arena, g->n_nodes, int);
+    for (int v = 0; v < g->n_nodes; v++)
         start[o->scopes[o->of[v]].rank + 1]++;
     for (int r = 0; r < o->n_scopes; r++)
         start[r + 1] += start[r];
@@ -228,7 +226,7 @@ static void sort_nodes(struct finder *f)
         o->scopes[i].first = start[o->scopes[i].rank];
         o->scopes[i].n = start[o->scopes[i].last + 1] - o->scopes[i].first;
     }
-    for (int v = 0; v < f->g->n_nodes; v++)
+    for (int v = 0; v < g->n_nodes; v++)
         o->order[start[o->scopes[o->of[v]].rank]++] = v;
 }
 
@@ -257,6 +255,62 @@ void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth
     out->scopes = ap_arena_dup(arena, scopes, (size_t)out->n_scopes * sizeof(*scopes));
     free(scopes);
     free(f.slots);
-    rank_scopes(&f);
-    sort_nodes(&f);
+    rank_scopes(arena, out);
+    sort_nodes(arena, g, out);
+}
+
+/* ---- groups ---- */
+
+/* The path of a group with one more member. */
+static const char *joined(struct ap_arena *arena, const char *path, const char *other)
+{
+    const char *slash = strrchr(other, '/');
+
+    return ap_arena_printf(arena, "%s+%s", path, slash ? slash + 1 : other);
+}
+
+void owners_group(struct ap_arena *arena, const struct ap_graph *g, struct owners *o,
+                  const int *group)
+{
+    int *now = AP_NEW_N(arena, o->n_scopes, int); /* the number of a scope from now on */
+    int *made = AP_NEW_N(arena, o->n_scopes + 1, int); /* [group]: its number, 0 */
+    int *members = AP_NEW_N(arena, o->n_scopes + 1, int);
+    struct scope *scopes = AP_NEW_N(arena, 2 * (int64_t)o->n_scopes, struct scope);
+    int n = 0;
+
+    for (int i = 0; i < o->n_scopes; i++) {
+        struct scope s = o->scopes[i];
+        s.parent = s.parent < 0 ? -1 : now[s.parent];
+        if (group[i]) {
+            int *id = &made[group[i]];
+            if (!*id) {
+                *id = n;
+                scopes[n++] = (struct scope){.parent = s.parent, .depth = s.depth};
+            }
+            scopes[*id].path =
+                scopes[*id].path ? joined(arena, scopes[*id].path, s.path) : s.path;
+            s.parent = *id;
+            s.member = ++members[group[i]];
+        }
+        now[i] = n;
+        scopes[n++] = s;
+    }
+    for (int v = 0; v < g->n_nodes; v++)
+        o->of[v] = now[o->of[v]];
+    o->scopes = scopes;
+    o->n_scopes = n;
+    rank_scopes(arena, o);
+    sort_nodes(arena, g, o);
+}
+
+const char *owners_below(const struct owners *o, int top, int scope, int *member)
+{
+    int above = scope;
+
+    while (above != top && o->scopes[above].parent != top)
+        above = o->scopes[above].parent;
+    *member = o->scopes[above].member;
+    if (above == top || !*member)
+        above = top;
+    return o->scopes[scope].path + strlen(o->scopes[above].path);
 }

@@ -13,6 +13,7 @@ struct scope {
     int first, n;
     int last; /* scopes below: those whose rank lies in (rank, last] */
     int rank;
+    int member; /* which of a group's scopes, from 1 on; 0: not in a group */
 };
 
 struct owners {
@@ -26,5 +27,17 @@ struct owners {
 /* Scopes deeper than max_depth count as their ancestor of that depth. */
 void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
                  struct owners *out);
+
+/*
+ * Puts scopes side by side below a scope of their own: group[scope] numbers the groups of
+ * the scopes whose parent it is from 1 on, 0 for none. Members are at least two, and
+ * neighbours. Its path is that of the first, "+" and the last parts of the others'.
+ */
+void owners_group(struct ap_arena *arena, const struct ap_graph *g, struct owners *o,
+                  const int *group);
+
+/* A scope's path below one around it, and in which member of a group; see owners_group.
+ */
+const char *owners_below(const struct owners *o, int top, int scope, int *member);
 
 #endif

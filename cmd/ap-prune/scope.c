@@ -27,12 +27,16 @@
 #include <string.h>
 
 #include "owner.h"
+#include "period.h"
 
 /* Shares of the representative's nodes that an instance must have. */
 #define NEAR_SHARE  0.9 /* at first, and all contractions */
 #define LOOSE_SHARE 0.7 /* if there is no family otherwise */
+#define HALF_SHARE  0.5 /* of scopes side by side that no other is like */
 
 #define MAX_ROUNDS 16 /* representatives tried in one group */
+#define MAX_PARTS  8  /* of a scope, by which others are found that share one */
+#define MAX_LONE   4  /* scopes that are tried with a group beside them */
 
 struct draft_list {
     struct prune_draft *draft;
@@ -48,13 +52,18 @@ struct finder {
     struct draft_list drafts;
     int *home;  /* [node]: the draft in whose first instance it is, -1 */
     int *taken; /* [scope]: in or above an instance found in draft i: i + 2 */
+    int *lone; /* [scope * MAX_LONE]: scopes in it that no other has the skeleton of, 0 */
 };
 
-/* A group of scopes with one skeleton, as a run of candidates. */
+/*
+ * A group of scopes with one skeleton, as a run of candidates; or of scopes that share a
+ * part (the largest ones count) and are side by side, each the only one of its skeleton.
+ */
 struct candidate {
-    uint64_t skeleton;
+    uint64_t key;            /* skeleton, or hash of the part and the scope around */
     int scope, n, rank;      /* n: nodes */
     int group_n, group_rank; /* of its largest, of its first */
+    bool by_part;
 };
 
 static uint64_t spread(uint64_t h)
@@ -72,6 +81,11 @@ static bool is_bone(const struct ap_node *node)
             (class == AP_CLASS_HEAVY || class == AP_CLASS_REDUCE ||
              class == AP_CLASS_INDEX)) ||
            node->role == AP_ROLE_WEIGHT;
+}
+
+static bool is_forward_operator(const struct ap_node *node)
+{
+    return node->phase == AP_FORWARD && ap_ops[node->op].class != AP_CLASS_LEAF;
 }
 
 /* Sums of hashes do not mind the order, and add up over the tree. */
@@ -100,12 +114,14 @@ static void hash_scopes(struct ap_arena *arena, const struct ap_graph *g,
 
 /* ---- candidates ---- */
 
-static int compare_skeleton(const void *x, const void *y)
+static int compare_key(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
 
-    if (a->skeleton != b->skeleton)
-        return a->skeleton < b->skeleton ? -1 : 1;
+    if (a->by_part != b->by_part)
+        return a->by_part ? 1 : -1;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
     return a->rank - b->rank;
 }
 
@@ -116,9 +132,93 @@ static int compare_group(const void *x, const void *y)
 
     if (a->group_n != b->group_n)
         return a->group_n > b->group_n ? -1 : 1;
+    if (a->by_part != b->by_part)
+        return a->by_part ? 1 : -1;
     if (a->group_rank != b->group_rank)
         return a->group_rank - b->group_rank;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
     return a->rank - b->rank;
+}
+
+static bool same_group(const struct candidate *a, const struct candidate *b)
+{
+    return a->key == b->key && a->by_part == b->by_part;
+}
+
+struct part {
+    uint64_t key;
+    int n;
+};
+
+static int compare_part(const void *x, const void *y)
+{
+    const struct part *a = x, *b = y;
+
+    if (a->n != b->n)
+        return a->n > b->n ? -1 : 1;
+    return a->key < b->key ? -1 : a->key > b->key;
+}
+
+/*
+ * The largest parts of a scope: scopes directly in it and its own bones. Fewer than one
+ * if what repeats in it is most of it: that is its unit, not the scope.
+ */
+static int find_parts(struct finder *f, int scope, struct part *out)
+{
+    const struct owners *o = &f->owners;
+    const struct scope *s = &o->scopes[scope];
+    struct ap_mark mark = ap_arena_mark(f->space->arena);
+    struct part *part = AP_NEW_N(f->space->arena, s->n + s->last - s->rank, struct part);
+    int n = 0, kept = 0, repeated = 0;
+
+    for (int r = s->rank + 1; r <= s->last; r = o->scopes[o->by_rank[r]].last + 1)
+        if (f->skeleton[o->by_rank[r]])
+            part[n++] =
+                (struct part){f->skeleton[o->by_rank[r]], o->scopes[o->by_rank[r]].n};
+    for (int i = s->first; i < s->first + s->n && o->of[o->order[i]] == scope; i++)
+        if (is_bone(&f->space->g->nodes[o->order[i]]))
+            part[n++] = (struct part){f->space->sig[o->order[i]], 1};
+    qsort(part, (size_t)n, sizeof(*part), compare_part);
+    for (int i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && part[end].key == part[i].key; end++)
+            ;
+        int all = (end - i) * part[i].n;
+        repeated = end - i > 1 && all > repeated ? all : repeated;
+        if (kept < MAX_PARTS)
+            out[kept++] = part[i];
+    }
+    ap_arena_rewind(f->space->arena, mark);
+    return 2 * repeated > s->n ? 0 : kept;
+}
+
+/* Adds those that nothing is like, as candidates by part. */
+static int add_by_part(struct finder *f, struct candidate *out, int n)
+{
+    const struct owners *o = &f->owners;
+    int n_all = n;
+
+    for (int i = 0; i < n; i++) {
+        struct part part[MAX_PARTS];
+        if ((i && out[i - 1].key == out[i].key) ||
+            (i + 1 < n && out[i + 1].key == out[i].key))
+            continue;
+        int *lone = &f->lone[o->scopes[out[i].scope].parent * MAX_LONE];
+        for (int k = 0; k < MAX_LONE && lone[k] != out[i].scope; k++)
+            if (!lone[k]) {
+                lone[k] = out[i].scope;
+                break;
+            }
+        int n_parts = find_parts(f, out[i].scope, part);
+        for (int k = 0; k < n_parts; k++) {
+            struct candidate *c = &out[n_all++];
+            *c = out[i];
+            c->key = spread(part[k].key + (uint64_t)o->scopes[c->scope].parent);
+            c->by_part = true;
+        }
+    }
+    qsort(out + n, (size_t)(n_all - n), sizeof(*out), compare_key);
+    return n_all;
 }
 
 /* The scopes below `top` that may be instances, grouped. */
@@ -130,15 +230,16 @@ static int find_candidates(struct finder *f, int top, struct candidate *out)
     for (int r = o->scopes[top].rank + 1; r <= o->scopes[top].last; r++) {
         int scope = o->by_rank[r];
         if (o->scopes[scope].n >= f->params->min_nodes && f->skeleton[scope])
-            out[n++] = (struct candidate){.skeleton = f->skeleton[scope],
+            out[n++] = (struct candidate){.key = f->skeleton[scope],
                                           .scope = scope,
                                           .n = o->scopes[scope].n,
                                           .rank = r};
     }
-    qsort(out, (size_t)n, sizeof(*out), compare_skeleton);
+    qsort(out, (size_t)n, sizeof(*out), compare_key);
+    n = add_by_part(f, out, n);
     for (int i = 0, end; i < n; i = end) {
         int size = 0, rank = out[i].rank;
-        for (end = i; end < n && out[end].skeleton == out[i].skeleton; end++)
+        for (end = i; end < n && same_group(&out[end], &out[i]); end++)
             size = out[end].n > size ? out[end].n : size;
         for (int k = i; k < end; k++) {
             out[k].group_n = size;
@@ -169,14 +270,15 @@ static int compare_int(const void *a, const void *b)
 static void set_keys(struct finder *f, const struct region *region)
 {
     const struct owners *o = &f->owners;
-    size_t len = strlen(o->scopes[region->scope].path);
     uint64_t hash = 0;
 
     for (int i = 0, last = -1; i < region->n; i++) {
         int v = region->nodes[i], scope = o->of[v];
-        const char *rest = o->scopes[scope].path + len;
-        if (scope != last)
-            hash = ap_hash(rest, strlen(rest), 1);
+        if (scope != last) {
+            int member;
+            const char *rest = owners_below(o, region->scope, scope, &member);
+            hash = ap_hash(rest, strlen(rest), 1 + (uint64_t)member);
+        }
         f->space->key[v] = f->space->sig[v] ^ hash;
         last = scope;
     }
@@ -198,9 +300,10 @@ static void load_region(struct finder *f, int scope, int home, struct region *ou
     set_keys(f, out);
 }
 
-/* Scopes of one skeleton. */
+/* Scopes of one skeleton, or that share a part. */
 struct group {
     int n;
+    bool by_part;
     struct region *regions;
     bool *done;    /* [region]: in a family, or given up */
     int **match;   /* [region]: counterparts of the representative's nodes */
@@ -245,6 +348,27 @@ static int representative(struct ap_arena *arena, const struct group *group)
     return best;
 }
 
+/*
+ * Share of the forward operators that two regions have in common, 0 if nothing there
+ * contracts, sums or looks up.
+ */
+static double share_forward(const struct ap_graph *g, const struct region *a,
+                            const struct region *b, const int *match)
+{
+    int n_a = 0, n_b = 0, kept = 0;
+    bool computes = false;
+
+    for (int i = 0; i < a->n; i++) {
+        bool counts = is_forward_operator(&g->nodes[a->nodes[i]]);
+        n_a += counts;
+        kept += counts && match[i] >= 0;
+        computes |= counts && match[i] >= 0 && is_bone(&g->nodes[a->nodes[i]]);
+    }
+    for (int i = 0; i < b->n; i++)
+        n_b += is_forward_operator(&g->nodes[b->nodes[i]]);
+    return computes ? (double)kept / (n_a > n_b ? n_a : n_b) : 0;
+}
+
 static void match_all(struct finder *f, struct group *group, int first)
 {
     const struct region *a = &group->regions[first];
@@ -256,7 +380,8 @@ static void match_all(struct finder *f, struct group *group, int first)
             continue;
         group->match[i] = AP_NEW_N(f->space->arena, a->n, int);
         int kept = prune_align(f->space, a->nodes, a->n, b->nodes, b->n, group->match[i]);
-        group->share[i] = (double)kept / (a->n > b->n ? a->n : b->n);
+        group->share[i] = group->by_part ? share_forward(g, a, b, group->match[i])
+                                         : (double)kept / (a->n > b->n ? a->n : b->n);
         group->lacks[i] = false;
         for (int j = 0; j < a->n; j++)
             if (group->match[i][j] < 0 &&
@@ -270,7 +395,7 @@ static void match_all(struct finder *f, struct group *group, int first)
 
 /*
  * Region i goes with the representative; near: hardly anything is lost by that. Without a
- * contraction, all else must be there.
+ * contraction, all else must be there; those that share a part need only share half.
  */
 static bool goes_along(const struct group *group, int i, bool near)
 {
@@ -278,6 +403,8 @@ static bool goes_along(const struct group *group, int i, bool near)
 
     if (group->done[i])
         return false;
+    if (group->by_part)
+        return group->share[i] >= HALF_SHARE;
     return near ? much && !group->lacks[i] : much || (enough && !group->lacks[i]);
 }
 
@@ -343,6 +470,17 @@ static void take_scope(struct finder *f, int scope, int top, int stamp)
     }
 }
 
+static bool has_parts(const struct finder *f, int scope)
+{
+    const struct scope *s = &f->owners.scopes[scope];
+
+    for (int r = s->rank + 1; r <= s->last; r++)
+        if (f->skeleton[f->owners.by_rank[r]] &&
+            f->owners.scopes[f->owners.by_rank[r]].n >= f->params->min_nodes)
+            return true;
+    return false;
+}
+
 /* Families of one group, until what is left is no family. */
 static void split_group(struct finder *f, struct group *group, int top, int home)
 {
@@ -357,7 +495,10 @@ static void split_group(struct finder *f, struct group *group, int top, int home
         int first = representative(f->space->arena, group);
         struct prune_draft draft;
         match_all(f, group, first);
-        bool near = count_along(group, true) >= least;
+        int n_near = count_along(group, true);
+        bool near = parent || n_near >= least;
+        if (parent && n_near < n_left && has_parts(f, group->regions[first].scope))
+            return; /* the parts are alike, or may be */
         if (count_along(group, near) < least ||
             !make_draft(f, group, first, near, home, &draft)) {
             group->done[first] = true;
@@ -377,26 +518,49 @@ static void split_group(struct finder *f, struct group *group, int top, int home
     }
 }
 
+/* Adds a scope's region unless it is taken, overlaps the last one, or is too small. */
+static void add_region(struct finder *f, struct group *group, int scope, int home)
+{
+    const struct owners *o = &f->owners;
+    const struct region *last = group->n ? &group->regions[group->n - 1] : NULL;
+    struct region *region = &group->regions[group->n];
+
+    if (f->taken[scope] == home + 2 ||
+        (last && o->scopes[scope].rank <= o->scopes[last->scope].last))
+        return;
+    load_region(f, scope, home, region);
+    group->n += region->n >= f->params->min_nodes;
+}
+
+/* Adds those beside the first that are lone, behind the group, and nearly as large. */
+static void add_lone(struct finder *f, struct group *group, int home)
+{
+    const struct owners *o = &f->owners;
+    const struct region first = group->regions[0];
+    const int *lone = &f->lone[o->scopes[first.scope].parent * MAX_LONE];
+
+    for (int k = 0; k < MAX_LONE && lone[k]; k++) {
+        int n = group->n;
+        add_region(f, group, lone[k], home);
+        if (group->n > n && (group->regions[n].n < NEAR_SHARE * first.n ||
+                             first.n < NEAR_SHARE * group->regions[n].n))
+            group->n = n;
+    }
+}
+
 static void try_group(struct finder *f, const struct candidate *c, int n, int top,
                       int home)
 {
     struct ap_arena *arena = f->space->arena;
-    struct group group = {0};
-    int end = -1; /* of the last region, in preorder: one inside another is left out */
+    struct group group = {.by_part = c->by_part};
 
-    group.regions = AP_NEW_N(arena, n, struct region);
-    for (int i = 0; i < n; i++) {
-        const struct scope *s = &f->owners.scopes[c[i].scope];
-        if (f->taken[c[i].scope] == home + 2 || s->rank <= end)
-            continue;
-        load_region(f, c[i].scope, home, &group.regions[group.n]);
-        if (group.regions[group.n].n < f->params->min_nodes)
-            continue;
-        end = s->last;
-        group.n++;
-    }
+    group.regions = AP_NEW_N(arena, n + MAX_LONE, struct region);
+    for (int i = 0; i < n; i++)
+        add_region(f, &group, c[i].scope, home);
     if (group.n < 2)
         return;
+    if (!group.by_part)
+        add_lone(f, &group, home);
     group.done = AP_NEW_N(arena, group.n, bool);
     group.match = AP_NEW_N(arena, group.n, int *);
     group.share = AP_NEW_N(arena, group.n, double);
@@ -408,11 +572,12 @@ static void try_group(struct finder *f, const struct candidate *c, int n, int to
 static void find_below(struct finder *f, int top, int home)
 {
     int n_below = f->owners.scopes[top].last - f->owners.scopes[top].rank;
-    struct candidate *c = AP_NEW_N(f->space->arena, n_below, struct candidate);
+    struct candidate *c =
+        AP_NEW_N(f->space->arena, (int64_t)n_below * (MAX_PARTS + 1), struct candidate);
     int n = find_candidates(f, top, c);
 
     for (int i = 0, end; i < n; i = end) {
-        for (end = i; end < n && c[end].skeleton == c[i].skeleton; end++)
+        for (end = i; end < n && same_group(&c[end], &c[i]); end++)
             ;
         if (end - i > 1)
             try_group(f, c + i, end - i, top, home);
@@ -428,8 +593,14 @@ int prune_scope(struct ap_arena *arena, const struct ap_graph *g,
     (void)err; /* every graph has its families, be it none */
     owners_find(arena, g, params->max_depth, &f.owners);
     hash_scopes(arena, g, &f);
+    const int *group = period_groups(arena, &f.owners, f.skeleton);
+    if (group) {
+        owners_group(arena, g, &f.owners, group);
+        hash_scopes(arena, g, &f);
+    }
     f.home = AP_NEW_N(arena, g->n_nodes, int);
     f.taken = AP_NEW_N(arena, f.owners.n_scopes, int);
+    f.lone = AP_NEW_N(arena, (int64_t)f.owners.n_scopes * MAX_LONE, int);
     for (int v = 0; v < g->n_nodes; v++)
         f.home[v] = -1;
     find_below(&f, 0, -1);

@@ -336,11 +336,31 @@ static int region_border(struct structure *s, const struct region *r)
     return n_in > 1 ? n_in : 1;
 }
 
-/* Weights of an instance; -1 if some is there without anything that it is for. */
+/*
+ * Whether a weight of a region is only added to, or multiplied with, data of outside: a
+ * bias without what it is added to.
+ */
+static bool is_loose(const struct structure *s, int weight)
+{
+    const struct ap_graph *g = s->g;
+    int d = structure_data_of(s, weight);
+
+    if (d < 0 || !s->reached[d] || ap_ops[g->nodes[d].op].class != AP_CLASS_ELEMENTWISE)
+        return false;
+    for (int j = 0; j < g->nodes[d].n_in; j++)
+        if (s->data[g->nodes[d].in[j]] && s->reached[g->nodes[d].in[j]])
+            return false;
+    return true;
+}
+
+/*
+ * Weights of an instance; -1 if some is there without anything that it is for, or none
+ * has it all.
+ */
 static int region_weights(struct structure *s, const struct region *r)
 {
     const struct ap_graph *g = s->g;
-    int n = 0;
+    int n = 0, n_loose = 0;
 
     for (int p = 0; p < r->n; p++)
         s->reached[r->nodes[p]] = 1;
@@ -348,13 +368,14 @@ static int region_weights(struct structure *s, const struct region *r)
         int v = r->nodes[p];
         bool used = g->nodes[v].role != AP_ROLE_WEIGHT;
         n += !used;
+        n_loose += !used && is_loose(s, v);
         for (int u = g->user_start[v]; !used && u < g->user_start[v + 1]; u++)
             used = s->reached[g->users[u]] && g->nodes[g->users[u]].phase == AP_FORWARD;
         n = used ? n : -1;
     }
     for (int p = 0; p < r->n; p++)
         s->reached[r->nodes[p]] = 0;
-    return n;
+    return n > 0 && n_loose == n ? -1 : n;
 }
 
 static struct worth region_worth(struct structure *s, const struct region *r, int k)
