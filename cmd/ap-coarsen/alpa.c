@@ -29,6 +29,7 @@
 #include "layers.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,11 +237,13 @@ static bool exist(void *ctx, int n_layers, double at_most, double *found)
 
 struct cuts {
     int n;
-    int *pos;       /* [n] ascending, 0 first and the number of operators last */
-    int *from, *to; /* [n] the next cuts that a layer may end at */
-    int64_t *start; /* [n + 1] of a cut's pairs in bytes */
-    int64_t *bytes; /* [pair] received */
-    bool all;       /* none was left out */
+    int *pos;          /* [n] ascending, 0 first and the number of operators last */
+    int *from, *to;    /* [n] the next cuts that a layer may end at */
+    int64_t *start;    /* [n + 1] of a cut's pairs in bytes */
+    int64_t *bytes;    /* [pair] received */
+    double *square;    /* [pair] see layers_square */
+    int *least, *most; /* [n] layers from a cut to the end; least > most: none */
+    bool all;          /* none was left out */
 };
 
 /* Marks the cuts that lie between 0 and the end on allowed layers, of any number. */
@@ -343,14 +346,39 @@ static void choose_cuts(struct search *s, const struct layer_rule *rule, struct 
 static void price_pairs(struct search *s, struct cuts *c)
 {
     c->bytes = AP_NEW_N(s->arena, c->start[c->n] + 1, int64_t);
+    c->square = AP_NEW_N(s->arena, c->start[c->n] + 1, double);
     sweep_start(s);
     for (int first = s->l->n - 1, k = c->n - 2; k >= 0; first--) {
         sweep_step(s, first);
         if (c->pos[k] != first)
             continue;
-        for (int j = c->from[k]; j < c->to[k]; j++)
-            c->bytes[c->start[k] + j - c->from[k]] = received(s, c->pos[j] - 1);
+        for (int j = c->from[k]; j < c->to[k]; j++) {
+            int64_t at = c->start[k] + j - c->from[k];
+            int last = c->pos[j] - 1;
+            c->bytes[at] = received(s, last);
+            c->square[at] = layers_square(s->l, first, last,
+                                          layers_cost(s->l, first, last, c->bytes[at]));
+        }
         k--;
+    }
+}
+
+/* How many layers may follow each cut: with another number there the end is missed. */
+static void count_ahead(struct search *s, struct cuts *c)
+{
+    c->least = AP_NEW_N(s->arena, c->n, int);
+    c->most = AP_NEW_N(s->arena, c->n, int);
+    for (int k = c->n - 2; k >= 0; k--) {
+        c->least[k] = INT_MAX;
+        c->most[k] = -1;
+        for (int j = c->from[k]; j < c->to[k]; j++) {
+            if (c->least[j] > c->most[j])
+                continue;
+            if (c->least[j] + 1 < c->least[k])
+                c->least[k] = c->least[j] + 1;
+            if (c->most[j] + 1 > c->most[k])
+                c->most[k] = c->most[j] + 1;
+        }
     }
 }
 
@@ -370,21 +398,20 @@ static bool is_better(const struct state *a, const struct state *b)
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
 }
 
-/* Best ways to each cut with one layer more; back[cut]: the cut before. */
-static void extend(const struct search *s, const struct cuts *c, const struct state *from,
+/* Best ways to each cut with one layer more, n_left with it; back[cut]: the cut before.
+ */
+static void extend(const struct cuts *c, int n_left, const struct state *from,
                    struct state *to, int *back)
 {
     for (int k = 0; k < c->n; k++)
         to[k] = (struct state){INT64_MAX, INFINITY};
     for (int k = 0; k < c->n; k++) {
-        if (isinf(from[k].squares))
+        if (isinf(from[k].squares) || n_left < c->least[k] || n_left > c->most[k])
             continue;
-        for (int j = c->from[k]; j < c->to[k]; j++) {
-            int64_t bytes = c->bytes[c->start[k] + j - c->from[k]];
-            int first = c->pos[k], last = c->pos[j] - 1;
-            double cost = layers_cost(s->l, first, last, bytes);
-            struct state way = {plus(from[k].sum, bytes),
-                                from[k].squares + layers_square(s->l, first, last, cost)};
+        const int64_t *bytes = c->bytes + c->start[k];
+        const double *square = c->square + c->start[k];
+        for (int j = c->from[k], i = 0; j < c->to[k]; j++, i++) {
+            struct state way = {plus(from[k].sum, bytes[i]), from[k].squares + square[i]};
             if (is_better(&way, &to[j])) {
                 to[j] = way;
                 back[j] = k;
@@ -426,6 +453,7 @@ static bool break_ties(struct search *s, const struct layer_rule *rule, double a
     find_intervals(s, rule, at_most);
     choose_cuts(s, rule, &c);
     price_pairs(s, &c);
+    count_ahead(s, &c);
     struct state *best[2];
     int *back = AP_NEW_N(s->arena, (int64_t)n_layers * c.n, int);
     for (int k = 0; k < 2; k++)
@@ -433,7 +461,7 @@ static bool break_ties(struct search *s, const struct layer_rule *rule, double a
     for (int k = 0; k < c.n; k++)
         best[0][k] = (struct state){0, k ? INFINITY : 0};
     for (int q = 0; q < n_layers; q++)
-        extend(s, &c, best[q % 2], best[1 - q % 2], back + (int64_t)q * c.n);
+        extend(&c, n_layers - q, best[q % 2], best[1 - q % 2], back + (int64_t)q * c.n);
     assert(!isinf(best[n_layers % 2][c.n - 1].squares));
     for (int q = n_layers, k = c.n - 1; q >= 0; q--) {
         cut[q] = c.pos[k];
