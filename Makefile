@@ -151,9 +151,8 @@ format: ## lay out the C files by .clang-format
 bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/run
 	AP_BUILD=$(BUILD) scripts/bench/import
-	AP_BUILD=$(BUILD) scripts/bench/prune
 	AP_BUILD=$(BUILD) scripts/bench/curve
-	AP_BUILD=$(BUILD) scripts/bench/coarsen
+	AP_BUILD=$(BUILD) scripts/bench/blocks
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
