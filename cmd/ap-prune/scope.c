@@ -15,7 +15,12 @@
  * walk from the deepest scopes up while they repeat, and EPL's from the outermost down,
  * arrive at the same outermost families, for what repeats as a whole repeats in its
  * parts; the second looks at no parts. Unlike the paper's, members must be isomorphic
- * with equal shapes.
+ * with equal shapes. Three things names hide: layers of kinds that take turns repeat as
+ * groups of one each (period.c); a scope that is the only one of its skeleton may go with
+ * a group beside it if hardly anything is lost by that, or with another such scope beside
+ * it if they share half of their forward operators, of which something must compute. And
+ * inside an instance, scopes that are not all alike, but have parts, are left to these:
+ * the parts may be.
  * Cost: O((nodes + edges) log nodes) for each level of nesting.
  *
  * After Shi et al., "TAP: Accelerating Large-Scale DNN Training Through Tensor Automatic
