@@ -55,8 +55,9 @@ struct finder {
     struct owners owners;
     uint64_t *skeleton; /* [scope], of all nodes in and below it */
     struct draft_list drafts;
-    int *home;  /* [node]: the draft in whose first instance it is, -1 */
-    int *taken; /* [scope]: in or above an instance found in draft i: i + 2 */
+    int *home;   /* [node]: the draft in whose first instance it is, -1 */
+    int *taken;  /* [scope]: in or above an instance found in draft i: i + 2 */
+    bool *alone; /* [scope]: no other has its skeleton */
     int *lone; /* [scope * MAX_LONE]: scopes in it that no other has the skeleton of, 0 */
 };
 
@@ -208,12 +209,7 @@ static int add_by_part(struct finder *f, struct candidate *out, int n)
         if ((i && out[i - 1].key == out[i].key) ||
             (i + 1 < n && out[i + 1].key == out[i].key))
             continue;
-        int *lone = &f->lone[o->scopes[out[i].scope].parent * MAX_LONE];
-        for (int k = 0; k < MAX_LONE && lone[k] != out[i].scope; k++)
-            if (!lone[k]) {
-                lone[k] = out[i].scope;
-                break;
-            }
+        f->alone[out[i].scope] = true;
         int n_parts = find_parts(f, out[i].scope, part);
         for (int k = 0; k < n_parts; k++) {
             struct candidate *c = &out[n_all++];
@@ -224,6 +220,21 @@ static int add_by_part(struct finder *f, struct candidate *out, int n)
     }
     qsort(out + n, (size_t)(n_all - n), sizeof(*out), compare_key);
     return n_all;
+}
+
+/* The first lone scopes of each one, in order. */
+static void list_lone(struct finder *f, int top)
+{
+    const struct owners *o = &f->owners;
+
+    for (int r = o->scopes[top].rank + 1; r <= o->scopes[top].last; r++) {
+        int scope = o->by_rank[r], k = 0;
+        int *lone = &f->lone[o->scopes[scope].parent * MAX_LONE];
+        while (k < MAX_LONE && lone[k] && lone[k] != scope)
+            k++;
+        if (f->alone[scope] && k < MAX_LONE)
+            lone[k] = scope;
+    }
 }
 
 /* The scopes below `top` that may be instances, grouped. */
@@ -242,6 +253,7 @@ static int find_candidates(struct finder *f, int top, struct candidate *out)
     }
     qsort(out, (size_t)n, sizeof(*out), compare_key);
     n = add_by_part(f, out, n);
+    list_lone(f, top);
     for (int i = 0, end; i < n; i = end) {
         int size = 0, rank = out[i].rank;
         for (end = i; end < n && same_group(&out[end], &out[i]); end++)
@@ -605,6 +617,7 @@ int prune_scope(struct ap_arena *arena, const struct ap_graph *g,
     }
     f.home = AP_NEW_N(arena, g->n_nodes, int);
     f.taken = AP_NEW_N(arena, f.owners.n_scopes, int);
+    f.alone = AP_NEW_N(arena, f.owners.n_scopes, bool);
     f.lone = AP_NEW_N(arena, (int64_t)f.owners.n_scopes * MAX_LONE, int);
     for (int v = 0; v < g->n_nodes; v++)
         f.home[v] = -1;
