@@ -69,14 +69,11 @@ tofu-cnn5-6
 END
 }
 
-# moe_fwd, without a backward pass: two layers, of which only one has experts; structure ends
-# them where one tensor passes, before the second norm, which is like the last one then.
 @test "structure: the same on JAX's and PyTorch's graphs" {
     local m got want doc
     for m in bert ff gpt2l gpt2l_bf16 gpt2l_fwd mlp mlp_fwd moe moe_fwd resnet resnet_fwd \
         scan_gpt scan_mlp t5 t5_fwd torch_gpt torch_resnet; do
         want=same
-        [ $m != moe_fwd ] || want=other
         case $m in
         torch_*) doc=$BATS_FILE_TMPDIR/$m.json
             ap-import --quiet --no-history -o "$doc" "$MODELS/$m/model.onnx" ;;

@@ -13,7 +13,8 @@
  * to a layer by its forward operators is not first reached from the next layer: within
  * the forward phase, from there to gradients, then within gradients and updates, against
  * the flow before along it. In a chain, instances end where the caller says: an end is
- * not entered from its readers and not left towards them. prune_reconcile then drops the
+ * not entered from its readers and, while anything else is left, not left towards them
+ * (then only as far as no instance runs into the next). prune_reconcile then drops the
  * positions whose operands are inside in one instance and outside in another.
  *
  * Cost: O(nodes and edges of the regions), times the number of radii where users are
@@ -30,6 +31,7 @@ enum level {
     OPERANDS,      /* of later phases */
     USERS,         /* of later phases */
     END_USERS,     /* readers of an instance's last nodes in later phases */
+    PAST_ENDS,     /* and in the forward phase, where no other instance begins */
     N_LEVELS
 };
 
@@ -237,6 +239,10 @@ static void step(struct grow *g, int p, enum level level)
     case END_USERS:
         if (end)
             step_users(g, p, false);
+        return;
+    case PAST_ENDS:
+        if (end)
+            step_users(g, p, true);
         return;
     case N_LEVELS:
         return;
