@@ -1,5 +1,6 @@
 /* ap-shard: choose how every tensor of a graph is split over one mesh. */
 #include "shard.h"
+#include "tofu.h"
 #include "tool.h"
 
 static const struct ap_choice cost_models[] = {
@@ -25,6 +26,10 @@ static void check_request(const struct shard_request *req)
         ap_die_usage("--no-padding, --solver and --work-limit are for the search (ilp), "
                      "%s is a rule",
                      row->name);
+    if (row->run == shard_tofu && (req->params.solver != 0 || req->params.work_limit != 0))
+        ap_die_usage("--solver and --work-limit are for ilp, tofu has no solver");
+    if (row->run != shard_tofu && req->params.tofu_space != 0)
+        ap_die_usage("--tofu-space is for tofu, not for %s", row->name);
 }
 
 int main(int argc, char **argv)
@@ -57,6 +62,9 @@ int main(int argc, char **argv)
         {"work-limit", AP_OPT_INT, &req.params.work_limit, "N",
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},
+        {"tofu-space", AP_OPT_CHOICE, &req.params.tofu_space, "NAME",
+         "what tofu may do with a tensor", shard_tofu_spaces, sizeof *shard_tofu_spaces, 0,
+         0},
         {0},
     };
     struct ap_tool tool = {.name = "ap-shard",

@@ -4,14 +4,17 @@
 
 #include "program.h"
 #include "shard.h"
+#include "tofu.h"
 #include "tool.h"
 
-#define N_SEARCHES 1
+#define N_SEARCHES 2
 
 const struct shard_algorithm *shard_algorithms(void)
 {
     static struct shard_algorithm table[N_SEARCHES + AP_N_BASELINES + 1] = {
         {"ilp", "integer program over all strategies, proven bound", shard_ilp, -1},
+        {"tofu", "halve the devices again and again, each time moving least", shard_tofu,
+         -1},
     };
     for (int i = 0; i < AP_N_BASELINES; i++)
         table[N_SEARCHES + i] = (struct shard_algorithm){
@@ -33,6 +36,12 @@ void shard_job_read(struct shard_job *job, const struct shard_request *req,
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (ap_mesh_parse(arena, req->mesh_text, &mesh, &err))
         ap_die_usage("--mesh: %s", err.msg);
+    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
+        struct ap_mesh halves;
+        if (tofu_mesh(arena, &mesh, &halves, &err))
+            ap_die_usage("--mesh: %s", err.msg);
+        mesh = halves;
+    }
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(&mesh),
                        &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);

@@ -14,6 +14,7 @@ struct shard_params {
     bool no_families; /* the whole graph at once, whatever repeats */
     int64_t rounds;   /* of the folded search's bound */
     int64_t period;   /* layers are tied that stand so many apart: 1, then 2, ... */
+    int tofu_space; /* row of shard_tofu_spaces */
 };
 
 /* Strategies of every group, the baselines' own choices included. */
@@ -95,6 +96,7 @@ typedef int shard_fn(struct ap_arena *arena, const struct shard_task *task,
                      struct shard_answer *answer, struct ap_err *err);
 
 shard_fn shard_ilp;  /* Alpa's integer program over the whole space */
+shard_fn shard_tofu; /* recursive halving, one dynamic program per cut */
 shard_fn shard_rule; /* a baseline, written down by rules */
 
 struct shard_algorithm {
