@@ -26,15 +26,17 @@ static void check_request(const struct shard_request *req)
         ap_die_usage("--no-padding, --solver and --work-limit are for the search (ilp), "
                      "%s is a rule",
                      row->name);
-    if (row->run == shard_tofu && (req->params.solver != 0 || req->params.work_limit != 0))
+    if (row->run == shard_tofu &&
+        (req->params.solver != 0 || req->params.work_limit != 0))
         ap_die_usage("--solver and --work-limit are for ilp, tofu has no solver");
-    if (row->run != shard_tofu && req->params.tofu_space != 0)
-        ap_die_usage("--tofu-space is for tofu, not for %s", row->name);
+    if (row->run != shard_tofu &&
+        (req->params.tofu_space != 0 || req->params.tofu_ties != 1))
+        ap_die_usage("--tofu-space and --tofu-ties are for tofu, not for %s", row->name);
 }
 
 int main(int argc, char **argv)
 {
-    struct shard_request req = {.params = {.rounds = 12, .period = 1}};
+    struct shard_request req = {.params = {.rounds = 12, .period = 1, .tofu_ties = 1}};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req.mesh_text, "MESH", "logical mesh: 8, 2x4, dp=2,tp=4",
          NULL, 0, 0, 0},
@@ -63,8 +65,10 @@ int main(int argc, char **argv)
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},
         {"tofu-space", AP_OPT_CHOICE, &req.params.tofu_space, "NAME",
-         "what tofu may do with a tensor", shard_tofu_spaces, sizeof *shard_tofu_spaces, 0,
-         0},
+         "what tofu may do with a tensor", shard_tofu_spaces, sizeof *shard_tofu_spaces,
+         0, 0},
+        {"tofu-ties", AP_OPT_INT, &req.params.tofu_ties, "N",
+         "break ties between equally good cuts in N ways (1)", NULL, 0, 1, 1000},
         {0},
     };
     struct ap_tool tool = {.name = "ap-shard",

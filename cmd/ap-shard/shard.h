@@ -11,10 +11,11 @@ struct shard_params {
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
-    bool no_families; /* the whole graph at once, whatever repeats */
-    int64_t rounds;   /* of the folded search's bound */
-    int64_t period;   /* layers are tied that stand so many apart: 1, then 2, ... */
-    int tofu_space; /* row of shard_tofu_spaces */
+    bool no_families;  /* the whole graph at once, whatever repeats */
+    int64_t rounds;    /* of the folded search's bound */
+    int64_t period;    /* layers are tied that stand so many apart: 1, then 2, ... */
+    int tofu_space;    /* row of shard_tofu_spaces */
+    int64_t tofu_ties; /* orders among equally good cuts that are tried */
 };
 
 /* Strategies of every group, the baselines' own choices included. */

@@ -13,9 +13,11 @@
  *
  * The measure counts every operator's conversions by themselves, though devices keep a
  * converted tensor for the next that wants it, and leaves compute out; the plan is priced
- * by the cost model afterwards. Cut after cut is greedy in general. Source: Wang, Huang,
- * Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling",
- * section 4; "Supporting Very Large Models using Automatic Dataflow Graph Partitioning".
+ * by the cost model afterwards. Cut after cut is greedy: which of several equally good
+ * first cuts is taken decides what the next ones cost, so several may be tried. Source:
+ * Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via
+ * Tensor Tiling", section 4; "Supporting Very Large Models using Automatic Dataflow Graph
+ * Partitioning".
  */
 #include "tofu.h"
 
@@ -32,13 +34,14 @@ int tofu_mesh(struct ap_arena *arena, const struct ap_mesh *mesh, struct ap_mesh
     for (int a = 0; a < mesh->n_axes; a++) {
         int64_t size = mesh->size[a];
         if (size < 1 || (size & (size - 1)) != 0)
-            return ap_err_set(err,
-                              "tofu halves the devices: axis %s has %lld, not a power of two",
-                              mesh->name[a], (long long)size);
+            return ap_err_set(
+                err, "tofu halves the devices: axis %s has %lld, not a power of two",
+                mesh->name[a], (long long)size);
         for (int i = 0; size > 1; i++, size /= 2) {
             if (halves->n_axes == AP_MAX_AXES)
-                return ap_err_set(err, "tofu makes an axis of every halving: at most %d "
-                                       "devices, not %lld",
+                return ap_err_set(err,
+                                  "tofu makes an axis of every halving: at most %d "
+                                  "devices, not %lld",
                                   1 << AP_MAX_AXES, (long long)ap_mesh_devices(mesh));
             halves->size[halves->n_axes] = 2;
             halves->name[halves->n_axes++] =
@@ -51,22 +54,64 @@ int tofu_mesh(struct ap_arena *arena, const struct ap_mesh *mesh, struct ap_mesh
     return 0;
 }
 
+/* Bytes that all groups of all cuts move. */
+static double total_bytes(const struct ap_mesh *mesh, const struct tofu_stats *s)
+{
+    double total = 0;
+    for (int a = 0; a < mesh->n_axes; a++)
+        total += (double)(1 << a) * s->cut_bytes[a];
+    return total;
+}
+
 static const char *stats_text(struct ap_arena *arena, const struct tofu_net *net,
                               const struct tofu_stats *s)
 {
     const char *cuts = "";
-    double total = 0;
 
-    for (int a = 0; a < net->mesh->n_axes; a++) {
+    for (int a = 0; a < net->mesh->n_axes; a++)
         cuts = ap_arena_printf(arena, "%s%s%.0f", cuts, a ? "," : "", s->cut_bytes[a]);
-        total += (double)(1 << a) * s->cut_bytes[a];
-    }
     return ap_arena_printf(arena,
                            ",\"groups\":%d,\"moved_bytes\":%.0f,\"cut_bytes\":[%s],"
                            "\"variables\":%d,\"states\":%lld,\"largest_table\":%lld,"
                            "\"fixed\":%d",
-                           net->nests->n, total, cuts, s->n_vars, (long long)s->n_states,
-                           (long long)s->largest, s->n_fixed);
+                           net->nests->n, total_bytes(net->mesh, s), cuts, s->n_vars,
+                           (long long)s->n_states, (long long)s->largest, s->n_fixed);
+}
+
+static struct ap_choice_vec *nothing_cut(struct ap_arena *arena, int n)
+{
+    struct ap_choice_vec *choice = AP_NEW_N(arena, n, struct ap_choice_vec);
+    for (int g = 0; g < n; g++)
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            choice[g].axis[a] = -1;
+    return choice;
+}
+
+/* All cuts, ties broken in n_ties ways; the one that moves least stays in plan. */
+static void cut_all(struct tofu_net *net, int64_t n_ties, struct ap_plan *plan,
+                    struct tofu_stats *best)
+{
+    const struct ap_mesh *mesh = net->mesh;
+    struct ap_plan next = *plan;
+
+    next.choice = nothing_cut(net->arena, net->nests->n);
+    for (int64_t i = 0; i < n_ties; i++) {
+        struct tofu_stats stats = {0};
+        net->seed = (uint64_t)i;
+        tofu_net_reset(net);
+        for (int a = 0; a < mesh->n_axes; a++)
+            if (mesh->size[a] > 1)
+                tofu_cut(net, &next, a, &stats);
+        if (i == 0 || total_bytes(mesh, &stats) < total_bytes(mesh, best)) {
+            struct ap_choice_vec *kept = plan->choice;
+            plan->choice = next.choice;
+            next.choice = kept;
+            *best = stats;
+        }
+        for (int g = 0; g < net->nests->n; g++)
+            for (int a = 0; a < AP_MAX_AXES; a++)
+                next.choice[g].axis[a] = -1;
+    }
 }
 
 int shard_tofu(struct ap_arena *arena, const struct shard_task *task,
@@ -86,16 +131,10 @@ int shard_tofu(struct ap_arena *arena, const struct shard_task *task,
     *plan = (struct ap_plan){.graph = task->graph,
                              .nests = task->nests,
                              .mesh = *mesh,
-                             .choice =
-                                 AP_NEW_N(arena, task->nests->n, struct ap_choice_vec),
+                             .choice = nothing_cut(arena, task->nests->n),
                              .recompute_heavy = task->params->recompute_heavy};
-    for (int g = 0; g < task->nests->n; g++)
-        for (int a = 0; a < AP_MAX_AXES; a++)
-            plan->choice[g].axis[a] = -1;
     tofu_net_build(&net);
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (mesh->size[a] > 1)
-            tofu_cut(&net, plan, a, &stats);
+    cut_all(&net, task->params->tofu_ties, plan, &stats);
     struct ap_err why = {0};
     if (ap_plan_check(plan, task->cost, &why))
         return ap_err_set(err, "tofu: %s", why.msg);

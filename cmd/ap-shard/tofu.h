@@ -52,7 +52,8 @@ struct tofu_net {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_mesh *mesh;
-    bool cut_only;             /* the later space: no tensor is replicated */
+    bool cut_only; /* the later space: no tensor is replicated */
+    uint64_t seed; /* which of equally good cuts is taken; 0: the first that is found */
     struct tofu_group *groups; /* per fusion group */
     int *class_of;             /* per node: the lowest node that its scheme is tied to */
     struct tofu_region *home;  /* per class: what is kept */
@@ -65,6 +66,8 @@ struct tofu_net {
 
 /* Slots, pieces, ties and pairs of gradients; nothing cut yet. */
 void tofu_net_build(struct tofu_net *net);
+/* Makes everything whole again. */
+void tofu_net_reset(struct tofu_net *net);
 
 /* Usable: may be split and has more than one element. */
 bool tofu_factor_usable(const struct ap_nest *nest, int f);

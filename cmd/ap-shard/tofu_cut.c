@@ -1,16 +1,17 @@
 /*
- * Problem: halve a train step once: a scheme for every tensor (cut at a place, or whole on
- * both halves) and a request for every operator so that least is moved.
+ * Problem: halve a train step once: a scheme for every tensor (cut at a place, or whole
+ * on both halves) and a request for every operator so that least is moved.
  *
  * Idea: what an operator costs is a sum over its operands and results of conversions
  * between the tensor's scheme and the one that the request wants, so schemes and requests
- * are variables of a sum of tables over two of them each, for the dynamic program. A tensor
- * need only be cut where some operator wants it. Only what divides is cut. After the cut
- * every tensor, and every operator's view of it, is a half; the other half of the devices
- * does the same by symmetry, so that the next cut's costs count twice as often.
+ * are variables of a sum of tables over two of them each, for the dynamic program. A
+ * tensor need only be cut where some operator wants it. Only what divides is cut. After
+ * the cut every tensor, and every operator's view of it, is a half; the other half of the
+ * devices does the same by symmetry, so that the next cut's costs count twice as often.
  *
  * The later space (cut_only) has no whole tensors, and each is cut on its first two
- * dimensions that a contraction can be cut at; where nothing divides, a tensor stays whole.
+ * dimensions that a contraction can be cut at; where nothing divides, a tensor stays
+ * whole.
  *
  * Cost: linear in operands times requests times schemes, and the dynamic program's.
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
@@ -38,15 +39,15 @@ struct cut {
     struct ap_plan *plan;
     int axis;
     struct ap_arena *arena;
-    uint64_t *offered;   /* per group: factors that divide and may be chosen */
-    int *first;          /* per class: candidates, -1 */
+    uint64_t *offered; /* per group: factors that divide and may be chosen */
+    int *first;        /* per class: candidates, -1 */
     struct candidate *candidate;
     int n_candidates;
-    bool *whole;         /* per class: may be whole */
-    int *n_schemes;      /* per class */
-    int **scheme;        /* per class: piece or TOFU_REP */
-    int *class_var;      /* per class: variable, -1 if there is nothing to decide */
-    int *n_requests;     /* per unit; tied ones have none of their own */
+    bool *whole;     /* per class: may be whole */
+    int *n_schemes;  /* per class */
+    int **scheme;    /* per class: piece or TOFU_REP */
+    int *class_var;  /* per class: variable, -1 if there is nothing to decide */
+    int *n_requests; /* per unit; tied ones have none of their own */
     struct request **request;
     int *unit_var;
 };
@@ -110,7 +111,9 @@ static void add_candidates(struct cut *c, int g)
             if (s->piece[f] >= 0 && (c->offered[g] >> f & 1) &&
                 (!tied || c->net->cut_only))
                 add_candidate(c, class_at(c, s), s->piece[f],
-                              tied ? 2 : nest->heavy ? 0 : 1);
+                              tied          ? 2
+                              : nest->heavy ? 0
+                                            : 1);
     }
 }
 
@@ -190,8 +193,7 @@ static void find_schemes(struct cut *c)
     for (int g = 0; g < net->nests->n; g++) {
         const struct ap_nest *nest = &net->nests->nest[g];
         add_candidates(c, g);
-        if (nest->n_ins == 0 &&
-            net->graph->nodes[nest->members[0]].op != AP_OP_PARAMETER)
+        if (nest->n_ins == 0 && net->graph->nodes[nest->members[0]].op != AP_OP_PARAMETER)
             for (int i = 0; i < net->groups[g].n_slots; i++)
                 c->whole[class_at(c, &net->groups[g].slot[i])] = true;
     }
@@ -320,6 +322,20 @@ static void fill_tables(struct cut *c, struct tofu_dp *dp)
     }
 }
 
+/*
+ * Which of equally good cuts is taken decides what the next ones cost: a seed draws it,
+ * by costs so small that they decide nothing else (differences are a byte at least).
+ */
+static void break_ties(const struct cut *c, struct tofu_dp *dp)
+{
+    for (int v = 0; c->net->seed && v < dp->n_vars; v++)
+        for (int s = 0; s < dp->n_states[v]; s++) {
+            uint64_t key[3] = {(uint64_t)c->axis, (uint64_t)v, (uint64_t)s};
+            uint64_t h = ap_hash(key, sizeof key, c->net->seed);
+            dp->unary[v][s] += 1e-3 * (double)(h >> 40) / (1 << 24) / dp->n_vars;
+        }
+}
+
 /* ---- all together ---- */
 
 static int number_vars(struct cut *c, int **n_states)
@@ -439,6 +455,7 @@ void tofu_cut(struct tofu_net *net, struct ap_plan *plan, int axis,
     uint8_t *state = AP_NEW_N(c.arena, n_vars, uint8_t);
     tofu_dp_init(&dp, c.arena, n_vars, n_states);
     fill_tables(&c, &dp);
+    break_ties(&c, &dp);
     tofu_dp_solve(&dp, root_var(&c), state);
 
     stats->cut_bytes[axis] = price(&c, state);

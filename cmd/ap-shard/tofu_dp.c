@@ -6,12 +6,12 @@
  * output and keeps the best cost for every combination of schemes in a level. The same is
  * done here one variable at a time: the tables that know a variable become one table over
  * their other variables, in which it has its best state. That is a level's step when a
- * whole level goes, and stays small where a level is wide but its members know few others.
- * The variable whose table is smallest goes first (what has one or two neighbours thus
- * goes before anything else), among equals the one at the deepest level, then the lowest.
- * While no table would exceed max_table the answer is optimal; otherwise, of the variable
- * and those it knows, the one with most tables is fixed to the state that its tables like
- * best, each for itself.
+ * whole level goes, and stays small where a level is wide but its members know few
+ * others. The variable whose table is smallest goes first (what has one or two neighbours
+ * thus goes before anything else), among equals the one at the deepest level, then the
+ * lowest. While no table would exceed max_table the answer is optimal; otherwise, of the
+ * variable and those it knows, the one with most tables is fixed to the state that its
+ * tables like best, each for itself.
  *
  * Cost: the sum of the tables' sizes; linear in the variables where they know few others.
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
@@ -31,7 +31,7 @@ void tofu_dp_init(struct tofu_dp *dp, struct ap_arena *arena, int n_vars,
                   const int *n_states)
 {
     *dp = (struct tofu_dp){
-        .arena = arena, .n_vars = n_vars, .n_states = n_states, .max_table = 1 << 16};
+        .arena = arena, .n_vars = n_vars, .n_states = n_states, .max_table = 1 << 20};
     dp->unary = AP_NEW_N(arena, n_vars, double *);
     dp->of = AP_NEW_N(arena, n_vars, struct tofu_list);
     for (int v = 0; v < n_vars; v++)
@@ -88,8 +88,7 @@ static void add_table(struct tofu_dp *dp, int n, int *var, double *v)
     }
     if (dp->n_tables == dp->cap_tables) {
         dp->cap_tables = dp->cap_tables ? 2 * dp->cap_tables : 1024;
-        dp->tables =
-            ap_xrealloc(dp->tables, (size_t)dp->cap_tables * sizeof *dp->tables);
+        dp->tables = ap_xrealloc(dp->tables, (size_t)dp->cap_tables * sizeof *dp->tables);
     }
     for (int i = 0; i < n; i++)
         list_push(&dp->of[var[i]], dp->n_tables);

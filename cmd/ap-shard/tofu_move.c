@@ -1,11 +1,11 @@
 /*
- * Problem: how much do two halves of the devices move to bring a tensor from one scheme to
- * another, when it was cut before and perhaps not alike on both sides?
+ * Problem: how much do two halves of the devices move to bring a tensor from one scheme
+ * to another, when it was cut before and perhaps not alike on both sides?
  *
- * Idea: each half has half of each place that was cut; what it wants and has not must come
- * from the other half, which holds first(r1) or second(r1). Whatever the other group of an
- * earlier cut holds was paid for by that cut, so only the overlap counts. A sum of terms
- * is reduced to the half that wants it, or to both.
+ * Idea: each half has half of each place that was cut; what it wants and has not must
+ * come from the other half, which holds first(r1) or second(r1). Whatever the other group
+ * of an earlier cut holds was paid for by that cut, so only the overlap counts. A sum of
+ * terms is reduced to the half that wants it, or to both.
  *
  * Cost: a few comparisons per earlier cut. Source: Wang, Huang, Li, "Unifying Data, Model
  * and Hybrid Parallelism in Deep Learning via Tensor Tiling", section 4.1 (conversion of

@@ -11,10 +11,10 @@
  *   - all that an update joins: a weight, its gradient, its state, the new weight;
  *   - in the later space the operands of all elementwise groups, and activations with
  *     their gradients.
- * A tied group follows the scheme of its tensors. A group that cannot follow a place where
- * a contraction cuts such a tensor (a slice of it) is not tied. The two gradients of a
- * contraction y = x w, which share dy and have x and w as the other operands, have one
- * request together; they are found by just that, without names.
+ * A tied group follows the scheme of its tensors. A group that cannot follow a place
+ * where a contraction cuts such a tensor (a slice of it) is not tied. The two gradients
+ * of a contraction y = x w, which share dy and have x and w as the other operands, have
+ * one request together; they are found by just that, without names.
  *
  * Cost: n log n in operands of groups. Source: Wang, Huang, Li, "Unifying Data, Model and
  * Hybrid Parallelism in Deep Learning via Tensor Tiling", section 4.2 (aligned tilings);
@@ -36,9 +36,9 @@ struct piece {
 struct maker {
     struct tofu_net *net;
     struct piece *piece;
-    int *first;     /* per node: its pieces */
-    bool *wanted;   /* per piece class: a contraction can cut there */
-    int *alias;     /* per node: the parameter that it becomes, -1 */
+    int *first;   /* per node: its pieces */
+    bool *wanted; /* per piece class: a contraction can cut there */
+    int *alias;   /* per node: the parameter that it becomes, -1 */
 };
 
 bool tofu_factor_usable(const struct ap_nest *nest, int f)
@@ -147,8 +147,8 @@ static int count_pieces(const struct tofu_net *net)
     for (int g = 0; g < net->nests->n; g++) {
         const struct ap_nest *nest = &net->nests->nest[g];
         for (int i = 0; i < nest->n_ins + nest->n_members; i++) {
-            const struct ap_access *a = i < nest->n_ins ? &nest->ins[i].access
-                                                        : &nest->values[i - nest->n_ins];
+            const struct ap_access *a =
+                i < nest->n_ins ? &nest->ins[i].access : &nest->values[i - nest->n_ins];
             for (int d = 0; d < a->rank; d++)
                 n += a->dims[d].n;
         }
@@ -207,8 +207,8 @@ static bool may_tie(const struct maker *m, int g)
         return false;
     if (nest->n_ins == 0 || n_in == 1)
         return true;
-    return n_in > 1 && (is_update(m, group) ||
-                        (m->net->cut_only && is_elementwise(m, nest)));
+    return n_in > 1 &&
+           (is_update(m, group) || (m->net->cut_only && is_elementwise(m, nest)));
 }
 
 static bool has_whole(const struct ap_nest *nest)
@@ -227,7 +227,8 @@ static bool loses_pieces(const struct maker *m, int g)
 
     for (int i = 0; i < group->n_slots; i++) {
         const struct tofu_slot *s = &group->slot[i];
-        for (int p = m->first[s->node]; p >= 0 && is_full(nest, s); p = m->piece[p].next) {
+        for (int p = m->first[s->node]; p >= 0 && is_full(nest, s);
+             p = m->piece[p].next) {
             bool follows = !m->wanted[piece_class(m, p)];
             for (int f = 0; f < nest->n_factors && !follows; f++)
                 follows = piece_class(m, s->piece[f]) == piece_class(m, p);
@@ -331,9 +332,9 @@ static int factor_at(const struct maker *m, int g, int i, int piece)
 
 /* y = x w, dw from x and dy, dx from w and dy. */
 struct triple {
-    int y, dw, dx;        /* groups */
-    int y_x, y_w;         /* slots of x and w in y's group */
-    int dw_x, dw_d;       /* and so on */
+    int y, dw, dx;  /* groups */
+    int y_x, y_w;   /* slots of x and w in y's group */
+    int dw_x, dw_d; /* and so on */
     int dx_w, dx_d;
 };
 
@@ -412,8 +413,8 @@ static bool find_triple(const struct maker *m, const struct pair *pairs, int n, 
         else
             hi = mid;
     }
-    if (lo == n || pairs[lo].a != key.a || pairs[lo].b != key.b ||
-        pairs[lo].group > g || pairs[lo].group > h)
+    if (lo == n || pairs[lo].a != key.a || pairs[lo].b != key.b || pairs[lo].group > g ||
+        pairs[lo].group > h)
         return false;
     int y = pairs[lo].group;
     *t = (struct triple){.y = y, .dw = g, .dx = h};
@@ -459,8 +460,7 @@ static struct triple *find_triples(struct maker *m, int *n_triples)
             for (int k = j + 1; k < end; k++) {
                 int g = uses[j].group, h = uses[k].group;
                 struct triple *t = &triples[*n_triples];
-                if (taken[g] || taken[h] ||
-                    !find_triple(m, pairs, n, uses[i].a, g, h, t))
+                if (taken[g] || taken[h] || !find_triple(m, pairs, n, uses[i].a, g, h, t))
                     continue;
                 taken[g] = taken[h] = true;
                 ++*n_triples;
@@ -551,4 +551,13 @@ void tofu_net_build(struct tofu_net *net)
     for (int i = 0; i < n_triples && net->cut_only; i++)
         tie_gradients(&m, &triples[i]);
     flatten(&m);
+}
+
+void tofu_net_reset(struct tofu_net *net)
+{
+    for (int v = 0; v < net->graph->n_nodes; v++)
+        net->home[v].n = 0;
+    for (int g = 0; g < net->nests->n; g++)
+        for (int i = 0; i < net->groups[g].n_slots; i++)
+            net->groups[g].slot[i].region.n = 0;
 }

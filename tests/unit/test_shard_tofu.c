@@ -32,12 +32,13 @@ static void test_table(void)
         int from, to;
         double want;
     } rows[] = {
-        {R, R, 0},   {R, C, 32},   {R, REP, 64},  {C, R, 32},   {C, C, 0},    {C, REP, 64},
-        {REP, R, 0}, {REP, C, 0}, {REP, REP, 0}, {RED, R, 64}, {RED, C, 64}, {RED, REP, 128},
+        {R, R, 0},     {R, C, 32},   {R, REP, 64}, {C, R, 32},
+        {C, C, 0},     {C, REP, 64}, {REP, R, 0},  {REP, C, 0},
+        {REP, REP, 0}, {RED, R, 64}, {RED, C, 64}, {RED, REP, 128},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK(moved(none, rows[i].from, none, rows[i].to) == rows[i].want,
-               "TO2: conversion of scheme %d to %d", rows[i].from, rows[i].to);
+              "TO2: conversion of scheme %d to %d", rows[i].from, rows[i].to);
 }
 
 static void test_regions(void)
@@ -47,15 +48,15 @@ static void test_regions(void)
     CHECK(moved(rows, 0, rows, 0) == 0, "TO2: equal regions cut alike move nothing");
     CHECK(moved(rows, 0, rows, 1) == 16, "TO2: half the tensor, rows to columns");
     CHECK(moved(rows, 0, cols, 1) == 8,
-           "TO2: held by rows, wanted by columns, for the second time");
+          "TO2: held by rows, wanted by columns, for the second time");
     CHECK(moved(rows, 0, cols, 0) == 8 + 8 - 8, "TO2: rows of half, rows of the other");
     CHECK(moved(rows, 0, none, TOFU_REP) == 32 + 32,
-           "TO2: all is wanted where half is held");
+          "TO2: all is wanted where half is held");
     CHECK(moved(rows, TOFU_REP, cols, TOFU_REP) == 16,
-           "TO2: whole on both halves, but of other regions");
+          "TO2: whole on both halves, but of other regions");
     CHECK(moved(rows, TOFU_RED, cols, TOFU_REP) == 64 &&
-               moved(cols, TOFU_RED, rows, 0) == 32,
-           "TO2: terms of a sum count as they are made");
+              moved(cols, TOFU_RED, rows, 0) == 32,
+          "TO2: terms of a sum count as they are made");
 }
 
 /* ---- nets ---- */
@@ -100,8 +101,12 @@ static int dense(struct net *n, int x, int64_t outputs)
 static int convolve(struct net *n, int x, int64_t outputs)
 {
     struct ap_attrs *a = ap_build_attrs(&n->b);
-    struct ap_window_dim w = {
-        .size = 3, .stride = 1, .pad_lo = 1, .pad_hi = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+    struct ap_window_dim w = {.size = 3,
+                              .stride = 1,
+                              .pad_lo = 1,
+                              .pad_hi = 1,
+                              .lhs_dilate = 1,
+                              .rhs_dilate = 1};
     struct ap_window_dim windows[2] = {w, w};
     int64_t dims[4] = {3, 3, ap_build_shape_of(&n->b, x)->dims[3], outputs};
 
@@ -151,8 +156,7 @@ static void finish(struct net *n, int y, int x)
     if (ap_grad(b, loss, n->n_weights + (x >= 0), n->w, grads, &err))
         fail(&err);
     if (x >= 0)
-        results[n_results++] =
-            (struct ap_result){grads[n->n_weights], AP_ROLE_AUX, -1};
+        results[n_results++] = (struct ap_result){grads[n->n_weights], AP_ROLE_AUX, -1};
     b->phase = AP_UPDATE;
     for (int i = 0; i < n->n_weights; i++)
         results[n_results++] = (struct ap_result){
@@ -164,8 +168,8 @@ static void finish(struct net *n, int y, int x)
         fail(&err);
 }
 
-/* Elements that 2^cuts devices move. */
-static double elements(struct net *n, int cuts, bool cut_only)
+/* Elements that 2^cuts devices move, ties broken by seed. */
+static double elements(struct net *n, int cuts, bool cut_only, uint64_t seed)
 {
     static const char *const meshes[] = {"1", "2", "2x2", "2x2x2", "2x2x2x2"};
     double total = 0;
@@ -174,13 +178,16 @@ static double elements(struct net *n, int cuts, bool cut_only)
     n->plan = (struct ap_plan){.graph = &n->g, .nests = &n->nests};
     ap_mesh_parse(&n->arena, meshes[cuts], &n->plan.mesh, &err);
     n->plan.choice = AP_NEW_N(&n->arena, n->nests.n, struct ap_choice_vec);
-    memset(n->plan.choice, 0xff, (size_t)n->nests.n * sizeof *n->plan.choice);
+    for (int g = 0; g < n->nests.n; g++)
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            n->plan.choice[g].axis[a] = -1;
     n->stats = (struct tofu_stats){0};
     n->tofu = (struct tofu_net){.arena = &n->arena,
                                 .graph = &n->g,
                                 .nests = &n->nests,
                                 .mesh = &n->plan.mesh,
-                                .cut_only = cut_only};
+                                .cut_only = cut_only,
+                                .seed = seed};
     tofu_net_build(&n->tofu);
     for (int a = 0; a < cuts; a++) {
         tofu_cut(&n->tofu, &n->plan, a, &n->stats);
@@ -192,7 +199,7 @@ static double elements(struct net *n, int cuts, bool cut_only)
 /* Checks that count; says what each cut moves when it is another. */
 static void moves(struct net *n, int cuts, bool cut_only, double want, const char *name)
 {
-    double got = elements(n, cuts, cut_only);
+    double got = elements(n, cuts, cut_only, 0);
     bool ok = got == want && n->stats.n_fixed == 0;
 
     CHECK(ok, "%s", name);
@@ -200,6 +207,20 @@ static void moves(struct net *n, int cuts, bool cut_only, double want, const cha
         printf("# %.0f, expected %.0f; cuts %.0f %.0f %.0f %.0f, %d fixed\n", got, want,
                n->stats.cut_bytes[0] / 4, n->stats.cut_bytes[1] / 4,
                n->stats.cut_bytes[2] / 4, n->stats.cut_bytes[3] / 4, n->stats.n_fixed);
+}
+
+/*
+ * Where several cuts are equally good, which is taken decides what the next ones cost:
+ * `want` is one of the outcomes, and the default's is no worse.
+ */
+static void reaches(struct net *n, int cuts, double want, const char *name)
+{
+    double got = elements(n, cuts, false, 0);
+    bool reached = got == want;
+
+    for (uint64_t seed = 1; seed <= 20 && !reached; seed++)
+        reached = elements(n, cuts, false, seed) == want;
+    CHECK(reached && got <= want, "%s", name);
 }
 
 static void start(struct net *n)
@@ -219,8 +240,9 @@ static void make_mlp(struct net *n, int64_t batch, int64_t width, int layers)
 
 static void make_vgg19(struct net *n, int64_t batch, bool input_gradient)
 {
-    static const int64_t features[] = {64,  64,  0,   128, 128, 0,   256, 256, 256, 256, 0,
-                                       512, 512, 512, 512, 0,   512, 512, 512, 512, 0};
+    static const int64_t features[] = {64,  64,  0,   128, 128, 0,   256,
+                                       256, 256, 256, 0,   512, 512, 512,
+                                       512, 0,   512, 512, 512, 512, 0};
     start(n);
     int first = input(n, AP_ROLE_INPUT, 4, (int64_t[]){batch, 224, 224, 4}), x = first;
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
@@ -261,9 +283,43 @@ static void test_mlp(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct net n;
         make_mlp(&n, rows[i].batch, rows[i].width, 4);
-        moves(&n, 3, false, rows[i].want, rows[i].name);
+        reaches(&n, 3, rows[i].want, rows[i].name);
+        double dp = 7 * 2 * 4.0 * (double)rows[i].width * (double)rows[i].width;
+        double mp = 7 * 2 * 4.0 * (double)rows[i].batch * (double)rows[i].width;
+        CHECK(elements(&n, 3, false, 0) <= mp && mp < dp,
+              "TO20: no more than data or model parallelism, %s", rows[i].name);
         done(&n);
     }
+}
+
+static double weight_elements(const struct net *n)
+{
+    double sum = 0;
+    for (int i = 0; i < n->n_weights; i++)
+        sum += (double)ap_shape_elems(&n->g.nodes[n->w[i]].shape);
+    return sum;
+}
+
+/* Early convolutions are data parallel; late ones and the dense layers' weights are not.
+ */
+static void check_tilings(const struct net *n)
+{
+    bool early = true, late = false, dense = true;
+
+    for (int i = 0; i < n->n_weights; i++) {
+        int group = n->g.nodes[n->w[i]].group, n_cuts = 0;
+        for (int a = 0; a < 3; a++)
+            n_cuts += n->plan.choice[group].axis[a] >= 0;
+        if (i > 0 && i < 8) /* the first is only asked for once: its gradient */
+            early &= n_cuts == 0;
+        else if (i < 16)
+            late |= n_cuts == 1;
+        else
+            dense &= n_cuts == 3;
+    }
+    CHECK(early, "TO5: early convolutions keep their weights whole");
+    CHECK(late, "TO5: late ones cut them once");
+    CHECK(dense, "TO5: dense layers cut them every time");
 }
 
 static void test_vgg(void)
@@ -271,7 +327,12 @@ static void test_vgg(void)
     struct net n;
 
     make_vgg19(&n, 64, false);
-    moves(&n, 3, false, 268569088, "TO5: VGG-19 on 8 devices");
+    reaches(&n, 3, 268569088, "TO5: VGG-19 on 8 devices");
+    elements(&n, 3, false, 0);
+    CHECK(n.stats.cut_bytes[0] == 4 * 43623936.0, "TO5: the first cut of VGG-19");
+    check_tilings(&n);
+    CHECK(elements(&n, 3, false, 0) <= 7 * 2 * weight_elements(&n),
+          "TO20: no more than data parallelism, VGG-19");
     moves(&n, 3, true, 383429120, "TO6: VGG-19 cut only, no gradient of the images");
     done(&n);
     make_vgg19(&n, 64, true);
@@ -279,8 +340,113 @@ static void test_vgg(void)
     done(&n);
 }
 
+/* ---- the dynamic program ---- */
+
+static uint64_t draw_state = 1;
+
+static int draw(int n)
+{
+    draw_state = draw_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((draw_state >> 33) % (uint64_t)n);
+}
+
+enum { VARS = 7, TABLES = 12 };
+
+struct toy {
+    int n_states[VARS], x[TABLES], y[TABLES];
+    double cost[TABLES][16]; /* [state of x][state of y] */
+};
+
+static void draw_toy(struct toy *t)
+{
+    for (int v = 0; v < VARS; v++)
+        t->n_states[v] = 1 + draw(4);
+    for (int i = 0; i < TABLES; i++) {
+        t->x[i] = draw(VARS);
+        t->y[i] = (t->x[i] + 1 + draw(VARS - 1)) % VARS;
+        for (int k = 0; k < 16; k++)
+            t->cost[i][k] = draw(100);
+    }
+}
+
+static double cost_of(const struct toy *t, const uint8_t *state)
+{
+    double sum = 0;
+    for (int i = 0; i < TABLES; i++)
+        sum += t->cost[i][state[t->x[i]] * t->n_states[t->y[i]] + state[t->y[i]]];
+    return sum;
+}
+
+static double least_cost(const struct toy *t)
+{
+    uint8_t state[VARS] = {0};
+    double least = cost_of(t, state);
+
+    for (int v = 0; v < VARS;) {
+        if (++state[v] == t->n_states[v]) {
+            state[v++] = 0;
+            continue;
+        }
+        double cost = cost_of(t, state);
+        least = cost < least ? cost : least;
+        v = 0;
+    }
+    return least;
+}
+
+static double solve_toy(const struct toy *t, int64_t max_table, int *n_fixed)
+{
+    struct ap_arena arena = {0};
+    struct tofu_dp dp;
+    uint8_t state[VARS];
+
+    tofu_dp_init(&dp, &arena, VARS, t->n_states);
+    dp.max_table = max_table;
+    for (int i = 0; i < TABLES; i++)
+        tofu_dp_add(&dp, t->x[i], t->y[i], t->cost[i]);
+    tofu_dp_solve(&dp, 0, state);
+    *n_fixed += dp.n_fixed;
+    double cost = cost_of(t, state);
+    ap_arena_free(&arena);
+    return cost;
+}
+
+static void test_dp(void)
+{
+    int n_optimal = 0, n_above = 0, exact_fixed = 0, fixed = 0;
+
+    for (int i = 0; i < 200; i++) {
+        struct toy t;
+        draw_toy(&t);
+        double least = least_cost(&t);
+        n_optimal += solve_toy(&t, 1 << 20, &exact_fixed) == least;
+        n_above += solve_toy(&t, 16, &fixed) >= least;
+    }
+    CHECK(n_optimal == 200 && exact_fixed == 0, "elimination finds the optimum");
+    CHECK(n_above == 200 && fixed > 0, "with small tables it answers too, and says so");
+}
+
+static void test_mesh(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_mesh mesh, halves;
+    struct ap_err err = {0};
+
+    ap_mesh_parse(&arena, "a=2,b=4", &mesh, &err);
+    CHECK(tofu_mesh(&arena, &mesh, &halves, &err) == 0 && halves.n_axes == 3 &&
+              ap_mesh_devices(&halves) == 8 && strcmp(halves.name[0], "a") == 0 &&
+              strcmp(halves.name[2], "b1") == 0,
+          "2x4 is halved three times");
+    ap_mesh_parse(&arena, "3x2", &mesh, &err);
+    CHECK(tofu_mesh(&arena, &mesh, &halves, &err) && strstr(err.msg, "axis x has 3"),
+          "three devices cannot be halved");
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
+    test_mesh();
+    test_dp();
     test_table();
     test_regions();
     test_toy();

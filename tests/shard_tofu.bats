@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# ap-shard --algorithm tofu, from outside; numbers of cuts are in unit/test_shard_tofu.c.
+# shellcheck disable=SC2030,SC2031 # output is of one test
+
+load helpers
+
+# tofu MODEL MESH SPACE: the document, made once
+tofu() {
+    local f=$BATS_FILE_TMPDIR/$1-$2-$3.json
+    [ -s "$f" ] || ap-shard --no-history --mesh "$2" --algorithm tofu --tofu-space "$3" \
+        --cluster "$CLUSTERS/cpu-8.json" --stats -o "$f" "$(imported "$1")" \
+        2>"$f.stats" || return
+    echo "$f"
+}
+
+# stat_of MODEL MESH SPACE MEMBER
+stat_of() {
+    local f
+    f=$(tofu "$1" "$2" "$3") && jq ".$4" "$f.stats"
+}
+
+# Objective of another algorithm on the same mesh: other ALGORITHM MODEL
+other() {
+    ap-shard --no-history --mesh 2x2x2 --algorithm "$1" --cluster "$CLUSTERS/cpu-8.json" \
+        "$(imported "$2")" | jq .sharding.objective_sec
+}
+
+@test "tofu: plans of both spaces run with the right numbers" {
+    needs_exec
+    while read -r model space; do
+        ap-cost --no-history "$(tofu "$model" 4 "$space")" | ap-rewrite --no-history \
+            -o "$BATS_TEST_TMPDIR/program.json"
+        OMP_NUM_THREADS=1 timeout 60 ap-exec -n 4 --steps 2 --verify \
+            "$BATS_TEST_TMPDIR/program.json"
+    done <<<$'mlp 2018\nmlp eurosys\nresnet 2018\nmoe eurosys'
+}
+
+@test "tofu: the mesh is one axis for each halving" {
+    f=$(tofu mlp 2x4 2018)
+    [ "$(jq -c .sharding.mesh.shape "$f")" = "[2,2,2]" ]
+    [ "$(jq -c .sharding.mesh.axes "$f")" = '["x","y0","y1"]' ]
+    cmp <(jq -c .sharding.layouts "$f") <(jq -c .sharding.layouts "$(tofu mlp 8 2018)")
+    refuses 2 "axis x has 3, not a power of two" ap-shard --mesh 3 --algorithm tofu "$(imported mlp)"
+    refuses 2 "at most 64 devices" ap-shard --mesh 128 --algorithm tofu "$(imported mlp)"
+}
+
+@test "tofu: refuses options of others, others refuse its options" {
+    refuses 2 "tofu has no solver" ap-shard --mesh 2 --algorithm tofu --solver glpk "$(imported mlp)"
+    refuses 2 "are for tofu" ap-shard --mesh 2 --tofu-space eurosys "$(imported mlp)"
+    refuses 2 "are for tofu" ap-shard --mesh 2 --algorithm data --tofu-ties 3 "$(imported mlp)"
+}
+
+@test "tofu: no name, scope or phase is looked at" {
+    for model in mlp ff gpt2l gpt2l_bf16 resnet moe t5 bert; do
+        for space in 2018 eurosys; do
+            jq -c '.graph.nodes |= map(del(.scope, .phase) | .name = "x")' "$(imported "$model")" \
+                >"$BATS_TEST_TMPDIR/bare.json"
+            bare=$(ap-shard --mesh 8 --algorithm tofu --tofu-space "$space" --stats \
+                --cluster "$CLUSTERS/cpu-8.json" -o /dev/null "$BATS_TEST_TMPDIR/bare.json" 2>&1 |
+                jq .moved_bytes)
+            [ "$bare" = "$(stat_of "$model" 8 "$space" moved_bytes)" ] && [ "$bare" -gt 0 ] ||
+                { echo "$model $space: $bare"; return 1; }
+        done
+    done
+}
+
+@test "tofu: more ways to break ties never move more" {
+    moved() {
+        ap-shard --mesh 8 --algorithm tofu --tofu-ties "$1" --stats -o /dev/null \
+            "$(imported resnet)" 2>&1 | jq .moved_bytes
+    }
+    [ "$(moved 8)" -lt "$(moved 1)" ]
+    [ "$(moved 8)" = "$(moved 8)" ]
+}
+
+# 500 thousand weights on 16 devices: a server that all push to and pull from moves 64 MB, halves
+# of halves move 60 MB.
+@test "TO1, TO3: data parallelism of the toy net, at a batch that divides" {
+    bytes=$(ap-model --no-history mlp --layers 2 --hidden 500 --features 500 --classes 500 \
+        --batch 320 | ap-shard --mesh 2x2x2x2 --algorithm data |
+        jq '.graph.nodes as $n | [.sharding.conversions[] |
+            select($n[.node].shape == "f32[500,500]") | .steps[] |
+            select(.op == "all-reduce") | .bytes] | add')
+    [ "$bytes" = 2000000 ]
+    [ $((bytes * 2 * 16)) = 64000000 ]
+    [ $((bytes * 2 * (1 + 2 + 4 + 8))) = 60000000 ]
+}
+
+@test "TO20: cheaper than data parallelism on every golden model" {
+    for model in mlp gpt2l resnet moe; do
+        mine=$(jq .sharding.objective_sec "$(tofu "$model" 8 2018)")
+        jq -en "$mine < $(other data "$model")" >/dev/null || { echo "$model: $mine"; return 1; }
+    done
+}
+
+# Small layers over links with latency: a halving never computes a dot twice, though that is
+# cheaper than any message, and every operator asks for its operands by itself.
+@test "tofu: ends dearer than ilp on mlp, for want of replicated dots" {
+    ilp=$BATS_TEST_TMPDIR/ilp.json mine=$(tofu mlp 8 2018)
+    ap-shard --no-history --mesh 2x2x2 --cluster "$CLUSTERS/cpu-8.json" -o "$ilp" "$(imported mlp)"
+    whole() { # dots that every device computes
+        jq '.sharding.layouts as $l | [.graph.nodes | to_entries[] |
+            select(.value.op == "dot" and $l[.key] == "R,R,R")] | length' "$1"
+    }
+    steps() { jq '[.sharding.conversions[].steps[]] | length' "$1"; }
+    jq -en "$(jq .sharding.objective_sec "$ilp") < $(jq .sharding.objective_sec "$mine")" >/dev/null
+    [ "$(whole "$mine")" -eq 0 ]
+    [ "$(whole "$ilp")" -gt 0 ]
+    [ "$(steps "$ilp")" -lt "$(steps "$mine")" ]
+}
+
+@test "tofu: the same bytes twice, whatever was imported as sharding" {
+    cmp <(tofu mlp 8 2018 | xargs cat) <(ap-shard --no-history --mesh 8 --algorithm tofu \
+        --cluster "$CLUSTERS/cpu-8.json" "$(imported mlp)")
+    sed "s|parameter(1), metadata|parameter(1), sharding={devices=[1,2]<=[2]}, metadata|" \
+        "$(hlo mlp)" | ap-import -o "$BATS_TEST_TMPDIR/pin.json" -
+    run --separate-stderr ap-shard --mesh 2 --algorithm tofu "$BATS_TEST_TMPDIR/pin.json"
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"tofu keeps no imported shardings: 1"* ]]
+}
