@@ -267,6 +267,9 @@ static void test_toy(void)
     moves(&n, 3, false, 1350000, "TO4: toy net on 8 devices");
     moves(&n, 4, false, 2550000, "TO4: toy net on 16 devices");
     done(&n);
+    make_mlp(&n, 320 * 1024, 500, 2); /* so many rows that nothing else is better */
+    moves(&n, 4, false, 60e6 / 4, "TO3: data parallelism of the toy net moves 60 MB");
+    done(&n);
 }
 
 static void test_mlp(void)
