@@ -41,6 +41,7 @@ other() {
     [ "$(jq -c .sharding.mesh.axes "$f")" = '["x","y0","y1"]' ]
     cmp <(jq -c .sharding.layouts "$f") <(jq -c .sharding.layouts "$(tofu mlp 8 2018)")
     refuses 2 "axis x has 3, not a power of two" ap-shard --mesh 3 --algorithm tofu "$(imported mlp)"
+    refuses 2 "two axes a0" ap-shard --mesh a=4,a0=2 --algorithm tofu "$(imported mlp)"
     refuses 2 "at most 64 devices" ap-shard --mesh 128 --algorithm tofu "$(imported mlp)"
 }
 

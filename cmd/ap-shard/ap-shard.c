@@ -27,8 +27,10 @@ static void check_request(const struct shard_request *req)
                      "%s is a rule",
                      row->name);
     if (row->run == shard_tofu &&
-        (req->params.solver != 0 || req->params.work_limit != 0))
-        ap_die_usage("--solver and --work-limit are for ilp, tofu has no solver");
+        (req->params.solver != 0 || req->params.work_limit != 0 ||
+         req->params.no_families))
+        ap_die_usage("--solver, --work-limit and --no-families are for ilp, tofu has no "
+                     "solver and folds nothing");
     if (row->run != shard_tofu &&
         (req->params.tofu_space != 0 || req->params.tofu_ties != 1))
         ap_die_usage("--tofu-space and --tofu-ties are for tofu, not for %s", row->name);

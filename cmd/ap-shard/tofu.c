@@ -16,10 +16,12 @@
  * by the cost model afterwards. Cut after cut is greedy: which of several equally good
  * first cuts is taken decides what the next ones cost, so several may be tried. Source:
  * Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via
- * Tensor Tiling", section 4; "Supporting Very Large Models using Automatic Dataflow Graph
- * Partitioning".
+ * Tensor Tiling" (k-cuts tiling); "Supporting Very Large Models using Automatic Dataflow
+ * Graph Partitioning", section 5.
  */
 #include "tofu.h"
+
+#include <string.h>
 
 const struct ap_choice shard_tofu_spaces[] = {
     {"2018", "tensors are cut or replicated"},
@@ -49,6 +51,11 @@ int tofu_mesh(struct ap_arena *arena, const struct ap_mesh *mesh, struct ap_mesh
                                    : ap_arena_printf(arena, "%s%d", mesh->name[a], i);
         }
     }
+    for (int a = 0; a < halves->n_axes; a++)
+        for (int b = 0; b < a; b++)
+            if (strcmp(halves->name[a], halves->name[b]) == 0)
+                return ap_err_set(err, "tofu's halvings make two axes %s: rename one",
+                                  halves->name[a]);
     if (halves->n_axes == 0) /* one device */
         *halves = *mesh;
     return 0;

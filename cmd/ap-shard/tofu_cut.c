@@ -15,7 +15,7 @@
  *
  * Cost: linear in operands times requests times schemes, and the dynamic program's.
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
- * via Tensor Tiling", sections 4.2 and 4.3.
+ * via Tensor Tiling", one-cut and k-cuts tiling.
  */
 #include <assert.h>
 #include <string.h>

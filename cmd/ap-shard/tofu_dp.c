@@ -15,7 +15,7 @@
  *
  * Cost: the sum of the tables' sizes; linear in the variables where they know few others.
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
- * via Tensor Tiling", section 4.2 (one-cut tiling); elimination of variables after
+ * via Tensor Tiling", one-cut tiling; elimination of variables after
  * Dechter, "Bucket elimination".
  */
 #include <assert.h>

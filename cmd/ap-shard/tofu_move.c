@@ -8,8 +8,7 @@
  * terms is reduced to the half that wants it, or to both.
  *
  * Cost: a few comparisons per earlier cut. Source: Wang, Huang, Li, "Unifying Data, Model
- * and Hybrid Parallelism in Deep Learning via Tensor Tiling", section 4.1 (conversion of
- * tilings) and 4.3 (k cuts).
+ * and Hybrid Parallelism in Deep Learning via Tensor Tiling", conversion of tilings.
  */
 #include "tofu.h"
 

@@ -17,7 +17,7 @@
  * one request together; they are found by just that, without names.
  *
  * Cost: n log n in operands of groups. Source: Wang, Huang, Li, "Unifying Data, Model and
- * Hybrid Parallelism in Deep Learning via Tensor Tiling", section 4.2 (aligned tilings);
+ * Hybrid Parallelism in Deep Learning via Tensor Tiling", aligned tilings;
  * Wang, Huang, Li, "Supporting Very Large Models using Automatic Dataflow Graph
  * Partitioning", section 5.1 (coarsening).
  */
