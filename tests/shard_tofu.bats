@@ -118,3 +118,11 @@ other() {
     [ "$status" -eq 0 ]
     [[ $stderr == *"tofu keeps no imported shardings: 1"* ]]
 }
+
+@test "tofu: exits 3 where a product has nothing left to halve and copies cost nothing" {
+    ap-model --no-history -o "$BATS_TEST_TMPDIR/odd.json" mlp --layers 2 --hidden 15 \
+        --features 15 --classes 15 --batch 15
+    refuses 3 "tofu: " ap-shard --mesh 2 --cost-model bytes --algorithm tofu "$BATS_TEST_TMPDIR/odd.json"
+    ap-shard --mesh 2 --algorithm tofu "$BATS_TEST_TMPDIR/odd.json" |
+        jq -e '.sharding.objective_sec > 0' >/dev/null
+}

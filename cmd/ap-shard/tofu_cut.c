@@ -17,8 +17,6 @@
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
  * via Tensor Tiling", one-cut and k-cuts tiling.
  */
-#include <assert.h>
-#include <string.h>
 
 #include "tofu.h"
 

@@ -22,7 +22,6 @@
  * Partitioning", section 5.1 (coarsening).
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tofu.h"
 
