@@ -13,6 +13,7 @@
  *
  * Cost: at most 5^axes layouts, in practice a dozen; results are kept (memo.c).
  */
+#include "alpa.h"
 #include "cost.h"
 
 #include <math.h>
@@ -387,6 +388,8 @@ static void from_split(struct search *s, int from, int a)
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
+    if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
+        return;
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
         if (p->kind != AP_SPLIT || p->dim == dim)
@@ -442,10 +445,43 @@ static void swaps(struct search *s, int from)
         }
 }
 
+/*
+ * Alpa's way: first sums, axis by axis; then gathers, slices last. An all-to-all only on
+ * a mesh of one axis; what may be asked for at all is ap_alpa_converts.
+ */
+static void expand_alpa(struct search *s, int from)
+{
+    bool sums = false, gathers = false;
+
+    for (int a = 0; a < s->mesh->n_axes; a++) {
+        struct ap_placement p = finest(s, a);
+        bool stays = same_place(&p, &s->goal[a]);
+        if (p.kind == AP_PARTIAL && !stays) {
+            struct ap_coll coll = {.axes = 1u << a, .red = p.red};
+            struct ap_layout to = s->at;
+            to.axis[a] = (struct ap_placement){0};
+            relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
+            sums = true;
+        }
+        gathers |= p.kind == AP_SPLIT && !stays;
+    }
+    for (int a = 0; a < s->mesh->n_axes && !sums; a++) {
+        struct ap_placement p = finest(s, a);
+        if (p.kind == AP_SPLIT && !same_place(&p, &s->goal[a]))
+            from_split(s, from, a);
+        else if (p.kind == AP_REPLICATED && !gathers)
+            from_replicated(s, from, a);
+    }
+}
+
 static void expand(struct search *s, int i)
 {
     bool partial = false;
 
+    if (s->cost->alpa_steps) {
+        expand_alpa(s, i);
+        return;
+    }
     for (int a = 0; a < s->mesh->n_axes; a++)
         switch ((enum ap_placement_kind)s->at.axis[a].kind) {
         case AP_REPLICATED:
@@ -524,6 +560,8 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                   struct ap_path *path)
 {
     struct search s = {.cost = cost, .mesh = &cost->mesh, .shape = shape, .target = *to};
+    if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
+        return -1;
     look_at(&s, to);
     for (int a = 0; a < s.mesh->n_axes; a++) {
         s.goal[a] = finest(&s, a);

@@ -45,6 +45,7 @@ extern const char *const ap_cost_variant_names[]; /* "default", "alpa", "bytes" 
 /* A mesh laid over a cluster under one cost model. Plain data; ap_cost_init fills it. */
 struct ap_cost {
     enum ap_cost_variant variant;
+    bool alpa_steps; /* conversions as Alpa makes them: sums at once, alpa.h says which */
     struct ap_cluster cluster;
     struct ap_mesh mesh;
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */

@@ -7,6 +7,8 @@
  */
 #include "plan.h"
 
+#include "alpa.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +247,8 @@ static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
 double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
+    if (cost->variant == AP_COST_ALPA)
+        return ap_alpa_penalty(nest, g, &cost->mesh, choice);
     if (cost->variant != AP_COST_DEFAULT || is_free(g, nest))
         return 0;
     if (nest->body) {

@@ -102,6 +102,7 @@ int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
 struct ap_sharding {
     struct ap_plan plan;
     const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
+    bool alpa_space; /* conversions as Alpa makes them, ap_cost.alpa_steps */
     double objective_sec, lower_bound_sec;
     int64_t peak_bytes; /* per device, of the program's buffer plan */
 };

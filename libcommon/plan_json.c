@@ -159,6 +159,8 @@ static void put_summary(const struct ap_sharding *s, struct ap_buf *out)
     }
     ap_buf_puts(out, ",\"cost_model\":");
     ap_json_str(out, s->cost_model);
+    if (s->alpa_space)
+        ap_buf_puts(out, ",\"space\":\"alpa\"");
     ap_buf_puts(out, ",\"objective_sec\":");
     ap_json_num(out, s->objective_sec);
     ap_buf_puts(out, ",\"lower_bound_sec\":");
@@ -397,12 +399,28 @@ static int check_model(const char *name, const struct ap_at *at, struct ap_err *
     return ap_at_err(&here, err, "there is no cost model \"%.80s\"", name);
 }
 
+/* The member "space", which only Alpa's has. */
+static int read_space(const json_t *o, const struct ap_at *at, bool *alpa,
+                      struct ap_err *err)
+{
+    const char *name;
+    *alpa = json_object_get(o, "space") != NULL;
+    if (!*alpa)
+        return 0;
+    if (ap_get_str(o, at, "space", &name, err))
+        return -1;
+    struct ap_at here = {at, "space", 0};
+    return strcmp(name, "alpa")
+               ? ap_at_err(&here, err, "there is no space \"%.80s\"", name)
+               : 0;
+}
+
 static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                         struct ap_sharding *s, struct ap_err *err)
 {
     if (read_text(arena, o, at, "algorithm", &s->algorithm, err) ||
         read_text(arena, o, at, "cost_model", &s->cost_model, err) ||
-        check_model(s->cost_model, at, err) ||
+        check_model(s->cost_model, at, err) || read_space(o, at, &s->alpa_space, err) ||
         read_text(arena, o, at, "stopped", &s->stopped, err) ||
         ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
         ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||

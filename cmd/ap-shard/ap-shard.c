@@ -9,6 +9,11 @@ static const struct ap_choice cost_models[] = {
     {"bytes", "bytes moved, compute free"},
     {NULL, NULL},
 };
+static const struct ap_choice spaces[] = {
+    {"default", "all that the factors allow"},
+    {"alpa", "what Alpa lists, converted as Alpa does"},
+    {NULL, NULL},
+};
 static const struct ap_choice pin_modes[] = {
     {"use", "imported shardings are kept"},
     {"ignore", "imported shardings are dropped"},
@@ -21,6 +26,10 @@ static void check_request(const struct shard_request *req)
 
     if (!req->mesh_text)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
+    if (row->run != shard_ilp && req->space != SHARD_SPACE_DEFAULT)
+        ap_die_usage("--space alpa is for the search (ilp), not for %s", row->name);
+    if (req->batch_axis && req->space == SHARD_SPACE_DEFAULT)
+        ap_die_usage("--batch-axis is for --space alpa");
     if (row->run == shard_rule && (req->params.no_padding || req->params.solver != 0 ||
                                    req->params.work_limit != 0))
         ap_die_usage("--no-padding, --solver and --work-limit are for the search (ilp), "
@@ -51,6 +60,11 @@ int main(int argc, char **argv)
          "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
         {"cost-model", AP_OPT_CHOICE, &req.cost_model, "NAME", "what things cost",
          cost_models, sizeof *cost_models, 0, 0},
+        {"space", AP_OPT_CHOICE, &req.space, "NAME", "strategies that ilp may choose",
+         spaces, sizeof *spaces, 0, 0},
+        {"batch-axis", AP_OPT_STR, &req.batch_axis, "AXIS",
+         "axis of the batch in Alpa's space, or none (default: the first of two)", NULL,
+         0, 0, 0},
         {"pins", AP_OPT_CHOICE, &req.pin_mode, "MODE", "imported shardings", pin_modes,
          sizeof *pin_modes, 0, 0},
         {"no-padding", AP_OPT_FLAG, &req.params.no_padding, NULL,

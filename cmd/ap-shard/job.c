@@ -1,6 +1,7 @@
 /* One question of ap-shard, from a document to the section "sharding". */
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "program.h"
 #include "shard.h"
@@ -20,6 +21,36 @@ const struct shard_algorithm *shard_algorithms(void)
         table[N_SEARCHES + i] = (struct shard_algorithm){
             ap_baselines[i].name, ap_baselines[i].help, shard_rule, i};
     return table;
+}
+
+/* The axis that --batch-axis names; by default the first of two long ones. */
+static int batch_axis(const struct ap_mesh *mesh, const char *text)
+{
+    int long_axes = 0;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        long_axes += mesh->size[a] > 1;
+        if (text && !strcmp(text, mesh->name[a]))
+            return a;
+    }
+    if (text && strcmp(text, "none") != 0)
+        ap_die_usage("--batch-axis: the mesh has no axis %s", text);
+    return !text && long_axes == 2 ? 0 : -1;
+}
+
+static void set_alpa(struct shard_job *job, const struct shard_request *req)
+{
+    const struct ap_mesh *mesh = &job->cost.mesh;
+    struct ap_err err = {0};
+
+    if (mesh->n_axes > 2)
+        ap_die_usage("--space alpa: a mesh of %d axes, Alpa's have two at most",
+                     mesh->n_axes);
+    if (shard_alpa_check(&job->graph, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    job->alpa.axis = batch_axis(mesh, req->batch_axis);
+    if (job->alpa.axis >= 0)
+        job->alpa.batch = shard_alpa_batch(job->arena, &job->graph, &job->nests);
+    job->cost.alpa_steps = true;
 }
 
 void shard_job_read(struct shard_job *job, const struct shard_request *req,
@@ -48,6 +79,8 @@ void shard_job_read(struct shard_job *job, const struct shard_request *req,
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, &mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    if (req->space == SHARD_SPACE_ALPA)
+        set_alpa(job, req);
     if (req->pin_mode == 0 &&
         shard_pins_read(arena, &job->graph, &mesh, &job->pins, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
@@ -130,12 +163,14 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct ap_err err = {0};
+    struct shard_params params = req->params;
+    params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
     struct shard_task task = {.graph = &job->graph,
                               .nests = &job->nests,
                               .cost = &job->cost,
                               .families = job->has_families ? &job->families : NULL,
                               .pins = req->pin_mode == 0 ? &job->pins : NULL,
-                              .params = &req->params,
+                              .params = &params,
                               .baseline = row->baseline};
     if (row->run != shard_rule)
         list_baselines(job->arena, &task);
@@ -165,6 +200,7 @@ struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request
         .solver = a->solver,
         .cost_model = ap_cost_variant_names[req->cost_model],
         .stopped = a->stopped,
+        .alpa_space = req->space == SHARD_SPACE_ALPA,
         .objective_sec = sec,
         .lower_bound_sec = fmin(a->bound, sec),
         .peak_bytes = prog.peak_bytes,

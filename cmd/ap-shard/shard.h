@@ -6,8 +6,30 @@
 #include "families.h"
 #include "problem.h"
 
+/* ---- space_alpa.c: what Alpa lists ---- */
+
+struct shard_alpa {
+    int axis;         /* of the batch */
+    const int *batch; /* per group its factor of the batch, -1 for none; NULL: free */
+};
+
+/* An operator that Alpa has no strategy for, by name, or 0. */
+int shard_alpa_check(const struct ap_graph *g, struct ap_err *err);
+/*
+ * Which factor of each group is the batch: the first dimension of the first dot or
+ * convolution and all that is indexed by it. NULL where there is none or it is 1.
+ */
+int *shard_alpa_batch(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests);
+bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest,
+                       const struct ap_graph *g, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice);
+
+/* ---- the space ---- */
+
 struct shard_params {
-    bool no_padding;      /* factors must divide */
+    const struct shard_alpa *alpa; /* Alpa's space; NULL: the default one */
+    bool no_padding;               /* factors must divide */
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
@@ -117,9 +139,13 @@ extern const struct shard_solver shard_solvers[];
 
 /* ---- job.c: one question from a document to a sharding ---- */
 
+enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
+
 struct shard_request {
     int algorithm, cost_model, pin_mode;
     const char *mesh_text, *cluster_path;
+    int space;              /* SHARD_SPACE_... */
+    const char *batch_axis; /* NULL: Alpa's default */
     struct shard_params params;
 };
 
@@ -133,6 +159,7 @@ struct shard_job {
     struct ap_cost cost;
     struct shard_pins pins;
     struct shard_answer answer;
+    struct shard_alpa alpa;
 };
 
 /* Each dies with the tool's exit codes when it cannot go on. */

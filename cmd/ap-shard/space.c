@@ -96,10 +96,16 @@ static bool sizes_ok(const struct lister *l, const struct ap_choice_vec *c)
 
 static bool heavy_ok(const struct lister *l, const struct ap_choice_vec *c)
 {
-    if (!l->nest->heavy || l->cost->variant == AP_COST_DEFAULT ||
-        l->params->recompute_heavy)
+    bool priced = l->cost->variant == AP_COST_DEFAULT && !l->params->alpa;
+    if (!l->nest->heavy || priced || l->params->recompute_heavy)
         return true;
     return ap_plan_idle_axis(l->nest, l->mesh, c) < 0;
+}
+
+static bool space_ok(const struct lister *l, const struct ap_choice_vec *c)
+{
+    const struct shard_alpa *alpa = l->params->alpa;
+    return !alpa || shard_alpa_admits(alpa, l->nest, l->g, l->mesh, c);
 }
 
 static bool pins_ok(const struct lister *l, const struct ap_choice_vec *c)
@@ -188,11 +194,11 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
 
     if (axis == l->mesh->n_axes) {
         if (simple_enough(l->mesh, c) && sizes_ok(l, c) && heavy_ok(l, c) &&
-            ap_choice_ok(nest, l->mesh, c) && pins_ok(l, c))
+            ap_choice_ok(nest, l->mesh, c) && space_ok(l, c) && pins_ok(l, c))
             add(l, c);
         return;
     }
-    int n_linear = l->linear ? nest->n_linear : 0;
+    int n_linear = l->linear && !l->params->alpa ? nest->n_linear : 0;
     for (int k = -1; k < nest->n_factors + n_linear; k++) {
         if (k >= 0 && l->mesh->size[axis] == 1)
             break;
@@ -216,6 +222,12 @@ static int name_infeasible(const struct lister *l, struct ap_err *err)
                               "--pins ignore to drop imported shardings)",
                               l->g->nodes[l->nest->members[m]].name,
                               l->g->nodes[l->nest->members[m]].pin);
+    if (l->params->alpa)
+        return ap_err_set(err,
+                          "%s (%s): Alpa has no strategy on this mesh that splits it on "
+                          "every axis evenly, a batch of matrices by batch (--space "
+                          "default has more)",
+                          first->name, ap_ops[first->op].name);
     return ap_err_set(err,
                       "%s (%s): nothing can be split on every axis of the mesh, and "
                       "replicating it is free under this cost model (--recompute-heavy "
@@ -245,6 +257,7 @@ static int list_group(struct lister *l, int group, const struct shard_fold *fold
     for (int i = group; i >= 0; i = next[i])
         for (int p = 0; p < n_plans && fold->weight[i] > 0; p++)
             if (heavy_ok(l, &plans[p].choice[i]) && pins_ok(l, &plans[p].choice[i]) &&
+                space_ok(l, &plans[p].choice[i]) &&
                 (!l->params->no_padding || sizes_ok(l, &plans[p].choice[i])))
                 add(l, &plans[p].choice[i]);
     return l->n == 0 ? name_infeasible(l, err) : 0;

@@ -1,0 +1,352 @@
+/*
+ * Problem: keep of the strategies that a group's factors allow those that Alpa lists.
+ * Idea: a table of what each operator may split, over the factor rules; beyond it every
+ * layout must be one of Alpa's specs (an axis splits a whole dimension, evenly, and no
+ * two axes the same; no operand is partial), and no contraction is replicated. On a mesh
+ * of two axes the batch can be bound to one: which factor of a group is the batch follows
+ * from the first dimension of the first contraction, through everything that indexes a
+ * tensor with it. Cost: O(operands) per choice, O(edges * factors) for the batch. After
+ * Zheng et al., "Alpa", OSDI 2022, tables 1 to 3, and the public code of its pass.
+ *
+ * Where it differs: groups of elementwise operators choose freely where Alpa lets them
+ * follow an operand; gathers and scatters need not have the batch on its axis; of several
+ * left, right or contracting dimensions of a dot only the first is split, as if the
+ * others had been folded into it.
+ */
+#include "shard.h"
+
+#include <stdlib.h>
+
+enum rule {
+    RULE_NONE,    /* not in the table: Alpa stops at it */
+    RULE_FOLLOW,  /* whatever its factors allow */
+    RULE_ONE,     /* one axis at most */
+    RULE_WHOLE,   /* replicated */
+    RULE_OFFSETS, /* what the indices do not choose */
+    RULE_DOT,
+    RULE_CONVOLUTION
+};
+
+static const uint8_t rules[AP_N_OPS] = {
+    [AP_OP_PARAMETER] = RULE_ONE,
+    [AP_OP_CONSTANT] = RULE_WHOLE,
+    [AP_OP_IOTA] = RULE_FOLLOW,
+    [AP_OP_BROADCAST] = RULE_FOLLOW,
+    [AP_OP_CONCATENATE] = RULE_FOLLOW,
+    [AP_OP_PAD] = RULE_FOLLOW,
+    [AP_OP_RESHAPE] = RULE_FOLLOW,
+    [AP_OP_REVERSE] = RULE_FOLLOW,
+    [AP_OP_SLICE] = RULE_FOLLOW,
+    [AP_OP_TRANSPOSE] = RULE_FOLLOW,
+    [AP_OP_DOT] = RULE_DOT,
+    [AP_OP_CONVOLUTION] = RULE_CONVOLUTION,
+    [AP_OP_REDUCE] = RULE_FOLLOW,
+    [AP_OP_REDUCE_WINDOW] = RULE_FOLLOW,
+    [AP_OP_SELECT_AND_SCATTER] = RULE_FOLLOW,
+    [AP_OP_SORT] = RULE_FOLLOW,
+    [AP_OP_GATHER] = RULE_OFFSETS,
+    [AP_OP_SCATTER] = RULE_OFFSETS,
+    [AP_OP_DYNAMIC_SLICE] = RULE_FOLLOW,
+    [AP_OP_DYNAMIC_UPDATE_SLICE] = RULE_FOLLOW,
+    [AP_OP_GET_TUPLE_ELEMENT] = RULE_FOLLOW,
+};
+
+static enum rule rule_of(const struct ap_node *n)
+{
+    bool elementwise = ap_ops[n->op].class == AP_CLASS_ELEMENTWISE;
+    return elementwise ? RULE_FOLLOW : (enum rule)rules[n->op];
+}
+
+int shard_alpa_check(const struct ap_graph *g, struct ap_err *err)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (rule_of(&g->nodes[i]) == RULE_NONE)
+            return ap_err_set(err, "%s: Alpa lists no strategy for %s (--space alpa)",
+                              g->nodes[i].name, ap_ops[g->nodes[i].op].name);
+    return 0;
+}
+
+/* ---- factors ---- */
+
+static bool indexes(const struct ap_access *a, int f)
+{
+    for (int d = 0; d < a->rank; d++)
+        for (int j = 0; j < a->dims[d].n; j++)
+            if (a->dims[d].factor[j] == f)
+                return true;
+    return false;
+}
+
+/* The first factor of dimension d that is longer than 1, -1 for none. */
+static int major(const struct ap_nest *nest, const struct ap_access *a, int d)
+{
+    for (int j = 0; j < a->dims[d].n; j++)
+        if (nest->factors[a->dims[d].factor[j]].size > 1)
+            return a->dims[d].factor[j];
+    return -1;
+}
+
+/* How a dot is indexed by a factor. */
+enum side { SIDE_BATCH, SIDE_LEFT, SIDE_RIGHT, SIDE_CONTRACTED };
+
+/* Accesses of a contraction's operands and result. */
+struct contraction {
+    const struct ap_access *lhs, *rhs, *out;
+};
+
+static struct contraction contraction_of(const struct ap_nest *nest)
+{
+    const int *slot = nest->in_slot[0];
+    return (struct contraction){&nest->ins[slot[0]].access, &nest->ins[slot[1]].access,
+                                &nest->values[0]};
+}
+
+static enum side side_of(const struct contraction *c, int f)
+{
+    if (!indexes(c->out, f))
+        return SIDE_CONTRACTED;
+    if (!indexes(c->lhs, f))
+        return SIDE_RIGHT;
+    return indexes(c->rhs, f) ? SIDE_BATCH : SIDE_LEFT;
+}
+
+/* The major factor of the first dimension whose factors are on this side, -1 for none. */
+static int first_of(const struct ap_nest *nest, const struct contraction *c,
+                    enum side side)
+{
+    const struct ap_access *a = side == SIDE_RIGHT ? c->rhs : c->lhs;
+    for (int d = 0; d < a->rank; d++) {
+        int f = major(nest, a, d);
+        if (f >= 0 && side_of(c, f) == side)
+            return f;
+    }
+    return -1;
+}
+
+static bool dot_ok(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+{
+    const struct ap_node *n = &g->nodes[nest->members[0]];
+    struct contraction c = contraction_of(nest);
+    int n_batch = (int)n->attrs->lhs_batch_dims.n, used = 0, long_axes = 0;
+    unsigned sides = 0;
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int f = choice->axis[a];
+        if (mesh->size[a] == 1)
+            continue;
+        long_axes++;
+        if (f < 0)
+            continue;
+        enum side side = side_of(&c, f);
+        if (side == SIDE_BATCH) {
+            used++;
+            continue;
+        }
+        if (f != first_of(nest, &c, side) || (sides >> side & 1))
+            return false;
+        sides |= 1u << side;
+    }
+    return long_axes < 2 || used >= (n_batch < long_axes ? n_batch : long_axes);
+}
+
+/* Batch, features and feature groups; no spatial dimension. */
+static bool convolution_ok(const struct ap_nest *nest, const struct ap_graph *g,
+                           const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+{
+    const struct ap_conv_dims *dims = &g->nodes[nest->members[0]].attrs->conv;
+    struct contraction c = contraction_of(nest);
+    const int admitted[4] = {
+        major(nest, c.lhs, dims->lhs_batch), major(nest, c.lhs, dims->lhs_feature),
+        major(nest, c.rhs, dims->rhs_out), major(nest, c.rhs, dims->rhs_in)};
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        bool ok = choice->axis[a] < 0;
+        for (int k = 0; k < 4; k++)
+            ok |= choice->axis[a] == admitted[k];
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+/* ---- choices ---- */
+
+static bool factor_ok(const struct ap_nest *nest, const struct ap_node *n, int m, int f)
+{
+    if (rule_of(n) == RULE_WHOLE)
+        return n->shape.rank == 0;
+    if (rule_of(n) != RULE_OFFSETS)
+        return true;
+    int indices = nest->in_slot[m][1];
+    return nest->factors[f].kind != AP_FACTOR_INDEXED &&
+           (indices < 0 || !indexes(&nest->ins[indices].access, f));
+}
+
+static bool is_spec(const struct ap_layout *l, const struct ap_mesh *mesh)
+{
+    unsigned dims = 0;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        const struct ap_placement *p = &l->axis[a];
+        if (p->kind != AP_SPLIT)
+            continue;
+        if (p->stride != 0 || (dims >> p->dim & 1))
+            return false;
+        dims |= 1u << p->dim;
+    }
+    return true;
+}
+
+static bool layouts_ok(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+{
+    for (int i = 0; i < nest->n_ins; i++) {
+        struct ap_layout l = ap_nest_in_layout(nest, g, mesh, choice, i);
+        if (!is_spec(&l, mesh))
+            return false;
+    }
+    for (int m = 0; m < nest->n_members; m++) {
+        struct ap_layout l = ap_nest_value_layout(nest, g, mesh, choice, m);
+        if (!is_spec(&l, mesh))
+            return false;
+    }
+    return true;
+}
+
+/* The batch is on its axis, if this group may split it, and nothing else is. */
+static bool batch_ok(const struct shard_alpa *alpa, const struct ap_nest *nest,
+                     const struct ap_graph *g, const struct ap_choice_vec *choice)
+{
+    int f = alpa->batch ? alpa->batch[nest->group] : -1;
+    const struct ap_node *first = &g->nodes[nest->members[0]];
+
+    if (!alpa->batch || (f < 0 && nest->heavy))
+        return true;
+    if (f >= 0 &&
+        (nest->factors[f].kind == AP_FACTOR_WHOLE ||
+         nest->factors[f].kind == AP_FACTOR_INDEXED || !factor_ok(nest, first, 0, f)))
+        f = -1;
+    return choice->axis[alpa->axis] == f;
+}
+
+bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest,
+                       const struct ap_graph *g, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice)
+{
+    enum rule rule = rule_of(&g->nodes[nest->members[0]]);
+    int n_split = 0;
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int f = choice->axis[a];
+        if (f < 0 || mesh->size[a] == 1)
+            continue;
+        if (f >= nest->n_factors || nest->factors[f].size % mesh->size[a] != 0)
+            return false;
+        for (int m = 0; m < nest->n_members; m++)
+            if (!factor_ok(nest, &g->nodes[nest->members[m]], m, f))
+                return false;
+        n_split++;
+    }
+    if ((rule == RULE_ONE && n_split > 1) || !batch_ok(alpa, nest, g, choice))
+        return false;
+    if (rule == RULE_DOT && !dot_ok(nest, g, mesh, choice))
+        return false;
+    if (rule == RULE_CONVOLUTION && !convolution_ok(nest, g, mesh, choice))
+        return false;
+    return layouts_ok(nest, g, mesh, choice);
+}
+
+/* ---- the batch ---- */
+
+struct spread {
+    const struct ap_graph *g;
+    const struct ap_nests *nests;
+    int *dim;   /* per node: dimension of the batch, -1 unknown */
+    int *batch; /* per group: factor */
+    int *queue; /* nodes whose dimension became known */
+    int n;
+};
+
+static void learn(struct spread *s, int node, int dim)
+{
+    if (s->dim[node] >= 0)
+        return;
+    s->dim[node] = dim;
+    s->queue[s->n++] = node;
+}
+
+/* Dimension of a tensor that the factor is the major one of, -1 for none. */
+static int dim_with(const struct ap_nest *nest, const struct ap_access *a, int f)
+{
+    for (int d = 0; d < a->rank; d++)
+        if (major(nest, a, d) == f)
+            return d;
+    return -1;
+}
+
+/* The group's factor is known: so is the batch of all its tensors. */
+static void visit(struct spread *s, int group, const struct ap_access *access, int dim)
+{
+    const struct ap_nest *nest = &s->nests->nest[group];
+    int f = access->rank > dim ? major(nest, access, dim) : -1;
+
+    if (s->batch[group] >= 0 || f < 0)
+        return;
+    s->batch[group] = f;
+    for (int i = 0; i < nest->n_ins; i++) {
+        int d = dim_with(nest, &nest->ins[i].access, f);
+        if (d >= 0)
+            learn(s, nest->ins[i].node, d);
+    }
+    for (int m = 0; m < nest->n_members; m++) {
+        int d = dim_with(nest, &nest->values[m], f);
+        if (d >= 0)
+            learn(s, nest->members[m], d);
+    }
+}
+
+/* All groups that make or use the node. */
+static void visit_groups(struct spread *s, int node)
+{
+    const struct ap_graph *g = s->g;
+    int home = g->nodes[node].group, last = home;
+
+    visit(s, home,
+          &s->nests->nest[home].values[ap_nest_member(&s->nests->nest[home], node)],
+          s->dim[node]);
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        const struct ap_nest *nest = &s->nests->nest[group];
+        if (group == last || group == home || s->batch[group] >= 0)
+            continue;
+        last = group;
+        for (int i = 0; i < nest->n_ins; i++)
+            if (nest->ins[i].node == node)
+                visit(s, group, &nest->ins[i].access, s->dim[node]);
+    }
+}
+
+int *shard_alpa_batch(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests)
+{
+    struct spread s = {.g = g,
+                       .nests = nests,
+                       .dim = AP_NEW_N(arena, g->n_nodes, int),
+                       .batch = AP_NEW_N(arena, nests->n, int),
+                       .queue = AP_NEW_N(arena, g->n_nodes, int)};
+    int seed = 0;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        s.dim[i] = -1;
+    for (int i = 0; i < nests->n; i++)
+        s.batch[i] = -1;
+    while (seed < g->n_nodes && ap_ops[g->nodes[seed].op].class != AP_CLASS_HEAVY)
+        seed++;
+    if (seed == g->n_nodes || g->nodes[seed].shape.rank == 0 ||
+        g->nodes[seed].shape.dims[0] == 1)
+        return NULL;
+    learn(&s, seed, 0);
+    for (int i = 0; i < s.n; i++)
+        visit_groups(&s, s.queue[i]);
+    return s.batch;
+}
