@@ -446,32 +446,36 @@ static void swaps(struct search *s, int from)
 }
 
 /*
- * Alpa's way: first sums, axis by axis; then gathers, slices last. An all-to-all only on
- * a mesh of one axis; what may be asked for at all is ap_alpa_converts.
+ * Alpa's way: first sums, axis by axis; then gathers, the first dimension first; slices
+ * last. An all-to-all only on a mesh of one axis; what may be asked for at all is
+ * ap_alpa_converts.
  */
 static void expand_alpa(struct search *s, int from)
 {
-    bool sums = false, gathers = false;
+    bool sums = false;
+    int gather = -1;
 
     for (int a = 0; a < s->mesh->n_axes; a++) {
         struct ap_placement p = finest(s, a);
-        bool stays = same_place(&p, &s->goal[a]);
-        if (p.kind == AP_PARTIAL && !stays) {
+        if (same_place(&p, &s->goal[a]))
+            continue;
+        if (p.kind == AP_PARTIAL) {
             struct ap_coll coll = {.axes = 1u << a, .red = p.red};
             struct ap_layout to = s->at;
             to.axis[a] = (struct ap_placement){0};
             relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
             sums = true;
+        } else if (p.kind == AP_SPLIT && (gather < 0 || p.dim < s->at.axis[gather].dim)) {
+            gather = a;
         }
-        gathers |= p.kind == AP_SPLIT && !stays;
     }
-    for (int a = 0; a < s->mesh->n_axes && !sums; a++) {
-        struct ap_placement p = finest(s, a);
-        if (p.kind == AP_SPLIT && !same_place(&p, &s->goal[a]))
-            from_split(s, from, a);
-        else if (p.kind == AP_REPLICATED && !gathers)
+    if (sums)
+        return;
+    if (gather >= 0)
+        from_split(s, from, gather);
+    for (int a = 0; a < s->mesh->n_axes && gather < 0; a++)
+        if (s->at.axis[a].kind == AP_REPLICATED)
             from_replicated(s, from, a);
-    }
 }
 
 static void expand(struct search *s, int i)

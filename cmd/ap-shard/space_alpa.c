@@ -2,7 +2,8 @@
  * Problem: keep of the strategies that a group's factors allow those that Alpa lists.
  * Idea: a table of what each operator may split, over the factor rules; beyond it every
  * layout must be one of Alpa's specs (an axis splits a whole dimension, evenly, and no
- * two axes the same; no operand is partial), and no contraction is replicated. On a mesh
+ * two axes the same; only sums of partial results are partial), and no contraction is
+ * replicated. On a mesh
  * of two axes the batch can be bound to one: which factor of a group is the batch follows
  * from the first dimension of the first contraction, through everything that indexes a
  * tensor with it. Cost: O(operands) per choice, O(edges * factors) for the batch. After
@@ -172,8 +173,14 @@ static bool convolution_ok(const struct ap_nest *nest, const struct ap_graph *g,
 
 /* ---- choices ---- */
 
+/*
+ * Member m may be split along factor f. Partial operands are for additions of them alone,
+ * which Alpa charges as one sum.
+ */
 static bool factor_ok(const struct ap_nest *nest, const struct ap_node *n, int m, int f)
 {
+    if (f >= nest->n_factors) /* a linear set */
+        return n->op == AP_OP_ADD;
     if (rule_of(n) == RULE_WHOLE)
         return n->shape.rank == 0;
     if (rule_of(n) != RULE_OFFSETS)
@@ -181,6 +188,17 @@ static bool factor_ok(const struct ap_nest *nest, const struct ap_node *n, int m
     int indices = nest->in_slot[m][1];
     return nest->factors[f].kind != AP_FACTOR_INDEXED &&
            (indices < 0 || !indexes(&nest->ins[indices].access, f));
+}
+
+static bool divides(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                    const struct ap_choice_vec *choice)
+{
+    for (int a = 0; a < mesh->n_axes; a++) {
+        int f = choice->axis[a];
+        if (f >= 0 && f < nest->n_factors && nest->factors[f].size % mesh->size[a] != 0)
+            return false;
+    }
+    return true;
 }
 
 static bool is_spec(const struct ap_layout *l, const struct ap_mesh *mesh)
@@ -240,8 +258,6 @@ bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest
         int f = choice->axis[a];
         if (f < 0 || mesh->size[a] == 1)
             continue;
-        if (f >= nest->n_factors || nest->factors[f].size % mesh->size[a] != 0)
-            return false;
         for (int m = 0; m < nest->n_members; m++)
             if (!factor_ok(nest, &g->nodes[nest->members[m]], m, f))
                 return false;
@@ -253,7 +269,7 @@ bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest
         return false;
     if (rule == RULE_CONVOLUTION && !convolution_ok(nest, g, mesh, choice))
         return false;
-    return layouts_ok(nest, g, mesh, choice);
+    return divides(nest, mesh, choice) && layouts_ok(nest, g, mesh, choice);
 }
 
 /* ---- the batch ---- */
