@@ -95,11 +95,12 @@ END
     ap-rewrite "$(imported mlp)" >"$BATS_TEST_TMPDIR/one.json"
     ap-import "$(hlo mlp)" | ap-prune | ap-shard --mesh dp=2,tp=2 --solver glpk | ap-cost | ap-rewrite \
         >"$BATS_TEST_TMPDIR/history.json"
+    ap-shard --mesh 2x2 --space alpa --cost-model alpa -o "$BATS_TEST_TMPDIR/alpa.json" "$(imported mlp)"
     jq -c '."x-mine" = {"a": 1}' "$(imported mlp)" >"$BATS_TEST_TMPDIR/unknown.json"
-    run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown}.json
+    run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown,alpa}.json
     echo "$output"
     [ "$status" -eq 0 ]
-    [ "${#lines[@]}" -eq $((${#docs[@]} + 3)) ]
+    [ "${#lines[@]}" -eq $((${#docs[@]} + 4)) ]
 }
 
 @test "schema: clusters that ship validate" {

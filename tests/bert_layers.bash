@@ -1,5 +1,5 @@
 #!/bin/bash
-# Usage: bert_layers LAYERS BATCH SEQ HIDDEN HEADS
+# Usage: bert_layers.bash LAYERS BATCH SEQ HIDDEN HEADS
 # HLO of BERT's layers alone, hidden states in, mean square to a target out: no embedding,
 # no head. Queries, keys and values come from one dense layer, by heads, as in Alpa's BERT.
 # Every dense layer has a bias; tanh stands for gelu.
