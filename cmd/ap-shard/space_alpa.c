@@ -45,6 +45,7 @@ static const uint8_t rules[AP_N_OPS] = {
     [AP_OP_REDUCE_WINDOW] = RULE_FOLLOW,
     [AP_OP_SELECT_AND_SCATTER] = RULE_FOLLOW,
     [AP_OP_SORT] = RULE_FOLLOW,
+    [AP_OP_TOPK] = RULE_FOLLOW, /* a sort and a slice */
     [AP_OP_GATHER] = RULE_OFFSETS,
     [AP_OP_SCATTER] = RULE_OFFSETS,
     [AP_OP_DYNAMIC_SLICE] = RULE_FOLLOW,
