@@ -207,6 +207,7 @@ static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, 
  * Alpa's alpha is 1 on every axis and its beta 1 on the first and 0.1 on the second, as
  * for a mesh taken from a physical one; here 0.1 on all but the first. The constants
  * order choices of equal cost. Over several axes at once, as in XLA: the largest beta.
+ * Not rounded, as in Alpa's Python; its C++ rounds all but the constant to whole units.
  */
 static double alpa_units(const struct ap_mesh *mesh, enum ap_op op, unsigned axes,
                          double b)

@@ -177,12 +177,14 @@ END
     free=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis none)")
     bound=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2)")
     jq -en "$free < $bound" >/dev/null
+    refuses 2 "y has one device" ap-shard --space alpa --mesh 4x1 --batch-axis y "$(mlp 2 64 128)"
     refuses 2 "no axis z" ap-shard --space alpa --mesh 2x2 --batch-axis z "$(mlp 2 64 128)"
 }
 
 @test "Alpa's space: what it has not is named" {
     refuses 2 "Alpa's have two at most" ap-shard --space alpa --mesh 2x2x2 "$(mlp 2 64 128)"
     refuses 2 "is for the search" ap-shard --space alpa --mesh 4 --algorithm data "$(mlp 2 64 128)"
+    refuses 2 "no replicated contraction" ap-shard --space alpa --recompute-heavy --mesh 4 "$(mlp 2 64 128)"
     refuses 2 "is for --space alpa" ap-shard --batch-axis x --mesh 4 "$(mlp 2 64 128)"
     refuses 3 "splits it on every axis" ap-shard --space alpa --mesh 5 "$(mlp 2 64 128)"
     printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[4,4] parameter(0)' \

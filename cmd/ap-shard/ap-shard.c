@@ -28,6 +28,8 @@ static void check_request(const struct shard_request *req)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
     if (row->run != shard_ilp && req->space != SHARD_SPACE_DEFAULT)
         ap_die_usage("--space alpa is for the search (ilp), not for %s", row->name);
+    if (req->params.recompute_heavy && req->space != SHARD_SPACE_DEFAULT)
+        ap_die_usage("--recompute-heavy: Alpa's space has no replicated contraction");
     if (req->batch_axis && req->space == SHARD_SPACE_DEFAULT)
         ap_die_usage("--batch-axis is for --space alpa");
     if (row->run == shard_rule && (req->params.no_padding || req->params.solver != 0 ||

@@ -29,8 +29,11 @@ static int batch_axis(const struct ap_mesh *mesh, const char *text)
     int long_axes = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
         long_axes += mesh->size[a] > 1;
-        if (text && !strcmp(text, mesh->name[a]))
-            return a;
+        if (!text || strcmp(text, mesh->name[a]) != 0)
+            continue;
+        if (mesh->size[a] == 1)
+            ap_die_usage("--batch-axis: axis %s has one device", text);
+        return a;
     }
     if (text && strcmp(text, "none") != 0)
         ap_die_usage("--batch-axis: the mesh has no axis %s", text);

@@ -10,9 +10,10 @@
  * Zheng et al., "Alpa", OSDI 2022, tables 1 to 3, and the public code of its pass.
  *
  * Where it differs: groups of elementwise operators choose freely where Alpa lets them
- * follow an operand; gathers and scatters need not have the batch on its axis; of several
- * left, right or contracting dimensions of a dot only the first is split, as if the
- * others had been folded into it.
+ * follow an operand; a conversion is paid once per tensor and layout, and a new value is
+ * converted to its parameter's layout where Alpa wants the same one; gathers and scatters
+ * need not have the batch on its axis; of several left, right or contracting dimensions
+ * of a dot only the first is split, as if the others had been folded into it.
  */
 #include "shard.h"
 
