@@ -10,6 +10,9 @@
  */
 #include "baseline.h"
 
+#include "feeds.h"
+#include "route.h"
+
 #include <string.h>
 
 const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
@@ -18,6 +21,8 @@ const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
     {"zero3", "zero2, with weights split and gathered for each phase"},
     {"megatron", "tensor parallel on the last axis, the batch over the others"},
     {"largest-dim", "every weight split on its largest dimension over all axes"},
+    {"mha-only", "attention's weights split on the last axis, data for the rest"},
+    {"ffn-only", "feed-forward weights split on the last axis, data for the rest"},
 };
 
 enum mode {
@@ -479,14 +484,78 @@ static void plan_largest(struct ap_arena *arena, struct ap_plan *plan)
     }
 }
 
-int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
-                     struct ap_err *err)
+static void clear_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
     plan->choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
     plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
     for (int i = 0; i < plan->nests->n; i++)
         for (int a = 0; a < AP_MAX_AXES; a++)
             plan->choice[i].axis[a] = -1;
+}
+
+void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
+{
+    clear_plan(arena, plan);
+    struct sweep s = sweep_new(arena, plan);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (plan->mesh.size[a] == 1)
+            continue;
+        sweep_axis(&s, a, MODE_BATCH);
+        seed_batch(&s, batch_size(plan->graph));
+        run_sweep(&s);
+    }
+}
+
+/* ---- TAP's points: some weights have a pattern, the rest is data parallel ---- */
+
+static int route_feeds(struct ap_arena *arena, struct ap_plan *plan,
+                       const struct ap_plan *base, const struct ap_weights *weights,
+                       const int *pattern, struct ap_err *err)
+{
+    int n = plan->nests->n, *groups = AP_NEW_N(arena, n, int);
+    struct ap_cluster cluster;
+    struct ap_cost cost;
+    struct ap_traffic traffic;
+
+    for (int i = 0; i < n; i++)
+        groups[i] = i;
+    if (ap_cluster_get(arena, NULL, NULL, ap_mesh_devices(&plan->mesh), &cluster, err) ||
+        ap_cost_init(arena, &cost, AP_COST_BYTES, &cluster, &plan->mesh, err))
+        return -1;
+    struct ap_router *router =
+        ap_router_new(arena, base, &cost, weights, plan->mesh.n_axes - 1, false);
+    struct ap_region *region = ap_region_new(router, groups, n);
+    int rc = ap_region_route(region, pattern, &traffic);
+    if (rc == 0)
+        ap_region_write(region, plan);
+    ap_cost_free(&cost);
+    return rc ? ap_err_set(err, "the weights are too small for the last axis") : 0;
+}
+
+static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, bool attention,
+                      struct ap_err *err)
+{
+    struct ap_weights weights;
+
+    if (check_batch(plan, plan->mesh.n_axes, err))
+        return -1;
+    ap_batch_plan(arena, plan);
+    struct ap_plan base = *plan;
+    base.choice =
+        ap_arena_dup(arena, plan->choice, sizeof *plan->choice * (size_t)plan->nests->n);
+    base.recompute_heavy = true; /* the cost model that counts has its say later */
+    ap_weights_find(arena, &base, plan->mesh.n_axes - 1, false, &weights);
+    int *pattern = AP_NEW_N(arena, weights.n + 1, int);
+    if (ap_feeds_pattern(arena, &base, &weights, attention, !attention, pattern) == 0)
+        return ap_err_set(err, "no weight is %s",
+                          attention ? "attention's" : "a feed-forward layer's");
+    return route_feeds(arena, plan, &base, &weights, pattern, err);
+}
+
+int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
+                     struct ap_err *err)
+{
+    clear_plan(arena, plan);
     switch (row) {
     case 0:
         return plan_batch(arena, plan, false, false, err);
@@ -496,6 +565,9 @@ int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
         return plan_batch(arena, plan, true, true, err);
     case 3:
         return plan_megatron(arena, plan, err);
+    case 5:
+    case 6:
+        return plan_feeds(arena, plan, row == 5, err);
     default:
         plan_largest(arena, plan);
         return 0;

@@ -8,6 +8,11 @@
  *                convolutions alternate output (column) and contracting (row) factor
  * along each chain, attention by heads, embedding and head by vocabulary largest-dim
  * every weight split on its largest dimension over all axes; the rest follows
+ *
+ *   mha-only     data, but on the last axis attention's weights are split: by output into
+ *                it, by input out of it
+ *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
+ *                output, the second by input
  */
 #ifndef AP_BASELINE_H
 #define AP_BASELINE_H
@@ -17,7 +22,7 @@
 struct ap_baseline {
     const char *name, *help;
 };
-#define AP_N_BASELINES 5
+#define AP_N_BASELINES 7
 extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
 
 /*
@@ -26,5 +31,10 @@ extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
  */
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
                      struct ap_err *err);
+/*
+ * The same for data parallelism as far as it goes: axes on which the batch is too small
+ * stay idle. No baseline, what searches start from.
+ */
+void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
 
 #endif
