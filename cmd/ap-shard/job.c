@@ -8,13 +8,15 @@
 #include "tofu.h"
 #include "tool.h"
 
-#define N_SEARCHES 2
+#define N_SEARCHES 3
 
 const struct shard_algorithm *shard_algorithms(void)
 {
     static struct shard_algorithm table[N_SEARCHES + AP_N_BASELINES + 1] = {
         {"ilp", "integer program over all strategies, proven bound", shard_ilp, -1},
         {"tofu", "halve the devices again and again, each time moving least", shard_tofu,
+         -1},
+        {"tap", "a pattern per weight, all plans of each block that repeats", shard_tap,
          -1},
     };
     for (int i = 0; i < AP_N_BASELINES; i++)

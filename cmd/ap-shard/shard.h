@@ -120,6 +120,7 @@ typedef int shard_fn(struct ap_arena *arena, const struct shard_task *task,
 
 shard_fn shard_ilp;  /* Alpa's integer program over the whole space */
 shard_fn shard_tofu; /* recursive halving, one dynamic program per cut */
+shard_fn shard_tap;  /* TAP's patterns, enumerated block by block */
 shard_fn shard_rule; /* a baseline, written down by rules */
 
 struct shard_algorithm {
