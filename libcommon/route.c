@@ -517,15 +517,18 @@ static void set(struct ap_region *rg, struct member *m, int c)
         rg->tensor[m->out[o]].made = m->layout[c * m->n_outs + o];
 }
 
-/* The cheapest choice by what operands cost, the first of equals; -1: none can be. */
+/* The cheapest choice by what operands cost; -1: none can be. The first of equals, but a
+   sum rather stays partial: the sums after it may then, too, and if not it is improved.
+ */
 static int cheapest(struct ap_region *rg, const struct member *m)
 {
+    int at = -1, n_factors = nest_at(rg->router, m->group)->n_factors;
     double best = INFINITY;
-    int at = -1;
 
     for (int c = 0; c < m->n; c++) {
         double cost = choice_cost(rg, m, c, false);
-        if (cost < best * (1 - 1e-12)) {
+        bool partial = m->choice[c] >= n_factors && cost <= best * (1 + 1e-12);
+        if (isfinite(cost) && (partial || cost < best * (1 - 1e-12))) {
             best = cost;
             at = c;
         }
