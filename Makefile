@@ -153,6 +153,7 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/import
 	AP_BUILD=$(BUILD) scripts/bench/curve
 	AP_BUILD=$(BUILD) scripts/bench/blocks
+	AP_BUILD=$(BUILD) scripts/bench/tap
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front

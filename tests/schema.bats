@@ -89,7 +89,7 @@ END
     for m in mlp resnet moe; do
         docs+=("$(imported $m)" "$(sharded $m 2x2)" "$(rewritten $m 2x2)")
     done
-    for a in data zero3 megatron largest-dim; do
+    for a in data zero3 megatron largest-dim tap ffn-only; do
         docs+=("$(rewritten mlp 2x2 $a)")
     done
     ap-rewrite "$(imported mlp)" >"$BATS_TEST_TMPDIR/one.json"

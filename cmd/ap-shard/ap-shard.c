@@ -45,8 +45,11 @@ static void check_request(const struct shard_request *req)
     if (row->run != shard_tofu &&
         (req->params.tofu_space != 0 || req->params.tofu_ties != 1))
         ap_die_usage("--tofu-space and --tofu-ties are for tofu, not for %s", row->name);
-    if (row->run == shard_tap && (req->params.solver != 0 || req->params.work_limit != 0))
-        ap_die_usage("--solver and --work-limit are for ilp, tap enumerates");
+    if (row->run == shard_tap &&
+        (req->params.solver != 0 || req->params.work_limit != 0 ||
+         req->params.period != 1 || req->params.rounds != 12))
+        ap_die_usage("--solver, --work-limit, --period and --rounds are for ilp, tap "
+                     "enumerates");
 }
 
 int main(int argc, char **argv)
