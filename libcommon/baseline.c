@@ -540,16 +540,21 @@ static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, bool attenti
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
     ap_batch_plan(arena, plan);
+    struct ap_mark mark = ap_arena_mark(arena); /* the plan's own arrays exist */
     struct ap_plan base = *plan;
     base.choice =
         ap_arena_dup(arena, plan->choice, sizeof *plan->choice * (size_t)plan->nests->n);
     base.recompute_heavy = true; /* the cost model that counts has its say later */
     ap_weights_find(arena, &base, plan->mesh.n_axes - 1, false, &weights);
     int *pattern = AP_NEW_N(arena, weights.n + 1, int);
+    int rc = 0;
     if (ap_feeds_pattern(arena, &base, &weights, attention, !attention, pattern) == 0)
-        return ap_err_set(err, "no weight is %s",
-                          attention ? "attention's" : "a feed-forward layer's");
-    return route_feeds(arena, plan, &base, &weights, pattern, err);
+        rc = ap_err_set(err, "no weight is %s",
+                        attention ? "attention's" : "a feed-forward layer's");
+    else
+        rc = route_feeds(arena, plan, &base, &weights, pattern, err);
+    ap_arena_rewind(arena, mark);
+    return rc;
 }
 
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
