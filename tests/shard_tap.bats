@@ -207,6 +207,21 @@ END
     said '(.blocks | map(.plans) | add) == .plans and .plans == .refused + .priced' | grep -qx true
 }
 
+@test "weights that cannot be split take no plans, however many they are" {
+    layer() { # layer I: input, then weight 1x1; nodes 3 i + 1 .. 3 i + 3
+        printf ',{"op":"parameter","name":"w%d","param":%d,"role":"weight","shape":"f32[1,1]"}' "$1" $(($1 + 1))
+        printf ',{"op":"dot","name":"d%d","in":[%d,%d],"shape":"f32[8,1]","lhs_contracting_dims":[1],"rhs_contracting_dims":[0]}' \
+            "$1" $((2 * $1)) $((2 * $1 + 1))
+    }
+    {
+        printf '{"autopar":1,"graph":{"name":"t","nodes":[{"op":"parameter","name":"x","param":0,"role":"input","shape":"f32[8,1]"}'
+        for i in {0..39}; do layer "$i"; done
+        printf '],"results":[{"node":80,"role":"aux"}],"reducers":[]}}'
+    } >"$BATS_TEST_TMPDIR/thin.json"
+    plan tap 2 default "$BATS_TEST_TMPDIR/thin.json" >/dev/null
+    [ "$(said '[.weights, .plans, (.blocks | length)]')" = '[40,3,3]' ]
+}
+
 @test "no route, no plan; options of other searches are refused" {
     doc=$(model mlp --layers 2 --hidden 9 --batch 3 --classes 5 --features 6)
     refuses 3 "reaches all leaves" ap-shard --quiet --algorithm tap --mesh 8 --no-padding \

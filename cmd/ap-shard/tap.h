@@ -5,8 +5,9 @@
 #include "route.h"
 #include "shard.h"
 
-#define TAP_MAX_PLANS   59049 /* 3^10: of a family that is enumerated as a whole */
-#define TAP_PIECE_PLANS 729   /* 3^6: of a piece of what repeats not or is too large */
+#define TAP_MAX_PLANS     59049 /* 3^10: of a family that is enumerated as a whole */
+#define TAP_PIECE_WEIGHTS 16    /* some have one pattern only */
+#define TAP_PIECE_PLANS   729   /* 3^6: of a piece of what repeats not or is too large */
 
 struct tap_block {
     const char *name;

@@ -131,11 +131,12 @@ static void cut_pieces(struct cutter *c)
         if (c->piece_of[i] == -2)
             continue;
         plans *= w->weight[i].n;
-        if (plans > TAP_PIECE_PLANS) {
+        if (plans > TAP_PIECE_PLANS ||
+            c->block[c->n - 1].n_weights == TAP_PIECE_WEIGHTS) {
             struct tap_block *b = new_block(c);
             *b = (struct tap_block){.n_instances = 1, .piece = true};
             b->name = c->plan->graph->nodes[w->weight[i].node].name;
-            b->weight = AP_NEW_N(c->arena, 16, int);
+            b->weight = AP_NEW_N(c->arena, TAP_PIECE_WEIGHTS, int);
             plans = w->weight[i].n;
         }
         c->piece_of[i] = c->n - 1;
