@@ -546,7 +546,7 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
         for (int k = 0; k < n && !new; k++)
             if (!strcmp(sections[k].name, old->name))
                 new = &sections[k];
-        if (new && new->json.len == 0)
+        if (new &&new->json.len == 0)
             continue;
         write_member(out, old->name, new ? new->json.data : old->text,
                      new ? new->json.len : old->len);

@@ -68,7 +68,7 @@ agree() {
             select(.full % .part != 0)] != []' >/dev/null
     }
     padded "$(ilp gpt2l 3 default)" # batch 8, vocabulary 257
-    ! padded "$(ilp gpt2l 3 default --no-padding)"
+    run ! padded "$(ilp gpt2l 3 default --no-padding)"
 }
 
 @test "alpa and bytes replicate no dot or convolution unless told to" {

@@ -55,6 +55,12 @@ int gen_pick_like(struct gen *g, int x);
 int gen_reducer(struct gen *g, enum ap_red red, enum ap_dtype t);
 int gen_custom_reducer(struct gen *g, enum ap_dtype t, bool argmax);
 
+/* gen_elem.c: families of operators */
+void gen_unary(struct gen *g), gen_binary(struct gen *g),
+    gen_inexact_binary(struct gen *g), gen_integer_ops(struct gen *g),
+    gen_bits(struct gen *g), gen_spectrum(struct gen *g), gen_matrices(struct gen *g),
+    gen_logic(struct gen *g), gen_convert(struct gen *g);
+
 /* Adds one random operator (and what tames its result). */
 void gen_op(struct gen *g);
 
