@@ -3,6 +3,10 @@
 #include "tofu.h"
 #include "tool.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
 static const struct ap_choice cost_models[] = {
     {"default", "seconds: roofline and alpha-beta collectives"},
     {"alpa", "Alpa's units and constants, compute free"},
@@ -19,6 +23,11 @@ static const struct ap_choice pin_modes[] = {
     {"ignore", "imported shardings are dropped"},
     {NULL, NULL},
 };
+
+static bool is_rhino(const struct shard_request *req)
+{
+    return shard_algorithms()[req->algorithm].run == shard_rhino;
+}
 
 static void check_request(const struct shard_request *req)
 {
@@ -50,6 +59,24 @@ static void check_request(const struct shard_request *req)
          req->params.period != 1 || req->params.rounds != 12))
         ap_die_usage("--solver, --work-limit, --period and --rounds are for ilp, tap "
                      "enumerates");
+    if (!is_rhino(req) &&
+        (req->level_row != 0 || req->params.memory_bytes != 0 || req->explain_path))
+        ap_die_usage("--level, --memory and --explain are for rhino, not for %s",
+                     row->name);
+}
+
+/* Writes and frees the explanation. */
+static void write_explanation(const char *path, struct ap_buf *text)
+{
+    bool to_stderr = strcmp(path, "-") == 0;
+    FILE *f = to_stderr ? stderr : fopen(path, "w");
+
+    if (!f)
+        ap_die(AP_BAD_INPUT, "%s: %s", path, strerror(errno));
+    bool ok = fwrite(text->data, 1, text->len, f) == text->len;
+    if ((to_stderr ? fflush(f) : fclose(f)) != 0 || !ok)
+        ap_die(AP_BAD_INPUT, "%s: writing failed", path);
+    ap_buf_free(text);
 }
 
 int main(int argc, char **argv)
@@ -92,6 +119,13 @@ int main(int argc, char **argv)
          0, 0},
         {"tofu-ties", AP_OPT_INT, &req.params.tofu_ties, "N",
          "break ties between equally good cuts in N ways (1)", NULL, 0, 1, 1000},
+        {"level", AP_OPT_CHOICE, &req.level_row, "LEVEL",
+         "how much of the graph rhino decides at once", shard_levels,
+         sizeof *shard_levels, 0, 0},
+        {"memory", AP_OPT_INT, &req.params.memory_bytes, "BYTES",
+         "of parameters per device that rhino may use", NULL, 0, 0, INT64_MAX},
+        {"explain", AP_OPT_STR, &req.explain_path, "FILE",
+         "write rhino's cones and segments (-: to standard error)", NULL, 0, 0, 0},
         {0},
     };
     struct ap_tool tool = {.name = "ap-shard",
@@ -105,11 +139,16 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     check_request(&req);
+    const char *level = shard_levels[req.level_row].name;
+    req.params.level = level[strlen(level) - 1] - '0';
+    req.params.explain = req.explain_path != NULL;
     ap_tool_read(&tool, &arena, &doc);
     shard_job_read(&job, &req, &doc);
     if (!req.params.no_families)
         shard_job_families(&job, &doc);
     shard_job_run(&job, &req);
+    if (req.explain_path)
+        write_explanation(req.explain_path, &job.answer.explanation);
 
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {
@@ -117,8 +156,9 @@ int main(int argc, char **argv)
     ap_cluster_to_json(&job.cluster, &out[0].json);
     out[1].json = shard_job_finish(&job, &req, &s);
     const char *found = ap_arena_printf(
-        &arena, ",\"algorithm\":\"%s\",\"objective_sec\":%.9g,\"lower_bound_sec\":%.9g",
-        s.algorithm, s.objective_sec, s.lower_bound_sec);
+        &arena, ",\"algorithm\":\"%s\",\"objective_sec\":%.9g,\"lower_bound_sec\":%.9g%s",
+        s.algorithm, s.objective_sec, s.lower_bound_sec,
+        job.answer.found ? job.answer.found : "");
     ap_tool_write(&tool, &doc, out, 4, found);
     ap_cost_free(&job.cost);
     return ap_tool_finish(

@@ -8,7 +8,7 @@
 #include "tofu.h"
 #include "tool.h"
 
-#define N_SEARCHES 3
+#define N_SEARCHES 4
 
 const struct shard_algorithm *shard_algorithms(void)
 {
@@ -17,6 +17,8 @@ const struct shard_algorithm *shard_algorithms(void)
         {"tofu", "halve the devices again and again, each time moving least", shard_tofu,
          -1},
         {"tap", "a pattern per weight, all plans of each block that repeats", shard_tap,
+         -1},
+        {"rhino", "Rhino: candidates by flooding, cones, segments, in bytes", shard_rhino,
          -1},
     };
     for (int i = 0; i < AP_N_BASELINES; i++)

@@ -5,6 +5,7 @@
 #include "baseline.h"
 #include "families.h"
 #include "problem.h"
+#include "tool.h"
 
 /* ---- space_alpa.c: what Alpa lists ---- */
 
@@ -38,6 +39,10 @@ struct shard_params {
     int64_t period;    /* layers are tied that stand so many apart: 1, then 2, ... */
     int tofu_space;    /* row of shard_tofu_spaces */
     int64_t tofu_ties; /* orders among equally good cuts that are tried */
+    /* rhino */
+    int level;            /* 0 to 4 */
+    int64_t memory_bytes; /* of parameters per device, 0: no limit */
+    bool explain;
 };
 
 /* Strategies of every group, the baselines' own choices included. */
@@ -111,17 +116,20 @@ struct shard_answer {
        (said in stats), the plan is priced afterwards. bound 0: nothing is proven */
     double objective, bound;
     const char *stopped;
-    const char *solver; /* NULL: none */
-    const char *stats;  /* members of a JSON object, each with a comma in front */
+    const char *solver;        /* NULL: none */
+    const char *stats;         /* members of a JSON object, each with a comma in front */
+    const char *found;         /* the same for the history and stats; NULL: none */
+    struct ap_buf explanation; /* text for a person; the tool frees it */
 };
 
 typedef int shard_fn(struct ap_arena *arena, const struct shard_task *task,
                      struct shard_answer *answer, struct ap_err *err);
 
-shard_fn shard_ilp;  /* Alpa's integer program over the whole space */
-shard_fn shard_tofu; /* recursive halving, one dynamic program per cut */
-shard_fn shard_tap;  /* TAP's patterns, enumerated block by block */
-shard_fn shard_rule; /* a baseline, written down by rules */
+shard_fn shard_ilp;   /* Alpa's integer program over the whole space */
+shard_fn shard_rhino; /* Rhino's candidates, cones and segments */
+shard_fn shard_tofu;  /* recursive halving, one dynamic program per cut */
+shard_fn shard_tap;   /* TAP's patterns, enumerated block by block */
+shard_fn shard_rule;  /* a baseline, written down by rules */
 
 struct shard_algorithm {
     const char *name, *help; /* as struct ap_choice */
@@ -138,6 +146,8 @@ struct shard_solver {
 };
 extern const struct shard_solver shard_solvers[];
 
+extern const struct ap_choice shard_levels[]; /* of rhino; the digit ends the name */
+
 /* ---- job.c: one question from a document to a sharding ---- */
 
 enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
@@ -147,6 +157,8 @@ struct shard_request {
     const char *mesh_text, *cluster_path;
     int space;              /* SHARD_SPACE_... */
     const char *batch_axis; /* NULL: Alpa's default */
+    int level_row;          /* of shard_levels */
+    const char *explain_path;
     struct shard_params params;
 };
 
