@@ -179,7 +179,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
                               .pins = req->pin_mode == 0 ? &job->pins : NULL,
                               .params = &params,
                               .baseline = row->baseline};
-    if (row->run != shard_rule)
+    if (row->run != shard_rule && row->run != shard_rhino)
         list_baselines(job->arena, &task);
     if (row->run(job->arena, &task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

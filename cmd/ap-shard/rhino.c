@@ -8,13 +8,14 @@
  * search means by cheap is thus not what the plan is priced at afterwards.
  *
  * A limit on the bytes of parameters per device is met by splitting the k largest of them
- * on every axis. k starts at what parameters that the free search leaves whole would save
- * one by one, is raised until the plan fits and lowered as long as it does.
+ * on every axis. What parameters that the free search leaves whole would save one by one
+ * makes a first k; from there, solving again, a k is looked for whose plan fits while
+ * that of k - 1 does not.
  *
- * Cost: linear in groups and edges apart from the solver, and k's trials. After Rhino
- * (Zhang et al., "Auto-Parallelizing Large Models with Rhino: A Systematic Approach on
- * Production AI Platform"), 4.3 and 4.4, and its open program TePDist, whose greedy
- * estimate of k this is.
+ * Cost: linear in groups and edges apart from the solver, times log(parameters) trials of
+ * k. After Rhino (Zhang et al., "Auto-Parallelizing Large Models with Rhino: A Systematic
+ * Approach on Production AI Platform"), 4.3 and 4.4, and its open program TePDist, whose
+ * greedy estimate of k this is.
  */
 #include "rhino.h"
 
@@ -43,9 +44,9 @@ struct search {
     struct rhino_view view;
     struct ap_choice_vec *choice; /* of the last run */
     double bytes;
-    int64_t n_strategies, n_cones;
+    struct rhino_counts counts;
+    int64_t n_methods, n_strategies;
     int n_pieces, n_mismatches, n_runs;
-    double per_axis[AP_MAX_AXES];
     struct ap_buf *explain;
 };
 
@@ -70,13 +71,13 @@ static int run_axis(struct search *s, int axis, const uint8_t *forced, struct ap
     if (rhino_axis_strategies(&ax, err))
         return -1;
     rhino_axis_costs(&ax);
-    if (rhino_chain(&ax, choice, &s->n_cones, s->explain, err))
+    if (rhino_chain(&ax, choice, &s->counts, s->explain, err))
         return -1;
     struct rhino_total total = rhino_axis_total(&ax, choice);
-    s->per_axis[axis] = total.bytes;
     s->bytes += total.bytes;
     s->n_mismatches += total.n_mismatches;
     s->n_strategies += ax.n_strategies;
+    s->n_methods += ax.n_methods;
     s->n_pieces += ax.n_pieces;
     for (int i = 0; i < n; i++)
         s->choice[i].axis[axis] = ax.factor[i][choice[i]];
@@ -89,7 +90,8 @@ static int run_all(struct search *s, const uint8_t *forced, struct ap_err *err)
     const struct ap_mesh *mesh = &s->task->cost->mesh;
 
     s->bytes = 0;
-    s->n_cones = s->n_strategies = 0;
+    s->counts = (struct rhino_counts){0};
+    s->n_methods = s->n_strategies = 0;
     s->n_pieces = s->n_mismatches = 0;
     s->n_runs++;
     if (s->explain)
@@ -167,49 +169,49 @@ static int run_forced(struct search *s, struct param *params, int n, int k,
     return 0;
 }
 
-/* The smallest k beside the estimate whose plan is within the limit; s has that plan. */
-static int fit(struct search *s, int64_t limit, int *n_forced, int64_t *bytes,
-               struct ap_err *err)
+static int list_params(const struct ap_graph *g, struct param *params)
 {
-    const struct ap_graph *g = s->task->graph;
-    struct param *params = AP_NEW_N(s->arena, g->n_nodes, struct param);
-    int n = 0, k = 0, at;
-
+    int n = 0;
     for (int v = 0; v < g->n_nodes; v++)
         if (counts(&g->nodes[v]) && g->nodes[v].op == AP_OP_PARAMETER)
             params[n++] = (struct param){v, ap_shape_bytes(&g->nodes[v].shape), 0};
     qsort(params, (size_t)n, sizeof *params, by_bytes);
+    return n;
+}
+
+/* A k whose plan is within the limit while that of k - 1 is not; s has the plan. */
+static int fit(struct search *s, int64_t limit, int *n_forced, int64_t *bytes,
+               struct ap_err *err)
+{
+    struct param *params = AP_NEW_N(s->arena, s->task->graph->n_nodes, struct param);
+    int n = list_params(s->task->graph, params), last = 0;
+
     *bytes = measure(s, params, n);
-    *n_forced = 0;
     if (limit == 0 || *bytes <= limit)
         return 0;
     int64_t least = *bytes;
-    k = estimate(s, params, n, *bytes, limit);
-    for (at = k; at <= n; at++) {
-        if (run_forced(s, params, n, at, bytes, err))
+    int too_few = 0, enough = -1, k = estimate(s, params, n, *bytes, limit), step = 1;
+    while (enough != too_few + 1) {
+        if (run_forced(s, params, n, k, bytes, err))
             return -1;
+        last = k;
         least = *bytes < least ? *bytes : least;
-        if (*bytes <= limit)
-            break;
+        if (*bytes <= limit) {
+            enough = k;
+        } else if (k == n) {
+            return ap_err_set(err,
+                              "parameters need %lld bytes per device with all of them "
+                              "split, --memory allows %lld",
+                              (long long)least, (long long)limit);
+        } else {
+            too_few = k;
+        }
+        k = enough < 0 ? k + step : too_few + (enough - too_few) / 2;
+        k = k > n ? n : k;
+        step *= 2;
     }
-    if (at > n)
-        return ap_err_set(err,
-                          "parameters need %lld bytes per device with all of them split, "
-                          "--memory allows %lld",
-                          (long long)least, (long long)limit);
-    if (at > k) {
-        *n_forced = at;
-        return 0;
-    }
-    while (at > 1) {
-        if (run_forced(s, params, n, at - 1, bytes, err))
-            return -1;
-        if (*bytes > limit)
-            break;
-        at--;
-    }
-    *n_forced = at;
-    return run_forced(s, params, n, at, bytes, err);
+    *n_forced = enough;
+    return last == enough ? 0 : run_forced(s, params, n, enough, bytes, err);
 }
 
 /* ---- the algorithm ---- */
@@ -226,19 +228,20 @@ static void set_answer(const struct search *s, int n_forced, int64_t param_bytes
                                     .choice = s->choice};
     answer->plan.remake = AP_NEW_N(s->arena, task->graph->n_nodes, bool);
     answer->objective = -1;
-    answer->stopped = "rhino";
+    answer->stopped = s->counts.n_cut_short > 0 ? "work limit" : "searched";
     answer->solver = level == 0 ? NULL : shard_solvers[task->params->solver].name;
     answer->found = ap_arena_printf(
         s->arena, ",\"level\":%d,\"objective_bytes\":%.15g,\"split_parameters\":%d",
         level, s->bytes, n_forced);
     answer->stats = ap_arena_printf(
         s->arena,
-        ",\"groups\":%d,\"strategies\":%lld,\"pieces\":%d,\"critical\":%d,"
-        "\"segments\":%d,\"cones\":%lld,\"mismatches\":%d,\"parameter_bytes\":%lld,"
-        "\"runs\":%d,\"solve_sec\":%.6f",
-        task->nests->n, (long long)s->n_strategies, s->n_pieces, s->view.n_critical,
-        s->view.n_scopes, (long long)s->n_cones, s->n_mismatches, (long long)param_bytes,
-        s->n_runs, sec);
+        ",\"groups\":%d,\"methods\":%lld,\"strategies\":%lld,\"pieces\":%d,"
+        "\"critical\":%d,\"segments\":%d,\"cones\":%lld,\"solved\":%lld,"
+        "\"mismatches\":%d,\"parameter_bytes\":%lld,\"runs\":%d,\"solve_sec\":%.6f",
+        task->nests->n, (long long)s->n_methods, (long long)s->n_strategies, s->n_pieces,
+        s->view.n_critical, s->view.n_scopes, (long long)s->counts.n_cones,
+        (long long)s->counts.n_solved, s->n_mismatches, (long long)param_bytes, s->n_runs,
+        sec);
 }
 
 int shard_rhino(struct ap_arena *arena, const struct shard_task *task,

@@ -60,9 +60,9 @@ struct rhino_axis {
     struct ap_placement **place;         /* [group][(factor + 1) * slots + slot] */
     int **piece;                         /* [group][factor]: that reached it first, -1 */
     int n_pieces;
-    int *n;           /* [group]: strategies */
-    int16_t **factor; /* [group][strategy]: -1 whole */
-    int64_t n_strategies;
+    int *n;                          /* [group]: strategies */
+    int16_t **factor;                /* [group][strategy]: -1 whole */
+    int64_t n_strategies, n_methods; /* of groups; of tensors (rhino_methods) */
     double **self; /* [group][strategy]: bytes of all-reduces and of results */
     int n_edges;
     struct rhino_edge *edge;
@@ -103,6 +103,12 @@ struct rhino_total rhino_axis_total(const struct rhino_axis *ax, const int *choi
 
 /* ---- rhino_cones.c: the groups of one scope ---- */
 
+/* What a choice of a scope costs. */
+struct rhino_least {
+    double bytes;
+    bool cut_short; /* the solver stopped before it was sure; never at level 0 */
+};
+
 /* A scope's cones as a selection problem. */
 struct rhino_cones {
     int scope, n;
@@ -124,12 +130,18 @@ void rhino_cones_build(const struct rhino_axis *ax, int scope,
  * choice[position in the scope] is set. 1: there is none that is legal.
  */
 int rhino_cones_solve(const struct rhino_axis *ax, const struct rhino_cones *cones,
-                      int fixed, int strategy, int *choice, double *bytes);
+                      int fixed, int strategy, int *choice, struct rhino_least *least);
 
 /* ---- rhino_chain.c: from scope to scope ---- */
 
-/* choice[group], of all groups; explain may be NULL. n_cones: solved last. */
-int rhino_chain(const struct rhino_axis *ax, int *choice, int64_t *n_cones,
+/* Added up over all axes. */
+struct rhino_counts {
+    int64_t n_cones;               /* of each segment, as solved last */
+    int64_t n_solved, n_cut_short; /* problems, and those that the work limit ended */
+};
+
+/* choice[group], of all groups; explain may be NULL. */
+int rhino_chain(const struct rhino_axis *ax, int *choice, struct rhino_counts *counts,
                 struct ap_buf *explain, struct ap_err *err);
 
 /* ---- rhino_explain.c ---- */

@@ -33,7 +33,7 @@ struct chain {
     int n_settled; /* segments whose groups stand in choice for good */
     int *choice;   /* [group] */
     double **outside;
-    int64_t n_cones;
+    struct rhino_counts *counts;
     int n_here; /* cones of the segment, as built last */
 };
 
@@ -90,11 +90,14 @@ static void extend(struct chain *c, int segment, int head, double so_far, int *s
     c->n_here = cones.n;
     for (int t = 0; t < c->n_states[segment]; t++) {
         struct state *state = &c->state[segment][t];
-        double bytes;
-        if (rhino_cones_solve(ax, &cones, view->tail[segment], t, scratch, &bytes) ||
-            so_far + bytes >= state->bytes)
+        struct rhino_least least;
+        c->counts->n_solved++;
+        if (rhino_cones_solve(ax, &cones, view->tail[segment], t, scratch, &least))
             continue;
-        state->bytes = so_far + bytes;
+        c->counts->n_cut_short += least.cut_short;
+        if (so_far + least.bytes >= state->bytes)
+            continue;
+        state->bytes = so_far + least.bytes;
         state->head = head;
         memcpy(state->choice, scratch, (size_t)n * sizeof *scratch);
     }
@@ -146,7 +149,7 @@ static int run_segment(struct chain *c, int i, struct ap_err *err)
         if (isfinite(so_far))
             extend(c, i, h, so_far, scratch);
     }
-    c->n_cones += c->n_here;
+    c->counts->n_cones += c->n_here;
     if (!isfinite(c->state[i][cheapest(c, i)].bytes))
         return ap_err_set(err, "segment %d: no choice was found within the work limit",
                           i);
@@ -189,17 +192,17 @@ static void explain_chain(struct chain *c, struct ap_buf *out)
         struct rhino_cones cones;
         int n = view->scope_start[i + 1] - view->scope_start[i], tail = view->tail[i];
         int *again = AP_NEW_N(ax->arena, n, int);
-        double bytes = 0;
+        struct rhino_least least;
         price_outside(c, i);
         rhino_cones_build(ax, i, (const double *const *)c->outside, &cones);
         if (rhino_cones_solve(ax, &cones, tail, tail < 0 ? 0 : c->choice[tail], again,
-                              &bytes) == 0)
-            rhino_explain_scope(ax, &cones, c->choice, bytes, out);
+                              &least) == 0)
+            rhino_explain_scope(ax, &cones, c->choice, least.bytes, out);
         ap_arena_rewind(ax->arena, mark);
     }
 }
 
-int rhino_chain(const struct rhino_axis *ax, int *choice, int64_t *n_cones,
+int rhino_chain(const struct rhino_axis *ax, int *choice, struct rhino_counts *counts,
                 struct ap_buf *explain, struct ap_err *err)
 {
     int n = ax->view->n_scopes;
@@ -207,6 +210,7 @@ int rhino_chain(const struct rhino_axis *ax, int *choice, int64_t *n_cones,
                       .n_states = AP_NEW_N(ax->arena, n, int),
                       .state = AP_NEW_N(ax->arena, n, struct state *),
                       .choice = choice,
+                      .counts = counts,
                       .outside = AP_NEW_N(ax->arena, ax->view->n_groups, double *)};
 
     for (int i = 0; i < n; i++)
@@ -214,7 +218,6 @@ int rhino_chain(const struct rhino_axis *ax, int *choice, int64_t *n_cones,
             return -1;
     walk_back(&c, n - 1, cheapest(&c, n - 1));
     place_constants(&c);
-    *n_cones += c.n_cones;
     if (explain)
         explain_chain(&c, explain);
     return 0;

@@ -20,6 +20,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct build {
     const struct rhino_axis *ax;
@@ -321,7 +322,7 @@ static void solve_greedily(const struct rhino_axis *ax, const struct rhino_cones
 /* ---- the choice ---- */
 
 int rhino_cones_solve(const struct rhino_axis *ax, const struct rhino_cones *cones,
-                      int fixed, int strategy, int *choice, double *bytes)
+                      int fixed, int strategy, int *choice, struct rhino_least *least)
 {
     const struct shard_params *params = ax->task->params;
     const struct shard_solver *solver = &shard_solvers[params->solver];
@@ -349,6 +350,8 @@ int rhino_cones_solve(const struct rhino_axis *ax, const struct rhino_cones *con
         return 1;
     for (int v = 0; v < n; v++)
         choice[v] = cones->follow[v][sol.choice[cones->cone[v]]];
-    *bytes = sol.objective;
+    *least = (struct rhino_least){.bytes = sol.objective,
+                                  .cut_short = ax->view->level > 0 &&
+                                               strcmp(sol.stopped, "optimal") != 0};
     return 0;
 }

@@ -60,18 +60,19 @@ static int64_t sharing(const struct rhino_axis *ax, int group, int factor)
     return devices;
 }
 
+static bool divides(const struct rhino_axis *ax, int group, int factor)
+{
+    const struct ap_nest *nest = &ax->task->nests->nest[group];
+    return nest->factors[factor].size % sharing(ax, group, factor) == 0;
+}
+
 static bool can_split(const struct rhino_axis *ax, int group, int factor)
 {
     const struct ap_nest *nest = &ax->task->nests->nest[group];
     struct ap_choice_vec c = on_axis(ax, group, factor);
     return nest->factors[factor].size >= sharing(ax, group, factor) &&
+           !(ax->task->params->no_padding && !divides(ax, group, factor)) &&
            ap_choice_ok(nest, &ax->task->cost->mesh, &c);
-}
-
-static bool divides(const struct rhino_axis *ax, int group, int factor)
-{
-    const struct ap_nest *nest = &ax->task->nests->nest[group];
-    return nest->factors[factor].size % sharing(ax, group, factor) == 0;
 }
 
 static void place_group(struct rhino_axis *ax, int group)
@@ -286,7 +287,7 @@ static int padded_factor(const struct rhino_axis *ax, int group)
 {
     const struct ap_nest *nest = &ax->task->nests->nest[group];
     int best = -1;
-    for (int f = 0; !ax->task->params->no_padding && f < nest->n_factors; f++)
+    for (int f = 0; f < nest->n_factors; f++)
         if (ax->piece[group][f] != CANNOT &&
             (best < 0 || nest->factors[f].size > nest->factors[best].size))
             best = f;
@@ -363,6 +364,8 @@ static int list_group(struct rhino_axis *ax, int group, struct ap_err *err)
     ax->factor[group] = list;
     ax->n[group] = n;
     ax->n_strategies += n;
+    for (int o = 0; o < nest->n_outs; o++)
+        ax->n_methods += rhino_methods(&nodes[nest->outs[o]].shape, ax->n_devices);
     return 0;
 }
 

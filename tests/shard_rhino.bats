@@ -1,0 +1,244 @@
+#!/usr/bin/env bats
+# ap-shard --algorithm rhino: its candidates, its bytes, its levels, its promises.
+
+load helpers
+
+# Document of a model: model NAME OPTION..., made once.
+model() {
+    local f
+    f=$BATS_FILE_TMPDIR/$(echo "$*" | tr ' ' _).json
+    [ -s "$f" ] || ap-model --no-history -o "$f" "$@" || return
+    echo "$f"
+}
+
+# rhino FILE OPTION...: the document
+rhino() {
+    local f=$1
+    shift
+    ap-shard --no-history --algorithm rhino "$@" "$f"
+}
+
+# stat NAME FILE OPTION...: a member of --stats
+stat() {
+    local name=$1
+    shift
+    rhino "$@" --stats 2>&1 >/dev/null | jq ".$name"
+}
+
+# Weights and states, inputs: "name layout" of those that are not whole, of a document.
+split_params() {
+    jq -r --arg roles "$1" '.sharding.layouts as $l | .graph.nodes | to_entries[]
+        | select((.value.role | IN($roles | split(" ")[])) and $l[.key] != "R")
+        | "\(.value.name) \($l[.key])"'
+}
+
+# dot M K N [SHARDING of p [of q]]: a document with [M, K] times [K, N]
+dot() {
+    printf 'HloModule m
+ENTRY e {
+  p = f32[%d,%d] parameter(0)%s
+  q = f32[%d,%d] parameter(1)%s
+  ROOT d = f32[%d,%d] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}\n' "$1" "$2" "${4:+, sharding=$4}" "$2" "$3" "${5:+, sharding=$5}" "$1" "$3" |
+        ap-import --no-history -
+}
+
+@test "rhino: RH1 in how many ways a tensor can lie: 16, 5, 24, 20" {
+    ways() { # SHAPE DEVICES WAYS
+        dot "${1%,*}" "${1#*,}" 8 >"$BATS_TEST_TMPDIR/dot.json"
+        ap-shard --algorithm rhino --mesh "$2" --explain - "$BATS_TEST_TMPDIR/dot.json" \
+            2>&1 >/dev/null | grep "p f32\[$1\], $3 methods,"
+    }
+    ways 256,256 4 16
+    ways 4,2 2 5
+    ways 4096,16384 8 24
+    ways 1024,4096 8 20
+}
+
+@test "rhino: RH21 DNABERT and U-Net are plain data parallel on 2 to 8 devices" {
+    # at 512 and 32 rows; with fewer a pooler's or the bottom's weights are larger than
+    # what flows through them, and splitting those moves fewer bytes
+    local devices f
+    for f in "$(model dnabert --batch 512)" "$(model unet --batch 32)"; do
+        for devices in 2 4 8; do
+            rhino "$f" --mesh $devices >"$BATS_TEST_TMPDIR/plan.json"
+            [ -z "$(split_params "weight state" <"$BATS_TEST_TMPDIR/plan.json")" ]
+            split_params input <"$BATS_TEST_TMPDIR/plan.json" >"$BATS_TEST_TMPDIR/inputs"
+            grep -qE '^(tokens|image) S0$' "$BATS_TEST_TMPDIR/inputs"
+            [ "$(grep -cv ' S0$' "$BATS_TEST_TMPDIR/inputs")" -eq 0 ]
+        done
+    done
+}
+
+@test "rhino: RH21 the classifier of VGG19-4.2B is split, its convolutions are not" {
+    local devices
+    for devices in 2 4 8; do
+        run split_params "weight state" < <(rhino "$(model vgg19-4.2b)" --mesh $devices)
+        [[ $output == *'vgg19/fc_2/w S1'* ]]
+        [[ $output != *conv* ]]
+    done
+}
+
+# What 7.5 says of the time is for scripts/bench/rhino.
+@test "rhino: RH22 O2's plan is a tenth worse than O3's at most, with more all-to-alls" {
+    local level f
+    f=$(model gpt --layers 12 --hidden 512 --heads 8)
+    for level in O2 O3; do
+        rhino "$f" --mesh 8 --level $level | ap-cost | jq '[.sharding.objective_sec,
+            ([.cost.collectives[] | select(.op == "all-to-all") | .count] | add // 0)]'
+    done | jq -se '.[0] as $o2 | .[1] as $o3
+        | $o2[0] > $o3[0] and $o2[0] < 1.1 * $o3[0] and $o2[1] > $o3[1]'
+}
+
+@test "rhino: bytes of a single dot, by hand" {
+    # lhs [8,32], 1024 bytes; rhs [32,64], 8192; the result, 2048, ends up whole
+    local f=$BATS_TEST_TMPDIR/dot.json
+    bytes() { [ "$(stat objective_bytes "$f" --mesh "$1")" = "$2" ]; }
+    dot 8 32 64 >"$f"
+    bytes 2 1024 # rows: an all-gather, b - b / n
+    bytes 4 1536
+    dot 8 32 16 '{devices=[1,4]<=[4]}' '{devices=[4,1]<=[4]}' >"$f"
+    bytes 4 1024 # an all-reduce of 512 bytes: 2 b
+    dot 8 32 16 '{devices=[1,2]<=[2]}' '{devices=[2,1]<=[2]}' >"$f"
+    bytes 2 512 # b on two devices
+    dot 8 32 64 '{devices=[1,4]<=[4]}' >"$f"
+    bytes 4 1728 # to rows: an all-to-all of b / n - b / n^2, then the all-gather
+    dot 8 32 64 '{replicated}' '{replicated}' >"$f"
+    bytes 4 1546 # rows, or columns, are a slice: 10
+}
+
+# Each golden model, its levels: the plan is legal, names play no part.
+@test "rhino: every golden model is planned, and alike without names" {
+    local m level opts=(--mesh 2x4 --cluster "$CLUSTERS/cpu-8.json") bare=$BATS_TEST_TMPDIR/bare.json
+    for m in bert ff gpt2l gpt2l_bf16 mlp moe resnet t5 scan_gpt scan_mlp; do
+        jq -c '(.graph.nodes[] | .scope?) |= "" | .graph.nodes |= (to_entries
+            | map(.value + {name: "n\(.key)"}))' "$(imported $m)" >"$bare"
+        for level in 0 2 3; do
+            rhino "$(imported $m)" "${opts[@]}" --level $level --stats \
+                2>"$BATS_TEST_TMPDIR/stats" >"$BATS_TEST_TMPDIR/plan.json"
+            ap-cost "$BATS_TEST_TMPDIR/plan.json" | ap-rewrite >"$BATS_TEST_TMPDIR/program.json"
+            [ "$(stat objective_bytes "$bare" "${opts[@]}" --level $level)" = \
+                "$(jq .objective_bytes "$BATS_TEST_TMPDIR/stats")" ] ||
+                { echo "$m at level $level"; return 1; }
+        done
+    done
+}
+
+@test "rhino: forward passes and other cost models too" {
+    local m cost_model level
+    for m in moe_fwd resnet_fwd t5_fwd; do rhino "$(imported $m)" --mesh 2x2 >/dev/null; done
+    for cost_model in alpa bytes; do
+        for level in 0 2 3; do
+            rhino "$(imported moe)" --mesh 3 --level $level --cost-model $cost_model | ap-cost >/dev/null
+        done
+    done
+}
+
+@test "rhino: runs like JAX's" {
+    needs_exec
+    local m
+    for m in mlp moe; do
+        run scripts/golden-table --models $m --meshes "2x2 4" --algorithms rhino
+        echo "$output"
+        [ "${lines[-1]}" = "2 passed, 0 failed, 0 do not exist" ]
+    done
+}
+
+@test "rhino: both solvers agree; higher levels move no more bytes" {
+    local m level
+    for m in mlp scan_mlp; do
+        for level in 1 2 3 4; do
+            [ "$(stat objective_bytes "$(imported $m)" --mesh 4 --level $level)" = \
+                "$(stat objective_bytes "$(imported $m)" --mesh 4 --level $level --solver glpk)" ]
+        done
+    done
+    for m in gpt2l moe resnet t5; do
+        for level in 0 1 2 3 4; do
+            stat objective_bytes "$(imported $m)" --mesh 4 --level $level
+        done | jq -se '.[0] >= .[1] and .[1] >= .[2] and .[2] >= .[3] and .[3] >= .[4]'
+    done
+}
+
+# Bytes are not seconds: Rhino has no reduce-scatter and takes computing for free, so it
+# updates weights on all devices alike.
+@test "rhino: dearer than ilp on gpt2l, for want of split updates and reduce-scatters" {
+    local a opts=(--mesh 4 --cluster "$CLUSTERS/cpu-8.json")
+    for a in rhino ilp; do
+        ap-shard --algorithm $a "${opts[@]}" "$(imported gpt2l)" | ap-cost | jq '{
+            sec: .sharding.objective_sec, compute: .cost.compute_sec,
+            scattered: ([.cost.collectives[] | select(.op == "reduce-scatter") | .count] | add // 0)}'
+    done | jq -se '.[0] as $rhino | .[1] as $ilp | $rhino.sec > 1.05 * $ilp.sec
+        and $rhino.compute > 1.05 * $ilp.compute and $rhino.scattered == 0 and $ilp.scattered > 0'
+}
+
+# Bytes of weights and states per device, from the layouts of a document on four devices.
+param_bytes() {
+    jq '.sharding.layouts as $l | [.graph.nodes | to_entries[]
+        | select(.value.role == "weight" or .value.role == "state")
+        | ([.value.shape | scan("[0-9]+") | tonumber] | .[1:] | reduce .[] as $d (4; . * $d))
+            / (if $l[.key] == "R" then 1 else 4 end)] | add'
+}
+
+@test "rhino: --memory splits as few of the largest parameters as will do" {
+    local f limit n
+    f=$(imported gpt2l)
+    free=$(rhino "$f" --mesh 4 | param_bytes)
+    last=0
+    for limit in $((free - 1)) 700000 450000; do
+        rhino "$f" --mesh 4 --memory $limit --stats 2>"$BATS_TEST_TMPDIR/stats" \
+            >"$BATS_TEST_TMPDIR/plan.json"
+        [ "$(param_bytes <"$BATS_TEST_TMPDIR/plan.json")" -le $limit ]
+        n=$(jq .split_parameters "$BATS_TEST_TMPDIR/stats")
+        [ "$n" -gt "$last" ]
+        last=$n
+    done
+    [ "$(stat split_parameters "$f" --mesh 4 --memory "$free")" -eq 0 ]
+    refuses 3 "with all of them split, --memory allows 1000" \
+        ap-shard --algorithm rhino --mesh 4 --memory 1000 "$f"
+}
+
+@test "rhino: pins hold at every level, and those that cannot are named" {
+    local f=$BATS_TEST_TMPDIR/pin.json level
+    sed 's|parameter(1), metadata|parameter(1), sharding={devices=[2,2]<=[4]}, metadata|' \
+        "$(hlo mlp)" | ap-import --no-history - >"$f"
+    for level in 0 1 2 3 4; do
+        rhino "$f" --mesh 2x2 --level $level | jq -e '.graph.nodes as $n
+            | .sharding.layouts[[$n[] | .param == 1] | index(true)] == "S0,S1"'
+    done
+    jq -c '(.graph.nodes[] | select(.op == "parameter" and .shape == "f32[10]") | .pin)
+        = "{devices=[4]<=[4]}"' "$(imported mlp)" >"$f"
+    rhino "$f" --mesh 4 >/dev/null # padded
+    refuses 3 "pinned layout {devices=[4]<=[4]} on mesh axis x" \
+        ap-shard --algorithm rhino --mesh 4 --no-padding "$f"
+}
+
+@test "rhino: --explain tells cones, segments, strategies and cuts; levels by both names" {
+    local f=$BATS_TEST_TMPDIR/explained
+    ap-shard --algorithm rhino --level O2 --mesh 2x2 --explain "$f" "$(imported gpt2l)" >"$f.o2"
+    [ "$(grep -c '^axis ' "$f")" -eq 2 ]
+    [ "$(grep -c '^segment ' "$f")" -eq 24 ]
+    awk '/^segment/ { if (n != want) exit 1; want = $5; n = 0 }
+        /^  cone/ { n++ }
+        END { exit n != want || n == 0 }' "$f"
+    # one strategy of each cone is chosen
+    [ "$(grep '^  cone ' "$f" | grep -c '[*] ')" -eq "$(grep -c '^  cone ' "$f")" ]
+    # segments add up to what the axis says
+    awk '/^axis/ { if (sum != want) exit 1; want = $(NF - 1); sum = 0 }
+        /^segment/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^bytes/) sum += $i }
+        END { exit sum != want }' "$f"
+    jq -e '.history[-1] | .level == 2 and .objective_bytes > 0' "$f.o2"
+    diff <(rhino "$(imported gpt2l)" --mesh 2x2 --level 2) \
+        <(rhino "$(imported gpt2l)" --mesh 2x2 --level O2)
+}
+
+@test "rhino: nothing heavy, an empty mesh axis, wrong options, a path that cannot be written" {
+    local f=$BATS_TEST_TMPDIR/light.json
+    echo 'HloModule m
+ENTRY e { p = f32[8] parameter(0) n = f32[8] negate(p) ROOT s = f32[8] sine(n) }' |
+        ap-import --no-history - >"$f"
+    rhino "$f" --mesh 1x2 | jq -e '.sharding.layouts | all(. == "R,R")'
+    refuses 2 '--level' ap-shard --algorithm rhino --level 5 --mesh 2 "$f"
+    refuses 2 'are for rhino, not for ilp' ap-shard --memory 5 --mesh 2 "$f"
+    refuses 2 'are for rhino, not for data' ap-shard --algorithm data --explain - --mesh 2 "$f"
+    refuses 1 '/nowhere/x: ' ap-shard --algorithm rhino --explain /nowhere/x --mesh 2 "$f"
+}
