@@ -29,8 +29,9 @@ static bool is_rhino(const struct shard_request *req)
     return shard_algorithms()[req->algorithm].run == shard_rhino;
 }
 
-static void check_request(const struct shard_request *req)
+static void check_request(struct shard_request *req)
 {
+    const char *level = shard_levels[req->level_row].name;
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
 
     if (!req->mesh_text)
@@ -63,6 +64,8 @@ static void check_request(const struct shard_request *req)
         (req->level_row != 0 || req->params.memory_bytes != 0 || req->explain_path))
         ap_die_usage("--level, --memory and --explain are for rhino, not for %s",
                      row->name);
+    req->params.level = level[strlen(level) - 1] - '0';
+    req->params.explain = req->explain_path != NULL;
 }
 
 /* Writes and frees the explanation. */
@@ -88,8 +91,9 @@ int main(int argc, char **argv)
         {"algorithm", AP_OPT_CHOICE, &req.algorithm, "NAME", "how to choose",
          (const struct ap_choice *)shard_algorithms(), sizeof(struct shard_algorithm), 0,
          0},
-        {"solver", AP_OPT_CHOICE, &req.params.solver, "NAME", "solver of ilp",
-         (const struct ap_choice *)shard_solvers, sizeof(struct shard_solver), 0, 0},
+        {"solver", AP_OPT_CHOICE, &req.params.solver, "NAME",
+         "solver of ilp and of rhino's cones", (const struct ap_choice *)shard_solvers,
+         sizeof(struct shard_solver), 0, 0},
         {"cluster", AP_OPT_STR, &req.cluster_path, "FILE",
          "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
         {"cost-model", AP_OPT_CHOICE, &req.cost_model, "NAME", "what things cost",
@@ -139,12 +143,9 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     check_request(&req);
-    const char *level = shard_levels[req.level_row].name;
-    req.params.level = level[strlen(level) - 1] - '0';
-    req.params.explain = req.explain_path != NULL;
     ap_tool_read(&tool, &arena, &doc);
     shard_job_read(&job, &req, &doc);
-    if (!req.params.no_families)
+    if (!req.params.no_families && !is_rhino(&req))
         shard_job_families(&job, &doc);
     shard_job_run(&job, &req);
     if (req.explain_path)
