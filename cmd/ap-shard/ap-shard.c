@@ -76,7 +76,7 @@ static void write_explanation(const char *path, struct ap_buf *text)
 
     if (!f)
         ap_die(AP_BAD_INPUT, "%s: %s", path, strerror(errno));
-    bool ok = fwrite(text->data, 1, text->len, f) == text->len;
+    bool ok = text->len == 0 || fwrite(text->data, 1, text->len, f) == text->len;
     if ((to_stderr ? fflush(f) : fclose(f)) != 0 || !ok)
         ap_die(AP_BAD_INPUT, "%s: writing failed", path);
     ap_buf_free(text);

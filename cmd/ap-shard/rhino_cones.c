@@ -178,7 +178,7 @@ void rhino_cones_build(const struct rhino_axis *ax, int scope,
 /* ---- level 0: pieces and what is best beside them ---- */
 
 struct score {
-    int piece;
+    int piece, rank; /* rank 0 is the best */
     double flops, bytes;
 };
 
@@ -195,7 +195,7 @@ static int by_score(const void *pa, const void *pb)
     return x > y ? -1 : x < y ? 1 : by_piece(pa, pb);
 }
 
-/* The pieces that reach into the scope, best first; returns their number. */
+/* The pieces that reach into the scope, ascending; returns their number. */
 static int score_pieces(const struct rhino_axis *ax, int n, const int *group,
                         struct score **out)
 {
@@ -212,10 +212,10 @@ static int score_pieces(const struct rhino_axis *ax, int n, const int *group,
             int f = ax->factor[group[v]][s];
             if (f < 0)
                 continue;
-            list[n_all++] =
-                (struct score){ax->piece[group[v]][f],
-                               nest->heavy ? ap_node_heavy_flops(g, nest->members[0]) : 0,
-                               ax->self[group[v]][s]};
+            list[n_all++] = (struct score){
+                .piece = ax->piece[group[v]][f],
+                .flops = nest->heavy ? ap_node_heavy_flops(g, nest->members[0]) : 0,
+                .bytes = ax->self[group[v]][s]};
         }
     }
     qsort(list, (size_t)n_all, sizeof *list, by_piece);
@@ -228,6 +228,9 @@ static int score_pieces(const struct rhino_axis *ax, int n, const int *group,
         }
     }
     qsort(list, (size_t)n_pieces, sizeof *list, by_score);
+    for (int i = 0; i < n_pieces; i++)
+        list[i].rank = i;
+    qsort(list, (size_t)n_pieces, sizeof *list, by_piece);
     *out = list;
     return n_pieces;
 }
@@ -241,21 +244,20 @@ static void take_pieces(const struct rhino_axis *ax, const struct rhino_cones *c
     int n = ax->view->scope_start[cones->scope + 1] - start;
     struct score *list;
     int n_pieces = score_pieces(ax, n, group, &list);
-    int *rank = AP_NEW_N(ax->arena, ax->n_pieces, int);
 
-    for (int i = 0; i < n_pieces; i++)
-        rank[list[i].piece] = i;
     for (int c = 0; c < cones->n; c++) {
         int best = -1, i = cones->root[c];
-        for (int s = 0; choice[c] < 0 && s < ax->n[i]; s++) {
+        for (int s = 0; s < ax->n[i]; s++) {
             int f = ax->factor[i][s];
-            if (f < 0 || cost[c][s] >= AP_FORBIDDEN ||
-                list[rank[ax->piece[i][f]]].flops <= 0)
+            if (f < 0 || cost[c][s] >= AP_FORBIDDEN)
                 continue;
-            if (best < 0 || rank[ax->piece[i][f]] < best) {
-                best = rank[ax->piece[i][f]];
-                choice[c] = s;
-            }
+            struct score key = {.piece = ax->piece[i][f]};
+            const struct score *found =
+                bsearch(&key, list, (size_t)n_pieces, sizeof *list, by_piece);
+            if (found->flops <= 0 || (best >= 0 && found->rank > best))
+                continue;
+            best = found->rank;
+            choice[c] = s;
         }
     }
 }
