@@ -82,6 +82,17 @@ static void write_explanation(const char *path, struct ap_buf *text)
     ap_buf_free(text);
 }
 
+static void answer(struct shard_job *job, const struct shard_request *req,
+                   const struct ap_doc *doc)
+{
+    shard_job_read(job, req, doc);
+    if (!req->params.no_families && !is_rhino(req))
+        shard_job_families(job, doc);
+    shard_job_run(job, req);
+    if (req->explain_path)
+        write_explanation(req->explain_path, &job->answer.explanation);
+}
+
 int main(int argc, char **argv)
 {
     struct shard_request req = {.params = {.rounds = 12, .period = 1, .tofu_ties = 1}};
@@ -144,12 +155,7 @@ int main(int argc, char **argv)
     ap_tool_start(&tool, argc, argv);
     check_request(&req);
     ap_tool_read(&tool, &arena, &doc);
-    shard_job_read(&job, &req, &doc);
-    if (!req.params.no_families && !is_rhino(&req))
-        shard_job_families(&job, &doc);
-    shard_job_run(&job, &req);
-    if (req.explain_path)
-        write_explanation(req.explain_path, &job.answer.explanation);
+    answer(&job, &req, &doc);
 
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {
