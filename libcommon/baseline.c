@@ -1,301 +1,26 @@
 /*
  * Problem: write down the plans that people use by hand (data parallelism, ZeRO,
- * Megatron, "split the largest dimension") for any graph. Idea: one sweep over the groups
- * per mesh axis. Seeds say how parameters lie on the axis; a group then follows: it takes
- * the factor along which most bytes of its operands are split already, keeps partial sums
- * through operators that are linear in them, and is replicated otherwise. What may be
- * followed, and what a weight's first user decides, is the axis's mode. All of it works
- * on the groups' nests; no operator is named but those that use a weight (dot and
- * convolution, gather). Cost: O(axes * operand slots).
+ * Megatron, experts, "split the largest dimension") for any graph. Idea: per mesh axis,
+ * seeds say how parameters lie on it, and one sweep lets every group follow
+ * (baseline_sweep.c). Cost: O(axes * operand slots).
  */
-#include "baseline.h"
+#include "baseline_impl.h"
 
 #include "feeds.h"
 #include "route.h"
 
-#include <string.h>
-
 const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
     {"data", "the batch over all axes, weights whole"},
+    {"zero1", "data, with optimizer states and update split, gradients whole"},
     {"zero2", "data, with optimizer states and update split over all axes"},
     {"zero3", "zero2, with weights split and gathered for each phase"},
     {"megatron", "tensor parallel on the last axis, the batch over the others"},
+    {"megatron-sp", "megatron, with activations in between split along the sequence"},
+    {"expert", "experts over all axes where a layer has some, the batch elsewhere"},
     {"largest-dim", "every weight split on its largest dimension over all axes"},
     {"mha-only", "attention's weights split on the last axis, data for the rest"},
     {"ffn-only", "feed-forward weights split on the last axis, data for the rest"},
 };
-
-enum mode {
-    MODE_BATCH,  /* follow what stems from the batch; split parameters in the update and
-                    in what is made of weights alone (casts, transposes) */
-    MODE_TENSOR, /* follow every split; weights are decided by their first use */
-    MODE_FOLLOW  /* follow every split */
-};
-
-struct sweep {
-    const struct ap_graph *g;
-    const struct ap_nests *nests;
-    const struct ap_mesh *mesh;
-    struct ap_choice_vec *choice;
-    int axis;
-    enum mode mode;
-    bool *batch;   /* per node: split along the batch on this axis */
-    bool *derived; /* per group: made of weights and states only */
-    bool *decided; /* per group: its choice on this axis stands */
-    int *member;   /* per node: position in its group's members */
-};
-
-/* Where a tensor is split on one axis, before canonicalisation. */
-struct place {
-    enum ap_placement_kind kind;
-    int dim;
-    int64_t stride; /* product of the sizes of the split factor and those minor to it */
-};
-
-/* ---- between factors and places ---- */
-
-static struct place place_of(const struct ap_nest *nest, const struct ap_access *access,
-                             int rank, int factor)
-{
-    struct place p = {AP_REPLICATED, 0, 0};
-    if (factor < 0 || factor >= nest->n_factors)
-        return p;
-    if (access->partial >> factor & 1) {
-        p.kind = AP_PARTIAL;
-        return p;
-    }
-    for (int d = 0; d < rank; d++) {
-        const struct ap_dim_factors *list = &access->dims[d];
-        int64_t stride = 1;
-        for (int j = list->n - 1; j >= 0; j--) {
-            stride *= nest->factors[list->factor[j]].size;
-            if (list->factor[j] == factor)
-                return (struct place){AP_SPLIT, d, stride};
-        }
-    }
-    return p;
-}
-
-/* Factor at a place of an access, -1 when its boundaries do not fit. */
-static int factor_at(const struct ap_nest *nest, const struct ap_access *access,
-                     struct place p)
-{
-    const struct ap_dim_factors *list = &access->dims[p.dim];
-    int64_t stride = 1;
-    for (int j = list->n - 1; j >= 0; j--) {
-        stride *= nest->factors[list->factor[j]].size;
-        if (stride == p.stride && nest->factors[list->factor[j]].size > 1)
-            return list->factor[j];
-    }
-    return -1;
-}
-
-static struct place node_place(const struct sweep *s, int node)
-{
-    const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
-    int c = s->choice[nest->group].axis[s->axis];
-    if (c >= nest->n_factors)
-        return (struct place){AP_PARTIAL, 0, 0};
-    return place_of(nest, &nest->values[s->member[node]], s->g->nodes[node].shape.rank,
-                    c);
-}
-
-static int64_t axis_size(const struct sweep *s)
-{
-    return s->mesh->size[s->axis];
-}
-
-/* Devices that would share factor f of the group if this axis took it too. */
-static int64_t devices_on(const struct sweep *s, int group, int f)
-{
-    int64_t n = axis_size(s);
-    for (int a = 0; a < s->mesh->n_axes; a++)
-        if (a != s->axis && s->choice[group].axis[a] == f)
-            n *= s->mesh->size[a];
-    return n;
-}
-
-static bool try_choice(const struct sweep *s, const struct ap_nest *nest, int c)
-{
-    if (c >= 0 && c < nest->n_factors &&
-        nest->factors[c].size < devices_on(s, nest->group, c))
-        return false;
-    struct ap_choice_vec v = s->choice[nest->group];
-    v.axis[s->axis] = (int16_t)c;
-    if (!ap_choice_ok(nest, s->mesh, &v))
-        return false;
-    s->choice[nest->group] = v;
-    return true;
-}
-
-/* ---- weights: decided by the first user, back through what is derived from them ---- */
-
-static void pull_back(struct sweep *s, int node, struct place p)
-{
-    while (p.kind == AP_SPLIT) {
-        const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
-        if (!s->derived[nest->group] || s->decided[nest->group])
-            return;
-        int f = factor_at(nest, &nest->values[s->member[node]], p);
-        if (f < 0 || !try_choice(s, nest, f))
-            return;
-        s->decided[nest->group] = true;
-        if (nest->n_ins == 0)
-            return;
-        int widest = 0; /* the other operands of such a group are small */
-        for (int i = 1; i < nest->n_ins; i++)
-            if (ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape) >
-                ap_shape_bytes(&s->g->nodes[nest->ins[widest].node].shape))
-                widest = i;
-        node = nest->ins[widest].node;
-        p = place_of(nest, &nest->ins[widest].access, s->g->nodes[node].shape.rank, f);
-    }
-}
-
-static void pull_back_all(struct sweep *s, const struct ap_nest *nest)
-{
-    int f = s->choice[nest->group].axis[s->axis];
-    for (int i = 0; f >= 0 && i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        if (s->derived[s->g->nodes[node].group])
-            pull_back(
-                s, node,
-                place_of(nest, &nest->ins[i].access, s->g->nodes[node].shape.rank, f));
-    }
-}
-
-/* Output (column) factor for a first use of a weight; embedding tables: the vocabulary.
- */
-static int weight_factor(const struct sweep *s, const struct ap_nest *nest)
-{
-    int first = s->g->nodes[nest->members[0]].op;
-    if (!nest->heavy && first != AP_OP_GATHER)
-        return -1;
-    int best = -1;
-    int64_t n = axis_size(s);
-    for (int i = 0; i < nest->n_ins; i++) {
-        int node = nest->ins[i].node, rank = s->g->nodes[node].shape.rank;
-        if (!s->derived[s->g->nodes[node].group] || (first == AP_OP_GATHER && i > 0))
-            continue;
-        for (int d = 0; d < rank; d++) {
-            const struct ap_dim_factors *list = &nest->ins[i].access.dims[d];
-            for (int j = 0; j < list->n; j++) {
-                int f = list->factor[j];
-                const struct ap_factor *factor = &nest->factors[f];
-                if (factor->kind != (first == AP_OP_GATHER ? AP_FACTOR_INDEXED
-                                                           : AP_FACTOR_PARALLEL) ||
-                    factor->size < devices_on(s, nest->group, f))
-                    continue;
-                if (best < 0 ||
-                    (nest->factors[best].size % n != 0 && factor->size % n == 0))
-                    best = f;
-            }
-        }
-    }
-    return best;
-}
-
-/* ---- following ---- */
-
-static bool may_follow(const struct sweep *s, const struct ap_nest *nest, int node)
-{
-    if (s->mode != MODE_BATCH)
-        return true;
-    return s->batch[node] || s->derived[nest->group] ||
-           s->g->nodes[nest->members[0]].phase == AP_UPDATE;
-}
-
-/* The factor along which most operand bytes are split already, -1 for none. */
-static int followed_factor(struct sweep *s, const struct ap_nest *nest, bool *batch)
-{
-    int64_t votes[AP_MAX_FACTORS] = {0};
-    bool of_batch[AP_MAX_FACTORS] = {false};
-    for (int i = 0; i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        struct place p = node_place(s, node);
-        if (p.kind != AP_SPLIT || !may_follow(s, nest, node))
-            continue;
-        int f = factor_at(nest, &nest->ins[i].access, p);
-        if (f < 0)
-            continue;
-        votes[f] = ap_add64(votes[f], ap_shape_bytes(&s->g->nodes[node].shape));
-        of_batch[f] |= s->batch[node];
-    }
-    for (;;) {
-        int best = -1;
-        for (int f = 0; f < nest->n_factors; f++)
-            if (votes[f] > 0 && (best < 0 || votes[f] > votes[best]))
-                best = f;
-        if (best < 0)
-            return -1;
-        if (try_choice(s, nest, best)) {
-            *batch = of_batch[best];
-            return best;
-        }
-        votes[best] = 0;
-    }
-}
-
-/* Sums and moves only: the value stays as near to a collective as it was. */
-static bool only_adds(const struct sweep *s, const struct ap_nest *nest)
-{
-    for (int m = 0; m < nest->n_members; m++) {
-        enum ap_op op = s->g->nodes[nest->members[m]].op;
-        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
-            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
-            return false;
-    }
-    return true;
-}
-
-/* Keeps partial sums: a linear set that holds all partial operands, and only such. */
-static bool follow_partial(struct sweep *s, const struct ap_nest *nest)
-{
-    uint64_t partial = 0;
-    for (int i = 0; i < nest->n_ins; i++)
-        if (node_place(s, nest->ins[i].node).kind == AP_PARTIAL)
-            partial |= (uint64_t)1 << i;
-    if (!partial || !only_adds(s, nest) ||
-        s->g->nodes[nest->members[0]].phase == AP_UPDATE)
-        return false;
-    for (int k = 0; k < nest->n_linear; k++)
-        if (nest->linear[k].ins == partial && try_choice(s, nest, nest->n_factors + k))
-            return true;
-    return false;
-}
-
-static void sweep_group(struct sweep *s, const struct ap_nest *nest)
-{
-    int f = -1;
-    bool batch = false;
-
-    if (nest->n_ins == 0 || s->decided[nest->group])
-        return;
-    if (s->derived[nest->group] && s->mode == MODE_TENSOR)
-        return; /* its user decides */
-    f = followed_factor(s, nest, &batch);
-    if (f < 0 && s->mode == MODE_TENSOR &&
-        s->g->nodes[nest->members[0]].phase == AP_FORWARD) {
-        f = weight_factor(s, nest);
-        if (f >= 0 && !try_choice(s, nest, f))
-            f = -1;
-    }
-    if (f < 0)
-        follow_partial(s, nest);
-    else if (s->mode == MODE_TENSOR)
-        pull_back_all(s, nest);
-    s->decided[nest->group] = true;
-    for (int m = 0; batch && m < nest->n_members; m++)
-        s->batch[nest->members[m]] =
-            place_of(nest, &nest->values[m], s->g->nodes[nest->members[m]].shape.rank, f)
-                .kind == AP_SPLIT;
-}
-
-static void run_sweep(struct sweep *s)
-{
-    for (int i = 0; i < s->nests->n; i++)
-        sweep_group(s, &s->nests->nest[i]);
-}
 
 /* ---- seeds ---- */
 
@@ -322,24 +47,42 @@ static int64_t batch_size(const struct ap_graph *g)
     return best;
 }
 
-static void seed_batch(struct sweep *s, int64_t batch)
+/* Splits an input along the major factor of dimension d (some have size 1). */
+static void seed_input(struct ap_sweep *s, int id, int d)
+{
+    const struct ap_nest *nest = &s->nests->nest[s->g->nodes[id].group];
+    const struct ap_dim_factors *list = &nest->values[0].dims[d];
+    int j = 0;
+    while (j + 1 < list->n && nest->factors[list->factor[j]].size == 1)
+        j++;
+    if (s->fixed && s->fixed[nest->group]) {
+        int c = s->choice[nest->group].axis[s->axis];
+        for (int k = 0; k < list->n; k++)
+            s->batch[id] |= list->factor[k] == c;
+        return;
+    }
+    s->batch[id] = list->n > 0 && ap_sweep_try(s, nest, list->factor[j]);
+}
+
+static void seed_batch(struct ap_sweep *s, int64_t batch)
 {
     for (int i = 0; i < s->g->n_params; i++) {
-        int id = s->g->params[i];
-        const struct ap_node *p = &s->g->nodes[id];
-        const struct ap_nest *nest = &s->nests->nest[p->group];
-        if (p->role != AP_ROLE_INPUT || p->shape.rank == 0 || p->shape.dims[0] != batch)
-            continue;
-        const struct ap_dim_factors *list = &nest->values[0].dims[0];
-        int j = 0; /* the major factor; some have size 1 */
-        while (j + 1 < list->n && nest->factors[list->factor[j]].size == 1)
-            j++;
-        s->batch[id] = try_choice(s, nest, list->factor[j]);
+        const struct ap_node *p = &s->g->nodes[s->g->params[i]];
+        if (p->role == AP_ROLE_INPUT && p->shape.rank > 0 && p->shape.dims[0] == batch)
+            seed_input(s, s->g->params[i], 0);
     }
 }
 
+/* Inputs with a sequence: integers [batch, seq], or numbers [batch, seq, features]. */
+static bool has_sequence(const struct ap_node *p, int64_t batch)
+{
+    if (p->role != AP_ROLE_INPUT || p->shape.rank < 2 || p->shape.dims[0] != batch)
+        return false;
+    return ap_dtype_is_int(p->shape.dtype) ? p->shape.rank == 2 : p->shape.rank == 3;
+}
+
 /* Splits a parameter's dimension (that which divides, else the largest) on this axis. */
-static void seed_split(struct sweep *s, int id, bool largest)
+static void seed_split(struct ap_sweep *s, int id, bool largest)
 {
     const struct ap_node *p = &s->g->nodes[id];
     const struct ap_nest *nest = &s->nests->nest[p->group];
@@ -359,56 +102,11 @@ static void seed_split(struct sweep *s, int id, bool largest)
         return;
     const struct ap_dim_factors *list = &nest->values[0].dims[best];
     for (int j = 0; j < list->n; j++)
-        if (try_choice(s, nest, list->factor[j]))
+        if (ap_sweep_try(s, nest, list->factor[j]))
             return;
 }
 
 /* ---- the baselines ---- */
-
-static void mark_derived(struct sweep *s)
-{
-    for (int i = 0; i < s->nests->n; i++) {
-        const struct ap_nest *nest = &s->nests->nest[i];
-        const struct ap_node *first = &s->g->nodes[nest->members[0]];
-        bool derived = nest->n_ins > 0 && !nest->heavy && first->phase != AP_UPDATE;
-        if (first->op == AP_OP_PARAMETER)
-            derived = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
-        bool weight = first->op == AP_OP_PARAMETER;
-        for (int k = 0; k < nest->n_ins && derived; k++) {
-            const struct ap_node *in = &s->g->nodes[nest->ins[k].node];
-            derived = s->derived[in->group] || in->shape.rank == 0;
-            weight |= s->derived[in->group];
-        }
-        s->derived[i] = derived && weight;
-    }
-}
-
-static struct sweep sweep_new(struct ap_arena *arena, struct ap_plan *plan)
-{
-    struct sweep s = {
-        .g = plan->graph,
-        .nests = plan->nests,
-        .mesh = &plan->mesh,
-        .choice = plan->choice,
-        .batch = AP_NEW_N(arena, plan->graph->n_nodes, bool),
-        .derived = AP_NEW_N(arena, plan->nests->n, bool),
-        .decided = AP_NEW_N(arena, plan->nests->n, bool),
-        .member = AP_NEW_N(arena, plan->graph->n_nodes, int),
-    };
-    for (int i = 0; i < s.nests->n; i++)
-        for (int m = 0; m < s.nests->nest[i].n_members; m++)
-            s.member[s.nests->nest[i].members[m]] = m;
-    mark_derived(&s);
-    return s;
-}
-
-static void sweep_axis(struct sweep *s, int axis, enum mode mode)
-{
-    s->axis = axis;
-    s->mode = mode;
-    memset(s->batch, 0, sizeof *s->batch * (size_t)s->g->n_nodes);
-    memset(s->decided, 0, sizeof *s->decided * (size_t)s->nests->n);
-}
 
 static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *err)
 {
@@ -423,26 +121,26 @@ static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *er
     return 0;
 }
 
-static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, bool states,
-                      bool weights, struct ap_err *err)
+static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                      bool states, bool weights, struct ap_err *err)
 {
     const struct ap_graph *g = plan->graph;
     int64_t batch = batch_size(g);
 
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
-    struct sweep s = sweep_new(arena, plan);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (plan->mesh.size[a] == 1)
             continue;
-        sweep_axis(&s, a, MODE_BATCH);
+        ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
         seed_batch(&s, batch);
         for (int i = 0; i < g->n_params; i++) {
             enum ap_role role = g->nodes[g->params[i]].role;
             if ((states && role == AP_ROLE_STATE) || (weights && role == AP_ROLE_WEIGHT))
                 seed_split(&s, g->params[i], false);
         }
-        run_sweep(&s);
+        ap_sweep_run(&s);
     }
     for (int i = 0; weights && i < g->n_nodes; i++)
         plan->remake[i] =
@@ -450,59 +148,181 @@ static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, bool states,
     return 0;
 }
 
-static int plan_megatron(struct ap_arena *arena, struct ap_plan *plan, struct ap_err *err)
+static int plan_data(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                     struct ap_err *err)
+{
+    return plan_batch(arena, plan, fixed, false, false, err);
+}
+
+/* The choices of zero2; sums over the batch are all-reduced whole, then cut. */
+static int plan_zero1(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                      struct ap_err *err)
+{
+    if (plan_batch(arena, plan, fixed, true, false, err))
+        return -1;
+    plan->whole = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    for (int i = 0; i < plan->graph->n_nodes; i++)
+        plan->whole[i] = plan->graph->nodes[i].phase != AP_FORWARD;
+    return 0;
+}
+
+static int plan_zero2(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                      struct ap_err *err)
+{
+    return plan_batch(arena, plan, fixed, true, false, err);
+}
+
+static int plan_zero3(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                      struct ap_err *err)
+{
+    return plan_batch(arena, plan, fixed, true, true, err);
+}
+
+/* The batch over all axes but the last, whose sweep is the caller's. */
+static int plan_outer_batch(struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
 
     if (check_batch(plan, last, err))
         return -1;
-    struct sweep s = sweep_new(arena, plan);
-    for (int a = 0; a <= last; a++) {
+    for (int a = 0; a < last; a++) {
         if (plan->mesh.size[a] == 1)
             continue;
-        sweep_axis(&s, a, a < last ? MODE_BATCH : MODE_TENSOR);
-        if (a < last)
-            seed_batch(&s, batch_size(plan->graph));
-        run_sweep(&s);
+        ap_sweep_axis(s, a, AP_SWEEP_BATCH);
+        seed_batch(s, batch_size(plan->graph));
+        ap_sweep_run(s);
     }
     return 0;
 }
 
-static void plan_largest(struct ap_arena *arena, struct ap_plan *plan)
+static int plan_megatron(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                         struct ap_err *err)
 {
-    struct sweep s = sweep_new(arena, plan);
+    int last = plan->mesh.n_axes - 1;
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+
+    if (plan_outer_batch(plan, &s, err))
+        return -1;
+    if (plan->mesh.size[last] > 1) {
+        ap_sweep_axis(&s, last, AP_SWEEP_TENSOR);
+        ap_sweep_run(&s);
+    }
+    return 0;
+}
+
+/* Which factor of each group runs along the sequence: a sweep whose choices go again. */
+static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap_sweep *s,
+                         int axis, struct ap_err *err)
+{
+    int64_t batch = batch_size(plan->graph), devices = plan->mesh.size[axis], len = 0;
+
+    ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    for (int i = 0; i < plan->graph->n_params; i++) {
+        const struct ap_node *p = &plan->graph->nodes[plan->graph->params[i]];
+        if (!has_sequence(p, batch))
+            continue;
+        len = p->shape.dims[1] > len ? p->shape.dims[1] : len;
+        seed_input(s, plan->graph->params[i], 1);
+    }
+    if (len == 0)
+        return ap_err_set(err, "no input has a sequence behind the batch");
+    if (len < devices)
+        return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
+                          (long long)devices);
+    ap_sweep_run(s);
+    s->seq = AP_NEW_N(arena, plan->nests->n, int16_t);
+    for (int i = 0; i < plan->nests->n; i++) {
+        int c = plan->choice[i].axis[axis];
+        s->seq[i] = (int16_t)(c < plan->nests->nest[i].n_factors ? c : -1);
+        if (!s->fixed || !s->fixed[i])
+            plan->choice[i].axis[axis] = -1;
+    }
+    return 0;
+}
+
+static int plan_megatron_sp(struct ap_arena *arena, struct ap_plan *plan,
+                            const bool *fixed, struct ap_err *err)
+{
+    int last = plan->mesh.n_axes - 1;
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+
+    if (plan_outer_batch(plan, &s, err))
+        return -1;
+    if (plan->mesh.size[last] > 1) {
+        if (find_sequence(arena, plan, &s, last, err))
+            return -1;
+        ap_sweep_axis(&s, last, AP_SWEEP_SEQUENCE);
+        ap_sweep_run(&s);
+    }
+    return 0;
+}
+
+static int plan_expert(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                       struct ap_err *err)
+{
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    bool any = false;
+
+    if (check_batch(plan, plan->mesh.n_axes, err))
+        return -1;
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (plan->mesh.size[a] == 1)
             continue;
-        sweep_axis(&s, a, MODE_FOLLOW);
+        ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);
+        seed_batch(&s, batch_size(plan->graph));
+        ap_sweep_run(&s);
+        for (int i = 0; i < plan->graph->n_nodes && !any; i++)
+            any = s.aside[i];
+    }
+    if (!any && ap_mesh_devices(&plan->mesh) > 1)
+        return ap_err_set(err,
+                          "no dot is batched over at least as many weights (experts) "
+                          "as an axis has devices");
+    return 0;
+}
+
+static int plan_largest(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                        struct ap_err *err)
+{
+    (void)err;
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (plan->mesh.size[a] == 1)
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_FOLLOW);
         for (int i = 0; i < plan->graph->n_params; i++) {
             enum ap_role role = plan->graph->nodes[plan->graph->params[i]].role;
             if (role == AP_ROLE_WEIGHT || role == AP_ROLE_STATE)
                 seed_split(&s, plan->graph->params[i], true);
         }
-        run_sweep(&s);
+        ap_sweep_run(&s);
     }
+    return 0;
 }
 
-static void clear_plan(struct ap_arena *arena, struct ap_plan *plan)
+static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
 {
-    plan->choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
-    plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    struct ap_choice_vec none,
+        *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        none.axis[a] = -1;
     for (int i = 0; i < plan->nests->n; i++)
-        for (int a = 0; a < AP_MAX_AXES; a++)
-            plan->choice[i].axis[a] = -1;
+        choice[i] = fixed && fixed[i] ? plan->choice[i] : none;
+    plan->choice = choice;
+    plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    plan->whole = NULL;
 }
 
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
-    clear_plan(arena, plan);
-    struct sweep s = sweep_new(arena, plan);
+    start_choices(arena, plan, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (plan->mesh.size[a] == 1)
             continue;
-        sweep_axis(&s, a, MODE_BATCH);
+        ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
         seed_batch(&s, batch_size(plan->graph));
-        run_sweep(&s);
+        ap_sweep_run(&s);
     }
 }
 
@@ -532,11 +352,13 @@ static int route_feeds(struct ap_arena *arena, struct ap_plan *plan,
     return rc ? ap_err_set(err, "the weights are too small for the last axis") : 0;
 }
 
-static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, bool attention,
-                      struct ap_err *err)
+static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                      bool attention, struct ap_err *err)
 {
     struct ap_weights weights;
 
+    if (fixed)
+        return ap_err_set(err, "it keeps no pins");
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
     ap_batch_plan(arena, plan);
@@ -557,24 +379,51 @@ static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, bool attenti
     return rc;
 }
 
+static int plan_mha(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                    struct ap_err *err)
+{
+    return plan_feeds(arena, plan, fixed, true, err);
+}
+
+static int plan_ffn(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                    struct ap_err *err)
+{
+    return plan_feeds(arena, plan, fixed, false, err);
+}
+
+typedef int plan_fn(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+                    struct ap_err *err);
+static plan_fn *const plan_of[AP_N_BASELINES] = {
+    plan_data,        plan_zero1,  plan_zero2,   plan_zero3, plan_megatron,
+    plan_megatron_sp, plan_expert, plan_largest, plan_mha,   plan_ffn,
+};
+
+int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           const bool *fixed, struct ap_err *err)
+{
+    start_choices(arena, plan, fixed);
+    return plan_of[row](arena, plan, fixed, err);
+}
+
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
                      struct ap_err *err)
 {
-    clear_plan(arena, plan);
-    switch (row) {
-    case 0:
-        return plan_batch(arena, plan, false, false, err);
-    case 1:
-        return plan_batch(arena, plan, true, false, err);
-    case 2:
-        return plan_batch(arena, plan, true, true, err);
-    case 3:
-        return plan_megatron(arena, plan, err);
-    case 5:
-    case 6:
-        return plan_feeds(arena, plan, row == 5, err);
-    default:
-        plan_largest(arena, plan);
-        return 0;
+    return ap_baseline_plan_fixed(arena, row, plan, NULL, err);
+}
+
+void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
+{
+    start_choices(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (plan->mesh.size[a] == 1)
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_GIVEN);
+        for (int i = 0; i < plan->graph->n_params; i++)
+            s.batch[plan->graph->params[i]] =
+                plan->graph->nodes[plan->graph->params[i]].role == AP_ROLE_INPUT &&
+                plan->choice[plan->graph->nodes[plan->graph->params[i]].group].axis[a] >=
+                    0;
+        ap_sweep_run(&s);
     }
 }

@@ -2,13 +2,18 @@
  * Named baselines: plans that a person would type, defined for every model by rules.
  *
  *   data         the batch split over all axes, weights whole
- *   zero2        data, and optimizer states and the update split over all axes
+ *   zero1        data, and optimizer states and the update split over all axes; gradients
+ *                are all-reduced and kept whole
+ *   zero2        the same with gradients reduce-scattered
  *   zero3        zero2, and weights split, gathered again for the backward pass
  *   megatron     the batch over all axes but the last; on the last, weight dots and
  *                convolutions alternate output (column) and contracting (row) factor
- * along each chain, attention by heads, embedding and head by vocabulary largest-dim
- * every weight split on its largest dimension over all axes; the rest follows
- *
+ *                along each chain, attention by heads, embedding and head by vocabulary
+ *   megatron-sp  megatron; on the last axis, activations outside of its tensor parallel
+ *                regions are split along the sequence
+ *   expert       dots batched over weights (experts) are split along them over all axes,
+ *                the batch everywhere else
+ *   largest-dim  every weight split on its largest dimension over all axes
  *   mha-only     data, but on the last axis attention's weights are split: by output into
  *                it, by input out of it
  *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
@@ -22,11 +27,11 @@
 struct ap_baseline {
     const char *name, *help;
 };
-#define AP_N_BASELINES 7
+#define AP_N_BASELINES 10
 extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
 
 /*
- * Fills plan->choice and plan->remake (arena) for the graph, nests and mesh already set.
+ * Fills plan->choice, remake and whole (arena) for the graph, nests and mesh already set.
  * -1 with the reason when the baseline does not exist ("batch 4 on 8 devices").
  */
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
@@ -36,5 +41,15 @@ int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
  * stay idle. No baseline, what searches start from.
  */
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
+/* The same around groups whose choice in plan->choice is given and stays (fixed, per
+ * group; NULL: none). */
+int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           const bool *fixed, struct ap_err *err);
+/*
+ * Completes a plan of which some groups are given: the others follow what is split
+ * already, the batch first, and are replicated where nothing is.
+ */
+void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan,
+                          const bool *fixed);
 
 #endif

@@ -165,6 +165,31 @@ static int no_path(const struct ap_plan *plan, const struct wanted *w, struct ap
     return -1;
 }
 
+/* The path by way of the layout in which all that was partial is whole. */
+static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shape,
+                         const struct wanted *w, struct ap_path *path)
+{
+    struct ap_layout whole = w->from;
+    bool partial = false;
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (w->from.axis[a].kind == AP_PARTIAL && w->to.axis[a].kind != AP_PARTIAL) {
+            whole.axis[a] = ap_layout_replicated().axis[0];
+            partial = true;
+        }
+    struct ap_path rest;
+    if (ap_convert(cost, shape, &w->from, partial ? &whole : &w->to, path))
+        return -1;
+    if (!partial)
+        return 0;
+    if (ap_convert(cost, shape, &whole, &w->to, &rest) ||
+        path->n_steps + rest.n_steps > AP_MAX_STEPS)
+        return -1;
+    for (int i = 0; i < rest.n_steps; i++)
+        path->steps[path->n_steps++] = rest.steps[i];
+    path->sec += rest.sec;
+    return 0;
+}
+
 static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
                       const struct want_list *l, const struct sort_key *key,
                       struct ap_conversion *conv, struct ap_err *err)
@@ -176,8 +201,10 @@ static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
         conv[i].to = w->to;
         conv[i].phase = w->phase;
         conv[i].first_group = w->first_group;
-        if (ap_convert(cost, &plan->graph->nodes[w->node].shape, &w->from, &w->to,
-                       &conv[i].path))
+        const struct ap_shape *shape = &plan->graph->nodes[w->node].shape;
+        if (plan->whole && plan->whole[w->node]
+                ? path_by_whole(cost, shape, w, &conv[i].path)
+                : ap_convert(cost, shape, &w->from, &w->to, &conv[i].path))
             return no_path(plan, w, err);
     }
     return 0;

@@ -17,6 +17,10 @@ struct ap_plan {
     /* per node: conversions of this node's value are made again in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *remake;
+    /* per node: where this node's value is partial it is reduced whole (all-reduce)
+       before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
+     */
+    bool *whole;
     /* heavy operators may be replicated where the cost model has compute free */
     bool recompute_heavy;
 };
@@ -105,6 +109,10 @@ struct ap_sharding {
     bool alpa_space; /* conversions as Alpa makes them, ap_cost.alpa_steps */
     double objective_sec, lower_bound_sec;
     int64_t peak_bytes; /* per device, of the program's buffer plan */
+    /* fit.h; NULL: not said */
+    const char *graph_fingerprint, *cluster_fingerprint;
+    const char
+        *extra; /* written as it is: members, each with a comma in front; or NULL */
 };
 
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,

@@ -173,6 +173,21 @@ static void put_summary(const struct ap_sharding *s, struct ap_buf *out)
     ap_buf_int(out, s->peak_bytes);
 }
 
+/* The marked nodes, as a list of ids; marks may be NULL. */
+static void put_marks(const char *open, const bool *marks, int n, struct ap_buf *out)
+{
+    const char *comma = "";
+    ap_buf_puts(out, open);
+    for (int i = 0; marks && i < n; i++) {
+        if (!marks[i])
+            continue;
+        ap_buf_puts(out, comma);
+        ap_buf_int(out, i);
+        comma = ",";
+    }
+    ap_buf_putc(out, ']');
+}
+
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,
                          struct ap_buf *out)
 {
@@ -180,6 +195,9 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
     ap_buf_puts(out, "{\"mesh\":");
     ap_mesh_to_json(&plan->mesh, out);
     put_summary(s, out);
+    if (s->graph_fingerprint && s->cluster_fingerprint)
+        ap_buf_printf(out, ",\"fingerprint\":{\"graph\":\"%s\",\"cluster\":\"%s\"}",
+                      s->graph_fingerprint, s->cluster_fingerprint);
     ap_buf_puts(out, ",\"groups\":[");
     put_groups(plan, out);
     ap_buf_puts(out, "],\"layouts\":[");
@@ -192,22 +210,19 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
     ap_buf_puts(out, "]");
     if (plan->recompute_heavy)
         ap_buf_puts(out, ",\"recompute_heavy\":true");
-    ap_buf_puts(out, ",\"remake\":[");
-    const char *comma = "";
-    for (int i = 0; plan->remake && i < plan->graph->n_nodes; i++) {
-        if (!plan->remake[i])
-            continue;
-        ap_buf_puts(out, comma);
-        ap_buf_int(out, i);
-        comma = ",";
-    }
-    ap_buf_puts(out, "],\"conversions\":[");
+    put_marks(",\"remake\":[", plan->remake, plan->graph->n_nodes, out);
+    if (plan->whole)
+        put_marks(",\"whole\":[", plan->whole, plan->graph->n_nodes, out);
+    ap_buf_puts(out, ",\"conversions\":[");
     for (int i = 0; i < conv->n; i++) {
         if (i)
             ap_buf_putc(out, ',');
         put_conversion(plan, &conv->conv[i], out);
     }
-    ap_buf_puts(out, "]}");
+    ap_buf_puts(out, "]");
+    if (s->extra)
+        ap_buf_puts(out, s->extra);
+    ap_buf_putc(out, '}');
 }
 
 /* ---- reading ---- */
@@ -358,24 +373,36 @@ static int check_layouts(const json_t *o, const struct ap_at *at,
     return 0;
 }
 
-static int read_remake(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       struct ap_plan *plan, struct ap_err *err)
+/* Member `key`, a list of node ids; *marks stays NULL when it is empty. */
+static int read_marks(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const char *key, int n_nodes, bool **marks, struct ap_err *err)
 {
     struct ap_ints ids;
-    plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
-    if (ap_get_ints(arena, o, at, "remake", &ids, err))
+    if (ap_get_ints(arena, o, at, key, &ids, err))
         return -1;
     if (ids.n == 0)
         return 0;
-    struct ap_at list = {at, "remake", 0};
-    plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    struct ap_at list = {at, key, 0};
+    *marks = AP_NEW_N(arena, n_nodes, bool);
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
-        if (ids.v[i] < 0 || ids.v[i] >= plan->graph->n_nodes)
+        if (ids.v[i] < 0 || ids.v[i] >= n_nodes)
             return ap_at_err(&here, err, "the graph has no node %lld",
                              (long long)ids.v[i]);
-        plan->remake[ids.v[i]] = true;
+        (*marks)[ids.v[i]] = true;
     }
+    return 0;
+}
+
+static int read_conversions_how(struct ap_arena *arena, const json_t *o,
+                                const struct ap_at *at, struct ap_plan *plan,
+                                struct ap_err *err)
+{
+    int n = plan->graph->n_nodes;
+    plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
+    if (read_marks(arena, o, at, "remake", n, &plan->remake, err) ||
+        read_marks(arena, o, at, "whole", n, &plan->whole, err))
+        return -1;
     return 0;
 }
 
@@ -442,7 +469,8 @@ int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct 
     if (ap_mesh_from_json(arena, json_object_get(o, "mesh"), &mesh_at, &s->plan.mesh,
                           err) ||
         read_summary(arena, o, at, s, err) || read_groups(arena, o, at, &s->plan, err) ||
-        check_layouts(o, at, &s->plan, err) || read_remake(arena, o, at, &s->plan, err))
+        check_layouts(o, at, &s->plan, err) ||
+        read_conversions_how(arena, o, at, &s->plan, err))
         return -1;
     return 0;
 }

@@ -1,0 +1,45 @@
+/* Between baseline.c, which seeds, and baseline_sweep.c, which lets groups follow. */
+#ifndef AP_BASELINE_IMPL_H
+#define AP_BASELINE_IMPL_H
+
+#include "baseline.h"
+
+enum ap_sweep_mode {
+    AP_SWEEP_BATCH,    /* follow what stems from the batch; split parameters in the update
+                      and    in what is made of weights alone (casts, transposes) */
+    AP_SWEEP_TENSOR,   /* follow every split; weights are decided by their first use */
+    AP_SWEEP_SEQUENCE, /* the same, and what lies between is split along the sequence */
+    AP_SWEEP_EXPERT,   /* experts where there are some, the batch elsewhere */
+    AP_SWEEP_GIVEN,    /* follow every split, that of the batch first; weights and states
+                          that nothing was said of go with their users */
+    AP_SWEEP_FOLLOW    /* follow every split */
+};
+
+struct ap_sweep {
+    const struct ap_graph *g;
+    const struct ap_nests *nests;
+    const struct ap_mesh *mesh;
+    struct ap_choice_vec *choice;
+    int axis;
+    enum ap_sweep_mode mode;
+    bool *batch;   /* per node: split along the batch on this axis */
+    bool *aside;   /* per node: split along the sequence, or the experts, on this axis */
+    bool *leaves;  /* per group: partial at the end of a tensor parallel region */
+    int16_t *seq;  /* per group: its factor along the sequence, -1; NULL for none */
+    bool *derived; /* per group: made of weights and states only */
+    const bool *fixed; /* per group: its choice was given; NULL for none */
+    bool *decided;     /* per group: its choice on this axis stands */
+    int *member;       /* per node: position in its group's members */
+};
+
+/* Scratch for the sweeps of one plan (arena), whose choices they set. */
+struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
+                             const bool *fixed);
+/* Starts on another axis: forgets what was split on the one before. */
+void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
+/* Gives the nest's group choice c on the axis if that is legal and large enough. */
+bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
+/* One pass over all groups that have operands and are not decided. */
+void ap_sweep_run(struct ap_sweep *s);
+
+#endif

@@ -1,0 +1,157 @@
+/*
+ * Cuts a part out of a graph. One pass back over the nodes marks what is taken whole,
+ * what is copied and what is cut; one pass forward writes the part. Linear.
+ */
+#include "subgraph.h"
+
+#include "nest.h"
+
+enum taking { LEFT, WHOLE, CUT };
+
+struct cutter {
+    struct ap_arena *arena;
+    const struct ap_graph *g;
+    uint8_t *take;  /* enum taking */
+    bool *constant; /* made of constants and iotas alone */
+    int *id;        /* node of the part, -1 */
+};
+
+static void mark_constants(struct cutter *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct ap_node *n = &c->g->nodes[i];
+        bool constant = n->op != AP_OP_PARAMETER;
+        for (int k = 0; k < n->n_in && constant; k++)
+            constant = c->constant[n->in[k]];
+        c->constant[i] = constant;
+    }
+}
+
+/* What the part is made of; users come after their operands, so one pass back will do. */
+static void mark_taken(struct cutter *c, const bool *inside)
+{
+    const struct ap_graph *g = c->g;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        bool with =
+            n->op == AP_OP_GET_TUPLE_ELEMENT ? c->take[n->in[0]] == WHOLE : inside[i];
+        c->take[i] = with ? WHOLE : LEFT;
+    }
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        if (c->take[i] != WHOLE)
+            continue;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int in = g->nodes[i].in[k];
+            bool copy = g->nodes[in].op == AP_OP_PARAMETER || c->constant[in];
+            if (c->take[in] == LEFT)
+                c->take[in] = copy ? WHOLE : CUT;
+        }
+    }
+}
+
+static void write_nodes(struct cutter *c, struct ap_subgraph *sub)
+{
+    const struct ap_graph *g = c->g;
+    int n = 0, n_params = 0, n_cut = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        c->id[i] = c->take[i] == LEFT ? -1 : n++;
+    sub->graph.nodes = AP_NEW_N(c->arena, n + 1, struct ap_node);
+    int *source = AP_NEW_N(c->arena, n + 1, int), *cut = AP_NEW_N(c->arena, n + 1, int);
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (c->id[i] < 0)
+            continue;
+        struct ap_node *to = &sub->graph.nodes[c->id[i]];
+        *to = g->nodes[i];
+        to->group = -1;
+        source[c->id[i]] = i;
+        if (c->take[i] == CUT) {
+            to->op = AP_OP_PARAMETER;
+            to->n_in = 0;
+            to->in = NULL;
+            to->attrs = &ap_attrs_default;
+            to->role = AP_ROLE_INPUT;
+            cut[n_cut++] = c->id[i];
+        }
+        if (to->op == AP_OP_PARAMETER)
+            to->param = n_params++;
+        int *in = AP_NEW_N(c->arena, to->n_in + 1, int);
+        for (int k = 0; k < to->n_in; k++)
+            in[k] = c->id[to->in[k]];
+        to->in = in;
+    }
+    sub->source = source;
+    sub->cut_in = cut;
+    sub->n_cut_in = n_cut;
+    sub->graph.n_nodes = n;
+}
+
+/* Used by a node that is not part of it. */
+static bool used_outside(const struct cutter *c, int node)
+{
+    for (int u = c->g->user_start[node]; u < c->g->user_start[node + 1]; u++)
+        if (c->take[c->g->users[u]] != WHOLE)
+            return true;
+    return false;
+}
+
+static void write_results(struct cutter *c, const bool *inside, struct ap_subgraph *sub)
+{
+    const struct ap_graph *g = c->g;
+    bool *is_result = AP_NEW_N(c->arena, g->n_nodes, bool);
+    int *cut = AP_NEW_N(c->arena, g->n_nodes + 1, int);
+    int n = 0;
+
+    sub->graph.results =
+        AP_NEW_N(c->arena, g->n_results + g->n_nodes + 1, struct ap_result);
+    for (int r = 0; r < g->n_results; r++) {
+        int node = g->results[r].node, alias = g->results[r].alias;
+        if (c->take[node] != WHOLE || g->nodes[node].op == AP_OP_PARAMETER ||
+            (c->constant[node] && !inside[node]))
+            continue;
+        is_result[node] = true;
+        sub->graph.results[n++] = (struct ap_result){c->id[node], g->results[r].role,
+                                                     alias >= 0 ? c->id[alias] : -1};
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
+            g->nodes[i].shape.dtype == AP_TUPLE || !used_outside(c, i))
+            continue;
+        cut[sub->n_cut_out++] = c->id[i];
+        if (!is_result[i])
+            sub->graph.results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
+    }
+    sub->cut_out = cut;
+    sub->graph.n_results = n;
+}
+
+int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *inside,
+                struct ap_subgraph *sub, struct ap_err *err)
+{
+    struct cutter c = {.arena = arena,
+                       .g = g,
+                       .take = AP_NEW_N(arena, g->n_nodes, uint8_t),
+                       .constant = AP_NEW_N(arena, g->n_nodes, bool),
+                       .id = AP_NEW_N(arena, g->n_nodes, int)};
+    *sub = (struct ap_subgraph){
+        .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
+    mark_constants(&c);
+    mark_taken(&c, inside);
+    write_nodes(&c, sub);
+    write_results(&c, inside, sub);
+    if (sub->graph.n_results == 0)
+        return ap_err_set(err, "nothing of this part is used outside of it");
+    if (ap_graph_index(arena, &sub->graph, "/graph", err))
+        return -1;
+    ap_group(arena, &sub->graph);
+    return 0;
+}
+
+int ap_subgraph_blocks(struct ap_arena *arena, const struct ap_graph *g,
+                       const int *block_of, int lo, int hi, struct ap_subgraph *sub,
+                       struct ap_err *err)
+{
+    bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++)
+        inside[i] = block_of[i] >= lo && block_of[i] <= hi;
+    return ap_subgraph(arena, g, inside, sub, err);
+}

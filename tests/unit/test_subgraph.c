@@ -1,0 +1,110 @@
+/* Parts of a graph: what is cut, copied and kept; parts of all blocks make up the whole.
+ */
+#include "subgraph.h"
+
+#include <string.h>
+
+#include "build.h"
+#include "tap.h"
+
+static struct ap_arena arena;
+
+/* y = tanh(x w0) w1 + c, loss = sum y; new w1 = w1 * scale. Ids in comments. */
+static struct ap_graph sample(int *half)
+{
+    struct ap_build b;
+    struct ap_graph g;
+    struct ap_err err = {0};
+    int64_t dims[2] = {4, 4}, zero = 0, one = 1, both[2] = {0, 1};
+
+    ap_build_init(&b, &arena);
+    b.scope = "";
+    struct ap_shape s = ap_build_shape(&b, AP_F32, 2, dims);
+    int x = ap_build_param(&b, "x", s, AP_ROLE_INPUT);
+    int w0 = ap_build_param(&b, "w0", s, AP_ROLE_WEIGHT);
+    int w1 = ap_build_param(&b, "w1", s, AP_ROLE_WEIGHT);
+    int c = ap_build_full(&b, &s, 3); /* scalar and broadcast */
+    int h = ap_build_unary(&b, AP_OP_TANH,
+                           ap_build_dot(&b, x, w0, 0, NULL, NULL, 1, &one, &zero));
+    *half = h;
+    int y = ap_build_binary(&b, AP_OP_ADD,
+                            ap_build_dot(&b, h, w1, 0, NULL, NULL, 1, &one, &zero), c);
+    int loss = ap_build_reduce(&b, y, AP_RED_SUM, 2, both);
+    int h2 = ap_build_binary(&b, AP_OP_MULTIPLY, h, c);
+    int w1n = ap_build_binary(&b, AP_OP_SUBTRACT, w1, h2);
+    struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1}, {w1n, AP_ROLE_WEIGHT, w1}};
+    CHECK(ap_build_finish(&b, "t", 2, results, &g, &err) == 0, "the sample builds");
+    return g;
+}
+
+static int by_name(const struct ap_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (!strcmp(g->nodes[i].name, name))
+            return i;
+    return -1;
+}
+
+static void first_half(const struct ap_graph *g, int half)
+{
+    struct ap_subgraph sub;
+    struct ap_err err = {0};
+    bool *inside = AP_NEW_N(&arena, g->n_nodes, bool);
+    for (int i = 0; i <= half; i++)
+        inside[i] = true;
+    CHECK(ap_subgraph(&arena, g, inside, &sub, &err) == 0, "first half");
+    CHECK(sub.n_cut_in == 0 && sub.n_cut_out == 1 && sub.source[sub.cut_out[0]] == half,
+          "gives the hidden value and needs nothing");
+    CHECK(sub.graph.n_results == 1 && sub.graph.results[0].role == AP_ROLE_AUX,
+          "as an auxiliary result");
+}
+
+static void second_half(const struct ap_graph *g, int half)
+{
+    struct ap_subgraph sub;
+    struct ap_err err = {0};
+    bool *inside = AP_NEW_N(&arena, g->n_nodes, bool);
+    for (int i = half + 1; i < g->n_nodes; i++)
+        inside[i] = true;
+    CHECK(ap_subgraph(&arena, g, inside, &sub, &err) == 0, "second half");
+    CHECK(sub.n_cut_in == 1 && sub.source[sub.cut_in[0]] == half &&
+              sub.graph.nodes[sub.cut_in[0]].op == AP_OP_PARAMETER &&
+              sub.graph.nodes[sub.cut_in[0]].role == AP_ROLE_INPUT,
+          "takes the hidden value as an input, once");
+    CHECK(sub.n_cut_out == 0 && sub.graph.n_results == 2, "gives the whole's results");
+    int w1 = by_name(&sub.graph, "w1");
+    CHECK(w1 >= 0 && sub.graph.nodes[w1].role == AP_ROLE_WEIGHT &&
+              sub.graph.results[1].alias == w1,
+          "its weight is a parameter and tied to its new value");
+    CHECK(by_name(&sub.graph, "w0") < 0 && by_name(&sub.graph, "x") < 0,
+          "what only the other half reads stays away");
+    bool constants = false;
+    for (int i = 0; i < sub.graph.n_nodes; i++)
+        constants |= sub.graph.nodes[i].op == AP_OP_CONSTANT;
+    CHECK(constants, "constants are copied");
+    CHECK(ap_graph_check_shapes(&sub.graph, "", &err) == 0, "shapes hold");
+}
+
+static void whole_and_nothing(const struct ap_graph *g)
+{
+    struct ap_subgraph sub;
+    struct ap_err err = {0};
+    int *block_of = AP_NEW_N(&arena, g->n_nodes, int);
+    CHECK(ap_subgraph_blocks(&arena, g, block_of, 0, 0, &sub, &err) == 0 &&
+              sub.graph.n_nodes == g->n_nodes && sub.n_cut_in == 0 &&
+              sub.n_cut_out == 0 && sub.graph.n_groups == g->n_groups,
+          "all blocks are the whole graph");
+    CHECK(ap_subgraph_blocks(&arena, g, block_of, 1, 1, &sub, &err) == -1 && *err.msg,
+          "no block is nothing");
+}
+
+int main(void)
+{
+    int half;
+    struct ap_graph g = sample(&half);
+    first_half(&g, half);
+    second_half(&g, half);
+    whole_and_nothing(&g);
+    ap_arena_free(&arena);
+    return tap_done();
+}
