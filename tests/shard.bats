@@ -116,7 +116,7 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
     done
     jq -c '(.graph.nodes[] | select(.op == "parameter" and .shape == "f32[10]") | .pin) = "{devices=[4]<=[4]}"' \
         "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
-    refuses 3 "pinned layout" ap-shard --mesh 4 --no-padding "$BATS_TEST_TMPDIR/bad.json"
+    refuses 3 "cannot have the imported sharding" ap-shard --mesh 4 --no-padding "$BATS_TEST_TMPDIR/bad.json"
 }
 
 @test "a new plan drops what was derived from the old one" {

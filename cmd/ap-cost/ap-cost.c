@@ -1,4 +1,5 @@
 /* ap-cost: say what a plan costs in time, communication and memory. */
+#include <math.h>
 #include <string.h>
 
 #include "price.h"
@@ -39,6 +40,33 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     in->cost.alpa_steps = in->sharding.alpa_space;
+}
+
+/*
+ * A section whose objective is not what its plan costs here (edited by hand, or another
+ * cluster) gets the right one, and no bound: what was proven, if anything, was of another
+ * question. Empty when the section is right.
+ */
+static struct ap_buf correct_sharding(struct ap_arena *arena, struct cost_input *in,
+                                      double sec)
+{
+    struct ap_sharding *s = &in->sharding;
+    struct ap_conversions conv;
+    struct ap_err err = {0};
+    struct ap_buf json = {0};
+
+    if (!s->stopped || fabs(s->objective_sec - sec) <= 1e-9 * sec)
+        return json;
+    ap_warn("/sharding: objective_sec %.9g is not what the plan costs, %.9g: corrected, "
+            "and its bound dropped",
+            s->objective_sec, sec);
+    s->objective_sec = sec;
+    s->lower_bound_sec = 0;
+    s->stopped = "given";
+    if (ap_plan_conversions(arena, &s->plan, &in->cost, &conv, &err))
+        ap_die(AP_BAD_INPUT, "/sharding: %s", err.msg);
+    ap_sharding_to_json(s, &conv, &json);
+    return json;
 }
 
 static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
@@ -92,10 +120,12 @@ int main(int argc, char **argv)
         ap_tool_write_bytes(&tool, &text);
         ap_buf_free(&text);
     } else {
-        struct ap_new_section out[2] = {{.name = "cluster"}, {.name = "cost"}};
+        struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
         ap_cluster_to_json(&in.cluster, &out[0].json);
         price_to_json(&in, &plan, &out[1].json);
-        ap_tool_write(&tool, &doc, out, 2, "");
+        out[2].name = "sharding";
+        out[2].json = correct_sharding(&arena, &in, plan.price.serial_sec);
+        ap_tool_write(&tool, &doc, out, out[2].json.len ? 3 : 2, "");
     }
     return ap_tool_finish(
         &tool, ap_arena_printf(&arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",

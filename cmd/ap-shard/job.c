@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fit.h"
 #include "program.h"
 #include "shard.h"
 #include "tofu.h"
@@ -60,36 +61,14 @@ static void set_alpa(struct shard_job *job, const struct shard_request *req)
     job->cost.alpa_steps = true;
 }
 
-void shard_job_read(struct shard_job *job, const struct shard_request *req,
-                    const struct ap_doc *doc)
+void shard_job_read(struct shard_job *job, const struct ap_doc *doc)
 {
-    struct ap_arena *arena = job->arena;
     struct ap_err err = {0};
-    struct ap_mesh mesh;
 
-    if (ap_doc_graph(arena, doc, &job->graph, &err))
+    if (ap_doc_graph(job->arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_group(arena, &job->graph); /* whatever the document says of groups */
-    if (ap_nests_build(arena, &job->graph, &job->nests, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (ap_mesh_parse(arena, req->mesh_text, &mesh, &err))
-        ap_die_usage("--mesh: %s", err.msg);
-    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
-        struct ap_mesh halves;
-        if (tofu_mesh(arena, &mesh, &halves, &err))
-            ap_die_usage("--mesh: %s", err.msg);
-        mesh = halves;
-    }
-    if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(&mesh),
-                       &job->cluster, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
-                     &job->cluster, &mesh, &err))
-        ap_die(AP_NO_SOLUTION, "%s", err.msg);
-    if (req->space == SHARD_SPACE_ALPA)
-        set_alpa(job, req);
-    if (req->pin_mode == 0 &&
-        shard_pins_read(arena, &job->graph, &mesh, &job->pins, &err))
+    ap_group(job->arena, &job->graph); /* whatever the document says of groups */
+    if (ap_nests_build(job->arena, &job->graph, &job->nests, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
 }
 
@@ -109,17 +88,85 @@ void shard_job_families(struct shard_job *job, const struct ap_doc *doc)
     job->has_families = true;
 }
 
-static struct ap_plan empty_plan(const struct shard_task *task)
+static bool same_sizes(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    bool same = a->n_axes == b->n_axes;
+    for (int i = 0; same && i < a->n_axes; i++)
+        same = a->size[i] == b->size[i];
+    return same;
+}
+
+/* The file of --plan or --start. */
+static struct shard_given load_given(struct shard_job *job,
+                                     const struct shard_request *req)
+{
+    struct shard_given given;
+    struct ap_err err = {0};
+    const char *path = req->plan_path ? req->plan_path : req->start_path;
+    if (shard_given_load(job->arena, path, &given, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    return given;
+}
+
+struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req)
+{
+    struct ap_mesh mesh = {0}, theirs = {0};
+    struct ap_err err = {0};
+
+    if (req->mesh_text && ap_mesh_parse(job->arena, req->mesh_text, &mesh, &err))
+        ap_die_usage("--mesh: %s", err.msg);
+    if (!req->plan_path && !req->start_path)
+        return mesh;
+    struct shard_given given = load_given(job, req);
+    if (shard_given_mesh(job->arena, &given, &theirs, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    json_decref(given.root);
+    if (mesh.n_axes == 0 && theirs.n_axes == 0)
+        ap_die_usage("--mesh is missing, and %s names no mesh", given.path);
+    if (mesh.n_axes > 0 && theirs.n_axes > 0 && !same_sizes(&mesh, &theirs))
+        ap_die_usage("--mesh %s, but %s is for a mesh of another shape", req->mesh_text,
+                     given.path);
+    return mesh.n_axes > 0 ? mesh : theirs;
+}
+
+void shard_job_place(struct shard_job *job, const struct shard_request *req,
+                     const struct ap_doc *doc, const struct ap_mesh *mesh)
+{
+    struct ap_arena *arena = job->arena;
+    struct ap_err err = {0};
+    struct ap_mesh halves;
+
+    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
+        if (tofu_mesh(arena, mesh, &halves, &err))
+            ap_die_usage("--mesh: %s", err.msg);
+        mesh = &halves;
+    }
+    if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
+                       &job->cluster, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
+                     &job->cluster, mesh, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    if (req->space == SHARD_SPACE_ALPA)
+        set_alpa(job, req);
+    if (req->pin_mode == 0 && shard_pins_read(arena, &job->graph, mesh, &job->pins, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    if (shard_pins_add(arena, &job->graph, mesh, &req->pins, &job->pins, &err))
+        ap_die_usage("%s", err.msg);
+}
+
+struct ap_plan shard_empty_plan(const struct shard_task *task)
 {
     return (struct ap_plan){.graph = task->graph,
                             .nests = task->nests,
                             .mesh = task->cost->mesh,
+                            .choice = task->pinned_choice,
                             .recompute_heavy = task->params->recompute_heavy};
 }
 
-static double price_of(struct ap_arena *arena, const struct ap_plan *plan,
-                       const struct ap_cost *cost, struct ap_conversions *conv,
-                       struct ap_err *err)
+double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
+                   const struct ap_cost *cost, struct ap_conversions *conv,
+                   struct ap_err *err)
 {
     if (ap_plan_check(plan, cost, err) ||
         ap_plan_conversions(arena, plan, cost, conv, err))
@@ -127,25 +174,51 @@ static double price_of(struct ap_arena *arena, const struct ap_plan *plan,
     return ap_plan_price(plan, cost, conv).serial_sec;
 }
 
-/* All baselines that exist and are legal under the cost model. */
-static void list_baselines(struct ap_arena *arena, struct shard_task *task)
+/* A file's plan for --plan and --start, and its price. */
+static double given_plan(struct shard_job *job, const struct shard_request *req,
+                         struct ap_plan *plan)
 {
-    struct ap_plan *plans = AP_NEW_N(arena, AP_N_BASELINES, struct ap_plan);
-    double *sec = AP_NEW_N(arena, AP_N_BASELINES, double);
+    struct shard_given given = load_given(job, req);
+    struct ap_err err = {0};
+    struct ap_conversions conv;
+    const char *differs;
+
+    int code = shard_given_plan(job->arena, &given, &job->task, plan, &differs, &err);
+    if (differs)
+        ap_warn("%s: %s", given.path, differs);
+    if (code)
+        ap_die(code, "%s", err.msg);
+    json_decref(given.root);
+    double sec = shard_price(job->arena, plan, &job->cost, &conv, &err);
+    if (!isfinite(sec))
+        ap_die(AP_NO_SOLUTION, "%s: %s", given.path, err.msg);
+    return sec;
+}
+
+/* All baselines that exist and are legal under the cost model; room for one more. */
+void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
+{
+    struct ap_plan *plans = AP_NEW_N(arena, AP_N_BASELINES + 1, struct ap_plan);
+    double *sec = AP_NEW_N(arena, AP_N_BASELINES + 1, double);
+    const char **name = AP_NEW_N(arena, AP_N_BASELINES + 1, const char *);
     int n = 0;
 
     for (int row = 0; row < AP_N_BASELINES; row++) {
         struct ap_conversions conv;
         struct ap_err err = {0};
-        plans[n] = empty_plan(task);
-        if (ap_baseline_plan(arena, row, &plans[n], &err))
-            continue;
-        sec[n] = price_of(arena, &plans[n], task->cost, &conv, &err);
+        plans[n] = shard_empty_plan(task);
+        if (ap_baseline_plan_fixed(arena, row, &plans[n], task->fixed, &err) ||
+            plans[n].whole)
+            continue; /* whole: reduce-scatter is never dearer, and zero2 has it */
+        sec[n] = shard_price(arena, &plans[n], task->cost, &conv, &err);
+        name[n] = ap_baselines[row].name;
         n += isfinite(sec[n]) ? 1 : 0;
     }
+    name[n] = "start";
     task->n_plans = n;
     task->plans = plans;
     task->plan_sec = sec;
+    task->plan_name = name;
 }
 
 int shard_rule(struct ap_arena *arena, const struct shard_task *task,
@@ -154,39 +227,97 @@ int shard_rule(struct ap_arena *arena, const struct shard_task *task,
     const char *name = ap_baselines[task->baseline].name;
     struct ap_err why = {0};
 
-    if (task->pins && task->pins->n > 0)
-        ap_warn("%s keeps no imported shardings: %d are ignored", name, task->pins->n);
-    answer->plan = empty_plan(task);
+    answer->plan = shard_empty_plan(task);
     answer->objective = -1;
     answer->stopped = "rule";
-    if (ap_baseline_plan(arena, task->baseline, &answer->plan, &why))
+    if (ap_baseline_plan_fixed(arena, task->baseline, &answer->plan, task->fixed, &why))
         return ap_err_set(err, "%s does not exist here: %s", name, why.msg);
     if (ap_plan_check(&answer->plan, task->cost, &why))
         return ap_err_set(err, "%s: %s", name, why.msg);
     return 0;
 }
 
+static void set_task(struct shard_job *job, const struct shard_request *req)
+{
+    struct ap_err err = {0};
+    bool *fixed = NULL;
+
+    job->params = req->params;
+    job->params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
+    job->task =
+        (struct shard_task){.graph = &job->graph,
+                            .nests = &job->nests,
+                            .cost = &job->cost,
+                            .families = job->has_families ? &job->families : NULL,
+                            .pins = job->pins.n > 0 ? &job->pins : NULL,
+                            .params = &job->params,
+                            .baseline = shard_algorithms()[req->algorithm].baseline};
+    shard_fn *run = shard_algorithms()[req->algorithm].run;
+    bool keeps = run == shard_ilp || run == shard_rule; /* imported shardings, too */
+    if (job->pins.n > 0 && (keeps || req->pins.n > 0) &&
+        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, &job->pins,
+                       &job->task.pinned_choice, &fixed, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    job->task.fixed = fixed;
+}
+
+/* An algorithm that leaves out what the command line asks for is refused. */
+static void check_pins(const struct shard_job *job)
+{
+    const struct shard_pins *pins = &job->pins;
+    for (int i = 0; pins->n > 0 && i < job->graph.n_nodes; i++) {
+        if (!pins->pinned[i] || !pins->asker[i])
+            continue;
+        struct ap_layout l = ap_plan_node_layout(&job->answer.plan, i);
+        if (!ap_layout_equal(&l, &pins->layout[i]))
+            ap_die_usage("%s keeps no pins: %s, %s", job->algorithm, pins->asker[i],
+                         job->graph.nodes[i].name);
+    }
+}
+
+/* The start joins the baselines, so that the space holds it. */
+static double add_start(struct shard_job *job, const struct shard_request *req,
+                        struct ap_plan *start)
+{
+    struct shard_task *task = &job->task;
+    double sec = given_plan(job, req, start);
+    ((struct ap_plan *)task->plans)[task->n_plans] = *start;
+    ((double *)task->plan_sec)[task->n_plans++] = sec;
+    return sec;
+}
+
 void shard_job_run(struct shard_job *job, const struct shard_request *req)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct ap_err err = {0};
-    struct shard_params params = req->params;
-    params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
-    struct shard_task task = {.graph = &job->graph,
-                              .nests = &job->nests,
-                              .cost = &job->cost,
-                              .families = job->has_families ? &job->families : NULL,
-                              .pins = req->pin_mode == 0 ? &job->pins : NULL,
-                              .params = &params,
-                              .baseline = row->baseline};
-    if (row->run != shard_rule && row->run != shard_rhino)
-        list_baselines(job->arena, &task);
-    if (row->run(job->arena, &task, &job->answer, &err))
+    struct ap_plan start;
+    double start_sec = INFINITY;
+
+    set_task(job, req);
+    job->algorithm = row->name;
+    if ((row->run != shard_rule && row->run != shard_rhino) || req->top > 0)
+        shard_list_baselines(job->arena, &job->task);
+    if (req->plan_path) {
+        given_plan(job, req, &job->answer.plan);
+        job->answer.objective = -1;
+        job->answer.stopped = "given";
+        job->algorithm = "plan";
+        return;
+    }
+    if (req->start_path)
+        start_sec = add_start(job, req, &start);
+    if (row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    check_pins(job);
+    if (job->answer.objective >= 0 && start_sec < job->answer.objective) {
+        job->answer.plan = start; /* a limit, or pins, kept the search from it */
+        job->answer.objective = start_sec;
+        job->answer.bound = fmin(job->answer.bound, start_sec);
+    }
 }
 
-struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request *req,
-                               struct ap_sharding *sharding)
+struct shard_result shard_job_result(struct shard_job *job,
+                                     const struct shard_request *req)
 {
     struct ap_err err = {0};
     struct ap_conversions conv;
@@ -195,15 +326,15 @@ struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request
     struct shard_answer *a = &job->answer;
 
     a->plan.recompute_heavy = req->params.recompute_heavy;
-    double sec = price_of(job->arena, &a->plan, &job->cost, &conv, &err);
+    double sec = shard_price(job->arena, &a->plan, &job->cost, &conv, &err);
     if (!isfinite(sec) || ap_partition(job->arena, &a->plan, &conv, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_plan_buffers(job->arena, &prog);
     /* else problem and plan disagree */
     assert(a->objective < 0 || fabs(sec - a->objective) <= 1e-9 * sec);
-    *sharding = (struct ap_sharding){
+    struct ap_sharding s = {
         .plan = a->plan,
-        .algorithm = shard_algorithms()[req->algorithm].name,
+        .algorithm = job->algorithm,
         .solver = a->solver,
         .cost_model = ap_cost_variant_names[req->cost_model],
         .stopped = a->stopped,
@@ -211,7 +342,20 @@ struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request
         .objective_sec = sec,
         .lower_bound_sec = fmin(a->bound, sec),
         .peak_bytes = prog.peak_bytes,
+        .graph_fingerprint = ap_graph_fingerprint(job->arena, &job->graph),
+        .cluster_fingerprint = ap_cluster_fingerprint(job->arena, &job->cluster),
     };
-    ap_sharding_to_json(sharding, &conv, &json);
-    return json;
+    if (req->top > 0)
+        s.extra = shard_alternatives(job, sec, (int)req->top);
+    ap_sharding_to_json(&s, &conv, &json);
+    return (struct shard_result){
+        .json = json,
+        .found = ap_arena_printf(
+            job->arena,
+            ",\"algorithm\":\"%s\",\"objective_sec\":%.9g,\"lower_bound_sec\":%.9g%s",
+            s.algorithm, s.objective_sec, s.lower_bound_sec, a->found ? a->found : ""),
+        .stats = a->stats ? a->stats : "",
+        .objective = s.objective_sec,
+        .bound = s.lower_bound_sec,
+    };
 }

@@ -283,6 +283,13 @@ static bool find_layout(const struct ap_mesh *mesh, const struct ap_shape *shape
     return false;
 }
 
+struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph *g)
+{
+    return (struct shard_pins){.pinned = AP_NEW_N(arena, g->n_nodes, bool),
+                               .layout = AP_NEW_N(arena, g->n_nodes, struct ap_layout),
+                               .asker = AP_NEW_N(arena, g->n_nodes, const char *)};
+}
+
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err)
@@ -290,8 +297,7 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
     const char *first_dropped = NULL, *first_unread = NULL;
     int n_unread = 0;
 
-    *pins = (struct shard_pins){.pinned = AP_NEW_N(arena, g->n_nodes, bool),
-                                .layout = AP_NEW_N(arena, g->n_nodes, struct ap_layout)};
+    *pins = shard_pins_none(arena, g);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
         struct tiles t = {0};

@@ -63,6 +63,7 @@ struct shard_space {
 struct shard_pins {
     bool *pinned;             /* per node */
     struct ap_layout *layout; /* per node */
+    const char **asker;       /* per node: "--pin 'a=R'", NULL for an imported sharding */
     int n, n_dropped;
 };
 
@@ -86,11 +87,51 @@ int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
 int shard_space_find(const struct shard_space *space, int group,
                      const struct ap_choice_vec *choice);
 
+struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph *g);
+/* Pins one node; mesh and text of the layout as ap_layout_parse has them. */
+int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, int node, const char *layout,
+                   const char *asker, struct ap_err *err);
 /* Reads the imported shardings; those of a mesh of another shape are dropped (warned
  * once). */
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err);
+
+/* Adds those of the command line, GLOB=LAYOUT: a later one takes a node over from earlier
+ * ones and from the imported. -1: no such node, or no such layout of it. */
+int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_list *list,
+                   struct shard_pins *pins, struct ap_err *err);
+/*
+ * Choices of the groups with pinned values, and which groups these are (per group,
+ * arena). -1 naming the first node whose group cannot have the layouts, who asked, and
+ * why not.
+ */
+int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
+                   const struct ap_mesh *mesh, const struct shard_pins *pins,
+                   struct ap_choice_vec **choice, bool **fixed, struct ap_err *err);
+
+/* Sets err: the node cannot have the layout that is asked of it, by whom, and why. */
+int shard_pins_refuse(const struct shard_pins *pins, const struct ap_graph *g, int node,
+                      const char *why, struct ap_err *err);
+
+/* ---- plans.c: plans from files ---- */
+
+struct shard_given {
+    const char *path;
+    json_t *root;
+    bool is_document;
+};
+/*
+ * Reads a plan file: a document with a section "sharding", or {"mesh", "nodes": {NAME or
+ * GLOB: LAYOUT}, "remake", "fingerprint"}. The caller decrefs root.
+ */
+int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
+                     struct ap_err *err);
+/* Its mesh; n_axes 0 when it names none. */
+int shard_given_mesh(struct ap_arena *arena, const struct shard_given *given,
+                     struct ap_mesh *mesh, struct ap_err *err);
 
 /* ---- what every algorithm gets and gives ---- */
 
@@ -107,7 +148,11 @@ struct shard_task {
     int n_plans;
     const struct ap_plan *plans;
     const double *plan_sec;
+    const char *const *plan_name;
     int baseline; /* rules: the row of ap_baselines */
+    /* what the pins decide: choices, and per group whether (NULL: no pins) */
+    struct ap_choice_vec *pinned_choice;
+    const bool *fixed;
 };
 
 struct shard_answer {
@@ -154,7 +199,10 @@ enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
 
 struct shard_request {
     int algorithm, cost_model, pin_mode;
-    const char *mesh_text, *cluster_path;
+    const char *mesh_text, *cluster_path, *plan_path, *start_path;
+    struct ap_list pins;
+    int64_t top, jobs, max_axes;
+    bool serve;
     int space;              /* SHARD_SPACE_... */
     const char *batch_axis; /* NULL: Alpa's default */
     int level_row;          /* of shard_levels */
@@ -171,18 +219,59 @@ struct shard_job {
     struct ap_cluster cluster;
     struct ap_cost cost;
     struct shard_pins pins;
+    struct shard_task task;
     struct shard_answer answer;
     struct shard_alpa alpa;
+    struct shard_params params; /* the request's, and Alpa's space */
+    const char *algorithm;      /* of the answer */
 };
 
 /* Each dies with the tool's exit codes when it cannot go on. */
-void shard_job_read(struct shard_job *job, const struct shard_request *req,
-                    const struct ap_doc *doc);
+void shard_job_read(struct shard_job *job, const struct ap_doc *doc);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
+/* The mesh of --mesh, or that of the plan file; --mesh auto is not for here. */
+struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req);
+/* Lays the mesh over the cluster and reads the pins. */
+void shard_job_place(struct shard_job *job, const struct shard_request *req,
+                     const struct ap_doc *doc, const struct ap_mesh *mesh);
 void shard_job_run(struct shard_job *job, const struct shard_request *req);
-/* Prices the answer, builds its program for the memory promise; the section's JSON. */
-struct ap_buf shard_job_finish(struct shard_job *job, const struct shard_request *req,
-                               struct ap_sharding *sharding);
+/* What a section and its history entry say, and the search's --stats. */
+struct shard_result {
+    struct ap_buf json;
+    const char *found, *stats;
+    double objective, bound;
+};
+/* Prices the answer, builds its program for the memory promise. */
+struct shard_result shard_job_result(struct shard_job *job,
+                                     const struct shard_request *req);
+
+/* The price of a plan, INFINITY with the reason when it is not legal. */
+double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
+                   const struct ap_cost *cost, struct ap_conversions *conv,
+                   struct ap_err *err);
+/* Fills the task's plans, their prices and names; room is left for one more. */
+void shard_list_baselines(struct ap_arena *arena, struct shard_task *task);
+struct ap_plan shard_empty_plan(const struct shard_task *task);
+
+/*
+ * The plan of a file for the task, completed around what it says. Tells in *differs
+ * (NULL: nothing) whether it was made for another graph or cluster. 0, or the exit code
+ * for err.
+ */
+int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
+                     const struct shard_task *task, struct ap_plan *plan,
+                     const char **differs, struct ap_err *err);
+
+/* top.c: the member "alternatives": the n best distinct plans at hand. */
+const char *shard_alternatives(struct shard_job *job, double objective, int n);
+
+/* serve.c: answers requests on standard input until it ends. */
+void shard_serve(struct shard_job *job, const struct shard_request *req,
+                 const struct ap_doc *doc);
+
+/* auto.c: the best of all logical views of the cluster, each searched by a process. */
+struct shard_result shard_auto(struct shard_job *job, const struct shard_request *req,
+                               const struct ap_doc *doc);
 
 #endif

@@ -217,11 +217,8 @@ static int name_infeasible(const struct lister *l, struct ap_err *err)
     const struct ap_node *first = &l->g->nodes[l->nest->members[0]];
     for (int m = 0; l->pins && m < l->nest->n_members; m++)
         if (l->pins->pinned[l->nest->members[m]])
-            return ap_err_set(err,
-                              "%s: no strategy has the pinned layout %s (use "
-                              "--pins ignore to drop imported shardings)",
-                              l->g->nodes[l->nest->members[m]].name,
-                              l->g->nodes[l->nest->members[m]].pin);
+            return shard_pins_refuse(l->pins, l->g, l->nest->members[m],
+                                     "no strategy of the search has it", err);
     if (l->params->alpa)
         return ap_err_set(err,
                           "%s (%s): Alpa has no strategy on this mesh that splits it on "

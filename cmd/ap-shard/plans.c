@@ -1,0 +1,332 @@
+/*
+ * Plans from files: written by hand, {"mesh":"2x4","nodes":{"*fc/kernel":"R,S1"}}, or
+ * taken from another document. Idea: where the document's fingerprint is that of the
+ * graph at hand its choices are taken as they are; otherwise nodes are found by name,
+ * their groups' choices fitted (fit.h), and all others follow (ap_baseline_complete).
+ * Cost: names are sorted once; one pass over all nodes per glob.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fit.h"
+#include "shard.h"
+
+int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
+                     struct ap_err *err)
+{
+    char *text;
+    size_t len;
+    json_error_t bad;
+
+    *given = (struct shard_given){.path = path};
+    if (ap_read_file(arena, path, false, &text, &len, err))
+        return -1;
+    given->root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &bad);
+    if (!given->root)
+        return ap_err_set(err, "%s:%d:%d: %s", path, bad.line, bad.column, bad.text);
+    if (!json_is_object(given->root))
+        return ap_err_set(err, "%s: expected an object", path);
+    given->is_document = json_object_get(given->root, "autopar") != NULL;
+    if (given->is_document && !json_is_object(json_object_get(given->root, "sharding")))
+        return ap_err_set(err, "%s: the document has no section \"sharding\"", path);
+    if (!given->is_document && !json_is_object(json_object_get(given->root, "nodes")))
+        return ap_err_set(err, "%s: expected a document, or an object with \"nodes\"",
+                          path);
+    return 0;
+}
+
+/* What holds mesh, fingerprint and remake. */
+static const json_t *body_of(const struct shard_given *given)
+{
+    return given->is_document ? json_object_get(given->root, "sharding") : given->root;
+}
+
+/* Puts the file's name in front of a message. */
+static int file_err(const struct shard_given *given, struct ap_err *err)
+{
+    struct ap_err full = {0};
+    ap_err_set(&full, "%s: %s", given->path, err->msg);
+    *err = full;
+    return -1;
+}
+
+int shard_given_mesh(struct ap_arena *arena, const struct shard_given *given,
+                     struct ap_mesh *mesh, struct ap_err *err)
+{
+    const json_t *o = json_object_get(body_of(given), "mesh");
+    struct ap_at top = {.key = "sharding"},
+                 at = {given->is_document ? &top : NULL, "mesh", 0};
+    struct ap_err why = {0};
+
+    *mesh = (struct ap_mesh){0};
+    if (!o)
+        return 0;
+    if (json_is_string(o)) {
+        if (ap_mesh_parse(arena, json_string_value(o), mesh, &why)) {
+            ap_at_err(&at, err, "%s", why.msg);
+            return file_err(given, err);
+        }
+        return 0;
+    }
+    return ap_mesh_from_json(arena, o, &at, mesh, err) ? file_err(given, err) : 0;
+}
+
+/* ---- nodes by name ---- */
+
+struct named {
+    const char *name;
+    int id;
+};
+
+struct names {
+    const struct ap_graph *g;
+    struct named *list; /* by name, then id */
+};
+
+static int compare_names(const void *pa, const void *pb)
+{
+    const struct named *a = pa, *b = pb;
+    int c = strcmp(a->name, b->name);
+    return c ? c : a->id - b->id;
+}
+
+static void sort_names(struct ap_arena *arena, const struct ap_graph *g, struct names *n)
+{
+    *n = (struct names){.g = g, .list = AP_NEW_N(arena, g->n_nodes, struct named)};
+    for (int i = 0; i < g->n_nodes; i++)
+        n->list[i] = (struct named){g->nodes[i].name, i};
+    qsort(n->list, (size_t)g->n_nodes, sizeof *n->list, compare_names);
+}
+
+/* First position whose name is not before `name`. */
+static int find_name(const struct names *n, const char *name)
+{
+    int lo = 0, hi = n->g->n_nodes;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (strcmp(n->list[mid].name, name) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+typedef int node_fn(void *arg, int node, struct ap_err *err);
+
+/* Calls fn for the nodes of that name, or that match it; how many, -1 on error. */
+static int each_named(const struct names *n, const char *name, node_fn *fn, void *arg,
+                      struct ap_err *err)
+{
+    int count = 0, i = find_name(n, name);
+    for (; i < n->g->n_nodes && !strcmp(n->list[i].name, name); i++) {
+        if (fn(arg, n->list[i].id, err))
+            return -1;
+        count++;
+    }
+    if (count > 0 || !strpbrk(name, "*?"))
+        return count;
+    for (int k = 0; k < n->g->n_nodes; k++) {
+        if (!ap_glob(name, n->g->nodes[k].name))
+            continue;
+        if (fn(arg, k, err))
+            return -1;
+        count++;
+    }
+    return count;
+}
+
+struct pinner {
+    struct shard_pins pins;
+    const struct shard_task *task;
+    const char *layout, *asker;
+};
+
+static int pin_node(void *arg, int node, struct ap_err *err)
+{
+    struct pinner *p = arg;
+    return shard_pins_set(&p->pins, p->task->graph, &p->task->cost->mesh, node, p->layout,
+                          p->asker, err);
+}
+
+static int mark_node(void *arg, int node, struct ap_err *err)
+{
+    (void)err;
+    ((bool *)arg)[node] = true;
+    return 0;
+}
+
+/* Rank of a document's parameter, -1 for other nodes. */
+static int rank_of(struct ap_arena *arena, const json_t *node)
+{
+    const char *op = json_string_value(json_object_get(node, "op"));
+    const char *text = json_string_value(json_object_get(node, "shape"));
+    struct ap_shape shape;
+    struct ap_err ignored = {0};
+    size_t pos = 0;
+    if (!op || strcmp(op, ap_ops[AP_OP_PARAMETER].name) != 0 || !text ||
+        ap_shape_parse(arena, text, &pos, &shape, &ignored))
+        return -1;
+    return shape.rank;
+}
+
+/* The member "nodes" of a plan written by hand. */
+static int pin_nodes(struct ap_arena *arena, const struct shard_given *given,
+                     const struct names *names, struct pinner *p, struct ap_err *err)
+{
+    struct ap_at list = {NULL, "nodes", 0};
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(json_object_get(given->root, "nodes"), name, v)
+    {
+        struct ap_at here = {&list, name, 0};
+        struct ap_err why = {0};
+        p->layout = json_string_value(v);
+        if (!p->layout)
+            return ap_at_err(&here, err, "expected a layout such as \"S0,R\"");
+        p->asker = ap_arena_printf(arena, "%s: /nodes/%s", given->path, name);
+        int n = each_named(names, name, pin_node, p, &why);
+        if (n < 0)
+            return ap_at_err(&here, err, "%s", why.msg);
+        if (n == 0)
+            return ap_at_err(&here, err, "the graph has no such node");
+    }
+    return 0;
+}
+
+/*
+ * The layouts of a document's parameters that the graph has too. The names of other nodes
+ * mean nothing in another graph.
+ */
+static int pin_document(struct ap_arena *arena, const struct shard_given *given,
+                        const struct names *names, struct pinner *p, struct ap_err *err)
+{
+    struct ap_at top = {.key = "sharding"}, graph = {.key = "graph"};
+    struct ap_at list = {&graph, "nodes", 0};
+    json_t *layouts, *nodes;
+    int n_found = 0;
+
+    if (ap_get_arr(json_object_get(given->root, "graph"), &graph, "nodes", &nodes, err) ||
+        ap_get_arr(body_of(given), &top, "layouts", &layouts, err))
+        return -1;
+    if (json_array_size(layouts) != json_array_size(nodes))
+        return ap_at_err(&top, err, "%zu layouts of %zu nodes", json_array_size(layouts),
+                         json_array_size(nodes));
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const char *name;
+        struct ap_err why = {0};
+        if (ap_get_str(json_array_get(nodes, i), &here, "name", &name, err))
+            return -1;
+        p->layout = json_string_value(json_array_get(layouts, i));
+        if (!p->layout)
+            return ap_at_err(&here, err, "has no layout in /sharding/layouts");
+        p->asker = given->path;
+        int at = find_name(names, name);
+        if (at == names->g->n_nodes || strcmp(names->list[at].name, name) != 0)
+            continue;
+        int node = names->list[at].id;
+        if (names->g->nodes[node].op != AP_OP_PARAMETER ||
+            rank_of(arena, json_array_get(nodes, i)) != names->g->nodes[node].shape.rank)
+            continue;
+        if (pin_node(p, node, &why))
+            return ap_at_err(&here, err, "%s", why.msg);
+        n_found++;
+    }
+    return n_found ? 0 : ap_at_err(&list, err, "the graph has none of these parameters");
+}
+
+/* Nodes whose copies are made again: ids of the document's graph, or names. */
+static int read_remake(const struct shard_given *given, const struct names *names,
+                       bool *remake, struct ap_err *err)
+{
+    const json_t *list = json_object_get(body_of(given), "remake");
+    const json_t *nodes = json_object_get(json_object_get(given->root, "graph"), "nodes");
+    struct ap_at at = {.key = "remake"};
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        struct ap_at here = {&at, NULL, (long)i};
+        const char *name = json_string_value(v);
+        if (given->is_document && json_is_integer(v) && json_integer_value(v) >= 0)
+            name = json_string_value(json_object_get(
+                json_array_get(nodes, (size_t)json_integer_value(v)), "name"));
+        if (!name)
+            return ap_at_err(&here, err, "expected a node");
+        int n = each_named(names, name, mark_node, remake, err);
+        if (n == 0 && !given->is_document)
+            return ap_at_err(&here, err, "the graph has no node %s", name);
+    }
+    return 0;
+}
+
+/* ---- the plan ---- */
+
+/* What the fingerprints say; NULL when they agree or there are none. */
+static const char *compare(struct ap_arena *arena, const json_t *print, const char *graph,
+                           const char *cluster)
+{
+    const char *g = json_string_value(json_object_get(print, "graph"));
+    const char *c = json_string_value(json_object_get(print, "cluster"));
+    bool other_g = g && strcmp(g, graph) != 0, other_c = c && strcmp(c, cluster) != 0;
+    if (!other_g && !other_c)
+        return NULL;
+    return ap_arena_printf(arena, "made for another %s (%s, here %s)",
+                           other_g ? other_c ? "graph and another cluster" : "graph"
+                                   : "cluster",
+                           other_g ? g : c, other_g ? graph : cluster);
+}
+
+static int by_name(struct ap_arena *arena, const struct shard_given *given,
+                   const struct shard_task *task, struct ap_plan *plan,
+                   struct ap_err *err)
+{
+    struct pinner p = {.pins = shard_pins_none(arena, task->graph), .task = task};
+    struct names names;
+    bool *fixed, *remake = AP_NEW_N(arena, task->graph->n_nodes, bool);
+
+    sort_names(arena, task->graph, &names);
+    int rc = given->is_document ? pin_document(arena, given, &names, &p, err)
+                                : pin_nodes(arena, given, &names, &p, err);
+    if (rc || read_remake(given, &names, remake, err)) {
+        file_err(given, err);
+        return AP_BAD_INPUT;
+    }
+    if (shard_pins_fit(arena, task->nests, &task->cost->mesh, &p.pins, &plan->choice,
+                       &fixed, err))
+        return AP_NO_SOLUTION;
+    ap_baseline_complete(arena, plan, fixed);
+    plan->remake = remake;
+    return 0;
+}
+
+int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
+                     const struct shard_task *task, struct ap_plan *plan,
+                     const char **differs, struct ap_err *err)
+{
+    const json_t *print = json_object_get(body_of(given), "fingerprint");
+    const char *graph = ap_graph_fingerprint(arena, task->graph);
+
+    *plan = shard_empty_plan(task);
+    *differs =
+        compare(arena, print, graph, ap_cluster_fingerprint(arena, &task->cost->cluster));
+    const char *theirs = json_string_value(json_object_get(print, "graph"));
+    if (!given->is_document || (theirs && strcmp(theirs, graph) != 0))
+        return by_name(arena, given, task, plan, err);
+
+    struct ap_at at = {.key = "sharding"};
+    struct ap_sharding s;
+    struct ap_err why = {0};
+    if (ap_sharding_from_json(arena, body_of(given), &at, task->graph, task->nests, &s,
+                              &why)) {
+        if (!theirs)
+            return by_name(arena, given, task, plan, err);
+        ap_err_set(err, "%s: %s", given->path, why.msg);
+        return AP_BAD_INPUT;
+    }
+    plan->choice = s.plan.choice;
+    plan->remake = s.plan.remake;
+    plan->whole = s.plan.whole;
+    return 0;
+}
