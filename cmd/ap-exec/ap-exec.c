@@ -138,89 +138,97 @@ static void run(struct ap_tool *tool, const struct settings *set)
     ap_arena_free(&arena);
 }
 
-int main(int argc, char **argv)
+/* The options, written to set, seed and row (of backends); arena. */
+static const struct ap_opt *options(struct ap_arena *arena, struct settings *set,
+                                    int64_t *seed, int *row)
 {
-    struct settings set = {.steps = 1, .tolerance = NAN};
-    int64_t seed = -1;
-    int row = 0;
-    set.source.int_range = 2;
     const struct ap_opt opts[] = {
         {.name = "n",
          .kind = AP_OPT_INT,
-         .out = &set.n_ranks,
+         .out = &set->n_ranks,
          .arg = "N",
          .help = "start N ranks with mpirun",
          .lo = 1,
          .hi = 4096},
         {.name = "steps",
          .kind = AP_OPT_INT,
-         .out = &set.steps,
+         .out = &set->steps,
          .arg = "N",
          .help = "training steps to run (1)",
          .lo = 1,
          .hi = 1000000000},
         {.name = "data",
          .kind = AP_OPT_STR,
-         .out = &set.source.dir,
+         .out = &set->source.dir,
          .arg = "DIR",
          .help = "parameter K starts as DIR/K.npy"},
         {.name = "seed",
          .kind = AP_OPT_INT,
-         .out = &seed,
+         .out = seed,
          .arg = "S",
          .help = "seed of parameters without a file (0 without --data)",
          .lo = 0,
          .hi = INT64_MAX},
         {.name = "int-range",
          .kind = AP_OPT_INT,
-         .out = &set.source.int_range,
+         .out = &set->source.int_range,
          .arg = "N",
          .help = "seeded integer inputs are in [0, N) (2)",
          .lo = 1,
          .hi = INT64_MAX},
         {.name = "small-ints",
          .kind = AP_OPT_FLAG,
-         .out = &set.source.small_ints,
+         .out = &set->source.small_ints,
          .help = "seeded floats are integers in [-2, 2]"},
         {.name = "out",
          .kind = AP_OPT_STR,
-         .out = &set.out_dir,
+         .out = &set->out_dir,
          .arg = "DIR",
          .help = "write final parameters and results as .npy"},
         {.name = "compare",
          .kind = AP_OPT_STR,
-         .out = &set.compare_dir,
+         .out = &set->compare_dir,
          .arg = "DIR",
          .help = "compare with DIR/losses.npy and DIR/out/K.npy"},
         {.name = "verify",
          .kind = AP_OPT_FLAG,
-         .out = &set.verify,
+         .out = &set->verify,
          .help = "run the unpartitioned graph too and compare"},
         {.name = "tolerance",
          .kind = AP_OPT_NUM,
-         .out = &set.tolerance,
+         .out = &set->tolerance,
          .arg = "T",
          .help = "error that --verify (1e-4) and --compare (any) accept; 0: equal"},
         {.name = "backend",
          .kind = AP_OPT_CHOICE,
-         .out = &row,
+         .out = row,
          .arg = "NAME",
          .help = "what computes",
          .choices = &backends[0].choice,
          .choice_stride = sizeof backends[0]},
         {.name = "json",
          .kind = AP_OPT_FLAG,
-         .out = &set.json,
+         .out = &set->json,
          .help = "print one JSON object instead of lines"},
         {.name = "report",
          .kind = AP_OPT_FLAG,
-         .out = &set.report,
+         .out = &set->report,
          .help = "print times, memory and collectives, too"},
         {.name = NULL}};
+    return ap_arena_dup(arena, opts, sizeof opts);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings set = {.steps = 1, .tolerance = NAN};
+    int64_t seed = -1;
+    int row = 0;
+    set.source.int_range = 2;
+    struct ap_arena arena = {0};
     struct ap_tool tool = {.name = "ap-exec",
                            .summary = "run a program on one or many ranks",
                            .operand = "[FILE]",
-                           .opts = opts};
+                           .opts = options(&arena, &set, &seed, &row)};
     ap_tool_start(&tool, argc, argv);
     if (set.tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
@@ -233,5 +241,6 @@ int main(int argc, char **argv)
     set.quiet = tool.quiet;
     run(&tool, &set);
     check_stdout();
+    ap_arena_free(&arena);
     return ap_tool_finish(&tool, "");
 }
