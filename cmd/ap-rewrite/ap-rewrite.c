@@ -1,14 +1,21 @@
-/* ap-rewrite: the plan as the program that every rank runs. */
+/* ap-rewrite: the plan as the program that every rank runs, or as other compilers read
+ * it. */
 #include <string.h>
 
+#include "hlo.h"
 #include "program.h"
 #include "tool.h"
 
-/* Output forms; only the first is built. */
-enum { TO_PROGRAM, TO_HLO };
+enum { TO_PROGRAM, TO_HLO, TO_JAX };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
-    {"hlo", "HLO text for one device of the mesh (not built yet)"},
+    {"hlo", "HLO text of the graph, annotated with shardings"},
+    {"jax", "Python module of PartitionSpecs of parameters and results"},
+    {NULL, NULL},
+};
+static const struct ap_choice dialects[] = {
+    [HLO_GSPMD] = {"gspmd", "sharding attributes and \"Sharding\" calls"},
+    [HLO_SHARDY] = {"shardy", "Shardy's, as frontend attributes"},
     {NULL, NULL},
 };
 
@@ -94,9 +101,33 @@ static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
         (long long)prog->peak_bytes);
 }
 
+/* The document as another text, to standard output. */
+static void write_text(struct ap_tool *tool, struct ap_arena *arena,
+                       const struct ap_doc *doc, struct job *job, int form, int dialect)
+{
+    struct ap_err err = {0};
+    struct ap_buf text = {0};
+    struct hlo_lost lost;
+    const struct ap_plan *plan = &job->sharding.plan;
+    if (form == TO_JAX)
+        jax_print(plan, &text, &lost);
+    else if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    else if (hlo_print(arena, plan, &job->conv, (enum hlo_dialect)dialect, &text, &lost,
+                       &err))
+        ap_die(AP_USAGE, "%s: %s", doc->file, err.msg);
+    ap_cost_free(&job->cost);
+    if ((lost.partial || lost.strided) && !tool->quiet)
+        ap_warn("%s: left to the compiler: %d partial values, %d that are split at a "
+                "stride or do not divide",
+                forms[form].name, lost.partial, lost.strided);
+    ap_tool_write_bytes(tool, &text);
+    ap_buf_free(&text);
+}
+
 int main(int argc, char **argv)
 {
-    int form = TO_PROGRAM;
+    int form = TO_PROGRAM, dialect = HLO_GSPMD;
     const struct ap_opt opts[] = {
         {.name = "to",
          .kind = AP_OPT_CHOICE,
@@ -104,6 +135,12 @@ int main(int argc, char **argv)
          .arg = "NAME",
          .help = "what to write (default: program)",
          .choices = forms},
+        {.name = "dialect",
+         .kind = AP_OPT_CHOICE,
+         .out = &dialect,
+         .arg = "NAME",
+         .help = "shardings of --to hlo (default: gspmd)",
+         .choices = dialects},
         {0},
     };
     struct ap_tool tool = {.name = "ap-rewrite",
@@ -115,10 +152,12 @@ int main(int argc, char **argv)
     struct job job = {0};
 
     ap_tool_start(&tool, argc, argv);
-    if (form != TO_PROGRAM)
-        ap_die_usage("--to %s is not built yet", forms[form].name);
     ap_tool_read(&tool, &arena, &doc);
     set_up(&arena, &doc, &job);
+    if (form != TO_PROGRAM) {
+        write_text(&tool, &arena, &doc, &job, form, dialect);
+        return ap_tool_finish(&tool, "");
+    }
     rewrite(&arena, &doc, &job);
     struct ap_new_section out = {.name = "program"};
     ap_program_to_json(&job.prog, &out.json);

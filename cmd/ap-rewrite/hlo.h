@@ -1,0 +1,59 @@
+/* The graph in forms that other compilers read. */
+#ifndef REWRITE_HLO_H
+#define REWRITE_HLO_H
+
+#include "plan.h"
+
+enum hlo_dialect { HLO_GSPMD, HLO_SHARDY };
+
+/* What the form cannot say, and was left to the compiler. */
+struct hlo_lost {
+    int partial; /* values that are partial where they are made */
+    int strided; /* values split at a stride, or unevenly along several axes */
+};
+
+/* ---- whole documents; out is appended to, and of no use after -1 ---- */
+
+/*
+ * The graph as one HLO module. With a plan for more than one device, parameters, results,
+ * what groups make and what conversions make of it are annotated with shardings. conv are
+ * the plan's. -1 for what HLO text cannot hold.
+ */
+int hlo_print(struct ap_arena *arena, const struct ap_plan *plan,
+              const struct ap_conversions *conv, enum hlo_dialect dialect,
+              struct ap_buf *out, struct hlo_lost *lost, struct ap_err *err);
+
+/* Parameters' and results' PartitionSpecs as a Python module. */
+void jax_print(const struct ap_plan *plan, struct ap_buf *out, struct hlo_lost *lost);
+
+/* ---- parts ---- */
+
+/*
+ * The mesh axes of size > 1 that split each dimension, major to minor, in order[d]; their
+ * number in n[d]. False when the layout is partial, or cuts a dimension in more than one
+ * place, or along several axes unevenly: then it is more than one list of axes can say.
+ */
+bool hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
+              const struct ap_layout *l, int n[AP_MAX_RANK],
+              int order[AP_MAX_RANK][AP_MAX_AXES]);
+bool hlo_is_partial(const struct ap_mesh *mesh, const struct ap_layout *l);
+/* "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{replicated}". False: see hlo_axes.
+ */
+bool hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                   const struct ap_layout *l, struct ap_buf *out);
+/* "<@mesh, [{\"x\"}, {}]>", with its quotes escaped. False: see hlo_axes. */
+bool hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                    const struct ap_layout *l, struct ap_buf *out);
+
+/* Names that HLO allows, each once, none that starts with "ap.": those given, or close
+ * to them. */
+const char **hlo_names(struct ap_arena *arena, const char *const *want, int n);
+/* Text in double quotes. */
+void hlo_put_quoted(const char *s, struct ap_buf *out);
+/* A constant's value, all of it. */
+void hlo_put_literal(const struct ap_literal *literal, const struct ap_shape *shape,
+                     struct ap_buf *out);
+/* ", name=value" for every attribute of the node but computations. */
+void hlo_put_attrs(const struct ap_node *node, struct ap_buf *out);
+
+#endif
