@@ -117,10 +117,10 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
                        &err))
         ap_die(AP_USAGE, "%s: %s", doc->file, err.msg);
     ap_cost_free(&job->cost);
-    if ((lost.partial || lost.strided) && !tool->quiet)
-        ap_warn("%s: left to the compiler: %d partial values, %d that are split at a "
-                "stride or do not divide",
-                forms[form].name, lost.partial, lost.strided);
+    if ((lost.partial || lost.strided || lost.moved) && !tool->quiet)
+        ap_warn("%s: left to the compiler: %d partial values, %d split at a stride or "
+                "unevenly; split in one place instead: %d parameters and results",
+                forms[form].name, lost.partial, lost.strided, lost.moved);
     ap_tool_write_bytes(tool, &text);
     ap_buf_free(&text);
 }

@@ -289,28 +289,30 @@ static void put_instr(struct printer *p, const struct block *b, int i)
 
 /* ---- annotations ---- */
 
-/* Appends the sharding in the dialect's form; counts it where it has none. */
+/*
+ * Appends the sharding in the dialect's form. False where it has none, and where it has
+ * only one that is close and that is not enough; counts both.
+ */
 static bool put_spec(struct printer *p, const struct ap_shape *shape,
-                     const struct ap_layout *l, struct ap_buf *out)
+                     const struct ap_layout *l, bool close_is_enough, struct ap_buf *out)
 {
     const struct ap_mesh *mesh = &p->plan->mesh;
-    if (p->dialect == HLO_GSPMD ? hlo_put_gspmd(mesh, shape, l, out)
-                                : hlo_put_shardy(mesh, shape, l, out))
-        return true;
-    if (hlo_is_partial(mesh, l))
-        p->lost->partial++;
-    else
-        p->lost->strided++;
-    return false;
+    enum hlo_said said = p->dialect == HLO_GSPMD ? hlo_put_gspmd(mesh, shape, l, out)
+                                                 : hlo_put_shardy(mesh, shape, l, out);
+    p->lost->partial += said == HLO_NOT_SAID;
+    p->lost->moved += said == HLO_MOVED && close_is_enough;
+    p->lost->strided += said == HLO_MOVED && !close_is_enough;
+    return said == HLO_SAID || (said == HLO_MOVED && close_is_enough);
 }
 
 /* A custom call on `of` that holds a sharding. */
 static void put_sharding_call(struct printer *p, const char *name, const char *of,
-                              const struct ap_shape *shape, const char *target,
+                              const struct ap_node *node, const char *target,
                               const char *spec)
 {
-    put_head(p, name, shape, "custom-call");
+    put_head(p, name, &node->shape, "custom-call");
     ap_buf_printf(p->out, "%s), custom_call_target=\"%s\"", of, target);
+    put_metadata(p, node, name);
     if (p->dialect == HLO_GSPMD)
         ap_buf_printf(p->out, ", sharding=%s\n", spec);
     else
@@ -328,7 +330,7 @@ static void annotate_value(struct printer *p, struct block *b, int i)
     const struct ap_node *node = &b->nodes[i];
     struct ap_buf spec = {0};
     struct ap_layout l = ap_plan_node_layout(p->plan, i);
-    bool has = put_spec(p, &node->shape, &l, &spec);
+    bool has = put_spec(p, &node->shape, &l, node->op == AP_OP_PARAMETER, &spec);
     if (has && p->dialect == HLO_GSPMD)
         ap_buf_printf(p->out, ", sharding=%s", spec.data);
     else if (has && node->op == AP_OP_PARAMETER)
@@ -338,8 +340,7 @@ static void annotate_value(struct printer *p, struct block *b, int i)
     ap_buf_putc(p->out, '\n');
     if (has && p->dialect == HLO_SHARDY && node->op != AP_OP_PARAMETER) {
         b->value[i] = ap_arena_printf(p->arena, "ap.at.%d", i);
-        put_sharding_call(p, b->value[i], b->name[i], &node->shape, "Sharding",
-                          spec.data);
+        put_sharding_call(p, b->value[i], b->name[i], node, "Sharding", spec.data);
     }
     ap_buf_free(&spec);
 }
@@ -348,11 +349,10 @@ static void put_conversions(struct printer *p, const struct block *b, int i)
 {
     for (int c = p->first_conv[i]; c >= 0; c = p->next_conv[c]) {
         struct ap_buf spec = {0};
-        if (!hlo_is_partial(&p->plan->mesh, &p->conv->conv[c].to) &&
-            put_spec(p, &b->nodes[i].shape, &p->conv->conv[c].to, &spec)) {
+        if (put_spec(p, &b->nodes[i].shape, &p->conv->conv[c].to, false, &spec)) {
             p->has_conv[c] = true;
             put_sharding_call(p, ap_arena_printf(p->arena, "ap.to.%d", c), b->value[i],
-                              &b->nodes[i].shape, "Sharding", spec.data);
+                              &b->nodes[i], "Sharding", spec.data);
         }
         ap_buf_free(&spec);
     }
@@ -369,10 +369,11 @@ static void list_annotations(struct printer *p)
     for (int n = 0; n < p->plan->nests->n; n++) {
         const struct ap_nest *nest = &p->plan->nests->nest[n];
         for (int k = 0; k < nest->n_outs; k++)
-            p->wanted[nest->outs[k]] = g->nodes[nest->outs[k]].shape.dtype != AP_TUPLE;
+            p->wanted[nest->outs[k]] = true;
     }
     for (int i = 0; i < g->n_nodes; i++) {
-        p->wanted[i] |= g->nodes[i].op == AP_OP_PARAMETER;
+        p->wanted[i] |= g->nodes[i].op == AP_OP_PARAMETER || p->dialect == HLO_GSPMD;
+        p->wanted[i] &= g->nodes[i].shape.dtype != AP_TUPLE;
         p->first_conv[i] = -1;
     }
     for (int c = p->conv->n - 1; c >= 0; c--) {
@@ -467,14 +468,14 @@ static void put_result_calls(struct printer *p, const struct block *b, const cha
         struct ap_layout l = ap_plan_result_layout(p->plan, r);
         struct ap_buf spec = {0};
         const struct ap_shape *shape = &b->nodes[node].shape;
-        bool has = put_spec(p, shape, &l, &spec);
+        bool has = put_spec(p, shape, &l, true, &spec);
         if (p->dialect == HLO_GSPMD)
             ap_buf_printf(tuple, "%s%s", r ? ", " : "", has ? spec.data : "{replicated}");
         if (p->dialect == HLO_SHARDY && has) {
             const char *of = value[r];
             value[r] = ap_arena_printf(p->arena, "ap.result.%d", r);
-            put_sharding_call(p, value[r], of, shape, "xla.sdy.FuncResultSharding",
-                              spec.data);
+            put_sharding_call(p, value[r], of, &b->nodes[node],
+                              "xla.sdy.FuncResultSharding", spec.data);
         }
         ap_buf_free(&spec);
     }

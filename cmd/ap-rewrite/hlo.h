@@ -6,10 +6,12 @@
 
 enum hlo_dialect { HLO_GSPMD, HLO_SHARDY };
 
-/* What the form cannot say, and was left to the compiler. */
+/* What the form cannot say. */
 struct hlo_lost {
-    int partial; /* values that are partial where they are made */
-    int strided; /* values split at a stride, or unevenly along several axes */
+    int partial; /* values that are partial where they are made: left to the compiler */
+    int strided; /* others split at a stride, or unevenly along several axes: likewise */
+    int moved;   /* parameters and results of that kind: split by the same axes in one
+                    place instead, so that they take the same memory */
 };
 
 /* ---- whole documents; out is appended to, and of no use after -1 ---- */
@@ -28,22 +30,24 @@ void jax_print(const struct ap_plan *plan, struct ap_buf *out, struct hlo_lost *
 
 /* ---- parts ---- */
 
+enum hlo_said { HLO_SAID, HLO_MOVED, HLO_NOT_SAID };
+
 /*
  * The mesh axes of size > 1 that split each dimension, major to minor, in order[d]; their
- * number in n[d]. False when the layout is partial, or cuts a dimension in more than one
- * place, or along several axes unevenly: then it is more than one list of axes can say.
+ * number in n[d]. HLO_MOVED when the layout cuts a dimension in more than one place, or
+ * along several axes unevenly: then the lists of axes are not all that there is to it.
+ * HLO_NOT_SAID when it is partial.
  */
-bool hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
-              const struct ap_layout *l, int n[AP_MAX_RANK],
-              int order[AP_MAX_RANK][AP_MAX_AXES]);
-bool hlo_is_partial(const struct ap_mesh *mesh, const struct ap_layout *l);
-/* "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{replicated}". False: see hlo_axes.
+enum hlo_said hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                       const struct ap_layout *l, int n[AP_MAX_RANK],
+                       int order[AP_MAX_RANK][AP_MAX_AXES]);
+/* "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{replicated}", unless HLO_NOT_SAID.
  */
-bool hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                   const struct ap_layout *l, struct ap_buf *out);
-/* "<@mesh, [{\"x\"}, {}]>", with its quotes escaped. False: see hlo_axes. */
-bool hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                    const struct ap_layout *l, struct ap_buf *out);
+enum hlo_said hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                            const struct ap_layout *l, struct ap_buf *out);
+/* "<@mesh, [{\"x\"}, {}]>", with its quotes escaped, unless HLO_NOT_SAID. */
+enum hlo_said hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                             const struct ap_layout *l, struct ap_buf *out);
 
 /* Names that HLO allows, each once, none that starts with "ap.": those given, or close
  * to them. */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-bool hlo_is_partial(const struct ap_mesh *mesh, const struct ap_layout *l)
+static bool is_partial(const struct ap_mesh *mesh, const struct ap_layout *l)
 {
     for (int a = 0; a < mesh->n_axes; a++)
         if (l->axis[a].kind == AP_PARTIAL)
@@ -14,12 +14,13 @@ bool hlo_is_partial(const struct ap_mesh *mesh, const struct ap_layout *l)
     return false;
 }
 
-bool hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
-              const struct ap_layout *l, int n[AP_MAX_RANK],
-              int order[AP_MAX_RANK][AP_MAX_AXES])
+enum hlo_said hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                       const struct ap_layout *l, int n[AP_MAX_RANK],
+                       int order[AP_MAX_RANK][AP_MAX_AXES])
 {
-    if (hlo_is_partial(mesh, l))
-        return false;
+    enum hlo_said said = HLO_SAID;
+    if (is_partial(mesh, l))
+        return HLO_NOT_SAID;
     for (int d = 0; d < shape->rank; d++) {
         struct ap_piece pieces[AP_MAX_AXES + 1];
         int n_pieces = ap_layout_pieces(mesh, shape, l, d, pieces);
@@ -28,7 +29,7 @@ bool hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
         n[d] = 0;
         for (int p = 0; p < n_pieces; p++) {
             if (pieces[p].axes && whole)
-                return false;
+                said = HLO_MOVED;
             whole |= pieces[p].local > 1;
             for (int a = 0; a < mesh->n_axes; a++)
                 if (pieces[p].axes >> a & 1 && mesh->size[a] > 1) {
@@ -37,9 +38,9 @@ bool hlo_axes(const struct ap_mesh *mesh, const struct ap_shape *shape,
                 }
         }
         if (n[d] > 1 && shape->dims[d] % tiles)
-            return false;
+            said = HLO_MOVED;
     }
-    return true;
+    return said;
 }
 
 /* Writes "<=[2,4]T(1,0)": where devices go that are numbered along the mesh. */
@@ -67,13 +68,14 @@ static void put_order(const struct ap_mesh *mesh, const int *order, int n,
     ap_buf_putc(out, ')');
 }
 
-bool hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                   const struct ap_layout *l, struct ap_buf *out)
+enum hlo_said hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                            const struct ap_layout *l, struct ap_buf *out)
 {
     int n[AP_MAX_RANK], order[AP_MAX_RANK][AP_MAX_AXES], all[AP_MAX_AXES], n_all = 0;
     unsigned used = 0;
-    if (!hlo_axes(mesh, shape, l, n, order))
-        return false;
+    enum hlo_said said = hlo_axes(mesh, shape, l, n, order);
+    if (said == HLO_NOT_SAID)
+        return said;
     ap_buf_puts(out, "{devices=[");
     size_t start = out->len - strlen("{devices=[");
     for (int d = 0; d < shape->rank; d++) {
@@ -88,7 +90,7 @@ bool hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
     if (!used) {
         out->len = start;
         ap_buf_puts(out, "{replicated}");
-        return true;
+        return said;
     }
     int64_t copies = 1;
     for (int a = 0; a < mesh->n_axes; a++)
@@ -101,15 +103,16 @@ bool hlo_put_gspmd(const struct ap_mesh *mesh, const struct ap_shape *shape,
     ap_buf_putc(out, ']');
     put_order(mesh, all, n_all, out);
     ap_buf_puts(out, copies > 1 ? " last_tile_dim_replicate}" : "}");
-    return true;
+    return said;
 }
 
-bool hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                    const struct ap_layout *l, struct ap_buf *out)
+enum hlo_said hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                             const struct ap_layout *l, struct ap_buf *out)
 {
     int n[AP_MAX_RANK], order[AP_MAX_RANK][AP_MAX_AXES];
-    if (!hlo_axes(mesh, shape, l, n, order))
-        return false;
+    enum hlo_said said = hlo_axes(mesh, shape, l, n, order);
+    if (said == HLO_NOT_SAID)
+        return said;
     ap_buf_puts(out, "<@mesh, [");
     for (int d = 0; d < shape->rank; d++) {
         ap_buf_puts(out, d ? ", {" : "{");
@@ -118,5 +121,5 @@ bool hlo_put_shardy(const struct ap_mesh *mesh, const struct ap_shape *shape,
         ap_buf_putc(out, '}');
     }
     ap_buf_puts(out, "]>");
-    return true;
+    return said;
 }

@@ -1,7 +1,6 @@
 /*
  * The plan's parameters and results as a Python module of jax.sharding.PartitionSpecs.
- * JAX wants sizes that divide: what does not, and what is split at a stride, is None
- * there, which leaves it to XLA.
+ * JAX wants sizes that divide: what does not is None there, which leaves it to XLA.
  */
 #include "hlo.h"
 
@@ -25,12 +24,15 @@ static void put_spec(const struct ap_mesh *mesh, const struct ap_shape *shape,
                      const struct ap_layout *l, struct ap_buf *out, struct hlo_lost *lost)
 {
     int n[AP_MAX_RANK], order[AP_MAX_RANK][AP_MAX_AXES], rank = shape->rank;
-    if (!hlo_axes(mesh, shape, l, n, order) ||
+    enum hlo_said said = hlo_axes(mesh, shape, l, n, order);
+    if (said == HLO_NOT_SAID ||
         !divides(mesh, shape, n, (const int(*)[AP_MAX_AXES])order)) {
-        lost->strided++;
+        lost->partial += said == HLO_NOT_SAID;
+        lost->strided += said != HLO_NOT_SAID;
         ap_buf_puts(out, "None");
         return;
     }
+    lost->moved += said == HLO_MOVED;
     while (rank && !n[rank - 1])
         rank--;
     ap_buf_puts(out, "P(");
