@@ -427,10 +427,16 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
                  : read_branch(src, comps, g->row->where, instr);
     } else if (g->row->kind == ATTR_METADATA) {
         rc = find_string(src, g->value, "op_name", &instr->op_name);
-    } else if (g->row->kind == ATTR_FRONTEND && !instr->pin) {
-        rc = find_string(src, g->value, "xla.sdy.sharding", &instr->pin);
+    } else if (g->row->kind == ATTR_FRONTEND) {
+        const char *own = NULL;
+        rc = find_string(src, g->value, "autopar.layout", &own);
+        if (own)
+            instr->pin = own;
+        else if (!rc && !instr->pin)
+            rc = find_string(src, g->value, "xla.sdy.sharding", &instr->pin);
     } else if (g->row->kind == ATTR_SHARDING) {
-        instr->pin = hlo_span_dup(src->arena, g->value);
+        if (!instr->pin || strchr("{#", *instr->pin)) /* a layout says more */
+            instr->pin = hlo_span_dup(src->arena, g->value);
     } else if (g->row->kind == ATTR_EPSILON) {
         char *end;
         instr->epsilon = strtod(g->value.s, &end);

@@ -203,6 +203,8 @@ static int eval_get(struct frame *f, const struct hlo_instr *instr, struct value
         im->g.nodes[out->node].name = inline_name(f, instr);
         im->info[out->node].auto_named = false;
     }
+    if (instr->pin && out->node >= 0 && !im->g.nodes[out->node].pin)
+        im->g.nodes[out->node].pin = instr->pin;
     return 0;
 }
 

@@ -6,7 +6,8 @@
  * Cost: (rank + 1)^axes candidates times devices, per pinned tensor.
  * Forms: {replicated}, {devices=[2,1,4]0,1,..}, {devices=[2,4]<=[8]}, with T(..) and
  * last_tile_dim_replicate or last_tile_dims={replicated}; {mesh['x'=4,'y'=2], [{'x'},
- * {}]}. {maximal}, {manual} and {unknown} pin nothing.
+ * {}]}. {maximal}, {manual} and {unknown} pin nothing. Text that ap-rewrite wrote may
+ * have a layout in our own words instead: S0,P.
  */
 #include "shard.h"
 
@@ -307,7 +308,9 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
             first_unread = n_unread++ ? first_unread : node->name;
             continue;
         }
-        enum pin_kind kind = read_pin(arena, node->pin, &t);
+        struct ap_err why = {""};
+        bool own = isalpha((unsigned char)*node->pin);
+        enum pin_kind kind = own ? PIN_TILES : read_pin(arena, node->pin, &t);
         if (kind == PIN_BAD)
             return ap_err_set(err,
                               "/graph/nodes/%d/pin (%s): cannot read the sharding %s", i,
@@ -316,7 +319,9 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
             continue;
         pins->layout[i] = ap_layout_replicated();
         bool ok = kind == PIN_REPLICATED ||
-                  (t.n_devices == ap_mesh_devices(mesh) &&
+                  (own && !ap_layout_parse(mesh, &node->shape, node->pin,
+                                           &pins->layout[i], &why)) ||
+                  (!own && t.n_devices == ap_mesh_devices(mesh) &&
                    find_layout(mesh, &node->shape, &t, &pins->layout[i]));
         pins->pinned[i] = ok;
         pins->n += ok;
