@@ -27,7 +27,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count={N_DEVICES} "
     "--xla_allow_excess_precision=false "
-    "--xla_disable_hlo_passes=all-reduce-combiner"
+    "--xla_disable_hlo_passes=cpu-all-reduce-combiner"
 )
 
 import jax
@@ -74,20 +74,19 @@ def tool(options, name, *args):
     done = subprocess.run(command, capture_output=True, text=True, cwd=TOP)
     if done.returncode:
         raise Refused(done.stderr.strip())
-    return done.stdout
+    return done.stdout, done.stderr.strip()
 
 
 def plan(options, model, mesh, algorithm, folder):
-    """The document with the plan's program, and its graph as annotated HLO."""
+    """The plan's document, its graph as annotated HLO, and what that could not say."""
     hlo = next(MODELS.joinpath(model).glob(f"{model}.hlo*"))
     paths = [folder / name for name in ("graph.json", "plan.json")]
-    paths[0].write_text(tool(options, "ap-import", "--quiet", hlo))
+    paths[0].write_text(tool(options, "ap-import", "--quiet", hlo)[0])
     cluster = TOP / "testdata" / "clusters" / "cpu-8.json"
     args = ["--mesh", mesh, "--algorithm", algorithm, "--cluster", cluster, paths[0]]
-    paths[1].write_text(tool(options, "ap-shard", *args))
-    document = json.loads(tool(options, "ap-rewrite", paths[1]))
-    form = ["--quiet", "--to", "hlo", "--dialect", options.dialect]
-    return document, tool(options, "ap-rewrite", *form, paths[1])
+    paths[1].write_text(tool(options, "ap-shard", *args)[0])
+    form = ["--to", "hlo", "--dialect", options.dialect, paths[1]]
+    return json.loads(paths[1].read_text()), *tool(options, "ap-rewrite", *form)
 
 
 def scope_of(node):
@@ -291,10 +290,38 @@ def explain(mine, xla, kind, top):
         print(f"        {kind}: {place}: {a[0]} of {a[1]} B; XLA {b[0]} of {b[1]} B")
 
 
+def notes(document, mine, xla):
+    """What the two are known to do differently, with how often."""
+    conversions = document["sharding"]["conversions"]
+    steps = again = 0
+    seen = set()
+    for conversion in conversions:
+        kinds = [s["op"] for s in conversion["steps"] if s["op"] in KINDS]
+        steps += len(kinds) - len(set(kinds))
+        key = conversion["node"], conversion["to"]
+        again += len(kinds) if key in seen else 0
+        seen.add(key)
+    found = []
+    if steps:
+        found.append(f"{steps} steps are the second along another axis; XLA's take one")
+    if again:
+        found.append(
+            f"{again} conversions are made again in a later phase; XLA finds that they "
+            "are the same and keeps the first"
+        )
+    scatters = totals(mine, "reduce-scatter")[0]
+    if scatters and not totals(xla, "reduce-scatter")[0]:
+        found.append(
+            f"{scatters} reduce-scatters: XLA for CPUs has no pass that makes one of an "
+            "all-reduce and a slice"
+        )
+    return found
+
+
 def run(options, model, mesh, algorithm):
     """One row of the table, and its explanation; False if the losses differ."""
     with tempfile.TemporaryDirectory() as folder:
-        document, text = plan(options, model, mesh, algorithm, Path(folder))
+        document, text, lost = plan(options, model, mesh, algorithm, Path(folder))
     executable = compile_hlo(text, options.dialect == "shardy")
     losses = losses_of(model, executable, document)
     golden = np.load(MODELS / model / "losses.npy")
@@ -312,6 +339,10 @@ def run(options, model, mesh, algorithm):
         if a != b:
             explain(mine, xla, kind, options.top)
     print(f"    {'all bytes':20} {'':5} {sums[0]:11} B   XLA {'':5} {sums[1]:11} B")
+    for note in notes(document, mine, xla):
+        print(f"    note: {note}")
+    if lost:
+        print(f"    note: {lost}")
     sys.stdout.flush()
     return error < (2e-2 if "bf16" in model else 1e-4)
 
