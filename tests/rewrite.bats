@@ -71,10 +71,6 @@ counted() { jq -c '.program.collectives | sort_by([.op, .axes])[]' "$1"; }
     refuses 1 "/sharding/cost_model" ap-rewrite "$BATS_TEST_TMPDIR/z.json"
 }
 
-@test "rewrite: what is not built says so" {
-    refuses 2 "not built yet" ap-rewrite --to hlo "$(imported mlp)"
-}
-
 @test "rewrite: --stats counts" {
     run --separate-stderr ap-rewrite --stats -o /dev/null "$(imported mlp)"
     [ "$status" -eq 0 ]

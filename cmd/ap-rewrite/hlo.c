@@ -324,21 +324,32 @@ static void put_sharding_call(struct printer *p, const char *name, const char *o
             spec);
 }
 
-/* The layout of node i's own value, behind its instruction; ends the line. */
+/*
+ * The layout of node i's own value, behind its instruction; ends the line. What the
+ * dialect's sharding does not say, or ap-import does not read, is said in our own words.
+ */
 static void annotate_value(struct printer *p, struct block *b, int i)
 {
     const struct ap_node *node = &b->nodes[i];
     struct ap_buf spec = {0};
     struct ap_layout l = ap_plan_node_layout(p->plan, i);
+    bool strided = false;
+    for (int a = 0; a < p->plan->mesh.n_axes; a++)
+        strided |= l.axis[a].stride > 0;
     bool has = put_spec(p, &node->shape, &l, node->op == AP_OP_PARAMETER, &spec);
+    bool call = has && p->dialect == HLO_SHARDY && node->op != AP_OP_PARAMETER;
     if (has && p->dialect == HLO_GSPMD)
         ap_buf_printf(p->out, ", sharding=%s", spec.data);
-    else if (has && node->op == AP_OP_PARAMETER)
-        ap_buf_printf(p->out,
-                      ", frontend_attributes={xla.sdy.sharding=\"#sdy.sharding%s\"}",
-                      spec.data);
+    if (!has || p->dialect == HLO_SHARDY || strided) {
+        ap_buf_puts(p->out, ", frontend_attributes={");
+        if (has && !call && p->dialect == HLO_SHARDY)
+            ap_buf_printf(p->out, "xla.sdy.sharding=\"#sdy.sharding%s\",", spec.data);
+        ap_buf_puts(p->out, "autopar.layout=\"");
+        ap_layout_print(&p->plan->mesh, &l, p->out);
+        ap_buf_puts(p->out, "\"}");
+    }
     ap_buf_putc(p->out, '\n');
-    if (has && p->dialect == HLO_SHARDY && node->op != AP_OP_PARAMETER) {
+    if (call) {
         b->value[i] = ap_arena_printf(p->arena, "ap.at.%d", i);
         put_sharding_call(p, b->value[i], b->name[i], node, "Sharding", spec.data);
     }
@@ -371,6 +382,10 @@ static void list_annotations(struct printer *p)
         for (int k = 0; k < nest->n_outs; k++)
             p->wanted[nest->outs[k]] = true;
     }
+    for (int c = 0; c < p->conv->n; c++) /* parts of tuples, too */
+        p->wanted[p->conv->conv[c].node] = true;
+    for (int r = 0; r < g->n_results; r++)
+        p->wanted[g->results[r].node] = true;
     for (int i = 0; i < g->n_nodes; i++) {
         p->wanted[i] |= g->nodes[i].op == AP_OP_PARAMETER || p->dialect == HLO_GSPMD;
         p->wanted[i] &= g->nodes[i].shape.dtype != AP_TUPLE;
