@@ -7,7 +7,7 @@
  * Forms: {replicated}, {devices=[2,1,4]0,1,..}, {devices=[2,4]<=[8]}, with T(..) and
  * last_tile_dim_replicate or last_tile_dims={replicated}; {mesh['x'=4,'y'=2], [{'x'},
  * {}]}. {maximal}, {manual} and {unknown} pin nothing. Text that ap-rewrite wrote may
- * have a layout in our own words instead: S0,P.
+ * have a layout in our own words instead, on a mesh of some shape: 2x4:S0,P.
  */
 #include "shard.h"
 
@@ -291,6 +291,21 @@ struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph 
                                .asker = AP_NEW_N(arena, g->n_nodes, const char *)};
 }
 
+/* "2x4:S0,R" of a mesh of that shape. */
+static bool read_own(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                     const char *text, struct ap_layout *out)
+{
+    struct ap_err err = {""};
+    for (int a = 0; a < mesh->n_axes; a++) {
+        char *end;
+        if (strtoll(text, &end, 10) != mesh->size[a] ||
+            *end != (a + 1 < mesh->n_axes ? 'x' : ':'))
+            return false;
+        text = end + 1;
+    }
+    return !ap_layout_parse(mesh, shape, text, out, &err);
+}
+
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err)
@@ -308,8 +323,7 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
             first_unread = n_unread++ ? first_unread : node->name;
             continue;
         }
-        struct ap_err why = {""};
-        bool own = isalpha((unsigned char)*node->pin);
+        bool own = isdigit((unsigned char)*node->pin);
         enum pin_kind kind = own ? PIN_TILES : read_pin(arena, node->pin, &t);
         if (kind == PIN_BAD)
             return ap_err_set(err,
@@ -319,10 +333,9 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
             continue;
         pins->layout[i] = ap_layout_replicated();
         bool ok = kind == PIN_REPLICATED ||
-                  (own && !ap_layout_parse(mesh, &node->shape, node->pin,
-                                           &pins->layout[i], &why)) ||
-                  (!own && t.n_devices == ap_mesh_devices(mesh) &&
-                   find_layout(mesh, &node->shape, &t, &pins->layout[i]));
+                  (own ? read_own(mesh, &node->shape, node->pin, &pins->layout[i])
+                       : t.n_devices == ap_mesh_devices(mesh) &&
+                             find_layout(mesh, &node->shape, &t, &pins->layout[i]));
         pins->pinned[i] = ok;
         pins->n += ok;
         pins->n_dropped += !ok;
