@@ -303,12 +303,16 @@ def notes(document, mine, xla):
         seen.add(key)
     found = []
     if steps:
-        found.append(f"{steps} steps are the second along another axis; XLA's take one")
+        found.append(f"{steps} steps go along a second axis; XLA takes one step for both")
     if again:
         found.append(
             f"{again} conversions are made again in a later phase; XLA finds that they "
             "are the same and keeps the first"
         )
+    layouts, nodes = document["sharding"]["layouts"], document["graph"]["nodes"]
+    sums = sum("P" in l and n["op"] == "add" for l, n in zip(layouts, nodes))
+    if sums:
+        found.append(f"{sums} sums of partial values: XLA reduces their terms before")
     scatters = totals(mine, "reduce-scatter")[0]
     if scatters and not totals(xla, "reduce-scatter")[0]:
         found.append(
