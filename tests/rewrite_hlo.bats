@@ -147,6 +147,16 @@ E2
     done
 }
 
+@test "rewrite: shardings in HLO text are of their mesh" {
+    ap-rewrite --quiet --to hlo "$(sharded gpt2l 2x2 zero3)" |
+        ap-import -o "$BATS_TEST_TMPDIR/g.json" -
+    run --separate-stderr ap-shard --mesh 2x4 -o "$BATS_TEST_TMPDIR/s.json" "$BATS_TEST_TMPDIR/g.json"
+    local n
+    n=$(jq '[.graph.nodes[] | select(.pin and .pin != "{replicated}")] | length' "$BATS_TEST_TMPDIR/g.json")
+    [ "$n" -gt 100 ]
+    [[ $stderr == "ap-shard: warning: $n imported shardings do not fit the mesh 2x4"* ]] || { echo "$n: $stderr"; return 1; }
+}
+
 @test "rewrite: GSPMD's tiles, Shardy's axes" {
     local plan text
     plan=$(sharded mlp 2x4 megatron)

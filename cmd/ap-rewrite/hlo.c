@@ -345,6 +345,10 @@ static void annotate_value(struct printer *p, struct block *b, int i)
         if (has && !call && p->dialect == HLO_SHARDY)
             ap_buf_printf(p->out, "xla.sdy.sharding=\"#sdy.sharding%s\",", spec.data);
         ap_buf_puts(p->out, "autopar.layout=\"");
+        for (int a = 0; a < p->plan->mesh.n_axes; a++)
+            ap_buf_printf(p->out, "%s%lld", a ? "x" : "",
+                          (long long)p->plan->mesh.size[a]);
+        ap_buf_putc(p->out, ':');
         ap_layout_print(&p->plan->mesh, &l, p->out);
         ap_buf_puts(p->out, "\"}");
     }
