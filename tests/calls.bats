@@ -33,6 +33,38 @@ END
         [2 * 2 * 2*16*32*4*8, 2 * 5 * 2*16*16*4*8]' "$BATS_TEST_TMPDIR/g.json"
 }
 
+@test "calls: attention on nothing has no FLOPs" {
+    run ap-import --no-history <<'END'
+ENTRY e { p = f32[2,8,0,4,16] parameter(0)
+    ROOT a = f32[2,8,4,16] custom-call(p), custom_call_target="te_fused_attn_forward" }
+END
+    [ "$status" -eq 0 ]
+}
+
+@test "calls: TopK takes the order of the comparison that it calls, which must be one" {
+    topk() { # BODY
+        printf '%s\n' "cmp { a = f32[] parameter(0)  b = f32[] parameter(1)
+            i = s32[] parameter(2)  j = s32[] parameter(3)  $1 }
+        ENTRY e { x = f32[2,8] parameter(0)
+            ROOT t = (f32[2,3], s32[2,3]) custom-call(x), custom_call_target=\"TopK\",
+                called_computations={cmp} }"
+    }
+    largest() { # BODY: the order of what is read
+        topk "$1" | ap-import | jq -c '.graph.nodes[] | select(.op == "topk") |
+            [.k, if has("largest") then .largest else true end]'
+    }
+    [ "$(largest 'ROOT r = pred[] compare(a, b), direction=GT')" = '[3,true]' ]
+    [ "$(largest 'ROOT r = pred[] compare(b, a), direction=LT')" = '[3,true]' ]
+    [ "$(largest 'ROOT r = pred[] compare(a, b), direction=LT')" = '[3,false]' ]
+    [ "$(largest 'ROOT r = pred[] compare(b, a), direction=GT')" = '[3,false]' ]
+    for body in 'c = f64[] convert(a)  d = f64[] convert(b)  ROOT r = pred[] compare(c, d), direction=GT' \
+        'ROOT r = pred[] compare(a, a), direction=GT' \
+        'ROOT r = pred[] compare(a, b), direction=EQ'; do
+        topk "$body" >"$BATS_TEST_TMPDIR/topk.hlo"
+        refuses 2 "TopK by 'cmp' is not supported" ap-import "$BATS_TEST_TMPDIR/topk.hlo"
+    done
+}
+
 @test "calls: products and convolutions of libraries have their FLOPs" {
     ap-import --no-history <<'END' >"$BATS_TEST_TMPDIR/g.json"
 ENTRY e { a = f32[2,16,8] parameter(0)  b = f32[2,8,4] parameter(1)

@@ -28,6 +28,20 @@ static bool is_no_op_call(const char *target)
     return strncmp(target, "xla.sdy.", 8) == 0;
 }
 
+/* Whether comp says which of its first two parameters comes first: the larger one? */
+static bool is_comparator(const struct hlo_comp *comp, bool *largest)
+{
+    const struct hlo_instr *root = &comp->instr[comp->root];
+    if (root->kind != HLO_OP || root->op != AP_OP_COMPARE || comp->n_params < 2)
+        return false;
+    enum ap_direction d = root->attrs->direction;
+    int a = comp->params[0], b = comp->params[1];
+    bool swapped = root->in[0] == b && root->in[1] == a;
+    *largest = (d == AP_GT || d == AP_GE) != swapped;
+    return (swapped || (root->in[0] == a && root->in[1] == b)) && d != AP_EQ &&
+           d != AP_NE;
+}
+
 /* custom-call TopK: k is in the shape, the order in the computation that it calls. */
 static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
@@ -42,13 +56,11 @@ static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct valu
     a->largest = true;
     if (instr->comp[0] >= 0) {
         const struct hlo_comp *comp = &f->im->module->comps[instr->comp[0]];
-        const struct hlo_instr *root = &comp->instr[comp->root];
-        if (root->kind != HLO_OP || root->op != AP_OP_COMPARE)
+        if (!is_comparator(comp, &a->largest))
             return hlo_refuse(f->im->src, pos,
-                              "TopK by this computation is not supported yet");
-        enum ap_direction d = root->attrs->direction;
-        bool swapped = root->in[0] != comp->params[0];
-        a->largest = (d == AP_GT || d == AP_GE) != swapped;
+                              "TopK by '%.100s' is not supported: it is no comparison "
+                              "of its first two parameters",
+                              comp->name);
     }
     topk.kind = HLO_OP;
     topk.op = AP_OP_TOPK;
@@ -150,7 +162,7 @@ static int64_t attention_flops(const struct work *w, int products)
     const struct ap_shape *q = operand(w, 0);
     bool packed = q->rank == 5;
     const struct ap_shape *k = packed || w->n_in < 2 ? q : operand(w, 1);
-    if ((q->rank != 4 && !packed) || k->rank != q->rank)
+    if ((q->rank != 4 && !packed) || k->rank != q->rank || ap_shape_elems(q) == 0)
         return 0;
     int64_t pairs = ap_mul64(ap_shape_elems(q) / (packed ? q->dims[2] : 1), k->dims[1]);
     return ap_mul64(2 * products, pairs);
