@@ -345,7 +345,7 @@ static void collect_homes(struct ap_arena *arena, const struct ap_families *f,
             char *path = ap_arena_strdup(arena, f->family[i].labels[k]);
             if (!path_up(path) || !strcmp(path, last))
                 continue;
-            last = path;
+            last = ap_arena_strdup(arena, path);
             do
                 paths_add(homes, ap_arena_strdup(arena, path));
             while (path_up(path));
