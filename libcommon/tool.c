@@ -1,5 +1,6 @@
 #include "tool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -307,7 +308,17 @@ static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i
     set_option(opt, value);
     for (int k = 0; own && k < n; k++)
         remember(tool->argv[i + k]);
+    if (own)
+        tool->given |= (uint64_t)1 << (opt - tool->opts);
     return n;
+}
+
+bool ap_tool_given(const struct ap_tool *tool, const char *name)
+{
+    const struct ap_opt *opt = find_option(tool->opts, name, strlen(name));
+
+    assert(opt);
+    return tool->given >> (opt - tool->opts) & 1;
 }
 
 static void set_operand(struct ap_tool *tool, const char *arg, int *n)

@@ -53,6 +53,7 @@ struct ap_tool {
     const char *path;     /* positional operand or "-" */
     const char *out_path; /* -o, NULL for stdout */
     bool quiet, stats, no_history;
+    uint64_t given; /* own options, a bit for each place in opts */
 };
 
 /*
@@ -61,6 +62,10 @@ struct ap_tool {
  * --quiet, --stats, --no-history, --help, --version. Starts the clock of --stats.
  */
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv);
+/* Whether the tool's own option, "seed", was given. */
+bool ap_tool_given(const struct ap_tool *tool, const char *name);
+/* Whether the own option `name` ("seed") was given; after ap_tool_start. */
+bool ap_tool_given(const struct ap_tool *tool, const char *name);
 
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */

@@ -229,6 +229,10 @@ END
         .families.algorithm == "none"'
     refuses 2 min-duplicate ap-prune --min-duplicate 1 /dev/null
     refuses 2 algorithm ap-prune --algorithm magic /dev/null
+    refuses 2 '--max-depth is not for structure' ap-prune --algorithm structure --max-depth 2 /dev/null
+    refuses 2 '--depth-order is not for structure' \
+        ap-prune --algorithm structure --depth-order shallow /dev/null
+    refuses 2 '--min-nodes is not for none' ap-prune --algorithm none --min-nodes 9 /dev/null
     refuses 1 graph ap-prune <<<'{"autopar":1}'
 }
 

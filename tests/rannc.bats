@@ -148,7 +148,7 @@ non_constant() {
     local doc
     doc=$(imported mlp)
     refuses 2 "--memory-margin" ap-coarsen --algorithm rannc --memory-margin 1 "$doc"
-    refuses 2 "--optimizer-factor" ap-coarsen --algorithm rannc --optimizer-factor=-2 "$doc"
+    refuses 2 "--optimizer-factor" ap-coarsen --algorithm rannc --optimizer-factor=-1 "$doc"
     refuses 2 "--merge gain" ap-coarsen --algorithm rannc --unprofiled-above 9 "$doc"
     refuses 2 "--successors-only" ap-coarsen --algorithm none --successors-only "$doc"
 }

@@ -1,6 +1,8 @@
 /* ap-coarsen: put the operators of a graph into an ordered list of blocks. */
 #include <assert.h>
 #include <limits.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,32 +123,16 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
 /* An option that the chosen algorithm would not look at is a mistake. */
 static void check_options(const struct ap_tool *tool, const struct coarsen_algo *algo)
 {
-    for (int i = 1; i < tool->argc && strcmp(tool->argv[i], "--") != 0; i++) {
-        const char *name = tool->argv[i] + 2;
-        if (strncmp(tool->argv[i], "--", 2) != 0)
+    for (const struct ap_opt *opt = tool->opts; opt->name; opt++) {
+        char key[32];
+        if (!ap_tool_given(tool, opt->name))
             continue;
-        char key[32] = " ";
-        size_t len = strcspn(name, "=");
-        if (len > sizeof key - 3)
-            continue;
-        memcpy(key + 1, name, len);
-        memcpy(key + 1 + len, " ", 2);
+        snprintf(key, sizeof key, " %s ", opt->name);
         for (const struct coarsen_algo *other = algos; other->name; other++)
             if (strstr(other->options, key) && !strstr(algo->options, key))
-                ap_die_usage("--%.*s is for %s, not for %s", (int)len, name, other->name,
+                ap_die_usage("--%s is for %s, not for %s", opt->name, other->name,
                              algo->name);
     }
-}
-
-static bool is_given(const struct ap_tool *tool, const char *option)
-{
-    size_t len = strlen(option);
-
-    for (int i = 1; i < tool->argc && strcmp(tool->argv[i], "--") != 0; i++)
-        if (!strncmp(tool->argv[i], option, len) &&
-            (tool->argv[i][len] == '\0' || tool->argv[i][len] == '='))
-            return true;
-    return false;
 }
 
 static int number_of_blocks(const char *text)
@@ -250,7 +236,7 @@ int main(int argc, char **argv)
                         .params.rhino.level = 2,
                         .params.rannc = {.microbatches = 32,
                                          .memory_margin = 0.1,
-                                         .optimizer_factor = -1}};
+                                         .optimizer_factor = -INFINITY}};
     struct ap_tool tool = {.name = "ap-coarsen",
                            .summary = "cut a graph into an ordered list of blocks",
                            .operand = "[FILE]",
@@ -264,7 +250,7 @@ int main(int argc, char **argv)
     const struct coarsen_algo *algo = &algos[r.algorithm];
     check_options(&tool, algo);
     if (r.params.alpa.cost == COARSEN_COST_OPTIMIZED &&
-        (is_given(&tool, "--eps") || is_given(&tool, "--balance")))
+        (ap_tool_given(&tool, "eps") || ap_tool_given(&tool, "balance")))
         ap_die_usage("--eps and --balance are for --cluster-cost paper");
     r.params.n_blocks = number_of_blocks(r.blocks);
     ap_tool_read(&tool, &arena, &doc);

@@ -32,7 +32,8 @@ struct coarsen_rannc {
                                  price, 0: all have one */
     int64_t microbatches;     /* per step, >= 1 */
     double memory_margin;     /* share of the memory left free, [0, 1) */
-    double optimizer_factor;  /* bytes of states per byte of weights; -1: the graph's */
+    double optimizer_factor;  /* bytes of states per byte of weights; -INFINITY: the
+                                 graph's */
 };
 
 /* Of row rhino. */

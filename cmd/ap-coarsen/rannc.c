@@ -10,6 +10,8 @@
 #include "coarsen.h"
 #include "rannc.h"
 
+#include <math.h>
+
 #define DEFAULT_BLOCKS 32 /* section IV-A */
 
 /* Optimizer states per byte of weights, as the graph has them. */
@@ -78,7 +80,7 @@ static int check_options(const struct coarsen_rannc *o, struct ap_err *err)
     if (!(o->memory_margin >= 0 && o->memory_margin < 1))
         return ap_err_set(err, "--memory-margin: expected 0 to less than 1, got %g",
                           o->memory_margin);
-    if (!(o->optimizer_factor >= 0 || o->optimizer_factor == -1))
+    if (!(o->optimizer_factor >= 0 || isinf(o->optimizer_factor)))
         return ap_err_set(err, "--optimizer-factor: expected 0 or more, got %g",
                           o->optimizer_factor);
     if (o->unprofiled_above && o->merge != RANNC_MERGE_GAIN)

@@ -17,13 +17,21 @@ static int prune_none(struct ap_arena *arena, const struct ap_graph *g,
 struct prune_algo {
     struct ap_choice choice;
     prune_fn *run;
+    bool needs_names,
+        needs_sizes; /* looks at --depth-order and --max-depth, at --min-* */
 };
 
 static const struct prune_algo algos[] = {
-    {{"scope", "scopes of names that repeat, and what repeats inside them"}, prune_scope},
-    {{"structure", "regions that repeat, whatever their names"}, prune_structure},
-    {{"none", "no families"}, prune_none},
-    {{NULL, NULL}, NULL},
+    {{"scope", "scopes of names that repeat, and what repeats inside them"},
+     prune_scope,
+     true,
+     true},
+    {{"structure", "regions that repeat, whatever their names"},
+     prune_structure,
+     false,
+     true},
+    {{"none", "no families"}, prune_none, false, false},
+    {{NULL, NULL}, NULL, false, false},
 };
 
 static const struct ap_choice orders[] = {
@@ -31,6 +39,24 @@ static const struct ap_choice orders[] = {
     {"shallow", "from the outermost scopes down, not into those that repeat"},
     {NULL, NULL},
 };
+
+/* An option that the chosen algorithm would not look at is a mistake. */
+static void check_options(const struct ap_tool *tool, const struct prune_algo *algo)
+{
+    static const struct {
+        const char *name;
+        bool names;
+    } rows[] = {
+        {"depth-order", true},
+        {"max-depth", true},
+        {"min-duplicate", false},
+        {"min-nodes", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (ap_tool_given(tool, rows[i].name) &&
+            !(rows[i].names ? algo->needs_names : algo->needs_sizes))
+            ap_die_usage("--%s is not for %s", rows[i].name, algo->choice.name);
+}
 
 static const char *stats(struct ap_arena *arena, const struct ap_graph *g,
                          const struct ap_families *f, double sec)
@@ -78,6 +104,7 @@ int main(int argc, char **argv)
     struct ap_err err = {0};
 
     ap_tool_start(&tool, argc, argv);
+    check_options(&tool, &algos[row]);
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &g, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
