@@ -45,6 +45,8 @@ struct ap_grad_params {
  * one.
  */
 int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_err *err);
+/* Whether the optimizer looks at the parameter of this name: "lr", "beta1", ... */
+bool ap_grad_uses(const char *optimizer, const char *param);
 
 /*
  * Appends backward pass and update to the forward graph in b. Weights are the parameters

@@ -69,6 +69,18 @@ int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_
     return 0;
 }
 
+bool ap_grad_uses(const char *optimizer, const char *param)
+{
+    int row = find(optimizer);
+
+    if (strcmp(param, "momentum") == 0)
+        return row == MOMENTUM;
+    if (strcmp(param, "beta1") == 0 || strcmp(param, "beta2") == 0 ||
+        strcmp(param, "eps") == 0)
+        return row == ADAM || row == ADAMW;
+    return true;
+}
+
 /* ---- names ---- */
 
 /* params['a']['b'] and params/a/b are a/b, other names stay. */

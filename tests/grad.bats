@@ -148,6 +148,8 @@ golden_losses() {
     refuses 1 "no node is named 'x'" ap-grad --loss x "$g"
     refuses 2 "is no float scalar" ap-grad --loss "params['mlp/fc_0/w']" "$g"
     refuses 1 "matches no weight" ap-grad --freeze 'nothing*' "$g"
+    refuses 2 "--momentum is not for --optimizer sgd" ap-grad --momentum 0.8 "$g"
+    refuses 2 "--eps is not for --optimizer momentum" ap-grad --optimizer momentum --eps 1 "$g"
     refuses 2 "no weight that is not frozen" ap-grad --freeze '*' "$g"
     refuses 2 "beta2" ap-grad --optimizer adam --beta2 1.5 "$g"
     ap-shard --mesh 1 "$g" >"$BATS_TEST_TMPDIR/s.json"

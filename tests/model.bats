@@ -344,7 +344,9 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--layers' ap-model mlp --layers 0
     refuses 2 '--top' ap-model moe --top 9
     refuses 2 '--top 4 is more than --experts 2' ap-model moe --top 4 --experts 2
-    refuses 2 '--forward has no use' ap-model mlp --forward --optimizer adam
+    refuses 2 '--forward has no use for --optimizer' ap-model mlp --forward --optimizer adam
+    refuses 2 '--forward has no use for --lr' ap-model mlp --forward --lr 1
+    refuses 2 '--beta1 is not for optimizer sgd' ap-model mlp --optimizer sgd --beta1 0.5
     refuses 2 '--master-weights has no use' ap-model mlp --master-weights
 }
 

@@ -89,14 +89,18 @@ static void set(double *to, double given)
         *to = given;
 }
 
-static void fill(struct job *job, struct ap_grad_params *p)
+static void fill(struct job *job, const struct ap_tool *tool, struct ap_grad_params *p)
 {
+    const char *optimizer = ap_optimizers[job->optimizer].name;
     static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
     struct ap_err err = {{0}};
 
     if (job->master_weights && types[job->dtype] == AP_F32)
         ap_die_usage("--master-weights needs --dtype bf16 or f16");
-    if (ap_grad_defaults(ap_optimizers[job->optimizer].name, p, &err))
+    for (const struct ap_opt *opt = tool->opts; opt->name; opt++)
+        if (ap_tool_given(tool, opt->name) && !ap_grad_uses(optimizer, opt->name))
+            ap_die_usage("--%s is not for --optimizer %s", opt->name, optimizer);
+    if (ap_grad_defaults(optimizer, p, &err))
         ap_die_usage("%s", err.msg);
     set(&p->lr, job->lr);
     set(&p->beta1, job->beta1);
@@ -229,7 +233,7 @@ int main(int argc, char **argv)
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
-    fill(&job, &params);
+    fill(&job, &tool, &params);
     ap_tool_read(&tool, &arena, &doc);
     check_document(&doc);
     if (ap_doc_graph(&arena, &doc, &graph, &err))

@@ -1,6 +1,7 @@
 /* ap-model: train steps of the papers' model families, at any size. */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 /* What was asked for. */
 struct request {
     const char *optimizer; /* NULL: the family's */
-    double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* < 0: default */
+    double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* NaN: default */
     int dtype;
     bool forward, master_weights;
     struct ap_list freeze; /* patterns for names of weights */
@@ -128,11 +129,18 @@ static void print_names(struct ap_tool *tool)
     ap_buf_free(&out);
 }
 
-static void check_request(const struct request *r)
+static void check_request(const struct request *r, const struct ap_tool *tool,
+                          const struct model_family *f)
 {
-    if (r->forward && (r->optimizer || r->dtype || r->master_weights || r->freeze.n))
-        ap_die_usage("--forward has no use for --optimizer, --dtype, --master-weights or "
-                     "--freeze");
+    const char *optimizer = r->optimizer ? r->optimizer : f->optimizer;
+    for (const struct ap_opt *opt = tool->opts + MODEL_N_SIZES; opt->name; opt++) {
+        if (!ap_tool_given(tool, opt->name))
+            continue;
+        if (r->forward && opt->out != &r->forward)
+            ap_die_usage("--forward has no use for --%s", opt->name);
+        if (!ap_grad_uses(optimizer, opt->name))
+            ap_die_usage("--%s is not for optimizer %s", opt->name, optimizer);
+    }
     if (r->master_weights && !r->dtype)
         ap_die_usage("--master-weights has no use without --dtype");
 }
@@ -162,7 +170,7 @@ static const struct model_family *resolve(const char *name, const struct request
 
 static void set(double *to, double given)
 {
-    if (given >= 0)
+    if (!isnan(given))
         *to = given;
 }
 
@@ -234,13 +242,13 @@ static int finish(struct model *m, const char *name, struct request *r,
 
 int main(int argc, char **argv)
 {
-    struct request r = {.lr = -1,
-                        .beta1 = -1,
-                        .beta2 = -1,
-                        .eps = -1,
-                        .momentum = -1,
-                        .weight_decay = -1,
-                        .loss_scale = -1};
+    struct request r = {.lr = NAN,
+                        .beta1 = NAN,
+                        .beta2 = NAN,
+                        .eps = NAN,
+                        .momentum = NAN,
+                        .weight_decay = NAN,
+                        .loss_scale = NAN};
     struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1];
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
@@ -258,7 +266,7 @@ int main(int argc, char **argv)
     }
 
     const struct model_family *family = resolve(tool.path, &r, &m);
-    check_request(&r);
+    check_request(&r, &tool, family);
     ap_build_init(&m.b, &arena);
     int loss = family->build(&m);
     if (loss < 0)
