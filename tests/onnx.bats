@@ -153,7 +153,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
     head -c 3000 /dev/zero >"$BATS_TEST_TMPDIR/zeros"
     refuses 1 "not an ONNX model" ap-import --format onnx "$BATS_TEST_TMPDIR/zeros"
     : >"$BATS_TEST_TMPDIR/empty"
-    refuses 1 "not an ONNX model" ap-import --format onnx "$BATS_TEST_TMPDIR/empty"
+    refuses 1 "the input is empty" ap-import --format onnx "$BATS_TEST_TMPDIR/empty"
     printf '\010\007:\377\377\377\377\377\377\377\377\377\001' >"$BATS_TEST_TMPDIR/huge"
     refuses 1 "cut off" ap-import --format onnx "$BATS_TEST_TMPDIR/huge"
 }
