@@ -201,7 +201,8 @@ END
     while IFS= read -r change; do
         n=$((n + 1))
         jq -c ".graph.nodes[] |= ($change)" "$BATS_TEST_TMPDIR/gpt.json" >"$BATS_TEST_TMPDIR/lie.json"
-        ! cmp -s "$BATS_TEST_TMPDIR/gpt.json" "$BATS_TEST_TMPDIR/lie.json"
+        ! cmp -s "$BATS_TEST_TMPDIR/gpt.json" "$BATS_TEST_TMPDIR/lie.json" ||
+            { echo "changes nothing: $change"; return 1; }
         ap-prune --no-history -o "$BATS_TEST_TMPDIR/out.json" "$BATS_TEST_TMPDIR/lie.json"
         sound "$BATS_TEST_TMPDIR/out.json" || { echo "$change"; return 1; }
         jq -e '.families.families[0] | .name == "gpt/h_*" and (.labels | length >= 2) and
