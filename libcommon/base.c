@@ -271,3 +271,10 @@ bool ap_glob(const char *glob, const char *s)
         glob++;
     return !*glob;
 }
+
+int ap_compare_int(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    return (x > y) - (x < y);
+}

@@ -80,6 +80,8 @@ static inline int64_t ap_ceil_div(int64_t a, int64_t b)
 
 /* 64-bit mix of n bytes; the same on every machine. seed chains calls. */
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed);
+/* Of ints, for qsort. */
+int ap_compare_int(const void *a, const void *b);
 
 /* Whether s matches a pattern in which * stands for any bytes and ? for one. */
 bool ap_glob(const char *glob, const char *s);

@@ -94,12 +94,6 @@ static int64_t weight_bytes(const struct ap_node *n)
 
 /* ---- values ---- */
 
-static int by_int(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
 /* Components that read v's result, from `at` on in list; seen holds v + 1 for those. */
 static int add_readers(const struct build *b, int i, int v, int *seen, int *list, int at)
 {
@@ -126,7 +120,7 @@ static void find_values(struct build *b, struct rannc_atoms *atoms)
 
     for (int v = 0; v < b->n; v++) {
         int end = add_readers(b, b->node[v], v, seen, list, start[v]);
-        qsort(list + start[v], (size_t)(end - start[v]), sizeof(int), by_int);
+        qsort(list + start[v], (size_t)(end - start[v]), sizeof(int), ap_compare_int);
         start[v + 1] = end;
         bytes[v] =
             rannc_rows_bytes(&b->rows, ap_shape_bytes(&g->nodes[b->node[v]].shape));
@@ -200,7 +194,7 @@ static void find_clones(struct build *b, struct rannc_atoms *atoms)
         start[a + 1] = (int)(list.len / sizeof(int));
         if (start[a + 1] > first)
             qsort(list.data + (size_t)first * sizeof(int), (size_t)(start[a + 1] - first),
-                  sizeof(int), by_int);
+                  sizeof(int), ap_compare_int);
     }
     atoms->shared_start = start;
     atoms->shared = ap_arena_dup(b->arena, list.data ? list.data : (char *)start,

@@ -117,12 +117,6 @@ struct rannc_level *rannc_level_first(struct ap_arena *arena,
 
 /* ---- contraction ---- */
 
-static int by_int(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
 /* Readers of each value by their new names, without the value's own cluster. */
 static void contract_readers(struct ap_arena *arena, const struct rannc_level *fine,
                              struct rannc_level *l)
@@ -147,7 +141,7 @@ static void contract_readers(struct ap_arena *arena, const struct rannc_level *f
             }
             count[c] += fine->reader_count[i];
         }
-        qsort(l->reader + first, (size_t)(at - first), sizeof(int), by_int);
+        qsort(l->reader + first, (size_t)(at - first), sizeof(int), ap_compare_int);
         for (int i = first; i < at; i++)
             l->reader_count[i] = count[l->reader[i]];
     }
@@ -191,7 +185,7 @@ static void contract_own(struct ap_arena *arena, const struct rannc_level *fine,
                 }
             }
         }
-        qsort(l->shared + first, (size_t)(at - first), sizeof(int), by_int);
+        qsort(l->shared + first, (size_t)(at - first), sizeof(int), ap_compare_int);
     }
     l->shared_start[l->n] = at;
 }

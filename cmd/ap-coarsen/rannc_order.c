@@ -102,17 +102,11 @@ static bool spread(struct search *s, visit_fn *neighbours)
     return true;
 }
 
-static int by_int(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
 static void sort_by_rank(const struct rannc_order *o, int *v, int n)
 {
     for (int i = 0; i < n; i++)
         v[i] = o->rank[v[i]];
-    qsort(v, (size_t)n, sizeof(int), by_int);
+    qsort(v, (size_t)n, sizeof(int), ap_compare_int);
     for (int i = 0; i < n; i++)
         v[i] = o->at[v[i]];
 }
@@ -136,7 +130,7 @@ static void rearrange(struct rannc_order *o, int a, int b, int n_ahead, int n_be
         o->slots[n++] = o->rank[o->ahead[i]];
     for (int i = 0; i < n_behind; i++)
         o->slots[n++] = o->rank[o->behind[i]];
-    qsort(o->slots, (size_t)n, sizeof(int), by_int);
+    qsort(o->slots, (size_t)n, sizeof(int), ap_compare_int);
     for (int i = 0; i < n_ahead; i++)
         place(o, o->ahead[i], o->slots[at++]);
     place(o, a < b ? a : b, o->slots[at]);

@@ -276,13 +276,6 @@ struct region {
     uint64_t content;
 };
 
-static int compare_int(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* A node's counterpart must have the same name below the instance to be matched first. */
 static void set_keys(struct finder *f, const struct region *region)
 {
@@ -313,7 +306,7 @@ static void load_region(struct finder *f, int scope, int home, struct region *ou
             out->nodes[out->n++] = o->order[i];
             out->content += spread(f->space->sig[o->order[i]]);
         }
-    qsort(out->nodes, (size_t)out->n, sizeof(int), compare_int);
+    qsort(out->nodes, (size_t)out->n, sizeof(int), ap_compare_int);
     set_keys(f, out);
 }
 
