@@ -342,6 +342,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--image 31' ap-model vgg19 --image 31
     refuses 2 "optimizer 'lion'" ap-model mlp --optimizer lion
     refuses 2 '--layers' ap-model mlp --layers 0
+    refuses 2 'from 1 to 65536' ap-model gpt --layers 1000000000
     refuses 2 '--top' ap-model moe --top 9
     refuses 2 '--top 4 is more than --experts 2' ap-model moe --top 4 --experts 2
     refuses 2 '--forward has no use for --optimizer' ap-model mlp --forward --optimizer adam

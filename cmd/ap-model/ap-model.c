@@ -9,7 +9,8 @@
 #include "tool.h"
 #include "totals.h"
 
-#define LOSS_SCALE 65536.0 /* of f16, at the start */
+#define LOSS_SCALE 65536.0   /* of f16, at the start */
+#define MAX_LAYERS (1 << 16) /* so that the nodes can be counted, and held */
 
 /* What was asked for. */
 struct request {
@@ -108,7 +109,7 @@ static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_
         opts[s].out = &r->size[s];
         opts[s].arg = "N";
         opts[s].lo = 1;
-        opts[s].hi = s == MODEL_TOP ? 8 : 1 << 30;
+        opts[s].hi = s == MODEL_TOP ? 8 : s == MODEL_LAYERS ? MAX_LAYERS : 1 << 30;
     }
     memcpy(opts + MODEL_N_SIZES, own, sizeof own);
     opts[MODEL_N_SIZES + N_OWN] = (struct ap_opt){.name = NULL};
