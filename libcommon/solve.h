@@ -214,6 +214,14 @@ double sel_cost(const struct sel_core *c, const int *state);
 /* Improves state[] by best answers, then by chains of them. Returns its cost. */
 double sel_local(struct sel_core *c, int *state, int n_chains, uint64_t seed);
 
+/* ---- solve_merge.c: pairs of neighbours as one node ---- */
+
+/*
+ * A round of merging on a core whose costs are >= 0 (of sel_dual_fold); no solution that
+ * costs less than limit is lost. sel_reduce should follow. False: none costs less.
+ */
+bool sel_merge_pairs(struct sel_core *c, double limit, int *n_merged);
+
 /* ---- solve_elim.c: elimination along a tree decomposition ---- */
 
 struct sel_elim {

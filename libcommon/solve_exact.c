@@ -34,6 +34,7 @@
 #define MAX_DIVING    2
 #define DIVE_STAGES   3 /* see solve_connected */
 #define MAX_GUESSING  2
+#define MAX_MERGING   10
 #define SHRUNK        0.7 /* going on with the rest is worth it below this part */
 
 struct search {
@@ -41,8 +42,8 @@ struct search {
     const struct ap_solve_params *params;
     struct timespec start;
     int64_t work, work_limit;
-    const char *stopped;  /* why, NULL while it goes on */
-    int guessing, diving; /* how deep inside guesses, and in dives */
+    const char *stopped;           /* why, NULL while it goes on */
+    int guessing, diving, merging; /* how deep inside guesses, dives, merged cores */
 };
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
@@ -264,30 +265,6 @@ static bool sweep_to(struct part *p, int *done, int n)
     return true;
 }
 
-/* Solves the core folded at limit by elimination, whole. */
-static enum outcome fold_and_eliminate(struct part *p, double limit, int *widest)
-{
-    struct ap_mark mark = ap_arena_mark(p->c->arena);
-    struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
-    struct verdict v = {.bound = limit};
-    enum outcome outcome = NONE_CHEAPER;
-    int wide = -1;
-
-    if (child && sel_reduce(child, true)) {
-        outcome = eliminate_all(child, limit, MAX_ENTRIES, MAX_WORK, &v, &wide);
-        if (outcome == FOUND) {
-            improve(p, v.cost);
-            adopt(p->c, child);
-        }
-    }
-    if (outcome != TOO_WIDE)
-        p->v.bound = fmax(p->v.bound, v.bound);
-    if (widest)
-        *widest = wide >= 0 ? child->parent[wide] : -1;
-    ap_arena_rewind(p->c->arena, mark);
-    return outcome;
-}
-
 /*
  * Solves by all means the core without the strategies that cost `keep` or more (and with
  * only one at node `only`) for solutions cheaper than limit.
@@ -402,6 +379,41 @@ static void branch(struct part *p, int v)
     p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
 }
 
+/*
+ * The core without what costs too much, eliminated if it is narrow, else with pairs of
+ * neighbours as one node, which bounds it better. True when that settles it; if not,
+ * *widest is a node to branch on, or -1.
+ */
+static bool tighten(struct part *p, int *widest)
+{
+    struct ap_mark mark = ap_arena_mark(p->c->arena);
+    double limit = target(p);
+    struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
+    struct verdict v = {.bound = limit};
+    int n_merged = 0, wide = -1;
+
+    p->s->merging++;
+    if (child && sel_reduce(child, true) &&
+        eliminate_all(child, limit, MAX_ENTRIES, MAX_WORK, &v, &wide) == TOO_WIDE) {
+        v.bound = child->base;
+        if (p->s->merging <= MAX_MERGING) {
+            if (!sel_merge_pairs(child, limit, &n_merged))
+                v.bound = limit;
+            else if (n_merged > 0)
+                v = solve(p->s, child, limit, fmax(p->floor, p->eps));
+        }
+    }
+    p->s->merging--;
+    if (v.found) {
+        adopt(p->c, child);
+        improve(p, v.cost);
+    }
+    *widest = wide >= 0 ? child->parent[wide] : -1;
+    ap_arena_rewind(p->c->arena, mark);
+    p->v.bound = fmax(p->v.bound, fmin(v.bound, limit));
+    return p->v.bound >= target(p);
+}
+
 /* The node with the most strategies left in play, for want of a better one. */
 static int undecided(const struct part *p)
 {
@@ -422,7 +434,7 @@ static int undecided(const struct part *p)
 static struct verdict solve_connected(struct search *s, struct sel_core *c, double limit,
                                       double floor)
 {
-    static const int stages[] = {8, 24, 72, 216, 648};
+    static const int stages[] = {8, 24, 72};
     const int n_stages = (int)(sizeof(stages) / sizeof(stages[0]));
     struct part p = {.s = s, .c = c, .floor = floor};
     int64_t kept = 0, all = 1;
@@ -457,11 +469,11 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
         p.v.bound = fmax(p.v.bound, descend(&p, target(&p), target(&p), -1, 0).bound);
         return p.v;
     }
-    if (fold_and_eliminate(&p, target(&p), &widest) != TOO_WIDE)
+    if (tighten(&p, &widest))
         return p.v;
-    if (s->guessing < MAX_GUESSING && guess_all(&p))
+    if (s->guessing < MAX_GUESSING && s->merging == 0 && guess_all(&p))
         return p.v;
-    if (s->guessing > 0)
+    if (s->guessing > 0 || s->merging > 0)
         return p.v;
     branch(&p, widest >= 0 ? widest : undecided(&p));
     return p.v;
