@@ -387,7 +387,7 @@ static void branch(struct part *p, int v)
 static bool tighten(struct part *p, int *widest)
 {
     struct ap_mark mark = ap_arena_mark(p->c->arena);
-    double limit = target(p);
+    double limit = target(p), eps = fmax(p->floor, p->eps);
     struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
     struct verdict v = {.bound = limit};
     int n_merged = 0, wide = -1;
@@ -400,7 +400,7 @@ static bool tighten(struct part *p, int *widest)
             if (!sel_merge_pairs(child, limit, &n_merged))
                 v.bound = limit;
             else if (n_merged > 0)
-                v = solve(p->s, child, limit, fmax(p->floor, p->eps));
+                v = solve(p->s, child, limit, eps);
         }
     }
     p->s->merging--;
@@ -411,7 +411,7 @@ static bool tighten(struct part *p, int *widest)
     *widest = wide >= 0 ? child->parent[wide] : -1;
     ap_arena_rewind(p->c->arena, mark);
     p->v.bound = fmax(p->v.bound, fmin(v.bound, limit));
-    return p->v.bound >= target(p);
+    return p->v.bound >= p->v.cost - fmax(eps, p->eps);
 }
 
 /* The node with the most strategies left in play, for want of a better one. */
