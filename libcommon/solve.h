@@ -149,9 +149,12 @@ static inline double sel_cell(const struct sel_edge *e, int v, int s, int t)
 struct sel_join;
 /*
  * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
- * by the caller from one refinement to the next.
+ * by the caller from one refinement to the next. Where a group has more sets, the others
+ * are represented by stand-ins, which makes the core a relaxation, or are left out, which
+ * makes it a restriction.
  */
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins);
+/* Some group has not all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
 bool sel_join_is_group(const struct sel_join *j, int v);

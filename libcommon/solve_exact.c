@@ -26,7 +26,7 @@
 #define SMALL_WORK    3e5
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
-#define LOOKS         1
+#define LOOKS         2
 #define IN_PLAY       0.01 /* stand-ins so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
@@ -35,7 +35,8 @@
 #define DIVE_STAGES   3 /* see solve_connected */
 #define MAX_GUESSING  2
 #define MAX_MERGING   10
-#define SHRUNK        0.7 /* going on with the rest is worth it below this part */
+#define MERGED_WORK   10000 /* strategies of a merged core for a unit of work */
+#define SHRUNK        0.7   /* going on with the rest is worth it below this part */
 
 struct search {
     struct ap_arena *arena;
@@ -342,8 +343,7 @@ static bool guess_all(struct part *p)
         struct verdict r;
         if (limit <= p->v.bound)
             continue;
-        if (limit >= target(p) || (double)kept > SHRUNK * (double)all ||
-            out_of_time(p->s))
+        if (limit >= target(p) || (double)kept > SHRUNK * (double)all || stop(p->s))
             break;
         if (guess(p, limit, &r))
             return true;
@@ -379,6 +379,15 @@ static void branch(struct part *p, int v)
     p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
 }
 
+static int64_t n_strategies(const struct sel_core *c)
+{
+    int64_t n = 0;
+
+    for (int v = 0; v < c->n_nodes; v++)
+        n += c->node[v].gone ? 0 : c->node[v].n_strategies;
+    return n;
+}
+
 /*
  * The core without what costs too much, eliminated if it is narrow, else with pairs of
  * neighbours as one node, which bounds it better. True when that settles it; if not,
@@ -388,10 +397,13 @@ static bool tighten(struct part *p, int *widest)
 {
     struct ap_mark mark = ap_arena_mark(p->c->arena);
     double limit = target(p), eps = fmax(p->floor, p->eps);
-    struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
     struct verdict v = {.bound = limit};
     int n_merged = 0, wide = -1;
 
+    *widest = -1;
+    if (stop(p->s))
+        return false;
+    struct sel_core *child = sel_dual_fold(p->d, limit, -1, 0);
     p->s->merging++;
     if (child && sel_reduce(child, true) &&
         eliminate_all(child, limit, MAX_ENTRIES, MAX_WORK, &v, &wide) == TOO_WIDE) {
@@ -399,7 +411,8 @@ static bool tighten(struct part *p, int *widest)
         if (p->s->merging <= MAX_MERGING) {
             if (!sel_merge_pairs(child, limit, &n_merged))
                 v.bound = limit;
-            else if (n_merged > 0)
+            p->s->work += n_strategies(child) / MERGED_WORK;
+            if (v.bound < limit && n_merged > 0)
                 v = solve(p->s, child, limit, eps);
         }
     }
@@ -578,6 +591,41 @@ static void forbid(struct sel_core *whole, const struct sel_dual *d,
     }
 }
 
+/* The best of a core's solutions that diving or rounding finds, into its best[]. */
+static void look_for(struct part *part, struct sel_core *c)
+{
+    for (int i = 0; i < LOOK_SWEEPS && !out_of_time(part->s); i++)
+        sel_dual_sweep(part->d);
+    part->v.bound = part->d->bound;
+    guess_early(part);
+    if (part->v.found)
+        return;
+    int *state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+    sel_dual_round(part->d, state);
+    sel_local(c, state, 0, 0);
+    sel_set_best(c, state);
+}
+
+/* A solution of the problem without the sets of copies that are many. */
+static void try_few_copies(struct search *s, const struct ap_problem *p,
+                           const struct sel_core *whole, int *max_sets,
+                           struct answer *best)
+{
+    struct sel_core *c = sel_core_copy(whole);
+    struct sel_join *join = sel_join_copies(c, max_sets, false);
+
+    if (!sel_join_relaxed(join) || !sel_reduce(c, false))
+        return;
+    if (c->n_left > 0) {
+        struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
+        part.v.cost = limit_of(best);
+        look_for(&part, c);
+    } else {
+        sel_undo_all(c);
+    }
+    offer(s, p, join, c->best, best);
+}
+
 /*
  * A look at the relaxation that stand-ins make: its bound and a solution among few
  * strategies rule out strategies for good. True when some group needs more sets.
@@ -586,21 +634,13 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
                        struct sel_core *whole, int *max_sets, struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
-    struct sel_join *join = sel_join_copies(c, max_sets);
+    struct sel_join *join = sel_join_copies(c, max_sets, true);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
         return false;
     struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
-    for (int i = 0; i < LOOK_SWEEPS && !out_of_time(s); i++)
-        sel_dual_sweep(part.d);
-    part.v = (struct verdict){.bound = part.d->bound, .cost = limit_of(best)};
-    guess_early(&part);
-    if (!part.v.found) {
-        int *state = AP_NEW_N(s->arena, c->n_nodes + 1, int);
-        sel_dual_round(part.d, state);
-        sel_local(c, state, 0, 0);
-        sel_set_best(c, state);
-    }
+    part.v.cost = limit_of(best);
+    look_for(&part, c);
     offer(s, p, join, c->best, best);
     forbid(whole, part.d, join, limit_of(best));
     double bound = part.d->bound, gap = best->cost - bound;
@@ -616,7 +656,7 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
                          const struct sel_core *whole, int *max_sets, struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
-    struct sel_join *join = sel_join_copies(c, max_sets);
+    struct sel_join *join = sel_join_copies(c, max_sets, true);
     double limit = limit_of(best);
     struct verdict v = solve(s, c, limit, 0);
 
@@ -648,6 +688,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
     struct ap_mark round = ap_arena_mark(arena);
+    try_few_copies(&s, p, whole, max_sets, &best);
+    ap_arena_rewind(arena, round);
     for (int i = 0; i < LOOKS && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);

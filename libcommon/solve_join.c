@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_SETS 192 /* exact sets of a group at first */
+#define FIRST_SETS 352 /* exact sets of a group at first */
 #define MORE_SETS  4   /* times as many after each refinement */
 #define MAX_SETS   (SEL_MAX_SETS / 8)
 #define MAX_COPIES 256 /* of a group */
@@ -42,7 +42,8 @@ struct sel_join {
     int *max_sets;            /* [node], of the group that it leads; the caller's */
     bool *leads;              /* [node], it stands for a group of copies */
     int *n_sets;              /* [node], exact sets of the group that it leads */
-    bool relaxed;
+    bool stand_ins;           /* are made; else sets that are left out are forbidden */
+    bool relaxed;             /* some group has not all its sets */
 };
 
 /* ---- recognising copies ---- */
@@ -462,8 +463,9 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
         return false;
     g->first_stand_in = g->n_sets;
-    if (!all)
+    if (!all && j->stand_ins)
         add_stand_ins(g);
+    j->relaxed |= !all;
     return true;
 }
 
@@ -633,8 +635,6 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
     replace(j, g);
     j->leads[g->rep] = true;
     j->n_sets[g->rep] = g->first_stand_in;
-    if (g->first_stand_in < g->n_sets)
-        j->relaxed = true;
 }
 
 static void join_groups(struct sel_join *j)
@@ -687,13 +687,14 @@ static void drop_chained(struct sel_join *j)
     j->n_copies = n;
 }
 
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
     int most_edges = 1;
 
     j->c = c;
     j->max_sets = max_sets;
+    j->stand_ins = stand_ins;
     j->leads = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
     j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);
