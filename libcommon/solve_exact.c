@@ -26,7 +26,7 @@
 #define SMALL_WORK    3e5
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
-#define LOOKS         2
+#define LOOKS         1
 #define IN_PLAY       0.01 /* stand-ins so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24

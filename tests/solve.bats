@@ -94,3 +94,20 @@ problem() {
     problem 1 9 4 | jq -c 'del(.problem.usage_limit)' | ap-solve >"$BATS_TEST_TMPDIR/a"
     head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.stopped == "optimal" and (has("usage_limit") | not)'
 }
+
+@test "solve: what ap-shard emits has ap-shard's optimum" {
+    for model in mlp "gpt --layers 1 --hidden 64 --heads 4 --vocab 256 --seq 32"; do
+        # shellcheck disable=SC2086 # words
+        ap-model $model |
+            ap-shard --mesh 2x2 --emit-problem "$BATS_TEST_TMPDIR/p.json" -o "$BATS_TEST_TMPDIR/plan"
+        ap-solve --algorithm exact "$BATS_TEST_TMPDIR/p.json" | head -n 1 |
+            jq -ce --slurpfile plan "$BATS_TEST_TMPDIR/plan" '
+                [.objective / 1e15, $plan[0].sharding.objective_sec, .stopped] |
+                if .[2] == "optimal" and (.[0] / .[1] - 1 | fabs) < 1e-6 then . else
+                    error(tostring) end'
+    done
+    run -2 ap-shard --mesh 2x2 --algorithm data --emit-problem "$BATS_TEST_TMPDIR/q.json" \
+        "$BATS_TEST_TMPDIR/plan"
+    [[ $stderr == *"--emit-problem is for the search (ilp), not for data"* || \
+        $output == *"--emit-problem is for the search (ilp), not for data"* ]]
+}

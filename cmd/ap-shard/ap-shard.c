@@ -85,12 +85,20 @@ static void check_request(struct shard_request *req)
         (req->level_row != 0 || req->params.memory_bytes != 0 || req->explain_path))
         ap_die_usage("--level, --memory and --explain are for rhino, not for %s",
                      row->name);
+    if (req->emit_path && row->run != shard_ilp)
+        ap_die_usage("--emit-problem is for the search (ilp), not for %s", row->name);
+    if (req->emit_path &&
+        (req->serve || req->plan_path || !strcmp(req->mesh_text, "auto")))
+        ap_die_usage(
+            "--emit-problem is for a search on one mesh, without --plan, --serve "
+            "and --mesh auto");
+    req->params.emit = req->emit_path != NULL;
     req->params.level = level[strlen(level) - 1] - '0';
     req->params.explain = req->explain_path != NULL;
 }
 
-/* Writes and frees the explanation. */
-static void write_explanation(const char *path, struct ap_buf *text)
+/* Writes and frees the text. */
+static void write_text(const char *path, struct ap_buf *text)
 {
     bool to_stderr = strcmp(path, "-") == 0;
     FILE *f = to_stderr ? stderr : fopen(path, "w");
@@ -164,6 +172,8 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
          sizeof *shard_levels, 0, 0},
         {"memory", AP_OPT_INT, &req->params.memory_bytes, "BYTES",
          "of parameters per device that rhino may use", NULL, 0, 0, INT64_MAX},
+        {"emit-problem", AP_OPT_STR, &req->emit_path, "FILE",
+         "also write ilp's selection problem, for ap-solve", NULL, 0, 0, 0},
         {"explain", AP_OPT_STR, &req->explain_path, "FILE",
          "write rhino's cones and segments (-: to standard error)", NULL, 0, 0, 0},
         {0},
@@ -206,7 +216,9 @@ int main(int argc, char **argv)
         shard_job_place(&job, &req, &doc, &mesh);
         shard_job_run(&job, &req);
         if (req.explain_path)
-            write_explanation(req.explain_path, &job.answer.explanation);
+            write_text(req.explain_path, &job.answer.explanation);
+        if (req.emit_path)
+            write_text(req.emit_path, &job.answer.problem);
         result = shard_job_result(&job, &req);
     }
 

@@ -19,10 +19,13 @@
 
 #define PROVEN     1e-9
 #define SOLVE_WORK 100
-#define UNFOLD_STRATEGIES                                                     \
-    120000              /* a graph up to this is searched unfolded if need be \
-                         */
-#define WORTH_FOLDING 3 /* fold if at least one in so many groups follows another */
+#define UNFOLD_STRATEGIES                                                          \
+    120000                   /* a graph up to this is searched unfolded if need be \
+                              */
+#define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
+#define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
+#define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
+#define WORTH_FOLDING 3      /* fold if at least one in so many groups follows another */
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK},
@@ -220,6 +223,17 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
+/* The nodes and edges of all variables and tensors; returns variables by group. */
+static int *fill_builder(struct select_builder *b, const struct shard_fold *fold)
+{
+    int n_stars, *var = make_vars(b, fold);
+    struct select_star *stars = fold_stars(b->arena, b->space, var, &n_stars);
+
+    for (int i = 0; i < n_stars; i++)
+        select_add_star(b, &stars[i]);
+    return var;
+}
+
 /* One search, folded or not (then fold says that nothing is alike). */
 static int solve_once(struct ap_arena *arena, const struct shard_task *task,
                       const struct shard_fold *fold, const struct ap_plan *plans,
@@ -232,10 +246,7 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
     double t1 = ap_now_sec();
     struct select_builder b;
     select_init(&b, arena, space);
-    int n_stars, *var = make_vars(&b, fold);
-    struct select_star *stars = fold_stars(arena, space, var, &n_stars);
-    for (int i = 0; i < n_stars; i++)
-        select_add_star(&b, &stars[i]);
+    int *var = fill_builder(&b, fold);
     struct ap_problem p = select_problem(&b);
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solve_params params = {.work_limit = task->params->work_limit
@@ -369,6 +380,52 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         t->folded_bound, (long long)t->work);
 }
 
+static double dearest(const struct ap_problem *p)
+{
+    double most = 0;
+
+    for (int v = 0; v < p->n_nodes; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            if (p->cost[v][s] < AP_FORBIDDEN)
+                most = fmax(most, p->cost[v][s]);
+    for (int e = 0; e < p->n_edges; e++) {
+        const struct ap_problem_edge *edge = &p->edges[e];
+        int64_t n = (int64_t)p->n_strategies[edge->a] * p->n_strategies[edge->b];
+        for (int64_t k = 0; k < n; k++)
+            if (edge->cost[k] < AP_FORBIDDEN)
+                most = fmax(most, edge->cost[k]);
+    }
+    return most;
+}
+
+/* The unfolded problem in the contest's format. */
+static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
+                        const struct ap_plan *plans, struct ap_buf *out,
+                        struct ap_err *err)
+{
+    double scale = task->cost->variant == AP_COST_DEFAULT ? EMIT_SEC : EMIT_OTHER;
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct shard_fold alone;
+    struct shard_space space;
+    struct select_builder b;
+    int rc = 0;
+
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, 1, &alone);
+    if (shard_space_build(arena, task, &alone, plans, task->n_plans, &space, err))
+        return -1;
+    select_init(&b, arena, &space);
+    fill_builder(&b, &alone);
+    struct ap_problem p = select_problem(&b);
+    if (dearest(&p) * scale < EMIT_LARGEST)
+        ap_problem_write(&p, "ap-shard", scale, out);
+    else
+        rc = ap_err_set(err, "a cost of %g is too large for the contest's format",
+                        dearest(&p));
+    select_free(&b);
+    ap_arena_rewind(arena, mark);
+    return rc;
+}
+
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
@@ -380,6 +437,9 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         plans[i] = task->plans[i];
         plans[i].remake = NULL; /* the search keeps what it gathered */
     }
+    struct ap_buf problem = {0};
+    if (task->params->emit && emit_problem(arena, task, plans, &problem, err))
+        return -1;
     *answer = (struct shard_answer){0};
     for (int period = 1; period <= (int)task->params->period; period++) {
         if (search_folded(arena, task, plans, period, answer, &t, err))
@@ -395,5 +455,6 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         add_timing(&t, &whole);
     }
     answer->stats = stats_of(arena, task, &t);
+    answer->problem = problem;
     return 0;
 }

@@ -43,6 +43,7 @@ struct shard_params {
     int level;            /* 0 to 4 */
     int64_t memory_bytes; /* of parameters per device, 0: no limit */
     bool explain;
+    bool emit; /* ilp: the selection problem as text */
 };
 
 /* Strategies of every group, the baselines' own choices included. */
@@ -165,6 +166,7 @@ struct shard_answer {
     const char *stats;         /* members of a JSON object, each with a comma in front */
     const char *found;         /* the same for the history and stats; NULL: none */
     struct ap_buf explanation; /* text for a person; the tool frees it */
+    struct ap_buf problem;     /* with params.emit; the tool frees it */
 };
 
 typedef int shard_fn(struct ap_arena *arena, const struct shard_task *task,
@@ -206,7 +208,7 @@ struct shard_request {
     int space;              /* SHARD_SPACE_... */
     const char *batch_axis; /* NULL: Alpa's default */
     int level_row;          /* of shard_levels */
-    const char *explain_path;
+    const char *explain_path, *emit_path;
     struct shard_params params;
 };
 
