@@ -424,7 +424,7 @@ static bool tighten(struct part *p, int *widest)
     *widest = wide >= 0 ? child->parent[wide] : -1;
     ap_arena_rewind(p->c->arena, mark);
     p->v.bound = fmax(p->v.bound, fmin(v.bound, limit));
-    return p->v.bound >= p->v.cost - fmax(eps, p->eps);
+    return p->v.bound >= p->v.cost - 2 * fmax(eps, p->eps);
 }
 
 /* The node with the most strategies left in play, for want of a better one. */
@@ -447,7 +447,7 @@ static int undecided(const struct part *p)
 static struct verdict solve_connected(struct search *s, struct sel_core *c, double limit,
                                       double floor)
 {
-    static const int stages[] = {8, 24, 72};
+    static const int stages[] = {8, 24, 48};
     const int n_stages = (int)(sizeof(stages) / sizeof(stages[0]));
     struct part p = {.s = s, .c = c, .floor = floor};
     int64_t kept = 0, all = 1;

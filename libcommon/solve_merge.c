@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define MAX_CELLS 40000 /* of an edge to look at */
-#define MAX_PAIRS 1500  /* strategies of a node made */
-#define GROWTH    1.5   /* of all strategies together in one round */
+#define MAX_PAIRS 600   /* strategies of a node made */
+#define GROWTH    1.2   /* of all strategies together in one round */
 
 /* What each strategy of both ends costs at least on the edge. */
 struct least {
