@@ -244,7 +244,7 @@ bool sel_merge_pairs(struct sel_core *c, double limit, int *n_merged)
             continue;
         double grown =
             list[i].n_pairs - c->node[e->a].n_strategies - c->node[e->b].n_strategies;
-        if (more + grown > (GROWTH - 1) * before)
+        if (*n_merged > 0 && more + grown > (GROWTH - 1) * before)
             continue;
         more += grown;
         used[e->a] = used[e->b] = true;
