@@ -87,11 +87,9 @@ static void check_request(struct shard_request *req)
                      row->name);
     if (req->emit_path && row->run != shard_ilp)
         ap_die_usage("--emit-problem is for the search (ilp), not for %s", row->name);
-    if (req->emit_path &&
-        (req->serve || req->plan_path || !strcmp(req->mesh_text, "auto")))
-        ap_die_usage(
-            "--emit-problem is for a search on one mesh, without --plan, --serve "
-            "and --mesh auto");
+    if (req->emit_path && (req->serve || req->plan_path || is_auto))
+        ap_die_usage("--emit-problem is for a search on one mesh, without --plan, "
+                     "--serve and --mesh auto");
     req->params.emit = req->emit_path != NULL;
     req->params.level = level[strlen(level) - 1] - '0';
     req->params.explain = req->explain_path != NULL;
