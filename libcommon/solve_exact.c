@@ -644,6 +644,7 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
     offer(s, p, join, c->best, best);
     forbid(whole, part.d, join, limit_of(best));
     double bound = part.d->bound, gap = best->cost - bound;
+    best->bound = fmax(best->bound, bound);
     return sel_join_refine(join, c->best, gap < CLOSE * bound ? part.d : NULL,
                            bound + IN_PLAY * gap);
 }
@@ -688,10 +689,11 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
     struct ap_mark round = ap_arena_mark(arena);
-    try_few_copies(&s, p, whole, max_sets, &best);
-    ap_arena_rewind(arena, round);
     for (int i = 0; i < LOOKS && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
+    ap_arena_rewind(arena, round);
+    if (best.cost - best.bound > CLOSE * best.bound)
+        try_few_copies(&s, p, whole, max_sets, &best);
     ap_arena_rewind(arena, round);
     while (!solve_joined(&s, p, whole, max_sets, &best))
         ap_arena_rewind(arena, round);
