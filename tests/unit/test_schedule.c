@@ -1,0 +1,358 @@
+/* Schedules by definition, and their simulation against closed forms and a slow one. */
+#include "schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define MAX_STAGES 12
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fmax(1, fmax(fabs(a), fabs(b)));
+}
+
+static uint64_t state = 1;
+static int draw(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)(state >> 33) % n;
+}
+
+/* "F0 F1 B0 ..." of a device; chunk numbers follow a dot where there are several. */
+static const char *order(struct ap_arena *arena, enum ap_schedule schedule, int n,
+                         int chunks, int microbatches, int device)
+{
+    struct ap_instr *list;
+    struct ap_err err = {""};
+    struct ap_buf text = {0};
+    int n_list;
+
+    if (ap_schedule_order(arena, schedule, n, chunks, microbatches, device, &list,
+                          &n_list, &err))
+        return ap_arena_strdup(arena, err.msg);
+    for (int i = 0; i < n_list; i++) {
+        ap_buf_printf(&text, "%s%c%d", i ? " " : "", list[i].backward ? 'B' : 'F',
+                      list[i].microbatch);
+        if (chunks > 1)
+            ap_buf_printf(&text, ".%d", list[i].stage / n);
+    }
+    const char *out = ap_arena_strdup(arena, text.data);
+    ap_buf_free(&text);
+    return out;
+}
+
+static void test_orders(struct ap_arena *arena)
+{
+    static const struct {
+        enum ap_schedule schedule;
+        int n, chunks, microbatches, device;
+        const char *want;
+    } t[] = {
+        {AP_SCHEDULE_GPIPE, 2, 1, 3, 0, "F0 F1 F2 B2 B1 B0"},
+        {AP_SCHEDULE_GPIPE, 2, 1, 3, 1, "F0 F1 F2 B2 B1 B0"},
+        {AP_SCHEDULE_1F1B, 3, 1, 5, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"},
+        {AP_SCHEDULE_1F1B, 3, 1, 5, 1, "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"},
+        {AP_SCHEDULE_1F1B, 3, 1, 5, 2, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"},
+        {AP_SCHEDULE_1F1B, 3, 1, 2, 0, "F0 F1 B0 B1"},
+        {AP_SCHEDULE_INTERLEAVED, 2, 2, 2, 0, "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"},
+        {AP_SCHEDULE_INTERLEAVED, 2, 2, 2, 1, "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"},
+        {AP_SCHEDULE_INTERLEAVED, 2, 2, 4, 1,
+         "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 "
+         "B3.0"},
+        {AP_SCHEDULE_INFERENCE, 2, 1, 3, 1, "F0 F1 F2"},
+        {AP_SCHEDULE_GPIPE, 2, 2, 3, 0, "gpipe: a device has one stage, not 2"},
+        {AP_SCHEDULE_INTERLEAVED, 4, 2, 6, 0,
+         "interleaved-1f1b: 4 devices do not divide 6 microbatches"},
+        {AP_SCHEDULE_1F1B, 2, 1, 0, 0,
+         "1f1b: expected stages, chunks and microbatches > 0"},
+        {AP_SCHEDULE_1F1B, 2, 1, 2000000000, 0,
+         "1f1b: 2000000000 microbatches are too many"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const char *got = order(arena, t[i].schedule, t[i].n, t[i].chunks,
+                                t[i].microbatches, t[i].device);
+        CHECK(strcmp(got, t[i].want) == 0, "%s, device %d of %d, %d microbatches: %s",
+              ap_schedule_names[t[i].schedule], t[i].device, t[i].n, t[i].microbatches,
+              got);
+    }
+}
+
+/* Every stage alike. */
+static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule schedule,
+                                  int stages, int chunks, int microbatches,
+                                  struct ap_sim_stage stage)
+{
+    struct ap_sim_stage *all = AP_NEW_N(arena, stages, struct ap_sim_stage);
+    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, false, false, 0};
+    struct ap_sim_result r;
+    struct ap_err err = {""};
+
+    for (int s = 0; s < stages; s++)
+        all[s] = stage;
+    if (ap_simulate(arena, &sim, &r, &err))
+        r.step_sec = NAN;
+    return r;
+}
+
+/* T = sum of t + (B - 1) max t, in flight S - i, bubble (S - 1) / (B + S - 1). */
+static void test_closed_forms(struct ap_arena *arena)
+{
+    const struct ap_sim_stage stage = {.forward_sec = 1.25,
+                                       .backward_sec = 2.5,
+                                       .sync_sec = 7,
+                                       .fixed_bytes = 1000,
+                                       .flight_bytes = 10,
+                                       .work_bytes = 3};
+    struct ap_sim_stage no_sync = stage;
+    bool time_ok = true, sync_ok = true, flight_ok = true, bubble_ok = true;
+    bool bytes_ok = true;
+    no_sync.sync_sec = 0;
+
+    for (int n = 1; n <= 8; n++)
+        for (int b = 1; b <= 17; b++)
+            for (int k = AP_SCHEDULE_GPIPE; k <= AP_SCHEDULE_1F1B; k++) {
+                double t = 3.75, want = n * t + (b - 1) * t;
+                struct ap_sim_result r =
+                    equal(arena, (enum ap_schedule)k, n, 1, b, no_sync);
+                time_ok &= near(r.step_sec, want);
+                bubble_ok &= near(r.bubble, (n - 1.0) / (b + n - 1.0));
+                r = equal(arena, (enum ap_schedule)k, n, 1, b, stage);
+                sync_ok &= near(r.step_sec, (b + n - 1) * t + 7);
+                for (int i = 0; i < n; i++) {
+                    int limit = k == AP_SCHEDULE_GPIPE || b < n - i ? b : n - i;
+                    flight_ok &= r.devices[i].peak_in_flight == limit;
+                    bytes_ok &= r.devices[i].peak_bytes == 1000 + 10 * limit + 3;
+                }
+            }
+    CHECK(time_ok, "AL9: gpipe and 1f1b on equal stages take sum t + (B - 1) max t");
+    CHECK(sync_ok, "RA25: (MB + S - 1)(tf + tb) + AR");
+    CHECK(flight_ok, "AL9: 1f1b holds S - i microbatches in stage i, gpipe all");
+    CHECK(bubble_ok, "AL9: the bubble is (S - 1) / (B + S - 1)");
+    CHECK(bytes_ok, "peak memory: fixed, microbatches in flight, working set");
+}
+
+/* Narayanan et al.: the bubble's seconds are those of 1F1B over the chunks. */
+static void test_interleaved(struct ap_arena *arena)
+{
+    bool ok = true, forward_ok = true;
+    for (int n = 2; n <= 6; n++)
+        for (int chunks = 1; chunks <= 4; chunks++)
+            for (int groups = 1; groups <= 3; groups++) {
+                int b = groups * n;
+                double f = 3.0 / chunks, back = 6.0 / chunks;
+                struct ap_sim_stage stage = {.forward_sec = f, .backward_sec = back};
+                struct ap_sim_result r =
+                    equal(arena, AP_SCHEDULE_INTERLEAVED, n * chunks, chunks, b, stage);
+                ok &= near(r.step_sec, b * 9.0 + (n - 1) * 9.0 / chunks);
+                r = equal(arena, AP_SCHEDULE_INFERENCE, n, 1, b, stage);
+                forward_ok &=
+                    near(r.step_sec, (b + n - 1) * f) && r.devices[0].peak_in_flight == 1;
+            }
+    CHECK(ok, "interleaved-1f1b: B t + (p - 1) t / chunks on equal stages");
+    CHECK(forward_ok, "inference: (B + S - 1) tf, one microbatch at a time");
+}
+
+static struct ap_sim random_sim(struct ap_arena *arena)
+{
+    int chunks = 1, schedule = draw(AP_N_SCHEDULES), n = 1 + draw(5);
+    if (schedule == AP_SCHEDULE_INTERLEAVED)
+        chunks = 1 + draw(3);
+    struct ap_sim sim = {.schedule = (enum ap_schedule)schedule,
+                         .n_stages = n * chunks,
+                         .chunks = chunks,
+                         .microbatches = 1 + draw(9),
+                         .overlap_send = draw(2)};
+    if (schedule == AP_SCHEDULE_INTERLEAVED)
+        sim.microbatches = n * (1 + draw(3));
+    struct ap_sim_stage *st = AP_NEW_N(arena, sim.n_stages, struct ap_sim_stage);
+    for (int i = 0; i < sim.n_stages; i++)
+        st[i] = (struct ap_sim_stage){.forward_sec = draw(9),
+                                      .backward_sec = draw(9),
+                                      .recompute_sec = draw(3),
+                                      .send_forward_sec = draw(4),
+                                      .send_backward_sec = draw(4),
+                                      .send_forward_bytes = 1 + draw(100),
+                                      .send_backward_bytes = 1 + draw(100),
+                                      .send_forward_level = draw(2),
+                                      .send_backward_level = draw(2)};
+    sim.stages = st;
+    return sim;
+}
+
+/* Raises start times until every rule holds; the slow way to the same numbers. */
+static bool agrees(struct ap_arena *arena, const struct ap_sim *sim,
+                   const struct ap_sim_result *r)
+{
+    int n_stages = sim->n_stages, n_dev = n_stages / sim->chunks, b = sim->microbatches;
+    double *end = AP_NEW_N(arena, n_stages * b * 2, double);
+    double *there = AP_NEW_N(arena, n_stages * b * 2, double);
+    bool changed = true;
+#define AT(i) (((i).backward * n_stages + (i).stage) * b + (i).microbatch)
+    while (changed) {
+        changed = false;
+        for (int d = 0; d < n_dev; d++) {
+            double free_at = 0, link[2][MAX_STAGES * 2] = {{0}};
+            for (int k = 0; k < r->devices[d].n_slices; k++) {
+                struct ap_instr i = r->devices[d].slices[k].instr, in = i;
+                const struct ap_sim_stage *st = &sim->stages[i.stage];
+                bool has_input = true;
+                if (!i.backward) {
+                    in.stage--;
+                    has_input = i.stage > 0;
+                } else if (i.stage == n_stages - 1) {
+                    in.backward = false;
+                } else {
+                    in.stage++;
+                }
+                double start = fmax(free_at, has_input ? there[AT(in)] : 0);
+                double e = start + (i.backward ? st->backward_sec + st->recompute_sec
+                                               : st->forward_sec);
+                double sec = i.backward ? st->send_backward_sec : st->send_forward_sec;
+                if (i.stage == (i.backward ? 0 : n_stages - 1))
+                    sec = 0;
+                double *l = &link[i.backward][i.stage];
+                double at = (sim->overlap_send ? fmax(*l, e) : e) + sec;
+                *l = at;
+                changed |= e != end[AT(i)] || at != there[AT(i)];
+                end[AT(i)] = e;
+                there[AT(i)] = at;
+                free_at = sim->overlap_send ? e : at;
+            }
+        }
+    }
+    for (int d = 0; d < n_dev; d++)
+        for (int k = 0; k < r->devices[d].n_slices; k++) {
+            const struct ap_sim_slice *s = &r->devices[d].slices[k];
+            if (!near(s->end_sec, end[AT(s->instr)]))
+                return false;
+        }
+#undef AT
+    return true;
+}
+
+static double lower_bound(const struct ap_sim *sim)
+{
+    double before = 0, bound = 0;
+    for (int s = 0; s < sim->n_stages; s++) {
+        const struct ap_sim_stage *st = &sim->stages[s];
+        double t = st->forward_sec + st->backward_sec + st->recompute_sec;
+        bound = fmax(bound, before + sim->microbatches * t);
+        before += t;
+    }
+    return fmax(bound, before);
+}
+
+static void test_random(struct ap_arena *arena)
+{
+    int wrong = 0, below = 0, bytes = 0;
+
+    for (int i = 0; i < 2000; i++) {
+        struct ap_mark mark = ap_arena_mark(arena);
+        struct ap_sim sim = random_sim(arena);
+        struct ap_sim_result r;
+        struct ap_err err = {""};
+        int64_t sent = 0;
+        if (ap_simulate(arena, &sim, &r, &err)) {
+            wrong++;
+            continue;
+        }
+        wrong += !agrees(arena, &sim, &r);
+        if (sim.schedule != AP_SCHEDULE_INFERENCE && sim.chunks == 1)
+            below += r.step_sec < lower_bound(&sim) - 1e-9;
+        for (int s = 0; s + 1 < sim.n_stages; s++) {
+            sent += sim.stages[s].send_forward_bytes;
+            if (sim.schedule != AP_SCHEDULE_INFERENCE)
+                sent += sim.stages[s + 1].send_backward_bytes;
+        }
+        bytes += r.level_bytes[0] + r.level_bytes[1] != sent * sim.microbatches;
+        ap_arena_rewind(arena, mark);
+    }
+    CHECK(wrong == 0, "2000 random pipelines: as the slow simulation (%d wrong)", wrong);
+    CHECK(below == 0, "none is faster than its slowest stage allows (%d are)", below);
+    CHECK(bytes == 0, "bytes by link level add up (%d wrong)", bytes);
+}
+
+/* gpipe with unequal stages: forwards and backwards are two pipelines. */
+static void test_unequal(struct ap_arena *arena)
+{
+    int wrong = 0;
+    for (int i = 0; i < 300; i++) {
+        struct ap_mark mark = ap_arena_mark(arena);
+        struct ap_sim sim = random_sim(arena);
+        struct ap_sim_stage *st = (struct ap_sim_stage *)sim.stages;
+        struct ap_sim_result r;
+        struct ap_err err = {""};
+        double sum = 0, most_f = 0, most_b = 0;
+        sim.schedule = AP_SCHEDULE_GPIPE;
+        sim.chunks = 1;
+        for (int s = 0; s < sim.n_stages; s++) {
+            double b = st[s].backward_sec + st[s].recompute_sec;
+            st[s].send_forward_sec = st[s].send_backward_sec = 0;
+            sum += st[s].forward_sec + b;
+            most_f = fmax(most_f, st[s].forward_sec);
+            most_b = fmax(most_b, b);
+        }
+        wrong += ap_simulate(arena, &sim, &r, &err) != 0 ||
+                 !near(r.step_sec, sum + (sim.microbatches - 1) * (most_f + most_b));
+        ap_arena_rewind(arena, mark);
+    }
+    CHECK(wrong == 0, "gpipe, unequal stages: sum t + (B - 1)(max tf + max tb)");
+}
+
+static void test_ends(struct ap_arena *arena)
+{
+    struct ap_sim_stage st[2] = {
+        {.forward_sec = 1, .backward_sec = 2, .sync_sec = 3, .update_sec = 1},
+        {.forward_sec = 1, .backward_sec = 2, .sync_sec = 1, .update_sec = 5}};
+    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, false, false, 0};
+    struct ap_sim_result r;
+    struct ap_err err = {""};
+
+    ap_simulate(arena, &sim, &r, &err);
+    /* backwards end at 9 and 7 */
+    CHECK(near(r.devices[0].end_sec, 13) && near(r.devices[1].end_sec, 13),
+          "reduction and update follow the last backward: %g %g", r.devices[0].end_sec,
+          r.devices[1].end_sec);
+    sim.overlap_sync = true;
+    ap_simulate(arena, &sim, &r, &err);
+    CHECK(near(r.devices[0].end_sec, 11) && near(r.devices[1].end_sec, 12) &&
+              near(r.devices[0].sync_sec, 1),
+          "beside the last backward only its rest shows: %g %g", r.devices[0].end_sec,
+          r.devices[1].end_sec);
+    sim.norm_sec = 0.5;
+    ap_simulate(arena, &sim, &r, &err);
+    CHECK(near(r.devices[0].end_sec, 11.5) && near(r.step_sec, 15.5),
+          "a global norm waits for all stages: %g %g", r.devices[0].end_sec, r.step_sec);
+    st[0].remade_bytes = 100;
+    st[0].flight_bytes = 10;
+    ap_simulate(arena, &sim, &r, &err);
+    CHECK(r.devices[0].peak_bytes == 120, "what is made again counts in the backward");
+    sim.chunks = 3;
+    CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
+              strcmp(err.msg, "2 stages are not 3 to a device") == 0,
+          "refused: %s", err.msg);
+}
+
+static void test_large(struct ap_arena *arena)
+{
+    struct ap_sim_stage stage = {.forward_sec = 1, .backward_sec = 2};
+    struct ap_sim_result r = equal(arena, AP_SCHEDULE_1F1B, 64, 1, 4096, stage);
+    CHECK(near(r.step_sec, 3.0 * (4096 + 63)), "64 stages, 4096 microbatches");
+}
+
+int main(void)
+{
+    struct ap_arena arena = {0};
+
+    test_orders(&arena);
+    test_closed_forms(&arena);
+    test_interleaved(&arena);
+    test_random(&arena);
+    test_unequal(&arena);
+    test_ends(&arena);
+    test_large(&arena);
+    ap_arena_free(&arena);
+    return tap_done();
+}
