@@ -14,6 +14,22 @@ int64_t ap_cluster_devices(const struct ap_cluster *c)
     return n;
 }
 
+double ap_cluster_efficiency(const struct ap_cluster *c, double flops)
+{
+    const struct ap_efficiency *row = c->curve;
+    int i = 0;
+
+    while (i < c->n_curve && row[i].flops <= flops)
+        i++;
+    if (i == c->n_curve)
+        return c->efficiency;
+    if (i == 0)
+        return row[0].of_peak;
+    const struct ap_efficiency *a = &row[i - 1], *b = &row[i];
+    double t0 = a->flops / a->of_peak, t1 = b->flops / b->of_peak;
+    return flops / (t0 + (t1 - t0) * (flops - a->flops) / (b->flops - a->flops));
+}
+
 /* ---- reading ---- */
 
 /* A member that must be a number > 0 (or >= 0 where zero makes sense). */
@@ -105,8 +121,8 @@ static int get_flops(const json_t *o, const struct ap_at *at, struct ap_cluster 
     return get_amount(peaks, &here, "f32", false, &f32, err);
 }
 
-static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
-                          struct ap_err *err)
+static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                       struct ap_err *err)
 {
     struct ap_at here = {at, "collective_efficiency", 0};
     json_t *factors = json_object_get(o, "collective_efficiency");
@@ -131,11 +147,51 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
     return 0;
 }
 
+static int get_share(const json_t *o, const struct ap_at *at, const char *key,
+                     double *out, struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    if (get_amount(o, at, key, false, out, err))
+        return -1;
+    return *out > 1 ? ap_at_err(&here, err, "expected a number <= 1, got %g", *out) : 0;
+}
+
+/* One number, or rows of FLOPs and what operators of that size reach. */
+static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                          struct ap_err *err)
+{
+    struct ap_at list = {at, "efficiency", 0};
+    const json_t *rows = json_object_get(o, "efficiency");
+    size_t n = json_array_size(rows);
+
+    if (!json_is_array(rows))
+        return get_share(o, at, "efficiency", &c->efficiency, err);
+    if (n < 1 || n > AP_MAX_EFFICIENCY)
+        return ap_at_err(&list, err, "expected 1 to %d rows, got %zu", AP_MAX_EFFICIENCY,
+                         n);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *from = json_array_get(rows, i);
+        struct ap_efficiency *row = &c->curve[i];
+        if (get_amount(from, &here, "flops", false, &row->flops, err) ||
+            get_share(from, &here, "of_peak", &row->of_peak, err))
+            return -1;
+        if (i > 0 && row->flops <= row[-1].flops)
+            return ap_at_err(&here, err, "expected more flops than in the row before");
+        if (i > 0 && row->flops / row->of_peak < row[-1].flops / row[-1].of_peak)
+            return ap_at_err(&here, err,
+                             "more flops would take less time than in the "
+                             "row before");
+    }
+    c->n_curve = (int)n;
+    c->efficiency = c->curve[n - 1].of_peak;
+    return 0;
+}
+
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err)
 {
     const char *name, *device;
-    struct ap_at efficiency = {at, "efficiency", 0};
 
     *c = (struct ap_cluster){0};
     if (ap_get_str(o, at, "name", &name, err) ||
@@ -145,12 +201,9 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         get_amount(o, at, "memory_bandwidth_bytes_per_sec", false,
                    &c->memory_bandwidth_bytes_per_sec, err) ||
         get_amount(o, at, "launch_sec", true, &c->launch_sec, err) ||
-        get_amount(o, at, "efficiency", false, &c->efficiency, err) ||
-        get_levels(arena, o, at, c, err) || get_efficiency(o, at, c, err))
+        get_efficiency(o, at, c, err) || get_levels(arena, o, at, c, err) ||
+        get_factors(o, at, c, err))
         return -1;
-    if (c->efficiency > 1)
-        return ap_at_err(&efficiency, err, "expected a number <= 1, got %g",
-                         c->efficiency);
     c->name = ap_arena_strdup(arena, name);
     c->device = ap_arena_strdup(arena, device);
     return 0;
@@ -179,6 +232,22 @@ static void put_level(const struct ap_link_level *level, struct ap_buf *out)
     ap_buf_putc(out, '}');
 }
 
+static void put_efficiency(const struct ap_cluster *c, struct ap_buf *out)
+{
+    if (c->n_curve == 0) {
+        put_num(out, "efficiency", c->efficiency);
+        return;
+    }
+    ap_buf_puts(out, ",\"efficiency\":[");
+    for (int i = 0; i < c->n_curve; i++) {
+        ap_buf_puts(out, i ? ",{\"flops\":" : "{\"flops\":");
+        ap_json_num(out, c->curve[i].flops);
+        put_num(out, "of_peak", c->curve[i].of_peak);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
 {
     const char *sep = "";
@@ -200,7 +269,7 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_putc(out, '}');
     put_num(out, "memory_bandwidth_bytes_per_sec", c->memory_bandwidth_bytes_per_sec);
     put_num(out, "launch_sec", c->launch_sec);
-    put_num(out, "efficiency", c->efficiency);
+    put_efficiency(c, out);
     ap_buf_puts(out, ",\"levels\":[");
     for (int i = 0; i < c->n_levels; i++) {
         ap_buf_puts(out, i ? "," : "");

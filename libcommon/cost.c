@@ -254,6 +254,7 @@ double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype d
         return 0;
     double peak =
         c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
-    return fmax(flops / peak / c->efficiency, bytes / c->memory_bandwidth_bytes_per_sec) +
+    return fmax(flops / peak / ap_cluster_efficiency(c, flops),
+                bytes / c->memory_bandwidth_bytes_per_sec) +
            c->launch_sec;
 }

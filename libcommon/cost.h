@@ -16,12 +16,22 @@ struct ap_link_level {
                     go through it at once; neither: every device has a link of its own */
 };
 
-#define AP_MAX_LEVELS 6
+/* Operators of this many FLOPs reach this share of the peak, (0, 1]. */
+struct ap_efficiency {
+    double flops, of_peak;
+};
+
+#define AP_MAX_LEVELS     6
+#define AP_MAX_EFFICIENCY 16
 struct ap_cluster {
     const char *name, *device;
     int64_t memory_bytes;
     double flops_per_sec[AP_N_DTYPES]; /* 0: not given, falls back to f32's */
     double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */
+    /* by size, FLOPs rising, none when all operators reach the same; `efficiency` is then
+       that of the last row */
+    int n_curve;
+    struct ap_efficiency curve[AP_MAX_EFFICIENCY];
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
     /* efficiency factor e per collective kind (TAP), 1 by default */
@@ -29,6 +39,11 @@ struct ap_cluster {
 };
 
 int64_t ap_cluster_devices(const struct ap_cluster *c);
+/*
+ * What an operator of this many FLOPs on one device reaches of the peak: between two rows
+ * of the curve its time is linear in FLOPs, beyond them the efficiency is constant.
+ */
+double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err);
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
@@ -72,8 +87,8 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
                           int64_t bytes);
 
 /*
- * Seconds that one device computes: max(flops / peak / efficiency, bytes / memory
- * bandwidth) + launch; 0 in the other variants, where compute is free.
+ * Seconds that one device computes: max(flops / peak / efficiency at this many, bytes /
+ * memory bandwidth) + launch; 0 in the other variants, where compute is free.
  */
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes);
