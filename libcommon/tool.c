@@ -456,7 +456,7 @@ static int put_fd(int fd, const struct ap_buf *buf)
 }
 
 /* A regular file appears whole or not at all; pipes and devices are written in place. */
-static void put_file(const char *path, const struct ap_buf *buf)
+void ap_tool_write_file(const char *path, const struct ap_buf *buf)
 {
     struct stat st;
 
@@ -485,7 +485,7 @@ static void put_file(const char *path, const struct ap_buf *buf)
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes)
 {
     if (tool->out_path && strcmp(tool->out_path, "-"))
-        put_file(tool->out_path, bytes);
+        ap_tool_write_file(tool->out_path, bytes);
     else
         put_stdout(bytes);
 }
