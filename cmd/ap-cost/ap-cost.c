@@ -5,8 +5,10 @@
 #include "price.h"
 #include "tool.h"
 
+/* cluster: price for this one, NULL for the document's or --cluster's. */
 static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
-                       const char *cluster_path, struct cost_input *in)
+                       const char *cluster_path, const struct ap_cluster *cluster,
+                       struct cost_input *in)
 {
     struct ap_err err = {0};
     const struct ap_section *section = ap_doc_find(doc, "sharding");
@@ -32,8 +34,10 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
         in->sharding.algorithm = "one device";
     }
     const struct ap_mesh *mesh = &in->sharding.plan.mesh;
-    if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
-                       &err))
+    if (cluster)
+        in->cluster = *cluster;
+    else if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
+                            &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
                      &err) ||
@@ -85,16 +89,80 @@ static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
     }
 }
 
+static void price_input(struct ap_arena *arena, const struct cost_input *in,
+                        const char *file, struct priced *plan)
+{
+    struct ap_err err = {0};
+
+    plan->name = in->sharding.algorithm;
+    if (price_plan(arena, in, &in->sharding.plan, plan, &err))
+        ap_die(AP_BAD_INPUT, "%s: /sharding: %s", file, err.msg);
+}
+
+/* Texts for people, one at a time; the document is not written. */
+struct asked {
+    bool report;
+    const char *why, *diff, *trace;
+};
+
+static void write_text(struct ap_arena *arena, struct ap_tool *tool,
+                       const struct asked *asked, const struct cost_input *in,
+                       const struct priced *plan)
+{
+    struct ap_buf text = {0};
+    struct ap_err err = {0};
+
+    if (asked->report) {
+        struct priced baselines[AP_N_BASELINES] = {0};
+        price_baselines(arena, in, baselines);
+        price_report(arena, in, plan, baselines, AP_N_BASELINES, &text);
+    } else if (asked->why) {
+        if (price_why(arena, in, plan, asked->why, &text, &err))
+            ap_die_usage("--why: %s", err.msg);
+    } else {
+        struct ap_tool second = {.path = asked->diff};
+        struct ap_doc doc;
+        struct cost_input other_in = {0};
+        struct priced other = {0};
+        ap_tool_read(&second, arena, &doc);
+        read_input(arena, &doc, NULL, &in->cluster, &other_in);
+        price_input(arena, &other_in, doc.file, &other);
+        if (price_diff(arena, in, plan, &other_in, &other, &text, &err))
+            ap_die(AP_BAD_INPUT, "%s: %s", doc.file, err.msg);
+    }
+    ap_tool_write_bytes(tool, &text);
+    ap_buf_free(&text);
+}
+
+static void write_trace(struct ap_arena *arena, const char *path,
+                        const struct cost_input *in, const struct priced *plan)
+{
+    struct ap_buf text = {0};
+
+    if (in->cost.variant != AP_COST_DEFAULT)
+        ap_die_usage("--trace: the plan's cost model %s is not in seconds",
+                     ap_cost_variant_names[in->cost.variant]);
+    price_trace(arena, in, plan, &text);
+    ap_tool_write_file(path, &text);
+    ap_buf_free(&text);
+}
+
 int main(int argc, char **argv)
 {
-    bool report = false;
+    struct asked asked = {0};
     const char *cluster_path = NULL;
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_STR, &cluster_path, "FILE",
          "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
-        {"report", AP_OPT_FLAG, &report, NULL,
+        {"diff", AP_OPT_STR, &asked.diff, "OTHER",
+         "print where the price parts from that of another plan", NULL, 0, 0, 0},
+        {"report", AP_OPT_FLAG, &asked.report, NULL,
          "print tables for people, the baselines beside the plan, not the document", NULL,
          0, 0, 0},
+        {"trace", AP_OPT_STR, &asked.trace, "FILE",
+         "write the step's timeline as Perfetto JSON, too", NULL, 0, 0, 0},
+        {"why", AP_OPT_STR, &asked.why, "NODE",
+         "print what else a node could do, and for how much", NULL, 0, 0, 0},
         {0},
     };
     struct ap_tool tool = {.name = "ap-cost",
@@ -104,21 +172,19 @@ int main(int argc, char **argv)
     struct ap_arena arena = {0};
     struct ap_doc doc;
     struct cost_input in = {0};
-    struct priced plan = {0}, baselines[AP_N_BASELINES] = {0};
-    struct ap_err err = {0};
+    struct priced plan = {0};
 
     ap_tool_start(&tool, argc, argv);
+    int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
+    if (n_texts > 1)
+        ap_die_usage("only one of --report, --why and --diff");
     ap_tool_read(&tool, &arena, &doc);
-    read_input(&arena, &doc, cluster_path, &in);
-    plan.name = in.sharding.algorithm;
-    if (price_plan(&arena, &in, &in.sharding.plan, &plan, &err))
-        ap_die(AP_BAD_INPUT, "%s: /sharding: %s", doc.file, err.msg);
-    if (report) {
-        struct ap_buf text = {0};
-        price_baselines(&arena, &in, baselines);
-        price_report(&in, &plan, baselines, AP_N_BASELINES, &text);
-        ap_tool_write_bytes(&tool, &text);
-        ap_buf_free(&text);
+    read_input(&arena, &doc, cluster_path, NULL, &in);
+    price_input(&arena, &in, doc.file, &plan);
+    if (asked.trace)
+        write_trace(&arena, asked.trace, &in, &plan);
+    if (n_texts > 0) {
+        write_text(&arena, &tool, &asked, &in, &plan);
     } else {
         struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
         ap_cluster_to_json(&in.cluster, &out[0].json);

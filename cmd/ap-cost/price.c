@@ -44,23 +44,24 @@ static void count_collectives(struct ap_arena *arena, const struct cost_input *i
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err)
 {
-    struct ap_conversions conv;
-    struct ap_program prog;
     const char *name = out->name;
 
     *out = (struct priced){.name = name, .plan = *plan};
+    struct ap_program *prog = &out->prog;
     if (ap_plan_check(plan, &in->cost, err) ||
-        ap_plan_conversions(arena, plan, &in->cost, &conv, err) ||
-        ap_partition(arena, plan, &conv, &prog, err))
+        ap_plan_conversions(arena, plan, &in->cost, &out->conv, err) ||
+        ap_partition(arena, plan, &out->conv, prog, err))
         return -1;
-    ap_plan_buffers(arena, &prog);
-    out->price = ap_plan_price(plan, &in->cost, &conv);
-    out->peak_bytes = prog.peak_bytes;
-    for (int i = 0; i < prog.local.n_params; i++)
-        out->parameter_bytes +=
-            ap_shape_bytes(&prog.local.nodes[prog.local.params[i]].shape);
-    count_phases(in, plan, &conv, out);
-    count_collectives(arena, in, &conv, out);
+    ap_plan_buffers(arena, prog);
+    out->price = ap_plan_price(plan, &in->cost, &out->conv);
+    out->peak_bytes = prog->peak_bytes;
+    for (int i = 0; i < prog->local.n_params; i++) {
+        int64_t bytes = ap_shape_bytes(&prog->local.nodes[prog->local.params[i]].shape);
+        out->parameter_bytes += bytes;
+        out->role_bytes[in->graph.nodes[in->graph.params[i]].role] += bytes;
+    }
+    count_phases(in, plan, &out->conv, out);
+    count_collectives(arena, in, &out->conv, out);
     return 0;
 }
 

@@ -9,11 +9,11 @@
 
 #include "price.h"
 
-#define KIND_NAME 96
+#define MAX_KINDS 12 /* that are shown of a list */
 
 /* Tensors of one normalised name, shape and layout. */
 struct kind {
-    char name[KIND_NAME];
+    char name[PRICE_KIND];
     struct ap_buf text; /* shape and layout */
     int count;
 };
@@ -23,7 +23,7 @@ struct kinds {
     struct kind *kind;
 };
 
-static void put_bytes(struct ap_buf *out, double bytes)
+void price_put_bytes(struct ap_buf *out, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
     int u = 0;
@@ -34,7 +34,7 @@ static void put_bytes(struct ap_buf *out, double bytes)
     ap_buf_printf(out, u ? "%.4g %s" : "%.0f %s", bytes, units[u]);
 }
 
-static void put_seconds(struct ap_buf *out, const struct cost_input *in, double sec)
+void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec)
 {
     if (in->cost.variant != AP_COST_DEFAULT)
         ap_buf_printf(out, "%.6g", sec);
@@ -46,8 +46,7 @@ static void put_seconds(struct ap_buf *out, const struct cost_input *in, double 
         ap_buf_printf(out, "%.4g s", sec);
 }
 
-/* Pads what was put since start to a column's width (negative: to the left). */
-static void pad(struct ap_buf *out, size_t start, int width)
+void price_pad(struct ap_buf *out, size_t start, int width)
 {
     size_t len = out->len - start, want = (size_t)(width < 0 ? -width : width);
     if (len >= want)
@@ -61,10 +60,10 @@ static void pad(struct ap_buf *out, size_t start, int width)
     memset(out->data + start, ' ', fill);
 }
 
-static void normalise(const char *name, char *out)
+void price_kind(const char *name, char *out)
 {
     size_t n = 0;
-    for (const char *p = name; *p && n + 1 < KIND_NAME; p++) {
+    for (const char *p = name; *p && n + 1 < PRICE_KIND; p++) {
         if (isdigit((unsigned char)*p)) {
             if (n == 0 || out[n - 1] != '*')
                 out[n++] = '*';
@@ -75,14 +74,35 @@ static void normalise(const char *name, char *out)
     out[n] = '\0';
 }
 
+const char *price_node_name(const struct ap_node *node)
+{
+    return *node->scope ? node->scope : node->name;
+}
+
+void price_fit_columns(struct ap_buf *text)
+{
+    size_t to = 0, column = 0;
+
+    for (size_t i = 0; i < text->len; i++) {
+        column = text->data[i] == '\n' ? 0 : column + 1;
+        if (column <= PRICE_COLUMNS)
+            text->data[to++] = text->data[i];
+        else if (column == PRICE_COLUMNS + 1)
+            memcpy(text->data + to - 3, "...", 3);
+    }
+    text->len = to;
+    if (text->data)
+        text->data[to] = '\0';
+}
+
 static void add_kind(struct kinds *ks, const struct ap_mesh *mesh, const char *name,
                      const struct ap_shape *shape, const struct ap_layout *layout)
 {
     struct kind k = {.count = 1};
 
-    normalise(name, k.name);
+    price_kind(name, k.name);
     ap_shape_print(shape, &k.text);
-    pad(&k.text, 0, -18);
+    price_pad(&k.text, 0, -18);
     ap_buf_putc(&k.text, ' ');
     ap_layout_print(mesh, layout, &k.text);
     for (int i = 0; i < ks->n; i++)
@@ -103,10 +123,13 @@ static void put_kinds(struct kinds *ks, const char *title, struct ap_buf *out)
 {
     ap_buf_printf(out, "\n%s\n", title);
     for (int i = 0; i < ks->n; i++) {
-        ap_buf_printf(out, "  %4d x  %-36s %s\n", ks->kind[i].count, ks->kind[i].name,
-                      ks->kind[i].text.data);
+        if (i < MAX_KINDS)
+            ap_buf_printf(out, "  %4d x  %-36s %s\n", ks->kind[i].count, ks->kind[i].name,
+                          ks->kind[i].text.data);
         ap_buf_free(&ks->kind[i].text);
     }
+    if (ks->n > MAX_KINDS)
+        ap_buf_printf(out, "  and %d more kinds\n", ks->n - MAX_KINDS);
     free(ks->kind);
 }
 
@@ -124,8 +147,8 @@ static void put_model(const struct cost_input *in, struct ap_buf *out)
     for (int i = 0; i < in->nests.n; i++)
         n_heavy += in->nests.nest[i].heavy;
     ap_buf_printf(out,
-                  "model %s: %d operators in %d groups, %d contractions; %lld weights "
-                  "(%.4g M parameters), %lld states, %lld inputs\n",
+                  "model %s: %d operators in %d groups, %d contractions\n"
+                  "%lld weights (%.4g M parameters), %lld states, %lld inputs\n",
                   g->name, g->n_nodes, in->nests.n, n_heavy,
                   (long long)count[AP_ROLE_WEIGHT], (double)elems[AP_ROLE_WEIGHT] / 1e6,
                   (long long)count[AP_ROLE_STATE], (long long)count[AP_ROLE_INPUT]);
@@ -158,8 +181,7 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
         if (node->phase != AP_FORWARD || ap_ops[node->op].class != AP_CLASS_HEAVY)
             continue;
         l = ap_plan_node_layout(&p->plan, i);
-        add_kind(&activations, mesh, *node->scope ? node->scope : node->name,
-                 &node->shape, &l);
+        add_kind(&activations, mesh, price_node_name(node), &node->shape, &l);
     }
     put_kinds(&inputs, "inputs", out);
     put_kinds(&weights, "weights", out);
@@ -178,14 +200,55 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     double bytes[2] = {p->sent_bytes, (double)p->peak_bytes};
     for (int i = 0; i < 3; i++) {
         size_t at = out->len;
-        put_seconds(out, in, sec[i]);
-        pad(out, at, i == 2 ? 15 : 14);
+        price_put_sec(out, in, sec[i]);
+        price_pad(out, at, i == 2 ? 15 : 14);
     }
     for (int i = 0; i < 2; i++) {
         size_t at = out->len;
-        put_bytes(out, bytes[i]);
-        pad(out, at, 14 + i);
+        price_put_bytes(out, bytes[i]);
+        price_pad(out, at, 14 + i);
     }
+    if (p->peak_bytes > in->cluster.memory_bytes)
+        ap_buf_puts(out, "  too large");
+    ap_buf_putc(out, '\n');
+}
+
+static void put_time(const struct cost_input *in, const struct priced *p,
+                     struct ap_buf *out)
+{
+    double all = p->price.serial_sec, each = all > 0 ? 100 / all : 0;
+    double peak = in->cluster.flops_per_sec[AP_F32] * all;
+
+    ap_buf_printf(out, "\nwhere the time goes\n  compute %.1f %%, communication %.1f %%",
+                  p->price.compute_sec * each, p->price.comm_sec * each);
+    if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
+        ap_buf_printf(out, "; %.1f %% of the f32 peak", 100 * p->flops / peak);
+    for (int i = 0; i < AP_N_PHASES; i++)
+        ap_buf_printf(out, "%s%s %.1f %%", i ? ", " : "\n  ", ap_phase_names[i],
+                      p->phase_sec[i] * each);
+    ap_buf_putc(out, '\n');
+}
+
+static void put_memory(const struct cost_input *in, const struct priced *p,
+                       struct ap_buf *out)
+{
+    double limit = (double)in->cluster.memory_bytes, peak = (double)p->peak_bytes;
+    const char *sep = "";
+
+    ap_buf_puts(out, "\nwhat fills a device's memory\n  ");
+    for (int i = 0; i <= AP_N_ROLES; i++) {
+        double bytes =
+            i < AP_N_ROLES ? (double)p->role_bytes[i] : peak - (double)p->parameter_bytes;
+        if (bytes <= 0)
+            continue;
+        ap_buf_printf(out, "%s%s ", sep, i < AP_N_ROLES ? ap_role_names[i] : "temporary");
+        price_put_bytes(out, bytes);
+        sep = ", ";
+    }
+    ap_buf_puts(out, "; ");
+    price_put_bytes(out, peak);
+    ap_buf_puts(out, peak > limit ? " is too large for " : " of ");
+    price_put_bytes(out, limit);
     ap_buf_putc(out, '\n');
 }
 
@@ -204,11 +267,11 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
         ap_buf_printf(out, "  %-20s %-8s %6lld", ap_ops[p->colls[c].op].name, axes.data,
                       (long long)p->colls[c].count);
         size_t at = out->len;
-        put_bytes(out, (double)p->colls[c].bytes);
-        pad(out, at, 14);
+        price_put_bytes(out, (double)p->colls[c].bytes);
+        price_pad(out, at, 14);
         at = out->len;
-        put_seconds(out, in, p->coll_sec[c]);
-        pad(out, at, 14);
+        price_put_sec(out, in, p->coll_sec[c]);
+        price_pad(out, at, 14);
         ap_buf_putc(out, '\n');
         ap_buf_free(&axes);
     }
@@ -216,10 +279,10 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
         ap_buf_puts(out, "  none\n");
 }
 
-void price_report(const struct cost_input *in, const struct priced *plan,
-                  const struct priced *baselines, int n, struct ap_buf *out)
+void price_report(struct ap_arena *arena, const struct cost_input *in,
+                  const struct priced *plan, const struct priced *baselines, int n,
+                  struct ap_buf *out)
 {
-
     put_model(in, out);
     put_plan(in, plan, out);
     ap_buf_printf(out, "\n  %-12s%14s%14s%15s%14s%15s\n", "plan", "step time", "compute",
@@ -228,4 +291,8 @@ void price_report(const struct cost_input *in, const struct priced *plan,
     for (int i = 0; i < n; i++)
         put_row(in, &baselines[i], out);
     put_collectives(in, plan, out);
+    put_time(in, plan, out);
+    put_memory(in, plan, out);
+    price_advice(arena, in, plan, out);
+    price_fit_columns(out);
 }

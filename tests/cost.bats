@@ -1,0 +1,148 @@
+#!/usr/bin/env bats
+# ap-cost for people: report, why, diff and trace; presets of clusters.
+
+load helpers
+
+# A plan that is priced for slow devices with fast links.
+plan() { sharded mlp 2x2 "${1:-ilp}"; }
+
+@test "cost: the report fits 100 columns, also where names and meshes are long" {
+    local model
+    for model in mlp moe; do
+        run -0 ap-cost --report "$(sharded $model 2x2x2 ilp)"
+        [ "$(wc -L <<<"$output")" -le 100 ]
+        [[ $output == *"where the time goes"*"what fills a device's memory"*"what would help"* ]]
+        [ "$(wc -l <<<"$output")" -le 100 ]
+    done
+}
+
+@test "cost: the report's shares of time are those of the document" {
+    local doc
+    doc=$(plan)
+    ap-cost "$doc" >"$BATS_TEST_TMPDIR/priced.json"
+    run -0 ap-cost --report "$doc"
+    local want
+    want=$(jq '.cost | 100 * .comm_sec / .step_sec * 10 | round / 10' \
+        "$BATS_TEST_TMPDIR/priced.json")
+    [[ $output == *"communication $want %;"* ]]
+}
+
+@test "cost: a plan beyond the device's memory is marked, and what would hold it is said" {
+    local small=$BATS_TEST_TMPDIR/small.json
+    jq '.memory_bytes = 30000' "$CLUSTERS/cpu-4.json" >"$small"
+    run -0 ap-cost --report --cluster "$small" "$(plan data)"
+    [[ $output == *" is too large for 30 kB"* ]]
+    [[ $output == *"does not fit as it is"* ]]
+    grep -q '^  data .*too large$' <<<"$output"
+    run -0 ap-cost --report "$(plan data)"
+    [[ $output != *"too large"* ]]
+}
+
+@test "cost: what the report says would help does help by as much" {
+    local doc line half=$BATS_TEST_TMPDIR/half.json
+    doc=$(plan)
+    line=$(ap-cost --report "$doc" | grep 'operators started in half the time')
+    jq '.launch_sec /= 2' "$CLUSTERS/cpu-8.json" >"$half"
+    [ "$(ap-cost --cluster "$half" "$doc" | jq '.cost.step_sec * 1e8 | round / 100')" = \
+        "$(awk '{ print $7 + 0 }' <<<"$line")" ]
+}
+
+@test "cost: --why finds nothing cheaper beside an optimal plan's matrix multiplication" {
+    run -0 ap-cost --why dot_general.9 "$(plan)"
+    [[ ${lines[0]} == *"dot_general.9 (dot), forward"* ]]
+    [[ $output == *"the plan"* ]]
+    [ "${#lines[@]}" -gt 5 ]
+    [ "$(grep -c '^ *-' <<<"$output")" = 0 ]
+    # the same node by its number
+    local id=${lines[0]#node }
+    diff <(ap-cost --why "${id%% *}" "$(plan)") <(echo "$output")
+}
+
+@test "cost: --why's alternative costs what a plan that has it costs" {
+    local doc other=$BATS_TEST_TMPDIR/other.json line group
+    doc=$(sharded mlp 4 data)
+    run -0 ap-cost --why dot_general.9 "$doc"
+    [[ $output == "node 27 "* ]]
+    group=${lines[0]#*in group }
+    line=$(grep 'P <- S1 S0$' <<<"$output")
+    jq -c --argjson g "${group%% *}" \
+        '.sharding.groups[$g] = {"choice": [2], "in": ["S1", "S0"], "out": ["P"]} |
+         .sharding.layouts[27] = "P"' "$doc" >"$other"
+    [ "$(ap-cost "$other" | jq --argjson was "$(ap-cost "$doc" | jq .cost.step_sec)" \
+        '(.cost.step_sec - $was) * 1e8 | round / 100')" = "$(awk '{ print $1 * 1 }' <<<"$line")" ]
+}
+
+@test "cost: --diff's parts add up to the difference of the totals" {
+    run -0 ap-cost --diff "$(plan data)" "$(plan)"
+    awk 'function sec(number, unit) { return number * (unit == "us" ? 1 : unit == "ms" ? 1e3 : 1e6) }
+        / on mesh / { total[++n] = sec($1, $2) }
+        on && NF { sum += sec($1, $2) }
+        /^the first/ { on = 1 }
+        END {
+            d = total[1] - total[2] - sum
+            exit !(n == 2 && on && d < 0.5 && d > -0.5)
+        }' <<<"$output"
+    run -0 ap-cost --diff "$(plan)" "$(plan)"
+    [[ $output == *"the two cost the same everywhere"* ]]
+}
+
+@test "cost: --diff refuses other graphs and other units" {
+    refuses 1 "the graphs differ: " ap-cost --diff "$(sharded moe 2x2)" "$(plan)"
+    ap-shard --mesh 2x2 --cost-model bytes -o "$BATS_TEST_TMPDIR/bytes.json" \
+        "$(imported mlp)"
+    refuses 1 "cost models differ: default and bytes" \
+        ap-cost --diff "$BATS_TEST_TMPDIR/bytes.json" "$(plan)"
+    refuses 2 "--trace: the plan's cost model bytes is not in seconds" \
+        ap-cost --trace "$BATS_TEST_TMPDIR/no.json" "$BATS_TEST_TMPDIR/bytes.json"
+    [ ! -e "$BATS_TEST_TMPDIR/no.json" ]
+}
+
+@test "cost: bad usage" {
+    refuses 2 "--why: the graph has no node nobody" ap-cost --why nobody "$(plan)"
+    refuses 2 "--why: the graph has no node 99999" ap-cost --why 99999 "$(plan)"
+    refuses 2 "only one of" ap-cost --report --why 1 "$(plan)"
+    refuses 1 "none.json" ap-cost --diff none.json "$(plan)"
+    refuses 1 "none/trace.json" ap-cost --trace none/trace.json "$(plan)"
+}
+
+@test "cost: --trace follows the format and adds up to step time and memory" {
+    local algorithm trace=$BATS_TEST_TMPDIR/trace.json doc=$BATS_TEST_TMPDIR/doc.json
+    for algorithm in ilp data zero3 megatron; do
+        ap-cost --trace "$trace" -o "$doc" "$(plan $algorithm)"
+        python3 tests/trace.py "$trace" >"$BATS_TEST_TMPDIR/sum.json"
+        jq -es '.[0] as $t | .[1].cost as $c |
+            ($t.end_sec / $c.step_sec - 1 | fabs < 1e-9) and
+            ($t.busy_sec / $c.step_sec - 1 | fabs < 1e-9) and
+            $t.most_bytes <= $c.memory.peak_bytes and
+            $t.most_bytes > $c.memory.peak_bytes * 0.7 and
+            $t.least_bytes >= $c.memory.parameter_bytes and
+            $t.slices > 20 and $t.flows > 0' "$BATS_TEST_TMPDIR/sum.json" "$doc" ||
+            { cat "$BATS_TEST_TMPDIR/sum.json"; false; }
+    done
+    ap-cost --trace "$trace.2" -o "$doc" "$(plan megatron)"
+    cmp "$trace" "$trace.2"
+}
+
+@test "cost: a plan of one device has a trace, too" {
+    ap-cost --trace "$BATS_TEST_TMPDIR/one.json" -o "$BATS_TEST_TMPDIR/doc.json" \
+        "$(imported mlp)"
+    python3 tests/trace.py "$BATS_TEST_TMPDIR/one.json" | jq -e '.flows == 0 and .slices > 20'
+}
+
+@test "clusters: TP7: ten times the parameters on 3.75 times the cards" {
+    local small large
+    small=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-128.json")
+    large=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-480.json")
+    [ "$small $large" = "128 480" ]
+    for name in m6-moe-100b m6-moe-1t; do
+        ap-model --stats -o /dev/null $name 2>&1 | jq .weight_elems
+    done | jq -es --argjson cards "$((large * 100 / small))" \
+        '.[1] / .[0] > 9.5 and .[1] / .[0] < 10.5 and $cards == 375'
+}
+
+@test "clusters: the presets are what scripts/clusters writes" {
+    mkdir -p "$BATS_TEST_TMPDIR/scripts" "$BATS_TEST_TMPDIR/testdata/clusters"
+    cp scripts/clusters "$BATS_TEST_TMPDIR/scripts/"
+    "$BATS_TEST_TMPDIR/scripts/clusters"
+    diff -r "$CLUSTERS" "$BATS_TEST_TMPDIR/testdata/clusters"
+}
