@@ -171,6 +171,11 @@ static void put_summary(const struct ap_sharding *s, struct ap_buf *out)
     ap_json_str(out, s->stopped);
     ap_buf_puts(out, ",\"peak_bytes\":");
     ap_buf_int(out, s->peak_bytes);
+    if (s->limit_bytes > 0)
+        ap_buf_printf(out, ",\"memory_limit_bytes\":%lld", (long long)s->limit_bytes);
+    if (s->device_bytes > 0)
+        ap_buf_printf(out, ",\"fits_device\":%s",
+                      s->peak_bytes <= s->device_bytes ? "true" : "false");
 }
 
 /* The marked nodes, as a list of ids; marks may be NULL. */

@@ -1,4 +1,5 @@
 /* ap-shard: choose how every tensor of a graph is split over one mesh. */
+#include "memory.h"
 #include "shard.h"
 
 #include <errno.h>
@@ -28,6 +29,19 @@ static const struct ap_choice pin_modes[] = {
 static bool is_rhino(const struct shard_request *req)
 {
     return shard_algorithms()[req->algorithm].run == shard_rhino;
+}
+
+static void check_memory(const struct shard_request *req)
+{
+    if (!req->memory_text)
+        return;
+    if (req->serve)
+        ap_die_usage("--serve: requests say the memory; no --memory with it");
+    if (req->space != SHARD_SPACE_DEFAULT)
+        ap_die_usage("--memory: plans of Alpa's space are not searched within a limit");
+    if (strcmp(req->memory_text, "device") != 0 && mem_size_parse(req->memory_text) < 0)
+        ap_die_usage("--memory: expected bytes, a size such as 16GiB, or device, got %s",
+                     req->memory_text);
 }
 
 static void check_request(struct shard_request *req)
@@ -81,16 +95,15 @@ static void check_request(struct shard_request *req)
         ap_die_usage("--explain does not go with --mesh auto or --serve");
     if (req->serve && row->run == shard_tofu)
         ap_die_usage("--serve does not halve meshes as tofu needs them");
-    if (!is_rhino(req) &&
-        (req->level_row != 0 || req->params.memory_bytes != 0 || req->explain_path))
-        ap_die_usage("--level, --memory and --explain are for rhino, not for %s",
-                     row->name);
     if (req->emit_path && row->run != shard_ilp)
         ap_die_usage("--emit-problem is for the search (ilp), not for %s", row->name);
     if (req->emit_path && (req->serve || req->plan_path || is_auto))
         ap_die_usage("--emit-problem is for a search on one mesh, without --plan, "
                      "--serve and --mesh auto");
     req->params.emit = req->emit_path != NULL;
+    if (!is_rhino(req) && (req->level_row != 0 || req->explain_path))
+        ap_die_usage("--level and --explain are for rhino, not for %s", row->name);
+    check_memory(req);
     req->params.level = level[strlen(level) - 1] - '0';
     req->params.explain = req->explain_path != NULL;
 }
@@ -168,10 +181,11 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
         {"level", AP_OPT_CHOICE, &req->level_row, "LEVEL",
          "how much of the graph rhino decides at once", shard_levels,
          sizeof *shard_levels, 0, 0},
-        {"memory", AP_OPT_INT, &req->params.memory_bytes, "BYTES",
-         "of parameters per device that rhino may use", NULL, 0, 0, INT64_MAX},
         {"emit-problem", AP_OPT_STR, &req->emit_path, "FILE",
          "also write ilp's selection problem, for ap-solve", NULL, 0, 0, 0},
+        {"memory", AP_OPT_STR, &req->memory_text, "SIZE",
+         "of a device, for the plan (rhino: for parameters): 16GiB, bytes, or device",
+         NULL, 0, 0, 0},
         {"explain", AP_OPT_STR, &req->explain_path, "FILE",
          "write rhino's cones and segments (-: to standard error)", NULL, 0, 0, 0},
         {0},

@@ -14,6 +14,7 @@
 
 #include "fold.h"
 #include "fold_bound.h"
+#include "memory.h"
 #include "select.h"
 #include "tool.h"
 
@@ -159,38 +160,61 @@ static int *make_vars(struct select_builder *b, const struct shard_fold *fold)
     return var;
 }
 
-static int *start_choice(const struct shard_space *sp, const struct shard_fold *fold,
-                         const int *var, const struct ap_problem *p,
-                         const struct ap_plan *start)
+int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
+                      const struct ap_plan *plan)
 {
-    int n_vars = 0, *choice = AP_NEW_N(sp->arena, p->n_nodes, int);
+    const struct ap_problem *q = &p->problem;
+    int *choice = AP_NEW_N(arena, q->n_nodes, int), next = 0;
 
-    for (int i = 0; i < sp->nests->n; i++) {
-        if (fold->tied[i] != i)
-            continue;
-        choice[var[i]] = shard_space_find(sp, i, &start->choice[i]);
-        if (choice[var[i]] < 0)
+    for (int i = 0; i < p->space.nests->n; i++) {
+        if (p->var[i] < next)
+            continue; /* tied to one before */
+        choice[next] = shard_space_find(&p->space, i, &plan->choice[i]);
+        if (choice[next++] < 0)
             return NULL; /* not in the space (pins) */
-        n_vars++;
     }
-    for (int e = 0; e < p->n_edges; e++) { /* a copy is made where somebody needs it */
-        const struct ap_problem_edge *edge = &p->edges[e];
-        if (edge->a >= n_vars && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
+    for (int e = 0; e < q->n_edges; e++) { /* a copy is made where somebody needs it */
+        const struct ap_problem_edge *edge = &q->edges[e];
+        if (edge->a >= p->n_vars && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
             choice[edge->a] = 1;
     }
     return choice;
 }
 
-static struct ap_plan plan_of(const struct shard_space *space, const int *var,
-                              const int *choice)
+struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
 {
+    const struct shard_space *space = &p->space;
     struct ap_plan plan = {
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
     plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
     plan.remake = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)
-        plan.choice[i] = space->choice[i][choice[var[i]]];
+        plan.choice[i] = space->choice[i][choice[p->var[i]]];
     return plan;
+}
+
+static void build_problem(struct ap_arena *arena, const struct shard_fold *fold,
+                          struct ilp_problem *out)
+{
+    int n_stars;
+
+    select_init(&out->builder, arena, &out->space);
+    out->var = make_vars(&out->builder, fold);
+    out->n_vars = out->builder.n_nodes;
+    struct select_star *stars = fold_stars(arena, &out->space, out->var, &n_stars);
+    for (int i = 0; i < n_stars; i++)
+        select_add_star(&out->builder, &stars[i]);
+    out->problem = select_problem(&out->builder);
+}
+
+int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
+                    const struct shard_fold *fold, const struct ap_plan *plans,
+                    int n_plans, struct ilp_problem *out, struct ap_err *err)
+{
+    if (shard_space_build(arena, task, fold, plans, n_plans, &out->space, err))
+        return -1;
+    build_problem(arena, fold, out);
+    return 0;
 }
 
 /* What the searches took, all together; sizes are of the first one. */
@@ -240,25 +264,32 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
                       int n_plans, int start, struct shard_space *space,
                       struct shard_answer *answer, struct timing *t, struct ap_err *err)
 {
+    struct ilp_problem ip;
     double t0 = ap_now_sec();
-    if (shard_space_build(arena, task, fold, plans, n_plans, space, err))
+    if (shard_space_build(arena, task, fold, plans, n_plans, &ip.space, err))
         return -1;
     double t1 = ap_now_sec();
+<<<<<<< HEAD
     struct select_builder b;
     select_init(&b, arena, space);
     int *var = fill_builder(&b, fold);
     struct ap_problem p = select_problem(&b);
+=======
+    build_problem(arena, fold, &ip);
+    *space = ip.space;
+    const struct ap_problem p = ip.problem;
+>>>>>>> 17a3b24 (ap-shard: --memory, plans within a limit of memory per device)
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solve_params params = {.work_limit = task->params->work_limit
                                                        ? task->params->work_limit
                                                        : solver->work_limit};
     struct ap_solution sol;
     if (start >= 0)
-        params.start = start_choice(space, fold, var, &p, &plans[start]);
+        params.start = shard_ilp_choice(arena, &ip, &plans[start]);
     double t2 = ap_now_sec();
     int rc = solver->run(arena, &p, &params, &sol, err);
     if (rc == 0) {
-        *answer = (struct shard_answer){.plan = plan_of(space, var, sol.choice),
+        *answer = (struct shard_answer){.plan = shard_ilp_plan(&ip, sol.choice),
                                         .objective = sol.objective,
                                         .bound = sol.bound,
                                         .stopped = sol.stopped,
@@ -272,7 +303,7 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
         t->solved = strcmp(sol.stopped, "optimal") == 0;
         t->n_searches = 1;
     }
-    select_free(&b);
+    select_free(&ip.builder);
     return rc;
 }
 
@@ -455,6 +486,10 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         add_timing(&t, &whole);
     }
     answer->stats = stats_of(arena, task, &t);
+<<<<<<< HEAD
     answer->problem = problem;
     return 0;
+=======
+    return task->memory_bytes > 0 ? shard_memory(arena, task, answer, err) : 0;
+>>>>>>> 17a3b24 (ap-shard: --memory, plans within a limit of memory per device)
 }

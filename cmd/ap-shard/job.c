@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fit.h"
+#include "memory.h"
 #include "program.h"
 #include "shard.h"
 #include "tofu.h"
@@ -149,6 +150,10 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     if (req->space == SHARD_SPACE_ALPA)
         set_alpa(job, req);
+    if (req->memory_text)
+        job->memory_bytes = strcmp(req->memory_text, "device") == 0
+                                ? job->cluster.memory_bytes
+                                : mem_size_parse(req->memory_text);
     if (req->pin_mode == 0 && shard_pins_read(arena, &job->graph, mesh, &job->pins, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (shard_pins_add(arena, &job->graph, mesh, &req->pins, &job->pins, &err))
@@ -251,8 +256,11 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                             .families = job->has_families ? &job->families : NULL,
                             .pins = job->pins.n > 0 ? &job->pins : NULL,
                             .params = &job->params,
+                            .memory_bytes = job->memory_bytes,
                             .baseline = shard_algorithms()[req->algorithm].baseline};
     shard_fn *run = shard_algorithms()[req->algorithm].run;
+    if (run == shard_rhino)
+        job->params.memory_bytes = job->memory_bytes;
     bool keeps = run == shard_ilp || run == shard_rule; /* imported shardings, too */
     if (job->pins.n > 0 && (keeps || req->pins.n > 0) &&
         shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, &job->pins,
@@ -309,11 +317,23 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     if (row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     check_pins(job);
-    if (job->answer.objective >= 0 && start_sec < job->answer.objective) {
+    if (job->memory_bytes == 0 && job->answer.objective >= 0 &&
+        start_sec < job->answer.objective) {
         job->answer.plan = start; /* a limit, or pins, kept the search from it */
         job->answer.objective = start_sec;
         job->answer.bound = fmin(job->answer.bound, start_sec);
     }
+}
+
+static _Noreturn void die_too_large(const struct shard_job *job, int64_t peak)
+{
+    struct ap_arena *arena = job->arena;
+
+    ap_die(AP_NO_SOLUTION,
+           "%s needs %s (%lld bytes) per device, more than %s: it holds %s",
+           job->algorithm, mem_size_text(arena, peak), (long long)peak,
+           mem_size_text(arena, job->memory_bytes),
+           mem_holders(arena, &job->answer.plan, &job->cost));
 }
 
 struct shard_result shard_job_result(struct shard_job *job,
@@ -330,6 +350,11 @@ struct shard_result shard_job_result(struct shard_job *job,
     if (!isfinite(sec) || ap_partition(job->arena, &a->plan, &conv, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_plan_buffers(job->arena, &prog);
+    /* rhino's limit is one of parameters, which it keeps */
+    bool limited =
+        job->memory_bytes > 0 && shard_algorithms()[req->algorithm].run != shard_rhino;
+    if (limited && prog.peak_bytes > job->memory_bytes)
+        die_too_large(job, prog.peak_bytes);
     /* else problem and plan disagree */
     assert(a->objective < 0 || fabs(sec - a->objective) <= 1e-9 * sec);
     struct ap_sharding s = {
@@ -342,6 +367,8 @@ struct shard_result shard_job_result(struct shard_job *job,
         .objective_sec = sec,
         .lower_bound_sec = fmin(a->bound, sec),
         .peak_bytes = prog.peak_bytes,
+        .limit_bytes = limited ? job->memory_bytes : 0,
+        .device_bytes = job->cluster.memory_bytes,
         .graph_fingerprint = ap_graph_fingerprint(job->arena, &job->graph),
         .cluster_fingerprint = ap_cluster_fingerprint(job->arena, &job->cluster),
     };

@@ -150,7 +150,8 @@ struct shard_task {
     const struct ap_plan *plans;
     const double *plan_sec;
     const char *const *plan_name;
-    int baseline; /* rules: the row of ap_baselines */
+    int baseline;         /* rules: the row of ap_baselines */
+    int64_t memory_bytes; /* of a device, 0: any */
     /* what the pins decide: choices, and per group whether (NULL: no pins) */
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
@@ -202,6 +203,7 @@ enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
 struct shard_request {
     int algorithm, cost_model, pin_mode;
     const char *mesh_text, *cluster_path, *plan_path, *start_path;
+    const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
     int64_t top, jobs, max_axes;
     bool serve;
@@ -221,6 +223,7 @@ struct shard_job {
     struct ap_cluster cluster;
     struct ap_cost cost;
     struct shard_pins pins;
+    int64_t memory_bytes; /* the limit, 0: none */
     struct shard_task task;
     struct shard_answer answer;
     struct shard_alpa alpa;

@@ -1,0 +1,190 @@
+/* What a plan's program needs of memory, and sizes as people write them. */
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "program.h"
+
+#define N_HOLDERS 4 /* values that are named */
+
+static int make_program(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_cost *cost, struct ap_conversions *conv,
+                        struct ap_program *prog)
+{
+    struct ap_err err = {0};
+
+    if (ap_plan_check(plan, cost, &err) ||
+        ap_plan_conversions(arena, plan, cost, conv, &err) ||
+        ap_partition(arena, plan, conv, prog, &err))
+        return -1;
+    ap_plan_buffers(arena, prog);
+    return 0;
+}
+
+void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
+                 int64_t *peak_bytes)
+{
+    struct ap_arena arena = {0};
+    struct ap_conversions conv;
+    struct ap_program prog;
+
+    *sec = INFINITY;
+    *peak_bytes = INT64_MAX;
+    if (make_program(&arena, plan, cost, &conv, &prog) == 0) {
+        *sec = ap_plan_price(plan, cost, &conv).serial_sec;
+        *peak_bytes = prog.peak_bytes;
+    }
+    ap_arena_free(&arena);
+}
+
+/* ---- who holds it ---- */
+
+struct holder {
+    int node;
+    int64_t bytes;
+};
+
+static int by_bytes(const void *x, const void *y)
+{
+    const struct holder *a = x, *b = y;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+/* The group before which most is alive; birth and death are per owner of memory. */
+static int fullest_group(struct ap_arena *arena, const struct ap_program *prog,
+                         int *birth, int *death)
+{
+    const struct ap_graph *g = &prog->local;
+    int64_t *sum = AP_NEW_N(arena, g->n_groups + 2, int64_t), held = 0, most = -1;
+    int best = 0;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        birth[i] = n->op == AP_OP_PARAMETER ? 0 : n->group;
+        death[i] = n->op == AP_OP_PARAMETER ? g->n_groups : n->group;
+        for (int k = 0; k < n->n_in; k++) {
+            int in = n->in[k], own = prog->buffer[in].alias;
+            own = own < 0 ? in : own;
+            death[own] = n->group > death[own] ? n->group : death[own];
+        }
+    }
+    for (int r = 0; r < g->n_results; r++) {
+        int own = prog->buffer[g->results[r].node].alias;
+        death[own < 0 ? g->results[r].node : own] = g->n_groups;
+    }
+    for (int i = 0; i < g->n_nodes; i++)
+        if (prog->buffer[i].offset >= 0 && prog->buffer[i].alias < 0) {
+            sum[birth[i]] += prog->buffer[i].bytes;
+            sum[death[i] + 1] -= prog->buffer[i].bytes;
+        }
+    for (int i = 0; i <= g->n_groups; i++) {
+        held += sum[i];
+        if (held > most) {
+            most = held;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void name_holder(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_program *prog, const struct holder *h,
+                        struct ap_buf *out)
+{
+    const int source = prog->source[h->node];
+    const struct ap_node *local = &prog->local.nodes[h->node];
+    const struct ap_node *n = &plan->graph->nodes[source];
+    struct ap_layout l = ap_plan_node_layout(plan, source);
+
+    ap_buf_printf(out, "%s%.60s %s (", out->len ? ", " : "", n->name,
+                  mem_size_text(arena, h->bytes));
+    ap_shape_print(&n->shape, out);
+    if (local->op == n->op && local->attrs->coll.axes == n->attrs->coll.axes) {
+        ap_buf_puts(out, " as ");
+        ap_layout_print(&plan->mesh, &l, out);
+    } else {
+        ap_buf_printf(out, " after %s", ap_ops[local->op].name);
+    }
+    ap_buf_puts(out, ")");
+}
+
+const char *mem_holders(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_cost *cost)
+{
+    struct ap_arena scratch = {0};
+    struct ap_conversions conv;
+    struct ap_program prog;
+    struct ap_buf out = {0};
+    int n = 0;
+
+    if (make_program(&scratch, plan, cost, &conv, &prog)) {
+        ap_arena_free(&scratch);
+        return "";
+    }
+    const struct ap_graph *g = &prog.local;
+    int *birth = AP_NEW_N(&scratch, g->n_nodes + 1, int);
+    int *death = AP_NEW_N(&scratch, g->n_nodes + 1, int);
+    struct holder *list = AP_NEW_N(&scratch, g->n_nodes + 1, struct holder);
+    int at = fullest_group(&scratch, &prog, birth, death);
+    for (int i = 0; i < g->n_nodes; i++)
+        if (prog.buffer[i].offset >= 0 && prog.buffer[i].alias < 0 && birth[i] <= at &&
+            at <= death[i])
+            list[n++] = (struct holder){i, prog.buffer[i].bytes};
+    qsort(list, (size_t)n, sizeof *list, by_bytes);
+    for (int i = 0; i < n && i < N_HOLDERS; i++)
+        name_holder(&scratch, plan, &prog, &list[i], &out);
+    if (n > N_HOLDERS)
+        ap_buf_printf(&out, " and %d more", n - N_HOLDERS);
+    const char *text = ap_arena_strdup(arena, out.data ? out.data : "nothing");
+    ap_buf_free(&out);
+    ap_arena_free(&scratch);
+    return text;
+}
+
+/* ---- sizes ---- */
+
+static const struct unit {
+    const char *name;
+    double bytes;
+} units[] = {
+    {"TiB", 1099511627776.0},
+    {"GiB", 1073741824.0},
+    {"MiB", 1048576.0},
+    {"KiB", 1024.0},
+    {"TB", 1e12},
+    {"GB", 1e9},
+    {"MB", 1e6},
+    {"kB", 1e3},
+    {"B", 1},
+};
+
+const char *mem_size_text(struct ap_arena *arena, int64_t bytes)
+{
+    for (int i = 0; i < 4; i++)
+        if ((double)bytes >= units[i].bytes)
+            return ap_arena_printf(arena, "%.4g %s", (double)bytes / units[i].bytes,
+                                   units[i].name);
+    return ap_arena_printf(arena, "%lld B", (long long)bytes);
+}
+
+int64_t mem_size_parse(const char *text)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)*text))
+        return -1;
+    double x = strtod(text, &end);
+    if (*end == '\0')
+        x = floor(x) == x ? x : -1;
+    else {
+        size_t u = 0;
+        while (u < sizeof units / sizeof *units && strcmp(units[u].name, end) != 0)
+            u++;
+        x = u < sizeof units / sizeof *units ? x * units[u].bytes : -1;
+    }
+    return x >= 1 && x < 9e18 ? (int64_t)x : -1;
+}
