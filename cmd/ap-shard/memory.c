@@ -195,7 +195,8 @@ static double solve_at(struct hunt *h, const double *price, double per_byte,
         before[t + 1] += before[t];
     struct ap_problem p = price_problem(&scratch, h, before, weight);
     struct ap_solve_params params = {.work_limit = h->kept ? PLAN_WORK : SOLVE_WORK,
-                                     .start = h->cut[h->n_cuts - 1].choice};
+                                     .start = h->n_cuts > 0 ? h->cut[h->n_cuts - 1].choice
+                                                            : NULL};
     if (ap_solve_exact(&scratch, &p, &params, &sol, &err) == 0) {
         bound = sol.bound;
         meet(h, sol.choice);
@@ -327,12 +328,13 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
                      .best_sec = INFINITY,
                      .least_bytes = INT64_MAX,
                      .bound = answer->bound,
-                     .unit = answer->objective,
+                     .unit = answer->objective > 0 ? answer->objective : 1,
                      .max_cuts = ROUNDS * (TRIES + 1) + 2};
     double start = ap_now_sec();
     int64_t peak;
     double sec;
 
+    answer->plan.recompute_heavy = task->params->recompute_heavy;
     mem_measure(&answer->plan, task->cost, &sec, &peak);
     if (peak <= task->memory_bytes)
         return 0;

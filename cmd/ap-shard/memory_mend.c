@@ -13,9 +13,10 @@
 
 #include "memory_search.h"
 
-#define MOST_PARTS 12
-#define MOST_WORK  150000 /* nodes partitioned per mending, at least MOST_PARTS plans */
-#define N_CHEAPER  2      /* plans to take over from */
+#define MOST_PARTS  12
+#define MOST_WORK   150000 /* nodes partitioned per mending, at least MOST_PARTS plans */
+#define FEW_WORK   2000   /* strategies * nodes */
+#define N_CHEAPER   2      /* plans to take over from */
 
 int *hunt_choice(const struct hunt *h, const struct ap_plan *plan)
 {
@@ -220,6 +221,42 @@ static void keep_copies(struct hunt *h)
     ap_arena_free(&scratch);
 }
 
+/* The best plan with other strategies of group i and, by itself, of j. */
+static bool change(struct hunt *h, int i, int j)
+{
+    const struct shard_space *sp = &h->ip.space;
+    bool better = false;
+    double sec;
+    int64_t peak;
+
+    for (int s = 0; s < sp->n[i]; s++)
+        for (int t = -1; t < (j < 0 ? 0 : sp->n[j]); t++) {
+            struct ap_plan trial = copy_plan(h->arena, &h->best);
+            trial.choice[i] = sp->choice[i][s];
+            if (t >= 0)
+                trial.choice[j] = sp->choice[j][t];
+            better |= measure(h, &trial, &sec, &peak);
+        }
+    return better;
+}
+
+/* In small graphs all groups, and all neighbours, try other strategies while it helps. */
+static void change_few(struct hunt *h)
+{
+    const struct shard_space *sp = &h->ip.space;
+    bool better = sp->n_strategies * (int64_t)h->task->graph->n_nodes < FEW_WORK;
+
+    while (better) {
+        better = false;
+        for (int i = 0; i < sp->nests->n; i++) {
+            const struct ap_nest *nest = &sp->nests->nest[i];
+            better |= change(h, i, -1);
+            for (int k = 0; k < nest->n_ins; k++)
+                better |= change(h, i, h->task->graph->nodes[nest->ins[k].node].group);
+        }
+    }
+}
+
 void hunt_mend(struct hunt *h)
 {
     bool *tried = AP_NEW_N(h->arena, h->n_cuts + 1, bool);
@@ -239,6 +276,6 @@ void hunt_mend(struct hunt *h)
         struct ap_plan cheap = shard_ilp_plan(&h->ip, h->cut[best].choice);
         mend_with(h, &cheap);
     }
-    if (h->best.remake)
-        keep_copies(h);
+    keep_copies(h);
+    change_few(h);
 }

@@ -1,0 +1,80 @@
+#!/usr/bin/env bats
+# ap-shard --memory: plans that fit, their bounds, and what is said when there is none.
+
+load helpers
+
+# within LIMIT MODEL OPTION...: the section "sharding" of the plan that fits
+within() {
+    ap-shard --cluster "$CLUSTERS/cpu-8.json" --memory "$1" "${@:3}" "$(imported "$2")" |
+        jq -c '.sharding'
+}
+
+# least MODEL OPTION...: the least memory found, and that proven
+least() {
+    run -3 --separate-stderr ap-shard --cluster "$CLUSTERS/cpu-8.json" --memory 1kB "${@:2}" \
+        "$(imported "$1")"
+    [ -z "$output" ]
+    # shellcheck disable=SC2154
+    [[ $stderr =~ 'least found needs '[^\(]*\(([0-9]+)\ bytes\) ]] && found=${BASH_REMATCH[1]}
+    [[ $stderr =~ 'at least '[^\(]*\(([0-9]+)\ bytes\) ]] && proven=${BASH_REMATCH[1]}
+    [ "$proven" -le "$found" ]
+}
+
+@test "memory: tighter limits cost more, every plan fits, bounds hold" {
+    local last=0 limit
+    for limit in 2MB 965kB 900kB; do
+        within "$limit" gpt2l --mesh 2x4 >"$BATS_TEST_TMPDIR/s"
+        jq -e --argjson last "$last" '.peak_bytes <= .memory_limit_bytes and .fits_device and
+            .objective_sec >= $last and .lower_bound_sec <= .objective_sec and
+            .lower_bound_sec > 0.96 * .objective_sec' "$BATS_TEST_TMPDIR/s" >/dev/null ||
+            { jq -c 'del(.groups, .layouts, .conversions)' "$BATS_TEST_TMPDIR/s"; return 1; }
+        last=$(jq .objective_sec "$BATS_TEST_TMPDIR/s")
+    done
+}
+
+@test "memory: within 1 % of the bound at 1.2, 1.5 and 2 times the least found" {
+    for model in mlp resnet gpt2l; do
+        least "$model" --mesh 2x2
+        for times in 1.2 1.5 2; do
+            within "$(jq -n "$found * $times | floor")" "$model" --mesh 2x2 |
+                jq -e '.peak_bytes <= .memory_limit_bytes and .gap <= 0.01' >/dev/null ||
+                { echo "$model, $times times $found"; return 1; }
+        done
+        within "$found" "$model" --mesh 2x2 | jq -e '.peak_bytes <= .memory_limit_bytes'
+        refuses 3 "at least" ap-shard --cluster "$CLUSTERS/cpu-8.json" --mesh 2x2 \
+            --memory $((proven - 1)) "$(imported "$model")"
+    done
+}
+
+@test "memory: the plan is priced alike by ap-cost, and its program is as large" {
+    ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --memory 38kB "$(imported mlp)" |
+        ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    jq -e '.sharding.objective_sec == .cost.serial_sec and
+        .program.peak_bytes == .sharding.peak_bytes and
+        .sharding.peak_bytes <= 38000' "$BATS_TEST_TMPDIR/p.json"
+    ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --memory 38kB "$(imported mlp)" |
+        jq -S .sharding >"$BATS_TEST_TMPDIR/again"
+    jq -S .sharding "$BATS_TEST_TMPDIR/p.json" | cmp - "$BATS_TEST_TMPDIR/again"
+}
+
+@test "memory: RH4 VGG-19 with a million classes needs more than one device of 32 GiB" {
+    ap-model vgg19-4.2b --batch 128 -o "$BATS_TEST_TMPDIR/vgg.json"
+    refuses 3 "vgg19/fc_2/w 15.26 GiB (f32[4096,1000000] as R)" ap-shard --mesh 1 \
+        --cluster "$CLUSTERS/rhino-m8.json" --memory 32GiB "$BATS_TEST_TMPDIR/vgg.json"
+    ap-shard --mesh 8 --cluster "$CLUSTERS/rhino-m8.json" --memory 32GiB \
+        "$BATS_TEST_TMPDIR/vgg.json" | jq -e '.sharding |
+        .peak_bytes <= .memory_limit_bytes and .fits_device and .gap < 1e-6'
+    ap-shard --mesh 1 --cluster "$CLUSTERS/rhino-m8.json" "$BATS_TEST_TMPDIR/vgg.json" |
+        jq -e '.sharding | .fits_device == false and (has("memory_limit_bytes") | not)'
+}
+
+@test "memory: a rule that is too large is refused with what it holds" {
+    refuses 3 "data needs 1.612 MiB (1690048 bytes) per device, more than 976.6 KiB: it holds" \
+        ap-shard --mesh 2x4 --algorithm data --memory 1MB "$(imported gpt2l)"
+    ap-shard --mesh 2x4 --algorithm zero3 --memory 1MB "$(imported gpt2l)" |
+        jq -e '.sharding.peak_bytes <= 1000000'
+    ap-shard --mesh 2x4 --algorithm data --memory device "$(imported gpt2l)" |
+        jq -e '.sharding.memory_limit_bytes == .cluster.memory_bytes'
+    refuses 2 "such as 16GiB" ap-shard --mesh 2 --memory 16Gi "$(imported mlp)"
+    refuses 2 "Alpa's space" ap-shard --mesh 2 --space alpa --memory 1GB "$(imported mlp)"
+}

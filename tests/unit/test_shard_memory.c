@@ -1,0 +1,222 @@
+/*
+ * Plans within a limit of memory: the model of what is surely held never says more than
+ * a program needs; on a tiny net, for every limit at which the answer changes, the search
+ * finds what trying all plans finds, and its bounds hold.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "memory.h"
+#include "random_plan.h"
+#include "sample_graphs.h"
+#include "tap.h"
+
+#define MAX_PLANS 100000
+
+/* A question about a sample on a mesh. */
+struct question {
+    struct ap_arena arena;
+    struct ap_err err;
+    struct sample sample;
+    struct ap_mesh mesh;
+    struct ap_cost cost;
+    struct shard_params params;
+    struct shard_task task;
+    struct ilp_problem ip;
+};
+
+static bool ask(struct question *q, const char *json, const char *mesh)
+{
+    struct shard_fold fold;
+
+    *q = (struct question){.params = {.rounds = 12, .period = 1}};
+    q->task = (struct shard_task){.graph = &q->sample.g,
+                                  .nests = &q->sample.nests,
+                                  .cost = &q->cost,
+                                  .params = &q->params};
+    if (load_sample(&q->arena, json, &q->sample, &q->err) ||
+        ap_mesh_parse(&q->arena, mesh, &q->mesh, &q->err) ||
+        make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
+        return false;
+    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, 1, &fold);
+    return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
+}
+
+static void drop(struct question *q)
+{
+    select_free(&q->ip.builder);
+    ap_cost_free(&q->cost);
+    ap_arena_free(&q->arena);
+}
+
+/* ---- the model ---- */
+
+static int64_t held_peak(struct question *q, const struct mem_model *m, const int *choice)
+{
+    int64_t *held = AP_NEW_N(&q->arena, m->n_times, int64_t), peak = 0;
+    mem_model_held(m, choice, held);
+    for (int t = 0; t < m->n_times; t++)
+        peak = held[t] > peak ? held[t] : peak;
+    return peak;
+}
+
+static void test_model(const struct sample_graph *sg, const char *mesh, int n_seeds)
+{
+    struct question q;
+    struct mem_model m;
+    double nearest = 0;
+    bool sound = true;
+
+    if (!ask(&q, sg->json, mesh)) {
+        CHECK(false, "%s: %s", sg->name, q.err.msg);
+        return;
+    }
+    mem_model_build(&q.arena, &q.ip.space, q.ip.var, 0, false, &m);
+    int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
+    for (int seed = 1; seed <= n_seeds && sound; seed++) {
+        uint64_t state = (uint64_t)seed;
+        double sec;
+        int64_t peak;
+        for (int v = 0; v < q.ip.n_vars; v++)
+            choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
+        struct ap_plan plan = shard_ilp_plan(&q.ip, choice);
+        for (int v = 0; v < q.sample.g.n_nodes; v++)
+            plan.remake[v] = random_below(&state, 3) == 0;
+        mem_measure(&plan, &q.cost, &sec, &peak);
+        int64_t held = held_peak(&q, &m, choice);
+        sound = !isfinite(sec) || held <= peak;
+        if (isfinite(sec))
+            nearest = fmax(nearest, (double)held / (double)peak);
+    }
+    CHECK(sound && nearest > 0.5, "%s on %s: held at most %.2f of what is needed",
+          sg->name, mesh, nearest);
+    drop(&q);
+}
+
+/* ---- the search ---- */
+
+/* clang-format off */
+static const char tiny[] =
+    DOC(PARAM(0, "weight", "f32[64,96]") "," PARAM(1, "weight", "f32[96,32]") ","
+        PARAM(2, "input", "f32[48,64]")
+        NODE("dot", "h", "2,0", "f32[48,96]",
+             ",\"lhs_contracting_dims\":[1],\"rhs_contracting_dims\":[0]")
+        NODE("tanh", "r", "3", "f32[48,96]", "")
+        NODE("dot", "y", "4,1", "f32[48,32]",
+             ",\"lhs_contracting_dims\":[1],\"rhs_contracting_dims\":[0]")
+        NODE("constant", "zero", "", "f32[]", ",\"value\":0")
+        NODE("reduce", "loss", "5,6", "f32[]", ",\"dimensions\":[0,1],\"to_apply\":0"),
+        "{\"node\":7,\"role\":\"loss\"}");
+/* clang-format on */
+
+struct tried {
+    double sec;
+    int64_t peak;
+};
+
+static int by_peak(const void *x, const void *y)
+{
+    const struct tried *a = x, *b = y;
+    if (a->peak != b->peak)
+        return a->peak < b->peak ? -1 : 1;
+    return (a->sec > b->sec) - (a->sec < b->sec);
+}
+
+/* All plans of the space, by peak. */
+static int try_all(struct question *q, struct tried *all)
+{
+    int *choice = AP_NEW_N(&q->arena, q->ip.problem.n_nodes, int), n = 0, v = 0;
+
+    while (v < q->ip.n_vars && n < MAX_PLANS) {
+        struct ap_mark mark = ap_arena_mark(&q->arena);
+        struct ap_plan plan = shard_ilp_plan(&q->ip, choice);
+        mem_measure(&plan, &q->cost, &all[n].sec, &all[n].peak);
+        n += isfinite(all[n].sec);
+        ap_arena_rewind(&q->arena, mark);
+        for (v = 0; v < q->ip.n_vars; v++) {
+            if (++choice[v] < q->ip.problem.n_strategies[v])
+                break;
+            choice[v] = 0;
+        }
+    }
+    qsort(all, (size_t)n, sizeof *all, by_peak);
+    return n;
+}
+
+static void check_limit(struct question *q, int64_t limit, double best)
+{
+    struct shard_answer a;
+    struct ap_err err = {{0}};
+    double sec = 0;
+    int64_t peak = 0;
+
+    q->task.memory_bytes = limit;
+    int rc = shard_ilp(&q->arena, &q->task, &a, &err);
+    if (rc == 0)
+        mem_measure(&a.plan, &q->cost, &sec, &peak);
+    if (isinf(best))
+        CHECK(rc != 0, "%lld bytes: %s", (long long)limit, err.msg);
+    else
+        CHECK(rc == 0 && peak <= limit && a.bound <= best * (1 + 1e-9) &&
+                  fabs(a.objective - best) <= 1e-9 * best && sec == a.objective,
+              "%lld bytes: %.9g found, %.9g is best, the bound is %.9g", (long long)limit,
+              rc ? NAN : a.objective, best, a.bound);
+}
+
+static void test_all_plans(const char *mesh)
+{
+    struct tried *all = ap_xrealloc(NULL, MAX_PLANS * sizeof *all);
+    struct question q;
+    double best = INFINITY;
+
+    if (!ask(&q, tiny, mesh)) {
+        CHECK(false, "tiny: %s", q.err.msg);
+        free(all);
+        return;
+    }
+    int n = try_all(&q, all), n_steps = 0;
+    CHECK(n > 100 && n < MAX_PLANS, "%s: %d plans", mesh, n);
+    check_limit(&q, all[0].peak - 1, INFINITY);
+    for (int i = 0; i < n; i++) {
+        if (all[i].sec >= best)
+            continue;
+        if (i > 0 && all[i].peak - 1 >= all[0].peak) /* just too little for this one */
+            check_limit(&q, all[i].peak - 1, best);
+        best = all[i].sec;
+        check_limit(&q, all[i].peak, best);
+        n_steps++;
+    }
+    CHECK(n_steps > 1, "%s: %d limits matter", mesh, n_steps);
+    drop(&q);
+    free(all);
+}
+
+static void test_sizes(void)
+{
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"4096", 4096},
+                 {"16GiB", INT64_C(17179869184)},
+                 {"1.5kB", 1500},
+                 {"32 GiB", -1},
+                 {"0.5TiB", INT64_C(549755813888)},
+                 {"-1", -1},
+                 {"1.5", -1},
+                 {"GiB", -1},
+                 {"1e30", -1},
+                 {"0", -1}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK(mem_size_parse(sizes[i].text) == sizes[i].bytes, "size %s", sizes[i].text);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
+        test_model(&sample_graphs[i], "2", 100);
+        test_model(&sample_graphs[i], "2x2", 200);
+    }
+    test_all_plans("2");
+    test_sizes();
+    return tap_done();
+}
