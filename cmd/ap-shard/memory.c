@@ -22,8 +22,10 @@
 #include "memory_search.h"
 #include "tool.h"
 
-#define ROUNDS     8     /* per limit that prices are made for */
-#define TRIES      3     /* of those */
+#define ROUNDS     8 /* per limit that prices are made for */
+#define TRIES      3 /* of those, more in small graphs */
+#define MANY_TRIES 40
+#define TRIES_WORK 1e6   /* strategies * nodes * tries */
 #define SMALL      4096  /* parts of the limit: smaller tensors are not priced */
 #define DEAREST    300.  /* a price's limit: the whole memory, in plans without a limit */
 #define NEAR       1e-3  /* good enough */
@@ -308,7 +310,7 @@ static void search(struct hunt *h)
 
     price_memory(h, full);
     hunt_mend(h);
-    for (int i = 0; i < TRIES && h->bound < h->best_sec * (1 - NEAR); i++) {
+    for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - NEAR); i++) {
         h->aim = 0;
         if (i == 0)
             set_model(h, true);
@@ -323,13 +325,14 @@ static void search(struct hunt *h)
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
                  struct shard_answer *answer, struct ap_err *err)
 {
-    struct hunt h = {.arena = arena,
-                     .task = task,
-                     .best_sec = INFINITY,
-                     .least_bytes = INT64_MAX,
-                     .bound = answer->bound,
-                     .unit = answer->objective > 0 ? answer->objective : 1,
-                     .max_cuts = ROUNDS * (TRIES + 1) + 2};
+    struct hunt h = {
+        .arena = arena,
+        .task = task,
+        .best_sec = INFINITY,
+        .least_bytes = INT64_MAX,
+        .bound = answer->bound,
+        .unit = answer->objective > 0 ? answer->objective : 1,
+    };
     double start = ap_now_sec();
     int64_t peak;
     double sec;
@@ -340,6 +343,9 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         return 0;
     if (build(&h, answer, err))
         return -1;
+    double tries = TRIES_WORK / ((double)h.ip.space.n_strategies * task->graph->n_nodes);
+    h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
+    h.max_cuts = ROUNDS * (h.n_tries + 1) + 2;
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, int);
     hunt_try(&h, &answer->plan);

@@ -13,10 +13,10 @@
 
 #include "memory_search.h"
 
-#define MOST_PARTS  12
-#define MOST_WORK   150000 /* nodes partitioned per mending, at least MOST_PARTS plans */
+#define MOST_PARTS 12
+#define MOST_WORK  150000 /* nodes partitioned per mending, at least MOST_PARTS plans */
 #define FEW_WORK   2000   /* strategies * nodes */
-#define N_CHEAPER   2      /* plans to take over from */
+#define N_CHEAPER  2      /* plans to take over from */
 
 int *hunt_choice(const struct hunt *h, const struct ap_plan *plan)
 {

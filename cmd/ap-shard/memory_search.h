@@ -28,7 +28,7 @@ struct hunt {
     struct ap_plan least;
     int64_t least_bytes, least_proven;
     double aim; /* by the model, for a plan that it lets pass and that is too large */
-    int n_solves, n_measured;
+    int n_tries, n_solves, n_measured;
 };
 
 /* Measures the plan, and again with its weights made anew in each phase if it is too

@@ -217,6 +217,7 @@ int main(void)
         test_model(&sample_graphs[i], "2x2", 200);
     }
     test_all_plans("2");
+    test_all_plans("4");
     test_sizes();
     return tap_done();
 }
