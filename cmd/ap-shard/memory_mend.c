@@ -5,7 +5,7 @@
  * often; long ones are cut in pieces). Each part is taken over by itself and measured;
  * then, by gain, all that fit together, one after the other. The same for weights that
  * are gathered again in each phase: those that may be kept are.
- * Cost: a program per part, bounded.
+ * Cost: a program per part, in all a bounded number.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "memory_search.h"
 
 #define MOST_PARTS 12
-#define MOST_WORK  150000 /* nodes partitioned per mending, at least MOST_PARTS plans */
+#define MOST_WORK  400000 /* nodes * plans measured, of a search */
 #define FEW_WORK   2000   /* strategies * nodes */
 #define N_CHEAPER  2      /* plans to take over from */
 
@@ -36,6 +36,11 @@ static struct ap_plan copy_plan(struct ap_arena *arena, const struct ap_plan *pl
     if (plan->remake)
         memcpy(copy.remake, plan->remake, (size_t)n * sizeof *plan->remake);
     return copy;
+}
+
+static bool spent(const struct hunt *h)
+{
+    return (int64_t)h->n_measured * h->task->graph->n_nodes > MOST_WORK;
 }
 
 /* True when the plan is the best now. */
@@ -169,26 +174,27 @@ static void mend_with(struct hunt *h, const struct ap_plan *cheap)
     int n = find_parts(&scratch, &h->best, cheap, part);
     struct part *list = AP_NEW_N(&scratch, n + 1, struct part);
     struct ap_plan base = copy_plan(&scratch, &h->best);
-    const double base_sec = h->best_sec;
-    double sec;
+    double sec, base_sec = h->best_sec;
     int64_t peak;
 
     for (int i = 0; i < n; i++) {
+        list[i] = (struct part){i, 0};
+        if (spent(h))
+            continue;
         struct ap_plan trial = copy_plan(&scratch, &base);
         take_over(&trial, cheap, part, i);
         measure(h, &trial, &sec, &peak);
         list[i] = (struct part){i, base_sec - sec};
     }
     qsort(list, (size_t)n, sizeof *list, by_gain);
-    for (int i = 0; i < n && n > 1; i++) {
+    for (int i = 0; i < n && n > 1 && !spent(h); i++) {
         struct ap_plan trial = copy_plan(&scratch, &base);
         take_over(&trial, cheap, part, list[i].id);
-        mem_measure(&trial, h->task->cost, &sec, &peak);
-        h->n_measured++;
-        if (peak > h->task->memory_bytes || sec == INFINITY)
-            continue;
-        base = trial;
-        measure(h, &trial, &sec, &peak);
+        if (measure(h, &trial, &sec, &peak) ||
+            (peak <= h->task->memory_bytes && sec < base_sec)) {
+            base = trial;
+            base_sec = sec;
+        }
     }
     ap_arena_free(&scratch);
 }
@@ -206,7 +212,7 @@ static void keep_copies(struct hunt *h)
     for (int v = 0; v < n; v++)
         n_made += base.remake[v];
     parts = n_made < MOST_PARTS ? n_made : MOST_PARTS;
-    for (int i = 0; i < parts; i++) {
+    for (int i = 0; i < parts && !spent(h); i++) {
         struct ap_plan trial = copy_plan(&scratch, &base);
         seen = 0;
         for (int v = 0; v < n; v++)
@@ -260,11 +266,10 @@ static void change_few(struct hunt *h)
 void hunt_mend(struct hunt *h)
 {
     bool *tried = AP_NEW_N(h->arena, h->n_cuts + 1, bool);
-    int64_t each = MOST_PARTS * (int64_t)h->task->graph->n_nodes;
 
     if (h->best_sec == INFINITY)
         return;
-    for (int k = 0; k < N_CHEAPER && (k == 0 || k * each < MOST_WORK); k++) {
+    for (int k = 0; k < N_CHEAPER && !spent(h); k++) {
         int best = -1; /* the dearest of the cheaper ones is nearest */
         for (int i = 0; i < h->n_cuts; i++)
             if (!tried[i] && h->cut[i].sec < h->best_sec &&
