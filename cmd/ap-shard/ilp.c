@@ -247,17 +247,6 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
-/* The nodes and edges of all variables and tensors; returns variables by group. */
-static int *fill_builder(struct select_builder *b, const struct shard_fold *fold)
-{
-    int n_stars, *var = make_vars(b, fold);
-    struct select_star *stars = fold_stars(b->arena, b->space, var, &n_stars);
-
-    for (int i = 0; i < n_stars; i++)
-        select_add_star(b, &stars[i]);
-    return var;
-}
-
 /* One search, folded or not (then fold says that nothing is alike). */
 static int solve_once(struct ap_arena *arena, const struct shard_task *task,
                       const struct shard_fold *fold, const struct ap_plan *plans,
@@ -269,16 +258,9 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
     if (shard_space_build(arena, task, fold, plans, n_plans, &ip.space, err))
         return -1;
     double t1 = ap_now_sec();
-<<<<<<< HEAD
-    struct select_builder b;
-    select_init(&b, arena, space);
-    int *var = fill_builder(&b, fold);
-    struct ap_problem p = select_problem(&b);
-=======
     build_problem(arena, fold, &ip);
     *space = ip.space;
     const struct ap_problem p = ip.problem;
->>>>>>> 17a3b24 (ap-shard: --memory, plans within a limit of memory per device)
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solve_params params = {.work_limit = task->params->work_limit
                                                        ? task->params->work_limit
@@ -437,22 +419,19 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     double scale = task->cost->variant == AP_COST_DEFAULT ? EMIT_SEC : EMIT_OTHER;
     struct ap_mark mark = ap_arena_mark(arena);
     struct shard_fold alone;
-    struct shard_space space;
-    struct select_builder b;
+    struct ilp_problem ip;
     int rc = 0;
 
     shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, 1, &alone);
-    if (shard_space_build(arena, task, &alone, plans, task->n_plans, &space, err))
+    if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
-    select_init(&b, arena, &space);
-    fill_builder(&b, &alone);
-    struct ap_problem p = select_problem(&b);
+    const struct ap_problem p = ip.problem;
     if (dearest(&p) * scale < EMIT_LARGEST)
         ap_problem_write(&p, "ap-shard", scale, out);
     else
         rc = ap_err_set(err, "a cost of %g is too large for the contest's format",
                         dearest(&p));
-    select_free(&b);
+    select_free(&ip.builder);
     ap_arena_rewind(arena, mark);
     return rc;
 }
@@ -486,10 +465,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         add_timing(&t, &whole);
     }
     answer->stats = stats_of(arena, task, &t);
-<<<<<<< HEAD
+    int rc = task->memory_bytes > 0 ? shard_memory(arena, task, answer, err) : 0;
     answer->problem = problem;
-    return 0;
-=======
-    return task->memory_bytes > 0 ? shard_memory(arena, task, answer, err) : 0;
->>>>>>> 17a3b24 (ap-shard: --memory, plans within a limit of memory per device)
+    return rc;
 }
