@@ -154,6 +154,7 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/curve
 	AP_BUILD=$(BUILD) scripts/bench/blocks
 	AP_BUILD=$(BUILD) scripts/bench/tap
+	AP_BUILD=$(BUILD) scripts/bench/pipe72
 	AP_BUILD=$(BUILD) scripts/bench/rhino
 
 SHARE = $(DESTDIR)$(PREFIX)/share
