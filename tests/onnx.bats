@@ -157,3 +157,10 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
     printf '\010\007:\377\377\377\377\377\377\377\377\377\001' >"$BATS_TEST_TMPDIR/huge"
     refuses 1 "cut off" ap-import --format onnx "$BATS_TEST_TMPDIR/huge"
 }
+
+@test "onnx: what softmax takes off has no gradient" {
+    ap-import --quiet "$MODELS/torch_gpt/model.onnx" | ap-grad -o "$BATS_TEST_TMPDIR/step.json"
+    run jq '[.graph.nodes[] | select(.phase == "backward")] |
+        [length > 100, any(.op == "compare")] == [true, false]' "$BATS_TEST_TMPDIR/step.json"
+    [ "$output" = true ] || { echo "$output"; return 1; }
+}

@@ -154,9 +154,14 @@ static int hardmax(struct ox *c)
     return ox_reshape(c, ox_to(c, ox_cmp(c, AP_EQ, at, top), s.dtype), s.rank, s.dims);
 }
 
+/*
+ * What is taken off changes no softmax; rounded down, which has no derivative, it costs no
+ * gradient either.
+ */
 int ox_softmax(struct ox *c, int x, int d, bool log)
 {
-    int y = ox_bin(c, AP_OP_SUBTRACT, x, ox_reduce1(c, x, AP_RED_MAX, d, true));
+    int max = ox_unary(c, AP_OP_FLOOR, ox_reduce1(c, x, AP_RED_MAX, d, true));
+    int y = ox_bin(c, AP_OP_SUBTRACT, x, max);
     int e = ox_unary(c, AP_OP_EXPONENTIAL, y);
     int sum = ox_reduce1(c, e, AP_RED_SUM, d, true);
     return log ? ox_bin(c, AP_OP_SUBTRACT, y, ox_unary(c, AP_OP_LOG, sum))
