@@ -155,8 +155,8 @@ static int hardmax(struct ox *c)
 }
 
 /*
- * What is taken off changes no softmax; rounded down, which has no derivative, it costs no
- * gradient either.
+ * What is taken off changes no softmax; rounded down, which has no derivative, it costs
+ * no gradient either.
  */
 int ox_softmax(struct ox *c, int x, int d, bool log)
 {
