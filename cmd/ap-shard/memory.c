@@ -263,7 +263,8 @@ static int build(struct hunt *h, const struct shard_answer *answer, struct ap_er
     struct ap_plan *plans = AP_NEW_N(h->arena, task->n_plans + 1, struct ap_plan);
     struct shard_fold fold;
 
-    memcpy(plans, task->plans, (size_t)task->n_plans * sizeof *plans);
+    if (task->n_plans > 0)
+        memcpy(plans, task->plans, (size_t)task->n_plans * sizeof *plans);
     for (int i = 0; i < task->n_plans; i++)
         plans[i].remake = NULL;
     plans[task->n_plans] = answer->plan;
