@@ -63,7 +63,7 @@ $(BUILD)/%.o: %.c
 	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Message passing and answers: loops worth vectorising.
-SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_state solve_mem_dual
+SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual
 $(SOLVE_LOOPS:%=$(BUILD)/libcommon/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)
@@ -76,6 +76,9 @@ parts = $(filter-out %/$(1).o,$(call objects,$(1)))
 # Which tool a test is about: said here, or seen from its name.
 TOOL_fuzz_hlo = ap-import
 TOOL_fuzz_onnx = ap-import
+TOOL_fuzz_answer = ap-stage
+TOOL_test_stage_planners = ap-stage
+TOOL_test_stage_auto = ap-stage
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 define tool_rules
@@ -127,7 +130,7 @@ lint-format:
 
 lint-scripts:
 	shellcheck $(SCRIPTS)
-	shellcheck -s bash -e SC1091,SC2001,SC2030,SC2031,SC2046,SC2086,SC2116,SC2154 $(BATS)
+	shellcheck -s bash -e SC1091,SC2001,SC2016,SC2030,SC2031,SC2046,SC2086,SC2116,SC2154 $(BATS)
 
 lint-man:
 	mandoc -T lint -W warning $(MAN)
@@ -156,6 +159,7 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/tap
 	AP_BUILD=$(BUILD) scripts/bench/pipe72
 	AP_BUILD=$(BUILD) scripts/bench/rhino
+	AP_BUILD=$(BUILD) scripts/bench/stage
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
@@ -172,5 +176,5 @@ clean: ## remove what was built
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
--include $(patsubst %.o,%.d,$(LIB_OBJ) $(foreach t,$(TOOLS),$(call objects,$(t))) \
+-include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c)) \
     $(TESTS:%=$(BUILD)/tests/unit/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

@@ -83,6 +83,11 @@ uint64_t ap_hash(const void *data, size_t len, uint64_t seed);
 /* Of ints, for qsort. */
 int ap_compare_int(const void *a, const void *b);
 
+/* Sizes in memory: "16.0 GiB". */
+const char *ap_size_text(struct ap_arena *arena, int64_t bytes);
+/* BYTES, or a number with kB, MB, GB, KiB, MiB, GiB, TB, TiB; -1: neither. */
+int64_t ap_size_parse(const char *text);
+
 /* Whether s matches a pattern in which * stands for any bytes and ? for one. */
 bool ap_glob(const char *glob, const char *s);
 

@@ -24,8 +24,7 @@ const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
 
 /* ---- seeds ---- */
 
-/* The batch: the first dimension that most inputs share; 0 when there is none. */
-static int64_t batch_size(const struct ap_graph *g)
+int64_t ap_batch_size(const struct ap_graph *g)
 {
     int64_t best = 0;
     int best_count = 0;
@@ -106,15 +105,32 @@ static void seed_split(struct ap_sweep *s, int id, bool largest)
             return;
 }
 
+void ap_sweep_batch(struct ap_sweep *s, int axis)
+{
+    ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    seed_batch(s, ap_batch_size(s->g));
+    ap_sweep_run(s);
+}
+
 /* ---- the baselines ---- */
+
+/* No axis to decide: of one device, or in time, where the choices are given. */
+static bool is_idle(const struct ap_mesh *mesh, int a)
+{
+    return mesh->size[a] == 1 || (mesh->time >> a & 1);
+}
 
 static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *err)
 {
-    int64_t batch = batch_size(plan->graph), devices = 1;
+    int64_t batch = ap_batch_size(plan->graph), devices = 1;
     for (int a = 0; a < n_axes; a++)
         devices *= plan->mesh.size[a];
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
+    if (batch < devices && plan->mesh.time)
+        return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
+                          (long long)batch, (long long)plan->mesh.size[0],
+                          (long long)(devices / plan->mesh.size[0]));
     if (batch < devices)
         return ap_err_set(err, "batch %lld on %lld devices", (long long)batch,
                           (long long)devices);
@@ -125,13 +141,13 @@ static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, const bool *
                       bool states, bool weights, struct ap_err *err)
 {
     const struct ap_graph *g = plan->graph;
-    int64_t batch = batch_size(g);
+    int64_t batch = ap_batch_size(g);
 
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
     struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1)
+        if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
         seed_batch(&s, batch);
@@ -186,11 +202,8 @@ static int plan_outer_batch(struct ap_plan *plan, struct ap_sweep *s, struct ap_
     if (check_batch(plan, last, err))
         return -1;
     for (int a = 0; a < last; a++) {
-        if (plan->mesh.size[a] == 1)
-            continue;
-        ap_sweep_axis(s, a, AP_SWEEP_BATCH);
-        seed_batch(s, batch_size(plan->graph));
-        ap_sweep_run(s);
+        if (!is_idle(&plan->mesh, a))
+            ap_sweep_batch(s, a);
     }
     return 0;
 }
@@ -214,7 +227,7 @@ static int plan_megatron(struct ap_arena *arena, struct ap_plan *plan, const boo
 static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap_sweep *s,
                          int axis, struct ap_err *err)
 {
-    int64_t batch = batch_size(plan->graph), devices = plan->mesh.size[axis], len = 0;
+    int64_t batch = ap_batch_size(plan->graph), devices = plan->mesh.size[axis], len = 0;
 
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
     for (int i = 0; i < plan->graph->n_params; i++) {
@@ -266,10 +279,10 @@ static int plan_expert(struct ap_arena *arena, struct ap_plan *plan, const bool 
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
     for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1)
+        if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);
-        seed_batch(&s, batch_size(plan->graph));
+        seed_batch(&s, ap_batch_size(plan->graph));
         ap_sweep_run(&s);
         for (int i = 0; i < plan->graph->n_nodes && !any; i++)
             any = s.aside[i];
@@ -287,7 +300,7 @@ static int plan_largest(struct ap_arena *arena, struct ap_plan *plan, const bool
     (void)err;
     struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1)
+        if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_FOLLOW);
         for (int i = 0; i < plan->graph->n_params; i++) {
@@ -306,8 +319,11 @@ static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bo
         *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
     for (int a = 0; a < AP_MAX_AXES; a++)
         none.axis[a] = -1;
-    for (int i = 0; i < plan->nests->n; i++)
+    for (int i = 0; i < plan->nests->n; i++) {
         choice[i] = fixed && fixed[i] ? plan->choice[i] : none;
+        if (plan->mesh.time)
+            choice[i].axis[0] = plan->time[i];
+    }
     plan->choice = choice;
     plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
     plan->whole = NULL;
@@ -317,13 +333,9 @@ void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
     start_choices(arena, plan, NULL);
     struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
-    for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1)
-            continue;
-        ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
-        seed_batch(&s, batch_size(plan->graph));
-        ap_sweep_run(&s);
-    }
+    for (int a = 0; a < plan->mesh.n_axes; a++)
+        if (!is_idle(&plan->mesh, a))
+            ap_sweep_batch(&s, a);
 }
 
 /* ---- TAP's points: some weights have a pattern, the rest is data parallel ---- */
@@ -416,7 +428,7 @@ void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan, const bo
     start_choices(arena, plan, fixed);
     struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
-        if (plan->mesh.size[a] == 1)
+        if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_GIVEN);
         for (int i = 0; i < plan->graph->n_params; i++)

@@ -32,7 +32,8 @@ extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
 
 /*
  * Fills plan->choice, remake and whole (arena) for the graph, nests and mesh already set.
- * -1 with the reason when the baseline does not exist ("batch 4 on 8 devices").
+ * On an axis in time the choices are plan->time. -1 with the reason when the baseline
+ * does not exist ("batch 4 on 8 devices").
  */
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
                      struct ap_err *err);
@@ -51,5 +52,8 @@ int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan
  */
 void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan,
                           const bool *fixed);
+
+/* The batch: the first dimension that most inputs share; 0 when there is none. */
+int64_t ap_batch_size(const struct ap_graph *g);
 
 #endif

@@ -39,6 +39,8 @@ struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
 /* Gives the nest's group choice c on the axis if that is legal and large enough. */
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
+/* The axis takes the batch of the inputs, and all that follows. */
+void ap_sweep_batch(struct ap_sweep *s, int axis);
 /* One pass over all groups that have operands and are not decided. */
 void ap_sweep_run(struct ap_sweep *s);
 

@@ -233,9 +233,13 @@ static bool only_adds(const struct ap_sweep *s, const struct ap_nest *nest)
 static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
 {
     uint64_t partial = 0;
-    for (int i = 0; i < nest->n_ins; i++)
-        if (node_place(s, nest->ins[i].node).kind == AP_PARTIAL)
-            partial |= (uint64_t)1 << i;
+    for (int i = 0; i < nest->n_ins; i++) {
+        if (node_place(s, nest->ins[i].node).kind != AP_PARTIAL)
+            continue;
+        if (i >= 64) /* beyond what a linear set names */
+            return false;
+        partial |= (uint64_t)1 << i;
+    }
     if (!partial || !only_adds(s, nest) ||
         s->g->nodes[nest->members[0]].phase == AP_UPDATE)
         return false;

@@ -223,17 +223,11 @@ static int join_owner(int a, int b)
     return a == b || b < 0 ? a : a == NONE ? b : MIXED;
 }
 
-static void find_owners(const struct carry *c)
+/* Hands the owners of results and readers to what they are made of. */
+static void spread_owners(const struct carry *c)
 {
     const struct ap_graph *g = c->g;
 
-    for (int i = 0; i < g->n_nodes; i++)
-        c->owner[i] = NONE;
-    for (int i = 0; i < g->n_results; i++) {
-        int alias = g->results[i].alias, node = g->results[i].node;
-        if (alias >= 0)
-            c->owner[node] = join_owner(c->owner[node], c->block_of[alias]);
-    }
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         const struct ap_node *node = &g->nodes[i];
         if (node->phase == AP_BACKWARD)
@@ -246,6 +240,42 @@ static void find_owners(const struct carry *c)
                 c->owner[in] = join_owner(c->owner[in], c->owner[i]);
         }
     }
+}
+
+/*
+ * A state belongs to the weight whose update reads it; its new value goes there even
+ * where no weight needs that (it is chosen behind the update, by whether the step was
+ * finite).
+ */
+static void own_states(const struct carry *c)
+{
+    const struct ap_graph *g = c->g;
+
+    for (int r = 0; r < g->n_results; r++) {
+        int alias = g->results[r].alias, node = g->results[r].node, owner = NONE;
+        if (alias < 0 || c->block_of[alias] >= 0 || c->owner[node] != NONE)
+            continue;
+        for (int k = g->user_start[alias]; k < g->user_start[alias + 1]; k++)
+            owner = join_owner(owner, c->owner[g->users[k]]);
+        if (owner >= 0)
+            c->owner[node] = owner;
+    }
+}
+
+static void find_owners(const struct carry *c)
+{
+    const struct ap_graph *g = c->g;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        c->owner[i] = NONE;
+    for (int i = 0; i < g->n_results; i++) {
+        int alias = g->results[i].alias, node = g->results[i].node;
+        if (alias >= 0)
+            c->owner[node] = join_owner(c->owner[node], c->block_of[alias]);
+    }
+    spread_owners(c);
+    own_states(c);
+    spread_owners(c);
 }
 
 static void place_backward(const struct carry *c)
@@ -276,6 +306,24 @@ static void place_backward(const struct carry *c)
         if (least == c->n || c->anchor[i] == c->low[i])
             least = c->low[i];
         c->block_of[i] = least >= 0 ? least : c->n - 1;
+    }
+}
+
+/* Backward nodes made of constants alone: with the first one that reads them. */
+static void place_constants(const struct carry *c)
+{
+    const struct ap_graph *g = c->g;
+
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        int first = NONE;
+        if (g->nodes[i].phase != AP_BACKWARD || g->nodes[i].op == AP_OP_PARAMETER ||
+            c->origin[i] != AP_FROM_CONSTANTS)
+            continue;
+        for (int k = g->user_start[i]; k < g->user_start[i + 1]; k++)
+            if (g->nodes[g->users[k]].phase == AP_BACKWARD)
+                first = max_int(first, c->block_of[g->users[k]]);
+        if (first >= 0)
+            c->block_of[i] = first;
     }
 }
 
@@ -331,6 +379,7 @@ void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
     find_anchors(&c);
     find_owners(&c);
     place_backward(&c);
+    place_constants(&c);
     place_updates(&c);
     place_rest(&c);
 }

@@ -7,6 +7,9 @@
  * holds them (best fit), the end of the arena grows when none does. The sweep also runs
  * backwards in time, which is as valid and often tighter; the smaller arena counts. O(n
  * log n).
+ *
+ * Groups that run once per microbatch are a loop: what is made before and read in it
+ * lives to its end, and what it accumulates or gathers lives from its start.
  */
 #include "program.h"
 
@@ -22,6 +25,7 @@ struct lives {
     int *birth; /* group that writes it; of roots */
     int *death; /* last group that reads it, n_groups for ever */
     bool *has;  /* owns memory */
+    int lo, hi; /* groups of the loop over microbatches */
 };
 
 static bool is_fusible(const struct ap_graph *g, int node)
@@ -52,9 +56,32 @@ static bool is_inner(const struct ap_graph *g, int node)
     return g->user_start[node] < g->user_start[node + 1];
 }
 
-static void find_lives(struct ap_arena *arena, const struct ap_graph *g, struct lives *l)
+/* Over microbatches: keeps what the iterations before put there. */
+static bool is_carried(const struct ap_program *prog, int node)
 {
+    const struct ap_node *n = &prog->local.nodes[node];
+    return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
+           (n->attrs->coll.axes & prog->mesh.time);
+}
+
+void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death)
+{
+    int lo = prog->each_lo, hi = prog->each_hi;
+    bool carried = is_carried(prog, node);
+
+    if (carried)
+        *birth = lo;
+    if ((carried || *birth < lo) && *death >= lo && *death < hi)
+        *death = hi - 1;
+}
+
+static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
+                       struct lives *l)
+{
+    const struct ap_graph *g = &prog->local;
     l->g = g;
+    l->lo = prog->each_lo;
+    l->hi = prog->each_hi;
     l->root = AP_NEW_N(arena, g->n_nodes, int);
     l->birth = AP_NEW_N(arena, g->n_nodes, int);
     l->death = AP_NEW_N(arena, g->n_nodes, int);
@@ -75,6 +102,8 @@ static void find_lives(struct ap_arena *arena, const struct ap_graph *g, struct 
         l->has[from] = true;
         l->death[from] = g->n_groups;
     }
+    for (int i = 0; i < g->n_nodes; i++)
+        ap_program_stretch(prog, i, &l->birth[i], &l->death[i]);
     for (int i = 0; i < g->n_params; i++) {
         l->has[g->params[i]] = true;
         l->birth[g->params[i]] = 0;
@@ -116,6 +145,8 @@ static bool can_be_in_place(const struct lives *l, const struct ap_result *res,
         !ap_shape_equal(&g->nodes[v].shape, &g->nodes[p].shape))
         return false;
     int group = g->nodes[v].group;
+    if (group >= l->lo && group < l->hi) /* later microbatches may read the parameter */
+        return false;
     if (last_read < group)
         return true;
     return last_read == group && is_fusible(g, v) && reads_in_step(l, p, group, v);
@@ -399,7 +430,7 @@ void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)
     struct ap_buffer *buffer = AP_NEW_N(arena, g->n_nodes, struct ap_buffer);
     struct ap_mark mark = ap_arena_mark(arena);
     struct lives l;
-    find_lives(arena, g, &l);
+    find_lives(arena, prog, &l);
     put_in_place(&l, find_last_reads(arena, &l));
 
     int64_t base = 0;

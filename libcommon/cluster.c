@@ -191,10 +191,11 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err)
 {
-    const char *name, *device;
+    const char *name, *device, *source = NULL;
 
     *c = (struct ap_cluster){0};
     if (ap_get_str(o, at, "name", &name, err) ||
+        ap_opt_str(o, at, "source", &source, err) ||
         ap_get_str(o, at, "device", &device, err) ||
         ap_get_int(o, at, "memory_bytes", 1, INT64_MAX, &c->memory_bytes, err) ||
         get_flops(o, at, c, err) ||
@@ -206,6 +207,7 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         return -1;
     c->name = ap_arena_strdup(arena, name);
     c->device = ap_arena_strdup(arena, device);
+    c->source = source ? ap_arena_strdup(arena, source) : NULL;
     return 0;
 }
 
@@ -254,6 +256,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
 
     ap_buf_puts(out, "{\"name\":");
     ap_json_str(out, c->name);
+    if (c->source)
+        ap_put_str(out, "source", c->source);
     ap_buf_puts(out, ",\"device\":");
     ap_json_str(out, c->device);
     ap_buf_puts(out, ",\"memory_bytes\":");

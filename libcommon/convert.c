@@ -11,6 +11,11 @@
  * all-gather inside is found that way. Gathering and summing all, then slicing, is always
  * one of the ways.
  *
+ * An axis in time only ever goes from the source's placement to the target's, by a step
+ * of its own that moves nothing. While it is not replicated the value is one
+ * microbatch's, and a step is paid as often as there are microbatches: sums are thus
+ * accumulated first and reduced over devices once.
+ *
  * Cost: at most 5^axes layouts, in practice a dozen; results are kept (memo.c).
  */
 #include "alpa.h"
@@ -34,7 +39,7 @@ struct node {
     /* the step that leads here */
     enum ap_op op;
     struct ap_coll coll;
-    int64_t bytes;
+    int64_t bytes, times;
     double step_sec;
 };
 
@@ -307,7 +312,10 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     if (v->done)
         return;
     int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
-    double step_sec = ap_cost_collective(s->cost, op, coll->axes, bytes);
+    int64_t times = ap_layout_in_time(s->mesh, &up->at) || ap_layout_in_time(s->mesh, to)
+                        ? ap_mesh_microbatches(s->mesh)
+                        : 1;
+    double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
     double sec = up->sec + (s->fewest ? 1 : step_sec);
     /* sums of the same terms in another order are ties */
     bool tie = !(sec < v->sec * (1 - 1e-12));
@@ -319,16 +327,24 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     v->op = op;
     v->coll = *coll;
     v->bytes = bytes;
+    v->times = times;
     v->step_sec = step_sec;
     sift_up(s, s->place_in_heap[i]);
 }
 
 /* ---- neighbours of s->at, the layout of node `from` ---- */
 
+static bool is_time(const struct search *s, int a)
+{
+    return s->mesh->time >> a & 1;
+}
+
 static void from_replicated(struct search *s, int from, int a)
 {
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
+        if (is_time(s, a) && !same_place(p, &s->goal[a]))
+            continue;
         struct ap_coll coll = {.axes = 1u << a};
         struct ap_layout to = s->at;
         if (p->kind == AP_SPLIT && slice(s, &s->at, a, p, &to, &coll.split))
@@ -384,10 +400,14 @@ static void from_split(struct search *s, int from, int a)
     struct ap_layout gathered, to;
     struct ap_split join;
 
+    if (is_time(s, a) && s->goal[a].kind != AP_REPLICATED)
+        return;
     if (!unsplit(s, &s->at, form_of(s, dim), a, &gathered, &join))
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
+    if (is_time(s, a))
+        return;
     if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
         return;
     for (int k = 0; k < s->n_places[a]; k++) {
@@ -416,6 +436,9 @@ static void all_reduces(struct search *s, int from)
     for (int red = AP_RED_SUM; red <= AP_RED_OR; red++) {
         unsigned all = summable(s, red);
         for (unsigned axes = all; axes; axes = (axes - 1) & all) {
+            if ((axes & s->mesh->time) &&
+                (axes != s->mesh->time || s->goal[0].kind != AP_REPLICATED))
+                continue;
             struct ap_coll coll = {.axes = axes, .red = (enum ap_red)red};
             struct ap_layout to = s->at;
             for (int a = 0; a < s->mesh->n_axes; a++)
@@ -433,7 +456,8 @@ static void swaps(struct search *s, int from)
         for (int b = a + 1; b < s->mesh->n_axes; b++) {
             struct ap_coll coll = {.axes = 1u << a | 1u << b};
             struct ap_layout to;
-            if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1)
+            if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1 ||
+                is_time(s, a))
                 continue;
             struct ap_placement p = finest(s, a), q = finest(s, b);
             if (same_place(&p, &q) && p.kind != AP_SPLIT)
@@ -496,7 +520,7 @@ static void expand(struct search *s, int i)
             break;
         case AP_PARTIAL:
             partial = true;
-            if (!same_place(&s->at.axis[a], &s->goal[a]))
+            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_time(s, a))
                 from_partial(s, i, a);
             break;
         }
@@ -552,6 +576,7 @@ static void write_path(const struct search *s, int goal, struct ap_path *path)
                                           .from = s->nodes[v->from].at,
                                           .to = v->at,
                                           .bytes = v->bytes,
+                                          .times = v->times,
                                           .sec = v->step_sec};
     }
     path->sec = 0;

@@ -25,6 +25,7 @@ struct ap_efficiency {
 #define AP_MAX_EFFICIENCY 16
 struct ap_cluster {
     const char *name, *device;
+    const char *source; /* of the figures, for people; NULL */
     int64_t memory_bytes;
     double flops_per_sec[AP_N_DTYPES]; /* 0: not given, falls back to f32's */
     double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */

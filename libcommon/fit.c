@@ -124,7 +124,9 @@ const char *ap_graph_fingerprint(struct ap_arena *arena, const struct ap_graph *
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c)
 {
     struct ap_buf text = {0};
-    ap_cluster_to_json(c, &text);
+    struct ap_cluster figures = *c;
+    figures.source = NULL;
+    ap_cluster_to_json(&figures, &text);
     uint64_t h = ap_hash(text.data, text.len, 0);
     ap_buf_free(&text);
     return hex(arena, h);

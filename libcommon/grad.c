@@ -2,7 +2,8 @@
  * Reverse-mode differentiation: nodes that lie between wrt and the loss, through values
  * that carry a gradient, are visited from the loss back; each hands its gradient on to
  * its operands by its operator's rule (grad_rules_*.c), where the gradients of several
- * uses are added. Each node is visited once. Linear.
+ * uses are added. Each node is visited once. Then what costs next to nothing is made
+ * again for the backward pass (grad_remake.c). Linear.
  */
 #include "grad_impl.h"
 
@@ -196,6 +197,7 @@ int ap_grad(struct ap_build *b, int loss, int n_wrt, const int *wrt, int *grads,
             rc = visit(&g, i);
     for (int i = 0; i < n_wrt; i++)
         grads[i] = g.of[wrt[i]];
+    grad_remake(b, n, n_wrt, grads);
     b->scope = scope;
     b->phase = phase;
     return rc;

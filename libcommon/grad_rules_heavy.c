@@ -2,7 +2,8 @@
  * Derivatives of contractions.
  *
  * dot: the gradient of one side is the dot of y's gradient with the other side over the
- * other side's free dimensions, transposed to the side's own order.
+ * other side's free dimensions, in the order of operands that gives the side's own order
+ * of dimensions, or else transposed to it.
  *
  * convolution, per spatial dimension with size k, stride s, padding lo, dilations dl of
  * the left and dr of the right side: y[o] = sum over j of x[(o s + j dr - lo) / dl] w[j].
@@ -39,6 +40,14 @@ static int put_back(struct ap_build *b, int x, int rank, const int64_t *place)
     return moved ? ap_build_transpose(b, x, perm) : x;
 }
 
+static bool in_order(int rank, const int64_t *place)
+{
+    for (int k = 0; k < rank; k++)
+        if (place[k] != k)
+            return false;
+    return true;
+}
+
 /* The gradient of side k of a dot. */
 static int dot_side(struct grad *g, const struct ap_node *n, int dy, int k)
 {
@@ -50,36 +59,33 @@ static int dot_side(struct grad *g, const struct ap_node *n, int dy, int k)
     struct ap_shape mine = *ap_build_shape_of(b, n->in[k]);
     struct ap_shape his = *ap_build_shape_of(b, n->in[1 - k]);
     int64_t my_free[AP_MAX_RANK], his_free[AP_MAX_RANK], in_dy[AP_MAX_RANK],
-        dy_batch[AP_MAX_RANK], place[AP_MAX_RANK];
-    int n_batch = batch[0]->n, rank = 0;
+        dy_batch[AP_MAX_RANK], place[2][AP_MAX_RANK]; /* dy first, or the other side */
+    int n_batch = batch[0]->n, n_contract = contract[0]->n, at = n_batch;
     int n_mine = free_dims(&mine, batch[k], contract[k], my_free);
     int n_his = free_dims(&his, batch[1 - k], contract[1 - k], his_free);
 
-    for (int j = 0; j < n_batch; j++) {
-        dy_batch[j] = j;
-        place[rank++] = batch[k]->v[j];
-    }
+    for (int j = 0; j < n_batch; j++)
+        place[0][j] = place[1][j] = batch[k]->v[dy_batch[j] = j];
     for (int j = 0; j < n_his; j++)
         in_dy[j] = n_batch + (k ? 0 : n_mine) + j;
-    int other = ap_build_convert(b, n->in[1 - k], n->shape.dtype), d;
-    if (k == 0) { /* dy's free dimensions first: mine */
-        memcpy(place + rank, my_free, (size_t)n_mine * sizeof *place);
-        rank += n_mine;
-    }
+    for (int j = 0; j < n_mine; j++)
+        place[0][n_batch + j] = place[1][n_batch + n_contract + j] = my_free[j];
     for (int64_t e = 0; e < his.rank; e++) /* his contracted ones, as they stand in him */
-        for (int j = 0; j < contract[0]->n; j++)
-            if (contract[1 - k]->v[j] == e)
-                place[rank++] = contract[k]->v[j];
-    if (k == 1) {
-        memcpy(place + rank, my_free, (size_t)n_mine * sizeof *place);
-        rank += n_mine;
-        d = ap_build_dot(b, other, dy, n_batch, batch[0]->v, dy_batch, n_his, his_free,
-                         in_dy);
-    } else {
-        d = ap_build_dot(b, dy, other, n_batch, dy_batch, batch[1]->v, n_his, in_dy,
+        for (int j = 0; j < n_contract; j++)
+            if (contract[1 - k]->v[j] == e) {
+                place[0][at + n_mine] = place[1][at] = contract[k]->v[j];
+                at++;
+            }
+    int other = ap_build_convert(b, n->in[1 - k], n->shape.dtype), d, first = k;
+    if (in_order(mine.rank, place[1 - k]))
+        first = 1 - k;
+    if (first)
+        d = ap_build_dot(b, other, dy, n_batch, batch[1 - k]->v, dy_batch, n_his,
+                         his_free, in_dy);
+    else
+        d = ap_build_dot(b, dy, other, n_batch, dy_batch, batch[1 - k]->v, n_his, in_dy,
                          his_free);
-    }
-    return ap_build_convert(b, put_back(b, d, rank, place), mine.dtype);
+    return ap_build_convert(b, put_back(b, d, mine.rank, place[first]), mine.dtype);
 }
 
 int grad_dot(struct grad *g, int i, int dy)

@@ -303,6 +303,8 @@ struct ap_graph {
     const int *params; /* node id of parameter number i */
     int n_results;
     struct ap_result *results;
+    /* [result]: of a part, what others take as it lies (sums made whole); NULL: none */
+    const bool *taken;
     int n_reducers;
     const struct ap_reducer *reducers;
     int n_comps;

@@ -15,9 +15,29 @@
 int64_t ap_mesh_devices(const struct ap_mesh *mesh)
 {
     int64_t n = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
+    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
         n = ap_mul64(n, mesh->size[a]);
     return n;
+}
+
+int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err)
+{
+    static const char name[] = "time";
+    if (n == 1)
+        return 0;
+    if (mesh->n_axes == AP_MAX_AXES)
+        return ap_err_set(err, "a mesh of microbatches has at most %d other axes",
+                          AP_MAX_AXES - 1);
+    for (int a = mesh->n_axes++; a > 0; a--) {
+        mesh->size[a] = mesh->size[a - 1];
+        mesh->name[a] = mesh->name[a - 1];
+        if (strcmp(mesh->name[a], name) == 0)
+            return ap_err_set(err, "\"%s\" is the axis of microbatches", name);
+    }
+    mesh->size[0] = n;
+    mesh->name[0] = name;
+    mesh->time = 1;
+    return 0;
 }
 
 /* "dp=2" or "2" at *p; the name is NULL when none is given. */
@@ -81,12 +101,22 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords)
 {
     for (int a = mesh->n_axes - 1; a >= 0; a--) {
-        coords[a] = rank % mesh->size[a];
-        rank /= mesh->size[a];
+        bool time = mesh->time >> a & 1;
+        coords[a] = time ? 0 : rank % mesh->size[a];
+        rank /= time ? 1 : mesh->size[a];
     }
 }
 
 /* ---- layouts ---- */
+
+struct ap_layout ap_layout_whole(const struct ap_layout *l)
+{
+    struct ap_layout whole = *l;
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l->axis[a].kind == AP_PARTIAL)
+            whole.axis[a] = ap_layout_replicated().axis[0];
+    return whole;
+}
 
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b)
 {
@@ -97,6 +127,26 @@ bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b)
             return false;
     }
     return true;
+}
+
+int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                      struct ap_layout *l, int axis)
+{
+    int d = l->axis[axis].dim;
+    struct ap_form form;
+
+    if (ap_form_get(mesh, shape, l, d, &form))
+        return -1;
+    l->axis[axis] = (struct ap_placement){0};
+    for (int i = 0; i < form.n; i++) {
+        struct ap_form_factor *f = &form.factor[i];
+        if (f->n == 0 || f->axis[f->n - 1] != axis)
+            continue;
+        f->n--;
+        return ap_form_refine(mesh, &form) || ap_form_put(mesh, shape, &form, d, l) ? -1
+                                                                                    : 0;
+    }
+    return -1;
 }
 
 uint64_t ap_layout_hash(const struct ap_layout *l)

@@ -22,19 +22,49 @@
 
 enum ap_placement_kind { AP_REPLICATED, AP_SPLIT, AP_PARTIAL };
 
-/* Devices are numbered row-major over the axes: the last axis varies fastest. */
+/*
+ * Devices are numbered row-major over the axes: the last axis varies fastest. The first
+ * axis may be one in time: its coordinate is the number of the microbatch at hand, and
+ * all microbatches run on the same devices, one after the other. Split over it: a value
+ * is one microbatch's share; partial: sums are still to be accumulated; replicated: there
+ * once per step.
+ */
 struct ap_mesh {
     int n_axes;
     int64_t size[AP_MAX_AXES];
     const char *name[AP_MAX_AXES];
+    unsigned time; /* 1: axis 0 is in time; else 0 */
 };
 
-#define AP_MAX_DEVICES (1 << 20)
+/* Microbatches of a step. */
+static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
+{
+    return mesh->time ? mesh->size[0] : 1;
+}
+/* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
+ * is taken. */
+int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
+/* Whether a value of this layout is made again for every microbatch. */
+static inline bool ap_layout_in_time(const struct ap_mesh *mesh,
+                                     const struct ap_layout *l)
+{
+    return mesh->time && l->axis[0].kind != AP_REPLICATED;
+}
+/*
+ * Takes an axis that is innermost in its factor out of a layout: the layout of what
+ * ap-slice on this axis cuts. -1: there is none.
+ */
+int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                      struct ap_layout *l, int axis);
+
+#define AP_MAX_DEVICES      (1 << 20)
+#define AP_MAX_MICROBATCHES (1 << 20)
+/* Those in time aside. */
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
 /* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
-/* Coordinates of a rank on each axis. */
+/* Coordinates of a rank on each axis; 0 in time. */
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
 
 /* ---- layouts ---- */
@@ -43,6 +73,8 @@ static inline struct ap_layout ap_layout_replicated(void)
 {
     return (struct ap_layout){.axis = {{0}}};
 }
+/* The same with sums made: R where it is partial. */
+struct ap_layout ap_layout_whole(const struct ap_layout *l);
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
@@ -95,7 +127,8 @@ struct ap_step {
     struct ap_coll coll;
     struct ap_layout from, to;
     int64_t bytes; /* of the full tensor on the step's axes, per group: ap_step_bytes */
-    double sec;    /* by the cost model */
+    int64_t times; /* that it is made in a training step: once, or per microbatch */
+    double sec;    /* by the cost model, of all the times */
 };
 
 #define AP_MAX_STEPS 12
@@ -112,7 +145,9 @@ struct ap_cost; /* cost.h */
  * order in which steps are tried. Every pair of layouts whose target is not partial where
  * the source is split can be converted (-1 otherwise: the source must be gathered first,
  * which the search does by itself whenever it can). Steps with P in the target: P stays
- * P, R becomes P by ap-partial.
+ * P, R becomes P by ap-partial. Over an axis in time, sums (all-reduce) and gathers are
+ * local and free, and made only where the target is whole there; what comes before them
+ * is made for every microbatch.
  */
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,

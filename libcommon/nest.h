@@ -127,7 +127,8 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
 /*
  * Layout of operand slot `in`, or of the value of members[m] (m is a position, not a node
- * id), under a choice; canonical.
+ * id), under a choice; canonical. A parameter that is split over time is there whole,
+ * with the rest of its layout as each microbatch's share has it.
  */
 struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
                                    const struct ap_mesh *mesh,

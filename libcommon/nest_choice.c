@@ -34,11 +34,11 @@ static bool is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
 /* ---- legality ---- */
 
-/* True when some axis splits factor f. */
+/* True when some axis of devices splits factor f. */
 static bool is_split(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                      int f)
 {
-    for (int a = 0; a < mesh->n_axes; a++) {
+    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++) {
         if (choice->axis[a] == f)
             return true;
     }
@@ -98,6 +98,8 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
         const struct ap_factor *f = &nest->factors[c];
         if (f->kind == AP_FACTOR_WHOLE || f->size <= 1)
             return false;
+        if ((mesh->time >> a & 1) && f->size % mesh->size[a])
+            return false; /* microbatches are of one size */
         other_than_sum |= f->red != AP_RED_NONE && f->red != AP_RED_SUM;
     }
     return !(linear && other_than_sum) && all_have_layouts(nest, mesh, choice);
@@ -173,8 +175,16 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
                                       const struct ap_choice_vec *choice, int m)
 {
     assert(m >= 0 && m < nest->n_members);
-    return layout_of(nest, mesh, choice, &nest->values[m],
-                     ap_value_shape(&g->nodes[nest->members[m]]), nest->linear_values[m]);
+    const struct ap_node *node = &g->nodes[nest->members[m]];
+    struct ap_layout l = layout_of(nest, mesh, choice, &nest->values[m],
+                                   ap_value_shape(node), nest->linear_values[m]);
+    /* parameters are there for all microbatches, in the rows that each will read */
+    if (mesh->time && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT) {
+        int status = ap_layout_unsplit(mesh, &node->shape, &l, 0);
+        assert(status == 0);
+        (void)status;
+    }
+    return l;
 }
 
 /* ---- masks ---- */

@@ -6,6 +6,12 @@
  * members on local shapes, wired to the converted and masked operands. Linear in nodes
  * and steps.
  *
+ * With microbatches: first the groups that run once before them, then those of every
+ * microbatch, then the rest. Of a conversion, the steps on what is whole over time are
+ * made before the first microbatch (those on values that are there) or behind the last
+ * one, those in between with every microbatch; what is accumulated, right behind the
+ * group that makes it. Sums of half precision are accumulated in f32.
+ *
  * A step that makes a value partial is left out where the value is the reducer's neutral
  * element everywhere (zeros that a sum starts from): it is partial as it stands.
  */
@@ -13,6 +19,8 @@
 
 #include <assert.h>
 #include <string.h>
+
+#include "microbatch.h"
 
 struct partition {
     struct ap_arena *arena;
@@ -22,10 +30,15 @@ struct partition {
     int *source;    /* per local node */
     int cap;        /* of nodes and source */
     int *node_of;   /* per source node: local node of its own value */
-    int *conv_node; /* per conversion: local node of its result */
+    int *conv_node; /* per conversion: local node of its result, or as far as it came */
+    int *n_made;    /* per conversion: steps made */
     int *slot_node; /* per operand slot of the group at hand */
     int next_conv;  /* first one not made yet */
     int n_groups;   /* of the local graph, so far */
+    uint8_t *when;  /* per group, NULL without microbatches */
+    int *order;     /* groups in the order in which they run */
+    /* per node: first conversion that its own group starts, -1; next of the same */
+    int *first_started, *next_started;
 };
 
 static int add_node(struct partition *p, const struct ap_node *node, int source)
@@ -61,27 +74,147 @@ static int add_made(struct partition *p, enum ap_op op, int in, int source,
 
 /* ---- conversions and masks ---- */
 
+/* A value of half precision that is accumulated over microbatches. */
+static bool needs_f32(const struct partition *p, const struct ap_step *step,
+                      enum ap_dtype dtype)
+{
+    return p->when && step->op == AP_OP_ALL_REDUCE && step->coll.axes == 1 &&
+           step->coll.red == AP_RED_SUM && (dtype == AP_BF16 || dtype == AP_F16);
+}
+
+static int add_convert(struct partition *p, int in, const struct ap_conversion *conv,
+                       enum ap_dtype dtype)
+{
+    struct ap_shape shape = p->prog->local.nodes[in].shape;
+    shape.dtype = dtype;
+    return add_made(p, AP_OP_CONVERT, in, conv->node, &shape, &ap_attrs_default,
+                    conv->phase);
+}
+
+/* Step i of a conversion on local node cur; returns its result. */
+static int add_step(struct partition *p, const struct ap_conversion *conv, int i, int cur)
+{
+    const struct ap_step *step = &conv->path.steps[i];
+    const struct ap_graph *g = p->plan->graph;
+    const struct ap_shape *global = &g->nodes[conv->node].shape;
+    bool moved = false; /* something other than a slice came before: no longer neutral */
+
+    for (int k = 0; k < i; k++)
+        moved |= conv->path.steps[k].op != AP_OP_AP_SLICE &&
+                 conv->path.steps[k].op != AP_OP_AP_PARTIAL;
+    if (step->op == AP_OP_AP_PARTIAL && !moved &&
+        ap_is_neutral(g, conv->node, step->coll.red))
+        return cur;
+    struct ap_attrs *attrs =
+        ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
+    attrs->coll = step->coll;
+    struct ap_shape shape = ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
+    if (needs_f32(p, step, shape.dtype)) {
+        cur = add_convert(p, cur, conv, AP_F32);
+        shape.dtype = AP_F32;
+    }
+    return add_made(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
+}
+
+/* The steps of a conversion up to number `end` that are not made yet. */
+static void add_steps(struct partition *p, int c, int end)
+{
+    const struct ap_conversion *conv = &p->conv->conv[c];
+    enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
+    int cur = p->n_made[c] ? p->conv_node[c] : p->node_of[conv->node];
+
+    for (int i = p->n_made[c]; i < end; i++) {
+        if (i > 0 && needs_f32(p, &conv->path.steps[i - 1], dtype))
+            cur = add_convert(p, cur, conv, dtype);
+        cur = add_step(p, conv, i, cur);
+    }
+    if (end > p->n_made[c]) /* a conversion without steps is the value itself */
+        p->n_made[c] = end;
+    p->conv_node[c] = cur;
+}
+
 static void add_conversion(struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
-    const struct ap_graph *g = p->plan->graph;
-    const struct ap_shape *global = &g->nodes[conv->node].shape;
-    int cur = p->node_of[conv->node];
-    bool moved = false; /* something other than a slice came before: no longer neutral */
-    for (int i = 0; i < conv->path.n_steps; i++) {
-        const struct ap_step *step = &conv->path.steps[i];
-        if (step->op == AP_OP_AP_PARTIAL && !moved &&
-            ap_is_neutral(g, conv->node, step->coll.red))
+    int n = conv->path.n_steps;
+    enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
+
+    add_steps(p, c, n);
+    if (n > 0 && needs_f32(p, &conv->path.steps[n - 1], dtype))
+        p->conv_node[c] = add_convert(p, p->conv_node[c], conv, dtype);
+}
+
+/* ---- conversions over time ---- */
+
+/* Steps that a conversion makes with every microbatch, behind the group of its tensor. */
+static int n_started(const struct partition *p, const struct ap_conversion *conv)
+{
+    const struct ap_mesh *mesh = &p->plan->mesh;
+    int n = 0;
+    if (!ap_layout_in_time(mesh, &conv->from) || ap_layout_in_time(mesh, &conv->to))
+        return 0;
+    while (ap_layout_in_time(mesh, &conv->path.steps[n].from))
+        n++;
+    return n;
+}
+
+/* Steps that a conversion for a microbatch's group makes before the first microbatch. */
+static int n_before(const struct partition *p, const struct ap_conversion *conv)
+{
+    const struct ap_mesh *mesh = &p->plan->mesh;
+    int n = 0;
+    if (conv->each || ap_layout_in_time(mesh, &conv->from))
+        return 0;
+    while (n < conv->path.n_steps && !ap_layout_in_time(mesh, &conv->path.steps[n].to))
+        n++;
+    return n;
+}
+
+static void list_started(struct partition *p)
+{
+    int n = p->plan->graph->n_nodes;
+    p->first_started = AP_NEW_N(p->arena, n, int);
+    p->next_started = AP_NEW_N(p->arena, p->conv->n + 1, int);
+    for (int i = 0; i < n; i++)
+        p->first_started[i] = -1;
+    for (int c = p->conv->n - 1; c >= 0; c--) {
+        const struct ap_conversion *conv = &p->conv->conv[c];
+        if (n_started(p, conv) == 0)
             continue;
-        moved = moved || step->op != AP_OP_AP_SLICE;
-        struct ap_attrs *attrs =
-            ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
-        attrs->coll = step->coll;
-        struct ap_shape shape =
-            ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
-        cur = add_made(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
+        p->next_started[c] = p->first_started[conv->node];
+        p->first_started[conv->node] = c;
     }
-    p->conv_node[c] = cur;
+}
+
+/* Accumulates what the group made; one sum serves all conversions that start with it. */
+static void start_conversions(struct partition *p, const struct ap_nest *nest)
+{
+    for (int o = 0; o < nest->n_outs; o++) {
+        int shared = -1;
+        for (int c = p->first_started[nest->outs[o]]; c >= 0; c = p->next_started[c]) {
+            int n = n_started(p, &p->conv->conv[c]);
+            if (n == 1 && shared >= 0) {
+                p->n_made[c] = 1;
+                p->conv_node[c] = shared;
+                continue;
+            }
+            add_steps(p, c, n);
+            shared = n == 1 ? p->conv_node[c] : shared;
+        }
+    }
+}
+
+/* What microbatches read of values that are there, as far as it is made once. */
+static void prepare_each(struct partition *p)
+{
+    for (int c = p->next_conv; c < p->conv->n; c++) {
+        const struct ap_conversion *conv = &p->conv->conv[c];
+        if (conv->first_group == p->plan->nests->n ||
+            p->when[conv->first_group] != AP_EACH)
+            break;
+        if (p->when[p->plan->graph->nodes[conv->node].group] == AP_BEFORE)
+            add_steps(p, c, n_before(p, conv));
+    }
 }
 
 /* Reducer of a padded reduced factor that the operand carries. */
@@ -202,9 +335,9 @@ static int add_member(struct partition *p, const struct ap_nest *nest, int m,
 static int count_nodes(const struct ap_plan *plan, const struct ap_conversions *conv,
                        int *max_ins)
 {
-    int n = plan->graph->n_nodes;
+    int n = plan->graph->n_nodes, converts = plan->mesh.time ? 2 : 0;
     for (int i = 0; i < conv->n; i++)
-        n += conv->conv[i].path.n_steps;
+        n += conv->conv[i].path.n_steps + converts;
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         uint64_t masked = ap_nest_masked(nest, &plan->mesh, &plan->choice[i]);
@@ -267,6 +400,36 @@ static int check_local(const struct ap_graph *local, struct ap_err *err)
     return 0;
 }
 
+static int add_groups(struct partition *p, struct ap_err *err)
+{
+    const struct ap_plan *plan = p->plan;
+    int last = AP_BEFORE;
+
+    for (int o = 0; o <= plan->nests->n; o++) {
+        int when = AP_BEFORE;
+        if (p->when)
+            when = o < plan->nests->n ? p->when[p->order[o]] : AP_BEHIND;
+        if (last == AP_BEFORE && when > last)
+            prepare_each(p);
+        if (last == AP_BEFORE && when > last)
+            p->prog->each_lo = p->n_groups;
+        if (last < AP_BEHIND && when == AP_BEHIND)
+            p->prog->each_hi = p->n_groups;
+        last = when;
+        if (o == plan->nests->n)
+            break;
+        const struct ap_nest *nest = &plan->nests->nest[p->order[o]];
+        add_operands(p, nest);
+        for (int m = 0; m < nest->n_members; m++)
+            if (add_member(p, nest, m, err))
+                return -1;
+        p->n_groups++;
+        if (when == AP_EACH)
+            start_conversions(p, nest);
+    }
+    return 0;
+}
+
 int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  const struct ap_conversions *conv, struct ap_program *prog,
                  struct ap_err *err)
@@ -280,6 +443,7 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     p.source = AP_NEW_N(arena, p.cap, int);
     p.node_of = AP_NEW_N(arena, g->n_nodes, int);
     p.conv_node = AP_NEW_N(arena, conv->n, int);
+    p.n_made = AP_NEW_N(arena, conv->n, int);
     p.slot_node = AP_NEW_N(arena, max_ins, int);
 
     *prog = (struct ap_program){.mesh = plan->mesh, .source = p.source};
@@ -289,14 +453,11 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     prog->local.reducers = g->reducers;
     prog->local.n_comps = g->n_comps;
     prog->local.comps = g->comps;
-    for (int i = 0; i < plan->nests->n; i++) {
-        const struct ap_nest *nest = &plan->nests->nest[i];
-        add_operands(&p, nest);
-        for (int m = 0; m < nest->n_members; m++)
-            if (add_member(&p, nest, m, err))
-                return -1;
-        p.n_groups++;
-    }
+    p.when = ap_plan_when(arena, plan);
+    p.order = ap_plan_order(arena, plan, p.when);
+    list_started(&p);
+    if (add_groups(&p, err))
+        return -1;
     add_results(&p);
     prog->local.n_groups = p.n_groups;
     if (check_local(&prog->local, err))

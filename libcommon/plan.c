@@ -8,6 +8,7 @@
 #include "plan.h"
 
 #include "alpa.h"
+#include "microbatch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -56,6 +57,10 @@ struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
 {
     const struct ap_graph *g = plan->graph;
     int alias = g->results[r].alias;
+    if (g->taken && g->taken[r]) {
+        struct ap_layout l = ap_plan_node_layout(plan, g->results[r].node);
+        return ap_layout_whole(&l);
+    }
     if (alias < 0 ||
         !ap_shape_same_dims(&g->nodes[alias].shape, &g->nodes[g->results[r].node].shape))
         return ap_layout_replicated();
@@ -107,11 +112,13 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
     return l->n++;
 }
 
-static void want_all(struct want_list *l, int *in_start, int *in_conv, int *result_conv)
+static void want_all(struct want_list *l, const int *order, int *in_start, int *in_conv,
+                     int *result_conv)
 {
     const struct ap_plan *plan = l->plan;
     const struct ap_graph *g = plan->graph;
-    for (int i = 0; i < plan->nests->n; i++) {
+    for (int o = 0; o < plan->nests->n; o++) {
+        int i = order[o];
         const struct ap_nest *nest = &plan->nests->nest[i];
         enum ap_phase phase = ap_plan_group_phase(g, nest);
         for (int k = 0; k < nest->n_ins; k++) {
@@ -127,14 +134,14 @@ static void want_all(struct want_list *l, int *in_start, int *in_conv, int *resu
 }
 
 struct sort_key {
-    int first_group, node, index;
+    int first, node, index; /* first: its group's place in the order */
 };
 
 static int compare_keys(const void *pa, const void *pb)
 {
     const struct sort_key *a = pa, *b = pb;
-    if (a->first_group != b->first_group)
-        return a->first_group < b->first_group ? -1 : 1;
+    if (a->first != b->first)
+        return a->first < b->first ? -1 : 1;
     if (a->node != b->node)
         return a->node < b->node ? -1 : 1;
     return a->index < b->index ? -1 : a->index > b->index;
@@ -142,11 +149,16 @@ static int compare_keys(const void *pa, const void *pb)
 
 /* Sorted order of the wanted conversions; place[i] = position of item i. */
 static struct sort_key *sort_wanted(struct ap_arena *arena, const struct want_list *l,
-                                    int *place)
+                                    const int *order, int *place)
 {
+    int n_groups = l->plan->nests->n;
     struct sort_key *key = AP_NEW_N(arena, l->n, struct sort_key);
+    int *turn = AP_NEW_N(arena, n_groups + 1, int);
+    for (int o = 0; o < n_groups; o++)
+        turn[order[o]] = o;
+    turn[n_groups] = n_groups;
     for (int i = 0; i < l->n; i++)
-        key[i] = (struct sort_key){l->item[i].first_group, l->item[i].node, i};
+        key[i] = (struct sort_key){turn[l->item[i].first_group], l->item[i].node, i};
     qsort(key, (size_t)l->n, sizeof(*key), compare_keys);
     for (int i = 0; i < l->n; i++)
         place[key[i].index] = i;
@@ -190,9 +202,33 @@ static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shap
     return 0;
 }
 
+/*
+ * Remade copies, and copies of what is made with every microbatch, are made again with
+ * every one that needs them.
+ */
+static void make_each(const struct ap_plan *plan, const uint8_t *when,
+                      struct ap_conversion *c)
+{
+    bool remade = plan->remake && plan->remake[c->node];
+    if (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
+        (!remade && when[plan->graph->nodes[c->node].group] != AP_EACH))
+        return;
+    c->each = true;
+    c->path.sec = 0;
+    for (int i = 0; i < c->path.n_steps; i++) {
+        struct ap_step *step = &c->path.steps[i];
+        int64_t times = ap_mesh_microbatches(&plan->mesh);
+        if (step->times == 1)
+            step->sec *= (double)times;
+        step->times = times;
+        c->path.sec += step->sec;
+    }
+}
+
 static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
-                      const struct want_list *l, const struct sort_key *key,
-                      struct ap_conversion *conv, struct ap_err *err)
+                      const uint8_t *when, const struct want_list *l,
+                      const struct sort_key *key, struct ap_conversion *conv,
+                      struct ap_err *err)
 {
     for (int i = 0; i < l->n; i++) {
         const struct wanted *w = &l->item[key[i].index];
@@ -206,6 +242,7 @@ static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
                 ? path_by_whole(cost, shape, w, &conv[i].path)
                 : ap_convert(cost, shape, &w->from, &w->to, &conv[i].path))
             return no_path(plan, w, err);
+        make_each(plan, when, &conv[i]);
     }
     return 0;
 }
@@ -225,18 +262,23 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
     struct want_list l = {.plan = plan};
     l.head = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof(int));
     memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
-    want_all(&l, in_start, in_conv, result_conv);
+    struct ap_mark scratch = ap_arena_mark(arena);
+    int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
+    want_all(&l, order, in_start, in_conv, result_conv);
+    ap_arena_rewind(arena, scratch);
 
     *out = (struct ap_conversions){.n = l.n};
     out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
     struct ap_mark mark = ap_arena_mark(arena);
     int *place = AP_NEW_N(arena, l.n + 1, int);
-    struct sort_key *key = sort_wanted(arena, &l, place);
+    uint8_t *when = ap_plan_when(arena, plan);
+    order = ap_plan_order(arena, plan, when);
+    struct sort_key *key = sort_wanted(arena, &l, order, place);
     for (int i = 0; i < in_start[n_groups]; i++)
         in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
     for (int i = 0; i < n_results; i++)
         result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
-    int rc = find_paths(plan, cost, &l, key, out->conv, err);
+    int rc = find_paths(plan, cost, when, &l, key, out->conv, err);
     ap_arena_rewind(arena, mark);
     free(l.head);
     free(l.item);
@@ -271,8 +313,8 @@ static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
     return sec;
 }
 
-double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
-                         const struct ap_cost *cost, const struct ap_choice_vec *choice)
+static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                      const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
     if (cost->variant == AP_COST_ALPA)
         return ap_alpa_penalty(nest, g, &cost->mesh, choice);
@@ -300,15 +342,32 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
     return sec;
 }
 
+double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                         const struct ap_cost *cost, const struct ap_choice_vec *choice)
+{
+    double sec = run_sec(nest, g, cost, choice);
+    return ap_runs_each(nest, g, &cost->mesh, choice)
+               ? (double)ap_mesh_microbatches(&cost->mesh) * sec
+               : sec;
+}
+
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv)
 {
     struct ap_price price = {0};
-    for (int i = 0; i < plan->nests->n; i++)
-        price.compute_sec +=
-            ap_plan_group_sec(&plan->nests->nest[i], plan->graph, cost, &plan->choice[i]);
-    for (int i = 0; i < conv->n; i++)
-        price.comm_sec += conv->conv[i].path.sec;
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        double sec = ap_plan_group_sec(nest, plan->graph, cost, &plan->choice[i]);
+        price.compute_sec += sec;
+        if (ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]))
+            price.each_compute_sec += sec;
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_path *path = &conv->conv[i].path;
+        price.comm_sec += path->sec;
+        for (int k = 0; k < path->n_steps && plan->mesh.time; k++)
+            price.each_comm_sec += path->steps[k].times > 1 ? path->steps[k].sec : 0;
+    }
     price.serial_sec = price.compute_sec + price.comm_sec;
     return price;
 }
@@ -330,7 +389,7 @@ int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
                       const struct ap_choice_vec *choice)
 {
     for (int a = 0; a < mesh->n_axes; a++) {
-        if (mesh->size[a] == 1 || choice->axis[a] >= 0)
+        if (mesh->size[a] == 1 || choice->axis[a] >= 0 || (mesh->time >> a & 1))
             continue;
         for (int f = 0; f < nest->n_factors; f++) {
             struct ap_choice_vec other = *choice;
@@ -355,6 +414,26 @@ static int check_heavy(const struct ap_plan *plan, int group, struct ap_err *err
                       plan->mesh.name[a]);
 }
 
+/* What runs with every microbatch needs nothing of later ones. */
+static int check_time(struct ap_arena *arena, const struct ap_plan *plan,
+                      struct ap_err *err)
+{
+    const struct ap_node *nodes = plan->graph->nodes;
+    const uint8_t *when = ap_plan_when(arena, plan);
+
+    for (int i = 0; when && i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        for (int k = 0; k < nest->n_ins && when[i] == AP_EACH; k++)
+            if (!ap_plan_in_time(plan, nest, k, when))
+                return ap_err_set(err,
+                                  "group %d (%s): runs with every microbatch, but needs "
+                                  "node %d (%s) of all of them",
+                                  i, nodes[nest->members[0]].name, nest->ins[k].node,
+                                  nodes[nest->ins[k].node].name);
+    }
+    return 0;
+}
+
 int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
                   struct ap_err *err)
 {
@@ -370,6 +449,10 @@ int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
     }
     struct ap_arena scratch = {0};
     struct ap_conversions conv;
+    if (check_time(&scratch, plan, err)) {
+        ap_arena_free(&scratch);
+        return -1;
+    }
     int rc = ap_plan_conversions(&scratch, plan, cost, &conv, err);
     ap_arena_free(&scratch);
     return rc;

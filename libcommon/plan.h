@@ -14,6 +14,8 @@ struct ap_plan {
     const struct ap_nests *nests;
     struct ap_mesh mesh;
     struct ap_choice_vec *choice; /* per group */
+    const int16_t *time;          /* per group: what baselines choose on an axis in time,
+                                     see microbatch.h; NULL without one */
     /* per node: conversions of this node's value are made again in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *remake;
@@ -36,19 +38,22 @@ struct ap_conversion {
     struct ap_layout from, to;
     enum ap_phase phase; /* of the first user */
     int first_group;     /* group before which it runs, n_groups for results */
+    bool each;           /* made again for every microbatch though it does not differ */
     struct ap_path path;
 };
 
 struct ap_conversions {
     int n;
-    struct ap_conversion *conv; /* by first_group, then node id, then first use */
+    /* by first_group (in the order in which groups run), then node id, then first use */
+    struct ap_conversion *conv;
     /* operand slots: in_conv[in_start[g] + i] = index of the conversion that serves
        operand i of group g, -1 if the producer's layout serves */
     const int *in_start, *in_conv;
     const int *result_conv; /* per graph result, likewise */
 };
 
-/* Target layout of result r under the plan. */
+/* Target layout of result r under the plan; of what a part hands on, its own with sums
+ * made whole. */
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
 /* Layout of node's own value (by its group's choice). */
 struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
@@ -70,12 +75,17 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err);
 
-/* Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute. */
+/*
+ * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as
+ * often as it runs in a step.
+ */
 double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice);
 
 struct ap_price {
     double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
+    /* of these, what runs once per microbatch (all microbatches together); 0 without */
+    double each_compute_sec, each_comm_sec;
 };
 /* Sum over groups and conversions, in that order (so that equal plans price to the bit).
  */

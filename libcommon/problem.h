@@ -45,6 +45,7 @@ struct ap_solve_params {
     uint64_t seed;
     const int *start; /* a known choice to beat, or NULL */
     int threads;      /* of solvers with memory; 0: one */
+    double gap;       /* relative, good enough for the exact solver without memory */
 };
 
 /* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal.

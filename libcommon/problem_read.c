@@ -295,9 +295,10 @@ static const void *intern(struct reader *r, const int64_t *x, size_t n, uint64_t
     size_t h = hash & (pool->cap - 1);
     for (; pool->slot[h].data; h = (h + 1) & (pool->cap - 1))
         if (pool->slot[h].hash == hash && pool->slot[h].n == n &&
-            !memcmp(pool->slot[h].data, x, n * sizeof(*x)))
+            (n == 0 || !memcmp(pool->slot[h].data, x, n * sizeof(*x))))
             return pool->slot[h].data;
-    const void *data = ap_arena_dup(r->arena, x, n ? n * sizeof(*x) : 1);
+    const void *data = n ? ap_arena_dup(r->arena, x, n * sizeof(*x))
+                         : ap_arena_alloc_n(r->arena, 1, sizeof(*x)); /* x may be NULL */
     pool->slot[h] = (struct pool_item){hash, data, n};
     pool->n++;
     return data;

@@ -27,14 +27,15 @@ struct tally {
     int64_t count[N_KINDS][N_SETS], bytes[N_KINDS][N_SETS];
 };
 
-static void tally_add(struct tally *t, enum ap_op op, unsigned axes, int64_t bytes)
+static void tally_add(struct tally *t, const struct ap_mesh *mesh, enum ap_op op,
+                      unsigned axes, int64_t times, int64_t bytes)
 {
-    if (ap_ops[op].class != AP_CLASS_COLLECTIVE)
+    if (ap_ops[op].class != AP_CLASS_COLLECTIVE || (axes & mesh->time))
         return;
     int kind = (int)op - AP_OP_ALL_REDUCE;
     assert(kind >= 0 && kind < N_KINDS && axes < N_SETS);
-    t->count[kind][axes]++;
-    t->bytes[kind][axes] = ap_add64(t->bytes[kind][axes], bytes);
+    t->count[kind][axes] += times;
+    t->bytes[kind][axes] = ap_add64(t->bytes[kind][axes], ap_mul64(times, bytes));
 }
 
 static int tally_list(struct ap_arena *arena, const struct tally *t,
@@ -67,20 +68,22 @@ int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog
         const struct ap_node *node = &prog->local.nodes[i];
         if (ap_ops[node->op].class == AP_CLASS_COLLECTIVE)
             tally_add(
-                &t, node->op, node->attrs->coll.axes,
+                &t, &prog->mesh, node->op, node->attrs->coll.axes,
+                ap_program_times(prog, node->group),
                 ap_coll_bytes(&prog->mesh, node, &prog->local.nodes[node->in[0]].shape));
     }
     return tally_list(arena, &t, out);
 }
 
-int ap_conversion_collectives(struct ap_arena *arena, const struct ap_conversions *conv,
+int ap_conversion_collectives(struct ap_arena *arena, const struct ap_mesh *mesh,
+                              const struct ap_conversions *conv,
                               struct ap_coll_count **out)
 {
     struct tally t = {0};
     for (int i = 0; i < conv->n; i++)
         for (int k = 0; k < conv->conv[i].path.n_steps; k++) {
             const struct ap_step *step = &conv->conv[i].path.steps[k];
-            tally_add(&t, step->op, step->coll.axes, step->bytes);
+            tally_add(&t, mesh, step->op, step->coll.axes, step->times, step->bytes);
         }
     return tally_list(arena, &t, out);
 }

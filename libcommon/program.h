@@ -24,9 +24,21 @@ struct ap_program {
     struct ap_graph local;
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
-    const int *source;        /* per local node: node of the source graph that it computes
-                                 a part or a copy of */
+    /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the axis in
+       time at its number; none without such an axis. Over that axis, all-reduce adds to
+       its own result (which the first microbatch starts), all-gather writes its blocks
+       into it, ap-slice reads: no communication. */
+    int each_lo, each_hi;
+    const int *source; /* per local node: node of the source graph that it computes
+                          a part or a copy of */
 };
+
+/* How often a group runs in a step. */
+static inline int64_t ap_program_times(const struct ap_program *prog, int group)
+{
+    bool each = group >= prog->each_lo && group < prog->each_hi;
+    return each ? ap_mesh_microbatches(&prog->mesh) : 1;
+}
 
 /*
  * SPMD partitioning: the plan as a local program. Each conversion once; masks where
@@ -45,8 +57,14 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
  */
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
 
-/* Collectives of a program: count and bytes (of the full tensor on the axes, per group)
- * by kind and axes. */
+/*
+ * A value that is born in one group and last read in another lives over the whole loop of
+ * microbatches where it was there before, or is carried from one to the next.
+ */
+void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death);
+
+/* Collectives of a step: count and bytes (of the full tensor on the axes, per group) by
+ * kind and axes, those of all microbatches together. */
 struct ap_coll_count {
     enum ap_op op;
     unsigned axes;
@@ -56,7 +74,8 @@ struct ap_coll_count {
 int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog,
                            struct ap_coll_count **out);
 /* The same counted from conversions. */
-int ap_conversion_collectives(struct ap_arena *arena, const struct ap_conversions *conv,
+int ap_conversion_collectives(struct ap_arena *arena, const struct ap_mesh *mesh,
+                              const struct ap_conversions *conv,
                               struct ap_coll_count **out);
 /* "full tensor" bytes of a collective node, from its operand's local shape and coll. */
 int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,

@@ -234,6 +234,27 @@ static const char *check_node(const struct ap_program *prog, const struct ap_nod
     return NULL;
 }
 
+/* ---- microbatches ---- */
+
+static const char *check_time(const struct ap_program *prog, const struct ap_node *node)
+{
+    bool each = node->group >= prog->each_lo && node->group < prog->each_hi;
+    bool steps = ap_ops[node->op].class == AP_CLASS_COLLECTIVE ||
+                 ap_ops[node->op].class == AP_CLASS_LOCAL;
+    unsigned axes = steps && node->op != AP_OP_AP_MASK ? node->attrs->coll.axes : 0;
+
+    if (node->attrs->global && ap_layout_in_time(&prog->mesh, &node->attrs->layout) &&
+        (!each || node->op == AP_OP_PARAMETER))
+        return "is one microbatch's, but does not run with every one";
+    if (!(axes & prog->mesh.time))
+        return NULL;
+    if (axes != prog->mesh.time ||
+        (node->op != AP_OP_ALL_REDUCE && node->op != AP_OP_ALL_GATHER &&
+         node->op != AP_OP_AP_SLICE && node->op != AP_OP_AP_PARTIAL))
+        return "moves between microbatches, which are not there at once";
+    return each ? NULL : "is a step over microbatches, but does not run with every one";
+}
+
 /* ---- memory ---- */
 
 /* Nothing but its own group reads the node, and something does. */
@@ -293,8 +314,13 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
 {
     if (check_groups(prog, at, err))
         return -1;
+    if (prog->each_hi > prog->local.n_groups)
+        return ap_at_err(at, err, "each_microbatch: the graph has %d groups",
+                         prog->local.n_groups);
     for (int i = 0; i < prog->local.n_nodes; i++) {
         const char *what = check_node(prog, &prog->local.nodes[i]);
+        if (!what)
+            what = check_time(prog, &prog->local.nodes[i]);
         if (!what)
             what = check_buffer(prog, i);
         if (what)

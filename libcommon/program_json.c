@@ -91,7 +91,11 @@ void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out)
     put_module(prog, out);
     ap_buf_puts(out, "],\"communicators\":[");
     put_communicators(&prog->mesh, coll, n, out);
-    ap_buf_puts(out, "],\"instructions\":{\"all\":[{\"run\":0}]},\"peak_bytes\":");
+    ap_buf_puts(out, "],\"instructions\":{\"all\":[{\"run\":0}]},");
+    if (prog->mesh.time)
+        ap_buf_printf(out, "\"each_microbatch\":{\"groups\":[%d,%d]},", prog->each_lo,
+                      prog->each_hi);
+    ap_buf_puts(out, "\"peak_bytes\":");
     ap_buf_int(out, prog->peak_bytes);
     ap_buf_puts(out, ",\"collectives\":[");
     for (int i = 0; i < n; i++) {
@@ -184,6 +188,28 @@ static int check_instructions(const json_t *o, const struct ap_at *at, struct ap
     return 0;
 }
 
+/* The groups that run once per microbatch; the module's number of groups is checked
+ * later. */
+static int read_each(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     struct ap_program *prog, struct ap_err *err)
+{
+    struct ap_at here = {at, "each_microbatch", 0};
+    const json_t *each = json_object_get(o, "each_microbatch");
+    struct ap_ints groups;
+    if (!each && !prog->mesh.time)
+        return 0;
+    if (!each || !prog->mesh.time)
+        return ap_at_err(&here, err, "goes with a mesh that has an axis in time");
+    if (ap_get_ints(arena, each, &here, "groups", &groups, err))
+        return -1;
+    if (groups.n != 2 || groups.v[0] < 0 || groups.v[1] < groups.v[0] ||
+        groups.v[1] > INT_MAX)
+        return ap_at_err(&here, err, "groups: expected the first one and the end");
+    prog->each_lo = (int)groups.v[0];
+    prog->each_hi = (int)groups.v[1];
+    return 0;
+}
+
 static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_program *prog, struct ap_err *err)
 {
@@ -224,7 +250,7 @@ int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct a
         return ap_at_err(&here, err, "%lld ranks, but the mesh has %lld devices",
                          (long long)n_ranks, (long long)ap_mesh_devices(&prog->mesh));
     }
-    if (check_instructions(o, at, err))
+    if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err))
         return -1;
     return read_module(arena, o, at, prog, err);
 }

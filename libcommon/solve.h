@@ -15,7 +15,8 @@
 
 #include <math.h>
 
-#define SEL_MAX_SETS 16384 /* strategies of a node that stands for copies */
+#define SEL_MAX_SETS  65536 /* strategies of a node that stands for copies */
+#define SEL_MAX_PAIRS 600   /* strategies of a node that stands for two */
 
 struct sel_node {
     int n_strategies;
@@ -77,6 +78,7 @@ struct sel_core {
     const int
         *identity; /* 0, 1, 2, ... and zeros, for any strategy; shared by all cores */
     const double *zeros;
+    int n_identity;    /* how many */
     const int *parent; /* [node], the id in the core that this one was made from */
     struct sel_undo *undo;
     int n_undo, cap_undo;
@@ -88,6 +90,10 @@ struct sel_core {
     int queue_head, queue_len;
     bool *keep, *dirty; /* scratch of the reductions: per strategy, per node */
     int *map;
+    bool *stays;      /* [node], it is never taken out; NULL: all may be */
+    double until_sec; /* reductions stop when the clock is past this; 0: never */
+    int ticks;        /* until they look at it */
+    bool late;
     bool *holds; /* [node], its usage depends on its choice; NULL without memory */
     /* t may replace s at v: it uses no more at any time; for holds[v] only */
     bool (*no_more)(const void *memory, int v, int t, int s);
@@ -107,6 +113,11 @@ struct sel_core *sel_core_from_problem(struct ap_arena *arena,
                                        const struct ap_problem *p);
 /* A core to work on, from one that stays as it is. */
 struct sel_core *sel_core_copy(const struct sel_core *c);
+/*
+ * A core of the nodes list[0 .. n) that are not gone, which no edge leaves; map[] is
+ * scratch per node, and has the new ids of those in the list afterwards.
+ */
+struct sel_core *sel_core_extract(struct sel_core *c, const int *list, int n, int *map);
 /* cost is kept, not copied. */
 struct sel_table *sel_table_new(struct ap_arena *arena, int n_rows, int n_cols,
                                 const double *cost);
@@ -117,10 +128,15 @@ struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int
                                   const double *cost);
 /* ---- solve_reduce.c: exact reductions ---- */
 
-/* All reductions to a fixed point. False when some node has no strategy left. */
+/*
+ * All reductions to a fixed point, or, past until_sec, only those that drop strategies
+ * without a finite cell. False when some node has no strategy left.
+ */
 bool sel_reduce(struct sel_core *c, bool with_dominance);
 /* One round of dominance; false when nothing was dropped. sel_reduce should follow. */
 bool sel_drop_dominated(struct sel_core *c);
+/* True from until_sec on; looks at the clock once in a while, or now. */
+bool sel_late(struct sel_core *c, bool now);
 /* The place of want in label[0 .. n), which ascends. */
 int sel_index_of(const int *label, int n, int want);
 /* Given best[v] (a label) for each node left, fills in best[] of the nodes gone. */
@@ -210,6 +226,21 @@ struct sel_core *sel_dual_fold(const struct sel_dual *d, double limit, int only,
 /* Decides nodes in order, by decided neighbours and messages of the others. */
 void sel_dual_round(struct sel_dual *d, int *state);
 
+/* ---- solve_slack.c: nodes that were taken out ---- */
+
+/*
+ * [node][label]: what a solution costs at least that has it, INFINITY where that is limit
+ * or more; strategies that are dominated are taken to cost that. left: the same of the
+ * nodes left, per strategy; bound: of any solution. n_labels [node]: strategies before
+ * sel_reduce. In the core's arena.
+ */
+double **sel_least_costs(struct sel_core *c, const int *n_labels, double *const *left,
+                         double bound, double limit);
+/* Strategies of each node, 0 of those gone, to be kept for sel_least_costs; arena. */
+int *sel_count_labels(const struct sel_core *c);
+/* left from a bound; shift is taken off. NULL for nodes that are gone. */
+double **sel_dual_least(const struct sel_dual *d, double shift);
+
 /* ---- solve_local.c: local search ---- */
 
 /* Cost of state[] for the nodes left, base included; INFINITY when forbidden. */
@@ -246,6 +277,16 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
  */
 double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limit,
                     int *state);
+
+/* ---- solve_exact.c: a core by itself ---- */
+
+/* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
+struct sel_verdict {
+    double bound, cost;
+    bool found;
+};
+/* By all means, within work_limit; costs must be >= 0. */
+struct sel_verdict sel_solve_core(struct sel_core *c, int64_t work_limit);
 
 /* ---- solve_mem.c: what ap_solve_exact and ap_solve_glpk do with memory ---- */
 

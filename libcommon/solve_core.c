@@ -33,8 +33,10 @@ struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *lik
     c->queue = AP_NEW_N(arena, n_nodes + 1, int);
     if (like) {
         c->identity = like->identity;
+        c->n_identity = like->n_identity;
         c->zeros = like->zeros;
         c->tol = like->tol;
+        c->until_sec = like->until_sec;
     }
     return c;
 }
@@ -166,16 +168,20 @@ static void node_from(struct sel_core *c, int v, const double *cost, int n)
 struct sel_core *sel_core_from_problem(struct ap_arena *arena, const struct ap_problem *p)
 {
     struct sel_core *c = sel_core_new(arena, NULL, p->n_nodes, p->n_edges);
-    int most = SEL_MAX_SETS;
-    double *cost = NULL;
+    double *cost = NULL, choices = 2;
+    int most = SEL_MAX_PAIRS;
     size_t cap = 0;
 
-    for (int v = 0; v < p->n_nodes; v++)
+    for (int v = 0; v < p->n_nodes; v++) {
         most = p->n_strategies[v] > most ? p->n_strategies[v] : most;
+        choices = fmin(choices * p->n_strategies[v], SEL_MAX_SETS);
+    }
+    most = choices > most ? (int)choices : most; /* sets of copies, and stand-ins */
     int *identity = AP_NEW_N(arena, most, int);
     for (int i = 0; i < most; i++)
         identity[i] = i;
     c->identity = identity;
+    c->n_identity = most;
     c->zeros = AP_NEW_N(arena, most, double);
     for (int v = 0; v < p->n_nodes; v++)
         node_from(c, v, p->cost[v], p->n_strategies[v]);
@@ -210,5 +216,35 @@ struct sel_core *sel_core_copy(const struct sel_core *c)
     }
     memcpy(to->edge, c->edge, (size_t)c->n_edges * sizeof(*c->edge));
     to->n_edges = c->n_edges;
+    return to;
+}
+
+struct sel_core *sel_core_extract(struct sel_core *c, const int *list, int n, int *map)
+{
+    int n_edges = 0;
+    int *parent = AP_NEW_N(c->arena, n, int);
+
+    for (int i = 0; i < n; i++)
+        n_edges += c->node[list[i]].degree;
+    struct sel_core *to = sel_core_new(c->arena, c, n, n_edges / 2);
+    to->parent = parent;
+    for (int i = 0; i < n; i++) {
+        const struct sel_node *node = &c->node[list[i]];
+        parent[i] = list[i];
+        map[list[i]] = i;
+        to->node[i].n_strategies = node->n_strategies;
+        to->node[i].label = node->label;
+        to->node[i].cost = ap_arena_dup(c->arena, node->cost,
+                                        (size_t)node->n_strategies * sizeof(double));
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < c->node[list[i]].n_edges; k++) {
+            struct sel_edge e = c->edge[c->node[list[i]].edges[k]];
+            if (e.gone || e.a != list[i])
+                continue;
+            e.a = i;
+            e.b = map[e.b];
+            sel_core_edge(to, e);
+        }
     return to;
 }

@@ -47,12 +47,6 @@ struct search {
     int guessing, diving, merging; /* how deep inside guesses, dives, merged cores */
 };
 
-/* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
-struct verdict {
-    double bound, cost;
-    bool found;
-};
-
 static bool out_of_time(struct search *s)
 {
     struct timespec now;
@@ -77,8 +71,8 @@ static bool stop(struct search *s)
     return s->stopped != NULL;
 }
 
-static struct verdict solve(struct search *s, struct sel_core *c, double limit,
-                            double floor);
+static struct sel_verdict solve(struct search *s, struct sel_core *c, double limit,
+                                double floor);
 
 /* A child's solution becomes the parent's. */
 static void adopt(struct sel_core *c, const struct sel_core *child)
@@ -93,7 +87,7 @@ static void adopt(struct sel_core *c, const struct sel_core *child)
 enum outcome { TOO_WIDE, NONE_CHEAPER, FOUND };
 
 static enum outcome eliminate_all(struct sel_core *c, double limit, double max_entries,
-                                  double max_work, struct verdict *v, int *widest)
+                                  double max_work, struct sel_verdict *v, int *widest)
 {
     struct ap_mark mark = ap_arena_mark(c->arena);
     struct sel_elim plan;
@@ -105,7 +99,7 @@ static enum outcome eliminate_all(struct sel_core *c, double limit, double max_e
         outcome = cost < limit ? FOUND : NONE_CHEAPER;
         if (outcome == FOUND) {
             sel_set_best(c, state);
-            *v = (struct verdict){.bound = cost, .cost = cost, .found = true};
+            *v = (struct sel_verdict){.bound = cost, .cost = cost, .found = true};
         } else {
             v->bound = limit;
         }
@@ -147,41 +141,10 @@ static int find_parts(const struct sel_core *c, int *part, int *stack)
     return n;
 }
 
-/* A core of the nodes list[0 .. n), which no edge leaves; map is scratch per node. */
-static struct sel_core *extract(struct sel_core *c, const int *list, int n, int *map)
+static struct sel_verdict solve_parts(struct search *s, struct sel_core *c, double limit,
+                                      double floor, const int *part, int n_parts)
 {
-    int n_edges = 0;
-    int *parent = AP_NEW_N(c->arena, n, int);
-
-    for (int i = 0; i < n; i++)
-        n_edges += c->node[list[i]].degree;
-    struct sel_core *to = sel_core_new(c->arena, c, n, n_edges / 2);
-    to->parent = parent;
-    for (int i = 0; i < n; i++) {
-        const struct sel_node *node = &c->node[list[i]];
-        parent[i] = list[i];
-        map[list[i]] = i;
-        to->node[i].n_strategies = node->n_strategies;
-        to->node[i].label = node->label;
-        to->node[i].cost = ap_arena_dup(c->arena, node->cost,
-                                        (size_t)node->n_strategies * sizeof(double));
-    }
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < c->node[list[i]].n_edges; k++) {
-            struct sel_edge e = c->edge[c->node[list[i]].edges[k]];
-            if (e.gone || e.a != list[i])
-                continue;
-            e.a = i;
-            e.b = map[e.b];
-            sel_core_edge(to, e);
-        }
-    return to;
-}
-
-static struct verdict solve_parts(struct search *s, struct sel_core *c, double limit,
-                                  double floor, const int *part, int n_parts)
-{
-    struct verdict all = {.bound = c->base, .cost = c->base, .found = true};
+    struct sel_verdict all = {.bound = c->base, .cost = c->base, .found = true};
     int *first = AP_NEW_N(c->arena, n_parts + 2, int);
     int *list = AP_NEW_N(c->arena, c->n_left + 1, int);
     int *map = AP_NEW_N(c->arena, c->n_nodes + 1, int);
@@ -197,8 +160,8 @@ static struct verdict solve_parts(struct search *s, struct sel_core *c, double l
     for (int i = 0; i < n_parts; i++) {
         struct ap_mark mark = ap_arena_mark(c->arena);
         struct sel_core *child =
-            extract(c, list + first[i], first[i + 1] - first[i], map);
-        struct verdict v = solve(s, child, limit - all.cost, floor / n_parts);
+            sel_core_extract(c, list + first[i], first[i + 1] - first[i], map);
+        struct sel_verdict v = solve(s, child, limit - all.cost, floor / n_parts);
         all.bound += v.bound;
         all.cost += v.cost;
         all.found = v.found;
@@ -220,8 +183,8 @@ struct part {
     struct search *s;
     struct sel_core *c;
     struct sel_dual *d;
-    double floor, eps; /* what may be lost: at least, and below v.cost once found */
-    struct verdict v;  /* cost: the best known, or the limit given */
+    double floor, eps;    /* what may be lost: at least, and below v.cost once found */
+    struct sel_verdict v; /* cost: the best known, or the limit given */
     int *state;
 };
 
@@ -270,12 +233,12 @@ static bool sweep_to(struct part *p, int *done, int n)
  * Solves by all means the core without the strategies that cost `keep` or more (and with
  * only one at node `only`) for solutions cheaper than limit.
  */
-static struct verdict descend(struct part *p, double keep, double limit, int only,
-                              int strategy)
+static struct sel_verdict descend(struct part *p, double keep, double limit, int only,
+                                  int strategy)
 {
     struct ap_mark mark = ap_arena_mark(p->c->arena);
     struct sel_core *child = sel_dual_fold(p->d, keep, only, strategy);
-    struct verdict v = {.bound = INFINITY};
+    struct sel_verdict v = {.bound = INFINITY};
 
     if (child)
         v = solve(p->s, child, limit, fmax(p->floor, p->eps));
@@ -290,7 +253,7 @@ static struct verdict descend(struct part *p, double keep, double limit, int onl
 
 /* One guess: no solution costs less than limit, or the optimum is found. True: settled.
  */
-static bool guess(struct part *p, double limit, struct verdict *r)
+static bool guess(struct part *p, double limit, struct sel_verdict *r)
 {
     p->s->guessing++;
     *r = descend(p, limit, limit, -1, 0);
@@ -304,7 +267,7 @@ static bool dive(struct part *p, double keep)
 {
     p->s->diving++;
     p->s->guessing += MAX_GUESSING;
-    struct verdict r = descend(p, keep, target(p), -1, 0);
+    struct sel_verdict r = descend(p, keep, target(p), -1, 0);
     p->s->guessing -= MAX_GUESSING;
     p->s->diving--;
     p->v.bound = fmax(p->v.bound, r.bound);
@@ -340,7 +303,7 @@ static bool guess_all(struct part *p)
     for (double part = 1.0 / 4096; part < 1; part *= 4) {
         double limit = bound + part * gap;
         int64_t all, kept = sel_dual_kept(p->d, limit, &all);
-        struct verdict r;
+        struct sel_verdict r;
         if (limit <= p->v.bound)
             continue;
         if (limit >= target(p) || (double)kept > SHRUNK * (double)all || stop(p->s))
@@ -373,7 +336,7 @@ static void branch(struct part *p, int v)
             break;
         }
         p->s->work++;
-        struct verdict r = descend(p, target(p), target(p), v, best);
+        struct sel_verdict r = descend(p, target(p), target(p), v, best);
         bound = fmin(bound, fmax(r.bound, least));
     }
     p->v.bound = fmax(p->v.bound, fmin(bound, target(p)));
@@ -397,7 +360,7 @@ static bool tighten(struct part *p, int *widest)
 {
     struct ap_mark mark = ap_arena_mark(p->c->arena);
     double limit = target(p), eps = fmax(p->floor, p->eps);
-    struct verdict v = {.bound = limit};
+    struct sel_verdict v = {.bound = limit};
     int n_merged = 0, wide = -1;
 
     *widest = -1;
@@ -444,8 +407,8 @@ static int undecided(const struct part *p)
     return best;
 }
 
-static struct verdict solve_connected(struct search *s, struct sel_core *c, double limit,
-                                      double floor)
+static struct sel_verdict solve_connected(struct search *s, struct sel_core *c,
+                                          double limit, double floor)
 {
     static const int stages[] = {8, 24, 48};
     const int n_stages = (int)(sizeof(stages) / sizeof(stages[0]));
@@ -453,7 +416,7 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
     int64_t kept = 0, all = 1;
     int sweeps = 0, widest = -1;
 
-    p.v = (struct verdict){.bound = c->base, .cost = limit};
+    p.v = (struct sel_verdict){.bound = c->base, .cost = limit};
     if (eliminate_all(c, limit, SMALL_ENTRIES, SMALL_WORK, &p.v, NULL) != TOO_WIDE)
         return p.v;
     p.d = sel_dual_new(c);
@@ -461,6 +424,8 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
     for (int i = 0; i < n_stages; i++) {
         bool going = sweep_to(&p, &sweeps, stages[i]);
         p.v.bound = fmax(p.v.bound, p.d->bound);
+        if (!c->parent) /* the whole: what it costs at least says what may be lost */
+            p.floor = fmax(p.floor, s->params->gap * p.d->bound);
         round_and_search(&p, going ? 0 : c->n_left);
         if (p.d->bound >= target(&p)) {
             p.v.bound = target(&p);
@@ -492,15 +457,15 @@ static struct verdict solve_connected(struct search *s, struct sel_core *c, doub
     return p.v;
 }
 
-static struct verdict solve(struct search *s, struct sel_core *c, double limit,
-                            double floor)
+static struct sel_verdict solve(struct search *s, struct sel_core *c, double limit,
+                                double floor)
 {
-    struct verdict v = {.bound = INFINITY, .cost = INFINITY};
+    struct sel_verdict v = {.bound = INFINITY, .cost = INFINITY};
 
     if (!sel_reduce(c, c->parent != NULL))
         return v;
     if (c->n_left == 0) {
-        v = (struct verdict){c->base, c->base, c->base < limit};
+        v = (struct sel_verdict){c->base, c->base, c->base < limit};
         if (v.found)
             sel_undo_all(c);
         return v;
@@ -511,6 +476,15 @@ static struct verdict solve(struct search *s, struct sel_core *c, double limit,
     if (n_parts > 1)
         return solve_parts(s, c, limit, floor, part, n_parts);
     return solve_connected(s, c, limit, floor);
+}
+
+struct sel_verdict sel_solve_core(struct sel_core *c, int64_t work_limit)
+{
+    static const struct ap_solve_params none;
+    struct search s = {
+        .arena = c->arena, .params = &none, .work = 1, .work_limit = work_limit};
+
+    return solve(&s, c, INFINITY, 0);
 }
 
 /* ---- the whole ---- */
@@ -570,25 +544,28 @@ static void offer(struct search *s, const struct ap_problem *p,
     }
 }
 
-static double limit_of(const struct answer *best)
+/* A gap that is good enough, of the best cost. */
+static double near(const struct search *s)
 {
-    return best->cost < AP_FORBIDDEN ? best->cost * (1 - EPSILON) : INFINITY;
+    return fmax(s->params->gap, EPSILON);
+}
+
+static double limit_of(const struct search *s, const struct answer *best)
+{
+    return best->cost < AP_FORBIDDEN ? best->cost * (1 - near(s)) : INFINITY;
 }
 
 /* Forbids in the whole what costs limit or more by a bound on a relaxation of it. */
-static void forbid(struct sel_core *whole, const struct sel_dual *d,
+static void forbid(struct sel_core *whole, const struct sel_dual *d, const int *n_labels,
                    const struct sel_join *join, double limit)
 {
-    const struct sel_core *c = d->core;
+    struct sel_core *c = d->core;
+    double **least = sel_least_costs(c, n_labels, sel_dual_least(d, 0), d->bound, limit);
 
-    for (int i = 0; i < d->n; i++) {
-        int v = d->order[i];
-        if (sel_join_is_group(join, v))
-            continue;
-        for (int s = 0; s < c->node[v].n_strategies; s++)
-            if (d->slack_base + d->slack[v][s] >= limit)
-                whole->node[v].cost[c->node[v].label[s]] = INFINITY;
-    }
+    for (int v = 0; v < c->n_nodes; v++)
+        for (int s = 0; s < n_labels[v] && !sel_join_is_group(join, v); s++)
+            if (least[v][s] >= limit)
+                whole->node[v].cost[s] = INFINITY;
 }
 
 /* The best of a core's solutions that diving or rounding finds, into its best[]. */
@@ -618,7 +595,7 @@ static void try_few_copies(struct search *s, const struct ap_problem *p,
         return;
     if (c->n_left > 0) {
         struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
-        part.v.cost = limit_of(best);
+        part.v.cost = limit_of(s, best);
         look_for(&part, c);
     } else {
         sel_undo_all(c);
@@ -635,14 +612,15 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
 {
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets, true);
+    int *n_labels = sel_count_labels(c);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
         return false;
     struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
-    part.v.cost = limit_of(best);
+    part.v.cost = limit_of(s, best);
     look_for(&part, c);
     offer(s, p, join, c->best, best);
-    forbid(whole, part.d, join, limit_of(best));
+    forbid(whole, part.d, n_labels, join, limit_of(s, best));
     double bound = part.d->bound, gap = best->cost - bound;
     best->bound = fmax(best->bound, bound);
     return sel_join_refine(join, c->best, gap < CLOSE * bound ? part.d : NULL,
@@ -658,13 +636,14 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
 {
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets, true);
-    double limit = limit_of(best);
-    struct verdict v = solve(s, c, limit, 0);
+    double limit = limit_of(s, best);
+    struct sel_verdict v = solve(s, c, limit, s->params->gap * fmax(best->bound, 0));
 
     if (v.found)
         offer(s, p, join, c->best, best);
     best->bound = fmax(best->bound, fmin(v.bound, limit));
-    return !v.found || s->stopped || best->bound >= best->cost * (1 - PROVEN) ||
+    return !v.found || s->stopped ||
+           best->bound >= best->cost * (1 - fmax(s->params->gap, PROVEN)) ||
            !sel_join_refine(join, c->best, NULL, 0);
 }
 
@@ -688,6 +667,9 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     struct ap_mark mark = ap_arena_mark(arena);
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
+    if (params->time_limit_sec > 0)
+        whole->until_sec = (double)s.start.tv_sec + 1e-9 * (double)s.start.tv_nsec +
+                           params->time_limit_sec;
     struct ap_mark round = ap_arena_mark(arena);
     for (int i = 0; i < LOOKS && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
@@ -695,7 +677,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     if (best.cost - best.bound > CLOSE * best.bound)
         try_few_copies(&s, p, whole, max_sets, &best);
     ap_arena_rewind(arena, round);
-    while (!solve_joined(&s, p, whole, max_sets, &best))
+    while (best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&
+           !solve_joined(&s, p, whole, max_sets, &best))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);
 

@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_SETS 352 /* exact sets of a group at first */
-#define MORE_SETS  4   /* times as many after each refinement */
-#define MAX_SETS   (SEL_MAX_SETS / 8)
-#define MAX_COPIES 256 /* of a group */
+#define FIRST_SETS 352                /* exact sets of a group at first */
+#define MORE_SETS  4                  /* times as many after each refinement */
+#define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with stand-ins */
+#define MAX_COPIES 256                /* of a group */
 #define WORDS      (MAX_COPIES / 64)
 
 struct copy {

@@ -28,6 +28,7 @@
 #define SMALL_CELLS   20000 /* cores that are proven at once */
 #define DEFAULT_ROUND 30
 #define MAX_WORKERS   64
+#define REDUCE_PART   0.4  /* of the time, at most, for reductions */
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
 #define WARM          50   /* steps of the dual until its prices are worth using */
 #define WARM_PART     0.25 /* of the time, at most, for that */
@@ -47,6 +48,7 @@ struct worker {
     int id;
     struct mem_dual *dual; /* of worker 0 */
     struct mem_local *local;
+    struct mem_legal *legal; /* where roundings find no choice */
     struct mem_budget budget;
     int *best; /* the best of this round */
     double cost, bound;
@@ -99,21 +101,35 @@ static void raise_bound(struct worker *w)
     w->bound = fmax(w->bound, d->bound);
 }
 
+static void find_legal(struct worker *w)
+{
+    const struct search *s = w->search;
+
+    if (!w->legal)
+        w->legal =
+            mem_legal_new(&w->arena, s->m, s->worst, s->params->seed + (uint64_t)w->id);
+    const int *state = w->legal ? mem_legal_run(w->legal, &w->budget) : NULL;
+    if (state)
+        offer(w, state, mem_cost(s->m, state));
+}
+
 static void look_around(struct worker *w)
 {
     const struct search *s = w->search;
 
+    if (w->cost == INFINITY && w->id > 0 && s->round > 0)
+        find_legal(w);
     if (w->cost == INFINITY || (w->id > 0 && s->n_steps < WARM && s->idle == 0 &&
                                 (s->until_sec == 0 || mem_now_sec() < s->warm_sec)))
         return; /* without good prices this is the bound's time */
-    mem_local_set(w->local, w->best, w->cost, s->mu);
+    mem_local_set(w->local, w->best, w->cost, s->bound, s->mu);
     if (w->id == 0 && mem_local_is_short(w->local)) {
         uint64_t seed = s->params->seed + (uint64_t)s->round;
         double cost = mem_dual_scatter(w->dual, seed, &w->budget);
         if (cost < INFINITY)
             mem_local_move(w->local, w->dual->state);
     }
-    mem_local_run(w->local, &w->budget);
+    mem_local_run(w->local, -INFINITY, &w->budget);
     const int *best = mem_local_best(w->local);
     offer(w, best, mem_cost(s->m, best));
 }
@@ -331,8 +347,8 @@ static void set_up(struct search *s, struct ap_arena *arena)
         w->search = s;
         w->id = i;
         w->best = AP_NEW_N(&w->arena, n, int);
-        w->local =
-            mem_local_new(&w->arena, s->m, s->params->seed + 1000003u * (uint64_t)i);
+        w->local = mem_local_new(&w->arena, s->m,
+                                 s->params->seed + 1000003u * (uint64_t)i, i % 2 == 0);
         if (i == 0)
             w->dual = mem_dual_new(&w->arena, s->m);
     }
@@ -388,11 +404,13 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec = 0;
+    double until_sec = 0, reduce_until_sec = 0;
 
-    if (params->time_limit_sec > 0)
+    if (params->time_limit_sec > 0) {
         until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
-    if (mem_core_build(arena, p, &m, err))
+        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
+    }
+    if (mem_core_build(arena, p, reduce_until_sec, &m, err))
         return -1;
     bool bare = m.n_slots == 0 && mode != MODE_LOCAL;
     s.m = &m;
@@ -431,11 +449,13 @@ int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec = 0;
+    double until_sec = 0, reduce_until_sec = 0;
 
-    if (params->time_limit_sec > 0)
+    if (params->time_limit_sec > 0) {
         until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
-    if (mem_core_build(arena, p, &m, err))
+        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
+    }
+    if (mem_core_build(arena, p, reduce_until_sec, &m, err))
         return -1;
     struct mem_dual *d = mem_dual_new(arena, &m);
     struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};

@@ -43,10 +43,10 @@ bool mem_spend(struct mem_budget *b, int64_t work);
 
 /*
  * The reduced core of a problem. -1 with err when no choice is legal. A problem whose
- * limit can never bind has no slots.
+ * limit can never bind has no slots. From until_sec on (0: never) it is not reduced more.
  */
-int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, struct mem_core *m,
-                   struct ap_err *err);
+int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, double until_sec,
+                   struct mem_core *m, struct ap_err *err);
 /* The choice of the problem's nodes for a state of the core's. Not for two threads. */
 void mem_core_undo(const struct mem_core *m, const int *state, int *choice);
 
@@ -131,19 +131,33 @@ void mem_prefix(const struct mem_core *m, const double *mu, double *prefix);
 /* ---- solve_mem_local.c: neighbourhoods ---- */
 
 struct mem_local;
+/* plain: only kicks when descents are short, no cooling. */
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
-                                uint64_t seed);
+                                uint64_t seed, bool plain);
 /* Takes prices over, and a legal choice if it is better than what was found so far. */
-void mem_local_set(struct mem_local *l, const int *choice, double cost, const double *mu);
+void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
+                   const double *mu);
 /* Goes on from a legal choice, though it may be dear. */
 void mem_local_move(struct mem_local *l, const int *choice);
-/* Whether the search has seen many descents. */
+/* Whether a round is longer than a kick with the descent from it. */
 bool mem_local_is_short(const struct mem_local *l);
-/* Improves until the budget is spent. */
-void mem_local_run(struct mem_local *l, struct mem_budget *budget);
+/* Improves until the budget is spent, or the best costs no more than enough. */
+void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget);
 const int *mem_local_best(const struct mem_local *l);
 /* Single nodes answer best until nothing changes. */
 void mem_settle(struct mem_state *st, struct mem_budget *budget);
+
+/* ---- solve_mem_legal.c: a first legal choice ---- */
+
+struct mem_legal;
+/*
+ * No choice of finite cost is dearer than worst. NULL when the least usages of a node's
+ * parts are not those of one strategy, so that a start within the limit is not at hand.
+ */
+struct mem_legal *mem_legal_new(struct ap_arena *arena, const struct mem_core *m,
+                                double worst, uint64_t seed);
+/* Goes on until the budget is spent: a legal choice, or NULL. */
+const int *mem_legal_run(struct mem_legal *g, struct mem_budget *budget);
 
 /* ---- solve_mem_exact.c: integer programming on what the bound leaves ---- */
 

@@ -387,13 +387,15 @@ static void pack(struct builder *b)
     m->first = first;
 }
 
-int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, struct mem_core *m,
-                   struct ap_err *err)
+int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, double until_sec,
+                   struct mem_core *m, struct ap_err *err)
 {
     struct builder b = {.arena = arena, .p = p, .m = m};
     struct sel_core *c = sel_core_from_problem(arena, p);
 
     *m = (struct mem_core){.core = c};
+    c->until_sec = until_sec;
+    sel_late(c, true);
     c->holds = AP_NEW_N(arena, p->n_nodes + 1, bool);
     b.root = AP_NEW_N(arena, p->n_nodes + 1, int);
     b.answer = AP_NEW_N(arena, p->n_nodes + 1, const int *);
@@ -416,7 +418,7 @@ int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, struct me
             return ap_err_set(err, "no solution: forbidden costs leave no legal choice");
         if (dropped && measure(&b, err))
             return -1;
-        if (n == 0 && !dropped)
+        if ((n == 0 && !dropped) || sel_late(c, true))
             break;
     }
     pack(&b);

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define MAX_CELLS 40000 /* of an edge to look at */
-#define MAX_PAIRS 600   /* strategies of a node made */
 #define GROWTH    1.2   /* of all strategies together in one round */
 
 /* What each strategy of both ends costs at least on the edge. */
@@ -146,8 +145,8 @@ static int find_candidates(const struct merger *m, struct candidate *list)
         double na = c->node[e->a].n_strategies, nb = c->node[e->b].n_strategies;
         if (na * nb > MAX_CELLS)
             continue;
-        int pairs = list_pairs(m, i, MAX_PAIRS, NULL);
-        if (pairs > MAX_PAIRS)
+        int pairs = list_pairs(m, i, SEL_MAX_PAIRS, NULL);
+        if (pairs > SEL_MAX_PAIRS)
             continue;
         double growth = (pairs + 1) / (na + nb);
         list[n++] = (struct candidate){growth / (1 + n_common(m, i)), i, pairs};

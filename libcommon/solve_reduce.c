@@ -14,10 +14,12 @@
 #include "solve.h"
 
 #include <string.h>
+#include <time.h>
 
 #define MAX_ELIMINATE        4e6 /* combinations of a node and its two neighbours */
 #define DOMINANCE_ROUNDS     4
 #define DOMINANCE_STRATEGIES 96    /* all pairs are tried: not for nodes with more */
+#define TICKS                16    /* nodes between looks at the clock */
 #define ROUNDING             1e-15 /* relative differences of sums up to this are noise */
 
 /* ---- small steps ---- */
@@ -169,6 +171,11 @@ static void merge_parallel(struct sel_core *c, int v, int *mark)
             edge_sum(c, &c->edge[mark[w] - 1], e);
             edge_remove(c, node->edges[i]);
         }
+}
+
+static bool stays(const struct sel_core *c, int v)
+{
+    return c->stays && c->stays[v];
 }
 
 static const int *pick_int(struct sel_core *c, const int *x, const bool *keep, int n)
@@ -407,6 +414,8 @@ static bool merge_function(struct sel_core *c, int id, int u)
     int w = sel_other(&c->edge[id], u), n = c->node[u].n_strategies;
     int *map = c->map;
 
+    if (stays(c, w))
+        return false;
     for (int s = 0; s < n; s++) {
         map[s] = only_partner(c, &c->edge[id], u, s);
         if (map[s] < 0)
@@ -561,7 +570,7 @@ static int mark_dominated(struct sel_core *c, int v, const struct answers *a)
 
     for (int s = 0; s < n; s++)
         c->keep[s] = true;
-    if (holds && !c->memory)
+    if ((holds && !c->memory) || stays(c, v))
         return n;
     for (int s = n - 1; s >= 0; s--) {
         double most = cost_at(c, v, s, s, a, INFINITY) * (1 + 1e-12) + c->tol;
@@ -598,6 +607,17 @@ static bool drop_dominated(struct sel_core *c, int v)
 
 /* ---- driving ---- */
 
+bool sel_late(struct sel_core *c, bool now)
+{
+    struct timespec t;
+
+    if (c->until_sec <= 0 || c->late || (!now && ++c->ticks % TICKS != 0))
+        return c->late;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    c->late = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec >= c->until_sec;
+    return c->late;
+}
+
 static bool drain(struct sel_core *c)
 {
     while (c->queue_len > 0) {
@@ -608,8 +628,10 @@ static bool drain(struct sel_core *c)
         tidy(c, node);
         if (!drop_forbidden(c, v))
             return false;
-        bool holds = c->holds && c->holds[v];
-        if (node->n_strategies == 1 || (node->degree == 0 && !holds))
+        if (sel_late(c, false)) /* what is left to do only saves time */
+            continue;
+        bool holds = (c->holds && c->holds[v]) || stays(c, v);
+        if ((node->n_strategies == 1 && !stays(c, v)) || (node->degree == 0 && !holds))
             fold_decided(c, v);
         else if (node->degree == 1 && !holds)
             eliminate_leaf(c, v);
@@ -636,7 +658,8 @@ bool sel_drop_dominated(struct sel_core *c)
     bool some = false;
 
     for (int v = 0; v < c->n_nodes; v++)
-        if (!c->node[v].gone && c->node[v].n_strategies <= DOMINANCE_STRATEGIES)
+        if (!c->node[v].gone && c->node[v].n_strategies <= DOMINANCE_STRATEGIES &&
+            !sel_late(c, false))
             some |= drop_dominated(c, v);
     return some;
 }
@@ -649,14 +672,14 @@ static bool dominance(struct sel_core *c)
     for (int round = 0; round < DOMINANCE_ROUNDS; round++) {
         bool again = false;
         for (int v = 0; v < c->n_nodes; v++)
-            if (!c->node[v].gone && c->dirty[v] &&
+            if (!c->node[v].gone && c->dirty[v] && !sel_late(c, false) &&
                 c->node[v].n_strategies <= DOMINANCE_STRATEGIES) {
                 c->dirty[v] = false;
                 again |= drop_dominated(c, v);
             }
         if (!drain(c))
             return false;
-        if (!again)
+        if (!again || c->late)
             break;
     }
     return true;

@@ -6,7 +6,7 @@
 
 #include "nest.h"
 
-enum taking { LEFT, WHOLE, CUT };
+enum taking { LEFT, WHOLE, COPIED, CUT };
 
 struct cutter {
     struct ap_arena *arena;
@@ -27,6 +27,13 @@ static void mark_constants(struct cutter *c)
     }
 }
 
+/* A scalar is cut rather than what it is spread to. */
+static bool is_spread_scalar(const struct ap_graph *g, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+    return n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0;
+}
+
 /* What the part is made of; users come after their operands, so one pass back will do. */
 static void mark_taken(struct cutter *c, const bool *inside)
 {
@@ -38,13 +45,13 @@ static void mark_taken(struct cutter *c, const bool *inside)
         c->take[i] = with ? WHOLE : LEFT;
     }
     for (int i = g->n_nodes - 1; i >= 0; i--) {
-        if (c->take[i] != WHOLE)
+        if (c->take[i] != WHOLE && c->take[i] != COPIED)
             continue;
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             int in = g->nodes[i].in[k];
             bool copy = g->nodes[in].op == AP_OP_PARAMETER || c->constant[in];
             if (c->take[in] == LEFT)
-                c->take[in] = copy ? WHOLE : CUT;
+                c->take[in] = copy ? WHOLE : is_spread_scalar(g, in) ? COPIED : CUT;
         }
     }
 }
@@ -85,12 +92,15 @@ static void write_nodes(struct cutter *c, struct ap_subgraph *sub)
     sub->graph.n_nodes = n;
 }
 
-/* Used by a node that is not part of it. */
+/* Used by a node that is not part of it, or is spread there from a copy. */
 static bool used_outside(const struct cutter *c, int node)
 {
-    for (int u = c->g->user_start[node]; u < c->g->user_start[node + 1]; u++)
-        if (c->take[c->g->users[u]] != WHOLE)
+    for (int u = c->g->user_start[node]; u < c->g->user_start[node + 1]; u++) {
+        int user = c->g->users[u];
+        if (c->take[user] != WHOLE ||
+            (is_spread_scalar(c->g, user) && used_outside(c, user)))
             return true;
+    }
     return false;
 }
 
@@ -103,6 +113,7 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
 
     sub->graph.results =
         AP_NEW_N(c->arena, g->n_results + g->n_nodes + 1, struct ap_result);
+    bool *taken = AP_NEW_N(c->arena, g->n_results + g->n_nodes + 1, bool);
     for (int r = 0; r < g->n_results; r++) {
         int node = g->results[r].node, alias = g->results[r].alias;
         if (c->take[node] != WHOLE || g->nodes[node].op == AP_OP_PARAMETER ||
@@ -114,13 +125,16 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
     }
     for (int i = 0; i < g->n_nodes; i++) {
         if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
-            g->nodes[i].shape.dtype == AP_TUPLE || !used_outside(c, i))
+            g->nodes[i].shape.dtype == AP_TUPLE || is_spread_scalar(g, i) ||
+            !used_outside(c, i))
             continue;
         cut[sub->n_cut_out++] = c->id[i];
+        taken[n] = !is_result[i];
         if (!is_result[i])
             sub->graph.results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
     }
     sub->cut_out = cut;
+    sub->graph.taken = taken;
     sub->graph.n_results = n;
 }
 

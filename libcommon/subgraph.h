@@ -1,9 +1,10 @@
 /*
  * A part of a graph as a graph of its own: what a pipeline stage runs. Values that come
  * from outside become parameters (role input), values that are used outside become
- * results (role aux). What is made of constants alone is copied rather than cut; weights,
- * states and other parameters that the part reads are its own parameters, with their
- * roles, and tied to the part's results where the new value is made inside.
+ * results (role aux). What is made of constants alone is copied rather than cut, and so
+ * are broadcasts of a scalar, of which the scalar is cut; weights, states and other
+ * parameters that the part reads are its own parameters, with their roles, and tied to
+ * the part's results where the new value is made inside.
  */
 #ifndef AP_SUBGRAPH_H
 #define AP_SUBGRAPH_H

@@ -77,3 +77,36 @@ search() {
         jq -c .sharding >"$BATS_TEST_TMPDIR/b"
     cmp "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
 }
+
+@test "fold: where the bound meets the folded price the whole graph is not searched" {
+    folded=$(search "$(gpt)" --unfold 0)
+    whole=$(search "$(gpt)" --no-families)
+    jq -en --argjson f "$folded" --argjson w "$whole" '
+        $f.searches == 1 and $f.folded_bound_sec >= $f.folded_objective_sec * (1 - 1e-9) and
+        ($f.objective_sec / $w.objective_sec - 1 | fabs) < 1e-9' >/dev/null ||
+        { echo "folded $folded whole $whole"; return 1; }
+    jq -e '.sharding.stopped == "optimal"' "$BATS_TEST_TMPDIR/plan.json"
+}
+
+@test "fold: what the bound rules out is no part of the whole graph's optimum" {
+    left=$(search "$(deep)")
+    jq -e '.sharding.stopped == "optimal"' "$BATS_TEST_TMPDIR/plan.json"
+    never=$(search "$(deep)" --unfold 0)
+    whole=$(search "$(deep)" --no-families)
+    jq -en --argjson l "$left" --argjson n "$never" --argjson w "$whole" '
+        $l.searches == 2 and $l.strategies_left < $l.strategies and $n.searches == 1 and
+        $n.objective_sec > $l.objective_sec * 1.001 and
+        $n.lower_bound_sec <= $l.objective_sec * (1 + 1e-9) and
+        ($l.objective_sec / $w.objective_sec - 1 | fabs) < 1e-9' >/dev/null ||
+        { echo "left $left never $never whole $whole"; return 1; }
+}
+
+@test "fold: the same bytes twice" {
+    for options in "--unfold 0" "--period 2" "--rounds 1"; do
+        # shellcheck disable=SC2086
+        ap-shard --no-history --mesh 2x4 $options -o "$BATS_TEST_TMPDIR/a" "$(mlp)"
+        # shellcheck disable=SC2086
+        ap-shard --no-history --mesh 2x4 $options -o "$BATS_TEST_TMPDIR/b" "$(mlp)"
+        cmp "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
+    done
+}

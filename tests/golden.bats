@@ -21,6 +21,14 @@ golden() { # MODEL ALGORITHMS
 @test "golden: t5" { golden t5 "ilp megatron"; }
 @test "golden: scan_mlp" { golden scan_mlp "ilp zero3"; }
 @test "golden: scan_gpt" { golden scan_gpt "ilp megatron"; }
+@test "golden: in microbatches" {
+    needs_exec
+    run scripts/golden-table --models "mlp gpt2l resnet" --meshes 2x2 --algorithms "ilp" \
+        --microbatches "2 4"
+    echo "$output"
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = "4 passed, 0 failed, 2 do not exist" ]
+}
 @test "golden: ff" { golden ff "ilp largest-dim"; }
 
 # An ap-exec that alters its report or its exit status.

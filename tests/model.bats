@@ -374,7 +374,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
 
 @test "model: 200 000 nodes are no matter (times: make bench; this finds a quadratic loop)" {
     run --separate-stderr ap-model gpt --hidden 512 --heads 8 --layers 276 --stats -o /dev/null
-    jq -e '.nodes > 195000 and .nodes < 205000 and .sec < 20' <<<"$stderr"
+    jq -e '.nodes > 195000 and .nodes < 210000 and .sec < 20' <<<"$stderr"
 }
 
 @test "model: what make bench imports is the same step" {

@@ -53,14 +53,14 @@ counts() {
     done
 }
 
-# Forward: every weight, and the table once more for the head (which shares it). Backward:
+# Forward: every weight, the table once for itself and for the head that shares it. Backward:
 # what gradients of activations need: the six matrices and two scales of a layer, the last
 # scale and the head.
 @test "zero3: weights gathered for forward and again for backward, gradients reduce-scattered" {
     for model in gpt2l gpt2-124m; do
         file=$BATS_FILE_TMPDIR/$model.json
         l=$(layers "$file") n=$(weights "$file")
-        [ "$(counts "$file" zero3)" = "all-reduce 1 all-gather $((n + 1 + 8 * l + 2)) reduce-scatter $n all-to-all 0 collective-permute 0" ]
+        [ "$(counts "$file" zero3)" = "all-reduce 1 all-gather $((n + 8 * l + 2)) reduce-scatter $n all-to-all 0 collective-permute 0" ]
     done
 }
 

@@ -160,7 +160,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
 
 @test "onnx: what softmax takes off has no gradient" {
     ap-import --quiet "$MODELS/torch_gpt/model.onnx" | ap-grad -o "$BATS_TEST_TMPDIR/step.json"
-    run jq '[.graph.nodes[] | select(.phase == "backward")] |
+    run jq '[.graph.nodes[] | select(.phase == "backward" and (.name | test("[.]again[.]") | not))] |
         [length > 100, any(.op == "compare")] == [true, false]' "$BATS_TEST_TMPDIR/step.json"
     [ "$output" = true ] || { echo "$output"; return 1; }
 }

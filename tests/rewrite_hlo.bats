@@ -45,7 +45,9 @@ operators() {
         ap-model --no-history -o "$BATS_TEST_TMPDIR/m.json" $line
         ap-rewrite --to hlo "$BATS_TEST_TMPDIR/m.json" |
             ap-import --no-history -o "$BATS_TEST_TMPDIR/i.json" -
-        diff <(operators "$BATS_TEST_TMPDIR/m.json") <(operators "$BATS_TEST_TMPDIR/i.json") ||
+        # but for transposes, which contractions take in
+        diff <(operators "$BATS_TEST_TMPDIR/m.json" | grep -v '^."transpose"') \
+            <(operators "$BATS_TEST_TMPDIR/i.json" | grep -v '^."transpose"') ||
             { echo "$line"; return 1; }
         same_again "$BATS_TEST_TMPDIR/i.json" || { echo "$line"; return 1; }
         n=$((n + 1))

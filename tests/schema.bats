@@ -97,10 +97,12 @@ END
         >"$BATS_TEST_TMPDIR/history.json"
     ap-shard --mesh 2x2 --space alpa --cost-model alpa -o "$BATS_TEST_TMPDIR/alpa.json" "$(imported mlp)"
     jq -c '."x-mine" = {"a": 1}' "$(imported mlp)" >"$BATS_TEST_TMPDIR/unknown.json"
-    run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown,alpa}.json
+    ap-coarsen --blocks 2 "$(imported mlp)" | ap-stage --cluster "$CLUSTERS/cpu-8.json" --stages 2 \
+        --shard-command 'ap-shard --serve --algorithm data' -o "$BATS_TEST_TMPDIR/stages.json"
+    run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown,alpa,stages}.json
     echo "$output"
     [ "$status" -eq 0 ]
-    [ "${#lines[@]}" -eq $((${#docs[@]} + 4)) ]
+    [ "${#lines[@]}" -eq $((${#docs[@]} + 5)) ]
 }
 
 @test "schema: clusters that ship validate" {

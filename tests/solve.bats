@@ -47,11 +47,21 @@ problem() {
 }
 
 @test "solve: the answer is there in time, legal, with a bound" {
-    problem 3 400 9 | ap-solve --algorithm local --time-limit 0.6 --stats \
+    problem 3 400 9 | ap-solve --algorithm local --time-limit 2 --stats \
         2>"$BATS_TEST_TMPDIR/stats" >"$BATS_TEST_TMPDIR/a"
-    jq -e '.sec < 1.5 and .nodes == 400' "$BATS_TEST_TMPDIR/stats"
+    jq -e '.sec < 10 and .nodes == 400' "$BATS_TEST_TMPDIR/stats"
     head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.bound > 0 and .bound <= .objective'
     scripts/solve-check <(problem 3 400 9) "$BATS_TEST_TMPDIR/a"
+}
+
+@test "solve: a limit of time that is over when the problem has been read" {
+    scripts/solve-gen tight 6000 1 >"$BATS_TEST_TMPDIR/p.json"
+    for a in auto local exact; do
+        ap-solve --algorithm "$a" --time-limit 0.001 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
+        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e .legal
+        head -n 1 "$BATS_TEST_TMPDIR/a" |
+            jq -e '.stopped == "time limit" and .bound > 0 and .bound < .objective'
+    done
 }
 
 @test "solve: no legal choice is exit 3" {
@@ -76,6 +86,8 @@ problem() {
     bad $'2:11: expected a number >= 0' $'{"problem":{"nodes":{\n"costs":[[x]]}}}'
     bad "1:23: expected ','" '{"problem":{"nodes":{}]}'
     bad " expected a member" '{}'
+    bad " /problem/nodes/costs/0: expected at least one strategy" \
+        '{"problem":{"nodes":{"costs":[[]]}}}'
     bad " /problem/nodes/costs/1: expected at least one strategy" \
         '{"problem":{"nodes":{"costs":[[1],[]]}}}'
     bad " /problem/edges/nodes/0: expected two different nodes" \
@@ -110,4 +122,58 @@ problem() {
         "$BATS_TEST_TMPDIR/plan"
     [[ $stderr == *"--emit-problem is for the search (ilp), not for data"* || \
         $output == *"--emit-problem is for the search (ilp), not for data"* ]]
+}
+
+@test "solve: a legal choice where most cells are forbidden, and in other hard problems" {
+    while read -r kind nodes; do
+        scripts/solve-gen "$kind" "$nodes" 1 >"$BATS_TEST_TMPDIR/p.json"
+        ap-solve --algorithm local --work-limit 4 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
+        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
+        head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.bound > 0 and .bound <= .objective'
+    done <<<"forbid 3000
+chain 2000
+grid 400
+tight 400
+wide 30
+knapsack 400
+train 600"
+}
+
+@test "solve: hubs of degree 4000, and hundreds of strategies, in linear time and near the bound" {
+    local rounds gap
+    while read -r kind nodes rounds gap; do
+        scripts/solve-gen "$kind" "$nodes" 2 >"$BATS_TEST_TMPDIR/p.json"
+        # CPU seconds, far more than it needs
+        (ulimit -t 20 && ap-solve --algorithm local --work-limit "$rounds" "$BATS_TEST_TMPDIR/p.json") \
+            >"$BATS_TEST_TMPDIR/a"
+        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
+        head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e --argjson gap "$gap" '.bound > 0 and .gap <= $gap' ||
+            { head -n 1 "$BATS_TEST_TMPDIR/a"; return 1; }
+    done <<<"hub 8000 1 0.3
+wide 100 8 0.3"
+}
+
+@test "solve: exact has the optimum of toulbar2 where there is no limit" {
+    command -v toulbar2 >/dev/null || skip "no toulbar2 (Debian's package of that name)"
+    local dir=$BATS_TEST_TMPDIR kind nodes seed p
+    while read -r kind nodes; do
+        for seed in 1 2 3 4 5; do
+            scripts/solve-gen "$kind" "$nodes" "$seed" free >"$dir/$kind$seed.json"
+        done
+    done <<<"chain 60
+forbid 40
+grid 36
+tight 50
+wide 6"
+    scripts/solve-wcsp "$dir"/*.json
+    for p in "$dir"/*.json; do
+        ap-solve --algorithm exact "$p" | sed -n 1p >>"$dir/ours"
+        toulbar2 "$p.wcsp" | sed -n 's/^Optimum: \([0-9]*\) .*/\1/p' >>"$dir/theirs"
+    done
+    jq -r 'if .stopped == "optimal" then .objective else "not proven" end' "$dir/ours" |
+        diff - "$dir/theirs"
+    [ "$(grep -c '[1-9]' "$dir/theirs")" -eq 25 ]
+    scripts/solve-gen tight 4 1 >"$dir/limited"
+    run -1 scripts/solve-wcsp "$dir/limited"
+    [[ $output == *"a limit on usage"* ]]
 }

@@ -43,7 +43,6 @@ albert-base --layers 4
 t5-base --layers 4
 t5-large --layers 3
 switch-base --layers 4
-switch-c --layers 3
 vit-base --layers 4
 v-moe-large --layers 4
 widenet-huge --layers 4
@@ -51,6 +50,13 @@ clip-base --layers 3
 wav2vec2-base --layers 3
 wav2vec2-large --layers 4
 END
+}
+
+# Its router has the shape of the heads' matrices, and by names all four are one class of dense
+# layers; without names queries and router are one, keys and values another.
+@test "structure: tells more weights of one shape apart than names do" {
+    ap-model --no-history -o "$BATS_TEST_TMPDIR/m.json" switch-c --layers 3
+    [ "$(relation "$BATS_TEST_TMPDIR/m.json" | tail -n 1)" = finer ]
 }
 
 @test "structure: the same on convolutions and the papers' small models" {

@@ -80,6 +80,12 @@ static int find_changes(struct ap_arena *arena, const struct cost_input *in,
     for (int a = 0; a < mesh->n_axes; a++) {
         struct ap_mesh wide = *mesh;
         c = in->cluster;
+        if (mesh->time >> a & 1) {
+            wide.size[a] /= 2;
+            if (wide.size[a] > 1)
+                try_change(in, p, &c, &wide, "half as many microbatches", list, &n);
+            continue;
+        }
         c.levels[c.n_levels - 1].size *= 2;
         wide.size[a] *= 2;
         try_change(in, p, &c, &wide,

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "price.h"
+#include "pipe.h"
 #include "tool.h"
 
 /* cluster: price for this one, NULL for the document's or --cluster's. */
@@ -80,6 +80,7 @@ static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
         struct ap_plan plan = {.graph = &in->graph,
                                .nests = &in->nests,
                                .mesh = in->cost.mesh,
+                               .time = in->sharding.plan.time,
                                .recompute_heavy = in->sharding.plan.recompute_heavy};
         struct ap_err err = {0};
         out[row].name = ap_baselines[row].name;
@@ -147,6 +148,52 @@ static void write_trace(struct ap_arena *arena, const char *path,
     ap_buf_free(&text);
 }
 
+/* A document with stages. */
+static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
+                         const struct ap_doc *doc, const struct asked *asked,
+                         const char *cluster_path)
+{
+    struct pipe_input in;
+    struct ap_pipeline p;
+    struct ap_err err = {0};
+    struct ap_buf text = {0};
+
+    if (pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (asked->trace) {
+        pipe_trace(arena, &in, &p, &text);
+        ap_tool_write_file(asked->trace, &text);
+        ap_buf_free(&text);
+    }
+    if (asked->report) {
+        pipe_report(arena, &in, &p, &text);
+    } else if (asked->why) {
+        if (pipe_why(arena, &in, &p, asked->why, &text, &err))
+            ap_die_usage("--why: %s", err.msg);
+    } else if (asked->diff) {
+        struct ap_tool second = {.path = asked->diff};
+        struct ap_doc other;
+        ap_tool_read(&second, arena, &other);
+        if (pipe_diff(arena, &in, &p, &other, &text, &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+    } else {
+        struct ap_new_section out[3] = {
+            {.name = "cluster"}, {.name = "cost"}, {.name = "stages"}};
+        ap_cluster_to_json(&in.cluster, &out[0].json);
+        pipe_to_json(&in, &p, &out[1].json);
+        out[2].json = pipe_correct(arena, &in, &p, &err);
+        if (err.msg[0])
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+        ap_tool_write(tool, doc, out, out[2].json.len ? 3 : 2, "");
+    }
+    if (text.len)
+        ap_tool_write_bytes(tool, &text);
+    ap_buf_free(&text);
+    return ap_tool_finish(
+        tool, ap_arena_printf(arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",
+                              p.result.step_sec, (long long)p.peak_bytes));
+}
+
 int main(int argc, char **argv)
 {
     struct asked asked = {0};
@@ -179,6 +226,8 @@ int main(int argc, char **argv)
     if (n_texts > 1)
         ap_die_usage("only one of --report, --why and --diff");
     ap_tool_read(&tool, &arena, &doc);
+    if (ap_doc_find(&doc, "stages"))
+        return cost_pipeline(&arena, &tool, &doc, &asked, cluster_path);
     read_input(&arena, &doc, cluster_path, NULL, &in);
     price_input(&arena, &in, doc.file, &plan);
     if (asked.trace)

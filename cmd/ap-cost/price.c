@@ -5,7 +5,19 @@
  */
 #include "price.h"
 
+#include <math.h>
 #include <stdio.h>
+
+#include "microbatch.h"
+
+/* How often a group runs in a step. */
+static double times(const struct cost_input *in, const struct ap_plan *plan, int group)
+{
+    return ap_runs_each(&in->nests.nest[group], &in->graph, &plan->mesh,
+                        &plan->choice[group])
+               ? (double)ap_mesh_microbatches(&plan->mesh)
+               : 1;
+}
 
 static void count_phases(const struct cost_input *in, const struct ap_plan *plan,
                          const struct ap_conversions *conv, struct priced *out)
@@ -18,7 +30,7 @@ static void count_phases(const struct cost_input *in, const struct ap_plan *plan
             ap_plan_group_sec(nest, &in->graph, &in->cost, &plan->choice[i]);
         ap_nest_work(nest, &in->graph, &plan->mesh, &plan->choice[i], &flops, &bytes,
                      &dtype);
-        out->flops += flops;
+        out->flops += flops * times(in, plan, i);
     }
     for (int i = 0; i < conv->n; i++)
         out->phase_sec[conv->conv[i].phase] += conv->conv[i].path.sec;
@@ -27,7 +39,7 @@ static void count_phases(const struct cost_input *in, const struct ap_plan *plan
 static void count_collectives(struct ap_arena *arena, const struct cost_input *in,
                               const struct ap_conversions *conv, struct priced *out)
 {
-    out->n_colls = ap_conversion_collectives(arena, conv, &out->colls);
+    out->n_colls = ap_conversion_collectives(arena, &in->cost.mesh, conv, &out->colls);
     out->coll_sec = AP_NEW_N(arena, out->n_colls + 1, double);
     for (int i = 0; i < conv->n; i++)
         for (int k = 0; k < conv->conv[i].path.n_steps; k++) {
@@ -103,6 +115,16 @@ void price_to_json(const struct cost_input *in, const struct priced *p,
     if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
         member(out, "utilisation_f32", p->flops / peak);
     member(out, "sent_bytes_per_device", p->sent_bytes);
+    if (p->plan.mesh.time) {
+        ap_buf_printf(out, ",\"microbatches\":{\"count\":%lld",
+                      (long long)ap_mesh_microbatches(&p->plan.mesh));
+        member(out, "compute_sec", p->price.each_compute_sec);
+        member(out, "comm_sec", p->price.each_comm_sec);
+        ap_buf_puts(out, "},\"once\":{\"compute_sec\":");
+        ap_json_num(out, fmax(p->price.compute_sec - p->price.each_compute_sec, 0));
+        member(out, "comm_sec", fmax(p->price.comm_sec - p->price.each_comm_sec, 0));
+        ap_buf_putc(out, '}');
+    }
     ap_buf_puts(out, ",\"collectives\":[");
     for (int c = 0; c < p->n_colls; c++) {
         ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", c ? "," : "",

@@ -5,6 +5,10 @@
 #include "baseline.h"
 #include "program.h"
 
+/* What a plan with another choice costs, where that is not its serial time. */
+typedef struct ap_price price_plan_fn(void *context, const struct ap_plan *plan,
+                                      const struct ap_conversions *conv);
+
 struct cost_input {
     struct ap_graph graph;
     struct ap_nests nests;
@@ -12,6 +16,8 @@ struct cost_input {
     struct ap_cost cost;       /* the plan's cost model */
     struct ap_cost byte_count; /* the bytes variant: what a device sends */
     struct ap_sharding sharding;
+    price_plan_fn *price; /* for price_why; NULL: ap_plan_price */
+    void *price_context;
 };
 
 struct priced {
@@ -72,6 +78,8 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
 #define PRICE_KIND    96
 /* The name with every number replaced by '*' and quotes left out; PRICE_KIND bytes. */
 void price_kind(const char *name, char *out);
+/* The node of this name, or number; -1 for none. */
+int price_find_node(const struct ap_graph *g, const char *name);
 /* Scope of a node where it has one, else its name. */
 const char *price_node_name(const struct ap_node *node);
 void price_put_bytes(struct ap_buf *out, double bytes);

@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "microbatch.h"
 #include "price.h"
 
 #define PID      1
@@ -19,9 +20,10 @@
 struct trace {
     const struct cost_input *in;
     const struct priced *p;
-    double now;      /* seconds */
-    int64_t *memory; /* per group of the source graph: bytes while it runs */
-    int64_t most;    /* of the groups since the last slice */
+    double now;       /* seconds */
+    const int *order; /* groups of the source graph as they run, once each */
+    int64_t *memory;  /* per place in the order: bytes while it runs */
+    int64_t most;     /* of the groups since the last slice */
     struct ap_buf *out;
 };
 
@@ -50,7 +52,9 @@ static int64_t *live_bytes(struct ap_arena *arena, const struct ap_program *prog
         if (prog->buffer[i].offset < 0 || prog->buffer[i].alias >= 0)
             continue;
         bool param = g->nodes[i].op == AP_OP_PARAMETER;
-        live[param ? 0 : g->nodes[i].group] += prog->buffer[i].bytes;
+        int first = g->nodes[i].group;
+        ap_program_stretch(prog, i, &first, &last[i]);
+        live[param ? 0 : first] += prog->buffer[i].bytes;
         live[param ? g->n_groups : last[i] + 1] -= prog->buffer[i].bytes;
     }
     for (int k = 0; k < g->n_groups; k++)
@@ -58,18 +62,21 @@ static int64_t *live_bytes(struct ap_arena *arena, const struct ap_program *prog
     return live;
 }
 
-/* The same by groups of the source graph: what runs for one counts for the latest one
- * that has begun. */
+/* The same by groups of the source graph in their order: what runs for one counts for the
+ * latest one that has begun. */
 static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
-                                 const struct ap_program *prog)
+                                 const struct ap_program *prog, const int *order)
 {
     const struct ap_graph *g = &prog->local;
     int64_t *live = live_bytes(arena, prog);
     int64_t *memory = AP_NEW_N(arena, in->nests.n, int64_t);
+    int *turn = AP_NEW_N(arena, in->nests.n, int);
     int latest = 0;
 
+    for (int i = 0; i < in->nests.n; i++)
+        turn[order[i]] = i;
     for (int i = 0; i < g->n_nodes; i++) {
-        int from = in->graph.nodes[prog->source[i]].group;
+        int from = turn[in->graph.nodes[prog->source[i]].group];
         latest = from > latest ? from : latest;
         int64_t now = live[g->nodes[i].group];
         memory[latest] = now > memory[latest] ? now : memory[latest];
@@ -148,8 +155,9 @@ static void put_counter(struct trace *t, int64_t bytes)
                   (long long)bytes);
 }
 
-static void put_group(struct trace *t, int group, int first_conv, int end_conv)
+static void put_group(struct trace *t, int place, int first_conv, int end_conv)
 {
+    const int group = t->order[place];
     const struct cost_input *in = t->in;
     const struct ap_nest *nest = &in->nests.nest[group];
     double sec =
@@ -158,7 +166,7 @@ static void put_group(struct trace *t, int group, int first_conv, int end_conv)
 
     for (int i = first_conv; i < end_conv; i++)
         put_conversion(t, i, sec > 0);
-    t->most = t->memory[group] > t->most ? t->memory[group] : t->most;
+    t->most = t->memory[place] > t->most ? t->memory[place] : t->most;
     if (sec <= 0)
         return;
     put_counter(t, t->most);
@@ -177,8 +185,12 @@ static void put_group(struct trace *t, int group, int first_conv, int end_conv)
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *p, struct ap_buf *out)
 {
-    struct trace t = {
-        .in = in, .p = p, .memory = memory_of_groups(arena, in, &p->prog), .out = out};
+    const int *order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
+    struct trace t = {.in = in,
+                      .p = p,
+                      .order = order,
+                      .memory = memory_of_groups(arena, in, &p->prog, order),
+                      .out = out};
     const char *who =
         ap_arena_printf(arena, "each of %lld x %s",
                         (long long)ap_mesh_devices(&p->plan.mesh), in->cluster.device);
@@ -192,7 +204,7 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
     put_name(&t, COMM, "thread_name", "collectives");
     for (int g = 0; g < in->nests.n; g++) {
         int first = at;
-        while (at < p->conv.n && p->conv.conv[at].first_group == g)
+        while (at < p->conv.n && p->conv.conv[at].first_group == order[g])
             at++;
         put_group(&t, g, first, at);
     }

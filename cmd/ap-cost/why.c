@@ -23,7 +23,7 @@ struct option {
     int order;
 };
 
-static int find_node(const struct ap_graph *g, const char *name)
+int price_find_node(const struct ap_graph *g, const char *name)
 {
     char *end;
     for (int i = 0; i < g->n_nodes; i++)
@@ -55,7 +55,8 @@ static bool price_choice(const struct cost_input *in, struct ap_plan *plan, int 
     if (ap_choice_ok(&plan->nests->nest[group], &plan->mesh, &o->choice) &&
         ap_plan_check(plan, &in->cost, &err) == 0 &&
         ap_plan_conversions(&scratch, plan, &in->cost, &conv, &err) == 0) {
-        o->price = ap_plan_price(plan, &in->cost, &conv);
+        o->price = in->price ? in->price(in->price_context, plan, &conv)
+                             : ap_plan_price(plan, &in->cost, &conv);
         ok = true;
     }
     plan->choice[group] = own;
@@ -96,7 +97,9 @@ static int find_options(const struct cost_input *in, struct ap_plan *plan, int g
         struct option o = {.choice = nth_choice(plan, group, *freely, i), .order = n};
         size_t bytes = sizeof(o.choice.axis[0]) * (size_t)plan->mesh.n_axes;
         bool own = memcmp(o.choice.axis, plan->choice[group].axis, bytes) == 0;
-        if (!own && price_choice(in, plan, group, &o))
+        bool moved = plan->mesh.time && /* between microbatches: not a choice */
+                     o.choice.axis[0] != plan->choice[group].axis[0];
+        if (!own && !moved && price_choice(in, plan, group, &o))
             list[n++] = o;
     }
     return n;
@@ -131,7 +134,7 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
               const char *name, struct ap_buf *out, struct ap_err *err)
 {
     const struct ap_graph *g = &in->graph;
-    int node = find_node(g, name);
+    int node = price_find_node(g, name);
     if (node < 0)
         return ap_err_set(err, "the graph has no node %s", name);
     int group = g->nodes[node].group;
@@ -258,8 +261,11 @@ static void put_total(struct ap_buf *out, const struct cost_input *in,
         price_pad(out, at, 14);
     }
     ap_buf_printf(out, "  %s on mesh ", p->name);
-    for (int a = 0; a < in->cost.mesh.n_axes; a++)
-        ap_buf_printf(out, a ? "x%lld" : "%lld", (long long)in->cost.mesh.size[a]);
+    for (int first = in->cost.mesh.time ? 1 : 0, a = first; a < in->cost.mesh.n_axes; a++)
+        ap_buf_printf(out, a > first ? "x%lld" : "%lld",
+                      (long long)in->cost.mesh.size[a]);
+    if (in->cost.mesh.time)
+        ap_buf_printf(out, " in %lld microbatches", (long long)in->cost.mesh.size[0]);
     ap_buf_puts(out, ", ");
     price_put_bytes(out, (double)p->peak_bytes);
     ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");

@@ -115,6 +115,84 @@ static void permute_run(struct exec *x, void *state)
     x->comm->exchange(x->comm, c->peer, c->src, c->dst, c->in_elems * c->size);
 }
 
+static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
+                      int n_ranks, int64_t elems, struct ap_err *err)
+{
+    if (v->outer < 1 || v->part < 1 || v->part != ap_ceil_div(v->full, n_ranks) ||
+        v->outer * v->full * v->inner != elems) {
+        x->exit_code = 1;
+        return ap_err_set(err, "%s: %s: its blocks do not fit its shape", node->name,
+                          ap_ops[node->op].name);
+    }
+    return 0;
+}
+
+/* ---- over microbatches: what an all-reduce or all-gather does on its own result ---- */
+
+struct kept {
+    const char *src;
+    char *dst;
+    int size;
+    int64_t n;
+    enum ap_dtype dtype;
+    cpu_fn *fn;     /* all-reduce: adds to what is there */
+    bool first;     /* nothing is there yet */
+    struct box box; /* all-gather: where the microbatch's block goes */
+    int64_t to;
+};
+
+static void accumulate_run(struct exec *x, void *state)
+{
+    (void)x;
+    static const int one[3] = {1, 1, 1};
+    const struct kept *k = state;
+    double acc[CPU_TILE], next[CPU_TILE]; /* room for any element type */
+    if (k->first)
+        memcpy(k->dst, k->src, (size_t)(k->n * k->size));
+    for (int64_t i = 0; i < k->n && !k->first; i += CPU_TILE) {
+        const int64_t n = k->n - i < CPU_TILE ? k->n - i : CPU_TILE;
+        cpu_load(acc, k->dst + i * k->size, 1, k->dtype, n);
+        cpu_load(next, k->src + i * k->size, 1, k->dtype, n);
+        k->fn(acc, acc, next, next, one, n);
+        cpu_store(k->dst + i * k->size, 1, acc, k->dtype, n);
+    }
+}
+
+static void keep_block_run(struct exec *x, void *state)
+{
+    (void)x;
+    const struct kept *k = state;
+    box_copy(&k->box, k->dst + k->to * k->size, k->src, k->size);
+}
+
+static int kept_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_split *split = &v->attrs->coll.split;
+    struct kept *k = AP_NEW(x->arena, struct kept);
+    *k = (struct kept){.src = x->value[v->in[0]],
+                       .dst = x->value[call->nodes[0]],
+                       .size = ap_dtype_size(v->shape.dtype),
+                       .n = ap_shape_elems(&v->shape),
+                       .dtype = v->shape.dtype};
+    call->state = k;
+    call->run = keep_block_run;
+    if (v->op == AP_OP_ALL_GATHER) {
+        const struct view w = view_of(&v->shape, split, split->full);
+        if (check_view(x, v, &w, (int)x->prog->mesh.size[0], k->n, err))
+            return -1;
+        k->box = block_box(&w, x->coords[0], false);
+        k->to = block_len(&w, x->coords[0]) ? x->coords[0] * w.part * w.inner : 0;
+        return 0;
+    }
+    k->fn = cpu_op_find(cpu_red_op(v->attrs->coll.red), AP_EQ, k->dtype, k->dtype);
+    if (!k->fn)
+        return exec_unsupported(x, v, err, ap_dtype_name(k->dtype));
+    k->first = x->coords[0] == 0;
+    call->run = accumulate_run;
+    return 0;
+}
+
 /* Number of ranks on the axes and this one's place among them, first axis major. */
 static int64_t place_on(const struct exec *x, unsigned axes, int *n)
 {
@@ -167,18 +245,6 @@ static void set_blocks(struct exec *x, struct coll *c, const struct view *v, boo
     }
 }
 
-static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
-                      int n_ranks, int64_t elems, struct ap_err *err)
-{
-    if (v->outer < 1 || v->part < 1 || v->part != ap_ceil_div(v->full, n_ranks) ||
-        v->outer * v->full * v->inner != elems) {
-        x->exit_code = 1;
-        return ap_err_set(err, "%s: %s: its blocks do not fit its shape", node->name,
-                          ap_ops[node->op].name);
-    }
-    return 0;
-}
-
 int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
@@ -194,6 +260,8 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (cpu_kind(c->dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
     call->state = c;
+    if (t->axes & x->prog->mesh.time)
+        return kept_prepare(x, call, err);
     struct view w;
     int64_t most = 0;
     switch ((int)v->op) {

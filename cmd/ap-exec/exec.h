@@ -17,6 +17,7 @@ struct call {
     bool fused;
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
+    void **each; /* states per microbatch, NULL when they are all the same */
     int64_t n_runs;
 };
 
@@ -31,7 +32,7 @@ struct exec {
     const struct ap_program *prog;
     const struct backend *backend;
     struct comm *comm;
-    int64_t coords[AP_MAX_AXES]; /* of this rank */
+    int64_t coords[AP_MAX_AXES]; /* of this rank; in time, of what is prepared */
 
     char *memory;  /* the program's arena, prog->peak_bytes */
     char *temps;   /* values of one group that no buffer holds */
@@ -43,6 +44,7 @@ struct exec {
     int *call_of; /* per node: the call that makes it, -1 for none */
     int n_calls;
     struct call *calls;
+    int each_lo, each_hi; /* calls that run once per microbatch */
     /* end of a step: parameters whose new value lies elsewhere */
     int n_copies, n_staged;
     struct exec_copy *copies; /* first n_staged: through `stage` */

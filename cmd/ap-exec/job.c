@@ -175,6 +175,10 @@ void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *
                  struct ap_program *prog)
 {
     struct ap_err err = {{0}};
+    if (ap_doc_find(doc, "stages") && !ap_doc_find(doc, "program")) {
+        ap_err_set(&err, "%s: /stages: pipelined plans are not run yet", doc->file);
+        job_agree(c, -1, AP_USAGE, &err);
+    }
     const int rc = read_program(arena, doc, c, prog, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
 }

@@ -276,6 +276,37 @@ static int copy_parts(struct planner *p, int node, struct call *out)
     return n;
 }
 
+/* Whether a call does something else for every microbatch. */
+static bool depends_on_time(const struct exec *x, const struct call *call)
+{
+    const struct ap_mesh *mesh = &x->prog->mesh;
+    for (int m = 0; m < call->n_nodes; m++) {
+        const struct ap_node *v = &x->prog->local.nodes[call->nodes[m]];
+        const bool steps = ap_ops[v->op].class == AP_CLASS_COLLECTIVE ||
+                           ap_ops[v->op].class == AP_CLASS_LOCAL;
+        if ((steps && (v->attrs->coll.axes & mesh->time)) ||
+            (v->attrs->global && ap_layout_in_time(mesh, &v->attrs->layout)))
+            return true;
+    }
+    return false;
+}
+
+static int prepare_call(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
+    if (n == 1 || !depends_on_time(x, call))
+        return x->backend->prepare(x, call, err);
+    call->each = AP_NEW_N(x->arena, n, void *);
+    for (int64_t j = 0; j < n; j++) {
+        x->coords[0] = j;
+        if (x->backend->prepare(x, call, err))
+            return -1;
+        call->each[j] = call->state;
+    }
+    x->coords[0] = 0;
+    return 0;
+}
+
 /* Prepares all calls and puts the copies between them. */
 static int prepare_calls(struct planner *p, struct ap_err *err)
 {
@@ -286,10 +317,11 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
     int n_out = 0;
     for (int i = 0; i < n; i++) {
         struct call *call = &old[i];
+        const int group = p->g->nodes[call->nodes[0]].group;
         for (int m = 0; m < call->n_nodes; m++)
             if (p->aside[call->nodes[m]])
                 x->value[call->nodes[m]] = x->temps + p->temp[call->nodes[m]];
-        if (x->backend->prepare(x, call, err))
+        if (prepare_call(x, call, err))
             return -1;
         out[n_out++] = *call;
         for (int m = 0; m < call->n_nodes; m++) {
@@ -302,7 +334,11 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
             }
             n_out += copy_parts(p, node, &out[n_out]);
         }
+        x->each_lo = group < x->prog->each_lo ? n_out : x->each_lo;
+        x->each_hi = group < x->prog->each_hi ? n_out : x->each_hi;
     }
+    if (x->each_hi < x->each_lo)
+        x->each_hi = x->each_lo;
     x->calls = out;
     x->n_calls = n_out;
     return 0;
@@ -391,13 +427,23 @@ void exec_close(struct exec *x)
     x->backend->release(x->stage);
 }
 
-void exec_step(struct exec *x)
+/* Calls lo .. hi - 1, of microbatch j. */
+static void run_calls(struct exec *x, int lo, int hi, int64_t j)
 {
-    for (int i = 0; i < x->n_calls; i++) {
+    for (int i = lo; i < hi; i++) {
         struct call *call = &x->calls[i];
-        call->run(x, call->state);
+        call->run(x, call->each ? call->each[j] : call->state);
         call->n_runs++;
     }
+}
+
+void exec_step(struct exec *x)
+{
+    const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
+    run_calls(x, 0, x->each_lo, 0);
+    for (int64_t j = 0; j < n; j++)
+        run_calls(x, x->each_lo, x->each_hi, j);
+    run_calls(x, x->each_hi, x->n_calls, 0);
 }
 
 void exec_advance(struct exec *x)

@@ -6,9 +6,13 @@
  *   - what changes nothing passes its operand on: copy, conversion to the same type,
  *     reshape to the same shape, identity transpose, whole slice, empty pad and reverse;
  *   - chains of reshape, transpose and broadcast become one of them where that is exact;
+ *   - a dot takes its operands as they were before a transpose, where the result's
+ * dimensions stay in order;
  *   - dimensions of size 1 that were kept or put in for a broadcast go where they can;
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
  *     constants are folded;
+ *   - the maximum with the least number there is, and the minimum with the greatest, pass
+ * the other operand on; an iota that is broadcast becomes an iota of the result's shape;
  *   - scalar constants, iotas and broadcasts get a copy per user, made just before it:
  *     making one again is cheaper than keeping it, and a plan may lay out each anew.
  *
@@ -307,6 +311,27 @@ static const struct ap_shape *narrow_shape(struct clean *c, const struct ap_node
     return narrow;
 }
 
+/* The other operand of a maximum with the least number, or of a minimum likewise; or -1.
+ */
+static int past_neutral(const struct clean *c, const struct ap_node *node)
+{
+    char want[16];
+
+    if (node->op != AP_OP_MAXIMUM && node->op != AP_OP_MINIMUM)
+        return -1;
+    ap_red_neutral(node->op == AP_OP_MAXIMUM ? AP_RED_MAX : AP_RED_MIN, node->shape.dtype,
+                   want);
+    for (int k = 0; k < 2; k++) {
+        const struct ap_node *x = node_at(c, node->in[k]);
+        if (x->op == AP_OP_BROADCAST)
+            x = node_at(c, x->in[0]);
+        if (is_scalar_constant(x) && memcmp(x->attrs->literal.data, want,
+                                            (size_t)ap_dtype_size(x->shape.dtype)) == 0)
+            return node->in[1 - k];
+    }
+    return -1;
+}
+
 /*
  * An elementwise node on reshaped operands becomes one on the operands themselves, and is
  * reshaped afterwards: JAX keeps reduced dimensions as dimensions of size 1 for a while.
@@ -314,7 +339,9 @@ static const struct ap_shape *narrow_shape(struct clean *c, const struct ap_node
 static int simplify_elementwise(struct clean *c, struct ap_node *node,
                                 const struct node_info *info)
 {
-    int to[AP_MAX_RANK];
+    int to[AP_MAX_RANK], other = past_neutral(c, node);
+    if (other >= 0)
+        return other;
     const struct ap_shape *found = node->pin ? NULL : narrow_shape(c, node, to);
     if (!found)
         return -1;
@@ -345,6 +372,51 @@ static int simplify_elementwise(struct clean *c, struct ap_node *node,
     node->name = ap_arena_printf(c->arena, "%s.reshape", node->name);
     set_operand(c, node, import_add(c->im, &inner, info));
     return -1;
+}
+
+/* The dims of a transposed operand as those of what was transposed. */
+static struct ap_ints before(struct clean *c, const struct ap_ints *dims,
+                             const struct ap_ints *perm)
+{
+    int64_t *v = AP_NEW_N(c->arena, dims->n + 1, int64_t);
+    for (int i = 0; i < dims->n; i++)
+        v[i] = perm->v[dims->v[i]];
+    return (struct ap_ints){dims->n, v};
+}
+
+static bool lists(const struct ap_ints *v, int64_t d)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->v[i] == d)
+            return true;
+    return false;
+}
+
+/* A dot reads its operands as they were before a transpose that keeps the order of the
+ * dimensions that are neither batched nor contracted. */
+static void fold_transpose(struct clean *c, struct ap_node *node, int k)
+{
+    const struct ap_node *x = node_at(c, node->in[k]);
+    if (x->op != AP_OP_TRANSPOSE || x->pin)
+        return;
+    struct ap_attrs *a = ap_arena_dup(c->arena, node->attrs, sizeof *node->attrs);
+    struct ap_ints *batch = k ? &a->rhs_batch_dims : &a->lhs_batch_dims;
+    struct ap_ints *contract = k ? &a->rhs_contracting_dims : &a->lhs_contracting_dims;
+    const struct ap_ints *perm = &x->attrs->dimensions;
+    int64_t last = -1;
+    for (int d = 0; d < perm->n; d++) {
+        if (lists(batch, d) || lists(contract, d))
+            continue;
+        if (perm->v[d] < last)
+            return;
+        last = perm->v[d];
+    }
+    *batch = before(c, batch, perm);
+    *contract = before(c, contract, perm);
+    int *in = ap_arena_dup(c->arena, node->in, (size_t)node->n_in * sizeof *in);
+    in[k] = x->in[0];
+    node->in = in;
+    node->attrs = a;
 }
 
 static bool is_whole_slice(const struct ap_node *node, const struct ap_shape *x)
@@ -391,6 +463,8 @@ static int simplify(struct clean *c, struct ap_node *node, const struct node_inf
         return simplify_transpose(c, node);
     if (node->op == AP_OP_REDUCE)
         return simplify_reduce(c, node);
+    for (int k = 0; k < 2 && node->op == AP_OP_DOT; k++)
+        fold_transpose(c, node, k);
     if (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE)
         return simplify_elementwise(c, node, info);
     bool same = (node->op == AP_OP_SLICE && is_whole_slice(node, x)) ||
@@ -481,6 +555,18 @@ static bool same_cheap(const struct ap_node *a, const struct ap_node *b)
     return true;
 }
 
+/* A broadcast of iota x as an iota. */
+static void make_iota(struct clean *c, struct ap_node *node, const struct ap_node *x)
+{
+    struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
+    *a = hlo_default_attrs();
+    a->iota_dimension = node->attrs->dimensions.v[x->attrs->iota_dimension];
+    node->op = AP_OP_IOTA;
+    node->attrs = a;
+    node->n_in = 0;
+    node->in = NULL;
+}
+
 /* A copy of a cheap node of the old list at the end of the new one. */
 static int put_copy(struct clean *c, const struct ap_graph *old,
                     const struct node_info *info, const int *to, int id)
@@ -488,8 +574,11 @@ static int put_copy(struct clean *c, const struct ap_graph *old,
     struct ap_node node = old->nodes[id];
     if (node.n_in) {
         int x = node.in[0];
-        set_operand(c, &node,
-                    is_cheap(&old->nodes[x]) ? put_copy(c, old, info, to, x) : to[x]);
+        if (old->nodes[x].op == AP_OP_IOTA && !old->nodes[x].pin)
+            make_iota(c, &node, &old->nodes[x]);
+        else
+            set_operand(c, &node,
+                        is_cheap(&old->nodes[x]) ? put_copy(c, old, info, to, x) : to[x]);
     }
     return import_add(c->im, &node, &info[id]);
 }

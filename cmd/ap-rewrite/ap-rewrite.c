@@ -35,6 +35,9 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct j
     struct ap_err err = {0};
     const struct ap_section *section = ap_doc_find(doc, "sharding");
     job->sharding.cost_model = ap_cost_variant_names[AP_COST_DEFAULT];
+    if (ap_doc_find(doc, "stages"))
+        ap_die(AP_USAGE, "%s: /stages: programs of pipelined plans are not built yet",
+               doc->file);
     if (!section) {
         ap_plan_single(arena, &job->graph, &job->nests, &job->sharding.plan);
         return;
@@ -109,6 +112,10 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
     struct ap_buf text = {0};
     struct hlo_lost lost;
     const struct ap_plan *plan = &job->sharding.plan;
+    if (plan->mesh.time)
+        ap_die_usage("--to %s: a plan of %lld microbatches: other compilers are told of "
+                     "shardings, not of loops; plan without --microbatches",
+                     forms[form].name, (long long)plan->mesh.size[0]);
     if (form == TO_JAX)
         jax_print(plan, &text, &lost);
     else if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err))

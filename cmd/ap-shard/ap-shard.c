@@ -15,6 +15,8 @@ static const struct ap_choice cost_models[] = {
     {"bytes", "bytes moved, compute free"},
     {NULL, NULL},
 };
+#define UNFOLD 120000
+
 static const struct ap_choice spaces[] = {
     {"default", "all that the factors allow"},
     {"alpa", "what Alpa lists, converted as Alpa does"},
@@ -23,6 +25,13 @@ static const struct ap_choice spaces[] = {
 static const struct ap_choice pin_modes[] = {
     {"use", "imported shardings are kept"},
     {"ignore", "imported shardings are dropped"},
+    {NULL, NULL},
+};
+
+enum { MICROBATCH_EXACT, MICROBATCH_EACH };
+static const struct ap_choice microbatch_modes[] = {
+    {"exact", "what is combined over the batch is of the whole batch"},
+    {"each", "it is taken of each microbatch (prices of --serve only)"},
     {NULL, NULL},
 };
 
@@ -42,6 +51,25 @@ static void check_memory(const struct shard_request *req)
     if (strcmp(req->memory_text, "device") != 0 && mem_size_parse(req->memory_text) < 0)
         ap_die_usage("--memory: expected bytes, a size such as 16GiB, or device, got %s",
                      req->memory_text);
+}
+
+static void check_microbatches(const struct shard_request *req)
+{
+    const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
+
+    if (req->microbatch == MICROBATCH_EACH && !req->serve)
+        ap_die_usage("--microbatch each is not built yet but for --serve: only exact "
+                     "microbatches");
+    if (req->microbatches == 1)
+        return;
+    if (req->serve)
+        ap_die_usage("--serve: requests say the microbatches; no --microbatches with it");
+    if (row->run == shard_tofu || row->run == shard_rhino)
+        ap_die_usage("--microbatches: %s plans the whole batch at once", row->name);
+    if (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA)
+        ap_die_usage("--microbatches: Alpa's space and units know no axis in time");
+    if (req->plan_path || req->start_path || req->pins.n > 0)
+        ap_die_usage("--microbatches does not go with --plan, --start or --pin yet");
 }
 
 static void check_request(struct shard_request *req)
@@ -80,9 +108,11 @@ static void check_request(struct shard_request *req)
         ap_die_usage("--tofu-space and --tofu-ties are for tofu, not for %s", row->name);
     if (row->run == shard_tap &&
         (req->params.solver != 0 || req->params.work_limit != 0 ||
-         req->params.period != 1 || req->params.rounds != 12))
-        ap_die_usage("--solver, --work-limit, --period and --rounds are for ilp, tap "
-                     "enumerates");
+         req->params.period != 1 || req->params.rounds != 12 ||
+         req->params.unfold != UNFOLD))
+        ap_die_usage(
+            "--solver, --work-limit, --period, --rounds and --unfold are for ilp, "
+            "tap enumerates");
     if (req->plan_path && (req->start_path || req->algorithm != 0 || req->pins.n > 0))
         ap_die_usage("--plan says all: no --start, --algorithm or --pin with it");
     if (req->start_path && row->run != shard_ilp)
@@ -104,6 +134,7 @@ static void check_request(struct shard_request *req)
     if (!is_rhino(req) && (req->level_row != 0 || req->explain_path))
         ap_die_usage("--level and --explain are for rhino, not for %s", row->name);
     check_memory(req);
+    check_microbatches(req);
     req->params.level = level[strlen(level) - 1] - '0';
     req->params.explain = req->explain_path != NULL;
 }
@@ -160,6 +191,12 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
         {"serve", AP_OPT_FLAG, &req->serve, NULL,
          "answer requests on standard input, a line each, about parts of FILE", NULL, 0,
          0, 0},
+        {"microbatches", AP_OPT_INT, &req->microbatches, "B",
+         "run the batch in B parts, one after the other (1)", NULL, 0, 1,
+         AP_MAX_MICROBATCHES},
+        {"microbatch", AP_OPT_CHOICE, &req->microbatch, "MODE",
+         "what is combined over the batch", microbatch_modes, sizeof *microbatch_modes, 0,
+         0},
         {"no-padding", AP_OPT_FLAG, &req->params.no_padding, NULL,
          "only split sizes that divide, as the papers do", NULL, 0, 0, 0},
         {"recompute-heavy", AP_OPT_FLAG, &req->params.recompute_heavy, NULL,
@@ -170,6 +207,10 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
          "also tie only layers that stand 2, ..., N apart (1)", NULL, 0, 1, 16},
         {"rounds", AP_OPT_INT, &req->params.rounds, "N",
          "rounds that the bound of a folded search may take (12)", NULL, 0, 0, 10000},
+        {"unfold", AP_OPT_INT, &req->params.unfold, "N",
+         "search the whole graph if the folded bound leaves a gap and N strategies "
+         "(120000)",
+         NULL, 0, 0, INT64_MAX},
         {"work-limit", AP_OPT_INT, &req->params.work_limit, "N",
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},
@@ -202,8 +243,10 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
 
 int main(int argc, char **argv)
 {
-    struct shard_request req = {.max_axes = 2,
-                                .params = {.rounds = 12, .period = 1, .tofu_ties = 1}};
+    struct shard_request req = {
+        .max_axes = 2,
+        .microbatches = 1,
+        .params = {.rounds = 12, .unfold = UNFOLD, .period = 1, .tofu_ties = 1}};
     struct ap_tool tool = {.name = "ap-shard",
                            .summary = "choose how every tensor is split over a mesh",
                            .operand = "[FILE]"};
@@ -217,10 +260,8 @@ int main(int argc, char **argv)
     shard_job_read(&job, &doc);
     if (!req.params.no_families && !is_rhino(&req))
         shard_job_families(&job, &doc);
-    if (req.serve) {
-        shard_serve(&job, &req, &doc);
-        return ap_tool_finish(&tool, "");
-    }
+    if (req.serve)
+        return ap_tool_finish(&tool, shard_serve(&job, &req, &doc));
     if (req.mesh_text && !strcmp(req.mesh_text, "auto")) {
         result = shard_auto(&job, &req, &doc);
     } else {
@@ -237,10 +278,11 @@ int main(int argc, char **argv)
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {{.name = "cluster"},
                                    {.name = "sharding", .json = result.json},
+                                   {.name = "stages"},
                                    {.name = "cost"},
                                    {.name = "program"}};
     ap_cluster_to_json(&job.cluster, &out[0].json);
-    ap_tool_write(&tool, &doc, out, 4, result.found);
+    ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
     ap_cost_free(&job.cost);
     return ap_tool_finish(&tool,
                           ap_arena_printf(&arena, "%s%s", result.found, result.stats));

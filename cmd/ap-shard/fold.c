@@ -22,6 +22,7 @@ struct folder {
     const struct ap_nests *nests;
     const struct ap_families *families;
     const struct shard_pins *pins; /* may be NULL */
+    const int16_t *time;           /* likewise: choices on the axis of microbatches */
     struct shard_fold *fold;
     /* [node]: position in its instance, or a hash that stands for one, with OUTSIDE */
     uint64_t *place;
@@ -237,26 +238,36 @@ static int member_of(const struct ap_nest *nest, int node)
     return m;
 }
 
-static bool are_twins(const struct folder *f, const struct ap_nest *a,
-                      const struct ap_nest *b)
+bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
+                          const struct ap_graph *gb, const struct ap_nest *b)
 {
-    const struct ap_node *nodes = f->g->nodes;
-
     if (a->n_members != b->n_members || a->n_ins != b->n_ins || a->n_outs != b->n_outs ||
         !same_factors(a, b))
         return false;
     for (int m = 0; m < a->n_members; m++)
-        if (!same_place(f, a->group, a->members[m], b->group, b->members[m]) ||
-            !same_pin(f, a->members[m], b->members[m]) ||
-            !same_access(&a->values[m], &b->values[m]) ||
+        if (!same_access(&a->values[m], &b->values[m]) ||
             a->linear_values[m] != b->linear_values[m])
             return false;
     for (int i = 0; i < a->n_ins; i++)
         if (!same_access(&a->ins[i].access, &b->ins[i].access) ||
-            !ap_shape_equal(&nodes[a->ins[i].node].shape, &nodes[b->ins[i].node].shape))
+            !ap_shape_equal(&ga->nodes[a->ins[i].node].shape,
+                            &gb->nodes[b->ins[i].node].shape))
             return false;
     for (int o = 0; o < a->n_outs; o++)
         if (member_of(a, a->outs[o]) != member_of(b, b->outs[o]))
+            return false;
+    return true;
+}
+
+static bool are_twins(const struct folder *f, const struct ap_nest *a,
+                      const struct ap_nest *b)
+{
+    if (!shard_fold_same_nest(f->g, a, f->g, b) ||
+        (f->time && f->time[a->group] != f->time[b->group]))
+        return false;
+    for (int m = 0; m < a->n_members; m++)
+        if (!same_place(f, a->group, a->members[m], b->group, b->members[m]) ||
+            !same_pin(f, a->members[m], b->members[m]))
             return false;
     return true;
 }
@@ -490,7 +501,8 @@ static void tie(struct folder *f)
 
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, int period, struct shard_fold *fold)
+                     const struct shard_pins *pins, const int16_t *time, int period,
+                     struct shard_fold *fold)
 {
     static const struct ap_families none;
     struct folder f = {.arena = arena,
@@ -498,6 +510,7 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                        .nests = nests,
                        .families = families ? families : &none,
                        .pins = pins,
+                       .time = time,
                        .fold = fold};
 
     *fold = (struct shard_fold){.twin = AP_NEW_N(arena, nests->n, int),

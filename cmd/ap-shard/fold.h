@@ -29,13 +29,18 @@ struct shard_fold {
 };
 
 /*
- * families may be NULL: nothing is alike. Tensors pinned to different layouts are not.
+ * families may be NULL: nothing is alike. Tensors pinned to different layouts are not,
+ * nor groups with other choices on the axis of microbatches (time, may be NULL).
  * With a period of p, only every p-th instance is tied (layers that take turns).
  * O(nodes + edges).
  */
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, int period, struct shard_fold *fold);
+                     const struct shard_pins *pins, const int16_t *time, int period,
+                     struct shard_fold *fold);
+/* Equal factors, operands and results: what one may choose the other may, at its cost. */
+bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
+                          const struct ap_graph *gb, const struct ap_nest *b);
 /*
  * Tells apart the slots of a nest that ask for different layouts of their operands under
  * some choice; slots with one value are interchangeable. 0 for a result.

@@ -6,24 +6,19 @@
  * stand-in takes the place of the group at the other end; a potential per strategy is
  * added to the stand-in's cost and taken from the group's, so that the sum of the pieces'
  * optima is a lower bound whatever the potentials are. Alike instances share their
- * potentials by place, so one piece speaks for all of them. Each piece is solved exactly;
- * its solutions are cuts of a linear program in the potentials (Kelley's cutting planes
- * in a box around the best point), whose optimum is the next trial. A tensor with users
- * in several places is charged where it is made; one that is made outside of all layers
- * (a mask, a tied weight) is charged in equal parts to each place that needs it. Cost:
- * per round one exact solve per distinct layer and one of the rest.
+ * potentials by place, so one piece speaks for all of them. libcommon finds good
+ * potentials (pieces.h). A tensor with users in several places is charged where it is
+ * made; one that is made outside of all layers (a mask, a tied weight) is charged in
+ * equal parts to each place that needs it. Cost: per round one exact solve per distinct
+ * layer and one of the rest.
  */
 #include "fold_bound.h"
 
-#include <glpk.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "pieces.h"
 #include "select.h"
-
-#define PROVEN 1e-9
 
 /* Where a group is: an instance of a family, or outside (-1, -1). */
 struct site {
@@ -43,20 +38,10 @@ struct term {
 };
 
 struct piece {
-    struct ap_arena arena; /* of its solutions: pieces are solved side by side */
-    struct ap_err err;
-    const struct bounder *bounder;
-    const double *phi; /* of the present trial */
-    int64_t work_limit;
-    bool failed;
     struct select_builder b;
     double weight; /* how many pieces it speaks for */
-    double **base; /* [node]: cost without potentials */
-    int n_vars;
     struct term *term;
     int n_terms, cap_terms;
-    int *choice;        /* of the last solve, NULL before */
-    double cost, bound; /* of it, potentials included */
 };
 
 /* A stand-in: who needs it (site) and for which group. */
@@ -212,26 +197,33 @@ static void charge(struct bounder *b, int node, const struct select_use *uses, i
         select_add_star(&b->piece[site_piece].b, &star);
 }
 
-static int by_site(const struct bounder *b, const struct select_use *x,
+/* Where a use is charged: what home shares a piece with is all one place. */
+static struct site use_site(const struct bounder *b, int home,
+                            const struct select_use *use)
+{
+    bool outside =
+        use->group < 0 || (b->fold->cell[home] < 0 && b->fold->cell[use->group] < 0);
+
+    return outside ? (struct site){-1, -1} : site_of(b, use->group);
+}
+
+static int by_site(const struct bounder *b, int home, const struct select_use *x,
                    const struct select_use *y)
 {
-    struct site p = {-1, -1}, q = {-1, -1};
-    if (x->group >= 0)
-        p = site_of(b, x->group);
-    if (y->group >= 0)
-        q = site_of(b, y->group);
+    struct site p = use_site(b, home, x), q = use_site(b, home, y);
+
     if (p.family != q.family)
         return p.family < q.family ? -1 : 1;
     return (p.instance > q.instance) - (p.instance < q.instance);
 }
 
 /* Insertion into order of sites; users come nearly in order. */
-static void sort_uses(const struct bounder *b, struct select_use *uses, int n)
+static void sort_uses(const struct bounder *b, int home, struct select_use *uses, int n)
 {
     for (int i = 1; i < n; i++) {
         struct select_use x = uses[i];
         int k = i;
-        for (; k > 0 && by_site(b, &x, &uses[k - 1]) < 0; k--)
+        for (; k > 0 && by_site(b, home, &x, &uses[k - 1]) < 0; k--)
             uses[k] = uses[k - 1];
         uses[k] = x;
     }
@@ -247,24 +239,23 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
         return;
     bool wide = shard_fold_wide(b->fold, home, users);
     b->stars++;
-    sort_uses(b, users->uses, users->n);
+    sort_uses(b, home, users->uses, users->n);
     for (int u = 0; u < users->n; u++)
-        n_sites += u == 0 || by_site(b, &uses[u - 1], &uses[u]) != 0;
+        n_sites += u == 0 || by_site(b, home, &uses[u - 1], &uses[u]) != 0;
     if (n_sites > 1 && !wide) {
         charge(b, node, uses, users->n, home_site, b->fold->cell[home], piece_of(b, home),
                false, 1);
         return;
     }
     for (int u = 0, end; u < users->n; u = end) {
-        for (end = u + 1; end < users->n && by_site(b, &uses[u], &uses[end]) == 0; end++)
+        for (end = u + 1; end < users->n && by_site(b, home, &uses[u], &uses[end]) == 0;
+             end++)
             ;
-        int group = uses[u].group;
-        if (group < 0)
-            charge(b, node, &uses[u], end - u, (struct site){-1, -1}, -1, 0, wide,
-                   1.0 / n_sites);
-        else
-            charge(b, node, &uses[u], end - u, site_of(b, group), b->fold->cell[group],
-                   piece_of(b, group), wide, 1.0 / n_sites);
+        struct site site = use_site(b, home, &uses[u]);
+        bool outside = site.family < 0;
+        charge(b, node, &uses[u], end - u, site,
+               outside ? -1 : b->fold->cell[uses[u].group],
+               outside ? 0 : piece_of(b, uses[u].group), wide, 1.0 / n_sites);
     }
 }
 
@@ -297,211 +288,81 @@ static void build_pieces(struct bounder *b)
             add_tensor(b, sp->nests->nest[i].outs[o], &users);
         }
     select_users_free(&users);
+}
+
+/* ---- the bound ---- */
+
+/* The pieces as libcommon wants them, without potentials that decide nothing. */
+static struct ap_pieces as_pieces(struct bounder *b)
+{
+    struct ap_part *pieces = AP_NEW_N(b->arena, b->n_pieces, struct ap_part);
+    int *number = AP_NEW_N(b->arena, b->n_potentials + 1, int);
+    int *n_strategies = AP_NEW_N(b->arena, b->n_potentials + 1, int), n = 0;
+
+    for (int k = 0; k < b->n_potentials; k++) {
+        const struct potential *q = &b->potential[k];
+        number[k] = q->n > 1 && q->plus == q->minus ? n : -1;
+        if (number[k] >= 0)
+            n_strategies[n++] = q->n;
+        b->n_phi += number[k] >= 0 ? q->n : 0;
+    }
     for (int i = 0; i < b->n_pieces; i++) {
-        struct piece *p = &b->piece[i];
-        p->base = AP_NEW_N(b->arena, p->b.n_nodes, double *);
-        for (int v = 0; v < p->b.n_nodes; v++)
-            p->base[v] = ap_arena_dup(b->arena, p->b.cost[v],
-                                      (size_t)p->b.n_strategies[v] * sizeof(double));
+        const struct piece *p = &b->piece[i];
+        struct ap_part_term *term =
+            AP_NEW_N(b->arena, p->n_terms + 1, struct ap_part_term);
+        int m = 0;
+        for (int t = 0; t < p->n_terms; t++)
+            if (number[p->term[t].potential] >= 0)
+                term[m++] = (struct ap_part_term){number[p->term[t].potential],
+                                                  p->term[t].node, p->term[t].sign};
+        pieces[i] = (struct ap_part){.problem = select_problem(&p->b),
+                                     .weight = p->weight,
+                                     .n_terms = m,
+                                     .term = term};
     }
+    return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
 }
 
-/* ---- one trial ---- */
-
-/* Costs under the potentials, none negative; returns what was added to make them so. */
-static double set_costs(struct piece *p)
+/* What is known of a piece's groups holds for all that are tied to them. */
+static const bool **kept_groups(const struct bounder *b, bool ***kept)
 {
-    const struct bounder *b = p->bounder;
-    double shift = 0;
+    int n = b->space->nests->n;
+    const bool **out = AP_NEW_N(b->arena, n, const bool *);
 
-    for (int t = 0; t < p->n_terms; t++)
-        memcpy(p->b.cost[p->term[t].node], p->base[p->term[t].node],
-               (size_t)p->b.n_strategies[p->term[t].node] * sizeof(double));
-    for (int t = 0; t < p->n_terms; t++) {
-        const struct potential *q = &b->potential[p->term[t].potential];
-        for (int s = 0; s < q->n && q->plus == q->minus; s++)
-            p->b.cost[p->term[t].node][s] += p->term[t].sign * p->phi[q->first + s];
-    }
-    for (int t = 0; t < p->n_terms; t++) {
-        double *cost = p->b.cost[p->term[t].node], least = 0;
-        int n = p->b.n_strategies[p->term[t].node];
-        for (int s = 0; s < n; s++)
-            least = fmin(least, cost[s]);
-        for (int s = 0; s < n && least < 0; s++)
-            cost[s] -= least;
-        shift -= least;
-    }
-    return shift;
-}
-
-/* Solves a piece; a thread's start routine. */
-static void *solve_piece(void *arg)
-{
-    struct piece *p = arg;
-    struct ap_solution sol;
-    double shift = set_costs(p);
-    struct ap_problem problem = select_problem(&p->b);
-    struct ap_solve_params params = {.work_limit = p->work_limit, .start = p->choice};
-
-    p->failed = ap_solve_exact(&p->arena, &problem, &params, &sol, &p->err) != 0;
-    if (!p->failed) {
-        p->choice = sol.choice;
-        p->cost = sol.objective - shift;
-        p->bound = sol.bound - shift;
-    }
-    return NULL;
-}
-
-/* The bound under phi; the pieces keep their solutions. */
-static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
-                    double *bound, struct ap_err *err)
-{
-    pthread_t *thread = AP_NEW_N(b->arena, b->n_pieces, pthread_t);
-    bool *runs = AP_NEW_N(b->arena, b->n_pieces, bool);
-
-    for (int i = b->n_pieces - 1; i >= 0; i--) {
-        struct piece *p = &b->piece[i];
-        p->bounder = b;
-        p->phi = phi;
-        p->work_limit = work_limit;
-        runs[i] = i > 0 && pthread_create(&thread[i], NULL, solve_piece, p) == 0;
-        if (!runs[i] && p->b.n_nodes > 0)
-            solve_piece(p);
-    }
-    *bound = 0;
-    for (int i = 0; i < b->n_pieces; i++) {
-        if (runs[i])
-            pthread_join(thread[i], NULL);
-        if (b->piece[i].failed)
-            ap_err_set(err, "%s", b->piece[i].err.msg);
-        *bound += b->piece[i].weight * b->piece[i].bound;
-    }
-    return err->msg[0] ? -1 : 0;
-}
-
-/* ---- the next trial: a linear program of cuts ---- */
-
-struct master {
-    glp_prob *lp; /* columns: phi, then a value per piece; rows: cuts */
-    int *index;
-    double *value;
-};
-
-static void master_open(struct master *m, const struct bounder *b)
-{
-    m->lp = glp_create_prob();
-    glp_set_obj_dir(m->lp, GLP_MAX);
-    glp_add_cols(m->lp, b->n_phi + b->n_pieces);
-    for (int i = 0; i < b->n_pieces; i++) {
-        glp_set_col_bnds(m->lp, b->n_phi + i + 1, GLP_FR, 0, 0);
-        glp_set_obj_coef(m->lp, b->n_phi + i + 1, b->piece[i].weight);
-    }
-    m->index = AP_NEW_N(b->arena, b->n_phi + b->n_pieces + 1, int);
-    m->value = AP_NEW_N(b->arena, b->n_phi + b->n_pieces + 1, double);
-}
-
-/* value of the piece <= cost of its solution under any potentials. */
-static void add_cut(struct master *m, const struct bounder *b, int piece,
-                    const double *phi)
-{
-    const struct piece *p = &b->piece[piece];
-    double *at = AP_NEW_N(b->arena, b->n_phi + 1, double), fixed = p->cost;
-    int n = 0;
-
-    for (int t = 0; t < p->n_terms; t++) {
-        const struct potential *q = &b->potential[p->term[t].potential];
-        if (q->plus == q->minus)
-            at[q->first + p->choice[p->term[t].node]] += p->term[t].sign;
-    }
-    for (int i = 0; i < b->n_phi; i++) {
-        if (at[i] == 0)
-            continue;
-        fixed -= at[i] * phi[i];
-        m->index[++n] = i + 1;
-        m->value[n] = -at[i];
-    }
-    m->index[++n] = b->n_phi + piece + 1;
-    m->value[n] = 1;
-    int row = glp_add_rows(m->lp, 1);
-    glp_set_row_bnds(m->lp, row, GLP_UP, 0, fixed);
-    glp_set_mat_row(m->lp, row, n, m->index, m->value);
-}
-
-/* The best point of the model within the box; its value, -INFINITY if GLPK fails. */
-static double next_trial(struct master *m, const struct bounder *b, const double *centre,
-                         double box, double *phi)
-{
-    glp_smcp params;
-
-    for (int i = 0; i < b->n_phi; i++)
-        glp_set_col_bnds(m->lp, i + 1, GLP_DB, centre[i] - box, centre[i] + box);
-    glp_init_smcp(&params);
-    params.msg_lev = GLP_MSG_OFF;
-    params.meth = GLP_DUALP;
-    params.it_lim = 20000;
-    if (glp_simplex(m->lp, &params) != 0 || glp_get_status(m->lp) != GLP_OPT)
-        return -INFINITY;
-    for (int i = 0; i < b->n_phi; i++)
-        phi[i] = glp_get_col_prim(m->lp, i + 1);
-    return glp_get_obj_val(m->lp);
-}
-
-static int climb(struct bounder *b, double objective, int max_rounds, int64_t work_limit,
-                 struct fold_bound *out, struct ap_err *err)
-{
-    double *phi = AP_NEW_N(b->arena, b->n_phi + 1, double);
-    double *best = AP_NEW_N(b->arena, b->n_phi + 1, double), box = 0, bound;
-    struct master m;
-    int rc = 0;
-
-    glp_term_out(GLP_OFF);
-    master_open(&m, b);
-    out->bound = -INFINITY;
-    for (out->n_rounds = 0; out->n_rounds < max_rounds; out->n_rounds++) {
-        rc = evaluate(b, phi, work_limit, &bound, err);
-        if (rc)
-            break;
-        for (int i = 0; i < b->n_pieces; i++)
-            if (b->piece[i].b.n_nodes > 0)
-                add_cut(&m, b, i, phi);
-        bool better = bound > out->bound;
-        if (better) {
-            out->bound = bound;
-            memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
-        }
-        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0)
-            break;
-        double pieces = 1;
-        for (int i = 0; i < b->n_pieces; i++)
-            pieces += b->piece[i].weight;
-        box = out->n_rounds == 0 ? 2 * (objective - bound) / pieces
-                                 : box * (better ? 1.5 : 0.6);
-        if (next_trial(&m, b, best, box, phi) <= out->bound)
-            break;
-    }
-    glp_delete_prob(m.lp);
-    glp_free_env();
-    return rc;
+    for (int i = 0; i < n; i++)
+        if (b->var[i] >= 0)
+            out[b->fold->tied[i]] = kept[piece_of(b, i)][b->var[i]];
+    for (int i = 0; i < n; i++)
+        out[i] = out[b->fold->tied[i]];
+    return out;
 }
 
 int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
                      const struct shard_fold *fold, double objective, int max_rounds,
-                     int64_t work_limit, struct fold_bound *out, struct ap_err *err)
+                     int64_t work_limit, bool want_kept, struct fold_bound *out,
+                     struct ap_err *err)
 {
     struct bounder b = {.arena = arena, .space = space, .fold = fold};
+    struct ap_pieces_params params = {.objective = objective,
+                                      .max_rounds = max_rounds,
+                                      .work_limit = work_limit,
+                                      .want_kept = want_kept};
+    struct ap_pieces_answer answer = {0};
     int rc = 0;
 
     *out = (struct fold_bound){0};
     build_pieces(&b);
+    const struct ap_pieces pieces = as_pieces(&b);
     /* all tensors are charged once: else instances were not as alike as they looked */
     if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
-        rc = climb(&b, objective, max_rounds, work_limit, out, err);
-    out->bound = fmax(out->bound, 0); /* no round, no bound */
+        rc = ap_pieces_bound(arena, &pieces, &params, &answer, err);
+    out->bound = answer.bound;
+    out->kept = answer.kept ? kept_groups(&b, answer.kept) : NULL;
+    out->n_rounds = answer.n_rounds;
     out->n_pieces = b.n_pieces;
     out->n_potentials = b.n_phi;
     for (int i = 0; i < b.n_pieces; i++) {
         select_free(&b.piece[i].b);
-        ap_arena_free(&b.piece[i].arena);
         free(b.piece[i].term);
     }
     free(b.stand_in);

@@ -5,7 +5,8 @@
  * alike layers are one variable, and tensors between the same variables are one star that
  * counts as often as there are such tensors, so that the folded objective is the price of
  * the unfolded plan. Where the folded optimum meets the unfolded graph's lower bound
- * (fold_bound.c) it is proven; where it does not, the whole graph is searched from there.
+ * (fold_bound.c) it is proven; where it does not, the whole graph is searched from there,
+ * without the strategies that by the bound are too dear wherever they are chosen.
  * Cost: that of the distinct layers, plus linear passes over the graph.
  */
 #include <math.h>
@@ -18,14 +19,12 @@
 #include "select.h"
 #include "tool.h"
 
-#define PROVEN     1e-9
-#define SOLVE_WORK 100
-#define UNFOLD_STRATEGIES                                                          \
-    120000                   /* a graph up to this is searched unfolded if need be \
-                              */
+#define PROVEN        1e-9
+#define SOLVE_WORK    100
 #define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
 #define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
 #define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
+#define WORTH_FIXING  2      /* the bound rules out no more than half of the strategies */
 #define WORTH_FOLDING 3      /* fold if at least one in so many groups follows another */
 
 const struct shard_solver shard_solvers[] = {
@@ -54,7 +53,7 @@ static void name_uses(struct select_users *users, const struct shard_space *spac
     for (int u = 0; u < users->n; u++) {
         struct select_use *use = &users->uses[u];
         use->var = use->group < 0 ? -1 : var[use->group];
-        use->alike = use->group < 0 ? 0
+        use->alike = use->group < 0 ? use->slot == SELECT_TAKEN
                      : use->alias < 0
                          ? shard_fold_slot(&space->nests->nest[use->group], use->slot)
                          : (uint64_t)place[use->alias];
@@ -98,12 +97,12 @@ static int *star_slot(struct star_table *t, uint64_t key)
 }
 
 /*
- * All stars of the graph with groups replaced by variables, equal ones once; arena. Tied
- * groups have their members at equal places.
+ * All stars of the graph with groups replaced by variables, equal ones once; arena.
+ * tensor[node]: the one whose star it is. Tied groups have their members at equal places.
  */
 static struct select_star *fold_stars(struct ap_arena *arena,
                                       const struct shard_space *space, const int *var,
-                                      int *n_stars)
+                                      int *tensor, int *n_stars)
 {
     const struct ap_nests *nests = space->nests;
     int n_outs = 0, n = 0;
@@ -130,7 +129,9 @@ static struct select_star *fold_stars(struct ap_arena *arena,
                 continue;
             name_uses(&users, space, var, place);
             int *at = star_slot(&table, star_hash(var[i], o, &users));
+            tensor[node] = node;
             if (*at > 0) {
+                tensor[node] = stars[*at - 1].node;
                 stars[*at - 1].weight += 1;
                 continue;
             }
@@ -186,6 +187,7 @@ struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
     const struct shard_space *space = &p->space;
     struct ap_plan plan = {
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
+    plan.time = space->time;
     plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
     plan.remake = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)
@@ -201,10 +203,19 @@ static void build_problem(struct ap_arena *arena, const struct shard_fold *fold,
     select_init(&out->builder, arena, &out->space);
     out->var = make_vars(&out->builder, fold);
     out->n_vars = out->builder.n_nodes;
-    struct select_star *stars = fold_stars(arena, &out->space, out->var, &n_stars);
+    out->tensor = AP_NEW_N(arena, out->space.graph->n_nodes, int);
+    struct select_star *stars =
+        fold_stars(arena, &out->space, out->var, out->tensor, &n_stars);
     for (int i = 0; i < n_stars; i++)
         select_add_star(&out->builder, &stars[i]);
     out->problem = select_problem(&out->builder);
+}
+
+void shard_ilp_tie(struct ap_arena *arena, const struct shard_space *space,
+                   const struct shard_fold *fold, struct ilp_problem *out)
+{
+    out->space = *space;
+    build_problem(arena, fold, out);
 }
 
 int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
@@ -221,8 +232,8 @@ int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
 struct timing {
     double fold, space, build, solve, bound;
     int n_nodes, n_edges, n_tied, rounds, n_searches;
-    int64_t work;
-    bool solved; /* the folded problem, to proven optimality */
+    int64_t work, n_left; /* strategies that the bound left */
+    bool solved;          /* the folded problem, to proven optimality */
     double folded_objective, folded_bound;
     struct shard_space space_sizes;
 };
@@ -247,27 +258,23 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
-/* One search, folded or not (then fold says that nothing is alike). */
-static int solve_once(struct ap_arena *arena, const struct shard_task *task,
-                      const struct shard_fold *fold, const struct ap_plan *plans,
-                      int n_plans, int start, struct shard_space *space,
-                      struct shard_answer *answer, struct timing *t, struct ap_err *err)
+/* One search in a space, folded or not (then fold says that nothing is alike). */
+static int solve_in(struct ap_arena *arena, const struct shard_task *task,
+                    const struct shard_fold *fold, const struct shard_space *space,
+                    const struct ap_plan *start, struct shard_answer *answer,
+                    struct timing *t, struct ap_err *err)
 {
-    struct ilp_problem ip;
-    double t0 = ap_now_sec();
-    if (shard_space_build(arena, task, fold, plans, n_plans, &ip.space, err))
-        return -1;
+    struct ilp_problem ip = {.space = *space};
     double t1 = ap_now_sec();
     build_problem(arena, fold, &ip);
-    *space = ip.space;
     const struct ap_problem p = ip.problem;
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solve_params params = {.work_limit = task->params->work_limit
                                                        ? task->params->work_limit
                                                        : solver->work_limit};
     struct ap_solution sol;
-    if (start >= 0)
-        params.start = shard_ilp_choice(arena, &ip, &plans[start]);
+    if (start)
+        params.start = shard_ilp_choice(arena, &ip, start);
     double t2 = ap_now_sec();
     int rc = solver->run(arena, &p, &params, &sol, err);
     if (rc == 0) {
@@ -276,17 +283,28 @@ static int solve_once(struct ap_arena *arena, const struct shard_task *task,
                                         .bound = sol.bound,
                                         .stopped = sol.stopped,
                                         .solver = solver->name};
-        t->space = t1 - t0;
         t->build = t2 - t1;
         t->solve = ap_now_sec() - t2;
         t->n_nodes = p.n_nodes;
         t->n_edges = p.n_edges;
         t->work = sol.work;
-        t->solved = strcmp(sol.stopped, "optimal") == 0;
         t->n_searches = 1;
     }
     select_free(&ip.builder);
     return rc;
+}
+
+static int solve_once(struct ap_arena *arena, const struct shard_task *task,
+                      const struct shard_fold *fold, const struct ap_plan *plans,
+                      int n_plans, int start, struct shard_space *space,
+                      struct shard_answer *answer, struct timing *t, struct ap_err *err)
+{
+    double t0 = ap_now_sec();
+    if (shard_space_build(arena, task, fold, plans, n_plans, space, err))
+        return -1;
+    t->space = ap_now_sec() - t0;
+    return solve_in(arena, task, fold, space, start >= 0 ? &plans[start] : NULL, answer,
+                    t, err);
 }
 
 /* The cheapest of the plans at hand, -1 for none. */
@@ -314,7 +332,8 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     more[task->n_plans] = answer->plan;
     if (start < 0 || answer->objective <= task->plan_sec[start])
         start = task->n_plans;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, 1, &alone);
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
+                    &alone);
     if (solve_once(arena, task, &alone, more, task->n_plans + 1, start, &space, &whole, t,
                    err))
         return -1;
@@ -323,50 +342,135 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
+/* What the best folded bound knows. */
+struct folded {
+    struct shard_fold fold;
+    struct shard_space space;
+    struct fold_bound bound;
+};
+
+/* The space without what the bound rules out. */
+static struct shard_space space_left(struct ap_arena *arena, const struct folded *f)
+{
+    const struct shard_space *space = &f->space;
+    const bool **kept = f->bound.kept;
+    struct shard_space left = *space;
+    int n = space->nests->n;
+
+    left.n = AP_NEW_N(arena, n, int);
+    left.choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
+    left.sec = AP_NEW_N(arena, n, double *);
+    left.sig = AP_NEW_N(arena, n, uint64_t *);
+    left.n_strategies = 0;
+    for (int i = 0; i < n; i++) {
+        int root = f->fold.tied[i], k = 0, all = space->n[i];
+        if (root < i) {
+            left.n[i] = left.n[root];
+            left.choice[i] = left.choice[root];
+            left.sec[i] = left.sec[root];
+            left.sig[i] = left.sig[root];
+        } else {
+            left.choice[i] = AP_NEW_N(arena, all, struct ap_choice_vec);
+            left.sec[i] = AP_NEW_N(arena, all, double);
+            left.sig[i] = AP_NEW_N(arena, all, uint64_t);
+            for (int s = 0; s < all; s++) {
+                if (kept[i] && !kept[i][s])
+                    continue;
+                left.choice[i][k] = space->choice[i][s];
+                left.sec[i][k] = space->sec[i][s];
+                left.sig[i][k++] = space->sig[i][s];
+            }
+            left.n[i] = k;
+        }
+        left.n_strategies += left.n[i];
+    }
+    return left;
+}
+
+/* Some group has no strategy left: no plan is cheaper than the one at hand. */
+static bool none_left(const struct shard_space *left)
+{
+    for (int i = 0; i < left->nests->n; i++)
+        if (left->n[i] == 0)
+            return true;
+    return false;
+}
+
+/*
+ * The whole graph with the strategies that the folded bound left; what it left out costs
+ * as much as the answer or more.
+ */
+static int search_left(struct ap_arena *arena, const struct shard_task *task,
+                       const struct folded *f, struct shard_answer *answer,
+                       struct timing *t, struct ap_err *err)
+{
+    struct shard_space left = space_left(arena, f);
+    struct shard_answer whole;
+    struct shard_fold alone;
+    struct timing now = {0};
+
+    t->n_left = left.n_strategies;
+    if (none_left(&left)) {
+        answer->bound = answer->objective;
+        answer->stopped = "optimal";
+    }
+    if (none_left(&left) || left.n_strategies > task->params->unfold)
+        return 0;
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
+                    &alone);
+    if (solve_in(arena, task, &alone, &left, &answer->plan, &whole, &now, err))
+        return -1;
+    add_timing(t, &now);
+    whole.bound = fmax(answer->bound, fmin(whole.bound, answer->objective));
+    *answer = whole;
+    if (answer->bound >= answer->objective * (1 - PROVEN))
+        answer->stopped = "optimal";
+    return 0;
+}
+
 /*
  * The search folded with a period, and its bound; a better answer and a higher bound are
- * kept.
+ * kept, and what the highest bound knows.
  */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
                          const struct ap_plan *plans, int period,
-                         struct shard_answer *answer, struct timing *t,
-                         struct ap_err *err)
+                         struct shard_answer *answer, struct folded *best,
+                         struct timing *t, struct ap_err *err)
 {
-    struct shard_fold fold;
-    struct shard_space space;
+    struct folded f = {0};
     struct shard_answer folded;
-    struct fold_bound fb;
     struct timing now = {0};
     double t0 = ap_now_sec();
 
-    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins, period,
-                    &fold);
-    if (fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, period, &fold);
+    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins,
+                    task->time, period, &f.fold);
+    if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
+        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time,
+                        period, &f.fold);
     now.fold = ap_now_sec() - t0;
-    if (solve_once(arena, task, &fold, plans, task->n_plans, cheapest(task), &space,
+    if (solve_once(arena, task, &f.fold, plans, task->n_plans, cheapest(task), &f.space,
                    &folded, &now, err))
         return -1;
-    now.n_tied = fold.n_tied;
-    now.space_sizes = space;
-    if (fold.n_tied > 0) {
-        int64_t rounds = task->params->rounds;
-        if (space.n_strategies <= UNFOLD_STRATEGIES) /* not more than unfolding takes */
-            rounds = rounds < space.n_strategies / space.n_folded
-                         ? rounds
-                         : space.n_strategies / space.n_folded;
+    now.n_tied = f.fold.n_tied;
+    now.space_sizes = f.space;
+    now.n_left = f.space.n_strategies;
+    if (f.fold.n_tied > 0) {
         t0 = ap_now_sec();
-        if (shard_fold_bound(arena, &space, &fold, folded.objective, (int)rounds,
-                             SOLVE_WORK, &fb, err))
+        if (shard_fold_bound(arena, &f.space, &f.fold, folded.objective,
+                             (int)task->params->rounds, SOLVE_WORK,
+                             f.space.n_strategies / WORTH_FIXING <= task->params->unfold,
+                             &f.bound, err))
             return -1;
         now.bound = ap_now_sec() - t0;
-        now.rounds = fb.n_rounds;
-        folded.bound = fb.bound;
+        now.rounds = f.bound.n_rounds;
+        folded.bound = f.bound.bound;
         folded.stopped = "folded";
     }
     now.folded_objective = folded.objective;
     now.folded_bound = folded.bound;
     add_timing(t, &now);
+    if (f.bound.kept && (!best->bound.kept || f.bound.bound > best->bound.bound))
+        *best = f;
     double bound = fmax(answer->bound, folded.bound);
     if (!answer->plan.choice || folded.objective < answer->objective)
         *answer = folded;
@@ -386,11 +490,12 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         "\"log10_plans\":%.1f,\"log10_folded_plans\":%.1f,\"problem_nodes\":%d,"
         "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
         "\"solve_sec\":%.6f,\"bound_sec\":%.6f,\"bound_rounds\":%d,\"searches\":%d,"
-        "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"work\":%lld",
+        "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"strategies_left\":%"
+        "lld,\"work\":%lld",
         task->nests->n, t->n_tied, (long long)sp->n_strategies, (long long)sp->n_folded,
         sp->log10_plans, sp->log10_folded, t->n_nodes, t->n_edges, t->fold, t->space,
         t->build, t->solve, t->bound, t->rounds, t->n_searches, t->folded_objective,
-        t->folded_bound, (long long)t->work);
+        t->folded_bound, (long long)t->n_left, (long long)t->work);
 }
 
 static double dearest(const struct ap_problem *p)
@@ -422,7 +527,8 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     struct ilp_problem ip;
     int rc = 0;
 
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, 1, &alone);
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
+                    &alone);
     if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
     const struct ap_problem p = ip.problem;
@@ -440,6 +546,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
     struct timing t = {0}, whole = {0};
+    struct folded folded = {0};
     struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
     int best = cheapest(task);
 
@@ -452,14 +559,18 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         return -1;
     *answer = (struct shard_answer){0};
     for (int period = 1; period <= (int)task->params->period; period++) {
-        if (search_folded(arena, task, plans, period, answer, &t, err))
+        if (search_folded(arena, task, plans, period, answer, &folded, &t, err))
             return -1;
         if (t.n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN))
             break;
     }
     bool dear = best >= 0 && task->plan_sec[best] < answer->objective;
-    if (t.n_tied > 0 && (dear || (answer->bound < answer->objective * (1 - PROVEN) &&
-                                  t.space_sizes.n_strategies <= UNFOLD_STRATEGIES))) {
+    bool open = t.n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
+    if (open && !dear && folded.bound.kept) {
+        if (search_left(arena, task, &folded, answer, &t, err))
+            return -1;
+    } else if (t.n_tied > 0 &&
+               (dear || (open && t.space_sizes.n_strategies <= task->params->unfold))) {
         if (search_unfolded(arena, task, plans, answer, &whole, err))
             return -1;
         add_timing(&t, &whole);

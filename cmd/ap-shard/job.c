@@ -5,6 +5,7 @@
 
 #include "fit.h"
 #include "memory.h"
+#include "microbatch.h"
 #include "program.h"
 #include "shard.h"
 #include "tofu.h"
@@ -122,6 +123,10 @@ struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request 
     if (shard_given_mesh(job->arena, &given, &theirs, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     json_decref(given.root);
+    if (theirs.time)
+        ap_die_usage("%s is a plan of %lld microbatches, which --plan and --start do not "
+                     "take yet",
+                     given.path, (long long)theirs.size[0]);
     if (mesh.n_axes == 0 && theirs.n_axes == 0)
         ap_die_usage("--mesh is missing, and %s names no mesh", given.path);
     if (mesh.n_axes > 0 && theirs.n_axes > 0 && !same_sizes(&mesh, &theirs))
@@ -135,8 +140,14 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
 {
     struct ap_arena *arena = job->arena;
     struct ap_err err = {0};
-    struct ap_mesh halves;
+    struct ap_mesh halves, timed = *mesh;
 
+    if (ap_mesh_add_time(&timed, req->microbatches, &err))
+        ap_die_usage("--microbatches: %s", err.msg);
+    mesh = &timed;
+    if (mesh->time && ap_microbatch_choices(arena, &job->graph, &job->nests,
+                                            req->microbatches, &job->time, &err))
+        ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
     if (shard_algorithms()[req->algorithm].run == shard_tofu) {
         if (tofu_mesh(arena, mesh, &halves, &err))
             ap_die_usage("--mesh: %s", err.msg);
@@ -166,6 +177,7 @@ struct ap_plan shard_empty_plan(const struct shard_task *task)
                             .nests = task->nests,
                             .mesh = task->cost->mesh,
                             .choice = task->pinned_choice,
+                            .time = task->time,
                             .recompute_heavy = task->params->recompute_heavy};
 }
 
@@ -200,32 +212,6 @@ static double given_plan(struct shard_job *job, const struct shard_request *req,
     return sec;
 }
 
-/* All baselines that exist and are legal under the cost model; room for one more. */
-void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
-{
-    struct ap_plan *plans = AP_NEW_N(arena, AP_N_BASELINES + 1, struct ap_plan);
-    double *sec = AP_NEW_N(arena, AP_N_BASELINES + 1, double);
-    const char **name = AP_NEW_N(arena, AP_N_BASELINES + 1, const char *);
-    int n = 0;
-
-    for (int row = 0; row < AP_N_BASELINES; row++) {
-        struct ap_conversions conv;
-        struct ap_err err = {0};
-        plans[n] = shard_empty_plan(task);
-        if (ap_baseline_plan_fixed(arena, row, &plans[n], task->fixed, &err) ||
-            plans[n].whole)
-            continue; /* whole: reduce-scatter is never dearer, and zero2 has it */
-        sec[n] = shard_price(arena, &plans[n], task->cost, &conv, &err);
-        name[n] = ap_baselines[row].name;
-        n += isfinite(sec[n]) ? 1 : 0;
-    }
-    name[n] = "start";
-    task->n_plans = n;
-    task->plans = plans;
-    task->plan_sec = sec;
-    task->plan_name = name;
-}
-
 int shard_rule(struct ap_arena *arena, const struct shard_task *task,
                struct shard_answer *answer, struct ap_err *err)
 {
@@ -256,6 +242,7 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                             .families = job->has_families ? &job->families : NULL,
                             .pins = job->pins.n > 0 ? &job->pins : NULL,
                             .params = &job->params,
+                            .time = job->time,
                             .memory_bytes = job->memory_bytes,
                             .baseline = shard_algorithms()[req->algorithm].baseline};
     shard_fn *run = shard_algorithms()[req->algorithm].run;

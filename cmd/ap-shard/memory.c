@@ -7,9 +7,10 @@
  * planes (Kelley): a linear program over the plans met so far, with a column for each
  * time at which one of them held too much. Every plan met is measured by its program's
  * buffers; where programs need more than the model sees, the limit that prices are made
- * for is lowered. Plans too large are tried with weights gathered again in each phase
- * (ZeRO-3, Rajbhandari et al. 2020, section 5.3), and the best one that fits takes over
- * what it can of cheaper ones (memory_mend.c).
+ * for is lowered. Whether a copy is kept for the later phases or gathered again (ZeRO-3,
+ * Rajbhandari et al. 2020, section 5.3) is part of the priced problem (memory_price.c).
+ * The best plan that fits is blended with cheaper ones, layer by layer (memory_blend.c),
+ * and takes over what it can of them (memory_mend.c).
  * Cost: an exact solution of the problem per round, a program per plan.
  */
 #include "memory.h"
@@ -25,76 +26,18 @@
 #define ROUNDS     8 /* per limit that prices are made for */
 #define TRIES      3 /* of those, more in small graphs */
 #define MANY_TRIES 40
-#define TRIES_WORK 1e6   /* strategies * nodes * tries */
-#define SMALL      4096  /* parts of the limit: smaller tensors are not priced */
-#define DEAREST    300.  /* a price's limit: the whole memory, in plans without a limit */
-#define NEAR       1e-3  /* good enough */
-#define WHOLE      60000 /* strategies of a graph that is priced unfolded */
-#define SOLVE_WORK 20    /* for bounds */
-#define PLAN_WORK  1     /* for plans */
-
-/* ---- the problem at given prices ---- */
-
-static double span_price(const double *before, const struct mem_item *it)
-{
-    return before[it->hi] - before[it->lo];
-}
-
-static bool forbids(const struct ap_problem *p, const struct ap_problem_edge *e)
-{
-    const int n = p->n_strategies[e->a] * p->n_strategies[e->b];
-    for (int i = 0; i < n; i++)
-        if (e->cost[i] >= AP_FORBIDDEN)
-            return true;
-    return false;
-}
-
-/* Time counts `weight` (0 or 1); before[t]: sum of prices of the times before t. */
-static struct ap_problem price_problem(struct ap_arena *arena, const struct hunt *h,
-                                       const double *before, double weight)
-{
-    const struct ap_problem *base = &h->ip.problem;
-    const struct mem_model *m = &h->model;
-    struct ap_problem p = *base;
-    double **cost = AP_NEW_N(arena, p.n_nodes, double *);
-    struct ap_problem_edge *edges =
-        AP_NEW_N(arena, p.n_edges + m->n_items + 1, struct ap_problem_edge);
-
-    for (int v = 0; v < p.n_nodes; v++) {
-        cost[v] = AP_NEW_N(arena, p.n_strategies[v], double);
-        for (int s = 0; s < p.n_strategies[v]; s++)
-            cost[v][s] = base->cost[v][s] >= AP_FORBIDDEN ? AP_FORBIDDEN
-                                                          : weight * base->cost[v][s];
-    }
-    p.n_edges = 0;
-    for (int e = 0; e < base->n_edges; e++) {
-        if (weight > 0) {
-            edges[p.n_edges++] = base->edges[e];
-        } else if (forbids(base, &base->edges[e])) {
-            const struct ap_problem_edge *from = &base->edges[e];
-            const int n = p.n_strategies[from->a] * p.n_strategies[from->b];
-            double *table = AP_NEW_N(arena, n, double);
-            for (int i = 0; i < n; i++)
-                table[i] = from->cost[i] >= AP_FORBIDDEN ? AP_FORBIDDEN : 0;
-            edges[p.n_edges++] = (struct ap_problem_edge){from->a, from->b, table};
-        }
-    }
-    for (int i = 0; i < m->n_items; i++) {
-        const struct mem_item *it = &m->items[i];
-        const double price = span_price(before, it);
-        const int n = p.n_strategies[it->a] * it->n_b;
-        if (price <= 0)
-            continue;
-        double *table = it->b < 0 ? cost[it->a] : AP_NEW_N(arena, n, double);
-        for (int s = 0; s < n; s++)
-            table[s] += price * (double)it->bytes[s];
-        if (it->b >= 0)
-            edges[p.n_edges++] = (struct ap_problem_edge){it->a, it->b, table};
-    }
-    p.cost = (const double *const *)cost;
-    p.edges = edges;
-    return p;
-}
+#define TRIES_WORK 1e6  /* strategies * nodes * tries */
+#define SMALL      4096 /* parts of the limit: smaller tensors are not priced */
+#define DEAREST \
+    1000. /* the highest limit of a price: the whole memory, in plans without one */
+#define NEAR        1e-3   /* good enough */
+#define FAIR        5e-3   /* the same where more tries take long */
+#define MOST_STALLS 2      /* plans met again, one after the other */
+#define WHOLE       120000 /* strategies of a graph that is bounded unfolded */
+#define PROOFS      2      /* solutions of it */
+#define WORTH_TYING 3      /* tie if at least one group in so many follows another */
+#define SOLVE_WORK  20     /* for bounds */
+#define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
 
 /* ---- prices from the plans met ---- */
 
@@ -103,9 +46,9 @@ static void weigh(struct hunt *h, struct hunt_cut *cut)
 {
     int worst = 0;
 
-    cut->held = AP_NEW_N(h->arena, h->model.n_times, int64_t);
-    mem_model_held(&h->model, cut->choice, cut->held);
-    for (int t = 1; t < h->model.n_times; t++)
+    cut->held = AP_NEW_N(h->arena, h->whole.model.n_times, int64_t);
+    mem_model_held(&h->whole.model, cut->choice, cut->held);
+    for (int t = 1; t < h->whole.model.n_times; t++)
         if (cut->held[t] > cut->held[worst])
             worst = t;
     cut->peak = cut->held[worst];
@@ -115,24 +58,16 @@ static void weigh(struct hunt *h, struct hunt_cut *cut)
     h->time[h->n_times++] = worst;
 }
 
-static void meet(struct hunt *h, const int *choice)
+/* remake: of a plan, NULL when the choice tells. */
+static void meet(struct hunt *h, const int *choice, const bool *remake)
 {
     struct hunt_cut *cut = &h->cut[h->n_cuts++];
-    const struct ap_problem *p = &h->ip.problem;
+    const struct ap_problem *p = &h->whole.ip.problem;
 
     cut->choice = ap_arena_dup(h->arena, choice, (size_t)p->n_nodes * sizeof *choice);
-    cut->sec = ap_problem_score(p, choice);
+    mem_settle_copies(&h->whole.model, &h->whole.ip, remake, cut->choice);
+    cut->sec = mem_plan_score(&h->whole.model, &h->whole.ip, cut->choice);
     weigh(h, cut);
-}
-
-static void set_model(struct hunt *h, bool kept)
-{
-    h->kept = kept;
-    h->n_times = 0;
-    mem_model_build(h->arena, &h->ip.space, h->ip.var, h->task->memory_bytes / SMALL,
-                    kept, &h->model);
-    for (int i = 0; i < h->n_cuts; i++)
-        weigh(h, &h->cut[i]);
 }
 
 /*
@@ -152,7 +87,7 @@ static double find_prices(struct hunt *h, double limit, bool only_memory, double
     glp_set_col_bnds(lp, 1, GLP_FR, 0, 0);
     glp_set_obj_coef(lp, 1, 1);
     for (int j = 0; j < h->n_times; j++)
-        glp_set_col_bnds(lp, j + 2, GLP_DB, 0, only_memory ? 1 : DEAREST);
+        glp_set_col_bnds(lp, j + 2, GLP_DB, 0, only_memory ? 1 : h->dearest);
     glp_add_rows(lp, h->n_cuts + 1);
     for (int i = 0; i < h->n_cuts; i++) {
         const struct hunt_cut *cut = &h->cut[i];
@@ -182,104 +117,254 @@ static double find_prices(struct hunt *h, double limit, bool only_memory, double
     return theta;
 }
 
+/* The last plan met as a start for the problem of a view, whose copies it settles. */
+static int *start_at(struct ap_arena *arena, const struct hunt *h,
+                     const struct hunt_view *v, const struct mem_priced *priced)
+{
+    const int *last = h->cut[h->n_cuts - 1].choice;
+    int *choice = AP_NEW_N(arena, v->ip.problem.n_nodes, int);
+
+    for (int i = h->task->nests->n - 1; i >= 0; i--)
+        choice[v->ip.var[i]] = last[h->whole.ip.var[i]];
+    if (v == &h->whole)
+        memcpy(choice, last, (size_t)v->ip.problem.n_nodes * sizeof *choice);
+    else
+        mem_settle_copies(&v->model, &v->ip, NULL, choice);
+    return mem_priced_start(arena, &v->model, priced, choice);
+}
+
+/* Meets the plan of a view's choice. */
+static void meet_view(struct hunt *h, const struct hunt_view *v, const int *choice)
+{
+    int *whole = AP_NEW_N(h->arena, h->whole.ip.problem.n_nodes, int);
+
+    if (v == &h->whole) {
+        meet(h, choice, NULL);
+        return;
+    }
+    struct ap_plan plan = mem_plan_of(&v->model, &v->ip, choice);
+    for (int i = 0; i < h->task->nests->n; i++)
+        whole[h->whole.ip.var[i]] = choice[v->ip.var[i]];
+    meet(h, whole, plan.remake);
+}
+
 /* Solves at the prices (per byte); meets the plan. Its proven value, -1 when stuck. */
-static double solve_at(struct hunt *h, const double *price, double per_byte,
-                       double weight)
+static double solve_at(struct hunt *h, struct hunt_view *v, const double *price,
+                       double per_byte, double weight)
 {
     struct ap_arena scratch = {0};
     struct ap_err err = {0};
     struct ap_solution sol;
-    double *before = AP_NEW_N(&scratch, h->model.n_times + 1, double), bound = -1;
+    struct mem_priced priced;
+    double *before = AP_NEW_N(&scratch, v->model.n_times + 1, double), bound = -1;
 
     for (int j = 0; j < h->n_times; j++)
         before[h->time[j] + 1] += price[j] * per_byte;
-    for (int t = 0; t < h->model.n_times; t++)
+    for (int t = 0; t < v->model.n_times; t++)
         before[t + 1] += before[t];
-    struct ap_problem p = price_problem(&scratch, h, before, weight);
-    struct ap_solve_params params = {.work_limit = h->kept ? PLAN_WORK : SOLVE_WORK,
-                                     .start = h->n_cuts > 0 ? h->cut[h->n_cuts - 1].choice
-                                                            : NULL};
-    if (ap_solve_exact(&scratch, &p, &params, &sol, &err) == 0) {
+    mem_price_problem(&scratch, &v->model, &v->ip, before, weight, v->share, &priced);
+    struct ap_solve_params params = {.work_limit = SOLVE_WORK,
+                                     .gap = h->near * SOLVED_TO};
+    if (h->n_cuts > 0)
+        params.start = start_at(&scratch, h, v, &priced);
+    if (ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err) == 0) {
         bound = sol.bound;
-        meet(h, sol.choice);
+        v->moved = mem_move_shares(&v->model, &priced, sol.choice,
+                                   1.0 / (2 + h->n_solves), v->share);
+        mem_priced_states(&v->model, &v->ip, &priced, sol.choice);
+        meet_view(h, v, sol.choice);
         h->n_solves++;
     }
     ap_arena_free(&scratch);
     return bound;
 }
 
+/* The last plan is one met before: no price tells more. */
+static bool met_before(const struct hunt *h)
+{
+    const size_t size = (size_t)h->whole.ip.problem.n_nodes * sizeof(int);
+    const int last = h->n_cuts - 1;
+
+    for (int i = 0; i < last; i++)
+        if (memcmp(h->cut[i].choice, h->cut[last].choice, size) == 0)
+            return true;
+    return false;
+}
+
+static bool at_dearest(const struct hunt *h, const double *price)
+{
+    for (int j = 0; j < h->n_times; j++)
+        if (price[j] >= h->dearest * (1 - NEAR))
+            return true;
+    return false;
+}
+
+/* A bound by what was paid for the true limit. */
+static void raise_bound(struct hunt *h, double value, double paid)
+{
+    h->bound = fmax(h->bound, value - paid * (double)h->task->memory_bytes);
+}
+
+static void try_last(struct hunt *h)
+{
+    struct ap_plan plan =
+        mem_plan_of(&h->whole.model, &h->whole.ip, h->cut[h->n_cuts - 1].choice);
+    hunt_try(h, &plan);
+}
+
+static struct hunt_view *view_of(struct hunt *h)
+{
+    return h->tied ? h->tied : &h->whole;
+}
+
+/* Per byte, of the first n times. */
+static double price_sum(const struct hunt *h, const double *price, int n, double limit)
+{
+    double sum = 0;
+
+    for (int j = 0; j < n; j++)
+        sum += price[j] * h->unit / limit;
+    return sum;
+}
+
 /* Prices for a limit; bounds hold for the true one. */
 static void price_memory(struct hunt *h, double limit)
 {
+    struct hunt_view *v = view_of(h);
     double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * ROUNDS + 1, double);
-    double aimed = 0; /* the bound for this limit */
+    double aimed = 0; /* the best value for this limit */
+    int stalls = 0;
 
     for (int round = 0; round < ROUNDS && h->n_cuts < h->max_cuts; round++) {
-        double theta = find_prices(h, limit, false, price), paid = 0;
-        if (theta * h->unit <= aimed * (1 + NEAR / 10) || !isfinite(theta) ||
+        double theta = find_prices(h, limit, false, price);
+        double paid = price_sum(h, price, h->n_times, limit);
+        if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
             h->bound > h->best_sec * (1 - NEAR / 10))
             return;
-        double value = solve_at(h, price, h->unit / limit, 1);
+        double value = solve_at(h, v, price, h->unit / limit, 1);
         if (value < 0)
             return;
-        for (int j = 0; j < h->n_times; j++)
-            paid += price[j] * h->unit / limit;
-        aimed = fmax(aimed, value - paid * limit);
-        if (!h->kept)
-            h->bound = fmax(h->bound, value - paid * (double)h->task->memory_bytes);
-        struct ap_plan plan = shard_ilp_plan(&h->ip, h->cut[h->n_cuts - 1].choice);
-        hunt_try(h, &plan);
+        if (value - paid * limit > aimed) {
+            aimed = value - paid * limit;
+            memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
+        }
+        if (v == &h->whole)
+            raise_bound(h, value, paid);
+        try_last(h);
+        stalls = met_before(h) ? stalls + 1 : 0;
+        if (stalls == 0 || (v->moved && stalls < MOST_STALLS))
+            continue;
+        if (h->dearest >= DEAREST || !at_dearest(h, price))
+            return;
+        h->dearest = fmin(8 * h->dearest, DEAREST);
     }
 }
 
-/* The least memory that plans surely need, and plans that need little. */
-static void find_least(struct hunt *h, bool kept)
+/* What the tied copies learnt. */
+static void take_shares(struct hunt *h)
 {
-    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * ROUNDS + 1, double);
-    const double limit = (double)h->task->memory_bytes;
-    double proven = 0;
+    const struct select_builder *whole = &h->whole.ip.builder;
+    const struct select_builder *tied = &h->tied->ip.builder;
+    int *first = AP_NEW_N(h->arena, h->task->graph->n_nodes, int);
 
-    set_model(h, kept);
-    for (int round = 0; round < ROUNDS; round++) {
-        double theta = find_prices(h, limit, true, price);
-        if (!isfinite(theta) || (round > 0 && theta * limit <= proven * (1 + NEAR)))
-            break;
-        double value = solve_at(h, price, 1, 0);
+    for (int c = tied->n_copies - 1; c >= 0; c--)
+        first[tied->copy[c].tensor] = c + 1;
+    for (int c = 0; c < whole->n_copies; c++) {
+        const int tensor = h->tied->ip.tensor[whole->copy[c].tensor];
+        for (int t = first[tensor] - 1;
+             t >= 0 && t < tied->n_copies && tied->copy[t].tensor == tensor; t++)
+            if (ap_layout_equal(&tied->copy[t].layout, &whole->copy[c].layout))
+                h->whole.share[c] = h->tied->share[t];
+    }
+}
+
+/* The bound of the whole graph, at the prices for tied layers; true: it is near. */
+static bool prove(struct hunt *h)
+{
+    const double limit = (double)h->task->memory_bytes;
+    const int n_times = h->n_times;
+
+    take_shares(h);
+    for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
+        double value = solve_at(h, &h->whole, h->best_price, h->unit / limit, 1);
         if (value < 0)
             break;
-        proven = fmax(proven, value);
-        struct ap_plan plan = shard_ilp_plan(&h->ip, h->cut[h->n_cuts - 1].choice);
-        hunt_try(h, &plan);
+        raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
+        try_last(h);
+        if (!h->whole.moved)
+            break;
     }
-    if (!kept && !h->folded)
-        h->least_proven = (int64_t)(proven * (1 - 1e-9));
+    return h->bound >= h->best_sec * (1 - h->near);
+}
+
+/* The least memory that plans surely need, and plans that need little. */
+static void find_least(struct hunt *h)
+{
+    struct hunt_view *v = view_of(h);
+    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * ROUNDS + 1, double);
+    const double limit = (double)h->task->memory_bytes;
+    double aimed = 0, value = 0;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        double theta = find_prices(h, limit, true, price);
+        if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
+            break;
+        value = solve_at(h, v, price, 1, 0);
+        if (value > aimed) {
+            aimed = value;
+            memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
+        }
+        if (value < 0)
+            break;
+        try_last(h);
+    }
+    if (v != &h->whole && aimed > 0) {
+        aimed = fmax(solve_at(h, &h->whole, h->best_price, 1, 0), 0);
+        try_last(h);
+    }
+    h->least_proven = (int64_t)(aimed * (1 - 1e-9));
 }
 
 /* ---- the search ---- */
 
+static void open_view(struct hunt *h, struct hunt_view *v)
+{
+    mem_model_build(h->arena, &v->ip, h->task->memory_bytes / SMALL, &v->model);
+    v->share = AP_NEW_N(h->arena, v->model.n_copies + 1, double);
+    for (int c = 0; c < v->model.n_copies; c++)
+        v->share[c] = 0.5;
+}
+
+/* The whole graph; if much of it is alike also with that tied. */
 static int build(struct hunt *h, const struct shard_answer *answer, struct ap_err *err)
 {
     const struct shard_task *task = h->task;
     struct ap_plan *plans = AP_NEW_N(h->arena, task->n_plans + 1, struct ap_plan);
-    struct shard_fold fold;
+    struct shard_fold alone;
 
     if (task->n_plans > 0)
         memcpy(plans, task->plans, (size_t)task->n_plans * sizeof *plans);
     for (int i = 0; i < task->n_plans; i++)
         plans[i].remake = NULL;
     plans[task->n_plans] = answer->plan;
-    shard_fold_find(h->arena, task->graph, task->nests, NULL, task->pins, 1, &fold);
-    if (shard_ilp_build(h->arena, task, &fold, plans, task->n_plans + 1, &h->ip, err))
-        return -1;
-    if (h->ip.space.n_strategies > WHOLE && task->families) {
-        select_free(&h->ip.builder);
-        shard_fold_find(h->arena, task->graph, task->nests, task->families, task->pins, 1,
-                        &fold);
-        h->folded = true;
-        if (shard_ilp_build(h->arena, task, &fold, plans, task->n_plans + 1, &h->ip, err))
-            return -1;
+    shard_fold_find(h->arena, task->graph, task->nests, task->families, task->pins,
+                    task->time, 1, &h->layers);
+    alone = h->layers;
+    alone.tied = AP_NEW_N(h->arena, task->nests->n, int);
+    alone.weight = AP_NEW_N(h->arena, task->nests->n, int);
+    for (int i = 0; i < task->nests->n; i++) {
+        alone.tied[i] = i;
+        alone.weight[i] = 1;
     }
-    set_model(h, false);
+    if (shard_ilp_build(h->arena, task, &alone, plans, task->n_plans + 1, &h->whole.ip,
+                        err))
+        return -1;
+    open_view(h, &h->whole);
+    if (h->layers.n_tied * WORTH_TYING < task->nests->n)
+        return 0;
+    h->tied = AP_NEW(h->arena, struct hunt_view);
+    shard_ilp_tie(h->arena, &h->whole.ip.space, &h->layers, &h->tied->ip);
+    open_view(h, h->tied);
     return 0;
 }
 
@@ -287,8 +372,7 @@ static void report_none(struct hunt *h, struct ap_err *err)
 {
     struct ap_arena *arena = h->arena;
 
-    find_least(h, false);
-    find_least(h, true);
+    find_least(h);
     const char *proven =
         h->least_proven > 0
             ? ap_arena_printf(arena, "at least %s (%lld bytes) are needed",
@@ -303,7 +387,7 @@ static void report_none(struct hunt *h, struct ap_err *err)
                mem_holders(arena, &h->least, h->task->cost));
 }
 
-/* A bound and plans by what is sure, then plans by what is likely, for less and less. */
+/* Plans for the limit and a bound, then plans for less and less. */
 static void search(struct hunt *h)
 {
     const double full = (double)h->task->memory_bytes;
@@ -311,16 +395,33 @@ static void search(struct hunt *h)
 
     price_memory(h, full);
     hunt_mend(h);
-    for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - NEAR); i++) {
+    if (h->tied && h->whole.ip.space.n_strategies <= WHOLE && h->best_sec < INFINITY &&
+        !prove(h))
+        hunt_mend(h);
+    for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - h->near); i++) {
         h->aim = 0;
-        if (i == 0)
-            set_model(h, true);
         price_memory(h, limit);
         hunt_mend(h);
         limit = h->aim > 0 && h->aim < limit ? h->aim : limit - full / 50;
         if (limit < full / 2)
             break;
     }
+}
+
+/* Plans at hand, as far as the space has them: what prices are first made from. */
+static int meet_plans(struct hunt *h, const struct ap_plan *answer)
+{
+    const struct shard_task *task = h->task;
+    double *none = AP_NEW_N(h->arena, h->max_cuts + 1, double);
+
+    for (int i = 0; i <= task->n_plans; i++) {
+        const struct ap_plan *plan = i < task->n_plans ? &task->plans[i] : answer;
+        int *choice = hunt_choice(h, plan);
+        hunt_try(h, plan);
+        if (choice)
+            meet(h, choice, plan->remake);
+    }
+    return h->n_cuts > 0 || solve_at(h, view_of(h), none, 1, 1) >= 0 ? 0 : -1;
 }
 
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
@@ -330,6 +431,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         .arena = arena,
         .task = task,
         .best_sec = INFINITY,
+        .dearest = 0.25,
         .least_bytes = INT64_MAX,
         .bound = answer->bound,
         .unit = answer->objective > 0 ? answer->objective : 1,
@@ -344,29 +446,27 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         return 0;
     if (build(&h, answer, err))
         return -1;
-    double tries = TRIES_WORK / ((double)h.ip.space.n_strategies * task->graph->n_nodes);
+    double tries =
+        TRIES_WORK / ((double)h.whole.ip.space.n_strategies * task->graph->n_nodes);
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
-    h.max_cuts = ROUNDS * (h.n_tries + 1) + 2;
+    h.near = h.n_tries > TRIES ? NEAR : FAIR;
+    h.max_cuts = ROUNDS * (h.n_tries + 1) + PROOFS + task->n_plans + 2;
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, int);
-    hunt_try(&h, &answer->plan);
-    for (int i = 0; i < task->n_plans; i++)
-        hunt_try(&h, &task->plans[i]);
-    double *none = AP_NEW_N(arena, h.max_cuts + 1, double);
-    int *first = hunt_choice(&h, &answer->plan);
-    if (first)
-        meet(&h, first);
-    else if (solve_at(&h, none, 1, 1) < 0)
+    h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, double);
+    if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);
     if (h.best_sec == INFINITY)
         report_none(&h, err);
-    select_free(&h.ip.builder);
+    select_free(&h.whole.ip.builder);
+    if (h.tied)
+        select_free(&h.tied->ip.builder);
     if (h.best_sec == INFINITY)
         return -1;
     answer->plan = h.best;
     answer->objective = h.best_sec;
-    answer->bound = fmin(h.folded ? answer->bound : h.bound, h.best_sec);
+    answer->bound = fmin(h.bound, h.best_sec);
     answer->stopped = answer->bound >= h.best_sec * (1 - 1e-9) ? "optimal" : "prices";
     answer->stats =
         ap_arena_printf(arena,

@@ -4,6 +4,27 @@
 
 #include "fold.h"
 
+/* ---- ilp.c: the problem without memory ---- */
+
+struct ilp_problem {
+    struct shard_space space;
+    struct select_builder builder;
+    struct ap_problem problem;
+    int *var;    /* per group */
+    int *tensor; /* per node: the tensor whose copies (builder.copy) are its own */
+    int n_vars;
+};
+int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
+                    const struct shard_fold *fold, const struct ap_plan *plans,
+                    int n_plans, struct ilp_problem *out, struct ap_err *err);
+/* The same for a space at hand, whose twins share their lists. */
+void shard_ilp_tie(struct ap_arena *arena, const struct shard_space *space,
+                   const struct shard_fold *fold, struct ilp_problem *out);
+/* The choice that a plan stands for, NULL when it is not in the space; and back. */
+int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
+                      const struct ap_plan *plan);
+struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice);
+
 /* ---- memory_model.c: what is surely in memory, and when ---- */
 
 /* At the times lo .. hi - 1 these many bytes, by the strategies of one or two variables.
@@ -15,21 +36,83 @@ struct mem_item {
     const int64_t *bytes; /* [s_a * n_b + s_b] */
 };
 
+/* What becomes of a copy: made for one phase, kept from one to the other, made twice. */
+enum mem_state { MEM_ABSENT, MEM_FORWARD, MEM_LATER, MEM_KEPT, MEM_TWICE };
+
+/* While it is kept these many bytes more, by the strategy of its tensor. */
+struct mem_keep {
+    int lo, hi, copy, home;
+    const int64_t *extra; /* [strategy of home] */
+};
+
+struct mem_use {
+    int edge; /* of the problem, from the copy to who may need it */
+    bool later;
+    uint8_t when; /* see ap_plan_when; AP_BEFORE without microbatches */
+};
+
+struct mem_copy {
+    int home_edge, n_uses;
+    struct mem_use *use;
+    bool both;      /* users in both phases */
+    int64_t n_each; /* times that one microbatch after the other makes it again */
+};
+
 struct mem_model {
     int n_times; /* per group one for each operand's conversion, then one for its run */
     int n_items;
     struct mem_item *items;
+    int n_keeps;
+    struct mem_keep *keeps;
+    int n_vars, n_copies; /* of the problem; copies come after the variables */
+    struct mem_copy *copy;
 };
 
 /*
- * The sum of all items at a time is never more than what a plan's program holds then.
- * Tensors that never take `least` bytes are left out. var: per group. With `kept` copies
- * are taken to stay until the next use, and the sum may be more.
+ * The sum of all items and keeps at a time is never more than what a plan's program holds
+ * then. Tensors that never take `least` bytes are left out.
  */
-void mem_model_build(struct ap_arena *arena, const struct shard_space *space,
-                     const int *var, int64_t least, bool kept, struct mem_model *m);
-/* held[time], of n_times, for the strategies of the variables. */
+void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
+                     struct mem_model *m);
+/* held[time], of n_times, for the choice of variables and the states of copies. */
 void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held);
+
+/* ---- memory_price.c: the problem at prices of memory ---- */
+
+/*
+ * States of the copies by who asks for them: copies for both phases are kept, but made
+ * twice where they were (a state) or where their tensor is remade (per node; may be
+ * NULL).
+ */
+void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
+                       const bool *remake, int *choice);
+/* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
+double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
+                      const int *choice);
+struct mem_priced {
+    struct ap_problem problem; /* no more than the true value of any plan */
+    double **kept;             /* [copy][strategy of its home]: price; NULL: none */
+    int *later; /* [copy]: node of the copy for later phases, -1: there is none */
+};
+/*
+ * The problem in which time counts `weight` (0 or 1) and what is held costs its prices;
+ * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: how much of
+ * what keeping a copy saves is taken off the later one's cost.
+ */
+void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
+                       const struct ilp_problem *ip, const double *before, double weight,
+                       const double *share, struct mem_priced *out);
+/* Takes shares from copies that the solution makes alone; false when there are none. */
+bool mem_move_shares(const struct mem_model *m, const struct mem_priced *priced,
+                     const int *choice, double step, double *share);
+/* A settled choice as one of the priced problem, and back (in place). */
+int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
+                      const struct mem_priced *priced, const int *choice);
+void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
+                       const struct mem_priced *priced, int *choice);
+/* The plan of a settled choice; remake included. */
+struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *ip,
+                           const int *choice);
 
 /* ---- memory_peak.c: what a plan's program needs ---- */
 
@@ -53,22 +136,5 @@ int64_t mem_size_parse(const char *text);
  */
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
                  struct shard_answer *answer, struct ap_err *err);
-
-/* ---- ilp.c: the problem without memory ---- */
-
-struct ilp_problem {
-    struct shard_space space;
-    struct select_builder builder;
-    struct ap_problem problem;
-    int *var; /* per group */
-    int n_vars;
-};
-int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
-                    const struct shard_fold *fold, const struct ap_plan *plans,
-                    int n_plans, struct ilp_problem *out, struct ap_err *err);
-/* The choice that a plan stands for, NULL when it is not in the space; and back. */
-int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
-                      const struct ap_plan *plan);
-struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice);
 
 #endif

@@ -20,7 +20,7 @@
 
 int *hunt_choice(const struct hunt *h, const struct ap_plan *plan)
 {
-    return shard_ilp_choice(h->arena, &h->ip, plan);
+    return shard_ilp_choice(h->arena, &h->whole.ip, plan);
 }
 
 /* ---- measuring ---- */
@@ -90,6 +90,15 @@ static bool mark_kept(struct hunt *h, struct ap_plan *plan)
         }
     ap_arena_free(&scratch);
     return any;
+}
+
+int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan)
+{
+    double sec;
+    int64_t peak;
+
+    measure(h, plan, &sec, &peak);
+    return peak;
 }
 
 void hunt_try(struct hunt *h, const struct ap_plan *plan)
@@ -230,7 +239,7 @@ static void keep_copies(struct hunt *h)
 /* The best plan with other strategies of group i and, by itself, of j. */
 static bool change(struct hunt *h, int i, int j)
 {
-    const struct shard_space *sp = &h->ip.space;
+    const struct shard_space *sp = &h->whole.ip.space;
     bool better = false;
     double sec;
     int64_t peak;
@@ -249,7 +258,7 @@ static bool change(struct hunt *h, int i, int j)
 /* In small graphs all groups, and all neighbours, try other strategies while it helps. */
 static void change_few(struct hunt *h)
 {
-    const struct shard_space *sp = &h->ip.space;
+    const struct shard_space *sp = &h->whole.ip.space;
     bool better = sp->n_strategies * (int64_t)h->task->graph->n_nodes < FEW_WORK;
 
     while (better) {
@@ -263,12 +272,26 @@ static void change_few(struct hunt *h)
     }
 }
 
+/* The best plan and the cheaper ones that are too large, by the model, blended. */
+static void blend_all(struct hunt *h)
+{
+    for (int i = 0; i < h->n_cuts && !spent(h); i++) {
+        int *best = hunt_choice(h, &h->best);
+        if (!best)
+            return;
+        mem_settle_copies(&h->whole.model, &h->whole.ip, h->best.remake, best);
+        if (h->cut[i].sec < h->best_sec)
+            hunt_blend(h, best, h->cut[i].choice);
+    }
+}
+
 void hunt_mend(struct hunt *h)
 {
     bool *tried = AP_NEW_N(h->arena, h->n_cuts + 1, bool);
 
     if (h->best_sec == INFINITY)
         return;
+    blend_all(h);
     for (int k = 0; k < N_CHEAPER && !spent(h); k++) {
         int best = -1; /* the dearest of the cheaper ones is nearest */
         for (int i = 0; i < h->n_cuts; i++)
@@ -278,7 +301,8 @@ void hunt_mend(struct hunt *h)
         if (best < 0)
             break;
         tried[best] = true;
-        struct ap_plan cheap = shard_ilp_plan(&h->ip, h->cut[best].choice);
+        struct ap_plan cheap =
+            mem_plan_of(&h->whole.model, &h->whole.ip, h->cut[best].choice);
         mend_with(h, &cheap);
     }
     keep_copies(h);

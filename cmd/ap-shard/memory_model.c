@@ -7,30 +7,37 @@
  * in between in its own layout or as a copy that somebody asked for, whichever is
  * smaller. A conversion of one step holds both ends. A view (reshape) shares its
  * operand's memory: of the two one is counted at a time. A result that may be computed in
- * its parameter's place counts nothing, copies kept for later do not either. With `kept`
- * what a user asked for stays until the next one instead: no bound, but nearer to plans
- * that keep their copies.
- * Cost: a table per tensor and its first and last user.
+ * its parameter's place counts nothing.
+ * A copy for both phases is kept or made twice, which is a choice: between the last
+ * forward user and the first later one a kept copy counts in full, too.
+ * With microbatches, groups stand in the order in which they run; the one pass over
+ * those of a microbatch holds what the last one does, and what is accumulated or gathered
+ * over time is so as soon as it is made.
+ * Cost: a table per tensor and its first and last user, and per copy of both phases.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "memory.h"
+#include "microbatch.h"
 
 #define ALIGN 64
 
 struct modeller {
     struct ap_arena *arena;
     const struct shard_space *space;
+    const struct ilp_problem *ip;
     const int *var;
     int64_t least;
-    bool kept;    /* copies stay */
-    int *base;    /* [group + 1]: its first time; the run is the last one of the group */
-    int *covered; /* [node], of roots: counted before this time */
-    int *root;    /* [node]: whose memory a view is, itself if it is none */
-    int *result;  /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
+    int *first_copy; /* [node], of the tensors that stars are made of; -1 */
+    int *base;       /* [group]: its first time; the run is the last one of the group */
+    int *turn;       /* [group]: its place in the order in which groups run */
+    uint8_t *when;   /* [group]: see ap_plan_when */
+    int *covered;    /* [node], of roots: counted before this time */
+    int *root;       /* [node]: whose memory a view is, itself if it is none */
+    int *result;     /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
     struct mem_model *m;
-    int cap;
+    int cap, cap_keeps;
 };
 
 /* A tensor while its items are made. */
@@ -73,7 +80,7 @@ static void add_item(struct modeller *k, struct mem_item item, int n_a)
 
 static int run_time(const struct modeller *k, int group)
 {
-    return k->base[group + 1] - 1;
+    return k->base[group] + k->space->nests->nest[group].n_ins;
 }
 
 /* What the tensor is held as by home strategy h and the user's strategy s. */
@@ -103,14 +110,15 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
         if (as == HELD_CONVERTED && n == 1 &&
             ap_convert(sp->cost, &sp->graph->nodes[t->node].shape, &t->home_layout[h], &l,
                        &path) == 0 &&
-            path.n_steps == 1 && path.steps[0].op != AP_OP_AP_PARTIAL)
+            path.n_steps == 1 && path.steps[0].op != AP_OP_AP_PARTIAL &&
+            !(path.steps[0].coll.axes & sp->cost->mesh.time))
             converted = own + bytes;
     }
     if (as == HELD_COPIED)
         return copied;
     if (as == HELD_CONVERTED)
-        return converted > between && !k->kept ? converted - between : 0;
-    return k->kept && copied > between ? copied : between;
+        return converted > between ? converted - between : 0;
+    return between;
 }
 
 static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, int n,
@@ -161,11 +169,85 @@ static int max_int(int a, int b)
     return a > b ? a : b;
 }
 
+/* ---- copies for both phases ---- */
+
+/* The times after the last forward use and before the first later one. */
+struct gap {
+    int lo, hi; /* lo >= hi: no such time */
+};
+
+static struct gap find_gap(const struct modeller *k, const struct mem_tensor *t)
+{
+    const struct shard_space *sp = k->space;
+    struct gap none = {0, 0};
+    int forward = -1, later = -1;
+
+    for (int u = 0; u < t->n_uses; u++) {
+        const int group = t->uses[u].group;
+        bool is_forward =
+            group >= 0 &&
+            ap_plan_group_phase(sp->graph, &sp->nests->nest[group]) == AP_FORWARD;
+        if (is_forward && later >= 0)
+            return none;
+        if (is_forward)
+            forward = group;
+        else if (later < 0)
+            later = group < 0 ? sp->nests->n : group;
+    }
+    if (forward < 0 || later < 0)
+        return none;
+    return (struct gap){run_time(k, forward) + 1,
+                        later == sp->nests->n ? k->m->n_times : k->base[later]};
+}
+
+static bool is_partial(const struct ap_layout *l)
+{
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l->axis[a].kind == AP_PARTIAL)
+            return true;
+    return false;
+}
+
+/* While a copy is kept: its bytes beyond the tensor's, all of them if that stays. */
+static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, int hi,
+                      bool own_stays)
+{
+    const struct select_builder *b = &k->ip->builder;
+    const int rep = k->ip->tensor[t->node], n = k->space->n[t->home];
+    struct mem_model *m = k->m;
+
+    for (int c = k->first_copy[rep];
+         lo < hi && c >= 0 && c < b->n_copies && b->copy[c].tensor == rep; c++) {
+        if (!m->copy[c].both)
+            continue;
+        int64_t *extra = AP_NEW_N(k->arena, n, int64_t), most = 0;
+        int64_t bytes = is_partial(&b->copy[c].layout)
+                            ? 0
+                            : in_memory(k, t->node, &b->copy[c].layout);
+        for (int h = 0; h < n; h++) {
+            if (ap_layout_equal(&b->copy[c].layout, &t->home_layout[h]))
+                continue;
+            extra[h] = own_stays ? bytes : bytes > t->bytes[h] ? bytes - t->bytes[h] : 0;
+            most = extra[h] > most ? extra[h] : most;
+        }
+        if (most < k->least || most == 0)
+            continue;
+        if (m->n_keeps == k->cap_keeps) {
+            k->cap_keeps = k->cap_keeps ? 2 * k->cap_keeps : 256;
+            m->keeps = ap_xrealloc(m->keeps, (size_t)k->cap_keeps * sizeof *m->keeps);
+        }
+        m->keeps[m->n_keeps++] = (struct mem_keep){lo, hi, c, k->var[t->home], extra};
+    }
+}
+
+/* ---- tensors ---- */
+
 /* Uses of one group stand together; first[] and n_firsts say where. */
 static void add_tensor(struct modeller *k, const struct mem_tensor *t)
 {
     const int n = t->n_uses, root = k->root[t->node];
     const bool ends = t->uses[n - 1].group < 0;
+    const struct gap gap = find_gap(k, t);
     int n0 = 1, last = n - 1, birth = run_time(k, t->home);
 
     while (n0 < n && t->uses[n0].group == t->uses[0].group)
@@ -190,6 +272,7 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
     if (n0 < n) {
         int next = t->uses[n0].group < 0 ? k->m->n_times : k->base[t->uses[n0].group];
         add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN);
+        add_keeps(k, t, gap.lo, gap.hi, false);
         while (last > 0 && t->uses[last - 1].group == t->uses[n - 1].group)
             last--;
         if (ends) { /* results that end otherwise than in their own layout end whole */
@@ -209,6 +292,8 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
 {
     add_own(k, t, 0, k->m->n_times);
     k->covered[t->node] = k->m->n_times;
+    struct gap gap = find_gap(k, t);
+    add_keeps(k, t, gap.lo, gap.hi, true);
     for (int u = 0; u < t->n_uses && t->uses[u].group >= 0;) {
         int n = 1, at = run_time(k, t->uses[u].group);
         while (u + n < t->n_uses && t->uses[u + n].group == t->uses[u].group)
@@ -218,25 +303,28 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
     }
 }
 
-static int by_group(const void *x, const void *y)
+/* By turn of the group (in var); results last. */
+static int by_turn(const void *x, const void *y)
 {
     const struct select_use *a = x, *b = y;
     if ((a->group < 0) != (b->group < 0))
         return a->group < 0 ? 1 : -1;
-    if (a->group != b->group)
-        return a->group < b->group ? -1 : 1;
+    if (a->group >= 0 && a->var != b->var)
+        return a->var < b->var ? -1 : 1;
     return (a->slot > b->slot) - (a->slot < b->slot);
 }
 
 /* Slots first; of results only that there are some. */
-static int sort_uses(struct select_users *users)
+static int sort_uses(const struct modeller *k, struct select_users *users)
 {
     int n = 0;
     for (int u = 0; u < users->n; u++) {
         if (users->uses[u].slot < 0)
             users->uses[u].group = -1;
+        users->uses[u].var =
+            users->uses[u].group < 0 ? -1 : k->turn[users->uses[u].group];
     }
-    qsort(users->uses, (size_t)users->n, sizeof *users->uses, by_group);
+    qsort(users->uses, (size_t)users->n, sizeof *users->uses, by_turn);
     while (n < users->n && users->uses[n].group >= 0)
         n++;
     return n < users->n ? n + 1 : n;
@@ -256,7 +344,7 @@ static void add_node(struct modeller *k, struct select_users *users, int group, 
         ap_shape_bytes(&nd->shape) < k->least)
         return;
     select_users_of(users, node);
-    t.n_uses = sort_uses(users);
+    t.n_uses = sort_uses(k, users);
     t.uses = users->uses;
     if (t.n_uses == 0 && nd->op != AP_OP_PARAMETER)
         return;
@@ -291,28 +379,97 @@ static void find_roots(struct modeller *k)
     }
 }
 
-void mem_model_build(struct ap_arena *arena, const struct shard_space *space,
-                     const int *var, int64_t least, bool kept, struct mem_model *m)
+/* Times of the groups, in the order in which they run: it is the same for all plans. */
+static void order_groups(struct modeller *k)
 {
+    const struct shard_space *sp = k->space;
+    int n = sp->nests->n, at = 0;
+    struct ap_plan plan = {.graph = sp->graph,
+                           .nests = sp->nests,
+                           .mesh = sp->cost->mesh,
+                           .choice = AP_NEW_N(k->arena, n, struct ap_choice_vec)};
+
+    for (int i = 0; i < n; i++)
+        plan.choice[i] = sp->choice[i][0];
+    k->when = ap_plan_when(k->arena, &plan);
+    int *order = ap_plan_order(k->arena, &plan, k->when);
+    for (int o = 0; o < n; o++) {
+        k->turn[order[o]] = o;
+        k->base[order[o]] = at;
+        at += sp->nests->nest[order[o]].n_ins + 1;
+    }
+    k->m->n_times = at + 1;
+}
+
+/* Who makes and who needs each copy, and whether in both phases. */
+static void find_copies(struct modeller *k)
+{
+    const struct ilp_problem *ip = k->ip;
+    const struct shard_space *sp = k->space;
+    const struct ap_problem *p = &ip->problem;
+    struct mem_model *m = k->m;
+    const int64_t n_microbatches = ap_mesh_microbatches(&sp->cost->mesh);
+    bool *later = AP_NEW_N(k->arena, ip->n_vars, bool);
+    uint8_t *when = AP_NEW_N(k->arena, ip->n_vars, uint8_t);
+    int *n_uses = AP_NEW_N(k->arena, p->n_nodes + 1, int);
+
+    for (int i = 0; i < sp->nests->n; i++) { /* parameters ask for results */
+        const struct ap_nest *nest = &sp->nests->nest[i];
+        later[ip->var[i]] = sp->graph->nodes[nest->members[0]].op == AP_OP_PARAMETER ||
+                            ap_plan_group_phase(sp->graph, nest) != AP_FORWARD;
+        when[ip->var[i]] = k->when ? k->when[i] : AP_BEFORE;
+    }
+    for (int v = 0; v < sp->graph->n_nodes; v++)
+        k->first_copy[v] = -1;
+    m->n_copies = ip->builder.n_copies;
+    m->copy = AP_NEW_N(k->arena, m->n_copies + 1, struct mem_copy);
+    for (int c = m->n_copies - 1; c >= 0; c--)
+        k->first_copy[ip->builder.copy[c].tensor] = c;
+    for (int e = 0; e < p->n_edges; e++)
+        if (p->edges[e].a >= ip->n_vars)
+            n_uses[p->edges[e].a - ip->n_vars]++;
+    for (int c = 0; c < m->n_copies; c++)
+        m->copy[c].use = AP_NEW_N(k->arena, n_uses[c] + 1, struct mem_use);
+    for (int e = 0; e < p->n_edges; e++) {
+        const struct ap_problem_edge *edge = &p->edges[e];
+        if (edge->b >= ip->n_vars) {
+            struct mem_copy *copy = &m->copy[edge->b - ip->n_vars];
+            copy->home_edge = e;
+            /* what comes with every microbatch has that in its price */
+            copy->n_each = when[edge->a] == AP_EACH ? 1 : n_microbatches;
+        }
+        if (edge->a < ip->n_vars)
+            continue;
+        struct mem_copy *copy = &m->copy[edge->a - ip->n_vars];
+        copy->use[copy->n_uses++] = (struct mem_use){e, later[edge->b], when[edge->b]};
+        copy->both |= copy->use[0].later != later[edge->b];
+    }
+}
+
+void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
+                     struct mem_model *m)
+{
+    const struct shard_space *space = &ip->space;
     const struct ap_nests *nests = space->nests;
     const int n_nodes = space->graph->n_nodes;
     struct modeller k = {.arena = arena,
                          .space = space,
-                         .var = var,
+                         .ip = ip,
+                         .var = ip->var,
                          .least = least,
-                         .kept = kept,
                          .base = AP_NEW_N(arena, nests->n + 1, int),
+                         .turn = AP_NEW_N(arena, nests->n + 1, int),
                          .covered = AP_NEW_N(arena, n_nodes, int),
                          .root = AP_NEW_N(arena, n_nodes, int),
                          .result = AP_NEW_N(arena, n_nodes, int),
+                         .first_copy = AP_NEW_N(arena, n_nodes, int),
                          .m = m};
     struct select_users users;
 
-    *m = (struct mem_model){0};
-    for (int i = 0; i < nests->n; i++)
-        k.base[i + 1] = k.base[i] + nests->nest[i].n_ins + 1;
-    m->n_times = k.base[nests->n] + 1;
+    *m = (struct mem_model){.n_vars = ip->n_vars};
+    order_groups(&k);
     find_roots(&k);
+    find_copies(&k);
     select_users_init(arena, space->graph, nests, &users);
     for (int i = 0; i < nests->n; i++)
         for (int o = 0; o < nests->nest[i].n_outs; o++)
@@ -321,6 +478,16 @@ void mem_model_build(struct ap_arena *arena, const struct shard_space *space,
     struct mem_item *items = m->items;
     m->items = ap_arena_dup(arena, items, (size_t)m->n_items * sizeof *items);
     free(items);
+    struct mem_keep *keeps = m->keeps;
+    m->keeps = ap_arena_dup(arena, keeps, (size_t)m->n_keeps * sizeof *keeps);
+    free(keeps);
+}
+
+static void hold(int64_t *held, int n_times, int lo, int hi, int64_t bytes)
+{
+    held[lo] += bytes;
+    if (hi < n_times)
+        held[hi] -= bytes;
 }
 
 void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
@@ -328,10 +495,13 @@ void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
     memset(held, 0, (size_t)m->n_times * sizeof *held);
     for (int i = 0; i < m->n_items; i++) {
         const struct mem_item *it = &m->items[i];
-        int64_t x = it->bytes[choice[it->a] * it->n_b + (it->b < 0 ? 0 : choice[it->b])];
-        held[it->lo] += x;
-        if (it->hi < m->n_times)
-            held[it->hi] -= x;
+        hold(held, m->n_times, it->lo, it->hi,
+             it->bytes[choice[it->a] * it->n_b + (it->b < 0 ? 0 : choice[it->b])]);
+    }
+    for (int i = 0; i < m->n_keeps; i++) {
+        const struct mem_keep *it = &m->keeps[i];
+        if (choice[m->n_vars + it->copy] == MEM_KEPT)
+            hold(held, m->n_times, it->lo, it->hi, it->extra[choice[it->home]]);
     }
     for (int t = 1; t < m->n_times; t++)
         held[t] += held[t - 1];

@@ -12,16 +12,26 @@ struct hunt_cut {
     int64_t peak;  /* the most of these */
 };
 
+/* The priced problem: of the whole graph, or with alike layers tied. */
+struct hunt_view {
+    struct ilp_problem ip;
+    struct mem_model model;
+    double *share; /* [copy], see mem_price_problem */
+    bool moved;    /* some share, by the last solution */
+};
+
 struct hunt {
     struct ap_arena *arena;
     const struct shard_task *task;
-    struct ilp_problem ip;
-    struct mem_model model;
-    bool kept;   /* the model has copies stay: it proves nothing */
-    bool folded; /* the model's bounds hold for tied plans only */
+    struct hunt_view whole;
+    struct hunt_view *tied;   /* plans are looked for here; NULL: in the whole graph */
+    struct shard_fold layers; /* where groups are: family and instance */
     int n_cuts, max_cuts;
     struct hunt_cut *cut;
     int n_times, *time; /* those that are priced */
+    double dearest;     /* of a price */
+    double *best_price; /* of the highest value for the limit */
+    double near;        /* a gap that is good enough */
     double unit, bound; /* of plans that fit, proven */
     struct ap_plan best;
     double best_sec; /* INFINITY: none fits */
@@ -34,6 +44,10 @@ struct hunt {
 /* Measures the plan, and again with its weights made anew in each phase if it is too
  * large; keeps it if it is the best, or the smallest. */
 void hunt_try(struct hunt *h, const struct ap_plan *plan);
+/* The program's peak; keeps the plan as hunt_try does. */
+int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
+/* memory_blend.c: plans between one that fits and a cheaper one (settled choices). */
+void hunt_blend(struct hunt *h, const int *dear, const int *cheap);
 /* The best plan takes over what it can of plans that are cheaper but too large. */
 void hunt_mend(struct hunt *h);
 /* The problem's choice that a plan stands for; NULL when it is not in the space. */

@@ -42,6 +42,7 @@ void select_free(struct select_builder *b)
     free(b->n_strategies);
     free(b->cost);
     free(b->edges);
+    free(b->copy);
 }
 
 static int add_node(struct select_builder *b, int n, double *cost)
@@ -126,7 +127,9 @@ void select_users_of(struct select_users *u, int node)
     for (int r = u->first_result[node]; r; r = u->next_result[r]) {
         int alias = g->results[r - 1].alias;
         int group = alias < 0 ? -1 : g->nodes[alias].group;
-        if (group != home)
+        if (g->taken && g->taken[r - 1])
+            put_use(u, -1, SELECT_TAKEN, -1);
+        else if (group != home)
             put_use(u, group, -1, alias);
     }
 }
@@ -236,6 +239,15 @@ static void charge_direct(struct select_builder *b, const struct tensor *t, int 
             (*table)[h * n + s] += made_from(t, h, r);
 }
 
+static void note_copy(struct select_builder *b, const struct tensor *t, int node, int r)
+{
+    if (b->n_copies == b->cap_copies) {
+        b->cap_copies = b->cap_copies ? 2 * b->cap_copies : 256;
+        b->copy = ap_xrealloc(b->copy, (size_t)b->cap_copies * sizeof *b->copy);
+    }
+    b->copy[b->n_copies++] = (struct select_copy){node, t->star->node, t->layouts[r]};
+}
+
 static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
 {
     const struct select_star *star = t->star;
@@ -243,6 +255,7 @@ static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
     int copy = add_node(b, 2, AP_NEW_N(b->arena, 2, double));
     double *made = AP_NEW_N(b->arena, 2 * n_home, double);
 
+    note_copy(b, t, copy, r);
     for (int h = 0; h < n_home; h++)
         made[2 * h + 1] = made_from(t, h, r);
     add_edge(b, home, copy, made);
@@ -283,6 +296,26 @@ static int who_asks(const struct select_builder *b, const struct tensor *t, int 
     return only;
 }
 
+/*
+ * A result that is taken as it lies costs what makes its sums whole. (Where somebody else
+ * wants the same it is made once, and the plan costs less than is charged here.)
+ */
+static void charge_sums(struct select_builder *b, const struct select_star *star)
+{
+    const struct shard_space *sp = b->space;
+    const struct ap_nest *nest = &sp->nests->nest[star->home];
+    for (int s = 0; s < sp->n[star->home]; s++) {
+        struct ap_layout from =
+            ap_nest_value_layout(nest, sp->graph, &sp->cost->mesh,
+                                 &sp->choice[star->home][s], b->member[star->node]);
+        struct ap_layout to = ap_layout_whole(&from);
+        if (!ap_layout_equal(&from, &to))
+            b->cost[star->home_var][s] +=
+                star->weight *
+                ap_convert_sec(sp->cost, &sp->graph->nodes[star->node].shape, &from, &to);
+    }
+}
+
 void select_add_star(struct select_builder *b, const struct select_star *star)
 {
     struct tensor t = {.star = star};
@@ -292,7 +325,10 @@ void select_add_star(struct select_builder *b, const struct select_star *star)
 
     find_targets(b, &t);
     for (int u = 0; u < star->n_uses; u++)
-        ends_whole |= star->uses[u].group < 0;
+        if (star->uses[u].slot == SELECT_TAKEN)
+            charge_sums(b, star);
+    for (int u = 0; u < star->n_uses; u++)
+        ends_whole |= star->uses[u].group < 0 && star->uses[u].slot != SELECT_TAKEN;
     if (ends_whole)
         intern(&t.layouts, &t.n_layouts, &t.cap_layouts, &whole);
     price_conversions(b, &t);

@@ -4,12 +4,15 @@
 
 #include "shard.h"
 
+#define SELECT_TAKEN (-2)
+
 /* Somebody who needs a tensor. */
 struct select_use {
-    int group; /* -1: a result that must end up replicated */
-    int slot;  /* operand slot of the group's nest, -1: it becomes parameter `alias` */
-    int alias; /* node id, -1 */
-    int var;   /* the group's variable */
+    int group;      /* -1: a result that must end up replicated, or is taken as it lies */
+    int slot;       /* operand slot of the group's nest, -1: it becomes parameter `alias`;
+                       SELECT_TAKEN: a result that is taken as it lies, with sums made whole */
+    int alias;      /* node id, -1 */
+    int var;        /* the group's variable */
     uint64_t alike; /* uses of one variable with one value here ask for the same */
 };
 
@@ -22,6 +25,12 @@ struct select_star {
     double weight;
 };
 
+/* A problem node that says whether a tensor's copy in a layout is made. */
+struct select_copy {
+    int node, tensor;
+    struct ap_layout layout;
+};
+
 struct select_builder {
     struct ap_arena *arena;
     const struct shard_space *space;
@@ -31,6 +40,8 @@ struct select_builder {
     double **cost; /* per problem node; variables' may be changed after building */
     int n_edges, cap_edges;
     struct ap_problem_edge *edges;
+    int n_copies, cap_copies;
+    struct select_copy *copy; /* by star, in the order of their nodes */
 };
 
 void select_init(struct select_builder *b, struct ap_arena *arena,

@@ -2,8 +2,9 @@
  * ap-shard --serve: answers one request per line, for planners of pipelines (the protocol
  * is in ap-shard(1)). A request names a part of the graph, a mesh and a submesh; the
  * answer holds the Pareto front over the plans at hand (the search's and the baselines',
- * each with and without recomputation). Whatever is wrong with a request is answered;
- * only a broken document or pipe ends the server.
+ * each with and without recomputation). Equal parts and deeper ones of the same layers
+ * are searched once (serve_memo.c). Whatever is wrong with a request is answered; only a
+ * broken document or pipe ends the server.
  */
 #include <errno.h>
 #include <math.h>
@@ -11,22 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks.h"
-#include "shard.h"
-#include "stage.h"
+#include "fit.h"
+#include "program.h"
+#include "serve.h"
+
+#define MOST_POINTS 12
+#define MEMO_BYTES  (200 << 20)
 
 struct server {
     struct shard_job *job; /* the whole graph */
     const struct shard_request *req;
     struct ap_blocks blocks; /* n = 0: the document has none */
+    struct serve_blocks parts;
+    struct serve_memo *memo;
+    double *sec; /* of each request; malloc */
+    int n, cap;
 };
 
 struct question {
-    bool by_blocks;
+    int n_blocks, *block; /* ascending; none: nodes lo to hi */
     int lo, hi;
-    struct ap_mesh mesh;
-    struct ap_cluster cluster;
+    struct serve_place place;
     int64_t microbatches, memory; /* memory 0: no limit */
+    int64_t plan;                 /* point whose sharding is wanted, -1 */
 };
 
 /* ---- reading a request ---- */
@@ -50,22 +58,52 @@ static int read_pair(const json_t *o, const struct ap_at *at, const char *key,
     return 0;
 }
 
-static int read_part(const struct server *s, const json_t *o, struct question *q,
-                     struct ap_err *err)
+/* The member "set": blocks of any kind, ascending. */
+static int read_set(const struct server *s, struct ap_arena *arena, const json_t *o,
+                    struct question *q, struct ap_err *err)
 {
+    const json_t *list = json_object_get(o, "set");
+    struct ap_at at = {NULL, "set", 0};
+    size_t n = json_array_size(list);
+
+    if (n == 0 || n > (size_t)s->blocks.n)
+        return ap_at_err(&at, err, "expected 1 to %d blocks", s->blocks.n);
+    q->block = AP_NEW_N(arena, n, int);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        int64_t least = i > 0 ? q->block[i - 1] + 1 : 0;
+        if (!json_is_integer(v) || json_integer_value(v) < least ||
+            json_integer_value(v) >= s->blocks.n)
+            return ap_at_err(&at, err, "expected ascending blocks below %d", s->blocks.n);
+        q->block[i] = (int)json_integer_value(v);
+    }
+    q->n_blocks = (int)n;
+    return 0;
+}
+
+static int read_part(const struct server *s, struct ap_arena *arena, const json_t *o,
+                     struct question *q, struct ap_err *err)
+{
+    bool blocks = json_object_get(o, "blocks"), set = json_object_get(o, "set");
     int64_t v[2];
-    q->by_blocks = json_object_get(o, "blocks") != NULL;
-    if (q->by_blocks == (json_object_get(o, "nodes") != NULL))
-        return ap_err_set(err, "expected either blocks or nodes");
-    if (q->by_blocks && s->blocks.n == 0)
+
+    if (blocks + set + (json_object_get(o, "nodes") != NULL) != 1)
+        return ap_err_set(err, "expected one of blocks, set and nodes");
+    if ((blocks || set) && s->blocks.n == 0)
         return ap_err_set(err, "the document has no section \"blocks\" (run ap-coarsen)");
-    int n = q->by_blocks ? s->blocks.n : s->job->graph.n_nodes;
-    if (read_pair(o, NULL, q->by_blocks ? "blocks" : "nodes", 0, n - 1, v, err))
+    if (set)
+        return read_set(s, arena, o, q, err);
+    int n = blocks ? s->blocks.n : s->job->graph.n_nodes;
+    if (read_pair(o, NULL, blocks ? "blocks" : "nodes", 0, n - 1, v, err))
         return -1;
     if (v[0] > v[1])
         return ap_err_set(err, "the range ends before it starts");
     q->lo = (int)v[0];
     q->hi = (int)v[1];
+    q->n_blocks = blocks ? q->hi - q->lo + 1 : 0;
+    q->block = AP_NEW_N(arena, q->n_blocks, int);
+    for (int i = 0; i < q->n_blocks; i++)
+        q->block[i] = q->lo + i;
     return 0;
 }
 
@@ -109,27 +147,28 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
                    ? ap_arena_printf(arena, "%lldx%lld", (long long)v[0], (long long)v[1])
                    : ap_arena_printf(arena, "%lld", (long long)(v[0] * v[1]));
     struct ap_err why = {0};
-    if (ap_mesh_parse(arena, mesh, &q->mesh, &why))
+    if (ap_mesh_parse(arena, mesh, &q->place.mesh, &why))
         return ap_err_set(err, "mesh: %s", why.msg);
-    q->cluster = s->job->cluster;
+    q->place.cluster = s->job->cluster;
     if (rc == 1)
         return 0;
-    if (ap_mesh_devices(&q->mesh) != ap_mul64(v[0], v[1]))
+    if (ap_mesh_devices(&q->place.mesh) != ap_mul64(v[0], v[1]))
         return ap_err_set(err, "mesh %s has %lld devices, the submesh %lld", mesh,
-                          (long long)ap_mesh_devices(&q->mesh),
+                          (long long)ap_mesh_devices(&q->place.mesh),
                           (long long)ap_mul64(v[0], v[1]));
-    return take_submesh(&s->job->cluster, v[0], v[1], &q->cluster, err);
+    return take_submesh(&s->job->cluster, v[0], v[1], &q->place.cluster, err);
 }
 
 static int read_question(const struct server *s, struct ap_arena *arena, const json_t *o,
                          struct question *q, struct ap_err *err)
 {
-    static const char *const known[] = {"id",      "nodes",        "blocks", "mesh",
-                                        "submesh", "microbatches", "memory"};
+    static const char *const known[] = {"id",           "nodes",  "blocks",
+                                        "set",          "mesh",   "submesh",
+                                        "microbatches", "memory", "plan"};
     const char *key;
     json_t *v;
 
-    *q = (struct question){.microbatches = 1};
+    *q = (struct question){.microbatches = 1, .plan = -1};
     json_object_foreach((json_t *)o, key, v)
     {
         bool is_known = false;
@@ -138,7 +177,7 @@ static int read_question(const struct server *s, struct ap_arena *arena, const j
         if (!is_known)
             return ap_err_set(err, "unknown member \"%.40s\"", key);
     }
-    if (read_part(s, o, q, err) || read_place(s, arena, o, q, err))
+    if (read_part(s, arena, o, q, err) || read_place(s, arena, o, q, err))
         return -1;
     if (json_object_get(o, "microbatches") &&
         ap_get_int(o, NULL, "microbatches", 1, 1 << 20, &q->microbatches, err))
@@ -146,60 +185,72 @@ static int read_question(const struct server *s, struct ap_arena *arena, const j
     if (json_object_get(o, "memory") &&
         ap_get_int(o, NULL, "memory", 1, INT64_MAX, &q->memory, err))
         return -1;
+    if (json_object_get(o, "plan") &&
+        ap_get_int(o, NULL, "plan", 0, MOST_POINTS - 1, &q->plan, err))
+        return -1;
     return 0;
 }
 
 /* ---- answering ---- */
 
 struct answer {
-    struct stage_point *points;
+    struct ap_stage_point *points;
     int n;
-    double objective, bound; /* of the search, for the whole batch */
+    struct serve_found found;
+    struct ap_buf sharding; /* empty: not asked for; malloc */
 };
 
-static void add_plan(struct ap_arena *arena, const struct ap_subgraph *sub,
-                     const struct stage_time *time, const struct ap_plan *plan,
-                     const char *name, const struct ap_cost *cost, struct answer *a)
+/* Whether a is nowhere more than a share worse than b. */
+static bool near_enough(const struct ap_stage_point *a, const struct ap_stage_point *b,
+                        double share)
 {
-    struct stage_point point[2] = {{.algorithm = name}};
-    struct ap_conversions conv;
-    struct ap_err err = {0};
-    if (!isfinite(shard_price(arena, plan, cost, &conv, &err)))
-        return;
-    stage_price(arena, sub, time, plan, &conv, cost, point);
-    a->points[a->n++] = point[0];
-    a->points[a->n++] = point[1];
+    double more = 1 + share;
+    return a->forward_sec + a->backward_sec <=
+               (b->forward_sec + b->backward_sec) * more &&
+           a->sync_sec + a->update_sec <= (b->sync_sec + b->update_sec) * more &&
+           (double)a->stage_bytes <= (double)b->stage_bytes * more &&
+           (double)a->microbatch_bytes <= (double)b->microbatch_bytes * more;
 }
 
-/* All plans of the part, and the front of their points. */
-static int search(const struct server *s, struct ap_arena *arena,
-                  const struct ap_subgraph *sub, const struct stage_time *time,
-                  const struct ap_cost *cost, struct answer *a, struct ap_err *err)
+/*
+ * At most MOST_POINTS points: those go that an earlier, quicker one nearly covers, then
+ * those that it covers less nearly. The one that needs least memory stays.
+ */
+static int thin_out(struct ap_stage_point *points, int n)
 {
-    const struct shard_algorithm *row = &shard_algorithms()[s->req->algorithm];
-    struct shard_answer found = {0};
-    struct ap_nests nests;
+    for (double share = 0.002; n > MOST_POINTS; share *= 2) {
+        int kept = 0, least = 0;
+        for (int i = 1; i < n; i++)
+            if (ap_add64(points[i].stage_bytes, points[i].microbatch_bytes) <
+                ap_add64(points[least].stage_bytes, points[least].microbatch_bytes))
+                least = i;
+        for (int i = 0; i < n; i++) {
+            bool covered = false;
+            for (int k = 0; k < kept && !covered && i != least; k++)
+                covered = near_enough(&points[k], &points[i], share);
+            if (!covered)
+                points[kept++] = points[i];
+        }
+        n = kept;
+    }
+    return n;
+}
 
-    if (ap_nests_build(arena, &sub->graph, &nests, err))
-        return -1;
-    struct shard_task task = {.graph = &sub->graph,
-                              .nests = &nests,
-                              .cost = cost,
-                              .params = &s->req->params,
-                              .baseline = row->baseline};
-    if (row->run != shard_rule)
-        shard_list_baselines(arena, &task);
-    if (row->run(arena, &task, &found, err))
-        return -1;
-    a->points = AP_NEW_N(arena, 2 * (task.n_plans + 1), struct stage_point);
-    found.plan.recompute_heavy = s->req->params.recompute_heavy;
-    add_plan(arena, sub, time, &found.plan, row->name, cost, a);
-    for (int i = 0; i < task.n_plans; i++)
-        add_plan(arena, sub, time, &task.plans[i], task.plan_name[i], cost, a);
-    a->objective = found.objective;
-    a->bound = found.bound;
-    a->n = stage_front(a->points, a->n);
-    return a->n > 0 ? 0 : ap_err_set(err, "no legal plan");
+static void list_points(struct ap_arena *arena, const struct serve_prices *prices,
+                        const struct serve_pool *pool, struct answer *a)
+{
+    int n = 0;
+    a->points = AP_NEW_N(arena, 2 * prices->n + 1, struct ap_stage_point);
+    for (int i = 0; i < prices->n; i++) {
+        struct ap_stage_point *p = &a->points[n];
+        if (!isfinite(prices->measure[i].forward_sec))
+            continue; /* devices without a row of a microbatch */
+        p->algorithm = pool->name[i];
+        p->tag = i;
+        ap_stage_points(&prices->measure[i], p);
+        n += 2;
+    }
+    a->n = ap_stage_front(a->points, n);
 }
 
 /* Drops what does not fit with one microbatch in flight. */
@@ -219,50 +270,121 @@ static int limit(struct answer *a, int64_t memory, struct ap_err *err)
                                  (long long)memory, (long long)least);
 }
 
+/* The section "sharding" of a plan of the part that was asked about. */
+static int write_sharding(const struct server *s, struct ap_arena *arena,
+                          const struct serve_found *found, const struct question *q,
+                          const struct serve_part *part, const int *group,
+                          const int *node, int point, struct answer *a,
+                          struct ap_err *err)
+{
+    const struct ap_stage_point *p = &a->points[point];
+    struct ap_plan plan =
+        serve_pool_plan(arena, found->pool, p->tag, part, group, node, found->cost);
+    struct ap_conversions conv;
+    struct ap_stage_point direct[2] = {{.tag = p->tag}};
+    struct ap_program prog;
+
+    double sec = shard_price(arena, &plan, found->cost, &conv, err);
+    if (!isfinite(sec) || ap_partition(arena, &plan, &conv, &prog, err))
+        return -1;
+    ap_plan_buffers(arena, &prog);
+    ap_stage_price(arena, &part->sub, found->time, &plan, &conv, found->cost, direct);
+    double said = p->forward_sec + p->backward_sec,
+           is = direct[p->recompute].forward_sec + direct[p->recompute].backward_sec;
+    if (fabs(said - is) > 1e-9 * is)
+        return ap_err_set(err, "plan %d costs %.12g s, not the %.12g s that were said",
+                          point, is, said);
+    plan.mesh = q->place.mesh;
+    struct ap_sharding section = {
+        .plan = plan,
+        .algorithm = p->algorithm,
+        .cost_model = ap_cost_variant_names[s->req->cost_model],
+        .stopped = "rule",
+        .objective_sec = sec,
+        .lower_bound_sec = fmin(found->prices.bound, sec),
+        .peak_bytes = prog.peak_bytes,
+        .device_bytes = s->job->cluster.memory_bytes,
+        .graph_fingerprint = ap_graph_fingerprint(arena, &part->sub.graph),
+        .cluster_fingerprint = ap_cluster_fingerprint(arena, &q->place.cluster),
+    };
+    ap_sharding_to_json(&section, &conv, &a->sharding);
+    return 0;
+}
+
+/* Cuts the very part out that was asked about, with its nodes in their order. */
+static int transplant(const struct server *s, struct ap_arena *arena,
+                      const struct question *q, struct answer *a, struct ap_err *err)
+{
+    const struct serve_found *found = &a->found;
+    struct serve_content c;
+
+    if (q->plan >= a->n)
+        return ap_err_set(err, "plan: %lld, but the front has %d points",
+                          (long long)q->plan, a->n);
+    if (q->n_blocks == 0)
+        return write_sharding(s, arena, found, q, found->part, NULL, NULL, (int)q->plan,
+                              a, err);
+    serve_content_of(arena, &s->parts, q->n_blocks, q->block, &c);
+    struct serve_part *part = serve_part_new(&s->parts, &c, err);
+    if (!part)
+        return -1;
+    int *group = AP_NEW_N(arena, part->nests.n + 1, int);
+    int *node = AP_NEW_N(arena, part->sub.graph.n_nodes + 1, int);
+    int rc =
+        serve_part_map(&s->parts, part, found->part, &found->family->period, found->extra,
+                       group, node)
+            ? ap_err_set(err, "the part's groups are not those of its like")
+            : write_sharding(s, arena, found, q, part, group, node, (int)q->plan, a, err);
+    serve_part_free(part);
+    return rc;
+}
+
 static int answer(const struct server *s, struct ap_arena *arena,
                   const struct question *q, struct answer *a, struct ap_err *err)
 {
     const struct ap_graph *g = &s->job->graph;
-    struct ap_subgraph sub;
-    struct stage_time time;
-    struct ap_cost cost;
-    struct ap_err why = {0};
+    bool *inside = NULL;
 
-    if (stage_time_of(arena, g, &s->job->nests, q->microbatches, &time, &why))
-        return ap_err_set(err, "%lld microbatches: %s", (long long)q->microbatches,
-                          why.msg);
-    bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
-    for (int i = 0; i < g->n_nodes; i++) {
-        int at = q->by_blocks ? s->blocks.block_of[i] : i;
-        inside[i] = at >= q->lo && at <= q->hi;
+    serve_memo_trim(s->memo, MEMO_BYTES);
+    if (q->n_blocks == 0) {
+        inside = AP_NEW_N(arena, g->n_nodes, bool);
+        for (int i = q->lo; i <= q->hi; i++)
+            inside[i] = true;
     }
-    if (ap_subgraph(arena, g, inside, &sub, err) ||
-        ap_cost_init(arena, &cost, (enum ap_cost_variant)s->req->cost_model, &q->cluster,
-                     &q->mesh, err))
+    if (serve_memo_find(s->memo, arena, q->n_blocks, q->block, inside, &q->place,
+                        q->microbatches, &a->found, err))
         return -1;
-    int rc = search(s, arena, &sub, &time, &cost, a, err);
-    ap_cost_free(&cost);
-    return rc ? rc : limit(a, q->memory, err);
+    list_points(arena, &a->found.prices, a->found.pool, a);
+    if (a->n == 0)
+        return ap_err_set(err, "%lld microbatches: too few rows for the devices",
+                          (long long)q->microbatches);
+    if (limit(a, q->memory, err))
+        return -1;
+    a->n = thin_out(a->points, a->n);
+    return q->plan < 0 ? 0 : transplant(s, arena, q, a, err);
 }
 
 static void put_front(const struct answer *a, struct ap_buf *out)
 {
-    if (a->objective >= 0) {
+    const struct serve_prices *prices = &a->found.prices;
+    if (prices->objective >= 0) {
         ap_buf_puts(out, ",\"objective_sec\":");
-        ap_json_num(out, a->objective);
+        ap_json_num(out, prices->objective);
         ap_buf_puts(out, ",\"lower_bound_sec\":");
-        ap_json_num(out, fmin(a->bound, a->objective));
+        ap_json_num(out, fmin(prices->bound, prices->objective));
     }
     ap_buf_puts(out, ",\"front\":[");
     for (int i = 0; i < a->n; i++) {
-        const struct stage_point *p = &a->points[i];
+        const struct ap_stage_point *p = &a->points[i];
         ap_buf_puts(out, i ? ",{\"sec_per_microbatch\":{\"forward\":"
                            : "{\"sec_per_microbatch\":{\"forward\":");
         ap_json_num(out, p->forward_sec);
         ap_buf_puts(out, ",\"backward\":");
         ap_json_num(out, p->backward_sec);
         ap_buf_puts(out, "},\"sec_per_step\":");
-        ap_json_num(out, p->step_sec);
+        ap_json_num(out, p->sync_sec + p->update_sec);
+        ap_buf_puts(out, ",\"sync_sec\":");
+        ap_json_num(out, p->sync_sec);
         ap_put_int(out, "stage_bytes", p->stage_bytes);
         ap_put_int(out, "bytes_per_microbatch", p->microbatch_bytes);
         ap_buf_printf(out, ",\"recompute\":%s", p->recompute ? "true" : "false");
@@ -270,6 +392,10 @@ static void put_front(const struct answer *a, struct ap_buf *out)
         ap_buf_putc(out, '}');
     }
     ap_buf_putc(out, ']');
+    if (a->sharding.len > 0) {
+        ap_buf_puts(out, ",\"sharding\":");
+        ap_buf_put(out, a->sharding.data, a->sharding.len);
+    }
 }
 
 /* One line in, one line out. */
@@ -296,6 +422,7 @@ static void serve_line(const struct server *s, const char *line, struct ap_buf *
         ap_put_str(out, "error", err.msg);
     ap_buf_puts(out, "}\n");
     free(id_text);
+    ap_buf_free(&a.sharding);
     json_decref(o);
     ap_arena_free(&arena);
 }
@@ -315,8 +442,38 @@ static void read_blocks(struct server *s, const struct ap_doc *doc)
     json_decref(o);
 }
 
-void shard_serve(struct shard_job *job, const struct shard_request *req,
-                 const struct ap_doc *doc)
+static int compare_sec(const void *pa, const void *pb)
+{
+    const double *a = pa, *b = pb;
+    return (*a > *b) - (*a < *b);
+}
+
+static void note_time(struct server *s, double sec)
+{
+    if (s->n == s->cap) {
+        s->cap = s->cap ? 2 * s->cap : 1024;
+        s->sec = ap_xrealloc(s->sec, (size_t)s->cap * sizeof *s->sec);
+    }
+    s->sec[s->n++] = sec;
+}
+
+static const char *serve_stats(struct server *s)
+{
+    double total = 0;
+    for (int i = 0; i < s->n; i++)
+        total += s->sec[i];
+    if (s->n > 0)
+        qsort(s->sec, (size_t)s->n, sizeof *s->sec, compare_sec);
+    return ap_arena_printf(s->job->arena,
+                           ",\"requests\":%d,\"searches\":%d,\"answer_sec\":%.6f,"
+                           "\"median_sec\":%.6f,\"longest_sec\":%.6f",
+                           s->n, serve_memo_searches(s->memo), total,
+                           s->n > 0 ? s->sec[s->n / 2] : 0,
+                           s->n > 0 ? s->sec[s->n - 1] : 0);
+}
+
+const char *shard_serve(struct shard_job *job, const struct shard_request *req,
+                        const struct ap_doc *doc)
 {
     struct server s = {.job = job, .req = req};
     struct ap_err err = {0};
@@ -333,9 +490,14 @@ void shard_serve(struct shard_job *job, const struct shard_request *req,
                 "--serve keeps no imported shardings (%s has one): --pins ignore",
                 job->graph.nodes[i].name);
     read_blocks(&s, doc);
+    serve_blocks_init(job->arena, &job->graph, &s.blocks,
+                      job->has_families ? &job->families : NULL, &s.parts);
+    s.memo = serve_memo_new(job, req, &s.parts);
     while (getline(&line, &cap, stdin) >= 0) {
         struct ap_buf out = {0};
+        double from = ap_now_sec();
         serve_line(&s, line, &out);
+        note_time(&s, ap_now_sec() - from);
         bool bad = fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout);
         ap_buf_free(&out);
         if (bad)
@@ -343,5 +505,9 @@ void shard_serve(struct shard_job *job, const struct shard_request *req,
     }
     if (ferror(stdin))
         ap_die(AP_BAD_INPUT, "standard input: %s", strerror(errno));
+    const char *stats = serve_stats(&s);
+    serve_memo_free(s.memo);
+    free(s.sec);
     free(line);
+    return stats;
 }

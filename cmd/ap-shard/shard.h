@@ -36,6 +36,7 @@ struct shard_params {
     int64_t work_limit;
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
+    int64_t unfold;    /* the whole graph is searched if so many strategies are left */
     int64_t period;    /* layers are tied that stand so many apart: 1, then 2, ... */
     int tofu_space;    /* row of shard_tofu_spaces */
     int64_t tofu_ties; /* orders among equally good cuts that are tried */
@@ -52,6 +53,7 @@ struct shard_space {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
+    const int16_t *time;              /* as of shard_task */
     int *n;                           /* per group */
     struct ap_choice_vec **choice;    /* [group][strategy] */
     double **sec;                     /* [group][strategy] */
@@ -155,6 +157,7 @@ struct shard_task {
     /* what the pins decide: choices, and per group whether (NULL: no pins) */
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
+    const int16_t *time; /* per group: choice on the axis of microbatches; NULL: none */
 };
 
 struct shard_answer {
@@ -205,7 +208,8 @@ struct shard_request {
     const char *mesh_text, *cluster_path, *plan_path, *start_path;
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
-    int64_t top, jobs, max_axes;
+    int64_t top, jobs, max_axes, microbatches;
+    int microbatch; /* 0: exact */
     bool serve;
     int space;              /* SHARD_SPACE_... */
     const char *batch_axis; /* NULL: Alpa's default */
@@ -224,6 +228,7 @@ struct shard_job {
     struct ap_cost cost;
     struct shard_pins pins;
     int64_t memory_bytes; /* the limit, 0: none */
+    const int16_t *time;  /* see shard_task */
     struct shard_task task;
     struct shard_answer answer;
     struct shard_alpa alpa;
@@ -255,7 +260,8 @@ struct shard_result shard_job_result(struct shard_job *job,
 double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_conversions *conv,
                    struct ap_err *err);
-/* Fills the task's plans, their prices and names; room is left for one more. */
+/* Fills the task's plans, their prices and names: all baselines that exist and are legal
+   under the cost model; room is left for one more. */
 void shard_list_baselines(struct ap_arena *arena, struct shard_task *task);
 struct ap_plan shard_empty_plan(const struct shard_task *task);
 
@@ -271,9 +277,9 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
 /* top.c: the member "alternatives": the n best distinct plans at hand. */
 const char *shard_alternatives(struct shard_job *job, double objective, int n);
 
-/* serve.c: answers requests on standard input until it ends. */
-void shard_serve(struct shard_job *job, const struct shard_request *req,
-                 const struct ap_doc *doc);
+/* serve.c: answers requests on standard input until it ends; members for --stats. */
+const char *shard_serve(struct shard_job *job, const struct shard_request *req,
+                        const struct ap_doc *doc);
 
 /* auto.c: the best of all logical views of the cluster, each searched by a process. */
 struct shard_result shard_auto(struct shard_job *job, const struct shard_request *req,

@@ -20,6 +20,7 @@ struct lister {
     const struct ap_cost *cost;
     const struct shard_params *params;
     const struct shard_pins *pins;
+    const int16_t *time; /* per group: its choice on the axis of microbatches, given */
     bool offered[AP_MAX_FACTORS];
     bool linear;      /* linear sets are listed */
     bool any_padding; /* more than a quarter, where nothing else is left */
@@ -44,8 +45,11 @@ static void offer_factors(struct lister *l)
             bool enough = false;
             for (int j = 0; j < a->dims[d].n; j++) {
                 int f = a->dims[d].factor[j];
+                bool time = l->time && l->time[nest->group] == f;
                 l->offered[f] |= !enough;
-                enough |= nest->factors[f].size % devices == 0;
+                enough |= nest->factors[f].size %
+                              (time ? devices * l->mesh->size[0] : devices) ==
+                          0;
             }
         }
     }
@@ -180,7 +184,7 @@ static bool simple_enough(const struct ap_mesh *mesh, const struct ap_choice_vec
 {
     int last = -1, n_changes = 0, n_axes = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
-        if (mesh->size[a] == 1)
+        if (mesh->size[a] == 1 || (mesh->time >> a & 1))
             continue;
         n_changes += n_axes++ > 0 && c->axis[a] != last;
         last = c->axis[a];
@@ -196,6 +200,11 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
         if (simple_enough(l->mesh, c) && sizes_ok(l, c) && heavy_ok(l, c) &&
             ap_choice_ok(nest, l->mesh, c) && space_ok(l, c) && pins_ok(l, c))
             add(l, c);
+        return;
+    }
+    if (l->mesh->time >> axis & 1) {
+        c->axis[axis] = l->time[nest->group];
+        list_axis(l, axis + 1, c);
         return;
     }
     int n_linear = l->linear ? nest->n_linear : 0;
@@ -285,11 +294,13 @@ int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
                        .mesh = &task->cost->mesh,
                        .cost = task->cost,
                        .params = task->params,
-                       .pins = task->pins};
+                       .pins = task->pins,
+                       .time = task->time};
     int *next = list_twins(arena, fold, n);
 
     *space = (struct shard_space){
         .arena = arena, .graph = task->graph, .nests = task->nests, .cost = task->cost};
+    space->time = task->time;
     space->n = AP_NEW_N(arena, n, int);
     space->choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
     space->sec = AP_NEW_N(arena, n, double *);

@@ -52,7 +52,8 @@ struct tofu_net {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_mesh *mesh;
-    bool cut_only; /* the later space: no tensor is replicated */
+    bool cut_only;     /* the later space: no tensor is replicated */
+    const bool *fixed; /* per node: is cut on dimension 0 every time; NULL: none */
     uint64_t seed; /* which of equally good cuts is taken; 0: the first that is found */
     struct tofu_group *groups; /* per fusion group */
     int *class_of;             /* per node: the lowest node that its scheme is tied to */

@@ -168,7 +168,16 @@ static void list_schemes(struct cut *c, int class)
         scheme[i] = sorted[i]->piece;
     if (c->net->cut_only && n > 2)
         n = 2;
-    if (n == 0 || c->whole[class])
+    bool fixed = c->net->fixed && c->net->fixed[class];
+    if (fixed) { /* its rows, where they can be cut */
+        int k = 0;
+        while (k < n && c->net->piece_dim[scheme[k]] != 0)
+            k++;
+        fixed = k < n;
+        scheme[0] = fixed ? scheme[k] : scheme[0];
+        n = fixed ? 1 : n;
+    }
+    if (n == 0 || (c->whole[class] && !fixed))
         scheme[n++] = TOFU_REP;
     c->n_schemes[class] = n;
     c->scheme[class] = scheme;

@@ -2,7 +2,7 @@
 """Exports a torch.nn.Module to ONNX for ap-import, weights and example inputs included.
 
   scripts/torch/export.py --module FILE.py:NET --input FILE.py:EXAMPLE -o DIR
-      [--batch NAME] [--steps N --optimizer sgd|momentum|adam|adamw --lr X]
+      [--batch NAME] [--shapes-only] [--steps N --optimizer sgd|momentum|adam|adamw --lr X]
   scripts/torch/export.py FILE.py:FUNCTION -o DIR ...
 
 NET is a torch.nn.Module, or what makes one when called without arguments (its class, say);
@@ -14,11 +14,15 @@ FUNCTION() returns both. For training the forward pass returns a scalar loss. Wr
   DIR/losses.npy        with --steps: the losses of N steps of PyTorch's own optimizer
   DIR/meta.json         names, shapes, and how the losses were made
 
+--shapes-only writes nothing but DIR, a file that is no folder then: the model without its
+weights, compressed if the name ends in .gz, enough for planning.
 --batch NAME makes the first dimension of all inputs symbolic (ap-import --dim NAME=N).
 Needs Debian's python3-torch and python3-numpy, or any PyTorch from 1.13 on.
 """
 import argparse
+import gzip
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -71,6 +75,69 @@ def export(model, inputs, path, batch):
         dynamic_axes={name: {0: batch} for name in inputs} if batch else None)
 
 
+def varint(n):
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out + bytes([n]))
+
+
+def fields(data):
+    """Fields of a protobuf message: number, wire type, the value's bytes."""
+
+    def number(at):
+        n = shift = 0
+        while True:
+            n |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                return n, at
+
+    at = 0
+    while at < len(data):
+        key, at = number(at)
+        if key & 7 == 2:
+            size, start = number(at)
+            at = start + size
+        else:
+            start, at = at, {0: number(at)[1], 1: at + 8, 5: at + 4}[key & 7]
+        yield key >> 3, key & 7, data[start:at]
+
+
+def field(key, kind, value):
+    return varint(key << 3 | kind) + (varint(len(value)) if kind == 2 else b"") + value
+
+
+def without_weights(model):
+    """An ONNX model whose initialisers over 1 KiB say that they are in a file "weights"."""
+
+    def tensor(data):
+        out = b""
+        for key, kind, value in fields(data):
+            if key == 9 and len(value) > 1024:  # raw_data: external_data, data_location
+                entry = field(1, 2, b"location") + field(2, 2, b"weights")
+                out += field(13, 2, entry) + field(14, 0, varint(1))
+            else:
+                out += field(key, kind, bytes(value))
+        return out
+
+    def graph(data):
+        return b"".join(field(key, kind, tensor(value) if key == 5 else bytes(value))
+                        for key, kind, value in fields(data))
+
+    return b"".join(field(key, kind, graph(value) if key == 7 else bytes(value))
+                    for key, kind, value in fields(memoryview(model)))
+
+
+def write_shapes(model, inputs, path, batch):
+    whole = io.BytesIO()
+    export(model, inputs, whole, batch)
+    data = without_weights(whole.getvalue())
+    with open(path, "wb") as f:
+        f.write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
+
+
 def train(model, inputs, name, lr, steps):
     optimizer = OPTIMIZERS[name](model.parameters(), lr)
     losses = []
@@ -90,6 +157,7 @@ def main():
     parser.add_argument("--input", metavar="FILE.py:EXAMPLE")
     parser.add_argument("-o", "--out", metavar="DIR", required=True)
     parser.add_argument("--batch", metavar="NAME")
+    parser.add_argument("--shapes-only", action="store_true")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
@@ -98,6 +166,8 @@ def main():
         parser.error("expected --module and --input, or FILE.py:FUNCTION")
     model, inputs = load_all(args)
     model.train()
+    if args.shapes_only:
+        return write_shapes(model, inputs, args.out, args.batch)
     os.makedirs(f"{args.out}/inputs", exist_ok=True)
     export(model, inputs, f"{args.out}/model.onnx", args.batch)
     for k, x in enumerate(inputs.values()):

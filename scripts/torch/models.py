@@ -1,4 +1,4 @@
-"""A small GPT and a small ResNet in PyTorch, whose forward pass returns the loss.
+"""A small GPT, a small ResNet and GPT-2 124M in PyTorch; the forward pass returns the loss.
 
 Each function returns (module, inputs); scripts/torch/export.py calls it.
 """
@@ -46,6 +46,47 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+class Gpt2Block(nn.Module):
+    """As in scripts/jax/models.py: keys have no bias, GELU is the tanh kind."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.v = nn.Linear(width, width), nn.Linear(width, width)
+        self.k = nn.Linear(width, width, bias=False)
+        self.o = nn.Linear(width, width)
+        self.fc, self.proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        y = self.ln_1(x)
+        q, k, v = (t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+                   for t in (self.q(y), self.k(y), self.v(y)))
+        score = q @ k.transpose(2, 3) * (width // self.heads) ** -0.5
+        seen = torch.tril(torch.ones(length, length, dtype=torch.bool))
+        score = score.masked_fill(~seen, -1e9)
+        y = (F.softmax(score, dim=-1) @ v).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.o(y)
+        return x + self.proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, vocab=50257, length=1024, width=768, heads=12, layers=12):
+        super().__init__()
+        self.wte = nn.Embedding(vocab, width)
+        self.wpe = nn.Parameter(0.02 * torch.randn(length, width))
+        self.h = nn.ModuleList(Gpt2Block(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens, labels):
+        x = self.wte(tokens) + self.wpe
+        for block in self.h:
+            x = block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))
+
+
 class Residual(nn.Module):
     def __init__(self, inside, outside, stride):
         super().__init__()
@@ -87,3 +128,9 @@ def gpt():
 def resnet():
     torch.manual_seed(1)
     return ResNet(), {"images": torch.randn(8, 3, 16, 16), "labels": torch.randint(0, 10, (8,))}
+
+
+def gpt2_124m():
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50257, (8, 1025))
+    return Gpt2(), {"tokens": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous()}

@@ -5,12 +5,15 @@
  *
  *     mpirun -n 4 test_equiv FIRST_SEED CASES
  *
+ * Two cases in five run in two or three microbatches, on random axes of random groups.
+ *
  * Prints TAP, and for each kind of operator, conversion and layout that occurred a line
  * "# covered KIND". A failing case prints its seed, mesh and the first wrong element.
  */
 #include "gen.h"
 #include "float16.h"
 #include "job.h"
+#include "microbatch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +31,8 @@ enum { N_MESHES = sizeof meshes / sizeof *meshes };
 struct coverage {
     bool op[AP_N_OPS], step[AP_N_OPS], red[AP_N_REDS], dtype[AP_N_DTYPES];
     bool strided, padded, mesh[N_MESHES];
+    bool time[AP_N_OPS]; /* steps over microbatches */
+    bool before, behind; /* groups outside of a loop over microbatches */
 };
 
 struct sample {
@@ -55,6 +60,26 @@ static int pick_mesh(struct ap_arena *arena, uint64_t seed, int n, struct ap_mes
     return row;
 }
 
+/* Takes groups that need what is not there with every microbatch out of the axis. */
+static void keep_in_time(struct ap_arena *arena, struct ap_plan *plan)
+{
+    const struct ap_node *nodes = plan->graph->nodes;
+    uint8_t *when = AP_NEW_N(arena, plan->nests->n, uint8_t);
+
+    for (int i = 0; plan->mesh.time && i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        bool each = ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]);
+        for (int k = 0; k < nest->n_ins && each; k++)
+            each = ap_plan_in_time(plan, nest, k, when);
+        when[i] = each ? AP_EACH : AP_BEFORE;
+        for (int k = 0; k < nest->n_ins && !each; k++)
+            if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
+                when[i] = AP_BEHIND;
+        if (!each && nodes[nest->members[0]].op != AP_OP_PARAMETER)
+            plan->choice[i].axis[0] = -1;
+    }
+}
+
 static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct sample *s,
                        struct ap_err *err)
 {
@@ -67,7 +92,8 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
     struct ap_conversions none;
 
     *s = (struct sample){.seed = seed, .mesh_row = pick_mesh(arena, seed, n, &mesh)};
-    if (gen_graph(arena, seed, 14, &s->graph, err))
+    if (gen_graph(arena, seed, 14, &s->graph, err) ||
+        ap_mesh_add_time(&mesh, seed % 5 < 2 ? 2 + (int64_t)(seed / 5 % 2) : 1, err))
         return -1;
     ap_group(arena, &s->graph);
     if (ap_nests_build(arena, &s->graph, &s->nests, err) ||
@@ -78,6 +104,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
     s->plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
     for (int i = 0; i < s->nests.n; i++)
         s->plan.choice[i] = random_choice(&s->nests.nest[i], &mesh, weights, &state);
+    keep_in_time(arena, &s->plan);
     if (seed % 3 == 0) { /* conversions made again in each phase */
         s->plan.remake = AP_NEW_N(arena, s->graph.n_nodes, bool);
         for (int i = 0; i < s->graph.n_nodes; i++)
@@ -238,6 +265,13 @@ static int run_case(const struct sample *s, struct comm *comm, struct comm *self
 
 /* ---- coverage ---- */
 
+static void cover_step(struct coverage *c, const struct sample *s,
+                       const struct ap_step *step)
+{
+    bool time = step->coll.axes & s->plan.mesh.time;
+    *(time ? &c->time[step->op] : &c->step[step->op]) = true;
+}
+
 static void cover(struct coverage *c, const struct sample *s)
 {
     c->mesh[s->mesh_row] = true;
@@ -256,7 +290,10 @@ static void cover(struct coverage *c, const struct sample *s)
     }
     for (int i = 0; i < s->conv.n; i++)
         for (int k = 0; k < s->conv.conv[i].path.n_steps; k++)
-            c->step[s->conv.conv[i].path.steps[k].op] = true;
+            cover_step(c, s, &s->conv.conv[i].path.steps[k]);
+    const struct ap_program *part = &s->part;
+    c->before |= part->each_lo > part->local.n_params && part->each_lo < part->each_hi;
+    c->behind |= part->mesh.time && part->each_hi < part->local.n_groups;
     for (int i = 0; i < s->part.local.n_nodes; i++)
         c->step[s->part.local.nodes[i].op] |= s->part.local.nodes[i].op == AP_OP_AP_MASK;
 }
@@ -275,6 +312,13 @@ static void print_coverage(const struct coverage *c)
     for (int i = 0; i < N_MESHES; i++)
         if (c->mesh[i])
             printf("# covered mesh %s\n", meshes[i]);
+    for (int i = 0; i < AP_N_OPS; i++)
+        if (c->time[i])
+            printf("# covered %s over microbatches\n", ap_ops[i].name);
+    if (c->before)
+        printf("# covered groups before microbatches\n");
+    if (c->behind)
+        printf("# covered groups behind microbatches\n");
     if (c->strided)
         printf("# covered strided\n");
     if (c->padded)

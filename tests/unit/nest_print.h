@@ -227,9 +227,9 @@ static inline struct ap_choice_vec no_choice(void)
 /* What must hold of every nest, all choices on three meshes included. */
 static inline bool nest_fits(const struct ap_nest *nest, const struct ap_graph *g)
 {
-    static const struct ap_mesh meshes[] = {{2, {2, 2}, {"x", "y"}},
-                                            {2, {3, 4}, {"x", "y"}},
-                                            {3, {2, 3, 2}, {"x", "y", "z"}}};
+    static const struct ap_mesh meshes[] = {{2, {2, 2}, {"x", "y"}, 0},
+                                            {2, {3, 4}, {"x", "y"}, 0},
+                                            {3, {2, 3, 2}, {"x", "y", "z"}, 0}};
     bool ok = nest->n_factors <= AP_MAX_FACTORS && nest->n_members > 0;
 
     for (int i = 0; i < nest->n_ins; i++)

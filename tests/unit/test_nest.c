@@ -398,7 +398,7 @@ static const char *layouts(const struct ap_nest *nest, const struct ap_graph *g,
     return text;
 }
 
-static const struct ap_mesh mesh_2x4 = {2, {2, 4}, {"x", "y"}};
+static const struct ap_mesh mesh_2x4 = {2, {2, 4}, {"x", "y"}, 0};
 
 static void check_layouts(const struct ap_nest *nest, const struct ap_graph *g, int x,
                           int y, const char *expect)
@@ -428,7 +428,7 @@ static void choices(void)
     check_layouts(dot, &g, 5, 4, "R,P P,R -> P,P");
     check_layouts(dot, &g, 6, -1, "refused");
     check_layouts(dot, &g, -2, -1, "refused");
-    struct ap_mesh one = {2, {1, 4}, {"x", "y"}};
+    struct ap_mesh one = {2, {1, 4}, {"x", "y"}, 0};
     struct ap_choice_vec c = choose(0, 1);
     CHECK(!ap_choice_ok(dot, &one, &c), "an axis of one device takes no factor");
     CHECK(dot->heavy, "a dot is heavy");
@@ -442,7 +442,7 @@ static void choices(void)
     check_layouts(merge, &g, 1, 0, "S1,S0 -> S0/6,S0");
     check_layouts(merge, &g, 2, -1, "P,R -> P,R");
     check_layouts(merge, &g, -1, 1, "R,S1 -> R,S0/6");
-    struct ap_mesh three = {1, {3}, {"x"}};
+    struct ap_mesh three = {1, {3}, {"x"}, 0};
     CHECK(strcmp(layouts(merge, &g, &three, choose(0, -1)), "refused") == 0,
           "rows of 6 cut in 3 of 8, padded, have no layout in 48");
     CHECK(strcmp(layouts(merge, &g, &three, choose(1, -1)), "S1 -> S0/6") == 0,
@@ -494,7 +494,7 @@ static void masks(void)
 {
     struct ap_graph g;
     struct ap_nests nests;
-    struct ap_mesh mesh = {1, {3}, {"x"}};
+    struct ap_mesh mesh = {1, {3}, {"x"}, 0};
     struct ap_choice_vec c;
 
     if (!graph_of_last(batched_matmul, &g) || !build(&g, &nests))
@@ -602,7 +602,7 @@ static void specs(const char *node, int expect)
 {
     struct ap_graph g;
     struct ap_nests nests;
-    static const struct ap_mesh mesh = {2, {2, 2}, {"x", "y"}};
+    static const struct ap_mesh mesh = {2, {2, 2}, {"x", "y"}, 0};
     struct ap_layout seen[64];
     int n = 0;
 

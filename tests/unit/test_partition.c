@@ -96,7 +96,7 @@ static const char *check_collectives(struct ap_arena *arena, const struct ap_pro
 {
     struct ap_coll_count *a, *b;
     int n = ap_program_collectives(arena, p, &a);
-    if (n != ap_conversion_collectives(arena, conv, &b))
+    if (n != ap_conversion_collectives(arena, &p->mesh, conv, &b))
         return "other kinds of collectives than the conversions";
     for (int i = 0; i < n; i++)
         if (a[i].op != b[i].op || a[i].axes != b[i].axes || a[i].count != b[i].count ||

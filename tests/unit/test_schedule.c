@@ -154,6 +154,82 @@ static void test_interleaved(struct ap_arena *arena)
     CHECK(forward_ok, "inference: (B + S - 1) tf, one microbatch at a time");
 }
 
+/* Tick at which an instruction starts, all taking one: the schedules' definitions. */
+static double clock_of(enum ap_schedule schedule, int n, int b, struct ap_instr in)
+{
+    int i = in.stage, m = in.microbatch;
+
+    if (schedule == AP_SCHEDULE_INFERENCE)
+        return i + m;
+    if (schedule == AP_SCHEDULE_GPIPE) /* all there, then all back, the last first */
+        return in.backward ? n + b - 1 + (n - 1 - i) + (b - 1 - m) : i + m;
+    if (in.backward)
+        return 2 * n - 1 - i + 2 * m;
+    return m < n - i ? i + m : i + 2 * m; /* warm-up, then every other tick */
+}
+
+static void test_clocks(struct ap_arena *arena)
+{
+    static const enum ap_schedule kinds[] = {AP_SCHEDULE_GPIPE, AP_SCHEDULE_1F1B,
+                                             AP_SCHEDULE_INFERENCE};
+    const struct ap_sim_stage one = {.forward_sec = 1, .backward_sec = 1};
+
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        int wrong = 0, over = 0;
+        for (int n = 1; n <= 8; n++)
+            for (int b = 1; b <= 20; b++) {
+                struct ap_sim_result r = equal(arena, kinds[k], n, 1, b, one);
+                for (int d = 0; d < n; d++) {
+                    int flying = 0;
+                    for (int j = 0; j < r.devices[d].n_slices; j++) {
+                        const struct ap_sim_slice *s = &r.devices[d].slices[j];
+                        wrong +=
+                            !near(s->start_sec, clock_of(kinds[k], n, b, s->instr)) ||
+                            !near(s->end_sec, s->start_sec + 1);
+                        flying += s->instr.backward ? -1 : 1;
+                        over += kinds[k] == AP_SCHEDULE_1F1B && flying > n - d;
+                    }
+                    wrong += kinds[k] != AP_SCHEDULE_INFERENCE && flying != 0;
+                }
+            }
+        CHECK(wrong == 0, "the clock table of %s, by its definition (%d wrong)",
+              ap_schedule_names[kinds[k]], wrong);
+        if (kinds[k] == AP_SCHEDULE_1F1B)
+            CHECK(over == 0, "no stage i holds more than S - i microbatches under 1f1b");
+    }
+}
+
+/* Narayanan et al., section 2.2: device d of p has (v - 1) p + 2 (p - d - 1) forwards
+ * ahead, the k-th of them at tick d + k, and waits (p - 1) / v of what 1F1B does. */
+static void test_interleaved_clocks(struct ap_arena *arena)
+{
+    const struct ap_sim_stage one = {.forward_sec = 1, .backward_sec = 1};
+    int wrong = 0, flight = 0, bubble = 0;
+
+    for (int p = 2; p <= 6; p++)
+        for (int v = 2; v <= 4; v++)
+            for (int groups = 1; groups <= 4; groups++) {
+                int b = groups * p;
+                struct ap_sim_result r =
+                    equal(arena, AP_SCHEDULE_INTERLEAVED, p * v, v, b, one);
+                bubble += !near(r.bubble, (p - 1.0) / (v * b + p - 1.0));
+                for (int d = 0; d < p; d++) {
+                    int ahead = (v - 1) * p + 2 * (p - d - 1) + 1;
+                    ahead = ahead < b * v ? ahead : b * v;
+                    flight += r.devices[d].peak_in_flight != ahead;
+                    for (int k = 0; k < ahead && k < p * v; k++) {
+                        const struct ap_sim_slice *s = &r.devices[d].slices[k];
+                        wrong += s->instr.backward || s->instr.stage != k / p * p + d ||
+                                 s->instr.microbatch != k % p ||
+                                 (k < ahead - 1 && !near(s->start_sec, d + k));
+                    }
+                }
+            }
+    CHECK(wrong == 0, "interleaved-1f1b: groups of p through one chunk after the other");
+    CHECK(flight == 0, "interleaved-1f1b: (v - 1) p + 2 (p - d - 1) + 1 in flight");
+    CHECK(bubble == 0, "interleaved-1f1b: the bubble is (p - 1) / (v B + p - 1)");
+}
+
 static struct ap_sim random_sim(struct ap_arena *arena)
 {
     int chunks = 1, schedule = draw(AP_N_SCHEDULES), n = 1 + draw(5);
@@ -349,6 +425,8 @@ int main(void)
     test_orders(&arena);
     test_closed_forms(&arena);
     test_interleaved(&arena);
+    test_clocks(&arena);
+    test_interleaved_clocks(&arena);
     test_random(&arena);
     test_unequal(&arena);
     test_ends(&arena);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "memory.h"
+#include "microbatch.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"
@@ -26,7 +27,8 @@ struct question {
     struct ilp_problem ip;
 };
 
-static bool ask(struct question *q, const char *json, const char *mesh)
+/* microbatches: 1 for a step as it is. */
+static bool ask(struct question *q, const char *json, const char *mesh, int microbatches)
 {
     struct shard_fold fold;
 
@@ -37,9 +39,13 @@ static bool ask(struct question *q, const char *json, const char *mesh)
                                   .params = &q->params};
     if (load_sample(&q->arena, json, &q->sample, &q->err) ||
         ap_mesh_parse(&q->arena, mesh, &q->mesh, &q->err) ||
+        ap_mesh_add_time(&q->mesh, microbatches, &q->err) ||
+        (q->mesh.time && ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests,
+                                               microbatches, &q->task.time, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
-    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, 1, &fold);
+    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, q->task.time,
+                    1, &fold);
     return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
 }
 
@@ -68,11 +74,11 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
     double nearest = 0;
     bool sound = true;
 
-    if (!ask(&q, sg->json, mesh)) {
+    if (!ask(&q, sg->json, mesh, 1)) {
         CHECK(false, "%s: %s", sg->name, q.err.msg);
         return;
     }
-    mem_model_build(&q.arena, &q.ip.space, q.ip.var, 0, false, &m);
+    mem_model_build(&q.arena, &q.ip, 0, &m);
     int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
     for (int seed = 1; seed <= n_seeds && sound; seed++) {
         uint64_t state = (uint64_t)seed;
@@ -83,6 +89,9 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
         struct ap_plan plan = shard_ilp_plan(&q.ip, choice);
         for (int v = 0; v < q.sample.g.n_nodes; v++)
             plan.remake[v] = random_below(&state, 3) == 0;
+        for (int c = 0; c < m.n_copies; c++)
+            choice[m.n_vars + c] = MEM_ABSENT;
+        mem_settle_copies(&m, &q.ip, plan.remake, choice);
         mem_measure(&plan, &q.cost, &sec, &peak);
         int64_t held = held_peak(&q, &m, choice);
         sound = !isfinite(sec) || held <= peak;
@@ -92,6 +101,48 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
     CHECK(sound && nearest > 0.5, "%s on %s: held at most %.2f of what is needed",
           sg->name, mesh, nearest);
     drop(&q);
+}
+
+/* The price of a choice is its program's, also where copies come with microbatches. */
+static void test_price(int microbatches, const char *mesh)
+{
+    int n_priced = 0, n_remade = 0;
+
+    for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
+        struct question q;
+        struct mem_model m;
+        double sec, worst = 0;
+        int64_t peak;
+        if (!ask(&q, sample_graphs[i].json, mesh, microbatches)) {
+            drop(&q); /* what cannot be split */
+            continue;
+        }
+        mem_model_build(&q.arena, &q.ip, 0, &m);
+        int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
+        for (uint64_t seed = 1; seed <= 50; seed++) {
+            uint64_t state = seed;
+            for (int v = 0; v < q.ip.n_vars; v++)
+                choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
+            for (int c = 0; c < m.n_copies; c++)
+                choice[m.n_vars + c] = random_below(&state, 2) ? MEM_TWICE : MEM_KEPT;
+            mem_settle_copies(&m, &q.ip, NULL, choice);
+            struct ap_plan plan = mem_plan_of(&m, &q.ip, choice);
+            mem_measure(&plan, &q.cost, &sec, &peak);
+            if (!isfinite(sec))
+                continue;
+            for (int c = 0; c < m.n_copies; c++)
+                n_remade += choice[m.n_vars + c] == MEM_TWICE;
+            double score = mem_plan_score(&m, &q.ip, choice);
+            worst = fmax(worst, fabs(score - sec) / sec);
+            n_priced++;
+        }
+        CHECK(worst < 1e-9, "%s on %s, %d microbatches: prices differ by %.2g",
+              sample_graphs[i].name, mesh, microbatches, worst);
+        drop(&q);
+    }
+    CHECK(n_priced > 0 && n_remade > 0,
+          "%d microbatches: %d prices, %d copies made twice", microbatches, n_priced,
+          n_remade);
 }
 
 /* ---- the search ---- */
@@ -172,7 +223,7 @@ static void test_all_plans(const char *mesh, double slack)
     struct question q;
     double best = INFINITY;
 
-    if (!ask(&q, tiny, mesh)) {
+    if (!ask(&q, tiny, mesh, 1)) {
         CHECK(false, "tiny: %s", q.err.msg);
         free(all);
         return;
@@ -219,6 +270,10 @@ int main(void)
         test_model(&sample_graphs[i], "2", 100);
         test_model(&sample_graphs[i], "2x2", 200);
     }
+    test_price(1, "2");
+    test_price(1, "2x2");
+    test_price(2, "2");
+    test_price(4, "2x2");
     test_all_plans("2", 1e-9);
     test_all_plans("4", 0.15);
     test_sizes();

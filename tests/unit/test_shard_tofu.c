@@ -38,7 +38,7 @@ static void test_table(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK(moved(none, rows[i].from, none, rows[i].to) == rows[i].want,
-              "TO2: conversion of scheme %d to %d", rows[i].from, rows[i].to);
+              "TO2, A4.2: conversion of scheme %d to %d", rows[i].from, rows[i].to);
 }
 
 static void test_regions(void)
@@ -78,6 +78,7 @@ struct net {
     struct tofu_stats stats;
     struct ap_plan plan;
     struct tofu_net tofu;
+    const bool *fixed; /* per node, or NULL */
 };
 
 static int input(struct net *n, enum ap_role role, int rank, const int64_t *dims)
@@ -187,6 +188,7 @@ static double elements(struct net *n, int cuts, bool cut_only, uint64_t seed)
                                 .nests = &n->nests,
                                 .mesh = &n->plan.mesh,
                                 .cut_only = cut_only,
+                                .fixed = n->fixed,
                                 .seed = seed};
     tofu_net_build(&n->tofu);
     for (int a = 0; a < cuts; a++) {
@@ -266,6 +268,11 @@ static void test_toy(void)
     moves(&n, 2, false, 600000, "TO4: toy net on 4 devices");
     moves(&n, 3, false, 1350000, "TO4: toy net on 8 devices");
     moves(&n, 4, false, 2550000, "TO4: toy net on 16 devices");
+    bool *fixed = AP_NEW_N(&n.arena, n.g.n_nodes, bool);
+    fixed[n.g.params[0]] = true;
+    n.fixed = fixed;
+    moves(&n, 1, false, 600000, "TO4: toy net on 2 devices, images lie by rows");
+    moves(&n, 2, false, 1350000, "TO4: toy net on 4 devices, images lie by rows");
     done(&n);
     make_mlp(&n, 320 * 1024, 500, 2); /* so many rows that nothing else is better */
     moves(&n, 4, false, 60e6 / 4, "TO3: data parallelism of the toy net moves 60 MB");

@@ -200,6 +200,41 @@ static void test_copies(void)
     CHECK(wrong == 0, "copies in more sets than can be listed at once");
 }
 
+/* With a gap that is good enough: the bound holds, and is as near as was asked. */
+static void test_gap(void)
+{
+    int wrong = 0, early = 0, n = 0;
+
+    for (int i = 0; i < 60; i++) {
+        struct ap_arena arena = {0};
+        struct ap_solution best, x, from;
+        struct ap_err err = {0};
+        struct ap_solve_params params = {.gap = i % 2 ? 0.05 : 0.3};
+        gen_state = 20000 + (uint64_t)i;
+        struct ap_problem p = i % 3
+                                  ? gen_random(&arena, 22, 90, 4, 1000, i % 5 ? 0 : 4, 0)
+                                  : copies_problem(&arena, 8, 8);
+        int exact = ap_solve_exact(&arena, &p, &plain, &best, &err);
+        if (exact != ap_solve_exact(&arena, &p, &params, &x, &err)) {
+            wrong++;
+        } else if (exact == 0) {
+            params.start = x.choice;
+            const double least = (1 - params.gap) * (1 - 1e-9);
+            n++;
+            wrong +=
+                x.objective < best.objective * (1 - 1e-9) ||
+                x.bound > best.objective * (1 + 1e-9) || x.bound < x.objective * least ||
+                ap_solve_exact(&arena, &p, &params, &from, &err) ||
+                from.objective > x.objective || from.bound < from.objective * least ||
+                from.bound > best.objective * (1 + 1e-9);
+            early += from.bound < best.objective * (1 - 1e-6);
+        }
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0 && n > 40 && early > 5,
+          "gaps that are good enough: %d problems, %d not proven to the end", n, early);
+}
+
 static void test_train(void)
 {
     struct ap_arena arena = {0};
@@ -294,6 +329,7 @@ int main(void)
     test_random();
     test_dense();
     test_copies();
+    test_gap();
     test_train();
     return tap_done();
 }

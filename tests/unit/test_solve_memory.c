@@ -89,6 +89,35 @@ static void test_tiny(int n, int n_glpk)
     CHECK(bound_by > n / 10, "the limit binds in %d", bound_by);
 }
 
+/* The limit of time is over before anything is reduced: what goes out is sound still. */
+static void test_late(int n)
+{
+    const struct ap_solve_params late = {.threads = 1, .time_limit_sec = 1e-9};
+    int wrong = 0, feasible = 0, found = 0;
+
+    for (int i = 0; i < 3 * n; i++) {
+        struct ap_arena arena = {0};
+        struct ap_solution all, s = {0};
+        struct ap_err err = {""};
+        struct ap_problem p = tiny(&arena, i / 3);
+        ap_solver_fn *run = i % 3 == 0 ? ap_solve_auto : ap_solve_exact;
+        if (i % 3 == 2)
+            p.span = NULL;
+        bool any = !ap_solve_exhaustive(&arena, &p, &plain, &all, &err);
+        int rc = run(&arena, &p, &late, &s, &err);
+        feasible += any;
+        found += any && rc == 0;
+        if (rc == 0 ? !any || !sound(&p, &s, all.objective)
+                    : !strstr(err.msg, "no sol")) {
+            printf("# problem %d, solver %d: %d %s\n", i / 3, i % 3, rc, err.msg);
+            wrong++;
+        }
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0, "late answers are legal, their bounds hold");
+    CHECK(found > feasible * 9 / 10, "%d answers to %d problems", found, feasible);
+}
+
 static void test_repeats(void)
 {
     struct ap_arena arena = {0};
@@ -160,6 +189,7 @@ static void test_format(void)
 int main(void)
 {
     test_tiny(2000, 500);
+    test_late(100);
     test_repeats();
     test_peak();
     test_format();

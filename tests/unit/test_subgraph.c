@@ -98,6 +98,37 @@ static void whole_and_nothing(const struct ap_graph *g)
           "no block is nothing");
 }
 
+/* s = sum x; y = x * [s, s, ...] in one part, z = x - [s, s, ...] in the other. */
+static void spread_scalar(void)
+{
+    struct ap_build b;
+    struct ap_graph g;
+    struct ap_subgraph first, second;
+    struct ap_err err = {0};
+    int64_t dims[2] = {4, 4}, both[2] = {0, 1};
+
+    ap_build_init(&b, &arena);
+    b.scope = "";
+    struct ap_shape shape = ap_build_shape(&b, AP_F32, 2, dims);
+    int x = ap_build_param(&b, "x", shape, AP_ROLE_INPUT);
+    int s = ap_build_reduce(&b, x, AP_RED_SUM, 2, both);
+    int wide = ap_build_broadcast(&b, s, 2, dims, NULL);
+    int y = ap_build_binary(&b, AP_OP_MULTIPLY, x, wide);
+    int z = ap_build_binary(&b, AP_OP_SUBTRACT, x, wide);
+    struct ap_result results[2] = {{y, AP_ROLE_AUX, -1}, {z, AP_ROLE_AUX, -1}};
+    CHECK(ap_build_finish(&b, "t", 2, results, &g, &err) == 0, "a scalar is spread");
+    int *block_of = AP_NEW_N(&arena, g.n_nodes, int);
+    block_of[z] = 1;
+    CHECK(ap_subgraph_blocks(&arena, &g, block_of, 0, 0, &first, &err) == 0 &&
+              ap_subgraph_blocks(&arena, &g, block_of, 1, 1, &second, &err) == 0,
+          "in both parts");
+    CHECK(first.n_cut_out == 1 && first.source[first.cut_out[0]] == s,
+          "the first part gives the scalar, not what it is spread to");
+    CHECK(second.n_cut_in == 1 && second.source[second.cut_in[0]] == s &&
+              second.n_cut_out == 0 && second.graph.n_results == 1,
+          "the second takes it and spreads it itself");
+}
+
 int main(void)
 {
     int half;
@@ -105,6 +136,7 @@ int main(void)
     first_half(&g, half);
     second_half(&g, half);
     whole_and_nothing(&g);
+    spread_scalar();
     ap_arena_free(&arena);
     return tap_done();
 }

@@ -1,0 +1,302 @@
+/*
+ * Problem: say what a pipelined plan costs: where the time of each stage's devices goes,
+ * what crosses which links, what memory holds over the step.
+ * Idea: libcommon's price and simulation, which planners use, too; here they are put in
+ * words. Memory over time is cut into windows of equal length, of which each shows the
+ * most that it holds, so that peaks stay.
+ */
+#include "pipe.h"
+
+#include <math.h>
+
+#include "tool.h"
+
+#define WINDOWS 32
+
+/* ---- reading ---- */
+
+/* One more than the largest device that the section names: what a default cluster has. */
+static int64_t devices_named(const json_t *stages)
+{
+    int64_t most = 1;
+    size_t i, k;
+    const json_t *stage, *device;
+
+    json_array_foreach(json_object_get(stages, "stages"), i, stage)
+    {
+        json_array_foreach(json_object_get(stage, "devices"), k, device)
+        {
+            if (json_integer_value(device) >= most &&
+                json_integer_value(device) < AP_MAX_DEVICES)
+                most = json_integer_value(device) + 1;
+        }
+    }
+    return most;
+}
+
+static int read_blocks(struct ap_arena *arena, const struct ap_doc *doc,
+                       struct pipe_input *in, struct ap_err *err)
+{
+    const struct ap_section *blocks = ap_doc_find(doc, "blocks");
+    struct ap_at at = {.key = "blocks"};
+
+    if (ap_doc_find(doc, "sharding"))
+        return ap_err_set(err, "/stages: there is a /sharding, too: which plan is meant? "
+                               "delete one");
+    if (!blocks)
+        return ap_err_set(err,
+                          "/stages: there is no section \"blocks\" (run ap-coarsen)");
+    json_t *json = ap_doc_load(doc, blocks, err);
+    int rc =
+        json ? ap_blocks_from_json(arena, json, &at, &in->graph, &in->blocks, err) : -1;
+    json_decref(json);
+    return rc;
+}
+
+static int read_stages(struct ap_arena *arena, const struct ap_doc *doc,
+                       const char *cluster_path, const struct ap_cluster *cluster,
+                       struct pipe_input *in, struct ap_err *err)
+{
+    struct ap_at at = {.key = "stages"};
+    json_t *json = ap_doc_load(doc, ap_doc_find(doc, "stages"), err);
+    int rc = json ? 0 : -1;
+
+    in->by_hand = !json_object_get(json, "objective_sec");
+    if (cluster)
+        in->cluster = *cluster;
+    else if (!rc)
+        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(json), &in->cluster,
+                            err);
+    if (!rc)
+        rc = ap_stages_from_json(arena, json, &at, &in->graph, &in->blocks, &in->cluster,
+                                 &in->stages, err);
+    json_decref(json);
+    return rc;
+}
+
+int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
+              const struct ap_cluster *cluster, struct pipe_input *in,
+              struct ap_pipeline *p, struct ap_err *err)
+{
+    *in = (struct pipe_input){0};
+    if (ap_doc_graph(arena, doc, &in->graph, err))
+        return -1;
+    ap_group(arena, &in->graph); /* whatever the document says of groups */
+    if (ap_nests_build(arena, &in->graph, &in->nests, err) ||
+        read_blocks(arena, doc, in, err) ||
+        read_stages(arena, doc, cluster_path, cluster, in, err) ||
+        ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
+                          &in->stages, p, err))
+        return err->msg[0] == '/' ? ap_doc_err(doc, err) : -1;
+    return 0;
+}
+
+struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
+                           const struct ap_pipeline *p, struct ap_err *err)
+{
+    struct ap_stages *s = &in->stages;
+    struct ap_buf json = {0};
+    double sec = p->result.step_sec;
+
+    if (!in->by_hand && fabs(s->objective_sec - sec) <= 1e-9 * sec)
+        return json;
+    if (!in->by_hand)
+        ap_warn(
+            "/stages: objective_sec %.9g is not what the plan costs, %.9g: corrected, "
+            "and its bound dropped",
+            s->objective_sec, sec);
+    s->objective_sec = sec;
+    s->lower_bound_sec = 0;
+    s->stopped = "given";
+    for (int i = 0; i < s->n; i++)
+        if (ap_stage_put_sharding(arena, &in->cluster, &s->stage[i], err))
+            return json;
+    ap_stages_to_json(arena, s, &json);
+    return json;
+}
+
+/* ---- where the time goes ---- */
+
+struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pipeline *p,
+                                int device)
+{
+    const struct ap_sim_device *d = &p->result.devices[device];
+    double times = (double)in->stages.microbatches;
+    struct pipe_spent s = {.send_sec = d->send_sec, .sync_sec = d->sync_sec};
+
+    for (int i = device; i < in->stages.n; i += p->result.n_devices) {
+        const struct ap_stage_parts *part = &p->parts[i];
+        double forward = part->forward_comm_sec;
+        if (in->stages.stage[i].recompute == AP_RECOMPUTE_ALL)
+            forward *= 2;
+        if (in->stages.schedule == AP_SCHEDULE_INFERENCE)
+            s.comm_sec += times * forward + part->update_comm_sec;
+        else
+            s.comm_sec +=
+                times * (forward + part->backward_comm_sec) + part->update_comm_sec;
+    }
+    s.compute_sec = d->compute_sec - s.comm_sec;
+    s.wait_sec = fmax(0, p->result.step_sec - d->compute_sec - s.send_sec - s.sync_sec);
+    return s;
+}
+
+struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
+                                    const struct ap_pipeline *p)
+{
+    struct pipe_spent sum = {0};
+    for (int d = 0; d < p->result.n_devices; d++) {
+        struct pipe_spent s = pipe_spent_by(in, p, d);
+        double share = (double)in->stages.stage[d].n_devices / (double)p->n_devices;
+        sum.compute_sec += share * s.compute_sec;
+        sum.comm_sec += share * s.comm_sec;
+        sum.send_sec += share * s.send_sec;
+        sum.sync_sec += share * s.sync_sec;
+        sum.wait_sec += share * s.wait_sec;
+    }
+    return sum;
+}
+
+/* ---- the section ---- */
+
+static void put_num(struct ap_buf *out, const char *key, double v)
+{
+    ap_put_key(out, key);
+    ap_json_num(out, v);
+}
+
+static void put_spent(struct ap_buf *out, const struct pipe_spent *s)
+{
+    put_num(out, "compute_sec", s->compute_sec);
+    put_num(out, "comm_sec", s->comm_sec);
+    put_num(out, "send_sec", s->send_sec);
+    put_num(out, "sync_sec", s->sync_sec);
+    put_num(out, "wait_sec", s->wait_sec);
+}
+
+static void put_stage(const struct pipe_input *in, const struct ap_pipeline *p, int i,
+                      struct ap_buf *out)
+{
+    const struct ap_sim_stage *s = &p->stage[i];
+    const struct ap_stage_parts *part = &p->parts[i];
+
+    ap_buf_puts(out, "{\"blocks\":[");
+    for (int k = 0; k < in->stages.stage[i].n_blocks; k++)
+        ap_buf_printf(out, "%s%d", k ? "," : "", in->stages.stage[i].blocks[k]);
+    ap_buf_puts(out, "]");
+    put_num(out, "forward_sec", s->forward_sec);
+    put_num(out, "backward_sec", s->backward_sec);
+    put_num(out, "recompute_sec", s->recompute_sec);
+    put_num(out, "sync_sec", s->sync_sec);
+    put_num(out, "update_sec", s->update_sec);
+    put_num(out, "forward_comm_sec", fmax(0, part->forward_comm_sec));
+    put_num(out, "backward_comm_sec", fmax(0, part->backward_comm_sec));
+    put_num(out, "send_forward_sec", s->send_forward_sec);
+    put_num(out, "send_backward_sec", s->send_backward_sec);
+    ap_put_int(out, "send_forward_bytes", s->send_forward_bytes);
+    ap_put_int(out, "send_backward_bytes", s->send_backward_bytes);
+    put_num(out, "flops", part->flops);
+    ap_put_int(out, "stage_bytes", s->fixed_bytes);
+    ap_put_int(out, "microbatch_bytes", s->flight_bytes);
+    ap_put_int(out, "remade_bytes", s->remade_bytes);
+    ap_buf_putc(out, '}');
+}
+
+/* [[seconds, most bytes from there to the next], ...] */
+static void put_over_time(const struct ap_pipeline *p, int device, struct ap_buf *out)
+{
+    const struct ap_sim_device *d = &p->result.devices[device];
+    int64_t most[WINDOWS] = {0}, held = d->n_slices ? 0 : d->peak_bytes;
+    double window = p->result.step_sec / WINDOWS;
+    int at = 0;
+
+    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices)
+        held = ap_add64(held, p->stage[i].fixed_bytes);
+    for (int w = 0; w < WINDOWS; w++) {
+        most[w] = held;
+        for (; at < d->n_slices && d->slices[at].start_sec < (w + 1) * window; at++) {
+            most[w] = d->slices[at].bytes > most[w] ? d->slices[at].bytes : most[w];
+            held = d->slices[at].after_bytes;
+        }
+        if (at > 0 && d->slices[at - 1].end_sec > w * window &&
+            d->slices[at - 1].bytes > most[w])
+            most[w] = d->slices[at - 1].bytes;
+    }
+    ap_put_key(out, "over_time");
+    ap_buf_putc(out, '[');
+    for (int w = 0; w < WINDOWS; w++) {
+        if (w > 0 && most[w] == most[w - 1])
+            continue;
+        ap_buf_puts(out, w ? ",[" : "[");
+        ap_json_num(out, w * window);
+        ap_buf_printf(out, ",%lld]", (long long)most[w]);
+    }
+    ap_buf_putc(out, ']');
+}
+
+static void put_device(const struct pipe_input *in, const struct ap_pipeline *p,
+                       int device, struct ap_buf *out)
+{
+    const struct ap_sim_device *d = &p->result.devices[device];
+    struct pipe_spent spent = pipe_spent_by(in, p, device);
+    int64_t role[AP_N_ROLES] = {0};
+    const char *sep = "";
+
+    ap_buf_puts(out, "{\"stages\":[");
+    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices) {
+        ap_buf_printf(out, "%s%d", sep, i);
+        sep = ",";
+        for (int r = 0; r < AP_N_ROLES; r++)
+            role[r] += p->parts[i].role_bytes[r];
+    }
+    ap_buf_putc(out, ']');
+    ap_put_int(out, "n_devices", in->stages.stage[device].n_devices);
+    put_spent(out, &spent);
+    put_num(out, "end_sec", d->end_sec);
+    ap_put_int(out, "peak_in_flight", d->peak_in_flight);
+    ap_buf_puts(out, ",\"memory\":{\"peak_bytes\":");
+    ap_buf_int(out, d->peak_bytes);
+    ap_put_int(out, "weight_bytes", role[AP_ROLE_WEIGHT]);
+    ap_put_int(out, "state_bytes", role[AP_ROLE_STATE]);
+    ap_put_int(out, "limit_bytes", in->cluster.memory_bytes);
+    put_over_time(p, device, out);
+    ap_buf_puts(out, "}}");
+}
+
+void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline *p,
+                  struct ap_buf *out)
+{
+    struct pipe_spent spent = pipe_spent_by_all(in, p);
+    double step = p->result.step_sec;
+
+    ap_buf_puts(out, "{\"cost_model\":\"default\"");
+    put_num(out, "step_sec", step);
+    put_spent(out, &spent);
+    put_num(out, "bubble", p->result.bubble);
+    put_num(out, "flops", p->flops);
+    put_num(out, "flops_per_sec", step > 0 ? p->flops / step : 0);
+    put_num(out, "mfu", p->mfu);
+    ap_put_int(out, "n_devices", p->n_devices);
+    ap_put_str(out, "schedule", ap_schedule_names[in->stages.schedule]);
+    ap_put_int(out, "microbatches", in->stages.microbatches);
+    put_num(out, "norm_sec", p->sim.norm_sec);
+    ap_put_int(out, "tied_bytes", p->tied_bytes);
+    ap_put_int(out, "peak_bytes", p->peak_bytes);
+    ap_put_key(out, "levels");
+    for (int l = 0; l < in->cluster.n_levels; l++) {
+        ap_buf_puts(out, l ? ",{\"name\":" : "[{\"name\":");
+        ap_json_str(out, in->cluster.levels[l].name);
+        put_num(out, "bytes", p->level_bytes[l]);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_puts(out, "],\"stages\":[");
+    for (int i = 0; i < in->stages.n; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        put_stage(in, p, i, out);
+    }
+    ap_buf_puts(out, "],\"devices\":[");
+    for (int d = 0; d < p->result.n_devices; d++) {
+        ap_buf_puts(out, d ? "," : "");
+        put_device(in, p, d, out);
+    }
+    ap_buf_puts(out, "]}");
+}

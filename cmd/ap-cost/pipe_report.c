@@ -1,0 +1,221 @@
+/*
+ * Problem: let a person see a pipelined plan on one screen.
+ * Idea: a row per stage, but runs of stages that are alike share one, with the most that
+ * one of them has; then where the time of an average device goes, what the links carry,
+ * and what fills the fullest device.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "pipe.h"
+
+static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
+
+static void put_sec(struct ap_buf *out, double sec, int width)
+{
+    size_t at = out->len;
+    price_put_sec(out, &seconds, sec);
+    price_pad(out, at, width);
+}
+
+static void put_bytes(struct ap_buf *out, double bytes, int width)
+{
+    size_t at = out->len;
+    price_put_bytes(out, bytes);
+    price_pad(out, at, width);
+}
+
+/* ---- the stages ---- */
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-3 * fmax(fabs(a), fabs(b));
+}
+
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    bool same = a->n_axes == b->n_axes;
+    for (int i = 0; i < a->n_axes && same; i++)
+        same = a->size[i] == b->size[i] && strcmp(a->name[i], b->name[i]) == 0;
+    return same;
+}
+
+static bool alike(const struct pipe_input *in, const struct ap_pipeline *p, int a, int b)
+{
+    const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
+    return x->n_devices == y->n_devices && x->recompute == y->recompute &&
+           strcmp(x->sharding.algorithm, y->sharding.algorithm) == 0 &&
+           same_mesh(&x->sharding.plan.mesh, &y->sharding.plan.mesh) &&
+           near(p->stage[a].forward_sec, p->stage[b].forward_sec) &&
+           near(p->stage[a].backward_sec, p->stage[b].backward_sec);
+}
+
+static void put_range(struct ap_buf *out, int first, int last, int width)
+{
+    size_t at = out->len;
+    if (first == last)
+        ap_buf_printf(out, "%d", first);
+    else
+        ap_buf_printf(out, "%d-%d", first, last);
+    price_pad(out, at, width);
+}
+
+static void put_stages(const struct pipe_input *in, const struct ap_pipeline *p, int a,
+                       int b, struct ap_buf *out)
+{
+    const struct ap_stage *first = &in->stages.stage[a], *last = &in->stages.stage[b];
+    const struct ap_mesh *mesh = &first->sharding.plan.mesh;
+    int64_t peak = 0;
+    size_t at;
+
+    put_range(out, a, b, -6);
+    put_range(out, first->blocks[0], last->blocks[last->n_blocks - 1], -8);
+    at = out->len;
+    ap_buf_printf(out, "%lld", (long long)first->n_devices);
+    for (int i = 0; i < mesh->n_axes; i++)
+        ap_buf_printf(out, "%s%s=%lld", i ? "," : " ", mesh->name[i],
+                      (long long)mesh->size[i]);
+    price_pad(out, at, -15);
+    at = out->len;
+    ap_buf_puts(out, first->sharding.algorithm);
+    price_pad(out, at, -11);
+    put_sec(out, p->stage[a].forward_sec, 11);
+    put_sec(out, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
+    double sent = 0, once = 0;
+    for (int i = a; i <= b; i++) {
+        const struct ap_sim_device *d = &p->result.devices[i % p->result.n_devices];
+        peak = d->peak_bytes > peak ? d->peak_bytes : peak;
+        sent = fmax(sent, p->stage[i].send_forward_sec);
+        once = fmax(once, p->stage[i].sync_sec + p->stage[i].update_sec);
+    }
+    put_sec(out, once, 11);
+    put_sec(out, sent, 11);
+    put_bytes(out, (double)peak, 10);
+    if (first->recompute != AP_RECOMPUTE_NONE)
+        ap_buf_puts(out, first->recompute == AP_RECOMPUTE_ALL ? " again" : " some");
+    ap_buf_putc(out, '\n');
+}
+
+#define MAX_ROWS 16
+
+static void put_plan(const struct pipe_input *in, const struct ap_pipeline *p,
+                     struct ap_buf *out)
+{
+    const struct ap_stages *s = &in->stages;
+    int rows = 0;
+
+    ap_buf_printf(out,
+                  "model %s: %d operators in %d blocks\n"
+                  "plan %s: %d stage%s on %lld of %lld devices of %s (%s), %lld "
+                  "microbatch%s, %s\n\n",
+                  in->graph.name, in->graph.n_nodes, in->blocks.n, s->algorithm, s->n,
+                  s->n == 1 ? "" : "s", (long long)p->n_devices,
+                  (long long)ap_cluster_devices(&in->cluster), in->cluster.name,
+                  in->cluster.device, (long long)s->microbatches,
+                  s->microbatches == 1 ? "" : "es", ap_schedule_names[s->schedule]);
+    ap_buf_printf(out, "%-6s%-8s%-15s%-11s%11s%11s%11s%11s%10s\n", "stage", "blocks",
+                  "devices", "sharding", "forward", "backward", "per step", "send on",
+                  "memory");
+    for (int a = 0, b; a < s->n; a = b + 1) {
+        for (b = a; b + 1 < s->n && alike(in, p, a, b + 1);)
+            b++;
+        if (rows++ < MAX_ROWS)
+            put_stages(in, p, a, b, out);
+        else if (rows == MAX_ROWS + 2)
+            ap_buf_puts(out, "and more\n");
+    }
+}
+
+/* ---- time, links, memory ---- */
+
+static void put_share(struct ap_buf *out, const char *what, double sec, double whole)
+{
+    if (sec > 0 && whole > 0)
+        ap_buf_printf(out, ", %s %.1f %%", what, 100 * sec / whole);
+}
+
+static void put_time(const struct pipe_input *in, const struct ap_pipeline *p,
+                     struct ap_buf *out)
+{
+    struct pipe_spent s = pipe_spent_by_all(in, p);
+    double step = p->result.step_sec, again = 0;
+
+    ap_buf_puts(out, "\nwhere the time goes\n  step ");
+    put_sec(out, step, 0);
+    if (step > 0)
+        ap_buf_printf(out, ", %.4g PFLOP/s, %.1f %% of the devices' peak, bubble %.1f %%",
+                      p->flops / step / 1e15, 100 * p->mfu, 100 * p->result.bubble);
+    for (int i = 0; i < in->stages.n; i++)
+        again += p->stage[i].recompute_sec * (double)in->stages.microbatches *
+                 (double)in->stages.stage[i].n_devices / (double)p->n_devices;
+    ap_buf_printf(out, "\n  compute %.1f %%", 100 * s.compute_sec / step);
+    if (again > 0)
+        ap_buf_printf(out, " (recompute %.1f %%)", 100 * again / step);
+    put_share(out, "collectives", s.comm_sec, step);
+    put_share(out, "sends", s.send_sec, step);
+    put_share(out, "gradients", s.sync_sec, step);
+    put_share(out, "waiting", s.wait_sec, step);
+    ap_buf_puts(out, "\n  links:");
+    for (int l = 0; l < in->cluster.n_levels; l++) {
+        ap_buf_printf(out, "%s %s ", l ? "," : "", in->cluster.levels[l].name);
+        put_bytes(out, p->level_bytes[l], 0);
+    }
+    if (p->tied_bytes > 0) {
+        ap_buf_puts(out, "; gradients of tied weights ");
+        put_bytes(out, (double)p->tied_bytes, 0);
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_memory(const struct pipe_input *in, const struct ap_pipeline *p,
+                       struct ap_buf *out)
+{
+    double limit = (double)in->cluster.memory_bytes;
+    int full = 0;
+
+    for (int d = 1; d < p->result.n_devices; d++)
+        if (p->result.devices[d].peak_bytes > p->result.devices[full].peak_bytes)
+            full = d;
+    const struct ap_sim_device *d = &p->result.devices[full];
+    double weight = 0, state = 0, fixed = 0, waiting = 0, remade = 0;
+    for (int i = 0; i < d->n_slices; i++)
+        if (d->slices[i].bytes == d->peak_bytes && d->slices[i].instr.backward)
+            remade = (double)p->stage[d->slices[i].instr.stage].remade_bytes;
+    for (int i = full; i < in->stages.n; i += p->result.n_devices) {
+        weight += (double)p->parts[i].role_bytes[AP_ROLE_WEIGHT];
+        state += (double)p->parts[i].role_bytes[AP_ROLE_STATE];
+        fixed += (double)p->stage[i].fixed_bytes;
+        waiting += (double)p->parts[i].waiting_bytes;
+    }
+    ap_buf_printf(out, "\nwhat fills the fullest device (stage %d)\n  weights ", full);
+    put_bytes(out, weight, 0);
+    ap_buf_puts(out, ", states ");
+    put_bytes(out, state, 0);
+    ap_buf_puts(out, ", gradients and work ");
+    put_bytes(out, fixed - weight - state - waiting, 0);
+    ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
+    put_bytes(out, (double)d->peak_bytes - fixed - remade, 0);
+    if (remade > 0) {
+        ap_buf_puts(out, ", what is made again ");
+        put_bytes(out, remade, 0);
+    }
+    if (waiting > 0) {
+        ap_buf_puts(out, ", early arrivals ");
+        put_bytes(out, waiting, 0);
+    }
+    ap_buf_puts(out, "; ");
+    put_bytes(out, (double)d->peak_bytes, 0);
+    ap_buf_puts(out, (double)d->peak_bytes > limit ? " is too large for " : " of ");
+    put_bytes(out, limit, 0);
+    ap_buf_putc(out, '\n');
+}
+
+void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
+                 const struct ap_pipeline *p, struct ap_buf *out)
+{
+    put_plan(in, p, out);
+    put_time(in, p, out);
+    put_memory(in, p, out);
+    pipe_advice(arena, in, p, out);
+    price_fit_columns(out);
+}

@@ -1,0 +1,97 @@
+/*
+ * The baselines of a task and their prices: every search has them at hand. They do not
+ * depend on each other and are made in two threads, each with memory and a memo of
+ * conversions of its own; which thread makes which changes nothing.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "memo.h"
+#include "shard.h"
+
+struct made {
+    struct ap_plan plan;
+    double sec; /* INFINITY: it does not exist, or not under the cost model */
+};
+
+struct maker {
+    const struct shard_task *task;
+    struct ap_cost cost;
+    struct ap_arena arena;
+    int first, step;
+    struct made *made; /* [row] */
+};
+
+static void make_one(struct maker *m, int row)
+{
+    const struct shard_task *task = m->task;
+    struct ap_conversions conv;
+    struct ap_err err = {0};
+    struct made *made = &m->made[row];
+    size_t n_groups = (size_t)task->nests->n, n_nodes = (size_t)task->graph->n_nodes;
+
+    *made = (struct made){.plan = shard_empty_plan(task), .sec = INFINITY};
+    struct ap_choice_vec *choice = AP_NEW_N(&m->arena, n_groups, struct ap_choice_vec);
+    bool *remake = AP_NEW_N(&m->arena, n_nodes, bool);
+    struct ap_mark mark = ap_arena_mark(&m->arena);
+    if (ap_baseline_plan_fixed(&m->arena, row, &made->plan, task->fixed, &err) == 0 &&
+        !made->plan.whole) { /* whole: reduce-scatter is never dearer, zero2 has it */
+        memcpy(choice, made->plan.choice, n_groups * sizeof *choice);
+        memcpy(remake, made->plan.remake, n_nodes * sizeof *remake);
+        made->sec = shard_price(&m->arena, &made->plan, &m->cost, &conv, &err);
+    }
+    made->plan.choice = choice;
+    made->plan.remake = remake;
+    ap_arena_rewind(&m->arena, mark);
+}
+
+static void *make_some(void *arg)
+{
+    struct maker *m = arg;
+
+    for (int row = m->first; row < AP_N_BASELINES; row += m->step)
+        make_one(m, row);
+    return NULL;
+}
+
+void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
+{
+    struct made made[AP_N_BASELINES];
+    struct maker maker[2];
+    pthread_t thread;
+    struct ap_plan *plans = AP_NEW_N(arena, AP_N_BASELINES + 1, struct ap_plan);
+    double *sec = AP_NEW_N(arena, AP_N_BASELINES + 1, double);
+    const char **name = AP_NEW_N(arena, AP_N_BASELINES + 1, const char *);
+    int n = 0;
+
+    for (int i = 0; i < 2; i++)
+        maker[i] = (struct maker){
+            .task = task, .cost = *task->cost, .first = i, .step = 2, .made = made};
+    maker[1].cost.cache = ap_memo_new(task->cost->mesh.n_axes);
+    bool runs = pthread_create(&thread, NULL, make_some, &maker[1]) == 0;
+    make_some(&maker[0]);
+    if (runs)
+        pthread_join(thread, NULL);
+    else
+        make_some(&maker[1]);
+    for (int row = 0; row < AP_N_BASELINES; row++) {
+        if (!isfinite(made[row].sec))
+            continue;
+        plans[n] = made[row].plan;
+        plans[n].choice = ap_arena_dup(arena, plans[n].choice,
+                                       (size_t)task->nests->n * sizeof *plans[n].choice);
+        plans[n].remake = ap_arena_dup(arena, plans[n].remake,
+                                       (size_t)task->graph->n_nodes * sizeof(bool));
+        sec[n] = made[row].sec;
+        name[n++] = ap_baselines[row].name;
+    }
+    ap_memo_free(maker[1].cost.cache);
+    ap_arena_free(&maker[0].arena);
+    ap_arena_free(&maker[1].arena);
+    name[n] = "start";
+    task->n_plans = n;
+    task->plans = plans;
+    task->plan_sec = sec;
+    task->plan_name = name;
+}

@@ -1,0 +1,378 @@
+/*
+ * Problem: state the selection problem at given prices of memory.
+ * Idea: what is held adds its price to the tables of those who decide it. A copy that
+ * users of both phases may need is made for both at the cost of making it plus what is
+ * less: the price of keeping it, or making it again. That takes three tables at once;
+ * instead the phases have a copy each, and what both together save is shared between
+ * them: either one, alone, is too cheap by its share. Shares are moved away from where
+ * they are abused from one solution to the next (a subgradient). Where keeping is cheap
+ * it costs nothing and there is one copy, as ever. With microbatches, a copy that is made
+ * again is made with every one of them; beyond twice that is no part of the shares, but
+ * of what a choice is worth. The value of the problem gets no larger by any of this.
+ * Cost: linear in the tables.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "memory.h"
+#include "microbatch.h"
+
+#define CHEAP 0.2 /* part of what making again costs: keeping costs nothing */
+
+static double span_price(const double *before, int lo, int hi)
+{
+    return before[hi] - before[lo];
+}
+
+static bool is_forbidden(double cost)
+{
+    return cost >= AP_FORBIDDEN;
+}
+
+static bool forbids(const struct ap_problem *p, const struct ap_problem_edge *e)
+{
+    const int n = p->n_strategies[e->a] * p->n_strategies[e->b];
+    for (int i = 0; i < n; i++)
+        if (is_forbidden(e->cost[i]))
+            return true;
+    return false;
+}
+
+/* ---- states of copies ---- */
+
+static int state_of(const struct mem_copy *copy, const struct ap_problem *p,
+                    const int *choice, bool twice)
+{
+    bool needs[2] = {false, false};
+
+    for (int u = 0; u < copy->n_uses; u++) {
+        const struct ap_problem_edge *e = &p->edges[copy->use[u].edge];
+        needs[copy->use[u].later] |= is_forbidden(e->cost[choice[e->b]]);
+    }
+    if (needs[0] && needs[1])
+        return twice ? MEM_TWICE : MEM_KEPT;
+    return needs[0] ? MEM_FORWARD : needs[1] ? MEM_LATER : MEM_ABSENT;
+}
+
+void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
+                       const bool *remake, int *choice)
+{
+    for (int c = 0; c < m->n_copies; c++) {
+        int *state = &choice[m->n_vars + c];
+        bool twice =
+            *state == MEM_TWICE || (remake && remake[ip->builder.copy[c].tensor]);
+        *state = state_of(&m->copy[c], &ip->problem, choice, twice);
+    }
+}
+
+/* How often a step makes a copy, once if it is kept. */
+static int64_t times_made(const struct mem_copy *copy, const struct ap_problem *p,
+                          const int *choice, bool remade)
+{
+    int64_t times[2] = {0, 0};
+    int first[2] = {-1, -1}; /* when its first user of a phase runs */
+
+    for (int u = 0; u < copy->n_uses; u++) {
+        const struct ap_problem_edge *e = &p->edges[copy->use[u].edge];
+        int *at = &first[copy->use[u].later];
+        if (is_forbidden(e->cost[choice[e->b]]) && (*at < 0 || copy->use[u].when < *at))
+            *at = copy->use[u].when;
+    }
+    for (int i = 0; i < 2; i++)
+        times[i] = first[i] < 0 ? 0 : first[i] == AP_EACH && remade ? copy->n_each : 1;
+    return remade ? times[0] + times[1] : times[0] || times[1];
+}
+
+/* What the copies of a settled choice cost: those of a tensor are all made again or none.
+ */
+static double copies_score(const struct mem_model *m, const struct ilp_problem *ip,
+                           const int *choice)
+{
+    const struct select_copy *copy = ip->builder.copy;
+    double sec = 0;
+    bool remade = false;
+
+    for (int c = 0; c < m->n_copies; c++) {
+        const struct ap_problem_edge *home = &ip->problem.edges[m->copy[c].home_edge];
+        if (c == 0 || copy[c].tensor != copy[c - 1].tensor) {
+            remade = false;
+            for (int d = c; d < m->n_copies && copy[d].tensor == copy[c].tensor; d++)
+                remade |= choice[m->n_vars + d] == MEM_TWICE;
+        }
+        const int64_t times = times_made(&m->copy[c], &ip->problem, choice, remade);
+        if (times > 0)
+            sec += home->cost[choice[home->a] * 2 + 1] * (double)times;
+    }
+    return sec;
+}
+
+double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
+                      const int *choice)
+{
+    const struct ap_problem *p = &ip->problem;
+    double sec = copies_score(m, ip, choice);
+
+    for (int v = 0; v < m->n_vars; v++)
+        sec += p->cost[v][choice[v]];
+    for (int e = 0; e < p->n_edges; e++) {
+        const struct ap_problem_edge *edge = &p->edges[e];
+        if (edge->a < m->n_vars && edge->b < m->n_vars)
+            sec +=
+                edge->cost[choice[edge->a] * p->n_strategies[edge->b] + choice[edge->b]];
+    }
+    return sec;
+}
+
+struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *ip,
+                           const int *choice)
+{
+    struct ap_plan plan = shard_ilp_plan(ip, choice);
+    const int n_nodes = ip->space.graph->n_nodes;
+    bool *twice = AP_NEW_N(ip->space.arena, n_nodes, bool);
+
+    for (int c = 0; c < m->n_copies; c++)
+        if (choice[m->n_vars + c] == MEM_TWICE)
+            twice[ip->builder.copy[c].tensor] = true;
+    for (int v = 0; v < n_nodes; v++)
+        plan.remake[v] = twice[ip->tensor[v]];
+    return plan;
+}
+
+/* ---- the problem ---- */
+
+struct pricer {
+    struct ap_arena *arena;
+    const struct mem_model *m;
+    const struct ilp_problem *ip;
+    double weight;
+    const double *share; /* [copy]: of what is saved, the later copy's */
+    struct mem_priced *out;
+    double **cost;
+    int *n_strategies;
+    struct ap_problem_edge *edges;
+    int n_edges, cap_edges;
+};
+
+static void add_edge(struct pricer *k, int a, int b, const double *cost)
+{
+    k->edges[k->n_edges++] = (struct ap_problem_edge){a, b, cost};
+}
+
+static double weighed(const struct pricer *k, double cost)
+{
+    return is_forbidden(cost) ? AP_FORBIDDEN : k->weight * cost;
+}
+
+static const struct ap_problem_edge *home_edge(const struct pricer *k, int copy)
+{
+    return &k->ip->problem.edges[k->m->copy[copy].home_edge];
+}
+
+/* What keeping each copy costs, by the strategy of its home. */
+static void price_keeps(struct pricer *k, const double *before)
+{
+    const struct mem_model *m = k->m;
+
+    k->out->kept = AP_NEW_N(k->arena, m->n_copies + 1, double *);
+    for (int i = 0; i < m->n_keeps; i++) {
+        const struct mem_keep *it = &m->keeps[i];
+        const double price = span_price(before, it->lo, it->hi);
+        const int n = k->ip->problem.n_strategies[it->home];
+        if (price <= 0)
+            continue;
+        double **kept = &k->out->kept[it->copy];
+        if (!*kept)
+            *kept = AP_NEW_N(k->arena, n, double);
+        for (int h = 0; h < n; h++)
+            (*kept)[h] += price * (double)it->extra[h];
+    }
+}
+
+/* Keeping it costs little beside making it again, whatever its home is. */
+static bool is_cheap(const struct pricer *k, int copy)
+{
+    const struct ap_problem_edge *e = home_edge(k, copy);
+
+    for (int h = 0; h < k->ip->problem.n_strategies[e->a]; h++) {
+        const double made = weighed(k, e->cost[2 * h + 1]);
+        if (!is_forbidden(made) && k->out->kept[copy][h] > CHEAP * made)
+            return false;
+    }
+    return true;
+}
+
+/* Which copies there are one of for each phase. */
+static void find_split(struct pricer *k)
+{
+    struct mem_priced *out = k->out;
+    const struct ap_problem *base = &k->ip->problem;
+
+    out->later = AP_NEW_N(k->arena, k->m->n_copies + 1, int);
+    out->problem.n_nodes = base->n_nodes;
+    k->cap_edges = base->n_edges + k->m->n_items + 1;
+    for (int c = 0; c < k->m->n_copies; c++) {
+        out->later[c] = -1;
+        if (!out->kept[c])
+            continue;
+        if (is_cheap(k, c)) {
+            out->kept[c] = NULL;
+            continue;
+        }
+        out->later[c] = out->problem.n_nodes++;
+        k->cap_edges++;
+    }
+}
+
+static void add_plain_edge(struct pricer *k, const struct ap_problem_edge *e)
+{
+    const struct ap_problem *p = &k->ip->problem;
+
+    if (k->weight > 0) {
+        add_edge(k, e->a, e->b, e->cost);
+    } else if (forbids(p, e)) {
+        const int n = p->n_strategies[e->a] * p->n_strategies[e->b];
+        double *table = AP_NEW_N(k->arena, n, double);
+        for (int i = 0; i < n; i++)
+            table[i] = weighed(k, e->cost[i]);
+        add_edge(k, e->a, e->b, table);
+    }
+}
+
+static void add_split(struct pricer *k, int copy)
+{
+    const struct ap_problem_edge *e = home_edge(k, copy);
+    const struct mem_copy *c = &k->m->copy[copy];
+    const double *kept = k->out->kept[copy];
+    const int n = k->ip->problem.n_strategies[e->a], later = k->out->later[copy];
+    double *first = AP_NEW_N(k->arena, n * 2, double);
+    double *again = AP_NEW_N(k->arena, n * 2, double);
+
+    for (int h = 0; h < n; h++) {
+        const double made = weighed(k, e->cost[2 * h + 1]);
+        const double saved = kept[h] < made ? made - kept[h] : 0;
+        const double part = k->share[copy] * saved;
+        first[2 * h + 1] = is_forbidden(made) ? AP_FORBIDDEN : made - (saved - part);
+        again[2 * h + 1] = is_forbidden(made) ? AP_FORBIDDEN : made - part;
+    }
+    add_edge(k, e->a, e->b, first);
+    add_edge(k, e->a, later, again);
+    for (int u = 0; u < c->n_uses; u++) {
+        const struct ap_problem_edge *use = &k->ip->problem.edges[c->use[u].edge];
+        add_edge(k, c->use[u].later ? later : use->a, use->b, use->cost);
+    }
+}
+
+static void add_base_edges(struct pricer *k)
+{
+    const struct ap_problem *base = &k->ip->problem;
+    const struct mem_model *m = k->m;
+
+    for (int e = 0; e < base->n_edges; e++) {
+        const struct ap_problem_edge *edge = &base->edges[e];
+        const int copy = (edge->a >= m->n_vars ? edge->a : edge->b) - m->n_vars;
+        if (copy < 0 || !k->out->kept[copy])
+            add_plain_edge(k, edge);
+    }
+    for (int c = 0; c < m->n_copies; c++)
+        if (k->out->kept[c])
+            add_split(k, c);
+}
+
+static void add_costs(struct pricer *k)
+{
+    const struct ap_problem *base = &k->ip->problem;
+    const int n = k->out->problem.n_nodes;
+
+    k->cost = AP_NEW_N(k->arena, n, double *);
+    k->n_strategies = AP_NEW_N(k->arena, n, int);
+    for (int v = 0; v < n; v++) {
+        k->n_strategies[v] = v < base->n_nodes ? base->n_strategies[v] : 2;
+        k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
+        for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
+            k->cost[v][s] = weighed(k, base->cost[v][s]);
+    }
+}
+
+void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
+                       const struct ilp_problem *ip, const double *before, double weight,
+                       const double *share, struct mem_priced *out)
+{
+    struct pricer k = {
+        .arena = arena, .m = m, .ip = ip, .weight = weight, .share = share, .out = out};
+
+    *out = (struct mem_priced){0};
+    price_keeps(&k, before);
+    find_split(&k);
+    add_costs(&k);
+    k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
+    add_base_edges(&k);
+    for (int i = 0; i < m->n_items; i++) {
+        const struct mem_item *it = &m->items[i];
+        const double price = span_price(before, it->lo, it->hi);
+        const int n = k.n_strategies[it->a] * it->n_b;
+        if (price <= 0)
+            continue;
+        double *table = it->b < 0 ? k.cost[it->a] : AP_NEW_N(arena, n, double);
+        for (int s = 0; s < n; s++)
+            table[s] += price * (double)it->bytes[s];
+        if (it->b >= 0)
+            add_edge(&k, it->a, it->b, table);
+    }
+    out->problem.n_strategies = k.n_strategies;
+    out->problem.cost = (const double *const *)k.cost;
+    out->problem.edges = k.edges;
+    out->problem.n_edges = k.n_edges;
+}
+
+/* ---- its choices ---- */
+
+int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
+                      const struct mem_priced *priced, const int *choice)
+{
+    int *start = AP_NEW_N(arena, priced->problem.n_nodes, int);
+
+    memcpy(start, choice, (size_t)(m->n_vars + m->n_copies) * sizeof *start);
+    for (int c = 0; c < m->n_copies; c++) {
+        int *state = &start[m->n_vars + c];
+        const bool both = *state == MEM_KEPT || *state == MEM_TWICE;
+        if (priced->kept[c]) {
+            start[priced->later[c]] = both || *state == MEM_LATER;
+            *state = both || *state == MEM_FORWARD;
+        } else {
+            *state = *state != MEM_ABSENT;
+        }
+    }
+    return start;
+}
+
+bool mem_move_shares(const struct mem_model *m, const struct mem_priced *priced,
+                     const int *choice, double step, double *share)
+{
+    bool moved = false;
+
+    for (int c = 0; c < m->n_copies; c++) {
+        if (!priced->kept[c])
+            continue;
+        const bool first = choice[m->n_vars + c], again = choice[priced->later[c]];
+        const double to = first == again ? share[c]
+                          : first        ? fmin(share[c] + step, 1)
+                                         : fmax(share[c] - step, 0);
+        moved |= to != share[c];
+        share[c] = to;
+    }
+    return moved;
+}
+
+void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
+                       const struct mem_priced *priced, int *choice)
+{
+    for (int c = 0; c < m->n_copies; c++) {
+        const struct ap_problem_edge *e = &ip->problem.edges[m->copy[c].home_edge];
+        const int h = choice[e->a];
+        const int64_t more = times_made(&m->copy[c], &ip->problem, choice, true) - 1;
+        const double again = e->cost[2 * h + 1] * (double)more;
+        choice[m->n_vars + c] =
+            priced->kept[c] && priced->kept[c][h] > again ? MEM_TWICE : MEM_KEPT;
+    }
+    mem_settle_copies(m, ip, NULL, choice);
+}

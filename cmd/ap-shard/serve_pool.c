@@ -1,0 +1,342 @@
+/*
+ * Problem: a planner of stages trades time for memory, so that one plan per part and mesh
+ * is not enough. Idea: the selection problem is stated once, alike blocks tied, and
+ * solved at several prices of memory (seconds per byte; a Lagrangian of the memory
+ * limit: each answer is the quickest plan with its memory or less). Baselines join. Cost:
+ * one problem per part and mesh, of as many variables as its distinct blocks have, and a
+ * solution per price.
+ */
+#include "serve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+/* Prices of memory: the plan's own bytes are worth so many times its time. */
+static const double prices[SERVE_VARIANTS] = {0, 0.05, 0.5};
+#define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
+#define SOLVE_WORK     20
+#define SMALL          2000 /* strategies of a search that is made with all at once */
+
+struct searcher {
+    struct ap_arena *arena; /* scratch */
+    const struct shard_task *task;
+    struct serve_pool *pool;
+    struct shard_space space; /* of all strategies */
+    struct ilp_problem ip;
+    double **base, **bytes; /* [variable][strategy]: seconds, bytes of memory */
+    struct ap_solve_params params;
+    const struct serve_seed *seed; /* NULL: nothing is decided yet */
+};
+
+static int keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
+                     const char *name)
+{
+    size_t n = (size_t)pool->n_groups;
+    int i = pool->n;
+    for (int k = 0; k < i; k++)
+        if (!plan->remake && !pool->remake[k] &&
+            memcmp(pool->choice[k], plan->choice, n * sizeof *plan->choice) == 0)
+            return k;
+    pool->name[i] = name;
+    pool->choice[i] = ap_arena_dup(&pool->arena, plan->choice, n * sizeof *plan->choice);
+    bool any = false;
+    for (int v = 0; plan->remake && v < pool->n_nodes; v++)
+        any |= plan->remake[v];
+    pool->remake[i] =
+        any ? ap_arena_dup(&pool->arena, plan->remake, (size_t)pool->n_nodes) : NULL;
+    pool->bytes += (int64_t)(n * sizeof *plan->choice) + (any ? pool->n_nodes : 0);
+    return pool->n++;
+}
+
+/* What a value adds to the memory of a stage, as a share of its local bytes. */
+static double share_of(const struct ap_graph *g, const enum ap_phase *phase, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+    bool backward = false, update = false;
+
+    if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
+        return 1;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        backward |= group != n->group && phase[group] == AP_BACKWARD;
+        update |= group != n->group && phase[group] == AP_UPDATE;
+    }
+    if (n->phase == AP_FORWARD)
+        return backward ? KEPT_IN_FLIGHT : 0;
+    return n->phase == AP_BACKWARD && update ? 1 : 0;
+}
+
+/* [variable][strategy]: bytes of memory, of all groups that are tied to it. */
+static double **count_bytes(struct searcher *s)
+{
+    const struct shard_space *space = &s->ip.space;
+    const struct ap_graph *g = space->graph;
+    const struct ap_nests *nests = space->nests;
+    double **bytes = AP_NEW_N(s->arena, s->ip.n_vars + 1, double *);
+    enum ap_phase *phase = AP_NEW_N(s->arena, nests->n + 1, enum ap_phase);
+
+    for (int i = 0; i < nests->n; i++)
+        phase[i] = ap_plan_group_phase(g, &nests->nest[i]);
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        int var = s->ip.var[i];
+        if (!bytes[var])
+            bytes[var] = AP_NEW_N(s->arena, space->n[i], double);
+        for (int o = 0; o < nest->n_outs; o++) {
+            int v = nest->outs[o], m = ap_nest_member(nest, v);
+            double share = share_of(g, phase, v);
+            for (int k = 0; share > 0 && k < space->n[i]; k++) {
+                struct ap_layout l = ap_nest_value_layout(nest, g, &space->cost->mesh,
+                                                          &space->choice[i][k], m);
+                bytes[var][k] += share * (double)ap_layout_local_bytes(
+                                             &space->cost->mesh, &g->nodes[v].shape, &l);
+            }
+        }
+    }
+    return bytes;
+}
+
+/* The space with one strategy left for groups that were decided before. */
+static struct shard_space restrict_space(struct searcher *s,
+                                         const struct shard_fold *fold, int variant)
+{
+    const struct serve_seed *seed = s->seed;
+    struct shard_space space = s->space;
+    int n = s->pool->n_groups;
+
+    space.n = ap_arena_dup(s->arena, space.n, (size_t)n * sizeof *space.n);
+    space.choice = ap_arena_dup(s->arena, space.choice, (size_t)n * sizeof *space.choice);
+    space.sec = ap_arena_dup(s->arena, space.sec, (size_t)n * sizeof *space.sec);
+    space.sig = ap_arena_dup(s->arena, space.sig, (size_t)n * sizeof *space.sig);
+    for (int i = 0; i < n; i++) {
+        int first = fold->tied[i];
+        int keep = seed->fixed[first]
+                       ? shard_space_find(&s->space, first, &seed->choice[variant][first])
+                       : -1;
+        if (keep < 0)
+            continue;
+        space.n[i] = 1;
+        space.choice[i] += keep;
+        space.sec[i] += keep;
+        space.sig[i] += keep;
+    }
+    return space;
+}
+
+/* What is decided of one group is of all that are tied. */
+static void spread_seed(const struct shard_fold *fold, int n, struct serve_seed *seed)
+{
+    for (int i = 0; i < n; i++) {
+        int root = fold->tied[i];
+        if (!seed->fixed[i] || seed->fixed[root])
+            continue;
+        seed->fixed[root] = true;
+        for (int k = 0; k < SERVE_VARIANTS; k++)
+            seed->choice[k][root] = seed->choice[k][i];
+    }
+}
+
+/* States the problem of a variant; without a seed all have one. */
+static void state(struct searcher *s, const struct shard_fold *fold, int variant)
+{
+    struct ilp_problem *ip = &s->ip;
+    if (variant > 0 && !s->seed)
+        return;
+    if (variant > 0)
+        select_free(&ip->builder);
+    ip->space = s->seed ? restrict_space(s, fold, variant) : s->space;
+    shard_ilp_tie(s->arena, &ip->space, fold, ip);
+    s->bytes = count_bytes(s);
+    s->base = AP_NEW_N(s->arena, ip->n_vars + 1, double *);
+    for (int v = 0; v < ip->n_vars; v++)
+        s->base[v] = ap_arena_dup(s->arena, ip->builder.cost[v],
+                                  (size_t)ip->problem.n_strategies[v] * sizeof(double));
+}
+
+/* Choices of the plans at hand that are in the space; NULL for the others. */
+static const int *const *known_choices(struct searcher *s, const struct ap_plan *plans)
+{
+    int n = s->task->n_plans;
+    const int **known = AP_NEW_N(s->arena, n + 2, const int *);
+    for (int i = 0; i < n; i++)
+        known[i] = shard_ilp_choice(s->arena, &s->ip, &plans[i]);
+    return known;
+}
+
+/* All strategies at once where they are few, and something can be proven of them. */
+static int answer(struct searcher *s, const struct ap_problem *p,
+                  const struct ap_plan *plans, const struct ap_solve_params *params,
+                  struct ap_solution *sol, struct ap_err *err)
+{
+    ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
+    int64_t n = 0;
+
+    for (int v = 0; v < s->ip.n_vars; v++)
+        n += p->n_strategies[v];
+    if (n <= SMALL || s->task->params->work_limit > 0)
+        return run(s->arena, p, params, sol, err);
+    return serve_narrow(s->arena, p, s->task->n_plans, known_choices(s, plans), run,
+                        params, sol, err);
+}
+
+/* The quickest plan, and answers at the prices of memory; the dearer the less memory. */
+static int solve_prices(struct searcher *s, const struct shard_fold *fold,
+                        const struct ap_plan *plans, const struct ap_plan *start,
+                        struct ap_solution *quickest, struct ap_err *err)
+{
+    struct ilp_problem *ip = &s->ip;
+    double total = 0;
+
+    for (int k = 0; k < SERVE_VARIANTS; k++) {
+        struct ap_solution sol;
+        state(s, fold, k);
+        double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
+        for (int v = 0; v < ip->n_vars; v++)
+            for (int i = 0; i < ip->problem.n_strategies[v]; i++)
+                ip->builder.cost[v][i] =
+                    s->base[v][i] + (price > 0 ? price * s->bytes[v][i] : 0);
+        const struct ap_problem p = select_problem(&ip->builder);
+        struct ap_solve_params params = s->params;
+        if (k == 0 && start && !s->seed)
+            params.start = shard_ilp_choice(s->arena, ip, start);
+        if (k > 0 && !s->seed)
+            params.start = quickest->choice;
+        if (k > 0 && s->task->params->work_limit == 0)
+            params.work_limit = 1; /* one of several trades, nothing is proven of it */
+        if (answer(s, &p, plans, &params, &sol, err))
+            return -1;
+        struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
+        s->pool->variant[k] = keep_plan(s->pool, &plan, "ilp");
+        if (k > 0)
+            continue;
+        *quickest = sol;
+        for (int v = 0; v < ip->n_vars; v++)
+            total += s->bytes[v][sol.choice[v]];
+    }
+    return 0;
+}
+
+static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_err *err)
+{
+    const struct shard_task *task = s->task;
+    struct ap_plan *plans = AP_NEW_N(s->arena, task->n_plans + 1, struct ap_plan);
+    struct ap_solution quickest;
+    int best = -1;
+
+    for (int i = 0; i < task->n_plans; i++) {
+        plans[i] = task->plans[i];
+        plans[i].remake = NULL; /* the search keeps what it gathered */
+        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
+            best = i;
+    }
+    if (shard_space_build(s->arena, task, fold, plans, task->n_plans, &s->space, err))
+        return -1;
+    for (int i = 0; i < s->pool->n_groups; i++) {
+        double least = INFINITY;
+        for (int k = 0; k < s->space.n[i]; k++)
+            least = fmin(least, s->space.sec[i][k]);
+        s->pool->least_sec[i] = least;
+    }
+    s->params.work_limit = task->params->work_limit;
+    if (s->params.work_limit == 0) /* what is tied or seeded proves nothing */
+        s->params.work_limit = fold->n_tied > 0 || s->seed ? 1 : SOLVE_WORK;
+    int rc = solve_prices(s, fold, plans, best < 0 ? NULL : &plans[best], &quickest, err);
+    select_free(&s->ip.builder);
+    if (rc)
+        return -1;
+    s->pool->objective = quickest.objective;
+    s->pool->bound = fold->n_tied == 0 && !s->seed ? quickest.bound : 0;
+    return 0;
+}
+
+static int fill(struct ap_arena *arena, const struct serve_blocks *b,
+                const struct serve_part *part, const struct ap_cost *cost,
+                const struct shard_request *req, struct serve_seed *seed,
+                struct serve_pool *pool, struct ap_err *err)
+{
+    const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
+    struct shard_task task = {.graph = &part->sub.graph,
+                              .nests = &part->nests,
+                              .cost = cost,
+                              .params = &req->params,
+                              .baseline = row->baseline};
+    struct searcher s = {.arena = arena, .task = &task, .pool = pool, .seed = seed};
+    struct shard_answer found = {0};
+    struct shard_fold fold;
+
+    if (row->run != shard_rule)
+        shard_list_baselines(arena, &task);
+    int most = task.n_plans + SERVE_VARIANTS + 1;
+    pool->name = AP_NEW_N(&pool->arena, most, const char *);
+    pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
+    pool->remake = AP_NEW_N(&pool->arena, most, bool *);
+    pool->recompute_heavy = req->params.recompute_heavy;
+    pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
+    if (row->run == shard_ilp) {
+        serve_part_tie(arena, b, part, &fold);
+        if (seed)
+            spread_seed(&fold, pool->n_groups, seed);
+        if (solve(&s, &fold, err))
+            return -1;
+    } else {
+        if (row->run(arena, &task, &found, err))
+            return -1;
+        keep_plan(pool, &found.plan, row->name);
+        pool->objective = found.objective;
+        pool->bound = found.bound;
+    }
+    for (int i = 0; i < task.n_plans; i++)
+        keep_plan(pool, &task.plans[i], task.plan_name[i]);
+    return 0;
+}
+
+struct serve_pool *serve_search(const struct serve_blocks *b,
+                                const struct serve_part *part, const struct ap_cost *cost,
+                                const struct shard_request *req, struct serve_seed *seed,
+                                struct ap_err *err)
+{
+    struct serve_pool *pool = ap_xrealloc(NULL, sizeof *pool);
+    struct ap_arena scratch = {0};
+
+    *pool = (struct serve_pool){.n_groups = part->nests.n,
+                                .n_nodes = part->sub.graph.n_nodes,
+                                .bytes = 16 * (int64_t)part->nests.n};
+    int rc = fill(&scratch, b, part, cost, req, seed, pool, err);
+    ap_arena_free(&scratch);
+    if (rc == 0)
+        return pool;
+    serve_pool_free(pool);
+    return NULL;
+}
+
+void serve_pool_free(struct serve_pool *pool)
+{
+    ap_arena_free(&pool->arena);
+    free(pool);
+}
+
+struct ap_plan serve_pool_plan(struct ap_arena *arena, const struct serve_pool *pool,
+                               int i, const struct serve_part *part, const int *group,
+                               const int *node, const struct ap_cost *cost)
+{
+    struct ap_plan plan = {.graph = &part->sub.graph,
+                           .nests = &part->nests,
+                           .mesh = cost->mesh,
+                           .choice = pool->choice[i],
+                           .remake = pool->remake[i],
+                           .recompute_heavy = pool->recompute_heavy};
+    if (!group)
+        return plan;
+    plan.choice = AP_NEW_N(arena, part->nests.n, struct ap_choice_vec);
+    for (int g = 0; g < part->nests.n; g++)
+        plan.choice[g] = pool->choice[i][group[g]];
+    if (!pool->remake[i])
+        return plan;
+    plan.remake = AP_NEW_N(arena, part->sub.graph.n_nodes, bool);
+    for (int v = 0; v < part->sub.graph.n_nodes; v++)
+        plan.remake[v] = pool->remake[i][node[v]];
+    return plan;
+}

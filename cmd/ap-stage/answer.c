@@ -1,0 +1,84 @@
+/* Reads a line of the shard command; ap-shard(1) has the protocol. */
+#include "answer.h"
+
+static int get_sec(const json_t *o, const struct ap_at *at, const char *key, double *out,
+                   struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    if (ap_get_num(o, at, key, out, err))
+        return -1;
+    return *out >= 0 ? 0 : ap_at_err(&here, err, "expected seconds >= 0, got %g", *out);
+}
+
+static int get_point(const json_t *o, const struct ap_at *at, struct answer_point *p,
+                     struct ap_err *err)
+{
+    const json_t *each = json_object_get(o, "sec_per_microbatch");
+    const json_t *again = json_object_get(o, "recompute");
+    struct ap_at here = {at, "sec_per_microbatch", 0};
+    double step;
+
+    if (!json_is_object(each))
+        return ap_at_err(&here, err, "expected an object");
+    if (get_sec(each, &here, "forward", &p->forward_sec, err) ||
+        get_sec(each, &here, "backward", &p->backward_sec, err) ||
+        get_sec(o, at, "sec_per_step", &step, err) ||
+        get_sec(o, at, "sync_sec", &p->sync_sec, err) ||
+        ap_get_int(o, at, "stage_bytes", 0, INT64_MAX, &p->stage_bytes, err) ||
+        ap_get_int(o, at, "bytes_per_microbatch", 0, INT64_MAX, &p->microbatch_bytes,
+                   err))
+        return -1;
+    if (!json_is_boolean(again))
+        return ap_at_err(at, err, "expected recompute to be true or false");
+    if (p->sync_sec > step * (1 + 1e-9))
+        return ap_at_err(at, err, "sync_sec %g is more than sec_per_step %g", p->sync_sec,
+                         step);
+    p->update_sec = step > p->sync_sec ? step - p->sync_sec : 0;
+    p->recompute = json_is_true(again);
+    return 0;
+}
+
+static int get_front(struct ap_arena *arena, const json_t *o, struct answer *a,
+                     struct ap_err *err)
+{
+    json_t *front;
+    struct ap_at at = {.key = "front"};
+    if (ap_get_arr(o, NULL, "front", &front, err))
+        return -1;
+    a->points = AP_NEW_N(arena, json_array_size(front) + 1, struct answer_point);
+    for (size_t i = 0; i < json_array_size(front); i++) {
+        struct ap_at here = {&at, NULL, (long)i};
+        const json_t *point = json_array_get(front, i);
+        if (!json_is_object(point))
+            return ap_at_err(&here, err, "expected an object");
+        if (get_point(point, &here, &a->points[a->n_points++], err))
+            return -1;
+    }
+    return 0;
+}
+
+int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct answer *a,
+                 struct ap_err *err)
+{
+    json_error_t bad;
+    json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
+    const char *error = NULL;
+    int rc = 0;
+
+    *a = (struct answer){.id = -1};
+    if (!o)
+        return ap_err_set(err, "column %d: %s", bad.column, bad.text);
+    if (!json_is_object(o))
+        rc = ap_err_set(err, "not an object");
+    else if (ap_get_int(o, NULL, "id", 0, INT32_MAX, &a->id, err) ||
+             ap_opt_str(o, NULL, "error", &error, err))
+        rc = -1;
+    else if (error)
+        a->error = ap_arena_strdup(arena, error);
+    else
+        rc = get_front(arena, o, a, err);
+    if (rc == 0 && !a->error)
+        a->sharding = json_incref(json_object_get(o, "sharding"));
+    json_decref(o);
+    return rc;
+}

@@ -1,0 +1,26 @@
+/* Private to ap-stage: a line that the shard command answers with. */
+#ifndef ANSWER_H
+#define ANSWER_H
+
+#include "doc.h"
+
+struct answer_point {
+    double forward_sec, backward_sec, sync_sec, update_sec;
+    int64_t stage_bytes, microbatch_bytes;
+    bool recompute;
+};
+
+struct answer {
+    int64_t id;
+    const char *error; /* NULL: answered */
+    int n_points;
+    struct answer_point *points;
+    json_t *sharding; /* NULL: there is none; the caller owns it */
+};
+
+/* -1: the line is not what ap-shard(1) says of answers; err says where. Memory in the
+ * arena. */
+int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct answer *a,
+                 struct ap_err *err);
+
+#endif

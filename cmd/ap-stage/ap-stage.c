@@ -1,0 +1,373 @@
+/* ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. */
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "oracle.h"
+#include "result.h"
+
+static const struct ap_choice schedules[] = {
+    {"auto", "the best that the algorithm has"},
+    {"gpipe", "all forwards, then all backwards"},
+    {"1f1b", "one forward, one backward"},
+    {"interleaved-1f1b", "the same, several stages on a device"},
+    {"inference", "forwards only, for graphs without a backward pass"},
+    {NULL, NULL},
+};
+static const struct ap_choice reductions[] = {
+    {"exact", "sums over the batch are those of the whole batch"},
+    {"each", "reductions over the batch are taken per microbatch"},
+    {NULL, NULL},
+};
+enum { REDUCTION_EACH = 1 };
+static const struct ap_choice recomputes[] = {
+    {"auto", "per stage, as memory demands"},
+    {"none", "activations are kept"},
+    {"blocks", "every stage makes its blocks again, one at a time"},
+    {"selected", "operators by memory saved per second (not built yet)"},
+    {NULL, NULL},
+};
+enum { RECOMPUTE_SELECTED = 3 };
+static const struct ap_choice searches[] = {
+    {"first", "stop at the first number of stages that fits"},
+    {"all", "go on to the last"},
+    {NULL, NULL},
+};
+
+struct request {
+    int algorithm, schedule, reduction, recompute, search;
+    const char *cluster_path, *microbatches, *memory, *command;
+    int64_t jobs, n_stages;
+    double limit_sec;
+    struct stage_limits limits;
+    struct plan_params params;
+};
+
+/* Options that only some algorithms read. */
+static const struct {
+    const char *option, *algorithms;
+} own_options[] = {
+    {"search", " rannc "},
+    {"imbalance", " rhino "},
+    {"epsilon", " alpa equal-layer equal-operator "},
+    {"kept", " auto "},
+};
+
+/* ---- options ---- */
+
+static void read_options(struct ap_tool *tool, struct request *r, int argc, char **argv)
+{
+    const struct ap_opt opts[] = {
+        {"algorithm", AP_OPT_CHOICE, &r->algorithm, "NAME", "how to plan",
+         (const struct ap_choice *)plan_algorithms(), sizeof(struct plan_algorithm), 0,
+         0},
+        {"cluster", AP_OPT_STR, &r->cluster_path, "FILE",
+         "cluster description (default: the document's)", NULL, 0, 0, 0},
+        {"microbatches", AP_OPT_STR, &r->microbatches, "N",
+         "into how many the batch is cut, or auto: powers of two (auto)", NULL, 0, 0, 0},
+        {"microbatch", AP_OPT_CHOICE, &r->reduction, "MODE",
+         "what is reduced over the batch", reductions, sizeof *reductions, 0, 0},
+        {"schedule", AP_OPT_CHOICE, &r->schedule, "NAME", "order of the microbatches",
+         schedules, sizeof *schedules, 0, 0},
+        {"stages", AP_OPT_INT, &r->n_stages, "N", "number of stages (any)", NULL, 0, 1,
+         INT32_MAX},
+        {"submesh-space", AP_OPT_CHOICE, &r->params.submesh_space, "NAME",
+         "submeshes that a stage may have", plan_submesh_spaces,
+         sizeof *plan_submesh_spaces, 0, 0},
+        {"memory", AP_OPT_STR, &r->memory, "SIZE",
+         "of a device: 16GiB, bytes, or device (device)", NULL, 0, 0, 0},
+        {"recompute", AP_OPT_CHOICE, &r->recompute, "WHAT",
+         "what is made again instead of kept", recomputes, sizeof *recomputes, 0, 0},
+        {"shard-command", AP_OPT_STR, &r->command, "CMD",
+         "answers what a stage costs (ap-shard --serve)", NULL, 0, 0, 0},
+        {"jobs", AP_OPT_INT, &r->jobs, "N",
+         "processes of the shard command (default: the cores)", NULL, 0, 1, 1024},
+        {"time-out", AP_OPT_NUM, &r->limit_sec, "SEC",
+         "most seconds until the shard command answers (600)", NULL, 0, 0, 0},
+        {"search", AP_OPT_CHOICE, &r->search, "NAME", "rannc: when to stop", searches,
+         sizeof *searches, 0, 0},
+        {"imbalance", AP_OPT_NUM, &r->params.imbalance, "X",
+         "rhino: how far a stage's FLOPs may be from the average (0.08)", NULL, 0, 0, 0},
+        {"epsilon", AP_OPT_NUM, &r->params.epsilon_sec, "SEC",
+         "alpa: gap between the slowest stages that are tried (1e-6)", NULL, 0, 0, 0},
+        {"kept", AP_OPT_INT, &r->params.n_kept, "N",
+         "auto: plans that are simulated (64)", NULL, 0, 1, 100000},
+        {"latency", AP_OPT_FLAG, &r->params.latency, NULL,
+         "inference: least time of one batch, not of the slowest stage", NULL, 0, 0, 0},
+        {"work-limit", AP_OPT_INT, &r->params.work_limit, "N",
+         "stop the search after N units of work", NULL, 0, 1, INT64_MAX},
+        {0},
+    };
+    tool->opts = opts;
+    ap_tool_start(tool, argc, argv);
+    for (size_t i = 0; i < sizeof own_options / sizeof *own_options; i++) {
+        char name[64];
+        snprintf(name, sizeof name, " %s ", plan_algorithms()[r->algorithm].name);
+        if (ap_tool_given(tool, own_options[i].option) &&
+            !strstr(own_options[i].algorithms, name))
+            ap_die_usage("--%s: %s has no such option", own_options[i].option,
+                         plan_algorithms()[r->algorithm].name);
+    }
+    tool->opts = NULL; /* they end here */
+}
+
+static void check_options(struct request *r)
+{
+    char *end;
+    if (r->microbatches && strcmp(r->microbatches, "auto") != 0) {
+        r->limits.microbatches = strtoll(r->microbatches, &end, 10);
+        if (end == r->microbatches || *end || r->limits.microbatches < 1 ||
+            r->limits.microbatches > 1 << 20)
+            ap_die_usage("--microbatches: expected auto or a number from 1 to %d, got %s",
+                         1 << 20, r->microbatches);
+    }
+    if (r->memory && strcmp(r->memory, "device") != 0) {
+        r->limits.memory_bytes = ap_size_parse(r->memory);
+        if (r->limits.memory_bytes < 0)
+            ap_die_usage("--memory: expected bytes, a size such as 16GiB, or device, got "
+                         "%s",
+                         r->memory);
+    }
+    if (r->recompute == RECOMPUTE_SELECTED)
+        ap_die_usage("--recompute selected is not built yet");
+    r->limits.each = r->reduction == REDUCTION_EACH;
+    if (!(r->limit_sec > 0))
+        ap_die_usage("--time-out: expected seconds > 0");
+    if (r->params.imbalance < 0 || r->params.epsilon_sec < 0)
+        ap_die_usage("--imbalance and --epsilon: expected a number >= 0");
+    r->params.search_all = r->search;
+    r->params.n_stages = (int)r->n_stages;
+    r->params.schedule = r->schedule - 1;
+    if (r->jobs == 0) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        r->jobs = cores > 0 ? cores : 1;
+    }
+}
+
+/* What a graph of this kind can be asked. */
+static void check_graph(const struct request *r, const struct stage_model *m)
+{
+    bool inference = r->params.schedule == AP_SCHEDULE_INFERENCE;
+    if (m->training && inference)
+        ap_die_usage("--schedule inference: the graph has a backward pass");
+    if (!m->training && r->params.schedule >= 0 && !inference)
+        ap_die_usage("--schedule %s: the graph has no backward pass",
+                     schedules[r->schedule].name);
+    if (m->training && r->params.latency)
+        ap_die_usage("--latency: the graph has a backward pass");
+    if (r->params.n_stages > m->blocks.n)
+        ap_die(AP_NO_SOLUTION,
+               "%d stages of %d blocks: at most %d stages (ap-coarsen --blocks makes "
+               "more blocks)",
+               r->params.n_stages, m->blocks.n, m->blocks.n);
+}
+
+/* ---- what the shard command gets ---- */
+
+static char temporary[4096]; /* path, "" for none */
+
+static void remove_temporary(void)
+{
+    if (*temporary)
+        unlink(temporary);
+    *temporary = '\0';
+}
+
+static void remove_and_end(int signal_number)
+{
+    if (*temporary)
+        unlink(temporary);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* A file with the document: its own, or a temporary one if it came through a pipe. */
+static const char *document_file(const struct ap_tool *tool, const struct ap_doc *doc)
+{
+    struct stat st;
+    if (strcmp(tool->path, "-") != 0 && !stat(tool->path, &st) && S_ISREG(st.st_mode))
+        return tool->path;
+    const char *dir = getenv("TMPDIR");
+    size_t len = (size_t)snprintf(temporary, sizeof temporary, "%s/ap-stage.XXXXXX",
+                                  dir && *dir ? dir : "/tmp");
+    if (len >= sizeof temporary)
+        ap_die(AP_BAD_INPUT, "TMPDIR is too long");
+    int fd = mkstemp(temporary);
+    if (fd < 0)
+        ap_die(AP_BAD_INPUT, "%s: %s", temporary, strerror(errno));
+    atexit(remove_temporary);
+    const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        signal(ends[i], remove_and_end);
+    FILE *f = fdopen(fd, "w");
+    if (!f || fwrite(doc->text, 1, doc->len, f) != doc->len || fclose(f))
+        ap_die(AP_BAD_INPUT, "%s: writing failed", temporary);
+    return temporary;
+}
+
+/* ap-shard beside this program, quoted for the shell. */
+static const char *default_command(struct ap_arena *arena, const char *self)
+{
+    const char *slash = strrchr(self, '/');
+    struct ap_buf out = {0};
+    if (!slash)
+        return "ap-shard --serve";
+    ap_buf_putc(&out, '\'');
+    for (const char *c = self; c <= slash; c++)
+        if (*c == '\'')
+            ap_buf_puts(&out, "'\\''");
+        else
+            ap_buf_putc(&out, *c);
+    ap_buf_puts(&out, "ap-shard' --serve");
+    const char *text = ap_arena_strdup(arena, out.data);
+    ap_buf_free(&out);
+    return text;
+}
+
+static const char *const *shard_args(struct ap_arena *arena, const struct request *r,
+                                     const char *file)
+{
+    const char **args = AP_NEW_N(arena, 6, const char *);
+    int n = 0;
+    if (r->cluster_path) {
+        args[n++] = "--cluster";
+        args[n++] = r->cluster_path;
+    }
+    if (r->limits.each) {
+        args[n++] = "--microbatch";
+        args[n++] = "each";
+    }
+    args[n++] = file;
+    return args;
+}
+
+/* ---- the run ---- */
+
+/* No plan that keeps its activations fits: says so if one that makes them again does. */
+static void suggest_recompute(struct ap_arena *arena, const struct request *r,
+                              const struct stage_oracle_params *kept,
+                              const struct stage_model *model,
+                              const struct plan_instance *inst, struct ap_err *err)
+{
+    struct stage_oracle_params params = *kept;
+    struct plan_params brief = r->params;
+    struct plan_instance again = *inst;
+    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct ap_err why = {0}, said = {0};
+
+    params.recompute = STAGE_RECOMPUTE_AUTO;
+    brief.brief = true;
+    again.oracle = stage_oracle_start(arena, model, inst, &params);
+    if (plan_algorithms()[r->algorithm].run(arena, &again, &brief, &answer, &why) == 0) {
+        ap_err_set(&said,
+                   "%s; or --recompute auto: %d stages, %lld microbatches with "
+                   "recomputation fit",
+                   err->msg, answer.n_stages, (long long)answer.microbatches);
+        *err = said;
+    }
+    stage_oracle_stop(again.oracle);
+}
+
+static _Noreturn void give_up(struct stage_oracle *oracle, int code,
+                              const struct ap_err *err)
+{
+    struct stage_oracle_stats stats;
+    const char *refusal = stage_oracle_refusal(oracle);
+    stage_oracle_stats(oracle, &stats);
+    stage_oracle_stop(oracle);
+    if (stats.n_requests > 0 && stats.n_refused == stats.n_requests)
+        ap_die(code, "%s; the shard command refused every request: %s", err->msg,
+               refusal);
+    if (code == AP_NO_SOLUTION && stats.n_refused > 0)
+        ap_die(code, "%s; the shard command refused %lld of %lld requests, one with: %s",
+               err->msg, (long long)stats.n_refused, (long long)stats.n_requests,
+               refusal);
+    ap_die(code, "%s", err->msg);
+}
+
+static const char *stats_text(struct ap_arena *arena, const struct stage_model *m,
+                              const struct plan_answer *answer,
+                              const struct stage_oracle_stats *s)
+{
+    return ap_arena_printf(
+        arena,
+        ",\"blocks\":%d,\"runs\":%d,\"distinct\":%d,\"stages\":%d,\"microbatches\":%lld,"
+        "\"plans\":%lld,\"asked\":%lld,\"fronts\":%lld,\"requests\":%lld,\"refused\":%"
+        "lld,"
+        "\"wait_sec\":%.6f",
+        m->blocks.n, m->blocks.n * (m->blocks.n + 1) / 2, s->n_distinct, answer->n_stages,
+        (long long)answer->microbatches, (long long)answer->n_plans,
+        (long long)s->n_asked, (long long)s->n_fronts, (long long)s->n_requests,
+        (long long)s->n_refused, s->wait_sec);
+}
+
+int main(int argc, char **argv)
+{
+    struct request req = {
+        .limit_sec = 600,
+        .params = {.epsilon_sec = 1e-6, .imbalance = 0.08, .n_kept = 64}};
+    struct ap_tool tool = {.name = "ap-stage",
+                           .summary = "cut blocks into pipeline stages and place them",
+                           .operand = "[FILE]"};
+    struct ap_arena arena = {0};
+    struct ap_err err = {0};
+    struct ap_doc doc;
+    struct stage_model model;
+    struct plan_instance inst;
+    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct stage_oracle_stats stats;
+    struct stage_result result;
+
+    read_options(&tool, &req, argc, argv);
+    check_options(&req);
+    ap_tool_read(&tool, &arena, &doc);
+    stage_model_read(&arena, &doc, req.cluster_path, &model);
+    check_graph(&req, &model);
+    if (stage_instance_make(&arena, &model, &req.limits, &inst, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+
+    const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
+    const struct stage_oracle_params params = {
+        .command = req.command ? req.command : default_command(&arena, argv[0]),
+        .args = shard_args(&arena, &req, document_file(&tool, &doc)),
+        .jobs = (int)req.jobs,
+        .limit_sec = req.limit_sec,
+        .recompute = (enum stage_recompute)req.recompute};
+    struct stage_oracle *oracle = stage_oracle_start(&arena, &model, &inst, &params);
+    inst.ask = stage_oracle_ask;
+    inst.least = stage_oracle_least;
+    inst.oracle = oracle;
+    int rc = algo->run(&arena, &inst, &req.params, &answer, &err);
+    if (rc < 0 && !stage_oracle_broken(oracle)) /* what it was asked is not its kind */
+        give_up(oracle, AP_USAGE, &err);
+    if (rc == 0)
+        rc = plan_judge(&arena, &inst, &answer, NULL, &err);
+    struct ap_stages stages = {.algorithm = algo->name,
+                               .shard_command =
+                                   req.command ? req.command : "ap-shard --serve",
+                               .each = req.limits.each};
+    if (rc == 0)
+        rc = stage_result_make(&arena, &model, &inst, oracle, &answer, &stages, &result,
+                               &err);
+    if (rc > 0 && params.recompute == STAGE_RECOMPUTE_NONE)
+        suggest_recompute(&arena, &req, &params, &model, &inst, &err);
+    if (rc != 0)
+        give_up(oracle, rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, &err);
+    stage_oracle_stats(oracle, &stats);
+    stage_oracle_stop(oracle);
+
+    /* what was derived from an older plan goes */
+    struct ap_new_section out[] = {{.name = "cluster"},
+                                   {.name = "stages", .json = result.json},
+                                   {.name = "sharding"},
+                                   {.name = "cost"},
+                                   {.name = "program"}};
+    ap_cluster_to_json(&model.cluster, &out[0].json);
+    ap_tool_write(&tool, &doc, out, 5, result.found);
+    return ap_tool_finish(&tool, stats_text(&arena, &model, &answer, &stats));
+}

@@ -1,0 +1,378 @@
+/*
+ * Problem: thousands of questions, each of a millisecond or more, for programs that
+ * answer one at a time. Idea: every process has a few requests in its pipe, so that it
+ * never waits for us; poll says who has answered. Questions of one group go to the
+ * process that had the group before, free processes take over whole groups first and
+ * single questions last. Who answers what depends on the machine; the answers must not.
+ */
+#include "coproc.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+#define DEPTH 4 /* requests that a process has at once */
+
+struct worker {
+    pid_t pid;
+    int to, from; /* pipes, -1 when closed */
+    struct ap_buf got;
+    size_t looked; /* bytes of `got` without a newline */
+    int flight[DEPTH], n_flight;
+    double since; /* when the oldest request began to wait for an answer */
+    int range;    /* of the run under way, -1 for none */
+};
+
+struct coproc_pool {
+    int n;
+    struct worker *worker;
+    int n_groups, *owner; /* [group]: worker that had it last, -1 */
+};
+
+/* Jobs of one group that are not sent yet. */
+struct range {
+    int group, next, end;
+};
+
+struct run {
+    struct coproc_pool *pool;
+    const struct coproc_job *jobs;
+    int n_ranges, n_answered;
+    struct range *range;
+};
+
+/* ---- starting and stopping ---- */
+
+static void open_pipe(int fd[2])
+{
+    if (pipe(fd))
+        ap_die(AP_BAD_INPUT, "pipe: %s", strerror(errno));
+    fcntl(fd[0], F_SETFD, FD_CLOEXEC); /* dup2 leaves the flag behind */
+    fcntl(fd[1], F_SETFD, FD_CLOEXEC);
+}
+
+static _Noreturn void become(const char *const *argv, int in, int out)
+{
+    signal(SIGPIPE, SIG_DFL);
+    if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
+        execv("/bin/sh", (char *const *)argv);
+    _exit(127);
+}
+
+static void start(struct worker *w, const char *const *argv)
+{
+    int in[2], out[2];
+    open_pipe(in);
+    open_pipe(out);
+    w->pid = fork();
+    if (w->pid < 0)
+        ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
+    if (w->pid == 0)
+        become(argv, in[0], out[1]);
+    close(in[0]);
+    close(out[1]);
+    w->to = in[1];
+    w->from = out[0];
+    w->range = -1;
+}
+
+struct coproc_pool *coproc_start(const char *command, const char *const *args, int n)
+{
+    struct coproc_pool *pool = ap_xrealloc(NULL, sizeof *pool);
+    struct ap_buf script = {0};
+    int n_args = 0;
+
+    while (args[n_args])
+        n_args++;
+    const char **argv = ap_xrealloc(NULL, sizeof *argv * (size_t)(n_args + 5));
+    ap_buf_printf(&script, "exec %s \"$@\"", command);
+    argv[0] = "sh";
+    argv[1] = "-c";
+    argv[2] = script.data;
+    argv[3] = "ap-stage";
+    for (int i = 0; i <= n_args; i++)
+        argv[4 + i] = args[i];
+    *pool = (struct coproc_pool){.n = n};
+    pool->worker = ap_xrealloc(NULL, sizeof *pool->worker * (size_t)n);
+    memset(pool->worker, 0, sizeof *pool->worker * (size_t)n);
+    signal(SIGPIPE, SIG_IGN); /* a dead process is noticed by its answers' end */
+    for (int i = 0; i < n; i++)
+        start(&pool->worker[i], argv);
+    free(argv);
+    ap_buf_free(&script);
+    return pool;
+}
+
+/* Waits for its end, and makes it end when that takes longer than a second. */
+static int reap(struct worker *w)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    int status = 0;
+    pid_t rc = 0;
+    for (int i = 0; i < 1000 && rc == 0; i++) {
+        rc = waitpid(w->pid, &status, WNOHANG);
+        if (rc == 0)
+            nanosleep(&pause, NULL);
+    }
+    if (rc == 0) {
+        kill(w->pid, SIGKILL);
+        while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR)
+            ;
+    }
+    w->pid = 0;
+    return status;
+}
+
+void coproc_stop(struct coproc_pool *pool)
+{
+    for (int i = 0; i < pool->n; i++) {
+        struct worker *w = &pool->worker[i];
+        if (w->n_flight > 0 && w->pid > 0) /* work of which nobody wants the answer */
+            kill(w->pid, SIGKILL);
+        close(w->to);
+        close(w->from);
+    }
+    for (int i = 0; i < pool->n; i++) {
+        struct worker *w = &pool->worker[i];
+        if (w->pid > 0)
+            reap(w);
+        ap_buf_free(&w->got);
+    }
+    free(pool->owner);
+    free(pool->worker);
+    free(pool);
+}
+
+/* ---- who does what ---- */
+
+static int left(const struct range *r)
+{
+    return r->end - r->next;
+}
+
+/* A group that it had before, else one that nobody has, else -1. */
+static int own_range(const struct run *run, int worker)
+{
+    int free_range = -1;
+    for (int i = 0; i < run->n_ranges; i++) {
+        const struct range *r = &run->range[i];
+        int owner = run->pool->owner[r->group];
+        if (left(r) > 0 && owner == worker)
+            return i;
+        if (left(r) > 0 && owner < 0 && free_range < 0)
+            free_range = i;
+    }
+    return free_range;
+}
+
+static int longest_range(const struct run *run)
+{
+    int best = -1;
+    for (int i = 0; i < run->n_ranges; i++)
+        if (left(&run->range[i]) > (best < 0 ? 0 : left(&run->range[best])))
+            best = i;
+    return best;
+}
+
+/* The next job of a worker, -1 when all are sent. */
+static int pick(struct run *run, int worker)
+{
+    struct worker *w = &run->pool->worker[worker];
+    if (w->range < 0 || left(&run->range[w->range]) == 0)
+        w->range = own_range(run, worker);
+    if (w->range >= 0) {
+        struct range *r = &run->range[w->range];
+        run->pool->owner[r->group] = worker;
+        return r->next++;
+    }
+    int longest = longest_range(run); /* someone else's: its last one */
+    if (longest < 0 || w->n_flight > 0)
+        return -1;
+    return --run->range[longest].end;
+}
+
+static void list_ranges(struct run *run, int n)
+{
+    struct coproc_pool *pool = run->pool;
+    run->range = ap_xrealloc(NULL, sizeof *run->range * (size_t)(n + 1));
+    for (int i = 0; i < n; i++) {
+        int group = run->jobs[i].group;
+        assert(group >= 0);
+        if (i == 0 || run->jobs[i - 1].group != group)
+            run->range[run->n_ranges++] = (struct range){group, i, i};
+        run->range[run->n_ranges - 1].end = i + 1;
+        if (group >= pool->n_groups) {
+            pool->owner = ap_xrealloc(pool->owner, sizeof(int) * (size_t)(group + 1));
+            while (pool->n_groups <= group)
+                pool->owner[pool->n_groups++] = -1;
+        }
+    }
+    for (int i = 0; i < pool->n; i++)
+        pool->worker[i].range = -1;
+}
+
+/* ---- talking ---- */
+
+static double now_sec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int died(const struct run *run, struct worker *w, struct ap_err *err)
+{
+    const char *line = w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none";
+    int status = reap(w);
+    if (WIFSIGNALED(status))
+        ap_err_set(err, "the shard command was killed by signal %d; request: %.300s",
+                   WTERMSIG(status), line);
+    else
+        ap_err_set(err, "the shard command ended with exit status %d%s; request: %.300s",
+                   WEXITSTATUS(status), WEXITSTATUS(status) == 127 ? " (not found)" : "",
+                   line);
+    return -1;
+}
+
+static bool put_line(int fd, const char *line)
+{
+    struct ap_buf buf = {0};
+    size_t at = 0;
+    ap_buf_puts(&buf, line);
+    ap_buf_putc(&buf, '\n');
+    while (at < buf.len) {
+        ssize_t n = write(fd, buf.data + at, buf.len - at);
+        if (n < 0 && errno != EINTR)
+            break;
+        at += n > 0 ? (size_t)n : 0;
+    }
+    bool all = at == buf.len;
+    ap_buf_free(&buf);
+    return all;
+}
+
+/* Fills a process's pipe. A write that fails is left to its end of file. */
+static void feed(struct run *run, int worker)
+{
+    struct worker *w = &run->pool->worker[worker];
+    while (w->n_flight < DEPTH) {
+        int job = pick(run, worker);
+        if (job < 0)
+            break;
+        if (w->n_flight == 0)
+            w->since = now_sec();
+        w->flight[w->n_flight++] = job;
+        if (!put_line(w->to, run->jobs[job].line))
+            break;
+    }
+}
+
+static int take_answer(struct run *run, struct worker *w, const char *line, size_t len,
+                       coproc_answer_fn *answer, void *ctx, struct ap_err *err)
+{
+    struct ap_err why = {0};
+    const char *asked = w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none";
+    int job = answer(ctx, line, len, &why), at = 0;
+    while (at < w->n_flight && w->flight[at] != job)
+        at++;
+    if (job >= 0 && at == w->n_flight)
+        ap_err_set(&why, "an id that was not asked");
+    if (*why.msg)
+        return ap_err_set(err,
+                          "the shard command answered nonsense: %s; request: %.300s; "
+                          "answer: %.*s",
+                          why.msg, asked, (int)(len < 200 ? len : 200), line);
+    memmove(w->flight + at, w->flight + at + 1,
+            sizeof(int) * (size_t)(w->n_flight - at - 1));
+    w->n_flight--;
+    w->since = now_sec();
+    run->n_answered++;
+    return 0;
+}
+
+/* All that has come from a process; every whole line is an answer. */
+static int hear(struct run *run, struct worker *w, coproc_answer_fn *answer, void *ctx,
+                struct ap_err *err)
+{
+    static char piece[1 << 16];
+    ssize_t n = read(w->from, piece, sizeof piece);
+    if (n < 0 && errno == EINTR)
+        return 0;
+    if (n <= 0)
+        return died(run, w, err);
+    ap_buf_put(&w->got, piece, (size_t)n);
+    char *line = w->got.data, *end;
+    while ((end = memchr(line + w->looked, '\n',
+                         w->got.len - (size_t)(line - w->got.data) - w->looked))) {
+        *end = '\0';
+        if (take_answer(run, w, line, (size_t)(end - line), answer, ctx, err))
+            return -1;
+        line = end + 1;
+        w->looked = 0;
+    }
+    w->got.len -= (size_t)(line - w->got.data);
+    memmove(w->got.data, line, w->got.len);
+    w->looked = w->got.len;
+    return 0;
+}
+
+/* Waits for answers; -1 when a process is silent for too long. */
+static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
+                     struct ap_err *err)
+{
+    struct coproc_pool *pool = run->pool;
+    double now = now_sec(), wait = limit_sec;
+    for (int i = 0; i < pool->n; i++) {
+        struct worker *w = &pool->worker[i];
+        fds[i] = (struct pollfd){.fd = w->n_flight ? w->from : -1, .events = POLLIN};
+        if (w->n_flight && w->since + limit_sec - now < wait)
+            wait = w->since + limit_sec - now;
+    }
+    int ms = wait > 1e6 ? 1000000000 : wait > 0 ? (int)(wait * 1000) + 1 : 0;
+    int rc = poll(fds, (nfds_t)pool->n, ms);
+    if (rc < 0 && errno != EINTR)
+        ap_die(AP_BAD_INPUT, "poll: %s", strerror(errno));
+    for (int i = 0; rc == 0 && i < pool->n; i++) {
+        const struct worker *w = &pool->worker[i];
+        if (w->n_flight && now_sec() >= w->since + limit_sec)
+            return ap_err_set(err,
+                              "the shard command gave no answer in %g seconds "
+                              "(--time-out); request: %.300s",
+                              limit_sec, run->jobs[w->flight[0]].line);
+    }
+    return rc < 0 ? 0 : rc;
+}
+
+int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
+               double limit_sec, coproc_answer_fn *answer, void *ctx, struct ap_err *err)
+{
+    struct run run = {.pool = pool, .jobs = jobs};
+    struct pollfd *fds = ap_xrealloc(NULL, sizeof *fds * (size_t)pool->n);
+    int rc = 0;
+
+    list_ranges(&run, n);
+    for (int i = 0; i < pool->n; i++)
+        feed(&run, i);
+    while (rc == 0 && run.n_answered < n) {
+        rc = wait_some(&run, fds, limit_sec, err) < 0 ? -1 : 0;
+        for (int i = 0; i < pool->n && rc == 0; i++) {
+            if (fds[i].fd < 0 || !fds[i].revents)
+                continue;
+            rc = hear(&run, &pool->worker[i], answer, ctx, err);
+            if (rc == 0)
+                feed(&run, i);
+        }
+    }
+    free(run.range);
+    free(fds);
+    return rc;
+}

@@ -1,0 +1,61 @@
+/*
+ * Private to ap-stage: a document's graph, blocks and cluster, as the problem that
+ * planners solve (planner.h), and what the oracle must know of them.
+ */
+#ifndef INSTANCE_H
+#define INSTANCE_H
+
+#include "classes.h"
+#include "planner.h"
+#include "stage_cost.h"
+
+/* Work that every plan does, once per microbatch: contractions, which nothing fuses. */
+struct stage_work {
+    int node, block;
+    double flops, bytes; /* of the whole batch */
+    enum ap_dtype dtype;
+};
+
+struct stage_model {
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_blocks blocks;
+    struct ap_cluster cluster;
+    struct stage_classes classes;
+    struct ap_block_sum *sums; /* [block] */
+    int64_t batch;             /* rows; 0: no input has a batch */
+    bool training;             /* there is a backward phase or an update */
+    int n_work;
+    struct stage_work *work;
+};
+
+/* How the batch may be cut, and what a device may hold. */
+struct stage_limits {
+    int64_t microbatches; /* 0: auto */
+    int64_t memory_bytes; /* of a device, 0: the device's */
+    bool each;            /* what is reduced over the batch is taken per microbatch */
+};
+
+/*
+ * Reads graph, blocks and cluster, or dies (exit 1). cluster_path may be NULL: the
+ * document's.
+ */
+void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
+                      const char *cluster_path, struct stage_model *m);
+
+/*
+ * Fills all of the instance but the oracle. 1: the batch cannot be cut so, err says what
+ * could be asked instead.
+ */
+int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
+                        const struct stage_limits *limits, struct plan_instance *inst,
+                        struct ap_err *err);
+
+/*
+ * [block + 1]: seconds that the blocks before take at least, per microbatch, with all of
+ * so many devices at work. Arena.
+ */
+double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
+                        int64_t devices, int64_t microbatches);
+
+#endif

@@ -1,0 +1,335 @@
+/*
+ * What all planners share: the submeshes of a cluster, where the stages of a plan lie,
+ * what they send to each other, and the simulated time and memory of a step.
+ * Source: Zheng et al., "Alpa" (OSDI 2022), section 5.2 and appendix A: submeshes (1,
+ * 2^p) and (n, M) whose sizes add up to the cluster's always fit when placed largest
+ * first.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "space.h"
+
+const struct ap_choice plan_submesh_spaces[] = {
+    {"power-of-two", "parts of a host and numbers of hosts that are powers of two"},
+    {"small-power-of-two", "the same, up to 4 hosts"},
+    {"all", "parts of a host that are powers of two, any number of hosts"},
+    {NULL, NULL}};
+
+int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
+                   struct plan_submesh **out)
+{
+    struct plan_submesh *m = AP_NEW_N(arena, n_hosts + 34, struct plan_submesh);
+    int n = 0;
+
+    for (int d = 1; d <= n_devices / 2; d *= 2)
+        m[n++] = (struct plan_submesh){1, d};
+    m[n++] = (struct plan_submesh){1, n_devices};
+    int last = space == 1 && n_hosts > 4 ? 4 : n_hosts;
+    for (int h = 2; h <= last; h = space == 2 ? h + 1 : 2 * h)
+        m[n++] = (struct plan_submesh){h, n_devices};
+    if (m[n - 1].hosts != n_hosts)
+        m[n++] = (struct plan_submesh){n_hosts, n_devices};
+    *out = m;
+    return n;
+}
+
+bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices)
+{
+    *hosts = inst->n_hosts / replicas;
+    *devices = inst->n_devices;
+    if (replicas >= 1 && inst->n_hosts % replicas == 0)
+        return true;
+    int parts = replicas / inst->n_hosts;
+    if (replicas % inst->n_hosts != 0 || inst->n_devices % parts != 0)
+        return false;
+    *hosts = 1;
+    *devices = inst->n_devices / parts;
+    return true;
+}
+
+int plan_groups(const struct plan_answer *answer)
+{
+    return answer->n_stages / (answer->chunks > 1 ? answer->chunks : 1);
+}
+
+int64_t plan_first_device(const struct plan_instance *inst,
+                          const struct plan_answer *answer, int s, int replica)
+{
+    const struct plan_stage *st = &answer->stage[s];
+    int64_t all = (int64_t)inst->n_hosts * inst->n_devices;
+
+    return (int64_t)st->first_host * inst->n_devices + st->first_device +
+           replica * (all / answer->replicas);
+}
+
+static int64_t size_of(const struct plan_stage *st)
+{
+    return (int64_t)st->hosts * st->devices;
+}
+
+struct filling {
+    int hosts, devices; /* of the pipeline */
+    int from;           /* first host that is not taken whole */
+    int n_begun;        /* hosts from there on that are taken in part */
+    int *used;          /* [begun]: their devices taken */
+};
+
+static bool put(struct filling *f, struct plan_stage *st)
+{
+    int h = 0;
+
+    if (st->hosts > 1 || st->devices >= f->devices) {
+        st->first_host = f->from; /* larger ones come first: none is begun */
+        st->first_device = 0;
+        f->from += st->hosts;
+        return f->n_begun == 0 && f->from <= f->hosts && st->devices <= f->devices;
+    }
+    while (h < f->n_begun && f->used[h] + st->devices > f->devices)
+        h++;
+    if (f->from + h >= f->hosts)
+        return false;
+    f->n_begun += h == f->n_begun;
+    st->first_host = f->from + h;
+    st->first_device = f->used[h];
+    f->used[h] += st->devices;
+    return true;
+}
+
+/* The largest that is not placed, the first of those of one size; -1 when all are. */
+static int next_to_place(const struct plan_answer *a, int n)
+{
+    int best = -1;
+    for (int s = 0; s < n; s++)
+        if (a->stage[s].first_host < 0 &&
+            (best < 0 || size_of(&a->stage[s]) > size_of(&a->stage[best])))
+            best = s;
+    return best;
+}
+
+int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
+               struct ap_err *err)
+{
+    int n = plan_groups(answer), s;
+    struct filling f = {0};
+
+    if (!plan_grid(inst, answer->replicas, &f.hosts, &f.devices))
+        return ap_err_set(err, "%d replicas do not divide %d hosts of %d devices",
+                          answer->replicas, inst->n_hosts, inst->n_devices);
+    struct ap_arena scratch = {0};
+    f.used = AP_NEW_N(&scratch, n, int);
+    for (s = 0; s < answer->n_stages; s++)
+        answer->stage[s].first_host = -1;
+    while ((s = next_to_place(answer, n)) >= 0)
+        if (!put(&f, &answer->stage[s]))
+            break;
+    ap_arena_free(&scratch);
+    if (s >= 0)
+        return ap_err_set(err, "stage %d of %dx%d devices has no place on %dx%d", s,
+                          answer->stage[s].hosts, answer->stage[s].devices, f.hosts,
+                          f.devices);
+    for (s = n; s < answer->n_stages; s++) {
+        answer->stage[s].first_host = answer->stage[s - n].first_host;
+        answer->stage[s].first_device = answer->stage[s - n].first_device;
+    }
+    return 0;
+}
+
+/* ---- what crosses ---- */
+
+int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
+                         int replicas)
+{
+    int64_t bytes = backward ? v->backward_bytes : v->forward_bytes;
+    return v->split ? ap_ceil_div(bytes, ap_mul64(microbatches, replicas)) : bytes;
+}
+
+static void stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
+                      int *stage_of)
+{
+    for (int s = 0; s < answer->n_stages; s++) {
+        const struct plan_stage *st = &answer->stage[s];
+        for (int b = st->set ? 0 : st->lo; b < inst->n_blocks; b++) {
+            if (!st->set && b > st->hi)
+                break;
+            if (!st->set || (st->set[b / 64] >> (b % 64) & 1))
+                stage_of[b] = s;
+        }
+    }
+}
+
+/* Bytes over each cut between stages, of one microbatch and replica. */
+static void crossing(struct ap_arena *arena, const struct plan_instance *inst,
+                     const struct plan_answer *answer, bool backward, int64_t *cut)
+{
+    int *stage_of = AP_NEW_N(arena, inst->n_blocks, int);
+    int64_t *delta = AP_NEW_N(arena, answer->n_stages + 1, int64_t), sum = 0;
+
+    stages_of(inst, answer, stage_of);
+    for (int i = 0; i < inst->n_values; i++) {
+        const struct plan_value *v = &inst->value[i];
+        int from = stage_of[v->from], last = from;
+        for (int k = 0; k < v->n_to; k++)
+            last = stage_of[v->to[k]] > last ? stage_of[v->to[k]] : last;
+        int64_t bytes =
+            plan_value_bytes(v, backward, answer->microbatches, answer->replicas);
+        delta[from] += bytes;
+        delta[last] -= bytes;
+    }
+    for (int s = 0; s < answer->n_stages; s++)
+        cut[s] = sum += delta[s];
+}
+
+double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
+                     int64_t host_lanes)
+{
+    const struct ap_link_level *l = &c->levels[level];
+    if (bytes == 0)
+        return 0;
+    if (l->shared)
+        lanes = 1;
+    else if (l->uplink && level > 0)
+        lanes = host_lanes;
+    return l->latency_sec +
+           (double)bytes / (l->bandwidth_bytes_per_sec * (double)(lanes > 1 ? lanes : 1));
+}
+
+/* Level of the links between two hosts: the first whose groups hold both. */
+int plan_link_level(const struct ap_cluster *c, int host, int other)
+{
+    int level = 0;
+    while (host != other && level + 1 < c->n_levels) {
+        level++;
+        host = (int)(host / c->levels[level].size);
+        other = (int)(other / c->levels[level].size);
+    }
+    return level;
+}
+
+static double send_sec(const struct plan_instance *inst, const struct plan_answer *a,
+                       int s, int64_t bytes, int *level)
+{
+    const struct plan_stage *from = &a->stage[s], *to = &a->stage[s + 1];
+    int64_t n_from = (int64_t)from->hosts * from->devices;
+    int64_t n_to = (int64_t)to->hosts * to->devices;
+    int hosts = from->hosts < to->hosts ? from->hosts : to->hosts;
+
+    /* the farthest hosts of the two */
+    int last_from = from->first_host + from->hosts - 1;
+    int last_to = to->first_host + to->hosts - 1;
+    int one = plan_link_level(inst->cluster, from->first_host, last_to);
+    int two = plan_link_level(inst->cluster, last_from, to->first_host);
+    *level = one > two ? one : two;
+    if (from->first_host == to->first_host && from->first_device == to->first_device)
+        return 0; /* chunks of the same devices */
+    return plan_link_sec(inst->cluster, *level, bytes, n_from < n_to ? n_from : n_to,
+                         hosts);
+}
+
+double plan_send_sec(const struct plan_instance *inst, const struct plan_answer *answer,
+                     int s, bool backward)
+{
+    struct ap_arena scratch = {0};
+    int level;
+
+    assert(s >= 0 && s + 1 < answer->n_stages);
+    int64_t *cut = AP_NEW_N(&scratch, answer->n_stages, int64_t);
+    crossing(&scratch, inst, answer, backward, cut);
+    double sec = send_sec(inst, answer, s, cut[s], &level);
+    ap_arena_free(&scratch);
+    return sec;
+}
+
+/* ---- the judge ---- */
+
+static void fill_stage(const struct plan_instance *inst, const struct plan_answer *a,
+                       int s, const int64_t *forward, const int64_t *backward,
+                       struct ap_sim_stage *st)
+{
+    const struct plan_point *p = a->stage[s].point;
+
+    *st = (struct ap_sim_stage){.forward_sec = p->forward_sec,
+                                .backward_sec = p->backward_sec,
+                                .sync_sec = p->sync_sec,
+                                .update_sec = p->update_sec,
+                                .fixed_bytes = p->stage_bytes,
+                                .flight_bytes = p->microbatch_bytes};
+    if (s + 1 < a->n_stages) {
+        st->send_forward_bytes = forward[s];
+        st->send_forward_sec = send_sec(inst, a, s, forward[s], &st->send_forward_level);
+    }
+    if (s > 0) {
+        st->send_backward_bytes = backward[s - 1];
+        st->send_backward_sec =
+            send_sec(inst, a, s - 1, backward[s - 1], &st->send_backward_level);
+    }
+}
+
+static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
+                    struct plan_answer *answer, struct ap_sim_result *out,
+                    struct ap_err *err)
+{
+    struct ap_sim_result own;
+    int n = answer->n_stages;
+    struct ap_sim_stage *stages = AP_NEW_N(arena, n, struct ap_sim_stage);
+    int64_t *forward = AP_NEW_N(arena, n, int64_t);
+    int64_t *backward = AP_NEW_N(arena, n, int64_t);
+
+    if (plan_place(inst, answer, err))
+        return 1;
+    crossing(arena, inst, answer, false, forward);
+    crossing(arena, inst, answer, true, backward);
+    for (int s = 0; s < n; s++)
+        fill_stage(inst, answer, s, forward, backward, &stages[s]);
+    struct ap_sim sim = {.schedule = answer->schedule,
+                         .n_stages = n,
+                         .chunks = answer->chunks,
+                         .microbatches = (int)answer->microbatches,
+                         .stages = stages,
+                         .overlap_send = inst->overlap_send,
+                         .overlap_sync = inst->overlap_sync};
+    out = out ? out : &own;
+    if (ap_simulate(arena, &sim, out, err))
+        return 1;
+    answer->step_sec = out->step_sec;
+    answer->peak_bytes = 0;
+    for (int d = 0; d < out->n_devices; d++) {
+        int64_t peak = out->devices[d].peak_bytes;
+        if (inst->memory_bytes > 0 && peak > inst->memory_bytes)
+            return ap_err_set(err,
+                              "stage %d needs %lld bytes of memory, a device has "
+                              "%lld",
+                              d, (long long)peak, (long long)inst->memory_bytes),
+                   1;
+        answer->peak_bytes = peak > answer->peak_bytes ? peak : answer->peak_bytes;
+    }
+    return 0;
+}
+
+int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
+               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err)
+{
+    if (out)
+        return simulate(arena, inst, answer, out, err);
+    struct ap_mark mark = ap_arena_mark(arena);
+    int rc = simulate(arena, inst, answer, NULL, err);
+    ap_arena_rewind(arena, mark);
+    return rc;
+}
+
+int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches)
+{
+    if (schedule == AP_SCHEDULE_INFERENCE)
+        return 1;
+    if (schedule == AP_SCHEDULE_GPIPE || n_behind > microbatches)
+        return (int)microbatches;
+    return n_behind;
+}
+
+bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight)
+{
+    return inst->memory_bytes == 0 ||
+           ap_add64(p->stage_bytes, ap_mul64(p->microbatch_bytes, flight)) <=
+               inst->memory_bytes;
+}

@@ -1,0 +1,181 @@
+/*
+ * Private to ap-stage: the problem that planners of pipelines solve, without the graph.
+ * Blocks in a line (or any DAG over them) are cut into stages, stages get submeshes; what
+ * a run of blocks costs on a submesh is asked of an oracle, which ap-stage answers with
+ * the shard command and tests with random tables.
+ */
+#ifndef PLANNER_H
+#define PLANNER_H
+
+#include "cost.h"
+#include "schedule.h"
+#include "tool.h"
+
+/* A value that forward nodes of one block make and other blocks read. */
+struct plan_value {
+    int from; /* block */
+    int n_to;
+    const int *to;          /* blocks, ascending, all after `from` */
+    int64_t forward_bytes;  /* of the whole batch; of one step if not `split` */
+    int64_t backward_bytes; /* of its gradient likewise; 0 when it has none */
+    bool split; /* a microbatch sends its share; otherwise each sends it all */
+};
+
+/* One way to run a part of the model, as ap-shard --serve answers. */
+struct plan_point {
+    double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
+    double sync_sec, update_sec;      /* once per step */
+    int64_t stage_bytes;              /* of a device, whatever is in flight */
+    int64_t microbatch_bytes;         /* of a device and microbatch in flight */
+    bool recompute;
+    int mesh; /* row of the oracle's logical meshes, for whoever asks for the sharding */
+    int tag;  /* the oracle's own */
+};
+
+/* Blocks lo to hi on hosts x devices, or those in the set. */
+struct plan_ask {
+    int lo, hi;          /* both included */
+    const uint64_t *set; /* bit per block; NULL: lo to hi */
+    int hosts, devices;  /* of one replica */
+    int replicas;        /* such submeshes side by side, batch split over them */
+    int64_t microbatches;
+};
+
+struct plan_front {
+    int n; /* 0: nothing runs it (does not fit, batch too small) */
+    const struct plan_point *point; /* none as good as another in everything */
+    double least_sec;    /* forward and backward of a microbatch: no plan is below this */
+    int64_t least_bytes; /* of a device with one microbatch in flight, likewise */
+};
+
+/* The same ask gets the same pointer, at no cost the second time. -1: the oracle broke.
+ */
+typedef int plan_oracle_fn(void *oracle, const struct plan_ask *ask,
+                           const struct plan_front **front, struct ap_err *err);
+
+/*
+ * Seconds of forward and backward of a microbatch that no answer to the ask is below,
+ * known without asking; a run's are at least the sum of its parts'.
+ */
+typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
+
+struct plan_instance {
+    int n_blocks;
+    const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
+    const int *n_ops;    /* [block], forward operators (equal-operator) */
+    const int *class_of; /* [block]: blocks of one class are alike; NULL: not known */
+    int n_values;
+    const struct plan_value *value;
+    const struct ap_cluster *cluster; /* links and memory of a device */
+    int n_hosts, n_devices;           /* n_devices: of a host */
+    int64_t memory_bytes;             /* of a device; 0: no limit */
+    bool monotone; /* no run of blocks is faster or leaner than a part of it */
+    bool overlap_send, overlap_sync; /* as in struct ap_sim */
+    bool sends_are_guesses; /* plans are priced again, with their layouts: bounds count no
+                               sends, so that they are below that price, too */
+    int n_microbatches;
+    const int64_t *microbatches; /* what may be tried, ascending */
+    bool inference;              /* no backward: schedule inference only */
+    plan_oracle_fn *ask;
+    plan_least_fn *least; /* NULL: nothing is known before */
+    void *oracle;
+};
+
+struct plan_params {
+    int schedule;       /* enum ap_schedule, -1: any that the planner has */
+    int n_stages;       /* 0: any */
+    int submesh_space;  /* row of plan_submesh_spaces */
+    double epsilon_sec; /* alpa: gap of t_max that is not tried */
+    double imbalance;   /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;    /* rannc: goes on after the first number of stages that fits */
+    bool latency;       /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;     /* auto: plans that are simulated */
+    int64_t work_limit; /* 0: the planner's own */
+    bool brief;         /* no plan: err need not look for the nearest change */
+};
+
+struct plan_stage {
+    int lo, hi;
+    const uint64_t *set; /* NULL: lo to hi */
+    int hosts, devices;
+    const struct plan_point *point;
+    int first_host, first_device; /* of the first replica, filled by plan_place; chunks of
+                                     one device have one place */
+};
+
+struct plan_answer {
+    int n_stages;
+    struct plan_stage *stage;
+    int replicas; /* of the whole pipeline, each on whole hosts or, if there are more than
+                     hosts, on an equal part of one; replica r is r * all devices /
+                     replicas devices on */
+    int64_t microbatches;
+    enum ap_schedule schedule;
+    int chunks;
+    double objective, bound; /* the planner's own measure; bound 0: nothing is proven */
+    const char *measure;     /* what objective counts: "alpa", "bytes", "simulated" ... */
+    const char *stopped;     /* why the search ended */
+    int64_t n_asked, n_plans; /* fronts used, complete plans looked at */
+    /* the judge's, by plan_judge */
+    double step_sec;
+    int64_t peak_bytes; /* of the fullest device */
+    /* other plans that are nearly as good, best first, judged: for whoever prices plans
+       more closely */
+    int n_others;
+    const struct plan_answer *others;
+};
+
+/* 0; 1: no plan under the limits, err has why and the nearest feasible change; -1. */
+typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
+                    const struct plan_params *params, struct plan_answer *answer,
+                    struct ap_err *err);
+
+struct plan_algorithm {
+    const char *name, *help; /* as struct ap_choice */
+    plan_fn *run;
+};
+/* The table, the default first, NULL name last. */
+const struct plan_algorithm *plan_algorithms(void);
+
+/* ---- what all planners share (judge.c) ---- */
+
+/*
+ * Submeshes that a stage may have. power-of-two (the default): (1, 2^p) and (2^q, M);
+ * small-power-of-two: q <= 2; all: (1, 2^p) and every (n, M). (1, M) and the whole are
+ * always among them. Ascending by devices.
+ */
+extern const struct ap_choice plan_submesh_spaces[];
+struct plan_submesh {
+    int hosts, devices;
+};
+int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
+                   struct plan_submesh **out);
+
+/*
+ * Gives each stage its place: larger submeshes first, stages of one size in their order,
+ * hosts filled from left to right. -1 when they do not fit (they always do when their
+ * sizes add up to the cluster's and come from the spaces above).
+ */
+int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
+               struct ap_err *err);
+
+/* Number (host * n_devices + device) of the first device of a placed stage's replica; the
+ * others of its first host follow, a host further is n_devices further. */
+int64_t plan_first_device(const struct plan_instance *inst,
+                          const struct plan_answer *answer, int s, int replica);
+
+/*
+ * Seconds to send what crosses from the first stages up to s to those behind it, for one
+ * microbatch: bytes over the links between the two submeshes as placed.
+ */
+double plan_send_sec(const struct plan_instance *inst, const struct plan_answer *answer,
+                     int s, bool backward);
+
+/*
+ * Places the plan, runs it through ap_simulate with its schedule, fills step_sec and
+ * peak_bytes. 1: it does not fit in memory or places; err says where. out may be NULL.
+ */
+int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
+               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err);
+
+#endif

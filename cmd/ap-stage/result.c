@@ -1,0 +1,195 @@
+/*
+ * The section "stages" of a planner's answer. It is written, read back as ap-cost reads
+ * it (which checks blocks, devices and shardings against each other), and priced by the
+ * same code as ap-cost's, so that the objective is the step time that ap-cost reports.
+ */
+#include "result.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline.h"
+
+static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
+                       int n_blocks, const int **out)
+{
+    int *list = AP_NEW_N(arena, n_blocks, int), n = 0;
+    for (int b = 0; b < n_blocks; b++)
+        if (from->set ? from->set[b / 64] >> (b % 64) & 1
+                      : b >= from->lo && b <= from->hi)
+            list[n++] = b;
+    *out = list;
+    return n;
+}
+
+static int compare_devices(const void *pa, const void *pb)
+{
+    int64_t a = *(const int64_t *)pa, b = *(const int64_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+/* All replicas' devices, ascending. */
+static void list_devices(struct ap_arena *arena, const struct plan_instance *inst,
+                         const struct plan_answer *answer, int s, struct ap_stage *to)
+{
+    const struct plan_stage *from = &answer->stage[s];
+    int64_t n = (int64_t)from->hosts * from->devices * answer->replicas;
+    int64_t *list = AP_NEW_N(arena, n, int64_t);
+    for (int r = 0; r < answer->replicas; r++) {
+        int64_t first = plan_first_device(inst, answer, s, r);
+        for (int h = 0; h < from->hosts; h++)
+            for (int d = 0; d < from->devices; d++)
+                list[to->n_devices++] = first + (int64_t)h * inst->n_devices + d;
+    }
+    qsort(list, (size_t)n, sizeof *list, compare_devices);
+    to->devices = list;
+}
+
+/* The section as it stands in `stages`, read again. */
+static int read_back(struct ap_arena *arena, const struct stage_model *m,
+                     const struct ap_stages *stages, struct ap_stages *out,
+                     struct ap_err *err)
+{
+    struct ap_buf json = {0};
+    struct ap_at at = {.key = "stages"};
+    json_error_t bad;
+
+    ap_stages_to_json(arena, stages, &json);
+    json_t *o = json_loadb(json.data, json.len, 0, &bad);
+    ap_buf_free(&json);
+    if (!o)
+        return ap_err_set(err, "%s", bad.text);
+    int rc =
+        ap_stages_from_json(arena, o, &at, &m->graph, &m->blocks, &m->cluster, out, err);
+    json_decref(o);
+    return rc;
+}
+
+static const char *history(struct ap_arena *arena, const struct plan_answer *answer,
+                           const struct stage_result *r)
+{
+    struct ap_buf out = {0};
+    ap_put_key(&out, "objective_sec");
+    ap_json_num(&out, r->objective_sec);
+    ap_put_key(&out, "lower_bound_sec");
+    ap_json_num(&out, r->bound_sec);
+    if (answer->measure) {
+        ap_put_str(&out, "measure", answer->measure);
+        ap_put_key(&out, "measured");
+        ap_json_num(&out, answer->objective);
+    }
+    const char *text = ap_arena_strdup(arena, out.data);
+    ap_buf_free(&out);
+    return text;
+}
+
+/* Shardings that only name a baseline are written out. */
+static int write_out(struct ap_arena *arena, const struct stage_model *m,
+                     const struct stage_detail *detail, struct ap_stages *read,
+                     struct ap_stages *stages, struct ap_err *err)
+{
+    for (int s = 0; s < stages->n; s++) {
+        if (json_object_get(detail[s].sharding, "groups"))
+            continue;
+        if (ap_stage_put_sharding(arena, &m->cluster, &read->stage[s], err))
+            return -1;
+        stages->stage[s].sharding_json = read->stage[s].sharding_json;
+    }
+    return 0;
+}
+
+/* The plan's section and price; the shardings of *stages and its objective. */
+static int make(struct ap_arena *arena, const struct stage_model *m,
+                const struct plan_instance *inst, struct stage_oracle *oracle,
+                const struct plan_answer *answer, struct ap_stages *stages,
+                struct ap_pipeline *price, struct ap_err *err)
+{
+    struct stage_detail *detail = AP_NEW_N(arena, answer->n_stages, struct stage_detail);
+    struct ap_stages read;
+
+    if (stage_oracle_plans(oracle, answer, detail, err))
+        return -1;
+    stages->n = answer->n_stages;
+    stages->stage = AP_NEW_N(arena, stages->n, struct ap_stage);
+    for (int s = 0; s < stages->n; s++) {
+        struct ap_stage *to = &stages->stage[s];
+        const struct plan_stage *from = &answer->stage[s];
+        to->n_blocks = list_blocks(arena, from, inst->n_blocks, &to->blocks);
+        to->hosts = detail[s].hosts;
+        to->devices_per_host = detail[s].devices;
+        to->recompute = from->point->recompute ? AP_RECOMPUTE_ALL : AP_RECOMPUTE_NONE;
+        list_devices(arena, inst, answer, s, to);
+        char *text = json_dumps(detail[s].sharding, JSON_COMPACT);
+        to->sharding_json = ap_arena_strdup(arena, text);
+        free(text);
+    }
+    stages->schedule = answer->schedule;
+    stages->chunks = answer->chunks > 1 ? answer->chunks : 1;
+    stages->microbatches = answer->microbatches;
+    stages->n_devices = ap_cluster_devices(&m->cluster);
+    stages->stopped = answer->stopped;
+    stages->objective_sec = answer->step_sec;
+    struct ap_err why = {0};
+    if (read_back(arena, m, stages, &read, &why) ||
+        write_out(arena, m, detail, &read, stages, &why) ||
+        ap_pipeline_price(arena, &m->graph, &m->nests, &m->blocks, &m->cluster, &read,
+                          price, &why))
+        return ap_err_set(err, "the shard command's plan: %s", why.msg);
+    for (int s = 0; s < stages->n; s++)
+        json_decref(detail[s].sharding);
+    stages->objective_sec = price->result.step_sec;
+    return 0;
+}
+
+#define NEAR 1.05 /* plans up to so much slower by the planner's judge are looked at */
+
+/* Priced with their layouts, those that fit go first, then the quicker. */
+static bool is_better(const struct plan_instance *inst, const struct ap_pipeline *a,
+                      const struct ap_pipeline *b)
+{
+    int64_t most = inst->memory_bytes > 0 ? inst->memory_bytes : INT64_MAX;
+    if ((a->peak_bytes <= most) != (b->peak_bytes <= most))
+        return a->peak_bytes <= most;
+    return a->result.step_sec < b->result.step_sec;
+}
+
+int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
+                      const struct plan_instance *inst, struct stage_oracle *oracle,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err)
+{
+    const struct ap_stages blank = *stages;
+    struct ap_pipeline best;
+    const struct plan_answer first = *answer;
+
+    if (make(arena, m, inst, oracle, &first, stages, &best, err))
+        return -1;
+    /* of batches that follow each other the step says little */
+    for (int i = 0; i < first.n_others && !inst->inference; i++) {
+        struct plan_answer other = first.others[i];
+        struct ap_stages its = blank;
+        struct ap_pipeline price;
+        if (other.step_sec > NEAR * first.step_sec)
+            continue;
+        other.stopped = first.stopped;
+        if (make(arena, m, inst, oracle, &other, &its, &price, err))
+            return -1;
+        if (!is_better(inst, &price, &best))
+            continue;
+        best = price;
+        *stages = its;
+        answer->n_stages = other.n_stages;
+        answer->microbatches = other.microbatches;
+    }
+    if (inst->memory_bytes > 0 && best.peak_bytes > inst->memory_bytes)
+        ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
+                "%lld",
+                (long long)best.peak_bytes, (long long)inst->memory_bytes);
+    stages->lower_bound_sec = fmin(first.bound, stages->objective_sec);
+    *out = (struct stage_result){.objective_sec = stages->objective_sec,
+                                 .bound_sec = stages->lower_bound_sec};
+    ap_stages_to_json(arena, stages, &out->json);
+    out->found = history(arena, &first, out);
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* Private to ap-stage: from a planner's answer to the section "stages". */
+#ifndef RESULT_H
+#define RESULT_H
+
+#include "oracle.h"
+#include "stages.h"
+
+struct stage_result {
+    struct ap_buf json;   /* the section */
+    double objective_sec; /* simulated time of a step, as ap-cost says it */
+    double bound_sec;
+    const char *found; /* members for the history, each with a comma in front */
+};
+
+/*
+ * Asks for the shardings of the chosen points, puts the section together and prices it;
+ * the best of the answer and its others by that price. answer becomes what it is of.
+ * -1: the shard command broke, or what it gave is no plan.
+ */
+int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
+                      const struct plan_instance *inst, struct stage_oracle *oracle,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err);
+
+#endif

@@ -1,0 +1,208 @@
+/*
+ * Problem: bound a large selection problem from its pieces (pieces.h).
+ * Idea: Lagrangian decomposition. Potentials start from messages between the pieces
+ * (solve_pieces_start.c). Each piece is solved exactly under them; its solutions are cuts
+ * of a linear program in the potentials, whose optimum in a box around the best point is
+ * the next trial (Kelley's cutting planes with a trust region; Lemarechal, "Lagrangian
+ * relaxation", 2001). The box grows with success and shrinks with failure; rounds end
+ * when the bound stalls. Cost: per round one solve of each distinct piece, already
+ * reduced, and a linear program of as many rows as there were solutions.
+ */
+#include "solve_pieces.h"
+
+#include <glpk.h>
+#include <pthread.h>
+#include <string.h>
+
+#define PROVEN    1e-9
+#define PATIENCE  4    /* rounds in a row without progress */
+#define PROGRESS  1e-2 /* of the gap */
+#define FIRST_BOX 0.25
+
+struct bounder {
+    struct ap_arena *arena;
+    const struct ap_pieces *pieces;
+    struct pieces_core *core;
+    int *first, n_phi;
+    double n_pieces; /* weights counted */
+};
+
+/* The bound under phi; the pieces keep their solutions. */
+static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
+                    double *bound, struct ap_err *err)
+{
+    int n = b->pieces->n;
+    pthread_t *thread = AP_NEW_N(b->arena, n, pthread_t);
+    bool *runs = AP_NEW_N(b->arena, n, bool), failed = false;
+
+    for (int i = n - 1; i >= 0; i--) {
+        struct pieces_core *p = &b->core[i];
+        p->phi = phi;
+        p->work_limit = work_limit;
+        runs[i] = i > 0 && pthread_create(&thread[i], NULL, pieces_core_solve, p) == 0;
+        if (!runs[i])
+            pieces_core_solve(p);
+    }
+    *bound = 0;
+    for (int i = 0; i < n; i++) {
+        if (runs[i])
+            pthread_join(thread[i], NULL);
+        failed |= b->core[i].failed;
+        *bound += b->pieces->piece[i].weight * b->core[i].bound;
+    }
+    return failed ? ap_err_set(err, "no solution: a part of the graph has none") : 0;
+}
+
+/* ---- the next trial: a linear program of cuts ---- */
+
+struct master {
+    glp_prob *lp; /* columns: phi, then a value per piece; rows: cuts */
+    int *index;
+    double *value, *at;
+};
+
+static void master_open(struct master *m, const struct bounder *b)
+{
+    int n = b->pieces->n;
+
+    m->lp = glp_create_prob();
+    glp_set_obj_dir(m->lp, GLP_MAX);
+    glp_add_cols(m->lp, b->n_phi + n);
+    for (int i = 0; i < n; i++) {
+        glp_set_col_bnds(m->lp, b->n_phi + i + 1, GLP_FR, 0, 0);
+        glp_set_obj_coef(m->lp, b->n_phi + i + 1, b->pieces->piece[i].weight);
+    }
+    m->index = AP_NEW_N(b->arena, b->n_phi + n + 1, int);
+    m->value = AP_NEW_N(b->arena, b->n_phi + n + 1, double);
+    m->at = AP_NEW_N(b->arena, b->n_phi + 1, double);
+}
+
+/* value of the piece <= cost of its solution under any potentials. */
+static void add_cut(struct master *m, const struct bounder *b, int i, const double *phi,
+                    double scale)
+{
+    const struct ap_part *piece = &b->pieces->piece[i];
+    const struct pieces_core *p = &b->core[i];
+    double fixed = p->cost;
+    int n = 0;
+
+    memset(m->at, 0, (size_t)b->n_phi * sizeof(double));
+    for (int t = 0; t < piece->n_terms; t++)
+        m->at[b->first[piece->term[t].potential] + p->choice[t]] += piece->term[t].sign;
+    for (int k = 0; k < b->n_phi; k++) {
+        if (m->at[k] == 0)
+            continue;
+        fixed -= m->at[k] * phi[k];
+        m->index[++n] = k + 1;
+        m->value[n] = -m->at[k];
+    }
+    m->index[++n] = b->n_phi + i + 1;
+    m->value[n] = 1;
+    int row = glp_add_rows(m->lp, 1);
+    glp_set_row_bnds(m->lp, row, GLP_UP, 0, fixed * scale);
+    glp_set_mat_row(m->lp, row, n, m->index, m->value);
+}
+
+/* The best point of the model within the box; its value, -INFINITY if GLPK fails. */
+static double next_trial(struct master *m, const struct bounder *b, const double *centre,
+                         double box, double *phi, double scale)
+{
+    glp_smcp params;
+
+    for (int i = 0; i < b->n_phi; i++)
+        glp_set_col_bnds(m->lp, i + 1, GLP_DB, (centre[i] - box) * scale,
+                         (centre[i] + box) * scale);
+    glp_init_smcp(&params);
+    params.msg_lev = GLP_MSG_OFF;
+    params.meth = GLP_DUALP;
+    params.it_lim = 20000;
+    if (glp_simplex(m->lp, &params) != 0 || glp_get_status(m->lp) != GLP_OPT)
+        return -INFINITY;
+    for (int i = 0; i < b->n_phi; i++)
+        phi[i] = glp_get_col_prim(m->lp, i + 1) / scale;
+    return glp_get_obj_val(m->lp) / scale;
+}
+
+static int climb(struct bounder *b, const struct ap_pieces_params *params, double *best,
+                 struct ap_pieces_answer *out, struct ap_err *err)
+{
+    double *phi = ap_arena_dup(b->arena, best, (size_t)(b->n_phi + 1) * sizeof(double));
+    double box = 0, bound, objective = params->objective;
+    double scale = objective > 0 ? 1e3 / objective : 1;
+    struct master m;
+    int rc = 0, n_idle = 0;
+
+    glp_term_out(GLP_OFF);
+    master_open(&m, b);
+    out->bound = -INFINITY;
+    while (out->n_rounds < params->max_rounds) {
+        out->n_rounds++;
+        rc = evaluate(b, phi, params->work_limit, &bound, err);
+        if (rc)
+            break;
+        for (int i = 0; i < b->pieces->n; i++)
+            add_cut(&m, b, i, phi, scale);
+        double gap = objective - out->bound;
+        bool better = bound > out->bound;
+        n_idle = bound > out->bound + PROGRESS * gap ? 0 : n_idle + 1;
+        if (better) {
+            out->bound = bound;
+            memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
+        }
+        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0 || n_idle >= PATIENCE)
+            break;
+        box = out->n_rounds == 1 ? FIRST_BOX * (objective - bound) / b->n_pieces
+                                 : box * (better ? 2 : 0.4);
+        if (next_trial(&m, b, best, box, phi, scale) <= out->bound)
+            break;
+    }
+    glp_delete_prob(m.lp);
+    glp_free_env();
+    return rc;
+}
+
+static void find_kept(struct bounder *b, const double *phi, double slack,
+                      struct ap_pieces_answer *out)
+{
+    out->kept = AP_NEW_N(b->arena, b->pieces->n, bool **);
+    for (int i = 0; i < b->pieces->n; i++) {
+        b->core[i].phi = phi;
+        out->kept[i] = pieces_core_kept(&b->core[i], b->arena, b->core[i].bound + slack);
+    }
+}
+
+int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
+                    const struct ap_pieces_params *params, struct ap_pieces_answer *out,
+                    struct ap_err *err)
+{
+    struct bounder b = {.arena = arena, .pieces = pieces};
+    int rc = 0;
+
+    *out = (struct ap_pieces_answer){0};
+    b.first = AP_NEW_N(arena, pieces->n_potentials + 1, int);
+    for (int k = 0; k < pieces->n_potentials; k++) {
+        b.first[k] = b.n_phi;
+        b.n_phi += pieces->n_strategies[k];
+    }
+    b.core = AP_NEW_N(arena, pieces->n + 1, struct pieces_core);
+    for (int i = 0; i < pieces->n; i++) {
+        pieces_core_open(&b.core[i], &pieces->piece[i], b.first, b.n_phi);
+        b.n_pieces += pieces->piece[i].weight;
+        if (b.core[i].failed)
+            rc = ap_err_set(err, "no solution: a part of the graph has none");
+    }
+    double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
+    if (rc == 0 && params->max_rounds > 0) {
+        if (b.n_phi > 0)
+            pieces_start(pieces, b.core, b.first, best);
+        rc = climb(&b, params, best, out, err);
+        out->bound = fmax(out->bound, 0);
+    }
+    bool open = out->bound > 0 && out->bound < params->objective * (1 - PROVEN);
+    if (rc == 0 && params->want_kept && open &&
+        evaluate(&b, best, params->work_limit, &bound, err) == 0)
+        find_kept(&b, best, params->objective - bound, out);
+    for (int i = 0; i < pieces->n; i++)
+        pieces_core_close(&b.core[i]);
+    return rc;
+}

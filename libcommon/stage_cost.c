@@ -1,0 +1,758 @@
+/*
+ * Problem: a plan of a pipeline stage is searched for the whole batch; what does it cost
+ * per microbatch, and once per step? Idea: microbatches are a mesh axis in time, on which
+ * the whole graph lies as under data parallelism. An operator with a factor there runs
+ * once per microbatch on its share, a tensor split there is converted once per
+ * microbatch; sums over it (weight gradients) are kept and reduced once per step. Memory:
+ * parameters, gradients that wait for the update and the largest working set are there
+ * all the time; what the backward pass reads of the forward pass, per microbatch in
+ * flight. A stage that recomputes keeps what its blocks read of each other, and has the
+ * activations of one block at a time (Chen et al., "Training Deep Nets with Sublinear
+ * Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost:
+ * linear in operands.
+ */
+#include "stage_cost.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "baseline.h"
+#include "microbatch.h"
+
+/* Nodes made of inputs and constants alone. */
+static bool *made_of_inputs(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *inputs = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        inputs[i] = n->op != AP_OP_PARAMETER || n->role == AP_ROLE_INPUT ||
+                    n->role == AP_ROLE_CONSTANT;
+        for (int k = 0; k < n->n_in && inputs[i]; k++)
+            inputs[i] = inputs[n->in[k]];
+    }
+    return inputs;
+}
+
+/* Nodes that something with a share per microbatch is made of: not the loss's sum, nor a
+ * gradient that is complete. */
+static bool *that_matter(struct ap_arena *arena, const struct ap_plan *plan)
+{
+    const struct ap_graph *g = plan->graph;
+    bool *matter = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        matter[i] |= ap_plan_node_layout(plan, i).axis[0].kind == AP_SPLIT;
+        for (int k = 0; matter[i] && k < g->nodes[i].n_in; k++)
+            matter[g->nodes[i].in[k]] = true;
+    }
+    return matter;
+}
+
+/*
+ * Marks values that the plan over microbatches would move between them before the update,
+ * and what is made of those alone; returns the first, -1 for none.
+ */
+static int find_whole(struct ap_arena *arena, const struct ap_plan *plan, bool **each)
+{
+    const struct ap_graph *g = plan->graph;
+    const bool *inputs = made_of_inputs(arena, g), *matter = that_matter(arena, plan);
+    int first = -1;
+
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        bool matters = false;
+        for (int o = 0; o < nest->n_outs; o++)
+            matters |= matter[nest->outs[o]];
+        if (!matters || ap_plan_group_phase(g, nest) == AP_UPDATE)
+            continue;
+        for (int k = 0; k < nest->n_ins; k++) {
+            int node = nest->ins[k].node;
+            struct ap_layout has = ap_plan_node_layout(plan, node);
+            struct ap_layout needs =
+                ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
+            if (inputs[node] || has.axis[0].kind == AP_REPLICATED ||
+                ap_layout_equal(&has, &needs))
+                continue;
+            if (!*each)
+                *each = AP_NEW_N(arena, g->n_nodes, bool);
+            (*each)[node] |= has.axis[0].kind == AP_PARTIAL;
+            first = first < 0 ? node : first;
+        }
+    }
+    return first;
+}
+
+/* What is made of those: as large as of the whole batch, and made with each microbatch.
+ */
+static void follow_each(const struct ap_graph *g, struct ap_stage_time *time)
+{
+    for (int i = 0; i < g->n_nodes && time->each; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in && n->phase != AP_UPDATE && !time->split[i]; k++)
+            time->each[i] |= time->each[n->in[k]];
+    }
+}
+
+int ap_stage_time_of(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_nests *nests, int64_t n, struct ap_stage_time *time,
+                     struct ap_err *err)
+{
+    struct ap_plan plan = {.graph = g, .nests = nests};
+    plan.mesh = (struct ap_mesh){.n_axes = 1, .size = {n}, .name = {"time"}};
+    *time = (struct ap_stage_time){.n = n,
+                                   .split = AP_NEW_N(arena, g->n_nodes, bool),
+                                   .runs = AP_NEW_N(arena, g->n_nodes, bool),
+                                   .dim = AP_NEW_N(arena, g->n_nodes, int8_t),
+                                   .whole = -1};
+    for (int i = 0; i < g->n_nodes; i++)
+        time->dim[i] = -1;
+    if (n == 1)
+        return 0;
+    if (ap_baseline_plan(arena, 0, &plan, err))
+        return -1;
+    time->whole = find_whole(arena, &plan, &time->each);
+    for (int i = 0; i < g->n_nodes; i++) {
+        int c = plan.choice[g->nodes[i].group].axis[0];
+        struct ap_layout l = ap_plan_node_layout(&plan, i);
+        time->split[i] = l.axis[0].kind == AP_SPLIT;
+        time->dim[i] = time->split[i] ? (int8_t)l.axis[0].dim : -1;
+        time->runs[i] = c >= 0 && c < nests->nest[g->nodes[i].group].n_factors;
+    }
+    follow_each(g, time);
+    return 0;
+}
+
+int ap_stage_few_rows(const struct ap_subgraph *sub, const struct ap_stage_time *time,
+                      const struct ap_plan *plan, int64_t *rows, int64_t *devices)
+{
+    for (int k = 0; k < sub->graph.n_nodes && time->n > 1; k++) {
+        const struct ap_node *n = &sub->graph.nodes[k];
+        int d = time->dim[sub->source[k]];
+        if (n->op != AP_OP_PARAMETER || d < 0)
+            continue;
+        struct ap_layout l = ap_plan_node_layout(plan, k);
+        *rows = n->shape.dims[d];
+        *devices = 1;
+        for (int a = 0; a < plan->mesh.n_axes; a++)
+            if (l.axis[a].kind == AP_SPLIT && l.axis[a].dim == d)
+                *devices *= plan->mesh.size[a];
+        if (*rows % time->n || *rows / time->n < *devices)
+            return k;
+    }
+    return -1;
+}
+
+/* What does not depend on the number of microbatches. */
+struct sizes {
+    int *start;           /* [group + 1] into in */
+    double *in, *value;   /* bytes of operands, of nodes */
+    double *sec, *flops;  /* [group] */
+    enum ap_dtype *dtype; /* [group] */
+    unsigned *phases;     /* [node]: see read_in */
+};
+
+struct pricer {
+    const struct ap_subgraph *sub;
+    const struct ap_stage_time *time;
+    const struct ap_plan *plan;
+    const struct ap_cost *cost;
+    enum ap_phase *phase; /* per group */
+    const bool *leaves;   /* per node: used outside of the stage */
+    const bool *remade;   /* per group: made again before each backward; NULL: none */
+    const bool *free;     /* per node: made of constants and scalars alone */
+    int n_blocks;         /* above all numbers of blocks */
+    const struct sizes *sizes; /* NULL: not known; else nothing is remade */
+};
+
+/* Whether the plan itself was made for microbatches, and says what runs with each. */
+static bool timed(const struct pricer *p)
+{
+    return p->plan->mesh.time;
+}
+
+/* In such a plan: whether the value is one microbatch's. */
+static bool is_share(const struct pricer *p, int node)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[node];
+    if (n->op == AP_OP_PARAMETER) /* there for all, read share by share */
+        return p->plan->choice[n->group].axis[0] >= 0;
+    return ap_plan_node_layout(p->plan, node).axis[0].kind == AP_SPLIT;
+}
+
+/* Local bytes of a value: of one microbatch's share where it has one. */
+static double local_bytes(const struct pricer *p, int node, const struct ap_layout *l)
+{
+    const struct ap_shape *shape = &p->sub->graph.nodes[node].shape;
+    double bytes = (double)ap_layout_local_bytes(&p->plan->mesh, shape, l);
+    if (timed(p))
+        return p->sub->graph.nodes[node].op == AP_OP_PARAMETER && is_share(p, node) &&
+                       l->axis[0].kind == AP_REPLICATED
+                   ? bytes / (double)p->time->n
+                   : bytes;
+    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+}
+
+/* The same of bytes at hand. */
+static double share_of(const struct pricer *p, int node, double bytes)
+{
+    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+}
+
+static double value_bytes(const struct pricer *p, int node)
+{
+    if (p->sizes)
+        return share_of(p, node, p->sizes->value[node]);
+    struct ap_layout l = ap_plan_node_layout(p->plan, node);
+    return local_bytes(p, node, &l);
+}
+
+/* Made with each microbatch, but not a share of anything. */
+static bool is_whole_each(const struct pricer *p, int node)
+{
+    return p->time->each && p->time->each[p->sub->source[node]];
+}
+
+/* Once per microbatch? With one microbatch: all but the update. */
+static bool per_microbatch(const struct pricer *p, int node, const bool *marks,
+                           enum ap_phase phase)
+{
+    if (p->time->n == 1)
+        return phase != AP_UPDATE;
+    return marks[p->sub->source[node]] || is_whole_each(p, node);
+}
+
+static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
+{
+    if (timed(p))
+        return ap_runs_each(nest, p->plan->graph, &p->plan->mesh,
+                            &p->plan->choice[nest->group]);
+    for (int m = 0; m < nest->n_members; m++)
+        if (per_microbatch(p, nest->members[m], p->time->runs, p->phase[nest->group]))
+            return true;
+    return false;
+}
+
+static double working_bytes(const struct pricer *p, const struct ap_nest *nest)
+{
+    double bytes = 0;
+    for (int i = 0; i < nest->n_ins; i++) {
+        if (p->sizes) {
+            bytes += share_of(p, nest->ins[i].node,
+                              p->sizes->in[p->sizes->start[nest->group] + i]);
+            continue;
+        }
+        struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
+                                               &p->plan->choice[nest->group], i);
+        bytes += local_bytes(p, nest->ins[i].node, &l);
+    }
+    for (int i = 0; i < nest->n_outs; i++)
+        bytes += value_bytes(p, nest->outs[i]);
+    return bytes;
+}
+
+/* Whether all of its work is done with each microbatch: what it reads has no share. */
+static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++)
+        if (p->time->runs[p->sub->source[nest->members[m]]])
+            return false;
+    return true;
+}
+
+/* Seconds of a group; of one microbatch's share if it runs once for each. */
+static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool shared)
+{
+    const struct ap_graph *g = p->plan->graph;
+    const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
+    const struct sizes *known = p->sizes;
+    int group = nest->group;
+    double sec = known ? known->sec[group] : ap_plan_group_sec(nest, g, p->cost, choice),
+           flops, bytes;
+    enum ap_dtype dtype;
+    if (!shared || p->time->n == 1 || sec == 0)
+        return sec;
+    if (timed(p))
+        return sec / (double)p->time->n;
+    if (p->time->each && is_work_whole(p, nest))
+        return sec;
+    if (known)
+        return ap_cost_compute(p->cost, known->flops[group] / (double)p->time->n,
+                               known->dtype[group], working_bytes(p, nest));
+    ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &bytes, &dtype);
+    return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
+                           working_bytes(p, nest));
+}
+
+static void add_sec(struct ap_stage_point *point, bool shared, enum ap_phase phase,
+                    double sec)
+{
+    if (!shared)
+        point->update_sec += sec;
+    else if (phase == AP_FORWARD)
+        point->forward_sec += sec;
+    else
+        point->backward_sec += sec;
+}
+
+static double path_sec(const struct pricer *p, int node, const struct ap_path *path,
+                       bool shared)
+{
+    double sec = 0;
+    if (!shared || p->time->n == 1 || is_whole_each(p, node))
+        return path->sec;
+    for (int i = 0; i < path->n_steps; i++) {
+        const struct ap_step *s = &path->steps[i];
+        sec += ap_cost_collective(p->cost, s->op, s->coll.axes, s->bytes / p->time->n);
+    }
+    return sec;
+}
+
+static bool is_partial(const struct ap_layout *l)
+{
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l->axis[a].kind == AP_PARTIAL)
+            return true;
+    return false;
+}
+
+/*
+ * Steps of a plan for microbatches on a value of layout `from`: some are made with each,
+ * the others once. Returns the seconds with each.
+ */
+static double add_timed(const struct ap_path *path, const struct ap_layout *from,
+                        enum ap_phase phase, struct ap_stage_point *point)
+{
+    double each = 0;
+    for (int i = 0; i < path->n_steps; i++) {
+        const struct ap_step *s = &path->steps[i];
+        bool shared = s->times > 1;
+        double sec = s->sec / (double)s->times;
+        if (!shared && is_partial(from))
+            point->sync_sec += sec;
+        else
+            add_sec(point, shared, phase, sec);
+        each += shared ? sec : 0;
+    }
+    return each;
+}
+
+struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
+{
+    struct ap_layout l = ap_plan_node_layout(plan, node);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l.axis[a].kind == AP_PARTIAL)
+            l.axis[a] = (struct ap_placement){0};
+    return l;
+}
+
+/*
+ * A plan brings its results to every device whole; a value that only leaves the stage is
+ * sent as it lies, once its sums are complete. Whether the conversion is of that kind.
+ */
+static bool leaves_stage(const struct pricer *p, const struct ap_conversion *c)
+{
+    return c->first_group == p->plan->nests->n && p->leaves[c->node];
+}
+
+/* Adds what completes the sums of such a value, where it is made. */
+static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
+                        struct ap_stage_point *point)
+{
+    const struct ap_node *node = &p->plan->graph->nodes[c->node];
+    struct ap_layout to = ap_stage_out_layout(p->plan, c->node);
+    struct ap_path path;
+    bool shared = per_microbatch(p, c->node, p->time->split, node->phase);
+
+    if (!is_partial(&c->from) ||
+        ap_convert(p->cost, &node->shape, &c->from, &to, &path) != 0)
+        return;
+    if (timed(p)) {
+        add_timed(&path, &c->from, node->phase, point);
+        return;
+    }
+    double sec = path_sec(p, c->node, &path, shared);
+    if (shared)
+        add_sec(point, true, node->phase, sec);
+    else
+        point->sync_sec += sec;
+}
+
+/* Bit per phase in which another group reads the value; remade ones read it again. */
+static unsigned read_in(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    unsigned phases = 0;
+    if (p->sizes)
+        return p->sizes->phases[node];
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        if (group == g->nodes[node].group)
+            continue;
+        phases |= 1u << p->phase[group];
+        if (p->remade && p->remade[group])
+            phases |= 1u << AP_BACKWARD;
+    }
+    return phases;
+}
+
+struct memory {
+    double fixed, working, kept, kept_inputs, remade;
+    double *block; /* [block]: read by backward nodes and by no other block */
+};
+
+/* get-tuple-element is where its operand is. */
+static int block_of(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    while (g->nodes[node].op == AP_OP_GET_TUPLE_ELEMENT)
+        node = g->nodes[node].in[0];
+    return p->time->block_of ? p->time->block_of[p->sub->source[node]] : 0;
+}
+
+/*
+ * A forward value of one microbatch in a stage that makes its blocks again: what other
+ * blocks read is kept, the rest is there while the block's own backward runs. What is
+ * made of constants is made again where it is read.
+ */
+static void add_activation(const struct pricer *p, int node, bool to_backward,
+                           double bytes, struct memory *m)
+{
+    const struct ap_graph *g = p->plan->graph;
+    int home = block_of(p, node), reader = home;
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int user = g->users[u];
+        if (p->phase[g->nodes[user].group] == AP_UPDATE || block_of(p, user) == home)
+            continue;
+        if (!p->free[node]) {
+            m->kept_inputs += bytes;
+            return;
+        }
+        reader = block_of(p, user);
+    }
+    if (to_backward)
+        m->block[reader] += bytes;
+}
+
+/* Where the memory of one value counts. */
+static void add_value(const struct pricer *p, int node, struct memory *m)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[node];
+    bool own = n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT;
+    bool shared =
+        p->time->n == 1 || (timed(p) ? is_share(p, node)
+                                     : per_microbatch(p, node, p->time->split, n->phase));
+    bool remade = p->remade && p->remade[n->group];
+    unsigned phases = read_in(p, node);
+    double bytes = value_bytes(p, node);
+
+    if (own) {
+        m->fixed += bytes;
+    } else if (n->phase == AP_FORWARD) {
+        if (n->op == AP_OP_PARAMETER && shared)
+            m->kept_inputs += bytes;
+        else if (shared)
+            add_activation(p, node, phases >> AP_BACKWARD & 1, bytes, m);
+        if (phases >> AP_BACKWARD & 1)
+            *(remade ? &m->remade : shared ? &m->kept : &m->fixed) += bytes;
+    } else if (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1) {
+        m->fixed += bytes; /* a gradient until the update */
+    }
+}
+
+/* Fills the point but for its bytes; what is remade is in backward_sec. */
+static void price(const struct pricer *p, const struct ap_conversions *conv,
+                  struct ap_stage_point *point, struct memory *m)
+{
+    const struct ap_nests *nests = p->plan->nests;
+
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        bool shared = group_runs(p, nest);
+        double working = working_bytes(p, nest), sec = group_sec(p, nest, shared);
+        add_sec(point, shared, p->phase[i], sec);
+        if (p->remade && p->remade[i])
+            point->backward_sec += sec;
+        if (nest->n_ins > 0 && working > m->working)
+            m->working = working;
+        for (int o = 0; o < nest->n_outs; o++)
+            add_value(p, nest->outs[o], m);
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_conversion *c = &conv->conv[i];
+        bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
+        double sec = path_sec(p, c->node, &c->path, shared);
+        if (leaves_stage(p, c)) {
+            add_leaving(p, c, point);
+            continue;
+        }
+        if (timed(p)) {
+            sec = add_timed(&c->path, &c->from, c->phase, point);
+            if (p->remade && c->first_group < nests->n && p->remade[c->first_group])
+                point->backward_sec += sec;
+            continue;
+        }
+        if (!shared && is_partial(&c->from))
+            point->sync_sec += sec;
+        else
+            add_sec(point, shared, c->phase, sec);
+        if (p->remade && shared && c->first_group < nests->n && p->remade[c->first_group])
+            point->backward_sec += sec;
+    }
+}
+
+static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        free[i] = n->op != AP_OP_PARAMETER;
+        for (int k = 0; k < n->n_in && free[i]; k++)
+            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
+    }
+    return free;
+}
+
+static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
+                  const struct ap_stage_time *time, const struct ap_plan *plan,
+                  const struct ap_cost *cost, struct pricer *p)
+{
+    enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
+    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+
+    for (int i = 0; i < sub->n_cut_out; i++)
+        leaves[sub->cut_out[i]] = true;
+    for (int i = 0; i < plan->nests->n; i++)
+        phase[i] = ap_plan_group_phase(plan->graph, &plan->nests->nest[i]);
+    *p = (struct pricer){.sub = sub,
+                         .time = time,
+                         .plan = plan,
+                         .cost = cost,
+                         .phase = phase,
+                         .leaves = leaves,
+                         .free = made_of_scalars(arena, &sub->graph),
+                         .n_blocks = 1};
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        if (block_of(p, i) >= p->n_blocks)
+            p->n_blocks = block_of(p, i) + 1;
+}
+
+static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p)
+{
+    const struct ap_plan *plan = p->plan;
+    const struct ap_graph *g = plan->graph;
+    int n = plan->nests->n, n_ins = 0;
+    struct sizes *s = AP_NEW(arena, struct sizes);
+
+    s->start = AP_NEW_N(arena, n + 1, int);
+    for (int i = 0; i < n; i++) {
+        s->start[i] = n_ins;
+        n_ins += plan->nests->nest[i].n_ins;
+    }
+    s->in = AP_NEW_N(arena, n_ins + 1, double);
+    s->value = AP_NEW_N(arena, g->n_nodes + 1, double);
+    s->sec = AP_NEW_N(arena, n + 1, double);
+    s->flops = AP_NEW_N(arena, n + 1, double);
+    s->dtype = AP_NEW_N(arena, n + 1, enum ap_dtype);
+    s->phases = AP_NEW_N(arena, g->n_nodes + 1, unsigned);
+    for (int i = 0; i < n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        double bytes;
+        s->sec[i] = ap_plan_group_sec(nest, g, p->cost, &plan->choice[i]);
+        ap_nest_work(nest, g, &plan->mesh, &plan->choice[i], &s->flops[i], &bytes,
+                     &s->dtype[i]);
+        for (int k = 0; k < nest->n_ins; k++) {
+            struct ap_layout l =
+                ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
+            s->in[s->start[i] + k] = (double)ap_layout_local_bytes(
+                &plan->mesh, &g->nodes[nest->ins[k].node].shape, &l);
+        }
+        for (int o = 0; o < nest->n_outs; o++) {
+            int v = nest->outs[o];
+            struct ap_layout l = ap_plan_node_layout(plan, v);
+            s->value[v] =
+                (double)ap_layout_local_bytes(&plan->mesh, &g->nodes[v].shape, &l);
+            s->phases[v] = read_in(p, v);
+        }
+    }
+    return s;
+}
+
+static void measure_one(struct ap_arena *arena, const struct pricer *p,
+                        const struct ap_conversions *conv,
+                        struct ap_stage_measure *measure)
+{
+    struct ap_stage_point point = {0};
+    struct memory m = {0};
+
+    m.block = AP_NEW_N(arena, p->n_blocks, double);
+    price(p, conv, &point, &m);
+    for (int b = 0; b < p->n_blocks; b++)
+        m.remade = m.block[b] > m.remade ? m.block[b] : m.remade;
+    *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
+                                         .backward_sec = point.backward_sec,
+                                         .sync_sec = point.sync_sec,
+                                         .update_sec = point.update_sec,
+                                         .fixed_bytes = m.fixed,
+                                         .working_bytes = m.working,
+                                         .kept_bytes = m.kept,
+                                         .input_bytes = m.kept_inputs,
+                                         .remade_bytes = m.remade};
+}
+
+void ap_stage_measure(struct ap_arena *arena, const struct ap_subgraph *sub,
+                      const struct ap_stage_time *time, const struct ap_plan *plan,
+                      const struct ap_conversions *conv, const struct ap_cost *cost,
+                      struct ap_stage_measure *measure)
+{
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    measure_one(arena, &p, conv, measure);
+}
+
+void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
+                          const struct ap_stage_time *const *time,
+                          const struct ap_plan *plan, const struct ap_conversions *conv,
+                          const struct ap_cost *cost, struct ap_stage_measure *measure)
+{
+    struct pricer p;
+
+    assert(!plan->mesh.time);
+    start(arena, sub, time[0], plan, cost, &p);
+    p.sizes = find_sizes(arena, &p);
+    for (int i = 0; i < n; i++) {
+        p.time = time[i];
+        measure_one(arena, &p, conv, &measure[i]);
+    }
+}
+
+void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
+{
+    double bytes = m->fixed_bytes + m->working_bytes;
+
+    point[0].forward_sec = m->forward_sec;
+    point[0].backward_sec = m->backward_sec;
+    point[0].sync_sec = m->sync_sec;
+    point[0].update_sec = m->update_sec;
+    point[0].stage_bytes = (int64_t)bytes;
+    point[0].microbatch_bytes = (int64_t)m->kept_bytes;
+    point[0].recompute = false;
+    point[1] = point[0];
+    point[1].recompute = true;
+    point[1].backward_sec += m->forward_sec;
+    point[1].stage_bytes = (int64_t)(bytes + m->remade_bytes);
+    point[1].microbatch_bytes = (int64_t)m->input_bytes;
+}
+
+void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_point point[2])
+{
+    struct ap_stage_measure m;
+
+    ap_stage_measure(arena, sub, time, plan, conv, cost, &m);
+    ap_stage_points(&m, point);
+}
+
+void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
+                           const struct ap_stage_time *time, const struct ap_plan *plan,
+                           const struct ap_conversions *conv, const struct ap_cost *cost,
+                           const bool *remade, struct ap_stage_point *point)
+{
+    struct pricer p;
+    struct memory m = {0};
+    bool *groups = AP_NEW_N(arena, plan->nests->n, bool);
+
+    start(arena, sub, time, plan, cost, &p);
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        if (remade[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
+            groups[sub->graph.nodes[i].group] = true;
+    p.remade = groups;
+    m.block = AP_NEW_N(arena, p.n_blocks, double);
+    price(&p, conv, point, &m);
+    point->recompute = true;
+    point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade);
+    point->microbatch_bytes = (int64_t)m.kept;
+}
+
+void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    double *sec_of_group, double *conv_sec)
+{
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    for (int i = 0; i < plan->nests->n; i++) {
+        bool shared = group_runs(&p, &plan->nests->nest[i]);
+        double sec = group_sec(&p, &plan->nests->nest[i], shared);
+        sec_of_group[i] = shared ? sec * (double)time->n : sec;
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_conversion *c = &conv->conv[i];
+        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        double sec = path_sec(&p, c->node, &c->path, shared);
+        if (leaves_stage(&p, c)) {
+            struct ap_stage_point one = {0};
+            add_leaving(&p, c, &one);
+            sec = one.forward_sec + one.backward_sec + one.update_sec + one.sync_sec;
+            shared = one.sync_sec == 0;
+        }
+        conv_sec[i] = shared ? sec * (double)time->n : sec;
+    }
+}
+
+/* ---- the front ---- */
+
+static double microbatch_sec(const struct ap_stage_point *p)
+{
+    return p->forward_sec + p->backward_sec;
+}
+
+static double step_sec(const struct ap_stage_point *p)
+{
+    return p->sync_sec + p->update_sec;
+}
+
+static bool covers(const struct ap_stage_point *a, const struct ap_stage_point *b)
+{
+    return microbatch_sec(a) <= microbatch_sec(b) && step_sec(a) <= step_sec(b) &&
+           a->stage_bytes <= b->stage_bytes && a->microbatch_bytes <= b->microbatch_bytes;
+}
+
+static int compare(const void *pa, const void *pb)
+{
+    const struct ap_stage_point *a = pa, *b = pb;
+    double x = microbatch_sec(a), y = microbatch_sec(b);
+    if (x != y)
+        return x < y ? -1 : 1;
+    x = step_sec(a), y = step_sec(b);
+    if (x != y)
+        return x < y ? -1 : 1;
+    if (a->stage_bytes != b->stage_bytes)
+        return a->stage_bytes < b->stage_bytes ? -1 : 1;
+    return a->microbatch_bytes < b->microbatch_bytes
+               ? -1
+               : a->microbatch_bytes > b->microbatch_bytes;
+}
+
+int ap_stage_front(struct ap_stage_point *points, int n)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) { /* among equals, the first one stays */
+        bool covered = false;
+        for (int k = 0; k < kept && !covered; k++)
+            covered = covers(&points[k], &points[i]);
+        if (covered)
+            continue;
+        int left = 0;
+        for (int k = 0; k < kept; k++)
+            if (!covers(&points[i], &points[k]))
+                points[left++] = points[k];
+        points[left++] = points[i];
+        kept = left;
+    }
+    qsort(points, (size_t)kept, sizeof *points, compare);
+    return kept;
+}

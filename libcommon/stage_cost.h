@@ -1,0 +1,111 @@
+/*
+ * What a plan of a pipeline stage's graph costs per microbatch and once per step: what
+ * ap-shard --serve answers, ap-stage chooses among, and ap-cost simulates.
+ */
+#ifndef AP_STAGE_COST_H
+#define AP_STAGE_COST_H
+
+#include "plan.h"
+#include "subgraph.h"
+
+/* How the whole graph lies on the time axis of n microbatches (by the sweep of `data`).
+ */
+struct ap_stage_time {
+    int64_t n;
+    bool *split; /* [node of the whole graph]: its value is one microbatch's */
+    bool *runs;  /* [same]: its operator works on one microbatch's share */
+    int8_t *dim; /* [same]: dimension that is split, -1 for none */
+    /* a value with a share per microbatch, or a sum over them, that a forward or backward
+       node needs of the whole batch: its microbatches are no longer those of one batch
+       (batch norm); what is made of inputs alone may be, before the first. -1: none */
+    int whole;
+    /* [same]: the likes of `whole` and what is made of them before the update: if they
+       are taken of each microbatch, they are made with each, in full size. NULL: none */
+    bool *each;
+    /* [same]: block, of the section "blocks", where a stage that recomputes starts again;
+       NULL: it does so in one go. Left to the caller. */
+    const int *block_of;
+};
+/* -1 when the batch does not have as many rows. */
+int ap_stage_time_of(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_nests *nests, int64_t n, struct ap_stage_time *time,
+                     struct ap_err *err);
+
+/*
+ * Microbatches are alike, and each device has rows of each: an input that carries the
+ * batch has as many on every device that splits them. Else the first that has not: its
+ * node of sub->graph, its rows, and the devices that split them. -1: all have.
+ */
+int ap_stage_few_rows(const struct ap_subgraph *sub, const struct ap_stage_time *time,
+                      const struct ap_plan *plan, int64_t *rows, int64_t *devices);
+
+struct ap_stage_point {
+    const char *algorithm;
+    double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
+    double sync_sec, update_sec;      /* once per step: sums of gradients; all the rest */
+    int64_t stage_bytes;              /* per device, whatever is in flight */
+    int64_t microbatch_bytes;         /* per device and microbatch in flight */
+    bool recompute;
+    int tag; /* the caller's own */
+};
+
+/*
+ * What the two points below are made of. In a plan that treats the layers of a run alike
+ * all but working_bytes (the largest of any operator) and remade_bytes (of any block)
+ * grow with their number.
+ */
+struct ap_stage_measure {
+    double forward_sec, backward_sec, sync_sec, update_sec;
+    double fixed_bytes, working_bytes; /* there all the time */
+    double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
+                                          the stage and its blocks read of others */
+    double remade_bytes;               /* made again at once: the largest block's */
+};
+void ap_stage_measure(struct ap_arena *arena, const struct ap_subgraph *sub,
+                      const struct ap_stage_time *time, const struct ap_plan *plan,
+                      const struct ap_conversions *conv, const struct ap_cost *cost,
+                      struct ap_stage_measure *m);
+/*
+ * The same for n numbers of microbatches at once, of a plan that was not made for one of
+ * them: measure[n]. Layouts are looked at once.
+ */
+void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
+                          const struct ap_stage_time *const *time,
+                          const struct ap_plan *plan, const struct ap_conversions *conv,
+                          const struct ap_cost *cost, struct ap_stage_measure *measure);
+/* The two points below; algorithm and tag are those of point[0]. */
+void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2]);
+
+/* Two points: activations kept, and made again block by block from what each block reads
+ * of others, which is kept. */
+void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_point point[2]);
+
+/*
+ * One point: only the groups of the marked nodes ([node of sub->graph], forward) are made
+ * again before each backward, from values that are kept for that.
+ */
+void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
+                           const struct ap_stage_time *time, const struct ap_plan *plan,
+                           const struct ap_conversions *conv, const struct ap_cost *cost,
+                           const bool *remade, struct ap_stage_point *point);
+
+/*
+ * Where a point's seconds come from: those of a step by group and by conversion, once for
+ * each microbatch or once in all; what is made again not counted.
+ */
+void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    double *group_sec, double *conv_sec);
+
+/* Layout in which a value leaves its stage: as it lies, sums completed. */
+struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node);
+
+/* Keeps the points that no other one equals or beats in everything, cheapest first;
+ * returns how many. */
+int ap_stage_front(struct ap_stage_point *points, int n);
+
+#endif

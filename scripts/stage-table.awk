@@ -1,0 +1,87 @@
+# scripts/stage-table: prints a row (mode=row, with auto's step and choices), or what stands
+# below all rows (mode=end).
+function differs(own, n, i, f, g, text) {
+    n = split(own, f, "|")
+    split(choices, g, "|")
+    for (i = 1; i <= n; i++)
+        if (f[i] != g[i]) {
+            sub(/ .*/, "", f[i])
+            text = text (text == "" ? "" : ", ") f[i]
+        }
+    return text
+}
+function bad(text) { print "FAILED: " text; n_bad++ }
+mode == "row" {
+    ratio = auto > 0 ? sprintf("%6.3f", $6 / auto) : "     -"
+    bound = $13 > 0 ? sprintf("%10.2f %6.2f", 1e3 * $13, 100 * ($6 - $13) / $6) : sprintf("%10s %6s", "-", "-")
+    printf "%10.2f %s %4d %-6s %5.1f %8.4f %6.2f %s %7.2f %7.2f %7.3f %5.0f  %s\n", 1e3 * $6, ratio, $7,
+        $8, 100 * $10, $11, $12, bound, $14, $15, $16, $17, $9
+    own = $19
+    for (i = 20; i <= NF; i++) own = own "|" $i
+    if (auto > 0 && $6 > auto * (1 + 1e-9))
+        printf "%59s auto is faster by another %s\n", "", differs(own)
+    next
+}
+{
+    n_rows++
+    key = $1 "@" $2 " " $3 " " $4
+    family = $1
+    sub(/-.*/, "", family)
+    if ($6 == "-") {
+        fails[family, $2, $5] = 1
+        devices[family, $2] = 1
+        next
+    }
+    row[NR] = $0
+    if ($5 == "auto") auto_of[key] = $6
+    if ($13 > bound_of[key]) bound_of[key] = $13
+    if ($18 < $6 * (1 - 1e-9) || $18 > $6 * (1 + 1e-9)) bad(key " " $5 ": ap-stage's objective is not ap-cost's step")
+    if (!((family, $2, $5) in speed) || $11 > speed[family, $2, $5]) speed[family, $2, $5] = $11
+    families[family] = 1
+    devices[family, $2] = 1
+    series = $1 "@" $2 " " $4 " " $5
+    sub(/:.*/, "", $3)
+    series = series " over blocks by " $3
+    if (!(series in least) || $6 < least[series]) least[series] = $6
+    if ($6 > most[series]) most[series] = $6
+    n_of[series]++
+}
+function scaling(f, d, line, word, first, base) {
+    for (f in families) {
+        n = 0
+        for (d = 1; d <= 65536; d *= 2) if ((f, d) in devices) n++
+        if (n < 2) continue
+        printf "\n%s: PFLOP/s, and in %% of as many times that on the fewest devices\n", f
+        split("auto alpa intra-only inter-only", word, " ")
+        for (i = 1; i in word; i++) {
+            base = 0
+            line = sprintf("  %-12s", word[i])
+            for (d = 1; d <= 65536; d *= 2) {
+                if (!((f, d) in devices)) continue
+                if ((f, d, word[i]) in speed) {
+                    if (!base) base = speed[f, d, word[i]] / d
+                    line = line sprintf("  %d: %.4f (%.0f %%)", d, speed[f, d, word[i]], 100 * speed[f, d, word[i]] / d / base)
+                } else if ((f, d, word[i]) in fails)
+                    line = line sprintf("  %d: none", d)
+            }
+            print line
+        }
+    }
+}
+END {
+    if (mode == "row") exit
+    for (r in row) {
+        split(row[r], f, "\t")
+        key = f[1] "@" f[2] " " f[3] " " f[4]
+        if (key in auto_of && f[6] < auto_of[key] * (1 - 1e-9)) bad(key " " f[5] ": faster than auto")
+        if (f[6] < bound_of[key] * (1 - 1e-9)) bad(key " " f[5] ": below a lower bound")
+    }
+    scaling()
+    for (s in n_of)
+        if (n_of[s] > 1)
+            printf "spread %s: %.2f to %.2f ms, %.1f %%, of %d\n", s, 1e3 * least[s], 1e3 * most[s],
+                100 * (most[s] / least[s] - 1), n_of[s] | "sort"
+    close("sort")
+    printf "%d rows, %d checks failed\n", n_rows, n_bad
+    exit n_bad > 0 || n_rows == 0
+}

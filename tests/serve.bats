@@ -1,0 +1,87 @@
+#!/usr/bin/env bats
+# ap-shard --serve for planners of pipelines: equal parts, deeper parts, the sharding of a
+# point, memory against time, hostile requests. The rest is in shard_points.bats.
+
+load helpers
+
+setup_file() {
+    ap-model gpt --layers 9 --hidden 256 --heads 4 --seq 64 --batch 16 --vocab 512 |
+        ap-prune | ap-coarsen --blocks 10 -o "$BATS_FILE_TMPDIR/gpt.json"
+    [ "$(jq .blocks.n "$BATS_FILE_TMPDIR/gpt.json")" != 1 ]
+}
+
+# serve LINE...: answers
+serve() {
+    printf '%s\n' "$@" |
+        ap-shard --serve --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json"
+}
+
+@test "--serve: parts that are equal get one answer, named by run or by set" {
+    serve '{"id":0,"blocks":[2,3],"mesh":"8"}' '{"id":0,"blocks":[5,6],"mesh":"8"}' \
+        '{"id":0,"set":[2,3],"mesh":"8"}' '{"id":0,"set":[2,4],"mesh":"8"}' >"$BATS_TEST_TMPDIR/a"
+    [ "$(head -n 3 "$BATS_TEST_TMPDIR/a" | sort -u | wc -l)" -eq 1 ]
+    [ "$(sort -u "$BATS_TEST_TMPDIR/a" | wc -l)" -eq 2 ]
+    jq -e -s 'all(.front | length > 0)' "$BATS_TEST_TMPDIR/a"
+}
+
+@test "--serve: an answer does not depend on what was asked before" {
+    lines=('{"id":1,"blocks":[1,6],"submesh":[1,4],"microbatches":4}'
+        '{"id":2,"blocks":[0,3],"mesh":"8"}' '{"id":3,"blocks":[1,2],"submesh":[1,4]}'
+        '{"id":4,"blocks":[3,3],"submesh":[1,4],"microbatches":4}')
+    serve "${lines[@]}" | sort >"$BATS_TEST_TMPDIR/there"
+    serve "${lines[3]}" "${lines[2]}" "${lines[1]}" "${lines[0]}" | sort >"$BATS_TEST_TMPDIR/back"
+    cmp "$BATS_TEST_TMPDIR/there" "$BATS_TEST_TMPDIR/back"
+}
+
+@test "--serve: deeper runs are searched once, and cost what their plans cost" {
+    local k lines=()
+    for k in 2 3 4 5 6 7; do
+        lines+=("{\"id\":$k,\"blocks\":[1,$k],\"mesh\":\"8\",\"plan\":0}")
+    done
+    printf '%s\n' "${lines[@]}" | ap-shard --serve --stats --cluster "$CLUSTERS/cpu-8.json" \
+        "$BATS_FILE_TMPDIR/gpt.json" >"$BATS_TEST_TMPDIR/a" 2>"$BATS_TEST_TMPDIR/stats"
+    jq -e '.requests == 6 and .searches == 1' "$BATS_TEST_TMPDIR/stats"
+    # the section is priced by itself, node by node
+    jq -e -s 'all(.front[0] as $p | ($p.recompute | not)
+        and ((($p.sec_per_microbatch.forward + $p.sec_per_microbatch.backward + $p.sec_per_step)
+            / .sharding.objective_sec - 1) | fabs) < 1e-9)' "$BATS_TEST_TMPDIR/a"
+    # and grows by as much for each further layer
+    jq -e -s 'map(.objective_sec) | [.[1:], .[:-1]] | transpose | map(.[0] - .[1])
+        | (max - min) / max < 1e-6' "$BATS_TEST_TMPDIR/a"
+}
+
+@test "--serve: the whole graph costs at most a hundredth more than the search of all of it" {
+    n=$(jq '.blocks.n' "$BATS_FILE_TMPDIR/gpt.json")
+    ours=$(serve "{\"blocks\":[0,$((n - 1))],\"mesh\":\"8\"}" | jq .objective_sec)
+    best=$(ap-shard --mesh 8 --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" |
+        jq .sharding.objective_sec)
+    jq -n -e --argjson a "$ours" --argjson b "$best" '$a >= $b * 0.999999 and $a <= $b * 1.01'
+}
+
+@test "--serve: the front trades time for memory, and is small" {
+    serve '{"blocks":[1,6],"mesh":"2x4","microbatches":4}' '{"blocks":[0,4],"mesh":"8","microbatches":4}' |
+        jq -e -s 'all(.front | length <= 12 and (map(.stage_bytes) | min) * 1.25 < .[0].stage_bytes)'
+}
+
+@test "--serve: bounds are below the plans" {
+    serve '{"blocks":[1,2],"mesh":"8"}' '{"blocks":[1,7],"mesh":"8"}' '{"blocks":[0,0],"mesh":"2x4"}' |
+        jq -e -s 'all(.lower_bound_sec > 0 and .lower_bound_sec <= .objective_sec)'
+}
+
+@test "--serve: bad sets and plans are answered, and the next request is read" {
+    serve '{"set":[],"mesh":"8"}' '{"set":[3,2],"mesh":"8"}' '{"set":[1,99],"mesh":"8"}' \
+        '{"set":7,"mesh":"8"}' '{"set":[1],"blocks":[1,2],"mesh":"8"}' '{"set":[1e99],"mesh":"8"}' \
+        '{"blocks":[1,2],"mesh":"8","plan":12}' '{"blocks":[1,2],"mesh":"8","plan":-1}' \
+        '{"blocks":[1,2],"mesh":"8","plan":"x"}' '{"blocks":[1,2],"mesh":"8","plan":0.5}' \
+        '{"blocks":[1,2],"mesh":"999999999x9"}' "$(printf '[%.0s' {1..5000})" \
+        '{"blocks":[1,2],"mesh":"8"}' >"$BATS_TEST_TMPDIR/a"
+    jq -e -s 'length == 13 and (.[:12] | all(.error | length > 0)) and (.[12].front | length > 0)' \
+        "$BATS_TEST_TMPDIR/a"
+}
+
+# Whoever takes a part's values takes them as they lie: that is not the part's to gather.
+@test "--serve: data parallelism gathers nothing at the border of a part" {
+    printf '{"blocks":[1,2],"mesh":"8","plan":0}\n' |
+        ap-shard --serve --algorithm data --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" |
+        jq -e '[.sharding.conversions[].steps[].op] | index("all-gather") == null and index("all-reduce") != null'
+}

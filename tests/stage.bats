@@ -1,0 +1,188 @@
+#!/usr/bin/env bats
+# ap-stage: the document, the shard command and its failures, what is refused.
+
+load helpers
+
+setup_file() {
+    ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 | ap-prune |
+        ap-coarsen --blocks 4 --no-history -o "$BATS_FILE_TMPDIR/gpt.json"
+}
+
+GPT() { echo "$BATS_FILE_TMPDIR/gpt.json"; }
+CPU8=(--cluster "$CLUSTERS/cpu-8.json")
+FAKE="python3 $AP_TOP/tests/stage_fake.py"
+
+# fake 'ARGS OF THE FAKE COMMAND' [OPTION]...: plans with its prices
+fake() {
+    local args=$1
+    shift
+    ap-stage --no-history "${CPU8[@]}" --shard-command "$FAKE $args" "$@"
+}
+
+@test "a plan has all blocks and devices once, and ap-cost's step time" {
+    local out=$BATS_TEST_TMPDIR/plan.json
+    ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' \
+        --algorithm alpa --microbatches 2 --stages 2 -o "$out" "$(GPT)"
+    [ "$(jq -c '[.stages.stages[].blocks[]]' "$out")" = "[0,1,2,3]" ]
+    [ "$(jq -c '[.stages.stages[].devices[]] | sort' "$out")" = "[0,1,2,3,4,5,6,7]" ]
+    [ "$(jq -c '.stages | [.algorithm, .microbatches, .schedule]' "$out")" = \
+        '["alpa",2,"1f1b"]' ]
+    jq -e '.stages | .objective_sec > 0 and .lower_bound_sec <= .objective_sec' "$out"
+    jq -e '[.stages.stages[] | .sharding.algorithm] == ["data", "data"]' "$out"
+    jq -e '.stages.objective_sec == .history[-1].objective_sec and
+        .history[-1].measure == "alpa"' "$out"
+    ap-cost "$out" | jq -e '.stages.objective_sec as $sec |
+        (.cost.step_sec - $sec) / $sec | fabs < 1e-12'
+}
+
+@test "the search's own answer is not dearer than what it was given to beat" {
+    local best
+    best=$(fake "" "$(GPT)" | jq .stages.objective_sec)
+    for a in alpa rannc equal-layer megatron-grid none; do
+        fake "" --algorithm $a "$(GPT)" | jq -e --argjson best "$best" \
+            '.stages.objective_sec >= $best * (1 - 1e-6)' || { echo "$a"; return 1; }
+    done
+}
+
+@test "same bytes for any number of processes, and for answers out of order" {
+    fake "" --jobs 1 -o "$BATS_TEST_TMPDIR/1" "$(GPT)"
+    fake "" --jobs 3 -o "$BATS_TEST_TMPDIR/3" "$(GPT)"
+    cmp "$BATS_TEST_TMPDIR/1" "$BATS_TEST_TMPDIR/3"
+    fake "--late" --jobs 1 -o "$BATS_TEST_TMPDIR/late" "$(GPT)"
+    cmp <(jq .stages.stages "$BATS_TEST_TMPDIR/1") <(jq .stages.stages "$BATS_TEST_TMPDIR/late")
+}
+
+@test "what is alike is asked once: equal layers, replicas as a submesh" {
+    local log=$BATS_TEST_TMPDIR/log
+    fake "--log $log" --stats -o "$BATS_TEST_TMPDIR/plan" "$(GPT)" 2>"$BATS_TEST_TMPDIR/stats"
+    [ "$(wc -l <"$log")" -eq "$(jq .requests "$BATS_TEST_TMPDIR/stats")" ]
+    [ "$(grep -v '"plan"' "$log" | jq -c 'del(.id)' | sort | uniq -d | wc -l)" -eq 0 ]
+    # blocks 1 and 2 of four are equal: 9 of 10 runs, on four submeshes of 8 devices
+    [ "$(jq .distinct "$BATS_TEST_TMPDIR/stats")" -eq 9 ]
+    [ "$(grep -c '"blocks":\[2,2\]' "$log")" -eq "$(grep -c '"blocks":\[2,2\].*"plan"' "$log")" ]
+    [ "$(jq -c .submesh "$log" | sort -u | wc -l)" -le 4 ]
+}
+
+@test "the command gets the cluster and a file with the document, which goes afterwards" {
+    mkdir "$BATS_TEST_TMPDIR/tmp"
+    TMPDIR=$BATS_TEST_TMPDIR/tmp fake "" --algorithm none <"$(GPT)" |
+        jq -e '.stages.stages | length == 1'
+    [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ]
+    TMPDIR=$BATS_TEST_TMPDIR/tmp refuses 1 "exit status 7" \
+        bash -c "ap-stage ${CPU8[*]} --shard-command '$FAKE --die 0' <'$(GPT)'"
+    [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ]
+}
+
+@test "no device is left without a row of a microbatch" {
+    ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' \
+        --algorithm intra-only --microbatches 1 "$(GPT)" | jq -e '.stages.stages | length == 1'
+    refuses 3 "too few rows for the devices" ap-stage "${CPU8[@]}" \
+        --shard-command 'ap-shard --serve --algorithm data' --algorithm intra-only \
+        --microbatches 2 "$(GPT)"
+}
+
+@test "a command that dies: the request and how it ended" {
+    refuses 1 'exit status 7; request: {"id":' fake "--die 3" "$(GPT)"
+    refuses 1 'not found' ap-stage "${CPU8[@]}" --shard-command no-such-program "$(GPT)"
+    refuses 1 'killed by signal 9' \
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'kill -9 \$\$'" "$(GPT)"
+    refuses 1 'exit status 0; request' ap-stage "${CPU8[@]}" --shard-command true "$(GPT)"
+}
+
+@test "a command that is silent: --time-out, and it is ended" {
+    refuses 1 'no answer in 0.3 seconds (--time-out); request: {"id":' \
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.25'" --time-out 0.3 "$(GPT)"
+    ! pgrep -f 'sleep 77.2[5]' || return 1
+}
+
+@test "a command that answers nonsense: what is wrong, and the request" {
+    local front='{"sec_per_microbatch":{"forward":1,"backward":1},"sec_per_step":0,"sync_sec":0'
+    front+=',"stage_bytes":1,"bytes_per_microbatch":1,"recompute":false}'
+    while IFS='|' read -r text why; do
+        refuses 1 "$why" fake "--say 0 '$text'" --jobs 1 --algorithm none "$(GPT)"
+        [[ $stderr == *"answered nonsense"*'request: {"id":0,'* ]]
+    done <<EOF
+hello|column
+[1]|not an object
+{"front":[]}|id
+{"id":0}|front
+{"id":7,"front":[]}|an id that was not asked
+{"id":0,"front":[3]}|/front/0
+{"id":0,"front":[${front/\"forward\":1/\"forward\":-1}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0
+{"id":0,"front":[${front/\"stage_bytes\":1,/}]}|stage_bytes
+{"id":0,"front":[${front/\"sync_sec\":0/\"sync_sec\":1}]}|sync_sec
+{"id":0,"front":[${front/false/0}]}|recompute
+EOF
+    refuses 1 'the shard command gave no sharding' ap-stage "${CPU8[@]}" --algorithm none \
+        --shard-command "sed -u 's/.\"blocks.*/,\"front\":[$front]}/' < /dev/stdin #" "$(GPT)"
+}
+
+@test "a command that refuses everything: its words" {
+    refuses 3 'refused every request: not today' fake "--refuse 'not today'" "$(GPT)"
+}
+
+@test "no plan: exit 3 and what would do" {
+    refuses 3 '3 microbatches do not divide the batch of 8 rows; --microbatches 2 is' \
+        fake "" --microbatches 3 "$(GPT)"
+    refuses 3 '7 stages of 4 blocks: at most 4 stages' fake "" --stages 7 "$(GPT)"
+    refuses 3 'fits' fake "--bytes 1000000000" --memory 10MB --recompute none "$(GPT)"
+    fake "--bytes 1000000000" --memory 600MB --recompute none "$(GPT)" |
+        jq -e '.stages | .microbatches >= 2'
+}
+
+@test "recompute: as asked, and by itself where memory is short" {
+    fake "" --recompute blocks "$(GPT)" | jq -e 'all(.stages.stages[]; .recompute == "all")'
+    fake "" --recompute none "$(GPT)" | jq -e 'all(.stages.stages[]; .recompute == "none")'
+    fake "--bytes 100000000" --memory 30MB --microbatches 1 "$(GPT)" |
+        jq -e 'all(.stages.stages[]; .recompute == "all")'
+}
+
+@test "a graph without a backward pass: schedule inference" {
+    ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 --forward |
+        ap-coarsen --blocks 4 -o "$BATS_TEST_TMPDIR/fwd.json"
+    ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' --algorithm alpa \
+        "$BATS_TEST_TMPDIR/fwd.json" | jq -e '.stages.schedule == "inference"'
+    refuses 2 "no backward pass" fake "" --schedule 1f1b "$BATS_TEST_TMPDIR/fwd.json"
+    refuses 2 "has a backward pass" fake "" --schedule inference "$(GPT)"
+    refuses 2 "has a backward pass" fake "" --latency "$(GPT)"
+}
+
+@test "batch norm: taken of each microbatch if asked, else the batch is not cut" {
+    local doc=$BATS_TEST_TMPDIR/resnet.json out=$BATS_TEST_TMPDIR/each.json n
+    ap-model resnet50 --image 32 --batch 32 | ap-prune | ap-coarsen --blocks 4 -o "$doc"
+    plan() {
+        ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' \
+            --algorithm equal-layer --stages 2 "$@" "$doc"
+    }
+    refuses 3 "reduce.7) is needed of the whole batch before the update; --microbatch each" \
+        plan --microbatches 4
+    plan 2>"$BATS_TEST_TMPDIR/warning" | jq -e '.stages | .microbatches == 1 and .microbatch == "exact"'
+    grep -q "the batch is not cut: node 7" "$BATS_TEST_TMPDIR/warning"
+    for n in 1 4; do
+        plan --microbatch each --microbatches $n | ap-cost >"$out.$n"
+        jq -e --argjson n $n '(.stages | .microbatches == $n and .microbatch == "each")
+            and .stages.objective_sec == .cost.step_sec' "$out.$n"
+    done
+    # sums over the devices come with each microbatch, not once per step
+    jq -s -e 'map(.cost.stages[0]) | .[1].forward_sec * 4 > .[0].forward_sec
+        and .[1].sync_sec <= .[0].sync_sec * 1.0001' "$out.1" "$out.4"
+    jq -c '.stages.microbatch = "exact"' "$out.4" | refuses 1 "exact, but node 7" ap-cost
+}
+
+@test "what is not built, or not this algorithm's, is refused" {
+    refuses 2 "selected is not built yet" fake "" --recompute selected "$(GPT)"
+    refuses 2 "auto has no such option" fake "" --epsilon 1 "$(GPT)"
+    refuses 2 "its schedule is gpipe" fake "" --algorithm rannc --schedule 1f1b "$(GPT)"
+    refuses 2 "expected auto or a number" fake "" --microbatches 0 "$(GPT)"
+    refuses 2 "--memory" fake "" --memory lots "$(GPT)"
+    refuses 2 "--cluster is missing" ap-stage "$(GPT)"
+    refuses 1 'no section "blocks" (run ap-coarsen)' \
+        ap-stage "${CPU8[@]}" <(ap-model mlp)
+}
+
+@test "older plans go, unknown sections stay" {
+    jq -c '. + {sharding: 1, cost: 2, program: 3, mine: {"a": 1.50}}' "$(GPT)" \
+        >"$BATS_TEST_TMPDIR/old.json"
+    fake "" --algorithm none "$BATS_TEST_TMPDIR/old.json" |
+        jq -e '(has("sharding") or has("cost") or has("program") | not) and .mine.a == 1.5'
+}

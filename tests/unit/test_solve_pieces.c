@@ -1,0 +1,237 @@
+/* Bounds from pieces, and what strategies cost at least, against the whole problem. */
+#include <stdio.h>
+
+#include "pieces.h"
+#include "solve.h"
+#include "solve_gen.h"
+#include "tap.h"
+
+#define WIDTH  5 /* nodes of a layer */
+#define LAYERS 9
+#define MOST   4
+
+/* A layer: every instance has the same costs; its edge to the one before included. */
+struct layer {
+    int n[WIDTH];
+    double cost[WIDTH][MOST];
+    double edge[WIDTH][WIDTH][MOST * MOST]; /* i < k */
+    double back[MOST * MOST];               /* [last of the layer before][first] */
+};
+
+static void fill(double *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = 1e-3 * gen_int(0, 50);
+}
+
+static void make_layer(struct layer *l)
+{
+    memset(l, 0, sizeof *l);
+    for (int i = 0; i < WIDTH; i++) {
+        l->n[i] = gen_int(2, MOST);
+        fill(l->cost[i], l->n[i]);
+    }
+    for (int i = 0; i < WIDTH; i++)
+        for (int k = i + 1; k < WIDTH; k++)
+            fill(l->edge[i][k], gen_int(0, 2) ? l->n[i] * l->n[k] : 0);
+    fill(l->back, l->n[WIDTH - 1] * l->n[0]);
+}
+
+/* Adds a layer, and the edge from node `before` (-1: none); returns its first node. */
+static int put_layer(struct gen *g, const struct layer *l, int before)
+{
+    int first = g->n_nodes;
+
+    for (int i = 0; i < WIDTH; i++)
+        memcpy(gen_node(g, l->n[i]), l->cost[i], (size_t)l->n[i] * sizeof(double));
+    for (int i = 0; i < WIDTH; i++)
+        for (int k = i + 1; k < WIDTH; k++)
+            memcpy(gen_edge(g, first + i, first + k), l->edge[i][k],
+                   (size_t)(l->n[i] * l->n[k]) * sizeof(double));
+    if (before >= 0)
+        memcpy(gen_edge(g, before, first), l->back,
+               (size_t)(l->n[WIDTH - 1] * l->n[0]) * sizeof(double));
+    return first;
+}
+
+/* LAYERS layers in a row. */
+static struct ap_problem make_whole(struct ap_arena *arena, const struct layer *l)
+{
+    struct gen g = {.arena = arena};
+    int before = -1;
+
+    for (int i = 0; i < LAYERS; i++)
+        before = put_layer(&g, l, before) + WIDTH - 1;
+    return gen_problem(&g);
+}
+
+/*
+ * The first and the last layer as one piece, all between as another: each charges its
+ * edge back, with a stand-in for the layer before.
+ */
+static struct ap_pieces make_pieces(struct ap_arena *arena, const struct layer *l)
+{
+    struct ap_part *part = AP_NEW_N(arena, 2, struct ap_part);
+    int *n = AP_NEW_N(arena, 1, int);
+    struct gen ends = {.arena = arena}, middle = {.arena = arena};
+
+    for (int i = 0; i < 2; i++) {
+        struct ap_part_term *term = AP_NEW_N(arena, 2, struct ap_part_term);
+        struct gen *g = i ? &middle : &ends;
+        int own = i ? -1 : put_layer(g, l, -1);
+        int stand_in = g->n_nodes;
+        gen_node(g, l->n[WIDTH - 1]);
+        if (own < 0)
+            own = put_layer(g, l, stand_in);
+        else
+            put_layer(g, l, stand_in);
+        term[0] = (struct ap_part_term){0, stand_in, 1};
+        term[1] = (struct ap_part_term){0, own + WIDTH - 1, -1};
+        part[i] = (struct ap_part){.problem = gen_problem(g),
+                                   .weight = i ? LAYERS - 2 : 1,
+                                   .n_terms = 2,
+                                   .term = term};
+    }
+    n[0] = l->n[WIDTH - 1];
+    return (struct ap_pieces){2, part, 1, n};
+}
+
+/* The optimum of the whole without the strategies that a bound ruled out. */
+static double optimum_left(struct ap_arena *arena, const struct ap_problem *p,
+                           bool ***kept, int *n_out)
+{
+    struct ap_problem left = *p;
+    struct ap_solve_params params = {0};
+    struct ap_solution sol;
+    struct ap_err err = {0};
+    double **cost = AP_NEW_N(arena, p->n_nodes, double *);
+
+    for (int v = 0; v < p->n_nodes; v++) {
+        int layer = v / WIDTH, i = v % WIDTH;
+        /* ends: first layer, stand-in, last layer; middle: stand-in, layer */
+        const bool *may = layer == 0            ? kept[0][i]
+                          : layer == LAYERS - 1 ? kept[0][WIDTH + 1 + i]
+                                                : kept[1][1 + i];
+        cost[v] =
+            ap_arena_dup(arena, p->cost[v], (size_t)p->n_strategies[v] * sizeof(double));
+        for (int s = 0; s < p->n_strategies[v] && may; s++)
+            if (!may[s]) {
+                cost[v][s] = AP_FORBIDDEN;
+                ++*n_out;
+            }
+    }
+    left.cost = (const double *const *)cost;
+    return ap_solve_exact(arena, &left, &params, &sol, &err) ? INFINITY : sol.objective;
+}
+
+static void test_pieces(void)
+{
+    int n_close = 0, n_out = 0, n_better = 0;
+
+    for (gen_state = 1; gen_state <= 60; gen_state++) {
+        struct ap_arena arena = {0};
+        uint64_t seed = gen_state;
+        struct layer l;
+        struct ap_solve_params exact = {0};
+        struct ap_solution sol;
+        struct ap_err err = {0};
+        struct ap_pieces_answer one, many;
+
+        make_layer(&l);
+        const struct ap_problem whole = make_whole(&arena, &l);
+        const struct ap_pieces pieces = make_pieces(&arena, &l);
+        bool ok = ap_solve_exact(&arena, &whole, &exact, &sol, &err) == 0;
+        struct ap_pieces_params params = {.objective = sol.objective * (1 + 1e-6),
+                                          .max_rounds = 1,
+                                          .work_limit = 100,
+                                          .want_kept = true};
+        ok = ok && ap_pieces_bound(&arena, &pieces, &params, &one, &err) == 0;
+        params.max_rounds = 20;
+        ok = ok && ap_pieces_bound(&arena, &pieces, &params, &many, &err) == 0;
+        CHECK(ok && one.bound <= sol.objective * (1 + 1e-9) &&
+                  many.bound <= sol.objective * (1 + 1e-9) && many.bound >= one.bound,
+              "bounds stay below the whole's optimum, seed %d", (int)seed);
+        double left = optimum_left(&arena, &whole, many.kept, &n_out);
+        CHECK(left <= sol.objective * (1 + 1e-9),
+              "what is ruled out costs more than the optimum, seed %d", (int)seed);
+        n_close += many.bound >= 0.99 * sol.objective;
+        n_better += many.bound > one.bound;
+        gen_state = seed;
+        ap_arena_free(&arena);
+    }
+    CHECK(n_close >= 40, "most bounds are within 1 %% (%d of 60)", n_close);
+    CHECK(n_out > 1000, "strategies are ruled out (%d)", n_out);
+    CHECK(n_better > 0, "cutting planes raise bounds (%d)", n_better);
+}
+
+static void test_no_solution(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_pieces_params params = {.objective = 1, .max_rounds = 4, .work_limit = 10};
+    struct ap_pieces_answer answer;
+    struct ap_err err = {0};
+    struct layer l;
+
+    gen_state = 7;
+    make_layer(&l);
+    for (int s = 0; s < MOST; s++)
+        l.cost[2][s] = AP_FORBIDDEN;
+    const struct ap_pieces pieces = make_pieces(&arena, &l);
+    CHECK(ap_pieces_bound(&arena, &pieces, &params, &answer, &err) != 0 && err.msg[0],
+          "pieces without a solution are named: %s", err.msg);
+    ap_arena_free(&arena);
+}
+
+/* The least cost over all choices with strategy s at v. */
+static double truth(const struct ap_problem *p, int v, int s, int *choice)
+{
+    double least = INFINITY;
+
+    memset(choice, 0, (size_t)p->n_nodes * sizeof(int));
+    for (int at = 0; at < p->n_nodes;) {
+        if (choice[v] == s)
+            least = fmin(least, ap_problem_score(p, choice));
+        for (at = 0; at < p->n_nodes && ++choice[at] == p->n_strategies[at]; at++)
+            choice[at] = 0;
+    }
+    return least;
+}
+
+static void test_slack(void)
+{
+    int n_above = 0, n_wrong = 0;
+
+    for (gen_state = 1; gen_state <= 150; gen_state++) {
+        struct ap_arena arena = {0};
+        uint64_t seed = gen_state;
+        const struct ap_problem p = gen_random(&arena, 7, 9, 3, 40, seed % 2 ? 9 : 0, 3);
+        int *choice = AP_NEW_N(&arena, p.n_nodes, int);
+        struct sel_core *c = sel_core_from_problem(&arena, &p);
+        int *n = sel_count_labels(c);
+        if (sel_reduce(c, false)) {
+            struct sel_dual *d = sel_dual_new(c);
+            for (int i = 0; i < 20; i++)
+                sel_dual_sweep(d);
+            double **least =
+                sel_least_costs(c, n, sel_dual_least(d, 0), d->bound, INFINITY);
+            for (int v = 0; v < p.n_nodes; v++)
+                for (int s = 0; s < n[v]; s++) {
+                    double x = truth(&p, v, s, choice);
+                    n_wrong += x < AP_FORBIDDEN && least[v][s] > x * (1 + 1e-9) + 1e-12;
+                    n_above += x < AP_FORBIDDEN && least[v][s] > d->bound + 1e-9;
+                }
+        }
+        gen_state = seed;
+        ap_arena_free(&arena);
+    }
+    CHECK(n_wrong == 0, "no strategy costs less than told (%d do)", n_wrong);
+    CHECK(n_above > 500, "strategies of nodes taken out are told apart (%d)", n_above);
+}
+
+int main(void)
+{
+    test_pieces();
+    test_no_solution();
+    test_slack();
+    return tap_done();
+}

@@ -1,0 +1,557 @@
+/*
+ * Each planner against the exhaustive optimum of its own objective on random instances;
+ * the shared parts: submeshes, places, the judge; why nothing fits.
+ */
+#include "rhino.h"
+#include "space.h"
+#include "stage_oracle.h"
+#include "tap.h"
+
+#define N_CASES 300
+
+static struct random_case cases;
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b));
+}
+
+/* ---- all plans that use all devices ---- */
+
+struct brute {
+    struct space sp;
+    struct config c;
+    struct ap_arena arena;
+    struct plan_stage stage[8];
+    int n_stages;
+    int only, least_stages, most_stages; /* numbers of stages, only: 0 for any */
+    double (*objective)(const struct brute *b);
+    double best;
+};
+
+static void walk(struct brute *b, int lo, int left)
+{
+    struct ap_err err = {0};
+    if (lo == b->sp.n) {
+        if (left == 0 && b->n_stages >= b->least_stages && b->n_stages <= b->most_stages)
+            b->best = fmin(b->best, b->objective(b));
+        return;
+    }
+    for (int hi = lo; hi < b->sp.n; hi++)
+        for (int m = 0; m < b->c.n_meshes; m++) {
+            const struct plan_front *front;
+            int size = mesh_size(&b->c.mesh[m]);
+            if (size > left || config_front(&b->sp, &b->c, lo, hi, m, &front, &err))
+                continue;
+            for (int i = 0; i < front->n; i++) {
+                b->stage[b->n_stages++] = (struct plan_stage){lo,
+                                                              hi,
+                                                              NULL,
+                                                              b->c.mesh[m].hosts,
+                                                              b->c.mesh[m].devices,
+                                                              &front->point[i],
+                                                              0,
+                                                              0};
+                walk(b, hi + 1, left - size);
+                b->n_stages--;
+            }
+        }
+}
+
+static void brute_start(struct brute *b, const struct plan_params *params,
+                        double (*objective)(const struct brute *b))
+{
+    *b = (struct brute){.objective = objective, .best = INFINITY, .most_stages = 8};
+    space_init(&b->sp, &b->arena, &cases.inst, params);
+}
+
+/* ---- alpa ---- */
+
+static double alpa_by_definition(const struct brute *b)
+{
+    double sum = 0, most = 0, n = (double)b->c.microbatches;
+    for (int s = 0; s < b->n_stages; s++) {
+        const struct plan_point *p = b->stage[s].point;
+        int64_t held = b->n_stages - s;
+        if (held > b->c.microbatches)
+            held = b->c.microbatches;
+        if (cases.inst.memory_bytes > 0 &&
+            p->stage_bytes + held * p->microbatch_bytes > cases.inst.memory_bytes)
+            return INFINITY;
+        sum += p->forward_sec + p->backward_sec;
+        most = fmax(most, p->forward_sec + p->backward_sec);
+    }
+    return sum + (n - 1) * most;
+}
+
+static double best_of_alpa(const struct plan_params *params)
+{
+    struct brute b;
+    brute_start(&b, params, alpa_by_definition);
+    for (int i = 0; i < cases.inst.n_microbatches; i++) {
+        config_init(&b.sp, &b.c, 1, cases.inst.microbatches[i], NULL, 0);
+        walk(&b, 0, b.c.hosts * b.c.devices);
+    }
+    ap_arena_free(&b.arena);
+    return b.best;
+}
+
+static void alpa_is_exact(void)
+{
+    int same = 0, n_plans = 0, pruned = 0, several = 0, ordered = 0;
+    for (uint64_t seed = 1; seed <= N_CASES; seed++) {
+        struct plan_params params = {.schedule = -1};
+        struct ap_arena arena = {0};
+        struct plan_answer a = {0}, gap = {0};
+        struct ap_err err = {0};
+        case_random(&cases, seed, seed % 4 == 0 ? 8 : 5);
+        double best = best_of_alpa(&params);
+        int rc = plan_alpa(&arena, &cases.inst, &params, &a, &err);
+        same += rc == 0 ? near(best, a.objective) : rc == 1 && !isfinite(best);
+        n_plans += rc == 0;
+        several += a.n_stages > 1;
+        params.epsilon_sec = 1e-6;
+        int rc_gap = plan_alpa(&arena, &cases.inst, &params, &gap, &err);
+        struct plan_answer layer = {0}, operators = {0};
+        bool is_least = true;
+        if (plan_equal_layer(&arena, &cases.inst, &params, &layer, &err) == 0)
+            is_least = rc == 0 && layer.objective >= a.objective * (1 - 1e-9);
+        if (plan_equal_operator(&arena, &cases.inst, &params, &operators, &err) == 0)
+            is_least &= rc == 0 && operators.objective >= a.objective * (1 - 1e-9);
+        ordered += is_least;
+        pruned += rc == rc_gap && (rc != 0 || near(a.objective, gap.objective));
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(same == N_CASES, "alpa is exact: %d of %d, %d have plans", same, N_CASES,
+          n_plans);
+    CHECK(several >= 80, "%d of them with several stages", several);
+    CHECK(ordered == N_CASES, "AL29: equal layers or operators are no better: %d",
+          ordered);
+    CHECK(pruned == N_CASES, "AL31: epsilon 1e-6 changes no optimum: %d", pruned);
+}
+
+/* ---- rannc ---- */
+
+static double cut_sec(const struct brute *b, int block, bool back, int lanes, int hosts)
+{
+    double split = 0, whole = 0;
+    const struct ap_cluster *cl = &cases.cluster;
+    int level = b->c.hosts * b->c.devices > cases.inst.n_devices ? 1 : 0;
+
+    for (int i = 0; i < cases.inst.n_values; i++) {
+        const struct plan_value *v = &cases.inst.value[i];
+        if (v->from <= block && v->to[v->n_to - 1] > block)
+            *(v->split ? &split : &whole) +=
+                (double)(back ? v->backward_bytes : v->forward_bytes);
+    }
+    double bytes = floor(split / (double)(b->c.microbatches * b->c.replicas)) + whole;
+    if (bytes == 0)
+        return 0;
+    return cl->levels[level].latency_sec +
+           bytes / cl->levels[level].bandwidth_bytes_per_sec / (level ? hosts : lanes);
+}
+
+static double rannc_by_definition(const struct brute *b)
+{
+    double f = 0, back = 0, sync = 0;
+    int64_t n = b->c.microbatches;
+
+    for (int s = 0; s < b->n_stages; s++) {
+        const struct plan_stage *st = &b->stage[s];
+        const struct plan_point *p = st->point;
+        int size = st->hosts * st->devices;
+        double in = 0, out = 0;
+        if (cases.inst.memory_bytes > 0 &&
+            p->stage_bytes + n * p->microbatch_bytes > cases.inst.memory_bytes)
+            return INFINITY;
+        if (cases.oracle.recompute && p->recompute != (n > 1))
+            return INFINITY;
+        for (int k = 0; k < 2; k++)
+            *(k ? &out : &in) =
+                (st->lo > 0 ? cut_sec(b, st->lo - 1, k, size, st->hosts) : 0) +
+                (st->hi + 1 < b->sp.n ? cut_sec(b, st->hi, k, size, st->hosts) : 0);
+        f = fmax(f, p->forward_sec + in);
+        back = fmax(back, p->backward_sec + out);
+        sync = fmax(sync, p->sync_sec);
+    }
+    return (double)(n + b->n_stages - 1) * (f + back) + sync;
+}
+
+/* Of the numbers of stages that Algorithm 2 tries on n hosts. */
+static double best_of_rannc(const struct plan_params *params)
+{
+    struct brute b;
+    int most = 0;
+
+    brute_start(&b, params, rannc_by_definition);
+    for (int hosts = 1; hosts <= cases.inst.n_hosts; hosts++) {
+        if (cases.inst.n_hosts % hosts)
+            continue;
+        b.least_stages = most + 1;
+        b.most_stages = most = hosts * cases.inst.n_devices;
+        for (int i = 0; i < cases.inst.n_microbatches; i++) {
+            config_init(&b.sp, &b.c, cases.inst.n_hosts / hosts,
+                        cases.inst.microbatches[i], NULL, 0);
+            walk(&b, 0, b.c.hosts * b.c.devices);
+        }
+    }
+    ap_arena_free(&b.arena);
+    return b.best;
+}
+
+static void rannc_is_exact(void)
+{
+    int same = 0, n_plans = 0, first_is_no_better = 0, several = 0;
+    for (uint64_t seed = 1; seed <= N_CASES; seed++) {
+        struct plan_params params = {.schedule = -1, .search_all = true};
+        struct ap_arena arena = {0};
+        struct plan_answer a = {0}, first = {0};
+        struct ap_err err = {0};
+        case_random(&cases, 5000 + seed, seed % 4 == 0 ? 8 : 5);
+        double best = best_of_rannc(&params);
+        int rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
+        same += rc == 0 ? near(best, a.objective) : rc == 1 && !isfinite(best);
+        n_plans += rc == 0;
+        several += a.n_stages > 1;
+        params.search_all = false;
+        int rc_first = plan_rannc(&arena, &cases.inst, &params, &first, &err);
+        first_is_no_better +=
+            rc == rc_first &&
+            (rc != 0 || (first.n_stages <= a.n_stages && first.objective >= a.objective));
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(same == N_CASES,
+          "RA24: rannc with search_all is exact: %d of %d, %d have plans", same, N_CASES,
+          n_plans);
+    CHECK(several >= 50, "%d of them with several stages", several);
+    CHECK(first_is_no_better == N_CASES, "the first number of stages is the least: %d",
+          first_is_no_better);
+}
+
+static void rannc_loops(void)
+{
+    static const struct plan_rannc_loop want[3] = {
+        {1, 8, 4, 1, 8}, {2, 16, 2, 9, 16}, {4, 32, 1, 17, 32}};
+    struct plan_rannc_loop loop[32];
+    int n = plan_rannc_loops(4, 8, loop);
+    CHECK(n == 3 && memcmp(loop, want, sizeof want) == 0,
+          "RA5: hosts, devices, replicas and stages on 4x8");
+}
+
+/* Blocks of one, one and two units of work on four devices. */
+static void rannc_replicates(void)
+{
+    struct ap_arena arena = {0};
+    struct plan_answer a = {0}, equal = {0};
+    struct ap_err err = {0};
+    struct plan_params params = {.schedule = -1, .n_stages = 3};
+
+    case_random(&cases, 1, 1);
+    case_cluster(&cases, 1, 4);
+    case_values(&cases, 3, 0, 0);
+    cases.oracle.noise = cases.oracle.hole = cases.oracle.loss = 0;
+    cases.oracle.launch_sec = 0;
+    cases.inst.memory_bytes = 0;
+    cases.inst.n_blocks = 3;
+    for (int b = 0; b < 3; b++) {
+        cases.class_of[b] = b;
+        cases.oracle.sec[b] = b == 2 ? 2 : 1;
+    }
+    int rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
+    CHECK(rc == 0 && a.stage[0].devices == 1 && a.stage[1].devices == 1 &&
+              a.stage[2].devices == 2,
+          "RA20: the stage with twice the work has two devices %s", err.msg);
+    rc = plan_equal_layer(&arena, &cases.inst, &params, &equal, &err);
+    double most = 0;
+    for (int s = 0; s < a.n_stages; s++)
+        most = fmax(most, a.stage[s].point->forward_sec);
+    CHECK(rc == 0 && near(most * (double)a.microbatches, 1),
+          "RA20: its stages are balanced");
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
+/* ---- rhino ---- */
+
+static double rhino_brute(int n_stages, double imbalance, const int *least,
+                          const int *most)
+{
+    int stage_of[8], n = cases.inst.n_blocks, n_all = 1;
+    double best = INFINITY, total = 0;
+
+    for (int b = 0; b < n; b++) {
+        total += cases.flops[b];
+        n_all *= n_stages;
+    }
+    for (int code = 0; code < n_all; code++) {
+        double load[8] = {0};
+        int count[8] = {0}, rest = code;
+        bool ok = true;
+        for (int b = 0; b < n; b++, rest /= n_stages) {
+            stage_of[b] = rest % n_stages;
+            load[stage_of[b]] += cases.flops[b];
+            count[stage_of[b]]++;
+            ok &= stage_of[b] >= least[b] && stage_of[b] <= most[b];
+        }
+        for (int s = 0; s < n_stages; s++)
+            ok &= count[s] > 0 && load[s] <= total / n_stages * (1 + imbalance);
+        for (int i = 0; i < cases.inst.n_values && ok; i++)
+            for (int k = 0; k < cases.value[i].n_to; k++)
+                ok &= stage_of[cases.value[i].to[k]] >= stage_of[cases.value[i].from];
+        if (ok)
+            best = fmin(best, (double)rhino_bytes(&cases.inst, stage_of));
+    }
+    return best;
+}
+
+static void rhino_is_exact(void)
+{
+    int same = 0, n_plans = 0, priced = 0, n_all = 0;
+    for (uint64_t seed = 1; seed <= N_CASES; seed++) {
+        struct ap_arena arena = {0};
+        struct plan_params params = {.schedule = -1, .imbalance = 0.3};
+        struct plan_answer a = {0};
+        struct ap_err err = {0};
+        int stage_of[8] = {0}, least[8], most[8];
+        bool proven = false;
+        case_random(&cases, 9000 + seed, 7);
+        int n_stages = 2 + (int)(seed % 3);
+        if (n_stages > cases.inst.n_blocks)
+            n_stages = cases.inst.n_blocks;
+        rhino_bounds(&arena, &cases.inst, n_stages, 0.3, least, most);
+        double best = rhino_brute(n_stages, 0.3, least, most);
+        bool ok = rhino_stages(&arena, &cases.inst, n_stages, 0.3, stage_of, &proven);
+        if (ok)
+            same += proven && near(best, (double)rhino_bytes(&cases.inst, stage_of));
+        else
+            same += !isfinite(best);
+        n_plans += ok;
+        if (plan_rhino(&arena, &cases.inst, &params, &a, &err) == 0) {
+            n_all++;
+            priced += a.step_sec > 0;
+        }
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(same == N_CASES, "rhino's ILP is exact: %d of %d, %d have stages", same,
+          N_CASES, n_plans);
+    CHECK(n_plans > 60 && n_all > 150 && priced == n_all, "rhino: %d plans, all priced",
+          n_all);
+}
+
+static void rhino_units(void)
+{
+    static const int want[8] = {0, 0, 1, 1, 2, 2, 3, 3};
+    static const int counts[][2] = {{2, 3}, {4, 4}, {6, 3}, {8, 5}, {12, 4}, {16, 6}};
+    struct ap_arena arena = {0};
+    struct rhino_proposal list[64];
+    int least[8], most[8], good = 0;
+
+    case_random(&cases, 1, 1);
+    case_values(&cases, 8, 0, 1);
+    cases.inst.n_blocks = 8;
+    for (int b = 0; b < 8; b++)
+        cases.flops[b] = 1;
+    rhino_bounds(&arena, &cases.inst, 4, 0, least, most);
+    CHECK(!memcmp(least, want, sizeof want) && !memcmp(most, want, sizeof want),
+          "RH24: corrected bounds of 8 alike operators in 4 stages");
+    for (int i = 0; i < 6; i++)
+        good += rhino_proposals(counts[i][0], list) == counts[i][1];
+    CHECK(good == 6, "proposals for 2, 4, 6, 8, 12, 16 devices: 3, 4, 3, 5, 4, 6");
+    rhino_proposals(8, list);
+    CHECK(list[0].stages == 1 && !list[0].micro && list[1].micro && list[2].stages == 2 &&
+              list[2].devices == 4 && list[4].stages == 8 && list[4].devices == 1,
+          "proposals for 8: (1, 8) twice, (2, 4), (4, 2), (8, 1)");
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
+/* ---- shared ---- */
+
+static struct plan_stage many[64];
+
+static bool places_well(const struct plan_instance *inst, int n)
+{
+    bool taken[32] = {false};
+    struct plan_answer a = {.n_stages = n, .stage = many, .replicas = 1, .chunks = 1};
+    struct ap_err err = {0};
+
+    if (plan_place(inst, &a, &err))
+        return false;
+    for (int s = 0; s < n; s++)
+        for (int h = 0; h < many[s].hosts; h++)
+            for (int d = 0; d < many[s].devices; d++) {
+                int at =
+                    (many[s].first_host + h) * inst->n_devices + many[s].first_device + d;
+                if (at >= inst->n_hosts * inst->n_devices || taken[at])
+                    return false;
+                taken[at] = true;
+            }
+    return true;
+}
+
+static void tile(const struct plan_instance *inst, const struct plan_submesh *mesh, int m,
+                 int n, int left, int *good, int *all)
+{
+    if (left == 0) {
+        ++*all;
+        *good += places_well(inst, n);
+        return;
+    }
+    for (; m >= 0; m--)
+        if (mesh_size(&mesh[m]) <= left) {
+            /* put it in front of the others on odd counts: order must not matter */
+            many[n] =
+                (struct plan_stage){.hosts = mesh[m].hosts, .devices = mesh[m].devices};
+            tile(inst, mesh, m, n + 1, left - mesh_size(&mesh[m]), good, all);
+        }
+}
+
+static void submeshes(void)
+{
+    struct ap_arena arena = {0};
+    struct plan_submesh *mesh;
+    int good = 0, all = 0, n = plan_submeshes(&arena, 2, 8, 8, &mesh);
+
+    CHECK(n == 11 && n * 16 * 17 / 2 == 1496 &&
+              plan_submeshes(&arena, 0, 8, 8, &mesh) == 7,
+          "AL10: 11 submeshes of 8x8, 7 with powers of two of hosts");
+    for (int hosts = 1; hosts <= 4; hosts++)
+        for (int devices = 1; devices <= 8; devices *= 2) {
+            struct plan_instance inst = {.n_hosts = hosts, .n_devices = devices};
+            n = plan_submeshes(&arena, 2, hosts, devices, &mesh);
+            tile(&inst, mesh, n - 1, 0, hosts * devices, &good, &all);
+        }
+    CHECK(all > 300 && good == all,
+          "AL8: submeshes that add up to the cluster fit: %d of %d", good, all);
+    ap_arena_free(&arena);
+}
+
+static void closed_forms(void)
+{
+    struct plan_point p = {.forward_sec = 1, .backward_sec = 2};
+    struct plan_point synced = {.forward_sec = 1, .backward_sec = 2, .sync_sec = 0.5};
+    int with_sync = 0;
+    struct ap_arena arena = {0};
+    int good = 0, all = 0;
+
+    case_random(&cases, 1, 1);
+    case_cluster(&cases, 1, 8);
+    cases.inst.memory_bytes = 0;
+    cases.inst.n_values = 0;
+    cases.inst.n_blocks = 8;
+    cases.inst.overlap_sync = false;
+    for (int n = 1; n <= 8; n *= 2)
+        for (int b = 1; b <= 16; b *= 2)
+            for (int k = 0; k < 2; k++) {
+                struct ap_err err = {0};
+                struct plan_answer a = {.n_stages = n,
+                                        .stage = many,
+                                        .replicas = 1,
+                                        .chunks = 1,
+                                        .microbatches = b,
+                                        .schedule =
+                                            k ? AP_SCHEDULE_1F1B : AP_SCHEDULE_GPIPE};
+                for (int s = 0; s < n; s++)
+                    many[s] = (struct plan_stage){.lo = s * 8 / n,
+                                                  .hi = (s + 1) * 8 / n - 1,
+                                                  .hosts = 1,
+                                                  .devices = 1,
+                                                  .point = &p};
+                int rc = plan_judge(&arena, &cases.inst, &a, NULL, &err);
+                all++;
+                double step = a.step_sec;
+                for (int s = 0; s < n; s++)
+                    many[s].point = &synced;
+                with_sync += plan_judge(&arena, &cases.inst, &a, NULL, &err) == 0 &&
+                             near(a.step_sec, 3 * (b + n - 1) + 0.5);
+                a.step_sec = step;
+                for (int s = 0; s < n; s++)
+                    many[s].point = &p;
+                good += rc == 0 && near(a.step_sec, 3 * n + 3 * (b - 1)) &&
+                        near(a.step_sec, alpa_objective(&cases.inst, &a)) &&
+                        plan_least_sec(&cases.inst, &a) <= a.step_sec * (1 + 1e-12);
+            }
+    CHECK(good == all,
+          "AL9: the judge equals sum + (B - 1) max on equal stages: %d of %d", good, all);
+    CHECK(with_sync == all, "RA25: (MB + S - 1) (tf + tb) + AR: %d", with_sync);
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
+/* ---- no plan ---- */
+
+static void the_smallest_change(void)
+{
+    struct ap_arena arena = {0};
+    int named = 0, fits = 0, tight = 0, hosts_named = 0, hosts_fit = 0;
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct plan_params params = {.schedule = -1, .imbalance = 0.08};
+        struct plan_answer a = {0};
+        struct ap_err err = {0}, no = {0};
+        case_random(&cases, 100 + seed, 6);
+        cases.oracle.hole = 0;
+        cases.inst.memory_bytes = 60000000;
+        int rc = plan_auto(&arena, &cases.inst, &params, &a, &err);
+        const char *at = strstr(err.msg, " needs "), * or = strstr(err.msg, "; or ");
+        if (rc == 1 && at && strstr(err.msg, "bytes per device")) {
+            named++;
+            cases.inst.memory_bytes = strtoll(at + 7, NULL, 10);
+            fits += plan_auto(&arena, &cases.inst, &params, &a, &no) == 0;
+            cases.inst.memory_bytes--;
+            struct ap_err why = {0};
+            tight += plan_auto(&arena, &cases.inst, &params, &a, &why) == 1;
+            cases.inst.memory_bytes = 60000000;
+            hosts_named += or != NULL;
+            if (or) {
+                cases.inst.n_hosts = (int)strtol(or +5, NULL, 10);
+                hosts_fit += plan_auto(&arena, &cases.inst, &params, &a, &no) == 0;
+            }
+        }
+        oracle_free(&cases.oracle);
+    }
+    CHECK(named >= 15, "%d of 20 say how much memory is needed", named);
+    CHECK(fits == named, "with as much there is a plan: %d", fits);
+    CHECK(tight >= named / 2, "with a byte less there mostly is none: %d", tight);
+    CHECK(hosts_fit == hosts_named, "with as many hosts there is one: %d of %d",
+          hosts_fit, hosts_named);
+    ap_arena_free(&arena);
+}
+
+static void too_many_stages(void)
+{
+    struct ap_arena arena = {0};
+    struct plan_params params = {.schedule = -1, .n_stages = 9};
+    int good = 0, n = 0;
+
+    case_random(&cases, 3, 6);
+    cases.inst.memory_bytes = 0;
+    for (const struct plan_algorithm *row = plan_algorithms(); row->name; row++) {
+        struct plan_answer a = {0};
+        struct ap_err err = {0};
+        int rc = row->run(&arena, &cases.inst, &params, &a, &err);
+        n++;
+        good += rc == 1 && strstr(err.msg, "9 stages are more than") != NULL;
+    }
+    CHECK(good == n, "9 stages of fewer blocks: %d of %d rows say so", good, n);
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
+int main(void)
+{
+    submeshes();
+    closed_forms();
+    rannc_loops();
+    rannc_replicates();
+    rhino_units();
+    alpa_is_exact();
+    rannc_is_exact();
+    rhino_is_exact();
+    the_smallest_change();
+    too_many_stages();
+    return tap_done();
+}
