@@ -14,7 +14,7 @@ setup_file() {
 # same_bits RANKS CASES: runs the cases and keeps the log for the coverage test
 same_bits() {
     local log=$BATS_FILE_TMPDIR/$1.log
-    timeout 300 mpirun -n "$1" "$AP_BUILD/equiv/test_equiv" $((${AP_SEED:-0} * 10000 + $1 * 1000)) "$2" \
+    timeout 300 mpirun --stdin none -n "$1" "$AP_BUILD/equiv/test_equiv" $((${AP_SEED:-0} * 10000 + $1 * 1000)) "$2" \
         >"$log" 2>&1 || { grep -v '^ok\|^# covered' "$log" | head -n 20; return 1; }
     [ "$(grep -c '^ok' "$log")" -eq "$2" ]
 }

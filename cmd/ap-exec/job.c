@@ -62,18 +62,47 @@ _Noreturn static void supervise(pid_t pid, int fd)
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
+/* mpirun 4.1 can die of a null pointer at the end of a standard input that it hands on (its
+   iof/hnp, when the reader's end closed first). It gets none: rank 0 opens our copy, a file
+   without a name that lives as long as this process. */
+#define INPUT_VARIABLE "AP_EXEC_INPUT"
+
+static void keep_input(void)
+{
+    static char block[1 << 16];
+    char path[64];
+    FILE *copy = tmpfile();
+    if (!copy)
+        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
+    for (ssize_t n; (n = read(STDIN_FILENO, block, sizeof block)) != 0;) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            ap_die(AP_BAD_INPUT, "<stdin>: %s", strerror(errno));
+        if (fwrite(block, 1, (size_t)n, copy) != (size_t)n)
+            ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
+    }
+    if (fflush(copy)) /* open till the end: /proc is its only name */
+        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fileno(copy));
+    setenv(INPUT_VARIABLE, path, 1);
+}
+
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
 {
     char count[32];
     int n = 0;
-    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + 12));
+    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + 14));
     snprintf(count, sizeof count, "%lld", (long long)n_ranks);
     static char mpirun[] = "mpirun", quiet[] = "-q", np[] = "-n";
     static char over[] = "--oversubscribe", bind[] = "--bind-to", none[] = "none";
+    static char in[] = "--stdin";
     argv[n++] = mpirun;
     argv[n++] = quiet;
     argv[n++] = over;
     argv[n++] = bind;
+    argv[n++] = none;
+    argv[n++] = in;
     argv[n++] = none;
     argv[n++] = np;
     argv[n++] = count;
@@ -86,6 +115,8 @@ _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     setenv("OMPI_MCA_orte_base_help_aggregate", "0", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    if (!strcmp(tool->path, "-"))
+        keep_input();
     int ends[2];
     if (pipe(ends))
         ap_die(AP_BAD_INPUT, "pipe: %s", strerror(errno));
@@ -132,8 +163,9 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
+    const char *kept = strcmp(tool->path, "-") ? NULL : getenv(INPUT_VARIABLE);
     if (c->rank == 0)
-        rc = ap_read_file(arena, tool->path, false, &text, &len, &err);
+        rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
     int64_t bytes = (int64_t)len;
     c->broadcast(c, &bytes, sizeof bytes);
