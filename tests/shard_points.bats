@@ -215,15 +215,15 @@ serve() { printf '%s\n' "$@" | ap-shard --serve "${CPU8[@]}" "$BATS_FILE_TMPDIR/
 @test "--serve answers a line per line, the whole graph with the search's price" {
     lines=('{"id":"a","blocks":[0,2],"mesh":"2x4"}' '{"id":[2],"blocks":[0,0],"submesh":[1,4]}')
     serve "${lines[0]}" | jq -e --argjson sec "$(jq .sharding.objective_sec "$BATS_FILE_TMPDIR/ilp.json")" \
-        '.objective_sec / $sec | . > 0.999999 and . < 1.01'
+        '.objective_sec / $sec | . > 0.998 and . < 1.01'
     # with a limit of work, all strategies are searched
     printf '%s\n' "${lines[@]}" | ap-shard --serve --work-limit 20 "${CPU8[@]}" \
         "$BATS_FILE_TMPDIR/blocks.json" >"$BATS_TEST_TMPDIR/answers"
     jq -e -s --argjson sec "$(jq .sharding.objective_sec "$BATS_FILE_TMPDIR/ilp.json")" '
-        [.[].id] == ["a", [2]] and (.[0].objective_sec / $sec | . > 0.999999 and . < 1.000001)
+        [.[].id] == ["a", [2]] and (.[0].objective_sec / $sec | . > 0.998 and . < 1.002)
         and ([.[0].front[] | select(.algorithm == "ilp" and (.recompute | not))
             | .sec_per_microbatch.forward + .sec_per_microbatch.backward + .sec_per_step] | min
-            | . / $sec | . > 0.999999 and . < 1.000001)' "$BATS_TEST_TMPDIR/answers"
+            | . / $sec | . > 0.998 and . < 1.002)' "$BATS_TEST_TMPDIR/answers"
     # a front: nothing is covered
     jq -e -s '.[1].front | map([.sec_per_microbatch.forward + .sec_per_microbatch.backward,
             .sec_per_step, .stage_bytes, .bytes_per_microbatch]) as $f

@@ -2,8 +2,8 @@
  * ap-shard --serve: answers one request per line, for planners of pipelines (the protocol
  * is in ap-shard(1)). A request names a part of the graph, a mesh and a submesh; the
  * answer holds the Pareto front over the plans at hand (the search's and the baselines',
- * each with and without recomputation). Equal parts and deeper ones of the same layers
- * are searched once (serve_memo.c). Whatever is wrong with a request is answered; only a
+ * each with and without recomputation). The graph is searched once per mesh, parts are
+ * added up (serve_memo.c). Whatever is wrong with a request is answered; only a
  * broken document or pipe ends the server.
  */
 #include <errno.h>
@@ -107,30 +107,6 @@ static int read_part(const struct server *s, struct ap_arena *arena, const json_
     return 0;
 }
 
-/* The cluster that is left when so many hosts with so many devices each are taken. */
-static int take_submesh(const struct ap_cluster *whole, int64_t hosts, int64_t devices,
-                        struct ap_cluster *c, struct ap_err *err)
-{
-    *c = *whole;
-    if (devices > whole->levels[0].size)
-        return ap_err_set(err, "submesh: %lld devices, but a host has %lld",
-                          (long long)devices, (long long)whole->levels[0].size);
-    c->levels[0].size = devices;
-    int64_t left = hosts;
-    for (int l = 1; l < c->n_levels; l++) {
-        int64_t take = left < whole->levels[l].size ? left : whole->levels[l].size;
-        if (left % take)
-            return ap_err_set(err, "submesh: %lld hosts do not fill level %s",
-                              (long long)hosts, whole->levels[l].name);
-        c->levels[l].size = take;
-        left /= take;
-    }
-    if (left > 1)
-        return ap_err_set(err, "submesh: %lld hosts are more than cluster %s has",
-                          (long long)hosts, whole->name);
-    return 0;
-}
-
 static int read_place(const struct server *s, struct ap_arena *arena, const json_t *o,
                       struct question *q, struct ap_err *err)
 {
@@ -150,13 +126,14 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
     if (ap_mesh_parse(arena, mesh, &q->place.mesh, &why))
         return ap_err_set(err, "mesh: %s", why.msg);
     q->place.cluster = s->job->cluster;
+    q->place.whole = &s->job->cluster;
     if (rc == 1)
         return 0;
     if (ap_mesh_devices(&q->place.mesh) != ap_mul64(v[0], v[1]))
         return ap_err_set(err, "mesh %s has %lld devices, the submesh %lld", mesh,
                           (long long)ap_mesh_devices(&q->place.mesh),
                           (long long)ap_mul64(v[0], v[1]));
-    return take_submesh(&s->job->cluster, v[0], v[1], &q->place.cluster, err);
+    return serve_take(&s->job->cluster, v[0], v[1], &q->place.cluster, err);
 }
 
 static int read_question(const struct server *s, struct ap_arena *arena, const json_t *o,
@@ -270,18 +247,21 @@ static int limit(struct answer *a, int64_t memory, struct ap_err *err)
                                  (long long)memory, (long long)least);
 }
 
-/* The section "sharding" of a plan of the part that was asked about. */
+/* The section "sharding" of a plan of the part that was asked about, and its very price.
+ */
 static int write_sharding(const struct server *s, struct ap_arena *arena,
-                          const struct serve_found *found, const struct question *q,
-                          const struct serve_part *part, const int *group,
-                          const int *node, int point, struct answer *a,
-                          struct ap_err *err)
+                          const struct question *q, const struct serve_part *part,
+                          struct answer *a, struct ap_err *err)
 {
-    const struct ap_stage_point *p = &a->points[point];
-    struct ap_plan plan =
-        serve_pool_plan(arena, found->pool, p->tag, part, group, node, found->cost);
+    const struct serve_found *found = &a->found;
+    struct ap_stage_point *p = &a->points[q->plan];
+    struct ap_plan plan = part->whole
+                              ? serve_part_plan(arena, part, found->pool, p->tag,
+                                                found->border, found->cost)
+                              : serve_pool_plan(found->pool, p->tag, &part->sub.graph,
+                                                &part->nests, found->cost);
     struct ap_conversions conv;
-    struct ap_stage_point direct[2] = {{.tag = p->tag}};
+    struct ap_stage_point direct[2] = {{.tag = p->tag, .algorithm = p->algorithm}};
     struct ap_program prog;
 
     double sec = shard_price(arena, &plan, found->cost, &conv, err);
@@ -289,11 +269,8 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
         return -1;
     ap_plan_buffers(arena, &prog);
     ap_stage_price(arena, &part->sub, found->time, &plan, &conv, found->cost, direct);
-    double said = p->forward_sec + p->backward_sec,
-           is = direct[p->recompute].forward_sec + direct[p->recompute].backward_sec;
-    if (fabs(said - is) > 1e-9 * is)
-        return ap_err_set(err, "plan %d costs %.12g s, not the %.12g s that were said",
-                          point, is, said);
+    direct[1].tag = p->tag;
+    *p = direct[p->recompute];
     plan.mesh = q->place.mesh;
     struct ap_sharding section = {
         .plan = plan,
@@ -311,30 +288,20 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
     return 0;
 }
 
-/* Cuts the very part out that was asked about, with its nodes in their order. */
+/* Cuts the very part out that was asked about. */
 static int transplant(const struct server *s, struct ap_arena *arena,
                       const struct question *q, struct answer *a, struct ap_err *err)
 {
-    const struct serve_found *found = &a->found;
-    struct serve_content c;
-
     if (q->plan >= a->n)
         return ap_err_set(err, "plan: %lld, but the front has %d points",
                           (long long)q->plan, a->n);
     if (q->n_blocks == 0)
-        return write_sharding(s, arena, found, q, found->part, NULL, NULL, (int)q->plan,
-                              a, err);
-    serve_content_of(arena, &s->parts, q->n_blocks, q->block, &c);
-    struct serve_part *part = serve_part_new(&s->parts, &c, err);
+        return write_sharding(s, arena, q, a->found.part, a, err);
+    struct serve_part *part =
+        serve_part_new(&s->parts, &s->job->nests, q->n_blocks, q->block, err);
     if (!part)
         return -1;
-    int *group = AP_NEW_N(arena, part->nests.n + 1, int);
-    int *node = AP_NEW_N(arena, part->sub.graph.n_nodes + 1, int);
-    int rc =
-        serve_part_map(&s->parts, part, found->part, &found->family->period, found->extra,
-                       group, node)
-            ? ap_err_set(err, "the part's groups are not those of its like")
-            : write_sharding(s, arena, found, q, part, group, node, (int)q->plan, a, err);
+    int rc = write_sharding(s, arena, q, part, a, err);
     serve_part_free(part);
     return rc;
 }
@@ -490,8 +457,7 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
                 "--serve keeps no imported shardings (%s has one): --pins ignore",
                 job->graph.nodes[i].name);
     read_blocks(&s, doc);
-    serve_blocks_init(job->arena, &job->graph, &s.blocks,
-                      job->has_families ? &job->families : NULL, &s.parts);
+    serve_blocks_init(job->arena, &job->graph, &s.blocks, &s.parts);
     s.memo = serve_memo_new(job, req, &s.parts);
     while (getline(&line, &cap, stdin) >= 0) {
         struct ap_buf out = {0};

@@ -1,4 +1,4 @@
-/* Private to ap-shard --serve: parts of the graph, what is alike, pools of plans. */
+/* Private to ap-shard --serve: parts of the graph, plans for them, sums of prices. */
 #ifndef SERVE_H
 #define SERVE_H
 
@@ -8,6 +8,14 @@
 #include "stage_cost.h"
 
 /* ---- serve_blocks.c: which blocks are alike ---- */
+
+/* Two blocks that know of each other: a value of one is read in the other, or both read
+ * the same. a < b. */
+struct serve_pair {
+    int a, b;
+    int like;        /* the first pair of equal blocks that share values like theirs */
+    uint64_t values; /* sum over the values of a hash of each */
+};
 
 /*
  * Blocks as parts are cut: get-tuple-element is where its operand is. The externals of a
@@ -20,21 +28,17 @@ struct serve_blocks {
     const int *node_start, *node; /* CSR by block, ascending */
     const int *ext_start, *ext;   /* CSR by block, in order of first use */
     const int *to_start,
-        *to;               /* CSR by node: other blocks that use its value, ascending */
-    const bool *leaf;      /* [node]: a part that reads it has a copy of its own */
-    const uint64_t *layer; /* [node]: alike for nodes at the same place of a family's
-                              instances, 0 for none */
-    const int *class_of;   /* [block]: the first block that is equal inside */
-    /* The core of a block: two periods in a row of what it repeats with, anywhere in the
-       graph, the same for a class; of a block that stands alone, it and a neighbour that
-       repeats. [block]: its first block (-1: none), its
-       period, and which block of the period this one is. */
-    const int *core, *core_period, *core_offset;
+        *to;             /* CSR by node: other blocks that use its value, ascending */
+    const bool *leaf;    /* [node]: a part that reads it has a copy of its own */
+    const int *class_of; /* [block]: the first block that is equal inside */
+    /* that are no neighbours, and one reads of the other what no third one reads, or both
+       read a parameter one after the other */
+    int n_pairs;
+    const struct serve_pair *pair;
 };
-/* Linear in the graph; families may be NULL. */
+/* Linear in the graph. */
 void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_blocks *blocks, const struct ap_families *families,
-                       struct serve_blocks *b);
+                       const struct ap_blocks *blocks, struct serve_blocks *b);
 
 /*
  * Words that are equal for two lists of blocks if and only if the parts are equal: per
@@ -43,7 +47,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
 struct serve_content {
     int n;            /* blocks */
     const int *block; /* ascending */
-    const int *start; /* [n + 1] into word */
+    int n_words;
     const uint64_t *word;
     uint64_t hash;
 };
@@ -51,74 +55,9 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
                       const int *block, struct serve_content *c);
 bool serve_content_equal(const struct serve_content *a, const struct serve_content *b);
 
-/*
- * From `from` on blocks of the same classes follow each other with a period, wired alike
- * but for the first and the last of them; extra periods may be left out behind the first.
- * 0: nothing repeats.
- */
-struct serve_period {
-    int from, period, extra;
-};
-struct serve_period serve_content_period(const struct serve_blocks *b,
-                                         const struct serve_content *c);
-/* The list without `drop` of the extra periods; -1 when no part of the graph is equal to
- * it. Otherwise the first such part. */
-int serve_content_drop(struct ap_arena *arena, const struct serve_blocks *b,
-                       const struct serve_content *c, const struct serve_period *p,
-                       int drop, struct serve_content *out);
+/* ---- serve_pool.c: plans of a graph on a mesh ---- */
 
-/* ---- serve_part.c: parts cut out ---- */
-
-struct serve_part {
-    struct ap_arena arena;
-    struct serve_content content;
-    struct ap_subgraph sub;
-    struct ap_nests nests;
-    int64_t bytes; /* about what it holds */
-    /* [node of the part]: block of the list and rank there, or first block that reads it
-       and -1 - which external of it */
-    const int *at, *place;
-};
-/* NULL with err. The caller frees with serve_part_free. */
-struct serve_part *serve_part_new(const struct serve_blocks *b,
-                                  const struct serve_content *c, struct ap_err *err);
-/* The nodes inside; no content, nothing alike. */
-struct serve_part *serve_part_of_nodes(const struct ap_graph *g, const bool *inside,
-                                       struct ap_err *err);
-void serve_part_free(struct serve_part *part);
-/*
- * Groups that stand at the same place of alike blocks, or of a family's instances, and
- * have equal nests are tied.
- * Arena of the caller.
- */
-void serve_part_tie(struct ap_arena *arena, const struct serve_blocks *b,
-                    const struct serve_part *part, struct shard_fold *fold);
-/*
- * group[g]: the group of the small part that group g of the large one copies, and
- * node[v] likewise; large has `extra` periods p more. -1 when some group has no equal.
- */
-int serve_part_map(const struct serve_blocks *b, const struct serve_part *large,
-                   const struct serve_part *small, const struct serve_period *p,
-                   int extra, int *group, int *node);
-
-/*
- * seen[g]: the group of a core's part that group g of the part copies, -1 for none; only
- * those of blocks with this core are written.
- */
-void serve_part_core(const struct serve_blocks *b, const struct serve_part *part,
-                     const struct serve_part *core, int *seen);
-
-/* ---- serve_pool.c: plans of a part on a mesh ---- */
-
-#define SERVE_VARIANTS 3 /* plans of a search, by price of memory */
-
-/* What is decided before a search, by the searches of the part's cores. */
-struct serve_seed {
-    bool any, *fixed;                             /* [group] */
-    struct ap_choice_vec *choice[SERVE_VARIANTS]; /* [group] */
-};
-
-/* Plans of a part on one mesh: the search's at several prices of memory, baselines. */
+/* Plans of the searches at several prices of memory, and the baselines. */
 struct serve_pool {
     struct ap_arena arena;
     int n, n_groups, n_nodes;
@@ -128,23 +67,67 @@ struct serve_pool {
     double objective;  /* of the search, < 0: it has another measure; whole batch */
     double bound;      /* of all plans; 0: only least_sec is known */
     double *least_sec; /* [group]: cheapest strategy, a bound without conversions */
-    int variant[SERVE_VARIANTS]; /* plans of the search, quickest first */
     bool recompute_heavy;
-    int64_t bytes;
 };
-/* NULL with err; the caller frees. seed may be NULL; ties add to it. */
-struct serve_pool *serve_search(const struct serve_blocks *b,
-                                const struct serve_part *part, const struct ap_cost *cost,
-                                const struct shard_request *req, struct serve_seed *seed,
-                                struct ap_err *err);
-void serve_pool_free(struct serve_pool *pool);
 /*
- * Plan i for a part whose groups and nodes copy those of the pool's part (NULL: it is
- * that part).
+ * What repeats in the graph may be NULL. time: microbatches have so few rows that a plan
+ * of the search must not split them over all devices; NULL: they have enough, or the
+ * graph is a part. NULL with err; the caller frees.
  */
-struct ap_plan serve_pool_plan(struct ap_arena *arena, const struct serve_pool *pool,
-                               int i, const struct serve_part *part, const int *group,
-                               const int *node, const struct ap_cost *cost);
+struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
+                                const struct ap_families *families,
+                                const struct ap_cost *cost,
+                                const struct ap_stage_time *time,
+                                const struct shard_request *req, struct ap_err *err);
+void serve_pool_free(struct serve_pool *pool);
+/* Plan i as it is. */
+struct ap_plan serve_pool_plan(const struct serve_pool *pool, int i,
+                               const struct ap_graph *g, const struct ap_nests *nests,
+                               const struct ap_cost *cost);
+
+/* ---- serve_part.c: parts cut out, and plans of the whole graph for them ---- */
+
+struct serve_part {
+    struct ap_arena arena;
+    struct ap_subgraph sub;
+    struct ap_nests nests;
+    /* [group]: the equal one of the whole graph, -1: what comes from outside, and groups
+       that the cut goes through; NULL: the part has plans of its own */
+    const int *whole;
+    int64_t bytes; /* about what it holds */
+};
+/* Blocks, ascending. NULL with err. The caller frees with serve_part_free. */
+struct serve_part *serve_part_new(const struct serve_blocks *b,
+                                  const struct ap_nests *nests, int n, const int *block,
+                                  struct ap_err *err);
+/* The nodes inside. */
+struct serve_part *serve_part_of_nodes(const struct ap_graph *g, const bool *inside,
+                                       struct ap_err *err);
+void serve_part_free(struct serve_part *part);
+
+/* Layouts in which the plans of a pool for the whole graph hand values to other blocks.
+ */
+struct serve_border {
+    int *number; /* [node]: row, -1: never cut */
+    int n;
+    struct ap_layout **layout; /* [plan][row] */
+};
+/*
+ * The one that costs least to bring to the readers in other blocks, among the layouts
+ * that they want; scalars are replicated. Arena.
+ */
+void serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
+                       const struct ap_nests *nests, const struct serve_pool *pool,
+                       const struct ap_cost *cost, struct serve_border *border);
+/*
+ * Plan i of the whole graph's pool for a part of it: equal groups keep their choice, what
+ * comes from outside arrives as the border has it, the rest follows
+ * (ap_baseline_complete).
+ */
+struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *part,
+                               const struct serve_pool *pool, int i,
+                               const struct serve_border *border,
+                               const struct ap_cost *cost);
 
 /* ---- serve_narrow.c: good answers at once ---- */
 
@@ -163,32 +146,19 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
 struct serve_place {
     struct ap_mesh mesh;
     struct ap_cluster cluster;
+    const struct ap_cluster *whole; /* that it was taken from */
 };
 
-/* Equal parts, and parts that differ only in how often their blocks repeat. */
-struct serve_family {
-    struct serve_period period;
-    struct serve_part *part[3]; /* with 0, 1 and 2 extra periods; NULL: not cut yet */
-    int *group[3], *node[3];    /* serve_part_map to part[0] */
-    int base;                   /* the first family with this part[0], which has it */
-    bool own;                   /* for these very blocks, wherever else they stand */
-};
+/* The cluster that is left when so many hosts with so many devices each are taken. */
+int serve_take(const struct ap_cluster *whole, int64_t hosts, int64_t devices,
+               struct ap_cluster *c, struct ap_err *err);
 
-/* What the plans of a pool cost for so many microbatches, with so many extra periods. */
+/* What the plans of a pool cost for so many microbatches. */
 struct serve_prices {
     int n;
-    struct ap_stage_measure *measure; /* [plan] */
+    struct ap_stage_measure *measure; /* [plan]; forward_sec INFINITY: too few rows */
     double objective, bound;
 };
-
-/*
- * serve_depth.c: prices of a run with `extra` more periods than zero's, from those with
- * none, one and two more. Arrays in the arena; false when two does not lie on the line
- * through zero and one.
- */
-bool serve_prices_lengthen(struct ap_arena *arena, const struct serve_prices *zero,
-                           const struct serve_prices *one, const struct serve_prices *two,
-                           int extra, struct serve_prices *out);
 
 struct serve_memo;
 struct serve_memo *serve_memo_new(const struct shard_job *job,
@@ -197,15 +167,14 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
 void serve_memo_free(struct serve_memo *memo);
 /* How many searches were made, those forgotten included. */
 int serve_memo_searches(const struct serve_memo *memo);
-/* Forgets all when it holds more than bytes; pointers that it gave are then void. */
+/* Forgets parts and what is quick to find again when it holds more than bytes. */
 void serve_memo_trim(struct serve_memo *memo, int64_t bytes);
 
 /* An answer: prices of the pool's plans for the part that was asked about. */
 struct serve_found {
-    const struct serve_family *family; /* NULL: a part by nodes, part is it */
-    const struct serve_part *part;
-    int extra;
+    const struct serve_part *part; /* by nodes, else NULL */
     const struct serve_pool *pool;
+    const struct serve_border *border;
     const struct ap_cost *cost;
     const struct ap_stage_time *time;
     struct serve_prices prices;

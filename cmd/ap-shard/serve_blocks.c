@@ -3,17 +3,15 @@
  * where they stand. Idea: a block is written down as words (its nodes' signatures, who
  * reads whom by rank, externals by number of first use), equal words make a class, and a
  * run is the classes of its blocks with, per external, where in the run it is made.
- * Equal words are equal parts, so nothing is cut out to find out. A run whose blocks
- * repeat with a period is found by comparing the words of its blocks.
- * Cost: linear in the graph once; per run, externals of its blocks times the period.
+ * Equal words are equal parts, so nothing is cut out to find out.
+ * Cost: linear in the graph once; per run, nodes and externals of its blocks.
  */
 #include "serve.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PERIOD 8
-#define WIDE       3 /* read by more blocks than this: told by its place in the list */
+#define WIDE 3 /* read by more blocks than this: told by its place in the list */
 
 /* ---- blocks ---- */
 
@@ -173,62 +171,87 @@ static int class_among(const struct serve_blocks *b, const struct words *w,
     return block;
 }
 
-/* The first two periods in a row that hold a block of each class, or a neighbour. */
-static void find_cores(struct ap_arena *arena, struct serve_blocks *b)
-{
-    int *core = AP_NEW_N(arena, b->n, int), *period = AP_NEW_N(arena, b->n, int);
-    int *offset = AP_NEW_N(arena, b->n, int);
-    bool *repeats = AP_NEW_N(arena, b->n, bool);
+/* Which blocks share values without being neighbours. */
+struct pair_list {
+    struct serve_pair *pair; /* malloc */
+    int n, cap;
+};
 
-    memset(core, -1, (size_t)b->n * sizeof *core);
-    for (int p = 1; p <= MAX_PERIOD; p++)
-        for (int i = 0; i + 2 * p <= b->n; i++) {
-            bool alike = true;
-            for (int k = i; k < i + p && alike; k++)
-                alike = b->class_of[k] == b->class_of[k + p] && core[b->class_of[k]] < 0;
-            for (int k = i; k < i + p && alike; k++) {
-                core[b->class_of[k]] = i;
-                period[b->class_of[k]] = p;
-                offset[b->class_of[k]] = k - i;
-            }
-        }
-    for (int i = 0; i < b->n; i++) {
-        core[i] = core[b->class_of[i]];
-        period[i] = period[b->class_of[i]];
-        offset[i] = offset[b->class_of[i]];
-        repeats[i] = core[i] >= 0;
+/* A value that block `from` makes, or reads first, and block `to` reads. */
+static void add_pair(struct pair_list *l, int from, int to, uint64_t sig)
+{
+    int a = from < to ? from : to, b = from < to ? to : from;
+    if (b < a + 2)
+        return;
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        l->pair = ap_xrealloc(l->pair, (size_t)l->cap * sizeof *l->pair);
     }
-    for (int i = 0; i < b->n;
-         i++) { /* what stands alone, with a neighbour that does not */
-        bool next = i + 1 < b->n && repeats[i + 1];
-        bool last = i > 0 && repeats[i - 1];
-        if (repeats[i] || (!next && !last))
-            continue;
-        core[i] = next ? i : i - 1;
-        period[i] = 1;
-        offset[i] = next ? 0 : 1;
-    }
-    b->core = core;
-    b->core_period = period;
-    b->core_offset = offset;
+    const uint64_t key[2] = {sig, from < to};
+    l->pair[l->n++] = (struct serve_pair){a, b, 0, ap_hash(key, sizeof key, 0)};
 }
 
-static const uint64_t *label_layers(struct ap_arena *arena, const struct ap_graph *g,
-                                    const struct ap_families *families)
+static int compare_pairs(const void *pa, const void *pb)
 {
-    uint64_t *layer = AP_NEW_N(arena, g->n_nodes + 1, uint64_t);
-    for (int i = 0; families && i < families->n; i++) {
-        const struct ap_family *f = &families->family[i];
-        int64_t n = (int64_t)f->n_instances * f->n_nodes;
-        for (int64_t k = 0; k < n && f->parent < 0; k++)
-            layer[f->nodes[k]] = ((uint64_t)i + 1) << 32 | (uint64_t)(k % f->n_nodes);
+    const struct serve_pair *a = pa, *b = pb;
+    return a->a != b->a ? (a->a > b->a) - (a->a < b->a) : (a->b > b->b) - (a->b < b->b);
+}
+
+/* Finds for each pair the first one like it. */
+static void match_pairs(struct ap_arena *arena, const struct serve_blocks *b,
+                        struct serve_pair *pair, int n)
+{
+    size_t mask = 1;
+    while (mask < 2 * (size_t)n)
+        mask = 2 * mask + 1;
+    int *table = AP_NEW_N(arena, mask + 1, int); /* pair + 1 */
+    for (int i = 0; i < n; i++) {
+        const struct serve_pair *p = &pair[i];
+        const uint64_t key[3] = {(uint64_t)b->class_of[p->a], (uint64_t)b->class_of[p->b],
+                                 p->values};
+        size_t at = ap_hash(key, sizeof key, 0) & mask;
+        for (; table[at]; at = (at + 1) & mask) {
+            const struct serve_pair *q = &pair[table[at] - 1];
+            if (q->values == p->values && b->class_of[q->a] == b->class_of[p->a] &&
+                b->class_of[q->b] == b->class_of[p->b])
+                break;
+        }
+        table[at] = table[at] ? table[at] : i + 1;
+        pair[i].like = table[at] - 1;
     }
-    return layer;
+}
+
+static void list_pairs(struct ap_arena *arena, const uint64_t *sig,
+                       struct serve_blocks *b)
+{
+    const struct ap_graph *g = b->graph;
+    struct pair_list l = {0};
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        bool own = g->nodes[v].op == AP_OP_PARAMETER; /* each part has it */
+        int n = b->to_start[v + 1] - b->to_start[v];
+        const int *to = &b->to[b->to_start[v]];
+        if ((b->leaf[v] || n > 1) && !own)
+            continue; /* copied, or its readers know of each other as neighbours */
+        for (int u = 0; u < n; u++)
+            add_pair(&l, u > 0 ? to[u - 1] : b->home[v], to[u], sig[v]);
+    }
+    if (l.n > 0)
+        qsort(l.pair, (size_t)l.n, sizeof *l.pair, compare_pairs);
+    int n = 0;
+    for (int i = 0; i < l.n; i++)
+        if (n > 0 && compare_pairs(&l.pair[n - 1], &l.pair[i]) == 0)
+            l.pair[n - 1].values += l.pair[i].values;
+        else
+            l.pair[n++] = l.pair[i];
+    match_pairs(arena, b, l.pair, n);
+    b->n_pairs = n;
+    b->pair = ap_arena_dup(arena, l.pair, (size_t)n * sizeof *l.pair);
+    free(l.pair);
 }
 
 void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_blocks *blocks, const struct ap_families *families,
-                       struct serve_blocks *b)
+                       const struct ap_blocks *blocks, struct serve_blocks *b)
 {
     int n = blocks->n, *home = AP_NEW_N(arena, g->n_nodes + 1, int);
     int *rank = AP_NEW_N(arena, g->n_nodes + 1, int), *start;
@@ -236,7 +259,6 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
     uint64_t *sig = AP_NEW_N(arena, g->n_nodes + 1, uint64_t);
 
     *b = (struct serve_blocks){.graph = g, .n = n};
-    b->layer = label_layers(arena, g, families);
     if (n == 0)
         return;
     for (int v = 0; v < g->n_nodes; v++) {
@@ -274,7 +296,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
     }
     b->ext = ap_arena_dup(arena, r.ext, (size_t)r.n_ext * sizeof *r.ext);
     b->class_of = class_of;
-    find_cores(arena, b);
+    list_pairs(arena, sig, b);
     free(r.ext);
     ap_buf_free(&r.words);
 }
@@ -360,20 +382,17 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
                       const int *block, struct serve_content *c)
 {
     struct writer w = {.b = b, .n = n, .block = block};
-    int *start = AP_NEW_N(arena, n + 1, int);
 
     w.position = AP_NEW_N(arena, b->n, int);
     memset(w.position, -1, (size_t)b->n * sizeof *w.position);
     for (int i = 0; i < n; i++)
         w.position[block[i]] = i;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         write_block(&w, i);
-        start[i + 1] = (int)(w.words.len / sizeof(uint64_t));
-    }
     *c = (struct serve_content){.n = n,
                                 .block =
                                     ap_arena_dup(arena, block, (size_t)n * sizeof *block),
-                                .start = start,
+                                .n_words = (int)(w.words.len / sizeof(uint64_t)),
                                 .word = ap_arena_dup(arena, w.words.data, w.words.len),
                                 .hash = ap_hash(w.words.data, w.words.len, 0)};
     ap_buf_free(&w.words);
@@ -381,73 +400,8 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
     free(w.slot);
 }
 
-static bool same_words(const struct serve_content *a, int i,
-                       const struct serve_content *b, int k)
-{
-    int n = a->start[i + 1] - a->start[i];
-    return n == b->start[k + 1] - b->start[k] &&
-           memcmp(&a->word[a->start[i]], &b->word[b->start[k]],
-                  (size_t)n * sizeof *a->word) == 0;
-}
-
 bool serve_content_equal(const struct serve_content *a, const struct serve_content *b)
 {
-    if (a->hash != b->hash || a->n != b->n || a->start[a->n] != b->start[b->n])
-        return false;
-    return memcmp(a->word, b->word, (size_t)a->start[a->n] * sizeof *a->word) == 0;
-}
-
-/* Blocks i to i + n of the list are of the classes of those a period on. */
-static int repeats(const struct serve_blocks *b, const struct serve_content *c, int i,
-                   int period)
-{
-    int n = 0;
-    while (i + n + period < c->n &&
-           b->class_of[c->block[i + n]] == b->class_of[c->block[i + n + period]])
-        n++;
-    return n;
-}
-
-struct serve_period serve_content_period(const struct serve_blocks *b,
-                                         const struct serve_content *c)
-{
-    struct serve_period best = {0};
-    for (int p = 1; p <= MAX_PERIOD && 3 * p <= c->n; p++)
-        for (int from = 0, n; from + 3 * p <= c->n; from += n + 1) {
-            n = repeats(b, c, from, p);
-            int extra = (n + p) / p - 2; /* without the first period and the last */
-            bool ok = extra > 0;
-            for (int i = from + p; ok && i + p < from + n; i++)
-                ok = same_words(c, i, c, i + p);
-            if (ok && extra * p > best.extra * best.period)
-                best = (struct serve_period){from, p, extra};
-        }
-    return best;
-}
-
-int serve_content_drop(struct ap_arena *arena, const struct serve_blocks *b,
-                       const struct serve_content *c, const struct serve_period *p,
-                       int drop, struct serve_content *out)
-{
-    int less = drop * p->period, n = c->n - less, hole = p->from + p->period;
-    int *list = AP_NEW_N(arena, n, int);
-
-    for (int first = 0; first < b->n; first++) {
-        /* the list as a run from `first` on, holes closed up as far as they were */
-        bool ok = true;
-        for (int i = 0; i < n && ok; i++) {
-            int from = i < hole ? i : i + less;
-            int step = i == 0 ? 0 : i == hole ? 1 : c->block[from] - c->block[from - 1];
-            list[i] = i == 0 ? first : list[i - 1] + step;
-            ok = list[i] < b->n && b->class_of[list[i]] == b->class_of[c->block[from]];
-        }
-        if (!ok)
-            continue;
-        serve_content_of(arena, b, n, list, out);
-        for (int i = 0; i < n && ok; i++)
-            ok = same_words(out, i, c, i < hole ? i : i + less);
-        if (ok)
-            return 0;
-    }
-    return -1;
+    return a->hash == b->hash && a->n == b->n && a->n_words == b->n_words &&
+           memcmp(a->word, b->word, (size_t)a->n_words * sizeof *a->word) == 0;
 }

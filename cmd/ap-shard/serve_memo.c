@@ -1,14 +1,14 @@
 /*
- * Problem: a planner of pipelines asks for thousands of parts, most of them a few layers
- * over and over. Idea: equal parts are one family, and so are parts that differ only in
- * how many equal blocks follow each other. A family's shortest part is searched once per
- * mesh; a plan of it is made longer by giving the blocks in between the choices of the
- * first such block, and all that it costs is then affine in their number (but the largest
- * working set and block, which stay), because each further block brings the same
- * operators and conversions. So two parts, of one period's difference, price all others;
- * a third one says that it is so, and where it is not the part is searched as it is.
- * Cost: a search per family and mesh, three prices per plan and number of microbatches,
- * and a sum per answer.
+ * Problem: a planner of pipelines asks for thousands of runs of blocks on dozens of
+ * meshes. Idea: the whole graph is searched once per mesh, and a run takes its plans over
+ * (serve_part.c). What a plan costs is then a sum: over the blocks, each as if it stood
+ * alone, and over pairs of neighbours (and of blocks that share a value across others),
+ * by which a pair costs more or less than its two blocks. Blocks and pairs that are
+ * equal, with equal choices, are priced once. The largest working set of a run is that of
+ * its pairs. Sums are exact where no value is shared by three blocks of which two need
+ * the same conversion; scalars may be counted twice. Whoever asks for a plan itself gets
+ * its own price with it. Cost: per mesh a search and a price of three times the distinct
+ * blocks; per run a sum over its blocks.
  */
 #include "serve.h"
 
@@ -18,6 +18,7 @@
 
 #define MOST_TOGETHER 1024
 
+/* A mesh laid over a part of the cluster. */
 struct placed {
     struct serve_place place;
     struct ap_cost cost;
@@ -28,45 +29,57 @@ struct timed {
     struct ap_arena arena;
     struct ap_stage_time time;
     uint64_t *hash; /* [block]: of what its nodes do */
+    int64_t rows;   /* least number that a microbatch's share of a value has */
 };
 
-struct pooled {
-    int family, place;
+/* Plans of the whole graph for all places with this mesh. */
+struct shaped {
+    int place; /* that they were searched for */
+    int64_t n; /* of microbatches with fewer rows than devices, 0: they have enough */
+    struct ap_arena arena;
     struct serve_pool *pool; /* NULL: why */
     struct ap_err why;
+    struct serve_border border;
+    uint64_t *hash; /* [block]: of the choices of its groups, and of what it reads */
+    double *bound;  /* [block]: no plan of its groups is below the sum */
+};
+
+/* A list of blocks that is priced, not added up; equal ones are one. */
+struct listed {
+    struct serve_content content;
+    struct serve_part *part; /* NULL: not cut, or not any more */
+};
+
+struct price_key {
+    int list, place;
+    int64_t microbatches;
+    uint64_t hash; /* of the choices and times of the very blocks */
 };
 
 struct priced {
-    int pool, family, extra; /* with no extra periods the family is the pool's */
-    int64_t microbatches;
+    struct price_key key;
     struct ap_arena arena;
     struct serve_prices prices;
-};
-
-/* Which family a list of blocks belongs to. */
-struct asked {
-    int n, *block; /* malloc */
-    int family, extra;
 };
 
 struct serve_memo {
     const struct shard_job *job;
     const struct shard_request *req;
     const struct serve_blocks *b;
-    struct serve_family *family;
-    struct placed *placed;
+    struct ap_arena arena; /* contents, costs: what stays */
+    struct placed **placed;
     struct timed **timed;
-    struct pooled *pooled;
+    struct shaped **shaped;
+    struct listed *listed;
     struct priced **priced;
-    struct asked *asked;
-    int n_families, cap_families, n_placed, cap_placed, n_timed, cap_timed, n_pooled,
-        cap_pooled, n_priced, cap_priced, n_asked, cap_asked;
-    int *asked_at, *priced_at, *pooled_at; /* hash tables: index + 1 */
-    size_t asked_mask, priced_mask, pooled_mask;
-    int64_t bytes;
+    int n_placed, cap_placed, n_timed, cap_timed, n_shaped, cap_shaped, n_listed,
+        cap_listed, n_priced, cap_priced;
+    int *listed_at, *priced_at; /* hash tables: index + 1 */
+    size_t listed_mask, priced_mask;
+    int64_t bytes; /* of the parts */
     int n_searches;
     /* the last part by nodes */
-    struct serve_family nodes;
+    struct serve_part *nodes;
     struct serve_pool *nodes_pool;
 };
 
@@ -129,57 +142,56 @@ static void enter_last(const struct serve_memo *memo, int **at, size_t *mask, in
 
 /* ---- forgetting ---- */
 
-static void free_family(struct serve_family *f, bool shared)
-{
-    for (int d = 0; d < 3; d++) {
-        if (f->part[d] && (d > 0 || !shared))
-            serve_part_free(f->part[d]);
-        free(f->group[d]);
-        free(f->node[d]);
-    }
-    *f = (struct serve_family){0};
-}
-
 static void free_nodes(struct serve_memo *m)
 {
-    free_family(&m->nodes, false);
+    if (m->nodes)
+        serve_part_free(m->nodes);
     if (m->nodes_pool)
         serve_pool_free(m->nodes_pool);
+    m->nodes = NULL;
     m->nodes_pool = NULL;
 }
 
-static void forget(struct serve_memo *m)
+void serve_memo_trim(struct serve_memo *m, int64_t bytes)
+{
+    if (m->bytes <= bytes)
+        return;
+    for (int i = 0; i < m->n_listed; i++)
+        if (m->listed[i].part) {
+            serve_part_free(m->listed[i].part);
+            m->listed[i].part = NULL;
+        }
+    m->bytes = 0;
+}
+
+void serve_memo_free(struct serve_memo *m)
 {
     free_nodes(m);
-    for (int i = 0; i < m->n_families; i++)
-        free_family(&m->family[i], m->family[i].base != i);
-    for (int i = 0; i < m->n_placed; i++)
-        ap_cost_free(&m->placed[i].cost);
+    serve_memo_trim(m, -1);
+    for (int i = 0; i < m->n_placed; i++) {
+        ap_cost_free(&m->placed[i]->cost);
+        free(m->placed[i]);
+    }
     for (int i = 0; i < m->n_timed; i++) {
         ap_arena_free(&m->timed[i]->arena);
         free(m->timed[i]);
     }
-    for (int i = 0; i < m->n_pooled; i++)
-        if (m->pooled[i].pool)
-            serve_pool_free(m->pooled[i].pool);
+    for (int i = 0; i < m->n_shaped; i++) {
+        if (m->shaped[i]->pool)
+            serve_pool_free(m->shaped[i]->pool);
+        ap_arena_free(&m->shaped[i]->arena);
+        free(m->shaped[i]);
+    }
     for (int i = 0; i < m->n_priced; i++) {
         ap_arena_free(&m->priced[i]->arena);
         free(m->priced[i]);
     }
-    for (int i = 0; i < m->n_asked; i++)
-        free(m->asked[i].block);
-    void *lists[] = {m->family, m->placed,   m->timed,     m->pooled,   m->priced,
-                     m->asked,  m->asked_at, m->priced_at, m->pooled_at};
+    void *lists[] = {m->placed, m->timed,     m->shaped,   m->listed,
+                     m->priced, m->listed_at, m->priced_at};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
-    *m = (struct serve_memo){
-        .job = m->job, .req = m->req, .b = m->b, .n_searches = m->n_searches};
-}
-
-void serve_memo_free(struct serve_memo *memo)
-{
-    forget(memo);
-    free(memo);
+    ap_arena_free(&m->arena);
+    free(m);
 }
 
 int serve_memo_searches(const struct serve_memo *memo)
@@ -187,13 +199,7 @@ int serve_memo_searches(const struct serve_memo *memo)
     return memo->n_searches;
 }
 
-void serve_memo_trim(struct serve_memo *memo, int64_t bytes)
-{
-    if (memo->bytes > bytes)
-        forget(memo);
-}
-
-/* ---- time and place ---- */
+/* ---- time ---- */
 
 static void hash_time(const struct serve_blocks *b, struct timed *t)
 {
@@ -229,38 +235,48 @@ static const struct timed *one_time(struct serve_memo *m, int64_t n, struct ap_e
     if (m->b->n > 0)
         t->time.block_of = m->b->home;
     hash_time(m->b, t);
+    t->rows = INT64_MAX;
+    for (int v = 0; v < m->job->graph.n_nodes; v++) {
+        int d = t->time.dim[v];
+        int64_t rows = d < 0 ? INT64_MAX : m->job->graph.nodes[v].shape.dims[d] / n;
+        t->rows = rows < t->rows ? rows : t->rows;
+    }
     m->timed = room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct timed *));
     m->timed[m->n_timed++] = t;
-    m->bytes += 4 * (int64_t)m->job->graph.n_nodes;
     return t;
 }
 
 /*
- * Whoever asks for one number of microbatches asks for others: with the first one, all
- * powers of two that the batch has are got ready, to be priced together.
+ * Whoever asks for a second number of microbatches asks for more: with it, all powers of
+ * two that the batch has are got ready, to be priced together.
  */
 static const struct timed *time_of(struct serve_memo *m, int64_t n, struct ap_err *err)
 {
     struct ap_err ignored = {0};
-    bool first = m->n_timed == 0;
+    int before = m->n_timed;
     const struct timed *t = one_time(m, n, err);
-    for (int64_t k = 1; t && first && k <= MOST_TOGETHER; k *= 2)
+    for (int64_t k = 1; t && before == 1 && m->n_timed > 1 && k <= MOST_TOGETHER; k *= 2)
         if (!one_time(m, k, &ignored))
             break;
     return t;
 }
 
+/* ---- place ---- */
+
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    bool same = a->n_axes == b->n_axes;
+    for (int i = 0; i < a->n_axes && same; i++)
+        same = a->size[i] == b->size[i];
+    return same;
+}
+
 static bool same_place(const struct serve_place *a, const struct serve_place *b)
 {
-    if (a->mesh.n_axes != b->mesh.n_axes)
-        return false;
-    for (int i = 0; i < a->mesh.n_axes; i++)
-        if (a->mesh.size[i] != b->mesh.size[i])
-            return false;
-    for (int l = 0; l < a->cluster.n_levels; l++)
-        if (a->cluster.levels[l].size != b->cluster.levels[l].size)
-            return false;
-    return true;
+    bool same = same_mesh(&a->mesh, &b->mesh);
+    for (int l = 0; l < a->cluster.n_levels && same; l++)
+        same = a->cluster.levels[l].size == b->cluster.levels[l].size;
+    return same;
 }
 
 static int place_of(struct serve_memo *m, const struct serve_place *place,
@@ -268,432 +284,402 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
 {
     struct ap_arena scratch = {0};
     for (int i = 0; i < m->n_placed; i++)
-        if (same_place(&m->placed[i].place, place))
+        if (same_place(&m->placed[i]->place, place))
             return i;
-    m->placed = room(m->placed, m->n_placed, &m->cap_placed, sizeof *m->placed);
-    struct placed *p = &m->placed[m->n_placed];
+    struct placed *p = ap_xrealloc(NULL, sizeof *p);
     p->place = *place;
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
         p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
     int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
                           &place->cluster, &p->place.mesh, err);
     ap_arena_free(&scratch);
-    if (rc)
+    if (rc) {
+        free(p);
         return -1;
-    m->bytes += (int64_t)sizeof *p + (256 << 10); /* its conversions, about */
+    }
+    m->placed = room(m->placed, m->n_placed, &m->cap_placed, sizeof(struct placed *));
+    m->placed[m->n_placed] = p;
     return m->n_placed++;
 }
 
-/* ---- families ---- */
-
-static bool same_blocks(const struct serve_content *a, const struct serve_content *b)
+int serve_take(const struct ap_cluster *whole, int64_t hosts, int64_t devices,
+               struct ap_cluster *c, struct ap_err *err)
 {
-    return a->n == b->n && memcmp(a->block, b->block, (size_t)a->n * sizeof(int)) == 0;
-}
-
-/* The family whose shortest part is this one; new ones are cut out. */
-static int family_of(struct serve_memo *m, const struct serve_content *c,
-                     const struct serve_period *period, bool own, struct ap_err *err)
-{
-    int base = -1;
-    for (int i = 0; i < m->n_families; i++) {
-        const struct serve_family *f = &m->family[i];
-        const struct serve_content *have = &f->part[0]->content;
-        if (f->own != own || !(own ? same_blocks(have, c) : serve_content_equal(have, c)))
-            continue;
-        if (f->period.period == period->period && f->period.from == period->from)
-            return i;
-        base = f->base;
+    *c = *whole;
+    if (devices > whole->levels[0].size)
+        return ap_err_set(err, "submesh: %lld devices, but a host has %lld",
+                          (long long)devices, (long long)whole->levels[0].size);
+    c->levels[0].size = devices;
+    int64_t left = hosts;
+    for (int l = 1; l < c->n_levels; l++) {
+        int64_t take = left < whole->levels[l].size ? left : whole->levels[l].size;
+        if (left % take)
+            return ap_err_set(err, "submesh: %lld hosts do not fill level %s",
+                              (long long)hosts, whole->levels[l].name);
+        c->levels[l].size = take;
+        left /= take;
     }
-    struct serve_part *part =
-        base >= 0 ? m->family[base].part[0] : serve_part_new(m->b, c, err);
-    if (!part)
-        return -1;
-    m->family = room(m->family, m->n_families, &m->cap_families, sizeof *m->family);
-    m->family[m->n_families] =
-        (struct serve_family){.period = *period,
-                              .part = {part},
-                              .own = own,
-                              .base = base >= 0 ? base : m->n_families};
-    m->bytes += part->bytes;
-    return m->n_families++;
-}
-
-/* Cuts the family's part with one or two extra periods; -1 when it is no longer part 0.
- */
-static int lengthen(struct serve_memo *m, struct serve_family *f, int extra,
-                    const struct serve_content *c, struct ap_err *err)
-{
-    if (f->part[extra])
-        return 0;
-    struct serve_part *part = serve_part_new(m->b, c, err);
-    if (!part)
-        return -1;
-    int *group = ap_xrealloc(NULL, ((size_t)part->nests.n + 1) * sizeof *group);
-    int *node = ap_xrealloc(NULL, ((size_t)part->sub.graph.n_nodes + 1) * sizeof *node);
-    if (serve_part_map(m->b, part, f->part[0], &f->period, extra, group, node)) {
-        free(group);
-        free(node);
-        serve_part_free(part);
-        return -1;
-    }
-    f->part[extra] = part;
-    f->group[extra] = group;
-    f->node[extra] = node;
-    m->bytes += part->bytes + 4 * (part->nests.n + part->sub.graph.n_nodes);
+    if (left > 1)
+        return ap_err_set(err, "submesh: %lld hosts are more than cluster %s has",
+                          (long long)hosts, whole->name);
     return 0;
 }
 
-static uint64_t hash_list(int n, const int *block)
-{
-    return ap_hash(block, (size_t)n * sizeof *block, (uint64_t)n);
-}
-
-static uint64_t hash_asked(const struct serve_memo *m, int i)
-{
-    return hash_list(m->asked[i].n, m->asked[i].block);
-}
-
-static bool match_asked(const struct serve_memo *m, int i, const void *key)
-{
-    const struct asked *a = &m->asked[i], *k = key;
-    return a->n == k->n && memcmp(a->block, k->block, (size_t)a->n * sizeof(int)) == 0;
-}
-
-/* A family of the part with `extra` periods less, if all its parts exist. */
-static int short_family(struct serve_memo *m, struct ap_arena *arena,
-                        const struct serve_content *c, const struct serve_period *p)
-{
-    struct serve_content less[3];
-    struct serve_period period = {p->from, p->period, 0};
-    struct ap_err ignored = {0};
-
-    for (int d = 0; d <= 2 && d <= p->extra; d++)
-        if (serve_content_drop(arena, m->b, c, p, p->extra - d, &less[d]))
-            return -1;
-    int i = family_of(m, &less[0], &period, false, &ignored);
-    if (i < 0)
-        return -1;
-    for (int d = 1; d <= 2 && d <= p->extra; d++)
-        if (lengthen(m, &m->family[i], d, &less[d], &ignored))
-            return -1;
-    return i;
-}
-
-/* The family of the very part, or of the first one that equals it. */
-static int whole_family(struct serve_memo *m, struct ap_arena *arena,
-                        const struct serve_content *c, struct ap_err *err)
-{
-    struct serve_period none = {0};
-    struct serve_content first;
-
-    if (serve_content_drop(arena, m->b, c, &none, 0, &first))
-        first = *c;
-    return family_of(m, &first, &none, false, err);
-}
-
-static int ask(struct serve_memo *m, struct ap_arena *arena, int n, const int *block,
-               struct ap_err *err)
-{
-    struct asked key = {.n = n, .block = (int *)block};
-    int i = find(m, m->asked_at, m->asked_mask, hash_list(n, block), match_asked, &key);
-    if (i >= 0)
-        return i;
-    struct serve_content c;
-    serve_content_of(arena, m->b, n, block, &c);
-    struct serve_period p = serve_content_period(m->b, &c);
-    shard_fn *run = shard_algorithms()[m->req->algorithm].run;
-    key.family = -1;
-    if (p.extra > 0 && (run == shard_ilp || run == shard_rule))
-        key.family = short_family(m, arena, &c, &p);
-    key.extra = key.family < 0 ? 0 : p.extra;
-    if (key.family < 0)
-        key.family = whole_family(m, arena, &c, err);
-    if (key.family < 0)
-        return -1;
-    key.block = ap_xrealloc(NULL, (size_t)n * sizeof *block);
-    memcpy(key.block, block, (size_t)n * sizeof *block);
-    m->asked = room(m->asked, m->n_asked, &m->cap_asked, sizeof *m->asked);
-    m->asked[m->n_asked++] = key;
-    m->bytes += (int64_t)sizeof key + 4 * n;
-    enter_last(m, &m->asked_at, &m->asked_mask, m->n_asked, hash_asked);
-    return m->n_asked - 1;
-}
-
-/* Whether microbatches run through these blocks as through the family's. */
-static bool same_time(const struct serve_family *f, int extra, int n, const int *block,
-                      const struct timed *t)
-{
-    const int *first = f->part[0]->content.block;
-    int hole = f->period.from + f->period.period, more = extra * f->period.period;
-    for (int i = 0; i < n; i++) {
-        int k = i < hole          ? i
-                : i < hole + more ? f->period.from + (i - hole) % f->period.period
-                                  : i - more;
-        if (t->hash[block[i]] != t->hash[first[k]])
-            return false;
-    }
-    return true;
-}
-
-/* ---- pools and prices ---- */
-
-struct pool_key {
-    int family, place;
-};
-
-static uint64_t hash_pooled(const struct serve_memo *m, int i)
-{
-    const struct pool_key key = {m->pooled[i].family, m->pooled[i].place};
-    return ap_hash(&key, sizeof key, 0);
-}
-
-static bool match_pooled(const struct serve_memo *m, int i, const void *key)
-{
-    const struct pool_key *k = key;
-    return m->pooled[i].family == k->family && m->pooled[i].place == k->place;
-}
-
-static int pool_of(struct serve_memo *m, int family, int place);
-
-/* Takes the choices of a core's pool over. */
-static void take_core(struct serve_seed *seed, const struct serve_pool *pool, int n,
-                      const int *seen)
-{
-    for (int i = 0; i < n; i++) {
-        if (seen[i] < 0 || seed->fixed[i])
-            continue;
-        seed->any = seed->fixed[i] = true;
-        for (int k = 0; k < SERVE_VARIANTS; k++)
-            seed->choice[k][i] = pool->choice[pool->variant[k]][seen[i]];
-    }
-}
-
 /*
- * What the searches of its cores decide of a part: a layer is searched once, with another
- * one behind it, and keeps its choices in all parts on this mesh.
+ * The place with this mesh that is searched for all of them: hosts are filled before
+ * others are taken. Where a place cannot be said so, it is searched itself.
  */
-static void seed_of(struct serve_memo *m, struct ap_arena *arena, int family, int place,
-                    struct serve_seed *seed)
+static int place_to_search(struct serve_memo *m, int place)
 {
-    const struct serve_part *part = m->family[family].part[0];
-    const struct serve_content *c = &part->content;
-    struct serve_period none = {0};
+    struct serve_place p = m->placed[place]->place;
     struct ap_err ignored = {0};
-    int n = part->nests.n;
-    int *seen = AP_NEW_N(arena, n + 1, int), *done = AP_NEW_N(arena, m->b->n, int);
+    int64_t n = ap_mesh_devices(&p.mesh), devices = p.whole->levels[0].size;
 
-    *seed = (struct serve_seed){.fixed = AP_NEW_N(arena, n + 1, bool)};
-    for (int k = 0; k < SERVE_VARIANTS; k++)
-        seed->choice[k] = AP_NEW_N(arena, n + 1, struct ap_choice_vec);
-    for (int i = 0; i < c->n; i++) {
-        int first = m->b->core[c->block[i]], p = m->b->core_period[c->block[i]];
-        if (first < 0 || done[first]++)
-            continue;
-        int *list = AP_NEW_N(arena, 2 * p, int);
-        for (int k = 0; k < 2 * p; k++)
-            list[k] = first + k;
-        struct serve_content core;
-        serve_content_of(arena, m->b, 2 * p, list, &core);
-        int of = family_of(m, &core, &none, false, &ignored);
-        if (of < 0 || m->family[of].base == m->family[family].base)
-            continue; /* the part is the core */
-        int pool = pool_of(m, of, place);
-        if (!m->pooled[pool].pool)
-            continue;
-        memset(seen, -1, (size_t)n * sizeof *seen);
-        serve_part_core(m->b, part, m->family[of].part[0], seen);
-        take_core(seed, m->pooled[pool].pool, n, seen);
+    devices = n < devices ? n : devices;
+    if (n % devices || serve_take(p.whole, n / devices, devices, &p.cluster, &ignored))
+        return place;
+    int i = place_of(m, &p, &ignored);
+    return i < 0 ? place : i;
+}
+
+/* ---- plans of the whole graph ---- */
+
+static uint64_t hash_choices(const struct serve_pool *pool, int group, uint64_t h)
+{
+    for (int i = 0; i < pool->n; i++)
+        h = ap_hash(&pool->choice[i][group], sizeof pool->choice[i][group], h);
+    return h;
+}
+
+static void hash_blocks(const struct serve_memo *m, struct shaped *s)
+{
+    const struct serve_blocks *b = m->b;
+    const struct ap_graph *g = &m->job->graph;
+    const struct serve_pool *pool = s->pool;
+
+    s->hash = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
+    s->bound = AP_NEW_N(&s->arena, b->n + 1, double);
+    for (int i = 0; i < b->n; i++) {
+        uint64_t h = 1;
+        for (int k = b->node_start[i]; k < b->node_start[i + 1]; k++) {
+            int v = b->node[k], group = g->nodes[v].group;
+            for (int p = 0; p < pool->n; p++)
+                if (pool->remake[p])
+                    h = ap_hash(&pool->remake[p][v], sizeof(bool), h);
+            if (v == m->job->nests.nest[group].members[0])
+                h = hash_choices(pool, group, h);
+        }
+        for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
+            int row = s->border.number[b->ext[e]];
+            for (int p = 0; p < pool->n && row >= 0; p++) {
+                uint64_t l = ap_layout_hash(&s->border.layout[p][row]);
+                h = ap_hash(&l, sizeof l, h);
+            }
+        }
+        s->hash[i] = h;
+    }
+    for (int k = 0; k < m->job->nests.n && pool->objective >= 0; k++) {
+        const struct ap_nest *nest = &m->job->nests.nest[k];
+        bool inside = true;
+        for (int i = 1; i < nest->n_members; i++)
+            inside &= b->home[nest->members[i]] == b->home[nest->members[0]];
+        if (inside)
+            s->bound[b->home[nest->members[0]]] += pool->least_sec[k];
     }
 }
 
-static int pool_of(struct serve_memo *m, int family, int place)
+static const struct shaped *shape_of(struct serve_memo *m, int place,
+                                     const struct timed *t)
 {
-    const struct pool_key key = {m->family[family].base, place};
-    int i = find(m, m->pooled_at, m->pooled_mask, ap_hash(&key, sizeof key, 0),
-                 match_pooled, &key);
-    if (i >= 0)
-        return i;
-    struct ap_arena scratch = {0};
-    struct serve_seed seed = {0};
-    struct pooled p = {.family = key.family, .place = place};
-    if (shard_algorithms()[m->req->algorithm].run == shard_ilp)
-        seed_of(m, &scratch, key.family, place, &seed);
+    int at = place_to_search(m, place);
+    const struct ap_cost *cost = &m->placed[at]->cost;
+    bool few = t->rows < ap_mesh_devices(&cost->mesh);
+    for (int i = 0; i < m->n_shaped; i++)
+        if (m->shaped[i]->place == at && m->shaped[i]->n == (few ? t->n : 0))
+            return m->shaped[i];
+    struct shaped *s = ap_xrealloc(NULL, sizeof *s);
+    *s = (struct shaped){.place = at, .n = few ? t->n : 0};
     m->n_searches++;
-    p.pool = serve_search(m->b, m->family[key.family].part[0], &m->placed[place].cost,
-                          m->req, seed.any ? &seed : NULL, &p.why);
-    ap_arena_free(&scratch);
-    m->pooled = room(m->pooled, m->n_pooled, &m->cap_pooled, sizeof *m->pooled);
-    m->pooled[m->n_pooled++] = p;
-    m->bytes += (int64_t)sizeof p + (p.pool ? p.pool->bytes : 0);
-    enter_last(m, &m->pooled_at, &m->pooled_mask, m->n_pooled, hash_pooled);
-    return m->n_pooled - 1;
+    s->pool = serve_search(&m->job->graph, &m->job->nests,
+                           m->job->has_families ? &m->job->families : NULL, cost,
+                           few ? &t->time : NULL, m->req, &s->why);
+    if (s->pool) {
+        serve_border_find(&s->arena, m->b, &m->job->nests, s->pool, cost, &s->border);
+        hash_blocks(m, s);
+    }
+    m->shaped = room(m->shaped, m->n_shaped, &m->cap_shaped, sizeof(struct shaped *));
+    m->shaped[m->n_shaped++] = s;
+    return s;
 }
 
-/*
- * Prices all plans of the pool for a part whose groups copy those of the pool's, for n
- * numbers of microbatches: out[n], each with an arena of its own.
- */
-static int price_plans(struct priced *const *out, int n, const struct serve_pool *pool,
-                       const struct serve_part *part, const int *group, const int *node,
+/* ---- lists of blocks ---- */
+
+static uint64_t hash_listed(const struct serve_memo *m, int i)
+{
+    return m->listed[i].content.hash;
+}
+
+static bool match_listed(const struct serve_memo *m, int i, const void *key)
+{
+    return serve_content_equal(&m->listed[i].content, key);
+}
+
+/* The first list that equals this one. */
+static int list_of(struct serve_memo *m, int n, const int *block)
+{
+    struct serve_content c;
+    struct ap_mark mark = ap_arena_mark(&m->arena);
+    serve_content_of(&m->arena, m->b, n, block, &c);
+    int i = find(m, m->listed_at, m->listed_mask, c.hash, match_listed, &c);
+    if (i >= 0) {
+        ap_arena_rewind(&m->arena, mark);
+        return i;
+    }
+    m->listed = room(m->listed, m->n_listed, &m->cap_listed, sizeof *m->listed);
+    m->listed[m->n_listed++] = (struct listed){.content = c};
+    enter_last(m, &m->listed_at, &m->listed_mask, m->n_listed, hash_listed);
+    return m->n_listed - 1;
+}
+
+static bool is_own(const struct listed *l, int n, const int *block)
+{
+    return l->content.n == n &&
+           memcmp(l->content.block, block, (size_t)n * sizeof *block) == 0;
+}
+
+/* ---- prices ---- */
+
+/* Prices of all plans of a part, for n numbers of microbatches: out[n]. */
+static int price_plans(struct priced *const *out, int n, const struct serve_part *part,
+                       const struct serve_pool *pool, const struct serve_border *border,
                        const struct ap_cost *cost,
                        const struct ap_stage_time *const *time, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
+    int rc = 0;
     for (int k = 0; k < n; k++) {
         struct serve_prices *prices = &out[k]->prices;
         *prices = (struct serve_prices){.n = pool->n, .objective = pool->objective};
         prices->measure = AP_NEW_N(&out[k]->arena, pool->n + 1, struct ap_stage_measure);
-        for (int g = 0; g < part->nests.n && pool->objective >= 0; g++)
-            prices->bound += pool->least_sec[group ? group[g] : g];
     }
-    for (int i = 0; i < pool->n; i++) {
+    for (int i = 0; i < pool->n && rc == 0; i++) {
         struct ap_mark mark = ap_arena_mark(&scratch);
-        struct ap_plan plan = serve_pool_plan(&scratch, pool, i, part, group, node, cost);
         struct ap_stage_measure *m = AP_NEW_N(&scratch, n, struct ap_stage_measure);
         struct ap_conversions conv;
-        if (ap_plan_conversions(&scratch, &plan, cost, &conv, err)) {
-            ap_arena_free(&scratch);
-            return -1;
-        }
+        struct ap_plan plan =
+            part->whole ? serve_part_plan(&scratch, part, pool, i, border, cost)
+                        : serve_pool_plan(pool, i, &part->sub.graph, &part->nests, cost);
+        rc = ap_plan_conversions(&scratch, &plan, cost, &conv, err);
+        if (rc)
+            break;
         ap_stage_measure_all(&scratch, &part->sub, n, time, &plan, &conv, cost, m);
+        double whole = i == 0 ? ap_plan_price(&plan, cost, &conv).serial_sec : 0;
         for (int k = 0; k < n; k++) {
             int64_t rows, devices;
             out[k]->prices.measure[i] = m[k];
             if (ap_stage_few_rows(&part->sub, time[k], &plan, &rows, &devices) >= 0)
                 out[k]->prices.measure[i].forward_sec = INFINITY; /* no plan for them */
             if (i == 0 && pool->objective >= 0)
-                out[k]->prices.objective =
-                    k > 0 ? out[0]->prices.objective
-                          : ap_plan_price(&plan, cost, &conv).serial_sec;
+                out[k]->prices.objective = whole;
         }
         ap_arena_rewind(&scratch, mark);
     }
     ap_arena_free(&scratch);
-    return 0;
+    return rc;
 }
 
-struct price_key {
-    int64_t microbatches;
-    int pool, family, extra, unused;
-};
-
-static struct price_key price_key(const struct serve_memo *m, int i)
+static uint64_t hash_key(const struct price_key *key)
 {
-    const struct priced *p = m->priced[i];
-    return (struct price_key){p->microbatches, p->pool, p->family, p->extra, 0};
+    return ap_hash(key, sizeof *key, 0);
 }
 
 static uint64_t hash_priced(const struct serve_memo *m, int i)
 {
-    const struct price_key key = price_key(m, i);
-    return ap_hash(&key, sizeof key, 0);
+    return hash_key(&m->priced[i]->key);
 }
 
 static bool match_priced(const struct serve_memo *m, int i, const void *key)
 {
-    const struct price_key *k = key, have = price_key(m, i);
-    return have.pool == k->pool && have.family == k->family && have.extra == k->extra &&
-           have.microbatches == k->microbatches;
+    return memcmp(&m->priced[i]->key, key, sizeof(struct price_key)) == 0;
 }
 
-static void free_priced(struct priced *p)
+static struct price_key key_of(const struct shaped *s, int list, int place, int n,
+                               const int *block, const struct timed *t)
 {
-    ap_arena_free(&p->arena);
-    free(p);
-}
-
-/*
- * Whoever asks for one number of microbatches asks for others: all that were named so
- * far are priced at once, those of t first.
- */
-static const struct serve_prices *price_all(struct serve_memo *m,
-                                            const struct price_key *key,
-                                            const struct timed *t, struct ap_err *err)
-{
-    const struct pooled *from = &m->pooled[key->pool];
-    const struct serve_family *f = &m->family[key->family];
-    struct priced **new = ap_xrealloc(NULL, sizeof *new *((size_t)m->n_timed + 1));
-    const struct ap_stage_time **time =
-        ap_xrealloc(NULL, sizeof *time * ((size_t)m->n_timed + 1));
-    int n = 0;
-
-    for (int i = -1; i < m->n_timed; i++) {
-        const struct timed *other = i < 0 ? t : m->timed[i];
-        struct price_key k = *key;
-        k.microbatches = other->n;
-        if (i >= 0 &&
-            (other == t || find(m, m->priced_at, m->priced_mask, ap_hash(&k, sizeof k, 0),
-                                match_priced, &k) >= 0))
-            continue;
-        time[n] = &other->time;
-        new[n] = ap_xrealloc(NULL, sizeof **new);
-        *new[n++] = (struct priced){.pool = key->pool,
-                                    .family = key->family,
-                                    .extra = key->extra,
-                                    .microbatches = other->n};
-    }
-    int rc = price_plans(new, n, from->pool, f->part[key->extra], f->group[key->extra],
-                         f->node[key->extra], &m->placed[from->place].cost, time, err);
-    const struct serve_prices *prices = rc ? NULL : &new[0]->prices;
+    struct price_key key = {list, place, t->n, 0};
     for (int i = 0; i < n; i++) {
+        const uint64_t h[2] = {s->hash[block[i]], t->hash[block[i]]};
+        key.hash = ap_hash(h, sizeof h, key.hash);
+    }
+    return key;
+}
+
+/* Cuts the list, which is to be freed if it is not the memo's own. */
+static struct serve_part *part_of(struct serve_memo *m, int list, int n, const int *block,
+                                  struct ap_err *err)
+{
+    struct listed *l = &m->listed[list];
+    if (!is_own(l, n, block))
+        return serve_part_new(m->b, &m->job->nests, n, block, err);
+    if (!l->part) {
+        l->part = serve_part_new(m->b, &m->job->nests, n, block, err);
+        m->bytes += l->part ? l->part->bytes : 0;
+    }
+    return l->part;
+}
+
+/* A list of blocks, priced for all numbers of microbatches that were named so far. */
+static const struct serve_prices *price_list(struct serve_memo *m, const struct shaped *s,
+                                             int place, int n, const int *block,
+                                             const struct timed *t, struct ap_err *err)
+{
+    int list = list_of(m, n, block), n_new = 0;
+    struct price_key key = key_of(s, list, place, n, block, t);
+    int i = find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key);
+    if (i >= 0)
+        return &m->priced[i]->prices;
+    struct serve_part *part = part_of(m, list, n, block, err);
+    if (!part)
+        return NULL;
+    struct priced **new = ap_xrealloc(NULL, sizeof *new *(size_t)m->n_timed);
+    const struct ap_stage_time **time =
+        ap_xrealloc(NULL, sizeof *time * (size_t)m->n_timed);
+    int first = 0;
+    for (int k = 0; k < m->n_timed; k++) {
+        key = key_of(s, list, place, n, block, m->timed[k]);
+        if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
+            0)
+            continue;
+        first = m->timed[k] == t ? n_new : first;
+        time[n_new] = &m->timed[k]->time;
+        new[n_new] = ap_xrealloc(NULL, sizeof **new);
+        *new[n_new++] = (struct priced){.key = key};
+    }
+    int rc = price_plans(new, n_new, part, s->pool, &s->border, &m->placed[place]->cost,
+                         time, err);
+    const struct serve_prices *prices = rc ? NULL : &new[first]->prices;
+    for (int k = 0; k < n_new; k++) {
         if (rc) {
-            free_priced(new[i]);
+            ap_arena_free(&new[k]->arena);
+            free(new[k]);
             continue;
         }
         m->priced = room(m->priced, m->n_priced, &m->cap_priced, sizeof(struct priced *));
-        m->priced[m->n_priced++] = new[i];
-        m->bytes += (int64_t)sizeof *new[i] + (4 << 10);
+        m->priced[m->n_priced++] = new[k];
         enter_last(m, &m->priced_at, &m->priced_mask, m->n_priced, hash_priced);
     }
     free(new);
     free(time);
+    if (!is_own(&m->listed[list], n, block))
+        serve_part_free(part);
     return prices;
 }
 
-/* Prices with 0, 1 or 2 extra periods. */
-static const struct serve_prices *prices_of(struct serve_memo *m, int pool, int family,
-                                            int extra, const struct timed *t,
-                                            struct ap_err *err)
+/* ---- sums ---- */
+
+/* Adds a list's prices so many times; the largest of a kind stays. */
+static void add(struct serve_prices *sum, const struct serve_prices *p, double times,
+                bool largest)
 {
-    const struct price_key key = {t->n, pool, extra ? family : m->family[family].base,
-                                  extra, 0};
-    int i = find(m, m->priced_at, m->priced_mask, ap_hash(&key, sizeof key, 0),
-                 match_priced, &key);
-    if (i >= 0)
-        return &m->priced[i]->prices;
-    return price_all(m, &key, t, err);
+    sum->objective += times * p->objective;
+    for (int i = 0; i < sum->n; i++) {
+        struct ap_stage_measure *m = &sum->measure[i];
+        const struct ap_stage_measure *a = &p->measure[i];
+        if (!isfinite(a->forward_sec) || !isfinite(m->forward_sec))
+            m->forward_sec = INFINITY;
+        else
+            m->forward_sec += times * a->forward_sec;
+        m->backward_sec += times * a->backward_sec;
+        m->sync_sec += times * a->sync_sec;
+        m->update_sec += times * a->update_sec;
+        m->fixed_bytes += times * a->fixed_bytes;
+        m->kept_bytes += times * a->kept_bytes;
+        m->input_bytes += times * a->input_bytes;
+        if (!largest)
+            continue;
+        m->working_bytes = fmax(m->working_bytes, a->working_bytes);
+        m->remade_bytes = fmax(m->remade_bytes, a->remade_bytes);
+    }
 }
 
-/* ---- deeper parts ---- */
+/* A list and a number of microbatches on a place, whose prices are added up. */
+struct summing {
+    struct serve_memo *memo;
+    const struct shaped *shaped;
+    const struct timed *time;
+    int place;
+    struct serve_prices *sum;
+};
 
-/* 1: the family's plans cannot be made longer. */
-static int price(struct serve_memo *m, struct ap_arena *arena, int family, int extra,
-                 int place, const struct timed *t, struct serve_found *found,
-                 struct ap_err *err)
+static int add_list(const struct summing *s, int n, const int *block, double times,
+                    bool largest, struct ap_err *err)
 {
-    int pool = pool_of(m, family, place);
-    if (!m->pooled[pool].pool)
-        return ap_err_set(err, "%s", m->pooled[pool].why.msg);
-    found->family = &m->family[family];
-    found->part = m->family[family].part[0];
-    found->extra = extra;
-    found->pool = m->pooled[pool].pool;
-    found->cost = &m->placed[place].cost;
-    found->time = &t->time;
-    const struct serve_prices *p[3] = {0};
-    for (int d = 0; d <= 2 && d <= extra; d++)
-        if (extra > 1 || d == extra) {
-            p[d] = prices_of(m, pool, family, d, t, err);
-            if (!p[d])
-                return -1;
-        }
-    if (extra <= 1)
-        found->prices = *p[extra];
-    else if (!serve_prices_lengthen(arena, p[0], p[1], p[2], extra, &found->prices))
-        return 1;
-    if (extra == 0 && found->pool->bound > found->prices.bound)
-        found->prices.bound = found->pool->bound;
+    const struct serve_prices *p =
+        price_list(s->memo, s->shaped, s->place, n, block, s->time, err);
+    if (!p)
+        return -1;
+    add(s->sum, p, times, largest);
+    return 0;
+}
+
+/* Rounding leaves nothing below zero. */
+static void clip(struct serve_prices *sum)
+{
+    for (int i = 0; i < sum->n; i++) {
+        double *v = (double *)&sum->measure[i];
+        for (size_t k = 0; k < sizeof *sum->measure / sizeof *v; k++)
+            v[k] = fmax(v[k], 0);
+    }
+}
+
+/* The pairs of neighbours less the blocks that are in two of them; then what others
+ * share. */
+static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
+{
+    const struct serve_blocks *b = s->memo->b;
+    for (int i = lo; i < hi; i++) {
+        const int both[2] = {i, i + 1};
+        if (add_list(s, 2, both, 1, true, err) ||
+            (i > lo && add_list(s, 1, both, -1, false, err)))
+            return -1;
+    }
+    for (int i = 0; i < b->n_pairs; i++) {
+        const struct serve_pair *like = &b->pair[b->pair[i].like];
+        const int both[2] = {like->a, like->b};
+        if (b->pair[i].a < lo || b->pair[i].b > hi)
+            continue;
+        if (add_list(s, 2, both, 1, false, err) ||
+            add_list(s, 1, &both[0], -1, false, err) ||
+            add_list(s, 1, &both[1], -1, false, err))
+            return -1;
+    }
+    clip(s->sum);
+    return 0;
+}
+
+static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
+                       const int *block, int place, const struct timed *t,
+                       struct serve_found *found, struct ap_err *err)
+{
+    const struct shaped *s = shape_of(m, place, t);
+    struct serve_prices *prices = &found->prices;
+    if (!s->pool)
+        return ap_err_set(err, "%s", s->why.msg);
+    found->pool = s->pool;
+    found->border = &s->border;
+    *prices = (struct serve_prices){.n = s->pool->n};
+    prices->measure = AP_NEW_N(arena, s->pool->n + 1, struct ap_stage_measure);
+    const struct summing sum = {m, s, t, place, prices};
+    bool run = n > 2 && block[n - 1] - block[0] == n - 1;
+    if (run ? add_run(&sum, block[0], block[n - 1], err)
+            : add_list(&sum, n, block, 1, true, err))
+        return -1;
+    for (int i = 0; i < n; i++)
+        prices->bound += s->bound[block[i]];
+    if (s->pool->objective < 0)
+        prices->objective = -1;
+    if (n == m->b->n && s->place == place)
+        prices->bound = fmax(prices->bound, s->pool->bound);
     return 0;
 }
 
@@ -701,33 +687,30 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
                       int place, const struct timed *t, struct serve_found *found,
                       struct ap_err *err)
 {
-    const struct ap_cost *cost = &m->placed[place].cost;
+    const struct ap_cost *cost = &m->placed[place]->cost;
     free_nodes(m);
-    struct serve_part *part = serve_part_of_nodes(&m->job->graph, inside, err);
-    if (!part)
+    m->nodes = serve_part_of_nodes(&m->job->graph, inside, err);
+    if (!m->nodes)
         return -1;
-    m->nodes = (struct serve_family){.part = {part}};
     m->n_searches++;
-    m->nodes_pool = serve_search(m->b, part, cost, m->req, NULL, err);
+    m->nodes_pool = serve_search(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, NULL,
+                                 m->req, err);
     if (!m->nodes_pool)
         return -1;
-    *found = (struct serve_found){.family = &m->nodes,
-                                  .part = part,
-                                  .pool = m->nodes_pool,
-                                  .cost = cost,
-                                  .time = &t->time};
+    found->part = m->nodes;
+    found->pool = m->nodes_pool;
     struct priced priced = {0}, *const only = &priced;
     const struct ap_stage_time *const time = &t->time;
-    int rc = price_plans(&only, 1, m->nodes_pool, part, NULL, NULL, cost, &time, err);
+    int rc = price_plans(&only, 1, m->nodes, m->nodes_pool, NULL, cost, &time, err);
     found->prices = priced.prices;
     found->prices.measure =
         ap_arena_dup(arena, priced.prices.measure,
                      (size_t)priced.prices.n * sizeof *priced.prices.measure);
     ap_arena_free(&priced.arena);
-    if (rc)
-        return -1;
-    found->prices.bound = fmax(found->prices.bound, m->nodes_pool->bound);
-    return 0;
+    found->prices.bound = m->nodes_pool->bound;
+    for (int g = 0; g < m->nodes->nests.n && found->prices.bound <= 0; g++)
+        found->prices.bound += m->nodes_pool->least_sec[g];
+    return rc;
 }
 
 int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const int *block,
@@ -738,24 +721,7 @@ int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const i
     int p = t ? place_of(m, place, err) : -1;
     if (p < 0)
         return -1;
-    *found = (struct serve_found){0};
-    if (n == 0)
-        return find_nodes(m, arena, inside, p, t, found, err);
-    int i = ask(m, arena, n, block, err);
-    if (i < 0)
-        return -1;
-    int family = m->asked[i].family, extra = m->asked[i].extra;
-    struct serve_period none = {0};
-    struct serve_content c;
-    if (!same_time(&m->family[family], extra, n, block, t)) {
-        serve_content_of(arena, m->b, n, block, &c);
-        family = family_of(m, &c, &none, true, err);
-        extra = 0;
-    }
-    int rc = family < 0 ? -1 : price(m, arena, family, extra, p, t, found, err);
-    if (rc <= 0)
-        return rc;
-    serve_content_of(arena, m->b, n, block, &c);
-    family = whole_family(m, arena, &c, err);
-    return family < 0 ? -1 : price(m, arena, family, 0, p, t, found, err);
+    *found = (struct serve_found){.cost = &m->placed[p]->cost, .time = &t->time};
+    return n > 0 ? find_blocks(m, arena, n, block, p, t, found, err)
+                 : find_nodes(m, arena, inside, p, t, found, err);
 }

@@ -14,11 +14,12 @@
 
 #include "memory.h"
 
+#define VARIANTS 3
 /* Prices of memory: the plan's own bytes are worth so many times its time. */
-static const double prices[SERVE_VARIANTS] = {0, 0.05, 0.5};
+static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
 #define SOLVE_WORK     20
-#define SMALL          2000 /* strategies of a search that is made with all at once */
+#define SMALL          20000 /* strategies of a search that is made with all at once */
 
 struct searcher {
     struct ap_arena *arena; /* scratch */
@@ -28,18 +29,18 @@ struct searcher {
     struct ilp_problem ip;
     double **base, **bytes; /* [variable][strategy]: seconds, bytes of memory */
     struct ap_solve_params params;
-    const struct serve_seed *seed; /* NULL: nothing is decided yet */
+    const struct ap_stage_time *time; /* of microbatches with few rows; NULL: with many */
 };
 
-static int keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
-                     const char *name)
+static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
+                      const char *name)
 {
     size_t n = (size_t)pool->n_groups;
     int i = pool->n;
     for (int k = 0; k < i; k++)
         if (!plan->remake && !pool->remake[k] &&
             memcmp(pool->choice[k], plan->choice, n * sizeof *plan->choice) == 0)
-            return k;
+            return;
     pool->name[i] = name;
     pool->choice[i] = ap_arena_dup(&pool->arena, plan->choice, n * sizeof *plan->choice);
     bool any = false;
@@ -47,8 +48,7 @@ static int keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
         any |= plan->remake[v];
     pool->remake[i] =
         any ? ap_arena_dup(&pool->arena, plan->remake, (size_t)pool->n_nodes) : NULL;
-    pool->bytes += (int64_t)(n * sizeof *plan->choice) + (any ? pool->n_nodes : 0);
-    return pool->n++;
+    pool->n++;
 }
 
 /* What a value adds to the memory of a stage, as a share of its local bytes. */
@@ -99,56 +99,11 @@ static double **count_bytes(struct searcher *s)
     return bytes;
 }
 
-/* The space with one strategy left for groups that were decided before. */
-static struct shard_space restrict_space(struct searcher *s,
-                                         const struct shard_fold *fold, int variant)
-{
-    const struct serve_seed *seed = s->seed;
-    struct shard_space space = s->space;
-    int n = s->pool->n_groups;
-
-    space.n = ap_arena_dup(s->arena, space.n, (size_t)n * sizeof *space.n);
-    space.choice = ap_arena_dup(s->arena, space.choice, (size_t)n * sizeof *space.choice);
-    space.sec = ap_arena_dup(s->arena, space.sec, (size_t)n * sizeof *space.sec);
-    space.sig = ap_arena_dup(s->arena, space.sig, (size_t)n * sizeof *space.sig);
-    for (int i = 0; i < n; i++) {
-        int first = fold->tied[i];
-        int keep = seed->fixed[first]
-                       ? shard_space_find(&s->space, first, &seed->choice[variant][first])
-                       : -1;
-        if (keep < 0)
-            continue;
-        space.n[i] = 1;
-        space.choice[i] += keep;
-        space.sec[i] += keep;
-        space.sig[i] += keep;
-    }
-    return space;
-}
-
-/* What is decided of one group is of all that are tied. */
-static void spread_seed(const struct shard_fold *fold, int n, struct serve_seed *seed)
-{
-    for (int i = 0; i < n; i++) {
-        int root = fold->tied[i];
-        if (!seed->fixed[i] || seed->fixed[root])
-            continue;
-        seed->fixed[root] = true;
-        for (int k = 0; k < SERVE_VARIANTS; k++)
-            seed->choice[k][root] = seed->choice[k][i];
-    }
-}
-
-/* States the problem of a variant; without a seed all have one. */
-static void state(struct searcher *s, const struct shard_fold *fold, int variant)
+/* States the problem. */
+static void state(struct searcher *s, const struct shard_fold *fold)
 {
     struct ilp_problem *ip = &s->ip;
-    if (variant > 0 && !s->seed)
-        return;
-    if (variant > 0)
-        select_free(&ip->builder);
-    ip->space = s->seed ? restrict_space(s, fold, variant) : s->space;
-    shard_ilp_tie(s->arena, &ip->space, fold, ip);
+    shard_ilp_tie(s->arena, &s->space, fold, ip);
     s->bytes = count_bytes(s);
     s->base = AP_NEW_N(s->arena, ip->n_vars + 1, double *);
     for (int v = 0; v < ip->n_vars; v++)
@@ -183,16 +138,14 @@ static int answer(struct searcher *s, const struct ap_problem *p,
 }
 
 /* The quickest plan, and answers at the prices of memory; the dearer the less memory. */
-static int solve_prices(struct searcher *s, const struct shard_fold *fold,
-                        const struct ap_plan *plans, const struct ap_plan *start,
+static int solve_prices(struct searcher *s, const struct ap_plan *plans,
                         struct ap_solution *quickest, struct ap_err *err)
 {
     struct ilp_problem *ip = &s->ip;
     double total = 0;
 
-    for (int k = 0; k < SERVE_VARIANTS; k++) {
+    for (int k = 0; k < VARIANTS; k++) {
         struct ap_solution sol;
-        state(s, fold, k);
         double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
         for (int v = 0; v < ip->n_vars; v++)
             for (int i = 0; i < ip->problem.n_strategies[v]; i++)
@@ -200,16 +153,14 @@ static int solve_prices(struct searcher *s, const struct shard_fold *fold,
                     s->base[v][i] + (price > 0 ? price * s->bytes[v][i] : 0);
         const struct ap_problem p = select_problem(&ip->builder);
         struct ap_solve_params params = s->params;
-        if (k == 0 && start && !s->seed)
-            params.start = shard_ilp_choice(s->arena, ip, start);
-        if (k > 0 && !s->seed)
+        if (k > 0)
             params.start = quickest->choice;
         if (k > 0 && s->task->params->work_limit == 0)
             params.work_limit = 1; /* one of several trades, nothing is proven of it */
         if (answer(s, &p, plans, &params, &sol, err))
             return -1;
         struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
-        s->pool->variant[k] = keep_plan(s->pool, &plan, "ilp");
+        keep_plan(s->pool, &plan, "ilp");
         if (k > 0)
             continue;
         *quickest = sol;
@@ -219,21 +170,75 @@ static int solve_prices(struct searcher *s, const struct shard_fold *fold,
     return 0;
 }
 
+/* Whether some device would have no row of a microbatch under a choice. */
+static bool has_rows(const struct searcher *s, const struct ap_nest *nest,
+                     const struct ap_choice_vec *choice)
+{
+    const struct ap_graph *g = s->task->graph;
+    const struct ap_mesh *mesh = &s->task->cost->mesh;
+    for (int o = 0; o < nest->n_outs; o++) {
+        int v = nest->outs[o], d = s->time->dim[v];
+        int64_t devices = 1;
+        if (d < 0)
+            continue;
+        struct ap_layout l =
+            ap_nest_value_layout(nest, g, mesh, choice, ap_nest_member(nest, v));
+        for (int a = 0; a < mesh->n_axes; a++)
+            if (l.axis[a].kind == AP_SPLIT && l.axis[a].dim == d)
+                devices *= mesh->size[a];
+        if (g->nodes[v].shape.dims[d] / s->time->n < devices)
+            return false;
+    }
+    return true;
+}
+
+/* Leaves the strategies under which each device has rows of a microbatch, if any. */
+static void leave_rows(struct searcher *s, const struct shard_fold *fold)
+{
+    struct shard_space *space = &s->space;
+    for (int i = 0; i < space->nests->n; i++) {
+        int root = fold->tied[i], n = 0;
+        if (root != i) { /* alike, and to be chosen by the same numbers */
+            space->n[i] = space->n[root];
+            space->choice[i] = space->choice[root];
+            space->sec[i] = space->sec[root];
+            space->sig[i] = space->sig[root];
+            continue;
+        }
+        size_t most = (size_t)space->n[i];
+        struct ap_choice_vec *choice =
+            ap_arena_dup(s->arena, space->choice[i], most * sizeof *choice);
+        double *sec = ap_arena_dup(s->arena, space->sec[i], most * sizeof *sec);
+        uint64_t *sig = ap_arena_dup(s->arena, space->sig[i], most * sizeof *sig);
+        for (int k = 0; k < space->n[i]; k++)
+            if (has_rows(s, &space->nests->nest[i], &choice[k])) {
+                choice[n] = choice[k];
+                sec[n] = sec[k];
+                sig[n++] = sig[k];
+            }
+        if (n == 0 || n == space->n[i])
+            continue;
+        space->n[i] = n;
+        space->choice[i] = choice;
+        space->sec[i] = sec;
+        space->sig[i] = sig;
+    }
+}
+
 static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_err *err)
 {
     const struct shard_task *task = s->task;
     struct ap_plan *plans = AP_NEW_N(s->arena, task->n_plans + 1, struct ap_plan);
     struct ap_solution quickest;
-    int best = -1;
 
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
         plans[i].remake = NULL; /* the search keeps what it gathered */
-        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
-            best = i;
     }
     if (shard_space_build(s->arena, task, fold, plans, task->n_plans, &s->space, err))
         return -1;
+    if (s->time)
+        leave_rows(s, fold);
     for (int i = 0; i < s->pool->n_groups; i++) {
         double least = INFINITY;
         for (int k = 0; k < s->space.n[i]; k++)
@@ -241,44 +246,74 @@ static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_er
         s->pool->least_sec[i] = least;
     }
     s->params.work_limit = task->params->work_limit;
-    if (s->params.work_limit == 0) /* what is tied or seeded proves nothing */
-        s->params.work_limit = fold->n_tied > 0 || s->seed ? 1 : SOLVE_WORK;
-    int rc = solve_prices(s, fold, plans, best < 0 ? NULL : &plans[best], &quickest, err);
+    if (s->params.work_limit == 0) /* what is tied proves nothing */
+        s->params.work_limit = fold->n_tied > 0 ? 1 : SOLVE_WORK;
+    state(s, fold);
+    int rc = solve_prices(s, plans, &quickest, err);
     select_free(&s->ip.builder);
     if (rc)
         return -1;
     s->pool->objective = quickest.objective;
-    s->pool->bound = fold->n_tied == 0 && !s->seed ? quickest.bound : 0;
+    s->pool->bound = fold->n_tied == 0 ? quickest.bound : 0;
     return 0;
 }
 
-static int fill(struct ap_arena *arena, const struct serve_blocks *b,
-                const struct serve_part *part, const struct ap_cost *cost,
-                const struct shard_request *req, struct serve_seed *seed,
-                struct serve_pool *pool, struct ap_err *err)
+/* Rules that none of the others covers in both time and memory, as a rule. */
+static const char *const rules[] = {"data",     "zero2",       "zero3",
+                                    "megatron", "megatron-sp", "expert"};
+#define N_RULES ((int)(sizeof rules / sizeof *rules))
+
+/* The rules' plans, not priced. */
+static void list_rules(struct ap_arena *arena, struct shard_task *task)
+{
+    struct ap_plan *plans = AP_NEW_N(arena, N_RULES, struct ap_plan);
+    const char **name = AP_NEW_N(arena, N_RULES, const char *);
+    struct ap_err ignored = {0};
+
+    for (int row = 0; row < AP_N_BASELINES; row++) {
+        bool wanted = false;
+        for (int i = 0; i < N_RULES && !wanted; i++)
+            wanted = !strcmp(ap_baselines[row].name, rules[i]);
+        struct ap_plan *plan = &plans[task->n_plans];
+        *plan = shard_empty_plan(task);
+        if (!wanted || ap_baseline_plan(arena, row, plan, &ignored) ||
+            ap_plan_check(plan, task->cost, &ignored))
+            continue;
+        name[task->n_plans++] = ap_baselines[row].name;
+    }
+    task->plans = plans;
+    task->plan_name = name;
+}
+
+static int fill(struct ap_arena *arena, const struct ap_graph *g,
+                const struct ap_nests *nests, const struct ap_families *families,
+                const struct ap_cost *cost, const struct ap_stage_time *time,
+                const struct shard_request *req, struct serve_pool *pool,
+                struct ap_err *err)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
-    struct shard_task task = {.graph = &part->sub.graph,
-                              .nests = &part->nests,
+    struct shard_task task = {.graph = g,
+                              .nests = nests,
                               .cost = cost,
+                              .families = families,
                               .params = &req->params,
                               .baseline = row->baseline};
-    struct searcher s = {.arena = arena, .task = &task, .pool = pool, .seed = seed};
+    struct searcher s = {.arena = arena, .task = &task, .pool = pool, .time = time};
     struct shard_answer found = {0};
     struct shard_fold fold;
 
-    if (row->run != shard_rule)
+    if (row->run == shard_ilp)
+        list_rules(arena, &task);
+    else if (row->run != shard_rule)
         shard_list_baselines(arena, &task);
-    int most = task.n_plans + SERVE_VARIANTS + 1;
+    int most = task.n_plans + VARIANTS + 1;
     pool->name = AP_NEW_N(&pool->arena, most, const char *);
     pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
     pool->remake = AP_NEW_N(&pool->arena, most, bool *);
     pool->recompute_heavy = req->params.recompute_heavy;
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
-        serve_part_tie(arena, b, part, &fold);
-        if (seed)
-            spread_seed(&fold, pool->n_groups, seed);
+        shard_fold_find(arena, g, nests, families, NULL, NULL, 1, &fold);
         if (solve(&s, &fold, err))
             return -1;
     } else {
@@ -293,18 +328,17 @@ static int fill(struct ap_arena *arena, const struct serve_blocks *b,
     return 0;
 }
 
-struct serve_pool *serve_search(const struct serve_blocks *b,
-                                const struct serve_part *part, const struct ap_cost *cost,
-                                const struct shard_request *req, struct serve_seed *seed,
-                                struct ap_err *err)
+struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
+                                const struct ap_families *families,
+                                const struct ap_cost *cost,
+                                const struct ap_stage_time *time,
+                                const struct shard_request *req, struct ap_err *err)
 {
     struct serve_pool *pool = ap_xrealloc(NULL, sizeof *pool);
     struct ap_arena scratch = {0};
 
-    *pool = (struct serve_pool){.n_groups = part->nests.n,
-                                .n_nodes = part->sub.graph.n_nodes,
-                                .bytes = 16 * (int64_t)part->nests.n};
-    int rc = fill(&scratch, b, part, cost, req, seed, pool, err);
+    *pool = (struct serve_pool){.n_groups = nests->n, .n_nodes = g->n_nodes};
+    int rc = fill(&scratch, g, nests, families, cost, time, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;
@@ -318,25 +352,14 @@ void serve_pool_free(struct serve_pool *pool)
     free(pool);
 }
 
-struct ap_plan serve_pool_plan(struct ap_arena *arena, const struct serve_pool *pool,
-                               int i, const struct serve_part *part, const int *group,
-                               const int *node, const struct ap_cost *cost)
+struct ap_plan serve_pool_plan(const struct serve_pool *pool, int i,
+                               const struct ap_graph *g, const struct ap_nests *nests,
+                               const struct ap_cost *cost)
 {
-    struct ap_plan plan = {.graph = &part->sub.graph,
-                           .nests = &part->nests,
-                           .mesh = cost->mesh,
-                           .choice = pool->choice[i],
-                           .remake = pool->remake[i],
-                           .recompute_heavy = pool->recompute_heavy};
-    if (!group)
-        return plan;
-    plan.choice = AP_NEW_N(arena, part->nests.n, struct ap_choice_vec);
-    for (int g = 0; g < part->nests.n; g++)
-        plan.choice[g] = pool->choice[i][group[g]];
-    if (!pool->remake[i])
-        return plan;
-    plan.remake = AP_NEW_N(arena, part->sub.graph.n_nodes, bool);
-    for (int v = 0; v < part->sub.graph.n_nodes; v++)
-        plan.remake[v] = pool->remake[i][node[v]];
-    return plan;
+    return (struct ap_plan){.graph = g,
+                            .nests = nests,
+                            .mesh = cost->mesh,
+                            .choice = pool->choice[i],
+                            .remake = pool->remake[i],
+                            .recompute_heavy = pool->recompute_heavy};
 }

@@ -2,8 +2,8 @@
  * Problem: thousands of questions, each of a millisecond or more, for programs that
  * answer one at a time. Idea: every process has a few requests in its pipe, so that it
  * never waits for us; poll says who has answered. Questions of one group go to the
- * process that had the group before, free processes take over whole groups first and
- * single questions last. Who answers what depends on the machine; the answers must not.
+ * process that had the group before; free processes take groups that nobody has. Who
+ * answers what depends on the machine; the answers must not.
  */
 #include "coproc.h"
 
@@ -159,28 +159,21 @@ static int left(const struct range *r)
     return r->end - r->next;
 }
 
-/* A group that it had before, else one that nobody has, else -1. */
+/* A group that it had before; else, if it has nothing to do, one that nobody has; else
+ * -1. */
 static int own_range(const struct run *run, int worker)
 {
+    bool idle = run->pool->worker[worker].n_flight == 0;
     int free_range = -1;
     for (int i = 0; i < run->n_ranges; i++) {
         const struct range *r = &run->range[i];
         int owner = run->pool->owner[r->group];
         if (left(r) > 0 && owner == worker)
             return i;
-        if (left(r) > 0 && owner < 0 && free_range < 0)
+        if (left(r) > 0 && owner < 0 && free_range < 0 && idle)
             free_range = i;
     }
     return free_range;
-}
-
-static int longest_range(const struct run *run)
-{
-    int best = -1;
-    for (int i = 0; i < run->n_ranges; i++)
-        if (left(&run->range[i]) > (best < 0 ? 0 : left(&run->range[best])))
-            best = i;
-    return best;
 }
 
 /* The next job of a worker, -1 when all are sent. */
@@ -189,15 +182,11 @@ static int pick(struct run *run, int worker)
     struct worker *w = &run->pool->worker[worker];
     if (w->range < 0 || left(&run->range[w->range]) == 0)
         w->range = own_range(run, worker);
-    if (w->range >= 0) {
-        struct range *r = &run->range[w->range];
-        run->pool->owner[r->group] = worker;
-        return r->next++;
-    }
-    int longest = longest_range(run); /* someone else's: its last one */
-    if (longest < 0 || w->n_flight > 0)
-        return -1;
-    return --run->range[longest].end;
+    if (w->range < 0)
+        return -1; /* the rest is for those who are prepared */
+    struct range *r = &run->range[w->range];
+    run->pool->owner[r->group] = worker;
+    return r->next++;
 }
 
 static void list_ranges(struct run *run, int n)

@@ -16,8 +16,8 @@ struct coproc_pool *coproc_start(const char *command, const char *const *args, i
 
 struct coproc_job {
     const char *line; /* without the newline; holds until the answer */
-    int group;        /* >= 0; jobs of a group go to one process where that costs no
-                         waiting: it may have prepared what they share */
+    int group;        /* >= 0; jobs of a group go to one process, which may have prepared
+                         what they share */
 };
 
 /* Finds the job that a line answers: its number, or -1 and err when it is nonsense. */

@@ -5,7 +5,8 @@
  * the submesh, and the front is the union of theirs. Whoever asks for one run on a
  * submesh asks for others: with every new question twice as many of the submesh's runs
  * are asked for at once, so that all processes have work and few answers go unused. What
- * is asked does not depend on the number of processes.
+ * is asked does not depend on the number of processes. Questions about one logical mesh
+ * go to one process, which searches it once.
  *
  * Logical meshes of H hosts with D devices each: all of them in one axis, and each way to
  * put a divisor of D on an inner axis, which stays inside the host, and the rest on an
@@ -44,7 +45,7 @@ struct entry {
 struct column {
     int hosts, devices, replicas;
     int64_t microbatches;
-    int amount, group;   /* group: of coproc_job, of its first mesh */
+    int amount;
     const double *least; /* stage_least_sec */
 };
 
@@ -68,7 +69,6 @@ struct stage_oracle {
     const char **mesh;
     int n_origins, cap_origins;
     struct origin *origin;
-    int n_groups;
     const char *refusal;
     bool broken, cheaper; /* cheaper: than stage_oracle_least said */
     struct stage_oracle_stats stats;
@@ -255,9 +255,7 @@ static struct column *find_column(struct stage_oracle *o, const struct plan_ask 
         o->column = ap_xrealloc(o->column, sizeof *o->column * (size_t)o->cap_columns);
     }
     struct column *c = &o->column[o->n_columns++];
-    *c = (struct column){a->hosts, a->devices,  a->replicas, a->microbatches,
-                         0,        o->n_groups, NULL};
-    o->n_groups += MAX_MESHES;
+    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL};
     c->least =
         stage_least_sec(o->arena, o->model, (int64_t)a->hosts * a->devices * a->replicas,
                         a->microbatches);
@@ -415,9 +413,7 @@ static void bound_front(struct stage_oracle *o, struct entry *e)
 /* Asks for all entries, which are of one submesh: request r * n + i is mesh r of i. */
 static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
 {
-    const struct plan_ask *ask = &batch[0]->ask;
     int rows[MAX_MESHES], n_meshes;
-    int group = find_column(o, ask)->group;
 
     n_meshes = list_meshes(o, batch[0]->hosts, batch[0]->devices, rows);
     o->n_batch = n * n_meshes;
@@ -427,7 +423,7 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
         const struct entry *e = batch[id % n];
         int r = id / n;
         o->request[id] = (struct request){rows[r], 0, NULL};
-        jobs[id].group = group + r;
+        jobs[id].group = rows[r];
         jobs[id].line = request_line(o, id, &e->ask, e->hosts, e->devices, rows[r], -1);
     }
     double start = ap_now_sec();
@@ -482,9 +478,10 @@ double stage_oracle_least(void *oracle, const struct plan_ask *ask)
 
 /* ---- the plans of the chosen points ---- */
 
+/* Fronts may be sums over blocks, plans are priced as they are. */
 static bool near(double a, double b)
 {
-    return fabs(a - b) <= 1e-6 * fmax(fabs(a), fabs(b));
+    return fabs(a - b) <= 1e-2 * fmax(fabs(a), fabs(b));
 }
 
 static bool same_point(const struct answer_point *a, const struct answer_point *b)
@@ -524,7 +521,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
         jobs[s] =
             (struct coproc_job){request_line(o, s, &ask, detail[s].hosts,
                                              detail[s].devices, from->mesh, from->index),
-                                s};
+                                from->mesh};
     }
     o->detail = detail;
     int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, take_front, o, err);
