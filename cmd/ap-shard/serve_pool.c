@@ -274,15 +274,29 @@ static void list_rules(struct ap_arena *arena, struct shard_task *task)
         bool wanted = false;
         for (int i = 0; i < N_RULES && !wanted; i++)
             wanted = !strcmp(ap_baselines[row].name, rules[i]);
-        struct ap_plan *plan = &plans[task->n_plans];
-        *plan = shard_empty_plan(task);
-        if (!wanted || ap_baseline_plan(arena, row, plan, &ignored) ||
-            ap_plan_check(plan, task->cost, &ignored))
+        struct ap_plan plan = shard_empty_plan(task);
+        if (!wanted || ap_baseline_plan(arena, row, &plan, &ignored) ||
+            ap_plan_check(&plan, task->cost, &ignored))
             continue;
+        plans[task->n_plans] = plan;
         name[task->n_plans++] = ap_baselines[row].name;
     }
     task->plans = plans;
     task->plan_name = name;
+}
+
+/* For graphs of which else too little is alike: layers whose surroundings differ in some
+ * small thing are, too, and those at the ends. */
+static void tie_twins(const struct ap_nests *nests, struct shard_fold *fold)
+{
+    fold->tied = fold->twin;
+    fold->n_tied = 0;
+    for (int i = 0; i < nests->n; i++)
+        fold->weight[i] = 0;
+    for (int i = 0; i < nests->n; i++) {
+        fold->weight[fold->tied[i]]++;
+        fold->n_tied += fold->tied[i] != i;
+    }
 }
 
 static int fill(struct ap_arena *arena, const struct ap_graph *g,
@@ -314,6 +328,8 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
         shard_fold_find(arena, g, nests, families, NULL, NULL, 1, &fold);
+        if (fold.n_tied < nests->n / 2)
+            tie_twins(nests, &fold);
         if (solve(&s, &fold, err))
             return -1;
     } else {
