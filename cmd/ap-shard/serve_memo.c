@@ -450,28 +450,31 @@ static bool is_own(const struct listed *l, int n, const int *block)
 /* ---- prices ---- */
 
 /* Prices of all plans of a part, for n numbers of microbatches: out[n]. */
-static int price_plans(struct priced *const *out, int n, const struct serve_part *part,
-                       const struct serve_pool *pool, const struct serve_border *border,
-                       const struct ap_cost *cost,
-                       const struct ap_stage_time *const *time, struct ap_err *err)
+static void price_plans(struct priced *const *out, int n, const struct serve_part *part,
+                        const struct serve_pool *pool, const struct serve_border *border,
+                        const struct ap_cost *cost,
+                        const struct ap_stage_time *const *time)
 {
     struct ap_arena scratch = {0};
-    int rc = 0;
+    struct ap_err ignored = {0};
     for (int k = 0; k < n; k++) {
         struct serve_prices *prices = &out[k]->prices;
-        *prices = (struct serve_prices){.n = pool->n, .objective = pool->objective};
+        *prices = (struct serve_prices){.n = pool->n,
+                                        .objective = pool->objective < 0 ? -1 : INFINITY};
         prices->measure = AP_NEW_N(&out[k]->arena, pool->n + 1, struct ap_stage_measure);
     }
-    for (int i = 0; i < pool->n && rc == 0; i++) {
+    for (int i = 0; i < pool->n; i++) {
         struct ap_mark mark = ap_arena_mark(&scratch);
         struct ap_stage_measure *m = AP_NEW_N(&scratch, n, struct ap_stage_measure);
         struct ap_conversions conv;
         struct ap_plan plan =
             part->whole ? serve_part_plan(&scratch, part, pool, i, border, cost)
                         : serve_pool_plan(pool, i, &part->sub.graph, &part->nests, cost);
-        rc = ap_plan_conversions(&scratch, &plan, cost, &conv, err);
-        if (rc)
-            break;
+        if (ap_plan_conversions(&scratch, &plan, cost, &conv, &ignored)) {
+            for (int k = 0; k < n; k++)
+                out[k]->prices.measure[i].forward_sec = INFINITY; /* not here */
+            continue;
+        }
         ap_stage_measure_all(&scratch, &part->sub, n, time, &plan, &conv, cost, m);
         double whole = i == 0 ? ap_plan_price(&plan, cost, &conv).serial_sec : 0;
         for (int k = 0; k < n; k++) {
@@ -485,7 +488,6 @@ static int price_plans(struct priced *const *out, int n, const struct serve_part
         ap_arena_rewind(&scratch, mark);
     }
     ap_arena_free(&scratch);
-    return rc;
 }
 
 static uint64_t hash_key(const struct price_key *key)
@@ -555,15 +557,9 @@ static const struct serve_prices *price_list(struct serve_memo *m, const struct 
         new[n_new] = ap_xrealloc(NULL, sizeof **new);
         *new[n_new++] = (struct priced){.key = key};
     }
-    int rc = price_plans(new, n_new, part, s->pool, &s->border, &m->placed[place]->cost,
-                         time, err);
-    const struct serve_prices *prices = rc ? NULL : &new[first]->prices;
+    price_plans(new, n_new, part, s->pool, &s->border, &m->placed[place]->cost, time);
+    const struct serve_prices *prices = &new[first]->prices;
     for (int k = 0; k < n_new; k++) {
-        if (rc) {
-            ap_arena_free(&new[k]->arena);
-            free(new[k]);
-            continue;
-        }
         m->priced = room(m->priced, m->n_priced, &m->cap_priced, sizeof(struct priced *));
         m->priced[m->n_priced++] = new[k];
         enter_last(m, &m->priced_at, &m->priced_mask, m->n_priced, hash_priced);
@@ -676,7 +672,7 @@ static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
         return -1;
     for (int i = 0; i < n; i++)
         prices->bound += s->bound[block[i]];
-    if (s->pool->objective < 0)
+    if (s->pool->objective < 0 || !isfinite(prices->objective))
         prices->objective = -1;
     if (n == m->b->n && s->place == place)
         prices->bound = fmax(prices->bound, s->pool->bound);
@@ -701,7 +697,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     found->pool = m->nodes_pool;
     struct priced priced = {0}, *const only = &priced;
     const struct ap_stage_time *const time = &t->time;
-    int rc = price_plans(&only, 1, m->nodes, m->nodes_pool, NULL, cost, &time, err);
+    price_plans(&only, 1, m->nodes, m->nodes_pool, NULL, cost, &time);
     found->prices = priced.prices;
     found->prices.measure =
         ap_arena_dup(arena, priced.prices.measure,
@@ -710,7 +706,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     found->prices.bound = m->nodes_pool->bound;
     for (int g = 0; g < m->nodes->nests.n && found->prices.bound <= 0; g++)
         found->prices.bound += m->nodes_pool->least_sec[g];
-    return rc;
+    return 0;
 }
 
 int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const int *block,

@@ -19,6 +19,7 @@
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
 #define SOLVE_WORK     20
+#define CLOSE          2e-3 /* of what is tied nothing is proven: nearly is good enough */
 #define SMALL          20000 /* strategies of a search that is made with all at once */
 
 struct searcher {
@@ -245,6 +246,7 @@ static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_er
             least = fmin(least, s->space.sec[i][k]);
         s->pool->least_sec[i] = least;
     }
+    s->params.gap = fold->n_tied > 0 ? CLOSE : 0;
     s->params.work_limit = task->params->work_limit;
     if (s->params.work_limit == 0) /* what is tied proves nothing */
         s->params.work_limit = fold->n_tied > 0 ? 1 : SOLVE_WORK;
@@ -276,7 +278,8 @@ static void list_rules(struct ap_arena *arena, struct shard_task *task)
             wanted = !strcmp(ap_baselines[row].name, rules[i]);
         struct ap_plan plan = shard_empty_plan(task);
         if (!wanted || ap_baseline_plan(arena, row, &plan, &ignored) ||
-            ap_plan_check(&plan, task->cost, &ignored))
+            (task->cost->variant != AP_COST_DEFAULT && /* where compute is free */
+             ap_plan_check(&plan, task->cost, &ignored)))
             continue;
         plans[task->n_plans] = plan;
         name[task->n_plans++] = ap_baselines[row].name;
