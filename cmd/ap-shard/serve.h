@@ -69,6 +69,11 @@ struct serve_pool {
     double *least_sec; /* [group]: cheapest strategy, a bound without conversions */
     bool recompute_heavy;
 };
+/* What a search ties: all twins, those of layers at the ends and in other surroundings,
+ * too; families may be NULL. Arena. */
+void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
+                const struct ap_nests *nests, const struct ap_families *families,
+                struct shard_fold *fold);
 /*
  * What repeats in the graph may be NULL. time: microbatches have so few rows that a plan
  * of the search must not split them over all devices; NULL: they have enough, or the
@@ -76,7 +81,7 @@ struct serve_pool {
  */
 struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
                                 const struct ap_families *families,
-                                const struct ap_cost *cost,
+                                const struct shard_fold *fold, const struct ap_cost *cost,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);

@@ -76,6 +76,9 @@ struct serve_memo {
         cap_listed, n_priced, cap_priced;
     int *listed_at, *priced_at; /* hash tables: index + 1 */
     size_t listed_mask, priced_mask;
+    const struct ap_families *families; /* NULL: the document has none */
+    struct shard_fold fold;             /* of the whole graph, once folded */
+    bool folded;
     int64_t bytes; /* of the parts */
     int n_searches;
     /* the last part by nodes */
@@ -89,6 +92,7 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
 {
     struct serve_memo *memo = ap_xrealloc(NULL, sizeof *memo);
     *memo = (struct serve_memo){.job = job, .req = req, .b = b};
+    memo->families = job->has_families ? &job->families : NULL;
     return memo;
 }
 
@@ -400,8 +404,10 @@ static const struct shaped *shape_of(struct serve_memo *m, int place,
     struct shaped *s = ap_xrealloc(NULL, sizeof *s);
     *s = (struct shaped){.place = at, .n = few ? t->n : 0};
     m->n_searches++;
-    s->pool = serve_search(&m->job->graph, &m->job->nests,
-                           m->job->has_families ? &m->job->families : NULL, cost,
+    if (!m->folded)
+        serve_fold(&m->arena, &m->job->graph, &m->job->nests, m->families, &m->fold);
+    m->folded = true;
+    s->pool = serve_search(&m->job->graph, &m->job->nests, m->families, &m->fold, cost,
                            few ? &t->time : NULL, m->req, &s->why);
     if (s->pool) {
         serve_border_find(&s->arena, m->b, &m->job->nests, s->pool, cost, &s->border);
@@ -689,8 +695,10 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     if (!m->nodes)
         return -1;
     m->n_searches++;
-    m->nodes_pool = serve_search(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, NULL,
-                                 m->req, err);
+    struct shard_fold alone;
+    serve_fold(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, &alone);
+    m->nodes_pool = serve_search(&m->nodes->sub.graph, &m->nodes->nests, NULL, &alone,
+                                 cost, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
     found->part = m->nodes;

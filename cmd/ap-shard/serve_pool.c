@@ -288,25 +288,11 @@ static void list_rules(struct ap_arena *arena, struct shard_task *task)
     task->plan_name = name;
 }
 
-/* For graphs of which else too little is alike: layers whose surroundings differ in some
- * small thing are, too, and those at the ends. */
-static void tie_twins(const struct ap_nests *nests, struct shard_fold *fold)
-{
-    fold->tied = fold->twin;
-    fold->n_tied = 0;
-    for (int i = 0; i < nests->n; i++)
-        fold->weight[i] = 0;
-    for (int i = 0; i < nests->n; i++) {
-        fold->weight[fold->tied[i]]++;
-        fold->n_tied += fold->tied[i] != i;
-    }
-}
-
 static int fill(struct ap_arena *arena, const struct ap_graph *g,
                 const struct ap_nests *nests, const struct ap_families *families,
-                const struct ap_cost *cost, const struct ap_stage_time *time,
-                const struct shard_request *req, struct serve_pool *pool,
-                struct ap_err *err)
+                const struct shard_fold *fold, const struct ap_cost *cost,
+                const struct ap_stage_time *time, const struct shard_request *req,
+                struct serve_pool *pool, struct ap_err *err)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct shard_task task = {.graph = g,
@@ -317,7 +303,6 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
                               .baseline = row->baseline};
     struct searcher s = {.arena = arena, .task = &task, .pool = pool, .time = time};
     struct shard_answer found = {0};
-    struct shard_fold fold;
 
     if (row->run == shard_ilp)
         list_rules(arena, &task);
@@ -330,10 +315,7 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
     pool->recompute_heavy = req->params.recompute_heavy;
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
-        shard_fold_find(arena, g, nests, families, NULL, NULL, 1, &fold);
-        if (fold.n_tied < nests->n / 2)
-            tie_twins(nests, &fold);
-        if (solve(&s, &fold, err))
+        if (solve(&s, fold, err))
             return -1;
     } else {
         if (row->run(arena, &task, &found, err))
@@ -347,9 +329,24 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
     return 0;
 }
 
+void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
+                const struct ap_nests *nests, const struct ap_families *families,
+                struct shard_fold *fold)
+{
+    shard_fold_find(arena, g, nests, families, NULL, NULL, 1, fold);
+    fold->tied = fold->twin;
+    fold->n_tied = 0;
+    for (int i = 0; i < nests->n; i++)
+        fold->weight[i] = 0;
+    for (int i = 0; i < nests->n; i++) {
+        fold->weight[fold->tied[i]]++;
+        fold->n_tied += fold->tied[i] != i;
+    }
+}
+
 struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
                                 const struct ap_families *families,
-                                const struct ap_cost *cost,
+                                const struct shard_fold *fold, const struct ap_cost *cost,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err)
 {
@@ -357,7 +354,7 @@ struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests 
     struct ap_arena scratch = {0};
 
     *pool = (struct serve_pool){.n_groups = nests->n, .n_nodes = g->n_nodes};
-    int rc = fill(&scratch, g, nests, families, cost, time, req, pool, err);
+    int rc = fill(&scratch, g, nests, families, fold, cost, time, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;
