@@ -15,6 +15,12 @@
 
 #include <math.h>
 
+/* fmin where nothing is NaN, without a call. */
+static inline double sel_lesser(double a, double b)
+{
+    return b < a ? b : a;
+}
+
 #define SEL_MAX_SETS  65536 /* strategies of a node that stands for copies */
 #define SEL_MAX_PAIRS 600   /* strategies of a node that stands for two */
 

@@ -200,7 +200,7 @@ static inline double min_sum(const double *restrict in, const double *restrict r
             lane[i] = x < lane[i] ? x : lane[i];
         }
     for (int i = 0; k < m; k++, i++)
-        lane[i] = fmin(lane[i], in[k] + row[k]);
+        lane[i] = sel_lesser(lane[i], in[k] + row[k]);
     for (int i = 1; i < LANES; i++)
         lane[0] = lane[i] < lane[0] ? lane[i] : lane[0];
     return lane[0];
@@ -405,7 +405,7 @@ static void least_by_class(const double *add, const int *class, int n, int n_cla
     for (int k = 0; k < n_classes; k++)
         least[k] = INFINITY;
     for (int i = 0; i < n; i++)
-        least[class[i]] = fmin(least[class[i]], add[i]);
+        least[class[i]] = sel_lesser(least[class[i]], add[i]);
 }
 
 static void fold_edge(struct fold *f, int id)
@@ -425,7 +425,7 @@ static void fold_edge(struct fold *f, int id)
     least_by_class(e.row_add, e.row, na, e.table->n_rows, d->least_in);
     sel_min_over_rows(e.table, d->least_in, d->least_out);
     for (int i = 0; i < nb; i++)
-        least = fmin(least, d->least_out[e.col[i]] + e.col_add[i]);
+        least = sel_lesser(least, d->least_out[e.col[i]] + e.col_add[i]);
     if (least < INFINITY) {
         double *add = (double *)e.row_add; /* made by fold_end */
         for (int i = 0; i < na; i++)

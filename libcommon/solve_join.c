@@ -478,7 +478,7 @@ static double stand_in_cost(const struct group *g, int k, const double *making)
         if (has(head, i))
             sum += making[i];
         else if (has(&g->set[k], i))
-            least = fmin(least, making[i]);
+            least = sel_lesser(least, making[i]);
     return sum + least;
 }
 

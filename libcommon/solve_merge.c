@@ -48,14 +48,14 @@ static void find_least(struct sel_core *c, const struct sel_edge *e, struct leas
     for (int k = 0; k < t->n_cols; k++)
         in[k] = INFINITY;
     for (int s = 0; s < nb; s++)
-        in[e->col[s]] = fmin(in[e->col[s]], e->col_add[s]);
+        in[e->col[s]] = sel_lesser(in[e->col[s]], e->col_add[s]);
     sel_min_over_cols(t, in, out);
     for (int s = 0; s < na; s++)
         l->at_a[s] = out[e->row[s]] + e->row_add[s];
     for (int k = 0; k < t->n_rows; k++)
         in[k] = INFINITY;
     for (int s = 0; s < na; s++)
-        in[e->row[s]] = fmin(in[e->row[s]], e->row_add[s]);
+        in[e->row[s]] = sel_lesser(in[e->row[s]], e->row_add[s]);
     sel_min_over_rows(t, in, out);
     for (int s = 0; s < nb; s++)
         l->at_b[s] = out[e->col[s]] + e->col_add[s];

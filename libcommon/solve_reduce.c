@@ -367,7 +367,7 @@ static double least_of(const struct sel_edge *e, int v, int s, int n_other)
     double least = INFINITY;
 
     for (int t = 0; t < n_other; t++)
-        least = fmin(least, sel_cell(e, v, s, t));
+        least = sel_lesser(least, sel_cell(e, v, s, t));
     return least;
 }
 
