@@ -177,9 +177,9 @@ const struct model_family model_families[] = {
         L(l), H(h), A(a), E(e), F(8 * (h)), S(1024), V(32000), \
             B(1024), [MODEL_HEAD_BIAS] = 1                     \
     }
-#define WRN(l, c, w)              \
-    {                             \
-        L(l), H(c), W(w), C(1024) \
+#define WRN(l, c, w)                       \
+    {                                      \
+        L(l), H(c), W(w), C(1024), B(1536) \
     }
 #define RANNC(l, h)                     \
     {                                   \

@@ -478,20 +478,20 @@ double stage_oracle_least(void *oracle, const struct plan_ask *ask)
 
 /* ---- the plans of the chosen points ---- */
 
-/* Fronts may be sums over blocks, plans are priced as they are. */
-static bool near(double a, double b)
+/* Fronts may be sums over blocks; plans are priced as they are, and may not be dearer. */
+static bool holds(double said, double is)
 {
-    return fabs(a - b) <= 1e-2 * fmax(fabs(a), fabs(b));
+    return is <= said * (1 + 1e-2);
 }
 
-static bool same_point(const struct answer_point *a, const struct answer_point *b)
+static bool keeps_promise(const struct answer_point *said, const struct answer_point *is)
 {
-    return near(a->forward_sec, b->forward_sec) &&
-           near(a->backward_sec, b->backward_sec) && near(a->sync_sec, b->sync_sec) &&
-           near(a->update_sec, b->update_sec) &&
-           near((double)a->stage_bytes, (double)b->stage_bytes) &&
-           near((double)a->microbatch_bytes, (double)b->microbatch_bytes) &&
-           a->recompute == b->recompute;
+    return holds(said->forward_sec, is->forward_sec) &&
+           holds(said->backward_sec, is->backward_sec) &&
+           holds(said->sync_sec + said->update_sec, is->sync_sec + is->update_sec) &&
+           holds((double)said->stage_bytes, (double)is->stage_bytes) &&
+           holds((double)said->microbatch_bytes, (double)is->microbatch_bytes) &&
+           said->recompute == is->recompute;
 }
 
 static struct plan_ask ask_of(const struct plan_answer *answer, int s)
@@ -535,9 +535,9 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
                             "answer: %s",
                             jobs[s].line, o->refusal ? o->refusal : "none");
         else if (from->index >= o->request[s].n_points ||
-                 !same_point(&from->point, &o->request[s].points[from->index]))
-            ap_warn("stage %d: the shard command prices it differently from equal "
-                    "blocks; the plan is priced as it is",
+                 !keeps_promise(&from->point, &o->request[s].points[from->index]))
+            ap_warn("stage %d: the shard command's plan is dearer than its front said; "
+                    "the plan is priced as it is",
                     s);
     }
     free(jobs);
