@@ -11,8 +11,9 @@
  * what is done with it (the sum of partial results is partial: one all-reduce, not one
  * for each summand). Any levels that respect the edges will do, so two kinds of nodes
  * rise to their users' level: small producers with a single user (scalar constants,
- * iotas, broadcasts), and chains that are made of parameters and constants alone (an
- * optimizer's m * beta), which keeps nothing else alive. Groups are numbered in a
+ * iotas, broadcasts), and chains that are made of parameters, constants and values of an
+ * earlier phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y)
+ * where that keeps no more bytes alive. Groups are numbered in a
  * topological order that follows the program (Kahn, smallest last member first). Cost:
  * O((nodes + edges) log groups).
  */
@@ -82,7 +83,8 @@ struct facts {
     const struct ap_graph *g;
     bool *is_result;
     bool *floating; /* joins the group of its single user */
-    bool *early;    /* a chain of parameters and constants alone */
+    bool *kept;     /* alive after its phase, whatever one of its users does */
+    int64_t *late;  /* bytes that making it late keeps, -1 where it stays */
     uint8_t *sums;  /* enum sums */
     int *level;
 };
@@ -94,6 +96,51 @@ static bool fusible_edge(const struct facts *f, int u, int v)
     return fusible(a) && ap_ops[b->op].class == AP_CLASS_ELEMENTWISE &&
            ap_shape_same_dims(&a->shape, &b->shape) && a->phase == b->phase &&
            (f->sums[u] != SUMS_MANY || f->sums[v] == SUMS_MANY);
+}
+
+/* Whether u is alive after its phase for more than one of its users. */
+static bool is_kept(const struct ap_graph *g, int u, const bool *is_result)
+{
+    int later = -1;
+
+    if (is_result[u] || g->nodes[u].op == AP_OP_PARAMETER)
+        return true;
+    for (int k = g->user_start[u]; k < g->user_start[u + 1]; k++) {
+        if (g->users[k] == later || g->nodes[g->users[k]].phase <= g->nodes[u].phase)
+            continue;
+        if (later >= 0)
+            return true;
+        later = g->users[k];
+    }
+    return false;
+}
+
+/*
+ * Bytes that are kept longer when v is made only where it is used, from operands that are
+ * chains of such nodes, or of an earlier phase, or -1 when it has others or when keeping
+ * v itself takes less.
+ */
+static int64_t late_bytes(const struct facts *f, int v)
+{
+    const struct ap_node *n = &f->g->nodes[v];
+    int64_t sum = 0;
+
+    if (ap_ops[n->op].class == AP_CLASS_LEAF)
+        return 0;
+    if (!fusible(n))
+        return -1;
+    for (int k = 0; k < n->n_in; k++) {
+        int u = n->in[k];
+        if (k > 0 && u == n->in[0])
+            continue;
+        if (f->late[u] < 0 && f->g->nodes[u].phase >= n->phase)
+            return -1;
+        if (f->late[u] >= 0)
+            sum += f->late[u];
+        else if (!f->kept[u])
+            sum += ap_shape_bytes(&f->g->nodes[u].shape);
+    }
+    return sum <= ap_shape_bytes(&n->shape) ? sum : -1;
 }
 
 /* The only node that uses `id`, or -1. */
@@ -138,18 +185,17 @@ static void find_facts(struct ap_arena *arena, const struct ap_graph *g, struct 
     *f = (struct facts){.g = g,
                         .is_result = AP_NEW_N(arena, g->n_nodes, bool),
                         .floating = AP_NEW_N(arena, g->n_nodes, bool),
-                        .early = AP_NEW_N(arena, g->n_nodes, bool),
+                        .kept = AP_NEW_N(arena, g->n_nodes, bool),
+                        .late = AP_NEW_N(arena, g->n_nodes, int64_t),
                         .sums = AP_NEW_N(arena, g->n_nodes, uint8_t),
                         .level = AP_NEW_N(arena, g->n_nodes, int)};
     for (int i = 0; i < g->n_results; i++)
         f->is_result[g->results[i].node] = true;
     for (int v = 0; v < g->n_nodes; v++) {
-        const struct ap_node *n = &g->nodes[v];
+        f->kept[v] = is_kept(g, v, f->is_result);
         f->floating[v] = floats(g, v, f->is_result);
         f->sums[v] = (uint8_t)sums_of(g, v, f->sums);
-        f->early[v] = fusible(n) || ap_ops[n->op].class == AP_CLASS_LEAF;
-        for (int k = 0; k < n->n_in; k++)
-            f->early[v] &= f->early[n->in[k]];
+        f->late[v] = late_bytes(f, v);
     }
 }
 
@@ -166,7 +212,7 @@ static void set_levels(struct facts *f)
     }
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         int start = g->user_start[v], end = g->user_start[v + 1], highest = INT_MAX;
-        bool rises = f->floating[v] || (f->early[v] && fusible(&g->nodes[v]));
+        bool rises = f->floating[v] || (f->late[v] >= 0 && fusible(&g->nodes[v]));
         if (!rises || f->is_result[v] || start == end)
             continue;
         for (int i = start; i < end; i++) {

@@ -10,6 +10,16 @@
     "{'op':'" op "','shape':'" shape "','in':[" in "]," attrs "}"
 #define SPREAD(shape, in) A("broadcast", shape, in, "'dimensions':[]")
 
+#define FLIP(in, ...) A("reverse", "f32[8]", in, "'dimensions':[0]" __VA_ARGS__)
+#define BACK          "'phase':'backward'"
+#define PHASED(factor)                                                                   \
+    P("f32[8]")                                                                          \
+    "," FLIP("0", ) "," FLIP("1", ) "," A("multiply", "f32[8]", factor, BACK) "," FLIP(  \
+        "0", "," BACK) "," FLIP("4", "," BACK) "," FLIP("5", "," BACK) "," A("multiply", \
+                                                                             "f32[8]",   \
+                                                                             "3,6",      \
+                                                                             BACK)
+
 struct group_case {
     const char *what, *nodes, *results;
     const char *groups; /* group of each node */
@@ -70,7 +80,12 @@ static const struct group_case cases[] = {
                                             "'dimensions':[0]") "," N("add", "f32[8]",
                                                                       "4,5"),
      "{'node':6}", "0 1 3 3 3 2 3"},
-    {"but not what is a result",
+    {"what is made of one earlier value rises: (y y) g", PHASED("1,1"), "{'node':7}",
+     "0 1 2 6 3 4 5 6"},
+    {"not what is made of two: (y x) g", PHASED("1,2"), "{'node':7}", "0 1 2 3 4 5 6 7"},
+    {"unless the other is kept", PHASED("1,2"), "{'node':2},{'node':7}",
+     "0 1 2 6 3 4 5 6"},
+    {"nor what is a result",
      P("f32[8]") "," N("negate", "f32[8]", "0") "," A(
          "reverse", "f32[8]", "0", "'dimensions':[0]") "," N("add", "f32[8]", "1,2"),
      "{'node':1},{'node':3}", "0 1 2 3"},
