@@ -306,6 +306,52 @@ const struct ap_attrs ap_attrs_default = {
     .trip_count = -1,
 };
 
+/* ---- phases ---- */
+
+/* Through broadcasts that are not of the forward phase, to what they spread. */
+static int spread_of(const struct ap_node *nodes, int i)
+{
+    while (nodes[i].op == AP_OP_BROADCAST && nodes[i].phase != AP_FORWARD)
+        i = nodes[i].in[0];
+    return i;
+}
+
+static bool is_mask(const struct ap_node *nodes, int i)
+{
+    const struct ap_node *node = &nodes[i];
+    bool narrower = false;
+
+    if (node->phase != AP_BACKWARD || ap_ops[node->op].class != AP_CLASS_ELEMENTWISE)
+        return false;
+    for (int k = 0; k < node->n_in; k++) {
+        const struct ap_node *in = &nodes[node->in[k]];
+        const struct ap_node *from = &nodes[spread_of(nodes, node->in[k])];
+        bool made = from->op == AP_OP_IOTA ||
+                    (from->op == AP_OP_CONSTANT && from->shape.rank == 0);
+        if (!made && from->phase != AP_FORWARD)
+            return false;
+        narrower |= in == from && !made &&
+                    ap_shape_bytes(&node->shape) < ap_shape_bytes(&in->shape);
+    }
+    return narrower;
+}
+
+void ap_graph_keep_masks(struct ap_node *nodes, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!is_mask(nodes, i))
+            continue;
+        nodes[i].phase = AP_FORWARD;
+        for (int k = 0; k < nodes[i].n_in; k++)
+            for (int in = nodes[i].in[k]; nodes[in].phase != AP_FORWARD;
+                 in = nodes[in].in[0]) {
+                nodes[in].phase = AP_FORWARD;
+                if (nodes[in].op != AP_OP_BROADCAST)
+                    break;
+            }
+    }
+}
+
 /* ---- neutral elements ---- */
 
 static int64_t int_limit(enum ap_dtype dtype, bool most)

@@ -318,6 +318,14 @@ struct ap_graph {
 };
 
 /*
+ * Moves masks (y > 0) from the backward to the forward phase, with the broadcasts, iotas
+ * and scalar constants that they read: elementwise nodes that are made of forward values
+ * and narrower than one of them, so that they can be kept in its place. Operands come
+ * before their users, phases are set. Linear, but for chains of broadcasts.
+ */
+void ap_graph_keep_masks(struct ap_node *nodes, int n);
+
+/*
  * Builds the CSR index and params, and checks what every tool relies on: operands come
  * before their users and exist, arities fit, tuples are used by get-tuple-element only,
  * result and reducer ids exist. `where` is a JSON pointer prefix ("/graph") for messages.

@@ -34,6 +34,12 @@ hlo() {
     return 1
 }
 
+# HLO text of a file without metadata and aliases: what is left is what an old dump has.
+bare() {
+    gzip -dcf "$1" | sed -E -e 's/, metadata=\{[^}]*\}//' \
+        -e '1s/input_output_alias=\{( \{[0-9]*\}: \([^)]*\),?)* \},? ?//'
+}
+
 # Document of a model after import, made once per bats file.
 imported() {
     local f=$BATS_FILE_TMPDIR/$1.json

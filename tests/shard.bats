@@ -147,3 +147,19 @@ END
     [ "$status" -eq 0 ]
     [ "$stderr" = "ap-shard: warning: 2 imported shardings are in Shardy's form (#sdy), which is not read yet; they are dropped (the first: that of x)" ]
 }
+
+@test "names, scopes and metadata decide nothing: RH1, AL4 and TO1's searches answer alike without" {
+    local model algorithm doc
+    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp; do
+        bare "$(hlo $model)" | ap-import - | jq -c -f tests/strip.jq >"$BATS_TEST_TMPDIR/bare.json"
+        for algorithm in ilp rhino tofu; do
+            for doc in "$(imported $model)" "$BATS_TEST_TMPDIR/bare.json"; do
+                ap-shard --pins ignore --mesh 2x2 --algorithm $algorithm --cluster "$CLUSTERS/cpu-8.json" "$doc" |
+                    jq '.sharding | .objective_sec, .lower_bound_sec' >"$doc.$algorithm"
+                [ -s "$doc.$algorithm" ]
+            done
+            cmp "$(imported $model).$algorithm" "$BATS_TEST_TMPDIR/bare.json.$algorithm" ||
+                { echo "$model $algorithm"; return 1; }
+        done
+    done
+}

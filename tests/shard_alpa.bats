@@ -290,14 +290,3 @@ END
         ([.sharding.conversions[] | select(.steps[].op == "all-gather").name] | sort) == ["g", "half"]' \
         >/dev/null
 }
-
-@test "names and scopes decide nothing: the same objective without them" {
-    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp; do
-        jq -c -f tests/strip.jq "$(imported $model)" >"$BATS_TEST_TMPDIR/bare.json"
-        plain=$(ap-shard --pins ignore --mesh 2 --cluster "$CLUSTERS/cpu-8.json" "$(imported $model)" |
-            jq '.sharding | [.objective_sec, .lower_bound_sec]' -c)
-        bare=$(ap-shard --pins ignore --mesh 2 --cluster "$CLUSTERS/cpu-8.json" "$BATS_TEST_TMPDIR/bare.json" |
-            jq '.sharding | [.objective_sec, .lower_bound_sec]' -c)
-        [ "$plain" = "$bare" ] || { echo "$model: $plain, without names $bare"; return 1; }
-    done
-}

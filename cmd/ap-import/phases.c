@@ -1,9 +1,8 @@
 /*
- * Which part of the step a node belongs to. JAX's metadata says forward (jvp) and
- * backward (transpose). What it leaves open, and text without metadata, is told by data
- * flow:
+ * Which part of the step a node belongs to, told by data flow, so that the same step gets
+ * the same phases whatever its metadata says or lacks:
  *
- * - forward: what the loss needs;
+ * - forward: what the loss needs, and the masks (y > 0) made of it;
  * - update: an elementwise node, or one that no gradient reaches, all of whose users are
  *   updates; the new value of a parameter is one's user; but a sum of gradients that no
  *   state has entered yet, or their conversion to a wider type, that of the weight, is
@@ -14,10 +13,10 @@
  *   of which the new value is made elementwise of what the loss needs;
  * - backward: the rest.
  *
- * Without a loss everything but updates is forward. Metadata, where there is any, counts
- * more for heavy and reducing nodes: a path without jvp or transpose is an update if all
- * its users are. A phase is never before that of an operand; a broadcast, iota or scalar
- * constant has its user's. Linear.
+ * Without a loss everything but updates is forward. Where no weight is updated there is
+ * no way back to look from, and metadata counts, where there is any: JAX's says forward
+ * (jvp) and backward (transpose), the rest has the phase of its users. A phase is never
+ * before that of an operand; a broadcast, iota or scalar constant has its user's. Linear.
  */
 #include "import.h"
 
@@ -29,23 +28,26 @@ struct phases {
     bool *state;    /* depends on a state */
     bool *after;   /* depends on a complete gradient of a weight, and no gradient on it */
     int *least;    /* least phase of the users so far; AP_N_PHASES for none */
-    bool metadata; /* there is any */
+    bool metadata; /* there is any, and it counts */
     bool loss;     /* there is one */
 };
 
 static void mark(struct phases *p)
 {
     const struct ap_graph *g = p->g;
-    for (int i = 0; i < g->n_results; i++)
+    bool trains = false;
+    for (int i = 0; i < g->n_results; i++) {
+        trains |= g->results[i].role == AP_ROLE_WEIGHT;
         if (g->results[i].role == AP_ROLE_LOSS)
             p->loss = p->forward[g->results[i].node] = true;
+    }
     for (int i = g->n_nodes - 1; i >= 0; i--)
         for (int k = 0; p->forward[i] && k < g->nodes[i].n_in; k++)
             p->forward[g->nodes[i].in[k]] = true;
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
-        p->metadata |=
-            p->info[i].hint == HINT_FORWARD || p->info[i].hint == HINT_BACKWARD;
+        p->metadata |= !trains && (p->info[i].hint == HINT_FORWARD ||
+                                   p->info[i].hint == HINT_BACKWARD);
         p->gradient[i] = node->role == AP_ROLE_INPUT;
         p->state[i] = node->role == AP_ROLE_STATE;
         for (int k = 0; k < node->n_in; k++) {
@@ -156,7 +158,7 @@ static bool is_cheap(const struct ap_node *node)
 static enum ap_phase decide(const struct phases *p, int i)
 {
     const struct ap_node *node = &p->g->nodes[i];
-    enum node_hint hint = p->info[i].hint;
+    enum node_hint hint = p->metadata ? p->info[i].hint : HINT_NONE;
     int users = p->least[i];
     if (is_cheap(node) && users < AP_N_PHASES)
         return (enum ap_phase)users;
@@ -242,6 +244,7 @@ int import_phases(struct import *im, struct import_params *params)
             if (in->op != AP_OP_PARAMETER && in->phase > g->nodes[i].phase)
                 g->nodes[i].phase = in->phase;
         }
+    ap_graph_keep_masks(g->nodes, g->n_nodes);
     inherit_scopes(g);
     return override(im, params);
 }

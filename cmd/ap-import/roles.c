@@ -3,8 +3,10 @@
  * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
  *
  *   loss      the first float scalar among the results that is no parameter's new value,
- *             and depends on more than scalar parameters if one does; if metadata says of
- *             some that they are of the forward pass, the first of those
+ *             depends on more than scalar parameters, and on no gradient of a weight:
+ *             what the weight's new value is made of, through elementwise operators.
+ *             That may reach into the forward pass, so the one whose last gradient
+ *             comes first is taken
  *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
  *             old one through elementwise operators of equal dimensions, outside of what
  *             the loss needs. The new weight of Adam may so be that of the weight or of
@@ -104,12 +106,54 @@ static bool *mark_wide(const struct import *im)
     return wide;
 }
 
+/* A node that has the elements of its operand k, in any order. */
+static bool keeps_elements(const struct ap_graph *g, int i, int k)
+{
+    const struct ap_node *node = &g->nodes[i];
+    return (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE || node->op == AP_OP_RESHAPE ||
+            node->op == AP_OP_TRANSPOSE) &&
+           ap_shape_elems(&g->nodes[node->in[k]].shape) == ap_shape_elems(&node->shape);
+}
+
+/*
+ * Per node: the last gradient of a weight that it depends on, -1 for none. A weight is a
+ * parameter that is no scalar, has a new value, and is used for more than that.
+ */
+static int *mark_gradients(const struct import *im, const struct candidates *flows)
+{
+    const struct ap_graph *g = &im->g;
+    bool *used = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
+    bool *own = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
+    int *last = AP_NEW_N(im->src->arena, g->n_nodes + 1, int);
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            used[g->nodes[i].in[k]] |= used[i] || !keeps_elements(g, i, k);
+    for (int i = 0; i < g->n_results; i++) {
+        struct candidates all = of_result(g, flows, i);
+        for (int j = 0; j < all.n && g->nodes[g->results[i].node].shape.rank; j++)
+            own[g->results[i].node] |= used[all.param[j]];
+    }
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; own[i] && k < g->nodes[i].n_in; k++)
+            own[g->nodes[i].in[k]] |= keeps_elements(g, i, k);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        bool end = node->n_in && node->op != AP_OP_BROADCAST && !keeps_elements(g, i, 0);
+        last[i] = own[i] && end ? i : -1;
+        for (int k = 0; k < node->n_in; k++)
+            if (last[node->in[k]] > last[i])
+                last[i] = last[node->in[k]];
+    }
+    return last;
+}
+
 static int find_loss(const struct import *im, const struct import_params *params)
 {
     const struct ap_graph *g = &im->g;
-    int any = -1, first = -1, best = -1, forward = -1;
+    int any = -1, first = -1, best = -1;
     const struct candidates *flows = flow(im, NULL);
     const bool *wide = mark_wide(im);
+    const int *gradient = mark_gradients(im, flows);
     for (int i = 0; i < g->n_results; i++) {
         const struct ap_node *node = &g->nodes[g->results[i].node];
         for (int k = 0; k < params->n_roles; k++)
@@ -129,13 +173,10 @@ static int find_loss(const struct import *im, const struct import_params *params
             first = i;
         if (of_result(g, flows, i).n)
             continue;
-        enum node_hint hint = im->info[g->results[i].node].hint;
-        if (forward < 0 && hint == HINT_FORWARD)
-            forward = i;
-        if (best < 0 && hint != HINT_BACKWARD)
+        if (best < 0 || gradient[g->results[i].node] < gradient[g->results[best].node])
             best = i;
     }
-    return forward >= 0 ? forward : best >= 0 ? best : first >= 0 ? first : any;
+    return best >= 0 ? best : first >= 0 ? first : any;
 }
 
 static bool *mark_forward(const struct import *im, int loss)
