@@ -378,7 +378,6 @@ static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, const bool *
     struct ap_plan base = *plan;
     base.choice =
         ap_arena_dup(arena, plan->choice, sizeof *plan->choice * (size_t)plan->nests->n);
-    base.recompute_heavy = true; /* the cost model that counts has its say later */
     ap_weights_find(arena, &base, plan->mesh.n_axes - 1, false, &weights);
     int *pattern = AP_NEW_N(arena, weights.n + 1, int);
     int rc = 0;
