@@ -319,6 +319,14 @@ def notes(document, mine, xla):
             f"{scatters} reduce-scatters: XLA for CPUs has no pass that makes one of an "
             "all-reduce and a slice"
         )
+    wider = sum(n == xla[key][0] and b < xla[key][1] for key, (n, b) in mine.items())
+    if wider:
+        found.append(
+            f"at {wider} places XLA's as many collectives have more bytes: it moves the "
+            "padding of what does not divide, and takes axes in another order"
+        )
+    if any(k == "all-gather" and p.endswith(" topk") for k, p in set(xla) - set(mine)):
+        found.append("XLA does not split topk: it gathers the operand")
     return found
 
 
