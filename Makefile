@@ -23,7 +23,8 @@ ifeq ($(MPI),)
 TOOLS := $(filter-out ap-exec,$(TOOLS))
 endif
 LIB := $(BUILD)/libcommon.a
-LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*.c))
+CLUSTERS := $(wildcard clusters/*.json)
+LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*.c)) $(BUILD)/presets.o
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 # tests/unit/test_<tool>_*.c test what is in cmd/ap-<tool>, all others libcommon
 TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
@@ -61,6 +62,16 @@ unit: $(UNIT) $(EQUIV) ## build the C unit tests
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# The clusters that tools know by name: their files as strings.
+$(BUILD)/presets.c: $(CLUSTERS) clusters Makefile
+	@mkdir -p $(@D)
+	{ printf '#include "cost.h"\n\nconst struct ap_preset ap_presets[] = {\n'; \
+	    for f in $(sort $(CLUSTERS)); do printf '{"%s",\n' "$$(basename $$f .json)"; \
+	        sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; \
+	    printf '{0}};\n'; } >$@
+$(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost.h
+	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Message passing and answers: loops worth vectorising.
 SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual
@@ -165,7 +176,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas
 	install -m 755 $(BINS) $(wildcard scripts/ap-plan) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(wildcard testdata/clusters/*.json) $(SHARE)/autopar/clusters
+	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(wildcard schemas/*.json) $(SHARE)/autopar/schemas
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done

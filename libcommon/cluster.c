@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tool.h"
 
@@ -293,16 +294,12 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
 
 /* ---- choosing ---- */
 
-static int from_file(struct ap_arena *arena, const char *path, struct ap_cluster *c,
-                     struct ap_err *err)
+static int from_text(struct ap_arena *arena, const char *path, const char *text,
+                     size_t len, struct ap_cluster *c, struct ap_err *err)
 {
-    char *text;
-    size_t len;
     json_error_t where;
     struct ap_err why = {""};
 
-    if (ap_read_file(arena, path, true, &text, &len, err))
-        return -1;
     json_t *o = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
     if (!o)
         return ap_err_set(err, "%s:%d:%d: %s", path, where.line, where.column,
@@ -310,6 +307,45 @@ static int from_file(struct ap_arena *arena, const char *path, struct ap_cluster
     int rc = ap_cluster_from_json(arena, o, NULL, c, &why);
     json_decref(o);
     return rc ? ap_err_set(err, "%s: %s", path, why.msg) : 0;
+}
+
+static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster *c,
+                     struct ap_err *err)
+{
+    char *text;
+    size_t len;
+
+    if (strcmp(path, "-") && !strchr(path, '/') && access(path, F_OK)) {
+        for (const struct ap_preset *p = ap_presets; p->name; p++)
+            if (!strcmp(p->name, path))
+                return from_text(arena, path, p->text, strlen(p->text), c, err);
+        return ap_err_set(err,
+                          "%s: no such file, and no preset has this name; '--cluster "
+                          "help' lists the presets",
+                          path);
+    }
+    if (ap_read_file(arena, path, true, &text, &len, err))
+        return -1;
+    return from_text(arena, path, text, len, c, err);
+}
+
+void ap_cluster_list(struct ap_buf *out)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err;
+    struct ap_cluster c;
+
+    for (const struct ap_preset *p = ap_presets; p->name; p++) {
+        if (from_text(&arena, p->name, p->text, strlen(p->text), &c, &err))
+            continue; /* whoever asks for it is told why */
+        struct ap_buf devices = {0};
+        for (int i = c.n_levels - 1; i >= 0; i--)
+            ap_buf_printf(&devices, "%lld%s", (long long)c.levels[i].size, i ? "x" : "");
+        ap_buf_printf(out, "%-9s   %4s %-15s   %s\n", p->name, devices.data, c.device,
+                      c.source ? c.source : "");
+        ap_buf_free(&devices);
+    }
+    ap_arena_free(&arena);
 }
 
 static int from_section(struct ap_arena *arena, const struct ap_doc *doc,
@@ -362,7 +398,7 @@ int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char 
     const struct ap_section *section = doc ? ap_doc_find(doc, "cluster") : NULL;
 
     if (path)
-        return from_file(arena, path, c, err);
+        return from_path(arena, path, c, err);
     if (section)
         return from_section(arena, doc, section, c, err);
     set_default(n_devices, c);

@@ -48,9 +48,17 @@ double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err);
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
+/* A cluster known by name: the text of clusters/NAME.json. Made by the Makefile. */
+struct ap_preset {
+    const char *name, *text;
+};
+extern const struct ap_preset ap_presets[]; /* by name; NULL name ends */
+/* The presets, a line each: name, devices from the outermost level in, source. */
+void ap_cluster_list(struct ap_buf *out);
 /*
  * The cluster of --cluster FILE if path is given, else the document's section, else a
- * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between).
+ * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
+ * without '/' that is no file and is a preset's name means the preset.
  */
 int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                    int64_t n_devices, struct ap_cluster *c, struct ap_err *err);

@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "cost.h"
+
 /* The running program, for messages that come without a struct ap_tool. */
 static const struct ap_tool nameless = {.name = "autopar"};
 static const struct ap_tool *running = &nameless;
@@ -183,6 +185,13 @@ _Noreturn static void print_choices(const struct ap_opt *opt)
     print_and_exit(&out);
 }
 
+_Noreturn static void print_clusters(void)
+{
+    struct ap_buf out = {0};
+    ap_cluster_list(&out);
+    print_and_exit(&out);
+}
+
 static void set_choice(const struct ap_opt *opt, const char *value)
 {
     struct ap_buf names = {0};
@@ -247,6 +256,11 @@ static void set_option(const struct ap_opt *opt, const char *value)
         return;
     case AP_OPT_NUM:
         set_num(opt, value);
+        return;
+    case AP_OPT_CLUSTER:
+        if (!strcmp(value, "help"))
+            print_clusters();
+        *(const char **)opt->out = value;
         return;
     case AP_OPT_STR:
         *(const char **)opt->out = value;

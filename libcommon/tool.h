@@ -17,7 +17,8 @@ enum ap_opt_kind {
     AP_OPT_NUM,
     AP_OPT_STR,
     AP_OPT_LIST,
-    AP_OPT_CHOICE
+    AP_OPT_CHOICE,
+    AP_OPT_CLUSTER /* as AP_OPT_STR; "help" lists the clusters that are known by name */
 };
 
 /* What an option that may be given several times collects. */
@@ -58,7 +59,8 @@ struct ap_tool {
 
 /*
  * Parses options (GNU style: --name VALUE, --name=VALUE, -o FILE, --), handles --help,
- * --version and --CHOICE=help, dies with usage errors (exit 2). Common options: -o FILE,
+ * --version, --CHOICE=help and --CLUSTER=help, dies with usage errors (exit 2).
+ * Common options: -o FILE,
  * --quiet, --stats, --no-history, --help, --version. Starts the clock of --stats.
  */
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv);

@@ -141,12 +141,47 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 }
 
 @test "clusters: the presets are what scripts/clusters writes" {
-    mkdir -p "$BATS_TEST_TMPDIR/scripts" "$BATS_TEST_TMPDIR/testdata/clusters"
+    mkdir -p "$BATS_TEST_TMPDIR/scripts" "$BATS_TEST_TMPDIR/clusters"
     cp scripts/clusters "$BATS_TEST_TMPDIR/scripts/"
     "$BATS_TEST_TMPDIR/scripts/clusters"
-    diff -r "$CLUSTERS" "$BATS_TEST_TMPDIR/testdata/clusters"
+    diff -r "$CLUSTERS" "$BATS_TEST_TMPDIR/clusters"
     # each says where its figures are from, and keeps saying so in the document
     jq -e '.source | length > 20' "$CLUSTERS"/*.json
     run -0 jq -r .cluster.source <(ap-cost --cluster "$CLUSTERS/p3x8.json" "$(imported mlp)")
     [[ $output == "Zheng et al., Alpa"* ]]
+}
+
+@test "clusters: a preset's name does what its file does, in every tool" {
+    local dir=$BATS_TEST_TMPDIR doc
+    doc=$(imported mlp)
+    ap-coarsen --algorithm rannc --blocks 2 --no-history -o "$dir/blocks.json" "$doc"
+    for c in p3x8 "$CLUSTERS/p3x8.json"; do
+        ap-coarsen --algorithm rannc --blocks 2 --no-history --cluster "$c" "$doc"
+        ap-cost --no-history --cluster "$c" "$doc"
+        ap-shard --no-history --mesh 2x4 --cluster "$c" "$doc"
+        ap-stage --no-history --algorithm none --microbatches 1 --cluster "$c" "$dir/blocks.json"
+        echo '{"id":0,"lo":0,"hi":1,"hosts":1,"devices":2,"microbatches":1}' |
+            ap-shard --serve --cluster "$c" "$dir/blocks.json"
+    done >"$dir/both"
+    [ "$(wc -l <"$dir/both")" -ge 10 ]
+    cmp <(head -n "$(($(wc -l <"$dir/both") / 2))" "$dir/both") \
+        <(tail -n "$(($(wc -l <"$dir/both") / 2))" "$dir/both")
+}
+
+@test "clusters: help lists the presets, an unknown name says so, a file wins" {
+    for t in ap-coarsen ap-cost ap-shard ap-stage; do
+        "$t" --cluster help >"$BATS_TEST_TMPDIR/$t"
+        cmp "$BATS_TEST_TMPDIR/$t" <(ap-cost --cluster=help)
+    done
+    [ "$(awk '{ print $1 }' "$BATS_TEST_TMPDIR/ap-cost" | sort)" = \
+        "$(basename -s .json "$CLUSTERS"/*.json | sort)" ]
+    grep -qE '^p3x8 +8x8 V100-16GB +Zheng et al., Alpa' "$BATS_TEST_TMPDIR/ap-cost"
+    local doc
+    doc=$(imported mlp)
+    refuses 1 "p3x9: no such file, and no preset has this name; '--cluster help' lists" \
+        ap-cost --cluster p3x9 "$doc"
+    refuses 1 "./p3x8: No such file" ap-cost --cluster ./p3x8 "$doc"
+    cd "$BATS_TEST_TMPDIR"
+    jq '.name = "mine"' "$CLUSTERS/p3x8.json" >p3x8
+    [ "$(ap-cost --cluster p3x8 "$doc" | jq -r .cluster.name)" = mine ]
 }

@@ -9,7 +9,7 @@ AP_BUILD=${AP_BUILD:-build}
 [[ $AP_BUILD == /* ]] || AP_BUILD=$AP_TOP/$AP_BUILD
 PATH=$AP_BUILD/bin:$PATH
 MODELS=$AP_TOP/testdata/models
-CLUSTERS=$AP_TOP/testdata/clusters
+CLUSTERS=$AP_TOP/clusters
 export AP_TOP AP_BUILD PATH MODELS CLUSTERS
 cd "$AP_TOP" || exit 1
 

@@ -16,7 +16,7 @@ install_to() { # FOLDER PREFIX
     done
     [ -s "$dest/opt/ap/share/man/man5/ap-document.5" ]
     [ -s "$dest/opt/ap/share/man/man7/ap.7" ]
-    for f in testdata/clusters/*.json; do
+    for f in clusters/*.json; do
         cmp "$f" "$dest/opt/ap/share/autopar/clusters/$(basename "$f")"
     done
     for f in schemas/*.json; do

@@ -199,8 +199,9 @@ int main(int argc, char **argv)
     struct asked asked = {0};
     const char *cluster_path = NULL;
     const struct ap_opt opts[] = {
-        {"cluster", AP_OPT_STR, &cluster_path, "FILE",
-         "cluster description (default: the document's, else A100s)", NULL, 0, 0, 0},
+        {"cluster", AP_OPT_CLUSTER, &cluster_path, "FILE",
+         "file, or a name of --cluster help (default: the document's, else A100s)", NULL,
+         0, 0, 0},
         {"diff", AP_OPT_STR, &asked.diff, "OTHER",
          "print where the price parts from that of another plan", NULL, 0, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,

@@ -82,8 +82,7 @@ def plan(options, model, mesh, algorithm, folder):
     hlo = next(MODELS.joinpath(model).glob(f"{model}.hlo*"))
     paths = [folder / name for name in ("graph.json", "plan.json")]
     paths[0].write_text(tool(options, "ap-import", "--quiet", hlo)[0])
-    cluster = TOP / "testdata" / "clusters" / "cpu-8.json"
-    args = ["--mesh", mesh, "--algorithm", algorithm, "--cluster", cluster, paths[0]]
+    args = ["--mesh", mesh, "--algorithm", algorithm, "--cluster", "cpu-8", paths[0]]
     paths[1].write_text(tool(options, "ap-shard", *args)[0])
     form = ["--to", "hlo", "--dialect", options.dialect, paths[1]]
     return json.loads(paths[1].read_text()), *tool(options, "ap-rewrite", *form)

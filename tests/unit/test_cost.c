@@ -1,11 +1,11 @@
 /* Clusters and the cost models: hand-made numbers, the papers' units, bad files. */
 #include "cost.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fit.h"
 #include "tap.h"
 
 static struct ap_arena arena;
@@ -220,9 +220,7 @@ static struct ap_cluster preset(const char *name)
 {
     struct ap_cluster c = {0};
     struct ap_err err = {""};
-    if (ap_cluster_get(&arena, NULL,
-                       ap_arena_printf(&arena, "testdata/clusters/%s.json", name), 8, &c,
-                       &err))
+    if (ap_cluster_get(&arena, NULL, name, 8, &c, &err))
         CHECK(false, "%s: %s", name, err.msg);
     return c;
 }
@@ -251,16 +249,12 @@ static void test_to8(void)
           100 * share[1]);
 }
 
-/* Every preset is read, written and read again. */
+/* Every preset is the file of its name, and is read, written and read again. */
 static void test_presets(void)
 {
     int n = 0;
-    DIR *dir = opendir("testdata/clusters");
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        size_t len = strlen(e->d_name);
-        if (len < 6 || strcmp(e->d_name + len - 5, ".json"))
-            continue;
-        struct ap_cluster c = preset(ap_arena_strndup(&arena, e->d_name, len - 5)), again;
+    for (const struct ap_preset *p = ap_presets; p->name; p++) {
+        struct ap_cluster c = preset(p->name), again, file;
         struct ap_buf first = {0}, second = {0};
         struct ap_err err = {""};
         c.collective_efficiency[AP_OP_ALL_GATHER] = 1.5;
@@ -271,16 +265,19 @@ static void test_presets(void)
         bool ok = parse(first.data, &again, &err) == 0;
         if (ok)
             ap_cluster_to_json(&again, &second);
-        CHECK(ok && !strcmp(first.data, second.data) &&
-                  strncmp(c.name, e->d_name, len - 5) == 0,
-              "%s, %lld devices, is read and written %s", e->d_name,
+        CHECK(ok && !strcmp(first.data, second.data) && !strcmp(c.name, p->name),
+              "%s, %lld devices, is read and written %s", p->name,
               (long long)ap_cluster_devices(&c), err.msg);
+        c = preset(p->name);
+        const char *path = ap_arena_printf(&arena, "clusters/%s.json", p->name);
+        CHECK(ap_cluster_get(&arena, NULL, path, 8, &file, &err) == 0 &&
+                  !strcmp(ap_cluster_fingerprint(&arena, &c),
+                          ap_cluster_fingerprint(&arena, &file)),
+              "%s has its file's fingerprint %s", p->name, err.msg);
         ap_buf_free(&first);
         ap_buf_free(&second);
         n++;
     }
-    if (dir)
-        closedir(dir);
     CHECK(n >= 18, "%d presets", n);
 }
 
@@ -354,8 +351,7 @@ static void test_bad(void)
     }
     struct ap_cluster c;
     struct ap_err err = {""};
-    CHECK(ap_cluster_get(&arena, NULL, "testdata/clusters/none.json", 1, &c, &err) ==
-                  -1 &&
+    CHECK(ap_cluster_get(&arena, NULL, "clusters/none.json", 1, &c, &err) == -1 &&
               strstr(err.msg, "none.json"),
           "a missing file: %s", err.msg);
 }
