@@ -14,7 +14,6 @@
 #include "stage_cost.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 #include "baseline.h"
 #include "microbatch.h"
@@ -158,6 +157,7 @@ struct pricer {
     enum ap_phase *phase; /* per group */
     const bool *leaves;   /* per node: used outside of the stage */
     const bool *remade;   /* per group: made again before each backward; NULL: none */
+    const bool *again;    /* per node: values that are not kept for it; NULL: none */
     const bool *free;     /* per node: made of constants and scalars alone */
     int n_blocks;         /* above all numbers of blocks */
     const struct sizes *sizes; /* NULL: not known; else nothing is remade */
@@ -376,7 +376,7 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
         point->sync_sec += sec;
 }
 
-/* Bit per phase in which another group reads the value; remade ones read it again. */
+/* Bit per phase in which another group reads the value. */
 static unsigned read_in(const struct pricer *p, int node)
 {
     const struct ap_graph *g = p->plan->graph;
@@ -385,13 +385,21 @@ static unsigned read_in(const struct pricer *p, int node)
         return p->sizes->phases[node];
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         int group = g->nodes[g->users[u]].group;
-        if (group == g->nodes[node].group)
-            continue;
-        phases |= 1u << p->phase[group];
-        if (p->remade && p->remade[group])
-            phases |= 1u << AP_BACKWARD;
+        if (group != g->nodes[node].group)
+            phases |= 1u << p->phase[group];
     }
     return phases;
+}
+
+static bool read_again(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    for (int u = g->user_start[node]; p->remade && u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        if (group != g->nodes[node].group && p->remade[group])
+            return true;
+    }
+    return false;
 }
 
 struct memory {
@@ -409,12 +417,10 @@ static int block_of(const struct pricer *p, int node)
 }
 
 /*
- * A forward value of one microbatch in a stage that makes its blocks again: what other
- * blocks read is kept, the rest is there while the block's own backward runs. What is
- * made of constants is made again where it is read.
+ * Block whose backward reads a forward value; -1: other blocks read it, too. What is made
+ * of constants is made again where it is read.
  */
-static void add_activation(const struct pricer *p, int node, bool to_backward,
-                           double bytes, struct memory *m)
+static int reader_of(const struct pricer *p, int node)
 {
     const struct ap_graph *g = p->plan->graph;
     int home = block_of(p, node), reader = home;
@@ -423,14 +429,43 @@ static void add_activation(const struct pricer *p, int node, bool to_backward,
         int user = g->users[u];
         if (p->phase[g->nodes[user].group] == AP_UPDATE || block_of(p, user) == home)
             continue;
-        if (!p->free[node]) {
-            m->kept_inputs += bytes;
-            return;
-        }
+        if (!p->free[node])
+            return -1;
         reader = block_of(p, user);
     }
-    if (to_backward)
+    return reader;
+}
+
+/*
+ * A forward value of one microbatch in a stage that makes its blocks again: what other
+ * blocks read is kept, the rest is there while its reader's backward runs.
+ */
+static void add_activation(const struct pricer *p, int node, bool to_backward,
+                           double bytes, struct memory *m)
+{
+    int reader = reader_of(p, node);
+    if (reader < 0)
+        m->kept_inputs += bytes;
+    else if (to_backward)
         m->block[reader] += bytes;
+}
+
+/* A value that is made again, for the whole backward if several blocks read it. */
+static void add_again(const struct pricer *p, int node, bool to_backward, double bytes,
+                      struct memory *m)
+{
+    int reader = reader_of(p, node);
+    if (reader < 0 ? to_backward || read_again(p, node) : to_backward)
+        *(reader < 0 ? &m->remade : &m->block[reader]) += bytes;
+}
+
+/* Whether there is one for each microbatch. */
+static bool is_shared(const struct pricer *p, int node)
+{
+    return p->time->n == 1 ||
+           (timed(p) ? is_share(p, node)
+                     : per_microbatch(p, node, p->time->split,
+                                      p->plan->graph->nodes[node].phase));
 }
 
 /* Where the memory of one value counts. */
@@ -438,11 +473,10 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
 {
     const struct ap_node *n = &p->plan->graph->nodes[node];
     bool own = n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT;
-    bool shared =
-        p->time->n == 1 || (timed(p) ? is_share(p, node)
-                                     : per_microbatch(p, node, p->time->split, n->phase));
-    bool remade = p->remade && p->remade[n->group];
+    bool shared = is_shared(p, node);
+    bool again = p->again && p->again[node];
     unsigned phases = read_in(p, node);
+    bool to_backward = phases >> AP_BACKWARD & 1;
     double bytes = value_bytes(p, node);
 
     if (own) {
@@ -450,10 +484,12 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     } else if (n->phase == AP_FORWARD) {
         if (n->op == AP_OP_PARAMETER && shared)
             m->kept_inputs += bytes;
-        else if (shared)
-            add_activation(p, node, phases >> AP_BACKWARD & 1, bytes, m);
-        if (phases >> AP_BACKWARD & 1)
-            *(remade ? &m->remade : shared ? &m->kept : &m->fixed) += bytes;
+        else if (shared && !p->again)
+            add_activation(p, node, to_backward, bytes, m);
+        if (again)
+            add_again(p, node, to_backward, bytes, m);
+        else if (to_backward || read_again(p, node))
+            *(shared ? &m->kept : &m->fixed) += bytes;
     } else if (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1) {
         m->fixed += bytes; /* a gradient until the update */
     }
@@ -577,6 +613,15 @@ static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p)
     return s;
 }
 
+/* Of the blocks', which are made again one at a time. */
+static double most_of(const struct pricer *p, const struct memory *m)
+{
+    double most = 0;
+    for (int b = 0; b < p->n_blocks; b++)
+        most = m->block[b] > most ? m->block[b] : most;
+    return most;
+}
+
 static void measure_one(struct ap_arena *arena, const struct pricer *p,
                         const struct ap_conversions *conv,
                         struct ap_stage_measure *measure)
@@ -586,8 +631,6 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
 
     m.block = AP_NEW_N(arena, p->n_blocks, double);
     price(p, conv, &point, &m);
-    for (int b = 0; b < p->n_blocks; b++)
-        m.remade = m.block[b] > m.remade ? m.block[b] : m.remade;
     *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
                                          .backward_sec = point.backward_sec,
                                          .sync_sec = point.sync_sec,
@@ -596,7 +639,7 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                          .working_bytes = m.working,
                                          .kept_bytes = m.kept,
                                          .input_bytes = m.kept_inputs,
-                                         .remade_bytes = m.remade};
+                                         .remade_bytes = most_of(p, &m)};
 }
 
 void ap_stage_measure(struct ap_arena *arena, const struct ap_subgraph *sub,
@@ -669,11 +712,54 @@ void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub
         if (remade[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
             groups[sub->graph.nodes[i].group] = true;
     p.remade = groups;
+    p.again = remade;
     m.block = AP_NEW_N(arena, p.n_blocks, double);
     price(&p, conv, point, &m);
     point->recompute = true;
-    point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade);
+    point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;
+}
+
+void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_weights *w)
+{
+    const struct ap_nests *nests = plan->nests;
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    w->group_sec = AP_NEW_N(arena, nests->n, double);
+    w->value = AP_NEW_N(arena, sub->graph.n_nodes, struct ap_stage_value);
+    w->n_blocks = p.n_blocks;
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        bool shared = group_runs(&p, nest);
+        w->group_sec[i] = group_sec(&p, nest, shared);
+        for (int o = 0; o < nest->n_outs && p.phase[i] == AP_FORWARD; o++) {
+            const struct ap_node *n = &sub->graph.nodes[nest->outs[o]];
+            struct ap_stage_value *v = &w->value[nest->outs[o]];
+            if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
+                continue;
+            v->bytes = value_bytes(&p, nest->outs[o]);
+            v->kept = read_in(&p, nest->outs[o]) >> AP_BACKWARD & 1;
+            v->each = is_shared(&p, nest->outs[o]);
+            v->reader = reader_of(&p, nest->outs[o]);
+            v->may = n->op != AP_OP_PARAMETER && n->phase == AP_FORWARD && v->each &&
+                     shared && v->reader >= 0;
+        }
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_conversion *c = &conv->conv[i];
+        struct ap_stage_point one = {0};
+        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        if (c->first_group == nests->n)
+            continue;
+        if (timed(&p))
+            w->group_sec[c->first_group] += add_timed(&c->path, &c->from, c->phase, &one);
+        else if (shared)
+            w->group_sec[c->first_group] += path_sec(&p, c->node, &c->path, true);
+    }
 }
 
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
@@ -701,58 +787,4 @@ void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
         }
         conv_sec[i] = shared ? sec * (double)time->n : sec;
     }
-}
-
-/* ---- the front ---- */
-
-static double microbatch_sec(const struct ap_stage_point *p)
-{
-    return p->forward_sec + p->backward_sec;
-}
-
-static double step_sec(const struct ap_stage_point *p)
-{
-    return p->sync_sec + p->update_sec;
-}
-
-static bool covers(const struct ap_stage_point *a, const struct ap_stage_point *b)
-{
-    return microbatch_sec(a) <= microbatch_sec(b) && step_sec(a) <= step_sec(b) &&
-           a->stage_bytes <= b->stage_bytes && a->microbatch_bytes <= b->microbatch_bytes;
-}
-
-static int compare(const void *pa, const void *pb)
-{
-    const struct ap_stage_point *a = pa, *b = pb;
-    double x = microbatch_sec(a), y = microbatch_sec(b);
-    if (x != y)
-        return x < y ? -1 : 1;
-    x = step_sec(a), y = step_sec(b);
-    if (x != y)
-        return x < y ? -1 : 1;
-    if (a->stage_bytes != b->stage_bytes)
-        return a->stage_bytes < b->stage_bytes ? -1 : 1;
-    return a->microbatch_bytes < b->microbatch_bytes
-               ? -1
-               : a->microbatch_bytes > b->microbatch_bytes;
-}
-
-int ap_stage_front(struct ap_stage_point *points, int n)
-{
-    int kept = 0;
-    for (int i = 0; i < n; i++) { /* among equals, the first one stays */
-        bool covered = false;
-        for (int k = 0; k < kept && !covered; k++)
-            covered = covers(&points[k], &points[i]);
-        if (covered)
-            continue;
-        int left = 0;
-        for (int k = 0; k < kept; k++)
-            if (!covers(&points[i], &points[k]))
-                points[left++] = points[k];
-        points[left++] = points[i];
-        kept = left;
-    }
-    qsort(points, (size_t)kept, sizeof *points, compare);
-    return kept;
 }

@@ -84,13 +84,35 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
                     struct ap_stage_point point[2]);
 
 /*
- * One point: only the groups of the marked nodes ([node of sub->graph], forward) are made
- * again before each backward, from values that are kept for that.
+ * One point: only the values of the marked nodes ([node of sub->graph], forward) are not
+ * kept; the groups that make them run again before each backward, block by block, from
+ * values that are kept for that.
  */
 void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
                            const struct ap_stage_time *time, const struct ap_plan *plan,
                            const struct ap_conversions *conv, const struct ap_cost *cost,
                            const bool *remade, struct ap_stage_point *point);
+
+/* What there is to choose from: a forward value of a device and microbatch. */
+struct ap_stage_value {
+    double bytes; /* 0: a weight or a state, which is there all the time */
+    bool kept;    /* the backward pass reads it */
+    bool each;    /* one per microbatch, else one for all */
+    bool may;   /* may be made again: with each microbatch, and read by one block only */
+    int reader; /* block whose backward has it when it is made again; -1: several */
+};
+struct ap_stage_weights {
+    double *group_sec; /* [group]: to run it again for a microbatch, with what is sent for
+                          it; forward groups */
+    struct ap_stage_value *value; /* [node of sub->graph], zero but for forward values
+                                     that are read outside of their group */
+    int n_blocks;
+};
+/* Linear in operands; memory in the arena. */
+void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_weights *w);
 
 /*
  * Where a point's seconds come from: those of a step by group and by conversion, once for
