@@ -173,6 +173,7 @@ static int count_inside(struct ap_pricing *p, int i, struct ap_err *err)
     const struct ap_conversions *conv = &p->out->parts[i].conv;
     int64_t hops[1 << AP_MAX_AXES][AP_MAX_LEVELS];
     bool known[1 << AP_MAX_AXES] = {false};
+    const bool *runs_again = ap_stage_again(p->arena, st, p->g->n_nodes);
     struct ap_cost count;
 
     if (ap_cost_init(p->arena, &count, AP_COST_BYTES, &p->out->parts[i].cost.cluster,
@@ -180,7 +181,9 @@ static int count_inside(struct ap_pricing *p, int i, struct ap_err *err)
         return -1;
     for (int c = 0; c < conv->n; c++) {
         const struct ap_conversion *v = &conv->conv[c];
-        bool again = st->recompute == AP_RECOMPUTE_ALL && v->phase == AP_FORWARD;
+        bool again = v->first_group < st->nests.n && runs_again[v->first_group];
+        if (st->recompute == AP_RECOMPUTE_ALL)
+            again = v->phase == AP_FORWARD;
         for (int k = 0; k < v->path.n_steps; k++) {
             const struct ap_step *step = &v->path.steps[k];
             unsigned axes = step->coll.axes;
@@ -299,6 +302,7 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
     if (stages->microbatches > 1 || ap_stage_time_of(arena, g, nests, 2, &two, &why) == 0)
         p.rows = two.split;
     p.stage_of = ap_stages_of_nodes(arena, stages, g, blocks);
+    out->time = p.time;
     int rc = price(&p, err);
     for (int i = 0; i < stages->n; i++)
         ap_cost_free(&out->parts[i].cost);

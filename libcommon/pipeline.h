@@ -87,6 +87,7 @@ struct ap_pipeline {
     struct ap_sim_stage *stage;
     struct ap_stage_point *point; /* [stage], as its recompute says */
     struct ap_stage_parts *parts; /* [stage] */
+    struct ap_stage_time time;    /* that the stages were priced by */
     struct ap_sim_result result;
     double flops;       /* of the model, all devices and phases, no recompute */
     double mfu;         /* flops / (peak * devices * step), [0, 1] */

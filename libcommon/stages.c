@@ -401,6 +401,23 @@ static int check_devices(struct ap_arena *arena, const struct ap_at *list,
     return 0;
 }
 
+bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes)
+{
+    bool *again = AP_NEW_N(arena, st->nests.n, bool);
+    bool *remade = AP_NEW_N(arena, n_nodes, bool);
+
+    for (int k = 0; k < st->n_remade; k++)
+        remade[st->remade[k]] = true;
+    for (int i = 0; i < st->sub.graph.n_nodes; i++) {
+        int group = st->sub.graph.nodes[i].group;
+        bool forward =
+            ap_plan_group_phase(&st->sub.graph, &st->nests.nest[group]) == AP_FORWARD;
+        again[group] |=
+            forward && (st->recompute == AP_RECOMPUTE_ALL || remade[st->sub.source[i]]);
+    }
+    return again;
+}
+
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
                         const struct ap_graph *g, const struct ap_blocks *blocks)
 {

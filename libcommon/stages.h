@@ -67,6 +67,9 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
                         const struct ap_cluster *cluster, struct ap_stages *s,
                         struct ap_err *err);
 
+/* Groups of a stage's graph that run again before each backward (arena); n_nodes is of
+ * the whole graph. */
+bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes);
 /* Stage of each node, by its block (arena). */
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
                         const struct ap_graph *g, const struct ap_blocks *blocks);

@@ -169,8 +169,7 @@ EOF
     jq -c '.stages.microbatch = "exact"' "$out.4" | refuses 1 "exact, but node 7" ap-cost
 }
 
-@test "what is not built, or not this algorithm's, is refused" {
-    refuses 2 "selected is not built yet" fake "" --recompute selected "$(GPT)"
+@test "what is not this algorithm's is refused" {
     refuses 2 "auto has no such option" fake "" --epsilon 1 "$(GPT)"
     refuses 2 "its schedule is gpipe" fake "" --algorithm rannc --schedule 1f1b "$(GPT)"
     refuses 2 "expected auto or a number" fake "" --microbatches 0 "$(GPT)"

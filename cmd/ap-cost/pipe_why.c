@@ -121,31 +121,13 @@ struct spent {
     double compute_sec, comm_sec;
 };
 
-/* Groups of a stage that are made again before each backward. */
-static bool *made_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes)
-{
-    bool *again = AP_NEW_N(arena, st->nests.n, bool);
-    bool *remade = AP_NEW_N(arena, n_nodes, bool);
-
-    for (int k = 0; k < st->n_remade; k++)
-        remade[st->remade[k]] = true;
-    for (int i = 0; i < st->sub.graph.n_nodes; i++) {
-        int group = st->sub.graph.nodes[i].group;
-        bool forward =
-            ap_plan_group_phase(&st->sub.graph, &st->nests.nest[group]) == AP_FORWARD;
-        again[group] |=
-            forward && (st->recompute == AP_RECOMPUTE_ALL || remade[st->sub.source[i]]);
-    }
-    return again;
-}
-
 static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
                      const struct ap_pipeline *p, int i, const struct ap_blocks *blocks,
                      struct spent *parts, struct ap_err *err)
 {
     const struct ap_stage *st = &in->stages.stage[i];
     const struct ap_conversions *conv = &p->parts[i].conv;
-    const bool *again = made_again(arena, st, in->graph.n_nodes);
+    const bool *again = ap_stage_again(arena, st, in->graph.n_nodes);
     double *group = AP_NEW_N(arena, st->nests.n, double);
     double *moved = AP_NEW_N(arena, conv->n + 1, double);
     double share = (double)st->n_devices / (double)p->n_devices;

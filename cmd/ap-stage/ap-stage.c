@@ -1,6 +1,7 @@
 /* ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,10 +30,9 @@ static const struct ap_choice recomputes[] = {
     {"auto", "per stage, as memory demands"},
     {"none", "activations are kept"},
     {"blocks", "every stage makes its blocks again, one at a time"},
-    {"selected", "operators by memory saved per second (not built yet)"},
+    {"selected", "the operators that save most memory per second, as memory demands"},
     {NULL, NULL},
 };
-enum { RECOMPUTE_SELECTED = 3 };
 static const struct ap_choice searches[] = {
     {"first", "stop at the first number of stages that fits"},
     {"all", "go on to the last"},
@@ -133,8 +133,6 @@ static void check_options(struct request *r)
                          "%s",
                          r->memory);
     }
-    if (r->recompute == RECOMPUTE_SELECTED)
-        ap_die_usage("--recompute selected is not built yet");
     r->limits.each = r->reduction == REDUCTION_EACH;
     if (!(r->limit_sec > 0))
         ap_die_usage("--time-out: expected seconds > 0");
@@ -273,6 +271,45 @@ static void suggest_recompute(struct ap_arena *arena, const struct request *r,
     stage_oracle_stop(again.oracle);
 }
 
+/*
+ * Plans for when what is made again takes no time, as light->others: with little of it
+ * they may be the best. Some for each number of microbatches, which trade memory for
+ * time, too. The bound is of all of them.
+ */
+static int plan_light(struct ap_arena *arena, const struct request *r,
+                      const struct plan_instance *inst, struct plan_answer *light,
+                      struct ap_err *err)
+{
+    struct plan_instance free = *inst;
+    struct plan_params brief = r->params;
+    struct ap_buf plans = {0};
+
+    light->bound = INFINITY;
+    free.ask = stage_oracle_ask_light;
+    free.n_microbatches = 1;
+    brief.brief = true;
+    for (int i = 0; i < inst->n_microbatches; i++) {
+        struct plan_answer one = {.replicas = 1, .chunks = 1};
+        struct ap_err why = {0};
+        free.microbatches = &inst->microbatches[i];
+        int rc = plan_algorithms()[r->algorithm].run(arena, &free, &brief, &one, &why);
+        if (rc == 0)
+            rc = plan_judge(arena, &free, &one, NULL, &why);
+        if (rc < 0)
+            return ap_err_set(err, "%s", why.msg);
+        if (rc > 0) /* none under the algorithm's own rules */
+            continue;
+        light->bound = fmin(light->bound, one.bound);
+        ap_buf_put(&plans, &one, sizeof one);
+        if (one.n_others > 0)
+            ap_buf_put(&plans, one.others, (size_t)one.n_others * sizeof one);
+    }
+    light->n_others = (int)(plans.len / sizeof *light);
+    light->others = ap_arena_dup(arena, plans.data, plans.len);
+    ap_buf_free(&plans);
+    return 0;
+}
+
 static _Noreturn void give_up(struct stage_oracle *oracle, int code,
                               const struct ap_err *err)
 {
@@ -319,7 +356,7 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct stage_model model;
     struct plan_instance inst;
-    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct plan_answer answer = {.replicas = 1, .chunks = 1}, light = answer;
     struct stage_oracle_stats stats;
     struct stage_result result;
 
@@ -347,13 +384,16 @@ int main(int argc, char **argv)
         give_up(oracle, AP_USAGE, &err);
     if (rc == 0)
         rc = plan_judge(&arena, &inst, &answer, NULL, &err);
+    bool select = params.recompute == STAGE_RECOMPUTE_SELECTED && !inst.inference;
+    if (rc == 0 && select)
+        rc = plan_light(&arena, &req, &inst, &light, &err);
     struct ap_stages stages = {.algorithm = algo->name,
                                .shard_command =
                                    req.command ? req.command : "ap-shard --serve",
                                .each = req.limits.each};
     if (rc == 0)
-        rc = stage_result_make(&arena, &model, &inst, oracle, &answer, &stages, &result,
-                               &err);
+        rc = stage_result_make(&arena, &model, &inst, oracle, select ? &light : NULL,
+                               &answer, &stages, &result, &err);
     if (rc > 0 && params.recompute == STAGE_RECOMPUTE_NONE)
         suggest_recompute(&arena, &req, &params, &model, &inst, &err);
     if (rc != 0)

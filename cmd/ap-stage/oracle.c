@@ -38,7 +38,7 @@ struct entry {
     struct plan_ask ask;    /* of the lowest run alike */
     int64_t hosts, devices; /* submesh of all replicas */
     bool asked, done;
-    struct plan_front front;
+    struct plan_front front, light; /* light: see stage_oracle_ask_light */
 };
 
 /* Runs on one submesh: how many more the next question brings. */
@@ -344,13 +344,21 @@ static int add_origin(struct stage_oracle *o, int mesh, int index,
 
 static bool is_wanted(const struct stage_oracle *o, const struct answer_point *p)
 {
-    return o->params->recompute == STAGE_RECOMPUTE_AUTO ||
-           p->recompute == (o->params->recompute == STAGE_RECOMPUTE_ALL);
+    switch (o->params->recompute) {
+    case STAGE_RECOMPUTE_NONE:
+        return !p->recompute;
+    case STAGE_RECOMPUTE_ALL:
+        return p->recompute;
+    case STAGE_RECOMPUTE_AUTO:
+    case STAGE_RECOMPUTE_SELECTED:
+        break;
+    }
+    return true;
 }
 
 /* The union of the fronts of all meshes; ties go to the first. */
-static void join_fronts(struct stage_oracle *o, struct entry *e, int at, int stride,
-                        int n_meshes)
+static void join_fronts(struct stage_oracle *o, bool light, int at, int stride,
+                        int n_meshes, struct plan_front *front)
 {
     int n = 0, kept = 0;
     for (int r = 0; r < n_meshes; r++)
@@ -363,6 +371,8 @@ static void join_fronts(struct stage_oracle *o, struct entry *e, int at, int str
             struct plan_point new = {p->forward_sec, p->backward_sec, p->sync_sec,
                                      p->update_sec,  p->stage_bytes,  p->microbatch_bytes,
                                      p->recompute,   q->mesh,         -1};
+            if (light && p->recompute)
+                new.backward_sec = fmax(0, p->backward_sec - p->forward_sec);
             bool covered = !is_wanted(o, p);
             for (int k = 0; k < kept && !covered; k++)
                 covered = covers(&all[k], &new);
@@ -378,12 +388,13 @@ static void join_fronts(struct stage_oracle *o, struct entry *e, int at, int str
         }
     }
     qsort(all, (size_t)kept, sizeof *all, compare_points);
-    e->front.n = kept;
-    e->front.point = all;
+    front->n = kept;
+    front->point = all;
 }
 
 /* Least time and memory of a front, below every plan's. */
-static void bound_front(struct stage_oracle *o, struct entry *e)
+static void bound_front(struct stage_oracle *o, const struct entry *e,
+                        struct plan_front *front)
 {
     const struct plan_ask *a = &e->ask;
     int64_t devices = e->hosts * e->devices, own = 0;
@@ -396,15 +407,15 @@ static void bound_front(struct stage_oracle *o, struct entry *e)
         own = ap_add64(
             own, ap_add64(o->model->sums[b].weight_bytes, o->model->sums[b].state_bytes));
     }
-    e->front.least_sec = sec * (1 - 1e-12);
-    e->front.least_bytes = own / devices;
-    for (int i = 0; i < e->front.n; i++) {
-        const struct plan_point *p = &e->front.point[i];
-        o->cheaper |= point_sec(p) < e->front.least_sec * (1 - 1e-6);
-        e->front.least_sec = fmin(e->front.least_sec, point_sec(p));
+    front->least_sec = sec * (1 - 1e-12);
+    front->least_bytes = own / devices;
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        o->cheaper |= point_sec(p) < front->least_sec * (1 - 1e-6);
+        front->least_sec = fmin(front->least_sec, point_sec(p));
         int64_t bytes = ap_add64(p->stage_bytes, p->microbatch_bytes);
-        if (bytes < e->front.least_bytes)
-            e->front.least_bytes = bytes;
+        if (bytes < front->least_bytes)
+            front->least_bytes = bytes;
     }
 }
 
@@ -432,8 +443,12 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
     o->stats.wait_sec += ap_now_sec() - start;
     o->stats.n_requests += o->n_batch;
     for (int i = 0; i < n && rc == 0; i++) {
-        join_fronts(o, batch[i], i, n, n_meshes);
-        bound_front(o, batch[i]);
+        join_fronts(o, false, i, n, n_meshes, &batch[i]->front);
+        bound_front(o, batch[i], &batch[i]->front);
+        if (o->params->recompute == STAGE_RECOMPUTE_SELECTED) {
+            join_fronts(o, true, i, n, n_meshes, &batch[i]->light);
+            bound_front(o, batch[i], &batch[i]->light);
+        }
         batch[i]->done = true;
         o->stats.n_fronts++;
     }
@@ -444,10 +459,9 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
     return rc;
 }
 
-int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
-                     const struct plan_front **front, struct ap_err *err)
+static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
+                      struct entry **entry, struct ap_err *err)
 {
-    struct stage_oracle *o = oracle;
     struct plan_ask key = canonical(o, ask);
     struct entry *e = find(o, &key);
     int rc = 0;
@@ -462,7 +476,25 @@ int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
         rc = fetch(o, batch, n, err);
         free(batch);
     }
+    *entry = e;
+    return rc;
+}
+
+int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
+                     const struct plan_front **front, struct ap_err *err)
+{
+    struct entry *e;
+    int rc = answer_ask(oracle, ask, &e, err);
     *front = &e->front;
+    return rc;
+}
+
+int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
+                           const struct plan_front **front, struct ap_err *err)
+{
+    struct entry *e;
+    int rc = answer_ask(oracle, ask, &e, err);
+    *front = &e->light;
     return rc;
 }
 

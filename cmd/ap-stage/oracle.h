@@ -7,7 +7,12 @@
 
 #include "instance.h"
 
-enum stage_recompute { STAGE_RECOMPUTE_AUTO, STAGE_RECOMPUTE_NONE, STAGE_RECOMPUTE_ALL };
+enum stage_recompute {
+    STAGE_RECOMPUTE_AUTO,
+    STAGE_RECOMPUTE_NONE,
+    STAGE_RECOMPUTE_ALL,
+    STAGE_RECOMPUTE_SELECTED /* auto, and stage_oracle_ask_light answers */
+};
 
 struct stage_oracle_params {
     const char *command;     /* of the shell */
@@ -36,6 +41,11 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
 /* plan_oracle_fn */
 int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
                      const struct plan_front **front, struct ap_err *err);
+
+/* plan_oracle_fn: as if what is made again took no time; no selection of operators is
+ * below that. Of an oracle with STAGE_RECOMPUTE_SELECTED. */
+int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
+                           const struct plan_front **front, struct ap_err *err);
 
 /*
  * plan_least_fn: what contractions take at least. 0 once the command has answered with

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pipeline.h"
+#include "select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
                        int n_blocks, const int **out)
@@ -102,7 +102,7 @@ static int write_out(struct ap_arena *arena, const struct stage_model *m,
 /* The plan's section and price; the shardings of *stages and its objective. */
 static int make(struct ap_arena *arena, const struct stage_model *m,
                 const struct plan_instance *inst, struct stage_oracle *oracle,
-                const struct plan_answer *answer, struct ap_stages *stages,
+                bool select, const struct plan_answer *answer, struct ap_stages *stages,
                 struct ap_pipeline *price, struct ap_err *err)
 {
     struct stage_detail *detail = AP_NEW_N(arena, answer->n_stages, struct stage_detail);
@@ -134,10 +134,17 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
     if (read_back(arena, m, stages, &read, &why) ||
         write_out(arena, m, detail, &read, stages, &why) ||
         ap_pipeline_price(arena, &m->graph, &m->nests, &m->blocks, &m->cluster, &read,
-                          price, &why))
+                          price, &why) ||
+        (select &&
+         ap_pipeline_select(arena, &m->graph, &m->nests, &m->blocks, &m->cluster,
+                            inst->memory_bytes, &read, price, &why)))
         return ap_err_set(err, "the shard command's plan: %s", why.msg);
-    for (int s = 0; s < stages->n; s++)
+    for (int s = 0; s < stages->n; s++) {
+        stages->stage[s].recompute = read.stage[s].recompute;
+        stages->stage[s].n_remade = read.stage[s].n_remade;
+        stages->stage[s].remade = read.stage[s].remade;
         json_decref(detail[s].sharding);
+    }
     stages->objective_sec = price->result.step_sec;
     return 0;
 }
@@ -154,39 +161,63 @@ static bool is_better(const struct plan_instance *inst, const struct ap_pipeline
     return a->result.step_sec < b->result.step_sec;
 }
 
+/* The best plan so far, with what the others start from. */
+struct best {
+    const struct ap_stages blank;
+    const bool select;
+    struct ap_pipeline price;
+};
+
+/* Another plan, which takes the place of the best one if it is better. */
+static int look_at(struct ap_arena *arena, const struct stage_model *m,
+                   const struct plan_instance *inst, struct stage_oracle *oracle,
+                   const struct plan_answer *other, struct best *best,
+                   struct plan_answer *answer, struct ap_stages *stages,
+                   struct ap_err *err)
+{
+    struct ap_stages its = best->blank;
+    struct ap_pipeline price;
+    struct plan_answer plan = *other;
+
+    plan.stopped = answer->stopped;
+    if (make(arena, m, inst, oracle, best->select, &plan, &its, &price, err))
+        return -1;
+    if (!is_better(inst, &price, &best->price))
+        return 0;
+    best->price = price;
+    *stages = its;
+    answer->n_stages = other->n_stages;
+    answer->microbatches = other->microbatches;
+    return 0;
+}
+
 int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                       const struct plan_instance *inst, struct stage_oracle *oracle,
-                      struct plan_answer *answer, struct ap_stages *stages,
-                      struct stage_result *out, struct ap_err *err)
+                      const struct plan_answer *light, struct plan_answer *answer,
+                      struct ap_stages *stages, struct stage_result *out,
+                      struct ap_err *err)
 {
-    const struct ap_stages blank = *stages;
-    struct ap_pipeline best;
     const struct plan_answer first = *answer;
+    struct best best = {.blank = *stages, .select = light != NULL};
 
-    if (make(arena, m, inst, oracle, &first, stages, &best, err))
+    if (make(arena, m, inst, oracle, light != NULL, &first, stages, &best.price, err))
         return -1;
     /* of batches that follow each other the step says little */
-    for (int i = 0; i < first.n_others && !inst->inference; i++) {
-        struct plan_answer other = first.others[i];
-        struct ap_stages its = blank;
-        struct ap_pipeline price;
-        if (other.step_sec > NEAR * first.step_sec)
-            continue;
-        other.stopped = first.stopped;
-        if (make(arena, m, inst, oracle, &other, &its, &price, err))
+    for (int i = 0; i < first.n_others && !inst->inference; i++)
+        if (first.others[i].step_sec <= NEAR * first.step_sec &&
+            look_at(arena, m, inst, oracle, &first.others[i], &best, answer, stages, err))
             return -1;
-        if (!is_better(inst, &price, &best))
-            continue;
-        best = price;
-        *stages = its;
-        answer->n_stages = other.n_stages;
-        answer->microbatches = other.microbatches;
-    }
-    if (inst->memory_bytes > 0 && best.peak_bytes > inst->memory_bytes)
+    for (int i = 0; light && i < light->n_others; i++)
+        if (light->others[i].step_sec < stages->objective_sec &&
+            look_at(arena, m, inst, oracle, &light->others[i], &best, answer, stages,
+                    err))
+            return -1;
+    if (inst->memory_bytes > 0 && best.price.peak_bytes > inst->memory_bytes)
         ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
                 "%lld",
-                (long long)best.peak_bytes, (long long)inst->memory_bytes);
-    stages->lower_bound_sec = fmin(first.bound, stages->objective_sec);
+                (long long)best.price.peak_bytes, (long long)inst->memory_bytes);
+    stages->lower_bound_sec =
+        fmin(light ? light->bound : first.bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec};
     ap_stages_to_json(arena, stages, &out->json);
