@@ -126,6 +126,51 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline *p,
     }
 }
 
+/* ---- what is made again ---- */
+
+#define MOST_AGAIN 4 /* stages, and operators of each */
+
+/* Values of a stage that are not kept, the most frequent operators first. */
+static void put_again(const struct pipe_input *in, const struct ap_pipeline *p, int i,
+                      struct ap_buf *out)
+{
+    const struct ap_stage *st = &in->stages.stage[i];
+    int count[AP_N_OPS] = {0};
+
+    for (int k = 0; k < st->n_remade; k++)
+        count[in->graph.nodes[st->remade[k]].op]++;
+    ap_buf_printf(out, "  stage %d makes %d value%s again in ", i, st->n_remade,
+                  st->n_remade == 1 ? "" : "s");
+    put_sec(out, p->stage[i].recompute_sec, 0);
+    ap_buf_puts(out, " a microbatch");
+    for (int n = 0; n < MOST_AGAIN; n++) {
+        int most = 0;
+        for (int op = 1; op < AP_N_OPS; op++)
+            most = count[op] > count[most] ? op : most;
+        if (count[most] == 0)
+            break;
+        ap_buf_printf(out, "%s %d %s", n ? "," : ":", count[most], ap_ops[most].name);
+        count[most] = 0;
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_selected(const struct pipe_input *in, const struct ap_pipeline *p,
+                         struct ap_buf *out)
+{
+    int n = 0;
+
+    for (int i = 0; i < in->stages.n; i++) {
+        if (in->stages.stage[i].recompute != AP_RECOMPUTE_SELECTED)
+            continue;
+        if (n++ < MOST_AGAIN)
+            put_again(in, p, i, out);
+    }
+    if (n > MOST_AGAIN)
+        ap_buf_printf(out, "  and %d more stages make some values again\n",
+                      n - MOST_AGAIN);
+}
+
 /* ---- time, links, memory ---- */
 
 static void put_share(struct ap_buf *out, const char *what, double sec, double whole)
@@ -214,6 +259,7 @@ void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
                  const struct ap_pipeline *p, struct ap_buf *out)
 {
     put_plan(in, p, out);
+    put_selected(in, p, out);
     put_time(in, p, out);
     put_memory(in, p, out);
     pipe_advice(arena, in, p, out);

@@ -1,0 +1,85 @@
+#!/usr/bin/env bats
+# ap-stage --recompute: what is made again where memory binds, and what that takes.
+
+load helpers
+
+setup_file() {
+    local dir=$BATS_FILE_TMPDIR need
+    ap-model gpt --layers 4 --hidden 128 --heads 4 --seq 128 --batch 16 --vocab 500 --dtype f16 |
+        ap-prune | ap-coarsen --blocks 4 --eps 2 -o "$dir/gpt.json"
+    jq '.levels = [.levels[0] | .size = 2]' "$CLUSTERS/p3x1.json" >"$dir/two.json"
+    # a byte less than what the leanest plan needs that keeps everything
+    need=$(plan 1MB none 2>&1 | sed -n 's/.* needs \([0-9]*\) bytes per device.*/\1/p')
+    echo $((need - 1)) >"$dir/memory"
+}
+
+# plan MEMORY WHAT: two stages of one device each
+plan() {
+    ap-stage --no-history --cluster "$BATS_FILE_TMPDIR/two.json" --stages 2 --microbatches 4 \
+        --schedule 1f1b --shard-command 'ap-shard --serve --algorithm data' \
+        --memory "$1" --recompute "$2" "$BATS_FILE_TMPDIR/gpt.json"
+}
+
+# priced WHAT: the plan for that memory, with its cost
+priced() {
+    local out=$BATS_FILE_TMPDIR/$1.json
+    [ -s "$out" ] || plan "$(cat "$BATS_FILE_TMPDIR/memory")" "$1" |
+        ap-cost --no-history >"$out" || return
+    echo "$out"
+}
+
+# Stage 0 of the plan as it stands, with all of its activations kept: its cost.
+kept() {
+    jq -c '.stages.stages[0] |= (.recompute = "none" | del(.remade))' "$(priced selected)" |
+        ap-cost --no-history --quiet | jq .cost.stages[0]
+}
+
+@test "keeping all does not fit, making blocks again does, selected operators are faster" {
+    local memory
+    memory=$(cat "$BATS_FILE_TMPDIR/memory")
+    refuses 3 "nothing fits in $memory bytes" plan "$memory" none
+    jq -e -s --argjson memory "$memory" 'map(.cost) | all(.peak_bytes <= $memory) and
+        .[0].step_sec < .[1].step_sec and .[1].step_sec <= .[2].step_sec' \
+        "$(priced selected)" "$(priced auto)" "$(priced blocks)"
+    jq -e '.stages | .objective_sec >= .lower_bound_sec and .lower_bound_sec > 0 and
+        any(.stages[]; .recompute == "selected")' "$(priced selected)"
+    jq -e '.stages.objective_sec == .cost.step_sec' "$(priced selected)"
+    /usr/bin/python3 tests/validate.py "$(priced selected)"
+    plan "$memory" selected | cmp - <(plan "$memory" selected)
+}
+
+# Each value is there once per microbatch, a fourth of the batch on one device, if the
+# backward pass reads it; of one microbatch a block's are made again at once.
+SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_of as $block |
+    ([$n[] | select((.phase // "forward") == "backward") | .in[]?] | unique) as $read |
+    [$again[] | select(. as $i | $read | bsearch($i) >= 0) |
+        [$block[.], ($n[.].shape | capture("(?<type>[a-z0-9]+)\\[(?<dims>[0-9,]*)\\]") |
+            {f16: 2, f32: 4, pred: 1}[.type] *
+            reduce (.dims | split(",")[] | tonumber) as $d (1; . * $d) / 4)]]'
+
+@test "selected: the memory that it saves is that of the values, by hand" {
+    local saved most
+    [ "$(jq '.stages.stages[0].recompute' "$(priced selected)")" = '"selected"' ]
+    saved=$(jq "$SAVED | map(.[1]) | add" "$(priced selected)")
+    most=$(jq "$SAVED | group_by(.[0]) | map(map(.[1]) | add) | max" "$(priced selected)")
+    ((saved > 0 && most < saved))
+    jq -e --argjson kept "$(kept)" --argjson saved "$saved" --argjson most "$most" \
+        '.cost.stages[0] | $kept.microbatch_bytes - .microbatch_bytes == $saved and
+            .remade_bytes == $most and .stage_bytes == $kept.stage_bytes and
+            .forward_sec == $kept.forward_sec and .backward_sec == $kept.backward_sec and
+            .recompute_sec > 0 and .recompute_sec < .forward_sec' "$(priced selected)"
+}
+
+@test "selected: what fits as it is stays kept" {
+    plan 1GB selected | jq -e 'all(.stages.stages[]; .recompute == "none")'
+    cmp <(plan 1GB selected | jq .stages.stages) <(plan 1GB auto | jq .stages.stages)
+}
+
+@test "selected: the report names the operators, in 100 columns" {
+    run -0 ap-cost --report "$(priced selected)"
+    [[ $output =~ "stage 0 makes "[0-9]+" values again in "[0-9.]+" us a microbatch: "[0-9]+" " ]]
+    ((${#lines[@]} <= 40))
+    for line in "${lines[@]}"; do
+        ((${#line} <= 100)) || { echo "$line"; return 1; }
+    done
+}
