@@ -271,43 +271,71 @@ static void suggest_recompute(struct ap_arena *arena, const struct request *r,
     stage_oracle_stop(again.oracle);
 }
 
+/* Appends a plan that is not among them. */
+static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
+{
+    const struct plan_answer *known = (const void *)plans->data;
+    for (size_t i = 0; i < plans->len / sizeof *a; i++)
+        if (plan_same(&known[i], a))
+            return;
+    ap_buf_put(plans, a, sizeof *a);
+}
+
+/* Plans of one number of microbatches in so much memory; 1: there is none. */
+static int plan_light_one(struct ap_arena *arena, const struct request *r,
+                          const struct plan_instance *free, struct ap_buf *plans,
+                          double *bound, struct ap_err *err)
+{
+    struct plan_answer one = {.replicas = 1, .chunks = 1};
+    struct plan_params brief = r->params;
+    struct ap_err why = {0};
+
+    brief.brief = true;
+    int rc = plan_algorithms()[r->algorithm].run(arena, free, &brief, &one, &why);
+    if (rc == 0)
+        rc = plan_judge(arena, free, &one, NULL, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    if (rc > 0)
+        return 1;
+    *bound = fmin(*bound, one.bound);
+    add_plan(plans, &one);
+    for (int i = 0; i < one.n_others; i++)
+        add_plan(plans, &one.others[i]);
+    return 0;
+}
+
 /*
  * Plans for when what is made again takes no time, as light->others: with little of it
  * they may be the best. Some for each number of microbatches, which trade memory for
- * time, too. The bound is of all of them.
+ * time, too, and some that leave memory for what is kept. The bound is of all of them.
  */
 static int plan_light(struct ap_arena *arena, const struct request *r,
                       const struct plan_instance *inst, struct plan_answer *light,
                       struct ap_err *err)
 {
+    static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct plan_params brief = r->params;
     struct ap_buf plans = {0};
+    int rc = 0;
 
     light->bound = INFINITY;
     free.ask = stage_oracle_ask_light;
     free.n_microbatches = 1;
-    brief.brief = true;
-    for (int i = 0; i < inst->n_microbatches; i++) {
-        struct plan_answer one = {.replicas = 1, .chunks = 1};
-        struct ap_err why = {0};
+    for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
         free.microbatches = &inst->microbatches[i];
-        int rc = plan_algorithms()[r->algorithm].run(arena, &free, &brief, &one, &why);
-        if (rc == 0)
-            rc = plan_judge(arena, &free, &one, NULL, &why);
-        if (rc < 0)
-            return ap_err_set(err, "%s", why.msg);
-        if (rc > 0) /* none under the algorithm's own rules */
-            continue;
-        light->bound = fmin(light->bound, one.bound);
-        ap_buf_put(&plans, &one, sizeof one);
-        if (one.n_others > 0)
-            ap_buf_put(&plans, one.others, (size_t)one.n_others * sizeof one);
+        rc = 0;
+        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
+            double unused = 0; /* with less memory it says nothing of all plans */
+            free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
+            rc =
+                plan_light_one(arena, r, &free, &plans, k ? &unused : &light->bound, err);
+        }
     }
     light->n_others = (int)(plans.len / sizeof *light);
     light->others = ap_arena_dup(arena, plans.data, plans.len);
     ap_buf_free(&plans);
-    return 0;
+    return rc < 0 ? -1 : 0;
 }
 
 static _Noreturn void give_up(struct stage_oracle *oracle, int code,

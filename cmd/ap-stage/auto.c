@@ -40,21 +40,6 @@ static bool is_within(struct hunt *h, const struct plan_answer *a)
     return true;
 }
 
-static bool is_same(const struct plan_answer *a, const struct plan_answer *b)
-{
-    if (a->n_stages != b->n_stages || a->replicas != b->replicas ||
-        a->microbatches != b->microbatches || a->schedule != b->schedule ||
-        a->chunks != b->chunks)
-        return false;
-    for (int s = 0; s < a->n_stages; s++) {
-        const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
-        if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
-            x->hosts != y->hosts || x->devices != y->devices || x->point != y->point)
-            return false;
-    }
-    return true;
-}
-
 void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
                const char *from)
 {
@@ -65,7 +50,7 @@ void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
         h->from = from;
     }
     for (int i = 0; i < h->n_final; i++)
-        if (is_same(&h->final[i], a))
+        if (plan_same(&h->final[i], a))
             return;
     if (at == HUNT_FINALISTS && score >= h->final_score[at - 1])
         return;

@@ -307,6 +307,21 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     return 0;
 }
 
+bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
+{
+    if (a->n_stages != b->n_stages || a->replicas != b->replicas ||
+        a->microbatches != b->microbatches || a->schedule != b->schedule ||
+        a->chunks != b->chunks)
+        return false;
+    for (int s = 0; s < a->n_stages; s++) {
+        const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
+        if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
+            x->hosts != y->hosts || x->devices != y->devices || x->point != y->point)
+            return false;
+    }
+    return true;
+}
+
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
                struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err)
 {

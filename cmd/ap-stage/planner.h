@@ -171,6 +171,9 @@ int64_t plan_first_device(const struct plan_instance *inst,
 double plan_send_sec(const struct plan_instance *inst, const struct plan_answer *answer,
                      int s, bool backward);
 
+/* Whether two plans are the same but for what is known of them. */
+bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
+
 /*
  * Places the plan, runs it through ap_simulate with its schedule, fills step_sec and
  * peak_bytes. 1: it does not fit in memory or places; err says where. out may be NULL.

@@ -165,25 +165,29 @@ static bool is_better(const struct plan_instance *inst, const struct ap_pipeline
 struct best {
     const struct ap_stages blank;
     const bool select;
+    struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct ap_pipeline price;
 };
 
 /* Another plan, which takes the place of the best one if it is better. */
-static int look_at(struct ap_arena *arena, const struct stage_model *m,
-                   const struct plan_instance *inst, struct stage_oracle *oracle,
-                   const struct plan_answer *other, struct best *best,
-                   struct plan_answer *answer, struct ap_stages *stages,
-                   struct ap_err *err)
+static int look_at(const struct stage_model *m, const struct plan_instance *inst,
+                   struct stage_oracle *oracle, const struct plan_answer *other,
+                   struct best *best, struct plan_answer *answer,
+                   struct ap_stages *stages, struct ap_err *err)
 {
     struct ap_stages its = best->blank;
     struct ap_pipeline price;
     struct plan_answer plan = *other;
+    struct ap_arena own = {0};
 
     plan.stopped = answer->stopped;
-    if (make(arena, m, inst, oracle, best->select, &plan, &its, &price, err))
-        return -1;
-    if (!is_better(inst, &price, &best->price))
-        return 0;
+    int rc = make(&own, m, inst, oracle, best->select, &plan, &its, &price, err);
+    if (rc || !is_better(inst, &price, &best->price)) {
+        ap_arena_free(&own);
+        return rc;
+    }
+    ap_arena_free(&best->own);
+    best->own = own;
     best->price = price;
     *stages = its;
     answer->n_stages = other->n_stages;
@@ -205,12 +209,11 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
     /* of batches that follow each other the step says little */
     for (int i = 0; i < first.n_others && !inst->inference; i++)
         if (first.others[i].step_sec <= NEAR * first.step_sec &&
-            look_at(arena, m, inst, oracle, &first.others[i], &best, answer, stages, err))
+            look_at(m, inst, oracle, &first.others[i], &best, answer, stages, err))
             return -1;
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&
-            look_at(arena, m, inst, oracle, &light->others[i], &best, answer, stages,
-                    err))
+            look_at(m, inst, oracle, &light->others[i], &best, answer, stages, err))
             return -1;
     if (inst->memory_bytes > 0 && best.price.peak_bytes > inst->memory_bytes)
         ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
@@ -222,5 +225,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                                  .bound_sec = stages->lower_bound_sec};
     ap_stages_to_json(arena, stages, &out->json);
     out->found = history(arena, &first, out);
+    ap_arena_free(&best.own);
+    stages->stage = NULL;
     return 0;
 }

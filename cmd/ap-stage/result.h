@@ -17,6 +17,7 @@ struct stage_result {
  * the best of the answer and its others by that price. answer becomes what it is of.
  * light: NULL, or plans for when making again takes no time, its others, which are looked
  * at, too; stages then make only those operators again that save most memory per second.
+ * Of *stages the list of stages is in the section only, NULL afterwards.
  * -1: the shard command broke, or what it gave is no plan.
  */
 int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
