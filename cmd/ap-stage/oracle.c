@@ -55,6 +55,14 @@ struct origin {
     struct answer_point point;
 };
 
+/* A sharding that was asked for: plans that are nearly as good share most of them. */
+struct known_plan {
+    const char *line; /* the request behind its id */
+    int n_points;
+    const struct answer_point *points;
+    json_t *sharding;
+};
+
 struct stage_oracle {
     struct ap_arena *arena;
     const struct stage_model *model;
@@ -69,6 +77,8 @@ struct stage_oracle {
     const char **mesh;
     int n_origins, cap_origins;
     struct origin *origin;
+    int n_plans, cap_plans;
+    struct known_plan *plan;
     const char *refusal;
     bool broken, cheaper; /* cheaper: than stage_oracle_least said */
     struct stage_oracle_stats stats;
@@ -534,12 +544,68 @@ static struct plan_ask ask_of(const struct plan_answer *answer, int s)
                              answer->microbatches};
 }
 
+static const char *behind_id(const char *line)
+{
+    return strchr(line, ',');
+}
+
+static const struct known_plan *find_plan(const struct stage_oracle *o, const char *line)
+{
+    for (int i = 0; i < o->n_plans; i++)
+        if (!strcmp(o->plan[i].line, behind_id(line)))
+            return &o->plan[i];
+    return NULL;
+}
+
+/* Takes the sharding over. */
+static int keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
+                     json_t *sharding, struct ap_err *err)
+{
+    if (!json_is_object(sharding)) {
+        json_decref(sharding);
+        return ap_err_set(err,
+                          "the shard command gave no sharding; request: %.300s; "
+                          "answer: %s",
+                          line, o->refusal ? o->refusal : "none");
+    }
+    if (o->n_plans == o->cap_plans) {
+        o->cap_plans = 2 * o->cap_plans + 64;
+        o->plan = ap_xrealloc(o->plan, sizeof *o->plan * (size_t)o->cap_plans);
+    }
+    o->plan[o->n_plans++] =
+        (struct known_plan){behind_id(line), q->n_points, q->points, sharding};
+    return 0;
+}
+
+/* Asks for what is not known yet. */
+static int fetch_plans(struct stage_oracle *o, struct coproc_job *jobs, int n,
+                       struct ap_err *err)
+{
+    struct stage_detail *got = ap_xrealloc(NULL, sizeof *got * (size_t)(n + 1));
+    memset(got, 0, sizeof *got * (size_t)(n + 1));
+    o->n_batch = n;
+    o->request = ap_xrealloc(NULL, sizeof *o->request * (size_t)(n + 1));
+    memset(o->request, 0, sizeof *o->request * (size_t)(n + 1));
+    o->detail = got;
+    int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, take_front, o, err);
+    o->detail = NULL;
+    o->stats.n_requests += n;
+    for (int i = 0; i < n; i++)
+        if (rc == 0)
+            rc = keep_plan(o, jobs[i].line, &o->request[i], got[i].sharding, err);
+        else
+            json_decref(got[i].sharding);
+    free(got);
+    free(o->request);
+    o->request = NULL;
+    return rc;
+}
+
 int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
                        struct stage_detail *detail, struct ap_err *err)
 {
-    int n = answer->n_stages;
-    o->n_batch = n;
-    o->request = ap_xrealloc(NULL, sizeof *o->request * (size_t)n);
+    int n = answer->n_stages, n_jobs = 0;
+    const char **line = ap_xrealloc(NULL, sizeof *line * (size_t)n);
     struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * (size_t)n);
     for (int s = 0; s < n; s++) {
         struct plan_ask ask = ask_of(answer, s);
@@ -549,32 +615,24 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
         (void)fits;
         detail[s].mesh = o->mesh[from->mesh];
         detail[s].sharding = NULL;
-        o->request[s] = (struct request){from->mesh, 0, NULL};
-        jobs[s] =
-            (struct coproc_job){request_line(o, s, &ask, detail[s].hosts,
-                                             detail[s].devices, from->mesh, from->index),
-                                from->mesh};
+        line[s] = request_line(o, n_jobs, &ask, detail[s].hosts, detail[s].devices,
+                               from->mesh, from->index);
+        if (!find_plan(o, line[s]))
+            jobs[n_jobs++] = (struct coproc_job){line[s], from->mesh};
     }
-    o->detail = detail;
-    int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, take_front, o, err);
-    o->detail = NULL;
-    o->stats.n_requests += n;
+    int rc = n_jobs > 0 ? fetch_plans(o, jobs, n_jobs, err) : 0;
     for (int s = 0; s < n && rc == 0; s++) {
         const struct origin *from = &o->origin[answer->stage[s].point->tag];
-        if (!json_is_object(detail[s].sharding))
-            rc = ap_err_set(err,
-                            "the shard command gave no sharding; request: %.300s; "
-                            "answer: %s",
-                            jobs[s].line, o->refusal ? o->refusal : "none");
-        else if (from->index >= o->request[s].n_points ||
-                 !keeps_promise(&from->point, &o->request[s].points[from->index]))
+        const struct known_plan *known = find_plan(o, line[s]);
+        detail[s].sharding = json_incref(known->sharding);
+        if (from->index >= known->n_points ||
+            !keeps_promise(&from->point, &known->points[from->index]))
             ap_warn("stage %d: the shard command's plan is dearer than its front said; "
                     "the plan is priced as it is",
                     s);
     }
     free(jobs);
-    free(o->request);
-    o->request = NULL;
+    free(line);
     return rc;
 }
 
@@ -630,6 +688,9 @@ void stage_oracle_stats(const struct stage_oracle *o, struct stage_oracle_stats 
 void stage_oracle_stop(struct stage_oracle *o)
 {
     coproc_stop(o->pool);
+    for (int i = 0; i < o->n_plans; i++)
+        json_decref(o->plan[i].sharding);
+    free(o->plan);
     free(o->column);
     free(o->mesh);
     free(o->origin);
