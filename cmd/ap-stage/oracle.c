@@ -60,7 +60,8 @@ struct known_plan {
     const char *line; /* the request behind its id */
     int n_points;
     const struct answer_point *points;
-    json_t *sharding;
+    char *sharding; /* malloc */
+    bool names_only;
 };
 
 struct stage_oracle {
@@ -296,6 +297,15 @@ static int list_batch(struct stage_oracle *o, struct entry *first, struct entry 
 
 /* ---- what comes back ---- */
 
+/* As text, which is a fraction of the tree. */
+static void take_sharding(struct stage_detail *detail, const json_t *sharding)
+{
+    if (!json_is_object(sharding))
+        return;
+    detail->sharding = json_dumps(sharding, JSON_COMPACT);
+    detail->names_only = !json_object_get(sharding, "groups");
+}
+
 static int take_front(void *ctx, const char *line, size_t len, struct ap_err *err)
 {
     struct stage_oracle *o = ctx;
@@ -312,9 +322,8 @@ static int take_front(void *ctx, const char *line, size_t len, struct ap_err *er
                 o->refusal = a.error;
         }
         if (o->detail)
-            o->detail[id].sharding = a.sharding;
-        else
-            json_decref(a.sharding);
+            take_sharding(&o->detail[id], a.sharding);
+        json_decref(a.sharding);
     } else {
         json_decref(a.sharding);
         return ap_err_set(err, "an id that was not asked");
@@ -557,23 +566,20 @@ static const struct known_plan *find_plan(const struct stage_oracle *o, const ch
     return NULL;
 }
 
-/* Takes the sharding over. */
 static int keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
-                     json_t *sharding, struct ap_err *err)
+                     const struct stage_detail *got, struct ap_err *err)
 {
-    if (!json_is_object(sharding)) {
-        json_decref(sharding);
+    if (!got->sharding)
         return ap_err_set(err,
                           "the shard command gave no sharding; request: %.300s; "
                           "answer: %s",
                           line, o->refusal ? o->refusal : "none");
-    }
     if (o->n_plans == o->cap_plans) {
         o->cap_plans = 2 * o->cap_plans + 64;
         o->plan = ap_xrealloc(o->plan, sizeof *o->plan * (size_t)o->cap_plans);
     }
-    o->plan[o->n_plans++] =
-        (struct known_plan){behind_id(line), q->n_points, q->points, sharding};
+    o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
+                                                (char *)got->sharding, got->names_only};
     return 0;
 }
 
@@ -590,11 +596,8 @@ static int fetch_plans(struct stage_oracle *o, struct coproc_job *jobs, int n,
     int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, take_front, o, err);
     o->detail = NULL;
     o->stats.n_requests += n;
-    for (int i = 0; i < n; i++)
-        if (rc == 0)
-            rc = keep_plan(o, jobs[i].line, &o->request[i], got[i].sharding, err);
-        else
-            json_decref(got[i].sharding);
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = keep_plan(o, jobs[i].line, &o->request[i], &got[i], err);
     free(got);
     free(o->request);
     o->request = NULL;
@@ -624,7 +627,8 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     for (int s = 0; s < n && rc == 0; s++) {
         const struct origin *from = &o->origin[answer->stage[s].point->tag];
         const struct known_plan *known = find_plan(o, line[s]);
-        detail[s].sharding = json_incref(known->sharding);
+        detail[s].sharding = known->sharding;
+        detail[s].names_only = known->names_only;
         if (from->index >= known->n_points ||
             !keeps_promise(&from->point, &known->points[from->index]))
             ap_warn("stage %d: the shard command's plan is dearer than its front said; "
@@ -689,7 +693,7 @@ void stage_oracle_stop(struct stage_oracle *o)
 {
     coproc_stop(o->pool);
     for (int i = 0; i < o->n_plans; i++)
-        json_decref(o->plan[i].sharding);
+        free(o->plan[i].sharding);
     free(o->plan);
     free(o->column);
     free(o->mesh);

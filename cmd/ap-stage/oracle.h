@@ -57,7 +57,8 @@ double stage_oracle_least(void *oracle, const struct plan_ask *ask);
 struct stage_detail {
     const char *mesh;       /* as --mesh */
     int64_t hosts, devices; /* submesh of all replicas */
-    json_t *sharding;       /* section of the stage's graph; the caller owns it */
+    const char *sharding;   /* section of the stage's graph; the oracle's */
+    bool names_only;        /* it names a rule rather than layouts */
 };
 /*
  * Shardings of all stages at once, [stage] of detail. -1 when the command does not answer

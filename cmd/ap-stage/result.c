@@ -90,7 +90,7 @@ static int write_out(struct ap_arena *arena, const struct stage_model *m,
                      struct ap_stages *stages, struct ap_err *err)
 {
     for (int s = 0; s < stages->n; s++) {
-        if (json_object_get(detail[s].sharding, "groups"))
+        if (!detail[s].names_only)
             continue;
         if (ap_stage_put_sharding(arena, &m->cluster, &read->stage[s], err))
             return -1;
@@ -120,9 +120,7 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
         to->devices_per_host = detail[s].devices;
         to->recompute = from->point->recompute ? AP_RECOMPUTE_ALL : AP_RECOMPUTE_NONE;
         list_devices(arena, inst, answer, s, to);
-        char *text = json_dumps(detail[s].sharding, JSON_COMPACT);
-        to->sharding_json = ap_arena_strdup(arena, text);
-        free(text);
+        to->sharding_json = detail[s].sharding;
     }
     stages->schedule = answer->schedule;
     stages->chunks = answer->chunks > 1 ? answer->chunks : 1;
@@ -143,7 +141,6 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
         stages->stage[s].recompute = read.stage[s].recompute;
         stages->stage[s].n_remade = read.stage[s].n_remade;
         stages->stage[s].remade = read.stage[s].remade;
-        json_decref(detail[s].sharding);
     }
     stages->objective_sec = price->result.step_sec;
     return 0;
