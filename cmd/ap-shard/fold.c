@@ -362,6 +362,21 @@ static uint64_t slot_of(const struct folder *f, const struct select_use *use)
 }
 
 /*
+ * A tensor that is told by itself, since its users are anywhere. Numbers that one group
+ * outside of the families makes are told by what they may be: each layer has its own
+ * there.
+ */
+static uint64_t see_wide(const struct folder *f, int home, int out)
+{
+    const struct ap_nest *nest = &f->nests->nest[home];
+    int node = nest->outs[out];
+    if (f->fold->family[home] >= 0 || ap_shape_elems(&f->g->nodes[node].shape) != 1)
+        return mix(9, node, 0, 0);
+    int m = member_of(nest, node);
+    return mix(13, home, (int64_t)nest->values[m].partial, nest->linear_values[m]);
+}
+
+/*
  * Adds what every tensor says of the instances that make or need it to sum[] (per group;
  * order does not matter).
  */
@@ -384,7 +399,7 @@ static void describe_tensors(struct folder *f, uint64_t *sum)
                 star += see_user(fold, mix(8, (int64_t)slot, 0, 0), i, use->group, wide);
             }
             if (wide)
-                star = mix(9, node, 0, 0);
+                star = see_wide(f, i, o);
             sum[i] += mix(star, 10, 0, 0);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
