@@ -13,6 +13,7 @@
  */
 #include "microbatch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "baseline_impl.h"
@@ -31,8 +32,9 @@ struct splitter {
 bool ap_runs_each(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
 {
+    int first = nest->members[0];
     return mesh->time && choice->axis[0] >= 0 &&
-           g->nodes[nest->members[0]].op != AP_OP_PARAMETER;
+           (g->nodes[first].op != AP_OP_PARAMETER || (g->handed && g->handed[first]));
 }
 
 /* ---- when groups run ---- */
@@ -67,14 +69,39 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
     return when;
 }
 
+struct turn {
+    int when, turn, group;
+};
+
+static int compare_turns(const void *pa, const void *pb)
+{
+    const struct turn *a = pa, *b = pb;
+    if (a->when != b->when)
+        return a->when < b->when ? -1 : 1;
+    if (a->turn != b->turn)
+        return a->turn < b->turn ? -1 : 1;
+    return a->group < b->group ? -1 : a->group > b->group;
+}
+
 int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
                    const uint8_t *when)
 {
-    int n = 0, *order = AP_NEW_N(arena, plan->nests->n, int);
-    for (int w = AP_BEFORE; w <= AP_BEHIND; w++)
-        for (int i = 0; i < plan->nests->n; i++)
+    int n = 0, n_groups = plan->nests->n, *order = AP_NEW_N(arena, n_groups, int);
+
+    for (int w = AP_BEFORE; w <= AP_BEHIND && !plan->turn; w++)
+        for (int i = 0; i < n_groups; i++)
             if ((when ? when[i] : AP_BEFORE) == w)
                 order[n++] = i;
+    if (!plan->turn || n_groups == 0)
+        return order;
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct turn *turn = AP_NEW_N(arena, n_groups, struct turn);
+    for (int i = 0; i < n_groups; i++)
+        turn[i] = (struct turn){when ? when[i] : AP_BEFORE, plan->turn[i], i};
+    qsort(turn, (size_t)n_groups, sizeof *turn, compare_turns);
+    for (int i = 0; i < n_groups; i++)
+        order[i] = turn[i].group;
+    ap_arena_rewind(arena, mark);
     return order;
 }
 

@@ -42,8 +42,8 @@ enum ap_when { AP_BEFORE, AP_EACH, AP_BEHIND };
  */
 uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan);
 
-/* A group's share of the plan's order: before, each, behind, and within these by number.
- * order[n_groups]; the identity without microbatches. */
+/* A group's share of the plan's order: before, each, behind, within these by turn, then
+ * by number. order[n_groups]; the identity without microbatches and turns. */
 int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
                    const uint8_t *when);
 

@@ -178,8 +178,10 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
     const struct ap_node *node = &g->nodes[nest->members[m]];
     struct ap_layout l = layout_of(nest, mesh, choice, &nest->values[m],
                                    ap_value_shape(node), nest->linear_values[m]);
-    /* parameters are there for all microbatches, in the rows that each will read */
-    if (mesh->time && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT) {
+    /* parameters are there for all microbatches, in the rows that each will read, unless
+       they come with each */
+    if (mesh->time && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT &&
+        !(g->handed && g->handed[nest->members[m]])) {
         int status = ap_layout_unsplit(mesh, &node->shape, &l, 0);
         assert(status == 0);
         (void)status;

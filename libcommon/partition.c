@@ -12,6 +12,9 @@
  * one, those in between with every microbatch; what is accumulated, right behind the
  * group that makes it. Sums of half precision are accumulated in f32.
  *
+ * What a part hands on is brought to its layout right behind the group that makes it; of
+ * sums over microbatches, behind the last one.
+ *
  * A step that makes a value partial is left out where the value is the reducer's neutral
  * element everywhere (zeros that a sum starts from): it is partial as it stands.
  */
@@ -31,10 +34,12 @@ struct partition {
     int cap;        /* of nodes and source */
     int *node_of;   /* per source node: local node of its own value */
     int *conv_node; /* per conversion: local node of its result, or as far as it came */
-    int *n_made;    /* per conversion: steps made */
+    int *n_made;    /* per conversion: steps made; one more when it is done */
+    bool *leaves;   /* per conversion: made for a value that a part hands on */
     int *slot_node; /* per operand slot of the group at hand */
     int next_conv;  /* first one not made yet */
     int n_groups;   /* of the local graph, so far */
+    int now, *turn; /* at hand; per local group */
     uint8_t *when;  /* per group, NULL without microbatches */
     int *order;     /* groups in the order in which they run */
     /* per node: first conversion that its own group starts, -1; next of the same */
@@ -67,8 +72,9 @@ static int add_made(struct partition *p, enum ap_op op, int in, int source,
         .scope = src->scope,
         .phase = phase,
         .param = -1,
-        .group = p->n_groups++,
+        .group = p->n_groups,
     };
+    p->turn[p->n_groups++] = p->now;
     return add_node(p, &node, source);
 }
 
@@ -139,18 +145,33 @@ static void add_conversion(struct partition *p, int c)
     int n = conv->path.n_steps;
     enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
 
+    if (p->n_made[c] > n)
+        return;
     add_steps(p, c, n);
     if (n > 0 && needs_f32(p, &conv->path.steps[n - 1], dtype))
         p->conv_node[c] = add_convert(p, p->conv_node[c], conv, dtype);
+    p->n_made[c] = n + 1;
 }
 
 /* ---- conversions over time ---- */
 
-/* Steps that a conversion makes with every microbatch, behind the group of its tensor. */
-static int n_started(const struct partition *p, const struct ap_conversion *conv)
+/* What is handed on, and no sum over microbatches. */
+static bool leaves_at_once(const struct partition *p, int c)
 {
+    const struct ap_conversion *conv = &p->conv->conv[c];
+    const struct ap_mesh *mesh = &p->plan->mesh;
+    return p->leaves[c] &&
+           ap_layout_in_time(mesh, &conv->from) == ap_layout_in_time(mesh, &conv->to);
+}
+
+/* Steps that a conversion makes right behind the group of its tensor. */
+static int n_started(const struct partition *p, int c)
+{
+    const struct ap_conversion *conv = &p->conv->conv[c];
     const struct ap_mesh *mesh = &p->plan->mesh;
     int n = 0;
+    if (leaves_at_once(p, c))
+        return conv->path.n_steps;
     if (!ap_layout_in_time(mesh, &conv->from) || ap_layout_in_time(mesh, &conv->to))
         return 0;
     while (ap_layout_in_time(mesh, &conv->path.steps[n].from))
@@ -179,11 +200,31 @@ static void list_started(struct partition *p)
         p->first_started[i] = -1;
     for (int c = p->conv->n - 1; c >= 0; c--) {
         const struct ap_conversion *conv = &p->conv->conv[c];
-        if (n_started(p, conv) == 0)
+        if (n_started(p, c) == 0)
             continue;
         p->next_started[c] = p->first_started[conv->node];
         p->first_started[conv->node] = c;
     }
+}
+
+/* What is handed on, and made with no other group: made as soon as it can be. */
+static void list_leaving(struct partition *p)
+{
+    const struct ap_graph *g = p->plan->graph;
+    p->leaves = AP_NEW_N(p->arena, p->conv->n + 1, bool);
+    for (int r = 0; r < g->n_results && g->taken; r++) {
+        int c = p->conv->result_conv[r];
+        if (c >= 0 && g->taken[r])
+            p->leaves[c] = p->conv->conv[c].first_group == p->plan->nests->n;
+    }
+}
+
+/* The rest of what is handed on of sums over microbatches. */
+static void finish_leaving(struct partition *p)
+{
+    for (int c = 0; c < p->conv->n; c++)
+        if (p->leaves[c] && p->n_made[c] > 0)
+            add_conversion(p, c);
 }
 
 /* Accumulates what the group made; one sum serves all conversions that start with it. */
@@ -192,7 +233,11 @@ static void start_conversions(struct partition *p, const struct ap_nest *nest)
     for (int o = 0; o < nest->n_outs; o++) {
         int shared = -1;
         for (int c = p->first_started[nest->outs[o]]; c >= 0; c = p->next_started[c]) {
-            int n = n_started(p, &p->conv->conv[c]);
+            int n = n_started(p, c);
+            if (leaves_at_once(p, c)) {
+                add_conversion(p, c);
+                continue;
+            }
             if (n == 1 && shared >= 0) {
                 p->n_made[c] = 1;
                 p->conv_node[c] = shared;
@@ -413,19 +458,23 @@ static int add_groups(struct partition *p, struct ap_err *err)
             prepare_each(p);
         if (last == AP_BEFORE && when > last)
             p->prog->each_lo = p->n_groups;
-        if (last < AP_BEHIND && when == AP_BEHIND)
+        if (last < AP_BEHIND && when == AP_BEHIND) {
             p->prog->each_hi = p->n_groups;
+            p->now = 2;
+            finish_leaving(p);
+        }
         last = when;
         if (o == plan->nests->n)
             break;
+        if (plan->turn)
+            p->now = plan->turn[p->order[o]];
         const struct ap_nest *nest = &plan->nests->nest[p->order[o]];
         add_operands(p, nest);
         for (int m = 0; m < nest->n_members; m++)
             if (add_member(p, nest, m, err))
                 return -1;
-        p->n_groups++;
-        if (when == AP_EACH)
-            start_conversions(p, nest);
+        p->turn[p->n_groups++] = p->now;
+        start_conversions(p, nest);
     }
     return 0;
 }
@@ -446,7 +495,8 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     p.n_made = AP_NEW_N(arena, conv->n, int);
     p.slot_node = AP_NEW_N(arena, max_ins, int);
 
-    *prog = (struct ap_program){.mesh = plan->mesh, .source = p.source};
+    p.turn = AP_NEW_N(arena, p.cap, int);
+    *prog = (struct ap_program){.mesh = plan->mesh, .source = p.source, .turn = p.turn};
     prog->local.name = g->name;
     prog->local.nodes = AP_NEW_N(arena, p.cap, struct ap_node);
     prog->local.n_reducers = g->n_reducers;
@@ -455,6 +505,7 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     prog->local.comps = g->comps;
     p.when = ap_plan_when(arena, plan);
     p.order = ap_plan_order(arena, plan, p.when);
+    list_leaving(&p);
     list_started(&p);
     if (add_groups(&p, err))
         return -1;

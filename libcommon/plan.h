@@ -23,6 +23,9 @@ struct ap_plan {
        before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
      */
     bool *whole;
+    /* per group: order among those that run before, with or behind the microbatches: by
+       this, then by number; rises from operands to users; NULL: all alike */
+    const int *turn;
     /* heavy operators may be replicated where the cost model has compute free */
     bool recompute_heavy;
 };

@@ -31,6 +31,9 @@ struct ap_program {
     int each_lo, each_hi;
     const int *source; /* per local node: node of the source graph that it computes
                           a part or a copy of */
+    /* a part of a larger program: parameters may be one microbatch's share */
+    bool part;
+    const int *turn; /* per group: struct ap_plan's; not written */
 };
 
 /* How often a group runs in a step. */
@@ -94,5 +97,9 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
+/* The same of a part of a larger program. */
+int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
+                              const struct ap_at *at, struct ap_program *prog,
+                              struct ap_err *err);
 
 #endif

@@ -244,7 +244,7 @@ static const char *check_time(const struct ap_program *prog, const struct ap_nod
     unsigned axes = steps && node->op != AP_OP_AP_MASK ? node->attrs->coll.axes : 0;
 
     if (node->attrs->global && ap_layout_in_time(&prog->mesh, &node->attrs->layout) &&
-        (!each || node->op == AP_OP_PARAMETER))
+        (!each || (node->op == AP_OP_PARAMETER && !prog->part)))
         return "is one microbatch's, but does not run with every one";
     if (!(axes & prog->mesh.time))
         return NULL;

@@ -232,10 +232,10 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
     return ap_program_check(prog, &here, err);
 }
 
-int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                         struct ap_program *prog, struct ap_err *err)
+static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                        bool part, struct ap_program *prog, struct ap_err *err)
 {
-    *prog = (struct ap_program){.peak_bytes = 0};
+    *prog = (struct ap_program){.part = part};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     struct ap_at mesh_at = {at, "mesh", 0};
@@ -253,4 +253,17 @@ int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct a
     if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err))
         return -1;
     return read_module(arena, o, at, prog, err);
+}
+
+int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_program *prog, struct ap_err *err)
+{
+    return read_program(arena, o, at, false, prog, err);
+}
+
+int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
+                              const struct ap_at *at, struct ap_program *prog,
+                              struct ap_err *err)
+{
+    return read_program(arena, o, at, true, prog, err);
 }

@@ -510,3 +510,64 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
     s->stage = AP_NEW_N(arena, s->n, struct ap_stage);
     return read_stages(arena, stages, &list, g, blocks, cluster, s, err);
 }
+
+/* ---- of a document ---- */
+
+/* One more than the largest device that the section names: what a default cluster has. */
+static int64_t devices_named(const json_t *stages)
+{
+    int64_t most = 1;
+    size_t i, k;
+    const json_t *stage, *device;
+
+    json_array_foreach(json_object_get(stages, "stages"), i, stage)
+    {
+        json_array_foreach(json_object_get(stage, "devices"), k, device)
+        {
+            if (json_integer_value(device) >= most &&
+                json_integer_value(device) < AP_MAX_DEVICES)
+                most = json_integer_value(device) + 1;
+        }
+    }
+    return most;
+}
+
+static int doc_blocks(struct ap_arena *arena, const struct ap_doc *doc,
+                      const struct ap_graph *g, struct ap_blocks *blocks,
+                      struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "blocks");
+    struct ap_at at = {.key = "blocks"};
+
+    if (ap_doc_find(doc, "sharding"))
+        return ap_err_set(err, "/stages: there is a /sharding, too: which plan is meant? "
+                               "delete one");
+    if (!section)
+        return ap_err_set(err,
+                          "/stages: there is no section \"blocks\" (run ap-coarsen)");
+    json_t *json = ap_doc_load(doc, section, err);
+    int rc = json ? ap_blocks_from_json(arena, json, &at, g, blocks, err) : -1;
+    json_decref(json);
+    return rc;
+}
+
+int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
+                  const struct ap_graph *g, const char *cluster_path,
+                  const struct ap_cluster *given, struct ap_blocks *blocks,
+                  struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err)
+{
+    struct ap_at at = {.key = "stages"};
+
+    if (doc_blocks(arena, doc, g, blocks, err))
+        return -1;
+    json_t *json = ap_doc_load(doc, ap_doc_find(doc, "stages"), err);
+    int rc = json ? 0 : -1;
+    if (given)
+        *cluster = *given;
+    else if (!rc)
+        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(json), cluster, err);
+    if (!rc)
+        rc = ap_stages_from_json(arena, json, &at, g, blocks, cluster, s, err);
+    json_decref(json);
+    return rc;
+}

@@ -41,7 +41,8 @@ struct ap_stages {
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
     int64_t n_devices; /* of the cluster's devices that the plan may use */
-    double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not proven */
+    double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
+                                              proven */
     int n;
     struct ap_stage *stage; /* in forward order */
     const char *extra;      /* written as it is: members, each with a comma in front */
@@ -67,9 +68,19 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
                         const struct ap_cluster *cluster, struct ap_stages *s,
                         struct ap_err *err);
 
+/*
+ * The same of a document, with its section "blocks". The cluster is the one given, or the
+ * one at path, or the document's, or as large a default as the devices that are named.
+ */
+int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
+                  const struct ap_graph *g, const char *cluster_path,
+                  const struct ap_cluster *given, struct ap_blocks *blocks,
+                  struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err);
+
 /* Groups of a stage's graph that run again before each backward (arena); n_nodes is of
  * the whole graph. */
 bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes);
+
 /* Stage of each node, by its block (arena). */
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
                         const struct ap_graph *g, const struct ap_blocks *blocks);

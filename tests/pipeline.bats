@@ -248,14 +248,13 @@ END
     [ "$(grep -c '^bad ' <<<"$output")" -eq 16 ] || { echo "$output" | cut -c1-200; return 1; }
 }
 
-@test "who cannot make or run programs of pipelined plans says so; a new sharding replaces one" {
+@test "a new sharding replaces a pipelined plan and its programs; other compilers get none" {
     local doc=$BATS_TEST_TMPDIR/hand.json
     staged 2 dp=2 >"$doc"
-    refuses 2 "programs of pipelined plans are not built yet" ap-rewrite "$doc"
-    refuses 2 "programs of pipelined plans are not built yet" ap-rewrite --to hlo "$doc"
-    if [ -x "$AP_BUILD/bin/ap-exec" ]; then
-        refuses 2 "pipelined plans are not run yet" ap-exec "$doc"
-    fi
+    refuses 2 "other compilers are told of shardings, not of stages" ap-rewrite --to hlo "$doc"
+    ap-rewrite --no-history "$doc" -o "$BATS_TEST_TMPDIR/run.json"
+    jq -e '.pipeline and (has("program") | not)' "$BATS_TEST_TMPDIR/run.json"
+    doc=$BATS_TEST_TMPDIR/run.json
     run -0 bash -c "ap-shard --no-history --mesh 4 --algorithm data ${P3[*]} $doc | jq -c keys"
     [ "$output" = '["autopar","blocks","cluster","graph","sharding"]' ]
 }

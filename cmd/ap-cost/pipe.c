@@ -15,65 +15,6 @@
 
 /* ---- reading ---- */
 
-/* One more than the largest device that the section names: what a default cluster has. */
-static int64_t devices_named(const json_t *stages)
-{
-    int64_t most = 1;
-    size_t i, k;
-    const json_t *stage, *device;
-
-    json_array_foreach(json_object_get(stages, "stages"), i, stage)
-    {
-        json_array_foreach(json_object_get(stage, "devices"), k, device)
-        {
-            if (json_integer_value(device) >= most &&
-                json_integer_value(device) < AP_MAX_DEVICES)
-                most = json_integer_value(device) + 1;
-        }
-    }
-    return most;
-}
-
-static int read_blocks(struct ap_arena *arena, const struct ap_doc *doc,
-                       struct pipe_input *in, struct ap_err *err)
-{
-    const struct ap_section *blocks = ap_doc_find(doc, "blocks");
-    struct ap_at at = {.key = "blocks"};
-
-    if (ap_doc_find(doc, "sharding"))
-        return ap_err_set(err, "/stages: there is a /sharding, too: which plan is meant? "
-                               "delete one");
-    if (!blocks)
-        return ap_err_set(err,
-                          "/stages: there is no section \"blocks\" (run ap-coarsen)");
-    json_t *json = ap_doc_load(doc, blocks, err);
-    int rc =
-        json ? ap_blocks_from_json(arena, json, &at, &in->graph, &in->blocks, err) : -1;
-    json_decref(json);
-    return rc;
-}
-
-static int read_stages(struct ap_arena *arena, const struct ap_doc *doc,
-                       const char *cluster_path, const struct ap_cluster *cluster,
-                       struct pipe_input *in, struct ap_err *err)
-{
-    struct ap_at at = {.key = "stages"};
-    json_t *json = ap_doc_load(doc, ap_doc_find(doc, "stages"), err);
-    int rc = json ? 0 : -1;
-
-    in->by_hand = !json_object_get(json, "objective_sec");
-    if (cluster)
-        in->cluster = *cluster;
-    else if (!rc)
-        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(json), &in->cluster,
-                            err);
-    if (!rc)
-        rc = ap_stages_from_json(arena, json, &at, &in->graph, &in->blocks, &in->cluster,
-                                 &in->stages, err);
-    json_decref(json);
-    return rc;
-}
-
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
               struct ap_pipeline *p, struct ap_err *err)
@@ -83,11 +24,12 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
         return -1;
     ap_group(arena, &in->graph); /* whatever the document says of groups */
     if (ap_nests_build(arena, &in->graph, &in->nests, err) ||
-        read_blocks(arena, doc, in, err) ||
-        read_stages(arena, doc, cluster_path, cluster, in, err) ||
+        ap_doc_stages(arena, doc, &in->graph, cluster_path, cluster, &in->blocks,
+                      &in->cluster, &in->stages, err) ||
         ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
                           &in->stages, p, err))
         return err->msg[0] == '/' ? ap_doc_err(doc, err) : -1;
+    in->by_hand = in->stages.objective_sec <= 0;
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "hlo.h"
+#include "pipe.h"
 #include "program.h"
 #include "tool.h"
 
@@ -35,9 +36,6 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct j
     struct ap_err err = {0};
     const struct ap_section *section = ap_doc_find(doc, "sharding");
     job->sharding.cost_model = ap_cost_variant_names[AP_COST_DEFAULT];
-    if (ap_doc_find(doc, "stages"))
-        ap_die(AP_USAGE, "%s: /stages: programs of pipelined plans are not built yet",
-               doc->file);
     if (!section) {
         ap_plan_single(arena, &job->graph, &job->nests, &job->sharding.plan);
         return;
@@ -160,14 +158,23 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
+    if (ap_doc_find(&doc, "stages")) {
+        if (form != TO_PROGRAM)
+            ap_die_usage(
+                "--to %s: a plan of pipeline stages: other compilers are told of "
+                "shardings, not of stages",
+                forms[form].name);
+        return pipe_rewrite(&tool, &arena, &doc);
+    }
     set_up(&arena, &doc, &job);
     if (form != TO_PROGRAM) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");
     }
     rewrite(&arena, &doc, &job);
-    struct ap_new_section out = {.name = "program"};
-    ap_program_to_json(&job.prog, &out.json);
-    ap_tool_write(&tool, &doc, &out, 1, "");
+    /* a pipeline's programs were of an older plan */
+    struct ap_new_section out[] = {{.name = "program"}, {.name = "pipeline"}};
+    ap_program_to_json(&job.prog, &out[0].json);
+    ap_tool_write(&tool, &doc, out, 2, "");
     return ap_tool_finish(&tool, stats(&arena, &job.prog));
 }

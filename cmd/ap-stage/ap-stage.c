@@ -430,12 +430,11 @@ int main(int argc, char **argv)
     stage_oracle_stop(oracle);
 
     /* what was derived from an older plan goes */
-    struct ap_new_section out[] = {{.name = "cluster"},
-                                   {.name = "stages", .json = result.json},
-                                   {.name = "sharding"},
-                                   {.name = "cost"},
-                                   {.name = "program"}};
+    struct ap_new_section out[] = {
+        {.name = "cluster"},  {.name = "stages", .json = result.json},
+        {.name = "sharding"}, {.name = "cost"},
+        {.name = "program"},  {.name = "pipeline"}};
     ap_cluster_to_json(&model.cluster, &out[0].json);
-    ap_tool_write(&tool, &doc, out, 5, result.found);
+    ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
     return ap_tool_finish(&tool, stats_text(&arena, &model, &answer, &stats));
 }

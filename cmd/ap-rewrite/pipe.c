@@ -1,0 +1,85 @@
+/* The programs of a pipelined plan, from the document's sections "blocks" and "stages".
+ */
+#include "pipe.h"
+
+#include "relay.h"
+
+struct input {
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_blocks blocks;
+    struct ap_cluster cluster;
+    struct ap_stages stages;
+};
+
+/* Ends with the message; those that start at a JSON pointer lack the file. */
+_Noreturn static void refuse(const struct ap_doc *doc, int exit_code,
+                             const struct ap_err *err)
+{
+    ap_die(exit_code, err->msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err->msg);
+}
+
+static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct input *in)
+{
+    struct ap_err err = {0};
+
+    if (ap_doc_graph(arena, doc, &in->graph, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_group(arena, &in->graph); /* whatever the document says of groups */
+    if (ap_nests_build(arena, &in->graph, &in->nests, &err) ||
+        ap_doc_stages(arena, doc, &in->graph, NULL, NULL, &in->blocks, &in->cluster,
+                      &in->stages, &err))
+        refuse(doc, AP_BAD_INPUT, &err);
+}
+
+/* What a plan makes again the programs keep: the same numbers in more memory. */
+static void warn_recompute(const struct ap_tool *tool, const struct ap_doc *doc,
+                           const struct ap_stages *stages)
+{
+    int n = 0;
+
+    for (int i = 0; i < stages->n; i++)
+        n += stages->stage[i].recompute != AP_RECOMPUTE_NONE;
+    if (n > 0 && !tool->quiet)
+        ap_warn("%s: /stages: %d of %d stages make values again before each backward: "
+                "their programs keep them instead",
+                doc->file, n, stages->n);
+}
+
+/* Members of the --stats line. */
+static const char *stats(struct ap_arena *arena, const struct ap_relay *r)
+{
+    int64_t nodes = 0, peak = 0, messages = 0;
+
+    for (int i = 0; i < r->n_stages; i++) {
+        const struct ap_program *p = &r->stage[i].prog;
+        nodes += p->local.n_nodes;
+        peak = p->peak_bytes > peak ? p->peak_bytes : peak;
+    }
+    for (int t = 0; t < r->n_transfers; t++)
+        messages += r->transfer[t].n_messages;
+    return ap_arena_printf(arena,
+                           ",\"nodes\":%lld,\"stages\":%d,\"ranks\":%d,"
+                           "\"messages\":%lld,\"peak_device_bytes\":%lld",
+                           (long long)nodes, r->n_stages, r->n_ranks, (long long)messages,
+                           (long long)peak);
+}
+
+int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
+{
+    struct input in = {0};
+    struct ap_relay relay;
+    struct ap_err err = {0};
+    /* the program was of an older plan */
+    struct ap_new_section out[] = {{.name = "pipeline"}, {.name = "program"}};
+    int exit_code;
+
+    read_plan(arena, doc, &in);
+    if (ap_relay_build(arena, &in.graph, &in.nests, &in.cluster, &in.stages, &relay,
+                       &exit_code, &err))
+        refuse(doc, exit_code, &err);
+    warn_recompute(tool, doc, &in.stages);
+    ap_relay_to_json(&relay, &out[0].json);
+    ap_tool_write(tool, doc, out, 2, "");
+    return ap_tool_finish(tool, stats(arena, &relay));
+}
