@@ -109,6 +109,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct ap_err err = {{0}};
     struct ap_doc doc;
     struct ap_program prog;
+    struct ap_relay relay;
     struct session s;
     struct comm comm;
     struct comparison cmp = {0}, verified = {0};
@@ -121,9 +122,12 @@ static void run(struct ap_tool *tool, const struct settings *set)
     job_agree(&comm, rc, AP_USAGE, &err);
     tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
-    job_program(&arena, &doc, &comm, &prog);
-    session_run(&s, &arena, &prog, set, &comm,
-                set->out_dir || set->verify || set->compare_dir, &hooks);
+    const bool staged = job_program(&arena, &doc, &comm, &prog, &relay);
+    const bool keep = set->out_dir || set->verify || set->compare_dir;
+    struct pipeline *pipeline =
+        staged ? pipeline_run(&s, &arena, &relay, set, &comm, keep, &hooks) : NULL;
+    if (!staged)
+        session_run(&s, &arena, &prog, set, &comm, keep, &hooks);
     if (comm.rank == 0 && set->out_dir)
         rc = report_files(&s, set->out_dir, &err);
     if (comm.rank == 0 && set->compare_dir && !rc)
@@ -133,7 +137,10 @@ static void run(struct ap_tool *tool, const struct settings *set)
         verify(&arena, &doc, set, &s, &verified);
     if (comm.rank == 0)
         finish(tool, &arena, set, &s, &cmp, &verified);
-    session_close(&s);
+    if (staged)
+        pipeline_close(pipeline, &s);
+    else
+        session_close(&s);
     comm.close(&comm);
     ap_arena_free(&arena);
 }

@@ -45,6 +45,17 @@ struct comm {
     void (*broadcast)(struct comm *c, void *buf, int64_t bytes);
     /* From rank `from` to rank 0; called by these two only. */
     void (*to_root)(struct comm *c, int from, void *buf, int64_t bytes);
+    /*
+     * The job of n of the ranks, numbered as they are listed; false on the others. All
+     * ranks call it; *out is closed before c is.
+     */
+    bool (*split)(struct comm *c, const int *ranks, int n, struct comm *out);
+    /* To another rank, without waiting; buf stays as it is until settle. Messages of one
+     * tag arrive in order. */
+    void (*send)(struct comm *c, int to, int tag, const void *buf, int64_t bytes);
+    void (*receive)(struct comm *c, int from, int tag, void *buf, int64_t bytes);
+    /* Until all that this rank sent has arrived. */
+    void (*settle)(struct comm *c);
     int64_t (*max)(struct comm *c, int64_t v);
     double (*max_sec)(struct comm *c, double v);
     void (*close)(struct comm *c);

@@ -23,6 +23,10 @@ struct mpi_group {
 };
 
 struct mpi {
+    MPI_Comm all; /* ranks of the job, or of a part of it */
+    int job_rank;
+    int n_sends, cap;
+    MPI_Request *sends; /* not known to have arrived */
     int n_groups;
     struct mpi_group groups[1 << AP_MAX_AXES];
     char *blocks, *sum; /* n blocks received; a padded copy to send */
@@ -36,7 +40,8 @@ static void check(struct comm *c, int rc, const char *what)
     char text[MPI_MAX_ERROR_STRING];
     int len = 0;
     MPI_Error_string(rc, text, &len);
-    fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", c->rank, what, len, text);
+    fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
+            what, len, text);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -64,7 +69,7 @@ static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
     struct mpi_group *g = &m->groups[m->n_groups];
     g->axes = axes;
     g->mesh = *mesh;
-    check(c, MPI_Comm_split(MPI_COMM_WORLD, color, key, &g->comm), "MPI_Comm_split");
+    check(c, MPI_Comm_split(m->all, color, key, &g->comm), "MPI_Comm_split");
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     MPI_Comm_size(g->comm, &g->size);
     return m->n_groups++;
@@ -191,8 +196,8 @@ static void exchange(struct comm *c, int peer, const void *send, void *recv,
         const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
         check(c,
               MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
-                           (char *)recv + at, n, MPI_BYTE, peer, 1, MPI_COMM_WORLD,
-                           MPI_STATUS_IGNORE),
+                           (char *)recv + at, n, MPI_BYTE, peer, 1,
+                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
               "MPI_Sendrecv");
     }
 }
@@ -201,7 +206,8 @@ static void broadcast(struct comm *c, void *buf, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += PIECE) {
         const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        check(c, MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, MPI_COMM_WORLD),
+        check(c,
+              MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, ((struct mpi *)c->impl)->all),
               "MPI_Bcast");
     }
 }
@@ -213,12 +219,14 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
     for (int64_t at = 0; at < bytes; at += PIECE) {
         const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
         if (c->rank == from)
-            check(c, MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2, MPI_COMM_WORLD),
+            check(c,
+                  MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2,
+                           ((struct mpi *)c->impl)->all),
                   "MPI_Send");
         else
             check(c,
-                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2, MPI_COMM_WORLD,
-                           MPI_STATUS_IGNORE),
+                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2,
+                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
                   "MPI_Recv");
     }
 }
@@ -226,7 +234,8 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
 static int64_t max(struct comm *c, int64_t v)
 {
     int64_t most = v;
-    check(c, MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD),
+    check(c,
+          MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, ((struct mpi *)c->impl)->all),
           "MPI_Allreduce");
     return most;
 }
@@ -234,7 +243,8 @@ static int64_t max(struct comm *c, int64_t v)
 static double max_sec(struct comm *c, double v)
 {
     double most = v;
-    check(c, MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD),
+    check(c,
+          MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, ((struct mpi *)c->impl)->all),
           "MPI_Allreduce");
     return most;
 }
@@ -244,16 +254,78 @@ static void close_mpi(struct comm *c)
     struct mpi *m = c->impl;
     for (int i = 0; i < m->n_groups; i++)
         MPI_Comm_free(&m->groups[i].comm);
+    const bool job = m->all == MPI_COMM_WORLD;
+    if (!job)
+        MPI_Comm_free(&m->all);
+    free(m->sends);
     free(m->blocks);
     free(m->sum);
     free(m);
-    MPI_Finalize();
+    if (job)
+        MPI_Finalize();
+}
+
+static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (m->n_sends == m->cap) {
+            m->cap = m->cap ? 2 * m->cap : 64;
+            m->sends = ap_xrealloc(m->sends, sizeof(MPI_Request) * (size_t)m->cap);
+        }
+        check(c,
+              MPI_Isend((const char *)buf + at, n, MPI_BYTE, to, tag, m->all,
+                        &m->sends[m->n_sends++]),
+              "MPI_Isend");
+    }
+}
+
+static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        check(
+            c,
+            MPI_Recv((char *)buf + at, n, MPI_BYTE, from, tag, m->all, MPI_STATUS_IGNORE),
+            "MPI_Recv");
+    }
+}
+
+static void settle(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    check(c, MPI_Waitall(m->n_sends, m->sends, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    m->n_sends = 0;
+}
+
+static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
+{
+    const struct mpi *m = c->impl;
+    struct mpi *part = ap_xrealloc(NULL, sizeof *part);
+    int place = 0;
+    while (place < n && ranks[place] != c->rank)
+        place++;
+    *part = (struct mpi){.job_rank = m->job_rank};
+    check(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &part->all),
+          "MPI_Comm_split");
+    if (place == n) {
+        free(part);
+        return false;
+    }
+    MPI_Comm_set_errhandler(part->all, MPI_ERRORS_RETURN);
+    *out = *c;
+    out->impl = part;
+    out->rank = place;
+    out->size = n;
+    return true;
 }
 
 void comm_mpi_open(struct comm *c)
 {
     struct mpi *m = ap_xrealloc(NULL, sizeof *m);
-    *m = (struct mpi){0};
+    *m = (struct mpi){.all = MPI_COMM_WORLD};
     *c = (struct comm){.name = "mpi",
                        .impl = m,
                        .group = group,
@@ -267,9 +339,14 @@ void comm_mpi_open(struct comm *c)
                        .to_root = to_root,
                        .max = max,
                        .max_sec = max_sec,
+                       .split = split,
+                       .send = send,
+                       .receive = receive,
+                       .settle = settle,
                        .close = close_mpi};
     MPI_Init(NULL, NULL);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->size);
+    m->job_rank = c->rank;
 }

@@ -1,6 +1,7 @@
 /* A job of one rank, without MPI: every collective is a copy. */
 #include "comm.h"
 
+#include <assert.h>
 #include <string.h>
 
 static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
@@ -44,6 +45,31 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
     (void)c, (void)from, (void)buf, (void)bytes;
 }
 
+static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
+{
+    (void)ranks;
+    *out = *c;
+    return n > 0;
+}
+
+/* There is no other rank. */
+static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
+{
+    (void)c, (void)to, (void)tag, (void)buf, (void)bytes;
+    assert(!"sends to another rank");
+}
+
+static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+{
+    (void)c, (void)from, (void)tag, (void)buf, (void)bytes;
+    assert(!"receives from another rank");
+}
+
+static void settle(struct comm *c)
+{
+    (void)c;
+}
+
 static int64_t max(struct comm *c, int64_t v)
 {
     (void)c;
@@ -77,5 +103,9 @@ void comm_self_open(struct comm *c)
                        .to_root = to_root,
                        .max = max,
                        .max_sec = max_sec,
+                       .split = split,
+                       .send = send,
+                       .receive = receive,
+                       .settle = settle,
                        .close = close_self};
 }

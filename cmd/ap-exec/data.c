@@ -175,22 +175,25 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     struct ap_mark mark = ap_arena_mark(x->arena);
     struct block b;
     void *whole = NULL;
+    const int number = x->number ? x->number[k] : k;
+    if (number < 0)
+        return 0;
     if (cpu_kind(v->shape.dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
     block_open(x->arena, &b, &x->prog->mesh, &place, x->coords);
     memset(host, 0, (size_t)ap_shape_bytes(&v->shape));
     bool missing = true;
     if (s->dir) {
-        const char *path = ap_arena_printf(x->arena, "%s/%d.npy", s->dir, k);
+        const char *path = ap_arena_printf(x->arena, "%s/%d.npy", s->dir, number);
         struct ap_err why = {{0}};
         if (ap_npy_read_shape(path, &place.global, &whole, &missing, &why) &&
             (!missing || (!s->seeded && v->role != AP_ROLE_STATE)))
-            return ap_err_set(err, "parameter %d (%s): %s", k, v->name, why.msg);
+            return ap_err_set(err, "parameter %d (%s): %s", number, v->name, why.msg);
     }
     if (whole)
         block_move(&b, host, whole, ap_dtype_size(v->shape.dtype), false);
     else
-        seed_block(s, v, k, &b, host);
+        seed_block(s, v, number, &b, host);
     free(whole);
     ap_arena_rewind(x->arena, mark);
     return 0;
@@ -208,7 +211,7 @@ int data_load(struct exec *x, const struct source *source, struct ap_err *err)
     int rc = 0;
     for (int k = 0; k < g->n_params && !rc; k++) {
         rc = load_param(x, source, k, host, err);
-        if (!rc)
+        if (!rc && (!x->number || x->number[k] >= 0))
             x->backend->write(x->value[g->params[k]], host,
                               ap_shape_bytes(&g->nodes[g->params[k]].shape));
     }

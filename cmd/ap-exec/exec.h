@@ -44,7 +44,9 @@ struct exec {
     int *call_of; /* per node: the call that makes it, -1 for none */
     int n_calls;
     struct call *calls;
-    int each_lo, each_hi; /* calls that run once per microbatch */
+    int *first_call; /* [group + 1]: of this group or one behind it */
+    /* [parameter]: its number in the whole graph, -1: not loaded; NULL: as they come */
+    const int *number;
     /* end of a step: parameters whose new value lies elsewhere */
     int n_copies, n_staged;
     struct exec_copy *copies; /* first n_staged: through `stage` */
@@ -62,6 +64,8 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
 void exec_close(struct exec *x);
 /* Runs the program once; results stay readable until exec_advance. */
 void exec_step(struct exec *x);
+/* The same of groups lo .. hi - 1 only, with microbatch j at hand. */
+void exec_run(struct exec *x, int lo, int hi, int64_t j);
 /* Parameters take their new values. */
 void exec_advance(struct exec *x);
 

@@ -62,9 +62,9 @@ _Noreturn static void supervise(pid_t pid, int fd)
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-/* mpirun 4.1 can die of a null pointer at the end of a standard input that it hands on (its
-   iof/hnp, when the reader's end closed first). It gets none: rank 0 opens our copy, a file
-   without a name that lives as long as this process. */
+/* mpirun 4.1 can die of a null pointer at the end of a standard input that it hands on
+   (its iof/hnp, when the reader's end closed first). It gets none: rank 0 opens our copy,
+   a file without a name that lives as long as this process. */
 #define INPUT_VARIABLE "AP_EXEC_INPUT"
 
 static void keep_input(void)
@@ -178,23 +178,27 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
 }
 
 static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                        struct ap_program *prog, struct ap_err *err)
+                        bool staged, struct ap_program *prog, struct ap_relay *relay,
+                        struct ap_err *err)
 {
-    const struct ap_section *section = ap_doc_find(doc, "program");
+    const char *name = staged ? "pipeline" : "program";
+    const struct ap_section *section = ap_doc_find(doc, name);
     struct ap_err why = {{0}};
     if (!section)
         return ap_err_set(err, "%s: has no program: pipe it through ap-rewrite first",
                           doc->file);
     json_t *o = ap_doc_load(doc, section, &why);
-    const struct ap_at at = {NULL, "program", 0};
-    int rc = o ? ap_program_from_json(arena, o, &at, prog, &why) : -1;
+    const struct ap_at at = {NULL, name, 0};
+    int rc = !o       ? -1
+             : staged ? ap_relay_from_json(arena, o, &at, relay, &why)
+                      : ap_program_from_json(arena, o, &at, prog, &why);
     json_decref(o);
     if (rc) {
         const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
         return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
                           why.msg);
     }
-    const long long n = (long long)ap_mesh_devices(&prog->mesh);
+    const long long n = staged ? relay->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
     if (n != c->size)
         return ap_err_set(err,
                           "%s: the program is for %lld rank%s, this job has %d: run it "
@@ -203,14 +207,12 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
     return 0;
 }
 
-void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog)
+bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog, struct ap_relay *relay)
 {
     struct ap_err err = {{0}};
-    if (ap_doc_find(doc, "stages") && !ap_doc_find(doc, "program")) {
-        ap_err_set(&err, "%s: /stages: pipelined plans are not run yet", doc->file);
-        job_agree(c, -1, AP_USAGE, &err);
-    }
-    const int rc = read_program(arena, doc, c, prog, &err);
+    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
+    const int rc = read_program(arena, doc, c, staged, prog, relay, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
+    return staged;
 }

@@ -17,8 +17,9 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
 /* Rank 0 reads the document, everybody gets it. */
 void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
-/* The section "program", fit for this job. */
-void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog);
+/* The section "program", or "pipeline" if there is none, fit for this job; whether it was
+ * the latter. */
+bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog, struct ap_relay *relay);
 
 #endif

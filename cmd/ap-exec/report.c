@@ -9,13 +9,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int session_collectives(struct ap_arena *arena, const struct session *s,
+int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out)
 {
     enum { N_SETS = 1 << AP_MAX_AXES };
-    const struct exec *x = &s->exec;
     struct ap_coll_count *sum = AP_NEW_N(arena, AP_N_OPS * N_SETS, struct ap_coll_count);
-    const int64_t steps = s->steps > 0 ? s->steps : 1;
     for (int i = 0; i < x->n_calls; i++) {
         const struct call *call = &x->calls[i];
         if (call->n_nodes != 1)
@@ -35,11 +33,25 @@ int session_collectives(struct ap_arena *arena, const struct session *s,
     for (int i = 0; i < AP_N_OPS * N_SETS; i++)
         if (sum[i].count) {
             sum[n] = sum[i];
-            sum[n].count /= steps;
-            sum[n++].bytes /= steps;
+            sum[n].count /= steps > 0 ? steps : 1;
+            sum[n++].bytes /= steps > 0 ? steps : 1;
         }
     *out = sum;
     return n;
+}
+
+/* The collectives of each stage; a single program is one. */
+static int list_stages(struct ap_arena *arena, const struct session *s,
+                       const struct stage_report **out)
+{
+    *out = s->stage;
+    if (s->n_stages > 0)
+        return s->n_stages;
+    struct stage_report *one = AP_NEW(arena, struct stage_report);
+    one->mesh = &s->exec.prog->mesh;
+    one->n = session_collectives(arena, &s->exec, s->steps, &one->coll);
+    *out = one;
+    return 1;
 }
 
 static void put_num(struct ap_buf *out, double v)
@@ -90,8 +102,8 @@ void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out)
 {
-    struct ap_coll_count *coll;
-    const int n = session_collectives(arena, s, &coll);
+    const struct stage_report *stage;
+    const int n = list_stages(arena, s, &stage);
     ap_buf_puts(out, "{\"ranks\":");
     ap_buf_int(out, s->exec.comm->size);
     ap_buf_puts(out, ",\"backend\":");
@@ -110,41 +122,64 @@ void report_json(struct ap_arena *arena, const struct session *s,
     ap_buf_puts(out, ",\"scratch_bytes\":");
     ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
     ap_buf_puts(out, ",\"collectives\":[");
-    for (int i = 0; i < n; i++) {
-        ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", i ? "," : "",
-                      ap_ops[coll[i].op].name);
-        put_axes(&s->exec.prog->mesh, coll[i].axes, out);
-        ap_buf_printf(out, ",\"count\":%lld,\"bytes\":%lld}", (long long)coll[i].count,
-                      (long long)coll[i].bytes);
-    }
+    const char *comma = "";
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < stage[k].n; i++) {
+            const struct ap_coll_count *c = &stage[k].coll[i];
+            ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", comma, ap_ops[c->op].name);
+            put_axes(stage[k].mesh, c->axes, out);
+            ap_put_int(out, "count", c->count);
+            ap_put_int(out, "bytes", c->bytes);
+            if (s->n_stages > 0)
+                ap_put_int(out, "stage", k);
+            ap_buf_putc(out, '}');
+            comma = ",";
+        }
     ap_buf_putc(out, ']');
+    if (s->n_stages > 0)
+        ap_put_int(out, "sent_bytes", s->sent_bytes);
     put_comparison(out, "compare", cmp);
     put_comparison(out, "verify", verified);
     ap_buf_puts(out, "}\n");
 }
 
+/* One line of the table of collectives; stage -1: there is one program. */
+static void put_line(const struct stage_report *r, const struct ap_coll_count *c,
+                     int stage, struct ap_buf *out)
+{
+    struct ap_buf axes = {0};
+    for (int a = 0; a < r->mesh->n_axes; a++)
+        if (c->axes >> a & 1)
+            ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", r->mesh->name[a]);
+    ap_buf_printf(out, "%-20s %-10s %8lld %14lld", ap_ops[c->op].name, axes.data,
+                  (long long)c->count, (long long)c->bytes);
+    if (stage >= 0)
+        ap_buf_printf(out, "  stage %d", stage);
+    ap_buf_putc(out, '\n');
+    ap_buf_free(&axes);
+}
+
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out)
 {
-    struct ap_coll_count *coll;
-    const int n = session_collectives(arena, s, &coll);
+    const struct stage_report *stage;
+    const int n = list_stages(arena, s, &stage);
     ap_buf_printf(out, "%d ranks, %lld steps, %.6f s per step\n", s->exec.comm->size,
                   (long long)s->steps, s->sec_per_step);
     ap_buf_printf(out, "memory per rank: %lld bytes of buffers, %lld of scratch\n",
                   (long long)s->exec.prog->peak_bytes,
                   (long long)(s->exec.scratch_bytes + s->exec.temps_bytes));
-    if (n)
-        ap_buf_printf(out, "%-20s %-10s %8s %14s\n", "collectives per step", "axes",
-                      "count", "bytes");
-    for (int i = 0; i < n; i++) {
-        struct ap_buf axes = {0};
-        const struct ap_mesh *mesh = &s->exec.prog->mesh;
-        for (int a = 0; a < mesh->n_axes; a++)
-            if (coll[i].axes >> a & 1)
-                ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", mesh->name[a]);
-        ap_buf_printf(out, "%-20s %-10s %8lld %14lld\n", ap_ops[coll[i].op].name,
-                      axes.data, (long long)coll[i].count, (long long)coll[i].bytes);
-        ap_buf_free(&axes);
-    }
+    if (s->n_stages > 0)
+        ap_buf_printf(out, "sent from stage to stage: %lld bytes per step\n",
+                      (long long)s->sent_bytes);
+    bool titled = false;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < stage[k].n; i++) {
+            if (!titled)
+                ap_buf_printf(out, "%-20s %-10s %8s %14s\n", "collectives per step",
+                              "axes", "count", "bytes");
+            titled = true;
+            put_line(&stage[k], &stage[k].coll[i], s->n_stages > 0 ? k : -1, out);
+        }
 }
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)

@@ -314,10 +314,12 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
     const int n = x->n_calls;
     struct call *old = x->calls;
     struct call *out = AP_NEW_N(x->arena, 2 * (int64_t)p->g->n_nodes + 1, struct call);
-    int n_out = 0;
+    int n_out = 0, n_groups = 0;
+    x->first_call = AP_NEW_N(x->arena, p->g->n_groups + 2, int);
     for (int i = 0; i < n; i++) {
         struct call *call = &old[i];
-        const int group = p->g->nodes[call->nodes[0]].group;
+        while (n_groups <= p->g->nodes[call->nodes[0]].group)
+            x->first_call[n_groups++] = n_out;
         for (int m = 0; m < call->n_nodes; m++)
             if (p->aside[call->nodes[m]])
                 x->value[call->nodes[m]] = x->temps + p->temp[call->nodes[m]];
@@ -334,11 +336,9 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
             }
             n_out += copy_parts(p, node, &out[n_out]);
         }
-        x->each_lo = group < x->prog->each_lo ? n_out : x->each_lo;
-        x->each_hi = group < x->prog->each_hi ? n_out : x->each_hi;
     }
-    if (x->each_hi < x->each_lo)
-        x->each_hi = x->each_lo;
+    while (n_groups <= p->g->n_groups)
+        x->first_call[n_groups++] = n_out;
     x->calls = out;
     x->n_calls = n_out;
     return 0;
@@ -427,10 +427,9 @@ void exec_close(struct exec *x)
     x->backend->release(x->stage);
 }
 
-/* Calls lo .. hi - 1, of microbatch j. */
-static void run_calls(struct exec *x, int lo, int hi, int64_t j)
+void exec_run(struct exec *x, int lo, int hi, int64_t j)
 {
-    for (int i = lo; i < hi; i++) {
+    for (int i = x->first_call[lo]; i < x->first_call[hi]; i++) {
         struct call *call = &x->calls[i];
         call->run(x, call->each ? call->each[j] : call->state);
         call->n_runs++;
@@ -440,10 +439,10 @@ static void run_calls(struct exec *x, int lo, int hi, int64_t j)
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    run_calls(x, 0, x->each_lo, 0);
+    exec_run(x, 0, x->prog->each_lo, 0);
     for (int64_t j = 0; j < n; j++)
-        run_calls(x, x->each_lo, x->each_hi, j);
-    run_calls(x, x->each_hi, x->n_calls, 0);
+        exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
+    exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
 }
 
 void exec_advance(struct exec *x)

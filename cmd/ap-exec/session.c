@@ -5,9 +5,7 @@
 
 #include <stdlib.h>
 
-/* The first result with the role of a loss, else the first float scalar that is kept
- * nowhere. */
-static int find_loss(const struct ap_graph *g)
+int session_loss(const struct ap_graph *g)
 {
     for (int r = 0; r < g->n_results; r++)
         if (g->results[r].role == AP_ROLE_LOSS &&
@@ -67,7 +65,7 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
                  const struct session_hooks *hooks)
 {
     struct ap_err err = {{0}};
-    *s = (struct session){.steps = set->steps, .loss = find_loss(&prog->local)};
+    *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
     int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     hooks->agree(comm, rc, s->exec.exit_code, &err);
     rc = data_load(&s->exec, &set->source, &err);

@@ -3,6 +3,7 @@
 #define EXEC_SESSION_H
 
 #include "data.h"
+#include "relay.h"
 
 struct settings {
     int64_t n_ranks; /* -n; 0: not given */
@@ -23,7 +24,22 @@ struct session {
     void *
         *params; /* whole arrays after the last step, on rank 0; NULL unless asked for */
     void **results; /* of results that become no parameter, likewise */
+    /* of a pipeline, on rank 0; 0 and NULL of a single program */
+    int n_stages;
+    struct stage_report *stage;
+    int64_t sent_bytes; /* from stage to stage in a step, between ranks */
 };
+
+/* What ran in a stage, per step. */
+struct stage_report {
+    const struct ap_mesh *mesh;
+    int n;
+    struct ap_coll_count *coll;
+};
+
+/* The number of the loss: the first result with its role, else the first float scalar
+ * that is kept nowhere; -1: none. */
+int session_loss(const struct ap_graph *g);
 
 /*
  * Opens the program, loads its data and runs the steps. keep: collect parameters and
@@ -41,6 +57,17 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
                  const struct session_hooks *hooks);
 void session_close(struct session *s);
 
+/*
+ * The same of a pipeline: each rank runs the programs of its lane. s->exec.prog has the
+ * parameters and results of the whole graph, and runs nothing; all else is as above.
+ */
+struct pipeline;
+struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
+                              const struct ap_relay *relay, const struct settings *set,
+                              struct comm *job, bool keep,
+                              const struct session_hooks *hooks);
+void pipeline_close(struct pipeline *p, struct session *s);
+
 /* ---- results for people and programs (report.c) ---- */
 
 struct comparison {
@@ -48,8 +75,8 @@ struct comparison {
     double loss_error, params_error, states_error; /* -1: nothing to compare */
 };
 
-/* What ran, per step. */
-int session_collectives(struct ap_arena *arena, const struct session *s,
+/* What a program ran in `steps` steps, per step. */
+int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out);
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,

@@ -78,6 +78,23 @@ static double loss_error(double a, double b)
     return fabs(a - b) / (fabs(b) > 0 ? fabs(b) : 1);
 }
 
+/* Parameters and results of the one are those of the other. */
+static int check_same(const struct ap_graph *g, const struct ap_graph *whole,
+                      struct ap_err *err)
+{
+    bool same = g->n_params <= whole->n_params && g->n_results <= whole->n_results;
+    for (int k = 0; k < g->n_params && same; k++) {
+        const struct placement a = exec_placement(&g->nodes[g->params[k]]);
+        const struct placement b = exec_placement(&whole->nodes[whole->params[k]]);
+        same = ap_shape_equal(&a.global, &b.global);
+    }
+    for (int r = 0; r < g->n_results && same; r++)
+        same = g->results[r].alias >= 0 ||
+               ap_shape_equal(&g->nodes[g->results[r].node].shape,
+                              &whole->nodes[whole->results[r].node].shape);
+    return same ? 0 : ap_err_set(err, "the program is not one of the section \"graph\"");
+}
+
 int verify_sessions(const struct session *s, const struct session *whole,
                     double tolerance, struct comparison *cmp, struct ap_err *err)
 {
@@ -86,6 +103,8 @@ int verify_sessions(const struct session *s, const struct session *whole,
     int rc = 0;
     bool any = s->loss >= 0;
     *cmp = (struct comparison){.done = true, .loss_error = -1};
+    if (check_same(g, &whole->exec.prog->local, err))
+        return -1;
     for (int64_t i = 0; s->loss >= 0 && i < s->steps; i++) {
         const double e = loss_error(s->losses[i], whole->losses[i]);
         cmp->loss_error = e > cmp->loss_error ? e : cmp->loss_error;

@@ -1,0 +1,234 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2016 # what jq expands
+# Pipelines that run: every stage on ranks of its own, with the numbers of one device.
+
+load helpers
+
+setup() { needs_exec; }
+
+# chain SEED BLOCKS [OPTION...]: a random graph of layers; with options of ap-grad its train step.
+chain() {
+    local seed=$1 n=$2 grad=(cat)
+    [ $# -eq 2 ] || grad=(ap-grad --quiet --no-history "${@:3}")
+    /usr/bin/python3 tests/chain.py "$seed" $((n + 2)) | ap-import --quiet --no-history | "${grad[@]}" |
+        ap-coarsen --no-history --algorithm alpa --blocks "$n" --eps 4
+}
+
+# by_hand SEED SCHEDULE MICROBATCHES: a stage per block on one or two devices, rules by turns.
+by_hand() {
+    jq -c --argjson seed "$1" --arg schedule "$2" --argjson b "$3" '
+        .blocks.n as $n | ["data", "largest-dim", "megatron", "zero3"] as $rules |
+        .stages = {schedule: $schedule, microbatches: $b, stages:
+            (reduce range(0; $n) as $i ({at: 0, list: []};
+                (1 + (($seed / (3 * ($i + 1)) | floor) + $i) % 2) as $d |
+                {at: (.at + $d), list: (.list + [{blocks: [$i], devices: [range(.at; .at + $d)],
+                    sharding: {algorithm: $rules[($seed + $i) % 4], mesh: "m=\($d)"}}])}) | .list)}'
+}
+
+# runs FILE [OPTION...]: on as many ranks as it is for.
+runs() {
+    timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$1")" --verify "${@:2}" "$1"
+}
+
+# three MODEL MICROBATCHES SCHEDULE: a golden model in three stages of two devices.
+three() {
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 "$(imported "$1")" |
+        jq -c --argjson b "$2" --arg schedule "$3" '.stages = {schedule: $schedule, microbatches: $b,
+            stages: [range(0; 3) | {blocks: [.], devices: [. * 2, . * 2 + 1], sharding:
+                {algorithm: ["data", "megatron", "zero2"][.], mesh: "m=2"}}]}'
+}
+
+@test "random graphs in 2 or 3 stages give one device's bits" {
+    local seed all=$BATS_TEST_TMPDIR/all.json
+    for seed in 1 2 4 9 10 13 15 17; do
+        chain $seed $((2 + seed % 2)) | by_hand $seed inference $((1 << seed / 2 % 3)) |
+            ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+        runs "$BATS_TEST_TMPDIR/run.json" --steps 2 --seed $seed --small-ints --tolerance 0 --quiet
+        jq -c .pipeline "$BATS_TEST_TMPDIR/run.json" >>"$all"
+    done
+    # what they are to cover: jumps over a stage, several readers, shares, splits on both sides
+    jq -se '[.[] | .transfers] | any(.[][]; .to - .from > 1) and any(.[]; group_by([.from, .result]) |
+            any(length > 1)) and any(.[][]; .messages == 4) and any(.[][]; .layout | test("S1|S0,S0")) and
+            any(.[][]; .messages == 1)' "$all"
+}
+
+@test "random train steps in every schedule give one device's bits" {
+    local seed schedules=(1f1b gpipe)
+    for seed in 1 2 4 5 8 9; do
+        chain $seed $((2 + seed % 2)) --optimizer sgd --lr 1 |
+            by_hand $seed "${schedules[seed % 2]}" $((1 << seed / 2 % 3)) |
+            ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+        runs "$BATS_TEST_TMPDIR/run.json" --seed $seed --small-ints --tolerance 0 --quiet
+    done
+}
+
+@test "forward models that ap-stage cuts in two" {
+    local m b
+    for m in mlp_fwd gpt2l_fwd; do
+        for b in 1 2 4; do
+            ap-coarsen --no-history "$(imported $m)" | ap-stage --no-history --stages 2 \
+                --microbatches $b --cluster "$CLUSTERS/cpu-4.json" |
+                ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+            jq -e --argjson b $b '.pipeline | .schedule == "inference" and (.lanes | length) == 2 and
+                any(.transfers[]; .messages == $b)' "$BATS_TEST_TMPDIR/run.json"
+            runs "$BATS_TEST_TMPDIR/run.json" --tolerance 1e-5
+        done
+    done
+}
+
+@test "train steps in three stages of two devices have JAX's losses" {
+    local m
+    for m in mlp gpt2l; do
+        three $m 4 1f1b | ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+        # gpt2l: an embedding that the last stage multiplies with, a counter in every stage
+        jq -e --arg m $m '.pipeline | .stages as $s | $m != "gpt2l" or
+            any(.transfers[]; $s[.to].params[.param] >= 0)' "$BATS_TEST_TMPDIR/run.json"
+        timeout 60 ap-exec -n 6 --data "$MODELS/$m/in" --steps 5 --compare "$MODELS/$m" \
+            --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
+    done
+}
+
+@test "a U-Net's skips jump over stages; stages that need each other in turn are refused" {
+    local dir=$BATS_TEST_TMPDIR
+    small() {
+        ap-model --quiet --no-history "$@" | ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 |
+            jq -c --argjson b "$b" '.stages = {schedule: "1f1b", microbatches: $b, stages:
+                [range(0; 3) | {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}'
+    }
+    b=1 small unet --layers 2 --hidden 4 --image 16 --batch 8 | ap-rewrite --no-history >"$dir/run.json"
+    jq -e 'any(.pipeline.transfers[]; .to - .from > 1) and any(.pipeline.transfers[]; .from - .to > 1)' \
+        "$dir/run.json"
+    runs "$dir/run.json" --steps 2
+    # ALBERT's layers share their weights; a remade softmax's row is fused with what its gradient needs
+    b=1 small albert --layers 3 --hidden 16 --heads 2 --seq 8 --vocab 32 --batch 8 --no-key-bias >"$dir/plan.json"
+    ap-rewrite --no-history "$dir/plan.json" >"$dir/run.json"
+    runs "$dir/run.json" --steps 2
+    jq -c '.stages.microbatches = 2' "$dir/plan.json" >"$dir/bad.json"
+    refuses 2 "the stages need each other in turn" ap-rewrite "$dir/bad.json"
+}
+
+@test "schedules change the order, not the numbers; chunks of one device take turns" {
+    local dir=$BATS_TEST_TMPDIR s
+    for s in gpipe 1f1b; do
+        three mlp 4 $s | ap-rewrite --no-history >"$dir/$s.json"
+        runs "$dir/$s.json" --steps 2 >"$dir/$s.txt"
+    done
+    cmp "$dir/gpipe.txt" "$dir/1f1b.txt"
+    # gpipe keeps all microbatches of the first stage, 1f1b as many as are in flight
+    jq -se 'map([.pipeline.lanes[0].instructions[] | select(.keep == 0).slot] | unique | length) == [4, 3]' \
+        "$dir/gpipe.json" "$dir/1f1b.json"
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported gpt2l)" |
+        jq -c '.stages = {schedule: "interleaved-1f1b", chunks: 2, microbatches: 2, stages: [range(0; 4) |
+            {blocks: [.], devices: [. % 2], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
+        ap-rewrite --no-history >"$dir/chunks.json"
+    jq -e '.pipeline | .n_ranks == 2 and [.stages[].lane] == [0, 1, 0, 1]' "$dir/chunks.json"
+    runs "$dir/chunks.json" --steps 2
+    # all on one device: nothing is sent
+    jq -c '.stages.chunks = 4 | .stages.stages[].devices = [0]' "$dir/chunks.json" | ap-rewrite |
+        ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
+}
+
+@test "every device gets what it holds, once" {
+    local dir=$BATS_TEST_TMPDIR
+    # f32[8,4] from two devices by rows to two, by rows or both all of it, and from there to one
+    printf '%s\n' 'HloModule m' 'ENTRY e {' 'x = f32[8,4] parameter(0)' 'a = f32[8,4] tanh(x)' \
+        'b = f32[4,8] transpose(a), dimensions={1,0}' 'c = f32[4,8] negate(b)' \
+        'ROOT d = f32[8,4] transpose(c), dimensions={1,0}' '}' | ap-import --no-history |
+        jq -c '.blocks = {algorithm: "none", n: 3, objective: 0, bound: 0, unit: "bytes",
+            block_of: [0, 0, 1, 1, 2]}' >"$dir/m.json"
+    cut() {
+        jq -c --argjson m "$1" '.stages = {microbatches: 1, stages: [range(0; 3) |
+            {blocks: [.], devices: (if . == 0 then [0, 1] elif . == 1 then [2, 3] else [4] end),
+             sharding: {algorithm: $m[.], mesh: (if . == 2 then "m=1" else "m=2" end)}}]}' "$dir/m.json" |
+            ap-rewrite --no-history >"$dir/run.json"
+        runs "$dir/run.json" --tolerance 0 --json >"$dir/out.json"
+        jq .sent_bytes "$dir/out.json"
+    }
+    [ "$(cut '["data", "data", "data"]')" = 256 ] # rows to rows, rows to one: 128 bytes each
+    jq -e '[.pipeline.transfers[] | [.from, .to, .messages]] == [[0, 1, 1], [1, 2, 1]]' "$dir/run.json"
+    [ "$(cut '["data", "megatron", "data"]')" = 384 ] # rows to all on two, one of them to one
+}
+
+@test "the section: valid, the same bytes twice, and only one kind of program" {
+    local dir=$BATS_TEST_TMPDIR
+    three mlp 2 1f1b >"$dir/plan.json"
+    ap-rewrite --no-history "$dir/plan.json" >"$dir/one.json"
+    ap-rewrite --no-history "$dir/one.json" | cmp - "$dir/one.json"
+    /usr/bin/python3 tests/validate.py "$dir/one.json"
+    jq -c '.program = 1' "$dir/one.json" | ap-rewrite --no-history | cmp - "$dir/one.json"
+    run -0 bash -c "jq -c 'del(.stages, .blocks)' $dir/one.json | ap-rewrite --no-history | jq -c keys"
+    [ "$output" = '["autopar","graph","program"]' ]
+    run -0 --separate-stderr bash -c "ap-rewrite --stats $dir/plan.json | wc -c"
+    jq -e '.stages == 3 and .ranks == 6 and .messages > 2' <<<"$stderr"
+    jq -c '.stages.stages[0].recompute = "all"' "$dir/plan.json" >"$dir/again.json"
+    run -0 --separate-stderr ap-rewrite --no-history "$dir/again.json"
+    [[ $stderr == *"1 of 3 stages make values again"* ]]
+}
+
+@test "what cannot be run is refused" {
+    local dir=$BATS_TEST_TMPDIR
+    three mlp 2 1f1b >"$dir/plan.json"
+    ap-rewrite "$dir/plan.json" >"$dir/run.json"
+    refuses 1 "the program is for 6 ranks, this job has 2: run it with -n 6" ap-exec -n 2 "$dir/run.json"
+    refuses 1 "the program is for 6 ranks, this job has 1" ap-exec "$dir/run.json"
+    refuses 1 "has no program: pipe it through ap-rewrite first" ap-exec "$dir/plan.json"
+    jq '.stages.microbatches = 3' "$dir/plan.json" >"$dir/bad.json"
+    refuses 1 "does not divide into 3 microbatches" ap-rewrite "$dir/bad.json"
+    jq 'del(.blocks)' "$dir/plan.json" >"$dir/bad.json"
+    refuses 1 'no section "blocks"' ap-rewrite "$dir/bad.json"
+    jq '.sharding = {}' "$dir/plan.json" >"$dir/bad.json"
+    refuses 1 "which plan is meant?" ap-rewrite "$dir/bad.json"
+    three resnet 2 1f1b >"$dir/bad.json"
+    refuses 1 "combines the whole batch" ap-rewrite "$dir/bad.json"
+    jq '.stages.microbatch = "each"' "$dir/bad.json" >"$dir/each.json"
+    refuses 2 "are not built yet" ap-rewrite "$dir/each.json"
+    jq '.stages.schedule = "inference"' "$dir/plan.json" >"$dir/bad.json"
+    refuses 1 "inference runs forward only, and node" ap-rewrite "$dir/bad.json"
+    # another graph's programs are not compared with this one
+    jq --slurpfile g "$(imported gpt2l)" '.graph = $g[0].graph' "$dir/run.json" >"$dir/bad.json"
+    run ap-exec -n 6 --verify --quiet "$dir/bad.json"
+    [ "$status" -eq 1 ]
+    [[ $output == *'not one of the section "graph"'* ]]
+}
+
+@test "broken sections are refused before anybody waits" {
+    local dir=$BATS_TEST_TMPDIR i=0 text filter
+    three mlp 2 1f1b | ap-rewrite --no-history >"$dir/run.json"
+    while IFS='|' read -r text filter; do
+        i=$((i + 1))
+        jq -c "$filter" "$dir/run.json" >"$dir/bad.json"
+        if cmp -s "$dir/bad.json" "$dir/run.json"; then
+            echo "changes nothing: $filter"
+            return 1
+        fi
+        run timeout 20 ap-exec "$dir/bad.json"
+        [ "$status" -eq 1 ] && [[ $output == *"$text"* ]] || { echo "$filter: $status $output"; return 1; }
+    done <<'END'
+the stages need each other in turn|.pipeline.lanes[0].instructions |= map(select(has("send") | not))
+sends the message again|.pipeline.lanes[0].instructions |= (map(select(has("send"))) + .)
+receives the message again|.pipeline.lanes[1].instructions |= map(if .receive then ., . else . end)
+is never received|.pipeline.lanes[2].instructions |= map(select(has("receive") | not))
+the stage is not of this lane|.pipeline.lanes[0].instructions[0].run = 1
+runs groups that its program does not have|.pipeline.lanes[0].instructions[0].groups[1] = 100000
+has no such microbatch|.pipeline.lanes[0].instructions[0].microbatch = 2
+no such transfer|(.pipeline.lanes[0].instructions[] | select(.send).send) = 9999
+the transfer has no such message|(.pipeline.lanes[0].instructions[] | select(.send).message) = 2
+has its end in another lane|(.pipeline.lanes[1].instructions[] | select(.receive)) |= {send: .receive, message}
+has no such slot|(.pipeline.lanes[0].instructions[] | select(.keep).slot) = 7
+has a place already|.pipeline.lanes[0].ranks = [0, 0]
+rank 5 is in no lane|.pipeline.lanes[2].ranks = [4]
+is for 2 ranks, lane 0 has 1|.pipeline.lanes[0].ranks = [0] | .pipeline.n_ranks = 5 | .pipeline.lanes[1:] |= map(.ranks |= map(. - 1))
+is of 2 microbatches, the pipeline of 4|.pipeline.microbatches = 4
+has another shape|.pipeline.transfers[0].shape = "f32[1,1]"
+messages: expected|.pipeline.transfers[0].messages = 1
+expected the shape of a tensor|.pipeline.transfers[0].shape = "f32[1"
+becomes what another stage hands on|.pipeline.stages[1].params[0] = -1
+comes by 0 transfers|.pipeline.stages[0] |= ((.program.modules[0].graph.nodes | map(select(.role == "input").param)[0]) as $p | .params[$p] = -1)
+expected 3 numbers|.pipeline.stages[0].cuts = [1]
+expected groups in order|.pipeline.stages[0].cuts = [3, 2, 1]
+lane|.pipeline.stages[0].lane = 3
+expected an object|.pipeline.stages[0].program = []
+expected an object|.pipeline.transfers[0] = 1
+END
+    [ $i -eq 25 ]
+}
