@@ -35,7 +35,7 @@ static int lay_stage(struct ap_pricing *p, int i, struct ap_err *err)
                      &st->sharding.plan.mesh, &why))
         return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
     part->cost.alpa_steps = st->sharding.alpa_space;
-    if (ap_plan_check(&st->sharding.plan, &part->cost, &why) ||
+    if (ap_plan_check_choices(&st->sharding.plan, &part->cost, &why) ||
         ap_plan_conversions(p->arena, &st->sharding.plan, &part->cost, &part->conv, &why))
         return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
     return 0;

@@ -225,66 +225,94 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
     }
 }
 
-static int find_paths(const struct ap_plan *plan, const struct ap_cost *cost,
-                      const uint8_t *when, const struct want_list *l,
-                      const struct sort_key *key, struct ap_conversion *conv,
-                      struct ap_err *err)
+/* A wanted conversion and its path. */
+static int find_path(const struct ap_plan *plan, const struct ap_cost *cost,
+                     const uint8_t *when, const struct wanted *w,
+                     struct ap_conversion *conv, struct ap_err *err)
 {
-    for (int i = 0; i < l->n; i++) {
-        const struct wanted *w = &l->item[key[i].index];
-        conv[i].node = w->node;
-        conv[i].from = w->from;
-        conv[i].to = w->to;
-        conv[i].phase = w->phase;
-        conv[i].first_group = w->first_group;
-        const struct ap_shape *shape = &plan->graph->nodes[w->node].shape;
-        if (plan->whole && plan->whole[w->node]
-                ? path_by_whole(cost, shape, w, &conv[i].path)
-                : ap_convert(cost, shape, &w->from, &w->to, &conv[i].path))
-            return no_path(plan, w, err);
-        make_each(plan, when, &conv[i]);
-    }
+    const struct ap_shape *shape = &plan->graph->nodes[w->node].shape;
+
+    conv->node = w->node;
+    conv->from = w->from;
+    conv->to = w->to;
+    conv->phase = w->phase;
+    conv->first_group = w->first_group;
+    conv->each = false;
+    if (plan->whole && plan->whole[w->node]
+            ? path_by_whole(cost, shape, w, &conv->path)
+            : ap_convert(cost, shape, &w->from, &w->to, &conv->path))
+        return no_path(plan, w, err);
+    make_each(plan, when, conv);
     return 0;
+}
+
+/* The arrays of *out that say which conversion serves whom, by place in the list, whose
+ * items the caller frees. */
+static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
+                                    struct ap_conversions *out)
+{
+    int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
+    struct want_list l = {.plan = plan};
+
+    int *in_start = AP_NEW_N(arena, n_groups + 1, int);
+    for (int i = 0; i < n_groups; i++)
+        in_start[i + 1] = in_start[i] + plan->nests->nest[i].n_ins;
+    int *in_conv = AP_NEW_N(arena, in_start[n_groups] + 1, int);
+    int *result_conv = AP_NEW_N(arena, plan->graph->n_results + 1, int);
+    struct ap_mark mark = ap_arena_mark(arena);
+    l.head = AP_NEW_N(arena, n_nodes + 1, int);
+    memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
+    int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
+    want_all(&l, order, in_start, in_conv, result_conv);
+    ap_arena_rewind(arena, mark);
+    l.head = NULL;
+    *out = (struct ap_conversions){
+        .n = l.n, .in_start = in_start, .in_conv = in_conv, .result_conv = result_conv};
+    return l;
 }
 
 int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err)
 {
-    int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
-    int n_results = plan->graph->n_results;
-    int *in_start = AP_NEW_N(arena, n_groups + 1, int);
-    for (int i = 0; i < n_groups; i++)
-        in_start[i + 1] = in_start[i] + plan->nests->nest[i].n_ins;
-    int *in_conv = AP_NEW_N(arena, in_start[n_groups] + 1, int);
-    int *result_conv = AP_NEW_N(arena, n_results + 1, int);
+    int n_results = plan->graph->n_results, rc = 0;
+    struct want_list l = list_wanted(arena, plan, out);
+    int n_ins = out->in_start[plan->nests->n];
+    int *in_conv = (int *)out->in_conv, *result_conv = (int *)out->result_conv;
 
-    struct want_list l = {.plan = plan};
-    l.head = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof(int));
-    memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
-    struct ap_mark scratch = ap_arena_mark(arena);
-    int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
-    want_all(&l, order, in_start, in_conv, result_conv);
-    ap_arena_rewind(arena, scratch);
-
-    *out = (struct ap_conversions){.n = l.n};
     out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
     struct ap_mark mark = ap_arena_mark(arena);
     int *place = AP_NEW_N(arena, l.n + 1, int);
     uint8_t *when = ap_plan_when(arena, plan);
-    order = ap_plan_order(arena, plan, when);
-    struct sort_key *key = sort_wanted(arena, &l, order, place);
-    for (int i = 0; i < in_start[n_groups]; i++)
+    struct sort_key *key = sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+    for (int i = 0; i < n_ins; i++)
         in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
     for (int i = 0; i < n_results; i++)
         result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
-    int rc = find_paths(plan, cost, when, &l, key, out->conv, err);
+    for (int i = 0; i < l.n && rc == 0; i++)
+        rc = find_path(plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
     ap_arena_rewind(arena, mark);
-    free(l.head);
     free(l.item);
-    out->in_start = in_start;
-    out->in_conv = in_conv;
-    out->result_conv = result_conv;
+    return rc;
+}
+
+/* Seconds of all conversions, in the order of ap_plan_conversions. */
+static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
+                           const struct ap_cost *cost, double *sec, struct ap_err *err)
+{
+    struct ap_conversions lists;
+    struct want_list l = list_wanted(arena, plan, &lists);
+    int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
+    uint8_t *when = ap_plan_when(arena, plan);
+    struct sort_key *key = sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+    struct ap_conversion conv;
+
+    *sec = 0;
+    for (int i = 0; i < l.n && rc == 0; i++) {
+        rc = find_path(plan, cost, when, &l.item[key[i].index], &conv, err);
+        *sec += rc == 0 ? conv.path.sec : 0;
+    }
+    free(l.item);
     return rc;
 }
 
@@ -434,8 +462,8 @@ static int check_time(struct ap_arena *arena, const struct ap_plan *plan,
     return 0;
 }
 
-int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
-                  struct ap_err *err)
+int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost,
+                          struct ap_err *err)
 {
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
@@ -448,13 +476,38 @@ int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
             return -1;
     }
     struct ap_arena scratch = {0};
-    struct ap_conversions conv;
-    if (check_time(&scratch, plan, err)) {
-        ap_arena_free(&scratch);
-        return -1;
-    }
-    int rc = ap_plan_conversions(&scratch, plan, cost, &conv, err);
+    int rc = check_time(&scratch, plan, err);
     ap_arena_free(&scratch);
+    return rc;
+}
+
+int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
+                  struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    double sec;
+
+    if (ap_plan_check_choices(plan, cost, err))
+        return -1;
+    int rc = sum_conversions(&scratch, plan, cost, &sec, err);
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
+                struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    double compute = 0, comm = 0;
+
+    if (ap_plan_check_choices(plan, cost, err))
+        return -1;
+    int rc = sum_conversions(&scratch, plan, cost, &comm, err);
+    ap_arena_free(&scratch);
+    for (int i = 0; i < plan->nests->n && rc == 0; i++)
+        compute += ap_plan_group_sec(&plan->nests->nest[i], plan->graph, cost,
+                                     &plan->choice[i]);
+    *sec = compute + comm;
     return rc;
 }
 

@@ -32,16 +32,14 @@ static double price_on(const struct cost_input *in, const struct priced *p,
     struct ap_arena scratch = {0};
     struct ap_err err = {""};
     struct ap_plan plan = p->plan;
-    struct ap_conversions conv;
     struct ap_cost cost = {0};
     double sec = INFINITY;
 
     plan.mesh = *mesh;
     if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, mesh, &err) == 0) {
         cost.alpa_steps = in->cost.alpa_steps;
-        if (ap_plan_check(&plan, &cost, &err) == 0 &&
-            ap_plan_conversions(&scratch, &plan, &cost, &conv, &err) == 0)
-            sec = ap_plan_price(&plan, &cost, &conv).serial_sec;
+        if (ap_plan_sec(&plan, &cost, &sec, &err))
+            sec = INFINITY;
     }
     ap_cost_free(&cost);
     ap_arena_free(&scratch);

@@ -60,7 +60,7 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
 
     *out = (struct priced){.name = name, .plan = *plan};
     struct ap_program *prog = &out->prog;
-    if (ap_plan_check(plan, &in->cost, err) ||
+    if (ap_plan_check_choices(plan, &in->cost, err) ||
         ap_plan_conversions(arena, plan, &in->cost, &out->conv, err) ||
         ap_partition(arena, plan, &out->conv, prog, err))
         return -1;

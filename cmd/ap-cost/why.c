@@ -53,7 +53,7 @@ static bool price_choice(const struct cost_input *in, struct ap_plan *plan, int 
 
     plan->choice[group] = o->choice;
     if (ap_choice_ok(&plan->nests->nest[group], &plan->mesh, &o->choice) &&
-        ap_plan_check(plan, &in->cost, &err) == 0 &&
+        ap_plan_check_choices(plan, &in->cost, &err) == 0 &&
         ap_plan_conversions(&scratch, plan, &in->cost, &conv, &err) == 0) {
         o->price = in->price ? in->price(in->price_context, plan, &conv)
                              : ap_plan_price(plan, &in->cost, &conv);

@@ -26,7 +26,6 @@ struct maker {
 static void make_one(struct maker *m, int row)
 {
     const struct shard_task *task = m->task;
-    struct ap_conversions conv;
     struct ap_err err = {0};
     struct made *made = &m->made[row];
     size_t n_groups = (size_t)task->nests->n, n_nodes = (size_t)task->graph->n_nodes;
@@ -39,7 +38,8 @@ static void make_one(struct maker *m, int row)
         !made->plan.whole) { /* whole: reduce-scatter is never dearer, zero2 has it */
         memcpy(choice, made->plan.choice, n_groups * sizeof *choice);
         memcpy(remake, made->plan.remake, n_nodes * sizeof *remake);
-        made->sec = shard_price(&m->arena, &made->plan, &m->cost, &conv, &err);
+        if (ap_plan_sec(&made->plan, &m->cost, &made->sec, &err))
+            made->sec = INFINITY;
     }
     made->plan.choice = choice;
     made->plan.remake = remake;

@@ -185,7 +185,7 @@ double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_conversions *conv,
                    struct ap_err *err)
 {
-    if (ap_plan_check(plan, cost, err) ||
+    if (ap_plan_check_choices(plan, cost, err) ||
         ap_plan_conversions(arena, plan, cost, conv, err))
         return INFINITY;
     return ap_plan_price(plan, cost, conv).serial_sec;
@@ -197,8 +197,8 @@ static double given_plan(struct shard_job *job, const struct shard_request *req,
 {
     struct shard_given given = load_given(job, req);
     struct ap_err err = {0};
-    struct ap_conversions conv;
     const char *differs;
+    double sec;
 
     int code = shard_given_plan(job->arena, &given, &job->task, plan, &differs, &err);
     if (differs)
@@ -206,8 +206,7 @@ static double given_plan(struct shard_job *job, const struct shard_request *req,
     if (code)
         ap_die(code, "%s", err.msg);
     json_decref(given.root);
-    double sec = shard_price(job->arena, plan, &job->cost, &conv, &err);
-    if (!isfinite(sec))
+    if (ap_plan_sec(plan, &job->cost, &sec, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s", given.path, err.msg);
     return sec;
 }

@@ -14,7 +14,7 @@ static int make_program(struct ap_arena *arena, const struct ap_plan *plan,
 {
     struct ap_err err = {0};
 
-    if (ap_plan_check(plan, cost, &err) ||
+    if (ap_plan_check_choices(plan, cost, &err) ||
         ap_plan_conversions(arena, plan, cost, conv, &err) ||
         ap_partition(arena, plan, conv, prog, &err))
         return -1;

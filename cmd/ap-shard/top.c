@@ -185,20 +185,16 @@ static void settle(struct pool *p, int n)
     qsort(p->list, (size_t)p->n, sizeof *p->list, compare);
     for (int i = 0; i < p->n && kept < n; i++) {
         struct candidate c = p->list[i];
-        struct ap_mark mark = ap_arena_mark(p->arena);
-        struct ap_conversions conv;
         struct ap_err err = {0};
         struct ap_choice_vec old = {{0}};
         if (c.group >= 0) {
             old = p->plan.choice[c.group];
             p->plan.choice[c.group] = c.choice;
         }
-        c.sec = shard_price(p->arena, &c.plan, p->task->cost, &conv, &err);
+        bool seen = ap_plan_sec(&c.plan, p->task->cost, &c.sec, &err) != 0;
         c.hash = hash_plan(&c.plan);
         if (c.group >= 0)
             p->plan.choice[c.group] = old;
-        ap_arena_rewind(p->arena, mark);
-        bool seen = !isfinite(c.sec);
         for (int k = 0; k < kept && !seen; k++)
             seen = p->list[k].hash == c.hash;
         if (!seen)
