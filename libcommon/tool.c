@@ -14,6 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 #include <zlib.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "cost.h"
 
@@ -344,6 +347,18 @@ static void set_operand(struct ap_tool *tool, const char *arg, int *n)
     tool->path = arg;
 }
 
+/*
+ * Searches make large tables and throw them away again. Memory that is freed stays with
+ * the process: fresh pages cost more than most tables do.
+ */
+static void keep_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+#endif
+}
+
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
 {
     struct ap_opt common[N_COMMON + 1];
@@ -353,6 +368,7 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
     running = tool;
     start_sec = ap_now_sec();
     signal(SIGPIPE, SIG_DFL);
+    keep_memory();
     common_options(tool, &help, &version, common);
     tool->argc = argc;
     tool->argv = argv;
