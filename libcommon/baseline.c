@@ -9,17 +9,21 @@
 #include "feeds.h"
 #include "route.h"
 
+#include <string.h>
+
 const struct ap_baseline ap_baselines[AP_N_BASELINES] = {
-    {"data", "the batch over all axes, weights whole"},
-    {"zero1", "data, with optimizer states and update split, gradients whole"},
-    {"zero2", "data, with optimizer states and update split over all axes"},
-    {"zero3", "zero2, with weights split and gathered for each phase"},
-    {"megatron", "tensor parallel on the last axis, the batch over the others"},
-    {"megatron-sp", "megatron, with activations in between split along the sequence"},
-    {"expert", "experts over all axes where a layer has some, the batch elsewhere"},
-    {"largest-dim", "every weight split on its largest dimension over all axes"},
-    {"mha-only", "attention's weights split on the last axis, data for the rest"},
-    {"ffn-only", "feed-forward weights split on the last axis, data for the rest"},
+    {"data", "the batch over all axes, weights whole", false},
+    {"zero1", "data, with optimizer states and update split, gradients whole", true},
+    {"zero2", "data, with optimizer states and update split over all axes", false},
+    {"zero3", "zero2, with weights split and gathered for each phase", false},
+    {"megatron", "tensor parallel on the last axis, the batch over the others", false},
+    {"megatron-sp", "megatron, with activations in between split along the sequence",
+     false},
+    {"expert", "experts over all axes where a layer has some, the batch elsewhere",
+     false},
+    {"largest-dim", "every weight split on its largest dimension over all axes", false},
+    {"mha-only", "attention's weights split on the last axis, data for the rest", false},
+    {"ffn-only", "feed-forward weights split on the last axis, data for the rest", false},
 };
 
 /* ---- seeds ---- */
@@ -137,15 +141,22 @@ static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *er
     return 0;
 }
 
-static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                      bool states, bool weights, struct ap_err *err)
+/* A question for baselines. */
+struct asked {
+    struct ap_arena *arena;
+    const bool *fixed;
+    struct ap_baseline_shared *shared; /* NULL: nothing */
+};
+
+static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states,
+                      bool weights, struct ap_err *err)
 {
     const struct ap_graph *g = plan->graph;
     int64_t batch = ap_batch_size(g);
 
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
@@ -164,34 +175,30 @@ static int plan_batch(struct ap_arena *arena, struct ap_plan *plan, const bool *
     return 0;
 }
 
-static int plan_data(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                     struct ap_err *err)
+static int plan_data(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_batch(arena, plan, fixed, false, false, err);
+    return plan_batch(ask, plan, false, false, err);
 }
 
 /* The choices of zero2; sums over the batch are all-reduced whole, then cut. */
-static int plan_zero1(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                      struct ap_err *err)
+static int plan_zero1(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    if (plan_batch(arena, plan, fixed, true, false, err))
+    if (plan_batch(ask, plan, true, false, err))
         return -1;
-    plan->whole = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    plan->whole = AP_NEW_N(ask->arena, plan->graph->n_nodes, bool);
     for (int i = 0; i < plan->graph->n_nodes; i++)
         plan->whole[i] = plan->graph->nodes[i].phase != AP_FORWARD;
     return 0;
 }
 
-static int plan_zero2(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                      struct ap_err *err)
+static int plan_zero2(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_batch(arena, plan, fixed, true, false, err);
+    return plan_batch(ask, plan, true, false, err);
 }
 
-static int plan_zero3(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                      struct ap_err *err)
+static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_batch(arena, plan, fixed, true, true, err);
+    return plan_batch(ask, plan, true, true, err);
 }
 
 /* The batch over all axes but the last, whose sweep is the caller's. */
@@ -208,11 +215,11 @@ static int plan_outer_batch(struct ap_plan *plan, struct ap_sweep *s, struct ap_
     return 0;
 }
 
-static int plan_megatron(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
+static int plan_megatron(const struct asked *ask, struct ap_plan *plan,
                          struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
 
     if (plan_outer_batch(plan, &s, err))
         return -1;
@@ -253,16 +260,16 @@ static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap
     return 0;
 }
 
-static int plan_megatron_sp(struct ap_arena *arena, struct ap_plan *plan,
-                            const bool *fixed, struct ap_err *err)
+static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
+                            struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
 
     if (plan_outer_batch(plan, &s, err))
         return -1;
     if (plan->mesh.size[last] > 1) {
-        if (find_sequence(arena, plan, &s, last, err))
+        if (find_sequence(ask->arena, plan, &s, last, err))
             return -1;
         ap_sweep_axis(&s, last, AP_SWEEP_SEQUENCE);
         ap_sweep_run(&s);
@@ -270,10 +277,9 @@ static int plan_megatron_sp(struct ap_arena *arena, struct ap_plan *plan,
     return 0;
 }
 
-static int plan_expert(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                       struct ap_err *err)
+static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
     bool any = false;
 
     if (check_batch(plan, plan->mesh.n_axes, err))
@@ -294,11 +300,10 @@ static int plan_expert(struct ap_arena *arena, struct ap_plan *plan, const bool 
     return 0;
 }
 
-static int plan_largest(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                        struct ap_err *err)
+static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
     (void)err;
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
@@ -340,86 +345,111 @@ void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 
 /* ---- TAP's points: some weights have a pattern, the rest is data parallel ---- */
 
-static int route_feeds(struct ap_arena *arena, struct ap_plan *plan,
-                       const struct ap_plan *base, const struct ap_weights *weights,
-                       const int *pattern, struct ap_err *err)
-{
-    int n = plan->nests->n, *groups = AP_NEW_N(arena, n, int);
+/* What these have in common. */
+struct ap_feeds {
+    struct ap_plan base; /* data parallel */
+    struct ap_weights weights;
     struct ap_cluster cluster;
     struct ap_cost cost;
-    struct ap_traffic traffic;
+    struct ap_region *region; /* the whole graph; NULL: there is none, why says so */
+    struct ap_err why;
+};
 
+static struct ap_feeds *feeds_new(struct ap_arena *arena, const struct ap_plan *plan)
+{
+    int n = plan->nests->n, last = plan->mesh.n_axes - 1;
+    int *groups = AP_NEW_N(arena, n, int);
+    struct ap_feeds *f = AP_NEW(arena, struct ap_feeds);
+
+    f->base = *plan;
+    ap_batch_plan(arena, &f->base);
+    ap_weights_find(arena, &f->base, last, false, &f->weights);
     for (int i = 0; i < n; i++)
         groups[i] = i;
-    if (ap_cluster_get(arena, NULL, NULL, ap_mesh_devices(&plan->mesh), &cluster, err) ||
-        ap_cost_init(arena, &cost, AP_COST_BYTES, &cluster, &plan->mesh, err))
-        return -1;
-    struct ap_router *router =
-        ap_router_new(arena, base, &cost, weights, plan->mesh.n_axes - 1, false);
-    struct ap_region *region = ap_region_new(router, groups, n);
-    int rc = ap_region_route(region, pattern, &traffic);
-    if (rc == 0)
-        ap_region_write(region, plan);
-    ap_cost_free(&cost);
-    return rc ? ap_err_set(err, "the weights are too small for the last axis") : 0;
+    if (ap_cluster_get(arena, NULL, NULL, ap_mesh_devices(&plan->mesh), &f->cluster,
+                       &f->why) == 0 &&
+        ap_cost_init(arena, &f->cost, AP_COST_BYTES, &f->cluster, &plan->mesh, &f->why) ==
+            0)
+        f->region = ap_region_new(
+            ap_router_new(arena, &f->base, &f->cost, &f->weights, last, false), groups,
+            n);
+    return f;
 }
 
-static int plan_feeds(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                      bool attention, struct ap_err *err)
+static int route_feeds(struct ap_arena *arena, struct ap_feeds *f, struct ap_plan *plan,
+                       bool attention, struct ap_err *err)
 {
-    struct ap_weights weights;
+    int *pattern = AP_NEW_N(arena, f->weights.n + 1, int);
+    struct ap_traffic traffic;
 
-    if (fixed)
+    if (!f->region)
+        return ap_err_set(err, "%s", f->why.msg);
+    if (ap_feeds_pattern(arena, &f->base, &f->weights, attention, !attention, pattern) ==
+        0)
+        return ap_err_set(err, "no weight is %s",
+                          attention ? "attention's" : "a feed-forward layer's");
+    if (ap_region_route(f->region, pattern, &traffic))
+        return ap_err_set(err, "the weights are too small for the last axis");
+    ap_region_write(f->region, plan);
+    return 0;
+}
+
+static int plan_feeds(const struct asked *ask, struct ap_plan *plan, bool attention,
+                      struct ap_err *err)
+{
+    struct ap_baseline_shared own = {.feeds = NULL},
+                              *s = ask->shared ? ask->shared : &own;
+
+    if (ask->fixed)
         return ap_err_set(err, "it keeps no pins");
     if (check_batch(plan, plan->mesh.n_axes, err))
         return -1;
-    ap_batch_plan(arena, plan);
-    struct ap_mark mark = ap_arena_mark(arena); /* the plan's own arrays exist */
-    struct ap_plan base = *plan;
-    base.choice =
-        ap_arena_dup(arena, plan->choice, sizeof *plan->choice * (size_t)plan->nests->n);
-    ap_weights_find(arena, &base, plan->mesh.n_axes - 1, false, &weights);
-    int *pattern = AP_NEW_N(arena, weights.n + 1, int);
-    int rc = 0;
-    if (ap_feeds_pattern(arena, &base, &weights, attention, !attention, pattern) == 0)
-        rc = ap_err_set(err, "no weight is %s",
-                        attention ? "attention's" : "a feed-forward layer's");
-    else
-        rc = route_feeds(arena, plan, &base, &weights, pattern, err);
-    ap_arena_rewind(arena, mark);
+    if (!s->feeds)
+        s->feeds = feeds_new(&s->arena, plan);
+    memcpy(plan->choice, s->feeds->base.choice,
+           sizeof *plan->choice * (size_t)plan->nests->n);
+    int rc = route_feeds(ask->arena, s->feeds, plan, attention, err);
+    ap_baseline_shared_free(&own);
     return rc;
 }
 
-static int plan_mha(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                    struct ap_err *err)
+void ap_baseline_shared_free(struct ap_baseline_shared *shared)
 {
-    return plan_feeds(arena, plan, fixed, true, err);
+    if (shared->feeds)
+        ap_cost_free(&shared->feeds->cost);
+    ap_arena_free(&shared->arena);
+    shared->feeds = NULL;
 }
 
-static int plan_ffn(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                    struct ap_err *err)
+static int plan_mha(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_feeds(arena, plan, fixed, false, err);
+    return plan_feeds(ask, plan, true, err);
 }
 
-typedef int plan_fn(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed,
-                    struct ap_err *err);
+static int plan_ffn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_feeds(ask, plan, false, err);
+}
+
+typedef int plan_fn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err);
 static plan_fn *const plan_of[AP_N_BASELINES] = {
     plan_data,        plan_zero1,  plan_zero2,   plan_zero3, plan_megatron,
     plan_megatron_sp, plan_expert, plan_largest, plan_mha,   plan_ffn,
 };
 
 int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan,
-                           const bool *fixed, struct ap_err *err)
+                           const bool *fixed, struct ap_baseline_shared *shared,
+                           struct ap_err *err)
 {
+    const struct asked ask = {arena, fixed, shared};
     start_choices(arena, plan, fixed);
-    return plan_of[row](arena, plan, fixed, err);
+    return plan_of[row](&ask, plan, err);
 }
 
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
                      struct ap_err *err)
 {
-    return ap_baseline_plan_fixed(arena, row, plan, NULL, err);
+    return ap_baseline_plan_fixed(arena, row, plan, NULL, NULL, err);
 }
 
 void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)

@@ -26,6 +26,7 @@
 
 struct ap_baseline {
     const char *name, *help;
+    bool whole; /* sets plan->whole: the same with reduce-scatter is never dearer */
 };
 #define AP_N_BASELINES 10
 extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
@@ -42,10 +43,20 @@ int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
  * stay idle. No baseline, what searches start from.
  */
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
-/* The same around groups whose choice in plan->choice is given and stays (fixed, per
- * group; NULL: none). */
+/*
+ * What baselines of one graph, nests and mesh have in common, made by the first that
+ * needs it. Starts zeroed; freed by the caller, when no baseline is made any more.
+ */
+struct ap_baseline_shared {
+    struct ap_arena arena;
+    struct ap_feeds *feeds; /* mha-only, ffn-only */
+};
+void ap_baseline_shared_free(struct ap_baseline_shared *shared);
+/* As ap_baseline_plan around groups whose choice in plan->choice is given and stays
+ * (fixed, per group; NULL: none); shared may be NULL. */
 int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan,
-                           const bool *fixed, struct ap_err *err);
+                           const bool *fixed, struct ap_baseline_shared *shared,
+                           struct ap_err *err);
 /*
  * Completes a plan of which some groups are given: the others follow what is split
  * already, the batch first, and are replicated where nothing is.

@@ -284,7 +284,8 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_mark mark = ap_arena_mark(arena);
     int *place = AP_NEW_N(arena, l.n + 1, int);
     uint8_t *when = ap_plan_when(arena, plan);
-    struct sort_key *key = sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+    struct sort_key *key =
+        sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
     for (int i = 0; i < n_ins; i++)
         in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
     for (int i = 0; i < n_results; i++)
@@ -304,7 +305,8 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
     struct want_list l = list_wanted(arena, plan, &lists);
     int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
     uint8_t *when = ap_plan_when(arena, plan);
-    struct sort_key *key = sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+    struct sort_key *key =
+        sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
     struct ap_conversion conv;
 
     *sec = 0;
@@ -505,8 +507,8 @@ int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *
     int rc = sum_conversions(&scratch, plan, cost, &comm, err);
     ap_arena_free(&scratch);
     for (int i = 0; i < plan->nests->n && rc == 0; i++)
-        compute += ap_plan_group_sec(&plan->nests->nest[i], plan->graph, cost,
-                                     &plan->choice[i]);
+        compute +=
+            ap_plan_group_sec(&plan->nests->nest[i], plan->graph, cost, &plan->choice[i]);
     *sec = compute + comm;
     return rc;
 }

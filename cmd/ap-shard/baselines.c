@@ -10,6 +10,8 @@
 #include "memo.h"
 #include "shard.h"
 
+#define HALF 6 /* rows before it take as long as the others */
+
 struct made {
     struct ap_plan plan;
     double sec; /* INFINITY: it does not exist, or not under the cost model */
@@ -19,7 +21,8 @@ struct maker {
     const struct shard_task *task;
     struct ap_cost cost;
     struct ap_arena arena;
-    int first, step;
+    struct ap_baseline_shared shared;
+    int first, last;   /* rows */
     struct made *made; /* [row] */
 };
 
@@ -34,8 +37,9 @@ static void make_one(struct maker *m, int row)
     struct ap_choice_vec *choice = AP_NEW_N(&m->arena, n_groups, struct ap_choice_vec);
     bool *remake = AP_NEW_N(&m->arena, n_nodes, bool);
     struct ap_mark mark = ap_arena_mark(&m->arena);
-    if (ap_baseline_plan_fixed(&m->arena, row, &made->plan, task->fixed, &err) == 0 &&
-        !made->plan.whole) { /* whole: reduce-scatter is never dearer, zero2 has it */
+    if (!ap_baselines[row].whole &&
+        ap_baseline_plan_fixed(&m->arena, row, &made->plan, task->fixed, &m->shared,
+                               &err) == 0) {
         memcpy(choice, made->plan.choice, n_groups * sizeof *choice);
         memcpy(remake, made->plan.remake, n_nodes * sizeof *remake);
         if (ap_plan_sec(&made->plan, &m->cost, &made->sec, &err))
@@ -50,7 +54,7 @@ static void *make_some(void *arg)
 {
     struct maker *m = arg;
 
-    for (int row = m->first; row < AP_N_BASELINES; row += m->step)
+    for (int row = m->first; row < m->last; row++)
         make_one(m, row);
     return NULL;
 }
@@ -66,8 +70,11 @@ void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
     int n = 0;
 
     for (int i = 0; i < 2; i++)
-        maker[i] = (struct maker){
-            .task = task, .cost = *task->cost, .first = i, .step = 2, .made = made};
+        maker[i] = (struct maker){.task = task,
+                                  .cost = *task->cost,
+                                  .first = i == 0 ? 0 : HALF,
+                                  .last = i == 0 ? HALF : AP_N_BASELINES,
+                                  .made = made};
     maker[1].cost.cache = ap_memo_new(task->cost->mesh.n_axes);
     bool runs = pthread_create(&thread, NULL, make_some, &maker[1]) == 0;
     make_some(&maker[0]);
@@ -87,8 +94,10 @@ void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
         name[n++] = ap_baselines[row].name;
     }
     ap_memo_free(maker[1].cost.cache);
-    ap_arena_free(&maker[0].arena);
-    ap_arena_free(&maker[1].arena);
+    for (int i = 0; i < 2; i++) {
+        ap_baseline_shared_free(&maker[i].shared);
+        ap_arena_free(&maker[i].arena);
+    }
     name[n] = "start";
     task->n_plans = n;
     task->plans = plans;

@@ -220,7 +220,8 @@ int shard_rule(struct ap_arena *arena, const struct shard_task *task,
     answer->plan = shard_empty_plan(task);
     answer->objective = -1;
     answer->stopped = "rule";
-    if (ap_baseline_plan_fixed(arena, task->baseline, &answer->plan, task->fixed, &why))
+    if (ap_baseline_plan_fixed(arena, task->baseline, &answer->plan, task->fixed, NULL,
+                               &why))
         return ap_err_set(err, "%s does not exist here: %s", name, why.msg);
     if (ap_plan_check(&answer->plan, task->cost, &why))
         return ap_err_set(err, "%s: %s", name, why.msg);
