@@ -235,15 +235,25 @@ static uint64_t mix64(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* The first of eight bytes lowest; a single load where machines store it so. */
+static inline uint64_t word_at(const unsigned char *p)
+{
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 |
+           (uint64_t)p[3] << 24 | (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 |
+           (uint64_t)p[6] << 48 | (uint64_t)p[7] << 56;
+}
+
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed)
 {
     const unsigned char *p = data;
     uint64_t h = mix64(seed + 0x9e3779b97f4a7c15u + len);
 
-    for (size_t i = 0; i < len; i += 8) {
-        size_t n = len - i < 8 ? len - i : 8;
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8)
+        h = mix64((h ^ word_at(p + i)) + 0x9e3779b97f4a7c15u);
+    if (i < len) {
         uint64_t word = 0;
-        for (size_t k = 0; k < n; k++)
+        for (size_t k = 0; i + k < len; k++)
             word |= (uint64_t)p[i + k] << (8 * k);
         h = mix64((h ^ word) + 0x9e3779b97f4a7c15u);
     }

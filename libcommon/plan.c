@@ -81,6 +81,9 @@ struct want_list {
     struct wanted *item; /* malloc */
     int n, cap;
     int *head; /* per node: latest of its conversions, -1 */
+    /* per node: its layout, once somebody asked */
+    bool *known;
+    struct ap_layout *made;
 };
 
 /* Kept copies serve every phase; remade ones serve the forward phase or the later ones.
@@ -97,8 +100,12 @@ static bool serves(const struct ap_plan *plan, const struct wanted *w,
 static int want(struct want_list *l, int node, const struct ap_layout *to, int group,
                 enum ap_phase phase)
 {
-    struct ap_layout from = ap_plan_node_layout(l->plan, node);
-    if (ap_layout_equal(&from, to))
+    struct ap_layout *from = &l->made[node];
+    if (!l->known[node]) {
+        *from = ap_plan_node_layout(l->plan, node);
+        l->known[node] = true;
+    }
+    if (ap_layout_equal(from, to))
         return -1;
     for (int i = l->head[node]; i >= 0; i = l->item[i].next)
         if (ap_layout_equal(&l->item[i].to, to) && serves(l->plan, &l->item[i], phase))
@@ -107,7 +114,7 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
         l->cap = l->cap ? 2 * l->cap : 64;
         l->item = ap_xrealloc(l->item, (size_t)l->cap * sizeof(*l->item));
     }
-    l->item[l->n] = (struct wanted){node, group, l->head[node], phase, from, *to};
+    l->item[l->n] = (struct wanted){node, group, l->head[node], phase, *from, *to};
     l->head[node] = l->n;
     return l->n++;
 }
@@ -262,10 +269,12 @@ static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan
     struct ap_mark mark = ap_arena_mark(arena);
     l.head = AP_NEW_N(arena, n_nodes + 1, int);
     memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
+    l.known = AP_NEW_N(arena, n_nodes + 1, bool);
+    l.made = AP_NEW_N(arena, n_nodes + 1, struct ap_layout);
     int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
     want_all(&l, order, in_start, in_conv, result_conv);
     ap_arena_rewind(arena, mark);
-    l.head = NULL;
+    l.head = NULL, l.known = NULL, l.made = NULL;
     *out = (struct ap_conversions){
         .n = l.n, .in_start = in_start, .in_conv = in_conv, .result_conv = result_conv};
     return l;
