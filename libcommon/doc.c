@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plain.h"
 #include "tool.h"
 
 /* ---- scanning ---- */
@@ -404,8 +405,10 @@ static json_t *load_text(const struct ap_doc *doc, size_t offset, const char *te
                          size_t len, size_t keep, size_t cut, struct ap_err *err)
 {
     json_error_t why;
-    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    json_t *value = ap_plain_json(text, len);
 
+    if (!value)
+        value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (value)
         return value;
     size_t pos = why.position > 0 ? (size_t)why.position : 0;

@@ -1,0 +1,89 @@
+/* Plain JSON is read as jansson reads it; all else is left to jansson. */
+#include "plain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+static void same(const char *text)
+{
+    json_t *want = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
+    json_t *got = ap_plain_json(text, strlen(text));
+    char *a = want ? json_dumps(want, JSON_ENCODE_ANY) : NULL;
+    char *b = got ? json_dumps(got, JSON_ENCODE_ANY) : NULL;
+
+    CHECK(a && b && strcmp(a, b) == 0 && json_equal(want, got), "%s: %s", text,
+          b ? b : "not plain");
+    free(a);
+    free(b);
+    json_decref(want);
+    json_decref(got);
+}
+
+static void left(const char *text)
+{
+    json_t *got = ap_plain_json(text, strlen(text));
+    CHECK(!got, "left to jansson: %s", text);
+    json_decref(got);
+}
+
+int main(void)
+{
+    static const char *const plain[] = {"{}",
+                                        "[]",
+                                        "0",
+                                        "-0",
+                                        "-17",
+                                        " [ 1 ,2\n] ",
+                                        "\"\"",
+                                        "\"a b/c\"",
+                                        "999999999999999999",
+                                        "-999999999999999999",
+                                        "true",
+                                        "[false]",
+                                        "{\"op\":\"dot\",\"in\":[12,3],\"shape\":\"bf16["
+                                        "16,4]{1,0}\",\"x\":{\"y\":[[],{}]}}"};
+    static const char *const other[] = {
+        "",
+        " ",
+        "{",
+        "[1,]",
+        "[1 2]",
+        "{\"a\":1,}",
+        "{\"a\" 1}",
+        "{a:1}",
+        "[1]x",
+        "\"a",
+        "01",
+        "-",
+        "1.5",
+        "1e3",
+        "1000000000000000000",
+        "null",
+        "tru",
+        "\"\\n\"",
+        "\"\xc3\xa9\"",
+        "\"\x7f\"",
+        "\"\t\"",
+        "{\"a\":1,\"a\":2}",
+        "[1\t]",
+        "{\"123456789012345678901234567890123456789012345678901234567890abcd\":1}"};
+    char deep[400];
+
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        same(plain[i]);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        left(other[i]);
+    memset(deep, '[', 64);
+    memset(deep + 64, ']', 64);
+    deep[128] = '\0';
+    same(deep);
+    memset(deep, '[', 65);
+    memset(deep + 65, ']', 65);
+    deep[130] = '\0';
+    left(deep);
+    left("[1]\n\n,"); /* what follows is no blank */
+    CHECK(!ap_plain_json("[1]", 2), "the text ends where it is said to");
+    return tap_done();
+}
