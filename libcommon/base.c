@@ -55,15 +55,23 @@ static void arena_grow(struct ap_arena *arena, size_t size)
     arena->head = chunk;
 }
 
-void *ap_arena_alloc(struct ap_arena *arena, size_t size)
+/* Up to ARENA_ALIGN - 1 bytes more than size; not zeroed. */
+static char *arena_take(struct ap_arena *arena, size_t size, size_t *step)
 {
     if (size > SIZE_MAX - ARENA_ALIGN)
         out_of_memory(size);
-    size_t step = (size + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    if (!arena->head || arena->head->size - arena->head->used < step)
-        arena_grow(arena, step);
+    *step = (size + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (!arena->head || arena->head->size - arena->head->used < *step)
+        arena_grow(arena, *step);
     char *p = (char *)arena->head->data + arena->head->used;
-    arena->head->used += step;
+    arena->head->used += *step;
+    return p;
+}
+
+void *ap_arena_alloc(struct ap_arena *arena, size_t size)
+{
+    size_t step;
+    char *p = arena_take(arena, size, &step);
     return memset(p, 0, step);
 }
 
@@ -76,9 +84,11 @@ void *ap_arena_alloc_n(struct ap_arena *arena, size_t n, size_t size)
 
 void *ap_arena_dup(struct ap_arena *arena, const void *src, size_t size)
 {
-    void *p = ap_arena_alloc(arena, size);
+    size_t step;
+    char *p = arena_take(arena, size, &step);
     if (size)
         memcpy(p, src, size);
+    memset(p + size, 0, step - size);
     return p;
 }
 
@@ -86,9 +96,11 @@ char *ap_arena_strndup(struct ap_arena *arena, const char *s, size_t len)
 {
     if (len == SIZE_MAX)
         out_of_memory(len);
-    char *p = ap_arena_alloc(arena, len + 1);
+    size_t step;
+    char *p = arena_take(arena, len + 1, &step);
     if (len)
         memcpy(p, s, len);
+    memset(p + len, 0, step - len);
     return p;
 }
 
