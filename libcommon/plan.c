@@ -81,7 +81,7 @@ struct want_list {
     struct wanted *item; /* malloc */
     int n, cap;
     int *head; /* per node: latest of its conversions, -1 */
-    /* per node: its layout, once somebody asked */
+    /* per node: its layout, once somebody asked (malloc) */
     bool *known;
     struct ap_layout *made;
 };
@@ -270,10 +270,11 @@ static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan
     l.head = AP_NEW_N(arena, n_nodes + 1, int);
     memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
     l.known = AP_NEW_N(arena, n_nodes + 1, bool);
-    l.made = AP_NEW_N(arena, n_nodes + 1, struct ap_layout);
+    l.made = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof *l.made);
     int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
     want_all(&l, order, in_start, in_conv, result_conv);
     ap_arena_rewind(arena, mark);
+    free(l.made);
     l.head = NULL, l.known = NULL, l.made = NULL;
     *out = (struct ap_conversions){
         .n = l.n, .in_start = in_start, .in_conv = in_conv, .result_conv = result_conv};

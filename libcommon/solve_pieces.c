@@ -27,26 +27,36 @@ struct bounder {
     double n_pieces; /* weights counted */
 };
 
+/* Runs it for all pieces, side by side. */
+static void with_each(const struct bounder *b, void *(*run)(void *piece))
+{
+    int n = b->pieces->n;
+    pthread_t *thread = AP_NEW_N(b->arena, n + 1, pthread_t);
+    bool *runs = AP_NEW_N(b->arena, n + 1, bool);
+
+    for (int i = n - 1; i >= 0; i--) {
+        runs[i] = i > 0 && pthread_create(&thread[i], NULL, run, &b->core[i]) == 0;
+        if (!runs[i])
+            run(&b->core[i]);
+    }
+    for (int i = 0; i < n; i++)
+        if (runs[i])
+            pthread_join(thread[i], NULL);
+}
+
 /* The bound under phi; the pieces keep their solutions. */
 static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
                     double *bound, struct ap_err *err)
 {
-    int n = b->pieces->n;
-    pthread_t *thread = AP_NEW_N(b->arena, n, pthread_t);
-    bool *runs = AP_NEW_N(b->arena, n, bool), failed = false;
+    bool failed = false;
 
-    for (int i = n - 1; i >= 0; i--) {
-        struct pieces_core *p = &b->core[i];
-        p->phi = phi;
-        p->work_limit = work_limit;
-        runs[i] = i > 0 && pthread_create(&thread[i], NULL, pieces_core_solve, p) == 0;
-        if (!runs[i])
-            pieces_core_solve(p);
+    for (int i = 0; i < b->pieces->n; i++) {
+        b->core[i].phi = phi;
+        b->core[i].work_limit = work_limit;
     }
+    with_each(b, pieces_core_solve);
     *bound = 0;
-    for (int i = 0; i < n; i++) {
-        if (runs[i])
-            pthread_join(thread[i], NULL);
+    for (int i = 0; i < b->pieces->n; i++) {
         failed |= b->core[i].failed;
         *bound += b->pieces->piece[i].weight * b->core[i].bound;
     }
@@ -185,8 +195,11 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
         b.n_phi += pieces->n_strategies[k];
     }
     b.core = AP_NEW_N(arena, pieces->n + 1, struct pieces_core);
+    for (int i = 0; i < pieces->n; i++)
+        b.core[i] = (struct pieces_core){
+            .piece = &pieces->piece[i], .first = b.first, .n_phi = b.n_phi};
+    with_each(&b, pieces_core_open);
     for (int i = 0; i < pieces->n; i++) {
-        pieces_core_open(&b.core[i], &pieces->piece[i], b.first, b.n_phi);
         b.n_pieces += pieces->piece[i].weight;
         if (b.core[i].failed)
             rc = ap_err_set(err, "no solution: a part of the graph has none");

@@ -28,8 +28,8 @@ struct pieces_core {
 
 /* ---- solve_pieces_core.c ---- */
 
-void pieces_core_open(struct pieces_core *p, const struct ap_part *piece, int *first,
-                      int n_phi);
+/* With piece, first and n_phi set. A thread's start routine, as pieces_core_solve. */
+void *pieces_core_open(void *piece);
 void pieces_core_close(struct pieces_core *p);
 /*
  * A core under p->phi in the arena, no cost negative; it costs *shift more than the

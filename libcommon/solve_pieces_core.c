@@ -46,14 +46,16 @@ static void prepare(struct pieces_core *p)
             place[v] = -1;
 }
 
-void pieces_core_open(struct pieces_core *p, const struct ap_part *piece, int *first,
-                      int n_phi)
+void *pieces_core_open(void *piece)
 {
-    *p = (struct pieces_core){.piece = piece, .first = first, .n_phi = n_phi};
-    p->max_sets = ap_xrealloc(NULL, ((size_t)piece->problem.n_nodes + 1) * sizeof(int));
-    memset(p->max_sets, 0, ((size_t)piece->problem.n_nodes + 1) * sizeof(int));
-    p->choice = ap_xrealloc(NULL, ((size_t)piece->n_terms + 1) * sizeof(int));
+    struct pieces_core *p = piece;
+    size_t n = (size_t)p->piece->problem.n_nodes + 1;
+
+    p->max_sets = ap_xrealloc(NULL, n * sizeof(int));
+    memset(p->max_sets, 0, n * sizeof(int));
+    p->choice = ap_xrealloc(NULL, ((size_t)p->piece->n_terms + 1) * sizeof(int));
     prepare(p);
+    return NULL;
 }
 
 void pieces_core_close(struct pieces_core *p)
