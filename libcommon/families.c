@@ -110,7 +110,8 @@ struct check {
     int *mate[2];           /* [node]: what stands for an operand from outside ... */
     int *round[2];          /* ... in this round (one a family and instance) */
     int n_rounds;
-    struct ap_buf text[2];
+    struct ap_buf first, text; /* nodes as put_node has them: of instance 0, at hand */
+    size_t *start;             /* [position, and one more]: in first */
 };
 
 static int check_fail(struct check *c, int family, int instance, int j, const char *what)
@@ -206,14 +207,26 @@ static const char *check_operand(struct check *c, int id, int instance, int x, i
                                   "of another instance";
 }
 
-static bool check_alike(struct check *c, const struct ap_node *a, const struct ap_node *b)
+static void put_first(struct check *c, const struct ap_family *f)
+{
+    c->first.len = 0;
+    for (int j = 0; j < f->n_nodes; j++) {
+        c->start[j] = c->first.len;
+        put_node(c->g, &c->g->nodes[f->nodes[j]], &c->first);
+    }
+    c->start[f->n_nodes] = c->first.len;
+}
+
+/* b stands for a, which is at position j of the first instance. */
+static bool check_alike(struct check *c, const struct ap_node *a, const struct ap_node *b,
+                        int j)
 {
     if (plainly_alike(a, b))
         return true;
-    c->text[0].len = c->text[1].len = 0;
-    put_node(c->g, a, &c->text[0]);
-    put_node(c->g, b, &c->text[1]);
-    return same_bytes(&c->text[0], &c->text[1]);
+    c->text.len = 0;
+    put_node(c->g, b, &c->text);
+    return c->text.len == c->start[j + 1] - c->start[j] &&
+           memcmp(c->text.data, c->first.data + c->start[j], c->text.len) == 0;
 }
 
 static int check_instance(struct check *c, int id, int instance)
@@ -225,7 +238,7 @@ static int check_instance(struct check *c, int id, int instance)
         const struct ap_node *a = &c->g->nodes[f->nodes[j]];
         const struct ap_node *b =
             &c->g->nodes[f->nodes[(int64_t)instance * f->n_nodes + j]];
-        if (!check_alike(c, a, b))
+        if (!check_alike(c, a, b, j))
             return check_fail(
                 c, id, instance, j,
                 "operator, shape, attributes, role or phase differ from the first "
@@ -253,6 +266,7 @@ static int check_family(struct check *c, int id)
         return -1;
     for (int64_t at = 0; at < n; at++)
         c->instance[f->nodes[at]] = (int)(at / f->n_nodes);
+    put_first(c, f);
     for (int i = 1; i < f->n_instances; i++)
         if (check_instance(c, id, i))
             return -1;
@@ -281,6 +295,7 @@ int ap_families_check(struct ap_arena *arena, const struct ap_graph *g,
     c.family = AP_NEW_N(arena, g->n_nodes, int);
     c.instance = AP_NEW_N(arena, g->n_nodes, int);
     c.position = AP_NEW_N(arena, g->n_nodes, int);
+    c.start = AP_NEW_N(arena, g->n_nodes + 1, size_t);
     for (int side = 0; side < 2; side++) {
         c.mate[side] = AP_NEW_N(arena, g->n_nodes, int);
         c.round[side] = AP_NEW_N(arena, g->n_nodes, int);
@@ -291,8 +306,8 @@ int ap_families_check(struct ap_arena *arena, const struct ap_graph *g,
         rc = check_family(&c, id);
     if (!rc)
         rc = check_trimmed(&c);
-    ap_buf_free(&c.text[0]);
-    ap_buf_free(&c.text[1]);
+    ap_buf_free(&c.first);
+    ap_buf_free(&c.text);
     ap_arena_rewind(arena, mark);
     return rc;
 }
