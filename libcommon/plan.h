@@ -112,8 +112,8 @@ int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
 int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost,
                           struct ap_err *err);
 /*
- * Seconds of a step: ap_plan_check, then serial_sec of ap_plan_price to the bit, without a
- * list of the conversions. -1 where the plan is not legal.
+ * Seconds of a step: ap_plan_check, then serial_sec of ap_plan_price to the bit, without
+ * a list of the conversions. -1 where the plan is not legal.
  */
 int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
                 struct ap_err *err);
