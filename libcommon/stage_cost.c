@@ -231,18 +231,23 @@ static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
     return false;
 }
 
-static double working_bytes(const struct pricer *p, const struct ap_nest *nest)
+/* What a group reads and makes, save what is `there` and read as it is ([node]). */
+static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
+                            const bool *there)
 {
     double bytes = 0;
     for (int i = 0; i < nest->n_ins; i++) {
+        int node = nest->ins[i].node;
+        double in;
         if (p->sizes) {
-            bytes += share_of(p, nest->ins[i].node,
-                              p->sizes->in[p->sizes->start[nest->group] + i]);
-            continue;
+            in = share_of(p, node, p->sizes->in[p->sizes->start[nest->group] + i]);
+        } else {
+            struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
+                                                   &p->plan->choice[nest->group], i);
+            in = local_bytes(p, node, &l);
         }
-        struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
-                                               &p->plan->choice[nest->group], i);
-        bytes += local_bytes(p, nest->ins[i].node, &l);
+        if (!there || !there[node] || in != value_bytes(p, node))
+            bytes += in;
     }
     for (int i = 0; i < nest->n_outs; i++)
         bytes += value_bytes(p, nest->outs[i]);
@@ -276,10 +281,10 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
         return sec;
     if (known)
         return ap_cost_compute(p->cost, known->flops[group] / (double)p->time->n,
-                               known->dtype[group], working_bytes(p, nest));
+                               known->dtype[group], working_bytes(p, nest, NULL));
     ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &bytes, &dtype);
     return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
-                           working_bytes(p, nest));
+                           working_bytes(p, nest, NULL));
 }
 
 static void add_sec(struct ap_stage_point *point, bool shared, enum ap_phase phase,
@@ -405,6 +410,7 @@ static bool read_again(const struct pricer *p, int node)
 struct memory {
     double fixed, working, kept, kept_inputs, remade;
     double *block; /* [block]: read by backward nodes and by no other block */
+    bool *there;   /* [node]: counted in fixed */
 };
 
 /* get-tuple-element is where its operand is. */
@@ -479,8 +485,9 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     bool to_backward = phases >> AP_BACKWARD & 1;
     double bytes = value_bytes(p, node);
 
-    if (own) {
-        m->fixed += bytes;
+    if (own || (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1)) {
+        m->fixed += bytes; /* a gradient until the update */
+        m->there[node] = true;
     } else if (n->phase == AP_FORWARD) {
         if (n->op == AP_OP_PARAMETER && shared)
             m->kept_inputs += bytes;
@@ -490,8 +497,7 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
             add_again(p, node, to_backward, bytes, m);
         else if (to_backward || read_again(p, node))
             *(shared ? &m->kept : &m->fixed) += bytes;
-    } else if (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1) {
-        m->fixed += bytes; /* a gradient until the update */
+        m->there[node] = to_backward && !shared && !again;
     }
 }
 
@@ -504,7 +510,8 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         bool shared = group_runs(p, nest);
-        double working = working_bytes(p, nest), sec = group_sec(p, nest, shared);
+        double working = working_bytes(p, nest, m->there);
+        double sec = group_sec(p, nest, shared);
         add_sec(point, shared, p->phase[i], sec);
         if (p->remade && p->remade[i])
             point->backward_sec += sec;
@@ -630,6 +637,7 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     struct memory m = {0};
 
     m.block = AP_NEW_N(arena, p->n_blocks, double);
+    m.there = AP_NEW_N(arena, p->plan->graph->n_nodes, bool);
     price(p, conv, &point, &m);
     *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
                                          .backward_sec = point.backward_sec,
@@ -714,6 +722,7 @@ void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub
     p.remade = groups;
     p.again = remade;
     m.block = AP_NEW_N(arena, p.n_blocks, double);
+    m.there = AP_NEW_N(arena, sub->graph.n_nodes, bool);
     price(&p, conv, point, &m);
     point->recompute = true;
     point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade + most_of(&p, &m));

@@ -85,3 +85,14 @@ serve() {
         ap-shard --serve --algorithm data --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" |
         jq -e '[.sharding.conversions[].steps[].op] | index("all-gather") == null and index("all-reduce") != null'
 }
+
+@test "--serve: weights, states and gradients take their bytes once, the update what it makes" {
+    local optimizer held made
+    while read -r optimizer held made; do # bytes per parameter; of the weight being updated
+        ap-model mlp --layers 1 --features 2048 --classes 2048 --batch 1 --dtype f32 \
+            --optimizer "$optimizer" | ap-coarsen --algorithm none >"$BATS_TEST_TMPDIR/mlp.json"
+        ap-shard --serve --cluster "$CLUSTERS/cpu-8.json" "$BATS_TEST_TMPDIR/mlp.json" \
+            <<<'{"blocks":[0,0],"submesh":[1,1]}' | jq -e --argjson b $((held + made)) \
+            '.front[0].stage_bytes / (2048 * 2048 * $b) | . >= 1 and . < 1.01'
+    done <<<$'sgd 8 4\nmomentum 12 8\nadam 16 12'
+}
