@@ -40,30 +40,54 @@ static bool is_within(struct hunt *h, const struct plan_answer *a)
     return true;
 }
 
+/* Whether the same stages lie on as many devices, however they run there. */
+static bool same_outline(const struct plan_answer *a, const struct plan_answer *b)
+{
+    if (a->n_stages != b->n_stages || a->microbatches != b->microbatches ||
+        a->schedule != b->schedule || a->chunks != b->chunks ||
+        (a->replicas > 1) != (b->replicas > 1))
+        return false;
+    for (int s = 0; s < a->n_stages; s++) {
+        const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
+        if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
+            x->hosts * x->devices * a->replicas != y->hosts * y->devices * b->replicas)
+            return false;
+    }
+    return true;
+}
+
+static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double score,
+                          const struct plan_answer *a,
+                          bool (*alike)(const struct plan_answer *,
+                                        const struct plan_answer *))
+{
+    int at = 0;
+    while (at < l->n && !alike(&l->plan[at], a))
+        at++;
+    if (at == HUNT_FINALISTS)
+        at--;
+    if (at < l->n && score >= l->score[at])
+        return;
+    if (at == l->n)
+        l->n++;
+    for (; at > 0 && l->score[at - 1] > score; at--) {
+        l->plan[at] = l->plan[at - 1];
+        l->score[at] = l->score[at - 1];
+    }
+    l->plan[at] = plan_copy(arena, a);
+    l->score[at] = score;
+}
+
 void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
                const char *from)
 {
-    int at = h->n_final;
     if (score < h->least) {
         h->least = score;
         h->best = plan_copy(h->arena, a);
         h->from = from;
     }
-    for (int i = 0; i < h->n_final; i++)
-        if (plan_same(&h->final[i], a))
-            return;
-    if (at == HUNT_FINALISTS && score >= h->final_score[at - 1])
-        return;
-    if (at < HUNT_FINALISTS)
-        h->n_final++;
-    else
-        at--;
-    for (; at > 0 && h->final_score[at - 1] > score; at--) {
-        h->final[at] = h->final[at - 1];
-        h->final_score[at] = h->final_score[at - 1];
-    }
-    h->final[at] = plan_copy(h->arena, a);
-    h->final_score[at] = score;
+    put_shortlist(h->arena, &h->final, score, a, plan_same);
+    put_shortlist(h->arena, &h->rivals, score, a, same_outline);
 }
 
 void hunt_bare(struct hunt *h, const struct plan_answer *a)
@@ -310,6 +334,27 @@ static int hunt_all(struct hunt *h, struct space *sp, struct ap_err *err)
     return improve(h, sp, err);
 }
 
+/* The finalists behind the best, and the rivals that are none. */
+static void put_others(const struct hunt *h, struct plan_answer *answer)
+{
+    const struct shortlist *rivals = &h->rivals;
+    struct plan_answer *others =
+        AP_NEW_N(h->arena, 2 * HUNT_FINALISTS, struct plan_answer);
+    int n = h->final.n - 1;
+
+    memcpy(others, h->final.plan + 1, (size_t)n * sizeof *others);
+    answer->n_others = n;
+    for (int i = 0; i < rivals->n; i++) {
+        bool known = false;
+        for (int k = 0; k < h->final.n && !known; k++)
+            known = plan_same(&h->final.plan[k], &rivals->plan[i]);
+        if (!known)
+            others[n++] = rivals->plan[i];
+    }
+    answer->n_rivals = n - answer->n_others;
+    answer->others = others;
+}
+
 int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
               const struct plan_params *params, struct plan_answer *answer,
               struct ap_err *err)
@@ -337,8 +382,6 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
     answer->stopped = h.bound >= h.least ? "all plans" : "work limit";
     answer->n_asked = h.n_asked + sp.n_asked;
     answer->n_plans = h.n_plans + sp.n_plans;
-    answer->n_others = h.n_final - 1;
-    answer->others =
-        ap_arena_dup(arena, h.final + 1, (HUNT_FINALISTS - 1) * sizeof *h.final);
+    put_others(&h, answer);
     return plan_judge(arena, inst, answer, NULL, err);
 }

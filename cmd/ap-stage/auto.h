@@ -92,17 +92,23 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
 
 #define HUNT_FINALISTS 4
 
+/* The best few plans of which no two are alike, best first. */
+struct shortlist {
+    int n;
+    struct plan_answer plan[HUNT_FINALISTS];
+    double score[HUNT_FINALISTS];
+};
+
 struct hunt {
     struct ap_arena *arena; /* of best */
     const struct plan_instance *inst;
     const struct plan_params *params;
     struct plan_answer best;
-    double least; /* score of best, INFINITY while there is none */
-    int n_final;  /* distinct plans, best first; the first is best */
-    struct plan_answer final[HUNT_FINALISTS];
-    double final_score[HUNT_FINALISTS];
-    double bound; /* of all that is looked at and not searched to the end */
-    double bare;  /* least step of what was simulated if sends took no time */
+    double least;            /* score of best, INFINITY while there is none */
+    struct shortlist final;  /* distinct plans; the first is best */
+    struct shortlist rivals; /* plans of different outlines; the first is best */
+    double bound;            /* of all that is looked at and not searched to the end */
+    double bare;             /* least step of what was simulated if sends took no time */
     int64_t n_asked, n_plans;
     int64_t nodes, node_limit;               /* of trees */
     int64_t instructions, instruction_limit; /* simulated */

@@ -121,7 +121,9 @@ struct plan_answer {
     int64_t peak_bytes; /* of the fullest device */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
-    int n_others;
+    int n_others,
+        n_rivals; /* rivals, behind the others, have other stages or devices:
+                     for when the best turns out dearer than they are said to be */
     const struct plan_answer *others;
 };
 

@@ -204,10 +204,13 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
     if (make(arena, m, inst, oracle, light != NULL, &first, stages, &best.price, err))
         return -1;
     /* of batches that follow each other the step says little */
-    for (int i = 0; i < first.n_others && !inst->inference; i++)
-        if (first.others[i].step_sec <= NEAR * first.step_sec &&
+    for (int i = 0; i < first.n_others + first.n_rivals && !inst->inference; i++) {
+        bool rival = i >= first.n_others;
+        double most = rival ? stages->objective_sec : NEAR * first.step_sec;
+        if (first.others[i].step_sec <= most &&
             look_at(m, inst, oracle, &first.others[i], &best, answer, stages, err))
             return -1;
+    }
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&
             look_at(m, inst, oracle, &light->others[i], &best, answer, stages, err))
