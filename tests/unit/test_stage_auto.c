@@ -158,10 +158,30 @@ static void not_chains(void)
     CHECK(sets > 0, "rhino's stages of the towers are no runs: %d", sets);
 }
 
+/* Whether no finalist has the plan's stages on as many devices, or copies as it has. */
+static bool is_elsewhere(const struct plan_answer *rival, const struct plan_answer *best,
+                         const struct plan_answer *others, int n)
+{
+    for (int i = -1; i < n; i++) {
+        const struct plan_answer *a = i < 0 ? best : &others[i];
+        bool same = a->n_stages == rival->n_stages && a->schedule == rival->schedule &&
+                    a->microbatches == rival->microbatches && a->chunks == rival->chunks;
+        for (int s = 0; same && s < a->n_stages; s++)
+            same = a->stage[s].hi == rival->stage[s].hi &&
+                   a->stage[s].set == rival->stage[s].set &&
+                   a->stage[s].hosts * a->stage[s].devices * a->replicas ==
+                       rival->stage[s].hosts * rival->stage[s].devices * rival->replicas;
+        if (same && (a->replicas > 1) == (rival->replicas > 1))
+            return false;
+    }
+    return true;
+}
+
 /* A bound of plans whose sends are guesses is below all plans if sends take no time. */
 static void guessed_sends(void)
 {
-    int n = 0, valid = 0, sends = 0, ordered = 0, others = 0;
+    int n = 0, valid = 0, sends = 0, ordered = 0, others = 0, rivals = 0;
+    int elsewhere = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct plan_params params = {.schedule = -1, .imbalance = 0.3, .n_kept = 64};
         struct plan_answer found = {0}, all = {0};
@@ -182,6 +202,12 @@ static void guessed_sends(void)
                 ordered += found.others[i].step_sec >= last;
                 last = found.others[i].step_sec;
             }
+            rivals += found.n_rivals;
+            for (int i = 0; i < found.n_rivals; i++) {
+                const struct plan_answer *rival = &found.others[found.n_others + i];
+                elsewhere += rival->step_sec >= last &&
+                             is_elsewhere(rival, &found, found.others, found.n_others);
+            }
         }
         oracle_free(&cases.oracle);
         ap_arena_free(&arena);
@@ -189,6 +215,8 @@ static void guessed_sends(void)
     CHECK(n > 20 && valid == n && sends > 0,
           "bounds hold at any price of sends: %d of %d, %d with sends", valid, n, sends);
     CHECK(others > n && ordered == others, "%d plans come behind the best", others);
+    CHECK(rivals > 4 && elsewhere == rivals, "%d more have other stages: %d", rivals,
+          elsewhere);
 }
 
 static void same_bytes(void)
