@@ -24,6 +24,11 @@ needs_exec() {
     [ -x "$AP_BUILD/bin/ap-exec" ] || skip "ap-exec is not built"
 }
 
+# Skips a test of searches that take minutes with sanitizers; shorter ones go the same ways.
+slow_with_sanitizers() {
+    [[ $AP_BUILD != */asan ]] || skip "too slow with sanitizers"
+}
+
 # The HLO text of a golden model.
 hlo() {
     local f

@@ -55,6 +55,7 @@ agree() {
 }
 
 @test "exact and glpk agree on every golden model" {
+    slow_with_sanitizers
     for model in mlp gpt2l gpt2l_bf16 resnet moe t5; do agree "$model"; done
 }
 
@@ -149,6 +150,7 @@ END
 }
 
 @test "names, scopes and metadata decide nothing: RH1, AL4 and TO1's searches answer alike without" {
+    slow_with_sanitizers
     local model algorithm doc
     for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp; do
         bare "$(hlo $model)" | ap-import - | jq -c -f tests/strip.jq >"$BATS_TEST_TMPDIR/bare.json"
