@@ -57,31 +57,6 @@ void ap_blocks_to_json(const struct ap_graph *g, const struct ap_blocks *b,
     ap_buf_putc(out, '}');
 }
 
-/* Array member `key` of n integers from lo to hi; n < 0: of any number. */
-static int read_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                    const char *key, int n, int lo, int hi, int *n_read, const int **ids,
-                    struct ap_err *err)
-{
-    struct ap_at list = {at, key, 0};
-    struct ap_ints ints;
-
-    if (ap_get_ints(arena, o, at, key, &ints, err))
-        return -1;
-    if (n >= 0 && ints.n != n)
-        return ap_at_err(&list, err, "expected %d integers, got %d", n, ints.n);
-    int *v = AP_NEW_N(arena, ints.n + 1, int);
-    for (int i = 0; i < ints.n; i++) {
-        struct ap_at item = {&list, NULL, i};
-        if (ints.v[i] < lo || ints.v[i] > hi)
-            return ap_at_err(&item, err, "expected an integer from %d to %d, got %lld",
-                             lo, hi, (long long)ints.v[i]);
-        v[i] = (int)ints.v[i];
-    }
-    *n_read = ints.n;
-    *ids = v;
-    return 0;
-}
-
 static int read_cones(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                       const struct ap_graph *g, struct ap_blocks *b, struct ap_err *err)
 {
@@ -89,10 +64,10 @@ static int read_cones(struct ap_arena *arena, const json_t *o, const struct ap_a
 
     if (!json_object_get(o, "cone_of") && !json_object_get(o, "cone_root"))
         return 0;
-    if (read_ids(arena, o, at, "cone_root", -1, 0, g->n_nodes - 1, &b->n_cones,
-                 &b->cone_root, err) ||
-        read_ids(arena, o, at, "cone_of", g->n_nodes, -1, b->n_cones - 1, &n, &b->cone_of,
-                 err))
+    if (ap_get_ids(arena, o, at, "cone_root", -1, 0, g->n_nodes - 1, &b->n_cones,
+                   &b->cone_root, err) ||
+        ap_get_ids(arena, o, at, "cone_of", g->n_nodes, -1, b->n_cones - 1, &n,
+                   &b->cone_of, err))
         return -1;
     return 0;
 }
@@ -131,10 +106,10 @@ int ap_blocks_from_json(struct ap_arena *arena, const json_t *o, const struct ap
         return ap_at_err(at, err, "%lld blocks of %d nodes", (long long)n, g->n_nodes);
     b->n = (int)n;
     if (read_objective(arena, o, at, b, err) ||
-        read_ids(arena, o, at, "block_of", g->n_nodes, 0, b->n - 1, &n_read, &b->block_of,
-                 err) ||
-        read_ids(arena, o, at, "critical", -1, 0, g->n_nodes - 1, &b->n_critical,
-                 &b->critical, err) ||
+        ap_get_ids(arena, o, at, "block_of", g->n_nodes, 0, b->n - 1, &n_read,
+                   &b->block_of, err) ||
+        ap_get_ids(arena, o, at, "critical", -1, 0, g->n_nodes - 1, &b->n_critical,
+                   &b->critical, err) ||
         read_cones(arena, o, at, g, b, err))
         return -1;
     return ap_blocks_check(arena, g, b, err);

@@ -86,6 +86,11 @@ int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t 
 /* Array member of integers into the arena; an absent member gives n = 0. */
 int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                 const char *key, struct ap_ints *out, struct ap_err *err);
+/* Array member of n integers from lo to hi into the arena, and their number (NULL:
+ * known); n < 0: of any number. */
+int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+               const char *key, int n, int lo, int hi, int *n_read, const int **ids,
+               struct ap_err *err);
 
 /* Optional members: *out keeps its value when o has none. lo: least value allowed. */
 int ap_opt_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,

@@ -90,29 +90,6 @@ void ap_relay_to_json(const struct ap_relay *r, struct ap_buf *out)
 
 /* ---- reading ---- */
 
-/* An array of n integers in [lo, hi]. */
-static int read_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                    const char *key, int n, int lo, int hi, const int **out,
-                    struct ap_err *err)
-{
-    struct ap_at list = {at, key, 0};
-    struct ap_ints ints;
-    if (ap_get_ints(arena, o, at, key, &ints, err))
-        return -1;
-    if (n >= 0 && ints.n != n)
-        return ap_at_err(&list, err, "expected %d numbers, got %d", n, ints.n);
-    int *ids = AP_NEW_N(arena, ints.n + 1, int);
-    for (int i = 0; i < ints.n; i++) {
-        struct ap_at here = {&list, NULL, i};
-        if (ints.v[i] < lo || ints.v[i] > hi)
-            return ap_at_err(&here, err, "expected a number from %d to %d, got %lld", lo,
-                             hi, (long long)ints.v[i]);
-        ids[i] = (int)ints.v[i];
-    }
-    *out = ids;
-    return 0;
-}
-
 static int read_int(const json_t *o, const struct ap_at *at, const char *key, int lo,
                     int hi, int *out, struct ap_err *err)
 {
@@ -134,10 +111,11 @@ static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_a
     if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
         ap_program_part_from_json(arena, json_object_get(o, "program"), &prog_at,
                                   &st->prog, err) ||
-        read_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, &st->param, err) ||
-        read_ids(arena, o, at, "results", g->n_results, -1, INT_MAX - 1, &st->result,
-                 err) ||
-        read_ids(arena, o, at, "cuts", 3, 0, g->n_groups, &cuts, err))
+        ap_get_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, NULL, &st->param,
+                   err) ||
+        ap_get_ids(arena, o, at, "results", g->n_results, -1, INT_MAX - 1, NULL,
+                   &st->result, err) ||
+        ap_get_ids(arena, o, at, "cuts", 3, 0, g->n_groups, NULL, &cuts, err))
         return -1;
     st->cuts = (struct ap_relay_cuts){cuts[0], cuts[1], cuts[2]};
     if (cuts[0] > cuts[1] || cuts[1] > cuts[2])
@@ -224,7 +202,7 @@ static int read_instr(struct ap_arena *arena, const json_t *o, const struct ap_a
     if (x->what == AP_RELAY_RUN) {
         if (read_int(o, at, "run", 0, INT_MAX, &x->stage, err) ||
             read_int(o, at, "microbatch", 0, INT_MAX, &x->message, err) ||
-            read_ids(arena, o, at, "groups", 2, 0, INT_MAX, &groups, err))
+            ap_get_ids(arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, err))
             return -1;
         x->lo = groups[0];
         x->hi = groups[1];
@@ -252,9 +230,9 @@ static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     if (ap_get_arr(o, at, "instructions", &instr, err) ||
-        read_ids(arena, o, at, "ranks", -1, 0, r->n_ranks - 1, &lane->ranks, err))
+        ap_get_ids(arena, o, at, "ranks", -1, 0, r->n_ranks - 1, &lane->n_ranks,
+                   &lane->ranks, err))
         return -1;
-    lane->n_ranks = (int)json_array_size(json_object_get(o, "ranks"));
     if (lane->n_ranks == 0)
         return ap_at_err(&ranks_at, err, "expected the lane's ranks");
     for (int i = 0; i < lane->n_ranks; i++) {

@@ -650,17 +650,6 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                          .remade_bytes = most_of(p, &m)};
 }
 
-void ap_stage_measure(struct ap_arena *arena, const struct ap_subgraph *sub,
-                      const struct ap_stage_time *time, const struct ap_plan *plan,
-                      const struct ap_conversions *conv, const struct ap_cost *cost,
-                      struct ap_stage_measure *measure)
-{
-    struct pricer p;
-
-    start(arena, sub, time, plan, cost, &p);
-    measure_one(arena, &p, conv, measure);
-}
-
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,
                           const struct ap_plan *plan, const struct ap_conversions *conv,
@@ -701,8 +690,10 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
                     struct ap_stage_point point[2])
 {
     struct ap_stage_measure m;
+    struct pricer p;
 
-    ap_stage_measure(arena, sub, time, plan, conv, cost, &m);
+    start(arena, sub, time, plan, cost, &p);
+    measure_one(arena, &p, conv, &m);
     ap_stage_points(&m, point);
 }
 

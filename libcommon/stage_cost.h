@@ -50,9 +50,8 @@ struct ap_stage_point {
 };
 
 /*
- * What the two points below are made of. In a plan that treats the layers of a run alike
- * all but working_bytes (the largest of any operator) and remade_bytes (of any block)
- * grow with their number.
+ * What the two points below are made of: sums over the operators, but for working_bytes
+ * (the largest of any) and remade_bytes (of any block).
  */
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
@@ -61,13 +60,9 @@ struct ap_stage_measure {
                                           the stage and its blocks read of others */
     double remade_bytes;               /* made again at once: the largest block's */
 };
-void ap_stage_measure(struct ap_arena *arena, const struct ap_subgraph *sub,
-                      const struct ap_stage_time *time, const struct ap_plan *plan,
-                      const struct ap_conversions *conv, const struct ap_cost *cost,
-                      struct ap_stage_measure *m);
 /*
- * The same for n numbers of microbatches at once, of a plan that was not made for one of
- * them: measure[n]. Layouts are looked at once.
+ * For n numbers of microbatches at once, of a plan that was not made for one of them:
+ * measure[n]. Layouts are looked at once.
  */
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,

@@ -64,8 +64,6 @@ struct ap_tool {
  * --quiet, --stats, --no-history, --help, --version. Starts the clock of --stats.
  */
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv);
-/* Whether the tool's own option, "seed", was given. */
-bool ap_tool_given(const struct ap_tool *tool, const char *name);
 /* Whether the own option `name` ("seed") was given; after ap_tool_start. */
 bool ap_tool_given(const struct ap_tool *tool, const char *name);
 

@@ -230,14 +230,6 @@ static bool same_place(const struct folder *f, int a, int x, int b, int y)
            f->instance[x] - f->fold->instance[a] == f->instance[y] - f->fold->instance[b];
 }
 
-static int member_of(const struct ap_nest *nest, int node)
-{
-    int m = 0;
-    while (nest->members[m] != node)
-        m++;
-    return m;
-}
-
 bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
                           const struct ap_graph *gb, const struct ap_nest *b)
 {
@@ -254,7 +246,7 @@ bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
                             &gb->nodes[b->ins[i].node].shape))
             return false;
     for (int o = 0; o < a->n_outs; o++)
-        if (member_of(a, a->outs[o]) != member_of(b, b->outs[o]))
+        if (ap_nest_member(a, a->outs[o]) != ap_nest_member(b, b->outs[o]))
             return false;
     return true;
 }
@@ -372,7 +364,7 @@ static uint64_t see_wide(const struct folder *f, int home, int out)
     int node = nest->outs[out];
     if (f->fold->family[home] >= 0 || ap_shape_elems(&f->g->nodes[node].shape) != 1)
         return mix(9, node, 0, 0);
-    int m = member_of(nest, node);
+    int m = ap_nest_member(nest, node);
     return mix(13, home, (int64_t)nest->values[m].partial, nest->linear_values[m]);
 }
 

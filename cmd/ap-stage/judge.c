@@ -227,20 +227,6 @@ static double send_sec(const struct plan_instance *inst, const struct plan_answe
                          hosts);
 }
 
-double plan_send_sec(const struct plan_instance *inst, const struct plan_answer *answer,
-                     int s, bool backward)
-{
-    struct ap_arena scratch = {0};
-    int level;
-
-    assert(s >= 0 && s + 1 < answer->n_stages);
-    int64_t *cut = AP_NEW_N(&scratch, answer->n_stages, int64_t);
-    crossing(&scratch, inst, answer, backward, cut);
-    double sec = send_sec(inst, answer, s, cut[s], &level);
-    ap_arena_free(&scratch);
-    return sec;
-}
-
 /* ---- the judge ---- */
 
 static void fill_stage(const struct plan_instance *inst, const struct plan_answer *a,

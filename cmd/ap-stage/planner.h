@@ -166,13 +166,6 @@ int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
 int64_t plan_first_device(const struct plan_instance *inst,
                           const struct plan_answer *answer, int s, int replica);
 
-/*
- * Seconds to send what crosses from the first stages up to s to those behind it, for one
- * microbatch: bytes over the links between the two submeshes as placed.
- */
-double plan_send_sec(const struct plan_instance *inst, const struct plan_answer *answer,
-                     int s, bool backward);
-
 /* Whether two plans are the same but for what is known of them. */
 bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
