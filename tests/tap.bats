@@ -45,6 +45,21 @@ program() {
     [ "${lines[-1]}" = "0 passed, 1 failed" ]
 }
 
+@test "tap: as many files at a time as AP_TEST_JOBS says" {
+    # each passes once the other is there
+    local dir=$BATS_TEST_TMPDIR a b
+    a=$(program a 'echo 1..1' ": >$dir/a.on" "timeout 9 sh -c 'until [ -e $dir/b.on ]; do sleep 0.1; done' && echo ok 1")
+    b=$(program b 'echo 1..1' ": >$dir/b.on" "timeout 9 sh -c 'until [ -e $dir/a.on ]; do sleep 0.1; done' && echo ok 1")
+    AP_TEST_JOBS=2 run scripts/tap "$a" "$b"
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = "2 passed, 0 failed" ]
+    # the first waits as long as it may, and is over when the second starts
+    rm "$dir"/*.on
+    AP_TEST_TIMEOUT=1 AP_TEST_JOBS=1 run scripts/tap "$a" "$b"
+    [ "$status" -eq 1 ]
+    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+}
+
 @test "tap: no test at all is a failure" {
     run scripts/tap
     [ "$status" -eq 1 ]
