@@ -1,7 +1,6 @@
 /* Cluster descriptions: reading, checking, writing, and the default. */
 #include "cost.h"
 
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,16 +32,20 @@ double ap_cluster_efficiency(const struct ap_cluster *c, double flops)
 
 /* ---- reading ---- */
 
-/* A member that must be a number > 0 (or >= 0 where zero makes sense). */
+/* What makes sense, far from where prices would overflow. */
+static const struct range {
+    double low, high;
+} rates = {1, 1e30}, seconds = {0, 1e6}, shares = {1e-6, 1}, factors_of_one = {1e-6, 1e6};
+
 static int get_amount(const json_t *o, const struct ap_at *at, const char *key,
-                      bool zero_too, double *out, struct ap_err *err)
+                      struct range r, double *out, struct ap_err *err)
 {
     struct ap_at here = {at, key, 0};
     if (ap_get_num(o, at, key, out, err))
         return -1;
-    if (!isfinite(*out) || *out < 0 || (*out == 0 && !zero_too))
-        return ap_at_err(&here, err, "expected a finite number %s 0, got %g",
-                         zero_too ? ">=" : ">", *out);
+    if (!(*out >= r.low && *out <= r.high))
+        return ap_at_err(&here, err, "expected a number from %g to %g, got %g", r.low,
+                         r.high, *out);
     return 0;
 }
 
@@ -63,10 +66,10 @@ static int get_level(struct ap_arena *arena, const json_t *o, const struct ap_at
 {
     const char *name;
     if (ap_get_str(o, at, "name", &name, err) ||
-        ap_get_int(o, at, "size", 1, INT32_MAX, &level->size, err) ||
-        get_amount(o, at, "bandwidth_bytes_per_sec", false,
+        ap_get_int(o, at, "size", 1, AP_MAX_DEVICES, &level->size, err) ||
+        get_amount(o, at, "bandwidth_bytes_per_sec", rates,
                    &level->bandwidth_bytes_per_sec, err) ||
-        get_amount(o, at, "latency_sec", true, &level->latency_sec, err) ||
+        get_amount(o, at, "latency_sec", seconds, &level->latency_sec, err) ||
         get_flag(o, at, "shared", &level->shared, err) ||
         get_flag(o, at, "uplink", &level->uplink, err))
         return -1;
@@ -94,8 +97,8 @@ static int get_levels(struct ap_arena *arena, const json_t *o, const struct ap_a
             return -1;
     }
     c->n_levels = (int)n;
-    if (ap_cluster_devices(c) > INT32_MAX)
-        return ap_at_err(&list, err, "more than %d devices", INT32_MAX);
+    if (ap_cluster_devices(c) > AP_MAX_DEVICES)
+        return ap_at_err(&list, err, "more than %d devices", AP_MAX_DEVICES);
     return 0;
 }
 
@@ -115,11 +118,11 @@ static int get_flops(const json_t *o, const struct ap_at *at, struct ap_cluster 
         enum ap_dtype dtype = ap_dtype_find(key, strlen(key));
         if (dtype == AP_N_DTYPES || dtype == AP_TUPLE)
             return ap_at_err(&member, err, "no element type has this name");
-        if (get_amount(peaks, &here, key, false, &c->flops_per_sec[dtype], err))
+        if (get_amount(peaks, &here, key, rates, &c->flops_per_sec[dtype], err))
             return -1;
     }
     double f32;
-    return get_amount(peaks, &here, "f32", false, &f32, err);
+    return get_amount(peaks, &here, "f32", rates, &f32, err);
 }
 
 static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
@@ -142,19 +145,11 @@ static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluste
         enum ap_op op = ap_op_find(key, strlen(key));
         if (op == AP_N_OPS || ap_ops[op].class != AP_CLASS_COLLECTIVE)
             return ap_at_err(&member, err, "no collective has this name");
-        if (get_amount(factors, &here, key, false, &c->collective_efficiency[op], err))
+        if (get_amount(factors, &here, key, factors_of_one, &c->collective_efficiency[op],
+                       err))
             return -1;
     }
     return 0;
-}
-
-static int get_share(const json_t *o, const struct ap_at *at, const char *key,
-                     double *out, struct ap_err *err)
-{
-    struct ap_at here = {at, key, 0};
-    if (get_amount(o, at, key, false, out, err))
-        return -1;
-    return *out > 1 ? ap_at_err(&here, err, "expected a number <= 1, got %g", *out) : 0;
 }
 
 /* One number, or rows of FLOPs and what operators of that size reach. */
@@ -166,7 +161,7 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
     size_t n = json_array_size(rows);
 
     if (!json_is_array(rows))
-        return get_share(o, at, "efficiency", &c->efficiency, err);
+        return get_amount(o, at, "efficiency", shares, &c->efficiency, err);
     if (n < 1 || n > AP_MAX_EFFICIENCY)
         return ap_at_err(&list, err, "expected 1 to %d rows, got %zu", AP_MAX_EFFICIENCY,
                          n);
@@ -174,8 +169,8 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
         struct ap_at here = {&list, NULL, (long)i};
         const json_t *from = json_array_get(rows, i);
         struct ap_efficiency *row = &c->curve[i];
-        if (get_amount(from, &here, "flops", false, &row->flops, err) ||
-            get_share(from, &here, "of_peak", &row->of_peak, err))
+        if (get_amount(from, &here, "flops", rates, &row->flops, err) ||
+            get_amount(from, &here, "of_peak", shares, &row->of_peak, err))
             return -1;
         if (i > 0 && row->flops <= row[-1].flops)
             return ap_at_err(&here, err, "expected more flops than in the row before");
@@ -200,9 +195,9 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         ap_get_str(o, at, "device", &device, err) ||
         ap_get_int(o, at, "memory_bytes", 1, INT64_MAX, &c->memory_bytes, err) ||
         get_flops(o, at, c, err) ||
-        get_amount(o, at, "memory_bandwidth_bytes_per_sec", false,
+        get_amount(o, at, "memory_bandwidth_bytes_per_sec", rates,
                    &c->memory_bandwidth_bytes_per_sec, err) ||
-        get_amount(o, at, "launch_sec", true, &c->launch_sec, err) ||
+        get_amount(o, at, "launch_sec", seconds, &c->launch_sec, err) ||
         get_efficiency(o, at, c, err) || get_levels(arena, o, at, c, err) ||
         get_factors(o, at, c, err))
         return -1;
