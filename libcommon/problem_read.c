@@ -484,7 +484,8 @@ static int make_edges(struct reader *r, struct ap_problem *p)
         const int64_t *ends = r->edge_node.data[e];
         if (r->edge_node.n_items[e] != 2 || ends[0] >= p->n_nodes ||
             ends[1] >= p->n_nodes || ends[0] == ends[1])
-            return bad(r, "edges/nodes", (size_t)e, "expected two different nodes");
+            return bad(r, "edges/nodes", (size_t)e,
+                       "expected two different nodes of the problem");
         int a = (int)ends[0], b = (int)ends[1];
         if (r->edge_cost.n_items[e] !=
             (size_t)p->n_strategies[a] * (size_t)p->n_strategies[b])

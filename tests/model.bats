@@ -330,7 +330,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
 
 @test "model: bad usage is refused by name" {
     refuses 2 "no model 'gpt5'" ap-model gpt5
-    refuses 2 'operand NAME is missing' ap-model
+    refuses 2 'operand NAME|help is missing' ap-model
     refuses 2 '--experts: gpt has no such size' ap-model gpt --experts 8
     refuses 2 '--classes: gpt has no such size' ap-model gpt-350m --classes 8
     refuses 2 '--no-capacity: bert has no such size' ap-model bert --no-capacity

@@ -253,7 +253,7 @@ int main(int argc, char **argv)
     struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1];
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
-                           .operand = "NAME",
+                           .operand = "NAME|help",
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};
