@@ -91,8 +91,8 @@ fake() {
 
 @test "a command that is silent: --time-out, and it is ended" {
     refuses 1 'no answer in 0.3 seconds (--time-out); request: {"id":' \
-        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.25'" --time-out 0.3 "$(GPT)"
-    ! pgrep -f 'sleep 77.2[5]' || return 1
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.$$'" --time-out 0.3 "$(GPT)"
+    ! pgrep -fx "sleep 77.$$" || return 1
 }
 
 @test "a command that answers nonsense: what is wrong, and the request" {
@@ -109,6 +109,7 @@ hello|column
 {"id":7,"front":[]}|an id that was not asked
 {"id":0,"front":[3]}|/front/0
 {"id":0,"front":[${front/\"forward\":1/\"forward\":-1}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0
+{"id":0,"front":[${front/\"forward\":1/\"forward\":1e308}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0 and up to 1e30
 {"id":0,"front":[${front/\"stage_bytes\":1,/}]}|stage_bytes
 {"id":0,"front":[${front/\"sync_sec\":0/\"sync_sec\":1}]}|sync_sec
 {"id":0,"front":[${front/false/0}]}|recompute
@@ -173,6 +174,9 @@ EOF
     refuses 2 "auto has no such option" fake "" --epsilon 1 "$(GPT)"
     refuses 2 "its schedule is gpipe" fake "" --algorithm rannc --schedule 1f1b "$(GPT)"
     refuses 2 "expected auto or a number" fake "" --microbatches 0 "$(GPT)"
+    refuses 2 "none takes the batch at once" fake "" --algorithm none --microbatches 2 "$(GPT)"
+    refuses 2 "intra-only has one stage" fake "" --algorithm intra-only --stages 2 "$(GPT)"
+    refuses 2 "expected a command" ap-stage "${CPU8[@]}" --shard-command ' ' "$(GPT)"
     refuses 2 "--memory" fake "" --memory lots "$(GPT)"
     refuses 2 "--cluster is missing" ap-stage "$(GPT)"
     refuses 1 'no section "blocks" (run ap-coarsen)' \

@@ -1,13 +1,19 @@
 /* Reads a line of the shard command; ap-shard(1) has the protocol. */
 #include "answer.h"
 
+/* Sums over microbatches and stages stay finite. */
+#define MAX_SEC 1e30
+
 static int get_sec(const json_t *o, const struct ap_at *at, const char *key, double *out,
                    struct ap_err *err)
 {
     struct ap_at here = {at, key, 0};
     if (ap_get_num(o, at, key, out, err))
         return -1;
-    return *out >= 0 ? 0 : ap_at_err(&here, err, "expected seconds >= 0, got %g", *out);
+    if (*out >= 0 && *out <= MAX_SEC)
+        return 0;
+    return ap_at_err(&here, err, "expected seconds >= 0%s, got %g",
+                     *out > 0 ? " and up to 1e30" : "", *out);
 }
 
 static int get_point(const json_t *o, const struct ap_at *at, struct answer_point *p,
@@ -19,7 +25,7 @@ static int get_point(const json_t *o, const struct ap_at *at, struct answer_poin
     double step;
 
     if (!json_is_object(each))
-        return ap_at_err(&here, err, "expected an object");
+        return ap_at_err(&here, err, "expected an object of forward and backward");
     if (get_sec(each, &here, "forward", &p->forward_sec, err) ||
         get_sec(each, &here, "backward", &p->backward_sec, err) ||
         get_sec(o, at, "sec_per_step", &step, err) ||

@@ -58,6 +58,9 @@ static const struct {
     {"kept", " auto "},
 };
 
+/* Algorithms that cut no stages. */
+static const char *const one_stage[] = {"intra-only", "deepspeed-moe-grid", "none"};
+
 /* ---- options ---- */
 
 static void read_options(struct ap_tool *tool, struct request *r, int argc, char **argv)
@@ -113,6 +116,10 @@ static void read_options(struct ap_tool *tool, struct request *r, int argc, char
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
+    for (size_t i = 0; i < sizeof one_stage / sizeof *one_stage; i++)
+        if (!strcmp(one_stage[i], plan_algorithms()[r->algorithm].name) &&
+            r->n_stages > 1)
+            ap_die_usage("--stages: %s has one stage", one_stage[i]);
     tool->opts = NULL; /* they end here */
 }
 
@@ -125,7 +132,12 @@ static void check_options(struct request *r)
             r->limits.microbatches > 1 << 20)
             ap_die_usage("--microbatches: expected auto or a number from 1 to %d, got %s",
                          1 << 20, r->microbatches);
+        if (r->limits.microbatches > 1 &&
+            !strcmp(plan_algorithms()[r->algorithm].name, "none"))
+            ap_die_usage("--microbatches: none takes the batch at once");
     }
+    if (r->command && !r->command[strspn(r->command, " \t")])
+        ap_die_usage("--shard-command: expected a command");
     if (r->memory && strcmp(r->memory, "device") != 0) {
         r->limits.memory_bytes = ap_size_parse(r->memory);
         if (r->limits.memory_bytes < 0)

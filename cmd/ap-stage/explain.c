@@ -137,9 +137,10 @@ int plan_explain(struct space *sp, const char *name, struct ap_err *err)
                1;
     if (inst->memory_bytes == 0 || best.bytes <= inst->memory_bytes)
         return ap_err_set(err,
-                          "%s: no plan under its own rules; one of %d stages and "
+                          "%s: no plan%s under its own rules; one of %d stage%s and "
                           "%lld microbatches%s, of any sizes, fits: try auto",
-                          name, best.n_stages, (long long)with,
+                          name, sp->params->n_stages > 0 ? " of so many stages" : "",
+                          best.n_stages, best.n_stages == 1 ? "" : "s", (long long)with,
                           best.recompute ? " with recomputation" : ""),
                1;
     ap_err_set(err,
