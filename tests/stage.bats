@@ -95,6 +95,11 @@ fake() {
     ! pgrep -fx "sleep 77.$$" || return 1
 }
 
+@test "a command that never ends a line" {
+    refuses 1 'more than 256 MiB without an end of line' \
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec cat /dev/zero'" "$(GPT)"
+}
+
 @test "a command that answers nonsense: what is wrong, and the request" {
     local front='{"sec_per_microbatch":{"forward":1,"backward":1},"sec_per_step":0,"sync_sec":0'
     front+=',"stage_bytes":1,"bytes_per_microbatch":1,"recompute":false}'

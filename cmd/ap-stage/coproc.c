@@ -20,7 +20,8 @@
 
 #include "tool.h"
 
-#define DEPTH 4 /* requests that a process has at once */
+#define DEPTH    4         /* requests that a process has at once */
+#define MAX_LINE (1 << 28) /* bytes of an answer */
 
 struct worker {
     pid_t pid;
@@ -311,6 +312,12 @@ static int hear(struct run *run, struct worker *w, coproc_answer_fn *answer, voi
     w->got.len -= (size_t)(line - w->got.data);
     memmove(w->got.data, line, w->got.len);
     w->looked = w->got.len;
+    if (w->looked > MAX_LINE)
+        return ap_err_set(err,
+                          "the shard command answered more than %d MiB without an end of "
+                          "line; request: %.300s",
+                          MAX_LINE >> 20,
+                          w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none");
     return 0;
 }
 
