@@ -42,7 +42,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
 @test "pipe: same input, same bytes" {
     for step in "ap-import $(hlo gpt2l)" \
         "ap-shard --mesh 2x2 --cluster $CLUSTERS/cpu-4.json $(imported gpt2l)" \
-        "ap-shard --mesh 2x2 --solver glpk --cluster $CLUSTERS/cpu-4.json $(imported mlp)" \
+        "ap-shard --mesh 2 --solver glpk --cluster $CLUSTERS/cpu-4.json $(imported resnet)" \
         "ap-cost $(sharded gpt2l 2x2)" "ap-rewrite $(sharded gpt2l 2x2)"; do
         cmp <($step) <($step) || { echo "$step"; return 1; }
     done
