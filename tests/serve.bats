@@ -96,3 +96,21 @@ serve() {
             '.front[0].stage_bytes / (2048 * 2048 * $b) | . >= 1 and . < 1.01'
     done <<<$'sgd 8 4\nmomentum 12 8\nadam 16 12'
 }
+
+@test "--serve: every algorithm answers with its own plan, tofu on the halvings of the mesh" {
+    local algorithm answer=$BATS_TEST_TMPDIR/a n
+    n=$(jq .blocks.n "$BATS_FILE_TMPDIR/gpt.json")
+    for algorithm in tofu tap rhino data zero3 megatron; do
+        printf '{"blocks":[0,%d],"mesh":"2x4","plan":0}\n{"blocks":[2,3],"mesh":"8","plan":0}\n' \
+            $((n - 1)) | ap-shard --serve --algorithm $algorithm --cluster "$CLUSTERS/cpu-8.json" \
+            "$BATS_FILE_TMPDIR/gpt.json" >"$answer"
+        jq -e -s --arg a $algorithm 'all(.front | length > 0 and all(.algorithm == $a)) and
+            all(.sharding.mesh.shape | (. == [2, 2, 2]) == ($a == "tofu"))' "$answer"
+        # of the whole graph it is what the same algorithm says alone
+        ap-shard --mesh 2x4 --algorithm $algorithm --cluster "$CLUSTERS/cpu-8.json" \
+            "$BATS_FILE_TMPDIR/gpt.json" | jq -e --slurpfile a "$answer" \
+            '.sharding.objective_sec / $a[0].sharding.objective_sec - 1 | fabs < 0.01'
+    done
+    ap-shard --serve --algorithm tofu --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" \
+        <<<'{"blocks":[2,3],"submesh":[1,3]}' | jq -e '.error | test("3, not a power of two")'
+}

@@ -123,8 +123,6 @@ static void check_request(struct shard_request *req)
         ap_die_usage("--mesh auto does not go with --plan or --start");
     if (req->explain_path && (is_auto || req->serve))
         ap_die_usage("--explain does not go with --mesh auto or --serve");
-    if (req->serve && row->run == shard_tofu)
-        ap_die_usage("--serve does not halve meshes as tofu needs them");
     if (req->emit_path && row->run != shard_ilp)
         ap_die_usage("--emit-problem is for the search (ilp), not for %s", row->name);
     if (req->emit_path && (req->serve || req->plan_path || is_auto))

@@ -1,8 +1,9 @@
 /*
  * ap-shard --serve: answers one request per line, for planners of pipelines (the protocol
  * is in ap-shard(1)). A request names a part of the graph, a mesh and a submesh; the
- * answer holds the Pareto front over the plans at hand (the search's and the baselines',
- * each with and without recomputation). The graph is searched once per mesh, parts are
+ * answer holds the Pareto front over the plans at hand (ilp's at several prices of memory
+ * and the baselines', or the one of another algorithm; each with and without
+ * recomputation). The graph is searched once per mesh, parts are
  * added up (serve_memo.c). Whatever is wrong with a request is answered; only a
  * broken document or pipe ends the server.
  */
@@ -15,6 +16,7 @@
 #include "fit.h"
 #include "program.h"
 #include "serve.h"
+#include "tofu.h"
 
 #define MOST_POINTS 12
 #define MEMO_BYTES  (200 << 20)
@@ -124,6 +126,10 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
                    : ap_arena_printf(arena, "%lld", (long long)(v[0] * v[1]));
     struct ap_err why = {0};
     if (ap_mesh_parse(arena, mesh, &q->place.mesh, &why))
+        return ap_err_set(err, "mesh: %s", why.msg);
+    struct ap_mesh asked = q->place.mesh;
+    if (shard_algorithms()[s->req->algorithm].run == shard_tofu &&
+        tofu_mesh(arena, &asked, &q->place.mesh, &why))
         return ap_err_set(err, "mesh: %s", why.msg);
     q->place.cluster = s->job->cluster;
     q->place.whole = &s->job->cluster;

@@ -306,8 +306,6 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
 
     if (row->run == shard_ilp)
         list_rules(arena, &task);
-    else if (row->run != shard_rule)
-        shard_list_baselines(arena, &task);
     int most = task.n_plans + VARIANTS + 1;
     pool->name = AP_NEW_N(&pool->arena, most, const char *);
     pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
