@@ -12,6 +12,7 @@ struct fit {
     const struct ap_nest *nest;
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
+    int time;
     const bool *wanted;
     const struct ap_layout *layout;
     struct ap_choice_vec choice;
@@ -67,6 +68,10 @@ static bool fit_axis(struct fit *f, int a)
 {
     if (a == f->mesh->n_axes)
         return all_fit(f);
+    if (f->mesh->time >> a & 1) {
+        f->choice.axis[a] = (int16_t)f->time;
+        return fit_axis(f, a + 1);
+    }
     for (int c = -1; c < f->nest->n_factors + f->nest->n_linear; c++) {
         if (c >= 0 && f->mesh->size[a] == 1)
             break;
@@ -81,10 +86,10 @@ static bool fit_axis(struct fit *f, int a)
 }
 
 bool ap_fit_choice(const struct ap_nest *nest, const struct ap_graph *g,
-                   const struct ap_mesh *mesh, const bool *wanted,
+                   const struct ap_mesh *mesh, int time, const bool *wanted,
                    const struct ap_layout *layout, struct ap_choice_vec *choice)
 {
-    struct fit f = {nest, g, mesh, wanted, layout, {{0}}};
+    struct fit f = {nest, g, mesh, time, wanted, layout, {{0}}};
     for (int a = 0; a < AP_MAX_AXES; a++)
         f.choice.axis[a] = -1;
     if (!fit_axis(&f, 0))

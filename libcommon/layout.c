@@ -40,6 +40,18 @@ int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err)
     return 0;
 }
 
+void ap_mesh_drop_time(struct ap_mesh *mesh)
+{
+    if (!mesh->time)
+        return;
+    mesh->n_axes--;
+    mesh->time = 0;
+    for (int a = 0; a < mesh->n_axes; a++) {
+        mesh->size[a] = mesh->size[a + 1];
+        mesh->name[a] = mesh->name[a + 1];
+    }
+}
+
 /* "dp=2" or "2" at *p; the name is NULL when none is given. */
 static int parse_axis(struct ap_arena *arena, const char **p, const char **name,
                       int64_t *size)

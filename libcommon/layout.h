@@ -44,6 +44,8 @@ static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
 /* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
  * is taken. */
 int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
+/* Takes the axis in time away, if there is one: the axes of the devices are left. */
+void ap_mesh_drop_time(struct ap_mesh *mesh);
 /* Whether a value of this layout is made again for every microbatch. */
 static inline bool ap_layout_in_time(const struct ap_mesh *mesh,
                                      const struct ap_layout *l)

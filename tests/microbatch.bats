@@ -40,6 +40,8 @@ gpt2l 2 2 zero3
 gpt2l 2x2 2 ilp
 scan_gpt 2 4 megatron
 bert 2x2 2 tap
+mlp 2x2 2 tofu
+gpt2l 2 2 rhino
 END
 }
 
@@ -53,10 +55,6 @@ END
         ap-shard --mesh 2 --microbatches 3 "$(imported mlp)"
     refuses 3 'does not divide into 7 microbatches; 8 would do' \
         ap-shard --mesh 1 --microbatches 7 "$(imported mlp)"
-    for algorithm in tofu rhino; do
-        refuses 2 "$algorithm plans the whole batch at once" \
-            ap-shard --mesh 2 --microbatches 2 --algorithm $algorithm "$(imported mlp)"
-    done
     refuses 2 'each is not built yet' \
         ap-shard --mesh 2 --microbatches 2 --microbatch each "$(imported mlp)"
     refuses 2 'no axis in time' ap-shard --mesh 2 --microbatches 2 --space alpa "$(imported mlp)"
@@ -66,6 +64,59 @@ END
     for form in hlo jax; do
         refuses 2 'plan without --microbatches' ap-rewrite --to $form "$BATS_TEST_TMPDIR/p.json"
     done
+}
+
+# given OPTION...: objective of a plan of mlp on 2x2
+given() {
+    ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" "$@" "$(imported mlp)" |
+        jq -e .sharding.objective_sec
+}
+
+@test "microbatches: a plan of the whole batch is taken into them, out of them, and as it is" {
+    local f=$BATS_TEST_TMPDIR algorithm n one two
+    for algorithm in zero3 tofu rhino; do
+        for n in 1 2; do
+            ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" --mesh 2x2 --microbatches $n \
+                --algorithm $algorithm -o "$f/$n" "$(imported mlp)"
+        done
+        one=$(jq .sharding.objective_sec "$f/1") two=$(jq .sharding.objective_sec "$f/2")
+        [ "$one" != "$two" ]
+        [ "$(given --plan "$f/1" --microbatches 2)" = "$two" ]
+        [ "$(given --plan "$f/2" --microbatches 1)" = "$one" ]
+        [ "$(given --plan "$f/2")" = "$two" ]
+    done
+    # by name, from a document of another graph; its microbatches may be of another size
+    jq '.sharding.fingerprint.graph = "0"' "$f/2" >"$f/other"
+    ap-shard --quiet --no-history --cluster "$CLUSTERS/cpu-8.json" --plan "$f/other" "$(imported mlp)" |
+        jq -e --slurpfile two "$f/2" '[., $two[0]] | map([.graph.nodes, .sharding.layouts] | transpose |
+            map(select(.[0].op == "parameter") | .[1])) | .[0] == .[1]'
+    for n in 2 4; do
+        ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" --mesh 2x1 --microbatches $n \
+            --algorithm data "$(imported mlp)" |
+            jq '.sharding.fingerprint.graph = "0"' >"$f/$n"
+    done
+    [ "$(given --quiet --plan "$f/2" --microbatches 4)" = "$(given --quiet --plan "$f/4")" ]
+}
+
+@test "microbatches: pins and plans by hand name the layouts on devices; a start is not ended above" {
+    local f=$BATS_TEST_TMPDIR free pins
+    ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" --mesh 2x2 --microbatches 2 -o "$f/free" \
+        "$(imported mlp)"
+    free=$(jq .sharding.objective_sec "$f/free")
+    # products lie as in the best plan, whatever they do in time: nothing is lost
+    jq -r '[.graph.nodes, .sharding.layouts] | transpose | map(select(.[0].op == "dot") |
+        "--pin", "\(.[0].name)=\(.[1] | sub("^[^,]*,"; ""))") | .[]' "$f/free" >"$f/pins"
+    mapfile -t pins <"$f/pins"
+    [ "$(given --mesh 2x2 --microbatches 2 "${pins[@]}")" = "$free" ]
+    [ "$(given --mesh 2x2 --microbatches 2 --pin "*x'?=S0,S1")" != "$free" ]
+    [ "$(given --mesh 2x2 --microbatches 2 --start "$f/free")" = "$free" ]
+    echo '{"mesh": "2x2", "nodes": {"*/w'"'"'?": "R,S0", "dot_general.8": "S0,S1"}}' >"$f/hand"
+    ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" --plan "$f/hand" --microbatches 2 "$(imported mlp)" |
+        jq -e --argjson free "$free" '.sharding.objective_sec >= $free and
+            ([.graph.nodes, .sharding.layouts] | transpose | map(select(.[0].name | test("/w.\\]$|dot_general.8$")) |
+            .[1]) | unique == ["R,R,S0", "S0,S0,S1"])'
+    refuses 3 'cannot have the layout asked by --pin' ap-shard --mesh 2x8 --microbatches 2 \
+        --pin 'dot_general.8=R,S0' "$(imported mlp)"
 }
 
 @test "microbatches: statistics of batch normalisation forbid them, by name" {

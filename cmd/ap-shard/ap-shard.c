@@ -55,21 +55,13 @@ static void check_memory(const struct shard_request *req)
 
 static void check_microbatches(const struct shard_request *req)
 {
-    const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
-
     if (req->microbatch == MICROBATCH_EACH && !req->serve)
         ap_die_usage("--microbatch each is not built yet but for --serve: only exact "
                      "microbatches");
-    if (req->microbatches == 1)
+    if (req->microbatches <= 1)
         return;
     if (req->serve)
         ap_die_usage("--serve: requests say the microbatches; no --microbatches with it");
-    if (row->run == shard_tofu || row->run == shard_rhino)
-        ap_die_usage("--microbatches: %s plans the whole batch at once", row->name);
-    if (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA)
-        ap_die_usage("--microbatches: Alpa's space and units know no axis in time");
-    if (req->plan_path || req->start_path || req->pins.n > 0)
-        ap_die_usage("--microbatches does not go with --plan, --start or --pin yet");
 }
 
 static void check_request(struct shard_request *req)
@@ -244,7 +236,6 @@ int main(int argc, char **argv)
 {
     struct shard_request req = {
         .max_axes = 2,
-        .microbatches = 1,
         .params = {.rounds = 12, .unfold = UNFOLD, .period = 1, .tofu_ties = 1}};
     struct ap_tool tool = {.name = "ap-shard",
                            .summary = "choose how every tensor is split over a mesh",

@@ -123,16 +123,17 @@ struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request 
     if (shard_given_mesh(job->arena, &given, &theirs, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     json_decref(given.root);
-    if (theirs.time)
-        ap_die_usage("%s is a plan of %lld microbatches, which --plan and --start do not "
-                     "take yet",
-                     given.path, (long long)theirs.size[0]);
+    int64_t n = ap_mesh_microbatches(&theirs);
+    ap_mesh_drop_time(&theirs);
     if (mesh.n_axes == 0 && theirs.n_axes == 0)
         ap_die_usage("--mesh is missing, and %s names no mesh", given.path);
     if (mesh.n_axes > 0 && theirs.n_axes > 0 && !same_sizes(&mesh, &theirs))
         ap_die_usage("--mesh %s, but %s is for a mesh of another shape", req->mesh_text,
                      given.path);
-    return mesh.n_axes > 0 ? mesh : theirs;
+    mesh = mesh.n_axes > 0 ? mesh : theirs;
+    if (ap_mesh_add_time(&mesh, n, &err))
+        ap_die_usage("%s: microbatches: %s", given.path, err.msg);
+    return mesh;
 }
 
 void shard_job_place(struct shard_job *job, const struct shard_request *req,
@@ -140,19 +141,25 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
 {
     struct ap_arena *arena = job->arena;
     struct ap_err err = {0};
-    struct ap_mesh halves, timed = *mesh;
+    struct ap_mesh halves, devices = *mesh, timed;
+    int64_t n = req->microbatches > 0 ? req->microbatches : ap_mesh_microbatches(mesh);
 
-    if (ap_mesh_add_time(&timed, req->microbatches, &err))
+    ap_mesh_drop_time(&devices);
+    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
+        if (tofu_mesh(arena, &devices, &halves, &err))
+            ap_die_usage("--mesh: %s", err.msg);
+        devices = halves;
+    }
+    timed = devices;
+    if (ap_mesh_add_time(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
     mesh = &timed;
-    if (mesh->time && ap_microbatch_choices(arena, &job->graph, &job->nests,
-                                            req->microbatches, &job->time, &err))
+    if (mesh->time &&
+        (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA))
+        ap_die_usage("--microbatches: Alpa's space and units know no axis in time");
+    if (mesh->time &&
+        ap_microbatch_choices(arena, &job->graph, &job->nests, n, &job->time, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
-    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
-        if (tofu_mesh(arena, mesh, &halves, &err))
-            ap_die_usage("--mesh: %s", err.msg);
-        mesh = &halves;
-    }
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
@@ -165,10 +172,14 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
         job->memory_bytes = strcmp(req->memory_text, "device") == 0
                                 ? job->cluster.memory_bytes
                                 : mem_size_parse(req->memory_text);
-    if (req->pin_mode == 0 && shard_pins_read(arena, &job->graph, mesh, &job->pins, &err))
+    if (req->pin_mode == 0 &&
+        shard_pins_read(arena, &job->graph, &devices, &job->pins, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (shard_pins_add(arena, &job->graph, mesh, &req->pins, &job->pins, &err))
+    if (shard_pins_add(arena, &job->graph, &devices, &req->pins, &job->pins, &err))
         ap_die_usage("%s", err.msg);
+    job->device_pins = job->pins;
+    if (shard_pins_time(arena, &job->pins, &job->nests, mesh, job->time, &err))
+        ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
 
 struct ap_plan shard_empty_plan(const struct shard_task *task)
@@ -250,7 +261,7 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
         job->params.memory_bytes = job->memory_bytes;
     bool keeps = run == shard_ilp || run == shard_rule; /* imported shardings, too */
     if (job->pins.n > 0 && (keeps || req->pins.n > 0) &&
-        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, &job->pins,
+        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, job->time, &job->pins,
                        &job->task.pinned_choice, &fixed, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     job->task.fixed = fixed;
@@ -281,6 +292,33 @@ static double add_start(struct shard_job *job, const struct shard_request *req,
     return sec;
 }
 
+/* A search that knows no axis in time plans the whole batch, and that plan is taken. */
+static int run_whole(struct shard_job *job, shard_fn *run, struct ap_err *err)
+{
+    struct shard_task task = job->task;
+    struct ap_plan *plan = &job->answer.plan;
+    struct ap_mesh mesh = job->cost.mesh;
+    struct ap_cost cost;
+
+    ap_mesh_drop_time(&mesh);
+    if (ap_cost_init(job->arena, &cost, job->cost.variant, &job->cluster, &mesh, err))
+        return -1;
+    task.cost = &cost;
+    task.time = NULL;
+    task.pins = job->device_pins.n > 0 ? &job->device_pins : NULL;
+    int rc = run(job->arena, &task, &job->answer, err);
+    ap_cost_free(&cost);
+    if (rc)
+        return -1;
+    shard_choices_time(&job->task, &mesh, plan->choice);
+    plan->mesh = job->cost.mesh;
+    plan->time = job->time;
+    struct ap_err why = {0};
+    if (ap_plan_check(plan, &job->cost, &why))
+        return ap_err_set(err, "%s, in microbatches: %s", job->algorithm, why.msg);
+    return 0;
+}
+
 void shard_job_run(struct shard_job *job, const struct shard_request *req)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
@@ -290,7 +328,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
 
     set_task(job, req);
     job->algorithm = row->name;
-    if ((row->run != shard_rule && row->run != shard_rhino) || req->top > 0)
+    if (row->run == shard_ilp || req->top > 0)
         shard_list_baselines(job->arena, &job->task);
     if (req->plan_path) {
         given_plan(job, req, &job->answer.plan);
@@ -301,7 +339,10 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     }
     if (req->start_path)
         start_sec = add_start(job, req, &start);
-    if (row->run(job->arena, &job->task, &job->answer, &err))
+    bool knows_time = row->run != shard_rhino && row->run != shard_tofu;
+    if (job->cost.mesh.time && !knows_time
+            ? run_whole(job, row->run, &err)
+            : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     check_pins(job);
     if (job->memory_bytes == 0 && job->answer.objective >= 0 &&

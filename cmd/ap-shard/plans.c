@@ -139,14 +139,15 @@ static int each_named(const struct names *n, const char *name, node_fn *fn, void
 struct pinner {
     struct shard_pins pins;
     const struct shard_task *task;
+    struct ap_mesh mesh; /* of the devices */
     const char *layout, *asker;
 };
 
 static int pin_node(void *arg, int node, struct ap_err *err)
 {
     struct pinner *p = arg;
-    return shard_pins_set(&p->pins, p->task->graph, &p->task->cost->mesh, node, p->layout,
-                          p->asker, err);
+    return shard_pins_set(&p->pins, p->task->graph, &p->mesh, node, p->layout, p->asker,
+                          err);
 }
 
 static int mark_node(void *arg, int node, struct ap_err *err)
@@ -156,8 +157,8 @@ static int mark_node(void *arg, int node, struct ap_err *err)
     return 0;
 }
 
-/* Rank of a document's parameter, -1 for other nodes. */
-static int rank_of(struct ap_arena *arena, const json_t *node)
+/* The shape of a document's parameter; rank -1 for other nodes. */
+static struct ap_shape shape_of(struct ap_arena *arena, const json_t *node)
 {
     const char *op = json_string_value(json_object_get(node, "op"));
     const char *text = json_string_value(json_object_get(node, "shape"));
@@ -166,8 +167,38 @@ static int rank_of(struct ap_arena *arena, const json_t *node)
     size_t pos = 0;
     if (!op || strcmp(op, ap_ops[AP_OP_PARAMETER].name) != 0 || !text ||
         ap_shape_parse(arena, text, &pos, &shape, &ignored))
-        return -1;
-    return shape.rank;
+        return (struct ap_shape){.rank = -1};
+    return shape;
+}
+
+/*
+ * A parameter's layout in a plan of microbatches, without the axis in time: what splits
+ * each microbatch's rows (an input's S0/4, of 8 rows in two) splits all rows.
+ */
+static const char *without_time(struct ap_arena *arena, const struct ap_mesh *theirs,
+                                const struct ap_shape *shape, const json_t *node,
+                                const char *text)
+{
+    const char *role = json_string_value(json_object_get(node, "role"));
+    struct ap_mesh mesh = *theirs;
+    struct ap_layout l;
+    struct ap_err ignored = {0};
+    struct ap_buf out = {0};
+
+    if (!mesh.time || ap_layout_parse(&mesh, shape, text, &l, &ignored))
+        return text;
+    for (int a = 1; a < mesh.n_axes; a++) {
+        struct ap_placement *x = &l.axis[a - 1];
+        *x = l.axis[a];
+        if (x->kind == AP_SPLIT && role && !strcmp(role, "input") &&
+            ap_mul64(x->stride, mesh.size[0]) == shape->dims[x->dim])
+            x->stride = 0;
+    }
+    ap_mesh_drop_time(&mesh);
+    ap_layout_print(&mesh, &l, &out);
+    text = ap_arena_strndup(arena, out.data, out.len);
+    ap_buf_free(&out);
+    return text;
 }
 
 /* The member "nodes" of a plan written by hand. */
@@ -204,10 +235,12 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
 {
     struct ap_at top = {.key = "sharding"}, graph = {.key = "graph"};
     struct ap_at list = {&graph, "nodes", 0};
+    struct ap_mesh theirs;
     json_t *layouts, *nodes;
     int n_found = 0;
 
-    if (ap_get_arr(json_object_get(given->root, "graph"), &graph, "nodes", &nodes, err) ||
+    if (shard_given_mesh(arena, given, &theirs, err) ||
+        ap_get_arr(json_object_get(given->root, "graph"), &graph, "nodes", &nodes, err) ||
         ap_get_arr(body_of(given), &top, "layouts", &layouts, err))
         return -1;
     if (json_array_size(layouts) != json_array_size(nodes))
@@ -227,9 +260,12 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
         if (at == names->g->n_nodes || strcmp(names->list[at].name, name) != 0)
             continue;
         int node = names->list[at].id;
+        const struct ap_shape shape = shape_of(arena, json_array_get(nodes, i));
         if (names->g->nodes[node].op != AP_OP_PARAMETER ||
-            rank_of(arena, json_array_get(nodes, i)) != names->g->nodes[node].shape.rank)
+            shape.rank != names->g->nodes[node].shape.rank)
             continue;
+        p->layout =
+            without_time(arena, &theirs, &shape, json_array_get(nodes, i), p->layout);
         if (pin_node(p, node, &why))
             return ap_at_err(&here, err, "%s", why.msg);
         n_found++;
@@ -282,10 +318,13 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
                    const struct shard_task *task, struct ap_plan *plan,
                    struct ap_err *err)
 {
-    struct pinner p = {.pins = shard_pins_none(arena, task->graph), .task = task};
+    struct pinner p = {.pins = shard_pins_none(arena, task->graph),
+                       .task = task,
+                       .mesh = task->cost->mesh};
     struct names names;
     bool *fixed, *remake = AP_NEW_N(arena, task->graph->n_nodes, bool);
 
+    ap_mesh_drop_time(&p.mesh);
     sort_names(arena, task->graph, &names);
     int rc = given->is_document ? pin_document(arena, given, &names, &p, err)
                                 : pin_nodes(arena, given, &names, &p, err);
@@ -293,12 +332,28 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
         file_err(given, err);
         return AP_BAD_INPUT;
     }
-    if (shard_pins_fit(arena, task->nests, &task->cost->mesh, &p.pins, &plan->choice,
-                       &fixed, err))
+    if (shard_pins_time(arena, &p.pins, task->nests, &task->cost->mesh, task->time,
+                        err) ||
+        shard_pins_fit(arena, task->nests, &task->cost->mesh, task->time, &p.pins,
+                       &plan->choice, &fixed, err))
         return AP_NO_SOLUTION;
     ap_baseline_complete(arena, plan, fixed);
     plan->remake = remake;
     return 0;
+}
+
+void shard_choices_time(const struct shard_task *task, const struct ap_mesh *from,
+                        struct ap_choice_vec *choice)
+{
+    int to = (int)task->cost->mesh.time, less = to - (int)from->time;
+    for (int i = 0; i < task->nests->n; i++) {
+        struct ap_choice_vec c = AP_CHOICE_NONE;
+        for (int a = to; a < task->cost->mesh.n_axes; a++)
+            c.axis[a] = choice[i].axis[a - less];
+        if (to)
+            c.axis[0] = task->time[i];
+        choice[i] = c;
+    }
 }
 
 int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
@@ -325,6 +380,7 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
         ap_err_set(err, "%s: %s", given->path, why.msg);
         return AP_BAD_INPUT;
     }
+    shard_choices_time(task, &s.plan.mesh, s.plan.choice);
     plan->choice = s.plan.choice;
     plan->remake = s.plan.remake;
     plan->whole = s.plan.whole;

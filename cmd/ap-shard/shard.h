@@ -106,14 +106,21 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
 int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
                    struct shard_pins *pins, struct ap_err *err);
+/* People speak of the devices' axes alone: layouts with what lies on an axis in time, if
+ * the mesh has one, where groups do `time` (arena). -1 when the two do not go together.
+ */
+int shard_pins_time(struct ap_arena *arena, struct shard_pins *pins,
+                    const struct ap_nests *nests, const struct ap_mesh *mesh,
+                    const int16_t *time, struct ap_err *err);
 /*
  * Choices of the groups with pinned values, and which groups these are (per group,
- * arena). -1 naming the first node whose group cannot have the layouts, who asked, and
- * why not.
+ * arena); time: what groups do on an axis in time, NULL without one. -1 naming the first
+ * node whose group cannot have the layouts, who asked, and why not.
  */
 int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
-                   const struct ap_mesh *mesh, const struct shard_pins *pins,
-                   struct ap_choice_vec **choice, bool **fixed, struct ap_err *err);
+                   const struct ap_mesh *mesh, const int16_t *time,
+                   const struct shard_pins *pins, struct ap_choice_vec **choice,
+                   bool **fixed, struct ap_err *err);
 
 /* Sets err: the node cannot have the layout that is asked of it, by whom, and why. */
 int shard_pins_refuse(const struct shard_pins *pins, const struct ap_graph *g, int node,
@@ -132,7 +139,7 @@ struct shard_given {
  */
 int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
                      struct ap_err *err);
-/* Its mesh; n_axes 0 when it names none. */
+/* Its mesh, with an axis in time if it has one; n_axes 0 when it names none. */
 int shard_given_mesh(struct ap_arena *arena, const struct shard_given *given,
                      struct ap_mesh *mesh, struct ap_err *err);
 
@@ -208,8 +215,8 @@ struct shard_request {
     const char *mesh_text, *cluster_path, *plan_path, *start_path;
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
-    int64_t top, jobs, max_axes, microbatches;
-    int microbatch; /* 0: exact */
+    int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
+    int microbatch;                            /* 0: exact */
     bool serve;
     int space;              /* SHARD_SPACE_... */
     const char *batch_axis; /* NULL: Alpa's default */
@@ -226,7 +233,8 @@ struct shard_job {
     bool has_families;
     struct ap_cluster cluster;
     struct ap_cost cost;
-    struct shard_pins pins;
+    struct shard_pins pins,
+        device_pins;      /* on the task's mesh; without its axis in time */
     int64_t memory_bytes; /* the limit, 0: none */
     const int16_t *time;  /* see shard_task */
     struct shard_task task;
@@ -240,9 +248,11 @@ struct shard_job {
 void shard_job_read(struct shard_job *job, const struct ap_doc *doc);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
-/* The mesh of --mesh, or that of the plan file; --mesh auto is not for here. */
+/* The mesh of --mesh, or that of the plan file, with the file's microbatches as an axis
+   in time; --mesh auto is not for here. */
 struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req);
-/* Lays the mesh over the cluster and reads the pins. */
+/* Lays the mesh over the cluster, adds the microbatches that are asked for, and reads the
+   pins. */
 void shard_job_place(struct shard_job *job, const struct shard_request *req,
                      const struct ap_doc *doc, const struct ap_mesh *mesh);
 void shard_job_run(struct shard_job *job, const struct shard_request *req);
@@ -273,6 +283,11 @@ struct ap_plan shard_empty_plan(const struct shard_task *task);
 int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
                      const struct shard_task *task, struct ap_plan *plan,
                      const char **differs, struct ap_err *err);
+
+/* Choices on mesh `from` made those on the task's, which has an axis in time more, less,
+ * or of another size. */
+void shard_choices_time(const struct shard_task *task, const struct ap_mesh *from,
+                        struct ap_choice_vec *choice);
 
 /* top.c: the member "alternatives": the n best distinct plans at hand. */
 const char *shard_alternatives(struct shard_job *job, double objective, int n);
