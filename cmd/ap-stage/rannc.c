@@ -16,7 +16,9 @@
  * sum of gradients) that no other equals or beats in all three.
  * Cost: stages x blocks^2 x devices x submeshes x triples.
  * Source: Tanaka et al., "Automatic graph partitioning for very large-scale deep
- * learning" (IPDPS 2021), section III-C, Algorithms 1 and 2; limits of its code.
+ * learning" (IPDPS 2021), section III-C, Algorithms 1 and 2; limits of its code, which
+ * takes at most 32 microbatches. Where nothing fits with these, those beyond, up to the
+ * batch, are tried as in the paper.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -255,7 +257,8 @@ static bool table_init(struct table *t, struct space *sp, struct config *c,
 struct search {
     struct space *sp;
     struct plan_answer *answer;
-    bool limited; /* the limit of work was met */
+    bool limited;        /* the limit of work was met */
+    int64_t least, most; /* microbatches of a replica */
 };
 
 /* All MB for S from lo to hi on n hosts: Algorithm 2's two inner loops. */
@@ -271,13 +274,15 @@ static int search_stages(struct search *q, int replicas, int lo, int hi,
     int *done = AP_NEW_N(&scratch, n_mb, int); /* stages filled */
     bool stop = false;
 
-    for (int i = 0; i < n_mb; i++)
-        if (sp->inst->microbatches[i] > MAX_PIPELINE ||
-            !config_init(sp, &c[i], replicas, sp->inst->microbatches[i], NULL, 0) ||
+    for (int i = 0; i < n_mb; i++) {
+        int64_t n = sp->inst->microbatches[i];
+        bool wanted = n >= q->least && n <= q->most;
+        if (!wanted || !config_init(sp, &c[i], replicas, n, NULL, 0) ||
             !table_init(&t[i], sp, &c[i], &scratch)) {
-            q->limited |= sp->inst->microbatches[i] <= MAX_PIPELINE;
+            q->limited |= wanted;
             done[i] = -1;
         }
+    }
     for (int s = lo; s <= hi && !stop && rc == 0; s++) {
         bool any = false;
         if (want > 0 && s != want)
@@ -299,6 +304,18 @@ static int search_stages(struct search *q, int replicas, int lo, int hi,
     return rc < 0 ? -1 : stop;
 }
 
+/* Algorithm 2. */
+static int search(struct search *q, struct ap_err *err)
+{
+    struct plan_rannc_loop loop[32];
+    int n = plan_rannc_loops(q->sp->inst->n_hosts, q->sp->inst->n_devices, loop), rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        int hi = loop[i].last_stages < q->sp->n ? loop[i].last_stages : q->sp->n;
+        rc = search_stages(q, loop[i].replicas, loop[i].first_stages, hi, err);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
 int plan_rannc(struct ap_arena *arena, const struct plan_instance *inst,
                const struct plan_params *params, struct plan_answer *answer,
                struct ap_err *err)
@@ -311,17 +328,13 @@ int plan_rannc(struct ap_arena *arena, const struct plan_instance *inst,
         return ap_err_set(err, "rannc: its schedule is gpipe, not %s",
                           ap_schedule_names[params->schedule]);
     space_init(&sp, arena, inst, params);
-    struct search q = {.sp = &sp, .answer = &best};
-    struct plan_rannc_loop loop[32];
-    int n = plan_rannc_loops(inst->n_hosts, inst->n_devices, loop);
-    for (int i = 0; i < n; i++) {
-        int hi = loop[i].last_stages < sp.n ? loop[i].last_stages : sp.n;
-        int rc = search_stages(&q, loop[i].replicas, loop[i].first_stages, hi, err);
-        if (rc < 0)
-            return -1;
-        if (rc == 1)
-            break;
-    }
+    struct search q = {.sp = &sp, .answer = &best, .least = 1, .most = MAX_PIPELINE};
+    if (search(&q, err))
+        return -1;
+    q.least = MAX_PIPELINE + 1;
+    q.most = inst->microbatches[inst->n_microbatches - 1];
+    if (best.n_stages == 0 && q.most >= q.least && search(&q, err))
+        return -1;
     if (best.n_stages == 0)
         return plan_explain(&sp, "rannc", err);
     *answer = best;

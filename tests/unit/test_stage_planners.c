@@ -269,6 +269,16 @@ static void rannc_replicates(void)
         most = fmax(most, a.stage[s].point->forward_sec);
     CHECK(rc == 0 && near(most * (double)a.microbatches, 1),
           "RA20: its stages are balanced");
+    const int64_t *few = cases.inst.microbatches, many_mb[] = {64};
+    int n_few = cases.inst.n_microbatches;
+    cases.inst.microbatches = many_mb;
+    cases.inst.n_microbatches = 1;
+    rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
+    CHECK(
+        rc == 0 && a.microbatches == 64,
+        "rannc: more microbatches than its code takes are tried where those do not run");
+    cases.inst.microbatches = few;
+    cases.inst.n_microbatches = n_few;
     oracle_free(&cases.oracle);
     ap_arena_free(&arena);
 }
