@@ -267,3 +267,16 @@ ENTRY e { p = f32[8] parameter(0) n = f32[8] negate(p) ROOT s = f32[8] sine(n) }
     refuses 2 'are for rhino, not for data' ap-shard --algorithm data --explain - --mesh 2 "$f"
     refuses 1 '/nowhere/x: ' ap-shard --algorithm rhino --explain /nowhere/x --mesh 2 "$f"
 }
+
+@test "rhino: segments end at the critical nodes of the paper, or at those of its code" {
+    local g rule
+    g=$(model gpt --layers 2 --hidden 64 --heads 4 --seq 32 --batch 8 --vocab 128)
+    for rule in paper code; do # queries and keys side by side: 7 and 4 in a layer, and the head
+        [ "$(stat critical "$g" --mesh 4 --level 2 --critical $rule)" -eq \
+            "$(ap-coarsen --algorithm rhino --critical $rule "$g" | jq '.blocks.critical | length')" ]
+    done
+    [ "$(stat critical "$g" --mesh 4 --level 2)" -eq 15 ]
+    [ "$(stat critical "$g" --mesh 4 --level 2 --critical code)" -eq 9 ]
+    refuses 2 'level O3 has no segments' ap-shard --algorithm rhino --critical code --mesh 4 "$g"
+    refuses 2 'for rhino, not for ilp' ap-shard --critical code --mesh 4 "$g"
+}

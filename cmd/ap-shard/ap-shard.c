@@ -121,8 +121,14 @@ static void check_request(struct shard_request *req)
         ap_die_usage("--emit-problem is for a search on one mesh, without --plan, "
                      "--serve and --mesh auto");
     req->params.emit = req->emit_path != NULL;
-    if (!is_rhino(req) && (req->level_row != 0 || req->explain_path))
-        ap_die_usage("--level and --explain are for rhino, not for %s", row->name);
+    if (!is_rhino(req) &&
+        (req->level_row != 0 || req->params.critical != 0 || req->explain_path))
+        ap_die_usage("--level, --critical and --explain are for rhino, not for %s",
+                     row->name);
+    if (req->params.critical != 0 && level[strlen(level) - 1] > '2')
+        ap_die_usage("--critical: level %s has no segments between critical nodes (0 to "
+                     "2 have)",
+                     level);
     check_memory(req);
     check_microbatches(req);
     req->params.level = level[strlen(level) - 1] - '0';
@@ -213,6 +219,9 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
         {"level", AP_OPT_CHOICE, &req->level_row, "LEVEL",
          "how much of the graph rhino decides at once", shard_levels,
          sizeof *shard_levels, 0, 0},
+        {"critical", AP_OPT_CHOICE, &req->params.critical, "NAME",
+         "which nodes rhino's segments end at", shard_criticals, sizeof *shard_criticals,
+         0, 0},
         {"emit-problem", AP_OPT_STR, &req->emit_path, "FILE",
          "also write ilp's selection problem, for ap-solve", NULL, 0, 0, 0},
         {"memory", AP_OPT_STR, &req->memory_text, "SIZE",

@@ -38,6 +38,12 @@ const struct ap_choice shard_levels[] = {
     {NULL, NULL},
 };
 
+const struct ap_choice shard_criticals[] = {
+    {"paper", "heavy, and no slack when operators take one unit"},
+    {"code", "heavy, and all other heavy ones are before or after"},
+    {NULL, NULL},
+};
+
 struct search {
     struct ap_arena *arena;
     const struct shard_task *task;

@@ -138,7 +138,8 @@ static void segments(struct ap_arena *arena, const struct shard_task *task,
     const struct ap_graph *g = task->graph;
     struct ap_segments s;
 
-    view->n_critical = ap_critical_nodes(arena, g, AP_CRITICAL_PAPER, critical);
+    view->n_critical = ap_critical_nodes(
+        arena, g, (enum ap_critical_rule)task->params->critical, critical);
     ap_segments_of(arena, g, view->n_critical, *critical, 0, &s);
     int *block_of = ap_arena_dup(arena, s.segment_of, (size_t)g->n_nodes * sizeof(int));
     ap_blocks_carry(arena, g, s.n, block_of);

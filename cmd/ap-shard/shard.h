@@ -42,6 +42,7 @@ struct shard_params {
     int64_t tofu_ties; /* orders among equally good cuts that are tried */
     /* rhino */
     int level;            /* 0 to 4 */
+    int critical;         /* enum ap_critical_rule */
     int64_t memory_bytes; /* of parameters per device, 0: no limit */
     bool explain;
     bool emit; /* ilp: the selection problem as text */
@@ -204,7 +205,8 @@ struct shard_solver {
 };
 extern const struct shard_solver shard_solvers[];
 
-extern const struct ap_choice shard_levels[]; /* of rhino; the digit ends the name */
+extern const struct ap_choice shard_levels[];    /* of rhino; the digit ends the name */
+extern const struct ap_choice shard_criticals[]; /* its enum ap_critical_rule */
 
 /* ---- job.c: one question from a document to a sharding ---- */
 
