@@ -25,6 +25,11 @@ mode == "row" {
 {
     n_rows++
     key = $1 "@" $2 " " $3 " " $4
+    blocks = $1 "@" $2 " " $3
+    if (!seen["blocks", blocks]++) tables[++n_tables] = blocks
+    if (!seen["shards", $4]++) shards[++n_shards] = $4
+    if (!seen["planner", $5]++) planners[++n_planners] = $5
+    cell[blocks, $4, $5] = $6 == "-" ? $7 : sprintf("%.2f", 1e3 * $6)
     family = $1
     sub(/-.*/, "", family)
     if ($6 == "-") {
@@ -34,6 +39,7 @@ mode == "row" {
     }
     row[NR] = $0
     if ($5 == "auto") auto_of[key] = $6
+    if ($5 == "auto" && ($4 == "ilp" || $4 == "-")) ilp_of[blocks] = $6
     if ($13 > bound_of[key]) bound_of[key] = $13
     if ($18 < $6 * (1 - 1e-9) || $18 > $6 * (1 + 1e-9)) bad(key " " $5 ": ap-stage's objective is not ap-cost's step")
     if (!((family, $2, $5) in speed) || $11 > speed[family, $2, $5]) speed[family, $2, $5] = $11
@@ -45,6 +51,18 @@ mode == "row" {
     if (!(series in least) || $6 < least[series]) least[series] = $6
     if ($6 > most[series]) most[series] = $6
     n_of[series]++
+}
+function side_by_side(t, s, p) {
+    for (t = 1; t <= n_tables && n_shards > 1 && n_planners > 1; t++) {
+        printf "\n%-34s", tables[t] ": step ms"
+        for (p = 1; p <= n_planners; p++) printf "%12s", planners[p]
+        print ""
+        for (s = 1; s <= n_shards; s++) {
+            printf "  %-32s", shards[s]
+            for (p = 1; p <= n_planners; p++) printf "%12s", cell[tables[t], shards[s], planners[p]]
+            print ""
+        }
+    }
 }
 function scaling(f, d, line, word, first, base) {
     for (f in families) {
@@ -74,8 +92,12 @@ END {
         split(row[r], f, "\t")
         key = f[1] "@" f[2] " " f[3] " " f[4]
         if (key in auto_of && f[6] < auto_of[key] * (1 - 1e-9)) bad(key " " f[5] ": faster than auto")
+        blocks = f[1] "@" f[2] " " f[3]
+        if (blocks in ilp_of && f[6] < ilp_of[blocks] * (1 - 1e-9))
+            bad(key " " f[5] ": faster than auto with shards by ilp")
         if (f[6] < bound_of[key] * (1 - 1e-9)) bad(key " " f[5] ": below a lower bound")
     }
+    side_by_side()
     scaling()
     for (s in n_of)
         if (n_of[s] > 1)

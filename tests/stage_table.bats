@@ -39,6 +39,18 @@ END
     [[ $output == *"alpa: faster than auto"* ]]
 }
 
+@test "stage-table: planners and shards side by side; no row below auto with shards by ilp" {
+    # row SHARDS PLANNER SECONDS
+    row() { printf 'm\t8\t-\t%s\t%s\t%s\t1\t1f1b\t1@1x8\t0.5\t0.1\t1\t0\t1\t1\t1\t1\t%s\n' "$@" "$3"; }
+    rows() { row ilp auto 2; row ilp alpa 3; printf 'm\t8\t-\tdata\tauto\t-\tnone\t\n'; row data alpa "$1"; }
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 4)
+    [ "$status" -eq 0 ]
+    [[ $output =~ ilp\ +2000.00\ +3000.00.*data\ +none\ +4000.00 ]]
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 1)
+    [ "$status" -eq 1 ]
+    [[ $output == *"data alpa: faster than auto with shards by ilp"* ]]
+}
+
 @test "stage-table: spread over blocks; a model without a plan says why and fails no check" {
     run table --algorithms auto --coarsen 'alpa:2 none'
     [ "$status" -eq 0 ]
