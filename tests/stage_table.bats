@@ -51,8 +51,8 @@ END
     [[ $output == *"data alpa: faster than auto with shards by ilp"* ]]
 }
 
-@test "stage-table: spread over blocks; a model without a plan says why and fails no check" {
-    run table --algorithms auto --coarsen 'alpa:2 none'
+@test "stage-table: spread over blocks, no more than there are; a model without a plan says why and fails no check" {
+    run table --algorithms auto --coarsen 'alpa:99 none'
     [ "$status" -eq 0 ]
     [[ $output == *"2 rows, 0 checks failed"* ]]
     run scripts/stage-table --models 'gpt3-1.3b:layers=2,hidden=8192@1' --shards data --jobs 1 --algorithms none
