@@ -15,6 +15,11 @@
  * What a part hands on is brought to its layout right behind the group that makes it; of
  * sums over microbatches, behind the last one.
  *
+ * A conversion to less memory for the backward phase would keep the larger value until
+ * then: it is made as soon as nobody else needs that value (list_early). Not with
+ * microbatches or turns, whose order is given, nor of values that are remade or end as
+ * results.
+ *
  * A step that makes a value partial is left out where the value is the reducer's neutral
  * element everywhere (zeros that a sum starts from): it is partial as it stands.
  */
@@ -44,6 +49,8 @@ struct partition {
     int *order;     /* groups in the order in which they run */
     /* per node: first conversion that its own group starts, -1; next of the same */
     int *first_started, *next_started;
+    /* per group: first conversion made right behind it, -1; next of the same */
+    int *first_early, *next_early;
 };
 
 static int add_node(struct partition *p, const struct ap_node *node, int source)
@@ -262,6 +269,101 @@ static void prepare_each(struct partition *p)
     }
 }
 
+/* ---- conversions that give memory back ---- */
+
+/* No more than another name for its operand's value. */
+static bool is_view(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    enum ap_op op = g->nodes[nest->members[0]].op;
+    return nest->n_members == 1 && (op == AP_OP_RESHAPE || op == AP_OP_OPT_BARRIER);
+}
+
+static int conv_last(const struct ap_conversion *conv, const int *next, int c, int need)
+{
+    for (; c >= 0; c = next[c])
+        need = conv[c].first_group > need ? conv[c].first_group : need;
+    return need;
+}
+
+/*
+ * The conversions of one value, from c on by first use: once the forward phase is through
+ * with it and those that are left, for later phases, take less memory than the value,
+ * which is needed itself up to group `need`, they are made. Returns the last group that
+ * needs the value then.
+ */
+static int make_early(struct partition *p, const int *next, int c, int need)
+{
+    const struct ap_conversion *conv = p->conv->conv;
+    const struct ap_mesh *mesh = &p->plan->mesh;
+    const struct ap_shape *shape = &p->plan->graph->nodes[conv[c].node].shape;
+    int64_t own = ap_layout_local_bytes(mesh, shape, &conv[c].from), rest = 0;
+
+    for (int i = c; i >= 0; i = next[i])
+        rest = ap_add64(rest, ap_layout_local_bytes(mesh, shape, &conv[i].to));
+    for (; c >= 0 &&
+           (conv[c].first_group <= need || rest >= own || conv[c].phase == AP_FORWARD);
+         c = next[c]) {
+        rest -= ap_layout_local_bytes(mesh, shape, &conv[c].to);
+        need = conv[c].first_group > need ? conv[c].first_group : need;
+    }
+    const struct ap_nest *nest = p->plan->nests->nest;
+    if (ap_plan_group_phase(p->plan->graph, &nest[need]) != AP_FORWARD)
+        return conv_last(conv, next, c, need);
+    for (int i = c; i >= 0; i = next[i]) {
+        p->next_early[i] = p->first_early[need];
+        p->first_early[need] = i;
+    }
+    return need;
+}
+
+/* Which conversions are made before they are needed, and behind which group. */
+static void list_early(struct partition *p)
+{
+    const struct ap_plan *plan = p->plan;
+    const struct ap_graph *g = plan->graph;
+    int n = plan->nests->n;
+    int *need = AP_NEW_N(p->arena, g->n_nodes, int); /* last group that reads it */
+    int *first = AP_NEW_N(p->arena, g->n_nodes, int);
+    int *next = AP_NEW_N(p->arena, p->conv->n + 1, int);
+
+    p->first_early = AP_NEW_N(p->arena, n, int);
+    p->next_early = AP_NEW_N(p->arena, p->conv->n + 1, int);
+    for (int i = 0; i < n; i++)
+        p->first_early[i] = -1;
+    for (int i = 0; i < g->n_nodes; i++) {
+        first[i] = -1;
+        need[i] = g->nodes[i].op == AP_OP_PARAMETER ? n : g->nodes[i].group;
+    }
+    for (int c = p->conv->n - 1; c >= 0; c--) {
+        const struct ap_conversion *conv = &p->conv->conv[c];
+        next[c] = first[conv->node];
+        first[conv->node] = c;
+        if (conv->first_group == n)
+            need[conv->node] = n;
+    }
+    for (int r = 0; r < g->n_results; r++)
+        need[g->results[r].node] = n;
+    for (int i = n - 1; i >= 0 && !p->when && !plan->turn; i--) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        bool view = is_view(g, nest);
+        int until = i; /* what it reads is needed */
+        for (int o = 0; o < nest->n_outs; o++) {
+            int v = nest->outs[o];
+            bool fixed = view || need[v] == n || (plan->remake && plan->remake[v]);
+            if (first[v] >= 0 && !fixed)
+                need[v] = make_early(p, next, first[v], need[v]);
+            if (view)
+                need[v] = conv_last(p->conv->conv, next, first[v], need[v]);
+            until = view ? need[v] : until;
+        }
+        for (int k = 0; k < nest->n_ins; k++) {
+            int v = nest->ins[k].node;
+            if (p->conv->in_conv[p->conv->in_start[i] + k] < 0 && need[v] < until)
+                need[v] = until;
+        }
+    }
+}
+
 /* Reducer of a padded reduced factor that the operand carries. */
 static enum ap_red mask_red(const struct partition *p, const struct ap_nest *nest, int in)
 {
@@ -475,6 +577,8 @@ static int add_groups(struct partition *p, struct ap_err *err)
                 return -1;
         p->turn[p->n_groups++] = p->now;
         start_conversions(p, nest);
+        for (int c = p->first_early[nest->group]; c >= 0; c = p->next_early[c])
+            add_conversion(p, c);
     }
     return 0;
 }
@@ -507,6 +611,7 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     p.order = ap_plan_order(arena, plan, p.when);
     list_leaving(&p);
     list_started(&p);
+    list_early(&p);
     if (add_groups(&p, err))
         return -1;
     add_results(&p);

@@ -44,7 +44,8 @@ static inline int64_t ap_program_times(const struct ap_program *prog, int group)
 }
 
 /*
- * SPMD partitioning: the plan as a local program. Each conversion once; masks where
+ * SPMD partitioning: the plan as a local program. Each conversion once, before its first
+ * user, or for a later phase as soon as nothing else needs the larger value; masks where
  * padded reduced factors need them; iota, constants, gather and scatter get their global
  * place (attrs.global, attrs.layout).
  */

@@ -52,6 +52,29 @@ counted() { jq -c '.program.collectives | sort_by([.op, .axes])[]' "$1"; }
     [ "$output" = true ]
 }
 
+@test "rewrite: the backward phase's smaller copy is made once nobody needs the whole value" {
+    cat >"$BATS_TEST_TMPDIR/early.hlo" <<'EOF'
+HloModule early
+ENTRY main {
+  x = f32[64,64] parameter(0)
+  a = f32[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jvp(f)/dot"}
+  b = f32[64,64] dot(x, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jvp(f)/dot"}
+  c = f32[64,64] dot(b, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jvp(f)/dot"}
+  ROOT r = f32[64,64] dot(a, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="transpose(jvp(f))/dot"}
+}
+EOF
+    # names A R: the program's nodes when a and r have these layouts
+    names() {
+        echo '{"mesh":{"axes":["x"],"shape":[4]},"nodes":{"a":"'"$1"'","b":"R","c":"R","r":"'"$2"'"}}' \
+            >"$BATS_TEST_TMPDIR/plan.json"
+        ap-import "$BATS_TEST_TMPDIR/early.hlo" | ap-shard --plan "$BATS_TEST_TMPDIR/plan.json" |
+            ap-rewrite | jq -r '.program.modules[0].graph.nodes | map(.name) | join(" ")'
+    }
+    # a quarter of a is cut at once; a quarter is made whole as late as it may
+    [[ $(names R S0) == "x a a.ap-slice.2 b c r"* ]]
+    [[ $(names S0 R) == *"a b c a.all-gather."*" r" ]]
+}
+
 @test "rewrite: the same document gives the same bytes" {
     ap-rewrite -o "$BATS_TEST_TMPDIR/a.json" "$(sharded gpt2l 2x2 zero3)"
     ap-rewrite -o "$BATS_TEST_TMPDIR/b.json" "$BATS_TEST_TMPDIR/a.json"

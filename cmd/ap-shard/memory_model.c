@@ -2,18 +2,17 @@
  * Problem: state what a plan surely holds in memory, so that a search can price it and
  * what it proves is true of every program.
  * Idea: times are, per fusion group, one for the conversion of each operand and one for
- * its run. A parameter is there always. Any other tensor is there whole in its own layout
- * until its first user asks; while a user runs, in the layout that the user asked for;
- * in between in its own layout or as a copy that somebody asked for, whichever is
- * smaller. A conversion of one step holds both ends. A view (reshape) shares its
- * operand's memory: of the two one is counted at a time. A result that may be computed in
- * its parameter's place counts nothing.
- * A copy for both phases is kept or made twice, which is a choice: between the last
- * forward user and the first later one a kept copy counts in full, too.
- * With microbatches, groups stand in the order in which they run; the one pass over
- * those of a microbatch holds what the last one does, and what is accumulated or gathered
- * over time is so as soon as it is made.
- * Cost: a table per tensor and its first and last user, and per copy of both phases.
+ * its run. A parameter is there always. Any other tensor is there while a user runs, in
+ * the layout that the user asked for; before that in its own layout or, since a smaller
+ * copy may be made early (partition.c), in the one that the next user asks for, whichever
+ * is smaller. A conversion of one step holds both ends, unless it was made early. A view
+ * (reshape) shares its operand's memory: of the two one is counted at a time. A result
+ * that may be computed in its parameter's place counts nothing. A copy for both phases is
+ * kept or made twice, which is a choice: between the last forward user and the first
+ * later one a kept copy counts in full, too. With microbatches, groups stand in the order
+ * in which they run; the one pass over those of a microbatch holds what the last one
+ * does, and what is accumulated or gathered over time is so as soon as it is made. Cost:
+ * a table per tensor and its first and last user, and per copy of both phases.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +89,16 @@ enum held_as {
     HELD_COPIED     /* of a parameter: copies for the user */
 };
 
+/* A copy for the user may be made early: it is for a later phase (partition.c). */
+static bool is_crossed(const struct modeller *k, int home, int group)
+{
+    const struct ap_graph *g = k->space->graph;
+    const struct ap_nest *nest = k->space->nests->nest;
+
+    return !k->when && ap_plan_group_phase(g, &nest[home]) == AP_FORWARD &&
+           ap_plan_group_phase(g, &nest[group]) != AP_FORWARD;
+}
+
 static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int first,
                        int n, int h, int s, enum held_as as)
 {
@@ -107,7 +116,8 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
         struct ap_path path;
         between = bytes < between ? bytes : between;
         copied = bytes > copied ? bytes : copied;
-        if (as == HELD_CONVERTED && n == 1 &&
+        bool early = bytes < own && is_crossed(k, t->home, group);
+        if (as == HELD_CONVERTED && n == 1 && !early &&
             ap_convert(sp->cost, &sp->graph->nodes[t->node].shape, &t->home_layout[h], &l,
                        &path) == 0 &&
             path.n_steps == 1 && path.steps[0].op != AP_OP_AP_PARTIAL &&
@@ -121,8 +131,9 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
     return between;
 }
 
+/* By one user that is still to come; in `shares` equal parts if there are several. */
 static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, int n,
-                     int lo, int hi, enum held_as as)
+                     int lo, int hi, enum held_as as, int shares)
 {
     const struct shard_space *sp = k->space;
     const int group = t->uses[first].group;
@@ -133,7 +144,7 @@ static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, 
     int64_t *bytes = AP_NEW_N(k->arena, (int64_t)n_a * n_b, int64_t);
     for (int h = 0; h < n_a; h++)
         for (int s = 0; s < n_b; s++)
-            bytes[h * n_b + s] = held_by(k, t, first, n, h, s, as);
+            bytes[h * n_b + s] = held_by(k, t, first, n, h, s, as) / shares;
     add_item(k, (struct mem_item){lo, hi, k->var[t->home], k->var[group], n_b, bytes},
              n_a);
 }
@@ -174,13 +185,14 @@ static int max_int(int a, int b)
 /* The times after the last forward use and before the first later one. */
 struct gap {
     int lo, hi; /* lo >= hi: no such time */
+    int use;    /* that later one, of t->uses */
 };
 
 static struct gap find_gap(const struct modeller *k, const struct mem_tensor *t)
 {
     const struct shard_space *sp = k->space;
-    struct gap none = {0, 0};
-    int forward = -1, later = -1;
+    struct gap none = {0, 0, 0};
+    int forward = -1, later = -1, use = 0;
 
     for (int u = 0; u < t->n_uses; u++) {
         const int group = t->uses[u].group;
@@ -191,13 +203,15 @@ static struct gap find_gap(const struct modeller *k, const struct mem_tensor *t)
             return none;
         if (is_forward)
             forward = group;
-        else if (later < 0)
+        else if (later < 0) {
             later = group < 0 ? sp->nests->n : group;
+            use = u;
+        }
     }
     if (forward < 0 || later < 0)
         return none;
     return (struct gap){run_time(k, forward) + 1,
-                        later == sp->nests->n ? k->m->n_times : k->base[later]};
+                        later == sp->nests->n ? k->m->n_times : k->base[later], use};
 }
 
 static bool is_partial(const struct ap_layout *l)
@@ -242,13 +256,46 @@ static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, in
 
 /* ---- tensors ---- */
 
+static int n_alike(const struct mem_tensor *t, int first)
+{
+    int n = 1;
+    while (first + n < t->n_uses && t->uses[first + n].group == t->uses[first].group)
+        n++;
+    return n;
+}
+
+/*
+ * Between uses, for the last one; over the gap between the phases, when most is held,
+ * half for it and half for the first of the later ones: what both ask for is held in
+ * full, and one alone does not pay for what the other one asks for.
+ */
+static void add_waits(struct modeller *k, const struct mem_tensor *t,
+                      const struct gap *gap, int lo, int last, int hi)
+{
+    const int n = n_alike(t, last);
+
+    if (gap->lo >= gap->hi || gap->use == last || gap->lo < lo) {
+        add_pair(k, t, last, n, lo, hi, HELD_BETWEEN, 1);
+        return;
+    }
+    add_pair(k, t, last, n, lo, gap->lo, HELD_BETWEEN, 1);
+    add_pair(k, t, last, n, gap->lo, gap->hi, HELD_BETWEEN, 2);
+    add_pair(k, t, gap->use, n_alike(t, gap->use), gap->lo, gap->hi, HELD_BETWEEN, 2);
+    add_pair(k, t, last, n, gap->hi, hi, HELD_BETWEEN, 1);
+}
+
 /* Uses of one group stand together; first[] and n_firsts say where. */
 static void add_tensor(struct modeller *k, const struct mem_tensor *t)
 {
     const int n = t->n_uses, root = k->root[t->node];
     const bool ends = t->uses[n - 1].group < 0;
     const struct gap gap = find_gap(k, t);
+    /* a copy may take its place before anybody asks */
+    const bool early = !k->when && !ends && root == t->node;
+    const bool crossed =
+        t->uses[0].group >= 0 && early && is_crossed(k, t->home, t->uses[0].group);
     int n0 = 1, last = n - 1, birth = run_time(k, t->home);
+    const int made = birth + 1;
 
     while (n0 < n && t->uses[n0].group == t->uses[0].group)
         n0++;
@@ -259,19 +306,22 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
         return;
     }
     const int g0 = t->uses[0].group;
-    int begin0 = max_int(k->base[g0], birth), run0 = run_time(k, g0);
-    add_own(k, t, birth, k->base[g0]);
-    add_pair(k, t, 0, n0, begin0, run0, HELD_BETWEEN);
+    int begin0 = crossed ? made : k->base[g0], run0 = run_time(k, g0);
+    add_own(k, t, birth, begin0);
+    add_pair(k, t, 0, n0, max_int(begin0, birth), run0, HELD_BETWEEN, 1);
     if (n0 == 1) {
         int at = k->base[g0] + t->uses[0].slot;
         if (at >= birth)
-            add_pair(k, t, 0, 1, at, at + 1, HELD_CONVERTED);
+            add_pair(k, t, 0, 1, at, at + 1, HELD_CONVERTED, 1);
     }
     add_asked(k, t, 0, n0);
     int end = run0 + 1;
     if (n0 < n) {
         int next = t->uses[n0].group < 0 ? k->m->n_times : k->base[t->uses[n0].group];
-        add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN);
+        const bool waits = early && (crossed || gap.lo == run0 + 1);
+        int wait = max_int(waits ? run0 + 1 : next, birth);
+        if (!waits)
+            add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN, 1);
         add_keeps(k, t, gap.lo, gap.hi, false);
         while (last > 0 && t->uses[last - 1].group == t->uses[n - 1].group)
             last--;
@@ -280,7 +330,7 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
             end = k->m->n_times;
         } else {
             int run = run_time(k, t->uses[last].group);
-            add_pair(k, t, last, n - last, max_int(next, birth), run, HELD_BETWEEN);
+            add_waits(k, t, &gap, wait, last, run);
             add_asked(k, t, last, n - last);
             end = run + 1;
         }
@@ -298,7 +348,7 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
         int n = 1, at = run_time(k, t->uses[u].group);
         while (u + n < t->n_uses && t->uses[u + n].group == t->uses[u].group)
             n++;
-        add_pair(k, t, u, n, at, at + 1, HELD_COPIED);
+        add_pair(k, t, u, n, at, at + 1, HELD_COPIED, 1);
         u += n;
     }
 }
