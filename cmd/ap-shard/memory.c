@@ -26,8 +26,8 @@
 #define ROUNDS     8 /* per limit that prices are made for */
 #define TRIES      3 /* of those, more in small graphs */
 #define MANY_TRIES 40
-#define TRIES_WORK 1e6  /* strategies * nodes * tries */
-#define SMALL      4096 /* parts of the limit: smaller tensors are not priced */
+#define TRIES_WORK 1e6   /* strategies * nodes * tries */
+#define SMALL      16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
 #define NEAR        1e-3   /* good enough */

@@ -14,9 +14,9 @@
 #include "memory_search.h"
 
 #define MOST_PARTS 12
-#define MOST_WORK  400000 /* nodes * plans measured, of a search */
-#define FEW_WORK   2000   /* strategies * nodes */
-#define N_CHEAPER  2      /* plans to take over from */
+#define MOST_WORK  1600000 /* nodes * plans measured, of a search */
+#define FEW_WORK   2000    /* strategies * nodes */
+#define N_CHEAPER  2       /* plans to take over from */
 
 int *hunt_choice(const struct hunt *h, const struct ap_plan *plan)
 {
