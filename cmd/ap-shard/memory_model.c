@@ -5,7 +5,7 @@
  * its run. A parameter is there always. Any other tensor is there while a user runs, in
  * the layout that the user asked for; before that in its own layout or, since a smaller
  * copy may be made early (partition.c), in the one that the next user asks for, whichever
- * is smaller. A conversion of one step holds both ends, unless it was made early. A view
+ * is smaller. A step of a conversion holds both ends, unless it was made early. A view
  * (reshape) shares its operand's memory: of the two one is counted at a time. A result
  * that may be computed in its parameter's place counts nothing. A copy for both phases is
  * kept or made twice, which is a choice: between the last forward user and the first
@@ -99,6 +99,27 @@ static bool is_crossed(const struct modeller *k, int home, int group)
            ap_plan_group_phase(g, &nest[group]) != AP_FORWARD;
 }
 
+/* Both ends of a conversion's largest step; 0: some step may be left out. */
+static int64_t held_on_way(const struct modeller *k, int node,
+                           const struct ap_layout *from, const struct ap_layout *to)
+{
+    const struct ap_cost *cost = k->space->cost;
+    int64_t last = in_memory(k, node, from), most = 0;
+    struct ap_path path;
+
+    if (ap_convert(cost, &k->space->graph->nodes[node].shape, from, to, &path))
+        return 0;
+    for (int i = 0; i < path.n_steps; i++) {
+        const struct ap_step *step = &path.steps[i];
+        if (step->op == AP_OP_AP_PARTIAL || (step->coll.axes & cost->mesh.time))
+            return 0;
+        const int64_t next = in_memory(k, node, &step->to);
+        most = last + next > most ? last + next : most;
+        last = next;
+    }
+    return most;
+}
+
 static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int first,
                        int n, int h, int s, enum held_as as)
 {
@@ -113,16 +134,12 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
         if (ap_layout_equal(&l, &t->home_layout[h]))
             continue;
         int64_t bytes = in_memory(k, t->node, &l);
-        struct ap_path path;
         between = bytes < between ? bytes : between;
         copied = bytes > copied ? bytes : copied;
-        bool early = bytes < own && is_crossed(k, t->home, group);
-        if (as == HELD_CONVERTED && n == 1 && !early &&
-            ap_convert(sp->cost, &sp->graph->nodes[t->node].shape, &t->home_layout[h], &l,
-                       &path) == 0 &&
-            path.n_steps == 1 && path.steps[0].op != AP_OP_AP_PARTIAL &&
-            !(path.steps[0].coll.axes & sp->cost->mesh.time))
-            converted = own + bytes;
+        if (as == HELD_CONVERTED && !(bytes < own && is_crossed(k, t->home, group))) {
+            int64_t both = held_on_way(k, t->node, &t->home_layout[h], &l);
+            converted = both > converted ? both : converted;
+        }
     }
     if (as == HELD_COPIED)
         return copied;
@@ -309,10 +326,9 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
     int begin0 = crossed ? made : k->base[g0], run0 = run_time(k, g0);
     add_own(k, t, birth, begin0);
     add_pair(k, t, 0, n0, max_int(begin0, birth), run0, HELD_BETWEEN, 1);
-    if (n0 == 1) {
-        int at = k->base[g0] + t->uses[0].slot;
-        if (at >= birth)
-            add_pair(k, t, 0, 1, at, at + 1, HELD_CONVERTED, 1);
+    if (k->base[g0] + t->uses[0].slot >= birth) { /* at one of its slots' conversions */
+        const int at = k->base[g0] + t->uses[0].slot;
+        add_pair(k, t, 0, n0, at, at + 1, HELD_CONVERTED, 1);
     }
     add_asked(k, t, 0, n0);
     int end = run0 + 1;
