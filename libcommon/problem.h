@@ -77,7 +77,8 @@ void ap_problem_write(const struct ap_problem *p, const char *name, double scale
 
 /*
  * Solvers. -1 with err when no legal choice exists ("no solution") or is found within the
- * limits. "optimal" means bound >= objective * (1 - 1e-9).
+ * limits. "optimal" means bound >= objective * (1 - 1e-9). Without memory, exact sets
+ * stopped where it fails, too: NULL when no legal choice exists.
  */
 typedef int ap_solver_fn(struct ap_arena *arena, const struct ap_problem *p,
                          const struct ap_solve_params *params, struct ap_solution *sol,

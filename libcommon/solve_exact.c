@@ -682,6 +682,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);
 
+    sol->stopped = s.stopped;
     if (best.cost >= AP_FORBIDDEN && s.stopped)
         return ap_err_set(err, "no solution found within the %s", s.stopped);
     if (best.cost >= AP_FORBIDDEN)
@@ -690,7 +691,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     sol->objective = best.cost;
     sol->bound = fmin(best.bound, best.cost);
     sol->work = s.work;
-    sol->stopped = s.stopped ? s.stopped : "gap";
+    if (!s.stopped)
+        sol->stopped = "gap";
     if (sol->bound >= sol->objective * (1 - PROVEN))
         sol->stopped = "optimal";
     return 0;

@@ -36,6 +36,7 @@
 #define WHOLE       120000 /* strategies of a graph that is bounded unfolded */
 #define PROOFS      2      /* solutions of it */
 #define WORTH_TYING 3      /* tie if at least one group in so many follows another */
+#define MOST_CUTS   4000   /* of branches */
 #define SOLVE_WORK  20     /* for bounds */
 #define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
 
@@ -70,18 +71,30 @@ static void meet(struct hunt *h, const int *choice, const bool *remake)
     weigh(h, cut);
 }
 
+static double *row_of(const struct hunt *h, const struct hunt_cut *cut, double limit,
+                      bool only_memory, double *value)
+{
+    for (int j = 0; j < h->n_times; j++)
+        value[j + 2] = (only_memory ? 0 : 1) - (double)cut->held[h->time[j]] / limit;
+    value[1] = 1;
+    return value;
+}
+
 /*
  * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
  * in units of h->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
  * prices adding up to 1.
  */
-static double find_prices(struct hunt *h, double limit, bool only_memory, double *price)
+static double find_prices(struct hunt *h, double limit, bool only_memory,
+                          const bool *inside, double *price, double *weight)
 {
     glp_prob *lp = glp_create_prob();
     glp_smcp params;
     int *index = AP_NEW_N(h->arena, h->n_times + 3, int);
     double *value = AP_NEW_N(h->arena, h->n_times + 3, double), theta = INFINITY;
 
+    for (int j = 0; j <= h->n_times; j++)
+        index[j + 1] = j + 1;
     glp_set_obj_dir(lp, GLP_MAX);
     glp_add_cols(lp, h->n_times + 1);
     glp_set_col_bnds(lp, 1, GLP_FR, 0, 0);
@@ -91,20 +104,15 @@ static double find_prices(struct hunt *h, double limit, bool only_memory, double
     glp_add_rows(lp, h->n_cuts + 1);
     for (int i = 0; i < h->n_cuts; i++) {
         const struct hunt_cut *cut = &h->cut[i];
-        index[1] = 1;
-        value[1] = 1;
-        for (int j = 0; j < h->n_times; j++) {
-            index[j + 2] = j + 2;
-            value[j + 2] = (only_memory ? 0 : 1) - (double)cut->held[h->time[j]] / limit;
-        }
-        glp_set_mat_row(lp, i + 1, h->n_times + 1, index, value);
+        if (inside && !inside[i])
+            continue;
+        glp_set_mat_row(lp, i + 1, h->n_times + 1, index,
+                        row_of(h, cut, limit, only_memory, value));
         glp_set_row_bnds(lp, i + 1, GLP_UP, 0, only_memory ? 0 : cut->sec / h->unit);
     }
-    for (int j = 0; j < h->n_times; j++) {
-        index[j + 1] = j + 2;
+    for (int j = 0; j < h->n_times; j++)
         value[j + 1] = 1;
-    }
-    glp_set_mat_row(lp, h->n_cuts + 1, h->n_times, index, value);
+    glp_set_mat_row(lp, h->n_cuts + 1, h->n_times, index + 1, value);
     glp_set_row_bnds(lp, h->n_cuts + 1, only_memory ? GLP_FX : GLP_FR, 1, 1);
     glp_init_smcp(&params);
     params.msg_lev = GLP_MSG_OFF;
@@ -112,9 +120,17 @@ static double find_prices(struct hunt *h, double limit, bool only_memory, double
         theta = glp_get_obj_val(lp);
         for (int j = 0; j < h->n_times; j++)
             price[j] = fmax(glp_get_col_prim(lp, j + 2), 0);
+        for (int i = 0; i < h->n_cuts && weight; i++)
+            weight[i] = fmax(glp_get_row_dual(lp, i + 1), 0);
     }
     glp_delete_prob(lp);
     return theta;
+}
+
+double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
+                   double *weight)
+{
+    return find_prices(h, limit, false, inside, price, weight);
 }
 
 /* The last plan met as a start for the problem of a view, whose copies it settles. */
@@ -148,13 +164,29 @@ static void meet_view(struct hunt *h, const struct hunt_view *v, const int *choi
     meet(h, whole, plan.remake);
 }
 
-/* Solves at the prices (per byte); meets the plan. Its proven value, -1 when stuck. */
-static double solve_at(struct hunt *h, struct hunt_view *v, const double *price,
-                       double per_byte, double weight)
+static int64_t count_cells(const struct ap_problem *p)
+{
+    int64_t n = 0;
+
+    for (int e = 0; e < p->n_edges; e++)
+        n += (int64_t)p->n_strategies[p->edges[e].a] * p->n_strategies[p->edges[e].b];
+    return n;
+}
+
+static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
+{
+    for (int v = 0; v < n_vars; v++)
+        for (int s = 0; s < p->n_strategies[v] && out[v]; s++)
+            if (out[v][s])
+                ((double *)p->cost[v])[s] = AP_FORBIDDEN;
+}
+
+double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
+                  double per_byte, double weight, bool *const *out)
 {
     struct ap_arena scratch = {0};
     struct ap_err err = {0};
-    struct ap_solution sol;
+    struct ap_solution sol = {0};
     struct mem_priced priced;
     double *before = AP_NEW_N(&scratch, v->model.n_times + 1, double), bound = -1;
 
@@ -165,9 +197,15 @@ static double solve_at(struct hunt *h, struct hunt_view *v, const double *price,
     mem_price_problem(&scratch, &v->model, &v->ip, before, weight, v->share, &priced);
     struct ap_solve_params params = {.work_limit = SOLVE_WORK,
                                      .gap = h->near * SOLVED_TO};
-    if (h->n_cuts > 0)
+    if (out)
+        leave_out(&priced.problem, v->model.n_vars, out);
+    else if (h->n_cuts > 0)
         params.start = start_at(&scratch, h, v, &priced);
-    if (ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err) == 0) {
+    int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
+    h->work += count_cells(&priced.problem) * (rc == 0 && sol.work > 0 ? sol.work : 1);
+    if (rc && out && !sol.stopped)
+        bound = INFINITY;
+    if (rc == 0) {
         bound = sol.bound;
         v->moved = mem_move_shares(&v->model, &priced, sol.choice,
                                    1.0 / (2 + h->n_solves), v->share);
@@ -199,13 +237,21 @@ static bool at_dearest(const struct hunt *h, const double *price)
     return false;
 }
 
+bool hunt_pays_more(struct hunt *h, const double *price)
+{
+    if (h->dearest >= DEAREST || !at_dearest(h, price))
+        return false;
+    h->dearest = fmin(8 * h->dearest, DEAREST);
+    return true;
+}
+
 /* A bound by what was paid for the true limit. */
 static void raise_bound(struct hunt *h, double value, double paid)
 {
     h->bound = fmax(h->bound, value - paid * (double)h->task->memory_bytes);
 }
 
-static void try_last(struct hunt *h)
+void hunt_try_last(struct hunt *h)
 {
     struct ap_plan plan =
         mem_plan_of(&h->whole.model, &h->whole.ip, h->cut[h->n_cuts - 1].choice);
@@ -236,12 +282,12 @@ static void price_memory(struct hunt *h, double limit)
     int stalls = 0;
 
     for (int round = 0; round < ROUNDS && h->n_cuts < h->max_cuts; round++) {
-        double theta = find_prices(h, limit, false, price);
+        double theta = find_prices(h, limit, false, NULL, price, NULL);
         double paid = price_sum(h, price, h->n_times, limit);
         if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
             h->bound > h->best_sec * (1 - NEAR / 10))
             return;
-        double value = solve_at(h, v, price, h->unit / limit, 1);
+        double value = hunt_solve(h, v, price, h->unit / limit, 1, NULL);
         if (value < 0)
             return;
         if (value - paid * limit > aimed) {
@@ -250,13 +296,12 @@ static void price_memory(struct hunt *h, double limit)
         }
         if (v == &h->whole)
             raise_bound(h, value, paid);
-        try_last(h);
+        hunt_try_last(h);
         stalls = met_before(h) ? stalls + 1 : 0;
         if (stalls == 0 || (v->moved && stalls < MOST_STALLS))
             continue;
-        if (h->dearest >= DEAREST || !at_dearest(h, price))
+        if (!hunt_pays_more(h, price))
             return;
-        h->dearest = fmin(8 * h->dearest, DEAREST);
     }
 }
 
@@ -286,11 +331,11 @@ static bool prove(struct hunt *h)
 
     take_shares(h);
     for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
-        double value = solve_at(h, &h->whole, h->best_price, h->unit / limit, 1);
+        double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
         if (value < 0)
             break;
         raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
-        try_last(h);
+        hunt_try_last(h);
         if (!h->whole.moved)
             break;
     }
@@ -306,21 +351,21 @@ static void find_least(struct hunt *h)
     double aimed = 0, value = 0;
 
     for (int round = 0; round < ROUNDS; round++) {
-        double theta = find_prices(h, limit, true, price);
+        double theta = find_prices(h, limit, true, NULL, price, NULL);
         if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
             break;
-        value = solve_at(h, v, price, 1, 0);
+        value = hunt_solve(h, v, price, 1, 0, NULL);
+        if (value < 0)
+            break;
         if (value > aimed) {
             aimed = value;
             memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
         }
-        if (value < 0)
-            break;
-        try_last(h);
+        hunt_try_last(h);
     }
     if (v != &h->whole && aimed > 0) {
-        aimed = fmax(solve_at(h, &h->whole, h->best_price, 1, 0), 0);
-        try_last(h);
+        aimed = fmax(hunt_solve(h, &h->whole, h->best_price, 1, 0, NULL), 0);
+        hunt_try_last(h);
     }
     h->least_proven = (int64_t)(aimed * (1 - 1e-9));
 }
@@ -398,6 +443,8 @@ static void search(struct hunt *h)
     if (h->tied && h->whole.ip.space.n_strategies <= WHOLE && h->best_sec < INFINITY &&
         !prove(h))
         hunt_mend(h);
+    if (h->best_sec < INFINITY && h->bound < h->best_sec * (1 - h->near))
+        hunt_branch(h);
     for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - h->near); i++) {
         h->aim = 0;
         price_memory(h, limit);
@@ -421,7 +468,7 @@ static int meet_plans(struct hunt *h, const struct ap_plan *answer)
         if (choice)
             meet(h, choice, plan->remake);
     }
-    return h->n_cuts > 0 || solve_at(h, view_of(h), none, 1, 1) >= 0 ? 0 : -1;
+    return h->n_cuts > 0 || hunt_solve(h, view_of(h), none, 1, 1, NULL) >= 0 ? 0 : -1;
 }
 
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
@@ -450,7 +497,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         TRIES_WORK / ((double)h.whole.ip.space.n_strategies * task->graph->n_nodes);
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
     h.near = h.n_tries > TRIES ? NEAR : FAIR;
-    h.max_cuts = ROUNDS * (h.n_tries + 1) + PROOFS + task->n_plans + 2;
+    h.max_cuts = ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, int);
     h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, double);

@@ -39,6 +39,7 @@ struct hunt {
     int64_t least_bytes, least_proven;
     double aim; /* by the model, for a plan that it lets pass and that is too large */
     int n_tries, n_solves, n_measured;
+    int64_t work; /* cells of the problems solved, times search nodes */
 };
 
 /* Measures the plan, and again with its weights made anew in each phase if it is too
@@ -46,6 +47,26 @@ struct hunt {
 void hunt_try(struct hunt *h, const struct ap_plan *plan);
 /* The program's peak; keeps the plan as hunt_try does. */
 int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
+/*
+ * Prices for plans to keep the limit, in units of it, from the plans met (inside[cut];
+ * NULL: all); the value that they would have if there were no others. weight[cut], NULL:
+ * not asked for: of the mixture of these plans that has this value.
+ */
+double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
+                   double *weight);
+/* Prices are as high as allowed, and from now on may be higher. */
+bool hunt_pays_more(struct hunt *h, const double *price);
+/*
+ * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL:
+ * with all); meets the plan. Its proven value, INFINITY when without them there is
+ * none, -1 when it got stuck.
+ */
+double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
+                  double per_byte, double weight, bool *const *out);
+/* Measures the last plan met. */
+void hunt_try_last(struct hunt *h);
+/* memory_branch.c: raises the bound, and tries what it meets. */
+void hunt_branch(struct hunt *h);
 /* memory_blend.c: plans between one that fits and a cheaper one (settled choices). */
 void hunt_blend(struct hunt *h, const int *dear, const int *cheap);
 /* The best plan takes over what it can of plans that are cheaper but too large. */

@@ -1,0 +1,424 @@
+/*
+ * Problem: prices of memory prove no more than a mixture of plans would cost. Where few
+ * choices make large steps that is well below the best plan.
+ * Idea: branch and bound. The mixture that the prices leave says which group's layouts
+ * differ most in what they hold; in one branch it takes those that hold more, in the
+ * other one the rest, and each has prices of its own, found like the first ones from the
+ * plans met so far that are in it. A branch ends when it proves that its plans are no
+ * better than the best one. Plans met on the way are tried.
+ * Cost: a few solutions of the priced problem per branch; their number is limited by the
+ * problem's size.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory_search.h"
+
+#define MOST_BRANCHES 4000
+#define BRANCH_WORK   30000000 /* see hunt.work */
+#define FEW_SOLVES    30       /* are not worth it */
+#define MOST_KEPT     12       /* tensors: all their plans are looked at */
+#define ROUNDS        6        /* of prices per branch */
+#define SAME          1e-6
+#define LITTLE        0.05 /* of the gap: what a round must gain */
+
+struct branch {
+    int up;    /* where it branched off, -1 */
+    int var;   /* its strategies that are left out */
+    bool *out; /* [strategy] */
+    double bound;
+    int n_price; /* of the times known when they were found */
+    double *price;
+};
+
+struct tree {
+    struct hunt *h;
+    struct ap_arena *arena;
+    int n;
+    struct branch *branch; /* MOST_BRANCHES + 2 of them */
+    int n_open, *open;     /* a heap */
+    int64_t most_work;
+    double enough; /* a bound that ends a branch */
+};
+
+/* ---- a branch's part of the space ---- */
+
+static bool *const *left_out(const struct tree *t, struct ap_arena *arena, int b)
+{
+    const struct ilp_problem *ip = &t->h->whole.ip;
+    bool **out = AP_NEW_N(arena, ip->n_vars, bool *);
+
+    for (; b >= 0; b = t->branch[b].up) {
+        const struct branch *br = &t->branch[b];
+        const int n = br->out ? ip->problem.n_strategies[br->var] : 0;
+        if (n > 0 && !out[br->var])
+            out[br->var] = AP_NEW_N(arena, n, bool);
+        for (int s = 0; s < n; s++)
+            out[br->var][s] |= br->out[s];
+    }
+    return out;
+}
+
+static bool is_inside(const struct hunt *h, bool *const *out, const int *choice)
+{
+    for (int v = 0; v < h->whole.ip.n_vars; v++)
+        if (out[v] && out[v][choice[v]])
+            return false;
+    return true;
+}
+
+/* Which of the plans met are in the branch; how many. */
+static int list_inside(const struct hunt *h, bool *const *out, bool *inside)
+{
+    int n = 0;
+
+    for (int i = 0; i < h->n_cuts; i++)
+        n += inside[i] = is_inside(h, out, h->cut[i].choice);
+    return n;
+}
+
+/* ---- its bound ---- */
+
+/* Solves at prices, in units of the limit; what that proves, INFINITY: nothing is left.
+ */
+static double solve(struct tree *t, bool *const *out, const double *price)
+{
+    struct hunt *h = t->h;
+    const double limit = (double)h->task->memory_bytes;
+    const int n_times = h->n_times, n_cuts = h->n_cuts;
+    double value = hunt_solve(h, &h->whole, price, h->unit / limit, 1, out);
+
+    for (int j = 0; j < n_times; j++)
+        value -= price[j] * h->unit;
+    if (h->n_cuts > n_cuts && h->cut[n_cuts].sec < h->best_sec &&
+        h->cut[n_cuts].peak <= h->task->memory_bytes) {
+        hunt_try_last(h);
+        t->enough = h->best_sec * (1 - h->near);
+    }
+    return value;
+}
+
+static bool is_full(const struct tree *t)
+{
+    return t->n >= MOST_BRANCHES || t->h->work >= t->most_work ||
+           t->h->n_cuts >= t->h->max_cuts;
+}
+
+/* Finds prices for the branch; weight[cut], of the mixture that is left. */
+static void bound_branch(struct tree *t, int b, bool *const *out, double *weight)
+{
+    struct hunt *h = t->h;
+    struct branch *br = &t->branch[b];
+    const int n_most = h->max_cuts + 1;
+    struct ap_arena scratch = {0};
+    double *at = AP_NEW_N(&scratch, n_most, double);
+    bool *inside = AP_NEW_N(&scratch, n_most, bool);
+    const double limit = (double)h->task->memory_bytes;
+
+    memset(weight, 0, (size_t)n_most * sizeof *weight);
+    memcpy(at, br->price, (size_t)br->n_price * sizeof *at);
+    for (int round = 0;; round++) {
+        const int n_price = h->n_times;
+        if (round > 0 || list_inside(h, out, inside) == 0) {
+            double bound = solve(t, out, at);
+            if (bound > br->bound || round == 0) {
+                br->bound = fmax(br->bound, bound);
+                br->price = ap_arena_dup(t->arena, at, (size_t)n_price * sizeof *at);
+                br->n_price = n_price;
+            }
+        }
+        if (br->bound >= t->enough || list_inside(h, out, inside) == 0)
+            break;
+        double *next = AP_NEW_N(&scratch, n_most, double);
+        double theta = hunt_prices(h, limit, inside, next, weight) * h->unit;
+        if (round >= ROUNDS || is_full(t) || !isfinite(theta) ||
+            (!hunt_pays_more(h, next) &&
+             theta - br->bound < LITTLE * (t->enough - br->bound)))
+            break;
+        for (int j = 0; j < h->n_times; j++) /* between the best and the hoped for */
+            at[j] = 0.5 * (next[j] + (j < br->n_price ? br->price[j] : 0));
+    }
+    ap_arena_free(&scratch);
+}
+
+/* ---- open branches ---- */
+
+static bool proves_less(const struct tree *t, int a, int b)
+{
+    const double x = t->branch[a].bound, y = t->branch[b].bound;
+    return x != y ? x < y : a < b;
+}
+
+/* A branch to look at, into the heap. */
+static void push(struct tree *t, int b)
+{
+    int i = t->n_open++;
+
+    for (; i > 0 && proves_less(t, b, t->open[(i - 1) / 2]); i = (i - 1) / 2)
+        t->open[i] = t->open[(i - 1) / 2];
+    t->open[i] = b;
+}
+
+/* The one that proves least, out of the heap. */
+static int pop(struct tree *t)
+{
+    const int top = t->open[0], last = t->open[--t->n_open];
+    int i = 0;
+
+    for (int k; (k = 2 * i + 1) < t->n_open; i = k) {
+        if (k + 1 < t->n_open && proves_less(t, t->open[k + 1], t->open[k]))
+            k++;
+        if (!proves_less(t, t->open[k], last))
+            break;
+        t->open[i] = t->open[k];
+    }
+    t->open[i] = last;
+    return top;
+}
+
+/* ---- where to branch ---- */
+
+/* held[var][strategy]: what it holds whatever the others do, priced. */
+static double **price_strategies(const struct hunt *h, struct ap_arena *arena,
+                                 const struct branch *br)
+{
+    const struct mem_model *m = &h->whole.model;
+    const int *n = h->whole.ip.problem.n_strategies;
+    double *before = AP_NEW_N(arena, m->n_times + 1, double);
+    double **held = AP_NEW_N(arena, m->n_vars, double *);
+
+    for (int v = 0; v < m->n_vars; v++)
+        held[v] = AP_NEW_N(arena, n[v], double);
+    for (int j = 0; j < br->n_price; j++)
+        before[h->time[j] + 1] += br->price[j];
+    for (int t = 0; t < m->n_times; t++)
+        before[t + 1] += before[t];
+    for (int i = 0; i < m->n_items; i++) {
+        const struct mem_item *it = &m->items[i];
+        const double price = before[it->hi] - before[it->lo];
+        if (price <= 0)
+            continue;
+        for (int s = 0; s < n[it->a]; s++) {
+            int64_t least = INT64_MAX;
+            for (int k = 0; k < it->n_b; k++)
+                if (it->bytes[s * it->n_b + k] < least)
+                    least = it->bytes[s * it->n_b + k];
+            held[it->a][s] += price * (double)least;
+        }
+        for (int k = 0; k < it->n_b && it->b >= 0; k++) {
+            int64_t least = INT64_MAX;
+            for (int s = 0; s < n[it->a]; s++)
+                if (it->bytes[s * it->n_b + k] < least)
+                    least = it->bytes[s * it->n_b + k];
+            held[it->b][k] += price * (double)least;
+        }
+    }
+    return held;
+}
+
+static int heaviest(const struct hunt *h, const double *weight)
+{
+    int best = 0;
+
+    for (int i = 1; i < h->n_cuts; i++)
+        best = weight[i] > weight[best] ? i : best;
+    return best;
+}
+
+struct split {
+    int var;
+    bool *high; /* [strategy] */
+};
+
+/* By what a group holds: above and below the mixture's mean. */
+static bool split_by_bytes(const struct hunt *h, struct ap_arena *arena,
+                           double *const *held, const double *weight, struct split *out)
+{
+    double most = 0, at = 0;
+
+    for (int v = 0; v < h->whole.ip.n_vars; v++) {
+        double mean = 0, spread = 0;
+        for (int i = 0; i < h->n_cuts; i++)
+            mean += weight[i] * held[v][h->cut[i].choice[v]];
+        for (int i = 0; i < h->n_cuts; i++)
+            spread += weight[i] * fabs(held[v][h->cut[i].choice[v]] - mean);
+        if (spread > most * (1 + 1e-9) && spread > SAME * mean) {
+            most = spread;
+            at = mean;
+            out->var = v;
+        }
+    }
+    if (most <= 0)
+        return false;
+    const int n = h->whole.ip.problem.n_strategies[out->var];
+    out->high = AP_NEW_N(arena, n, bool);
+    for (int s = 0; s < n; s++)
+        out->high[s] = held[out->var][s] > at;
+    return true;
+}
+
+/* By one strategy that about half of the mixture takes. */
+static bool split_by_share(const struct hunt *h, struct ap_arena *arena,
+                           const double *weight, struct split *out)
+{
+    double best = SAME;
+    int strategy = -1;
+
+    for (int v = 0; v < h->whole.ip.n_vars; v++) {
+        struct ap_mark mark = ap_arena_mark(arena);
+        double *share = AP_NEW_N(arena, h->whole.ip.problem.n_strategies[v], double);
+        for (int i = 0; i < h->n_cuts; i++)
+            share[h->cut[i].choice[v]] += weight[i];
+        for (int s = 0; s < h->whole.ip.problem.n_strategies[v]; s++)
+            if (share[s] * (1 - share[s]) > best * (1 + 1e-9)) {
+                best = share[s] * (1 - share[s]);
+                out->var = v;
+                strategy = s;
+            }
+        ap_arena_rewind(arena, mark);
+    }
+    if (strategy < 0)
+        return false;
+    out->high = AP_NEW_N(arena, h->whole.ip.problem.n_strategies[out->var], bool);
+    out->high[strategy] = true;
+    return true;
+}
+
+/* One plan is left, and it does not fit: by a group in which other plans differ. */
+static bool split_off(const struct hunt *h, struct ap_arena *arena, bool *const *out,
+                      double *const *held, const double *weight, struct split *by)
+{
+    const struct ap_problem *p = &h->whole.ip.problem;
+    const int i = heaviest(h, weight);
+    double most = -1;
+    int strategy = -1;
+
+    for (int v = 0; v < h->whole.ip.n_vars; v++) {
+        const int s = h->cut[i].choice[v];
+        int n_left = 0;
+        for (int k = 0; k < p->n_strategies[v]; k++)
+            n_left += !out[v] || !out[v][k];
+        if (n_left > 1 && held[v][s] > most) {
+            most = held[v][s];
+            by->var = v;
+            strategy = s;
+        }
+    }
+    if (strategy < 0)
+        return false;
+    by->high = AP_NEW_N(arena, p->n_strategies[by->var], bool);
+    by->high[strategy] = true;
+    return true;
+}
+
+/* Two branches of branch b; false when its mixture is one plan. */
+static bool split(struct tree *t, int b, bool *const *out, const double *weight)
+{
+    struct hunt *h = t->h;
+    struct ap_arena scratch = {0};
+    struct branch *br = &t->branch[b];
+    double **held = price_strategies(h, &scratch, br);
+    struct split by;
+    bool found = split_by_bytes(h, t->arena, held, weight, &by) ||
+                 split_by_share(h, t->arena, weight, &by) ||
+                 split_off(h, t->arena, out, held, weight, &by);
+
+    ap_arena_free(&scratch);
+    if (!found)
+        return false;
+    const int n = h->whole.ip.problem.n_strategies[by.var];
+    bool *low = AP_NEW_N(t->arena, n, bool);
+    for (int s = 0; s < n; s++)
+        low[s] = !by.high[s];
+    for (int side = 0; side < 2; side++) {
+        t->branch[t->n] = *br;
+        t->branch[t->n].up = b;
+        t->branch[t->n].var = by.var;
+        t->branch[t->n].out = side ? low : by.high;
+        push(t, t->n++);
+    }
+    return true;
+}
+
+/* ---- a branch of one choice ---- */
+
+/* tensor[copy]: of those kept or made twice, by tensor; -1 for others. How many. */
+static int number_kept(const struct hunt *h, const int *choice, int *tensor)
+{
+    const struct mem_model *m = &h->whole.model;
+    const struct select_copy *copy = h->whole.ip.builder.copy;
+    int n = 0, last = -1;
+
+    for (int c = 0; c < m->n_copies; c++) {
+        tensor[c] = -1;
+        if (choice[m->n_vars + c] < MEM_KEPT)
+            continue;
+        n += copy[c].tensor != last;
+        last = copy[c].tensor;
+        tensor[c] = n - 1;
+    }
+    return n;
+}
+
+/*
+ * Measures all plans of the heaviest choice, with copies kept or made twice, that are
+ * cheap enough to be wanted; false when there are too many.
+ */
+static bool measure_all(struct tree *t, const double *weight)
+{
+    struct hunt *h = t->h;
+    const struct mem_model *m = &h->whole.model;
+    struct ap_arena scratch = {0};
+    int *choice = ap_arena_dup(&scratch, h->cut[heaviest(h, weight)].choice,
+                               (size_t)h->whole.ip.problem.n_nodes * sizeof *choice);
+    int *tensor = AP_NEW_N(&scratch, m->n_copies + 1, int);
+    const int n = number_kept(h, choice, tensor);
+    const bool few = n <= MOST_KEPT && !h->task->time;
+
+    for (int twice = 0; few && twice < 1 << n; twice++) {
+        for (int c = 0; c < m->n_copies; c++)
+            if (tensor[c] >= 0)
+                choice[m->n_vars + c] = twice >> tensor[c] & 1 ? MEM_TWICE : MEM_KEPT;
+        if (mem_plan_score(m, &h->whole.ip, choice) >= t->enough)
+            continue;
+        struct ap_plan plan = mem_plan_of(m, &h->whole.ip, choice);
+        hunt_measure(h, &plan);
+        t->enough = h->best_sec * (1 - h->near);
+    }
+    ap_arena_free(&scratch);
+    return few;
+}
+
+/* ---- the tree ---- */
+
+void hunt_branch(struct hunt *h)
+{
+    if (h->work / (h->n_solves + 1) > BRANCH_WORK / FEW_SOLVES)
+        return;
+
+    struct tree t = {.h = h, .arena = h->arena, .enough = h->best_sec * (1 - h->near)};
+    double *weight = AP_NEW_N(h->arena, h->max_cuts + 1, double), proven = INFINITY;
+    const double before = h->bound;
+
+    t.branch = AP_NEW_N(h->arena, MOST_BRANCHES + 2, struct branch);
+    t.open = AP_NEW_N(h->arena, MOST_BRANCHES + 2, int);
+    t.branch[t.n++] = (struct branch){
+        .up = -1, .bound = h->bound, .price = h->best_price, .n_price = h->n_times};
+    t.most_work = h->work + BRANCH_WORK;
+    push(&t, 0);
+    while (t.n_open > 0) {
+        struct ap_arena scratch = {0};
+        const int b = pop(&t);
+        bool *const *out = left_out(&t, &scratch, b);
+        if (t.branch[b].bound < t.enough)
+            bound_branch(&t, b, out, weight);
+        if (t.branch[b].bound >= t.enough || is_full(&t) ||
+            weight[heaviest(h, weight)] <= 0)
+            proven = fmin(proven, t.branch[b].bound);
+        else if (!split(&t, b, out, weight)) /* what is not measured costs enough */
+            proven = fmin(proven, measure_all(&t, weight) ? t.enough : t.branch[b].bound);
+        ap_arena_free(&scratch);
+    }
+    h->bound = fmax(before, fmin(proven, h->best_sec));
+}
