@@ -221,8 +221,11 @@ column_sec() {
 
 @test "schema: a broken stages section is no document" {
     local dir=$BATS_TEST_TMPDIR i=0 filter
-    staged 2 dp=2 >"$dir/hand.json"
-    ap-cost --no-history "${P3[@]}" "$dir/hand.json" >"$dir/cost.json"
+    # what repeats a thousand times is there twice
+    staged 2 dp=2 | ap-cost --no-history "${P3[@]}" | jq -c '.graph.nodes |= .[:2] |
+        .blocks.block_of |= .[:2] | .stages.stages[].sharding |=
+        (.groups |= .[:2] | .layouts |= .[:2] | .conversions |= .[:2])' >"$dir/cost.json"
+    valid "$dir/cost.json"
     while read -r filter; do
         i=$((i + 1))
         jq -c "$filter" "$dir/cost.json" >"$dir/bad-$i.json"
