@@ -154,6 +154,12 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 1 "hand.json:" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"mesh":"2x2"}'
     refuses 1 'an object with "nodes"' ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
+    hand '{"mesh":"2x2","nodes":{},"remakes":["x"]}'
+    refuses 1 "hand.json: /remakes: a plan has no such member" \
+        ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
+    hand '{"mesh":"2x2","nodes":{},"remake":"x"}'
+    refuses 1 "hand.json: /remake: expected an array" \
+        ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"nodes":{}}'
     refuses 2 "names no mesh" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"mesh":"2x64","nodes":{"dot_general.58":"R,S1"}}'

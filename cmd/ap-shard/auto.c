@@ -38,10 +38,12 @@ static void list_views(struct view *views, int *n_views, struct ap_mesh *mesh, i
                        int n_axes, int64_t n)
 {
     static const char *const names[AP_MAX_AXES] = {"x", "y", "z", "w", "v", "u"};
+    if (*n_views == MAX_VIEWS)
+        return;
     mesh->name[axis] = names[axis];
     if (axis == n_axes - 1) {
         mesh->size[axis] = n;
-        if ((n > 1 || n_axes == 1) && *n_views < MAX_VIEWS)
+        if (n > 1 || n_axes == 1)
             views[(*n_views)++].mesh = *mesh;
         return;
     }

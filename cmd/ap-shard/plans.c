@@ -11,6 +11,28 @@
 #include "fit.h"
 #include "shard.h"
 
+/* What a person wrote and nobody reads is a slip. */
+static int check_members(const struct shard_given *given, struct ap_err *err)
+{
+    static const char *const known[] = {"mesh", "nodes", "remake", "fingerprint"};
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(given->root, name, v)
+    {
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            found |= strcmp(name, known[i]) == 0;
+        if (!found)
+            return ap_err_set(
+                err,
+                "%s: /%s: a plan has no such member, but mesh, nodes, remake "
+                "and fingerprint",
+                given->path, name);
+    }
+    return 0;
+}
+
 int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
                      struct ap_err *err)
 {
@@ -32,7 +54,7 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
     if (!given->is_document && !json_is_object(json_object_get(given->root, "nodes")))
         return ap_err_set(err, "%s: expected a document, or an object with \"nodes\"",
                           path);
-    return 0;
+    return given->is_document ? 0 : check_members(given, err);
 }
 
 /* What holds mesh, fingerprint and remake. */
@@ -281,6 +303,8 @@ static int read_remake(const struct shard_given *given, const struct names *name
     const json_t *nodes = json_object_get(json_object_get(given->root, "graph"), "nodes");
     struct ap_at at = {.key = "remake"};
 
+    if (list && !json_is_array(list))
+        return ap_at_err(&at, err, "expected an array of nodes");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         struct ap_at here = {&at, NULL, (long)i};
