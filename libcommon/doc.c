@@ -76,7 +76,7 @@ static int scan_escape(struct scan *s)
             if (!is_hex(peek(s)))
                 return scan_err(s, "expected four hexadecimal digits");
         }
-    } else if (c < 0 || !strchr("\"\\/bfnrt", c)) {
+    } else if (c <= 0 || !strchr("\"\\/bfnrt", c)) {
         return scan_err(s, "expected an escape sequence");
     }
     s->pos++;

@@ -116,6 +116,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
         [[ $stderr =~ cut\.json:[0-9]+:[0-9]+ ]] || { echo "$stderr"; return 1; }
         refuses 1 "<stdin>" $f </dev/null
         refuses 1 "<stdin>:1:1" $f <<<'[1]'
+        refuses 1 "<stdin>:1:20: expected an escape" $f < <(printf '{"autopar":1,"x":"\\\0"}')
         refuses 1 "<stdin>:1:" $f <<<'{"autopar": 1} x'
         refuses 1 "twice" $f <<<'{"autopar": 1, "graph": {}, "graph": {}}'
     done
