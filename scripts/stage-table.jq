@@ -14,7 +14,8 @@ def order: {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved-1f1b": "inter", "infe
           + (((.devices | length) / ((.hosts // 1) * (.devices_per_host // (.devices | length))))
              | if . > 1 then "/\(.)" else "" end)
           + (if (.recompute // "none") == "none" then "" else "r" end))
-    | alike | map(.[0] + (if .[1] > 1 then "*\(.[1])" else "" end)) | join(" ")),
+    | alike | map(.[0] + (if .[1] > 1 then "*\(.[1])" else "" end)) | join(" "))
+   + (if .cost.peak_bytes > .cluster.memory_bytes then " over memory" else "" end),
    .cost.mfu, .cost.flops_per_sec / 1e15, .cost.peak_bytes / 1e9, $p.lower_bound_sec, $wall, $cpu,
    $own.sec - $own.wait_sec, ($stats | map(.peak_bytes) | add / 1e6), $p.objective_sec,
    "microbatches \($p.microbatches)", "schedule \($p.schedule)",
