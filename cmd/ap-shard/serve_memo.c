@@ -29,13 +29,15 @@ struct timed {
     struct ap_arena arena;
     struct ap_stage_time time;
     uint64_t *hash; /* [block]: of what its nodes do */
-    int64_t rows;   /* least number that a microbatch's share of a value has */
+    uint64_t dims;  /* hash of the dimensions that are split */
+    int64_t *rows;  /* distinct sizes of them, ascending */
+    int n_rows;
 };
 
 /* Plans of the whole graph for all places with this mesh. */
 struct shaped {
-    int place; /* that they were searched for */
-    int64_t n; /* of microbatches with fewer rows than devices, 0: they have enough */
+    int place;     /* that they were searched for */
+    uint64_t rows; /* which devices have none, see rows_key */
     struct ap_arena arena;
     struct serve_pool *pool; /* NULL: why */
     struct ap_err why;
@@ -222,6 +224,46 @@ static void hash_time(const struct serve_blocks *b, struct timed *t)
     }
 }
 
+static int compare_rows(const void *pa, const void *pb)
+{
+    int64_t a = *(const int64_t *)pa, b = *(const int64_t *)pb;
+    return (a > b) - (a < b);
+}
+
+static void list_rows(const struct ap_graph *g, struct timed *t)
+{
+    int n = 0;
+    t->rows = AP_NEW_N(&t->arena, g->n_nodes + 1, int64_t);
+    for (int v = 0; v < g->n_nodes; v++)
+        if (t->time.dim[v] >= 0)
+            t->rows[n++] = g->nodes[v].shape.dims[t->time.dim[v]];
+    qsort(t->rows, (size_t)n, sizeof *t->rows, compare_rows);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || t->rows[i] != t->rows[i - 1])
+            t->rows[t->n_rows++] = t->rows[i];
+    t->dims = ap_hash(t->time.dim, (size_t)g->n_nodes * sizeof *t->time.dim, 0);
+}
+
+/*
+ * Equal for numbers of microbatches that leave rows to the same devices under every
+ * choice, so that the search is the same; 0: every device has some.
+ */
+static uint64_t rows_key(const struct timed *t, const struct ap_mesh *mesh)
+{
+    uint64_t key = t->dims;
+    bool any = false;
+    for (int i = 0; i < t->n_rows && t->rows[i] / t->n < ap_mesh_devices(mesh); i++)
+        for (unsigned set = 1; set < 1u << mesh->n_axes; set++) {
+            int64_t devices = 1;
+            for (int a = 0; a < mesh->n_axes; a++)
+                devices *= set >> a & 1 ? mesh->size[a] : 1;
+            bool few = t->rows[i] / t->n < devices;
+            key = ap_hash(&few, sizeof few, key);
+            any |= few;
+        }
+    return any ? key | 1 : 0;
+}
+
 static const struct timed *one_time(struct serve_memo *m, int64_t n, struct ap_err *err)
 {
     for (int i = 0; i < m->n_timed; i++)
@@ -239,12 +281,7 @@ static const struct timed *one_time(struct serve_memo *m, int64_t n, struct ap_e
     if (m->b->n > 0)
         t->time.block_of = m->b->home;
     hash_time(m->b, t);
-    t->rows = INT64_MAX;
-    for (int v = 0; v < m->job->graph.n_nodes; v++) {
-        int d = t->time.dim[v];
-        int64_t rows = d < 0 ? INT64_MAX : m->job->graph.nodes[v].shape.dims[d] / n;
-        t->rows = rows < t->rows ? rows : t->rows;
-    }
+    list_rows(&m->job->graph, t);
     m->timed = room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct timed *));
     m->timed[m->n_timed++] = t;
     return t;
@@ -397,18 +434,18 @@ static const struct shaped *shape_of(struct serve_memo *m, int place,
 {
     int at = place_to_search(m, place);
     const struct ap_cost *cost = &m->placed[at]->cost;
-    bool few = t->rows < ap_mesh_devices(&cost->mesh);
+    uint64_t rows = rows_key(t, &cost->mesh);
     for (int i = 0; i < m->n_shaped; i++)
-        if (m->shaped[i]->place == at && m->shaped[i]->n == (few ? t->n : 0))
+        if (m->shaped[i]->place == at && m->shaped[i]->rows == rows)
             return m->shaped[i];
     struct shaped *s = ap_xrealloc(NULL, sizeof *s);
-    *s = (struct shaped){.place = at, .n = few ? t->n : 0};
+    *s = (struct shaped){.place = at, .rows = rows};
     m->n_searches++;
     if (!m->folded)
         serve_fold(&m->arena, &m->job->graph, &m->job->nests, m->families, &m->fold);
     m->folded = true;
     s->pool = serve_search(&m->job->graph, &m->job->nests, m->families, &m->fold, cost,
-                           few ? &t->time : NULL, m->req, &s->why);
+                           rows ? &t->time : NULL, m->req, &s->why);
     if (s->pool) {
         serve_border_find(&s->arena, m->b, &m->job->nests, s->pool, cost, &s->border);
         hash_blocks(m, s);
@@ -536,7 +573,8 @@ static struct serve_part *part_of(struct serve_memo *m, int list, int n, const i
     return l->part;
 }
 
-/* A list of blocks, priced for all numbers of microbatches that were named so far. */
+/* A list of blocks, priced for all numbers of microbatches that were named so far and
+ * have these plans. */
 static const struct serve_prices *price_list(struct serve_memo *m, const struct shaped *s,
                                              int place, int n, const int *block,
                                              const struct timed *t, struct ap_err *err)
@@ -554,6 +592,8 @@ static const struct serve_prices *price_list(struct serve_memo *m, const struct 
         ap_xrealloc(NULL, sizeof *time * (size_t)m->n_timed);
     int first = 0;
     for (int k = 0; k < m->n_timed; k++) {
+        if (rows_key(m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
+            continue;
         key = key_of(s, list, place, n, block, m->timed[k]);
         if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
             0)
