@@ -74,14 +74,25 @@ struct serve_pool {
 void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
                 const struct ap_nests *nests, const struct ap_families *families,
                 struct shard_fold *fold);
+/* What every search on a mesh starts from: the plans that people type. */
+struct serve_rules {
+    struct ap_arena arena;
+    struct shard_task task;
+};
+/* What repeats in the graph may be NULL. The caller frees. */
+struct serve_rules *serve_rules_new(const struct ap_graph *g,
+                                    const struct ap_nests *nests,
+                                    const struct ap_families *families,
+                                    const struct ap_cost *cost,
+                                    const struct shard_request *req);
+void serve_rules_free(struct serve_rules *rules);
 /*
- * What repeats in the graph may be NULL. time: microbatches have so few rows that a plan
- * of the search must not split them over all devices; NULL: they have enough, or the
- * graph is a part. NULL with err; the caller frees.
+ * time: microbatches have so few rows that a plan of the search must not split them over
+ * all devices; NULL: they have enough, or the graph is a part. NULL with err; the caller
+ * frees, before the rules, whose plans it shares.
  */
-struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
-                                const struct ap_families *families,
-                                const struct shard_fold *fold, const struct ap_cost *cost,
+struct serve_pool *serve_search(const struct serve_rules *rules,
+                                const struct shard_fold *fold,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);
@@ -113,17 +124,22 @@ void serve_part_free(struct serve_part *part);
 /* Layouts in which the plans of a pool for the whole graph hand values to other blocks.
  */
 struct serve_border {
-    int *number; /* [node]: row, -1: never cut */
-    int n;
-    struct ap_layout **layout; /* [plan][row] */
+    const int *number;               /* [node]: row, -1: never cut */
+    const struct ap_layout **layout; /* [plan][row] */
 };
+struct serve_rows {
+    int *number, n; /* [node]: as above; how many there are */
+};
+void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
+                       struct serve_rows *rows);
 /*
- * The one that costs least to bring to the readers in other blocks, among the layouts
- * that they want; scalars are replicated. Arena.
+ * [row] of plan i: the layout that costs least to bring to the readers in other blocks,
+ * among those that they want; scalars are replicated. Arena.
  */
-void serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
-                       const struct ap_nests *nests, const struct serve_pool *pool,
-                       const struct ap_cost *cost, struct serve_border *border);
+const struct ap_layout *
+serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
+                  const struct ap_nests *nests, const struct serve_pool *pool, int i,
+                  const struct ap_cost *cost, const struct serve_rows *rows);
 /*
  * Plan i of the whole graph's pool for a part of it: equal groups keep their choice, what
  * comes from outside arrives as the border has it, the rest follows
@@ -133,6 +149,50 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
                                const struct serve_pool *pool, int i,
                                const struct serve_border *border,
                                const struct ap_cost *cost);
+
+/* ---- serve_shape.c: a mesh that was searched ---- */
+
+/* Plans of the whole graph for all places with this mesh. */
+struct serve_shape {
+    int place;     /* that they were searched for */
+    uint64_t rows; /* serve_time_rows of the numbers of microbatches that they are for */
+    struct ap_arena arena;
+    struct serve_pool *pool; /* NULL: why */
+    struct ap_err why;
+    struct serve_border border;
+    /* [plan][block]: of the choices of its groups, and of what it reads; of all plans */
+    const uint64_t **hash;
+    uint64_t *all;
+    double *bound; /* [block]: no plan of its groups is below the sum */
+};
+/* Fills border, hashes and bound of a pool; those of plans that earlier shapes of its
+ * place have are shared with them. */
+void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests,
+                      const struct ap_cost *cost, const struct serve_rows *rows,
+                      int n_before, struct serve_shape *const *before,
+                      struct serve_shape *s);
+
+/* ---- serve_time.c: numbers of microbatches ---- */
+
+struct serve_time {
+    int64_t n;
+    struct ap_arena arena;
+    struct ap_stage_time time;
+    uint64_t *hash; /* [block]: of what its nodes do */
+    uint64_t dims;  /* hash of the dimensions that are split */
+    int64_t *rows;  /* distinct sizes of them, ascending */
+    int n_rows;
+};
+/* NULL with err: the batch has not as many rows. */
+struct serve_time *serve_time_new(const struct serve_blocks *b, const struct ap_graph *g,
+                                  const struct ap_nests *nests, int64_t n,
+                                  struct ap_err *err);
+void serve_time_free(struct serve_time *t);
+/*
+ * Equal for numbers of microbatches that leave rows to the same devices under every
+ * choice, so that the search is the same; 0: every device has some.
+ */
+uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh);
 
 /* ---- serve_narrow.c: good answers at once ---- */
 

@@ -22,28 +22,7 @@
 struct placed {
     struct serve_place place;
     struct ap_cost cost;
-};
-
-struct timed {
-    int64_t n;
-    struct ap_arena arena;
-    struct ap_stage_time time;
-    uint64_t *hash; /* [block]: of what its nodes do */
-    uint64_t dims;  /* hash of the dimensions that are split */
-    int64_t *rows;  /* distinct sizes of them, ascending */
-    int n_rows;
-};
-
-/* Plans of the whole graph for all places with this mesh. */
-struct shaped {
-    int place;     /* that they were searched for */
-    uint64_t rows; /* which devices have none, see rows_key */
-    struct ap_arena arena;
-    struct serve_pool *pool; /* NULL: why */
-    struct ap_err why;
-    struct serve_border border;
-    uint64_t *hash; /* [block]: of the choices of its groups, and of what it reads */
-    double *bound;  /* [block]: no plan of its groups is below the sum */
+    struct serve_rules *rules; /* NULL until it is searched */
 };
 
 /* A list of blocks that is priced, not added up; equal ones are one. */
@@ -64,27 +43,39 @@ struct priced {
     struct serve_prices prices;
 };
 
+/* One plan of them: searches on a mesh share most. */
+struct plan_price {
+    struct price_key key;
+    struct ap_stage_measure measure;
+    double whole; /* seconds, all at once; of the first plan of a pool */
+};
+
 struct serve_memo {
     const struct shard_job *job;
     const struct shard_request *req;
     const struct serve_blocks *b;
     struct ap_arena arena; /* contents, costs: what stays */
     struct placed **placed;
-    struct timed **timed;
-    struct shaped **shaped;
+    struct serve_time **timed;
+    struct serve_shape **shaped;
     struct listed *listed;
     struct priced **priced;
+    struct plan_price *one;
     int n_placed, cap_placed, n_timed, cap_timed, n_shaped, cap_shaped, n_listed,
-        cap_listed, n_priced, cap_priced;
-    int *listed_at, *priced_at; /* hash tables: index + 1 */
-    size_t listed_mask, priced_mask;
+        cap_listed, n_priced, cap_priced, n_one, cap_one;
+    int *listed_at, *priced_at, *one_at; /* hash tables: index + 1 */
+    size_t listed_mask, priced_mask, one_mask;
     const struct ap_families *families; /* NULL: the document has none */
     struct shard_fold fold;             /* of the whole graph, once folded */
     bool folded;
-    int64_t bytes; /* of the parts */
+    struct serve_rows rows; /* of the borders, once folded */
+    int64_t bytes;          /* of the parts */
     int n_searches;
+    int *alone_at,
+        *pair_at; /* [block]: list + 1 of it, of it and the next; 0: not known */
     /* the last part by nodes */
     struct serve_part *nodes;
+    struct serve_rules *nodes_rules;
     struct serve_pool *nodes_pool;
 };
 
@@ -94,6 +85,8 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
 {
     struct serve_memo *memo = ap_xrealloc(NULL, sizeof *memo);
     *memo = (struct serve_memo){.job = job, .req = req, .b = b};
+    memo->alone_at = AP_NEW_N(&memo->arena, b->n + 1, int);
+    memo->pair_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->families = job->has_families ? &job->families : NULL;
     return memo;
 }
@@ -154,7 +147,10 @@ static void free_nodes(struct serve_memo *m)
         serve_part_free(m->nodes);
     if (m->nodes_pool)
         serve_pool_free(m->nodes_pool);
+    if (m->nodes_rules)
+        serve_rules_free(m->nodes_rules);
     m->nodes = NULL;
+    m->nodes_rules = NULL;
     m->nodes_pool = NULL;
 }
 
@@ -174,26 +170,26 @@ void serve_memo_free(struct serve_memo *m)
 {
     free_nodes(m);
     serve_memo_trim(m, -1);
-    for (int i = 0; i < m->n_placed; i++) {
-        ap_cost_free(&m->placed[i]->cost);
-        free(m->placed[i]);
-    }
-    for (int i = 0; i < m->n_timed; i++) {
-        ap_arena_free(&m->timed[i]->arena);
-        free(m->timed[i]);
-    }
+    for (int i = 0; i < m->n_timed; i++)
+        serve_time_free(m->timed[i]);
     for (int i = 0; i < m->n_shaped; i++) {
         if (m->shaped[i]->pool)
             serve_pool_free(m->shaped[i]->pool);
         ap_arena_free(&m->shaped[i]->arena);
         free(m->shaped[i]);
     }
+    for (int i = 0; i < m->n_placed; i++) {
+        if (m->placed[i]->rules)
+            serve_rules_free(m->placed[i]->rules);
+        ap_cost_free(&m->placed[i]->cost);
+        free(m->placed[i]);
+    }
     for (int i = 0; i < m->n_priced; i++) {
         ap_arena_free(&m->priced[i]->arena);
         free(m->priced[i]);
     }
-    void *lists[] = {m->placed, m->timed,     m->shaped,   m->listed,
-                     m->priced, m->listed_at, m->priced_at};
+    void *lists[] = {m->placed, m->timed,     m->shaped,    m->listed, m->priced,
+                     m->one,    m->listed_at, m->priced_at, m->one_at};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
     ap_arena_free(&m->arena);
@@ -207,82 +203,16 @@ int serve_memo_searches(const struct serve_memo *memo)
 
 /* ---- time ---- */
 
-static void hash_time(const struct serve_blocks *b, struct timed *t)
-{
-    t->hash = AP_NEW_N(&t->arena, b->n + 1, uint64_t);
-    for (int i = 0; i < b->n; i++) {
-        for (int k = b->node_start[i]; k < b->node_start[i + 1]; k++) {
-            int v = b->node[k];
-            const bool key[3] = {t->time.split[v], t->time.runs[v],
-                                 t->time.each && t->time.each[v]};
-            t->hash[i] = ap_hash(key, sizeof key, t->hash[i]);
-        }
-        for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++)
-            t->hash[i] = ap_hash(&t->time.split[b->ext[e]], sizeof(bool), t->hash[i]);
-        for (int e = b->ext_start[i]; e < b->ext_start[i + 1] && t->time.each; e++)
-            t->hash[i] = ap_hash(&t->time.each[b->ext[e]], sizeof(bool), t->hash[i]);
-    }
-}
-
-static int compare_rows(const void *pa, const void *pb)
-{
-    int64_t a = *(const int64_t *)pa, b = *(const int64_t *)pb;
-    return (a > b) - (a < b);
-}
-
-static void list_rows(const struct ap_graph *g, struct timed *t)
-{
-    int n = 0;
-    t->rows = AP_NEW_N(&t->arena, g->n_nodes + 1, int64_t);
-    for (int v = 0; v < g->n_nodes; v++)
-        if (t->time.dim[v] >= 0)
-            t->rows[n++] = g->nodes[v].shape.dims[t->time.dim[v]];
-    qsort(t->rows, (size_t)n, sizeof *t->rows, compare_rows);
-    for (int i = 0; i < n; i++)
-        if (i == 0 || t->rows[i] != t->rows[i - 1])
-            t->rows[t->n_rows++] = t->rows[i];
-    t->dims = ap_hash(t->time.dim, (size_t)g->n_nodes * sizeof *t->time.dim, 0);
-}
-
-/*
- * Equal for numbers of microbatches that leave rows to the same devices under every
- * choice, so that the search is the same; 0: every device has some.
- */
-static uint64_t rows_key(const struct timed *t, const struct ap_mesh *mesh)
-{
-    uint64_t key = t->dims;
-    bool any = false;
-    for (int i = 0; i < t->n_rows && t->rows[i] / t->n < ap_mesh_devices(mesh); i++)
-        for (unsigned set = 1; set < 1u << mesh->n_axes; set++) {
-            int64_t devices = 1;
-            for (int a = 0; a < mesh->n_axes; a++)
-                devices *= set >> a & 1 ? mesh->size[a] : 1;
-            bool few = t->rows[i] / t->n < devices;
-            key = ap_hash(&few, sizeof few, key);
-            any |= few;
-        }
-    return any ? key | 1 : 0;
-}
-
-static const struct timed *one_time(struct serve_memo *m, int64_t n, struct ap_err *err)
+static const struct serve_time *one_time(struct serve_memo *m, int64_t n,
+                                         struct ap_err *err)
 {
     for (int i = 0; i < m->n_timed; i++)
         if (m->timed[i]->n == n)
             return m->timed[i];
-    struct timed *t = ap_xrealloc(NULL, sizeof *t);
-    *t = (struct timed){.n = n};
-    struct ap_err why = {0};
-    if (ap_stage_time_of(&t->arena, &m->job->graph, &m->job->nests, n, &t->time, &why)) {
-        ap_arena_free(&t->arena);
-        free(t);
-        ap_err_set(err, "%lld microbatches: %s", (long long)n, why.msg);
+    struct serve_time *t = serve_time_new(m->b, &m->job->graph, &m->job->nests, n, err);
+    if (!t)
         return NULL;
-    }
-    if (m->b->n > 0)
-        t->time.block_of = m->b->home;
-    hash_time(m->b, t);
-    list_rows(&m->job->graph, t);
-    m->timed = room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct timed *));
+    m->timed = room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct serve_time *));
     m->timed[m->n_timed++] = t;
     return t;
 }
@@ -291,11 +221,12 @@ static const struct timed *one_time(struct serve_memo *m, int64_t n, struct ap_e
  * Whoever asks for a second number of microbatches asks for more: with it, all powers of
  * two that the batch has are got ready, to be priced together.
  */
-static const struct timed *time_of(struct serve_memo *m, int64_t n, struct ap_err *err)
+static const struct serve_time *time_of(struct serve_memo *m, int64_t n,
+                                        struct ap_err *err)
 {
     struct ap_err ignored = {0};
     int before = m->n_timed;
-    const struct timed *t = one_time(m, n, err);
+    const struct serve_time *t = one_time(m, n, err);
     for (int64_t k = 1; t && before == 1 && m->n_timed > 1 && k <= MOST_TOGETHER; k *= 2)
         if (!one_time(m, k, &ignored))
             break;
@@ -329,6 +260,7 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
             return i;
     struct placed *p = ap_xrealloc(NULL, sizeof *p);
     p->place = *place;
+    p->rules = NULL;
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
         p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
     int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
@@ -385,72 +317,33 @@ static int place_to_search(struct serve_memo *m, int place)
 
 /* ---- plans of the whole graph ---- */
 
-static uint64_t hash_choices(const struct serve_pool *pool, int group, uint64_t h)
-{
-    for (int i = 0; i < pool->n; i++)
-        h = ap_hash(&pool->choice[i][group], sizeof pool->choice[i][group], h);
-    return h;
-}
-
-static void hash_blocks(const struct serve_memo *m, struct shaped *s)
-{
-    const struct serve_blocks *b = m->b;
-    const struct ap_graph *g = &m->job->graph;
-    const struct serve_pool *pool = s->pool;
-
-    s->hash = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
-    s->bound = AP_NEW_N(&s->arena, b->n + 1, double);
-    for (int i = 0; i < b->n; i++) {
-        uint64_t h = 1;
-        for (int k = b->node_start[i]; k < b->node_start[i + 1]; k++) {
-            int v = b->node[k], group = g->nodes[v].group;
-            for (int p = 0; p < pool->n; p++)
-                if (pool->remake[p])
-                    h = ap_hash(&pool->remake[p][v], sizeof(bool), h);
-            if (v == m->job->nests.nest[group].members[0])
-                h = hash_choices(pool, group, h);
-        }
-        for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
-            int row = s->border.number[b->ext[e]];
-            for (int p = 0; p < pool->n && row >= 0; p++) {
-                uint64_t l = ap_layout_hash(&s->border.layout[p][row]);
-                h = ap_hash(&l, sizeof l, h);
-            }
-        }
-        s->hash[i] = h;
-    }
-    for (int k = 0; k < m->job->nests.n && pool->objective >= 0; k++) {
-        const struct ap_nest *nest = &m->job->nests.nest[k];
-        bool inside = true;
-        for (int i = 1; i < nest->n_members; i++)
-            inside &= b->home[nest->members[i]] == b->home[nest->members[0]];
-        if (inside)
-            s->bound[b->home[nest->members[0]]] += pool->least_sec[k];
-    }
-}
-
-static const struct shaped *shape_of(struct serve_memo *m, int place,
-                                     const struct timed *t)
+static const struct serve_shape *shape_of(struct serve_memo *m, int place,
+                                          const struct serve_time *t)
 {
     int at = place_to_search(m, place);
-    const struct ap_cost *cost = &m->placed[at]->cost;
-    uint64_t rows = rows_key(t, &cost->mesh);
+    struct placed *searched = m->placed[at];
+    uint64_t rows = serve_time_rows(t, &searched->cost.mesh);
     for (int i = 0; i < m->n_shaped; i++)
         if (m->shaped[i]->place == at && m->shaped[i]->rows == rows)
             return m->shaped[i];
-    struct shaped *s = ap_xrealloc(NULL, sizeof *s);
-    *s = (struct shaped){.place = at, .rows = rows};
+    struct serve_shape *s = ap_xrealloc(NULL, sizeof *s);
+    *s = (struct serve_shape){.place = at, .rows = rows};
     m->n_searches++;
-    if (!m->folded)
+    if (!m->folded) {
         serve_fold(&m->arena, &m->job->graph, &m->job->nests, m->families, &m->fold);
-    m->folded = true;
-    s->pool = serve_search(&m->job->graph, &m->job->nests, m->families, &m->fold, cost,
-                           rows ? &t->time : NULL, m->req, &s->why);
-    if (s->pool) {
-        serve_border_find(&s->arena, m->b, &m->job->nests, s->pool, cost, &s->border);
-        hash_blocks(m, s);
+        serve_border_rows(&m->arena, m->b, &m->rows);
     }
-    m->shaped = room(m->shaped, m->n_shaped, &m->cap_shaped, sizeof(struct shaped *));
+    m->folded = true;
+    if (!searched->rules)
+        searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
+                                          &searched->cost, m->req);
+    s->pool =
+        serve_search(searched->rules, &m->fold, rows ? &t->time : NULL, m->req, &s->why);
+    if (s->pool)
+        serve_shape_look(m->b, &m->job->nests, &searched->cost, &m->rows, m->n_shaped,
+                         m->shaped, s);
+    m->shaped =
+        room(m->shaped, m->n_shaped, &m->cap_shaped, sizeof(struct serve_shape *));
     m->shaped[m->n_shaped++] = s;
     return s;
 }
@@ -467,8 +360,7 @@ static bool match_listed(const struct serve_memo *m, int i, const void *key)
     return serve_content_equal(&m->listed[i].content, key);
 }
 
-/* The first list that equals this one. */
-static int list_of(struct serve_memo *m, int n, const int *block)
+static int find_list(struct serve_memo *m, int n, const int *block)
 {
     struct serve_content c;
     struct ap_mark mark = ap_arena_mark(&m->arena);
@@ -484,6 +376,19 @@ static int list_of(struct serve_memo *m, int n, const int *block)
     return m->n_listed - 1;
 }
 
+/* The first list that equals this one. */
+static int list_of(struct serve_memo *m, int n, const int *block)
+{
+    int *known = n == 1                               ? &m->alone_at[block[0]]
+                 : n == 2 && block[1] == block[0] + 1 ? &m->pair_at[block[0]]
+                                                      : NULL;
+    if (!known)
+        return find_list(m, n, block);
+    if (*known == 0)
+        *known = find_list(m, n, block) + 1;
+    return *known - 1;
+}
+
 static bool is_own(const struct listed *l, int n, const int *block)
 {
     return l->content.n == n &&
@@ -492,45 +397,49 @@ static bool is_own(const struct listed *l, int n, const int *block)
 
 /* ---- prices ---- */
 
-/* Prices of all plans of a part, for n numbers of microbatches: out[n]. */
-static void price_plans(struct priced *const *out, int n, const struct serve_part *part,
-                        const struct serve_pool *pool, const struct serve_border *border,
-                        const struct ap_cost *cost,
-                        const struct ap_stage_time *const *time)
+/*
+ * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
+ * not NULL, its seconds with all at once. Those who have too few rows are not looked at.
+ */
+static void price_plan(struct ap_arena *scratch, const struct serve_part *part,
+                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
+                       const struct ap_stage_time *const *time,
+                       struct ap_stage_measure *measure, double *whole)
 {
-    struct ap_arena scratch = {0};
+    struct ap_stage_measure *m = AP_NEW_N(scratch, n, struct ap_stage_measure);
+    const struct ap_stage_time **asked =
+        AP_NEW_N(scratch, n, const struct ap_stage_time *);
+    int *at = AP_NEW_N(scratch, n, int), n_asked = 0;
+    struct ap_conversions conv;
     struct ap_err ignored = {0};
+
     for (int k = 0; k < n; k++) {
-        struct serve_prices *prices = &out[k]->prices;
-        *prices = (struct serve_prices){.n = pool->n,
-                                        .objective = pool->objective < 0 ? -1 : INFINITY};
-        prices->measure = AP_NEW_N(&out[k]->arena, pool->n + 1, struct ap_stage_measure);
+        int64_t rows, devices;
+        measure[k] = (struct ap_stage_measure){.forward_sec = INFINITY};
+        if (ap_stage_few_rows(&part->sub, time[k], plan, &rows, &devices) >= 0)
+            continue; /* no plan for them */
+        asked[n_asked] = time[k];
+        at[n_asked++] = k;
     }
-    for (int i = 0; i < pool->n; i++) {
-        struct ap_mark mark = ap_arena_mark(&scratch);
-        struct ap_stage_measure *m = AP_NEW_N(&scratch, n, struct ap_stage_measure);
-        struct ap_conversions conv;
-        struct ap_plan plan =
-            part->whole ? serve_part_plan(&scratch, part, pool, i, border, cost)
-                        : serve_pool_plan(pool, i, &part->sub.graph, &part->nests, cost);
-        if (ap_plan_conversions(&scratch, &plan, cost, &conv, &ignored)) {
-            for (int k = 0; k < n; k++)
-                out[k]->prices.measure[i].forward_sec = INFINITY; /* not here */
-            continue;
-        }
-        ap_stage_measure_all(&scratch, &part->sub, n, time, &plan, &conv, cost, m);
-        double whole = i == 0 ? ap_plan_price(&plan, cost, &conv).serial_sec : 0;
-        for (int k = 0; k < n; k++) {
-            int64_t rows, devices;
-            out[k]->prices.measure[i] = m[k];
-            if (ap_stage_few_rows(&part->sub, time[k], &plan, &rows, &devices) >= 0)
-                out[k]->prices.measure[i].forward_sec = INFINITY; /* no plan for them */
-            if (i == 0 && pool->objective >= 0)
-                out[k]->prices.objective = whole;
-        }
-        ap_arena_rewind(&scratch, mark);
-    }
-    ap_arena_free(&scratch);
+    if (whole)
+        *whole = INFINITY;
+    if ((n_asked == 0 && !whole) ||
+        ap_plan_conversions(scratch, plan, cost, &conv, &ignored))
+        return; /* not here */
+    if (n_asked > 0)
+        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, &conv, cost, m);
+    for (int k = 0; k < n_asked; k++)
+        measure[at[k]] = m[k];
+    if (whole)
+        *whole = ap_plan_price(plan, cost, &conv).serial_sec;
+}
+
+static struct priced *priced_new(const struct serve_pool *pool)
+{
+    struct priced *p = ap_xrealloc(NULL, sizeof *p);
+    *p = (struct priced){.prices = {.n = pool->n, .objective = -1}};
+    p->prices.measure = AP_NEW_N(&p->arena, pool->n + 1, struct ap_stage_measure);
+    return p;
 }
 
 static uint64_t hash_key(const struct price_key *key)
@@ -548,12 +457,43 @@ static bool match_priced(const struct serve_memo *m, int i, const void *key)
     return memcmp(&m->priced[i]->key, key, sizeof(struct price_key)) == 0;
 }
 
-static struct price_key key_of(const struct shaped *s, int list, int place, int n,
-                               const int *block, const struct timed *t)
+static uint64_t hash_one(const struct serve_memo *m, int i)
 {
-    struct price_key key = {list, place, t->n, 0};
-    for (int i = 0; i < n; i++) {
-        const uint64_t h[2] = {s->hash[block[i]], t->hash[block[i]]};
+    return hash_key(&m->one[i].key);
+}
+
+static bool match_one(const struct serve_memo *m, int i, const void *key)
+{
+    return memcmp(&m->one[i].key, key, sizeof(struct price_key)) == 0;
+}
+
+/* A list of blocks on a place, under the plans of a search. */
+struct spot {
+    const struct serve_shape *shaped;
+    int list, place;
+    int n;
+    const int *block;
+};
+
+/* Of plan p. */
+static struct price_key key_of_plan(const struct spot *at, int p,
+                                    const struct serve_time *t)
+{
+    struct price_key key = {at->list, at->place, t->n, p == 0};
+    for (int i = 0; i < at->n; i++) {
+        int block = at->block[i];
+        const uint64_t h[2] = {at->shaped->hash[p][block], t->hash[block]};
+        key.hash = ap_hash(h, sizeof h, key.hash);
+    }
+    return key;
+}
+
+/* Of all plans. */
+static struct price_key key_of(const struct spot *at, const struct serve_time *t)
+{
+    struct price_key key = {at->list, at->place, t->n, 0};
+    for (int i = 0; i < at->n; i++) {
+        const uint64_t h[2] = {at->shaped->all[at->block[i]], t->hash[at->block[i]]};
         key.hash = ap_hash(h, sizeof h, key.hash);
     }
     return key;
@@ -573,46 +513,95 @@ static struct serve_part *part_of(struct serve_memo *m, int list, int n, const i
     return l->part;
 }
 
+/* Plan p of a list, for n numbers of microbatches: into out, from what is known. */
+static void price_one(struct serve_memo *m, const struct spot *at, int p,
+                      const struct serve_part *part, int n,
+                      const struct serve_time *const *t, struct priced *const *out)
+{
+    struct ap_arena scratch = {0};
+    const struct ap_stage_time **time =
+        AP_NEW_N(&scratch, n, const struct ap_stage_time *);
+    struct price_key *key = AP_NEW_N(&scratch, n, struct price_key);
+    struct ap_stage_measure *measure = AP_NEW_N(&scratch, n, struct ap_stage_measure);
+    int *new = AP_NEW_N(&scratch, n, int), n_new = 0;
+    double whole;
+
+    for (int k = 0; k < n; k++) {
+        key[n_new] = key_of_plan(at, p, t[k]);
+        int i = find(m, m->one_at, m->one_mask, hash_key(&key[n_new]), match_one,
+                     &key[n_new]);
+        if (i < 0) {
+            time[n_new] = &t[k]->time;
+            new[n_new++] = k;
+            continue;
+        }
+        out[k]->prices.measure[p] = m->one[i].measure;
+        if (p == 0)
+            out[k]->prices.objective = m->one[i].whole;
+    }
+    if (n_new > 0) {
+        const struct serve_shape *s = at->shaped;
+        const struct ap_cost *cost = &m->placed[at->place]->cost;
+        struct ap_plan plan =
+            serve_part_plan(&scratch, part, s->pool, p, &s->border, cost);
+        price_plan(&scratch, part, &plan, cost, n_new, time, measure,
+                   p == 0 ? &whole : NULL);
+    }
+    for (int k = 0; k < n_new; k++) {
+        out[new[k]]->prices.measure[p] = measure[k];
+        if (p == 0)
+            out[new[k]]->prices.objective = whole;
+        m->one = room(m->one, m->n_one, &m->cap_one, sizeof *m->one);
+        m->one[m->n_one++] =
+            (struct plan_price){key[k], measure[k], p == 0 ? whole : INFINITY};
+        enter_last(m, &m->one_at, &m->one_mask, m->n_one, hash_one);
+    }
+    ap_arena_free(&scratch);
+}
+
 /* A list of blocks, priced for all numbers of microbatches that were named so far and
  * have these plans. */
-static const struct serve_prices *price_list(struct serve_memo *m, const struct shaped *s,
-                                             int place, int n, const int *block,
-                                             const struct timed *t, struct ap_err *err)
+static const struct serve_prices *
+price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
+           const int *block, const struct serve_time *t, struct ap_err *err)
 {
-    int list = list_of(m, n, block), n_new = 0;
-    struct price_key key = key_of(s, list, place, n, block, t);
+    const struct spot at = {s, list_of(m, n, block), place, n, block};
+    struct price_key key = key_of(&at, t);
     int i = find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key);
     if (i >= 0)
         return &m->priced[i]->prices;
-    struct serve_part *part = part_of(m, list, n, block, err);
+    struct serve_part *part = part_of(m, at.list, n, block, err);
     if (!part)
         return NULL;
-    struct priced **new = ap_xrealloc(NULL, sizeof *new *(size_t)m->n_timed);
-    const struct ap_stage_time **time =
-        ap_xrealloc(NULL, sizeof *time * (size_t)m->n_timed);
-    int first = 0;
+    struct ap_arena scratch = {0};
+    struct priced **new = AP_NEW_N(&scratch, m->n_timed, struct priced *);
+    const struct serve_time **time =
+        AP_NEW_N(&scratch, m->n_timed, const struct serve_time *);
+    int first = 0, n_new = 0;
     for (int k = 0; k < m->n_timed; k++) {
-        if (rows_key(m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
+        if (serve_time_rows(m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
             continue;
-        key = key_of(s, list, place, n, block, m->timed[k]);
+        key = key_of(&at, m->timed[k]);
         if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
             0)
             continue;
         first = m->timed[k] == t ? n_new : first;
-        time[n_new] = &m->timed[k]->time;
-        new[n_new] = ap_xrealloc(NULL, sizeof **new);
-        *new[n_new++] = (struct priced){.key = key};
+        time[n_new] = m->timed[k];
+        new[n_new] = priced_new(s->pool);
+        new[n_new++]->key = key;
     }
-    price_plans(new, n_new, part, s->pool, &s->border, &m->placed[place]->cost, time);
+    for (int p = 0; p < s->pool->n; p++)
+        price_one(m, &at, p, part, n_new, time, new);
     const struct serve_prices *prices = &new[first]->prices;
     for (int k = 0; k < n_new; k++) {
+        if (s->pool->objective < 0)
+            new[k]->prices.objective = -1;
         m->priced = room(m->priced, m->n_priced, &m->cap_priced, sizeof(struct priced *));
         m->priced[m->n_priced++] = new[k];
         enter_last(m, &m->priced_at, &m->priced_mask, m->n_priced, hash_priced);
     }
-    free(new);
-    free(time);
-    if (!is_own(&m->listed[list], n, block))
+    ap_arena_free(&scratch);
+    if (!is_own(&m->listed[at.list], n, block))
         serve_part_free(part);
     return prices;
 }
@@ -647,8 +636,8 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
 /* A list and a number of microbatches on a place, whose prices are added up. */
 struct summing {
     struct serve_memo *memo;
-    const struct shaped *shaped;
-    const struct timed *time;
+    const struct serve_shape *shaped;
+    const struct serve_time *time;
     int place;
     struct serve_prices *sum;
 };
@@ -700,10 +689,10 @@ static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
 }
 
 static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
-                       const int *block, int place, const struct timed *t,
+                       const int *block, int place, const struct serve_time *t,
                        struct serve_found *found, struct ap_err *err)
 {
-    const struct shaped *s = shape_of(m, place, t);
+    const struct serve_shape *s = shape_of(m, place, t);
     struct serve_prices *prices = &found->prices;
     if (!s->pool)
         return ap_err_set(err, "%s", s->why.msg);
@@ -726,7 +715,7 @@ static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
 }
 
 static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *inside,
-                      int place, const struct timed *t, struct serve_found *found,
+                      int place, const struct serve_time *t, struct serve_found *found,
                       struct ap_err *err)
 {
     const struct ap_cost *cost = &m->placed[place]->cost;
@@ -737,20 +726,27 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     m->n_searches++;
     struct shard_fold alone;
     serve_fold(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, &alone);
-    m->nodes_pool = serve_search(&m->nodes->sub.graph, &m->nodes->nests, NULL, &alone,
-                                 cost, NULL, m->req, err);
+    m->nodes_rules =
+        serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, m->req);
+    m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
-    found->part = m->nodes;
-    found->pool = m->nodes_pool;
-    struct priced priced = {0}, *const only = &priced;
+    const struct serve_pool *pool = m->nodes_pool;
     const struct ap_stage_time *const time = &t->time;
-    price_plans(&only, 1, m->nodes, m->nodes_pool, NULL, cost, &time);
-    found->prices = priced.prices;
-    found->prices.measure =
-        ap_arena_dup(arena, priced.prices.measure,
-                     (size_t)priced.prices.n * sizeof *priced.prices.measure);
-    ap_arena_free(&priced.arena);
+    struct ap_arena scratch = {0};
+    double whole = -1;
+    found->part = m->nodes;
+    found->pool = pool;
+    found->prices.n = pool->n;
+    found->prices.measure = AP_NEW_N(arena, pool->n + 1, struct ap_stage_measure);
+    for (int i = 0; i < pool->n; i++) {
+        struct ap_plan plan =
+            serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
+        price_plan(&scratch, m->nodes, &plan, cost, 1, &time, &found->prices.measure[i],
+                   i == 0 ? &whole : NULL);
+    }
+    ap_arena_free(&scratch);
+    found->prices.objective = pool->objective < 0 ? -1 : whole;
     found->prices.bound = m->nodes_pool->bound;
     for (int g = 0; g < m->nodes->nests.n && found->prices.bound <= 0; g++)
         found->prices.bound += m->nodes_pool->least_sec[g];
@@ -761,7 +757,7 @@ int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const i
                     const bool *inside, const struct serve_place *place,
                     int64_t microbatches, struct serve_found *found, struct ap_err *err)
 {
-    const struct timed *t = time_of(m, microbatches, err);
+    const struct serve_time *t = time_of(m, microbatches, err);
     int p = t ? place_of(m, place, err) : -1;
     if (p < 0)
         return -1;

@@ -156,24 +156,28 @@ static struct ap_layout arriving(const struct serve_blocks *b, const struct ap_p
     return best;
 }
 
-void serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
-                       const struct ap_nests *nests, const struct serve_pool *pool,
-                       const struct ap_cost *cost, struct serve_border *border)
+void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
+                       struct serve_rows *rows)
 {
-    const struct ap_graph *g = b->graph;
-    *border = (struct serve_border){.number = AP_NEW_N(arena, g->n_nodes + 1, int)};
-    for (int v = 0; v < g->n_nodes; v++)
-        border->number[v] =
-            b->n == 0 || b->leaf[v] || b->to_start[v] == b->to_start[v + 1] ? -1
-                                                                            : border->n++;
-    border->layout = AP_NEW_N(arena, pool->n + 1, struct ap_layout *);
-    for (int i = 0; i < pool->n; i++) {
-        struct ap_plan plan = serve_pool_plan(pool, i, g, nests, cost);
-        border->layout[i] = AP_NEW_N(arena, border->n + 1, struct ap_layout);
-        for (int v = 0; v < g->n_nodes; v++)
-            if (border->number[v] >= 0)
-                border->layout[i][border->number[v]] = arriving(b, &plan, cost, v);
-    }
+    rows->number = AP_NEW_N(arena, b->graph->n_nodes + 1, int);
+    rows->n = 0;
+    for (int v = 0; v < b->graph->n_nodes; v++)
+        rows->number[v] = b->n == 0 || b->leaf[v] || b->to_start[v] == b->to_start[v + 1]
+                              ? -1
+                              : rows->n++;
+}
+
+const struct ap_layout *
+serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
+                  const struct ap_nests *nests, const struct serve_pool *pool, int i,
+                  const struct ap_cost *cost, const struct serve_rows *rows)
+{
+    struct ap_plan plan = serve_pool_plan(pool, i, b->graph, nests, cost);
+    struct ap_layout *layout = AP_NEW_N(arena, rows->n + 1, struct ap_layout);
+    for (int v = 0; v < b->graph->n_nodes; v++)
+        if (rows->number[v] >= 0)
+            layout[rows->number[v]] = arriving(b, &plan, cost, v);
+    return layout;
 }
 
 /* The parameter's choice that gives its value this layout, axis by axis. */

@@ -33,8 +33,9 @@ struct searcher {
     const struct ap_stage_time *time; /* of microbatches with few rows; NULL: with many */
 };
 
+/* lasts: the plan outlives the pool. */
 static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
-                      const char *name)
+                      const char *name, bool lasts)
 {
     size_t n = (size_t)pool->n_groups;
     int i = pool->n;
@@ -43,12 +44,16 @@ static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
             memcmp(pool->choice[k], plan->choice, n * sizeof *plan->choice) == 0)
             return;
     pool->name[i] = name;
-    pool->choice[i] = ap_arena_dup(&pool->arena, plan->choice, n * sizeof *plan->choice);
+    pool->choice[i] =
+        lasts ? plan->choice
+              : ap_arena_dup(&pool->arena, plan->choice, n * sizeof *plan->choice);
     bool any = false;
     for (int v = 0; plan->remake && v < pool->n_nodes; v++)
         any |= plan->remake[v];
     pool->remake[i] =
-        any ? ap_arena_dup(&pool->arena, plan->remake, (size_t)pool->n_nodes) : NULL;
+        !any    ? NULL
+        : lasts ? plan->remake
+                : ap_arena_dup(&pool->arena, plan->remake, (size_t)pool->n_nodes);
     pool->n++;
 }
 
@@ -161,7 +166,7 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
         if (answer(s, &p, plans, &params, &sol, err))
             return -1;
         struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
-        keep_plan(s->pool, &plan, "ilp");
+        keep_plan(s->pool, &plan, "ilp", false);
         if (k > 0)
             continue;
         *quickest = sol;
@@ -288,24 +293,42 @@ static void list_rules(struct ap_arena *arena, struct shard_task *task)
     task->plan_name = name;
 }
 
-static int fill(struct ap_arena *arena, const struct ap_graph *g,
-                const struct ap_nests *nests, const struct ap_families *families,
-                const struct shard_fold *fold, const struct ap_cost *cost,
-                const struct ap_stage_time *time, const struct shard_request *req,
-                struct serve_pool *pool, struct ap_err *err)
+struct serve_rules *serve_rules_new(const struct ap_graph *g,
+                                    const struct ap_nests *nests,
+                                    const struct ap_families *families,
+                                    const struct ap_cost *cost,
+                                    const struct shard_request *req)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
-    struct shard_task task = {.graph = g,
-                              .nests = nests,
-                              .cost = cost,
-                              .families = families,
-                              .params = &req->params,
-                              .baseline = row->baseline};
+    struct serve_rules *r = ap_xrealloc(NULL, sizeof *r);
+
+    *r = (struct serve_rules){.task = {.graph = g,
+                                       .nests = nests,
+                                       .cost = cost,
+                                       .families = families,
+                                       .params = &req->params,
+                                       .baseline = row->baseline}};
+    if (row->run == shard_ilp)
+        list_rules(&r->arena, &r->task);
+    return r;
+}
+
+void serve_rules_free(struct serve_rules *given)
+{
+    ap_arena_free(&given->arena);
+    free(given);
+}
+
+static int fill(struct ap_arena *arena, const struct serve_rules *given,
+                const struct shard_fold *fold, const struct ap_stage_time *time,
+                const struct shard_request *req, struct serve_pool *pool,
+                struct ap_err *err)
+{
+    const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
+    struct shard_task task = given->task;
     struct searcher s = {.arena = arena, .task = &task, .pool = pool, .time = time};
     struct shard_answer found = {0};
 
-    if (row->run == shard_ilp)
-        list_rules(arena, &task);
     int most = task.n_plans + VARIANTS + 1;
     pool->name = AP_NEW_N(&pool->arena, most, const char *);
     pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
@@ -318,12 +341,12 @@ static int fill(struct ap_arena *arena, const struct ap_graph *g,
     } else {
         if (row->run(arena, &task, &found, err))
             return -1;
-        keep_plan(pool, &found.plan, row->name);
+        keep_plan(pool, &found.plan, row->name, false);
         pool->objective = found.objective;
         pool->bound = found.bound;
     }
     for (int i = 0; i < task.n_plans; i++)
-        keep_plan(pool, &task.plans[i], task.plan_name[i]);
+        keep_plan(pool, &task.plans[i], task.plan_name[i], true);
     return 0;
 }
 
@@ -342,17 +365,17 @@ void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
     }
 }
 
-struct serve_pool *serve_search(const struct ap_graph *g, const struct ap_nests *nests,
-                                const struct ap_families *families,
-                                const struct shard_fold *fold, const struct ap_cost *cost,
+struct serve_pool *serve_search(const struct serve_rules *given,
+                                const struct shard_fold *fold,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err)
 {
     struct serve_pool *pool = ap_xrealloc(NULL, sizeof *pool);
     struct ap_arena scratch = {0};
 
-    *pool = (struct serve_pool){.n_groups = nests->n, .n_nodes = g->n_nodes};
-    int rc = fill(&scratch, g, nests, families, fold, cost, time, req, pool, err);
+    *pool = (struct serve_pool){.n_groups = given->task.nests->n,
+                                .n_nodes = given->task.graph->n_nodes};
+    int rc = fill(&scratch, given, fold, time, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;
