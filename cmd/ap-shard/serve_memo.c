@@ -317,12 +317,20 @@ static int place_to_search(struct serve_memo *m, int place)
 
 /* ---- plans of the whole graph ---- */
 
+/* Rules, and searches that do not know of rows, give one answer for all numbers. */
+static uint64_t rows_of(const struct serve_memo *m, const struct serve_time *t,
+                        const struct ap_mesh *mesh)
+{
+    bool knows = shard_algorithms()[m->req->algorithm].run == shard_ilp;
+    return knows ? serve_time_rows(t, mesh) : 0;
+}
+
 static const struct serve_shape *shape_of(struct serve_memo *m, int place,
                                           const struct serve_time *t)
 {
     int at = place_to_search(m, place);
     struct placed *searched = m->placed[at];
-    uint64_t rows = serve_time_rows(t, &searched->cost.mesh);
+    uint64_t rows = rows_of(m, t, &searched->cost.mesh);
     for (int i = 0; i < m->n_shaped; i++)
         if (m->shaped[i]->place == at && m->shaped[i]->rows == rows)
             return m->shaped[i];
@@ -579,7 +587,7 @@ price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
         AP_NEW_N(&scratch, m->n_timed, const struct serve_time *);
     int first = 0, n_new = 0;
     for (int k = 0; k < m->n_timed; k++) {
-        if (serve_time_rows(m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
+        if (rows_of(m, m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
             continue;
         key = key_of(&at, m->timed[k]);
         if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
