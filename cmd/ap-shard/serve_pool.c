@@ -293,6 +293,25 @@ static void list_rules(struct ap_arena *arena, struct shard_task *task)
     task->plan_name = name;
 }
 
+/* Moves the plans to the arena, without what they were made with. */
+static void keep_rules(struct ap_arena *arena, struct shard_task *task)
+{
+    size_t n = (size_t)task->n_plans;
+    struct ap_plan *plans = ap_arena_dup(arena, task->plans, n * sizeof *plans);
+
+    for (size_t i = 0; i < n; i++) {
+        plans[i].choice = ap_arena_dup(arena, plans[i].choice,
+                                       (size_t)task->nests->n * sizeof *plans[i].choice);
+        size_t nodes = (size_t)task->graph->n_nodes;
+        if (plans[i].remake)
+            plans[i].remake = ap_arena_dup(arena, plans[i].remake, nodes);
+        if (plans[i].whole)
+            plans[i].whole = ap_arena_dup(arena, plans[i].whole, nodes);
+    }
+    task->plans = plans;
+    task->plan_name = ap_arena_dup(arena, task->plan_name, n * sizeof *task->plan_name);
+}
+
 struct serve_rules *serve_rules_new(const struct ap_graph *g,
                                     const struct ap_nests *nests,
                                     const struct ap_families *families,
@@ -308,8 +327,11 @@ struct serve_rules *serve_rules_new(const struct ap_graph *g,
                                        .families = families,
                                        .params = &req->params,
                                        .baseline = row->baseline}};
+    struct ap_arena scratch = {0};
     if (row->run == shard_ilp)
-        list_rules(&r->arena, &r->task);
+        list_rules(&scratch, &r->task);
+    keep_rules(&r->arena, &r->task);
+    ap_arena_free(&scratch);
     return r;
 }
 
