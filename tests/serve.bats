@@ -50,6 +50,23 @@ serve() {
         | (max - min) / max < 1e-6' "$BATS_TEST_TMPDIR/a"
 }
 
+@test "--serve: numbers of microbatches that leave rows to the same devices share a search" {
+    local m with
+    for m in 1 4 8 16; do
+        echo "{\"id\":$m,\"blocks\":[1,3],\"mesh\":\"8\",\"microbatches\":$m}"
+    done >"$BATS_TEST_TMPDIR/lines"
+    for with in ilp:2 megatron:1; do # 16 rows: all devices have some, or 4 of them and fewer
+        ap-shard --serve --stats --algorithm "${with%:*}" --cluster "$CLUSTERS/cpu-8.json" \
+            "$BATS_FILE_TMPDIR/gpt.json" <"$BATS_TEST_TMPDIR/lines" \
+            >"$BATS_TEST_TMPDIR/a" 2>"$BATS_TEST_TMPDIR/stats"
+        jq -e --argjson n "${with#*:}" '.searches == $n' "$BATS_TEST_TMPDIR/stats"
+        jq -e -s 'all(.front | length > 0)' "$BATS_TEST_TMPDIR/a"
+    done
+    serve "$(sed -n 3p "$BATS_TEST_TMPDIR/lines")" >"$BATS_TEST_TMPDIR/alone"
+    serve "$(sed -n 1p "$BATS_TEST_TMPDIR/lines")" "$(sed -n 3p "$BATS_TEST_TMPDIR/lines")" |
+        tail -n 1 | cmp - "$BATS_TEST_TMPDIR/alone"
+}
+
 @test "--serve: the whole graph costs at most a hundredth more than the search of all of it" {
     n=$(jq '.blocks.n' "$BATS_FILE_TMPDIR/gpt.json")
     ours=$(serve "{\"blocks\":[0,$((n - 1))],\"mesh\":\"8\"}" | jq .objective_sec)
