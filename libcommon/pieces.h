@@ -20,6 +20,7 @@ struct ap_part {
     double weight;             /* how many pieces it speaks for */
     int n_terms;
     const struct ap_part_term *term;
+    const int *start; /* [node], a choice that is none too dear; NULL: none is known */
 };
 
 /* Every potential is added as often as it is taken, weights counted. */
@@ -30,15 +31,31 @@ struct ap_pieces {
     const int *n_strategies; /* [potential], those of all its nodes */
 };
 
+/*
+ * The whole's price is found on the way: first by what the pieces choose by themselves,
+ * then by a search without what their bound rules out.
+ */
+struct ap_pieces_search {
+    void *arg;
+    /* The price of a choice [piece][node] of all pieces; INFINITY: it fits nowhere. */
+    double (*price)(void *arg, int *const *choice);
+    /* kept: see ap_pieces_answer, for the price found so far; NULL if that is INFINITY.
+       start [piece]: of the answer, as in struct ap_part. -1: there is no solution */
+    int (*solve)(void *arg, bool ***kept, double *objective, const int **start,
+                 struct ap_err *err);
+};
+
 struct ap_pieces_params {
-    double objective;   /* a known price of the whole: what is aimed at */
-    int max_rounds;     /* trials of potentials */
-    int64_t work_limit; /* of a piece's solver, per trial */
+    double objective; /* a known price of the whole: what is aimed at */
+    const struct ap_pieces_search *search; /* instead of objective; NULL: it is known */
+    int max_rounds;                        /* trials of potentials */
+    int64_t work_limit;                    /* of a piece's solver, per trial */
     bool want_kept;
 };
 
 struct ap_pieces_answer {
     double bound; /* 0 when no round was made */
+    double objective;
     int n_rounds;
     /*
      * [piece][node][strategy], false: whatever has it anywhere costs more than the

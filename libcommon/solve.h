@@ -291,8 +291,11 @@ struct sel_verdict {
     double bound, cost;
     bool found;
 };
-/* By all means, within work_limit; costs must be >= 0. */
-struct sel_verdict sel_solve_core(struct sel_core *c, int64_t work_limit);
+/*
+ * A solution cheaper than limit by all means, within work_limit; costs must be >= 0.
+ * Where none is found the bound is at most limit.
+ */
+struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit);
 
 /* ---- solve_mem.c: what ap_solve_exact and ap_solve_glpk do with memory ---- */
 

@@ -478,13 +478,15 @@ static struct sel_verdict solve(struct search *s, struct sel_core *c, double lim
     return solve_connected(s, c, limit, floor);
 }
 
-struct sel_verdict sel_solve_core(struct sel_core *c, int64_t work_limit)
+struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit)
 {
     static const struct ap_solve_params none;
     struct search s = {
         .arena = c->arena, .params = &none, .work = 1, .work_limit = work_limit};
 
-    return solve(&s, c, INFINITY, 0);
+    struct sel_verdict v = solve(&s, c, limit, 0);
+    v.bound = fmin(v.bound, limit);
+    return v;
 }
 
 /* ---- the whole ---- */

@@ -14,10 +14,14 @@
 #include <pthread.h>
 #include <string.h>
 
-#define PROVEN    1e-9
-#define PATIENCE  4    /* rounds in a row without progress */
-#define PROGRESS  1e-2 /* of the gap */
-#define FIRST_BOX 0.25
+#define PROVEN       1e-9
+#define PATIENCE     6    /* rounds in a row without progress */
+#define PROGRESS     1e-2 /* of the gap */
+#define FIRST_BOX    0.25
+#define LEAST_SHRUNK 0.05 /* a box after a failure, of the one before */
+#define MOST_SHRUNK  0.4
+#define LOOK_WORK    4 /* for a first look at a piece */
+#define LOOK_REFINED 2
 
 struct bounder {
     struct ap_arena *arena;
@@ -133,42 +137,15 @@ static double next_trial(struct master *m, const struct bounder *b, const double
     return glp_get_obj_val(m->lp) / scale;
 }
 
-static int climb(struct bounder *b, const struct ap_pieces_params *params, double *best,
-                 struct ap_pieces_answer *out, struct ap_err *err)
+/*
+ * Where a parabola through the best point and the failed trial, with the slope that was
+ * hoped for, is highest.
+ */
+static double shrunk(double hoped, double best, double found)
 {
-    double *phi = ap_arena_dup(b->arena, best, (size_t)(b->n_phi + 1) * sizeof(double));
-    double box = 0, bound, objective = params->objective;
-    double scale = objective > 0 ? 1e3 / objective : 1;
-    struct master m;
-    int rc = 0, n_idle = 0;
+    double gain = hoped - best, part = gain / (2 * (gain + best - found));
 
-    glp_term_out(GLP_OFF);
-    master_open(&m, b);
-    out->bound = -INFINITY;
-    while (out->n_rounds < params->max_rounds) {
-        out->n_rounds++;
-        rc = evaluate(b, phi, params->work_limit, &bound, err);
-        if (rc)
-            break;
-        for (int i = 0; i < b->pieces->n; i++)
-            add_cut(&m, b, i, phi, scale);
-        double gap = objective - out->bound;
-        bool better = bound > out->bound;
-        n_idle = bound > out->bound + PROGRESS * gap ? 0 : n_idle + 1;
-        if (better) {
-            out->bound = bound;
-            memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
-        }
-        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0 || n_idle >= PATIENCE)
-            break;
-        box = out->n_rounds == 1 ? FIRST_BOX * (objective - bound) / b->n_pieces
-                                 : box * (better ? 2 : 0.4);
-        if (next_trial(&m, b, best, box, phi, scale) <= out->bound)
-            break;
-    }
-    glp_delete_prob(m.lp);
-    glp_free_env();
-    return rc;
+    return fmin(fmax(part, LEAST_SHRUNK), MOST_SHRUNK);
 }
 
 static void find_kept(struct bounder *b, const double *phi, double slack,
@@ -181,6 +158,102 @@ static void find_kept(struct bounder *b, const double *phi, double slack,
     }
 }
 
+static bool is_proven(const struct ap_pieces_answer *out)
+{
+    return out->bound >= out->objective * (1 - PROVEN);
+}
+
+/*
+ * A first look at the pieces, which finds the objective; true in *done when the bound
+ * meets it.
+ */
+static int look(struct bounder *b, const struct ap_pieces_params *params,
+                const double *phi, struct ap_pieces_answer *out, bool *done,
+                struct ap_err *err)
+{
+    const struct ap_pieces_search *search = params->search;
+    int n = b->pieces->n;
+    int **choice = AP_NEW_N(b->arena, n + 1, int *);
+    const int **start = AP_NEW_N(b->arena, n + 1, const int *);
+
+    for (int i = 0; i < n; i++)
+        b->core[i].max_refined = LOOK_REFINED;
+    if (evaluate(b, phi, LOOK_WORK, &out->bound, err))
+        return -1;
+    for (int i = 0; i < n; i++) {
+        b->core[i].max_refined = -1;
+        choice[i] = b->core[i].solution;
+    }
+    out->objective = search->price(search->arg, choice);
+    *done = is_proven(out);
+    out->n_rounds = *done;
+    if (*done)
+        return 0;
+    if (out->objective < INFINITY)
+        find_kept(b, phi, out->objective - out->bound, out);
+    if (search->solve(search->arg, out->kept, &out->objective, start, err))
+        return -1;
+    out->kept = NULL;
+    *done = is_proven(out);
+    for (int i = 0; i < n; i++)
+        if (start[i])
+            pieces_core_start(&b->core[i], start[i]);
+    return 0;
+}
+
+/* The last trial of all pieces was as exact as can be. */
+static bool settled(const struct bounder *b)
+{
+    for (int i = 0; i < b->pieces->n; i++)
+        if (!b->core[i].settled)
+            return false;
+    return true;
+}
+
+static int climb(struct bounder *b, const struct ap_pieces_params *params, double *best,
+                 struct ap_pieces_answer *out, struct ap_err *err)
+{
+    double *phi = ap_arena_dup(b->arena, best, (size_t)(b->n_phi + 1) * sizeof(double));
+    double box = 0, bound, hoped = 0, objective = out->objective;
+    double scale = objective > 0 ? 1e3 / objective : 1, looked = out->bound;
+    struct master m;
+    int rc = 0, n_idle = 0;
+
+    glp_term_out(GLP_OFF);
+    master_open(&m, b);
+    out->bound = -INFINITY;
+    while (out->n_rounds < params->max_rounds) {
+        out->n_rounds++;
+        if (out->n_rounds == 1 && settled(b))
+            bound = looked;
+        else
+            rc = evaluate(b, phi, params->work_limit, &bound, err);
+        if (rc)
+            break;
+        if (out->n_rounds == 1)
+            bound = fmax(bound, looked);
+        for (int i = 0; i < b->pieces->n; i++)
+            add_cut(&m, b, i, phi, scale);
+        double gap = objective - out->bound;
+        bool better = bound > out->bound;
+        n_idle = bound > out->bound + PROGRESS * gap ? 0 : n_idle + 1;
+        if (better) {
+            out->bound = bound;
+            memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
+        }
+        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0 || n_idle >= PATIENCE)
+            break;
+        box = out->n_rounds == 1 ? FIRST_BOX * (objective - bound) / b->n_pieces
+                                 : box * (better ? 2 : shrunk(hoped, out->bound, bound));
+        hoped = next_trial(&m, b, best, box, phi, scale);
+        if (hoped <= out->bound)
+            break;
+    }
+    glp_delete_prob(m.lp);
+    glp_free_env();
+    return rc;
+}
+
 int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
                     const struct ap_pieces_params *params, struct ap_pieces_answer *out,
                     struct ap_err *err)
@@ -188,7 +261,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     struct bounder b = {.arena = arena, .pieces = pieces};
     int rc = 0;
 
-    *out = (struct ap_pieces_answer){0};
+    *out = (struct ap_pieces_answer){.objective = params->objective};
     b.first = AP_NEW_N(arena, pieces->n_potentials + 1, int);
     for (int k = 0; k < pieces->n_potentials; k++) {
         b.first[k] = b.n_phi;
@@ -196,8 +269,10 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     }
     b.core = AP_NEW_N(arena, pieces->n + 1, struct pieces_core);
     for (int i = 0; i < pieces->n; i++)
-        b.core[i] = (struct pieces_core){
-            .piece = &pieces->piece[i], .first = b.first, .n_phi = b.n_phi};
+        b.core[i] = (struct pieces_core){.piece = &pieces->piece[i],
+                                         .first = b.first,
+                                         .n_phi = b.n_phi,
+                                         .max_refined = -1};
     with_each(&b, pieces_core_open);
     for (int i = 0; i < pieces->n; i++) {
         b.n_pieces += pieces->piece[i].weight;
@@ -208,13 +283,17 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     if (rc == 0 && params->max_rounds > 0) {
         if (b.n_phi > 0)
             pieces_start(pieces, b.core, b.first, best);
-        rc = climb(&b, params, best, out, err);
+        bool done = false;
+        if (params->search)
+            rc = look(&b, params, best, out, &done, err);
+        if (rc == 0 && !done)
+            rc = climb(&b, params, best, out, err);
         out->bound = fmax(out->bound, 0);
     }
-    bool open = out->bound > 0 && out->bound < params->objective * (1 - PROVEN);
+    bool open = out->bound > 0 && !is_proven(out);
     if (rc == 0 && params->want_kept && open &&
         evaluate(&b, best, params->work_limit, &bound, err) == 0)
-        find_kept(&b, best, params->objective - bound, out);
+        find_kept(&b, best, out->objective - bound, out);
     for (int i = 0; i < pieces->n; i++)
         pieces_core_close(&b.core[i]);
     return rc;

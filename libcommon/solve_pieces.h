@@ -5,11 +5,13 @@
 #include "pieces.h"
 #include "solve.h"
 
+enum { MAX_KNOWN = 32 };
+
 struct pieces_core {
     const struct ap_part *piece;
-    struct ap_arena arena, scratch; /* pieces are solved side by side */
-    int *first;                     /* [potential], its place in phi; shared */
-    struct sel_core *whole;         /* copies joined, reduced but for the terms' nodes */
+    struct ap_arena arena, scratch, found; /* pieces are solved side by side */
+    int *first;                            /* [potential], its place in phi; shared */
+    struct sel_core *whole; /* copies joined, reduced but for the terms' nodes */
     struct sel_join *join;
     int *max_sets;
     int *n_labels;         /* [node of the problem], before it was reduced */
@@ -22,6 +24,15 @@ struct pieces_core {
     const double *phi; /* of the present trial */
     int64_t work_limit;
     bool failed;
+    /* choices of the piece that are known: the start, then what trials found last */
+    struct known {
+        double cost;       /* without potentials */
+        const int *choice; /* [term] */
+    } known[MAX_KNOWN];
+    int n_known, n_found;
+    int max_refined;    /* how often this trial may add sets of copies; -1: always */
+    bool settled;       /* it needed no more of them, and was solved to the end */
+    int *solution;      /* [node of the problem], of the last trial */
     int *choice;        /* [term], of the last trial: strategies */
     double cost, bound; /* of it */
 };
@@ -31,13 +42,15 @@ struct pieces_core {
 /* With piece, first and n_phi set. A thread's start routine, as pieces_core_solve. */
 void *pieces_core_open(void *piece);
 void pieces_core_close(struct pieces_core *p);
+/* start [node]: a choice of the piece. */
+void pieces_core_start(struct pieces_core *p, const int *start);
 /*
  * A core under p->phi in the arena, no cost negative; it costs *shift more than the
  * piece.
  */
 struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena *arena,
                                    double *shift);
-/* Solves under p->phi: choice, cost, bound. A thread's start routine. */
+/* Solves under p->phi: choice, solution, cost, bound. A thread's start routine. */
 void *pieces_core_solve(void *piece);
 /* See ap_pieces_answer; limit: what a piece of this kind may cost. Arena. */
 bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double limit);

@@ -14,6 +14,8 @@
 
 #define SETTLE_SWEEPS 32
 #define KEEP_SWEEPS   24
+#define EPSILON       1e-10 /* what a solution must be better than the start */
+#define PROVEN        1e-9
 
 static void prepare(struct pieces_core *p)
 {
@@ -46,6 +48,26 @@ static void prepare(struct pieces_core *p)
             place[v] = -1;
 }
 
+/* From the second on the oldest makes room. */
+static void add_known(struct pieces_core *p, double cost, const int *choice)
+{
+    int at = p->n_known < MAX_KNOWN ? p->n_known++ : 1 + p->n_found++ % (MAX_KNOWN - 1);
+
+    p->known[at] = (struct known){cost, choice};
+}
+
+void pieces_core_start(struct pieces_core *p, const int *start)
+{
+    double cost = ap_problem_score(&p->piece->problem, start);
+    int *choice = AP_NEW_N(&p->found, p->piece->n_terms + 1, int);
+
+    if (cost >= AP_FORBIDDEN)
+        return;
+    for (int t = 0; t < p->piece->n_terms; t++)
+        choice[t] = start[p->piece->term[t].node];
+    add_known(p, cost, choice);
+}
+
 void *pieces_core_open(void *piece)
 {
     struct pieces_core *p = piece;
@@ -54,6 +76,9 @@ void *pieces_core_open(void *piece)
     p->max_sets = ap_xrealloc(NULL, n * sizeof(int));
     memset(p->max_sets, 0, n * sizeof(int));
     p->choice = ap_xrealloc(NULL, ((size_t)p->piece->n_terms + 1) * sizeof(int));
+    p->solution = ap_xrealloc(NULL, n * sizeof(int));
+    if (p->piece->start)
+        pieces_core_start(p, p->piece->start);
     prepare(p);
     return NULL;
 }
@@ -62,8 +87,10 @@ void pieces_core_close(struct pieces_core *p)
 {
     ap_arena_free(&p->arena);
     ap_arena_free(&p->scratch);
+    ap_arena_free(&p->found);
     free(p->max_sets);
     free(p->choice);
+    free(p->solution);
 }
 
 struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena *arena,
@@ -113,14 +140,24 @@ static void settle(struct pieces_core *p)
     p->origin = ap_arena_dup(&p->arena, p->phi, (size_t)p->n_phi * sizeof(double));
 }
 
+static void take_solution(struct pieces_core *p, const struct sel_core *solved,
+                          struct sel_verdict v)
+{
+    p->cost = v.cost;
+    p->bound = v.bound;
+    for (int t = 0; t < p->piece->n_terms; t++)
+        p->choice[t] = solved->best[p->place[p->piece->term[t].node]];
+    for (int i = 0; i < solved->n_nodes; i++)
+        p->whole->best[p->list[i]] = solved->best[i];
+    sel_undo_all(p->whole);
+    memcpy(p->solution, p->whole->best, (size_t)p->piece->problem.n_nodes * sizeof(int));
+}
+
 /* Sets of copies that the solution needs and the join has not; true: prepared anew. */
-static bool refine(struct pieces_core *p, const struct sel_core *solved)
+static bool refine(struct pieces_core *p)
 {
     if (!sel_join_relaxed(p->join))
         return false;
-    for (int v = 0; v < solved->n_nodes; v++)
-        p->whole->best[p->list[v]] = solved->best[v];
-    sel_undo_all(p->whole);
     if (!sel_join_refine(p->join, p->whole->best, NULL, 0))
         return false;
     ap_arena_free(&p->arena);
@@ -128,10 +165,41 @@ static bool refine(struct pieces_core *p, const struct sel_core *solved)
     return true;
 }
 
+/* What the potentials add to a choice. */
+static double lent(const struct pieces_core *p, const int *choice)
+{
+    double sum = 0;
+
+    for (int t = 0; t < p->piece->n_terms; t++) {
+        const struct ap_part_term *term = &p->piece->term[t];
+        sum += term->sign * p->phi[p->first[term->potential] + choice[t]];
+    }
+    return sum;
+}
+
+/* The cheapest known choice under p->phi into p->choice; its cost. */
+static double take_known(struct pieces_core *p)
+{
+    const struct known *best = NULL;
+    double least = INFINITY;
+
+    for (int i = 0; i < p->n_known; i++) {
+        double cost = p->known[i].cost + lent(p, p->known[i].choice);
+        if (cost < least) {
+            least = cost;
+            best = &p->known[i];
+        }
+    }
+    if (best)
+        memcpy(p->choice, best->choice, (size_t)p->piece->n_terms * sizeof(int));
+    return least;
+}
+
 void *pieces_core_solve(void *arg)
 {
     struct pieces_core *p = arg;
     bool again = true;
+    int n_refined = 0;
 
     while (again && !p->failed) {
         struct ap_mark mark = ap_arena_mark(&p->scratch);
@@ -141,13 +209,22 @@ void *pieces_core_solve(void *arg)
         if (p->failed)
             break;
         struct sel_core *c = pieces_core_trial(p, &p->scratch, &shift);
-        struct sel_verdict v = sel_solve_core(c, p->work_limit);
-        p->failed = !v.found;
-        for (int t = 0; t < p->piece->n_terms && v.found; t++)
-            p->choice[t] = c->best[p->place[p->piece->term[t].node]];
-        p->cost = v.cost - shift;
-        p->bound = v.bound - shift;
-        again = v.found && refine(p, c);
+        double least = take_known(p), limit = (least + shift) * (1 - EPSILON);
+        struct sel_verdict v = sel_solve_core(c, limit, p->work_limit);
+        v.cost -= shift;
+        v.bound -= shift;
+        p->failed = !v.found && least == INFINITY;
+        p->cost = least;
+        p->bound = fmin(v.bound, least);
+        if (v.found)
+            take_solution(p, c, v);
+        again = v.found && refine(p);
+        p->settled = !again && !p->failed && p->bound >= p->cost * (1 - PROVEN);
+        if (v.found && !again) /* it is no relaxation's */
+            add_known(p, p->cost - lent(p, p->choice),
+                      ap_arena_dup(&p->found, p->choice,
+                                   (size_t)p->piece->n_terms * sizeof(int)));
+        again = again && n_refined++ != p->max_refined;
         ap_arena_rewind(&p->scratch, mark);
     }
     return NULL;

@@ -67,6 +67,8 @@ struct bounder {
     int *key_table;
     int n_phi;
     double stars, charged; /* how many, and how many the pieces charge */
+    const struct shard_answer *known;
+    const struct fold_search *search;
 };
 
 static struct site site_of(const struct bounder *b, int group)
@@ -292,6 +294,44 @@ static void build_pieces(struct bounder *b)
 
 /* ---- the bound ---- */
 
+/* [group]: the plan's strategy; -1 where it has none of the space. */
+static int *strategies_of(const struct bounder *b, const struct ap_plan *plan)
+{
+    int n = b->space->nests->n;
+    int *strategy = AP_NEW_N(b->arena, n, int);
+
+    for (int i = 0; i < n; i++) {
+        int root = b->fold->tied[i];
+        strategy[i] =
+            root < i ? strategy[root] : shard_space_find(b->space, i, &plan->choice[i]);
+    }
+    return strategy;
+}
+
+/* The plan in a piece; NULL if it is not in the space. */
+static const int *piece_start(const struct bounder *b, const struct piece *p,
+                              const int *strategy)
+{
+    int *start = AP_NEW_N(b->arena, p->b.n_nodes + 1, int);
+
+    for (int v = 0; v < p->b.n_nodes; v++) {
+        start[v] = p->b.group[v] < 0 ? 0 : strategy[p->b.group[v]];
+        if (start[v] < 0)
+            return NULL;
+    }
+    select_make_copies(&p->b, start);
+    return start;
+}
+
+static void find_starts(const struct bounder *b, const struct ap_plan *plan,
+                        const int **start)
+{
+    const int *strategy = strategies_of(b, plan);
+
+    for (int i = 0; i < b->n_pieces; i++)
+        start[i] = piece_start(b, &b->piece[i], strategy);
+}
+
 /* The pieces as libcommon wants them, without potentials that decide nothing. */
 static struct ap_pieces as_pieces(struct bounder *b)
 {
@@ -337,13 +377,43 @@ static const bool **kept_groups(const struct bounder *b, bool ***kept)
     return out;
 }
 
-int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
-                     const struct shard_fold *fold, double objective, int max_rounds,
-                     int64_t work_limit, bool want_kept, struct fold_bound *out,
-                     struct ap_err *err)
+/* What the pieces choose, each for the groups that it speaks for. */
+static double price_pieces(void *arg, int *const *choice)
 {
-    struct bounder b = {.arena = arena, .space = space, .fold = fold};
-    struct ap_pieces_params params = {.objective = objective,
+    struct bounder *b = arg;
+    int n = b->space->nests->n;
+    int *strategy = AP_NEW_N(b->arena, n, int);
+
+    for (int i = 0; i < n; i++)
+        if (b->var[i] >= 0)
+            strategy[b->fold->tied[i]] = choice[piece_of(b, i)][b->var[i]];
+    for (int i = 0; i < n; i++)
+        strategy[i] = strategy[b->fold->tied[i]];
+    return b->search->price(b->search->arg, strategy);
+}
+
+static int solve_whole(void *arg, bool ***kept, double *objective, const int **start,
+                       struct ap_err *err)
+{
+    struct bounder *b = arg;
+
+    if (b->search->solve(b->search->arg, kept ? kept_groups(b, kept) : NULL, err))
+        return -1;
+    *objective = b->known->objective;
+    find_starts(b, &b->known->plan, start);
+    return 0;
+}
+
+int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
+                     const struct shard_fold *fold, const struct shard_answer *known,
+                     const struct fold_search *search, int max_rounds, int64_t work_limit,
+                     bool want_kept, struct fold_bound *out, struct ap_err *err)
+{
+    struct bounder b = {
+        .arena = arena, .space = space, .fold = fold, .known = known, .search = search};
+    const struct ap_pieces_search found = {&b, price_pieces, solve_whole};
+    struct ap_pieces_params params = {.objective = known->objective,
+                                      .search = search ? &found : NULL,
                                       .max_rounds = max_rounds,
                                       .work_limit = work_limit,
                                       .want_kept = want_kept};
@@ -353,6 +423,11 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     *out = (struct fold_bound){0};
     build_pieces(&b);
     const struct ap_pieces pieces = as_pieces(&b);
+    const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
+    if (!search)
+        find_starts(&b, &known->plan, start);
+    for (int i = 0; i < b.n_pieces; i++)
+        ((struct ap_part *)pieces.piece)[i].start = start[i];
     /* all tensors are charged once: else instances were not as alike as they looked */
     if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
         rc = ap_pieces_bound(arena, &pieces, &params, &answer, err);

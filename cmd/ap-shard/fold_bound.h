@@ -13,13 +13,26 @@ struct fold_bound {
 };
 
 /*
- * objective: the price of a plan at hand. Rounds go on until the bound meets the
- * objective (1e-9), stalls, or max_rounds. -1 when a piece has no solution (then
+ * Finds the plan that is bounded, where none is known before. Strategies are by group,
+ * those of tied groups alike.
+ */
+struct fold_search {
+    void *arg;
+    /* What the choice costs; it may be the plan. INFINITY: it is none. */
+    double (*price)(void *arg, const int *strategy);
+    /* The plan, without what kept (as in fold_bound, NULL for all) rules out. */
+    int (*solve)(void *arg, const bool **kept, struct ap_err *err);
+};
+
+/*
+ * known: a plan at hand and its objective; tied groups choose alike in it. Rounds go on
+ * until the bound meets the objective (1e-9), stalls, or max_rounds. With a search (else
+ * NULL), it fills in known, its plan and objective. -1 when a piece has no solution (then
  * the graph has none).
  */
 int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
-                     const struct shard_fold *fold, double objective, int max_rounds,
-                     int64_t work_limit, bool want_kept, struct fold_bound *out,
-                     struct ap_err *err);
+                     const struct shard_fold *fold, const struct shard_answer *known,
+                     const struct fold_search *search, int max_rounds, int64_t work_limit,
+                     bool want_kept, struct fold_bound *out, struct ap_err *err);
 
 #endif

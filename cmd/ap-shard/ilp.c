@@ -174,11 +174,7 @@ int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
         if (choice[next++] < 0)
             return NULL; /* not in the space (pins) */
     }
-    for (int e = 0; e < q->n_edges; e++) { /* a copy is made where somebody needs it */
-        const struct ap_problem_edge *edge = &q->edges[e];
-        if (edge->a >= p->n_vars && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
-            choice[edge->a] = 1;
-    }
+    select_make_copies(&p->builder, choice);
     return choice;
 }
 
@@ -294,19 +290,6 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     return rc;
 }
 
-static int solve_once(struct ap_arena *arena, const struct shard_task *task,
-                      const struct shard_fold *fold, const struct ap_plan *plans,
-                      int n_plans, int start, struct shard_space *space,
-                      struct shard_answer *answer, struct timing *t, struct ap_err *err)
-{
-    double t0 = ap_now_sec();
-    if (shard_space_build(arena, task, fold, plans, n_plans, space, err))
-        return -1;
-    t->space = ap_now_sec() - t0;
-    return solve_in(arena, task, fold, space, start >= 0 ? &plans[start] : NULL, answer,
-                    t, err);
-}
-
 /* The cheapest of the plans at hand, -1 for none. */
 static int cheapest(const struct shard_task *task)
 {
@@ -334,8 +317,11 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
         start = task->n_plans;
     shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
                     &alone);
-    if (solve_once(arena, task, &alone, more, task->n_plans + 1, start, &space, &whole, t,
-                   err))
+    double t0 = ap_now_sec();
+    if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
+        return -1;
+    t->space = ap_now_sec() - t0;
+    if (solve_in(arena, task, &alone, &space, &more[start], &whole, t, err))
         return -1;
     whole.bound = fmax(whole.bound, answer->bound);
     *answer = whole;
@@ -428,6 +414,133 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
+/* ---- the folded problem, answered while its bound is found ---- */
+
+struct bounded {
+    struct ap_arena *arena;
+    const struct shard_task *task;
+    const struct shard_fold *fold;
+    struct ilp_problem ip;
+    const int *best; /* per problem node, NULL: none is known */
+    double cost;     /* of it */
+    struct shard_answer *answer;
+    struct timing *t;
+};
+
+static void take_best(struct bounded *b, const int *choice)
+{
+    double cost = choice ? ap_problem_score(&b->ip.problem, choice) : AP_FORBIDDEN;
+
+    if (cost >= AP_FORBIDDEN || cost >= b->cost)
+        return;
+    b->best = choice;
+    b->cost = cost;
+}
+
+static void answer_best(struct bounded *b)
+{
+    *b->answer =
+        (struct shard_answer){.plan = shard_ilp_plan(&b->ip, b->best),
+                              .objective = b->cost,
+                              .solver = shard_solvers[b->task->params->solver].name};
+}
+
+static double price_choice(void *arg, const int *strategy)
+{
+    struct bounded *b = arg;
+    int *choice = AP_NEW_N(b->arena, b->ip.problem.n_nodes, int);
+
+    for (int i = 0; i < b->task->nests->n; i++)
+        choice[b->ip.var[i]] = strategy[i];
+    select_make_copies(&b->ip.builder, choice);
+    take_best(b, choice);
+    if (b->best)
+        answer_best(b);
+    return b->cost;
+}
+
+/* The problem without what is ruled out, but for the best choice known. */
+static struct ap_problem problem_left(const struct bounded *b, const bool **kept)
+{
+    struct ap_problem p = b->ip.problem;
+    const double **cost =
+        ap_arena_dup(b->arena, p.cost, (size_t)p.n_nodes * sizeof *p.cost);
+
+    for (int i = 0; i < b->task->nests->n; i++) {
+        int v = b->ip.var[i];
+        if (!kept[i] || b->fold->tied[i] != i)
+            continue;
+        double *own =
+            ap_arena_dup(b->arena, cost[v], (size_t)p.n_strategies[v] * sizeof *own);
+        for (int s = 0; s < p.n_strategies[v]; s++)
+            if (!kept[i][s] && s != b->best[v])
+                own[s] = AP_FORBIDDEN;
+        cost[v] = own;
+    }
+    p.cost = cost;
+    return p;
+}
+
+static int solve_left(void *arg, const bool **kept, struct ap_err *err)
+{
+    struct bounded *b = arg;
+    const struct shard_params *params = b->task->params;
+    const struct shard_solver *solver = &shard_solvers[params->solver];
+    struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
+    struct ap_solve_params with = {.start = b->best,
+                                   .work_limit = params->work_limit ? params->work_limit
+                                                                    : solver->work_limit};
+    struct ap_solution sol;
+    double t0 = ap_now_sec();
+
+    if (solver->run(b->arena, &p, &with, &sol, err))
+        return -1;
+    b->t->solve = ap_now_sec() - t0;
+    b->t->work = sol.work;
+    take_best(b, sol.choice);
+    answer_best(b);
+    return 0;
+}
+
+/*
+ * What the pieces of the bound choose is the folded optimum where the bound meets it;
+ * else the bound rules out much of the folded problem before that is solved.
+ */
+static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
+                          struct folded *f, const struct ap_plan *start,
+                          struct shard_answer *answer, struct timing *t,
+                          struct ap_err *err)
+{
+    struct bounded b = {.arena = arena,
+                        .task = task,
+                        .fold = &f->fold,
+                        .ip = {.space = f->space},
+                        .cost = INFINITY,
+                        .answer = answer,
+                        .t = t};
+    const struct fold_search search = {&b, price_choice, solve_left};
+    double t0 = ap_now_sec();
+
+    build_problem(arena, &f->fold, &b.ip);
+    t->build = ap_now_sec() - t0;
+    t->n_nodes = b.ip.problem.n_nodes;
+    t->n_edges = b.ip.problem.n_edges;
+    t->n_searches = t->work = 1;
+    if (start)
+        take_best(&b, shard_ilp_choice(arena, &b.ip, start));
+    t0 = ap_now_sec();
+    int rc = shard_fold_bound(
+        arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
+        SOLVE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
+        &f->bound, err);
+    t->bound = ap_now_sec() - t0 - t->solve;
+    t->rounds = f->bound.n_rounds;
+    answer->bound = f->bound.bound;
+    answer->stopped = "folded";
+    select_free(&b.ip.builder);
+    return rc;
+}
+
 /*
  * The search folded with a period, and its bound; a better answer and a higher bound are
  * kept, and what the highest bound knows.
@@ -448,22 +561,21 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
         shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time,
                         period, &f.fold);
     now.fold = ap_now_sec() - t0;
-    if (solve_once(arena, task, &f.fold, plans, task->n_plans, cheapest(task), &f.space,
-                   &folded, &now, err))
+    t0 = ap_now_sec();
+    if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
+        return -1;
+    now.space = ap_now_sec() - t0;
+    int start = cheapest(task);
+    const struct ap_plan *known = start >= 0 ? &plans[start] : NULL;
+    bool bounded = f.fold.n_tied > 0 && task->params->rounds > 0;
+    if (bounded ? search_bounded(arena, task, &f, known, &folded, &now, err)
+                : solve_in(arena, task, &f.fold, &f.space, known, &folded, &now, err))
         return -1;
     now.n_tied = f.fold.n_tied;
     now.space_sizes = f.space;
     now.n_left = f.space.n_strategies;
-    if (f.fold.n_tied > 0) {
-        t0 = ap_now_sec();
-        if (shard_fold_bound(arena, &f.space, &f.fold, folded.objective,
-                             (int)task->params->rounds, SOLVE_WORK,
-                             f.space.n_strategies / WORTH_FIXING <= task->params->unfold,
-                             &f.bound, err))
-            return -1;
-        now.bound = ap_now_sec() - t0;
-        now.rounds = f.bound.n_rounds;
-        folded.bound = f.bound.bound;
+    if (f.fold.n_tied > 0 && !bounded) {
+        folded.bound = 0; /* its own is one of tied plans only */
         folded.stopped = "folded";
     }
     now.folded_objective = folded.objective;

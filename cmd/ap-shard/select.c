@@ -40,20 +40,23 @@ void select_init(struct select_builder *b, struct ap_arena *arena,
 void select_free(struct select_builder *b)
 {
     free(b->n_strategies);
+    free(b->group);
     free(b->cost);
     free(b->edges);
     free(b->copy);
 }
 
-static int add_node(struct select_builder *b, int n, double *cost)
+static int add_node(struct select_builder *b, int group, int n, double *cost)
 {
     if (b->n_nodes == b->cap_nodes) {
         b->cap_nodes = b->cap_nodes ? 2 * b->cap_nodes : 1024;
         size_t cap = (size_t)b->cap_nodes;
         b->n_strategies = ap_xrealloc(b->n_strategies, cap * sizeof *b->n_strategies);
+        b->group = ap_xrealloc(b->group, cap * sizeof *b->group);
         b->cost = ap_xrealloc(b->cost, cap * sizeof *b->cost);
     }
     b->n_strategies[b->n_nodes] = n;
+    b->group[b->n_nodes] = group;
     b->cost[b->n_nodes] = cost;
     return b->n_nodes++;
 }
@@ -64,7 +67,7 @@ int select_var(struct select_builder *b, int group, double weight)
     double *cost = AP_NEW_N(b->arena, sp->n[group], double);
     for (int s = 0; s < sp->n[group]; s++)
         cost[s] = weight * sp->sec[group][s];
-    return add_node(b, sp->n[group], cost);
+    return add_node(b, group, sp->n[group], cost);
 }
 
 static void add_edge(struct select_builder *b, int x, int y, const double *cost)
@@ -252,7 +255,7 @@ static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
 {
     const struct select_star *star = t->star;
     int home = star->home_var, n_home = b->n_strategies[home];
-    int copy = add_node(b, 2, AP_NEW_N(b->arena, 2, double));
+    int copy = add_node(b, -1, 2, AP_NEW_N(b->arena, 2, double));
     double *made = AP_NEW_N(b->arena, 2 * n_home, double);
 
     note_copy(b, t, copy, r);
@@ -350,6 +353,15 @@ void select_add_star(struct select_builder *b, const struct select_star *star)
     free(t.layouts);
     free(t.homes);
     free(t.conv);
+}
+
+void select_make_copies(const struct select_builder *b, int *choice)
+{
+    for (int e = 0; e < b->n_edges; e++) { /* a copy is made where somebody needs it */
+        const struct ap_problem_edge *edge = &b->edges[e];
+        if (b->group[edge->a] < 0 && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
+            choice[edge->a] = 1;
+    }
 }
 
 struct ap_problem select_problem(const struct select_builder *b)

@@ -37,6 +37,7 @@ struct select_builder {
     int *member; /* per graph node: position in its group */
     int n_nodes, cap_nodes;
     int *n_strategies;
+    int *group;    /* per problem node: whose strategies these are, -1: it is a copy */
     double **cost; /* per problem node; variables' may be changed after building */
     int n_edges, cap_edges;
     struct ap_problem_edge *edges;
@@ -68,6 +69,8 @@ void select_users_of(struct select_users *u, int node);
 
 void select_add_star(struct select_builder *b, const struct select_star *star);
 
+/* Makes the copies that the variables' choices need; choice[] of all others is 0. */
+void select_make_copies(const struct select_builder *b, int *choice);
 /* Borrows the builder's arrays. */
 struct ap_problem select_problem(const struct select_builder *b);
 
