@@ -22,6 +22,12 @@
 
 /* Most of the time goes here; minima and sums of two have the same bits at any width. */
 #define LANES 8
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
 
 /* Breadth-first from the node found last by another such search: long things unroll. */
 static int flood(const struct sel_core *c, int start, int *order, int *rank)
@@ -167,8 +173,8 @@ static inline double gather_min(const struct sel_table *t, int r, const double *
     return least;
 }
 
-void sel_min_over_rows(const struct sel_table *t, const double *restrict in,
-                       double *restrict out)
+WIDE void sel_min_over_rows(const struct sel_table *t, const double *restrict in,
+                            double *restrict out)
 {
     int m = t->n_cols;
 
@@ -206,8 +212,8 @@ static inline double min_sum(const double *restrict in, const double *restrict r
     return lane[0];
 }
 
-void sel_min_over_cols(const struct sel_table *t, const double *restrict in,
-                       double *restrict out)
+WIDE void sel_min_over_cols(const struct sel_table *t, const double *restrict in,
+                            double *restrict out)
 {
     int m = t->n_cols;
 
@@ -254,7 +260,7 @@ static double send(struct sel_dual *d, int v, int id)
     return least;
 }
 
-static double sweep(struct sel_dual *d, bool backward)
+WIDE static double sweep(struct sel_dual *d, bool backward)
 {
     const struct sel_core *c = d->core;
     double bound = c->base;
