@@ -1,7 +1,8 @@
 /*
- * The baselines of a task and their prices: every search has them at hand. They do not
- * depend on each other and are made in two threads, each with memory and a memo of
- * conversions of its own; which thread makes which changes nothing.
+ * The baselines of a task, which every search has at hand, and their prices, which few
+ * need. They do not depend on each other and are made, and priced, in two threads, each
+ * with memory and a memo of conversions of its own; which thread makes which changes
+ * nothing.
  */
 #include <math.h>
 #include <pthread.h>
@@ -14,7 +15,7 @@
 
 struct made {
     struct ap_plan plan;
-    double sec; /* INFINITY: it does not exist, or not under the cost model */
+    bool exists; /* also under the cost model */
 };
 
 struct maker {
@@ -33,7 +34,7 @@ static void make_one(struct maker *m, int row)
     struct made *made = &m->made[row];
     size_t n_groups = (size_t)task->nests->n, n_nodes = (size_t)task->graph->n_nodes;
 
-    *made = (struct made){.plan = shard_empty_plan(task), .sec = INFINITY};
+    *made = (struct made){.plan = shard_empty_plan(task), .exists = false};
     struct ap_choice_vec *choice = AP_NEW_N(&m->arena, n_groups, struct ap_choice_vec);
     bool *remake = AP_NEW_N(&m->arena, n_nodes, bool);
     struct ap_mark mark = ap_arena_mark(&m->arena);
@@ -42,8 +43,7 @@ static void make_one(struct maker *m, int row)
                                &err) == 0) {
         memcpy(choice, made->plan.choice, n_groups * sizeof *choice);
         memcpy(remake, made->plan.remake, n_nodes * sizeof *remake);
-        if (ap_plan_sec(&made->plan, &m->cost, &made->sec, &err))
-            made->sec = INFINITY;
+        made->exists = ap_plan_check_choices(&made->plan, &m->cost, &err) == 0;
     }
     made->plan.choice = choice;
     made->plan.remake = remake;
@@ -83,14 +83,14 @@ void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
     else
         make_some(&maker[1]);
     for (int row = 0; row < AP_N_BASELINES; row++) {
-        if (!isfinite(made[row].sec))
+        if (!made[row].exists)
             continue;
         plans[n] = made[row].plan;
         plans[n].choice = ap_arena_dup(arena, plans[n].choice,
                                        (size_t)task->nests->n * sizeof *plans[n].choice);
         plans[n].remake = ap_arena_dup(arena, plans[n].remake,
                                        (size_t)task->graph->n_nodes * sizeof(bool));
-        sec[n] = made[row].sec;
+        sec[n] = NAN;
         name[n++] = ap_baselines[row].name;
     }
     ap_memo_free(maker[1].cost.cache);
@@ -103,4 +103,40 @@ void shard_list_baselines(struct ap_arena *arena, struct shard_task *task)
     task->plans = plans;
     task->plan_sec = sec;
     task->plan_name = name;
+}
+
+struct pricer {
+    const struct shard_task *task;
+    struct ap_cost cost;
+    int first; /* plans first, first + 2, ... */
+    double *sec;
+};
+
+static void *price_some(void *arg)
+{
+    struct pricer *p = arg;
+    struct ap_err err = {0};
+
+    for (int i = p->first; i < p->task->n_plans; i += 2)
+        if (isnan(p->sec[i]) &&
+            ap_plan_sec(&p->task->plans[i], &p->cost, &p->sec[i], &err))
+            p->sec[i] = INFINITY;
+    return NULL;
+}
+
+void shard_price_baselines(const struct shard_task *task)
+{
+    struct pricer pricer[2];
+    pthread_t thread;
+
+    for (int i = 0; i < 2; i++)
+        pricer[i] = (struct pricer){task, *task->cost, i, (double *)task->plan_sec};
+    pricer[1].cost.cache = ap_memo_new(task->cost->mesh.n_axes);
+    bool runs = pthread_create(&thread, NULL, price_some, &pricer[1]) == 0;
+    price_some(&pricer[0]);
+    if (runs)
+        pthread_join(thread, NULL);
+    else
+        price_some(&pricer[1]);
+    ap_memo_free(pricer[1].cost.cache);
 }

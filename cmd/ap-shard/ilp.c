@@ -294,8 +294,11 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
 static int cheapest(const struct shard_task *task)
 {
     int best = -1;
+
+    shard_price_baselines(task);
     for (int i = 0; i < task->n_plans; i++)
-        if (best < 0 || task->plan_sec[i] < task->plan_sec[best])
+        if (isfinite(task->plan_sec[i]) &&
+            (best < 0 || task->plan_sec[i] < task->plan_sec[best]))
             best = i;
     return best;
 }
@@ -420,6 +423,7 @@ struct bounded {
     struct ap_arena *arena;
     const struct shard_task *task;
     const struct shard_fold *fold;
+    const struct ap_plan *plans;
     struct ilp_problem ip;
     const int *best; /* per problem node, NULL: none is known */
     double cost;     /* of it */
@@ -487,6 +491,9 @@ static int solve_left(void *arg, const bool **kept, struct ap_err *err)
     const struct shard_params *params = b->task->params;
     const struct shard_solver *solver = &shard_solvers[params->solver];
     struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
+    int start = b->best ? -1 : cheapest(b->task);
+    if (start >= 0)
+        take_best(b, shard_ilp_choice(b->arena, &b->ip, &b->plans[start]));
     struct ap_solve_params with = {.start = b->best,
                                    .work_limit = params->work_limit ? params->work_limit
                                                                     : solver->work_limit};
@@ -507,13 +514,14 @@ static int solve_left(void *arg, const bool **kept, struct ap_err *err)
  * else the bound rules out much of the folded problem before that is solved.
  */
 static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
-                          struct folded *f, const struct ap_plan *start,
+                          const struct ap_plan *plans, struct folded *f,
                           struct shard_answer *answer, struct timing *t,
                           struct ap_err *err)
 {
     struct bounded b = {.arena = arena,
                         .task = task,
                         .fold = &f->fold,
+                        .plans = plans,
                         .ip = {.space = f->space},
                         .cost = INFINITY,
                         .answer = answer,
@@ -526,8 +534,9 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     t->n_nodes = b.ip.problem.n_nodes;
     t->n_edges = b.ip.problem.n_edges;
     t->n_searches = t->work = 1;
-    if (start)
-        take_best(&b, shard_ilp_choice(arena, &b.ip, start));
+    for (int i = 0; i < task->n_plans; i++)
+        if (isfinite(task->plan_sec[i])) /* one was given with its price */
+            take_best(&b, shard_ilp_choice(arena, &b.ip, &plans[i]));
     t0 = ap_now_sec();
     int rc = shard_fold_bound(
         arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
@@ -565,11 +574,11 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
         return -1;
     now.space = ap_now_sec() - t0;
-    int start = cheapest(task);
-    const struct ap_plan *known = start >= 0 ? &plans[start] : NULL;
     bool bounded = f.fold.n_tied > 0 && task->params->rounds > 0;
-    if (bounded ? search_bounded(arena, task, &f, known, &folded, &now, err)
-                : solve_in(arena, task, &f.fold, &f.space, known, &folded, &now, err))
+    int start = bounded ? -1 : cheapest(task);
+    if (bounded ? search_bounded(arena, task, plans, &f, &folded, &now, err)
+                : solve_in(arena, task, &f.fold, &f.space,
+                           start >= 0 ? &plans[start] : NULL, &folded, &now, err))
         return -1;
     now.n_tied = f.fold.n_tied;
     now.space_sizes = f.space;
@@ -660,7 +669,6 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     struct timing t = {0}, whole = {0};
     struct folded folded = {0};
     struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
-    int best = cheapest(task);
 
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
@@ -676,8 +684,9 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         if (t.n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN))
             break;
     }
-    bool dear = best >= 0 && task->plan_sec[best] < answer->objective;
     bool open = t.n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
+    int best = open ? cheapest(task) : -1;
+    bool dear = best >= 0 && task->plan_sec[best] < answer->objective;
     if (open && !dear && folded.bound.kept) {
         if (search_left(arena, task, &folded, answer, &t, err))
             return -1;

@@ -154,8 +154,9 @@ struct shard_task {
     const struct ap_families *families; /* what repeats; NULL when nobody looked */
     const struct shard_pins *pins;      /* NULL: none */
     const struct shard_params *params;
-    /* the baselines that exist and are legal under the cost model, and their prices;
-       `remake` is theirs: a search that only keeps copies clears it */
+    /* the baselines that exist and are legal under the cost model, and their prices, NAN
+       while unknown, INFINITY without conversions; `remake` is theirs: a search that only
+       keeps copies clears it */
     int n_plans;
     const struct ap_plan *plans;
     const double *plan_sec;
@@ -272,9 +273,11 @@ struct shard_result shard_job_result(struct shard_job *job,
 double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_conversions *conv,
                    struct ap_err *err);
-/* Fills the task's plans, their prices and names: all baselines that exist and are legal
-   under the cost model; room is left for one more. */
+/* Fills the task's plans and names, their prices unknown: all baselines that exist and
+   whose choices are legal under the cost model; room is left for one more. */
 void shard_list_baselines(struct ap_arena *arena, struct shard_task *task);
+/* Fills in those prices of the task's plans that are unknown. */
+void shard_price_baselines(const struct shard_task *task);
 struct ap_plan shard_empty_plan(const struct shard_task *task);
 
 /*

@@ -244,6 +244,8 @@ const char *shard_alternatives(struct shard_job *job, double objective, int n)
         if (job->graph.results[r].alias >= 0)
             p.result_of[job->graph.results[r].alias] = r;
     add(&p, job->algorithm, objective, -1, NULL, &p.plan);
+    if (job->task.n_plans > 0)
+        shard_price_baselines(&job->task);
     for (int i = 0; i < job->task.n_plans; i++)
         add(&p, job->task.plan_name[i], job->task.plan_sec[i], -1, NULL,
             &job->task.plans[i]);
