@@ -127,6 +127,14 @@ static bool attr_always(const struct attr *a, enum ap_op op)
     return a->always[0] == op || a->always[1] == op;
 }
 
+bool ap_attrs_needed(enum ap_op op)
+{
+    for (int i = 0; i < N_ATTRS; i++)
+        if (attr_always(&attrs[i], op))
+            return true;
+    return false;
+}
+
 static int attr_compare(const void *key, const void *row)
 {
     return strcmp(key, ((const struct attr *)row)->name);

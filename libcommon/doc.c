@@ -53,12 +53,12 @@ static int peek(const struct scan *s)
 
 static void skip_space(struct scan *s)
 {
-    int c = peek(s);
+    size_t i = s->pos;
 
-    while (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
-        s->pos++;
-        c = peek(s);
-    }
+    while (i < s->len && (s->text[i] == ' ' || s->text[i] == '\n' || s->text[i] == '\t' ||
+                          s->text[i] == '\r'))
+        i++;
+    s->pos = i;
 }
 
 static bool is_hex(int c)
@@ -88,14 +88,17 @@ static int scan_string(struct scan *s)
     if (peek(s) != '"')
         return scan_err(s, "expected a string");
     for (s->pos++;;) {
+        size_t i = s->pos;
+        while (i < s->len && s->text[i] != '"' && s->text[i] != '\\' &&
+               (unsigned char)s->text[i] >= ' ')
+            i++;
+        s->pos = i;
         int c = peek(s);
         if (c == '"')
             break;
         if (c < ' ')
             return scan_err(s, c < 0 ? "expected '\"'" : "control character in a string");
-        if (c != '\\')
-            s->pos++;
-        else if (scan_escape(s))
+        if (scan_escape(s))
             return -1;
     }
     s->pos++;

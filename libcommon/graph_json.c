@@ -1,5 +1,6 @@
 /* Graphs as JSON; attributes are attr_json.c's. */
 #include "attr_json.h"
+#include "plain.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -17,8 +18,27 @@ struct reader {
     const struct ap_doc *doc;
     const struct ap_section *elements;
     int n_elements;
+    const char *last_scope;
     bool located; /* the message has FILE:LINE:COLUMN already */
 };
+
+/* Members of a node that are no attributes, the most frequent first. */
+enum plain_key {
+    PLAIN_OP,
+    PLAIN_NAME,
+    PLAIN_IN,
+    PLAIN_SHAPE,
+    PLAIN_SCOPE,
+    PLAIN_PHASE,
+    PLAIN_GROUP,
+    PLAIN_PARAM,
+    PLAIN_ROLE,
+    N_PLAIN
+};
+static const char *const plain_keys[N_PLAIN] = {
+    "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
+
+enum { PLAIN_IDS = 64, PLAIN_TEXT = 256 };
 
 static const char *intern(struct reader *r, const char *s)
 {
@@ -101,6 +121,142 @@ static int read_node(struct reader *r, const json_t *o, const struct ap_at *at,
     return ap_attrs_from_json(r->arena, o, at, node, r->err);
 }
 
+/* ---- nodes in plain text ---- */
+
+/* The place of a string among the names, -1 for none. */
+static int name_of(const char *s, int len, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!strncmp(names[i], s, (size_t)len) && !names[i][len])
+            return i;
+    return -1;
+}
+
+static bool plain_ids(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    int ids[PLAIN_IDS], n = 0;
+    long long id;
+
+    if (!ap_plain_take(p, '['))
+        return false;
+    bool more = ap_plain_next(p) != ']';
+    for (; more; more = ap_plain_take(p, ',')) {
+        ap_plain_next(p);
+        if (n == PLAIN_IDS || !ap_plain_int(p, &id) || id < INT_MIN || id > INT_MAX)
+            return false;
+        ids[n++] = (int)id;
+    }
+    node->n_in = n;
+    node->in = ap_arena_dup(r->arena, ids, (size_t)n * sizeof *ids);
+    return ap_plain_take(p, ']');
+}
+
+static bool plain_int(struct ap_plain *p, int *out)
+{
+    long long v;
+
+    ap_plain_next(p);
+    if (!ap_plain_int(p, &v) || v < 0 || v > INT_MAX)
+        return false;
+    *out = (int)v;
+    return true;
+}
+
+/* Text in quotes that is a string of its own afterwards; false if it is too long. */
+static bool plain_text(struct ap_plain *p, char text[PLAIN_TEXT])
+{
+    const char *s;
+    int len = ap_plain_string(p, &s);
+
+    if (len < 0 || len >= PLAIN_TEXT)
+        return false;
+    memcpy(text, s, (size_t)len);
+    text[len] = '\0';
+    return true;
+}
+
+static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key key,
+                         struct ap_node *node)
+{
+    char text[PLAIN_TEXT];
+    const char *s = "";
+    struct ap_err ignored = {""};
+    int len = 0, i;
+
+    switch (key) {
+    case PLAIN_IN:
+        return plain_ids(r, p, node);
+    case PLAIN_PARAM:
+        return plain_int(p, &node->param);
+    case PLAIN_GROUP:
+        return plain_int(p, &node->group);
+    case PLAIN_SCOPE:
+        if (!plain_text(p, text))
+            return false;
+        if (!r->last_scope || strcmp(text, r->last_scope))
+            r->last_scope = intern(r, text);
+        node->scope = r->last_scope;
+        return true;
+    case PLAIN_SHAPE:
+        return plain_text(p, text) &&
+               ap_shape_from_text(r->arena, text, NULL, &node->shape, &ignored) == 0;
+    case PLAIN_OP:
+    case PLAIN_NAME:
+    case PLAIN_PHASE:
+    case PLAIN_ROLE:
+    case N_PLAIN:
+        break;
+    }
+    len = ap_plain_string(p, &s);
+    if (len < 0)
+        return false;
+    if (key == PLAIN_NAME) {
+        node->name = ap_arena_strndup(r->arena, s, (size_t)len);
+        return true;
+    }
+    if (key == PLAIN_OP) {
+        node->op = ap_op_find(s, (size_t)len);
+        return node->op != AP_N_OPS && !ap_attrs_needed(node->op);
+    }
+    i = key == PLAIN_PHASE ? name_of(s, len, ap_phase_names, AP_N_PHASES)
+                           : name_of(s, len, ap_role_names, AP_N_ROLES);
+    if (key == PLAIN_PHASE)
+        node->phase = (enum ap_phase)i;
+    else
+        node->role = (enum ap_role)i;
+    return i >= 0;
+}
+
+/*
+ * Reads what most nodes are without making JSON values of them: plain text, and no
+ * attributes. False for all others, right or wrong.
+ */
+static bool read_plain_node(struct reader *r, const struct ap_section *element,
+                            struct ap_node *node)
+{
+    struct ap_plain p = {element->text, element->text + element->len};
+    unsigned seen = 0;
+    bool ok = ap_plain_take(&p, '{');
+
+    *node = (struct ap_node){.param = -1, .group = -1, .attrs = &ap_attrs_default};
+    do {
+        const char *s;
+        int len = ok ? ap_plain_string(&p, &s) : -1;
+        int key = len < 0 ? -1 : name_of(s, len, plain_keys, N_PLAIN);
+        ok = key >= 0 && !(seen >> key & 1) && ap_plain_take(&p, ':') &&
+             plain_member(r, &p, (enum plain_key)key, node);
+        seen |= ok ? 1U << key : 0;
+    } while (ok && ap_plain_take(&p, ','));
+    if (!ok || !ap_plain_take(&p, '}') || ap_plain_next(&p) || p.at < p.end ||
+        !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1))
+        return false;
+    if (!node->name)
+        node->name = "";
+    if (!node->scope)
+        node->scope = intern(r, "");
+    return true;
+}
+
 static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
                       int *n_nodes, struct ap_node **nodes)
 {
@@ -131,6 +287,9 @@ static int read_elements(struct reader *r, const struct ap_at *at, struct ap_gra
     g->n_nodes = r->n_elements;
     for (int i = 0; i < r->n_elements; i++) {
         struct ap_at here = {&list, NULL, i};
+        if (read_plain_node(r, &r->elements[i], &g->nodes[i]))
+            continue;
+        g->nodes[i] = (struct ap_node){0};
         json_t *o = ap_doc_load(r->doc, &r->elements[i], r->err);
         if (!o) {
             r->located = true;

@@ -5,35 +5,35 @@
  */
 #include "plain.h"
 
-#include <stdbool.h>
+#include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LEVELS = 64, MAX_DIGITS = 18, MAX_KEY = 63 };
+enum { MAX_LEVELS = 64, MAX_DIGITS = 18, MAX_KEY = 63, MAX_REAL = 40 };
 
 struct plain {
-    const char *at, *end;
+    struct ap_plain p;
     int level;
 };
 
-static char next(struct plain *p)
+char ap_plain_next(struct ap_plain *p)
 {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\n'))
         p->at++;
     return p->at < p->end ? *p->at : '\0';
 }
 
-static bool take(struct plain *p, char c)
+bool ap_plain_take(struct ap_plain *p, char c)
 {
-    bool is = next(p) == c;
+    bool is = ap_plain_next(p) == c;
     p->at += is;
     return is;
 }
 
-/* The length of the string's text, which p->at is moved behind; -1: it is not plain. */
-static int take_string(struct plain *p, const char **text)
+int ap_plain_string(struct ap_plain *p, const char **text)
 {
-    if (!take(p, '"'))
+    if (!ap_plain_take(p, '"'))
         return -1;
     *text = p->at;
     for (; p->at < p->end && *p->at != '"'; p->at++)
@@ -45,24 +45,78 @@ static int take_string(struct plain *p, const char **text)
     return (int)(p->at++ - *text);
 }
 
-static json_t *plain_number(struct plain *p)
+static int take_digits(struct ap_plain *p)
 {
-    bool negative = take(p, '-');
-    json_int_t value = 0;
-    int n = 0;
+    const char *start = p->at;
 
-    for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++, n++) {
-        if (n == MAX_DIGITS)
-            return NULL;
-        value = 10 * value + (*p->at - '0');
-    }
-    char end = p->at < p->end ? *p->at : '\0';
-    bool leading = n > 1 && p->at[-n] == '0',
-         real = end == '.' || end == 'e' || end == 'E';
-    return n == 0 || leading || real ? NULL : json_integer(negative ? -value : value);
+    while (p->at < p->end && *p->at >= '0' && *p->at <= '9')
+        p->at++;
+    return p->at - start > MAX_REAL ? MAX_REAL : (int)(p->at - start);
 }
 
-static json_t *plain_word(struct plain *p)
+bool ap_plain_int(struct ap_plain *p, long long *value)
+{
+    bool negative = ap_plain_take(p, '-');
+    const char *digit = p->at;
+    int n = take_digits(p);
+    char end = p->at < p->end ? *p->at : '\0';
+
+    if (n == 0 || n > MAX_DIGITS || (n > 1 && *digit == '0') || end == '.' ||
+        end == 'e' || end == 'E')
+        return false;
+    *value = 0;
+    for (; digit < p->at; digit++)
+        *value = 10 * *value + (*digit - '0');
+    *value = negative ? -*value : *value;
+    return true;
+}
+
+/* The text of a number that is not whole, which is taken; false if it is none. */
+static bool take_real(struct ap_plain *p)
+{
+    ap_plain_take(p, '-');
+    bool leading = p->at < p->end && *p->at == '0';
+    int n = take_digits(p);
+
+    if (n == 0 || (n > 1 && leading))
+        return false;
+    bool whole = true;
+    if (p->at < p->end && *p->at == '.') {
+        whole = false;
+        p->at++;
+        if (take_digits(p) == 0)
+            return false;
+    }
+    if (p->at < p->end && (*p->at == 'e' || *p->at == 'E')) {
+        whole = false;
+        p->at++;
+        if (p->at < p->end && (*p->at == '+' || *p->at == '-'))
+            p->at++;
+        if (take_digits(p) == 0)
+            return false;
+    }
+    return !whole;
+}
+
+static json_t *plain_number(struct ap_plain *p)
+{
+    char text[MAX_REAL + 1];
+    const char *start = p->at;
+    long long whole;
+
+    if (ap_plain_int(p, &whole))
+        return json_integer(whole);
+    p->at = start;
+    if (!take_real(p) || p->at - start > MAX_REAL)
+        return NULL;
+    memcpy(text, start, (size_t)(p->at - start));
+    text[p->at - start] = '\0';
+    char *end;
+    double value = strtod(text, &end); /* the tools' locale is C's */
+    return *end == '\0' && isfinite(value) ? json_real(value) : NULL;
+}
+
+static json_t *plain_word(struct ap_plain *p)
 {
     size_t left = (size_t)(p->end - p->at);
 
@@ -83,9 +137,9 @@ static bool add_member(struct plain *p, json_t *object)
 {
     char key[MAX_KEY + 1];
     const char *text;
-    int len = take_string(p, &text);
+    int len = ap_plain_string(&p->p, &text);
 
-    if (len < 0 || len > MAX_KEY || !take(p, ':'))
+    if (len < 0 || len > MAX_KEY || !ap_plain_take(&p->p, ':'))
         return false;
     memcpy(key, text, (size_t)len);
     key[len] = '\0';
@@ -106,12 +160,12 @@ static json_t *plain_list(struct plain *p, json_t *list, char close,
 {
     bool ok = p->level++ < MAX_LEVELS;
 
-    p->at++; /* the bracket */
-    if (ok && !take(p, close)) {
+    p->p.at++; /* the bracket */
+    if (ok && !ap_plain_take(&p->p, close)) {
         do
             ok = add(p, list);
-        while (ok && take(p, ','));
-        ok = ok && take(p, close);
+        while (ok && ap_plain_take(&p->p, ','));
+        ok = ok && ap_plain_take(&p->p, close);
     }
     p->level--;
     if (ok)
@@ -125,29 +179,29 @@ static json_t *plain_value(struct plain *p)
     const char *text;
     int len;
 
-    switch (next(p)) {
+    switch (ap_plain_next(&p->p)) {
     case '{':
         return plain_list(p, json_object(), '}', add_member);
     case '[':
         return plain_list(p, json_array(), ']', add_element);
     case '"':
-        len = take_string(p, &text);
+        len = ap_plain_string(&p->p, &text);
         return len < 0 ? NULL : json_stringn_nocheck(text, (size_t)len);
     case 't':
     case 'f':
-        return plain_word(p);
+        return plain_word(&p->p);
     default:
-        return plain_number(p);
+        return plain_number(&p->p);
     }
 }
 
 json_t *ap_plain_json(const char *text, size_t len)
 {
-    struct plain p = {.at = text, .end = text + len};
+    struct plain p = {.p = {text, text + len}};
     json_t *value = plain_value(&p);
 
-    next(&p); /* blanks */
-    if (!value || p.at == p.end)
+    ap_plain_next(&p.p); /* blanks */
+    if (!value || p.p.at == p.p.end)
         return value;
     json_decref(value);
     return NULL;

@@ -124,6 +124,79 @@ static double optimum_left(struct ap_arena *arena, const struct ap_problem *p,
     return ap_solve_exact(arena, &left, &params, &sol, &err) ? INFINITY : sol.objective;
 }
 
+/* Gives the pieces a choice of the whole: that of its first, second and last layer. */
+static void set_starts(struct ap_arena *arena, struct ap_pieces *pieces,
+                       const int *choice, const int **start)
+{
+    int *ends = AP_NEW_N(arena, 2 * WIDTH + 1, int);
+    int *middle = AP_NEW_N(arena, WIDTH + 1, int);
+
+    memcpy(ends, choice, WIDTH * sizeof(int));
+    memcpy(ends + WIDTH + 1, choice + WIDTH * (LAYERS - 1), WIDTH * sizeof(int));
+    ends[WIDTH] = choice[WIDTH * (LAYERS - 1) - 1];
+    memcpy(middle, choice + WIDTH - 1, (WIDTH + 1) * sizeof(int));
+    start[0] = ends;
+    start[1] = middle;
+    for (int i = 0; i < 2; i++)
+        ((struct ap_part *)pieces->piece)[i].start = start[i];
+}
+
+/* A search that finds the whole's optimum, at once or when asked to solve. */
+struct finder {
+    bool at_once;
+    int n_priced, n_solved;
+    double objective;
+    const int *start[2];
+};
+
+static double price(void *arg, int *const *choice)
+{
+    struct finder *f = arg;
+    f->n_priced += choice[0] && choice[1];
+    return f->at_once ? f->objective : INFINITY;
+}
+
+static int find(void *arg, bool ***kept, double *objective, const int **start,
+                struct ap_err *err)
+{
+    struct finder *f = arg;
+    f->n_solved++;
+    *objective = f->objective;
+    start[0] = f->start[0];
+    start[1] = f->start[1];
+    return !f->at_once && kept ? ap_err_set(err, "nothing is known yet") : 0;
+}
+
+/* Known choices and a search on the way change no bound but by what is cut. */
+static void check_known(struct ap_arena *arena, const struct ap_pieces *pieces,
+                        const struct ap_pieces_params *known, const int *choice,
+                        const struct ap_pieces_answer *one)
+{
+    struct ap_pieces with = *pieces;
+    struct ap_pieces_params params = *known;
+    struct ap_pieces_answer answer;
+    struct ap_err err = {0};
+    struct finder f = {.objective = known->objective};
+    const struct ap_pieces_search search = {&f, price, find};
+
+    with.piece = ap_arena_dup(arena, pieces->piece, 2 * sizeof *pieces->piece);
+    set_starts(arena, &with, choice, f.start);
+    params.max_rounds = 1;
+    bool ok = ap_pieces_bound(arena, &with, &params, &answer, &err) == 0;
+    CHECK(ok && fabs(answer.bound - one->bound) <= 1e-9 * one->bound,
+          "a round's bound does not depend on what is known");
+    params.search = &search;
+    params.max_rounds = 8;
+    for (int i = 0; i < 2; i++) {
+        f.at_once = i == 0;
+        ok = ok && ap_pieces_bound(arena, pieces, &params, &answer, &err) == 0;
+        CHECK(ok && answer.bound <= f.objective && answer.objective == f.objective &&
+                  answer.bound >= one->bound * (1 - 1e-9) && f.n_priced == i + 1,
+              "a search on the way leaves the bound valid %s", err.msg);
+    }
+    CHECK(f.n_solved >= 1, "what has no price is solved");
+}
+
 static void test_pieces(void)
 {
     int n_close = 0, n_out = 0, n_better = 0;
@@ -146,6 +219,8 @@ static void test_pieces(void)
                                           .work_limit = 100,
                                           .want_kept = true};
         ok = ok && ap_pieces_bound(&arena, &pieces, &params, &one, &err) == 0;
+        if (ok)
+            check_known(&arena, &pieces, &params, sol.choice, &one);
         params.max_rounds = 20;
         ok = ok && ap_pieces_bound(&arena, &pieces, &params, &many, &err) == 0;
         CHECK(ok && one.bound <= sol.objective * (1 + 1e-9) &&
