@@ -32,8 +32,9 @@ struct ap_pieces {
 };
 
 /*
- * The whole's price is found on the way: first by what the pieces choose by themselves,
- * then by a search without what their bound rules out.
+ * The whole's price is found on the way: at first by what the pieces choose by
+ * themselves, and if their bound does not meet that soon, by a search without what it
+ * rules out.
  */
 struct ap_pieces_search {
     void *arg;

@@ -22,6 +22,7 @@
 #define MOST_SHRUNK  0.4
 #define LOOK_WORK    4 /* for a first look at a piece */
 #define LOOK_REFINED 2
+#define LOOK_ROUNDS  4 /* before the whole is solved */
 
 struct bounder {
     struct ap_arena *arena;
@@ -29,6 +30,7 @@ struct bounder {
     struct pieces_core *core;
     int *first, n_phi;
     double n_pieces; /* weights counted */
+    bool solved;     /* the objective is known: it was given, or the whole was solved */
 };
 
 /* Runs it for all pieces, side by side. */
@@ -163,42 +165,53 @@ static bool is_proven(const struct ap_pieces_answer *out)
     return out->bound >= out->objective * (1 - PROVEN);
 }
 
-/*
- * A first look at the pieces, which finds the objective; true in *done when the bound
- * meets it.
- */
-static int look(struct bounder *b, const struct ap_pieces_params *params,
-                const double *phi, struct ap_pieces_answer *out, bool *done,
-                struct ap_err *err)
+/* The price of what the pieces chose last, if it is the lowest so far. */
+static void price(struct bounder *b, const struct ap_pieces_search *search,
+                  struct ap_pieces_answer *out)
+{
+    int **choice = AP_NEW_N(b->arena, b->pieces->n + 1, int *);
+
+    for (int i = 0; i < b->pieces->n; i++)
+        choice[i] = b->core[i].solution;
+    out->objective = fmin(out->objective, search->price(search->arg, choice));
+}
+
+/* Has the whole solved without what the bound under phi rules out. */
+static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
+                       const double *phi, struct ap_pieces_answer *out,
+                       struct ap_err *err)
 {
     const struct ap_pieces_search *search = params->search;
-    int n = b->pieces->n;
-    int **choice = AP_NEW_N(b->arena, n + 1, int *);
-    const int **start = AP_NEW_N(b->arena, n + 1, const int *);
+    const int **start = AP_NEW_N(b->arena, b->pieces->n + 1, const int *);
+    double bound;
 
-    for (int i = 0; i < n; i++)
+    if (out->objective < INFINITY) {
+        if (evaluate(b, phi, LOOK_WORK, &bound, err))
+            return -1;
+        find_kept(b, phi, out->objective - bound, out);
+    }
+    int rc = search->solve(search->arg, out->kept, &out->objective, start, err);
+    out->kept = NULL;
+    b->solved = true;
+    for (int i = 0; i < b->pieces->n && rc == 0; i++)
+        if (start[i])
+            pieces_core_start(&b->core[i], start[i]);
+    return rc;
+}
+
+/* A first look at the pieces, which finds an objective. */
+static int look(struct bounder *b, const struct ap_pieces_params *params,
+                const double *phi, struct ap_pieces_answer *out, struct ap_err *err)
+{
+    out->objective = INFINITY;
+    for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = LOOK_REFINED;
     if (evaluate(b, phi, LOOK_WORK, &out->bound, err))
         return -1;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = -1;
-        choice[i] = b->core[i].solution;
-    }
-    out->objective = search->price(search->arg, choice);
-    *done = is_proven(out);
-    out->n_rounds = *done;
-    if (*done)
-        return 0;
-    if (out->objective < INFINITY)
-        find_kept(b, phi, out->objective - out->bound, out);
-    if (search->solve(search->arg, out->kept, &out->objective, start, err))
-        return -1;
-    out->kept = NULL;
-    *done = is_proven(out);
-    for (int i = 0; i < n; i++)
-        if (start[i])
-            pieces_core_start(&b->core[i], start[i]);
-    return 0;
+    price(b, params->search, out);
+    return out->objective < INFINITY ? 0 : solve_whole(b, params, phi, out, err);
 }
 
 /* The last trial of all pieces was as exact as can be. */
@@ -214,8 +227,8 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
                  struct ap_pieces_answer *out, struct ap_err *err)
 {
     double *phi = ap_arena_dup(b->arena, best, (size_t)(b->n_phi + 1) * sizeof(double));
-    double box = 0, bound, hoped = 0, objective = out->objective;
-    double scale = objective > 0 ? 1e3 / objective : 1, looked = out->bound;
+    double box = 0, bound, hoped = 0, looked = out->bound;
+    double scale = out->objective > 0 ? 1e3 / out->objective : 1;
     struct master m;
     int rc = 0, n_idle = 0;
 
@@ -234,16 +247,23 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
             bound = fmax(bound, looked);
         for (int i = 0; i < b->pieces->n; i++)
             add_cut(&m, b, i, phi, scale);
-        double gap = objective - out->bound;
+        double gap = out->objective - out->bound;
         bool better = bound > out->bound;
         n_idle = bound > out->bound + PROGRESS * gap ? 0 : n_idle + 1;
         if (better) {
             out->bound = bound;
             memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
         }
-        if (out->bound >= objective * (1 - PROVEN) || b->n_phi == 0 || n_idle >= PATIENCE)
+        if (!b->solved && !is_proven(out))
+            price(b, params->search, out);
+        if (is_proven(out))
             break;
-        box = out->n_rounds == 1 ? FIRST_BOX * (objective - bound) / b->n_pieces
+        bool stalls = b->n_phi == 0 || n_idle >= PATIENCE;
+        if (!b->solved && (stalls || out->n_rounds == LOOK_ROUNDS))
+            rc = solve_whole(b, params, best, out, err);
+        if (rc || stalls || is_proven(out))
+            break;
+        box = out->n_rounds == 1 ? FIRST_BOX * (out->objective - bound) / b->n_pieces
                                  : box * (better ? 2 : shrunk(hoped, out->bound, bound));
         hoped = next_trial(&m, b, best, box, phi, scale);
         if (hoped <= out->bound)
@@ -283,11 +303,15 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     if (rc == 0 && params->max_rounds > 0) {
         if (b.n_phi > 0)
             pieces_start(pieces, b.core, b.first, best);
-        bool done = false;
+        b.solved = !params->search;
         if (params->search)
-            rc = look(&b, params, best, out, &done, err);
-        if (rc == 0 && !done)
+            rc = look(&b, params, best, out, err);
+        if (rc == 0 && is_proven(out))
+            out->n_rounds = 1;
+        else if (rc == 0)
             rc = climb(&b, params, best, out, err);
+        if (rc == 0 && !b.solved && !is_proven(out))
+            rc = solve_whole(&b, params, best, out, err);
         out->bound = fmax(out->bound, 0);
     }
     bool open = out->bound > 0 && !is_proven(out);

@@ -191,7 +191,7 @@ static void check_known(struct ap_arena *arena, const struct ap_pieces *pieces,
         f.at_once = i == 0;
         ok = ok && ap_pieces_bound(arena, pieces, &params, &answer, &err) == 0;
         CHECK(ok && answer.bound <= f.objective && answer.objective == f.objective &&
-                  answer.bound >= one->bound * (1 - 1e-9) && f.n_priced == i + 1,
+                  answer.bound >= one->bound * (1 - 1e-9) && f.n_priced > i,
               "a search on the way leaves the bound valid %s", err.msg);
     }
     CHECK(f.n_solved >= 1, "what has no price is solved");
