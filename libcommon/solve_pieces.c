@@ -22,7 +22,8 @@
 #define MOST_SHRUNK  0.4
 #define LOOK_WORK    4 /* for a first look at a piece */
 #define LOOK_REFINED 2
-#define LOOK_ROUNDS  4 /* before the whole is solved */
+#define LOOK_ROUNDS  4    /* before the whole is solved */
+#define FAR_OFF      5e-3 /* a gap */
 
 struct bounder {
     struct ap_arena *arena;
@@ -31,6 +32,7 @@ struct bounder {
     int *first, n_phi;
     double n_pieces; /* weights counted */
     bool solved;     /* the objective is known: it was given, or the whole was solved */
+    bool fresh;      /* what a first look found is as good as a trial */
 };
 
 /* Runs it for all pieces, side by side. */
@@ -199,9 +201,43 @@ static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
     return rc;
 }
 
-/* A first look at the pieces, which finds an objective. */
-static int look(struct bounder *b, const struct ap_pieces_params *params,
-                const double *phi, struct ap_pieces_answer *out, struct ap_err *err)
+/* The last trial of all pieces was as exact as can be. */
+static bool settled(const struct bounder *b)
+{
+    for (int i = 0; i < b->pieces->n; i++)
+        if (!b->core[i].settled)
+            return false;
+    return true;
+}
+
+static int open_pieces(struct bounder *b, struct ap_err *err)
+{
+    bool failed = false;
+
+    for (int i = 0; i < b->pieces->n; i++)
+        b->core[i] = (struct pieces_core){.piece = &b->pieces->piece[i],
+                                          .first = b->first,
+                                          .n_phi = b->n_phi,
+                                          .max_refined = -1};
+    with_each(b, pieces_core_open);
+    for (int i = 0; i < b->pieces->n; i++)
+        failed |= b->core[i].failed;
+    return failed ? ap_err_set(err, "no solution: a part of the graph has none") : 0;
+}
+
+static void close_pieces(struct bounder *b)
+{
+    for (int i = 0; i < b->pieces->n; i++)
+        pieces_core_close(&b->core[i]);
+}
+
+/*
+ * A first look at the pieces, which finds an objective. Where its bound is far off, or
+ * the pieces are hard by themselves, better potentials are worth their time, and so is
+ * the whole's solution, which tells the pieces' solvers what is too dear.
+ */
+static int look(struct bounder *b, const struct ap_pieces_params *params, double *phi,
+                struct ap_pieces_answer *out, struct ap_err *err)
 {
     out->objective = INFINITY;
     for (int i = 0; i < b->pieces->n; i++)
@@ -211,16 +247,17 @@ static int look(struct bounder *b, const struct ap_pieces_params *params,
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = -1;
     price(b, params->search, out);
-    return out->objective < INFINITY ? 0 : solve_whole(b, params, phi, out, err);
-}
-
-/* The last trial of all pieces was as exact as can be. */
-static bool settled(const struct bounder *b)
-{
-    for (int i = 0; i < b->pieces->n; i++)
-        if (!b->core[i].settled)
-            return false;
-    return true;
+    b->fresh = settled(b) && out->bound >= out->objective * (1 - FAR_OFF);
+    if (b->fresh)
+        return 0;
+    if (b->n_phi > 0) {
+        close_pieces(b);
+        if (open_pieces(b, err))
+            return -1;
+        memset(phi, 0, (size_t)b->n_phi * sizeof *phi);
+        pieces_start(b->pieces, b->core, b->first, true, phi);
+    }
+    return solve_whole(b, params, phi, out, err);
 }
 
 static int climb(struct bounder *b, const struct ap_pieces_params *params, double *best,
@@ -237,7 +274,7 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
     out->bound = -INFINITY;
     while (out->n_rounds < params->max_rounds) {
         out->n_rounds++;
-        if (out->n_rounds == 1 && settled(b))
+        if (out->n_rounds == 1 && b->fresh)
             bound = looked;
         else
             rc = evaluate(b, phi, params->work_limit, &bound, err);
@@ -289,20 +326,12 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     }
     b.core = AP_NEW_N(arena, pieces->n + 1, struct pieces_core);
     for (int i = 0; i < pieces->n; i++)
-        b.core[i] = (struct pieces_core){.piece = &pieces->piece[i],
-                                         .first = b.first,
-                                         .n_phi = b.n_phi,
-                                         .max_refined = -1};
-    with_each(&b, pieces_core_open);
-    for (int i = 0; i < pieces->n; i++) {
         b.n_pieces += pieces->piece[i].weight;
-        if (b.core[i].failed)
-            rc = ap_err_set(err, "no solution: a part of the graph has none");
-    }
+    rc = open_pieces(&b, err);
     double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
     if (rc == 0 && params->max_rounds > 0) {
         if (b.n_phi > 0)
-            pieces_start(pieces, b.core, b.first, best);
+            pieces_start(pieces, b.core, b.first, false, best);
         b.solved = !params->search;
         if (params->search)
             rc = look(&b, params, best, out, err);
@@ -318,7 +347,6 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     if (rc == 0 && params->want_kept && open &&
         evaluate(&b, best, params->work_limit, &bound, err) == 0)
         find_kept(&b, best, out->objective - bound, out);
-    for (int i = 0; i < pieces->n; i++)
-        pieces_core_close(&b.core[i]);
+    close_pieces(&b);
     return rc;
 }

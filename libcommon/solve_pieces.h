@@ -57,8 +57,11 @@ bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double li
 
 /* ---- solve_pieces_start.c ---- */
 
-/* Potentials to begin with, from messages between all pieces; phi[n_phi]. */
+/*
+ * Potentials to begin with, from messages between all pieces as they were opened;
+ * phi[n_phi], which is 0. Patience takes several times as long.
+ */
 void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,
-                  const int *first, double *phi);
+                  const int *first, bool patient, double *phi);
 
 #endif

@@ -14,9 +14,11 @@
 
 #include <string.h>
 
-#define SWEEPS  160
-#define STALLED 1e-2 /* of the bound's rise so far, in LOOK sweeps */
-#define LOOK    8
+#define SWEEPS          160
+#define STALLED         1e-2 /* of the bound's rise so far, in LOOK sweeps */
+#define PATIENT_SWEEPS  800
+#define PATIENT_STALLED 1e-4
+#define LOOK            8
 
 struct union_core {
     struct sel_core *c;
@@ -135,17 +137,17 @@ static void put_together(struct union_core *u, struct ap_arena *arena)
     add_hubs(u, n_nodes);
 }
 
-static void pass_messages(struct sel_dual *d)
+static void pass_messages(struct sel_dual *d, bool patient)
 {
-    double first = 0, last = 0;
+    double first = 0, last = 0, stalled = patient ? PATIENT_STALLED : STALLED;
 
-    for (int i = 1; i <= SWEEPS; i++) {
+    for (int i = 1; i <= (patient ? PATIENT_SWEEPS : SWEEPS); i++) {
         sel_dual_sweep(d);
         if (i == 1)
             first = last = d->bound;
         if (i % LOOK != 0)
             continue;
-        if (d->bound - last <= STALLED * (d->bound - first))
+        if (d->bound - last <= stalled * (d->bound - first))
             break;
         last = d->bound;
     }
@@ -181,14 +183,14 @@ static void read_potentials(const struct union_core *u, const struct sel_dual *d
 }
 
 void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,
-                  const int *first, double *phi)
+                  const int *first, bool patient, double *phi)
 {
     struct ap_arena own = {0};
     struct union_core u = {.pieces = pieces, .cores = cores};
 
     put_together(&u, &own);
     struct sel_dual *d = sel_dual_new(u.c);
-    pass_messages(d);
+    pass_messages(d, patient);
     read_potentials(&u, d, first, phi);
     ap_arena_free(&own);
 }
