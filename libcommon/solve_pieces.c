@@ -5,8 +5,10 @@
  * of a linear program in the potentials, whose optimum in a box around the best point is
  * the next trial (Kelley's cutting planes with a trust region; Lemarechal, "Lagrangian
  * relaxation", 2001). The box grows with success and shrinks with failure; rounds end
- * when the bound stalls. Cost: per round one solve of each distinct piece, already
- * reduced, and a linear program of as many rows as there were solutions.
+ * when the bound stalls. The price that is aimed at may be found on the way, from what
+ * the pieces choose; the cheapest choice known of a piece limits its next solve. Cost:
+ * per round one solve of each distinct piece, already reduced, and a linear program of as
+ * many rows as there were solutions.
  */
 #include "solve_pieces.h"
 

@@ -4,9 +4,11 @@
  * Idea: the selection problem of select.h, folded: groups that stand at the same place of
  * alike layers are one variable, and tensors between the same variables are one star that
  * counts as often as there are such tensors, so that the folded objective is the price of
- * the unfolded plan. Where the folded optimum meets the unfolded graph's lower bound
- * (fold_bound.c) it is proven; where it does not, the whole graph is searched from there,
- * without the strategies that by the bound are too dear wherever they are chosen.
+ * the unfolded plan. The unfolded graph's lower bound (fold_bound.c) comes first: where
+ * what its pieces choose costs no more, that is proven; else the folded problem is solved
+ * without what the bound rules out. Where its optimum does not meet the bound, the whole
+ * graph is searched from there, without the strategies that by the bound are too dear
+ * wherever they are chosen.
  * Cost: that of the distinct layers, plus linear passes over the graph.
  */
 #include <math.h>
