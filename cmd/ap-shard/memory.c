@@ -23,8 +23,9 @@
 #include "memory_search.h"
 #include "tool.h"
 
-#define ROUNDS     8 /* per limit that prices are made for */
-#define TRIES      3 /* of those, more in small graphs */
+#define LOWER      0.7 /* of a limit that no plan met */
+#define ROUNDS     8   /* per limit that prices are made for */
+#define TRIES      3   /* of those, more in small graphs */
 #define MANY_TRIES 40
 #define TRIES_WORK 1e6   /* strategies * nodes * tries */
 #define SMALL      16384 /* parts of the limit: smaller tensors are not priced */
@@ -38,6 +39,7 @@
 #define WORTH_TYING 3      /* tie if at least one group in so many follows another */
 #define MOST_CUTS   4000   /* of branches */
 #define SOLVE_WORK  20     /* for bounds */
+#define CACHED      20     /* thousands of cells */
 #define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
 
 /* ---- prices from the plans met ---- */
@@ -133,11 +135,11 @@ double hunt_prices(struct hunt *h, double limit, const bool *inside, double *pri
     return find_prices(h, limit, false, inside, price, weight);
 }
 
-/* The last plan met as a start for the problem of a view, whose copies it settles. */
+/* A plan met as a start for the problem of a view, whose copies it settles. */
 static int *start_at(struct ap_arena *arena, const struct hunt *h,
-                     const struct hunt_view *v, const struct mem_priced *priced)
+                     const struct hunt_view *v, const struct mem_priced *priced,
+                     const int *last)
 {
-    const int *last = h->cut[h->n_cuts - 1].choice;
     int *choice = AP_NEW_N(arena, v->ip.problem.n_nodes, int);
 
     for (int i = h->task->nests->n - 1; i >= 0; i--)
@@ -173,6 +175,43 @@ static int64_t count_cells(const struct ap_problem *p)
     return n;
 }
 
+/* More than linear in cells, as caches see them. */
+static int64_t work_of(const struct ap_problem *p, int64_t n_searched)
+{
+    const int64_t cells = count_cells(p);
+
+    return (cells + cells * (cells / 1000) / CACHED) * (n_searched > 0 ? n_searched : 1);
+}
+
+bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice)
+{
+    for (int v = 0; v < h->whole.ip.n_vars; v++)
+        if (out[v] && out[v][choice[v]])
+            return false;
+    return true;
+}
+
+/* Of the plans met that leave these strategies out; -1: there is none. */
+static int cheapest_inside(const struct hunt *h, bool *const *out, const double *price,
+                           double per_byte)
+{
+    double least = INFINITY;
+    int best = -1;
+
+    for (int i = 0; i < h->n_cuts; i++) {
+        double cost = h->cut[i].sec;
+        if (!hunt_is_inside(h, out, h->cut[i].choice))
+            continue;
+        for (int j = 0; j < h->n_times; j++)
+            cost += price[j] * per_byte * (double)h->cut[i].held[h->time[j]];
+        if (cost < least) {
+            least = cost;
+            best = i;
+        }
+    }
+    return best;
+}
+
 static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
 {
     for (int v = 0; v < n_vars; v++)
@@ -197,12 +236,13 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     mem_price_problem(&scratch, &v->model, &v->ip, before, weight, v->share, &priced);
     struct ap_solve_params params = {.work_limit = SOLVE_WORK,
                                      .gap = h->near * SOLVED_TO};
+    const int from = out ? cheapest_inside(h, out, price, per_byte) : h->n_cuts - 1;
     if (out)
         leave_out(&priced.problem, v->model.n_vars, out);
-    else if (h->n_cuts > 0)
-        params.start = start_at(&scratch, h, v, &priced);
+    if (from >= 0)
+        params.start = start_at(&scratch, h, v, &priced, h->cut[from].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
-    h->work += count_cells(&priced.problem) * (rc == 0 && sol.work > 0 ? sol.work : 1);
+    h->work += work_of(&priced.problem, rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
     if (rc == 0) {
@@ -413,11 +453,28 @@ static int build(struct hunt *h, const struct shard_answer *answer, struct ap_er
     return 0;
 }
 
+/* Plans that fit where prices for the limit itself met none. */
+static void search_lower(struct hunt *h)
+{
+    double limit = (double)h->task->memory_bytes;
+
+    find_least(h);
+    for (int i = 0; i < TRIES && h->best_sec == INFINITY; i++) {
+        if (h->least_proven > h->task->memory_bytes || h->n_cuts >= h->max_cuts)
+            return;
+        price_memory(h, limit *= LOWER);
+    }
+    if (h->best_sec == INFINITY)
+        return;
+    price_memory(h, (double)h->task->memory_bytes);
+    hunt_mend(h);
+    hunt_branch(h);
+}
+
 static void report_none(struct hunt *h, struct ap_err *err)
 {
     struct ap_arena *arena = h->arena;
 
-    find_least(h);
     const char *proven =
         h->least_proven > 0
             ? ap_arena_printf(arena, "at least %s (%lld bytes) are needed",
@@ -504,6 +561,8 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);
+    if (h.best_sec == INFINITY)
+        search_lower(&h);
     if (h.best_sec == INFINITY)
         report_none(&h, err);
     select_free(&h.whole.ip.builder);

@@ -16,7 +16,7 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_WORK   30000000 /* see hunt.work */
+#define BRANCH_WORK   50000000 /* see hunt.work */
 #define FEW_SOLVES    30       /* are not worth it */
 #define MOST_KEPT     12       /* tensors: all their plans are looked at */
 #define ROUNDS        6        /* of prices per branch */
@@ -60,21 +60,13 @@ static bool *const *left_out(const struct tree *t, struct ap_arena *arena, int b
     return out;
 }
 
-static bool is_inside(const struct hunt *h, bool *const *out, const int *choice)
-{
-    for (int v = 0; v < h->whole.ip.n_vars; v++)
-        if (out[v] && out[v][choice[v]])
-            return false;
-    return true;
-}
-
 /* Which of the plans met are in the branch; how many. */
 static int list_inside(const struct hunt *h, bool *const *out, bool *inside)
 {
     int n = 0;
 
     for (int i = 0; i < h->n_cuts; i++)
-        n += inside[i] = is_inside(h, out, h->cut[i].choice);
+        n += inside[i] = hunt_is_inside(h, out, h->cut[i].choice);
     return n;
 }
 

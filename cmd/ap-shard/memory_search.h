@@ -39,7 +39,7 @@ struct hunt {
     int64_t least_bytes, least_proven;
     double aim; /* by the model, for a plan that it lets pass and that is too large */
     int n_tries, n_solves, n_measured;
-    int64_t work; /* cells of the problems solved, times search nodes */
+    int64_t work; /* what solving took: about 0.1 us each */
 };
 
 /* Measures the plan, and again with its weights made anew in each phase if it is too
@@ -63,6 +63,7 @@ bool hunt_pays_more(struct hunt *h, const double *price);
  */
 double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
                   double per_byte, double weight, bool *const *out);
+bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
 /* memory_branch.c: raises the bound, and tries what it meets. */
