@@ -5,8 +5,10 @@
  * parameters live throughout and come first. The rest is placed in one sweep over the
  * groups: dead values give their block back, new ones take the smallest free block that
  * holds them (best fit), the end of the arena grows when none does. The sweep also runs
- * backwards in time, which is as valid and often tighter; the smaller arena counts. O(n
- * log n).
+ * backwards in time, which is as valid and often tighter; the smaller arena counts. Where
+ * both waste memory, the largest buffers are also placed largest first, each in the
+ * smallest gap among those in use with it (as TensorFlow Lite does), the others behind
+ * them. O(n log n), and the square of a bounded number.
  *
  * Groups that run once per microbatch are a loop: what is made before and read in it
  * lives to its end, and what it accumulates or gathers lives from its start.
@@ -16,7 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN 64
+#define ALIGN       64
+#define WASTE       100 /* parts of what is in use: less is not worth packing */
+#define PACKINGS    16  /* orders that are tried */
+#define PACK_WORK   1000000
+#define MOST_PACKED 1024 /* buffers; for more there are only sweeps */
 
 /* What buffers are planned from; arrays are per local node. */
 struct lives {
@@ -403,6 +409,124 @@ static int64_t sweep(struct ap_arena *arena, const struct ap_graph *g,
     return h.peak;
 }
 
+/* ---- the largest first ---- */
+
+/* A buffer to place: in use from group birth to group death. */
+struct piece {
+    int node, birth, death;
+    int64_t size, offset;
+    double weight;
+};
+
+static int by_weight(const void *x, const void *y)
+{
+    const struct piece *a = x, *b = y;
+    if (a->weight != b->weight)
+        return a->weight > b->weight ? -1 : 1;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+/* The smallest gap that holds p between placed pieces (by offset) in use with it. */
+static int64_t find_gap(const struct piece *placed, int n, const struct piece *p)
+{
+    int64_t end = 0, best = -1, best_size = INT64_MAX;
+
+    for (int i = 0; i < n; i++) {
+        if (placed[i].death < p->birth || placed[i].birth > p->death)
+            continue;
+        const int64_t gap = placed[i].offset - end;
+        if (gap >= p->size && gap < best_size) {
+            best_size = gap;
+            best = end;
+        }
+        if (placed[i].offset + placed[i].size > end)
+            end = placed[i].offset + placed[i].size;
+    }
+    return best < 0 ? end : best;
+}
+
+/* Places each of at most MOST_PACKED pieces, heaviest first; returns the end. */
+static int64_t pack(struct piece *piece, struct piece *placed, int n)
+{
+    int64_t end = 0;
+
+    qsort(piece, (size_t)n, sizeof *piece, by_weight);
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        piece[i].offset = find_gap(placed, i, &piece[i]);
+        for (; at > 0 && placed[at - 1].offset > piece[i].offset; at--)
+            placed[at] = placed[at - 1];
+        placed[at] = piece[i];
+        if (piece[i].offset + piece[i].size > end)
+            end = piece[i].offset + piece[i].size;
+    }
+    return end;
+}
+
+/* The most that is in use at once: no arena is smaller. */
+static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
+                          const struct ap_buffer *buffer, const bool *shared)
+{
+    int64_t *sum = AP_NEW_N(arena, l->g->n_groups + 2, int64_t), held = 0, most = 0;
+
+    for (int i = 0; i < l->g->n_nodes; i++)
+        if (shared[i]) {
+            sum[l->birth[i]] += align(buffer[i].bytes);
+            sum[l->death[i] + 1] -= align(buffer[i].bytes);
+        }
+    for (int i = 0; i <= l->g->n_groups; i++) {
+        held += sum[i];
+        most = held > most ? held : most;
+    }
+    return most;
+}
+
+/*
+ * Where the sweeps waste memory: the largest buffers by size, then by size and time, then
+ * again with what ended last in front; the others swept, behind them. Returns the least
+ * peak.
+ */
+static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
+                           const struct ap_buffer *buffer, bool *shared, int64_t peak,
+                           int64_t *offset)
+{
+    const struct ap_graph *g = l->g;
+    struct piece *piece = AP_NEW_N(arena, g->n_nodes, struct piece);
+    struct piece *placed = AP_NEW_N(arena, MOST_PACKED, struct piece);
+    int64_t *rest = AP_NEW_N(arena, g->n_nodes, int64_t), above = 0;
+    int n = 0;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        if (shared[i]) {
+            int64_t size = align(buffer[i].bytes);
+            piece[n++] =
+                (struct piece){i, l->birth[i], l->death[i], size, 0, (double)size};
+        }
+    qsort(piece, (size_t)n, sizeof *piece, by_weight);
+    n = n < MOST_PACKED ? n : MOST_PACKED;
+    for (int i = 0; i < n; i++)
+        shared[piece[i].node] = false;
+    struct by_group birth = sort_by_group(arena, l, l->birth, shared);
+    struct by_group death = sort_by_group(arena, l, l->death, shared);
+    above = sweep(arena, g, &birth, &death, buffer, 1, rest);
+    for (int round = 0; round < PACKINGS && (int64_t)n * n * round < PACK_WORK; round++) {
+        for (int i = 0; i < n && round == 1; i++)
+            piece[i].weight *= piece[i].death - piece[i].birth + 1;
+        const int64_t end = pack(piece, placed, n);
+        if (end + above < peak) {
+            peak = end + above;
+            for (int i = 0; i < g->n_nodes; i++)
+                offset[i] = end + rest[i];
+            for (int i = 0; i < n; i++)
+                offset[piece[i].node] = piece[i].offset;
+        }
+        for (int i = 0; i < n && round > 0; i++) /* what ends last comes first */
+            if (piece[i].offset + piece[i].size == end)
+                piece[i].weight = piece[0].weight * 2;
+    }
+    return peak;
+}
+
 /* Places what is not a parameter, from `base` on; returns the arena's size. */
 static int64_t place_shared(struct ap_arena *arena, const struct lives *l, int64_t base,
                             struct ap_buffer *buffer)
@@ -417,11 +541,15 @@ static int64_t place_shared(struct ap_arena *arena, const struct lives *l, int64
     int64_t *backward = AP_NEW_N(arena, g->n_nodes, int64_t);
     int64_t peak = sweep(arena, g, &birth, &death, buffer, 1, forward);
     int64_t other = sweep(arena, g, &death, &birth, buffer, -1, backward);
-    const int64_t *offset = other < peak ? backward : forward;
+    int64_t *offset = other < peak ? backward : forward;
+    int64_t alive = most_alive(arena, l, buffer, shared);
+    peak = other < peak ? other : peak;
+    if (peak - alive > alive / WASTE)
+        peak = pack_shared(arena, l, buffer, shared, peak, offset);
     for (int i = 0; i < g->n_nodes; i++)
-        if (shared[i])
+        if (l->has[i] && g->nodes[i].op != AP_OP_PARAMETER)
             buffer[i].offset = base + offset[i];
-    return base + (other < peak ? other : peak);
+    return base + peak;
 }
 
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)

@@ -63,11 +63,32 @@ static bool may_touch(const struct ap_program *p, const struct life *old,
     return true;
 }
 
+/* Arenas beside what is alive at once. */
+static double waste_sum;
+static int n_wastes;
+
+static void note_waste(struct ap_arena *arena, const struct ap_program *p,
+                       const struct life *life)
+{
+    const struct ap_graph *g = &p->local;
+    int64_t *alive = AP_NEW_N(arena, g->n_groups + 1, int64_t), most = 1;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int t = life[i].from; t <= life[i].to && life[i].owner == i; t++)
+            if (p->buffer[i].offset >= 0 && p->buffer[i].alias < 0)
+                alive[t] += (life[i].hi - life[i].lo + 63) / 64 * 64;
+    for (int t = 0; t <= g->n_groups; t++)
+        most = alive[t] > most ? alive[t] : most;
+    waste_sum += (double)p->peak_bytes / (double)most;
+    n_wastes++;
+}
+
 static const char *check_memory(struct ap_arena *arena, const struct ap_program *p)
 {
     const struct ap_graph *g = &p->local;
     struct life *life = AP_NEW_N(arena, g->n_nodes, struct life);
     int n = find_lives(p, life);
+    note_waste(arena, p, life);
     for (int i = 0; i < n; i++) {
         const struct life *a = &life[i];
         if (p->buffer[i].offset < 0)
@@ -268,5 +289,7 @@ int main(int argc, char **argv)
         test_single(&sample_graphs[i]);
         test_random(&sample_graphs[i], 100);
     }
+    CHECK(waste_sum < 1.07 * n_wastes, "arenas of %d programs: %.3f of what is alive",
+          n_wastes, waste_sum / n_wastes);
     return tap_done();
 }
