@@ -10,7 +10,8 @@
  * for is lowered. Whether a copy is kept for the later phases or gathered again (ZeRO-3,
  * Rajbhandari et al. 2020, section 5.3) is part of the priced problem (memory_price.c).
  * The best plan that fits is blended with cheaper ones, layer by layer (memory_blend.c),
- * and takes over what it can of them (memory_mend.c).
+ * and takes over what it can of them (memory_mend.c); the gap that is left is closed by
+ * branching (memory_branch.c) where that takes a bounded number of solutions.
  * Cost: an exact solution of the problem per round, a program per plan.
  */
 #include "memory.h"
