@@ -40,7 +40,7 @@
 #define WORTH_TYING 3      /* tie if at least one group in so many follows another */
 #define MOST_CUTS   4000   /* of branches */
 #define SOLVE_WORK  20     /* for bounds */
-#define CACHED      20     /* thousands of cells */
+#define CACHED      4      /* thousands of cells */
 #define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
 
 /* ---- prices from the plans met ---- */

@@ -16,10 +16,10 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_WORK   50000000 /* see hunt.work */
-#define FEW_SOLVES    30       /* are not worth it */
-#define MOST_KEPT     12       /* tensors: all their plans are looked at */
-#define ROUNDS        6        /* of prices per branch */
+#define BRANCH_WORK   130000000 /* see hunt.work */
+#define FEW_SOLVES    30        /* are not worth it */
+#define MOST_KEPT     12        /* tensors: all their plans are looked at */
+#define ROUNDS        6         /* of prices per branch */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
 
