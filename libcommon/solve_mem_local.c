@@ -72,7 +72,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->frontier = AP_NEW_N(arena, n, int);
     l->local = AP_NEW_N(arena, n, double *);
     l->up = AP_NEW_N(arena, n, double *);
-    l->pick = AP_NEW_N(arena, n, int);
+    l->pick = AP_NEW_N(arena, most > n ? most : n, int);
     memset(l->place, 0xff, (size_t)n * sizeof(int));
     for (int i = 0; i < N_ARMS; i++) {
         int size = i / N_FACTORS;

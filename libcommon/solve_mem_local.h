@@ -27,7 +27,7 @@ struct mem_local {
     double **up;    /* the same with price and what the subtree costs */
     double *pool;   /* where local and up lie */
     size_t cap_pool;
-    int *pick;
+    int *pick; /* [place], or [strategy] as scratch */
     double *in, *out;
     double tol, noise;
     double bound;  /* of the problem; the gap gives the scale of cooling */

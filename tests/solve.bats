@@ -125,9 +125,9 @@ problem() {
 }
 
 @test "solve: a legal choice where most cells are forbidden, and in other hard problems" {
-    while read -r kind nodes; do
+    while read -r kind nodes rounds; do
         scripts/solve-gen "$kind" "$nodes" 1 >"$BATS_TEST_TMPDIR/p.json"
-        ap-solve --algorithm local --work-limit 4 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
+        ap-solve --algorithm local --work-limit "${rounds:-4}" "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
         scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
         head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.bound > 0 and .bound <= .objective'
     done <<<"forbid 3000
@@ -135,6 +135,7 @@ chain 2000
 grid 400
 tight 400
 wide 30
+wide 6 60
 knapsack 400
 train 600"
 }
