@@ -198,6 +198,7 @@ static void run_workers(struct search *s)
             (struct mem_budget){.work_limit = s->until_sec > 0 ? 0 : s->round_work};
         if (s->until_sec > 0)
             w->budget.until_sec = fmin(now + sec, s->until_sec);
+        w->budget.end_sec = s->until_sec;
         w->cost = s->cost;
         w->bound = s->bound;
         memcpy(w->best, s->best, (size_t)s->m->core->n_nodes * sizeof(int));

@@ -30,8 +30,8 @@ struct mem_core {
 
 /* When to stop: at a time (0: none), or when so much work is done (0: none). */
 struct mem_budget {
-    double until_sec;
-    int64_t work, work_limit; /* cells looked at, about a nanosecond each */
+    double until_sec, end_sec; /* end_sec: of the whole search */
+    int64_t work, work_limit;  /* cells looked at, about a nanosecond each */
     int ticks;
     bool out;
 };

@@ -6,10 +6,13 @@
  * A result is taken if it is legal and not dearer; among equal ones this is a walk. When
  * that stalls, there are two ways to go on: kicks, where a round has time for many, which
  * decide a part anew at random (variable neighbourhood search); and cooling, where the
- * cost may rise a little above a record and usage has a price, both less from step to
- * step: first memory is freed where that is cheap, then it is spent where that saves
- * most. After Dueck, "New optimization heuristics", 1993 (record-to-record travel), and
- * Hansen and Mladenovic, "Variable neighborhood search", 2001.
+ * cost may rise a little above a record, or costs are noisy (heat), and usage has a
+ * price, all less from step to step: first memory is freed where that is cheap, then it
+ * is spent where that saves most. Coolings grow longer, the last one as long as there is
+ * time. After Dueck, "New optimization heuristics", 1993 (record-to-record travel),
+ * Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing", 1983, Papandreou
+ * and Yuille, "Perturb-and-MAP random fields", 2011, and Hansen and Mladenovic, "Variable
+ * neighborhood search", 2001.
  */
 #include "solve_mem_local.h"
 
@@ -18,12 +21,18 @@
 
 #define LEAST_RATE 0.05 /* of the best arm's, for all arms */
 #define PICK_WORK  100
-#define FORGET     0.98
+#define FORGET     0.999
 #define WINDOW     40   /* times all cells, as work */
 #define LITTLE     1e-4 /* part of the cost gained in a window */
 #define COOLING    100  /* times all cells, as work, and in so many steps: */
-#define STEPS      10
+#define STEPS      30
+#define LONGER     1.3 /* the next one, up to: */
+#define LONGEST    20
+#define LAST_PART  0.85 /* of the time left is for the last one */
+#define MIN_PART   0.2  /* of a cooling's least length; not worth while if shorter */
 #define MAX_RISE   0.04 /* of the gap, at the first step */
+#define MIN_HEAT   0.4  /* of the gap, divided by the nodes, at the first step */
+#define MAX_HEAT   4.0
 #define MAX_WEIGHT 1.0  /* of the price of usage, at the first step */
 #define FAR        0.02 /* of the gap: cooling starts from the best choice instead */
 #define FORGET_WAY 0.8
@@ -46,6 +55,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->best_cost = INFINITY;
     l->level = -INFINITY;
     l->way_now = -1;
+    l->cool.longer = 1;
     l->price = AP_NEW_N(arena, n, double *);
     for (int v = 0; v < c->n_nodes; v++) {
         l->price[v] = AP_NEW_N(arena, c->node[v].n_strategies, double);
@@ -241,15 +251,42 @@ static void kick_on(struct mem_local *l, struct mem_budget *budget)
 
 /* ---- cooling ---- */
 
-static void start_cooling(struct mem_local *l)
+/* The work that can be done until the end, at the speed so far. */
+static double work_left(const struct mem_local *l, const struct mem_budget *budget)
 {
-    if (l->st->cost > l->best_cost + FAR * (l->best_cost - l->bound))
+    double now;
+
+    if (budget->end_sec == 0 || (now = mem_now_sec()) <= l->start_sec)
+        return INFINITY;
+    return (budget->end_sec - now) * (double)l->total_work / (now - l->start_sec);
+}
+
+static void start_cooling(struct mem_local *l, bool heated,
+                          const struct mem_budget *budget)
+{
+    double gap = l->best_cost - l->bound, u = mem_uniform(l);
+
+    if (l->st->cost > l->best_cost + FAR * gap)
         go_to(l, l->best);
     l->cool.weight = MAX_WEIGHT * mem_uniform(l);
-    l->cool.rise = MAX_RISE * mem_uniform(l);
+    l->cool.rise = heated ? 0 : MAX_RISE * u * gap;
+    l->cool.heat = heated ? MIN_HEAT * pow(MAX_HEAT / MIN_HEAT, u) * gap : 0;
+    l->cool.heat /= l->m->core->n_nodes;
     l->cool.step = -1;
     l->cool.work = 0;
-    l->cool.length = COOLING * (l->n_cells + 1000);
+    double least = COOLING * (double)(l->n_cells + 1000), length = least * l->cool.longer;
+    double last = LAST_PART * work_left(l, budget);
+    l->cool.length = last < MIN_PART * least ? 0 : (int64_t)fmin(length, last);
+    l->cool.longer = fmin(l->cool.longer * LONGER, LONGEST);
+}
+
+static void end_cooling(struct mem_local *l)
+{
+    l->cool.length = 0;
+    l->weight = l->heat = 0;
+    l->level = -INFINITY;
+    l->window_work = 0;
+    l->window_cost = l->st->cost;
 }
 
 /* Goes on to the step that is due; true while there is one. */
@@ -258,18 +295,15 @@ static bool cool(struct mem_local *l, int64_t work)
     l->cool.work += work;
     int step = (int)(STEPS * l->cool.work / l->cool.length);
     if (step >= STEPS) {
-        l->cool.length = 0;
-        l->weight = 0;
-        l->level = -INFINITY;
-        l->window_work = 0;
-        l->window_cost = l->st->cost;
+        end_cooling(l);
         return false;
     }
     if (step != l->cool.step) {
         double part = 1 - (double)step / STEPS;
         l->cool.step = step;
         l->weight = l->cool.weight * part * part;
-        l->level = mem_value(l) + l->cool.rise * part * part * (l->best_cost - l->bound);
+        l->heat = l->cool.heat * part * part;
+        l->level = l->heat > 0 ? -INFINITY : mem_value(l) + l->cool.rise * part * part;
     }
     return true;
 }
@@ -281,23 +315,28 @@ bool mem_local_is_short(const struct mem_local *l)
 
 /*
  * Ways are tried with a probability of rate / work per try, the rate being at least a
- * part of the better one's; those not tried yet come first.
+ * part of the best one's; those not tried yet come first.
  */
-static int pick_way(struct mem_local *l)
+static int pick_way(struct mem_local *l, int from, int until)
 {
-    double rate[2], most = 0;
+    double rate[N_WAYS], most = 0, sum = 0;
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = from; i < until; i++) {
         if (l->way[i].n == 0)
             return i;
         rate[i] = l->way[i].gain / l->way[i].work;
         most = fmax(most, rate[i]);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = from; i < until; i++) {
         rate[i] = most > 0 ? fmax(rate[i] / most, LEAST_WAY) : 1;
         rate[i] *= l->way[i].n / l->way[i].work;
+        sum += rate[i];
     }
-    return mem_uniform(l) * (rate[0] + rate[1]) < rate[1];
+    double u = mem_uniform(l) * sum;
+    int i = from;
+    while (i < until - 1 && (u -= rate[i]) > 0)
+        i++;
+    return i;
 }
 
 static void count_way(struct mem_local *l)
@@ -319,14 +358,13 @@ static void move_on(struct mem_local *l, struct mem_budget *budget)
     if (l->first_descent == 0)
         l->first_descent = l->total_work;
     count_way(l);
-    l->way_now = l->way[0].n == 0         ? 0
-                 : !mem_local_is_short(l) ? 1
-                 : l->plain               ? 0
-                                          : pick_way(l);
-    if (l->way_now)
-        start_cooling(l);
-    else
+    bool kicks = l->way[WAY_KICK].n == 0 || mem_local_is_short(l);
+    bool cools = l->way[WAY_KICK].n > 0 && !(kicks && l->plain);
+    l->way_now = pick_way(l, kicks ? WAY_KICK : WAY_LEVEL, cools ? N_WAYS : WAY_LEVEL);
+    if (l->way_now == WAY_KICK)
         kick_on(l, budget);
+    else
+        start_cooling(l, l->way_now == WAY_HEAT, budget);
 }
 
 void mem_local_move(struct mem_local *l, const int *choice)
@@ -334,11 +372,7 @@ void mem_local_move(struct mem_local *l, const int *choice)
     go_to(l, choice);
     make_home(l, choice, l->st->cost);
     l->strength = 0;
-    l->cool.length = 0;
-    l->weight = 0;
-    l->level = -INFINITY;
-    l->window_work = 0;
-    l->window_cost = l->st->cost;
+    end_cooling(l);
 }
 
 void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget)
@@ -346,6 +380,8 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
     if (l->m->core->n_nodes == 0)
         return;
     int64_t work = budget->work;
+    if (l->total_work == 0 && budget->end_sec > 0)
+        l->start_sec = mem_now_sec();
     mem_settle(l->st, budget);
     reprice(l);
     while (!budget->out && l->best_cost > enough) {

@@ -11,6 +11,8 @@
 #define N_SIZES   10 /* 4, 8, ... nodes, then chains */
 #define N_ARMS    (N_FACTORS * (N_SIZES + 1))
 
+enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, N_WAYS };
+
 struct mem_local {
     const struct mem_core *m;
     struct mem_state *st;
@@ -34,15 +36,17 @@ struct mem_local {
     double priced; /* the prices of the choice, added up */
     double weight; /* of it: taken is what costs, with that, not more, or up to level */
     double level;
+    double heat; /* scale of noise in costs, 0 if not now */
     struct {
-        double weight, rise; /* at the first step */
+        double weight, rise, heat; /* at the first step */
         int step;
         int64_t work, length; /* length 0: not now */
+        double longer;        /* the next, times the least length */
     } cool;
     struct way {
         double gain, work, n; /* lately; n times */
-    } way[2];
-    int way_now;      /* 0 kicks, 1 cooling, -1 at first */
+    } way[N_WAYS];
+    int way_now;      /* -1 at first */
     double way_cost;  /* the best when it began */
     int64_t way_work; /* since */
     int64_t run_work; /* of the last round */
@@ -53,6 +57,7 @@ struct mem_local {
     double home_cost;
     int strength;
     int64_t total_work, first_descent;
+    double start_sec;             /* of the first run, with a limit of time */
     int64_t window_work, n_cells; /* since it was noted; of all tables */
     struct arm {
         double gain, work; /* lately */
@@ -77,6 +82,12 @@ static inline int mem_pick(struct mem_local *l, int n)
 static inline double mem_uniform(struct mem_local *l)
 {
     return (double)(mem_random(l) >> 11) * 0x1p-53;
+}
+
+/* The strategy with the least cost plus heat times this is one drawn by Boltzmann. */
+static inline double mem_gumbel(struct mem_local *l)
+{
+    return log(-log(mem_uniform(l) + 0x1p-54));
 }
 
 /* Of the choice, with usage at its price. */

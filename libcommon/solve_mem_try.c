@@ -6,7 +6,9 @@
  * costs with its subtree, usage priced by the multipliers of the dual (times a random
  * factor); from the roots down, each node takes the cheapest strategy that fits into the
  * memory left, on top of the least usage of the nodes still to come. Without memory this
- * is the optimum of the set. O(cells of its edges + parts log slots).
+ * is the optimum of the set. O(cells of its edges + parts log slots). With heat, noise is
+ * added to the costs, so that the optimum is about a draw from Boltzmann's distribution
+ * of the forest; the result is taken if it is better with the same noise.
  *
  * Chains: a random node takes a random strategy, and its neighbours answer, and theirs,
  * breadth-first, up to MAX_CHAIN changes.
@@ -90,7 +92,7 @@ static void take_out(struct mem_local *l, int i, const struct sel_edge *e)
     }
 }
 
-/* The local costs of the forest's nodes; work is returned. */
+/* The local costs of the forest's nodes, with the heat's noise; work is returned. */
 static int64_t localise(struct mem_local *l, double factor)
 {
     const struct sel_core *c = l->m->core;
@@ -110,6 +112,8 @@ static int64_t localise(struct mem_local *l, double factor)
             if (l->place[sel_other(e, v)] >= 0)
                 take_out(l, i, e);
         }
+        for (int s = 0; s < n && l->heat > 0; s++)
+            l->local[i][s] += l->heat * mem_gumbel(l);
         for (int s = 0; s < n; s++) {
             if (l->pick[s] > 0)
                 l->local[i][s] = INFINITY;
@@ -304,8 +308,9 @@ void mem_try_chain(struct mem_local *l, int v, int s, double factor,
             work += 2 * mem_state_change(st, w, t);
         }
     }
+    double rise = l->tol - (l->heat > 0 ? l->heat * log(1 - mem_uniform(l)) : 0);
     bool better =
-        illegal == 0 && (mem_value(l) <= before_all + l->tol || mem_value(l) <= l->level);
+        illegal == 0 && (mem_value(l) <= before_all + rise || mem_value(l) <= l->level);
     for (int i = 0; better && i < n; i++) { /* in order: a node may change twice */
         mem_tree_take(&st->left, l->m, node[i], before[i], 1);
         int now = st->choice[node[i]];

@@ -140,6 +140,12 @@ knapsack 400
 train 600"
 }
 
+@test "solve: noise in costs that fades leads out of what descents and kicks end in" {
+    scripts/solve-gen tight 400 2 >"$BATS_TEST_TMPDIR/p.json"
+    ap-solve --algorithm local --work-limit 20 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
+    head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.gap < 0.062'
+}
+
 @test "solve: hubs of degree 4000, and hundreds of strategies, in linear time and near the bound" {
     local rounds gap
     while read -r kind nodes rounds gap; do
