@@ -4,9 +4,10 @@
  * After the reductions (solve_mem_core.c), rounds. In each, the first worker raises the
  * bound and rounds choices from it (solve_mem_dual.c), or, when the bound stalls, tries
  * to close the gap by integer programming on what the bound leaves (solve_mem_exact.c),
- * or searches like the others; the others search near the best choices with the prices
- * that the bound found (solve_mem_local.c), each with its own seed. At the end of a round
- * the best choice, the best bound and its prices are shared, in the order of workers.
+ * or searches like the others, with a clock also when the bound rises slowly; the others
+ * search near the best choices with the prices that the bound found (solve_mem_local.c),
+ * each with its own seed. At the end of a round the best choice, the best bound and its
+ * prices are shared, in the order of workers.
  *
  * With a limit of time rounds last ROUND_SEC. Without, they do ROUND_WORK work, there are
  * always two workers, and threads only decide whether they run at once: results repeat
@@ -33,6 +34,8 @@
 #define WARM          50   /* steps of the dual until its prices are worth using */
 #define WARM_PART     0.25 /* of the time, at most, for that */
 #define STALLED       40   /* steps of the dual without much gain */
+#define SLOW          5e-3 /* of the gap in a round: with a clock, the bound gets only */
+#define SLOW_ROUNDS   3    /* every so many'th round */
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
 #define EXACT_CELLS   120000
 #define ALL_CELLS     2000000
@@ -68,6 +71,7 @@ struct search {
     struct worker *worker;
     int *best;
     double cost, bound, until_sec, warm_sec, worst;
+    double bound_gain; /* of a round that raises the bound, lately */
     double *mu;
     int round, idle, exact_round, n_steps; /* steps of the dual */
     int64_t rounds, round_work, n_cells;
@@ -165,6 +169,17 @@ static void close_gap(struct worker *w)
     ap_arena_free(&arena);
 }
 
+/* Whether the first worker should raise the bound, not search. */
+static bool bound_pays(const struct search *s)
+{
+    if (s->cost == INFINITY || s->round % 8 == 0)
+        return true;
+    if (s->worker[0].dual->n_stalls > STALLED)
+        return false;
+    return s->until_sec == 0 || s->round % SLOW_ROUNDS == 0 ||
+           s->bound_gain > SLOW * (s->cost - s->bound);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
@@ -175,8 +190,7 @@ static void *work(void *arg)
         close_gap(w);
     else if (w->search->mode == MODE_LOCAL && w->dual->n_stalls > STALLED)
         look_around(w);
-    else if (w->dual->n_stalls <= STALLED || w->cost == INFINITY ||
-             w->search->round % 8 == 0)
+    else if (bound_pays(w->search))
         raise_bound(w);
     else
         look_around(w);
@@ -223,6 +237,7 @@ static void run_workers(struct search *s)
 static void share(struct search *s)
 {
     bool better = false;
+    double bound = s->bound;
 
     for (int i = 0; i < s->n_workers; i++) {
         struct worker *w = &s->worker[i];
@@ -235,6 +250,8 @@ static void share(struct search *s)
         better |= w->bound > s->bound * (1 + 1e-6);
         s->bound = fmax(s->bound, w->bound);
     }
+    if (s->worker[0].dual->n_steps > s->n_steps)
+        s->bound_gain += 0.3 * (s->bound - bound - s->bound_gain);
     s->n_steps = s->worker[0].dual->n_steps;
     memcpy(s->mu, s->worker[0].dual->best_mu, (size_t)s->m->n_slots * sizeof(double));
     s->idle = better ? 0 : s->idle + 1;
