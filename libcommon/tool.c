@@ -488,11 +488,12 @@ static int put_fd(int fd, const struct ap_buf *buf)
 /* A regular file appears whole or not at all; pipes and devices are written in place. */
 void ap_tool_write_file(const char *path, const struct ap_buf *buf)
 {
+    const bool to_stderr = strcmp(path, "-") == 0;
     struct stat st;
 
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
-        if (fd < 0 || put_fd(fd, buf) || close(fd))
+    if (to_stderr || (!stat(path, &st) && !S_ISREG(st.st_mode))) {
+        int fd = to_stderr ? STDERR_FILENO : open(path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || put_fd(fd, buf) || (!to_stderr && close(fd)))
             ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(errno));
         return;
     }

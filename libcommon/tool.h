@@ -86,7 +86,8 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
 /* Writes bytes likewise (for tools whose output is no document). */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
-/* Writes bytes to a file beside it likewise: temporary file and rename, or dies. */
+/* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
+ * standard error, for the output is the document's. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;

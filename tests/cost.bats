@@ -122,6 +122,8 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     done
     ap-cost --trace "$trace.2" -o "$doc" "$(plan megatron)"
     cmp "$trace" "$trace.2"
+    ap-cost --trace - -o "$doc" "$(plan megatron)" 2>"$trace.2"
+    cmp "$trace" "$trace.2"
 }
 
 @test "cost: a plan of one device has a trace, too" {

@@ -2,7 +2,6 @@
 #include "memory.h"
 #include "shard.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -135,20 +134,6 @@ static void check_request(struct shard_request *req)
     req->params.explain = req->explain_path != NULL;
 }
 
-/* Writes and frees the text. */
-static void write_text(const char *path, struct ap_buf *text)
-{
-    bool to_stderr = strcmp(path, "-") == 0;
-    FILE *f = to_stderr ? stderr : fopen(path, "w");
-
-    if (!f)
-        ap_die(AP_BAD_INPUT, "%s: %s", path, strerror(errno));
-    bool ok = text->len == 0 || fwrite(text->data, 1, text->len, f) == text->len;
-    if ((to_stderr ? fflush(f) : fclose(f)) != 0 || !ok)
-        ap_die(AP_BAD_INPUT, "%s: writing failed", path);
-    ap_buf_free(text);
-}
-
 static void read_options(struct ap_tool *tool, struct shard_request *req, int argc,
                          char **argv)
 {
@@ -228,7 +213,7 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
          "of a device, for the plan (rhino: for parameters): 16GiB, bytes, or device",
          NULL, 0, 0, 0},
         {"explain", AP_OPT_STR, &req->explain_path, "FILE",
-         "write rhino's cones and segments (-: to standard error)", NULL, 0, 0, 0},
+         "write rhino's cones and segments", NULL, 0, 0, 0},
         {0},
     };
     tool->opts = opts;
@@ -268,9 +253,9 @@ int main(int argc, char **argv)
         shard_job_place(&job, &req, &doc, &mesh);
         shard_job_run(&job, &req);
         if (req.explain_path)
-            write_text(req.explain_path, &job.answer.explanation);
+            ap_tool_write_file(req.explain_path, &job.answer.explanation);
         if (req.emit_path)
-            write_text(req.emit_path, &job.answer.problem);
+            ap_tool_write_file(req.emit_path, &job.answer.problem);
         result = shard_job_result(&job, &req);
     }
 
