@@ -1,7 +1,7 @@
 # One row of scripts/stage-table from a document with `stages` and `cost`. Columns: model,
 # devices, coarsen, shards, algorithm, step, microbatches, schedule, stages, mfu, PFLOP/s, peak
-# GB, bound, wall, CPU, planner seconds, MB, objective, then the choices that plans may differ
-# in: microbatches, schedule, cut, submeshes, recompute, sharding.
+# GB, bound, wall, CPU, planner seconds, MB, objective, coarsen with the row's own
+# number of blocks, then the choices that plans may differ in: microbatches, schedule, cut, submeshes, recompute, sharding.
 def alike: reduce .[] as $s ([]; if length > 0 and .[-1][0] == $s then .[-1][1] += 1 else . + [[$s, 1]] end);
 def submesh: "\(.hosts // 1)x\(.devices_per_host // (.devices | length))";
 def order: {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved-1f1b": "inter", "inference": "infer"}[.];
@@ -17,7 +17,7 @@ def order: {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved-1f1b": "inter", "infe
     | alike | map(.[0] + (if .[1] > 1 then "*\(.[1])" else "" end)) | join(" "))
    + (if .cost.peak_bytes > .cluster.memory_bytes then " over memory" else "" end),
    .cost.mfu, .cost.flops_per_sec / 1e15, .cost.peak_bytes / 1e9, $p.lower_bound_sec, $wall, $cpu,
-   $own.sec - $own.wait_sec, ($stats | map(.peak_bytes) | add / 1e6), $p.objective_sec,
+   $own.sec - $own.wait_sec, ($stats | map(.peak_bytes) | add / 1e6), $p.objective_sec, $own_coarsen,
    "microbatches \($p.microbatches)", "schedule \($p.schedule)",
    "cut \($p.stages | map(.blocks | length | tostring) | join(","))",
    "submesh \($p.stages | map(submesh) | join(","))",

@@ -15,6 +15,10 @@ table() {
     [[ $output == *"3 rows, 0 checks failed"* ]]
     awk -F '\t' 'NR == 1 { auto = $6 } $6 < auto || $6 <= 0 || $9 !~ /@1x/ { exit 1 } END { exit NR != 3 }' \
         "$BATS_TEST_TMPDIR/rows"
+    # inter-only gets as many blocks as devices, not only two as the others
+    [[ $output =~ gpt\ +4\ alpa:4\ +data\ +inter-only ]]
+    awk -F '\t' '{ n = split($22, cut, /[ ,]/); blocks = 0; while (n > 1) blocks += cut[n--] }
+        $3 != "alpa:2" || (NR == 3) != (blocks > 2) { exit 1 }' "$BATS_TEST_TMPDIR/rows"
     # where auto is faster, it says by what
     awk -F '\t' 'NR == 1 { auto = $6 } $6 > auto * (1 + 1e-9) { n++ } END { print n + 0 }' \
         "$BATS_TEST_TMPDIR/rows" >"$BATS_TEST_TMPDIR/slower"
@@ -49,6 +53,16 @@ END
     run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 1)
     [ "$status" -eq 1 ]
     [[ $output == *"data alpa: faster than auto with shards by ilp"* ]]
+}
+
+@test "stage-table: a row with more blocks is not held to bounds over fewer, but to auto" {
+    # row PLANNER SECONDS BOUND BLOCKS
+    row() { printf 'm\t32\talpa:16\t-\t%s\t%s\t1\t1f1b\t1@1x8\t0.5\t0.1\t1\t%s\t1\t1\t1\t1\t%s\t%s\n' "$1" "$2" "$3" "$2" "$4"; }
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:32)
+    [ "$status" -eq 1 ]
+    [[ $output == *"inter-only: faster than auto"* && $output != *"below a lower bound"* ]]
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:16)
+    [[ $output == *"inter-only: below a lower bound"* ]]
 }
 
 @test "stage-table: spread over blocks, no more than there are; a model without a plan says why and fails no check" {
