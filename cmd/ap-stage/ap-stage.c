@@ -258,10 +258,27 @@ static const char *const *shard_args(struct ap_arena *arena, const struct reques
 
 /* ---- the run ---- */
 
+/* While the shard command reads the document, too. */
+static void make_instance(struct ap_arena *arena, const struct ap_doc *doc,
+                          const struct request *r, struct coproc_pool *pool,
+                          struct stage_model *model, struct plan_instance *inst)
+{
+    struct ap_err err = {0};
+    int code = AP_OK;
+
+    if (stage_model_nests(arena, doc, model, &err))
+        code = AP_BAD_INPUT;
+    else if (stage_instance_make(arena, model, &r->limits, inst, &err))
+        code = AP_NO_SOLUTION;
+    if (code == AP_OK)
+        return;
+    coproc_kill(pool);
+    ap_die(code, "%s", err.msg);
+}
+
 /* No plan that keeps its activations fits: says so if one that makes them again does. */
 static void suggest_recompute(struct ap_arena *arena, const struct request *r,
                               const struct stage_oracle_params *kept,
-                              const struct stage_model *model,
                               const struct plan_instance *inst, struct ap_err *err)
 {
     struct stage_oracle_params params = *kept;
@@ -272,7 +289,7 @@ static void suggest_recompute(struct ap_arena *arena, const struct request *r,
 
     params.recompute = STAGE_RECOMPUTE_AUTO;
     brief.brief = true;
-    again.oracle = stage_oracle_start(arena, model, inst, &params);
+    again.oracle = stage_oracle_again(inst->oracle, &params);
     if (plan_algorithms()[r->algorithm].run(arena, &again, &brief, &answer, &why) == 0) {
         ap_err_set(&said,
                    "%s; or --recompute auto: %d stages, %lld microbatches with "
@@ -405,17 +422,16 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
-    if (stage_instance_make(&arena, &model, &req.limits, &inst, &err))
-        ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    struct coproc_pool *pool = coproc_start(
+        req.command ? req.command : default_command(&arena, argv[0]),
+        shard_args(&arena, &req, document_file(&tool, &doc)), (int)req.jobs);
+    make_instance(&arena, &doc, &req, pool, &model, &inst);
 
     const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
     const struct stage_oracle_params params = {
-        .command = req.command ? req.command : default_command(&arena, argv[0]),
-        .args = shard_args(&arena, &req, document_file(&tool, &doc)),
-        .jobs = (int)req.jobs,
-        .limit_sec = req.limit_sec,
-        .recompute = (enum stage_recompute)req.recompute};
-    struct stage_oracle *oracle = stage_oracle_start(&arena, &model, &inst, &params);
+        .limit_sec = req.limit_sec, .recompute = (enum stage_recompute)req.recompute};
+    struct stage_oracle *oracle =
+        stage_oracle_start(&arena, &model, &inst, &params, pool);
     inst.ask = stage_oracle_ask;
     inst.least = stage_oracle_least;
     inst.oracle = oracle;
@@ -435,7 +451,7 @@ int main(int argc, char **argv)
         rc = stage_result_make(&arena, &model, &inst, oracle, select ? &light : NULL,
                                &answer, &stages, &result, &err);
     if (rc > 0 && params.recompute == STAGE_RECOMPUTE_NONE)
-        suggest_recompute(&arena, &req, &params, &model, &inst, &err);
+        suggest_recompute(&arena, &req, &params, &inst, &err);
     if (rc != 0)
         give_up(oracle, rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, &err);
     stage_oracle_stats(oracle, &stats);

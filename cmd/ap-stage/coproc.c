@@ -153,6 +153,14 @@ void coproc_stop(struct coproc_pool *pool)
     free(pool);
 }
 
+void coproc_kill(struct coproc_pool *pool)
+{
+    for (int i = 0; i < pool->n; i++)
+        if (pool->worker[i].pid > 0)
+            kill(pool->worker[i].pid, SIGKILL);
+    coproc_stop(pool);
+}
+
 /* ---- who does what ---- */
 
 static int left(const struct range *r)

@@ -33,5 +33,7 @@ int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
 
 /* Closes the pipes and waits for the processes; kills those that linger. */
 void coproc_stop(struct coproc_pool *pool);
+/* The same for processes that are not to say anything any more. */
+void coproc_kill(struct coproc_pool *pool);
 
 #endif

@@ -61,19 +61,27 @@ void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
     *m = (struct stage_model){0};
     if (ap_doc_graph(arena, doc, &m->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_group(arena, &m->graph);
-    if (ap_nests_build(arena, &m->graph, &m->nests, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     read_blocks(arena, doc, m);
     if (!cluster_path && !ap_doc_find(doc, "cluster"))
         ap_die_usage("--cluster is missing, and the document has no cluster");
     if (ap_cluster_get(arena, doc, cluster_path, 0, &m->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     m->batch = ap_batch_size(&m->graph);
     for (int i = 0; i < m->graph.n_nodes; i++)
         m->training |= m->graph.nodes[i].phase != AP_FORWARD;
+}
+
+int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
+                      struct stage_model *m, struct ap_err *err)
+{
+    struct ap_err why = {0};
+
+    ap_group(arena, &m->graph);
+    if (ap_nests_build(arena, &m->graph, &m->nests, &why))
+        return ap_err_set(err, "%s: %s", doc->file, why.msg);
+    m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     list_work(arena, m);
+    return 0;
 }
 
 /* ---- microbatches ---- */

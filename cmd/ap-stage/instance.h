@@ -37,11 +37,14 @@ struct stage_limits {
 };
 
 /*
- * Reads graph, blocks and cluster, or dies (exit 1). cluster_path may be NULL: the
- * document's.
+ * Reads graph, blocks and cluster, or dies (exit 1), which is all that the shard command
+ * needs. cluster_path may be NULL: the document's.
  */
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m);
+/* Fills the rest but the classes. */
+int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
+                      struct stage_model *m, struct ap_err *err);
 
 /*
  * Fills all of the instance but the oracle. 1: the batch cannot be cut so, err says what

@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "answer.h"
-#include "coproc.h"
 
 #define MEMO_BUCKETS 16384
 #define MAX_MESHES   32 /* of a submesh */
@@ -70,6 +69,7 @@ struct stage_oracle {
     const struct plan_instance *inst;
     const struct stage_oracle_params *params;
     struct coproc_pool *pool;
+    bool lent; /* the pool is another oracle's */
     struct entry *bucket[MEMO_BUCKETS];
     int n_runs, *run_lo, *run_hi, *rank; /* distinct runs; rank: [lo * blocks + hi] */
     int n_columns, cap_columns;
@@ -661,7 +661,8 @@ static void list_runs(struct stage_oracle *o)
 struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
                                         const struct stage_model *model,
                                         const struct plan_instance *inst,
-                                        const struct stage_oracle_params *params)
+                                        const struct stage_oracle_params *params,
+                                        struct coproc_pool *pool)
 {
     struct stage_oracle *o = AP_NEW(arena, struct stage_oracle);
     o->arena = arena;
@@ -670,8 +671,19 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
     o->params = params;
     list_runs(o);
     o->stats.n_distinct = o->n_runs;
-    o->pool = coproc_start(params->command, params->args, params->jobs);
+    o->pool = pool;
     return o;
+}
+
+struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
+                                        const struct stage_oracle_params *params)
+{
+    struct stage_oracle *again =
+        stage_oracle_start(o->arena, o->model, o->inst, params, o->pool);
+    again->lent = true;
+    for (int i = 0; i < o->n_meshes; i++) /* who has searched a mesh is asked again */
+        mesh_row(again, o->mesh[i]);
+    return again;
 }
 
 bool stage_oracle_broken(const struct stage_oracle *o)
@@ -691,7 +703,8 @@ void stage_oracle_stats(const struct stage_oracle *o, struct stage_oracle_stats 
 
 void stage_oracle_stop(struct stage_oracle *o)
 {
-    coproc_stop(o->pool);
+    if (!o->lent)
+        coproc_stop(o->pool);
     for (int i = 0; i < o->n_plans; i++)
         free(o->plan[i].sharding);
     free(o->plan);

@@ -5,6 +5,7 @@
 #ifndef ORACLE_H
 #define ORACLE_H
 
+#include "coproc.h"
 #include "instance.h"
 
 enum stage_recompute {
@@ -15,10 +16,7 @@ enum stage_recompute {
 };
 
 struct stage_oracle_params {
-    const char *command;     /* of the shell */
-    const char *const *args; /* appended to it, NULL last */
-    int jobs;                /* processes */
-    double limit_sec;        /* of an answer */
+    double limit_sec; /* of an answer */
     enum stage_recompute recompute;
 };
 
@@ -33,10 +31,14 @@ struct stage_oracle_stats {
     double wait_sec;    /* waiting for answers */
 };
 
-/* The model and params must outlive it. */
+/* Asks these processes, which it ends. The model and params must outlive it. */
 struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
                                         const struct stage_model *model,
                                         const struct plan_instance *inst,
+                                        const struct stage_oracle_params *params,
+                                        struct coproc_pool *pool);
+/* Another one that asks the processes of o, which must outlive it and ends them. */
+struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
                                         const struct stage_oracle_params *params);
 /* plan_oracle_fn */
 int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
