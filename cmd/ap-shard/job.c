@@ -222,8 +222,10 @@ static double given_plan(struct shard_job *job, const struct shard_request *req,
     return sec;
 }
 
-int shard_rule(struct ap_arena *arena, const struct shard_task *task,
-               struct shard_answer *answer, struct ap_err *err)
+static int make_rule(struct ap_arena *arena, const struct shard_task *task,
+                     int (*check)(const struct ap_plan *, const struct ap_cost *,
+                                  struct ap_err *),
+                     struct shard_answer *answer, struct ap_err *err)
 {
     const char *name = ap_baselines[task->baseline].name;
     struct ap_err why = {0};
@@ -234,9 +236,24 @@ int shard_rule(struct ap_arena *arena, const struct shard_task *task,
     if (ap_baseline_plan_fixed(arena, task->baseline, &answer->plan, task->fixed, NULL,
                                &why))
         return ap_err_set(err, "%s does not exist here: %s", name, why.msg);
-    if (ap_plan_check(&answer->plan, task->cost, &why))
+    if (check(&answer->plan, task->cost, &why))
         return ap_err_set(err, "%s: %s", name, why.msg);
     return 0;
+}
+
+int shard_rule(struct ap_arena *arena, const struct shard_task *task,
+               struct shard_answer *answer, struct ap_err *err)
+{
+    return make_rule(arena, task, ap_plan_check, answer, err);
+}
+
+int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
+                        struct shard_answer *answer, struct ap_err *err)
+{
+    return make_rule(arena, task,
+                     task->cost->variant == AP_COST_DEFAULT ? ap_plan_check_choices
+                                                            : ap_plan_check,
+                     answer, err);
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)

@@ -361,7 +361,8 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
         if (solve(&s, fold, err))
             return -1;
     } else {
-        if (row->run(arena, &task, &found, err))
+        shard_fn *run = row->run == shard_rule ? shard_rule_unpriced : row->run;
+        if (run(arena, &task, &found, err))
             return -1;
         keep_plan(pool, &found.plan, row->name, false);
         pool->objective = found.objective;

@@ -190,6 +190,9 @@ shard_fn shard_rhino; /* Rhino's candidates, cones and segments */
 shard_fn shard_tofu;  /* recursive halving, one dynamic program per cut */
 shard_fn shard_tap;   /* TAP's patterns, enumerated block by block */
 shard_fn shard_rule;  /* a baseline, written down by rules */
+/* the same where conversions, which always exist under the default cost model, are priced
+   by the caller */
+shard_fn shard_rule_unpriced;
 
 struct shard_algorithm {
     const char *name, *help; /* as struct ap_choice */
