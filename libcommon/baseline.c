@@ -146,6 +146,7 @@ struct asked {
     struct ap_arena *arena;
     const bool *fixed;
     struct ap_baseline_shared *shared; /* NULL: nothing */
+    bool *even;                        /* data: see ap_baseline_data; may be NULL */
 };
 
 static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states,
@@ -169,6 +170,8 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
         }
         ap_sweep_run(&s);
     }
+    if (ask->even)
+        *ask->even = !*s.uneven;
     for (int i = 0; weights && i < g->n_nodes; i++)
         plan->remake[i] =
             s.derived[g->nodes[i].group] && g->nodes[i].role != AP_ROLE_STATE;
@@ -441,9 +444,17 @@ int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan
                            const bool *fixed, struct ap_baseline_shared *shared,
                            struct ap_err *err)
 {
-    const struct asked ask = {arena, fixed, shared};
+    const struct asked ask = {arena, fixed, shared, NULL};
     start_choices(arena, plan, fixed);
     return plan_of[row](&ask, plan, err);
+}
+
+int ap_baseline_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
+                     struct ap_err *err)
+{
+    const struct asked ask = {arena, NULL, NULL, even};
+    start_choices(arena, plan, NULL);
+    return plan_data(&ask, plan, err);
 }
 
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,

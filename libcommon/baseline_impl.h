@@ -30,6 +30,8 @@ struct ap_sweep {
     const bool *fixed; /* per group: its choice was given; NULL for none */
     bool *decided;     /* per group: its choice on this axis stands */
     int *member;       /* per node: position in its group's members */
+    bool *uneven;      /* one: a size was looked at that the devices on it do not divide,
+                          or that is not larger */
 };
 
 /* Scratch for the sweeps of one plan (arena), whose choices they set. */

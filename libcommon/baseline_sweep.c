@@ -86,9 +86,12 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
 {
     if (s->fixed && s->fixed[nest->group])
         return false;
-    if (c >= 0 && c < nest->n_factors &&
-        nest->factors[c].size < devices_on(s, nest->group, c))
-        return false;
+    if (c >= 0 && c < nest->n_factors) {
+        int64_t size = nest->factors[c].size, devices = devices_on(s, nest->group, c);
+        *s->uneven |= size > 1 && (size % devices || size == devices);
+        if (size < devices)
+            return false;
+    }
     struct ap_choice_vec v = s->choice[nest->group];
     v.axis[s->axis] = (int16_t)c;
     if (!ap_choice_ok(nest, s->mesh, &v))
@@ -479,6 +482,7 @@ struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
         .aside = AP_NEW_N(arena, plan->graph->n_nodes, bool),
         .leaves = AP_NEW_N(arena, plan->nests->n, bool),
         .member = AP_NEW_N(arena, plan->graph->n_nodes, int),
+        .uneven = AP_NEW(arena, bool),
     };
     for (int i = 0; i < s.nests->n; i++)
         for (int m = 0; m < s.nests->nest[i].n_members; m++)

@@ -25,11 +25,16 @@ struct ap_stage_time {
     /* [same]: block, of the section "blocks", where a stage that recomputes starts again;
        NULL: it does so in one go. Left to the caller. */
     const int *block_of;
+    bool even; /* numbers above 1 that divide n lie in the same way */
 };
 /* -1 when the batch does not have as many rows. */
 int ap_stage_time_of(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, int64_t n, struct ap_stage_time *time,
                      struct ap_err *err);
+/* The same for another number of microbatches, with the arrays of t; false: it may be
+ * another. */
+bool ap_stage_time_like(const struct ap_stage_time *t, int64_t n,
+                        struct ap_stage_time *time);
 
 /*
  * Microbatches are alike, and each device has rows of each: an input that carries the

@@ -187,6 +187,9 @@ struct serve_time {
 struct serve_time *serve_time_new(const struct serve_blocks *b, const struct ap_graph *g,
                                   const struct ap_nests *nests, int64_t n,
                                   struct ap_err *err);
+/* The same for another number, with the arrays of t, which must outlive it; NULL: it lies
+ * in time in a way of its own. */
+struct serve_time *serve_time_like(const struct serve_time *t, int64_t n);
 void serve_time_free(struct serve_time *t);
 /*
  * Equal for numbers of microbatches that leave rows to the same devices under every

@@ -209,7 +209,11 @@ static const struct serve_time *one_time(struct serve_memo *m, int64_t n,
     for (int i = 0; i < m->n_timed; i++)
         if (m->timed[i]->n == n)
             return m->timed[i];
-    struct serve_time *t = serve_time_new(m->b, &m->job->graph, &m->job->nests, n, err);
+    struct serve_time *t = NULL;
+    for (int i = 0; i < m->n_timed && !t; i++)
+        t = serve_time_like(m->timed[i], n);
+    if (!t)
+        t = serve_time_new(m->b, &m->job->graph, &m->job->nests, n, err);
     if (!t)
         return NULL;
     m->timed = room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct serve_time *));
@@ -227,9 +231,12 @@ static const struct serve_time *time_of(struct serve_memo *m, int64_t n,
     struct ap_err ignored = {0};
     int before = m->n_timed;
     const struct serve_time *t = one_time(m, n, err);
-    for (int64_t k = 1; t && before == 1 && m->n_timed > 1 && k <= MOST_TOGETHER; k *= 2)
-        if (!one_time(m, k, &ignored))
-            break;
+    if (!t || before != 1 || m->n_timed == 1)
+        return t;
+    int64_t batch = ap_batch_size(&m->job->graph);
+    for (int64_t k = MOST_TOGETHER; k > 0; k /= 2)
+        if (k <= batch) /* the largest first: others may lie in time like it */
+            one_time(m, k, &ignored);
     return t;
 }
 

@@ -81,6 +81,18 @@ struct serve_time *serve_time_new(const struct serve_blocks *b, const struct ap_
     return t;
 }
 
+struct serve_time *serve_time_like(const struct serve_time *t, int64_t n)
+{
+    struct serve_time like = *t;
+    like.n = n;
+    like.arena = (struct ap_arena){0};
+    if (!ap_stage_time_like(&t->time, n, &like.time))
+        return NULL;
+    struct serve_time *own = ap_xrealloc(NULL, sizeof *own);
+    *own = like;
+    return own;
+}
+
 void serve_time_free(struct serve_time *t)
 {
     ap_arena_free(&t->arena);
