@@ -1,6 +1,12 @@
 /* Reads a line of the shard command; ap-shard(1) has the protocol. */
 #include "answer.h"
 
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plain.h"
+
 /* Sums over microbatches and stages stay finite. */
 #define MAX_SEC 1e30
 
@@ -63,15 +69,93 @@ static int get_front(struct ap_arena *arena, const json_t *o, struct answer *a,
     return 0;
 }
 
+/* ---- shardings, which are most of a line and are read with their plan ---- */
+
+#define MAX_LEVELS 64
+
+static bool skip_value(struct ap_plain *p, int level)
+{
+    const char *text;
+    char open = ap_plain_next(p), close = open == '{' ? '}' : ']';
+
+    if (open == '"')
+        return ap_plain_string(p, &text) >= 0;
+    if (open != '{' && open != '[') {
+        const char *from = p->at;
+        while (p->at < p->end && (isalnum((unsigned char)*p->at) || *p->at == '-' ||
+                                  *p->at == '+' || *p->at == '.'))
+            p->at++;
+        return p->at > from;
+    }
+    p->at++;
+    if (ap_plain_take(p, close))
+        return true;
+    do {
+        if (open == '{' && (ap_plain_string(p, &text) < 0 || !ap_plain_take(p, ':')))
+            return false;
+        if (level == MAX_LEVELS || !skip_value(p, level + 1))
+            return false;
+    } while (ap_plain_take(p, ','));
+    return ap_plain_take(p, close);
+}
+
+/* Skips the members of an object up to the one of that name, or to the end. */
+static bool skip_to(struct ap_plain *p, const char *name, bool *found)
+{
+    const char *text;
+
+    *found = false;
+    if (!ap_plain_take(p, '{'))
+        return false;
+    do {
+        int n = ap_plain_string(p, &text);
+        if (n < 0 || !ap_plain_take(p, ':'))
+            return false;
+        *found = n == (int)strlen(name) && memcmp(text, name, (size_t)n) == 0;
+    } while (!*found && skip_value(p, 1) && ap_plain_take(p, ','));
+    return true;
+}
+
+/* The line without its sharding, whose text goes to a; NULL: it has none, or all of it is
+ * to be read. The caller decrefs. */
+static json_t *take_sharding(const char *line, size_t len, struct answer *a)
+{
+    struct ap_plain p = {line, line + len}, inside;
+    struct ap_buf rest = {0};
+    bool found, groups;
+
+    if (!skip_to(&p, "sharding", &found) || !found || ap_plain_next(&p) != '{')
+        return NULL;
+    const char *from = p.at;
+    inside = p;
+    if (!skip_value(&p, 1) || !skip_to(&inside, "groups", &groups))
+        return NULL;
+    ap_buf_put(&rest, line, (size_t)(from - line));
+    ap_buf_putc(&rest, '0');
+    ap_buf_put(&rest, p.at, (size_t)(p.end - p.at));
+    json_t *o = ap_plain_json(rest.data, rest.len);
+    ap_buf_free(&rest);
+    if (!o)
+        return NULL;
+    size_t size = (size_t)(p.at - from);
+    a->sharding = ap_xrealloc(NULL, size + 1);
+    memcpy(a->sharding, from, size);
+    a->sharding[size] = '\0';
+    a->names_only = !groups;
+    return o;
+}
+
 int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct answer *a,
                  struct ap_err *err)
 {
     json_error_t bad;
-    json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
     const char *error = NULL;
     int rc = 0;
 
     *a = (struct answer){.id = -1};
+    json_t *o = take_sharding(line, len, a);
+    if (!o)
+        o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
     if (!o)
         return ap_err_set(err, "column %d: %s", bad.column, bad.text);
     if (!json_is_object(o))
@@ -83,8 +167,15 @@ int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct an
         a->error = ap_arena_strdup(arena, error);
     else
         rc = get_front(arena, o, a, err);
-    if (rc == 0 && !a->error)
-        a->sharding = json_incref(json_object_get(o, "sharding"));
+    const json_t *sharding = json_object_get(o, "sharding");
+    if (rc == 0 && !a->error && json_is_object(sharding)) {
+        a->sharding = json_dumps(sharding, JSON_COMPACT);
+        a->names_only = !json_object_get(sharding, "groups");
+    }
     json_decref(o);
+    if (rc == 0 && !a->error)
+        return 0;
+    free(a->sharding);
+    a->sharding = NULL;
     return rc;
 }

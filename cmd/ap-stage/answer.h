@@ -15,7 +15,8 @@ struct answer {
     const char *error; /* NULL: answered */
     int n_points;
     struct answer_point *points;
-    json_t *sharding; /* NULL: there is none; the caller owns it */
+    char *sharding;  /* its text, which may be wrong inside; malloc, NULL: there is none */
+    bool names_only; /* it has no groups */
 };
 
 /* -1: the line is not what ap-shard(1) says of answers; err says where. Memory in the

@@ -297,15 +297,6 @@ static int list_batch(struct stage_oracle *o, struct entry *first, struct entry 
 
 /* ---- what comes back ---- */
 
-/* As text, which is a fraction of the tree. */
-static void take_sharding(struct stage_detail *detail, const json_t *sharding)
-{
-    if (!json_is_object(sharding))
-        return;
-    detail->sharding = json_dumps(sharding, JSON_COMPACT);
-    detail->names_only = !json_object_get(sharding, "groups");
-}
-
 static int take_front(void *ctx, const char *line, size_t len, struct ap_err *err)
 {
     struct stage_oracle *o = ctx;
@@ -321,14 +312,14 @@ static int take_front(void *ctx, const char *line, size_t len, struct ap_err *er
             if (!o->refusal || strcmp(a.error, o->refusal) < 0)
                 o->refusal = a.error;
         }
-        if (o->detail)
-            take_sharding(&o->detail[id], a.sharding);
-        json_decref(a.sharding);
-    } else {
-        json_decref(a.sharding);
-        return ap_err_set(err, "an id that was not asked");
     }
-    return id;
+    if (id >= 0 && o->detail) {
+        o->detail[id].sharding = a.sharding;
+        o->detail[id].names_only = a.names_only;
+    } else {
+        free(a.sharding);
+    }
+    return id >= 0 ? id : ap_err_set(err, "an id that was not asked");
 }
 
 static double point_sec(const struct plan_point *p)

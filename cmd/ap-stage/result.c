@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plain.h"
 #include "select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -56,7 +57,9 @@ static int read_back(struct ap_arena *arena, const struct stage_model *m,
     json_error_t bad;
 
     ap_stages_to_json(arena, stages, &json);
-    json_t *o = json_loadb(json.data, json.len, 0, &bad);
+    json_t *o = ap_plain_json(json.data, json.len);
+    if (!o)
+        o = json_loadb(json.data, json.len, JSON_REJECT_DUPLICATES, &bad);
     ap_buf_free(&json);
     if (!o)
         return ap_err_set(err, "%s", bad.text);
