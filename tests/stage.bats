@@ -95,6 +95,17 @@ fake() {
     ! pgrep -fx "sleep 77.$$" || return 1
 }
 
+@test "one set of processes: none is left by a refusal, the advice asks those there are" {
+    refuses 3 'do not divide the batch' ap-stage "${CPU8[@]}" --microbatches 3 \
+        --shard-command "sh -c 'exec sleep 76.$$'" "$(GPT)"
+    ! pgrep -fx "sleep 76.$$" || return 1
+    local starts="$BATS_TEST_TMPDIR/starts"
+    refuses 3 'with recomputation fit' ap-stage "${CPU8[@]}" --memory 10MB --recompute none --microbatches 1 \
+        --jobs 1 --shard-command \
+        "sh -c 'echo >>$starts; exec $FAKE --bytes 20000000 \"\$@\"' sh" "$(GPT)"
+    [ "$(wc -l <"$starts")" -eq 1 ]
+}
+
 @test "a command that never ends a line" {
     refuses 1 'more than 256 MiB without an end of line' \
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec cat /dev/zero'" "$(GPT)"

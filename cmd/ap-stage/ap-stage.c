@@ -422,9 +422,9 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
-    struct coproc_pool *pool = coproc_start(
-        req.command ? req.command : default_command(&arena, argv[0]),
-        shard_args(&arena, &req, document_file(&tool, &doc)), (int)req.jobs);
+    struct coproc_pool *pool =
+        coproc_start(req.command ? req.command : default_command(&arena, argv[0]),
+                     shard_args(&arena, &req, document_file(&tool, &doc)), (int)req.jobs);
     make_instance(&arena, &doc, &req, pool, &model, &inst);
 
     const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
