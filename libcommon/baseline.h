@@ -39,8 +39,9 @@ extern const struct ap_baseline ap_baselines[AP_N_BASELINES];
 int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
                      struct ap_err *err);
 /*
- * Row 0 on a mesh of one axis. even: all sizes that it looked at are multiples of the axis
- * and larger, so that its choices are those of every axis above 1 that divides this one.
+ * Row 0 on a mesh of one axis. even: all sizes that it looked at are multiples of the
+ * axis and larger, so that its choices are those of every axis above 1 that divides this
+ * one.
  */
 int ap_baseline_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
                      struct ap_err *err);

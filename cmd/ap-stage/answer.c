@@ -155,6 +155,8 @@ int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct an
     *a = (struct answer){.id = -1};
     json_t *o = take_sharding(line, len, a);
     if (!o)
+        o = ap_plain_json(line, len);
+    if (!o) /* slowly, and with a reason if it is wrong */
         o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
     if (!o)
         return ap_err_set(err, "column %d: %s", bad.column, bad.text);
