@@ -378,9 +378,9 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     }
 }
 
-/* Fills the point but for its bytes; what is remade is in backward_sec. */
-static void price(const struct pricer *p, const struct ap_conversions *conv,
-                  struct ap_stage_point *point, struct memory *m)
+/* What operators take; what is remade is in backward_sec. */
+static void price_groups(const struct pricer *p, struct ap_stage_point *point,
+                         struct memory *m)
 {
     const struct ap_nests *nests = p->plan->nests;
 
@@ -397,6 +397,14 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
         for (int o = 0; o < nest->n_outs; o++)
             add_value(p, nest->outs[o], m);
     }
+}
+
+/* Adds what conversions take. */
+static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
+                              struct ap_stage_point *point)
+{
+    const struct ap_nests *nests = p->plan->nests;
+
     for (int i = 0; i < conv->n; i++) {
         const struct ap_conversion *c = &conv->conv[i];
         bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
@@ -420,6 +428,15 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
     }
 }
 
+/* Fills the point but for its bytes. */
+static void price(const struct pricer *p, const struct ap_conversions *conv,
+                  struct ap_stage_point *point, struct memory *m)
+{
+    price_groups(p, point, m);
+    if (conv)
+        price_conversions(p, conv, point);
+}
+
 static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
 {
     bool *free = AP_NEW_N(arena, g->n_nodes, bool);
@@ -432,15 +449,20 @@ static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph
     return free;
 }
 
+static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
+{
+    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+    for (int i = 0; i < sub->n_cut_out; i++)
+        leaves[sub->cut_out[i]] = true;
+    return leaves;
+}
+
 static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
                   const struct ap_stage_time *time, const struct ap_plan *plan,
                   const struct ap_cost *cost, struct pricer *p)
 {
     enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
-    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
 
-    for (int i = 0; i < sub->n_cut_out; i++)
-        leaves[sub->cut_out[i]] = true;
     for (int i = 0; i < plan->nests->n; i++)
         phase[i] = ap_plan_group_phase(plan->graph, &plan->nests->nest[i]);
     *p = (struct pricer){.sub = sub,
@@ -448,7 +470,7 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
                          .plan = plan,
                          .cost = cost,
                          .phase = phase,
-                         .leaves = leaves,
+                         .leaves = leaving(arena, sub),
                          .free = made_of_scalars(arena, &sub->graph),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
@@ -540,6 +562,31 @@ void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < n; i++) {
         p.time = time[i];
         measure_one(arena, &p, conv, &measure[i]);
+    }
+}
+
+void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
+                                  int n, const struct ap_stage_time *const *time,
+                                  const struct ap_plan *plan,
+                                  const struct ap_conversions *conv,
+                                  const struct ap_cost *cost,
+                                  struct ap_stage_measure *measure)
+{
+    struct pricer p = {
+        .sub = sub, .plan = plan, .cost = cost, .leaves = leaving(arena, sub)};
+
+    for (int i = 0; i < n; i++) {
+        struct ap_stage_measure *m = &measure[i];
+        struct ap_stage_point point = {.forward_sec = m->forward_sec,
+                                       .backward_sec = m->backward_sec,
+                                       .sync_sec = m->sync_sec,
+                                       .update_sec = m->update_sec};
+        p.time = time[i];
+        price_conversions(&p, conv, &point);
+        m->forward_sec = point.forward_sec;
+        m->backward_sec = point.backward_sec;
+        m->sync_sec = point.sync_sec;
+        m->update_sec = point.update_sec;
     }
 }
 

@@ -67,12 +67,20 @@ struct ap_stage_measure {
 };
 /*
  * For n numbers of microbatches at once, of a plan that was not made for one of them:
- * measure[n]. Layouts are looked at once.
+ * measure[n]. Layouts are looked at once. conv may be NULL: operators alone, which take
+ * the same wherever a mesh lies on a cluster.
  */
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,
                           const struct ap_plan *plan, const struct ap_conversions *conv,
                           const struct ap_cost *cost, struct ap_stage_measure *measure);
+/* Adds to those what conversions take. */
+void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
+                                  int n, const struct ap_stage_time *const *time,
+                                  const struct ap_plan *plan,
+                                  const struct ap_conversions *conv,
+                                  const struct ap_cost *cost,
+                                  struct ap_stage_measure *measure);
 /* The two points below; algorithm and tag are those of point[0]. */
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2]);
 

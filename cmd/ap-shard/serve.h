@@ -150,6 +150,18 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
                                const struct serve_border *border,
                                const struct ap_cost *cost);
 
+/*
+ * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
+ * not NULL, its seconds with all at once. Those who have too few rows are not looked at.
+ * alone: [n] of operators without conversions, the same wherever the mesh lies; filled if
+ * they are not known.
+ */
+void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
+                      const struct ap_plan *plan, const struct ap_cost *cost, int n,
+                      const struct ap_stage_time *const *time, bool known,
+                      struct ap_stage_measure *alone, struct ap_stage_measure *measure,
+                      double *whole);
+
 /* ---- serve_shape.c: a mesh that was searched ---- */
 
 /* Plans of the whole graph for all places with this mesh. */

@@ -412,43 +412,6 @@ static bool is_own(const struct listed *l, int n, const int *block)
 
 /* ---- prices ---- */
 
-/*
- * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
- * not NULL, its seconds with all at once. Those who have too few rows are not looked at.
- */
-static void price_plan(struct ap_arena *scratch, const struct serve_part *part,
-                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                       const struct ap_stage_time *const *time,
-                       struct ap_stage_measure *measure, double *whole)
-{
-    struct ap_stage_measure *m = AP_NEW_N(scratch, n, struct ap_stage_measure);
-    const struct ap_stage_time **asked =
-        AP_NEW_N(scratch, n, const struct ap_stage_time *);
-    int *at = AP_NEW_N(scratch, n, int), n_asked = 0;
-    struct ap_conversions conv;
-    struct ap_err ignored = {0};
-
-    for (int k = 0; k < n; k++) {
-        int64_t rows, devices;
-        measure[k] = (struct ap_stage_measure){.forward_sec = INFINITY};
-        if (ap_stage_few_rows(&part->sub, time[k], plan, &rows, &devices) >= 0)
-            continue; /* no plan for them */
-        asked[n_asked] = time[k];
-        at[n_asked++] = k;
-    }
-    if (whole)
-        *whole = INFINITY;
-    if ((n_asked == 0 && !whole) ||
-        ap_plan_conversions(scratch, plan, cost, &conv, &ignored))
-        return; /* not here */
-    if (n_asked > 0)
-        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, &conv, cost, m);
-    for (int k = 0; k < n_asked; k++)
-        measure[at[k]] = m[k];
-    if (whole)
-        *whole = ap_plan_price(plan, cost, &conv).serial_sec;
-}
-
 static struct priced *priced_new(const struct serve_pool *pool)
 {
     struct priced *p = ap_xrealloc(NULL, sizeof *p);
@@ -528,6 +491,27 @@ static struct serve_part *part_of(struct serve_memo *m, int list, int n, const i
     return l->part;
 }
 
+static const struct plan_price *find_one(const struct serve_memo *m,
+                                         const struct price_key *key)
+{
+    int i = find(m, m->one_at, m->one_mask, hash_key(key), match_one, key);
+    return i < 0 ? NULL : &m->one[i];
+}
+
+static void enter_one(struct serve_memo *m, struct plan_price one)
+{
+    m->one = room(m->one, m->n_one, &m->cap_one, sizeof *m->one);
+    m->one[m->n_one++] = one;
+    enter_last(m, &m->one_at, &m->one_mask, m->n_one, hash_one);
+}
+
+/* That of operators alone, for all places with the mesh. */
+static struct price_key key_alone(const struct spot *at, struct price_key key)
+{
+    key.place = ~at->shaped->place;
+    return key;
+}
+
 /* Plan p of a list, for n numbers of microbatches: into out, from what is known. */
 static void price_one(struct serve_memo *m, const struct spot *at, int p,
                       const struct serve_part *part, int n,
@@ -538,38 +522,44 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
         AP_NEW_N(&scratch, n, const struct ap_stage_time *);
     struct price_key *key = AP_NEW_N(&scratch, n, struct price_key);
     struct ap_stage_measure *measure = AP_NEW_N(&scratch, n, struct ap_stage_measure);
+    struct ap_stage_measure *alone = AP_NEW_N(&scratch, n, struct ap_stage_measure);
     int *new = AP_NEW_N(&scratch, n, int), n_new = 0;
+    bool known = true;
     double whole;
 
     for (int k = 0; k < n; k++) {
         key[n_new] = key_of_plan(at, p, t[k]);
-        int i = find(m, m->one_at, m->one_mask, hash_key(&key[n_new]), match_one,
-                     &key[n_new]);
-        if (i < 0) {
+        const struct plan_price *one = find_one(m, &key[n_new]);
+        if (!one) {
+            const struct price_key mesh = key_alone(at, key[n_new]);
+            const struct plan_price *without = find_one(m, &mesh);
+            known &= without != NULL;
+            if (without)
+                alone[n_new] = without->measure;
             time[n_new] = &t[k]->time;
             new[n_new++] = k;
             continue;
         }
-        out[k]->prices.measure[p] = m->one[i].measure;
+        out[k]->prices.measure[p] = one->measure;
         if (p == 0)
-            out[k]->prices.objective = m->one[i].whole;
+            out[k]->prices.objective = one->whole;
     }
     if (n_new > 0) {
         const struct serve_shape *s = at->shaped;
         const struct ap_cost *cost = &m->placed[at->place]->cost;
         struct ap_plan plan =
             serve_part_plan(&scratch, part, s->pool, p, &s->border, cost);
-        price_plan(&scratch, part, &plan, cost, n_new, time, measure,
-                   p == 0 ? &whole : NULL);
+        serve_part_price(&scratch, part, &plan, cost, n_new, time, known, alone, measure,
+                         p == 0 ? &whole : NULL);
     }
     for (int k = 0; k < n_new; k++) {
+        const struct price_key mesh = key_alone(at, key[k]);
         out[new[k]]->prices.measure[p] = measure[k];
         if (p == 0)
             out[new[k]]->prices.objective = whole;
-        m->one = room(m->one, m->n_one, &m->cap_one, sizeof *m->one);
-        m->one[m->n_one++] =
-            (struct plan_price){key[k], measure[k], p == 0 ? whole : INFINITY};
-        enter_last(m, &m->one_at, &m->one_mask, m->n_one, hash_one);
+        enter_one(m, (struct plan_price){key[k], measure[k], p == 0 ? whole : INFINITY});
+        if (!known && !find_one(m, &mesh))
+            enter_one(m, (struct plan_price){mesh, alone[k], INFINITY});
     }
     ap_arena_free(&scratch);
 }
@@ -749,6 +739,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     const struct serve_pool *pool = m->nodes_pool;
     const struct ap_stage_time *const time = &t->time;
     struct ap_arena scratch = {0};
+    struct ap_stage_measure operators;
     double whole = -1;
     found->part = m->nodes;
     found->pool = pool;
@@ -757,8 +748,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     for (int i = 0; i < pool->n; i++) {
         struct ap_plan plan =
             serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
-        price_plan(&scratch, m->nodes, &plan, cost, 1, &time, &found->prices.measure[i],
-                   i == 0 ? &whole : NULL);
+        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, false, &operators,
+                         &found->prices.measure[i], i == 0 ? &whole : NULL);
     }
     ap_arena_free(&scratch);
     found->prices.objective = pool->objective < 0 ? -1 : whole;

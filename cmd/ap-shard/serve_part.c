@@ -246,3 +246,47 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
         plan.remake[v] = pool->remake[i][source[v]];
     return plan;
 }
+
+void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
+                      const struct ap_plan *plan, const struct ap_cost *cost, int n,
+                      const struct ap_stage_time *const *time, bool known,
+                      struct ap_stage_measure *alone, struct ap_stage_measure *measure,
+                      double *whole)
+{
+    struct ap_stage_measure *m = AP_NEW_N(scratch, n, struct ap_stage_measure);
+    const struct ap_stage_time **asked =
+        AP_NEW_N(scratch, n, const struct ap_stage_time *);
+    int *at = AP_NEW_N(scratch, n, int), n_asked = 0;
+    struct ap_conversions conv;
+    struct ap_err ignored = {0};
+
+    for (int k = 0; k < n; k++) {
+        int64_t rows, devices;
+        measure[k] = (struct ap_stage_measure){.forward_sec = INFINITY};
+        if (known ? isinf(alone[k].forward_sec)
+                  : ap_stage_few_rows(&part->sub, time[k], plan, &rows, &devices) >= 0) {
+            alone[k] = measure[k];
+            continue; /* no plan for them */
+        }
+        asked[n_asked] = time[k];
+        at[n_asked++] = k;
+    }
+    if (whole)
+        *whole = INFINITY;
+    if (n_asked > 0 && !known)
+        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost, m);
+    for (int k = 0; k < n_asked; k++)
+        if (known)
+            m[k] = alone[at[k]];
+        else
+            alone[at[k]] = m[k];
+    if ((n_asked == 0 && !whole) ||
+        ap_plan_conversions(scratch, plan, cost, &conv, &ignored))
+        return; /* not here */
+    ap_stage_measure_conversions(scratch, &part->sub, n_asked, asked, plan, &conv, cost,
+                                 m);
+    for (int k = 0; k < n_asked; k++)
+        measure[at[k]] = m[k];
+    if (whole)
+        *whole = ap_plan_price(plan, cost, &conv).serial_sec;
+}
