@@ -100,8 +100,8 @@ fake() {
         --shard-command "sh -c 'exec sleep 76.$$'" "$(GPT)"
     ! pgrep -fx "sleep 76.$$" || return 1
     local starts="$BATS_TEST_TMPDIR/starts"
-    refuses 3 'with recomputation fit' ap-stage "${CPU8[@]}" --memory 10MB --recompute none --microbatches 1 \
-        --jobs 1 --shard-command \
+    refuses 3 'with recomputation fit' ap-stage "${CPU8[@]}" --memory 10MB \
+        --recompute none --microbatches 1 --jobs 1 --shard-command \
         "sh -c 'echo >>$starts; exec $FAKE --bytes 20000000 \"\$@\"' sh" "$(GPT)"
     [ "$(wc -l <"$starts")" -eq 1 ]
 }
@@ -123,6 +123,7 @@ hello|column
 {"front":[]}|id
 {"id":0}|front
 {"id":7,"front":[]}|an id that was not asked
+{"id":0,"front":[],"sharding":{"mesh" 1}}|column
 {"id":0,"front":[3]}|/front/0
 {"id":0,"front":[${front/\"forward\":1/\"forward\":-1}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0
 {"id":0,"front":[${front/\"forward\":1/\"forward\":1e308}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0 and up to 1e30
@@ -130,6 +131,9 @@ hello|column
 {"id":0,"front":[${front/\"sync_sec\":0/\"sync_sec\":1}]}|sync_sec
 {"id":0,"front":[${front/false/0}]}|recompute
 EOF
+    refuses 1 "the shard command's plan: " ap-stage "${CPU8[@]}" --algorithm none \
+        --shard-command 'ap-shard --serve --algorithm data "$@" | sed -u "s/.sharding.:{/&\"a\":tru,/" #' \
+        "$(GPT)"
     refuses 1 'the shard command gave no sharding' ap-stage "${CPU8[@]}" --algorithm none \
         --shard-command "sed -u 's/.\"blocks.*/,\"front\":[$front]}/' < /dev/stdin #" "$(GPT)"
 }

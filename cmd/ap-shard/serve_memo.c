@@ -4,10 +4,11 @@
  * (serve_part.c). What a plan costs is then a sum: over the blocks, each as if it stood
  * alone, and over pairs of neighbours (and of blocks that share a value across others),
  * by which a pair costs more or less than its two blocks. Blocks and pairs that are
- * equal, with equal choices, are priced once. The largest working set of a run is that of
- * its pairs. Sums are exact where no value is shared by three blocks of which two need
- * the same conversion; scalars may be counted twice. Whoever asks for a plan itself gets
- * its own price with it. Cost: per mesh a search and a price of three times the distinct
+ * equal, with equal choices, are priced once; their operators once for all places with
+ * the mesh, which differ in conversions. The largest working set of a run is that of its
+ * pairs. Sums are exact where no value is shared by three blocks of which two need the
+ * same conversion; scalars may be counted twice. Whoever asks for a plan itself gets its
+ * own price with it. Cost: per mesh a search and a price of three times the distinct
  * blocks; per run a sum over its blocks.
  */
 #include "serve.h"

@@ -4,6 +4,7 @@
  */
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "answer.h"
 
@@ -29,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(a.id >= 0 && (a.error || a.n_points == 0 || a.points));
         for (int i = 0; i < a.n_points; i++)
             check_point(&a.points[i]);
-        json_decref(a.sharding);
+        free(a.sharding);
     }
     ap_arena_free(&arena);
     return 0;
