@@ -45,14 +45,25 @@ struct mem_keep {
     const int64_t *extra; /* [strategy of home] */
 };
 
+/* From one user of a phase until the next one runs, if the copy serves both ends of it.
+ */
+struct mem_hold {
+    int lo, hi, copy, home;
+    int turn; /* of the user before */
+    bool later;
+    const int64_t *extra; /* as of mem_keep */
+};
+
 struct mem_use {
     int edge; /* of the problem, from the copy to who may need it */
+    int turn; /* of the copy's users, from 0 in the order in which they run; -1: unknown
+               */
     bool later;
     uint8_t when; /* see ap_plan_when; AP_BEFORE without microbatches */
 };
 
 struct mem_copy {
-    int home_edge, n_uses;
+    int home_edge, n_uses, n_turns;
     struct mem_use *use;
     bool both;      /* users in both phases */
     int64_t n_each; /* times that one microbatch after the other makes it again */
@@ -64,13 +75,16 @@ struct mem_model {
     struct mem_item *items;
     int n_keeps;
     struct mem_keep *keeps;
+    int n_holds; /* those of a copy of one tensor stand together */
+    struct mem_hold *holds;
+    const struct ap_problem *problem;
     int n_vars, n_copies; /* of the problem; copies come after the variables */
     struct mem_copy *copy;
 };
 
 /*
- * The sum of all items and keeps at a time is never more than what a plan's program holds
- * then. Tensors that never take `least` bytes are left out.
+ * The sum of all items, keeps and holds at a time is never more than what a plan's
+ * program holds then. Tensors that never take `least` bytes are left out.
  */
 void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
                      struct mem_model *m);
@@ -89,7 +103,17 @@ void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
 /* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
 double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
                       const int *choice);
+/* A node that says between which users of a phase a copy waits, and pays for it. */
+struct mem_wait {
+    int copy, node;
+    bool later;
+    int first, n; /* turns of these users */
+    double *cost; /* [turn - first][strategy of its home]: until the next one */
+};
+
 struct mem_priced {
+    int n_waits;
+    struct mem_wait *wait;
     struct ap_problem problem; /* no more than the true value of any plan */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
     int *later; /* [copy]: node of the copy for later phases, -1: there is none */

@@ -9,10 +9,12 @@
  * (reshape) shares its operand's memory: of the two one is counted at a time. A result
  * that may be computed in its parameter's place counts nothing. A copy for both phases is
  * kept or made twice, which is a choice: between the last forward user and the first
- * later one a kept copy counts in full, too. With microbatches, groups stand in the order
- * in which they run; the one pass over those of a microbatch holds what the last one
- * does, and what is accumulated or gathered over time is so as soon as it is made. Cost:
- * a table per tensor and its first and last user, and per copy of both phases.
+ * later one a kept copy counts in full, too. Within a phase a copy is made once: it
+ * counts between the first and the last of those who ask for it. With microbatches,
+ * groups stand in the order in which they run; the one pass over those of a microbatch
+ * holds what the last one does, and what is accumulated or gathered over time is so as
+ * soon as it is made. Cost: a table per tensor and its first and last user, and per copy
+ * of both phases or of several users.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +38,7 @@ struct modeller {
     int *root;       /* [node]: whose memory a view is, itself if it is none */
     int *result;     /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
     struct mem_model *m;
-    int cap, cap_keeps;
+    int cap, cap_keeps, cap_holds;
 };
 
 /* A tensor while its items are made. */
@@ -239,7 +241,23 @@ static bool is_partial(const struct ap_layout *l)
     return false;
 }
 
-/* While a copy is kept: its bytes beyond the tensor's, all of them if that stays. */
+/* By home: a copy's bytes beyond the tensor's, all if that stays; the most of them. */
+static int64_t list_extra(const struct modeller *k, const struct mem_tensor *t,
+                          const struct ap_layout *l, bool own_stays, int64_t *extra)
+{
+    const int64_t bytes = is_partial(l) ? 0 : in_memory(k, t->node, l);
+    int64_t most = 0;
+
+    for (int h = 0; h < k->space->n[t->home]; h++) {
+        if (ap_layout_equal(l, &t->home_layout[h]))
+            continue;
+        extra[h] = own_stays ? bytes : bytes > t->bytes[h] ? bytes - t->bytes[h] : 0;
+        most = extra[h] > most ? extra[h] : most;
+    }
+    return most;
+}
+
+/* While a copy is kept. */
 static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, int hi,
                       bool own_stays)
 {
@@ -251,16 +269,8 @@ static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, in
          lo < hi && c >= 0 && c < b->n_copies && b->copy[c].tensor == rep; c++) {
         if (!m->copy[c].both)
             continue;
-        int64_t *extra = AP_NEW_N(k->arena, n, int64_t), most = 0;
-        int64_t bytes = is_partial(&b->copy[c].layout)
-                            ? 0
-                            : in_memory(k, t->node, &b->copy[c].layout);
-        for (int h = 0; h < n; h++) {
-            if (ap_layout_equal(&b->copy[c].layout, &t->home_layout[h]))
-                continue;
-            extra[h] = own_stays ? bytes : bytes > t->bytes[h] ? bytes - t->bytes[h] : 0;
-            most = extra[h] > most ? extra[h] : most;
-        }
+        int64_t *extra = AP_NEW_N(k->arena, n, int64_t);
+        const int64_t most = list_extra(k, t, &b->copy[c].layout, own_stays, extra);
         if (most < k->least || most == 0)
             continue;
         if (m->n_keeps == k->cap_keeps) {
@@ -268,6 +278,79 @@ static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, in
             m->keeps = ap_xrealloc(m->keeps, (size_t)k->cap_keeps * sizeof *m->keeps);
         }
         m->keeps[m->n_keeps++] = (struct mem_keep){lo, hi, c, k->var[t->home], extra};
+    }
+}
+
+/* ---- copies between users of a phase ---- */
+
+static void push_hold(struct modeller *k, struct mem_hold hold)
+{
+    struct mem_model *m = k->m;
+
+    if (hold.lo >= hold.hi)
+        return;
+    if (m->n_holds == k->cap_holds) {
+        k->cap_holds = k->cap_holds ? 2 * k->cap_holds : 256;
+        m->holds = ap_xrealloc(m->holds, (size_t)k->cap_holds * sizeof *m->holds);
+    }
+    m->holds[m->n_holds++] = hold;
+}
+
+/* The use of a copy by a variable, which takes its turn if it has none; NULL: none. */
+static const struct mem_use *find_use(const struct modeller *k, struct mem_copy *copy,
+                                      int var, bool first)
+{
+    const struct mem_use *found = NULL;
+
+    for (int u = 0; u < copy->n_uses; u++) {
+        struct mem_use *use = &copy->use[u];
+        if (k->ip->problem.edges[use->edge].b != var)
+            continue;
+        if (use->turn < 0 && first)
+            use->turn = found ? found->turn : copy->n_turns++;
+        found = use;
+    }
+    return found;
+}
+
+/* Of one copy; tied tensors have the turns of the first one. */
+static void add_holds_of(struct modeller *k, const struct mem_tensor *t, int c, int birth,
+                         const int64_t *extra)
+{
+    struct mem_copy *copy = &k->m->copy[c];
+    const struct mem_use *last = NULL;
+    const bool first = copy->n_turns == 0;
+    int from = 0;
+
+    for (int u = 0; u < t->n_uses && t->uses[u].group >= 0; u++) {
+        const int group = t->uses[u].group;
+        if (u > 0 && group == t->uses[u - 1].group)
+            continue;
+        const struct mem_use *use = find_use(k, copy, k->var[group], first);
+        if (!use || use->turn < 0)
+            continue;
+        if (last && use->turn == last->turn + 1 && use->later == last->later)
+            push_hold(k,
+                      (struct mem_hold){max_int(from, birth), run_time(k, group), c,
+                                        k->var[t->home], last->turn, use->later, extra});
+        last = use;
+        from = run_time(k, group) + 1;
+    }
+}
+
+/* A copy lives from its first user of a phase to the last one. */
+static void add_holds(struct modeller *k, const struct mem_tensor *t, int birth,
+                      bool own_stays)
+{
+    const struct select_builder *b = &k->ip->builder;
+    const int rep = k->ip->tensor[t->node];
+
+    for (int c = k->first_copy[rep];
+         !k->when && c >= 0 && c < b->n_copies && b->copy[c].tensor == rep; c++) {
+        int64_t *extra = AP_NEW_N(k->arena, k->space->n[t->home], int64_t);
+        const int64_t most = list_extra(k, t, &b->copy[c].layout, own_stays, extra);
+        if (most > 0 && most >= k->least)
+            add_holds_of(k, t, c, birth, extra);
     }
 }
 
@@ -339,6 +422,7 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
         if (!waits)
             add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN, 1);
         add_keeps(k, t, gap.lo, gap.hi, false);
+        add_holds(k, t, birth, false);
         while (last > 0 && t->uses[last - 1].group == t->uses[n - 1].group)
             last--;
         if (ends) { /* results that end otherwise than in their own layout end whole */
@@ -360,6 +444,7 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
     k->covered[t->node] = k->m->n_times;
     struct gap gap = find_gap(k, t);
     add_keeps(k, t, gap.lo, gap.hi, true);
+    add_holds(k, t, 0, true);
     for (int u = 0; u < t->n_uses && t->uses[u].group >= 0;) {
         int n = 1, at = run_time(k, t->uses[u].group);
         while (u + n < t->n_uses && t->uses[u + n].group == t->uses[u].group)
@@ -507,7 +592,8 @@ static void find_copies(struct modeller *k)
         if (edge->a < ip->n_vars)
             continue;
         struct mem_copy *copy = &m->copy[edge->a - ip->n_vars];
-        copy->use[copy->n_uses++] = (struct mem_use){e, later[edge->b], when[edge->b]};
+        copy->use[copy->n_uses++] =
+            (struct mem_use){e, -1, later[edge->b], when[edge->b]};
         copy->both |= copy->use[0].later != later[edge->b];
     }
 }
@@ -532,7 +618,7 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
                          .m = m};
     struct select_users users;
 
-    *m = (struct mem_model){.n_vars = ip->n_vars};
+    *m = (struct mem_model){.n_vars = ip->n_vars, .problem = &ip->problem};
     order_groups(&k);
     find_roots(&k);
     find_copies(&k);
@@ -547,6 +633,25 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
     struct mem_keep *keeps = m->keeps;
     m->keeps = ap_arena_dup(arena, keeps, (size_t)m->n_keeps * sizeof *keeps);
     free(keeps);
+    struct mem_hold *holds = m->holds;
+    m->holds = ap_arena_dup(arena, holds, (size_t)m->n_holds * sizeof *holds);
+    free(holds);
+}
+
+/* The turns of the first and the last user of a phase who ask for the copy. */
+static void find_span(const struct mem_model *m, const struct mem_copy *copy,
+                      const int *choice, bool later, int *first, int *last)
+{
+    *first = copy->n_turns;
+    *last = -1;
+    for (int u = 0; u < copy->n_uses; u++) {
+        const struct mem_use *use = &copy->use[u];
+        const struct ap_problem_edge *e = &m->problem->edges[use->edge];
+        if (use->later != later || e->cost[choice[e->b]] < AP_FORBIDDEN)
+            continue;
+        *first = use->turn < *first ? use->turn : *first;
+        *last = use->turn > *last ? use->turn : *last;
+    }
 }
 
 static void hold(int64_t *held, int n_times, int lo, int hi, int64_t bytes)
@@ -567,6 +672,13 @@ void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
     for (int i = 0; i < m->n_keeps; i++) {
         const struct mem_keep *it = &m->keeps[i];
         if (choice[m->n_vars + it->copy] == MEM_KEPT)
+            hold(held, m->n_times, it->lo, it->hi, it->extra[choice[it->home]]);
+    }
+    for (int i = 0, first = 0, last = 0; i < m->n_holds; i++) {
+        const struct mem_hold *it = &m->holds[i];
+        if (i == 0 || it->copy != it[-1].copy || it->later != it[-1].later)
+            find_span(m, &m->copy[it->copy], choice, it->later, &first, &last);
+        if (first <= it->turn && it->turn < last)
             hold(held, m->n_times, it->lo, it->hi, it->extra[choice[it->home]]);
     }
     for (int t = 1; t < m->n_times; t++)

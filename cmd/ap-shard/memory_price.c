@@ -8,8 +8,9 @@
  * they are abused from one solution to the next (a subgradient). Where keeping is cheap
  * it costs nothing and there is one copy, as ever. With microbatches, a copy that is made
  * again is made with every one of them; beyond twice that is no part of the shares, but
- * of what a choice is worth. The value of the problem gets no larger by any of this.
- * Cost: linear in the tables.
+ * of what a choice is worth. A copy that waits for its next user in a phase has a node
+ * beside it whose states are spans of its users; where that costs little there is none.
+ * The value of the problem gets no larger by any of this. Cost: linear in the tables.
  */
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,9 @@
 #include "memory.h"
 #include "microbatch.h"
 
-#define CHEAP 0.2 /* part of what making again costs: keeping costs nothing */
+#define CHEAP      0.2  /* part of what making again costs: keeping costs nothing */
+#define CHEAP_WAIT 0.05 /* the same, of waiting for the next user */
+#define MOST_TURNS 6    /* users of a copy in a phase that waits are priced for */
 
 static double span_price(const double *before, int lo, int hi)
 {
@@ -223,6 +226,140 @@ static void find_split(struct pricer *k)
     }
 }
 
+/* ---- copies that wait for their next user in a phase ---- */
+
+/* States: from one turn to another one, which is where the copy waits. */
+static int span_state(int n, int lo, int hi)
+{
+    return lo * n - lo * (lo - 1) / 2 + hi - lo;
+}
+
+static int n_spans(int n)
+{
+    return n * (n + 1) / 2;
+}
+
+static bool is_dear(const struct pricer *k, const struct mem_wait *w)
+{
+    const struct ap_problem_edge *e = home_edge(k, w->copy);
+    const int n = k->ip->problem.n_strategies[e->a];
+
+    for (int h = 0; h < n; h++) {
+        const double made = weighed(k, e->cost[2 * h + 1]);
+        double sum = 0;
+        for (int i = 0; i + 1 < w->n; i++)
+            sum += w->cost[i * n + h];
+        if (!is_forbidden(made) && sum > CHEAP_WAIT * made)
+            return true;
+    }
+    return false;
+}
+
+/* Users of a phase have turns one after the other. */
+static bool find_turns(const struct mem_copy *c, struct mem_wait *w)
+{
+    int last = -1;
+
+    w->first = c->n_turns;
+    for (int u = 0; u < c->n_uses; u++) {
+        const int turn = c->use[u].turn;
+        if (c->use[u].later != w->later)
+            continue;
+        if (turn < 0)
+            return false;
+        w->first = turn < w->first ? turn : w->first;
+        last = turn > last ? turn : last;
+    }
+    w->n = last - w->first + 1;
+    return w->n <= MOST_TURNS;
+}
+
+/* The nodes of dear waits. */
+static void find_waits(struct pricer *k, const double *before)
+{
+    const struct mem_model *m = k->m;
+    struct mem_priced *out = k->out;
+    struct mem_wait **at = AP_NEW_N(k->arena, 2 * m->n_copies + 2, struct mem_wait *);
+
+    for (int i = 0; i < m->n_holds; i++) {
+        const struct mem_hold *it = &m->holds[i];
+        const double price = span_price(before, it->lo, it->hi);
+        const int n = k->ip->problem.n_strategies[it->home];
+        struct mem_wait **w = &at[2 * it->copy + it->later];
+        if (price <= 0)
+            continue;
+        if (!*w) {
+            struct mem_wait new = {.copy = it->copy, .later = it->later};
+            if (!find_turns(&m->copy[it->copy], &new))
+                continue;
+            new.cost = AP_NEW_N(k->arena, (int64_t)n * new.n, double);
+            *w = ap_arena_dup(k->arena, &new, sizeof new);
+        }
+        for (int h = 0; h < n; h++)
+            (*w)->cost[(it->turn - (*w)->first) * n + h] += price * (double)it->extra[h];
+    }
+    out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct mem_wait);
+    for (int i = 0; i < 2 * m->n_copies; i++) {
+        if (!at[i] || !is_dear(k, at[i]))
+            continue;
+        at[i]->node = out->problem.n_nodes++;
+        out->wait[out->n_waits++] = *at[i];
+        k->cap_edges += 1 + m->copy[i / 2].n_uses;
+    }
+}
+
+static void add_wait(struct pricer *k, const struct mem_wait *w)
+{
+    const struct ap_problem *base = &k->ip->problem;
+    const int home = home_edge(k, w->copy)->a, n = base->n_strategies[home];
+    const int n_states = n_spans(w->n);
+    const struct mem_copy *c = &k->m->copy[w->copy];
+    double *cost = AP_NEW_N(k->arena, (int64_t)n * n_states, double);
+
+    for (int h = 0; h < n; h++)
+        for (int lo = 0; lo < w->n; lo++) {
+            double sum = 0;
+            for (int hi = lo; hi < w->n; hi++) {
+                cost[h * n_states + span_state(w->n, lo, hi)] = sum;
+                sum += w->cost[hi * n + h];
+            }
+        }
+    add_edge(k, home, w->node, cost);
+    for (int u = 0; u < c->n_uses; u++) {
+        const struct ap_problem_edge *e = &base->edges[c->use[u].edge];
+        const int n_b = base->n_strategies[e->b], turn = c->use[u].turn - w->first;
+        if (c->use[u].later != w->later)
+            continue;
+        double *need = AP_NEW_N(k->arena, (int64_t)n_states * n_b, double);
+        for (int lo = 0; lo < w->n; lo++)
+            for (int hi = lo; hi < w->n; hi++)
+                for (int s = 0; s < n_b && (turn < lo || turn > hi); s++)
+                    if (is_forbidden(e->cost[s]))
+                        need[span_state(w->n, lo, hi) * n_b + s] = AP_FORBIDDEN;
+        add_edge(k, w->node, e->b, need);
+    }
+}
+
+/* Between which of these users the copies of a choice wait. */
+static int wait_state(const struct mem_model *m, const struct mem_wait *w,
+                      const int *choice)
+{
+    const struct mem_copy *c = &m->copy[w->copy];
+    int lo = w->n, hi = -1;
+
+    for (int u = 0; u < c->n_uses; u++) {
+        const struct ap_problem_edge *e = &m->problem->edges[c->use[u].edge];
+        const int turn = c->use[u].turn - w->first;
+        if (c->use[u].later != w->later || !is_forbidden(e->cost[choice[e->b]]))
+            continue;
+        lo = turn < lo ? turn : lo;
+        hi = turn > hi ? turn : hi;
+    }
+    return hi < 0 ? 0 : span_state(w->n, lo, hi);
+}
+
+/* ---- the tables ---- */
+
 static void add_plain_edge(struct pricer *k, const struct ap_problem_edge *e)
 {
     const struct ap_problem *p = &k->ip->problem;
@@ -276,6 +413,8 @@ static void add_base_edges(struct pricer *k)
     for (int c = 0; c < m->n_copies; c++)
         if (k->out->kept[c])
             add_split(k, c);
+    for (int i = 0; i < k->out->n_waits; i++)
+        add_wait(k, &k->out->wait[i]);
 }
 
 static void add_costs(struct pricer *k)
@@ -285,8 +424,11 @@ static void add_costs(struct pricer *k)
 
     k->cost = AP_NEW_N(k->arena, n, double *);
     k->n_strategies = AP_NEW_N(k->arena, n, int);
-    for (int v = 0; v < n; v++) {
+    for (int v = 0; v < n; v++)
         k->n_strategies[v] = v < base->n_nodes ? base->n_strategies[v] : 2;
+    for (int i = 0; i < k->out->n_waits; i++)
+        k->n_strategies[k->out->wait[i].node] = n_spans(k->out->wait[i].n);
+    for (int v = 0; v < n; v++) {
         k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
         for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
             k->cost[v][s] = weighed(k, base->cost[v][s]);
@@ -303,6 +445,7 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
     *out = (struct mem_priced){0};
     price_keeps(&k, before);
     find_split(&k);
+    find_waits(&k, before);
     add_costs(&k);
     k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
     add_base_edges(&k);
@@ -342,6 +485,8 @@ int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
             *state = *state != MEM_ABSENT;
         }
     }
+    for (int i = 0; i < priced->n_waits; i++)
+        start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
     return start;
 }
 
