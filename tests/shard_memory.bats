@@ -48,6 +48,11 @@ least() {
     done
 }
 
+@test "memory: a copy that waits for its next user is priced" {
+    ap-shard --mesh 2x4 --memory 20275 "$(imported mlp)" |
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
+}
+
 # kinds OPTION...: how many kinds of inner layers the plan has
 kinds() {
     ap-shard --mesh 4 "$@" "$BATS_TEST_TMPDIR/deep.json" >"$BATS_TEST_TMPDIR/plan.json"

@@ -24,12 +24,14 @@
 #include "memory_search.h"
 #include "tool.h"
 
-#define LOWER      0.7 /* of a limit that no plan met */
-#define ROUNDS     8   /* per limit that prices are made for */
-#define TRIES      3   /* of those, more in small graphs */
-#define MANY_TRIES 40
-#define TRIES_WORK 1e6   /* strategies * nodes * tries */
-#define SMALL      16384 /* parts of the limit: smaller tensors are not priced */
+#define LOWER       0.7      /* of a limit that no plan met */
+#define ROUNDS      8        /* per limit that prices are made for */
+#define MOST_ROUNDS 32       /* the same where they take little work */
+#define ROUNDS_WORK 30000000 /* see hunt.work */
+#define TRIES       3        /* of those, more in small graphs */
+#define MANY_TRIES  40
+#define TRIES_WORK  1e6   /* strategies * nodes * tries */
+#define SMALL       16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
 #define NEAR        1e-3   /* good enough */
@@ -318,12 +320,15 @@ static double price_sum(const struct hunt *h, const double *price, int n, double
 static void price_memory(struct hunt *h, double limit)
 {
     struct hunt_view *v = view_of(h);
-    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * ROUNDS + 1, double);
+    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
+    const int64_t until = h->work + ROUNDS_WORK;
     double aimed = 0; /* the best value for this limit */
     int stalls = 0;
 
-    for (int round = 0; round < ROUNDS && h->n_cuts < h->max_cuts; round++) {
+    for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         double theta = find_prices(h, limit, false, NULL, price, NULL);
+        if (round >= ROUNDS && h->work > until)
+            return;
         double paid = price_sum(h, price, h->n_times, limit);
         if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
             h->bound > h->best_sec * (1 - NEAR / 10))
@@ -387,7 +392,7 @@ static bool prove(struct hunt *h)
 static void find_least(struct hunt *h)
 {
     struct hunt_view *v = view_of(h);
-    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * ROUNDS + 1, double);
+    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
     const double limit = (double)h->task->memory_bytes;
     double aimed = 0, value = 0;
 
@@ -503,7 +508,12 @@ static void search(struct hunt *h)
         hunt_mend(h);
     if (h->best_sec < INFINITY && h->bound < h->best_sec * (1 - h->near))
         hunt_branch(h);
+    bool branched = h->best_sec < INFINITY;
     for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - h->near); i++) {
+        if (!branched && h->best_sec < INFINITY) {
+            branched = true;
+            hunt_branch(h);
+        }
         h->aim = 0;
         price_memory(h, limit);
         hunt_mend(h);
@@ -555,10 +565,10 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         TRIES_WORK / ((double)h.whole.ip.space.n_strategies * task->graph->n_nodes);
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
     h.near = h.n_tries > TRIES ? NEAR : FAIR;
-    h.max_cuts = ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
-    h.cut = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, struct hunt_cut);
-    h.time = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, int);
-    h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * ROUNDS + 1, double);
+    h.max_cuts = MOST_ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
+    h.cut = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, struct hunt_cut);
+    h.time = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, int);
+    h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, double);
     if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);
