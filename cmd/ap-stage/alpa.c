@@ -34,6 +34,7 @@ struct dp {
     struct space *sp;
     struct config *c;
     const struct alpa_limits *limits;
+    struct ap_arena *scratch;
     int n, n_devices;
     int *first_piece; /* [block], n + 1 */
     struct piece *piece;
@@ -93,21 +94,72 @@ static void add_points(struct dp *dp, int lo, int hi, int mesh,
     }
 }
 
+/* The full mesh is for the whole model. */
+static bool only_whole(const struct dp *dp, int mesh)
+{
+    return mesh_size(&dp->c->mesh[mesh]) == dp->n_devices && !dp->limits->idle;
+}
+
+static bool fits_somehow(const struct plan_instance *inst, const struct plan_front *front)
+{
+    for (int i = 0; i < front->n; i++)
+        if (plan_fits(inst, &front->point[i], 1))
+            return true;
+    return false;
+}
+
+/*
+ * end[lo]: the first block with which a run from lo on does not fit on the mesh; what
+ * contains such a run is not asked for.
+ */
+static int find_ends(struct dp *dp, int mesh, int *end, struct ap_err *err)
+{
+    int n = dp->n, n_left = n;
+
+    for (int lo = 0; lo < n; lo++)
+        end[lo] = n;
+    if (!dp->sp->inst->monotone || dp->limits->allowed || only_whole(dp, mesh))
+        return 0;
+    for (int size = 1; n_left > 0; size++) {
+        n_left = 0;
+        for (int lo = 0, hi = size - 1; hi < n; lo++, hi++) {
+            const struct plan_front *front;
+            if (end[lo] <= hi)
+                continue;
+            if (size > 1 && end[lo + 1] <= hi) {
+                end[lo] = hi;
+                continue;
+            }
+            if (config_front(dp->sp, dp->c, lo, hi, mesh, &front, err))
+                return -1;
+            if (fits_somehow(dp->sp->inst, front))
+                n_left++;
+            else
+                end[lo] = hi;
+        }
+    }
+    return 0;
+}
+
 static int list_pieces(struct dp *dp, struct ap_err *err)
 {
-    int n = 0, cap = 0, last = dp->n - 1;
+    int n = 0, cap = 0, last = dp->n - 1, n_meshes = dp->c->n_meshes;
+    int *end = AP_NEW_N(dp->scratch, dp->n * n_meshes, int);
 
+    for (int m = 0; m < n_meshes; m++)
+        if (mesh_size(&dp->c->mesh[m]) <= dp->n_devices &&
+            find_ends(dp, m, end + m * dp->n, err))
+            return -1;
     for (int lo = 0; lo < dp->n; lo++) {
         dp->first_piece[lo] = n;
         for (int hi = lo; hi < dp->n; hi++) {
             if (dp->limits->allowed && !dp->limits->allowed[lo * dp->n + hi])
                 continue;
-            for (int m = 0; m < dp->c->n_meshes; m++) {
+            for (int m = 0; m < n_meshes; m++) {
                 const struct plan_front *front;
-                /* the full mesh is for the whole model */
                 if (mesh_size(&dp->c->mesh[m]) > dp->n_devices ||
-                    (mesh_size(&dp->c->mesh[m]) == dp->n_devices && !dp->limits->idle &&
-                     (lo > 0 || hi < last)))
+                    (only_whole(dp, m) && (lo > 0 || hi < last)) ||
+                    hi >= end[m * dp->n + lo])
                     continue;
                 if (config_front(dp->sp, dp->c, lo, hi, m, &front, err))
                     return -1;
@@ -417,13 +469,14 @@ static int sweep(struct dp *dp, const double *t, int n, struct plan_answer *answ
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
                 struct plan_answer *answer, struct ap_err *err)
 {
+    struct ap_arena scratch = {0};
     struct dp dp = {.sp = sp,
                     .c = c,
                     .limits = limits,
+                    .scratch = &scratch,
                     .n = sp->n,
                     .n_devices = c->hosts * c->devices,
                     .counts = sp->inst->inference};
-    struct ap_arena scratch = {0};
     size_t n_states = (size_t)(dp.n + 1) * (size_t)(dp.n_devices + 1);
     int rc = -1, n_times;
 
