@@ -5,12 +5,15 @@
  * end holding min(s, B) microbatches; equal memory goes to fewer stages. It is filled for
  * more hosts than there are, with the submeshes that there are, so that the number of
  * hosts under which a plan fits is read off. The smallest and the largest number of
- * microbatches are looked at, without replicas.
- * Cost: O(blocks^2 submeshes devices) for up to 64 units of devices.
+ * microbatches are looked at, without replicas; of many blocks every so many are the
+ * places for cuts, since each run of blocks has to be asked for on each submesh.
+ * Cost: O(places^2 submeshes devices) for up to 16 places and 128 units of devices.
  */
 #include <math.h>
 
 #include "space.h"
+
+#define MAX_PLACES 16
 
 struct lean {
     int64_t bytes; /* INT64_MAX: nothing runs it */
@@ -22,6 +25,7 @@ struct leanest {
     struct space *sp;
     struct config c;
     int n_units, unit;  /* of devices */
+    int step;           /* a cut lies in front of every so many blocks */
     struct lean *table; /* [block * (n_units + 1) + units] */
 };
 
@@ -67,10 +71,11 @@ static int fill(struct leanest *l, struct ap_err *err)
     int n = l->sp->n, row = l->n_units + 1;
 
     l->table = AP_NEW_N(l->sp->arena, (n + 1) * row, struct lean);
-    for (int k = n - 1; k >= 0; k--) {
+    for (int k = (n - 1) / l->step * l->step; k >= 0; k -= l->step) {
         for (int d = 0; d < row; d++)
             l->table[k * row + d].bytes = INT64_MAX;
-        for (int hi = k; hi < n; hi++)
+        for (int end = k; end < n; end += l->step) {
+            int hi = end + l->step < n ? end + l->step - 1 : n - 1;
             for (int m = 0; m < l->c.n_meshes; m++) {
                 const struct plan_front *front;
                 if (config_front(l->sp, &l->c, k, hi, m, &front, err))
@@ -78,6 +83,7 @@ static int fill(struct leanest *l, struct ap_err *err)
                 if (front->n > 0)
                     extend(l, k, hi, mesh_size(&l->c.mesh[m]), front);
             }
+        }
     }
     return 0;
 }
@@ -85,7 +91,8 @@ static int fill(struct leanest *l, struct ap_err *err)
 static int look(struct space *sp, int64_t microbatches, int more, struct leanest *l,
                 struct ap_err *err)
 {
-    *l = (struct leanest){.sp = sp, .unit = 1};
+    *l = (struct leanest){
+        .sp = sp, .unit = 1, .step = (sp->n + MAX_PLACES - 1) / MAX_PLACES};
     config_init(sp, &l->c, 1, microbatches, NULL, 0);
     int devices = l->c.hosts * l->c.devices;
     while (devices / l->unit > 16)
