@@ -3,10 +3,11 @@
  * and a question costs a search. Idea: a memo over contents (classes.h), so that layers
  * that repeat are searched once; each question is one request for each logical mesh of
  * the submesh, and the front is the union of theirs. Whoever asks for one run on a
- * submesh asks for others: with every new question twice as many of the submesh's runs
- * are asked for at once, so that all processes have work and few answers go unused. What
- * is asked does not depend on the number of processes. Questions about one logical mesh
- * go to one process, which searches it once.
+ * submesh asks for others: with every new question as many more of the submesh's runs
+ * are asked for at once as were of use before, so that all processes have work and few
+ * answers go unused, even to whoever asks for few runs of many. What is asked does not
+ * depend on the number of processes. Questions about one logical mesh go to one process,
+ * which searches it once.
  *
  * Logical meshes of H hosts with D devices each: all of them in one axis, and each way to
  * put a divisor of D on an inner axis, which stays inside the host, and the rest on an
@@ -44,8 +45,9 @@ struct entry {
 struct column {
     int hosts, devices, replicas;
     int64_t microbatches;
-    int amount;
+    int amount;          /* asked for ahead, beside as many as were of use: 0, then 1 */
     const double *least; /* stage_least_sec */
+    int n_used;          /* asked for ahead and wanted later */
 };
 
 /* Where a point comes from: plan_point.tag. */
@@ -266,7 +268,7 @@ static struct column *find_column(struct stage_oracle *o, const struct plan_ask 
         o->column = ap_xrealloc(o->column, sizeof *o->column * (size_t)o->cap_columns);
     }
     struct column *c = &o->column[o->n_columns++];
-    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL};
+    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL, 0};
     c->least =
         stage_least_sec(o->arena, o->model, (int64_t)a->hosts * a->devices * a->replicas,
                         a->microbatches);
@@ -283,7 +285,7 @@ static int list_batch(struct stage_oracle *o, struct entry *first, struct entry 
         return n;
     struct column *c = find_column(o, &ask);
     int rank = o->rank[ask.lo * o->inst->n_blocks + ask.hi];
-    for (int i = 1; i < o->n_runs && n <= c->amount; i++) {
+    for (int i = 1; i < o->n_runs && n <= c->amount + c->n_used; i++) {
         int r = (rank + i) % o->n_runs;
         ask.lo = o->run_lo[r];
         ask.hi = o->run_hi[r];
@@ -291,7 +293,7 @@ static int list_batch(struct stage_oracle *o, struct entry *first, struct entry 
         if (!e->done)
             batch[n++] = e;
     }
-    c->amount = 2 * c->amount + 1;
+    c->amount = 1;
     return n;
 }
 
@@ -478,6 +480,8 @@ static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
 
     if (!e->asked)
         o->stats.n_asked++;
+    if (!e->asked && e->done && !key.set)
+        find_column(o, &key)->n_used++;
     e->asked = true;
     if (!e->done) {
         struct entry **batch =
