@@ -551,6 +551,34 @@ static void too_many_stages(void)
     ap_arena_free(&arena);
 }
 
+/* Two of 64 blocks fit on a device: of 2080 runs few are asked for, and for the advice
+ * few on each of four submeshes. */
+static void asks_for_few(void)
+{
+    struct ap_arena arena = {0};
+    struct plan_params params = {.schedule = -1, .brief = true};
+    struct plan_answer a = {0};
+    struct ap_err err = {0};
+    const struct plan_algorithm *row = case_algorithm("inter-only");
+
+    case_layers(&cases, 64, 1, 8, 1);
+    cases.microbatches[0] = 64;
+    cases.inst.class_of = NULL;
+    int rc = row->run(&arena, &cases.inst, &params, &a, &err);
+    int64_t search = cases.oracle.n_asked;
+    CHECK(rc == 1 && search >= 128 && search <= 3 * 64,
+          "runs that contain one that does not fit are not asked for: %lld",
+          (long long)search);
+    params.brief = false;
+    err = (struct ap_err){0};
+    rc = row->run(&arena, &cases.inst, &params, &a, &err);
+    CHECK(rc == 1 && cases.oracle.n_asked - search <= (int64_t)4 * 16 * 17 / 2,
+          "what would fit is looked for with few cuts: %lld asked, %s",
+          (long long)(cases.oracle.n_asked - search), err.msg);
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     submeshes();
@@ -563,5 +591,6 @@ int main(void)
     rhino_is_exact();
     the_smallest_change();
     too_many_stages();
+    asks_for_few();
     return tap_done();
 }
