@@ -149,6 +149,35 @@ static int64_t send_up(struct mem_local *l, int i)
     return (int64_t)t->n_rows * t->n_cols;
 }
 
+/* Cheapest strategies whatever they use, from the roots down, into pick[]. */
+static void decide_freely(struct mem_local *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        int v = l->node[i], n = l->m->core->node[v].n_strategies, best = 0;
+        const double *up = l->up[i];
+        double least = up[0];
+        if (l->parent[i] < 0) {
+            for (int s = 1; s < n; s++)
+                if (up[s] < least) {
+                    least = up[s];
+                    best = s;
+                }
+        } else {
+            const struct sel_edge *e = &l->m->core->edge[l->edge[i]];
+            int t = l->pick[l->parent[i]];
+            least += cell(e, v, 0, t);
+            for (int s = 1; s < n; s++) {
+                double x = up[s] + cell(e, v, s, t);
+                if (x < least) {
+                    least = x;
+                    best = s;
+                }
+            }
+        }
+        l->pick[i] = best;
+    }
+}
+
 /* Cheapest strategies that fit, from the roots down, into pick[]; false when stuck. */
 static bool decide(struct mem_local *l, int *n_decided)
 {
@@ -234,12 +263,58 @@ static void shake(struct mem_local *l)
     }
 }
 
-void mem_try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
-                    struct mem_budget *budget)
+/* Swaps usages of the nodes that pick[] changes, or back; whether everything fits. */
+static bool swap_usage(struct mem_local *l, bool back)
+{
+    struct mem_tree *left = &l->st->left;
+
+    for (int i = 0; i < l->n; i++) {
+        int v = l->node[i], old = l->st->choice[v], new = l->pick[i];
+        if (old == new)
+            continue;
+        mem_tree_take(left, l->m, v, back ? new : old, 1);
+        mem_tree_take(left, l->m, v, back ? old : new, -1);
+    }
+    return mem_tree_all(left) >= 0;
+}
+
+/* Decides again, within the memory; whether that is possible and good enough. */
+static bool decide_within(struct mem_local *l, bool kick)
 {
     struct mem_state *st = l->st;
     int n_decided = 0;
 
+    for (int i = 0; i < l->n; i++)
+        mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], 1);
+    if (decide(l, &n_decided) && (kick || welcome(l)))
+        return true;
+    for (int i = 0; i < n_decided; i++)
+        mem_tree_take(&st->left, l->m, l->node[i], l->pick[i], 1);
+    for (int i = 0; i < l->n; i++)
+        mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], -1);
+    return false;
+}
+
+/* Most often memory does not matter, and what is decided freely can be swapped in. */
+static bool decide_all(struct mem_local *l, bool kick)
+{
+    int n_changed = 0;
+
+    decide_freely(l);
+    for (int i = 0; i < l->n; i++)
+        n_changed += l->pick[i] != l->st->choice[l->node[i]];
+    if (n_changed == 0)
+        return false;
+    bool fits = swap_usage(l, false);
+    if (fits && (kick || welcome(l)))
+        return true;
+    swap_usage(l, true);
+    return !fits && decide_within(l, kick);
+}
+
+void mem_try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
+                    struct mem_budget *budget)
+{
     grow(l, start, size, mem_random(l) & 1);
     int64_t work = localise(l, factor) + 8 * l->n + TRY_WORK;
     if (kick)
@@ -247,19 +322,11 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
     for (int i = l->n - 1; i > 0; i--)
         if (l->parent[i] >= 0)
             work += send_up(l, i);
-    for (int i = 0; i < l->n; i++)
-        mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], 1);
-    bool better = decide(l, &n_decided) && (kick || welcome(l));
-    if (better) {
+    if (decide_all(l, kick)) {
         l->priced += price_change(l);
         for (int i = 0; i < l->n; i++)
-            if (l->pick[i] != st->choice[l->node[i]])
-                work += mem_state_change(st, l->node[i], l->pick[i]);
-    } else {
-        for (int i = 0; i < n_decided; i++)
-            mem_tree_take(&st->left, l->m, l->node[i], l->pick[i], 1);
-        for (int i = 0; i < l->n; i++)
-            mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], -1);
+            if (l->pick[i] != l->st->choice[l->node[i]])
+                work += mem_state_change(l->st, l->node[i], l->pick[i]);
     }
     disband(l);
     mem_spend(budget, work);
