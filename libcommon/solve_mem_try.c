@@ -72,23 +72,42 @@ static void disband(struct mem_local *l)
     }
 }
 
-static double cell(const struct sel_edge *e, int v, int s, int t)
+/* An edge's cells from v's side, the other end at t: cell[class[s] * stride]. */
+struct side {
+    const double *cell;
+    const int *class;
+    size_t stride;
+};
+
+static struct side side_of(const struct sel_edge *e, int v, int t)
 {
-    return e->a == v ? sel_base(e, s, t) : sel_base(e, t, s);
+    const struct sel_table *table = e->table;
+    size_t width = (size_t)table->n_cols;
+
+    if (e->a == v)
+        return (struct side){table->cost + e->col[t], e->row, width};
+    return (struct side){table->cost + (size_t)e->row[t] * width, e->col, 1};
+}
+
+static double cell(const struct side *side, int s)
+{
+    return side->cell[(size_t)side->class[s] * side -> stride];
 }
 
 /* Takes the cells of edge e at the other end's choice out of v's local costs. */
 static void take_out(struct mem_local *l, int i, const struct sel_edge *e)
 {
     int v = l->node[i], n = l->m->core->node[v].n_strategies;
-    int t = l->st->choice[sel_other(e, v)];
+    const struct side side = side_of(e, v, l->st->choice[sel_other(e, v)]);
+    double *restrict local = l->local[i];
+    int *restrict forbidden = l->pick;
 
     for (int s = 0; s < n; s++) {
-        double x = cell(e, v, s, t);
+        double x = cell(&side, s);
         if (x < INFINITY)
-            l->local[i][s] -= x;
+            local[s] -= x;
         else
-            l->pick[s]--;
+            forbidden[s]--;
     }
 }
 
@@ -164,10 +183,10 @@ static void decide_freely(struct mem_local *l)
                 }
         } else {
             const struct sel_edge *e = &l->m->core->edge[l->edge[i]];
-            int t = l->pick[l->parent[i]];
-            least += cell(e, v, 0, t);
+            const struct side side = side_of(e, v, l->pick[l->parent[i]]);
+            least += cell(&side, 0);
             for (int s = 1; s < n; s++) {
-                double x = up[s] + cell(e, v, s, t);
+                double x = up[s] + cell(&side, s);
                 if (x < least) {
                     least = x;
                     best = s;
@@ -187,10 +206,10 @@ static bool decide(struct mem_local *l, int *n_decided)
         int v = l->node[i], n = c->node[v].n_strategies, best;
         double *up = l->up[i];
         if (l->parent[i] >= 0) {
-            int t = l->pick[l->parent[i]];
-            const struct sel_edge *e = &c->edge[l->edge[i]];
+            const struct side side =
+                side_of(&c->edge[l->edge[i]], v, l->pick[l->parent[i]]);
             for (int s = 0; s < n; s++)
-                up[s] += cell(e, v, s, t);
+                up[s] += cell(&side, s);
         }
         for (;;) {
             best = 0;
@@ -221,8 +240,9 @@ static double change_of(const struct mem_local *l)
         if (l->parent[i] >= 0) {
             const struct sel_edge *e = &l->m->core->edge[l->edge[i]];
             int p = l->node[l->parent[i]];
-            sum +=
-                cell(e, v, s, l->pick[l->parent[i]]) - cell(e, v, old, l->st->choice[p]);
+            struct side now = side_of(e, v, l->pick[l->parent[i]]);
+            struct side before = side_of(e, v, l->st->choice[p]);
+            sum += cell(&now, s) - cell(&before, old);
         }
     }
     return sum;
@@ -266,16 +286,18 @@ static void shake(struct mem_local *l)
 /* Swaps usages of the nodes that pick[] changes, or back; whether everything fits. */
 static bool swap_usage(struct mem_local *l, bool back)
 {
-    struct mem_tree *left = &l->st->left;
+    const struct mem_core *m = l->m;
 
     for (int i = 0; i < l->n; i++) {
         int v = l->node[i], old = l->st->choice[v], new = l->pick[i];
-        if (old == new)
-            continue;
-        mem_tree_take(left, l->m, v, back ? new : old, 1);
-        mem_tree_take(left, l->m, v, back ? old : new, -1);
+        for (int k = m->first[v]; old != new &&k < m->first[v + 1]; k++) {
+            const struct mem_part *part = &m->part[k];
+            int64_t less = part->usage[old] - part->usage[new];
+            if (less != 0)
+                mem_tree_add(&l->st->left, part->lo, part->hi, back ? -less : less);
+        }
     }
-    return mem_tree_all(left) >= 0;
+    return mem_tree_all(&l->st->left) >= 0;
 }
 
 /* Decides again, within the memory; whether that is possible and good enough. */
