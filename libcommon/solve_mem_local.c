@@ -65,6 +65,8 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     }
     l->best = AP_NEW_N(arena, n, int);
     l->home = AP_NEW_N(arena, n, int);
+    for (int i = 0; i < N_ELITE; i++)
+        l->elite[i] = AP_NEW_N(arena, n, int);
     for (int e = 0; e < c->n_edges; e++) {
         const struct sel_table *t = c->edge[e].table;
         l->n_cells += (int64_t)t->n_rows * t->n_cols;
@@ -134,7 +136,7 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
         l->way_cost -= l->best_cost - cost; /* it was not gained here */
     l->best_cost = cost;
     memcpy(l->best, choice, (size_t)m->core->n_nodes * sizeof(int));
-    if ((l->strength < 2 && l->cool.length == 0) || l->st->cost == INFINITY) {
+    if ((l->strength < 2 && l->way_now <= WAY_KICK) || l->st->cost == INFINITY) {
         mem_state_set(l->st, choice);
         reprice(l);
         make_home(l, choice, cost);
@@ -351,9 +353,26 @@ static void count_way(struct mem_local *l)
     l->way_work = 0;
 }
 
+/* Joins the end of a cooling with where others ended, and keeps it. */
+static void join_ends(struct mem_local *l, struct mem_budget *budget)
+{
+    size_t size = (size_t)l->m->core->n_nodes * sizeof(int);
+    int *last = l->elite[N_ELITE - 1];
+
+    memmove(&l->elite[1], &l->elite[0], (N_ELITE - 1) * sizeof(*l->elite));
+    l->elite[0] = last;
+    memcpy(last, l->st->choice, size);
+    mem_relink(l, l->best, budget);
+    for (int i = 1; i <= l->n_elite && i < N_ELITE; i++)
+        mem_relink(l, l->elite[i], budget);
+    l->n_elite += l->n_elite < N_ELITE;
+}
+
 /* Little was gained for a while. */
 static void move_on(struct mem_local *l, struct mem_budget *budget)
 {
+    if (l->way_now > WAY_KICK)
+        join_ends(l, budget);
     keep_best(l);
     if (l->first_descent == 0)
         l->first_descent = l->total_work;

@@ -1,6 +1,6 @@
 /*
- * Private to solve_mem_local.c, which chooses neighbourhoods, and solve_mem_try.c, which
- * tries them.
+ * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c, which
+ * tries them, and solve_mem_relink.c, which joins choices.
  */
 #ifndef AP_SOLVE_MEM_LOCAL_H
 #define AP_SOLVE_MEM_LOCAL_H
@@ -10,6 +10,7 @@
 #define N_FACTORS 7
 #define N_SIZES   10 /* 4, 8, ... nodes, then chains */
 #define N_ARMS    (N_FACTORS * (N_SIZES + 1))
+#define N_ELITE   4
 
 enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, N_WAYS };
 
@@ -53,7 +54,8 @@ struct mem_local {
     bool plain;       /* only kicks when descents are short */
     int *best;        /* [node], the best choice so far */
     double best_cost, window_cost;
-    int *home; /* where kicks start, see move_on */
+    int *elite[N_ELITE], n_elite; /* where earlier coolings ended, the latest first */
+    int *home;                    /* where kicks start, see move_on */
     double home_cost;
     int strength;
     int64_t total_work, first_descent;
@@ -106,5 +108,10 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
  */
 void mem_try_chain(struct mem_local *l, int v, int s, double factor,
                    struct mem_budget *budget);
+/*
+ * Takes over what is better in another legal choice, component by component; true if
+ * anything was. The choice under way does not become dearer.
+ */
+bool mem_relink(struct mem_local *l, const int *to, struct mem_budget *budget);
 
 #endif

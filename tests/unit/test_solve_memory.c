@@ -5,6 +5,7 @@
 #include "problem.h"
 
 #include "solve_gen.h"
+#include "solve_mem_local.h"
 #include "tap.h"
 
 #include <math.h>
@@ -139,6 +140,75 @@ static void test_repeats(void)
     ap_arena_free(&arena);
 }
 
+/* Changes nodes at random as far as they fit. */
+static void wander(struct mem_local *l, int n)
+{
+    struct mem_state *st = l->st;
+
+    for (int i = 0; i < n; i++) {
+        int v = gen_int(0, l->m->core->n_nodes - 1);
+        int t = gen_int(0, l->m->core->node[v].n_strategies - 1), s = st->choice[v];
+        mem_tree_take(&st->left, l->m, v, s, 1);
+        if (st->forbidden[v][t] == 0 && mem_tree_try(&st->left, l->m, v, t))
+            mem_state_change(st, v, t);
+        else
+            mem_tree_take(&st->left, l->m, v, s, -1);
+    }
+}
+
+/* What joins two legal choices is legal, of their strategies, and cheaper than both. */
+static int check_relink(struct ap_arena *arena, const struct ap_problem *p, int *n_gains)
+{
+    struct mem_core m;
+    struct ap_err err = {""};
+    struct mem_budget budget = {.work_limit = 1000000};
+
+    if (mem_core_build(arena, p, 0, &m, &err) || m.core->n_nodes < 10)
+        return 0;
+    struct mem_legal *g = mem_legal_new(arena, &m, 1e9, 1);
+    const int *start = g ? mem_legal_run(g, &budget) : NULL;
+    if (!start)
+        return 0;
+    struct mem_local *l = mem_local_new(arena, &m, 1, true);
+    size_t size = (size_t)m.core->n_nodes * sizeof(int);
+    double *mu = AP_NEW_N(arena, m.n_slots + 1, double);
+    for (int t = 0; t < m.n_slots; t++)
+        mu[t] = 1e-5 * t;
+    mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+    wander(l, 100);
+    int *from = ap_arena_dup(arena, l->st->choice, size);
+    wander(l, 8);
+    int *to = ap_arena_dup(arena, l->st->choice, size);
+    mem_state_set(l->st, from);
+    double before = l->st->cost;
+    bool gained = mem_relink(l, to, &budget);
+    double after = l->st->cost;
+    bool ok = gained ? after < before : after == before;
+    for (int v = 0; v < m.core->n_nodes; v++)
+        ok &= l->st->choice[v] == from[v] || l->st->choice[v] == to[v];
+    int64_t left = mem_tree_all(&l->st->left);
+    mem_state_set(l->st, ap_arena_dup(arena, l->st->choice, size));
+    ok &= same(l->st->cost, after) && left >= 0 && mem_tree_all(&l->st->left) == left;
+    *n_gains += gained && after < mem_cost(&m, to);
+    return !ok;
+}
+
+static void test_relink(int n)
+{
+    int wrong = 0, n_gains = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct ap_arena arena = {0};
+        gen_state = 4000 + (uint64_t)i;
+        struct ap_problem p = gen_random(&arena, 80, 140, 4, 1000, i % 2, 0);
+        gen_memory(&arena, &p, 1 + i % 8, 100, 6);
+        wrong += check_relink(&arena, &p, &n_gains);
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0, "choices that are joined stay legal, and their cost is right");
+    CHECK(n_gains > n / 4, "%d of %d times they are cheaper than both", n_gains, n);
+}
+
 static void test_peak(void)
 {
     double cost[] = {0, 1};
@@ -190,6 +260,7 @@ int main(void)
 {
     test_tiny(2000, 500);
     test_late(100);
+    test_relink(40);
     test_repeats();
     test_peak();
     test_format();
