@@ -139,7 +139,8 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
                    const double *mu);
 /* Goes on from a legal choice, though it may be dear. */
 void mem_local_move(struct mem_local *l, const int *choice);
-/* Whether a round is longer than a kick with the descent from it. */
+/* Whether a round is longer than a kick with the descent from it; than several of them
+ * once a new start led nowhere. */
 bool mem_local_is_short(const struct mem_local *l);
 /* Improves until the budget is spent, or the best costs no more than enough. */
 void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget);

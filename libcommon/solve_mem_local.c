@@ -40,6 +40,8 @@
 #define STRENGTHS  8
 #define MANY       8 /* descents as long as the first */
 #define SCRAMBLE   12
+#define SHORT      4   /* kicks in a round, where new starts */
+#define FAR_START  0.5 /* of the gap away from the best choice end */
 
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed, bool plain)
@@ -312,7 +314,9 @@ static bool cool(struct mem_local *l, int64_t work)
 
 bool mem_local_is_short(const struct mem_local *l)
 {
-    return l->way[0].n > 0 && (double)l->run_work * l->way[0].n > l->way[0].work;
+    const struct way *w = &l->way[WAY_KICK];
+
+    return w->n > 0 && (double)l->run_work * w->n > (l->far ? SHORT : 1) * w->work;
 }
 
 /*
@@ -391,6 +395,7 @@ void mem_local_move(struct mem_local *l, const int *choice)
     go_to(l, choice);
     make_home(l, choice, l->st->cost);
     l->strength = 0;
+    l->moved = true;
     end_cooling(l);
 }
 
@@ -424,4 +429,7 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
     }
     l->run_work = budget->work - work;
     keep_best(l);
+    l->far |=
+        l->moved && l->home_cost - l->best_cost > FAR_START * (l->best_cost - l->bound);
+    l->moved = false;
 }

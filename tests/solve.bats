@@ -140,10 +140,12 @@ knapsack 400
 train 600"
 }
 
-@test "solve: noise in costs that fades leads out of what descents and kicks end in" {
+@test "solve: coolings lead out of what descents and kicks end in, whatever the seed" {
     scripts/solve-gen tight 400 2 >"$BATS_TEST_TMPDIR/p.json"
-    ap-solve --algorithm local --work-limit 20 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
-    head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.gap < 0.062'
+    for seed in 1 2; do
+        ap-solve --algorithm local --work-limit 20 --seed "$seed" "$BATS_TEST_TMPDIR/p.json" |
+            head -n 1 | jq -e '.gap < 0.062'
+    done
 }
 
 @test "solve: hubs of degree 4000, and hundreds of strategies, in linear time and near the bound" {
