@@ -114,6 +114,7 @@ _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     setenv("OMPI_MCA_orte_base_help_aggregate", "0", 0);
+    setenv("EVENT_NOEPOLL", "1", 0); /* mpirun's libevent warns of ranks that are gone */
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
     if (!strcmp(tool->path, "-"))
         keep_input();
