@@ -172,7 +172,7 @@ static void close_gap(struct worker *w)
 /* Whether the first worker should raise the bound, not search. */
 static bool bound_pays(const struct search *s)
 {
-    if (s->cost == INFINITY || s->round % 8 == 0)
+    if (s->cost == INFINITY || s->n_steps < WARM || s->round % 8 == 0)
         return true;
     if (s->worker[0].dual->n_stalls > STALLED)
         return false;
