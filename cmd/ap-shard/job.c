@@ -16,17 +16,18 @@
 const struct shard_algorithm *shard_algorithms(void)
 {
     static struct shard_algorithm table[N_SEARCHES + AP_N_BASELINES + 1] = {
-        {"ilp", "integer program over all strategies, proven bound", shard_ilp, -1},
+        {"ilp", "integer program over all strategies, proven bound", shard_ilp, -1,
+         false},
         {"tofu", "halve the devices again and again, each time moving least", shard_tofu,
-         -1},
+         -1, true},
         {"tap", "a pattern per weight, all plans of each block that repeats", shard_tap,
-         -1},
+         -1, false},
         {"rhino", "Rhino: candidates by flooding, cones, segments, in bytes", shard_rhino,
-         -1},
+         -1, true},
     };
     for (int i = 0; i < AP_N_BASELINES; i++)
         table[N_SEARCHES + i] = (struct shard_algorithm){
-            ap_baselines[i].name, ap_baselines[i].help, shard_rule, i};
+            ap_baselines[i].name, ap_baselines[i].help, shard_rule, i, false};
     return table;
 }
 
@@ -356,8 +357,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     }
     if (req->start_path)
         start_sec = add_start(job, req, &start);
-    bool knows_time = row->run != shard_rhino && row->run != shard_tofu;
-    if (job->cost.mesh.time && !knows_time
+    if (job->cost.mesh.time && row->whole_time
             ? run_whole(job, row->run, &err)
             : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

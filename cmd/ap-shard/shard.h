@@ -197,7 +197,8 @@ shard_fn shard_rule_unpriced;
 struct shard_algorithm {
     const char *name, *help; /* as struct ap_choice */
     shard_fn *run;
-    int baseline; /* -1 unless run is shard_rule */
+    int baseline;    /* -1 unless run is shard_rule */
+    bool whole_time; /* it knows no axis in time: its plan of the whole batch is taken */
 };
 /* The table, NULL name last: searches first, then a row per baseline. */
 const struct shard_algorithm *shard_algorithms(void);

@@ -58,9 +58,6 @@ static const struct {
     {"kept", " auto "},
 };
 
-/* Algorithms that cut no stages. */
-static const char *const one_stage[] = {"intra-only", "deepspeed-moe-grid", "none"};
-
 /* ---- options ---- */
 
 static void read_options(struct ap_tool *tool, struct request *r, int argc, char **argv)
@@ -116,10 +113,8 @@ static void read_options(struct ap_tool *tool, struct request *r, int argc, char
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
-    for (size_t i = 0; i < sizeof one_stage / sizeof *one_stage; i++)
-        if (!strcmp(one_stage[i], plan_algorithms()[r->algorithm].name) &&
-            r->n_stages > 1)
-            ap_die_usage("--stages: %s has one stage", one_stage[i]);
+    if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
+        ap_die_usage("--stages: %s has one stage", plan_algorithms()[r->algorithm].name);
     tool->opts = NULL; /* they end here */
 }
 
@@ -133,8 +128,9 @@ static void check_options(struct request *r)
             ap_die_usage("--microbatches: expected auto or a number from 1 to %d, got %s",
                          1 << 20, r->microbatches);
         if (r->limits.microbatches > 1 &&
-            !strcmp(plan_algorithms()[r->algorithm].name, "none"))
-            ap_die_usage("--microbatches: none takes the batch at once");
+            plan_algorithms()[r->algorithm].cuts == PLAN_CUTS_NOTHING)
+            ap_die_usage("--microbatches: %s takes the batch at once",
+                         plan_algorithms()[r->algorithm].name);
     }
     if (r->command && !r->command[strspn(r->command, " \t")])
         ap_die_usage("--shard-command: expected a command");

@@ -132,9 +132,12 @@ typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
                     const struct plan_params *params, struct plan_answer *answer,
                     struct ap_err *err);
 
+/* What an algorithm cuts: what it does not has one part in all its plans. */
+enum plan_cuts { PLAN_CUTS_STAGES, PLAN_CUTS_BATCH, PLAN_CUTS_NOTHING };
 struct plan_algorithm {
     const char *name, *help; /* as struct ap_choice */
     plan_fn *run;
+    enum plan_cuts cuts;
 };
 /* The table, the default first, NULL name last. */
 const struct plan_algorithm *plan_algorithms(void);
