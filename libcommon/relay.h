@@ -83,13 +83,13 @@ struct ap_relay {
 };
 
 /*
- * The programs of a plan. g is grouped, nests are its own. -1 with *exit_code: a plan
- * that cannot be run (AP_BAD_INPUT), or not yet (AP_USAGE).
+ * The programs of a plan. g is grouped, nests and blocks are its own. -1 with *exit_code:
+ * a plan that cannot be run (AP_BAD_INPUT), or not yet (AP_USAGE).
  */
 int ap_relay_build(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct ap_nests *nests, const struct ap_cluster *cluster,
-                   const struct ap_stages *stages, struct ap_relay *relay, int *exit_code,
-                   struct ap_err *err);
+                   const struct ap_nests *nests, const struct ap_blocks *blocks,
+                   const struct ap_cluster *cluster, const struct ap_stages *stages,
+                   struct ap_relay *relay, int *exit_code, struct ap_err *err);
 
 /*
  * Whether the instructions may be trusted: stages, groups, messages exist; every message

@@ -6,8 +6,9 @@
  * a stage hands on are results in the layout in which they lie, sums made whole, one
  * microbatch's share at a time; where they arrive they are parameters in the layout in
  * which they are read, likewise. So nothing but messages lies between two stages, and a
- * value that several stages read goes to each straight from its maker. Cost: that of
- * partitioning the stages; linear in what is cut. After Zheng et al., "Alpa", section 6.
+ * value that several stages read goes to each straight from its maker. What a stage makes
+ * again has copies in its graph (remake.c). Cost: that of partitioning the stages; linear
+ * in what is cut. After Zheng et al., "Alpa", section 6.
  */
 #include "relay.h"
 
@@ -15,12 +16,14 @@
 #include <string.h>
 
 #include "microbatch.h"
+#include "remake.h"
 #include "tool.h"
 
 struct builder {
     struct ap_arena *arena;
     const struct ap_graph *g;
     const struct ap_nests *nests;
+    const int *block_of; /* [node of g] */
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
     struct ap_relay *relay;
@@ -239,6 +242,45 @@ static void find_turns(struct builder *b)
         b->plan[s].turn = b->turn[s];
 }
 
+/* ---- what runs again ---- */
+
+/* What the plan does not keep: values of one block alone, or those that it names; never
+ * results. */
+static bool *find_gone(const struct builder *b, const struct ap_stage *st,
+                       const struct ap_subgraph *sub)
+{
+    const struct ap_graph *g = &sub->graph;
+    bool *gone = AP_NEW_N(b->arena, g->n_nodes, bool);
+
+    if (st->recompute == AP_RECOMPUTE_ALL) {
+        for (int i = 0; i < g->n_nodes; i++) {
+            gone[i] = true;
+            for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
+                gone[i] &=
+                    b->block_of[sub->source[g->users[u]]] == b->block_of[sub->source[i]];
+        }
+    } else {
+        bool *remade = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+        for (int k = 0; k < st->n_remade; k++)
+            remade[st->remade[k]] = true;
+        for (int i = 0; i < g->n_nodes; i++)
+            gone[i] = remade[sub->source[i]];
+    }
+    for (int r = 0; r < g->n_results; r++)
+        gone[g->results[r].node] = false;
+    return gone;
+}
+
+static void remake_stages(struct builder *b)
+{
+    for (int s = 0; s < b->stages->n; s++) {
+        const struct ap_stage *st = &b->stages->stage[s];
+        if (st->recompute != AP_RECOMPUTE_NONE)
+            ap_remake(b->arena, ap_stage_again(b->arena, st, b->g->n_nodes),
+                      find_gone(b, st, &b->sub[s]), &b->sub[s], &b->plan[s]);
+    }
+}
+
 /* ---- stages ---- */
 
 static int err_of(int stage, const struct ap_err *why, struct ap_err *err)
@@ -276,6 +318,7 @@ static int add_stages(struct builder *b, struct ap_err *err)
             return err_of(i, &why, err);
     }
     find_turns(b);
+    remake_stages(b);
     for (int i = 0; i < n; i++)
         if (add_stage(b, i, err))
             return -1;
@@ -459,13 +502,14 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
 }
 
 int ap_relay_build(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct ap_nests *nests, const struct ap_cluster *cluster,
-                   const struct ap_stages *stages, struct ap_relay *relay, int *exit_code,
-                   struct ap_err *err)
+                   const struct ap_nests *nests, const struct ap_blocks *blocks,
+                   const struct ap_cluster *cluster, const struct ap_stages *stages,
+                   struct ap_relay *relay, int *exit_code, struct ap_err *err)
 {
     struct builder b = {.arena = arena,
                         .g = g,
                         .nests = nests,
+                        .block_of = blocks->block_of,
                         .cluster = cluster,
                         .stages = stages,
                         .relay = relay,

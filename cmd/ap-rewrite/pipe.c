@@ -32,20 +32,6 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct i
         refuse(doc, AP_BAD_INPUT, &err);
 }
 
-/* What a plan makes again the programs keep: the same numbers in more memory. */
-static void warn_recompute(const struct ap_tool *tool, const struct ap_doc *doc,
-                           const struct ap_stages *stages)
-{
-    int n = 0;
-
-    for (int i = 0; i < stages->n; i++)
-        n += stages->stage[i].recompute != AP_RECOMPUTE_NONE;
-    if (n > 0 && !tool->quiet)
-        ap_warn("%s: /stages: %d of %d stages make values again before each backward: "
-                "their programs keep them instead",
-                doc->file, n, stages->n);
-}
-
 /* Members of the --stats line. */
 static const char *stats(struct ap_arena *arena, const struct ap_relay *r)
 {
@@ -75,10 +61,9 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     int exit_code;
 
     read_plan(arena, doc, &in);
-    if (ap_relay_build(arena, &in.graph, &in.nests, &in.cluster, &in.stages, &relay,
-                       &exit_code, &err))
+    if (ap_relay_build(arena, &in.graph, &in.nests, &in.blocks, &in.cluster, &in.stages,
+                       &relay, &exit_code, &err))
         refuse(doc, exit_code, &err);
-    warn_recompute(tool, doc, &in.stages);
     ap_relay_to_json(&relay, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");
     return ap_tool_finish(tool, stats(arena, &relay));
