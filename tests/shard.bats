@@ -139,8 +139,8 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
 @test "a rule refuses options of the search" {
     refuses 2 "more than 1048576 devices" ap-shard --mesh 2147483647 "$(imported mlp)"
     refuses 2 "more than 1048576 devices" ap-shard --mesh 65536x65536 "$(imported mlp)"
-    refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --no-padding "$(imported mlp)"
-    refuses 2 "is a rule" ap-shard --mesh 2 --algorithm data --solver glpk "$(imported mlp)"
+    refuses 2 "is for ilp, tofu, tap and rhino, not for data" ap-shard --mesh 2 --algorithm data --no-padding "$(imported mlp)"
+    refuses 2 "is for ilp and rhino, not for data" ap-shard --mesh 2 --algorithm data --solver glpk "$(imported mlp)"
 }
 
 @test "shard: shardings that are not read are told of once" {

@@ -263,8 +263,8 @@ ENTRY e { p = f32[8] parameter(0) n = f32[8] negate(p) ROOT s = f32[8] sine(n) }
         ap-import --no-history - >"$f"
     rhino "$f" --mesh 1x2 | jq -e '.sharding.layouts | all(. == "R,R")'
     refuses 2 '--level' ap-shard --algorithm rhino --level 5 --mesh 2 "$f"
-    refuses 2 'are for rhino, not for ilp' ap-shard --level O2 --mesh 2 "$f"
-    refuses 2 'are for rhino, not for data' ap-shard --algorithm data --explain - --mesh 2 "$f"
+    refuses 2 '--level is for rhino, not for ilp' ap-shard --level O2 --mesh 2 "$f"
+    refuses 2 '--explain is for rhino, not for data' ap-shard --algorithm data --explain - --mesh 2 "$f"
     refuses 1 '/nowhere/x: ' ap-shard --algorithm rhino --explain /nowhere/x --mesh 2 "$f"
 }
 

@@ -228,7 +228,7 @@ END
     refuses 3 "reaches all leaves" ap-shard --quiet --algorithm tap --mesh 8 --no-padding \
         --cost-model bytes "$doc" # 9 does not divide, and replicas are not allowed
     plan tap 8 default "$doc" >/dev/null # where computing has its price
-    refuses 2 "tap enumerates" ap-shard --algorithm tap --mesh 2 --solver glpk "$doc"
-    refuses 2 "tap enumerates" ap-shard --algorithm tap --mesh 2 --work-limit 5 "$doc"
+    refuses 2 "is for ilp and rhino, not for tap" ap-shard --algorithm tap --mesh 2 --solver glpk "$doc"
+    refuses 2 "is for ilp and rhino, not for tap" ap-shard --algorithm tap --mesh 2 --work-limit 5 "$doc"
     refuses 3 "no weight is attention's" ap-shard --algorithm mha-only --mesh 2 "$doc"
 }

@@ -46,9 +46,9 @@ other() {
 }
 
 @test "tofu: refuses options of others, others refuse its options" {
-    refuses 2 "tofu has no solver" ap-shard --mesh 2 --algorithm tofu --solver glpk "$(imported mlp)"
-    refuses 2 "are for tofu" ap-shard --mesh 2 --tofu-space eurosys "$(imported mlp)"
-    refuses 2 "are for tofu" ap-shard --mesh 2 --algorithm data --tofu-ties 3 "$(imported mlp)"
+    refuses 2 "is for ilp and rhino, not for tofu" ap-shard --mesh 2 --algorithm tofu --solver glpk "$(imported mlp)"
+    refuses 2 "is for tofu, not for" ap-shard --mesh 2 --tofu-space eurosys "$(imported mlp)"
+    refuses 2 "is for tofu, not for" ap-shard --mesh 2 --algorithm data --tofu-ties 3 "$(imported mlp)"
 }
 
 # Phases count through fusion groups alone: with none, resnet's cuts are others, 0.03 % cheaper.

@@ -120,8 +120,8 @@ problem() {
     done
     run -2 ap-shard --mesh 2x2 --algorithm data --emit-problem "$BATS_TEST_TMPDIR/q.json" \
         "$BATS_TEST_TMPDIR/plan"
-    [[ $stderr == *"--emit-problem is for the search (ilp), not for data"* || \
-        $output == *"--emit-problem is for the search (ilp), not for data"* ]]
+    [[ $stderr == *"--emit-problem is for ilp, not for data"* || \
+        $output == *"--emit-problem is for ilp, not for data"* ]]
 }
 
 @test "solve: a legal choice where most cells are forbidden, and in other hard problems" {

@@ -14,8 +14,6 @@ static const struct ap_choice cost_models[] = {
     {"bytes", "bytes moved, compute free"},
     {NULL, NULL},
 };
-#define UNFOLD 120000
-
 static const struct ap_choice spaces[] = {
     {"default", "all that the factors allow"},
     {"alpa", "what Alpa lists, converted as Alpa does"},
@@ -33,11 +31,6 @@ static const struct ap_choice microbatch_modes[] = {
     {"each", "it is taken of each microbatch (prices of --serve only)"},
     {NULL, NULL},
 };
-
-static bool is_rhino(const struct shard_request *req)
-{
-    return shard_algorithms()[req->algorithm].run == shard_rhino;
-}
 
 static void check_memory(const struct shard_request *req)
 {
@@ -63,14 +56,72 @@ static void check_microbatches(const struct shard_request *req)
         ap_die_usage("--serve: requests say the microbatches; no --microbatches with it");
 }
 
-static void check_request(struct shard_request *req)
+/* ---- what goes with what ---- */
+
+static const struct {
+    const char *option;
+    enum shard_takes takes;
+} only_for[] = {
+    {"no-padding", SHARD_TAKES_PADDING}, {"solver", SHARD_TAKES_SOLVER},
+    {"work-limit", SHARD_TAKES_SOLVER},  {"no-families", SHARD_TAKES_FAMILIES},
+    {"period", SHARD_TAKES_FOLDING},     {"rounds", SHARD_TAKES_FOLDING},
+    {"unfold", SHARD_TAKES_FOLDING},     {"batch-axis", SHARD_TAKES_SPACE},
+    {"start", SHARD_TAKES_START},        {"emit-problem", SHARD_TAKES_EMIT},
+    {"tofu-space", SHARD_TAKES_TOFU},    {"tofu-ties", SHARD_TAKES_TOFU},
+    {"level", SHARD_TAKES_RHINO},        {"critical", SHARD_TAKES_RHINO},
+    {"explain", SHARD_TAKES_RHINO},
+};
+
+/* "ilp, tap and rhino": the algorithms that take such an option. */
+static const char *takers(struct ap_arena *arena, enum shard_takes takes)
 {
-    const char *level = shard_levels[req->level_row].name;
+    const struct shard_algorithm *rows = shard_algorithms();
+    const char *text = "";
+    int left = 0;
+
+    for (int i = 0; rows[i].name; i++)
+        left += (rows[i].takes & takes) != 0;
+    for (int i = 0; rows[i].name; i++)
+        if (rows[i].takes & takes)
+            text = ap_arena_printf(arena, "%s%s%s", text, rows[i].name,
+                                   --left > 1  ? ", "
+                                   : left == 1 ? " and "
+                                               : "");
+    return text;
+}
+
+static void check_algorithm(struct ap_arena *arena, const struct ap_tool *tool,
+                            const struct shard_request *req)
+{
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
+
+    for (size_t i = 0; i < sizeof only_for / sizeof *only_for; i++)
+        if (ap_tool_given(tool, only_for[i].option) && !(row->takes & only_for[i].takes))
+            ap_die_usage("--%s is for %s, not for %s", only_for[i].option,
+                         takers(arena, only_for[i].takes), row->name);
+    if (req->space != SHARD_SPACE_DEFAULT && !(row->takes & SHARD_TAKES_SPACE))
+        ap_die_usage("--space alpa is for %s, not for %s",
+                     takers(arena, SHARD_TAKES_SPACE), row->name);
+}
+
+static void check_space(const struct shard_request *req)
+{
+    if (req->space == SHARD_SPACE_DEFAULT && req->batch_axis)
+        ap_die_usage("--batch-axis is for --space alpa");
+    if (req->space == SHARD_SPACE_DEFAULT)
+        return;
+    if (req->serve)
+        ap_die_usage("--serve has no --space alpa");
+    if (req->params.recompute_heavy)
+        ap_die_usage("--recompute-heavy: Alpa's space has no replicated contraction");
+    if (req->plan_path || req->start_path)
+        ap_die_usage("--space alpa does not go with --plan or --start");
+}
+
+static void check_mesh(const struct shard_request *req)
+{
     bool is_auto = req->mesh_text && !strcmp(req->mesh_text, "auto");
 
-    if (req->serve && req->space != SHARD_SPACE_DEFAULT)
-        ap_die_usage("--serve has no --space alpa");
     if (req->serve && (req->mesh_text || req->plan_path || req->start_path ||
                        req->pins.n > 0 || req->top > 0))
         ap_die_usage(
@@ -78,64 +129,38 @@ static void check_request(struct shard_request *req)
             "--top with it");
     if (!req->serve && !req->mesh_text && !req->plan_path && !req->start_path)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
-    if (row->run != shard_ilp && req->space != SHARD_SPACE_DEFAULT)
-        ap_die_usage("--space alpa is for the search (ilp), not for %s", row->name);
-    if (req->params.recompute_heavy && req->space != SHARD_SPACE_DEFAULT)
-        ap_die_usage("--recompute-heavy: Alpa's space has no replicated contraction");
-    if (req->batch_axis && req->space == SHARD_SPACE_DEFAULT)
-        ap_die_usage("--batch-axis is for --space alpa");
-    if (row->run == shard_rule && (req->params.no_padding || req->params.solver != 0 ||
-                                   req->params.work_limit != 0))
-        ap_die_usage("--no-padding, --solver and --work-limit are for the search (ilp), "
-                     "%s is a rule",
-                     row->name);
-    if (row->run == shard_tofu &&
-        (req->params.solver != 0 || req->params.work_limit != 0 ||
-         req->params.no_families))
-        ap_die_usage("--solver, --work-limit and --no-families are for ilp, tofu has no "
-                     "solver and folds nothing");
-    if (row->run != shard_tofu &&
-        (req->params.tofu_space != 0 || req->params.tofu_ties != 1))
-        ap_die_usage("--tofu-space and --tofu-ties are for tofu, not for %s", row->name);
-    if (row->run == shard_tap &&
-        (req->params.solver != 0 || req->params.work_limit != 0 ||
-         req->params.period != 1 || req->params.rounds != 12 ||
-         req->params.unfold != UNFOLD))
-        ap_die_usage(
-            "--solver, --work-limit, --period, --rounds and --unfold are for ilp, "
-            "tap enumerates");
     if (req->plan_path && (req->start_path || req->algorithm != 0 || req->pins.n > 0))
         ap_die_usage("--plan says all: no --start, --algorithm or --pin with it");
-    if (req->start_path && row->run != shard_ilp)
-        ap_die_usage("--start is for ilp, not for %s", row->name);
-    if (req->space != SHARD_SPACE_DEFAULT && (req->plan_path || req->start_path))
-        ap_die_usage("--space alpa does not go with --plan or --start");
     if (is_auto && (req->plan_path || req->start_path))
         ap_die_usage("--mesh auto does not go with --plan or --start");
     if (req->explain_path && (is_auto || req->serve))
         ap_die_usage("--explain does not go with --mesh auto or --serve");
-    if (req->emit_path && row->run != shard_ilp)
-        ap_die_usage("--emit-problem is for the search (ilp), not for %s", row->name);
     if (req->emit_path && (req->serve || req->plan_path || is_auto))
         ap_die_usage("--emit-problem is for a search on one mesh, without --plan, "
                      "--serve and --mesh auto");
-    req->params.emit = req->emit_path != NULL;
-    if (!is_rhino(req) &&
-        (req->level_row != 0 || req->params.critical != 0 || req->explain_path))
-        ap_die_usage("--level, --critical and --explain are for rhino, not for %s",
-                     row->name);
+}
+
+static void check_request(struct ap_arena *arena, const struct ap_tool *tool,
+                          struct shard_request *req)
+{
+    const char *level = shard_levels[req->level_row].name;
+
+    check_mesh(req);
+    check_algorithm(arena, tool, req);
+    check_space(req);
+    check_memory(req);
+    check_microbatches(req);
     if (req->params.critical != 0 && level[strlen(level) - 1] > '2')
         ap_die_usage("--critical: level %s has no segments between critical nodes (0 to "
                      "2 have)",
                      level);
-    check_memory(req);
-    check_microbatches(req);
+    req->params.emit = req->emit_path != NULL;
     req->params.level = level[strlen(level) - 1] - '0';
     req->params.explain = req->explain_path != NULL;
 }
 
-static void read_options(struct ap_tool *tool, struct shard_request *req, int argc,
-                         char **argv)
+static void read_options(struct ap_arena *arena, struct ap_tool *tool,
+                         struct shard_request *req, int argc, char **argv)
 {
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req->mesh_text, "MESH",
@@ -218,19 +243,19 @@ static void read_options(struct ap_tool *tool, struct shard_request *req, int ar
     };
     tool->opts = opts;
     ap_tool_start(tool, argc, argv);
-    tool->opts = NULL; /* they end here */
     if (req->serve && (!strcmp(tool->path, "-") || tool->out_path))
         ap_die_usage(
             "--serve reads requests on standard input: name the document's FILE, "
             "and no -o");
-    check_request(req);
+    check_request(arena, tool, req);
+    tool->opts = NULL; /* they end here */
 }
 
 int main(int argc, char **argv)
 {
     struct shard_request req = {
         .max_axes = 2,
-        .params = {.rounds = 12, .unfold = UNFOLD, .period = 1, .tofu_ties = 1}};
+        .params = {.rounds = 12, .unfold = 120000, .period = 1, .tofu_ties = 1}};
     struct ap_tool tool = {.name = "ap-shard",
                            .summary = "choose how every tensor is split over a mesh",
                            .operand = "[FILE]"};
@@ -239,10 +264,10 @@ int main(int argc, char **argv)
     struct shard_result result;
     struct ap_doc doc;
 
-    read_options(&tool, &req, argc, argv);
+    read_options(&arena, &tool, &req, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
     shard_job_read(&job, &doc);
-    if (!req.params.no_families && !is_rhino(&req))
+    if (!req.params.no_families)
         shard_job_families(&job, &doc);
     if (req.serve)
         return ap_tool_finish(&tool, shard_serve(&job, &req, &doc));

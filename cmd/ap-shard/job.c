@@ -16,18 +16,41 @@
 const struct shard_algorithm *shard_algorithms(void)
 {
     static struct shard_algorithm table[N_SEARCHES + AP_N_BASELINES + 1] = {
-        {"ilp", "integer program over all strategies, proven bound", shard_ilp, -1,
-         false},
-        {"tofu", "halve the devices again and again, each time moving least", shard_tofu,
-         -1, true},
-        {"tap", "a pattern per weight, all plans of each block that repeats", shard_tap,
-         -1, false},
-        {"rhino", "Rhino: candidates by flooding, cones, segments, in bytes", shard_rhino,
-         -1, true},
+        {.name = "ilp",
+         .help = "integer program over all strategies, proven bound",
+         .run = shard_ilp,
+         .baseline = -1,
+         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_SOLVER | SHARD_TAKES_FAMILIES |
+                  SHARD_TAKES_FOLDING | SHARD_TAKES_SPACE | SHARD_TAKES_START |
+                  SHARD_TAKES_EMIT,
+         .keeps_pins = true,
+         .compares_rules = true},
+        {.name = "tofu",
+         .help = "halve the devices again and again, each time moving least",
+         .run = shard_tofu,
+         .baseline = -1,
+         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_TOFU,
+         .whole_time = true,
+         .halves = true},
+        {.name = "tap",
+         .help = "a pattern per weight, all plans of each block that repeats",
+         .run = shard_tap,
+         .baseline = -1,
+         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_FAMILIES},
+        {.name = "rhino",
+         .help = "Rhino: candidates by flooding, cones, segments, in bytes",
+         .run = shard_rhino,
+         .baseline = -1,
+         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_SOLVER | SHARD_TAKES_RHINO,
+         .whole_time = true,
+         .limits_params = true},
     };
     for (int i = 0; i < AP_N_BASELINES; i++)
-        table[N_SEARCHES + i] = (struct shard_algorithm){
-            ap_baselines[i].name, ap_baselines[i].help, shard_rule, i, false};
+        table[N_SEARCHES + i] = (struct shard_algorithm){.name = ap_baselines[i].name,
+                                                         .help = ap_baselines[i].help,
+                                                         .run = shard_rule,
+                                                         .baseline = i,
+                                                         .keeps_pins = true};
     return table;
 }
 
@@ -146,7 +169,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     int64_t n = req->microbatches > 0 ? req->microbatches : ap_mesh_microbatches(mesh);
 
     ap_mesh_drop_time(&devices);
-    if (shard_algorithms()[req->algorithm].run == shard_tofu) {
+    if (shard_algorithms()[req->algorithm].halves) {
         if (tofu_mesh(arena, &devices, &halves, &err))
             ap_die_usage("--mesh: %s", err.msg);
         devices = halves;
@@ -259,26 +282,24 @@ int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
 
 static void set_task(struct shard_job *job, const struct shard_request *req)
 {
+    const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct ap_err err = {0};
     bool *fixed = NULL;
 
     job->params = req->params;
     job->params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
-    job->task =
-        (struct shard_task){.graph = &job->graph,
-                            .nests = &job->nests,
-                            .cost = &job->cost,
-                            .families = job->has_families ? &job->families : NULL,
-                            .pins = job->pins.n > 0 ? &job->pins : NULL,
-                            .params = &job->params,
-                            .time = job->time,
-                            .memory_bytes = job->memory_bytes,
-                            .baseline = shard_algorithms()[req->algorithm].baseline};
-    shard_fn *run = shard_algorithms()[req->algorithm].run;
-    if (run == shard_rhino)
+    job->task = (struct shard_task){.graph = &job->graph,
+                                    .nests = &job->nests,
+                                    .cost = &job->cost,
+                                    .families = job->has_families ? &job->families : NULL,
+                                    .pins = job->pins.n > 0 ? &job->pins : NULL,
+                                    .params = &job->params,
+                                    .time = job->time,
+                                    .memory_bytes = job->memory_bytes,
+                                    .baseline = row->baseline};
+    if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;
-    bool keeps = run == shard_ilp || run == shard_rule; /* imported shardings, too */
-    if (job->pins.n > 0 && (keeps || req->pins.n > 0) &&
+    if (job->pins.n > 0 && (row->keeps_pins || req->pins.n > 0) &&
         shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, job->time, &job->pins,
                        &job->task.pinned_choice, &fixed, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
@@ -346,7 +367,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
 
     set_task(job, req);
     job->algorithm = row->name;
-    if (row->run == shard_ilp || req->top > 0)
+    if (row->compares_rules || req->top > 0)
         shard_list_baselines(job->arena, &job->task);
     if (req->plan_path) {
         given_plan(job, req, &job->answer.plan);
@@ -395,9 +416,8 @@ struct shard_result shard_job_result(struct shard_job *job,
     if (!isfinite(sec) || ap_partition(job->arena, &a->plan, &conv, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_plan_buffers(job->arena, &prog);
-    /* rhino's limit is one of parameters, which it keeps */
     bool limited =
-        job->memory_bytes > 0 && shard_algorithms()[req->algorithm].run != shard_rhino;
+        job->memory_bytes > 0 && !shard_algorithms()[req->algorithm].limits_params;
     if (limited && prog.peak_bytes > job->memory_bytes)
         die_too_large(job, prog.peak_bytes);
     /* else problem and plan disagree */

@@ -128,7 +128,7 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
     if (ap_mesh_parse(arena, mesh, &q->place.mesh, &why))
         return ap_err_set(err, "mesh: %s", why.msg);
     struct ap_mesh asked = q->place.mesh;
-    if (shard_algorithms()[s->req->algorithm].run == shard_tofu &&
+    if (shard_algorithms()[s->req->algorithm].halves &&
         tofu_mesh(arena, &asked, &q->place.mesh, &why))
         return ap_err_set(err, "mesh: %s", why.msg);
     q->place.cluster = s->job->cluster;

@@ -194,11 +194,30 @@ shard_fn shard_rule;  /* a baseline, written down by rules */
    by the caller */
 shard_fn shard_rule_unpriced;
 
+/* Options that not every algorithm takes. */
+enum shard_takes {
+    SHARD_TAKES_PADDING = 1,
+    SHARD_TAKES_SOLVER = 2,
+    SHARD_TAKES_FAMILIES = 4,
+    SHARD_TAKES_FOLDING = 8, /* how a folded search unfolds */
+    SHARD_TAKES_SPACE = 16,
+    SHARD_TAKES_START = 32,
+    SHARD_TAKES_EMIT = 64,
+    SHARD_TAKES_TOFU = 128,
+    SHARD_TAKES_RHINO = 256
+};
+
 struct shard_algorithm {
     const char *name, *help; /* as struct ap_choice */
     shard_fn *run;
-    int baseline;    /* -1 unless run is shard_rule */
-    bool whole_time; /* it knows no axis in time: its plan of the whole batch is taken */
+    int baseline;        /* -1 unless run is shard_rule */
+    unsigned takes;      /* enum shard_takes */
+    bool whole_time;     /* it knows no axis in time: its plan of the whole batch is
+                            taken */
+    bool keeps_pins;     /* imported ones, too */
+    bool halves;         /* its meshes are of halves */
+    bool limits_params;  /* its memory limit is one of parameters, which it keeps */
+    bool compares_rules; /* it wants to know all baselines */
 };
 /* The table, NULL name last: searches first, then a row per baseline. */
 const struct shard_algorithm *shard_algorithms(void);
