@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "fit.h"
+
 /* ---- meshes ---- */
 
 void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out)
@@ -439,6 +441,27 @@ static int read_conversions_how(struct ap_arena *arena, const json_t *o,
     return 0;
 }
 
+/* What layouts cannot tell: operators and operands are those that the plan was made for.
+ */
+static int check_fingerprint(struct ap_arena *arena, const json_t *o,
+                             const struct ap_at *at, const struct ap_graph *g,
+                             struct ap_err *err)
+{
+    const json_t *theirs = json_object_get(json_object_get(o, "fingerprint"), "graph");
+    const char *own;
+
+    if (!theirs)
+        return 0;
+    own = ap_graph_fingerprint(arena, g);
+    if (json_is_string(theirs) && !strcmp(json_string_value(theirs), own))
+        return 0;
+    struct ap_at print = {at, "fingerprint", 0}, here = {&print, "graph", 0};
+    return ap_at_err(&here, err,
+                     "the sharding was made for another graph than this (%s): run "
+                     "ap-shard on it, with --plan to take the plan over by name",
+                     own);
+}
+
 /* A string of the document, kept beyond it. */
 static int read_text(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                      const char *key, const char **out, struct ap_err *err)
@@ -503,7 +526,8 @@ int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct 
                           err) ||
         read_summary(arena, o, at, s, err) || read_groups(arena, o, at, &s->plan, err) ||
         check_layouts(o, at, &s->plan, err) ||
-        read_conversions_how(arena, o, at, &s->plan, err))
+        read_conversions_how(arena, o, at, &s->plan, err) ||
+        check_fingerprint(arena, o, at, g, err))
         return -1;
     return 0;
 }

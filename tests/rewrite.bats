@@ -86,6 +86,11 @@ EOF
     jq -c --slurpfile s "$(sharded mlp 2x2 data)" '.sharding = $s[0].sharding' \
         "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/x.json"
     refuses 1 "another graph" ap-rewrite "$BATS_TEST_TMPDIR/x.json"
+    # of the same shapes
+    jq -c '(.graph.nodes | map(.op) | index("multiply")) as $i | .graph.nodes[$i].op = "add"' \
+        "$(sharded mlp 2x2 data)" >"$BATS_TEST_TMPDIR/z.json"
+    refuses 1 "/sharding/fingerprint/graph: the sharding was made for another graph" \
+        ap-rewrite "$BATS_TEST_TMPDIR/z.json"
     jq -c '.sharding.groups[0].choice[0] = 40' "$(sharded mlp 2x2 data)" \
         >"$BATS_TEST_TMPDIR/y.json"
     refuses 1 "/sharding/groups/0/choice" ap-rewrite "$BATS_TEST_TMPDIR/y.json"

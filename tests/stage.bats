@@ -87,6 +87,8 @@ fake() {
     refuses 1 'killed by signal 9' \
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'kill -9 \$\$'" "$(GPT)"
     refuses 1 'exit status 0; request' ap-stage "${CPU8[@]}" --shard-command true "$(GPT)"
+    refuses 1 'closed its output and went on; request' \
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 5'" "$(GPT)"
 }
 
 @test "a command that is silent: --time-out, and it is ended" {

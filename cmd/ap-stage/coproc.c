@@ -113,8 +113,8 @@ struct coproc_pool *coproc_start(const char *command, const char *const *args, i
     return pool;
 }
 
-/* Waits for its end, and makes it end when that takes longer than a second. */
-static int reap(struct worker *w)
+/* Waits for its end, and makes it end when that takes longer than a second (*stayed). */
+static int reap(struct worker *w, bool *stayed)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     int status = 0;
@@ -124,6 +124,7 @@ static int reap(struct worker *w)
         if (rc == 0)
             nanosleep(&pause, NULL);
     }
+    *stayed = rc == 0;
     if (rc == 0) {
         kill(w->pid, SIGKILL);
         while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR)
@@ -144,8 +145,9 @@ void coproc_stop(struct coproc_pool *pool)
     }
     for (int i = 0; i < pool->n; i++) {
         struct worker *w = &pool->worker[i];
+        bool stayed;
         if (w->pid > 0)
-            reap(w);
+            reap(w, &stayed);
         ap_buf_free(&w->got);
     }
     free(pool->owner);
@@ -230,8 +232,13 @@ static double now_sec(void)
 static int died(const struct run *run, struct worker *w, struct ap_err *err)
 {
     const char *line = w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none";
-    int status = reap(w);
-    if (WIFSIGNALED(status))
+    bool stayed;
+    int status = reap(w, &stayed);
+    if (stayed)
+        ap_err_set(err,
+                   "the shard command closed its output and went on; request: %.300s",
+                   line);
+    else if (WIFSIGNALED(status))
         ap_err_set(err, "the shard command was killed by signal %d; request: %.300s",
                    WTERMSIG(status), line);
     else
