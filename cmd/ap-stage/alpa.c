@@ -108,64 +108,103 @@ static bool fits_somehow(const struct plan_instance *inst, const struct plan_fro
     return false;
 }
 
-/*
- * end[lo]: the first block with which a run from lo on does not fit on the mesh; what
- * contains such a run is not asked for.
- */
-static int find_ends(struct dp *dp, int mesh, int *end, struct ap_err *err)
+/* One size of runs on a mesh: notes what it must ask, or says which do not fit. The
+ * number of runs that fit. */
+static int look_at_size(struct dp *dp, int mesh, int size, bool note, int *end,
+                        struct ap_err *err)
 {
-    int n = dp->n, n_left = n;
+    int n = dp->n, n_left = 0;
 
-    for (int lo = 0; lo < n; lo++)
-        end[lo] = n;
-    if (!dp->sp->inst->monotone || dp->limits->allowed || only_whole(dp, mesh))
+    for (int lo = 0, hi = size - 1; hi < n; lo++, hi++) {
+        const struct plan_front *front;
+        if (end[lo] <= hi)
+            continue;
+        if (size > 1 && end[lo + 1] <= hi) {
+            end[lo] = hi;
+            continue;
+        }
+        if (note) {
+            config_note(dp->sp, dp->c, lo, hi, mesh);
+            continue;
+        }
+        if (config_front(dp->sp, dp->c, lo, hi, mesh, &front, err))
+            return -1;
+        if (fits_somehow(dp->sp->inst, front))
+            n_left++;
+        else
+            end[lo] = hi;
+    }
+    return n_left;
+}
+
+/*
+ * end[mesh * n + lo]: the first block with which a run from lo on does not fit on the
+ * mesh; what contains such a run is not asked for. Runs of one size are asked for
+ * together, on all meshes.
+ */
+static int find_ends(struct dp *dp, int *end, struct ap_err *err)
+{
+    int n = dp->n, n_meshes = dp->c->n_meshes;
+    bool *more = AP_NEW_N(dp->scratch, n_meshes, bool), any = false;
+
+    for (int i = 0; i < n * n_meshes; i++)
+        end[i] = n;
+    if (!dp->sp->inst->monotone || dp->limits->allowed)
         return 0;
-    for (int size = 1; n_left > 0; size++) {
-        n_left = 0;
-        for (int lo = 0, hi = size - 1; hi < n; lo++, hi++) {
-            const struct plan_front *front;
-            if (end[lo] <= hi)
-                continue;
-            if (size > 1 && end[lo + 1] <= hi) {
-                end[lo] = hi;
-                continue;
-            }
-            if (config_front(dp->sp, dp->c, lo, hi, mesh, &front, err))
+    for (int m = 0; m < n_meshes; m++)
+        any |= more[m] =
+            mesh_size(&dp->c->mesh[m]) <= dp->n_devices && !only_whole(dp, m);
+    for (int size = 1; any; size++) {
+        for (int m = 0; m < n_meshes; m++)
+            if (more[m])
+                look_at_size(dp, m, size, true, end + m * n, err);
+        if (space_ask_noted(dp->sp, err))
+            return -1;
+        any = false;
+        for (int m = 0; m < n_meshes; m++) {
+            int left = more[m] ? look_at_size(dp, m, size, false, end + m * n, err) : 0;
+            if (left < 0)
                 return -1;
-            if (fits_somehow(dp->sp->inst, front))
-                n_left++;
-            else
-                end[lo] = hi;
+            any |= more[m] = left > 0;
         }
     }
     return 0;
 }
 
+static bool is_usable(const struct dp *dp, const int *end, int lo, int hi, int mesh)
+{
+    if (dp->limits->allowed && !dp->limits->allowed[lo * dp->n + hi])
+        return false;
+    return mesh_size(&dp->c->mesh[mesh]) <= dp->n_devices &&
+           (!only_whole(dp, mesh) || (lo == 0 && hi == dp->n - 1)) &&
+           hi < end[mesh * dp->n + lo];
+}
+
 static int list_pieces(struct dp *dp, struct ap_err *err)
 {
-    int n = 0, cap = 0, last = dp->n - 1, n_meshes = dp->c->n_meshes;
+    int n = 0, cap = 0, n_meshes = dp->c->n_meshes;
     int *end = AP_NEW_N(dp->scratch, dp->n * n_meshes, int);
 
-    for (int m = 0; m < n_meshes; m++)
-        if (mesh_size(&dp->c->mesh[m]) <= dp->n_devices &&
-            find_ends(dp, m, end + m * dp->n, err))
-            return -1;
+    if (find_ends(dp, end, err))
+        return -1;
+    for (int lo = 0; lo < dp->n; lo++)
+        for (int hi = lo; hi < dp->n; hi++)
+            for (int m = 0; m < n_meshes; m++)
+                if (is_usable(dp, end, lo, hi, m))
+                    config_note(dp->sp, dp->c, lo, hi, m);
+    if (space_ask_noted(dp->sp, err))
+        return -1;
     for (int lo = 0; lo < dp->n; lo++) {
         dp->first_piece[lo] = n;
-        for (int hi = lo; hi < dp->n; hi++) {
-            if (dp->limits->allowed && !dp->limits->allowed[lo * dp->n + hi])
-                continue;
+        for (int hi = lo; hi < dp->n; hi++)
             for (int m = 0; m < n_meshes; m++) {
                 const struct plan_front *front;
-                if (mesh_size(&dp->c->mesh[m]) > dp->n_devices ||
-                    (only_whole(dp, m) && (lo > 0 || hi < last)) ||
-                    hi >= end[m * dp->n + lo])
+                if (!is_usable(dp, end, lo, hi, m))
                     continue;
                 if (config_front(dp->sp, dp->c, lo, hi, m, &front, err))
                     return -1;
                 add_points(dp, lo, hi, m, front, &n, &cap);
             }
-        }
     }
     dp->first_piece[dp->n] = n;
     return 0;

@@ -429,6 +429,7 @@ int main(int argc, char **argv)
     struct stage_oracle *oracle =
         stage_oracle_start(&arena, &model, &inst, &params, pool);
     inst.ask = stage_oracle_ask;
+    inst.ahead = stage_oracle_ahead;
     inst.least = stage_oracle_least;
     inst.oracle = oracle;
     int rc = algo->run(&arena, &inst, &req.params, &answer, &err);

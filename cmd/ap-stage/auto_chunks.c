@@ -53,33 +53,52 @@ static double rest_of(const struct chunks *x, const struct plan_point *p)
     return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) + once;
 }
 
+static void fill_cost(const struct chunks *x, const struct plan_front *front,
+                      struct run_cost *cost)
+{
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double rest = rest_of(x, p);
+        if (!plan_fits(x->sp->inst, p, 1) || rest >= x->h->least)
+            continue;
+        cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
+        if (!cost->fast || rest < rest_of(x, cost->fast))
+            cost->fast = p;
+        cost->rest = least_of(cost->rest, rest);
+        if (!cost->lean ||
+            p->stage_bytes + x->groups * p->microbatch_bytes <
+                cost->lean->stage_bytes + x->groups * cost->lean->microbatch_bytes)
+            cost->lean = p;
+    }
+}
+
+/* Whether a run is to be asked for: a part that is too slow or large says that it is. */
+static bool may_do(const struct chunks *x, int lo, int hi)
+{
+    return hi == lo || !x->sp->inst->monotone ||
+           isfinite(x->cost[lo * x->n + hi - 1].sum);
+}
+
+/* Runs of one size are asked for together. */
 static int fill_costs(struct chunks *x, struct ap_err *err)
 {
-    for (int lo = 0; lo < x->n; lo++)
-        for (int hi = lo; hi < x->n; hi++) {
-            struct run_cost *cost = &x->cost[lo * x->n + hi];
+    for (int i = 0; i < x->n * x->n; i++)
+        x->cost[i] = (struct run_cost){INFINITY, INFINITY, NULL, NULL};
+    for (int size = 1; size <= x->n; size++) {
+        for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++)
+            if (may_do(x, lo, hi))
+                config_note(x->sp, x->c, lo, hi, x->mesh);
+        if (space_ask_noted(x->sp, err))
+            return -1;
+        for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++) {
             const struct plan_front *front;
-            *cost = (struct run_cost){INFINITY, INFINITY, NULL, NULL};
-            if (x->sp->inst->monotone && hi > lo &&
-                !isfinite(x->cost[lo * x->n + hi - 1].sum))
+            if (!may_do(x, lo, hi))
                 continue;
             if (config_front(x->sp, x->c, lo, hi, x->mesh, &front, err))
                 return -1;
-            for (int i = 0; i < front->n; i++) {
-                const struct plan_point *p = &front->point[i];
-                double rest = rest_of(x, p);
-                if (!plan_fits(x->sp->inst, p, 1) || rest >= x->h->least)
-                    continue;
-                cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
-                if (!cost->fast || rest < rest_of(x, cost->fast))
-                    cost->fast = p;
-                cost->rest = least_of(cost->rest, rest);
-                if (!cost->lean || p->stage_bytes + x->groups * p->microbatch_bytes <
-                                       cost->lean->stage_bytes +
-                                           x->groups * cost->lean->microbatch_bytes)
-                    cost->lean = p;
-            }
+            fill_cost(x, front, &x->cost[lo * x->n + hi]);
         }
+    }
     return 0;
 }
 

@@ -167,9 +167,31 @@ bool line_is_hopeless(const struct space *sp, const struct config *c, const doub
            b * known_sec(sp, ask) * (1 - 1e-9) >= below;
 }
 
+/* Runs on a mesh that begin at a block, ever longer ones: the next that is not known. */
+struct chain {
+    int lo, mesh, hi;
+};
+
+/* Goes on to the next cell that is to be asked for; false: there is none. */
+static bool go_on(const struct line *ln, const double *known, struct chain *at)
+{
+    for (int n = ln->sp->n; at->hi < n; at->hi++) {
+        const struct cell *cell =
+            &ln->cell[ln->sp->run[at->lo * n + at->hi] * ln->c->n_meshes + at->mesh];
+        struct plan_ask ask = ask_of(ln->c, at->lo, at->hi, at->mesh);
+        if (cell->n == 0 && ln->sp->inst->monotone)
+            return false; /* what is longer is slower and larger */
+        if (cell->n < 0 && !line_is_hopeless(ln->sp, ln->c, known, &ask, ln->below))
+            return true;
+    }
+    return false;
+}
+
+/* The next cells of all chains are asked for at once. */
 static int fill_cells(struct line *ln, struct ap_err *err)
 {
-    int n = ln->sp->n, m = ln->c->n_meshes;
+    int n = ln->sp->n, m = ln->c->n_meshes, left = 0;
+    struct chain *chain = AP_NEW_N(ln->sp->arena, n * m, struct chain);
 
     ln->cell = AP_NEW_N(ln->sp->arena, ln->sp->n_runs * m, struct cell);
     for (int i = 0; i < ln->sp->n_runs * m; i++)
@@ -177,21 +199,30 @@ static int fill_cells(struct line *ln, struct ap_err *err)
     double *known = line_known(ln->sp, ln->c);
     for (int lo = 0; lo < n; lo++)
         for (int i = 0; i < m; i++)
-            for (int hi = lo; hi < n; hi++) {
-                struct cell *cell = &ln->cell[ln->sp->run[lo * n + hi] * m + i];
-                const struct plan_front *front;
-                if (cell->n < 0) {
-                    struct plan_ask ask = ask_of(ln->c, lo, hi, i);
-                    if (line_is_hopeless(ln->sp, ln->c, known, &ask, ln->below))
-                        continue;
-                    if (config_front(ln->sp, ln->c, lo, hi, i, &front, err))
-                        return -1;
-                    fill_cell(ln, front, cell);
-                }
-                if (cell->n == 0 && ln->sp->inst->monotone)
-                    break; /* what is longer is slower and larger */
+            chain[left++] = (struct chain){lo, i, lo};
+    for (;;) {
+        int n_left = 0;
+        for (int i = 0; i < left; i++)
+            if (go_on(ln, known, &chain[i])) {
+                chain[n_left++] = chain[i];
+                config_note(ln->sp, ln->c, chain[i].lo, chain[i].hi, chain[i].mesh);
             }
-    return 0;
+        left = n_left;
+        if (left == 0)
+            return 0;
+        if (space_ask_noted(ln->sp, err))
+            return -1;
+        for (int i = 0; i < left; i++) {
+            const struct chain *at = &chain[i];
+            struct cell *cell =
+                &ln->cell[ln->sp->run[at->lo * n + at->hi] * m + at->mesh];
+            const struct plan_front *front;
+            if (config_front(ln->sp, ln->c, at->lo, at->hi, at->mesh, &front, err))
+                return -1;
+            if (cell->n < 0)
+                fill_cell(ln, front, cell);
+        }
+    }
 }
 
 static void least_fronts(struct line *ln)

@@ -10,6 +10,7 @@
 #include "auto.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Stands between a planner and the oracle. */
 struct sieve {
@@ -46,21 +47,42 @@ static struct sieve_config *find_config(struct sieve *v, const struct plan_ask *
     return c;
 }
 
+/* Whether no plan below the best can have it. */
+static bool is_out(struct sieve *v, const struct plan_ask *ask)
+{
+    if (ask->set || !v->inst->least || !isfinite(v->below))
+        return false;
+    struct sieve_config *c = find_config(v, ask);
+    return c && line_is_hopeless(&v->sp, &c->c, c->known, ask, v->below);
+}
+
 static int ask_sieve(void *oracle, const struct plan_ask *ask,
                      const struct plan_front **front, struct ap_err *err)
 {
     static const struct plan_front none;
     struct sieve *v = oracle;
 
-    if (!ask->set && v->inst->least && isfinite(v->below)) {
-        struct sieve_config *c = find_config(v, ask);
-        if (c && line_is_hopeless(&v->sp, &c->c, c->known, ask, v->below)) {
-            *front = &none;
-            return 0;
-        }
+    if (is_out(v, ask)) {
+        *front = &none;
+        return 0;
     }
     v->n_asked++;
     return v->inst->ask(v->inst->oracle, ask, front, err);
+}
+
+static int sieve_ahead(void *oracle, const struct plan_ask *ask, int n,
+                       struct ap_err *err)
+{
+    struct sieve *v = oracle;
+    struct plan_ask *left = ap_xrealloc(NULL, (size_t)n * sizeof *left);
+    int n_left = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!is_out(v, &ask[i]))
+            left[n_left++] = ask[i];
+    int rc = n_left > 0 ? v->inst->ahead(v->inst->oracle, left, n_left, err) : 0;
+    free(left);
+    return rc;
 }
 
 struct rule {
@@ -96,6 +118,7 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
 
     v->below = h->least * (1 + 1e-9);
     inst.ask = ask_sieve;
+    inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;
     inst.least = NULL; /* its oracle is another */
     params.work_limit = 0;

@@ -40,63 +40,160 @@ static void consider(struct grid *g, struct plan_answer *a)
     g->best->stopped = "whole family";
 }
 
-/* Stages with given ends, each on the configuration's first mesh, every one the point
- * that is fastest over a step; false when one has none. */
-static int pick_points(struct grid *g, struct config *c, enum ap_schedule schedule,
-                       const int *end, int n_stages, struct plan_answer *a,
-                       struct ap_err *err)
+/* One of a family: stages that are alike, on the configuration's only mesh. */
+struct member {
+    struct config c;
+    int n_stages, *end;
+    int n_known; /* stages that are asked for, and fit */
+    bool out;    /* one does not fit */
+};
+
+struct members {
+    int n, cap;
+    struct member *member; /* arena */
+};
+
+static void add_member(struct grid *g, struct members *all, int64_t microbatches,
+                       int replicas, struct plan_submesh mesh, int n_stages)
 {
-    *a = (struct plan_answer){.n_stages = n_stages,
-                              .replicas = c->replicas,
-                              .microbatches = c->microbatches,
+    struct member m = {.n_stages = n_stages};
+    struct plan_submesh *own = ap_arena_dup(g->sp.arena, &mesh, sizeof mesh);
+
+    if (!config_init(&g->sp, &m.c, replicas, microbatches, own, 1))
+        return;
+    m.end = AP_NEW_N(g->sp.arena, n_stages, int);
+    for (int s = 0; s < n_stages; s++)
+        m.end[s] = (int)((int64_t)g->sp.n * (s + 1) / n_stages) - 1;
+    if (all->n == all->cap) {
+        all->cap = 2 * all->cap + 32;
+        struct member *more = AP_NEW_N(g->sp.arena, all->cap, struct member);
+        for (int i = 0; i < all->n; i++)
+            more[i] = all->member[i];
+        all->member = more;
+    }
+    all->member[all->n++] = m;
+}
+
+static bool has_schedule(const struct grid *g, enum ap_schedule schedule)
+{
+    int asked = g->sp.params->schedule;
+    return schedule != AP_SCHEDULE_INTERLEAVED &&
+           g->sp.inst->inference == (schedule == AP_SCHEDULE_INFERENCE) &&
+           (asked < 0 || asked == (int)schedule);
+}
+
+static int first_block(const struct member *m, int s)
+{
+    return s > 0 ? m->end[s - 1] + 1 : 0;
+}
+
+/* The point of a stage that is fastest over a step, NULL when none fits. */
+static int pick_point(struct grid *g, struct member *m, enum ap_schedule schedule, int s,
+                      const struct plan_point **point, struct ap_err *err)
+{
+    int flight = plan_in_flight(schedule, m->n_stages - s, m->c.microbatches);
+    const struct plan_front *front;
+    double least = INFINITY;
+
+    *point = NULL;
+    if (config_front(&g->sp, &m->c, first_block(m, s), m->end[s], 0, &front, err))
+        return -1;
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double sec = (double)m->c.microbatches * (p->forward_sec + p->backward_sec) +
+                     p->sync_sec + p->update_sec;
+        if (sec < least && plan_fits(g->sp.inst, p, flight)) {
+            least = sec;
+            *point = p;
+        }
+    }
+    return 0;
+}
+
+/* 1 when a stage has no point. */
+static int pick_points(struct grid *g, struct member *m, enum ap_schedule schedule,
+                       struct plan_answer *a, struct ap_err *err)
+{
+    *a = (struct plan_answer){.n_stages = m->n_stages,
+                              .replicas = m->c.replicas,
+                              .microbatches = m->c.microbatches,
                               .schedule = schedule,
                               .chunks = 1};
-    a->stage = AP_NEW_N(g->sp.arena, n_stages, struct plan_stage);
-    for (int s = 0; s < n_stages; s++) {
-        int lo = s > 0 ? end[s - 1] + 1 : 0;
-        int flight = plan_in_flight(schedule, n_stages - s, c->microbatches);
-        const struct plan_front *front;
-        double least = INFINITY;
-        if (config_front(&g->sp, c, lo, end[s], 0, &front, err))
+    a->stage = AP_NEW_N(g->sp.arena, m->n_stages, struct plan_stage);
+    for (int s = 0; s < m->n_stages; s++) {
+        a->stage[s] = (struct plan_stage){.lo = first_block(m, s),
+                                          .hi = m->end[s],
+                                          .hosts = m->c.mesh->hosts,
+                                          .devices = m->c.mesh->devices};
+        if (pick_point(g, m, schedule, s, &a->stage[s].point, err))
             return -1;
-        a->stage[s] = (struct plan_stage){
-            .lo = lo, .hi = end[s], .hosts = c->mesh->hosts, .devices = c->mesh->devices};
-        for (int i = 0; i < front->n; i++) {
-            const struct plan_point *p = &front->point[i];
-            double sec = (double)c->microbatches * (p->forward_sec + p->backward_sec) +
-                         p->sync_sec + p->update_sec;
-            if (sec < least && plan_fits(g->sp.inst, p, flight)) {
-                least = sec;
-                a->stage[s].point = p;
-            }
-        }
         if (!a->stage[s].point)
             return 1;
     }
     return 0;
 }
 
-/* Equal numbers of blocks in n_stages stages on one mesh, under every schedule asked. */
-static int equal_stages(struct grid *g, struct config *c, int n_stages,
-                        struct ap_err *err)
+/* Goes on to the first stage that must be asked for. */
+static int go_on(struct grid *g, struct member *m, struct ap_err *err)
 {
-    int n = g->sp.n, asked = g->sp.params->schedule;
-    int *end = AP_NEW_N(g->sp.arena, n_stages, int);
-
-    for (int s = 0; s < n_stages; s++)
-        end[s] = (int)((int64_t)n * (s + 1) / n_stages) - 1;
-    for (int i = AP_SCHEDULE_GPIPE; i <= AP_SCHEDULE_INFERENCE; i++) {
-        struct plan_answer a;
-        if (i == AP_SCHEDULE_INTERLEAVED ||
-            g->sp.inst->inference != (i == AP_SCHEDULE_INFERENCE) ||
-            (asked >= 0 && asked != i))
-            continue;
-        int rc = pick_points(g, c, (enum ap_schedule)i, end, n_stages, &a, err);
-        if (rc < 0)
-            return -1;
-        if (rc == 0)
-            consider(g, &a);
+    while (!m->out && m->n_known < m->n_stages) {
+        int s = m->n_known;
+        bool fits = false;
+        if (config_note(&g->sp, &m->c, first_block(m, s), m->end[s], 0))
+            return 0;
+        for (int i = AP_SCHEDULE_GPIPE; i <= AP_SCHEDULE_INFERENCE && !fits; i++) {
+            const struct plan_point *point;
+            if (!has_schedule(g, (enum ap_schedule)i))
+                continue;
+            if (pick_point(g, m, (enum ap_schedule)i, s, &point, err))
+                return -1;
+            fits = point != NULL;
+        }
+        m->out = !fits;
+        m->n_known++;
     }
+    return 0;
+}
+
+/* What all members ask for, side by side: stage after stage, while they fit. */
+static int ask_members(struct grid *g, struct members *all, struct ap_err *err)
+{
+    for (;;) {
+        for (int i = 0; i < all->n; i++)
+            if (go_on(g, &all->member[i], err))
+                return -1;
+        if (g->sp.n_noted == 0)
+            return 0;
+        if (space_ask_noted(&g->sp, err))
+            return -1;
+        for (int i = 0; i < all->n; i++) {
+            struct member *m = &all->member[i];
+            const struct plan_front *front;
+            if (!m->out && m->n_known < m->n_stages &&
+                config_front(&g->sp, &m->c, first_block(m, m->n_known),
+                             m->end[m->n_known], 0, &front, err))
+                return -1;
+        }
+    }
+}
+
+/* All members, under every schedule asked. */
+static int try_members(struct grid *g, struct members *all, struct ap_err *err)
+{
+    if (ask_members(g, all, err))
+        return -1;
+    for (int i = 0; i < all->n; i++)
+        for (int k = AP_SCHEDULE_GPIPE; k <= AP_SCHEDULE_INFERENCE; k++) {
+            struct member *m = &all->member[i];
+            struct plan_answer a;
+            if (m->out || !has_schedule(g, (enum ap_schedule)k))
+                continue;
+            int rc = pick_points(g, m, (enum ap_schedule)k, &a, err);
+            if (rc < 0)
+                return -1;
+            if (rc == 0)
+                consider(g, &a);
+        }
     return 0;
 }
 
@@ -122,15 +219,11 @@ static int end_of(struct grid *g, const char *name, struct ap_err *err)
 
 /* ---- one stage ---- */
 
-static int one_stage(struct grid *g, int64_t microbatches, int replicas,
-                     struct plan_submesh mesh, struct ap_err *err)
+static void add_one_stage(struct grid *g, struct members *all, int64_t microbatches,
+                          int replicas, struct plan_submesh mesh)
 {
-    struct config c;
-    struct plan_submesh *own = ap_arena_dup(g->sp.arena, &mesh, sizeof mesh);
-    if (g->sp.params->n_stages > 1 ||
-        !config_init(&g->sp, &c, replicas, microbatches, own, 1))
-        return 0;
-    return equal_stages(g, &c, 1, err);
+    if (g->sp.params->n_stages <= 1)
+        add_member(g, all, microbatches, replicas, mesh, 1);
 }
 
 int plan_none(struct ap_arena *arena, const struct plan_instance *inst,
@@ -138,11 +231,14 @@ int plan_none(struct ap_arena *arena, const struct plan_instance *inst,
               struct ap_err *err)
 {
     struct grid g;
-    if (begin(&g, "none", arena, inst, params, answer, err) ||
-        (inst->microbatches[0] == 1 &&
-         one_stage(&g, 1, 1, (struct plan_submesh){inst->n_hosts, inst->n_devices}, err)))
+    struct members all = {0};
+    struct plan_submesh whole = {inst->n_hosts, inst->n_devices};
+
+    if (begin(&g, "none", arena, inst, params, answer, err))
         return -1;
-    return end_of(&g, "none", err);
+    if (inst->microbatches[0] == 1)
+        add_one_stage(&g, &all, 1, 1, whole);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "none", err);
 }
 
 int plan_intra_only(struct ap_arena *arena, const struct plan_instance *inst,
@@ -150,13 +246,14 @@ int plan_intra_only(struct ap_arena *arena, const struct plan_instance *inst,
                     struct ap_err *err)
 {
     struct grid g;
+    struct members all = {0};
     struct plan_submesh whole = {inst->n_hosts, inst->n_devices};
+
     if (begin(&g, "intra-only", arena, inst, params, answer, err))
         return -1;
     for (int i = 0; i < inst->n_microbatches; i++)
-        if (one_stage(&g, inst->microbatches[i], 1, whole, err))
-            return -1;
-    return end_of(&g, "intra-only", err);
+        add_one_stage(&g, &all, inst->microbatches[i], 1, whole);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "intra-only", err);
 }
 
 int plan_deepspeed_moe_grid(struct ap_arena *arena, const struct plan_instance *inst,
@@ -164,19 +261,19 @@ int plan_deepspeed_moe_grid(struct ap_arena *arena, const struct plan_instance *
                             struct ap_err *err)
 {
     struct grid g;
+    struct members all = {0};
     struct plan_submesh *mesh;
     int n = plan_submeshes(arena, 0, inst->n_hosts, inst->n_devices, &mesh);
-    int all = inst->n_hosts * inst->n_devices;
+    int devices = inst->n_hosts * inst->n_devices;
 
     if (begin(&g, "deepspeed-moe-grid", arena, inst, params, answer, err))
         return -1;
     for (int m = 0; m < n; m++)
         for (int i = 0; i < inst->n_microbatches; i++)
-            if (all % mesh_size(&mesh[m]) == 0 &&
-                one_stage(&g, inst->microbatches[i], all / mesh_size(&mesh[m]), mesh[m],
-                          err))
-                return -1;
-    return end_of(&g, "deepspeed-moe-grid", err);
+            if (devices % mesh_size(&mesh[m]) == 0)
+                add_one_stage(&g, &all, inst->microbatches[i],
+                              devices / mesh_size(&mesh[m]), mesh[m]);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "deepspeed-moe-grid", err);
 }
 
 /* ---- pipelines ---- */
@@ -186,25 +283,20 @@ int plan_megatron_grid(struct ap_arena *arena, const struct plan_instance *inst,
                        struct ap_err *err)
 {
     struct grid g;
-    int all = inst->n_hosts * inst->n_devices;
+    struct members all = {0};
+    int devices = inst->n_hosts * inst->n_devices;
 
     if (begin(&g, "megatron-grid", arena, inst, params, answer, err))
         return -1;
     for (int tp = 1; tp <= inst->n_devices; tp++)
         for (int pp = 1; pp <= inst->n_blocks; pp++)
-            for (int i = 0; i < inst->n_microbatches; i++) {
-                struct config c;
-                struct plan_submesh own = {1, tp};
-                if (inst->n_devices % tp != 0 || all % (tp * pp) != 0 ||
-                    inst->n_blocks % pp != 0 ||
-                    (params->n_stages > 0 && params->n_stages != pp))
-                    continue;
-                if (config_init(&g.sp, &c, all / (tp * pp), inst->microbatches[i],
-                                ap_arena_dup(arena, &own, sizeof own), 1) &&
-                    equal_stages(&g, &c, pp, err))
-                    return -1;
-            }
-    return end_of(&g, "megatron-grid", err);
+            for (int i = 0; i < inst->n_microbatches; i++)
+                if (inst->n_devices % tp == 0 && devices % (tp * pp) == 0 &&
+                    inst->n_blocks % pp == 0 &&
+                    (params->n_stages == 0 || params->n_stages == pp))
+                    add_member(&g, &all, inst->microbatches[i], devices / (tp * pp),
+                               (struct plan_submesh){1, tp}, pp);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "megatron-grid", err);
 }
 
 /* Cuts by Alpa's programme, one device a stage. */

@@ -38,6 +38,8 @@ struct entry {
     struct plan_ask ask;    /* of the lowest run alike */
     int64_t hosts, devices; /* submesh of all replicas */
     bool asked, done;
+    bool ahead;                     /* asked for before, by someone who would ask */
+    int n_requests, first;          /* of the batch under way: one for each mesh */
     struct plan_front front, light; /* light: see stage_oracle_ask_light */
 };
 
@@ -368,16 +370,16 @@ static bool is_wanted(const struct stage_oracle *o, const struct answer_point *p
     return true;
 }
 
-/* The union of the fronts of all meshes; ties go to the first. */
-static void join_fronts(struct stage_oracle *o, bool light, int at, int stride,
-                        int n_meshes, struct plan_front *front)
+/* The union of the fronts of all meshes; ties go to the first. jobs: of its requests. */
+static void join_fronts(struct stage_oracle *o, bool light, const int *jobs, int n_jobs,
+                        struct plan_front *front)
 {
     int n = 0, kept = 0;
-    for (int r = 0; r < n_meshes; r++)
-        n += o->request[r * stride + at].n_points;
+    for (int r = 0; r < n_jobs; r++)
+        n += o->request[jobs[r]].n_points;
     struct plan_point *all = AP_NEW_N(o->arena, n + 1, struct plan_point);
-    for (int r = 0; r < n_meshes; r++) {
-        const struct request *q = &o->request[r * stride + at];
+    for (int r = 0; r < n_jobs; r++) {
+        const struct request *q = &o->request[jobs[r]];
         for (int i = 0; i < q->n_points; i++) {
             const struct answer_point *p = &q->points[i];
             struct plan_point new = {p->forward_sec, p->backward_sec, p->sync_sec,
@@ -433,41 +435,107 @@ static void bound_front(struct stage_oracle *o, const struct entry *e,
 
 /* ---- asking ---- */
 
-/* Asks for all entries, which are of one submesh: request r * n + i is mesh r of i. */
+/* An entry's request on one of its meshes. */
+struct part {
+    const struct entry *entry;
+    int mesh, number;
+};
+
+static int compare_parts(const void *pa, const void *pb)
+{
+    const struct part *a = pa, *b = pb;
+    return a->mesh != b->mesh ? a->mesh - b->mesh : a->number - b->number;
+}
+
+/* All requests of the entries, those of a mesh together. Caller frees. */
+static struct part *list_parts(struct stage_oracle *o, struct entry **batch, int n,
+                               int *n_parts)
+{
+    struct part *parts = NULL;
+    int k = 0, cap = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct entry *e = batch[i];
+        int rows[MAX_MESHES];
+        e->first = k;
+        e->n_requests = list_meshes(o, e->hosts, e->devices, rows);
+        for (int r = 0; r < e->n_requests; r++) {
+            if (k == cap) {
+                cap = 2 * cap + 64;
+                parts = ap_xrealloc(parts, sizeof *parts * (size_t)cap);
+            }
+            parts[k] = (struct part){e, rows[r], k};
+            k++;
+        }
+    }
+    qsort(parts, (size_t)k, sizeof *parts, compare_parts);
+    *n_parts = k;
+    return parts;
+}
+
+static void take_fronts(struct stage_oracle *o, struct entry *e, const int *job_of)
+{
+    const int *jobs = &job_of[e->first];
+
+    join_fronts(o, false, jobs, e->n_requests, &e->front);
+    bound_front(o, e, &e->front);
+    if (o->params->recompute == STAGE_RECOMPUTE_SELECTED) {
+        join_fronts(o, true, jobs, e->n_requests, &e->light);
+        bound_front(o, e, &e->light);
+    }
+    e->done = true;
+    o->stats.n_fronts++;
+}
+
+/* Asks for all entries, each of which is there once. */
 static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
 {
-    int rows[MAX_MESHES], n_meshes;
-
-    n_meshes = list_meshes(o, batch[0]->hosts, batch[0]->devices, rows);
-    o->n_batch = n * n_meshes;
-    o->request = ap_xrealloc(NULL, sizeof *o->request * (size_t)o->n_batch);
-    struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * (size_t)o->n_batch);
+    struct part *parts = list_parts(o, batch, n, &o->n_batch);
+    size_t n_jobs = (size_t)o->n_batch;
+    o->request = ap_xrealloc(NULL, sizeof *o->request * n_jobs);
+    struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * n_jobs);
+    int *job_of = ap_xrealloc(NULL, sizeof *job_of * n_jobs); /* [part's number] */
     for (int id = 0; id < o->n_batch; id++) {
-        const struct entry *e = batch[id % n];
-        int r = id / n;
-        o->request[id] = (struct request){rows[r], 0, NULL};
-        jobs[id].group = rows[r];
-        jobs[id].line = request_line(o, id, &e->ask, e->hosts, e->devices, rows[r], -1);
+        const struct part *p = &parts[id];
+        const struct entry *e = p->entry;
+        job_of[p->number] = id;
+        o->request[id] = (struct request){p->mesh, 0, NULL};
+        jobs[id].group = p->mesh;
+        jobs[id].line = request_line(o, id, &e->ask, e->hosts, e->devices, p->mesh, -1);
     }
     double start = ap_now_sec();
     int rc =
         coproc_run(o->pool, jobs, o->n_batch, o->params->limit_sec, take_front, o, err);
     o->stats.wait_sec += ap_now_sec() - start;
     o->stats.n_requests += o->n_batch;
-    for (int i = 0; i < n && rc == 0; i++) {
-        join_fronts(o, false, i, n, n_meshes, &batch[i]->front);
-        bound_front(o, batch[i], &batch[i]->front);
-        if (o->params->recompute == STAGE_RECOMPUTE_SELECTED) {
-            join_fronts(o, true, i, n, n_meshes, &batch[i]->light);
-            bound_front(o, batch[i], &batch[i]->light);
-        }
-        batch[i]->done = true;
-        o->stats.n_fronts++;
-    }
+    for (int i = 0; i < n && rc == 0; i++)
+        take_fronts(o, batch[i], job_of);
+    free(parts);
     free(jobs);
+    free(job_of);
     free(o->request);
     o->request = NULL;
     o->broken |= rc != 0;
+    return rc;
+}
+
+int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
+                       struct ap_err *err)
+{
+    struct stage_oracle *o = oracle;
+    struct entry **batch = ap_xrealloc(NULL, sizeof(struct entry *) * (size_t)n);
+    int n_batch = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct plan_ask key = canonical(o, &ask[i]);
+        struct entry *e = find(o, &key);
+        if (e->done || e->ahead)
+            continue;
+        e->ahead = true;
+        batch[n_batch++] = e;
+    }
+    int rc = n_batch > 0 ? fetch(o, batch, n_batch, err) : 0;
+    free(batch);
     return rc;
 }
 
@@ -480,7 +548,7 @@ static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
 
     if (!e->asked)
         o->stats.n_asked++;
-    if (!e->asked && e->done && !key.set)
+    if (!e->asked && e->done && !e->ahead && !key.set)
         find_column(o, &key)->n_used++;
     e->asked = true;
     if (!e->done) {

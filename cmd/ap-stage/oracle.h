@@ -44,6 +44,10 @@ struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
 int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
                      const struct plan_front **front, struct ap_err *err);
 
+/* plan_ahead_fn, for both kinds of answers */
+int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
+                       struct ap_err *err);
+
 /* plan_oracle_fn: as if what is made again took no time; no selection of operators is
  * below that. Of an oracle with STAGE_RECOMPUTE_SELECTED. */
 int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,

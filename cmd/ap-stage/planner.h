@@ -53,6 +53,10 @@ struct plan_front {
 typedef int plan_oracle_fn(void *oracle, const struct plan_ask *ask,
                            const struct plan_front **front, struct ap_err *err);
 
+/* These will be asked, most of them: their answers are got side by side. */
+typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
+                          struct ap_err *err);
+
 /*
  * Seconds of forward and backward of a microbatch that no answer to the ask is below,
  * known without asking; a run's are at least the sum of its parts'.
@@ -77,6 +81,7 @@ struct plan_instance {
     const int64_t *microbatches; /* what may be tried, ascending */
     bool inference;              /* no backward: schedule inference only */
     plan_oracle_fn *ask;
+    plan_ahead_fn *ahead; /* NULL: one question is as quick as another */
     plan_least_fn *least; /* NULL: nothing is known before */
     void *oracle;
 };

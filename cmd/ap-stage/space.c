@@ -89,6 +89,44 @@ bool config_init(struct space *sp, struct config *c, int replicas, int64_t micro
     return true;
 }
 
+static struct plan_ask ask_of(const struct space *sp, const struct config *c, int run,
+                              int mesh)
+{
+    return (struct plan_ask){.lo = sp->run_lo[run],
+                             .hi = sp->run_hi[run],
+                             .hosts = c->mesh[mesh].hosts,
+                             .devices = c->mesh[mesh].devices,
+                             .replicas = c->replicas,
+                             .microbatches = c->microbatches};
+}
+
+bool config_note(struct space *sp, struct config *c, int lo, int hi, int mesh)
+{
+    int run = sp->run[lo * sp->n + hi];
+
+    if (c->front[run * c->n_meshes + mesh])
+        return false;
+    if (sp->n_noted == sp->cap_noted) {
+        sp->cap_noted = 2 * sp->cap_noted + 64;
+        struct plan_ask *more = AP_NEW_N(sp->arena, sp->cap_noted, struct plan_ask);
+        if (sp->n_noted > 0)
+            memcpy(more, sp->noted, (size_t)sp->n_noted * sizeof *more);
+        sp->noted = more;
+    }
+    sp->noted[sp->n_noted++] = ask_of(sp, c, run, mesh);
+    return true;
+}
+
+int space_ask_noted(struct space *sp, struct ap_err *err)
+{
+    int n = sp->n_noted;
+
+    sp->n_noted = 0;
+    if (n == 0 || !sp->inst->ahead)
+        return 0;
+    return sp->inst->ahead(sp->inst->oracle, sp->noted, n, err);
+}
+
 int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
                  const struct plan_front **front, struct ap_err *err)
 {
@@ -96,12 +134,7 @@ int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
     const struct plan_front **cell = &c->front[run * c->n_meshes + mesh];
 
     if (!*cell) {
-        struct plan_ask ask = {.lo = sp->run_lo[run],
-                               .hi = sp->run_hi[run],
-                               .hosts = c->mesh[mesh].hosts,
-                               .devices = c->mesh[mesh].devices,
-                               .replicas = c->replicas,
-                               .microbatches = c->microbatches};
+        struct plan_ask ask = ask_of(sp, c, run, mesh);
         if (sp->inst->ask(sp->inst->oracle, &ask, cell, err))
             return -1;
         sp->n_asked++;

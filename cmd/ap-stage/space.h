@@ -35,6 +35,8 @@ struct space {
     /* [block]: bytes of the whole batch over the cut behind it, [1] of gradients */
     int64_t *split_bytes[2], *whole_bytes[2];
     int64_t n_asked, n_plans;
+    struct plan_ask *noted; /* arena */
+    int n_noted, cap_noted;
 };
 void space_init(struct space *sp, struct ap_arena *arena,
                 const struct plan_instance *inst, const struct plan_params *params);
@@ -54,6 +56,12 @@ bool config_init(struct space *sp, struct config *c, int replicas, int64_t micro
 /* What blocks lo to hi cost on a mesh of the configuration. -1: the oracle broke. */
 int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
                  const struct plan_front **front, struct ap_err *err);
+/*
+ * Where a planner knows several questions before it needs their answers it notes them
+ * all, then asks for them at once. note: false when config_front has the answer already.
+ */
+bool config_note(struct space *sp, struct config *c, int lo, int hi, int mesh);
+int space_ask_noted(struct space *sp, struct ap_err *err);
 static inline int mesh_size(const struct plan_submesh *m)
 {
     return m->hosts * m->devices;

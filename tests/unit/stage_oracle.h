@@ -32,6 +32,7 @@ struct oracle {
     struct oracle_slot *slot;
     size_t n_slots, n;
     int64_t n_asked;
+    int64_t n_waves, n_alone; /* questions at once; those that nobody had announced */
 };
 
 static double oracle_noise(const struct oracle *o, const struct plan_ask *a,
@@ -109,12 +110,10 @@ static void oracle_put(struct oracle *o, const struct plan_ask *key,
     o->slot[at].front = front;
 }
 
-static int oracle_ask(void *oracle, const struct plan_ask *a,
-                      const struct plan_front **front, struct ap_err *err)
+static int oracle_answer(struct oracle *o, const struct plan_ask *a,
+                         const struct plan_front **front)
 {
-    struct oracle *o = oracle;
     int64_t k[6] = {a->lo, a->hi, a->hosts, a->devices, a->replicas, a->microbatches};
-    (void)err;
     if (2 * (o->n + 1) > o->n_slots) {
         size_t old = o->n_slots;
         struct oracle_slot *was = o->slot;
@@ -141,6 +140,32 @@ static int oracle_ask(void *oracle, const struct plan_ask *a,
     o->n++;
     o->n_asked++;
     *front = f;
+    return 0;
+}
+
+static int oracle_ask(void *oracle, const struct plan_ask *a,
+                      const struct plan_front **front, struct ap_err *err)
+{
+    struct oracle *o = oracle;
+    int64_t before = o->n_asked;
+    (void)err;
+    int rc = oracle_answer(o, a, front);
+    o->n_alone += o->n_asked - before;
+    return rc;
+}
+
+static inline int oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
+                               struct ap_err *err)
+{
+    struct oracle *o = oracle;
+    int64_t before = o->n_asked;
+    (void)err;
+    for (int i = 0; i < n; i++) {
+        const struct plan_front *front;
+        if (oracle_answer(o, &ask[i], &front))
+            return -1;
+    }
+    o->n_waves += o->n_asked > before;
     return 0;
 }
 

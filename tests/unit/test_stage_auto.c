@@ -329,6 +329,40 @@ static void measure(const char *name)
     }
 }
 
+/* Who has several questions asks them at once, the same ones as one by one. */
+static void asks_together(void)
+{
+    static const char *const names[] = {"auto", "alpa", "intra-only", "megatron-grid"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct plan_algorithm *row = case_algorithm(names[i]);
+        const struct plan_params params = {.schedule = AP_SCHEDULE_1F1B, .brief = true};
+        double objective[2] = {0}, bound[2] = {0};
+        int64_t asked[2] = {0}, waves = 0, alone = 0;
+        for (int together = 0; together < 2; together++) {
+            struct ap_arena arena = {0};
+            struct plan_answer a = {0};
+            struct ap_err err = {0};
+            case_layers(&cases, 12, 4, 8, 64);
+            cases.inst.ahead = together ? oracle_ahead : NULL;
+            if (row->run(&arena, &cases.inst, &params, &a, &err) == 0) {
+                objective[together] = a.objective;
+                bound[together] = a.bound;
+            }
+            asked[together] = cases.oracle.n_asked;
+            waves = cases.oracle.n_waves;
+            alone = cases.oracle.n_alone;
+            oracle_free(&cases.oracle);
+            ap_arena_free(&arena);
+        }
+        CHECK(objective[0] > 0 && objective[0] == objective[1] && bound[0] == bound[1],
+              "%s: the same answer", names[i]);
+        CHECK(asked[0] == asked[1] && alone * 20 <= asked[1] && waves * 3 <= asked[1],
+              "%s: %lld questions one by one, %lld in %lld waves, %lld alone", names[i],
+              (long long)asked[0], (long long)asked[1], (long long)waves,
+              (long long)alone);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) {
@@ -348,5 +382,6 @@ int main(int argc, char **argv)
     same_bytes();
     rows_are_not_better();
     a_large_one();
+    asks_together();
     return tap_done();
 }
