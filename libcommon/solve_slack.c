@@ -18,6 +18,12 @@ struct slack {
     double **least; /* [node][label] */
 };
 
+/* fmin without NaN: calls would be most of the work. */
+static double least_of(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* An arm by classes: what the other end costs at least, and its table for v's strategy.
  */
 struct ways {
@@ -44,53 +50,68 @@ static struct ways ways_of(const struct slack *sl, int v, const struct sel_arm *
     for (int k = 0; k < w.n; k++)
         w.least[k] = INFINITY;
     for (int t = 0; t < arm->n_strategies; t++)
-        w.least[class[t]] = fmin(w.least[class[t]], sl->least[arm->node][arm->label[t]]);
+        w.least[class[t]] =
+            least_of(w.least[class[t]], sl->least[arm->node][arm->label[t]]);
     return w;
 }
 
-static double way(const struct ways *w, int s, int k)
+/* Of a class of the other end: [strategy of v] in to, on top of from; the least of them.
+ */
+static double add_way(const struct ways *w, int n, int k, const double *from, double *to)
 {
-    int own = w->own[s];
+    int step = w->rows ? w->table->n_cols : 1;
+    const double *cost = w->table->cost + (w->rows ? k : k * w->table->n_cols);
+    double best = INFINITY;
 
-    return w->table
-        ->cost[w->rows ? own * w->table->n_cols + k : k * w->table->n_cols + own];
+    for (int s = 0; s < n; s++) {
+        to[s] = from[s] + cost[w->own[s] * step];
+        best = least_of(best, to[s]);
+    }
+    return best;
+}
+
+/* Lowers what strategies cost at least when the others cost `others`. */
+static void lower(double *least, int n, double others, const double *sum, double best)
+{
+    for (int s = 0; s < n && best < INFINITY; s++)
+        least[s] = least_of(least[s], others + (sum[s] - best));
 }
 
 static void by_one(struct slack *sl, const struct sel_undo *u, double *least)
 {
     struct ways w = ways_of(sl, u->node, &u->arm[0]);
+    int n = u->n_strategies;
+    double *own = AP_NEW_N(sl->c->arena, n, double);
+    double *sum = AP_NEW_N(sl->c->arena, n, double);
 
-    for (int k = 0; k < w.n; k++) {
-        double best = INFINITY;
-        if (w.least[k] >= sl->limit)
-            continue;
-        for (int s = 0; s < u->n_strategies; s++)
-            best = fmin(best, u->cost[s] + w.add[s] + way(&w, s, k));
-        for (int s = 0; s < u->n_strategies && best < INFINITY; s++) {
-            double x = w.least[k] + (u->cost[s] + w.add[s] + way(&w, s, k) - best);
-            least[s] = fmin(least[s], x);
-        }
-    }
+    for (int s = 0; s < n; s++)
+        own[s] = u->cost[s] + w.add[s];
+    for (int k = 0; k < w.n; k++)
+        if (w.least[k] < sl->limit)
+            lower(least, n, w.least[k], sum, add_way(&w, n, k, own, sum));
 }
 
 static void by_two(struct slack *sl, const struct sel_undo *u, double *least)
 {
     struct ways w = ways_of(sl, u->node, &u->arm[0]);
     struct ways x = ways_of(sl, u->node, &u->arm[1]);
-    double *sum = AP_NEW_N(sl->c->arena, u->n_strategies, double);
+    int n = u->n_strategies;
+    double *own = AP_NEW_N(sl->c->arena, n, double);
+    double *one = AP_NEW_N(sl->c->arena, n, double);
+    double *sum = AP_NEW_N(sl->c->arena, n, double);
 
-    for (int k = 0; k < w.n; k++)
-        for (int l = 0; l < x.n && w.least[k] < sl->limit; l++) {
-            double from = fmax(w.least[k], x.least[l]), best = INFINITY;
-            if (from >= sl->limit)
-                continue;
-            for (int s = 0; s < u->n_strategies; s++) {
-                sum[s] = u->cost[s] + w.add[s] + x.add[s] + way(&w, s, k) + way(&x, s, l);
-                best = fmin(best, sum[s]);
-            }
-            for (int s = 0; s < u->n_strategies && best < INFINITY; s++)
-                least[s] = fmin(least[s], from + (sum[s] - best));
+    for (int s = 0; s < n; s++)
+        own[s] = u->cost[s] + w.add[s] + x.add[s];
+    for (int k = 0; k < w.n; k++) {
+        if (w.least[k] >= sl->limit)
+            continue;
+        add_way(&w, n, k, own, one);
+        for (int l = 0; l < x.n; l++) {
+            double others = w.least[k] > x.least[l] ? w.least[k] : x.least[l];
+            if (others < sl->limit)
+                lower(least, n, others, sum, add_way(&x, n, l, one, sum));
         }
+    }
 }
 
 static void by_none(const struct slack *sl, const struct sel_undo *u, double *least)
@@ -98,7 +119,7 @@ static void by_none(const struct slack *sl, const struct sel_undo *u, double *le
     double best = INFINITY;
 
     for (int s = 0; s < u->n_strategies; s++)
-        best = fmin(best, u->cost[s]);
+        best = least_of(best, u->cost[s]);
     for (int s = 0; s < u->n_strategies; s++)
         least[s] = sl->bound + (u->cost[s] - best);
 }
@@ -111,7 +132,7 @@ static void by_map(struct slack *sl, const struct sel_undo *u)
     double *to = sl->least[u->node];
 
     for (int t = 0; t < arm->n_strategies; t++)
-        to[u->map[t]] = fmin(to[u->map[t]], sl->least[arm->node][arm->label[t]]);
+        to[u->map[t]] = least_of(to[u->map[t]], sl->least[arm->node][arm->label[t]]);
 }
 
 static void undo(struct slack *sl, const struct sel_undo *u)
