@@ -139,9 +139,9 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
 int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err)
 {
     static const struct rule rules[] = {
+        {"megatron-grid", plan_megatron_grid, true, -1}, /* asks for most: all at once */
         {"none", plan_none, true, -1},
         {"intra-only", plan_intra_only, true, -1},
-        {"megatron-grid", plan_megatron_grid, true, -1},
         {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, -1},
         {"inter-only", plan_inter_only, false, -1},
         {"pp-dp", plan_pp_dp, false, -1},
