@@ -9,7 +9,7 @@
 enum taking { LEFT, WHOLE, COPIED, CUT };
 
 struct cutter {
-    struct ap_arena *arena;
+    struct ap_arena *arena, scratch;
     const struct ap_graph *g;
     uint8_t *take;  /* enum taking */
     bool *constant; /* made of constants and iotas alone */
@@ -107,21 +107,20 @@ static bool used_outside(const struct cutter *c, int node)
 static void write_results(struct cutter *c, const bool *inside, struct ap_subgraph *sub)
 {
     const struct ap_graph *g = c->g;
-    bool *is_result = AP_NEW_N(c->arena, g->n_nodes, bool);
-    int *cut = AP_NEW_N(c->arena, g->n_nodes + 1, int);
-    int n = 0;
+    bool *is_result = AP_NEW_N(&c->scratch, g->n_nodes, bool);
+    int most = g->n_results + sub->graph.n_nodes + 1, n = 0;
+    int *cut = AP_NEW_N(&c->scratch, most, int);
+    struct ap_result *results = AP_NEW_N(&c->scratch, most, struct ap_result);
+    bool *taken = AP_NEW_N(&c->scratch, most, bool);
 
-    sub->graph.results =
-        AP_NEW_N(c->arena, g->n_results + g->n_nodes + 1, struct ap_result);
-    bool *taken = AP_NEW_N(c->arena, g->n_results + g->n_nodes + 1, bool);
     for (int r = 0; r < g->n_results; r++) {
         int node = g->results[r].node, alias = g->results[r].alias;
         if (c->take[node] != WHOLE || g->nodes[node].op == AP_OP_PARAMETER ||
             (c->constant[node] && !inside[node]))
             continue;
         is_result[node] = true;
-        sub->graph.results[n++] = (struct ap_result){c->id[node], g->results[r].role,
-                                                     alias >= 0 ? c->id[alias] : -1};
+        results[n++] = (struct ap_result){c->id[node], g->results[r].role,
+                                          alias >= 0 ? c->id[alias] : -1};
     }
     for (int i = 0; i < g->n_nodes; i++) {
         if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
@@ -131,27 +130,28 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
         cut[sub->n_cut_out++] = c->id[i];
         taken[n] = !is_result[i];
         if (!is_result[i])
-            sub->graph.results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
+            results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
     }
-    sub->cut_out = cut;
-    sub->graph.taken = taken;
+    sub->cut_out = ap_arena_dup(c->arena, cut, (size_t)sub->n_cut_out * sizeof *cut);
+    sub->graph.results = ap_arena_dup(c->arena, results, (size_t)n * sizeof *results);
+    sub->graph.taken = ap_arena_dup(c->arena, taken, ((size_t)n + 1) * sizeof *taken);
     sub->graph.n_results = n;
 }
 
 int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *inside,
                 struct ap_subgraph *sub, struct ap_err *err)
 {
-    struct cutter c = {.arena = arena,
-                       .g = g,
-                       .take = AP_NEW_N(arena, g->n_nodes, uint8_t),
-                       .constant = AP_NEW_N(arena, g->n_nodes, bool),
-                       .id = AP_NEW_N(arena, g->n_nodes, int)};
+    struct cutter c = {.arena = arena, .g = g};
+    c.take = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
+    c.constant = AP_NEW_N(&c.scratch, g->n_nodes, bool);
+    c.id = AP_NEW_N(&c.scratch, g->n_nodes, int);
     *sub = (struct ap_subgraph){
         .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
     mark_constants(&c);
     mark_taken(&c, inside);
     write_nodes(&c, sub);
     write_results(&c, inside, sub);
+    ap_arena_free(&c.scratch);
     if (sub->graph.n_results == 0)
         return ap_err_set(err, "nothing of this part is used outside of it");
     if (ap_graph_index(arena, &sub->graph, "/graph", err))

@@ -124,8 +124,9 @@ void serve_part_free(struct serve_part *part);
 /* Layouts in which the plans of a pool for the whole graph hand values to other blocks.
  */
 struct serve_border {
-    const int *number;               /* [node]: row, -1: never cut */
-    const struct ap_layout **layout; /* [plan][row] */
+    const int *number; /* [node]: row, -1: never cut */
+    /* [plan][row]; equal ones of a plan are one */
+    const struct ap_layout *const **layout;
 };
 struct serve_rows {
     int *number, n; /* [node]: as above; how many there are */
@@ -136,7 +137,7 @@ void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
  * [row] of plan i: the layout that costs least to bring to the readers in other blocks,
  * among those that they want; scalars are replicated. Arena.
  */
-const struct ap_layout *
+const struct ap_layout *const *
 serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
                   const struct ap_nests *nests, const struct serve_pool *pool, int i,
                   const struct ap_cost *cost, const struct serve_rows *rows);

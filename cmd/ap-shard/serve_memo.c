@@ -40,8 +40,7 @@ struct price_key {
 
 struct priced {
     struct price_key key;
-    struct ap_arena arena;
-    struct serve_prices prices;
+    struct serve_prices prices; /* measure: malloc */
 };
 
 /* One plan of them: searches on a mesh share most. */
@@ -186,7 +185,7 @@ void serve_memo_free(struct serve_memo *m)
         free(m->placed[i]);
     }
     for (int i = 0; i < m->n_priced; i++) {
-        ap_arena_free(&m->priced[i]->arena);
+        free(m->priced[i]->prices.measure);
         free(m->priced[i]);
     }
     void *lists[] = {m->placed, m->timed,     m->shaped,    m->listed, m->priced,
@@ -416,8 +415,10 @@ static bool is_own(const struct listed *l, int n, const int *block)
 static struct priced *priced_new(const struct serve_pool *pool)
 {
     struct priced *p = ap_xrealloc(NULL, sizeof *p);
+    size_t bytes = (size_t)(pool->n + 1) * sizeof(struct ap_stage_measure);
     *p = (struct priced){.prices = {.n = pool->n, .objective = -1}};
-    p->prices.measure = AP_NEW_N(&p->arena, pool->n + 1, struct ap_stage_measure);
+    p->prices.measure = ap_xrealloc(NULL, bytes);
+    memset(p->prices.measure, 0, bytes);
     return p;
 }
 

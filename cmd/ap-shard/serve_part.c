@@ -167,16 +167,44 @@ void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
                               : rows->n++;
 }
 
-const struct ap_layout *
+/* Layouts by content. */
+struct layout_set {
+    const struct ap_layout **slot; /* NULL: free; scratch */
+    size_t mask;
+};
+
+/* The one that equals it, in the arena. */
+static const struct ap_layout *intern(struct ap_arena *arena, struct layout_set *set,
+                                      const struct ap_layout *l)
+{
+    size_t i = ap_layout_hash(l) & set->mask;
+    while (set->slot[i] && !ap_layout_equal(set->slot[i], l))
+        i = (i + 1) & set->mask;
+    if (!set->slot[i])
+        set->slot[i] = ap_arena_dup(arena, l, sizeof *l);
+    return set->slot[i];
+}
+
+const struct ap_layout *const *
 serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
                   const struct ap_nests *nests, const struct serve_pool *pool, int i,
                   const struct ap_cost *cost, const struct serve_rows *rows)
 {
     struct ap_plan plan = serve_pool_plan(pool, i, b->graph, nests, cost);
-    struct ap_layout *layout = AP_NEW_N(arena, rows->n + 1, struct ap_layout);
+    const struct ap_layout **layout =
+        AP_NEW_N(arena, rows->n + 1, const struct ap_layout *);
+    struct ap_arena scratch = {0};
+    struct layout_set set = {.mask = 63};
+
+    while (set.mask < 2 * (size_t)rows->n)
+        set.mask = 2 * set.mask + 1;
+    set.slot = AP_NEW_N(&scratch, set.mask + 1, const struct ap_layout *);
     for (int v = 0; v < b->graph->n_nodes; v++)
-        if (rows->number[v] >= 0)
-            layout[rows->number[v]] = arriving(b, &plan, cost, v);
+        if (rows->number[v] >= 0) {
+            struct ap_layout l = arriving(b, &plan, cost, v);
+            layout[rows->number[v]] = intern(arena, &set, &l);
+        }
+    ap_arena_free(&scratch);
     return layout;
 }
 
@@ -232,7 +260,7 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
         if (row < 0 || nest->n_members != 1)
             continue;
         plan.choice[nest->group] =
-            choose_layout(nest, g, &plan.mesh, &border->layout[i][row]);
+            choose_layout(nest, g, &plan.mesh, border->layout[i][row]);
         fixed[nest->group] = true;
     }
     for (int k = 0; k < part->nests.n; k++)

@@ -28,7 +28,7 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
         }
         for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
             int row = number[b->ext[e]];
-            uint64_t l = row < 0 ? 0 : ap_layout_hash(&s->border.layout[p][row]);
+            uint64_t l = row < 0 ? 0 : ap_layout_hash(s->border.layout[p][row]);
             h = row < 0 ? h : ap_hash(&l, sizeof l, h);
         }
         hash[i] = h;
@@ -66,7 +66,7 @@ void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests
     const struct serve_pool *pool = s->pool;
 
     s->border.number = rows->number;
-    s->border.layout = AP_NEW_N(&s->arena, pool->n + 1, const struct ap_layout *);
+    s->border.layout = AP_NEW_N(&s->arena, pool->n + 1, const struct ap_layout *const *);
     s->hash = AP_NEW_N(&s->arena, pool->n + 1, const uint64_t *);
     for (int p = 0; p < pool->n; p++) {
         const struct serve_shape *from;
