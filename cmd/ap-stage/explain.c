@@ -4,9 +4,10 @@
  * ways to run the blocks from k on with d devices, a stage with s stages from it to the
  * end holding min(s, B) microbatches; equal memory goes to fewer stages. It is filled for
  * more hosts than there are, with the submeshes that there are, so that the number of
- * hosts under which a plan fits is read off. The smallest and the largest number of
- * microbatches are looked at, without replicas; of many blocks every so many are the
- * places for cuts, since each run of blocks has to be asked for on each submesh.
+ * hosts under which a plan fits is read off. The largest number of microbatches is
+ * looked at and, unless it fits, the smallest, without replicas; of many blocks every so
+ * many are the places for cuts, since each run of blocks has to be asked for on each
+ * submesh, all of them at once.
  * Cost: O(places^2 submeshes devices) for up to 16 places and 128 units of devices.
  */
 #include <math.h>
@@ -66,16 +67,33 @@ static void extend(struct leanest *l, int k, int hi, int size,
     }
 }
 
+/* The last block of a stage that ends with the places from `end` on. */
+static int last_block(const struct leanest *l, int end)
+{
+    return end + l->step < l->sp->n ? end + l->step - 1 : l->sp->n - 1;
+}
+
+static int ask_all(struct leanest *l, struct ap_err *err)
+{
+    for (int k = 0; k < l->sp->n; k += l->step)
+        for (int end = k; end < l->sp->n; end += l->step)
+            for (int m = 0; m < l->c.n_meshes; m++)
+                config_note(l->sp, &l->c, k, last_block(l, end), m);
+    return space_ask_noted(l->sp, err);
+}
+
 static int fill(struct leanest *l, struct ap_err *err)
 {
     int n = l->sp->n, row = l->n_units + 1;
 
+    if (ask_all(l, err))
+        return -1;
     l->table = AP_NEW_N(l->sp->arena, (n + 1) * row, struct lean);
     for (int k = (n - 1) / l->step * l->step; k >= 0; k -= l->step) {
         for (int d = 0; d < row; d++)
             l->table[k * row + d].bytes = INT64_MAX;
         for (int end = k; end < n; end += l->step) {
-            int hi = end + l->step < n ? end + l->step - 1 : n - 1;
+            int hi = last_block(l, end);
             for (int m = 0; m < l->c.n_meshes; m++) {
                 const struct plan_front *front;
                 if (config_front(l->sp, &l->c, k, hi, m, &front, err))
@@ -107,7 +125,7 @@ int plan_explain(struct space *sp, const char *name, struct ap_err *err)
 {
     const struct plan_instance *inst = sp->inst;
     struct lean best = {INT64_MAX, 0, false};
-    int64_t at[2] = {inst->microbatches[0], inst->microbatches[inst->n_microbatches - 1]};
+    int64_t at[2] = {inst->microbatches[inst->n_microbatches - 1], inst->microbatches[0]};
     int64_t with = 0;
     int factor = 0;
 
@@ -121,6 +139,8 @@ int plan_explain(struct space *sp, const char *name, struct ap_err *err)
         return ap_err_set(err, "%s: no plan under the limits", name), 1;
     for (int i = 0; i < (inst->n_microbatches > 1 ? 2 : 1); i++) {
         struct leanest l;
+        if (best.bytes <= inst->memory_bytes)
+            break; /* that one will do */
         if (look(sp, at[i], MORE, &l, err))
             return -1;
         const struct lean *first = l.table;
@@ -140,7 +160,7 @@ int plan_explain(struct space *sp, const char *name, struct ap_err *err)
                           "%s: no stage runs any of its submeshes: the oracle has no "
                           "plan for the blocks with %lld microbatches (batch too "
                           "small, or no memory)",
-                          name, (long long)at[0]),
+                          name, (long long)inst->microbatches[0]),
                1;
     if (inst->memory_bytes == 0 || best.bytes <= inst->memory_bytes)
         return ap_err_set(err,
