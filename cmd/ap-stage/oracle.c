@@ -438,12 +438,15 @@ static void bound_front(struct stage_oracle *o, const struct entry *e,
 /* An entry's request on one of its meshes. */
 struct part {
     const struct entry *entry;
-    int mesh, number;
+    int n_axes, mesh, number;
 };
 
+/* What takes longest comes first, so that all processes end at about the same time. */
 static int compare_parts(const void *pa, const void *pb)
 {
     const struct part *a = pa, *b = pb;
+    if (a->n_axes != b->n_axes)
+        return b->n_axes - a->n_axes;
     return a->mesh != b->mesh ? a->mesh - b->mesh : a->number - b->number;
 }
 
@@ -464,7 +467,8 @@ static struct part *list_parts(struct stage_oracle *o, struct entry **batch, int
                 cap = 2 * cap + 64;
                 parts = ap_xrealloc(parts, sizeof *parts * (size_t)cap);
             }
-            parts[k] = (struct part){e, rows[r], k};
+            int n_axes = strchr(o->mesh[rows[r]], 'x') ? 2 : 1;
+            parts[k] = (struct part){e, n_axes, rows[r], k};
             k++;
         }
     }
