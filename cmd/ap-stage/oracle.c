@@ -2,12 +2,12 @@
  * Problem: planners ask what a run of blocks costs on a submesh, one question at a time,
  * and a question costs a search. Idea: a memo over contents (classes.h), so that layers
  * that repeat are searched once; each question is one request for each logical mesh of
- * the submesh, and the front is the union of theirs. Whoever asks for one run on a
- * submesh asks for others: with every new question as many more of the submesh's runs
- * are asked for at once as were of use before, so that all processes have work and few
- * answers go unused, even to whoever asks for few runs of many. What is asked does not
- * depend on the number of processes. Questions about one logical mesh go to one process,
- * which searches it once.
+ * the submesh, and the front is the union of theirs. Planners say what they will ask, on
+ * all submeshes, so that all processes have work. Whoever does not, and asks for one run
+ * on a submesh, asks for others: with every new question as many more of the submesh's
+ * runs are asked for at once as were of use before, so that few answers go unused. What
+ * is asked does not depend on the number of processes. Questions about one logical mesh
+ * go to one process, which searches it once.
  *
  * Logical meshes of H hosts with D devices each: all of them in one axis, and each way to
  * put a divisor of D on an inner axis, which stays inside the host, and the rest on an

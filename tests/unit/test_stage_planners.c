@@ -579,6 +579,32 @@ static void asks_for_few(void)
     ap_arena_free(&arena);
 }
 
+/* Once some pipeline fits no other number of microbatches is asked for. */
+static void explains_with_few(void)
+{
+    struct ap_arena arena = {0};
+    const struct plan_params params = {.schedule = -1, .brief = true};
+    struct plan_params why = params;
+    struct plan_answer a = {0};
+    struct ap_err err = {0};
+    const struct plan_algorithm *row = case_algorithm("inter-only");
+
+    case_layers(&cases, 20, 1, 8, 64);
+    cases.inst.ahead = oracle_ahead;
+    int rc = row->run(&arena, &cases.inst, &params, &a, &err);
+    int64_t search = cases.oracle.n_asked, waves = cases.oracle.n_waves;
+    why.brief = false;
+    err = (struct ap_err){0};
+    CHECK(rc == 1 && row->run(&arena, &cases.inst, &why, &a, &err) == 1 &&
+              strstr(err.msg, "64 microbatches") && strstr(err.msg, "try auto"),
+          "what fits is said: %s", err.msg);
+    CHECK(cases.oracle.n_asked - search <= 110 && cases.oracle.n_waves - waves == 1,
+          "by %lld questions in %lld waves", (long long)(cases.oracle.n_asked - search),
+          (long long)(cases.oracle.n_waves - waves));
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     submeshes();
@@ -592,5 +618,6 @@ int main(void)
     the_smallest_change();
     too_many_stages();
     asks_for_few();
+    explains_with_few();
     return tap_done();
 }
