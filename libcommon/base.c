@@ -34,6 +34,7 @@ enum { ARENA_ALIGN = 16, ARENA_FIRST = 16 << 10, ARENA_MOST = 1 << 20 };
 struct ap_arena_chunk {
     struct ap_arena_chunk *up; /* made before this one */
     size_t size, used;         /* bytes of data */
+    void *kept;                /* freed with the chunk */
     max_align_t data[];
 };
 
@@ -52,6 +53,7 @@ static void arena_grow(struct ap_arena *arena, size_t size)
     chunk->up = arena->head;
     chunk->size = want;
     chunk->used = 0;
+    chunk->kept = NULL;
     arena->head = chunk;
 }
 
@@ -123,6 +125,24 @@ char *ap_arena_printf(struct ap_arena *arena, const char *fmt, ...)
     return p;
 }
 
+void ap_arena_keep(struct ap_arena *arena, void *p)
+{
+    arena_grow(arena, 0);
+    arena->head->kept = p;
+}
+
+void ap_arena_join(struct ap_arena *arena, struct ap_arena *other)
+{
+    struct ap_arena_chunk *last = other->head;
+    if (!last)
+        return;
+    while (last->up)
+        last = last->up;
+    last->up = arena->head;
+    arena->head = other->head;
+    other->head = NULL;
+}
+
 struct ap_mark ap_arena_mark(struct ap_arena *arena)
 {
     return (struct ap_mark){arena->head, arena->head ? arena->head->used : 0};
@@ -132,6 +152,7 @@ void ap_arena_rewind(struct ap_arena *arena, struct ap_mark mark)
 {
     while (arena->head != mark.chunk) {
         struct ap_arena_chunk *up = arena->head->up;
+        free(arena->head->kept);
         free(arena->head);
         arena->head = up;
     }
@@ -175,6 +196,12 @@ void ap_buf_put(struct ap_buf *buf, const void *data, size_t len)
         memcpy(buf->data + buf->len, data, len);
     buf->len += len;
     buf->data[buf->len] = '\0';
+}
+
+char *ap_buf_room(struct ap_buf *buf, size_t len)
+{
+    buf_reserve(buf, len);
+    return buf->data + buf->len;
 }
 
 void ap_buf_puts(struct ap_buf *buf, const char *s)

@@ -41,6 +41,11 @@ char *ap_arena_strdup(struct ap_arena *arena, const char *s);
 char *ap_arena_strndup(struct ap_arena *arena, const char *s, size_t len);
 char *ap_arena_printf(struct ap_arena *arena, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Takes over what malloc gave: it is freed as if it had been allocated here now. */
+void ap_arena_keep(struct ap_arena *arena, void *p);
+/* All that other holds is this arena's, as if allocated now; other is empty afterwards.
+ */
+void ap_arena_join(struct ap_arena *arena, struct ap_arena *other);
 struct ap_mark ap_arena_mark(struct ap_arena *arena);
 void ap_arena_rewind(struct ap_arena *arena, struct ap_mark mark);
 void ap_arena_free(struct ap_arena *arena);
@@ -57,6 +62,9 @@ struct ap_buf {
 };
 
 void ap_buf_put(struct ap_buf *buf, const void *data, size_t len);
+/* Where the next len bytes go, uninitialised; whoever fills them adds them to buf->len.
+ */
+char *ap_buf_room(struct ap_buf *buf, size_t len);
 void ap_buf_puts(struct ap_buf *buf, const char *s);
 void ap_buf_putc(struct ap_buf *buf, char c);
 void ap_buf_int(struct ap_buf *buf, int64_t v);

@@ -506,44 +506,49 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
 
 /* ---- writing ---- */
 
+static void put_value(FILE *out, const char *text, size_t len)
+{
+    if (len > 0)
+        fwrite(text, 1, len, out);
+}
+
 /* The history array of the input with one more entry. */
-static void write_history(const struct ap_doc *doc, const char *entry, struct ap_buf *out)
+static void write_history(const struct ap_doc *doc, const char *entry, FILE *out)
 {
     const struct ap_section *old = ap_doc_find(doc, "history");
     size_t len = 0;
 
     if (!old && !entry)
         return;
-    ap_buf_puts(out, ",\n\"history\":");
+    fputs(",\n\"history\":", out);
     if (old && entry) { /* without its closing bracket and the blanks before it */
         for (len = old->len - 1; strchr(" \t\r\n", old->text[len - 1]);)
             len--;
-        ap_buf_put(out, old->text, len);
-        ap_buf_puts(out, len > 1 ? "," : "");
+        put_value(out, old->text, len);
+        fputs(len > 1 ? "," : "", out);
     } else if (old) {
-        ap_buf_put(out, old->text, old->len);
+        put_value(out, old->text, old->len);
     } else {
-        ap_buf_putc(out, '[');
+        fputc('[', out);
     }
-    if (entry) {
-        ap_buf_puts(out, entry);
-        ap_buf_putc(out, ']');
-    }
+    if (entry)
+        fprintf(out, "%s]", entry);
 }
 
-static void write_member(struct ap_buf *out, const char *name, const char *text,
-                         size_t len)
+static void write_member(FILE *out, const char *name, const char *text, size_t len)
 {
-    ap_buf_puts(out, ",\n");
-    ap_json_str(out, name);
-    ap_buf_putc(out, ':');
-    ap_buf_put(out, text, len);
+    struct ap_buf quoted = {0};
+
+    ap_json_str(&quoted, name);
+    fprintf(out, ",\n%s:", quoted.data);
+    ap_buf_free(&quoted);
+    put_value(out, text, len);
 }
 
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
-                  const char *history, struct ap_buf *out)
+                  const char *history, FILE *out)
 {
-    ap_buf_printf(out, "{\"autopar\":%d", AP_DOC_VERSION);
+    fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
     for (int i = 0; i < doc->n_sections; i++) {
         const struct ap_section *old = &doc->sections[i];
         const struct ap_new_section *new = NULL;
@@ -562,5 +567,5 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
             write_member(out, sections[k].name, sections[k].json.data,
                          sections[k].json.len);
     write_history(doc, history, out);
-    ap_buf_puts(out, "}\n");
+    fputs("}\n", out);
 }

@@ -6,6 +6,7 @@
 #define AP_DOC_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "graph.h"
 
@@ -125,10 +126,12 @@ struct ap_new_section {
 
 /*
  * The document with new_sections put in; kept sections keep place and bytes, "autopar" is
- * first, "history" last with `history` (one JSON object) appended unless NULL.
+ * first, "history" last with `history` (one JSON object) appended unless NULL. To a
+ * stream, since a copy of all sections would be as large as the document; whether writing
+ * failed is ferror's.
  */
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
-                  const char *history, struct ap_buf *out);
+                  const char *history, FILE *out);
 
 /* ---- graphs as JSON ---- */
 

@@ -399,16 +399,21 @@ static int file_err(const char *name, const char *why, struct ap_err *err)
     return ap_err_set(err, "%s: %s", name, why);
 }
 
+/* Straight into its place: as much as a file has, of a pipe piece by piece. */
 static int read_plain(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
 {
-    static char block[1 << 16];
+    enum { LEAST = 1 << 16 };
+    struct stat st;
 
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        ap_buf_room(buf, (size_t)st.st_size + LEAST);
     for (;;) {
-        ssize_t n = read(fd, block, sizeof(block));
+        char *room = ap_buf_room(buf, LEAST);
+        ssize_t n = read(fd, room, buf->cap - buf->len - 1);
         if (n == 0)
             return 0;
         if (n > 0)
-            ap_buf_put(buf, block, (size_t)n);
+            buf->len += (size_t)n;
         else if (errno != EINTR)
             return file_err(name, strerror(errno), err);
     }
@@ -456,12 +461,15 @@ int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **t
         rc = read_plain(fd, name, &buf, err);
         close(fd);
     }
-    if (!rc) {
-        *text = ap_arena_strndup(arena, buf.data, buf.len);
-        *len = buf.len;
+    if (rc) {
+        ap_buf_free(&buf);
+        return rc;
     }
-    ap_buf_free(&buf);
-    return rc;
+    ap_buf_puts(&buf, ""); /* the NUL */
+    *text = buf.data;
+    *len = buf.len;
+    ap_arena_keep(arena, buf.data);
+    return 0;
 }
 
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
@@ -474,67 +482,109 @@ void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *d
 
 /* ---- output ---- */
 
-static int put_fd(int fd, const struct ap_buf *buf)
+/* Where a tool writes: a standard stream, or a file. */
+struct output {
+    FILE *file;
+    const char *path;   /* NULL: standard output */
+    struct ap_buf temp; /* name until it is complete; empty: written in place */
+};
+
+_Noreturn static void write_failed(const struct output *out)
 {
-    for (size_t done = 0; done < buf->len;) {
-        ssize_t n = write(fd, buf->data + done, buf->len - done);
-        if (n < 0 && errno != EINTR)
-            return -1;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
+    int why = errno;
+
+    if (out->temp.len > 0)
+        unlink(out->temp.data);
+    if (!out->path)
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(why));
+    ap_die(AP_BAD_INPUT, "%s: cannot write: %s", out->path, strerror(why));
 }
 
 /* A regular file appears whole or not at all; pipes and devices are written in place. */
+static void open_file(struct output *out, const char *path)
+{
+    struct stat st;
+    int fd;
+
+    *out = (struct output){.path = path};
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        struct ap_buf temp = {0};
+        ap_buf_printf(&temp, "%s.XXXXXX", path);
+        fd = mkstemp(temp.data);
+        if (fd >= 0)
+            out->temp = temp;
+        else
+            ap_buf_free(&temp);
+    }
+    out->file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out->file)
+        write_failed(out);
+}
+
+static void open_output(struct output *out, const struct ap_tool *tool)
+{
+    *out = (struct output){.file = stdout};
+    if (tool->out_path && strcmp(tool->out_path, "-"))
+        open_file(out, tool->out_path);
+    errno = 0;
+}
+
+static void close_output(struct output *out)
+{
+    if (fflush(out->file) || ferror(out->file))
+        write_failed(out);
+    if (out->temp.len > 0) {
+        mode_t mask = umask(0);
+        umask(mask);
+        if (fchmod(fileno(out->file), 0666 & ~mask))
+            write_failed(out);
+    }
+    if (out->file != stdout && out->file != stderr && fclose(out->file))
+        write_failed(out);
+    if (out->temp.len > 0 && rename(out->temp.data, out->path))
+        write_failed(out);
+    ap_buf_free(&out->temp);
+}
+
 void ap_tool_write_file(const char *path, const struct ap_buf *buf)
 {
-    const bool to_stderr = strcmp(path, "-") == 0;
-    struct stat st;
+    struct output out = {.file = stderr, .path = path};
 
-    if (to_stderr || (!stat(path, &st) && !S_ISREG(st.st_mode))) {
-        int fd = to_stderr ? STDERR_FILENO : open(path, O_WRONLY | O_CLOEXEC);
-        if (fd < 0 || put_fd(fd, buf) || (!to_stderr && close(fd)))
-            ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(errno));
-        return;
-    }
-    struct ap_buf temp = {0};
-    ap_buf_printf(&temp, "%s.XXXXXX", path);
-    int fd = mkstemp(temp.data);
-    if (fd < 0)
-        ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(errno));
-    mode_t mask = umask(0);
-    umask(mask);
-    if (fchmod(fd, 0666 & ~mask) || put_fd(fd, buf) || close(fd) ||
-        rename(temp.data, path)) {
-        int why = errno;
-        unlink(temp.data);
-        ap_die(AP_BAD_INPUT, "%s: cannot write: %s", path, strerror(why));
-    }
-    ap_buf_free(&temp);
+    if (strcmp(path, "-"))
+        open_file(&out, path);
+    errno = 0;
+    if (buf->len > 0)
+        fwrite(buf->data, 1, buf->len, out.file);
+    close_output(&out);
 }
 
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes)
 {
-    if (tool->out_path && strcmp(tool->out_path, "-"))
-        ap_tool_write_file(tool->out_path, bytes);
-    else
-        put_stdout(bytes);
+    struct output out;
+
+    open_output(&out, tool);
+    if (bytes->len > 0)
+        fwrite(bytes->data, 1, bytes->len, out.file);
+    close_output(&out);
 }
 
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra)
 {
-    struct ap_buf out = {0}, entry = {0};
+    struct ap_buf entry = {0};
+    struct output out;
 
     ap_buf_puts(&entry, "{\"tool\":");
     ap_json_str(&entry, tool->name);
     ap_buf_printf(&entry, ",\"version\":\"%s\",\"args\":[%s]%s}", AP_VERSION,
                   history_args.len ? history_args.data : "", extra);
-    ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, &out);
+    open_output(&out, tool);
+    ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, out.file);
+    close_output(&out);
     for (int i = 0; i < n; i++)
         ap_buf_free(&sections[i].json);
-    ap_tool_write_bytes(tool, &out);
-    ap_buf_free(&out);
     ap_buf_free(&entry);
 }
 

@@ -53,6 +53,17 @@ static void test_arena(void)
     char *p = ap_arena_printf(&arena, "%s-%d", "a", 5),
          *q = ap_arena_strndup(&arena, "xyz", 2);
     CHECK(!strcmp(p, "a-5") && !strcmp(q, "xy"), "strings in an arena");
+    struct ap_arena other = {0};
+    mark = ap_arena_mark(&arena);
+    ap_arena_join(&arena, &other);
+    char *joined = ap_arena_strdup(&other, "joined");
+    for (int i = 0; i < 100; i++)
+        ap_arena_alloc(&other, 1000);
+    ap_arena_join(&arena, &other);
+    ap_arena_keep(&arena, strcpy(ap_xrealloc(NULL, 5), "kept"));
+    CHECK(!strcmp(joined, "joined") && !other.head, "an arena takes over another");
+    ap_arena_rewind(&arena, mark);
+    CHECK(!strcmp(p, "a-5"), "and frees what it took over");
     ap_arena_free(&arena);
     CHECK(!arena.head, "a freed arena is empty");
 }

@@ -109,6 +109,18 @@ static void test_truncated(void)
     CHECK(!parse(whole, len, &doc, &err) && doc.n_sections == 3, "the whole is not");
 }
 
+/* ap_doc_write's text. */
+static struct ap_buf written(const struct ap_doc *doc, struct ap_new_section *sections,
+                             int n, const char *history)
+{
+    struct ap_buf out = {0};
+    FILE *file = open_memstream(&out.data, &out.len);
+
+    ap_doc_write(doc, sections, n, history, file);
+    fclose(file);
+    return out;
+}
+
 static void test_sections(void)
 {
     const char *text =
@@ -126,27 +138,26 @@ static void test_sections(void)
           "a section is its bytes, escapes in its name are decoded");
     CHECK(!ap_doc_find(&doc, "none"), "no such section");
 
-    struct ap_buf out = {0};
     struct ap_new_section news[2] = {{.name = "new"}, {.name = "tail"}};
     ap_buf_puts(&news[0].json, "5");
     ap_buf_puts(&news[1].json, "[]");
-    ap_doc_write(&doc, news, 2, "{\"tool\":\"y\"}", &out);
+    struct ap_buf out = written(&doc, news, 2, "{\"tool\":\"y\"}");
     CHECK(!strcmp(out.data, "{\"autopar\":1,\n\"tail\":[],\n\"hist\":null,\n"
                             "\"graph\":{ \"a\" : 1.0 },\n\"new\":5,\n"
                             "\"history\":[ {\"tool\":\"x\"},{\"tool\":\"y\"}]}\n"),
           "kept sections keep place and bytes: %s", out.data);
     ap_buf_free(&out);
     struct ap_doc none = {0};
-    ap_doc_write(&none, news, 1, "{}", &out);
+    out = written(&none, news, 1, "{}");
     CHECK(!strcmp(out.data, "{\"autopar\":1,\n\"new\":5,\n\"history\":[{}]}\n"),
           "a document from nothing");
     ap_buf_free(&out);
     const char *empty = "{\"autopar\":1,\"history\":[ ]}";
     parse(empty, strlen(empty), &doc, &err);
-    ap_doc_write(&doc, NULL, 0, "{}", &out);
+    out = written(&doc, NULL, 0, "{}");
     CHECK(!strcmp(out.data, "{\"autopar\":1,\n\"history\":[{}]}\n"), "an empty history");
     ap_buf_free(&out);
-    ap_doc_write(&doc, NULL, 0, NULL, &out);
+    out = written(&doc, NULL, 0, NULL);
     CHECK(!strcmp(out.data, "{\"autopar\":1,\n\"history\":[ ]}\n"), "no new entry");
     ap_buf_free(&out);
     ap_buf_free(&news[0].json);
