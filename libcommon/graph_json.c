@@ -1,6 +1,7 @@
 /* Graphs as JSON; attributes are attr_json.c's. */
 #include "attr_json.h"
 #include "plain.h"
+#include "threads.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -278,15 +279,12 @@ static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
     return 0;
 }
 
-/* The nodes of a graph that is read from a document, loaded one by one. */
-static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
+/* Nodes from lo on of a graph that is read from a document, loaded one by one. */
+static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
+                     struct ap_graph *g)
 {
-    struct ap_at list = {at, "nodes", 0};
-
-    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
-    g->n_nodes = r->n_elements;
-    for (int i = 0; i < r->n_elements; i++) {
-        struct ap_at here = {&list, NULL, i};
+    for (int i = lo; i < hi; i++) {
+        struct ap_at here = {list, NULL, i};
         if (read_plain_node(r, &r->elements[i], &g->nodes[i]))
             continue;
         g->nodes[i] = (struct ap_node){0};
@@ -301,6 +299,84 @@ static int read_elements(struct reader *r, const struct ap_at *at, struct ap_gra
             return -1;
     }
     return 0;
+}
+
+/* Part i of the nodes, for a thread of its own. */
+struct part {
+    struct reader r;
+    struct ap_arena arena;
+    struct ap_err err;
+    int rc;
+};
+struct parts {
+    struct part *part;
+    int n;
+    const struct ap_at *list;
+    struct ap_graph *g;
+};
+
+static int part_start(const struct parts *p, int i)
+{
+    return (int)((int64_t)p->g->n_nodes * i / p->n);
+}
+
+static void read_part(void *ctx, int i)
+{
+    const struct parts *p = ctx;
+    struct part *part = &p->part[i];
+
+    part->rc = read_some(&part->r, p->list, part_start(p, i), part_start(p, i + 1), p->g);
+}
+
+/* Takes over what a part has read; the first message counts. */
+static int take_part(struct reader *r, const struct parts *p, int i)
+{
+    struct part *part = &p->part[i];
+    const char *last = NULL, *own = NULL;
+
+    for (int k = part_start(p, i); !part->rc && k < part_start(p, i + 1); k++) {
+        struct ap_node *node = &p->g->nodes[k];
+        if (node->scope != last)
+            own = intern(r, last = node->scope);
+        node->scope = own;
+    }
+    if (part->rc) {
+        *r->err = part->err;
+        r->located = part->r.located;
+    }
+    return part->rc;
+}
+
+static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
+{
+    enum { LEAST = 10000 }; /* nodes that are worth a thread */
+    struct ap_at list = {at, "nodes", 0};
+    int n_threads = ap_threads(), rc = 0;
+    struct parts parts = {.n = r->n_elements / LEAST, .list = &list, .g = g};
+
+    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
+    g->n_nodes = r->n_elements;
+    if (parts.n > n_threads)
+        parts.n = n_threads;
+    if (parts.n < 2)
+        return read_some(r, &list, 0, r->n_elements, g);
+    parts.part = AP_NEW_N(r->arena, parts.n, struct part);
+    for (int i = 0; i < parts.n; i++) {
+        struct part *part = &parts.part[i];
+        part->r = (struct reader){.arena = &part->arena,
+                                  .err = &part->err,
+                                  .doc = r->doc,
+                                  .elements = r->elements};
+    }
+    ap_in_threads(parts.n, read_part, &parts);
+    for (int i = 0; i < parts.n; i++) {
+        struct part *part = &parts.part[i];
+        if (!rc)
+            rc = take_part(r, &parts, i);
+        ap_arena_join(r->arena, &part->arena);
+        free(part->r.slots);
+    }
+    return rc;
 }
 
 /* Member "results" of a reducer or computation of n nodes: `what` for messages. */

@@ -164,6 +164,55 @@ static void test_sections(void)
     ap_buf_free(&news[1].json);
 }
 
+/* A graph of n nodes whose node `bad` names an operand that is no number. */
+static struct ap_buf long_graph(int n, int bad)
+{
+    struct ap_buf out = {0};
+
+    ap_buf_puts(&out, "{\"autopar\":1,\"graph\":{\"name\":\"g\",\"nodes\":[\n");
+    for (int i = 0; i < n; i++)
+        ap_buf_printf(&out,
+                      i == 0     ? "{\"op\":\"parameter\",\"param\":0,"
+                                   "\"shape\":\"f32[2]\",\"scope\":\"s%d\"}"
+                      : i == bad ? ",\n{\"op\":\"negate\",\"in\":[true],"
+                                   "\"shape\":\"f32[2]\",\"scope\":\"s%d\"}"
+                                 : ",\n{\"op\":\"negate\",\"in\":[0],"
+                                   "\"shape\":\"f32[2]\",\"scope\":\"s%d\"}",
+                      i / 100 % 7);
+    ap_buf_puts(&out, "],\"results\":[{\"node\":0}]}}");
+    return out;
+}
+
+static void test_long_graph(void)
+{
+    const int n = 45000;
+    struct ap_buf text = long_graph(n, -1);
+    struct ap_doc doc;
+    struct ap_graph g;
+    struct ap_err err = {""};
+    int other = 0;
+
+    CHECK(!ap_doc_parse(&arena, "f.json", text.data, text.len, &doc, &err) &&
+              !ap_doc_graph(&arena, &doc, &g, &err) && g.n_nodes == n,
+          "a graph that is read in parts%s", err.msg);
+    for (int i = 0; i < n; i++)
+        other += strcmp(g.nodes[i].scope + 1, g.nodes[i / 100 % 7 * 100].scope + 1) ||
+                 g.nodes[i].scope != g.nodes[i / 100 % 7 * 100].scope;
+    CHECK(other == 0, "equal scopes are one string");
+    ap_buf_free(&text);
+    for (int bad = 1; bad < n; bad += n / 3) {
+        char want[80];
+        text = long_graph(n, bad);
+        err.msg[0] = '\0';
+        snprintf(want, sizeof want, "f.json: /graph/nodes/%d/in/0: expected a node id",
+                 bad);
+        CHECK(!ap_doc_parse(&arena, "f.json", text.data, text.len, &doc, &err) &&
+                  ap_doc_graph(&arena, &doc, &g, &err) && !strcmp(err.msg, want),
+              "the node that is wrong is named: %s", err.msg);
+        ap_buf_free(&text);
+    }
+}
+
 static void test_load(void)
 {
     const char *text = "{\"autopar\":1,\n\"a\":{\"k\":1,\n  \"k\":2},\n\"b\":[1,\n1e999],"
@@ -275,6 +324,7 @@ int main(void)
     test_depth();
     test_truncated();
     test_sections();
+    test_long_graph();
     test_load();
     test_get();
     test_write();
