@@ -21,6 +21,7 @@ struct reader {
     int n_elements;
     const char *last_scope;
     bool located; /* the message has FILE:LINE:COLUMN already */
+    bool failed;  /* as a part of the nodes */
 };
 
 /* Members of a node that are no attributes, the most frequent first. */
@@ -301,15 +302,8 @@ static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
     return 0;
 }
 
-/* Part i of the nodes, for a thread of its own. */
-struct part {
-    struct reader r;
-    struct ap_arena arena;
-    struct ap_err err;
-    int rc;
-};
 struct parts {
-    struct part *part;
+    struct reader *part; /* each for a thread of its own */
     int n;
     const struct ap_at *list;
     struct ap_graph *g;
@@ -320,38 +314,34 @@ static int part_start(const struct parts *p, int i)
     return (int)((int64_t)p->g->n_nodes * i / p->n);
 }
 
-static void read_part(void *ctx, int i)
+static int read_part(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
     const struct parts *p = ctx;
-    struct part *part = &p->part[i];
+    struct reader *r = &p->part[i];
 
-    part->rc = read_some(&part->r, p->list, part_start(p, i), part_start(p, i + 1), p->g);
+    r->arena = arena;
+    r->err = err;
+    r->failed = read_some(r, p->list, part_start(p, i), part_start(p, i + 1), p->g);
+    return r->failed ? -1 : 0;
 }
 
-/* Takes over what a part has read; the first message counts. */
-static int take_part(struct reader *r, const struct parts *p, int i)
+/* Equal scopes of all parts are one string, too. */
+static void intern_again(struct reader *r, struct ap_graph *g)
 {
-    struct part *part = &p->part[i];
     const char *last = NULL, *own = NULL;
 
-    for (int k = part_start(p, i); !part->rc && k < part_start(p, i + 1); k++) {
-        struct ap_node *node = &p->g->nodes[k];
-        if (node->scope != last)
-            own = intern(r, last = node->scope);
-        node->scope = own;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].scope != last)
+            own = intern(r, last = g->nodes[i].scope);
+        g->nodes[i].scope = own;
     }
-    if (part->rc) {
-        *r->err = part->err;
-        r->located = part->r.located;
-    }
-    return part->rc;
 }
 
 static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
 {
     enum { LEAST = 10000 }; /* nodes that are worth a thread */
     struct ap_at list = {at, "nodes", 0};
-    int n_threads = ap_threads(), rc = 0;
+    int n_threads = ap_threads(), rc;
     struct parts parts = {.n = r->n_elements / LEAST, .list = &list, .g = g};
 
     g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
@@ -360,22 +350,17 @@ static int read_elements(struct reader *r, const struct ap_at *at, struct ap_gra
         parts.n = n_threads;
     if (parts.n < 2)
         return read_some(r, &list, 0, r->n_elements, g);
-    parts.part = AP_NEW_N(r->arena, parts.n, struct part);
-    for (int i = 0; i < parts.n; i++) {
-        struct part *part = &parts.part[i];
-        part->r = (struct reader){.arena = &part->arena,
-                                  .err = &part->err,
-                                  .doc = r->doc,
-                                  .elements = r->elements};
+    parts.part = AP_NEW_N(r->arena, parts.n, struct reader);
+    for (int i = 0; i < parts.n; i++)
+        parts.part[i] = (struct reader){.doc = r->doc, .elements = r->elements};
+    rc = ap_in_arenas(r->arena, parts.n, read_part, &parts, r->err);
+    for (int i = parts.n - 1; i >= 0; i--) {
+        if (parts.part[i].failed) /* the first that did is the one with the message */
+            r->located = parts.part[i].located;
+        free(parts.part[i].slots);
     }
-    ap_in_threads(parts.n, read_part, &parts);
-    for (int i = 0; i < parts.n; i++) {
-        struct part *part = &parts.part[i];
-        if (!rc)
-            rc = take_part(r, &parts, i);
-        ap_arena_join(r->arena, &part->arena);
-        free(part->r.slots);
-    }
+    if (!rc)
+        intern_again(r, g);
     return rc;
 }
 

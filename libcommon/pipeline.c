@@ -8,6 +8,8 @@
  */
 #include "pipeline.h"
 
+#include "threads.h"
+
 #include <limits.h>
 #include <string.h>
 
@@ -244,18 +246,26 @@ static int check_graph(const struct ap_pricing *p, struct ap_err *err)
     return 0;
 }
 
+static int lay_and_price(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    struct ap_pricing p = *(const struct ap_pricing *)ctx;
+
+    p.arena = arena;
+    if (check_rows(&p, i, err) || lay_stage(&p, i, err))
+        return -1;
+    price_stage(&p, i);
+    return 0;
+}
+
 static int price(struct ap_pricing *p, struct ap_err *err)
 {
     struct ap_pipeline *out = p->out;
 
+    if (ap_in_arenas(p->arena, p->stages->n, lay_and_price, p, err))
+        return -1;
     for (int i = 0; i < p->stages->n; i++)
-        if (check_rows(p, i, err) || lay_stage(p, i, err))
-            return -1;
-    for (int i = 0; i < p->stages->n; i++) {
-        price_stage(p, i);
         if (count_inside(p, i, err))
             return -1;
-    }
     ap_pipeline_sends(p);
     if (ap_simulate(p->arena, &out->sim, &out->result, err))
         return -1;

@@ -11,6 +11,7 @@
 
 #include "baseline.h"
 #include "program.h"
+#include "threads.h"
 
 static const char *const recompute_names[] = {"none", "all", "selected"};
 
@@ -313,6 +314,23 @@ static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at 
     return read_sharding(arena, o, at, st, err);
 }
 
+struct completion {
+    const json_t *stages;
+    const struct ap_at *list;
+    const struct ap_graph *g;
+    const int *stage_of_node;
+    struct ap_stages *s;
+};
+
+static int complete_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct completion *c = ctx;
+    struct ap_at here = {c->list, NULL, i};
+
+    return complete(arena, json_array_get(c->stages, (size_t)i), &here, c->g,
+                    c->stage_of_node, i, &c->s->stage[i], err);
+}
+
 /* ---- the section ---- */
 
 static bool only_forward(const struct ap_graph *g)
@@ -476,13 +494,8 @@ static int read_stages(struct ap_arena *arena, const json_t *stages,
     const int *of_node = ap_stages_of_nodes(arena, s, g, blocks);
     if (check_order(arena, g, list, s, of_node, err))
         return -1;
-    for (int i = 0; i < s->n; i++) {
-        struct ap_at here = {list, NULL, i};
-        if (complete(arena, json_array_get(stages, (size_t)i), &here, g, of_node, i,
-                     &s->stage[i], err))
-            return -1;
-    }
-    return 0;
+    struct completion all = {stages, list, g, of_node, s};
+    return ap_in_arenas(arena, s->n, complete_one, &all, err);
 }
 
 int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 enum { MOST = 16 };
@@ -43,4 +44,46 @@ void ap_in_threads(int n, void (*run)(void *ctx, int i), void *ctx)
     take_rounds(&loop);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
+}
+
+/* ---- with arenas ---- */
+
+struct round {
+    struct ap_arena arena;
+    struct ap_err err;
+    int rc;
+};
+
+struct rounds {
+    int (*run)(void *ctx, int i, struct ap_arena *arena, struct ap_err *err);
+    void *ctx;
+    struct round *round;
+};
+
+static void take_one(void *ctx, int i)
+{
+    const struct rounds *all = ctx;
+    struct round *r = &all->round[i];
+
+    *r = (struct round){.rc = 0};
+    r->rc = all->run(all->ctx, i, &r->arena, &r->err);
+}
+
+int ap_in_arenas(struct ap_arena *arena, int n,
+                 int (*run)(void *ctx, int i, struct ap_arena *arena, struct ap_err *err),
+                 void *ctx, struct ap_err *err)
+{
+    struct rounds all = {.run = run, .ctx = ctx};
+    int rc = 0;
+
+    all.round = ap_xrealloc(NULL, sizeof *all.round * (size_t)n);
+    ap_in_threads(n, take_one, &all);
+    for (int i = 0; i < n; i++) {
+        struct round *r = &all.round[i];
+        if (r->rc && !rc)
+            rc = ap_err_set(err, "%s", r->err.msg);
+        ap_arena_join(arena, &r->arena);
+    }
+    free(all.round);
+    return rc;
 }

@@ -2,6 +2,8 @@
 #ifndef AP_THREADS_H
 #define AP_THREADS_H
 
+#include "base.h"
+
 /* Cores that are there, at most 16; 1 if that is not known. */
 int ap_threads(void);
 
@@ -10,5 +12,13 @@ int ap_threads(void);
  * order; returns when all have ended. A thread that cannot be started is done without.
  */
 void ap_in_threads(int n, void (*run)(void *ctx, int i), void *ctx);
+
+/*
+ * The same with an arena and a message for each i; arena takes over what they hold. -1 if
+ * a call gave that, with the message of the lowest such i.
+ */
+int ap_in_arenas(struct ap_arena *arena, int n,
+                 int (*run)(void *ctx, int i, struct ap_arena *arena, struct ap_err *err),
+                 void *ctx, struct ap_err *err);
 
 #endif
