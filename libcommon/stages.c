@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "baseline.h"
@@ -297,6 +298,15 @@ static int read_sharding(struct ap_arena *arena, const json_t *o, const struct a
     return 0;
 }
 
+/* The section's value without its stages, and these, each owned; a shell of NULLs. */
+struct loaded {
+    json_t *head;
+    int n; /* -1: "stages" is no array */
+    json_t **stage;
+    const struct ap_doc *doc;
+    const struct ap_section *text;
+};
+
 /* Cuts the stage's graph out and reads its sharding. */
 static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                     const struct ap_graph *g, const int *stage_of_node, int i,
@@ -315,7 +325,7 @@ static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at 
 }
 
 struct completion {
-    const json_t *stages;
+    struct loaded *from;
     const struct ap_at *list;
     const struct ap_graph *g;
     const int *stage_of_node;
@@ -326,9 +336,12 @@ static int complete_one(void *ctx, int i, struct ap_arena *arena, struct ap_err 
 {
     const struct completion *c = ctx;
     struct ap_at here = {c->list, NULL, i};
+    int rc = complete(arena, c->from->stage[i], &here, c->g, c->stage_of_node, i,
+                      &c->s->stage[i], err);
 
-    return complete(arena, json_array_get(c->stages, (size_t)i), &here, c->g,
-                    c->stage_of_node, i, &c->s->stage[i], err);
+    json_decref(c->from->stage[i]);
+    c->from->stage[i] = NULL;
+    return rc;
 }
 
 /* ---- the section ---- */
@@ -466,7 +479,7 @@ static int check_order(struct ap_arena *arena, const struct ap_graph *g,
     return ap_at_err(list, err, "stages, as blocks of blocks: %s", msg);
 }
 
-static int read_stages(struct ap_arena *arena, const json_t *stages,
+static int read_stages(struct ap_arena *arena, struct loaded *from,
                        const struct ap_at *list, const struct ap_graph *g,
                        const struct ap_blocks *blocks, const struct ap_cluster *cluster,
                        struct ap_stages *s, struct ap_err *err)
@@ -477,7 +490,7 @@ static int read_stages(struct ap_arena *arena, const json_t *stages,
         stage_of[b] = -1;
     for (int i = 0; i < s->n; i++) {
         struct ap_at here = {list, NULL, i};
-        const json_t *o = json_array_get(stages, (size_t)i);
+        const json_t *o = from->stage[i];
         struct ap_stage *st = &s->stage[i];
         if (!json_is_object(o))
             return ap_at_err(&here, err, "expected an object");
@@ -494,8 +507,84 @@ static int read_stages(struct ap_arena *arena, const json_t *stages,
     const int *of_node = ap_stages_of_nodes(arena, s, g, blocks);
     if (check_order(arena, g, list, s, of_node, err))
         return -1;
-    struct completion all = {stages, list, g, of_node, s};
+    struct completion all = {from, list, g, of_node, s};
     return ap_in_arenas(arena, s->n, complete_one, &all, err);
+}
+
+static int read_section(struct ap_arena *arena, struct loaded *from,
+                        const struct ap_at *at, const struct ap_graph *g,
+                        const struct ap_blocks *blocks, const struct ap_cluster *cluster,
+                        struct ap_stages *s, struct ap_err *err)
+{
+    struct ap_at list = {at, "stages", 0};
+    json_t *stages;
+
+    if (!json_is_object(from->head))
+        return ap_at_err(at, err, "expected an object");
+    if (read_head(arena, from->head, at, g, cluster, s, err) ||
+        ap_get_arr(from->head, at, "stages", &stages, err))
+        return -1;
+    int n = from->n;
+    if (n < 1 || n > blocks->n)
+        return ap_at_err(&list, err, "expected 1 to %d stages, there are as many blocks",
+                         blocks->n);
+    if (n % s->chunks || (s->chunks > 1 && s->schedule != AP_SCHEDULE_INTERLEAVED))
+        return ap_at_err(at, err, "%d stages are not %d to a device in schedule %s", n,
+                         s->chunks, ap_schedule_names[s->schedule]);
+    s->n = n;
+    s->stage = AP_NEW_N(arena, s->n, struct ap_stage);
+    return read_stages(arena, from, &list, g, blocks, cluster, s, err);
+}
+
+/* ---- where it stands ---- */
+
+static void unload(struct loaded *from)
+{
+    for (int i = 0; i < from->n; i++)
+        json_decref(from->stage[i]);
+    free(from->stage);
+    json_decref(from->head);
+}
+
+/* Takes the stages out of a value. */
+static void take_stages(struct loaded *from)
+{
+    const json_t *list = json_object_get(from->head, "stages");
+
+    from->n = json_is_array(list) ? (int)json_array_size(list) : -1;
+    from->stage = ap_xrealloc(NULL, sizeof *from->stage * (size_t)(from->n + 1));
+    for (int i = 0; i < from->n; i++)
+        from->stage[i] = json_incref(json_array_get(list, (size_t)i));
+}
+
+static int load_stage(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct loaded *from = ctx;
+
+    (void)arena;
+    from->stage[i] = ap_doc_load(from->doc, &from->text[i], err);
+    return from->stage[i] ? 0 : -1;
+}
+
+/* Stages have long shardings and are loaded each by itself. */
+static int load(struct ap_arena *arena, const struct ap_doc *doc,
+                const struct ap_section *section, struct loaded *from, struct ap_err *err)
+{
+    struct ap_section *text;
+
+    *from = (struct loaded){.doc = doc};
+    from->head = ap_doc_load_but(arena, doc, section, "stages", &text, &from->n, err);
+    if (!from->head)
+        return -1;
+    if (from->n < 0) {
+        take_stages(from);
+        return 0;
+    }
+    from->text = text;
+    from->stage = ap_xrealloc(NULL, sizeof *from->stage * (size_t)(from->n + 1));
+    for (int i = 0; i < from->n; i++)
+        from->stage[i] = NULL;
+    return ap_in_arenas(arena, from->n, load_stage, from, err);
 }
 
 int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -503,39 +592,42 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
                         const struct ap_cluster *cluster, struct ap_stages *s,
                         struct ap_err *err)
 {
-    struct ap_at list = {at, "stages", 0};
-    json_t *stages;
+    struct loaded from = {.head = json_incref((json_t *)o)};
 
-    if (!json_is_object(o))
-        return ap_at_err(at, err, "expected an object");
-    if (read_head(arena, o, at, g, cluster, s, err) ||
-        ap_get_arr(o, at, "stages", &stages, err))
-        return -1;
-    size_t n = json_array_size(stages);
-    if (n < 1 || n > (size_t)blocks->n)
-        return ap_at_err(&list, err, "expected 1 to %d stages, there are as many blocks",
-                         blocks->n);
-    if (n % (size_t)s->chunks ||
-        (s->chunks > 1 && s->schedule != AP_SCHEDULE_INTERLEAVED))
-        return ap_at_err(at, err, "%zu stages are not %d to a device in schedule %s", n,
-                         s->chunks, ap_schedule_names[s->schedule]);
-    s->n = (int)n;
-    s->stage = AP_NEW_N(arena, s->n, struct ap_stage);
-    return read_stages(arena, stages, &list, g, blocks, cluster, s, err);
+    take_stages(&from);
+    int rc = read_section(arena, &from, at, g, blocks, cluster, s, err);
+    unload(&from);
+    return rc;
+}
+
+int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
+                        const struct ap_graph *g, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, struct ap_stages *s,
+                        struct ap_err *err)
+{
+    const struct ap_doc doc = {.file = "stages", .text = text, .len = len};
+    const struct ap_section section = {.name = "stages", .text = text, .len = len};
+    struct ap_at at = {.key = "stages"};
+    struct loaded from;
+
+    int rc = load(arena, &doc, &section, &from, err);
+    if (!rc)
+        rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
+    unload(&from);
+    return rc;
 }
 
 /* ---- of a document ---- */
 
 /* One more than the largest device that the section names: what a default cluster has. */
-static int64_t devices_named(const json_t *stages)
+static int64_t devices_named(const struct loaded *from)
 {
     int64_t most = 1;
-    size_t i, k;
-    const json_t *stage, *device;
+    size_t k;
+    const json_t *device;
 
-    json_array_foreach(json_object_get(stages, "stages"), i, stage)
-    {
-        json_array_foreach(json_object_get(stage, "devices"), k, device)
+    for (int i = 0; i < from->n; i++) {
+        json_array_foreach(json_object_get(from->stage[i], "devices"), k, device)
         {
             if (json_integer_value(device) >= most &&
                 json_integer_value(device) < AP_MAX_DEVICES)
@@ -573,14 +665,14 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
 
     if (doc_blocks(arena, doc, g, blocks, err))
         return -1;
-    json_t *json = ap_doc_load(doc, ap_doc_find(doc, "stages"), err);
-    int rc = json ? 0 : -1;
+    struct loaded from;
+    int rc = load(arena, doc, ap_doc_find(doc, "stages"), &from, err);
     if (given)
         *cluster = *given;
     else if (!rc)
-        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(json), cluster, err);
+        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(&from), cluster, err);
     if (!rc)
-        rc = ap_stages_from_json(arena, json, &at, g, blocks, cluster, s, err);
-    json_decref(json);
+        rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
+    unload(&from);
     return rc;
 }

@@ -68,6 +68,13 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
                         const struct ap_cluster *cluster, struct ap_stages *s,
                         struct ap_err *err);
 
+/* The same of the section's text, of which the JSON is valid but for members that occur
+ * twice. */
+int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
+                        const struct ap_graph *g, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, struct ap_stages *s,
+                        struct ap_err *err);
+
 /*
  * The same of a document, with its section "blocks". The cluster is the one given, or the
  * one at path, or the document's, or as large a default as the devices that are named.

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plain.h"
 #include "select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -53,19 +52,11 @@ static int read_back(struct ap_arena *arena, const struct stage_model *m,
                      struct ap_err *err)
 {
     struct ap_buf json = {0};
-    struct ap_at at = {.key = "stages"};
-    json_error_t bad;
 
     ap_stages_to_json(arena, stages, &json);
-    json_t *o = ap_plain_json(json.data, json.len);
-    if (!o)
-        o = json_loadb(json.data, json.len, JSON_REJECT_DUPLICATES, &bad);
+    int rc = ap_stages_from_text(arena, json.data, json.len, &m->graph, &m->blocks,
+                                 &m->cluster, out, err);
     ap_buf_free(&json);
-    if (!o)
-        return ap_err_set(err, "%s", bad.text);
-    int rc =
-        ap_stages_from_json(arena, o, &at, &m->graph, &m->blocks, &m->cluster, out, err);
-    json_decref(o);
     return rc;
 }
 
