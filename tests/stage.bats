@@ -52,6 +52,29 @@ fake() {
     cmp <(jq .stages.stages "$BATS_TEST_TMPDIR/1") <(jq .stages.stages "$BATS_TEST_TMPDIR/late")
 }
 
+@test "processes share what one has read, unless something stands between" {
+    local log=$BATS_TEST_TMPDIR/starts n
+    started() { # NUMBER COMMAND: the plan is the same, NUMBER processes were started
+        : >"$log"
+        ap-stage --no-history "${CPU8[@]}" --algorithm alpa --jobs 3 --shard-command \
+            "sh -c 'echo >>$log; $2' sh" -o "$BATS_TEST_TMPDIR/out" "$(GPT)"
+        n=$(wc -l <"$log")
+        [ "$n" -eq "$1" ] || { echo "$n starts of: $2"; return 1; }
+        cmp <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/out") \
+            <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/one")
+    }
+    ap-stage --no-history "${CPU8[@]}" --algorithm alpa --jobs 1 \
+        --shard-command 'ap-shard --serve' -o "$BATS_TEST_TMPDIR/one" "$(GPT)"
+    started 1 'exec ap-shard --serve "$@"'
+    started 3 'ap-shard --serve "$@" | sed -u s/x/x/'
+    started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve "$@"'
+    # each says what it did, and none is left
+    ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --stats' \
+        -o "$BATS_TEST_TMPDIR/out" "$(GPT)" 2>"$log"
+    [ "$(jq -s length "$log")" -eq 3 ]
+    AP_SERVE_PIPES=1:2,3 run -2 ap-shard --serve "${CPU8[@]}" "$(GPT)" </dev/null
+}
+
 @test "what is alike is asked once: equal layers, replicas as a submesh" {
     local log=$BATS_TEST_TMPDIR/log
     fake "--log $log" --stats -o "$BATS_TEST_TMPDIR/plan" "$(GPT)" 2>"$BATS_TEST_TMPDIR/stats"

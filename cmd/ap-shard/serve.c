@@ -465,6 +465,7 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
     read_blocks(&s, doc);
     serve_blocks_init(job->arena, &job->graph, &s.blocks, &s.parts);
     s.memo = serve_memo_new(job, req, &s.parts);
+    serve_fork();
     while (getline(&line, &cap, stdin) >= 0) {
         struct ap_buf out = {0};
         double from = ap_now_sec();
@@ -481,5 +482,6 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
     serve_memo_free(s.memo);
     free(s.sec);
     free(line);
+    serve_wait();
     return stats;
 }

@@ -265,4 +265,14 @@ int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena, int n,
                     const int *block, const bool *inside, const struct serve_place *place,
                     int64_t microbatches, struct serve_found *found, struct ap_err *err);
 
+/* ---- processes (serve_fork.c) ---- */
+
+/*
+ * Forks a process for each pair of pipes in AP_SERVE_PIPES, to which it becomes standard
+ * input and output, and says so there ({"pid":N}). Returns in all of them.
+ */
+void serve_fork(void);
+/* Waits for the end of those forked. */
+void serve_wait(void);
+
 #endif

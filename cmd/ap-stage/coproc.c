@@ -3,7 +3,9 @@
  * answer one at a time. Idea: every process has a few requests in its pipe, so that it
  * never waits for us; poll says who has answered. Questions of one group go to the
  * process that had the group before; free processes take groups that nobody has. Who
- * answers what depends on the machine; the answers must not.
+ * answers what depends on the machine; the answers must not. One process is started with
+ * the pipes of all, and may fork the others when it has read what all need; where the
+ * first answer comes and it has not, they are started, too.
  */
 #include "coproc.h"
 
@@ -14,6 +16,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,9 +25,17 @@
 
 #define DEPTH    4         /* requests that a process has at once */
 #define MAX_LINE (1 << 28) /* bytes of an answer */
+#define PIPES    "AP_SERVE_PIPES"
+
+enum state {
+    WAITS,  /* the first process may fork it */
+    FORKED, /* by the first process, which waits for its end */
+    CHILD,  /* ours */
+};
 
 struct worker {
-    pid_t pid;
+    enum state state;
+    pid_t pid;    /* 0: none */
     int to, from; /* pipes, -1 when closed */
     struct ap_buf got;
     size_t looked; /* bytes of `got` without a newline */
@@ -34,7 +45,8 @@ struct worker {
 };
 
 struct coproc_pool {
-    int n;
+    const char **argv; /* of the shell, NULL last; malloc, and argv[2] */
+    int n, n_waiting;
     struct worker *worker;
     int n_groups, *owner; /* [group]: worker that had it last, -1 */
 };
@@ -69,21 +81,73 @@ static _Noreturn void become(const char *const *argv, int in, int out)
     _exit(127);
 }
 
-static void start(struct worker *w, const char *const *argv)
+/* Our ends of a worker's pipes; far: its own. */
+static void connect_worker(struct worker *w, int far[2])
 {
     int in[2], out[2];
     open_pipe(in);
     open_pipe(out);
-    w->pid = fork();
-    if (w->pid < 0)
-        ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
-    if (w->pid == 0)
-        become(argv, in[0], out[1]);
-    close(in[0]);
-    close(out[1]);
     w->to = in[1];
     w->from = out[0];
     w->range = -1;
+    far[0] = in[0];
+    far[1] = out[1];
+}
+
+static unsigned long long inode(int fd)
+{
+    struct stat st = {0};
+    fstat(fd, &st);
+    return (unsigned long long)st.st_ino;
+}
+
+/*
+ * Tells a program that starts where the n pipes behind its own are that it may fork
+ * processes for, and by which inodes it knows its own: only who stands right at both of
+ * them can speak for others, too.
+ */
+static void hand_over(const int (*far)[2], int n)
+{
+    struct ap_buf list = {0};
+    ap_buf_printf(&list, "%llu:%llu", inode(far[0][0]), inode(far[0][1]));
+    for (int i = 1; i <= n; i++) {
+        ap_buf_printf(&list, ",%d:%d", far[i][0], far[i][1]);
+        fcntl(far[i][0], F_SETFD, 0);
+        fcntl(far[i][1], F_SETFD, 0);
+    }
+    if (n > 0)
+        setenv(PIPES, list.data, 1);
+    else
+        unsetenv(PIPES);
+    ap_buf_free(&list);
+}
+
+/* far: the process's ends, then n of those that wait for it. */
+static void start(struct coproc_pool *pool, struct worker *w, const int (*far)[2], int n)
+{
+    w->pid = fork();
+    if (w->pid < 0)
+        ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
+    if (w->pid == 0) {
+        hand_over(far, n);
+        become(pool->argv, far[0][0], far[0][1]);
+    }
+    w->state = CHILD;
+    for (int i = 0; i <= n; i++) {
+        close(far[i][0]);
+        close(far[i][1]);
+    }
+}
+
+/* A process of its own for a worker that the first one has not forked. */
+static void start_late(struct coproc_pool *pool, struct worker *w)
+{
+    int far[1][2];
+    close(w->to);
+    close(w->from);
+    connect_worker(w, far[0]);
+    start(pool, w, (const int(*)[2])far, 0);
+    pool->n_waiting--;
 }
 
 struct coproc_pool *coproc_start(const char *command, const char *const *args, int n)
@@ -102,14 +166,15 @@ struct coproc_pool *coproc_start(const char *command, const char *const *args, i
     argv[3] = "ap-stage";
     for (int i = 0; i <= n_args; i++)
         argv[4 + i] = args[i];
-    *pool = (struct coproc_pool){.n = n};
+    *pool = (struct coproc_pool){.argv = argv, .n = n, .n_waiting = n - 1};
     pool->worker = ap_xrealloc(NULL, sizeof *pool->worker * (size_t)n);
     memset(pool->worker, 0, sizeof *pool->worker * (size_t)n);
     signal(SIGPIPE, SIG_IGN); /* a dead process is noticed by its answers' end */
+    int(*far)[2] = ap_xrealloc(NULL, sizeof *far * (size_t)n);
     for (int i = 0; i < n; i++)
-        start(&pool->worker[i], argv);
-    free(argv);
-    ap_buf_free(&script);
+        connect_worker(&pool->worker[i], far[i]);
+    start(pool, &pool->worker[0], (const int(*)[2])far, n - 1);
+    free(far);
     return pool;
 }
 
@@ -118,7 +183,7 @@ static int reap(struct worker *w, bool *stayed)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     int status = 0;
-    pid_t rc = 0;
+    pid_t rc = w->state == CHILD ? 0 : -1;
     for (int i = 0; i < 1000 && rc == 0; i++) {
         rc = waitpid(w->pid, &status, WNOHANG);
         if (rc == 0)
@@ -150,6 +215,8 @@ void coproc_stop(struct coproc_pool *pool)
             reap(w, &stayed);
         ap_buf_free(&w->got);
     }
+    free((char *)pool->argv[2]);
+    free(pool->argv);
     free(pool->owner);
     free(pool->worker);
     free(pool);
@@ -232,9 +299,11 @@ static double now_sec(void)
 static int died(const struct run *run, struct worker *w, struct ap_err *err)
 {
     const char *line = w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none";
-    bool stayed;
+    bool stayed, ours = w->state == CHILD;
     int status = reap(w, &stayed);
-    if (stayed)
+    if (!ours)
+        ap_err_set(err, "the shard command ended; request: %.300s", line);
+    else if (stayed)
         ap_err_set(err,
                    "the shard command closed its output and went on; request: %.300s",
                    line);
@@ -269,7 +338,7 @@ static bool put_line(int fd, const char *line)
 static void feed(struct run *run, int worker)
 {
     struct worker *w = &run->pool->worker[worker];
-    while (w->n_flight < DEPTH) {
+    while (w->state != WAITS && w->n_flight < DEPTH) {
         int job = pick(run, worker);
         if (job < 0)
             break;
@@ -302,6 +371,45 @@ static int take_answer(struct run *run, struct worker *w, const char *line, size
     w->since = now_sec();
     run->n_answered++;
     return 0;
+}
+
+/*
+ * The first process says which process it has forked for a worker, with {"pid":N} in its
+ * pipe, or its end shows that it has not.
+ */
+static void hear_who(struct run *run, struct worker *w)
+{
+    char line[64];
+    ssize_t n = read(w->from, line, sizeof line - 1);
+    if (n < 0 && errno == EINTR)
+        return;
+    line[n > 0 ? n : 0] = '\0';
+    long pid =
+        n > 0 && strncmp(line, "{\"pid\":", 7) == 0 ? strtol(line + 7, NULL, 10) : 0;
+    if (pid <= 1) {
+        start_late(run->pool, w);
+        return;
+    }
+    w->state = FORKED;
+    w->pid = (pid_t)pid;
+    run->pool->n_waiting--;
+}
+
+/* What has been forked by the time of the first answer is known; the rest is not. */
+static void wait_no_longer(struct run *run)
+{
+    struct coproc_pool *pool = run->pool;
+    for (int i = 0; i < pool->n && pool->n_waiting > 0; i++) {
+        struct worker *w = &pool->worker[i];
+        struct pollfd fd = {.fd = w->from, .events = POLLIN};
+        if (w->state != WAITS)
+            continue;
+        if (poll(&fd, 1, 0) == 1)
+            hear_who(run, w);
+        else
+            start_late(pool, w);
+        feed(run, i);
+    }
 }
 
 /* All that has come from a process; every whole line is an answer. */
@@ -344,7 +452,8 @@ static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
     double now = now_sec(), wait = limit_sec;
     for (int i = 0; i < pool->n; i++) {
         struct worker *w = &pool->worker[i];
-        fds[i] = (struct pollfd){.fd = w->n_flight ? w->from : -1, .events = POLLIN};
+        bool heard = w->n_flight || w->state == WAITS;
+        fds[i] = (struct pollfd){.fd = heard ? w->from : -1, .events = POLLIN};
         if (w->n_flight && w->since + limit_sec - now < wait)
             wait = w->since + limit_sec - now;
     }
@@ -378,10 +487,15 @@ int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
         for (int i = 0; i < pool->n && rc == 0; i++) {
             if (fds[i].fd < 0 || !fds[i].revents)
                 continue;
-            rc = hear(&run, &pool->worker[i], answer, ctx, err);
+            if (pool->worker[i].state == WAITS)
+                hear_who(&run, &pool->worker[i]);
+            else
+                rc = hear(&run, &pool->worker[i], answer, ctx, err);
             if (rc == 0)
                 feed(&run, i);
         }
+        if (rc == 0 && run.n_answered > 0 && pool->n_waiting > 0)
+            wait_no_longer(&run);
     }
     free(run.range);
     free(fds);
