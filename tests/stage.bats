@@ -56,21 +56,21 @@ fake() {
     local log=$BATS_TEST_TMPDIR/starts n
     started() { # NUMBER COMMAND: the plan is the same, NUMBER processes were started
         : >"$log"
-        ap-stage --no-history "${CPU8[@]}" --algorithm alpa --jobs 3 --shard-command \
+        ap-stage --no-history "${CPU8[@]}" --algorithm inter-only --microbatches 2 --jobs 3 --shard-command \
             "sh -c 'echo >>$log; $2' sh" -o "$BATS_TEST_TMPDIR/out" "$(GPT)"
         n=$(wc -l <"$log")
         [ "$n" -eq "$1" ] || { echo "$n starts of: $2"; return 1; }
         cmp <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/out") \
             <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/one")
     }
-    ap-stage --no-history "${CPU8[@]}" --algorithm alpa --jobs 1 \
-        --shard-command 'ap-shard --serve' -o "$BATS_TEST_TMPDIR/one" "$(GPT)"
-    started 1 'exec ap-shard --serve "$@"'
-    started 3 'ap-shard --serve "$@" | sed -u s/x/x/'
-    started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve "$@"'
+    ap-stage --no-history "${CPU8[@]}" --algorithm inter-only --microbatches 2 --jobs 1 \
+        --shard-command 'ap-shard --serve --algorithm data' -o "$BATS_TEST_TMPDIR/one" "$(GPT)"
+    started 1 'exec ap-shard --serve --algorithm data "$@"'
+    started 3 'ap-shard --serve --algorithm data "$@" | sed -u s/x/x/'
+    started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve --algorithm data "$@"'
     # each says what it did, and none is left
-    ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --stats' \
-        -o "$BATS_TEST_TMPDIR/out" "$(GPT)" 2>"$log"
+    ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --algorithm data --stats' \
+        --algorithm none -o "$BATS_TEST_TMPDIR/out" "$(GPT)" 2>"$log"
     [ "$(jq -s length "$log")" -eq 3 ]
     AP_SERVE_PIPES=1:2,3 run -2 ap-shard --serve "${CPU8[@]}" "$(GPT)" </dev/null
 }

@@ -252,6 +252,37 @@ static const char *const *shard_args(struct ap_arena *arena, const struct reques
     return args;
 }
 
+static struct coproc_pool *early; /* NULL: none is to be ended */
+
+static void kill_early(void)
+{
+    if (early)
+        coproc_kill(early);
+}
+
+/*
+ * The shard command reads a long document at the same time as we do, and is ended if we
+ * find it wrong; of a short one it would not be the later one to do so.
+ */
+static struct coproc_pool *start_command(struct ap_arena *arena,
+                                         const struct ap_tool *tool,
+                                         const struct ap_doc *doc,
+                                         const struct request *r, bool before)
+{
+    enum { LONG = 4 << 20 };
+
+    if (before && doc->len < LONG)
+        return NULL;
+    struct coproc_pool *pool =
+        coproc_start(r->command ? r->command : default_command(arena, tool->argv[0]),
+                     shard_args(arena, r, document_file(tool, doc)), (int)r->jobs);
+    if (before) {
+        early = pool;
+        atexit(kill_early);
+    }
+    return pool;
+}
+
 /* ---- the run ---- */
 
 /* While the shard command reads the document, too. */
@@ -416,11 +447,12 @@ int main(int argc, char **argv)
     read_options(&tool, &req, argc, argv);
     check_options(&req);
     ap_tool_read(&tool, &arena, &doc);
+    struct coproc_pool *pool = start_command(&arena, &tool, &doc, &req, true);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
-    struct coproc_pool *pool =
-        coproc_start(req.command ? req.command : default_command(&arena, argv[0]),
-                     shard_args(&arena, &req, document_file(&tool, &doc)), (int)req.jobs);
+    early = NULL;
+    if (!pool)
+        pool = start_command(&arena, &tool, &doc, &req, false);
     make_instance(&arena, &doc, &req, pool, &model, &inst);
 
     const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
