@@ -229,15 +229,14 @@ static const struct serve_time *time_of(struct serve_memo *m, int64_t n,
                                         struct ap_err *err)
 {
     struct ap_err ignored = {0};
-    int before = m->n_timed;
-    const struct serve_time *t = one_time(m, n, err);
-    if (!t || before != 1 || m->n_timed == 1)
-        return t;
-    int64_t batch = ap_batch_size(&m->job->graph);
-    for (int64_t k = MOST_TOGETHER; k > 0; k /= 2)
-        if (k <= batch) /* the largest first: others may lie in time like it */
-            one_time(m, k, &ignored);
-    return t;
+
+    if (m->n_timed == 1 && m->timed[0]->n != n) {
+        int64_t batch = ap_batch_size(&m->job->graph);
+        for (int64_t k = MOST_TOGETHER; k > 0; k /= 2)
+            if (k <= batch) /* the largest first: others may lie in time like it */
+                one_time(m, k, &ignored);
+    }
+    return one_time(m, n, err);
 }
 
 /* ---- place ---- */
