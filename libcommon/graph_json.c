@@ -1,5 +1,6 @@
 /* Graphs as JSON; attributes are attr_json.c's. */
 #include "attr_json.h"
+#include "attr_memo.h"
 #include "plain.h"
 #include "threads.h"
 
@@ -20,8 +21,10 @@ struct reader {
     const struct ap_section *elements;
     int n_elements;
     const char *last_scope;
-    bool located; /* the message has FILE:LINE:COLUMN already */
-    bool failed;  /* as a part of the nodes */
+    struct ap_attr_memo attrs;
+    struct ap_buf attr_text; /* of one node */
+    bool located;            /* the message has FILE:LINE:COLUMN already */
+    bool failed;             /* as a part of the nodes */
 };
 
 /* Members of a node that are no attributes, the most frequent first. */
@@ -40,7 +43,7 @@ enum plain_key {
 static const char *const plain_keys[N_PLAIN] = {
     "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
 
-enum { PLAIN_IDS = 64, PLAIN_TEXT = 256 };
+enum { PLAIN_IDS = 64, PLAIN_TEXT = 256, PLAIN_ATTR = 512 };
 
 static const char *intern(struct reader *r, const char *s)
 {
@@ -218,7 +221,7 @@ static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key ke
     }
     if (key == PLAIN_OP) {
         node->op = ap_op_find(s, (size_t)len);
-        return node->op != AP_N_OPS && !ap_attrs_needed(node->op);
+        return node->op != AP_N_OPS;
     }
     i = key == PLAIN_PHASE ? name_of(s, len, ap_phase_names, AP_N_PHASES)
                            : name_of(s, len, ap_role_names, AP_N_ROLES);
@@ -229,9 +232,40 @@ static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key ke
     return i >= 0;
 }
 
+/* Keeps the text of a member that is an attribute, or nothing. */
+static bool plain_attr(struct reader *r, struct ap_plain *p, const char *key, int len)
+{
+    struct ap_buf *text = &r->attr_text;
+
+    if (len == 3 && !memcmp(key, "pin", 3))
+        return false;
+    ap_buf_putc(text, text->len ? ',' : '{');
+    ap_buf_putc(text, '"');
+    ap_buf_put(text, key, (size_t)len);
+    ap_buf_puts(text, "\":");
+    ap_plain_next(p);
+    const char *from = p->at;
+    if (!ap_plain_skip(p) || p->at - from > PLAIN_ATTR)
+        return false;
+    ap_buf_put(text, from, (size_t)(p->at - from));
+    return true;
+}
+
+static bool take_attrs(struct reader *r, struct ap_node *node)
+{
+    if (r->attr_text.len == 0)
+        return !ap_attrs_needed(node->op);
+    if (node->shape.dtype == AP_TUPLE)
+        return false;
+    ap_buf_putc(&r->attr_text, '}');
+    node->attrs = ap_attr_memo_get(&r->attrs, r->arena, node->op, &node->shape,
+                                   r->attr_text.data, r->attr_text.len);
+    return node->attrs;
+}
+
 /*
- * Reads what most nodes are without making JSON values of them: plain text, and no
- * attributes. False for all others, right or wrong.
+ * Reads what nearly all nodes are without making JSON values of them: plain text, and
+ * attributes that are not long. False for all others, right or wrong.
  */
 static bool read_plain_node(struct reader *r, const struct ap_section *element,
                             struct ap_node *node)
@@ -241,22 +275,34 @@ static bool read_plain_node(struct reader *r, const struct ap_section *element,
     bool ok = ap_plain_take(&p, '{');
 
     *node = (struct ap_node){.param = -1, .group = -1, .attrs = &ap_attrs_default};
+    r->attr_text.len = 0;
     do {
         const char *s;
         int len = ok ? ap_plain_string(&p, &s) : -1;
         int key = len < 0 ? -1 : name_of(s, len, plain_keys, N_PLAIN);
-        ok = key >= 0 && !(seen >> key & 1) && ap_plain_take(&p, ':') &&
-             plain_member(r, &p, (enum plain_key)key, node);
-        seen |= ok ? 1U << key : 0;
+        ok = len >= 0 && ap_plain_take(&p, ':');
+        if (ok && key < 0) {
+            ok = plain_attr(r, &p, s, len);
+        } else if (ok) {
+            ok = !(seen >> key & 1) && plain_member(r, &p, (enum plain_key)key, node);
+            seen |= 1U << key;
+        }
     } while (ok && ap_plain_take(&p, ','));
     if (!ok || !ap_plain_take(&p, '}') || ap_plain_next(&p) || p.at < p.end ||
-        !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1))
+        !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1) || !take_attrs(r, node))
         return false;
     if (!node->name)
         node->name = "";
     if (!node->scope)
         node->scope = intern(r, "");
     return true;
+}
+
+static void reader_free(struct reader *r)
+{
+    free(r->slots);
+    ap_attr_memo_free(&r->attrs);
+    ap_buf_free(&r->attr_text);
 }
 
 static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
@@ -357,7 +403,7 @@ static int read_elements(struct reader *r, const struct ap_at *at, struct ap_gra
     for (int i = parts.n - 1; i >= 0; i--) {
         if (parts.part[i].failed) /* the first that did is the one with the message */
             r->located = parts.part[i].located;
-        free(parts.part[i].slots);
+        reader_free(&parts.part[i]);
     }
     if (!rc)
         intern_again(r, g);
@@ -534,7 +580,7 @@ static int read_graph(struct reader *r, const json_t *o, const struct ap_at *at,
     if (!rc)
         rc = ap_graph_index(r->arena, g, where.data, err) ||
              ap_graph_check_shapes(g, where.data, err);
-    free(r->slots);
+    reader_free(r);
     ap_buf_free(&where);
     return rc ? -1 : 0;
 }

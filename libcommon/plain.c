@@ -71,6 +71,33 @@ bool ap_plain_int(struct ap_plain *p, long long *value)
     return true;
 }
 
+bool ap_plain_skip(struct ap_plain *p)
+{
+    const char *text;
+    int level = 0;
+    char c = ap_plain_next(p);
+
+    do {
+        if (c == '"') {
+            if (ap_plain_string(p, &text) < 0)
+                return false;
+        } else if (c == '[' || c == '{') {
+            level++;
+            p->at++;
+        } else if (c == ']' || c == '}') {
+            if (level-- == 0)
+                return false;
+            p->at++;
+        } else if (c == '\0') {
+            return false;
+        } else {
+            p->at++;
+        }
+        c = ap_plain_next(p);
+    } while (level > 0 || (c != ',' && c != '}' && c != ']'));
+    return true;
+}
+
 /* The text of a number that is not whole, which is taken; false if it is none. */
 static bool take_real(struct ap_plain *p)
 {

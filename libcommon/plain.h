@@ -23,6 +23,9 @@ char ap_plain_next(struct ap_plain *p);
 bool ap_plain_take(struct ap_plain *p, char c);
 /* The length of the string that is next, which is taken; -1: it is not plain. */
 int ap_plain_string(struct ap_plain *p, const char **text);
+/* Takes a value of any kind that stands in valid JSON; false if a string in it is not
+ * plain. */
+bool ap_plain_skip(struct ap_plain *p);
 /* Takes a whole number; false if it is not plain. */
 bool ap_plain_int(struct ap_plain *p, long long *value);
 

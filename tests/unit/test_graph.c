@@ -207,6 +207,31 @@ static void literal(const char *shape, const char *value, const char *want)
     ap_buf_free(&out);
 }
 
+static void test_shared_attrs(void)
+{
+    const char *text =
+        "{'name':'g','nodes':["
+        "{'op':'constant','shape':'f32[]','value':0},"
+        "{'op':'constant','shape':'f32[]','value':0},"
+        "{'op':'constant','shape':'s32[]','value':0},"
+        "{'op':'broadcast','in':[0],'shape':'f32[2,3]','dimensions':[]},"
+        "{'op':'broadcast','in':[1],'shape':'f32[2,3]','dimensions':[]},"
+        "{'op':'broadcast','in':[1],'shape':'f32[3,2]','dimensions':[]},"
+        "{'op':'transpose','dimensions':[1,0],'in':[3],'shape':'f32[3,2]'},"
+        "{'dimensions':[1,0],'op':'transpose','in':[4],'shape':'f32[3,2]'}],"
+        "'results':[{'node':6},{'node':7}]}";
+    struct ap_graph g;
+    struct ap_err err = {""};
+
+    CHECK(read_graph(text, &g, &err) == 0, "attributes in any place%s", err.msg);
+    CHECK(g.nodes[0].attrs == g.nodes[1].attrs && g.nodes[3].attrs == g.nodes[4].attrs &&
+              g.nodes[6].attrs == g.nodes[7].attrs,
+          "attributes that say the same are one");
+    CHECK(g.nodes[0].attrs != g.nodes[2].attrs && g.nodes[4].attrs != g.nodes[5].attrs,
+          "but of one operator and shape only");
+    read_both_ways(text, &g);
+}
+
 static void test_literals(void)
 {
     literal("f32[]", "0.1", "0.1");
@@ -451,6 +476,7 @@ int main(void)
 {
     test_round_trip();
     test_loops();
+    test_shared_attrs();
     test_literals();
     test_float_bits();
     test_refused();
