@@ -50,6 +50,20 @@ serve() {
         | (max - min) / max < 1e-6' "$BATS_TEST_TMPDIR/a"
 }
 
+@test "--serve: a value that arrives inside of what was one operator lies as it did there" {
+    local k n
+    ap-model wresnet-250m --batch 16 --image 64 | ap-prune --quiet | ap-coarsen --quiet \
+        --algorithm rannc --blocks 40 --cluster cpu-8 -o "$BATS_TEST_TMPDIR/in.json"
+    n=$(jq .blocks.n "$BATS_TEST_TMPDIR/in.json")
+    for ((k = 0; k + 3 < n; k++)); do # by sums over blocks, and by itself
+        printf '{"id":%d,"blocks":[%d,%d],"mesh":"8"%s}\n' $k $k $((k + 3)) '' $k $k \
+            $((k + 3)) ',"plan":0'
+    done | ap-shard --serve --algorithm data --microbatch each --cluster cpu-8 \
+        "$BATS_TEST_TMPDIR/in.json" >"$BATS_TEST_TMPDIR/a"
+    jq -e -s 'length > 30 and (group_by(.id) | all(map(.front[0].bytes_per_microbatch)
+        | .[0] == .[1]))' "$BATS_TEST_TMPDIR/a"
+}
+
 @test "--serve: numbers of microbatches that leave rows to the same devices share a search" {
     local m with
     for m in 1 4 8 16; do

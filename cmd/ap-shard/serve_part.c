@@ -118,8 +118,13 @@ static void list_wanted(const struct serve_blocks *b, const struct ap_plan *plan
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         int user = g->users[u], group = g->nodes[user].group;
         const struct ap_nest *nest = &plan->nests->nest[group];
-        if (b->home[user] == b->home[node] || group == g->nodes[node].group)
+        if (b->home[user] == b->home[node])
             continue;
+        if (group == g->nodes[node].group) { /* that the cut goes through */
+            want(w, ap_nest_value_layout(nest, g, &plan->mesh, &plan->choice[group],
+                                         ap_nest_member(nest, node)));
+            continue;
+        }
         int m = ap_nest_member(nest, user);
         for (int k = 0; k < g->nodes[user].n_in; k++)
             if (g->nodes[user].in[k] == node && nest->in_slot[m][k] >= 0)
