@@ -88,8 +88,9 @@ void serve_fork(void)
     if (n < 0)
         ap_die_usage("%s: expected INODE:INODE,IN:OUT..., got %.100s", PIPES, text);
     unsetenv(PIPES);
-    bool direct = is_own(STDIN_FILENO, own[0]) && is_own(STDOUT_FILENO, own[1]);
-    for (int i = 0; i < n && direct; i++) {
+    if (!is_own(STDIN_FILENO, own[0]) || !is_own(STDOUT_FILENO, own[1]))
+        return; /* nor are these numbers ours to close */
+    for (int i = 0; i < n; i++) {
         pid_t pid = fork();
         if (pid == 0) {
             bool all = dup2(pipes[i][0], STDIN_FILENO) >= 0 &&
