@@ -552,7 +552,7 @@ static void take_stages(struct loaded *from)
     const json_t *list = json_object_get(from->head, "stages");
 
     from->n = json_is_array(list) ? (int)json_array_size(list) : -1;
-    from->stage = ap_xrealloc(NULL, sizeof *from->stage * (size_t)(from->n + 1));
+    from->stage = ap_xrealloc(NULL, sizeof(json_t *) * (size_t)(from->n + 1));
     for (int i = 0; i < from->n; i++)
         from->stage[i] = json_incref(json_array_get(list, (size_t)i));
 }
@@ -581,7 +581,7 @@ static int load(struct ap_arena *arena, const struct ap_doc *doc,
         return 0;
     }
     from->text = text;
-    from->stage = ap_xrealloc(NULL, sizeof *from->stage * (size_t)(from->n + 1));
+    from->stage = ap_xrealloc(NULL, sizeof(json_t *) * (size_t)(from->n + 1));
     for (int i = 0; i < from->n; i++)
         from->stage[i] = NULL;
     return ap_in_arenas(arena, from->n, load_stage, from, err);
