@@ -207,3 +207,14 @@ needs_each() {
         reduce .[] as $x (1; . * $x)] | add * 16')
     jq -e -n --argjson l "$layer" '($l / 1e8 | round) == 129 and 3 * $l > 16e9 and $l < 16e9'
 }
+
+@test "auto is no worse than alpa where a short run would leave too much for the other devices" {
+    local dir=$BATS_TEST_TMPDIR a
+    jq '.levels |= .[:1]' "$CLUSTERS/p3x8.json" >"$dir/host.json"
+    ap-model wresnet-2b --no-history | ap-prune --no-history --quiet |
+        ap-coarsen --no-history --algorithm alpa --blocks 12 -o "$dir/in.json"
+    for a in auto alpa; do
+        plan "$dir/host.json" --microbatch each --algorithm $a -o "$dir/$a.json" "$dir/in.json"
+    done
+    jq -es 'map(.stages.objective_sec) | .[0] <= .[1]' "$dir/auto.json" "$dir/alpa.json"
+}
