@@ -13,11 +13,11 @@
  * rise to their users' level: small producers with a single user (scalar constants,
  * iotas, broadcasts), and chains that are made of parameters, constants and values of an
  * earlier phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y)
- * where that keeps no more bytes alive. Groups are numbered in a
- * topological order that follows the program (Kahn, smallest last member first). Cost:
- * O((nodes + edges) log groups).
+ * where that keeps no more bytes alive. Groups are numbered in the order in which they
+ * run (order.c). Cost: O((nodes + edges) log groups).
  */
 #include "nest.h"
+#include "order.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -240,102 +240,33 @@ static void fuse(const struct facts *f, int *parent)
 
 /* ---- numbering ---- */
 
-struct heap {
-    int n;
-    int *key;
-};
-
-static void heap_push(struct heap *h, int key)
+/* Numbers of the groups by last member, of each node; how many there are. */
+static int number_roots(int *parent, int n, int *group)
 {
-    int i = h->n++;
-    for (; i > 0 && h->key[(i - 1) / 2] > key; i = (i - 1) / 2)
-        h->key[i] = h->key[(i - 1) / 2];
-    h->key[i] = key;
-}
+    int n_groups = 0;
 
-static int heap_pop(struct heap *h)
-{
-    int top = h->key[0], last = h->key[--h->n], i = 0;
-    for (;;) {
-        int c = 2 * i + 1;
-        if (c >= h->n)
-            break;
-        if (c + 1 < h->n && h->key[c + 1] < h->key[c])
-            c++;
-        if (h->key[c] >= last)
-            break;
-        h->key[i] = h->key[c];
-        i = c;
-    }
-    h->key[i] = last;
-    return top;
-}
-
-/* What numbering needs to know of the groups; a group is named by its root node. */
-struct order {
-    int *root;      /* of each node */
-    int *next;      /* next member of the same group, -1 at the end */
-    int *first;     /* of each root */
-    int *n_waiting; /* of each root: operands from groups without a number */
-};
-
-static void order_init(struct ap_arena *arena, const struct ap_graph *g, int *parent,
-                       struct order *o)
-{
-    *o = (struct order){
-        AP_NEW_N(arena, g->n_nodes, int), AP_NEW_N(arena, g->n_nodes, int),
-        AP_NEW_N(arena, g->n_nodes, int), AP_NEW_N(arena, g->n_nodes, int)};
-    for (int v = 0; v < g->n_nodes; v++) {
-        o->root[v] = find(parent, v);
-        o->first[v] = -1;
-    }
-    for (int v = g->n_nodes - 1; v >= 0; v--) {
-        o->next[v] = o->first[o->root[v]];
-        o->first[o->root[v]] = v;
-        for (int k = 0; k < g->nodes[v].n_in; k++)
-            o->n_waiting[o->root[v]] += o->root[g->nodes[v].in[k]] != o->root[v];
-    }
-}
-
-/* Gives the group of `root` the number `id` and releases the groups that use it. */
-static void order_take(struct ap_graph *g, struct order *o, struct heap *heap, int root,
-                       int id)
-{
-    for (int v = o->first[root]; v >= 0; v = o->next[v]) {
-        g->nodes[v].group = id;
-        for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
-            int to = o->root[g->users[u]];
-            if (to != root && --o->n_waiting[to] == 0)
-                heap_push(heap, to);
-        }
-    }
+    for (int v = 0; v < n; v++)
+        if (find(parent, v) == v)
+            group[v] = n_groups++;
+    for (int v = 0; v < n; v++)
+        group[v] = group[find(parent, v)];
+    return n_groups;
 }
 
 void ap_group(struct ap_arena *arena, struct ap_graph *g)
 {
     struct ap_mark mark = ap_arena_mark(arena);
     int *parent = AP_NEW_N(arena, g->n_nodes, int);
+    int *group = AP_NEW_N(arena, g->n_nodes, int);
     struct facts facts;
 
     find_facts(arena, g, &facts);
     set_levels(&facts);
     fuse(&facts, parent);
-
-    struct order order;
-    order_init(arena, g, parent, &order);
-    struct heap heap = {0, AP_NEW_N(arena, g->n_nodes, int)};
-    g->n_groups = 0;
-    for (int v = 0; v < g->n_nodes; v++) {
-        bool starts = order.root[v] == v && order.n_waiting[v] == 0;
-        if (starts && g->nodes[order.first[v]].op != AP_OP_PARAMETER)
-            heap_push(&heap, v);
-    }
-    /* parameters first, whatever their place in the text */
-    for (int v = 0; v < g->n_nodes; v++) {
-        if (g->nodes[v].op == AP_OP_PARAMETER)
-            order_take(g, &order, &heap, order.root[v], g->n_groups++);
-    }
-    while (heap.n > 0)
-        order_take(g, &order, &heap, heap_pop(&heap), g->n_groups++);
+    g->n_groups = number_roots(parent, g->n_nodes, group);
+    int *place = AP_NEW_N(arena, g->n_groups, int);
+    ap_order_groups(arena, g, group, g->n_groups, place);
+    for (int v = 0; v < g->n_nodes; v++)
+        g->nodes[v].group = place[group[v]];
     ap_arena_rewind(arena, mark);
 }

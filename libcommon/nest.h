@@ -91,8 +91,9 @@ struct ap_nests {
  * of contractions stay apart from what is done with them. Chains of parameters and
  * constants alone take the highest level that their users allow. Scalar constants, iotas
  * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
- * of equal dims) join it. get-tuple-element joins its producer. Ids are a topological
- * order that follows the program, parameters first. O((nodes + edges) log groups).
+ * of equal dims) join it. get-tuple-element joins its producer. Ids are the order in
+ * which groups run, parameters first: the program's, but what gives memory back as early
+ * as that can be (order.c). O((nodes + edges) log groups).
  */
 void ap_group(struct ap_arena *arena, struct ap_graph *g);
 
