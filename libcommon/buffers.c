@@ -8,7 +8,8 @@
  * backwards in time, which is as valid and often tighter; the smaller arena counts. Where
  * both waste memory, the largest buffers are also placed largest first, each in the
  * smallest gap among those in use with it (as TensorFlow Lite does), the others behind
- * them. O(n log n), and the square of a bounded number.
+ * them; and again and again with what ended last in front, which takes nearly all of the
+ * waste away. O(n log n), and a bounded number of times the square of a bounded number.
  *
  * Groups that run once per microbatch are a loop: what is made before and read in it
  * lives to its end, and what it accumulates or gathers lives from its start.
@@ -19,9 +20,10 @@
 #include <string.h>
 
 #define ALIGN       64
-#define WASTE       100 /* parts of what is in use: less is not worth packing */
-#define PACKINGS    16  /* orders that are tried */
-#define PACK_WORK   1000000
+#define WASTE       1000 /* parts of what is in use: less is not worth packing */
+#define PACKINGS    400  /* orders that are tried */
+#define FEW         16   /* the same when nothing can be small enough */
+#define PACK_WORK   40000000
 #define MOST_PACKED 1024 /* buffers; for more there are only sweeps */
 
 /* What buffers are planned from; arrays are per local node. */
@@ -445,12 +447,11 @@ static int64_t find_gap(const struct piece *placed, int n, const struct piece *p
     return best < 0 ? end : best;
 }
 
-/* Places each of at most MOST_PACKED pieces, heaviest first; returns the end. */
+/* Places each of at most MOST_PACKED pieces in order; returns the end. */
 static int64_t pack(struct piece *piece, struct piece *placed, int n)
 {
     int64_t end = 0;
 
-    qsort(piece, (size_t)n, sizeof *piece, by_weight);
     for (int i = 0; i < n; i++) {
         int at = i;
         piece[i].offset = find_gap(placed, i, &piece[i]);
@@ -461,6 +462,19 @@ static int64_t pack(struct piece *piece, struct piece *placed, int n)
             end = piece[i].offset + piece[i].size;
     }
     return end;
+}
+
+/* Pieces that end there come first, else the order stays. */
+static void put_first(struct piece *piece, struct piece *spare, int n, int64_t end)
+{
+    int n_first = 0, n_rest = 0;
+
+    for (int i = 0; i < n; i++)
+        if (piece[i].offset + piece[i].size == end)
+            piece[n_first++] = piece[i];
+        else
+            spare[n_rest++] = piece[i];
+    memcpy(piece + n_first, spare, (size_t)n_rest * sizeof *piece);
 }
 
 /* The most that is in use at once: no arena is smaller. */
@@ -483,12 +497,12 @@ static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
 
 /*
  * Where the sweeps waste memory: the largest buffers by size, then by size and time, then
- * again with what ended last in front; the others swept, behind them. Returns the least
- * peak.
+ * again with what ended last in front, until the peak is small enough; the others swept,
+ * behind them. Returns the least peak.
  */
 static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
                            const struct ap_buffer *buffer, bool *shared, int64_t peak,
-                           int64_t *offset)
+                           int most_rounds, int64_t enough, int64_t *offset)
 {
     const struct ap_graph *g = l->g;
     struct piece *piece = AP_NEW_N(arena, g->n_nodes, struct piece);
@@ -509,9 +523,13 @@ static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
     struct by_group birth = sort_by_group(arena, l, l->birth, shared);
     struct by_group death = sort_by_group(arena, l, l->death, shared);
     above = sweep(arena, g, &birth, &death, buffer, 1, rest);
-    for (int round = 0; round < PACKINGS && (int64_t)n * n * round < PACK_WORK; round++) {
+    for (int round = 0; round < most_rounds && peak > enough; round++) {
+        if (round > 0 && (int64_t)n * n * round > PACK_WORK)
+            break;
         for (int i = 0; i < n && round == 1; i++)
             piece[i].weight *= piece[i].death - piece[i].birth + 1;
+        if (round == 1)
+            qsort(piece, (size_t)n, sizeof *piece, by_weight);
         const int64_t end = pack(piece, placed, n);
         if (end + above < peak) {
             peak = end + above;
@@ -520,16 +538,15 @@ static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
             for (int i = 0; i < n; i++)
                 offset[piece[i].node] = piece[i].offset;
         }
-        for (int i = 0; i < n && round > 0; i++) /* what ends last comes first */
-            if (piece[i].offset + piece[i].size == end)
-                piece[i].weight = piece[0].weight * 2;
+        if (round > 0)
+            put_first(piece, placed, n, end);
     }
     return peak;
 }
 
-/* Places what is not a parameter, from `base` on; returns the arena's size. */
-static int64_t place_shared(struct ap_arena *arena, const struct lives *l, int64_t base,
-                            struct ap_buffer *buffer)
+/* Places what is not a parameter, from `base` on; the arena's size, and what is alive. */
+static void place_shared(struct ap_arena *arena, const struct lives *l, int64_t base,
+                         int64_t limit, struct ap_buffer *buffer, struct ap_program *prog)
 {
     const struct ap_graph *g = l->g;
     bool *shared = AP_NEW_N(arena, g->n_nodes, bool);
@@ -543,16 +560,27 @@ static int64_t place_shared(struct ap_arena *arena, const struct lives *l, int64
     int64_t other = sweep(arena, g, &death, &birth, buffer, -1, backward);
     int64_t *offset = other < peak ? backward : forward;
     int64_t alive = most_alive(arena, l, buffer, shared);
+    int64_t enough = alive + alive / WASTE;
+    const bool hopeless = limit > 0 && base + alive > limit;
+    enough = limit - base > enough ? limit - base : enough;
     peak = other < peak ? other : peak;
-    if (peak - alive > alive / WASTE)
-        peak = pack_shared(arena, l, buffer, shared, peak, offset);
+    if (peak > enough)
+        peak = pack_shared(arena, l, buffer, shared, peak, hopeless ? FEW : PACKINGS,
+                           enough, offset);
     for (int i = 0; i < g->n_nodes; i++)
         if (l->has[i] && g->nodes[i].op != AP_OP_PARAMETER)
             buffer[i].offset = base + offset[i];
-    return base + peak;
+    prog->peak_bytes = base + peak;
+    prog->alive_bytes = base + alive;
 }
 
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)
+{
+    ap_plan_buffers_within(arena, prog, 0);
+}
+
+void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
+                            int64_t limit)
 {
     const struct ap_graph *g = &prog->local;
     struct ap_buffer *buffer = AP_NEW_N(arena, g->n_nodes, struct ap_buffer);
@@ -569,7 +597,7 @@ void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)
             base += align(buffer[i].bytes);
         }
     }
-    prog->peak_bytes = place_shared(arena, &l, base, buffer);
+    place_shared(arena, &l, base, limit, buffer, prog);
     for (int i = 0; i < g->n_nodes; i++) {
         int root = l.root[i];
         while (l.root[root] != root) /* a view of a result that was put in place */

@@ -24,6 +24,7 @@ struct ap_program {
     struct ap_graph local;
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
+    int64_t alive_bytes;      /* the most of it that is in use at once; not written */
     /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the axis in
        time at its number; none without such an axis. Over that axis, all-reduce adds to
        its own result (which the first microbatch starts), all-gather writes its blocks
@@ -60,6 +61,12 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
  * into the parameter's buffer at the end of the step unless it can be computed in place.
  */
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
+/*
+ * The same with no more work than it takes to see whether the arena can be kept within a
+ * limit: peak_bytes is within it if and only if it is so by ap_plan_buffers.
+ */
+void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
+                            int64_t limit);
 
 /*
  * A value that is born in one group and last read in another lives over the whole loop of

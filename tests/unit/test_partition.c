@@ -178,6 +178,20 @@ static const char *check_json(struct ap_arena *arena, const struct ap_program *p
     return what;
 }
 
+/* Whether a limit can be kept is told as by the arena that is made without one. */
+static const char *check_within(struct ap_arena *arena, const struct ap_program *p)
+{
+    for (int64_t below = 0; below <= 128; below += 64) {
+        struct ap_program again = *p;
+        const int64_t limit = p->peak_bytes - below;
+        ap_plan_buffers_within(arena, &again, limit);
+        if ((again.peak_bytes <= limit) != (below == 0))
+            return "a limit is judged otherwise than the arena without one";
+    }
+    return p->alive_bytes <= p->peak_bytes ? NULL
+                                           : "more is alive than there is room for";
+}
+
 static const char *check_program(struct ap_arena *arena, const struct ap_plan *plan,
                                  const struct ap_conversions *conv, struct ap_err *err)
 {
@@ -194,6 +208,8 @@ static const char *check_program(struct ap_arena *arena, const struct ap_plan *p
         what = check_collectives(arena, &prog, conv);
     if (!what)
         what = check_memory(arena, &prog);
+    if (!what)
+        what = check_within(arena, &prog);
     return what ? what : check_json(arena, &prog, err);
 }
 
