@@ -48,6 +48,18 @@ least() {
     done
 }
 
+@test "memory: programs need more than what is alive, and plans are found all the same" {
+    ap-shard --mesh 2x4 --memory 243072 "$(imported resnet)" |
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.02'
+}
+
+@test "memory: the least is found where it is a million times the limit" {
+    ap-model vit --layers 6 --hidden 512 --heads 8 --batch 64 |
+        ap-prune -o "$BATS_TEST_TMPDIR/vit.json"
+    refuses 3 "least found" timeout 60 ap-shard --mesh 2x4 --memory 1kB \
+        "$BATS_TEST_TMPDIR/vit.json"
+}
+
 @test "memory: a copy that waits for its next user is priced" {
     ap-shard --mesh 2x4 --memory 20275 "$(imported mlp)" |
         jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'

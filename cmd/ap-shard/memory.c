@@ -6,12 +6,13 @@
  * at these prices is a lower bound, whatever the prices are. Prices come from cutting
  * planes (Kelley): a linear program over the plans met so far, with a column for each
  * time at which one of them held too much. Every plan met is measured by its program's
- * buffers; where programs need more than the model sees, the limit that prices are made
- * for is lowered. Whether a copy is kept for the later phases or gathered again (ZeRO-3,
- * Rajbhandari et al. 2020, section 5.3) is part of the priced problem (memory_price.c).
- * The best plan that fits is blended with cheaper ones, layer by layer (memory_blend.c),
- * and takes over what it can of them (memory_mend.c); the gap that is left is closed by
- * branching (memory_branch.c) where that takes a bounded number of solutions.
+ * buffers; where programs need more than the model sees, prices are made for lower
+ * limits, by as much as was missing, then between one that is kept and one that is not.
+ * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
+ * al. 2020, section 5.3) is part of the priced problem (memory_price.c). The best plan
+ * that fits is blended with cheaper ones, layer by layer (memory_blend.c), and takes over
+ * what it can of them (memory_mend.c); the gap that is left is closed by branching
+ * (memory_branch.c) where that takes a bounded number of solutions.
  * Cost: an exact solution of the problem per round, a program per plan.
  */
 #include "memory.h"
@@ -25,6 +26,9 @@
 #include "tool.h"
 
 #define LOWER       0.7      /* of a limit that no plan met */
+#define COARSE      50       /* parts of the limit: steps to lower ones */
+#define FINE        100      /* the same where it is known how much is missing */
+#define ABOUT       1.02     /* times a limit that prices are for: plans that keep it */
 #define ROUNDS      8        /* per limit that prices are made for */
 #define MOST_ROUNDS 32       /* the same where they take little work */
 #define ROUNDS_WORK 30000000 /* see hunt.work */
@@ -34,16 +38,21 @@
 #define SMALL       16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
-#define NEAR        1e-3   /* good enough */
-#define FAIR        5e-3   /* the same where more tries take long */
-#define MOST_STALLS 2      /* plans met again, one after the other */
-#define WHOLE       120000 /* strategies of a graph that is bounded unfolded */
-#define PROOFS      2      /* solutions of it */
-#define WORTH_TYING 3      /* tie if at least one group in so many follows another */
-#define MOST_CUTS   4000   /* of branches */
-#define SOLVE_WORK  20     /* for bounds */
-#define CACHED      4      /* thousands of cells */
-#define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
+#define NEAR        1e-3    /* good enough */
+#define FAIR        5e-3    /* the same where more tries take long */
+#define INWARD      0.5     /* of the best prices, in the next ones */
+#define MOST_STALLS 2       /* plans met again, one after the other */
+#define WHOLE       120000  /* strategies of a graph that is bounded unfolded */
+#define PROOFS      2       /* solutions of it */
+#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
+#define MOST_CUTS   4000    /* of branches */
+#define PIVOTS      100000  /* of the simplex method */
+#define SOLVE_WORK  20      /* for bounds */
+#define CACHED      4       /* thousands of cells */
+#define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
+#define OPEN_TO     20      /* the same of that times the gap that is open */
+#define EFFORT      8000000 /* see hunt.effort */
+#define SEARCHED    10      /* nodes that take as long as reading the tables */
 
 /* ---- prices from the plans met ---- */
 
@@ -121,6 +130,7 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
     glp_set_row_bnds(lp, h->n_cuts + 1, only_memory ? GLP_FX : GLP_FR, 1, 1);
     glp_init_smcp(&params);
     params.msg_lev = GLP_MSG_OFF;
+    params.it_lim = PIVOTS;
     if (glp_simplex(lp, &params) == 0 && glp_get_status(lp) == GLP_OPT) {
         theta = glp_get_obj_val(lp);
         for (int j = 0; j < h->n_times; j++)
@@ -223,6 +233,14 @@ static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
                 ((double *)p->cost[v])[s] = AP_FORBIDDEN;
 }
 
+/* Of a priced problem: little beside what is open, and beside what is good enough. */
+static double gap_of(const struct hunt *h, bool *const *out)
+{
+    const double open = h->best_sec < INFINITY ? 1 - h->bound / h->best_sec : 1;
+
+    return h->near * (out ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
+}
+
 double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
                   double per_byte, double weight, bool *const *out)
 {
@@ -237,14 +255,14 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     for (int t = 0; t < v->model.n_times; t++)
         before[t + 1] += before[t];
     mem_price_problem(&scratch, &v->model, &v->ip, before, weight, v->share, &priced);
-    struct ap_solve_params params = {.work_limit = SOLVE_WORK,
-                                     .gap = h->near * SOLVED_TO};
+    struct ap_solve_params params = {.work_limit = SOLVE_WORK, .gap = gap_of(h, out)};
     const int from = out ? cheapest_inside(h, out, price, per_byte) : h->n_cuts - 1;
     if (out)
         leave_out(&priced.problem, v->model.n_vars, out);
     if (from >= 0)
         params.start = start_at(&scratch, h, v, &priced, h->cut[from].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
+    h->effort += count_cells(&priced.problem) * (SEARCHED + sol.work) / SEARCHED;
     h->work += work_of(&priced.problem, rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
@@ -280,12 +298,17 @@ static bool at_dearest(const struct hunt *h, const double *price)
     return false;
 }
 
-bool hunt_pays_more(struct hunt *h, const double *price)
+static bool pay_more(struct hunt *h)
 {
-    if (h->dearest >= DEAREST || !at_dearest(h, price))
+    if (h->dearest >= DEAREST)
         return false;
     h->dearest = fmin(8 * h->dearest, DEAREST);
     return true;
+}
+
+bool hunt_pays_more(struct hunt *h, const double *price)
+{
+    return at_dearest(h, price) && pay_more(h);
 }
 
 /* A bound by what was paid for the true limit. */
@@ -298,7 +321,11 @@ void hunt_try_last(struct hunt *h)
 {
     struct ap_plan plan =
         mem_plan_of(&h->whole.model, &h->whole.ip, h->cut[h->n_cuts - 1].choice);
-    hunt_try(h, &plan);
+    int64_t peak = hunt_try(h, &plan);
+    if ((double)h->cut[h->n_cuts - 1].peak <= h->limit * ABOUT && peak < INT64_MAX)
+        h->excess = fmin(h->excess, (double)(peak - h->task->memory_bytes));
+    if (peak < INT64_MAX)
+        h->slack = fmin(h->slack, (double)(peak - h->cut[h->n_cuts - 1].peak));
 }
 
 static struct hunt_view *view_of(struct hunt *h)
@@ -322,23 +349,31 @@ static void price_memory(struct hunt *h, double limit)
     struct hunt_view *v = view_of(h);
     double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
     const int64_t until = h->work + ROUNDS_WORK;
-    double aimed = 0; /* the best value for this limit */
+    double *best = h->last_price, aimed = 0; /* the best value for this limit */
     int stalls = 0;
 
+    h->limit = limit;
+    h->excess = h->slack = INFINITY;
+    memset(best, 0, (size_t)h->n_times * sizeof *best);
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         double theta = find_prices(h, limit, false, NULL, price, NULL);
-        if (round >= ROUNDS && h->work > until)
+        if (round >= ROUNDS && (h->work > until || h->effort > EFFORT))
             return;
-        double paid = price_sum(h, price, h->n_times, limit);
         if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
             h->bound > h->best_sec * (1 - NEAR / 10))
             return;
+        const bool dearest = at_dearest(h, price);
+        for (int j = 0; j < h->n_times && aimed > 0; j++)
+            price[j] = INWARD * best[j] + (1 - INWARD) * price[j];
+        double paid = price_sum(h, price, h->n_times, limit);
         double value = hunt_solve(h, v, price, h->unit / limit, 1, NULL);
         if (value < 0)
             return;
         if (value - paid * limit > aimed) {
             aimed = value - paid * limit;
-            memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
+            memcpy(best, price, (size_t)h->n_times * sizeof *price);
+            if (limit >= (double)h->task->memory_bytes)
+                memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
         }
         if (v == &h->whole)
             raise_bound(h, value, paid);
@@ -346,7 +381,7 @@ static void price_memory(struct hunt *h, double limit)
         stalls = met_before(h) ? stalls + 1 : 0;
         if (stalls == 0 || (v->moved && stalls < MOST_STALLS))
             continue;
-        if (!hunt_pays_more(h, price))
+        if (!dearest || !pay_more(h))
             return;
     }
 }
@@ -393,9 +428,10 @@ static void find_least(struct hunt *h)
 {
     struct hunt_view *v = view_of(h);
     double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
-    const double limit = (double)h->task->memory_bytes;
-    double aimed = 0, value = 0;
+    double aimed = 0, value = 0, limit = 1;
 
+    for (int i = 0; i < h->n_cuts; i++) /* in numbers near 1 the simplex method ends */
+        limit = fmax(limit, (double)h->cut[i].peak);
     for (int round = 0; round < ROUNDS; round++) {
         double theta = find_prices(h, limit, true, NULL, price, NULL);
         if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
@@ -405,12 +441,12 @@ static void find_least(struct hunt *h)
             break;
         if (value > aimed) {
             aimed = value;
-            memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
+            memcpy(h->last_price, price, (size_t)h->n_times * sizeof *price);
         }
         hunt_try_last(h);
     }
     if (v != &h->whole && aimed > 0) {
-        aimed = fmax(hunt_solve(h, &h->whole, h->best_price, 1, 0, NULL), 0);
+        aimed = fmax(hunt_solve(h, &h->whole, h->last_price, 1, 0, NULL), 0);
         hunt_try_last(h);
     }
     h->least_proven = (int64_t)(aimed * (1 - 1e-9));
@@ -464,7 +500,6 @@ static void search_lower(struct hunt *h)
 {
     double limit = (double)h->task->memory_bytes;
 
-    find_least(h);
     for (int i = 0; i < TRIES && h->best_sec == INFINITY; i++) {
         if (h->least_proven > h->task->memory_bytes || h->n_cuts >= h->max_cuts)
             return;
@@ -480,6 +515,10 @@ static void search_lower(struct hunt *h)
 static void report_none(struct hunt *h, struct ap_err *err)
 {
     struct ap_arena *arena = h->arena;
+    double sec;
+
+    h->least.recompute_heavy = h->task->params->recompute_heavy;
+    mem_measure(&h->least, h->task->cost, 0, &sec, &h->least_bytes, NULL);
 
     const char *proven =
         h->least_proven > 0
@@ -495,31 +534,77 @@ static void report_none(struct hunt *h, struct ap_err *err)
                mem_holders(arena, &h->least, h->task->cost));
 }
 
-/* Plans for the limit and a bound, then plans for less and less. */
+/* Limits of the model between which programs begin to fit. */
+struct bracket {
+    double low, high; /* they fit, 0: not known; they do not */
+};
+
+/* Where to look after plans for a limit; 0: nowhere. */
+static double next_limit(const struct hunt *h, struct bracket *b, double limit, bool fits)
+{
+    const double full = (double)h->task->memory_bytes;
+    double next;
+
+    if (fits)
+        b->low = fmax(b->low, limit);
+    else
+        b->high = fmin(b->high, limit);
+    if (b->low > 0)
+        next = b->high - b->low < full / FINE ? 0 : 0.5 * (b->low + b->high);
+    else if (isfinite(h->excess))
+        next = fmin(b->high - h->excess, b->high - full / FINE);
+    else
+        next = fmin(full - h->slack, b->high - full / COARSE);
+    return next > full / 2 ? next : 0;
+}
+
+static bool is_near(const struct hunt *h)
+{
+    return h->bound >= h->best_sec * (1 - h->near);
+}
+
+/* Plans for lower limits of the model, since programs need more. */
+static void search_below(struct hunt *h)
+{
+    const double full = (double)h->task->memory_bytes;
+    struct bracket bracket = {0, full};
+    double limit = full;
+    bool fits = h->excess <= 0;
+
+    while (!is_near(h) && h->effort < EFFORT) {
+        const double before = h->best_sec;
+        limit = next_limit(h, &bracket, limit, fits);
+        if (limit <= 0)
+            return;
+        price_memory(h, limit);
+        hunt_mend(h);
+        hunt_among(h, limit, h->last_price);
+        fits = h->excess <= 0 || h->best_sec < before;
+    }
+}
+
+/* Plans for the limit and a bound. */
 static void search(struct hunt *h)
 {
     const double full = (double)h->task->memory_bytes;
-    double limit = full;
 
     price_memory(h, full);
     hunt_mend(h);
     if (h->tied && h->whole.ip.space.n_strategies <= WHOLE && h->best_sec < INFINITY &&
         !prove(h))
         hunt_mend(h);
-    if (h->best_sec < INFINITY && h->bound < h->best_sec * (1 - h->near))
+    if (h->best_sec == INFINITY) {
+        find_least(h);
+        if (h->least_proven > h->task->memory_bytes)
+            return;
+    } else if (!is_near(h))
+        hunt_among(h, full, h->last_price);
+    search_below(h);
+    if (h->best_sec < INFINITY && !is_near(h))
         hunt_branch(h);
-    bool branched = h->best_sec < INFINITY;
-    for (int i = 0; i < h->n_tries && h->bound < h->best_sec * (1 - h->near); i++) {
-        if (!branched && h->best_sec < INFINITY) {
-            branched = true;
-            hunt_branch(h);
-        }
-        h->aim = 0;
-        price_memory(h, limit);
+    for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
+        price_memory(h, full - i * full / COARSE);
         hunt_mend(h);
-        limit = h->aim > 0 && h->aim < limit ? h->aim : limit - full / 50;
-        if (limit < full / 2)
-            break;
     }
 }
 
@@ -556,7 +641,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     double sec;
 
     answer->plan.recompute_heavy = task->params->recompute_heavy;
-    mem_measure(&answer->plan, task->cost, &sec, &peak);
+    mem_measure(&answer->plan, task->cost, task->memory_bytes, &sec, &peak, NULL);
     if (peak <= task->memory_bytes)
         return 0;
     if (build(&h, answer, err))
@@ -569,6 +654,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, int);
     h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, double);
+    h.last_price = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, double);
     if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);

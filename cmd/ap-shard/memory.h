@@ -140,9 +140,13 @@ struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *
 
 /* ---- memory_peak.c: what a plan's program needs ---- */
 
-/* Price (INFINITY: not legal) and the peak of the program's buffers. */
-void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
-                 int64_t *peak_bytes);
+/*
+ * Price (INFINITY: not legal) and the peak of the program's buffers, which may be larger
+ * than it has to be where it is above the limit (0: none) anyway. alive_bytes, if asked
+ * for: the most that is in use at once.
+ */
+void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t limit,
+                 double *sec, int64_t *peak_bytes, int64_t *alive_bytes);
 /* The largest values at the program's fullest moment: names, layouts, bytes. */
 const char *mem_holders(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost);

@@ -5,10 +5,13 @@
  * differ most in what they hold; in one branch it takes those that hold more, in the
  * other one the rest, and each has prices of its own, found like the first ones from the
  * plans met so far that are in it. A branch ends when it proves that its plans are no
- * better than the best one. Plans met on the way are tried.
+ * better than the best one. Plans met on the way are tried. The same among no more than
+ * the strategies of plans met near the bound proves nothing, but a solution takes a small
+ * part of the time and combines these plans.
  * Cost: a few solutions of the priced problem per branch; their number is limited by the
  * problem's size.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +23,9 @@
 #define FEW_SOLVES    30        /* are not worth it */
 #define MOST_KEPT     12        /* tensors: all their plans are looked at */
 #define ROUNDS        6         /* of prices per branch */
+#define MOST_AMONG    16        /* plans whose strategies are combined */
+#define AMONG_SOLVES  40
+#define AMONG_EFFORT  10 /* part of what solving takes otherwise */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
 
@@ -39,7 +45,10 @@ struct tree {
     struct branch *branch; /* MOST_BRANCHES + 2 of them */
     int n_open, *open;     /* a heap */
     int64_t most_work;
-    double enough; /* a bound that ends a branch */
+    int most_solves;
+    double limit;       /* of the model */
+    bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
+    double enough;      /* a bound that ends a branch */
 };
 
 /* ---- a branch's part of the space ---- */
@@ -49,6 +58,9 @@ static bool *const *left_out(const struct tree *t, struct ap_arena *arena, int b
     const struct ilp_problem *ip = &t->h->whole.ip;
     bool **out = AP_NEW_N(arena, ip->n_vars, bool *);
 
+    for (int v = 0; v < ip->n_vars && t->among; v++)
+        out[v] = ap_arena_dup(arena, t->among[v],
+                              (size_t)ip->problem.n_strategies[v] * sizeof(bool));
     for (; b >= 0; b = t->branch[b].up) {
         const struct branch *br = &t->branch[b];
         const int n = br->out ? ip->problem.n_strategies[br->var] : 0;
@@ -77,14 +89,13 @@ static int list_inside(const struct hunt *h, bool *const *out, bool *inside)
 static double solve(struct tree *t, bool *const *out, const double *price)
 {
     struct hunt *h = t->h;
-    const double limit = (double)h->task->memory_bytes;
     const int n_times = h->n_times, n_cuts = h->n_cuts;
-    double value = hunt_solve(h, &h->whole, price, h->unit / limit, 1, out);
+    double value = hunt_solve(h, &h->whole, price, h->unit / t->limit, 1, out);
 
     for (int j = 0; j < n_times; j++)
         value -= price[j] * h->unit;
     if (h->n_cuts > n_cuts && h->cut[n_cuts].sec < h->best_sec &&
-        h->cut[n_cuts].peak <= h->task->memory_bytes) {
+        (double)h->cut[n_cuts].peak <= t->limit) {
         hunt_try_last(h);
         t->enough = h->best_sec * (1 - h->near);
     }
@@ -94,7 +105,7 @@ static double solve(struct tree *t, bool *const *out, const double *price)
 static bool is_full(const struct tree *t)
 {
     return t->n >= MOST_BRANCHES || t->h->work >= t->most_work ||
-           t->h->n_cuts >= t->h->max_cuts;
+           t->h->n_solves >= t->most_solves || t->h->n_cuts >= t->h->max_cuts;
 }
 
 /* Finds prices for the branch; weight[cut], of the mixture that is left. */
@@ -106,7 +117,6 @@ static void bound_branch(struct tree *t, int b, bool *const *out, double *weight
     struct ap_arena scratch = {0};
     double *at = AP_NEW_N(&scratch, n_most, double);
     bool *inside = AP_NEW_N(&scratch, n_most, bool);
-    const double limit = (double)h->task->memory_bytes;
 
     memset(weight, 0, (size_t)n_most * sizeof *weight);
     memcpy(at, br->price, (size_t)br->n_price * sizeof *at);
@@ -123,7 +133,7 @@ static void bound_branch(struct tree *t, int b, bool *const *out, double *weight
         if (br->bound >= t->enough || list_inside(h, out, inside) == 0)
             break;
         double *next = AP_NEW_N(&scratch, n_most, double);
-        double theta = hunt_prices(h, limit, inside, next, weight) * h->unit;
+        double theta = hunt_prices(h, t->limit, inside, next, weight) * h->unit;
         if (round >= ROUNDS || is_full(t) || !isfinite(theta) ||
             (!hunt_pays_more(h, next) &&
              theta - br->bound < LITTLE * (t->enough - br->bound)))
@@ -384,33 +394,109 @@ static bool measure_all(struct tree *t, const double *weight)
 
 /* ---- the tree ---- */
 
+/* The bound of all branches from a root with these prices. */
+static double grow(struct tree *t, double bound, double *price, int n_price)
+{
+    struct hunt *h = t->h;
+    double *weight = AP_NEW_N(h->arena, h->max_cuts + 1, double), proven = INFINITY;
+
+    t->branch = AP_NEW_N(h->arena, MOST_BRANCHES + 2, struct branch);
+    t->open = AP_NEW_N(h->arena, MOST_BRANCHES + 2, int);
+    t->branch[t->n++] =
+        (struct branch){.up = -1, .bound = bound, .price = price, .n_price = n_price};
+    push(t, 0);
+    while (t->n_open > 0) {
+        struct ap_arena scratch = {0};
+        const int b = pop(t);
+        bool *const *out = left_out(t, &scratch, b);
+        if (t->branch[b].bound < t->enough)
+            bound_branch(t, b, out, weight);
+        if (t->branch[b].bound >= t->enough || is_full(t) ||
+            weight[heaviest(h, weight)] <= 0)
+            proven = fmin(proven, t->branch[b].bound);
+        else if (!split(t, b, out, weight)) /* what is not measured costs enough */
+            proven =
+                fmin(proven, measure_all(t, weight) ? t->enough : t->branch[b].bound);
+        ap_arena_free(&scratch);
+    }
+    return proven;
+}
+
 void hunt_branch(struct hunt *h)
 {
     if (h->work / (h->n_solves + 1) > BRANCH_WORK / FEW_SOLVES)
         return;
 
-    struct tree t = {.h = h, .arena = h->arena, .enough = h->best_sec * (1 - h->near)};
-    double *weight = AP_NEW_N(h->arena, h->max_cuts + 1, double), proven = INFINITY;
-    const double before = h->bound;
+    struct tree t = {.h = h,
+                     .arena = h->arena,
+                     .limit = (double)h->task->memory_bytes,
+                     .most_work = h->work + BRANCH_WORK,
+                     .most_solves = INT_MAX,
+                     .enough = h->best_sec * (1 - h->near)};
+    const double proven = grow(&t, h->bound, h->best_price, h->n_times);
 
-    t.branch = AP_NEW_N(h->arena, MOST_BRANCHES + 2, struct branch);
-    t.open = AP_NEW_N(h->arena, MOST_BRANCHES + 2, int);
-    t.branch[t.n++] = (struct branch){
-        .up = -1, .bound = h->bound, .price = h->best_price, .n_price = h->n_times};
-    t.most_work = h->work + BRANCH_WORK;
-    push(&t, 0);
-    while (t.n_open > 0) {
-        struct ap_arena scratch = {0};
-        const int b = pop(&t);
-        bool *const *out = left_out(&t, &scratch, b);
-        if (t.branch[b].bound < t.enough)
-            bound_branch(&t, b, out, weight);
-        if (t.branch[b].bound >= t.enough || is_full(&t) ||
-            weight[heaviest(h, weight)] <= 0)
-            proven = fmin(proven, t.branch[b].bound);
-        else if (!split(&t, b, out, weight)) /* what is not measured costs enough */
-            proven = fmin(proven, measure_all(&t, weight) ? t.enough : t.branch[b].bound);
-        ap_arena_free(&scratch);
+    h->bound = fmax(h->bound, fmin(proven, h->best_sec));
+}
+
+/* ---- among the strategies of plans met ---- */
+
+/* What a plan met costs at prices. */
+static double priced_sec(const struct hunt *h, const struct hunt_cut *cut,
+                         const double *price, double limit)
+{
+    double sec = cut->sec;
+
+    for (int j = 0; j < h->n_times; j++)
+        sec += price[j] * h->unit * ((double)cut->held[h->time[j]] / limit - 1);
+    return sec;
+}
+
+struct ranked {
+    int cut;
+    double sec;
+};
+
+static int by_sec(const void *x, const void *y)
+{
+    const struct ranked *a = x, *b = y;
+    if (a->sec != b->sec)
+        return a->sec < b->sec ? -1 : 1;
+    return (a->cut > b->cut) - (a->cut < b->cut);
+}
+
+/* Strategies that the plans nearest to the bound leave out. */
+static bool **leave_others_out(struct hunt *h, double limit, const double *price)
+{
+    const struct ap_problem *p = &h->whole.ip.problem;
+    const int n_vars = h->whole.ip.n_vars;
+    struct ranked *list = AP_NEW_N(h->arena, h->n_cuts, struct ranked);
+    bool **out = AP_NEW_N(h->arena, n_vars, bool *);
+
+    for (int i = 0; i < h->n_cuts; i++)
+        list[i] = (struct ranked){i, priced_sec(h, &h->cut[i], price, limit)};
+    qsort(list, (size_t)h->n_cuts, sizeof *list, by_sec);
+    for (int v = 0; v < n_vars; v++) {
+        out[v] = AP_NEW_N(h->arena, p->n_strategies[v], bool);
+        memset(out[v], 1, (size_t)p->n_strategies[v] * sizeof **out);
+        for (int i = 0; i < h->n_cuts && i < MOST_AMONG; i++)
+            out[v][h->cut[list[i].cut].choice[v]] = false;
     }
-    h->bound = fmax(before, fmin(proven, h->best_sec));
+    return out;
+}
+
+void hunt_among(struct hunt *h, double limit, const double *price)
+{
+    struct tree t = {.h = h,
+                     .arena = h->arena,
+                     .limit = limit,
+                     .among = leave_others_out(h, limit, price),
+                     .most_work = INT64_MAX,
+                     .most_solves = h->n_solves + AMONG_SOLVES,
+                     .enough = h->best_sec * (1 - h->near)};
+    const int64_t effort = h->effort, work = h->work;
+
+    grow(&t, 0, ap_arena_dup(h->arena, price, (size_t)h->n_times * sizeof *price),
+         h->n_times);
+    h->effort = effort + (h->effort - effort) / AMONG_EFFORT;
+    h->work = work;
 }

@@ -43,15 +43,18 @@ static bool spent(const struct hunt *h)
     return (int64_t)h->n_measured * h->task->graph->n_nodes > MOST_WORK;
 }
 
-/* True when the plan is the best now. */
+/* True when the plan is the best now. What is too large by what is alive counts as that.
+ */
 static bool measure(struct hunt *h, const struct ap_plan *plan, double *sec,
                     int64_t *peak)
 {
+    const int64_t limit = h->task->memory_bytes;
     struct ap_plan heavy = *plan;
     bool better = false;
+    int64_t alive;
 
     heavy.recompute_heavy = h->task->params->recompute_heavy;
-    mem_measure(&heavy, h->task->cost, sec, peak);
+    mem_measure(&heavy, h->task->cost, limit, sec, peak, &alive);
     h->n_measured++;
     if (*sec == INFINITY)
         return false;
@@ -59,11 +62,12 @@ static bool measure(struct hunt *h, const struct ap_plan *plan, double *sec,
         h->least_bytes = *peak;
         h->least = copy_plan(h->arena, plan);
     }
-    if (*peak <= h->task->memory_bytes && *sec < h->best_sec) {
+    if (*peak <= limit && *sec < h->best_sec) {
         h->best_sec = *sec;
         h->best = copy_plan(h->arena, plan);
         better = true;
     }
+    *peak = *peak > limit && alive > limit ? alive : *peak;
     return better;
 }
 
@@ -101,19 +105,16 @@ int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan)
     return peak;
 }
 
-void hunt_try(struct hunt *h, const struct ap_plan *plan)
+int64_t hunt_try(struct hunt *h, const struct ap_plan *plan)
 {
-    const int64_t limit = h->task->memory_bytes;
     struct ap_plan again = copy_plan(h->arena, plan);
     double sec;
-    int64_t peak;
+    int64_t peak, smaller = INT64_MAX;
 
     measure(h, plan, &sec, &peak);
-    if (peak > limit && mark_kept(h, &again))
-        measure(h, &again, &sec, &peak);
-    const struct hunt_cut *cut = h->n_cuts > 0 ? &h->cut[h->n_cuts - 1] : NULL;
-    if (peak > limit && cut && peak < INT64_MAX)
-        h->aim = fmax(h->aim, (double)(cut->peak - (peak - limit)));
+    if (peak > h->task->memory_bytes && mark_kept(h, &again))
+        measure(h, &again, &sec, &smaller);
+    return smaller < peak ? smaller : peak;
 }
 
 /* ---- parts ---- */

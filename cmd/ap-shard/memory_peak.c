@@ -9,8 +9,8 @@
 #define N_HOLDERS 4 /* values that are named */
 
 static int make_program(struct ap_arena *arena, const struct ap_plan *plan,
-                        const struct ap_cost *cost, struct ap_conversions *conv,
-                        struct ap_program *prog)
+                        const struct ap_cost *cost, int64_t limit,
+                        struct ap_conversions *conv, struct ap_program *prog)
 {
     struct ap_err err = {0};
 
@@ -18,23 +18,23 @@ static int make_program(struct ap_arena *arena, const struct ap_plan *plan,
         ap_plan_conversions(arena, plan, cost, conv, &err) ||
         ap_partition(arena, plan, conv, prog, &err))
         return -1;
-    ap_plan_buffers(arena, prog);
+    ap_plan_buffers_within(arena, prog, limit);
     return 0;
 }
 
-void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
-                 int64_t *peak_bytes)
+void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t limit,
+                 double *sec, int64_t *peak_bytes, int64_t *alive_bytes)
 {
     struct ap_arena arena = {0};
     struct ap_conversions conv;
-    struct ap_program prog;
+    struct ap_program prog = {.peak_bytes = INT64_MAX, .alive_bytes = INT64_MAX};
 
     *sec = INFINITY;
-    *peak_bytes = INT64_MAX;
-    if (make_program(&arena, plan, cost, &conv, &prog) == 0) {
+    if (make_program(&arena, plan, cost, limit, &conv, &prog) == 0)
         *sec = ap_plan_price(plan, cost, &conv).serial_sec;
-        *peak_bytes = prog.peak_bytes;
-    }
+    *peak_bytes = *sec < INFINITY ? prog.peak_bytes : INT64_MAX;
+    if (alive_bytes)
+        *alive_bytes = *sec < INFINITY ? prog.alive_bytes : INT64_MAX;
     ap_arena_free(&arena);
 }
 
@@ -122,7 +122,7 @@ const char *mem_holders(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_buf out = {0};
     int n = 0;
 
-    if (make_program(&scratch, plan, cost, &conv, &prog)) {
+    if (make_program(&scratch, plan, cost, 0, &conv, &prog)) {
         ap_arena_free(&scratch);
         return "";
     }

@@ -31,20 +31,24 @@ struct hunt {
     int n_times, *time; /* those that are priced */
     double dearest;     /* of a price */
     double *best_price; /* of the highest value for the limit */
+    double *last_price; /* the same for the limit that prices are for */
     double near;        /* a gap that is good enough */
     double unit, bound; /* of plans that fit, proven */
     struct ap_plan best;
     double best_sec; /* INFINITY: none fits */
     struct ap_plan least;
     int64_t least_bytes, least_proven;
-    double aim; /* by the model, for a plan that it lets pass and that is too large */
+    double limit;  /* of the model, that prices are for */
+    double excess; /* least bytes beyond the true one, of plans that keep it */
+    double slack;  /* the least of what programs need beyond the model */
     int n_tries, n_solves, n_measured;
-    int64_t work; /* what solving took: about 50 ns each */
+    int64_t effort; /* of solving for prices: about 1 us each */
+    int64_t work;   /* what solving took: about 50 ns each */
 };
 
 /* Measures the plan, and again with its weights made anew in each phase if it is too
- * large; keeps it if it is the best, or the smallest. */
-void hunt_try(struct hunt *h, const struct ap_plan *plan);
+ * large; keeps it if it is the best, or the smallest. The smaller peak. */
+int64_t hunt_try(struct hunt *h, const struct ap_plan *plan);
 /* The program's peak; keeps the plan as hunt_try does. */
 int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
 /*
@@ -68,6 +72,8 @@ bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 void hunt_try_last(struct hunt *h);
 /* memory_branch.c: raises the bound, and tries what it meets. */
 void hunt_branch(struct hunt *h);
+/* Tries plans of strategies that plans near the bound have, for a limit of the model. */
+void hunt_among(struct hunt *h, double limit, const double *price);
 /* memory_blend.c: plans between one that fits and a cheaper one (settled choices). */
 void hunt_blend(struct hunt *h, const int *dear, const int *cheap);
 /* The best plan takes over what it can of plans that are cheaper but too large. */

@@ -92,7 +92,7 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
         for (int c = 0; c < m.n_copies; c++)
             choice[m.n_vars + c] = MEM_ABSENT;
         mem_settle_copies(&m, &q.ip, plan.remake, choice);
-        mem_measure(&plan, &q.cost, &sec, &peak);
+        mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
         int64_t held = held_peak(&q, &m, choice);
         sound = !isfinite(sec) || held <= peak;
         if (isfinite(sec))
@@ -127,7 +127,7 @@ static void test_price(int microbatches, const char *mesh)
                 choice[m.n_vars + c] = random_below(&state, 2) ? MEM_TWICE : MEM_KEPT;
             mem_settle_copies(&m, &q.ip, NULL, choice);
             struct ap_plan plan = mem_plan_of(&m, &q.ip, choice);
-            mem_measure(&plan, &q.cost, &sec, &peak);
+            mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
             if (!isfinite(sec))
                 continue;
             for (int c = 0; c < m.n_copies; c++)
@@ -182,7 +182,7 @@ static int try_all(struct question *q, struct tried *all)
     while (v < q->ip.n_vars && n < MAX_PLANS) {
         struct ap_mark mark = ap_arena_mark(&q->arena);
         struct ap_plan plan = shard_ilp_plan(&q->ip, choice);
-        mem_measure(&plan, &q->cost, &all[n].sec, &all[n].peak);
+        mem_measure(&plan, &q->cost, 0, &all[n].sec, &all[n].peak, NULL);
         n += isfinite(all[n].sec);
         ap_arena_rewind(&q->arena, mark);
         for (v = 0; v < q->ip.n_vars; v++) {
@@ -206,7 +206,7 @@ static void check_limit(struct question *q, int64_t limit, double best, double s
     q->task.memory_bytes = limit;
     int rc = shard_ilp(&q->arena, &q->task, &a, &err);
     if (rc == 0)
-        mem_measure(&a.plan, &q->cost, &sec, &peak);
+        mem_measure(&a.plan, &q->cost, 0, &sec, &peak, NULL);
     if (isinf(best))
         CHECK(rc != 0, "%lld bytes: %s", (long long)limit, err.msg);
     else
