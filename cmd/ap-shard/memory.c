@@ -30,10 +30,12 @@
 #define FINE        100      /* the same where it is known how much is missing */
 #define ABOUT       1.02     /* times a limit that prices are for: plans that keep it */
 #define ROUNDS      8        /* per limit that prices are made for */
+#define FEW_ROUNDS  3        /* the same where they take much work */
 #define MOST_ROUNDS 32       /* the same where they take little work */
 #define ROUNDS_WORK 30000000 /* see hunt.work */
 #define TRIES       3        /* of those, more in small graphs */
 #define MANY_TRIES  40
+#define LEAST_TRIES 2     /* of lower limits */
 #define TRIES_WORK  1e6   /* strategies * nodes * tries */
 #define SMALL       16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
@@ -357,7 +359,8 @@ static void price_memory(struct hunt *h, double limit)
     memset(best, 0, (size_t)h->n_times * sizeof *best);
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         double theta = find_prices(h, limit, false, NULL, price, NULL);
-        if (round >= ROUNDS && (h->work > until || h->effort > EFFORT))
+        if ((round >= ROUNDS && h->work > until) ||
+            (round >= FEW_ROUNDS && h->effort > EFFORT))
             return;
         if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
             h->bound > h->best_sec * (1 - NEAR / 10))
@@ -571,7 +574,7 @@ static void search_below(struct hunt *h)
     double limit = full;
     bool fits = h->excess <= 0;
 
-    while (!is_near(h) && h->effort < EFFORT) {
+    for (int i = 0; !is_near(h) && (i < LEAST_TRIES || h->effort < EFFORT); i++) {
         const double before = h->best_sec;
         limit = next_limit(h, &bracket, limit, fits);
         if (limit <= 0)
