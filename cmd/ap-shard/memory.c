@@ -366,7 +366,7 @@ static void price_memory(struct hunt *h, double limit)
             h->bound > h->best_sec * (1 - NEAR / 10))
             return;
         const bool dearest = at_dearest(h, price);
-        for (int j = 0; j < h->n_times && aimed > 0; j++)
+        for (int j = 0; j < h->n_times && aimed > 0 && stalls == 0; j++)
             price[j] = INWARD * best[j] + (1 - INWARD) * price[j];
         double paid = price_sum(h, price, h->n_times, limit);
         double value = hunt_solve(h, v, price, h->unit / limit, 1, NULL);
