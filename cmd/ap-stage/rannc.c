@@ -169,6 +169,19 @@ static int fill_state(struct table *t, int s, int b, int d, struct ap_err *err)
     return 0;
 }
 
+/* Notes what the states of s stages will ask for. */
+static void note_stages(struct table *t, int s)
+{
+    for (int lo = s - 1; lo < t->n; lo++)
+        for (int m = 0; m < t->c->n_meshes; m++) {
+            int left = t->n_devices - mesh_size(&t->c->mesh[m]);
+            while (left >= t->d_min[s - 1] && !t->n_triples[state(t, s - 1, lo, left)])
+                left--;
+            for (int b = lo + 1; b <= t->n && left >= t->d_min[s - 1]; b++)
+                config_note(t->sp, t->c, lo, b - 1, m);
+        }
+}
+
 /* Fills the states of s stages. */
 static int fill_stages(struct table *t, int s, struct ap_err *err)
 {
@@ -261,6 +274,25 @@ struct search {
     int64_t least, most; /* microbatches of a replica */
 };
 
+/* Fills the tables up to s stages, of which each goes on by what the one before has; what
+ * they ask for is asked for at once. done[i]: stages filled, -1: a table that is none. */
+static int fill_tables(struct space *sp, struct table *t, int *done, int n, int s,
+                       int64_t limit, struct ap_err *err)
+{
+    for (int at = 1; at <= s; at++) {
+        for (int i = 0; i < n; i++)
+            if (done[i] == at - 1 && t[i].work < limit)
+                note_stages(&t[i], at);
+        if (space_ask_noted(sp, err))
+            return -1;
+        for (int i = 0; i < n; i++)
+            if (done[i] == at - 1 && t[i].work < limit &&
+                fill_stages(&t[i], ++done[i], err))
+                return -1;
+    }
+    return 0;
+}
+
 /* All MB for S from lo to hi on n hosts: Algorithm 2's two inner loops. */
 static int search_stages(struct search *q, int replicas, int lo, int hi,
                          struct ap_err *err)
@@ -287,10 +319,9 @@ static int search_stages(struct search *q, int replicas, int lo, int hi,
         bool any = false;
         if (want > 0 && s != want)
             continue;
+        rc = fill_tables(sp, t, done, n_mb, s, limit, err);
         for (int i = 0; i < n_mb && rc == 0; i++) {
-            while (done[i] >= 0 && done[i] < s && rc == 0 && t[i].work < limit)
-                rc = fill_stages(&t[i], ++done[i], err);
-            if (rc == 0 && done[i] == s)
+            if (done[i] == s)
                 any |= take_best(&t[i], s, q->answer);
             q->limited |= done[i] >= 0 && t[i].work >= limit;
         }
