@@ -120,7 +120,7 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
     inst.ask = ask_sieve;
     inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;
-    inst.least = NULL; /* its oracle is another */
+    inst.least = NULL;     /* its oracle is another */
     inst.monotone = false; /* hopeless next to few blocks is not so next to more */
     params.work_limit = 0;
     params.brief = true;
