@@ -183,7 +183,7 @@ END
 
 @test "Alpa's space: what it has not is named" {
     refuses 2 "Alpa's have two at most" ap-shard --space alpa --mesh 2x2x2 "$(mlp 2 64 128)"
-    refuses 2 "is for the search" ap-shard --space alpa --mesh 4 --algorithm data "$(mlp 2 64 128)"
+    refuses 2 "--space alpa is for ilp, not for data" ap-shard --space alpa --mesh 4 --algorithm data "$(mlp 2 64 128)"
     refuses 2 "no replicated contraction" ap-shard --space alpa --recompute-heavy --mesh 4 "$(mlp 2 64 128)"
     refuses 2 "is for --space alpa" ap-shard --batch-axis x --mesh 4 "$(mlp 2 64 128)"
     refuses 3 "splits it on every axis" ap-shard --space alpa --mesh 5 "$(mlp 2 64 128)"
