@@ -574,8 +574,10 @@ static int load(struct ap_arena *arena, const struct ap_doc *doc,
 
     *from = (struct loaded){.doc = doc};
     from->head = ap_doc_load_but(arena, doc, section, "stages", &text, &from->n, err);
-    if (!from->head)
+    if (!from->head) {
+        from->n = 0;
         return -1;
+    }
     if (from->n < 0) {
         take_stages(from);
         return 0;

@@ -198,6 +198,13 @@ column_sec() {
     refuses 1 "/stages/stages/1: device 1 is of stage 0 already" ap-cost "${P3[@]}" "$dir/twice.json"
     refuses 1 "cluster a100-8 has devices 0 to 7, not 8" \
         ap-cost --cluster "$CLUSTERS/a100-8.json" <(staged 3 dp=3)
+    # beside the stages, which are there
+    sed 's/"stages":{/&"microbatches":8,/' "$dir/hand.json" >"$dir/again.json"
+    refuses 1 "duplicate object key" ap-cost "${P3[@]}" "$dir/again.json"
+    sed 's/"stages":{/&"stages":[],/' "$dir/hand.json" >"$dir/again.json"
+    refuses 1 "duplicate object key" ap-cost "${P3[@]}" "$dir/again.json"
+    sed 's/"stages":{/&"big":12345678901234567890,/' "$dir/hand.json" >"$dir/big.json"
+    refuses 1 "too big integer" ap-cost "${P3[@]}" "$dir/big.json"
 }
 
 @test "microbatches: what needs the whole batch is named, unless each takes its own" {
