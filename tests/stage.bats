@@ -67,6 +67,7 @@ fake() {
         --shard-command 'ap-shard --serve --algorithm data' -o "$BATS_TEST_TMPDIR/one" "$(GPT)"
     started 1 'exec ap-shard --serve --algorithm data "$@"'
     started 3 'ap-shard --serve --algorithm data "$@" | sed -u s/x/x/'
+    started 3 'ap-shard --serve --algorithm data "$@"; exit $?' # it holds all pipes open
     started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve --algorithm data "$@"'
     # each says what it did, and none is left
     ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --algorithm data --stats' \

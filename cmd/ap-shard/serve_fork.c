@@ -3,7 +3,7 @@
  * groups and families takes each as long as many answers. Idea: whoever starts the first
  * says where the others' pipes are; it forks them when it has read, and what they have
  * read is one copy in memory until it is changed. Where something stands between, such
- * as a filter of the answers, nothing is forked.
+ * as a filter of the answers or a shell that waits, nothing is forked.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -33,12 +33,21 @@ static long long read_number(const char **at, const char *ends)
     return v;
 }
 
+/* Who is asked to fork: a process, and the inodes of its standard input and output. */
+struct self {
+    long long pid, in, out;
+};
+
 /*
- * "INODE:INODE,IN:OUT,IN:OUT": of standard input and output, and pairs of descriptors;
- * how many pairs, -1 when it is none.
+ * "PID:INODE:INODE,IN:OUT,IN:OUT": who is asked, and pairs of descriptors; how many
+ * pairs, -1 when it is none.
  */
-static int read_pipes(const char *at, long long own[2], int pipes[MOST][2])
+static int read_pipes(const char *at, struct self *self, int pipes[MOST][2])
 {
+    self->pid = read_number(&at, ":");
+    if (self->pid < 0)
+        return -1;
+    at++;
     for (int n = -1; n < MOST; n++) {
         long long in = read_number(&at, ":"), out;
         if (in < 0 || *at++ != ':')
@@ -47,8 +56,8 @@ static int read_pipes(const char *at, long long own[2], int pipes[MOST][2])
         if (out < 0)
             return -1;
         if (n < 0) {
-            own[0] = in;
-            own[1] = out;
+            self->in = in;
+            self->out = out;
         } else {
             if (in <= STDERR_FILENO || in > INT_MAX || out <= STDERR_FILENO ||
                 out > INT_MAX)
@@ -62,12 +71,21 @@ static int read_pipes(const char *at, long long own[2], int pipes[MOST][2])
     return -1;
 }
 
-/* Whether nothing stands between this process and who made the pipes. */
 static bool is_own(int fd, long long inode)
 {
     struct stat st;
 
     return fstat(fd, &st) == 0 && (long long)st.st_ino == inode;
+}
+
+/*
+ * Whether nothing stands between this process and who made the pipes: no filter, and no
+ * parent that would hold the others' pipes open when they have died.
+ */
+static bool is_self(const struct self *self)
+{
+    return self->pid == (long long)getpid() && is_own(STDIN_FILENO, self->in) &&
+           is_own(STDOUT_FILENO, self->out);
 }
 
 static void close_all(int pipes[MOST][2], int n)
@@ -82,13 +100,13 @@ void serve_fork(void)
 {
     const char *text = getenv(PIPES);
     static int pipes[MOST][2];
-    long long own[2] = {0, 0};
-    int n = text ? read_pipes(text, own, pipes) : 0;
+    struct self self = {-1, -1, -1};
+    int n = text ? read_pipes(text, &self, pipes) : 0;
 
     if (n < 0)
-        ap_die_usage("%s: expected INODE:INODE,IN:OUT..., got %.100s", PIPES, text);
+        ap_die_usage("%s: expected PID:INODE:INODE,IN:OUT..., got %.100s", PIPES, text);
     unsetenv(PIPES);
-    if (!is_own(STDIN_FILENO, own[0]) || !is_own(STDOUT_FILENO, own[1]))
+    if (!is_self(&self))
         return; /* nor are these numbers ours to close */
     for (int i = 0; i < n; i++) {
         pid_t pid = fork();

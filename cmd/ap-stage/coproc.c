@@ -103,13 +103,15 @@ static unsigned long long inode(int fd)
 
 /*
  * Tells a program that starts where the n pipes behind its own are that it may fork
- * processes for, and by which inodes it knows its own: only who stands right at both of
- * them can speak for others, too.
+ * processes for, and by which number and inodes it knows that it is the one: only who
+ * stands right at both of its pipes can speak for others, too, and whoever only waits for
+ * it would keep the others' open.
  */
 static void hand_over(const int (*far)[2], int n)
 {
     struct ap_buf list = {0};
-    ap_buf_printf(&list, "%llu:%llu", inode(far[0][0]), inode(far[0][1]));
+    ap_buf_printf(&list, "%ld:%llu:%llu", (long)getpid(), inode(far[0][0]),
+                  inode(far[0][1]));
     for (int i = 1; i <= n; i++) {
         ap_buf_printf(&list, ",%d:%d", far[i][0], far[i][1]);
         fcntl(far[i][0], F_SETFD, 0);

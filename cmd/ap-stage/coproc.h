@@ -12,8 +12,8 @@ struct coproc_pool;
  * Starts n copies of the shell command with the arguments appended (quoted; NULL last and
  * valid as long as the pool). All but the first are started with its first answer, unless
  * it has forked them: it finds the pipes that they would have in AP_SERVE_PIPES, behind
- * the inodes of its own, and writes {"pid":N} into each. Standard error passes through.
- * Ends the program when it cannot (exit 1).
+ * its process and the inodes of its own, and writes {"pid":N} into each. Standard error
+ * passes through. Ends the program when it cannot (exit 1).
  */
 struct coproc_pool *coproc_start(const char *command, const char *const *args, int n);
 
