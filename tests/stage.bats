@@ -69,6 +69,23 @@ fake() {
     started 3 'ap-shard --serve --algorithm data "$@" | sed -u s/x/x/'
     started 3 'ap-shard --serve --algorithm data "$@"; exit $?' # it holds all pipes open
     started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve --algorithm data "$@"'
+    # one that forks slowly is waited for, whoever has answered meanwhile
+    cat >"$BATS_TEST_TMPDIR/slow" <<'EOF'
+#!/bin/bash
+IFS=, read -ra pipes <<<"$AP_SERVE_PIPES"
+unset AP_SERVE_PIPES
+for p in "${pipes[@]:1}"; do
+    ap-shard --serve --algorithm data "$@" <&"${p%:*}" >&"${p#*:}" &
+    echo "{\"pid\":$!}" >&"${p#*:}"
+    sleep 0.5
+done
+exec ap-shard --serve --algorithm data "$@"
+EOF
+    for n in 1 3; do
+        ap-stage --no-history "${CPU8[@]}" --algorithm alpa --microbatches 2 --jobs $n --shard-command \
+            "bash $BATS_TEST_TMPDIR/slow" -o "$BATS_TEST_TMPDIR/out$n" "$(GPT)"
+    done
+    cmp "$BATS_TEST_TMPDIR/out1" "$BATS_TEST_TMPDIR/out3"
     # each says what it did, and none is left
     ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --algorithm data --stats' \
         --algorithm none -o "$BATS_TEST_TMPDIR/out" "$(GPT)" 2>"$log"

@@ -4,8 +4,9 @@
  * never waits for us; poll says who has answered. Questions of one group go to the
  * process that had the group before; free processes take groups that nobody has. Who
  * answers what depends on the machine; the answers must not. One process is started with
- * the pipes of all, and may fork the others when it has read what all need; where the
- * first answer comes and it has not, they are started, too.
+ * the pipes of all, and may fork the others when it has read what all need; where its
+ * first answer comes and it has not, they are started, too. An answer of one that it has
+ * forked says nothing of that: it may be forking still.
  */
 #include "coproc.h"
 
@@ -47,6 +48,7 @@ struct worker {
 struct coproc_pool {
     const char **argv; /* of the shell, NULL last; malloc, and argv[2] */
     int n, n_waiting;
+    bool answered; /* by the first process: it forks no more */
     struct worker *worker;
     int n_groups, *owner; /* [group]: worker that had it last, -1 */
 };
@@ -372,6 +374,7 @@ static int take_answer(struct run *run, struct worker *w, const char *line, size
     w->n_flight--;
     w->since = now_sec();
     run->n_answered++;
+    run->pool->answered |= w == run->pool->worker;
     return 0;
 }
 
@@ -397,7 +400,8 @@ static void hear_who(struct run *run, struct worker *w)
     run->pool->n_waiting--;
 }
 
-/* What has been forked by the time of the first answer is known; the rest is not. */
+/* What has been forked by the time of the first process's answer is known; the rest is
+ * not. */
 static void wait_no_longer(struct run *run)
 {
     struct coproc_pool *pool = run->pool;
@@ -496,7 +500,7 @@ int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
             if (rc == 0)
                 feed(&run, i);
         }
-        if (rc == 0 && run.n_answered > 0 && pool->n_waiting > 0)
+        if (rc == 0 && pool->answered && pool->n_waiting > 0)
             wait_no_longer(&run);
     }
     free(run.range);
