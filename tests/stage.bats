@@ -132,6 +132,11 @@ EOF
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 5'" "$(GPT)"
 }
 
+@test "standard input may be closed" {
+    ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' "$(GPT)" -o "$BATS_TEST_TMPDIR/p.json" <&-
+    jq -e '.stages.stages | length > 0' "$BATS_TEST_TMPDIR/p.json"
+}
+
 @test "a command that is silent: --time-out, and it is ended" {
     refuses 1 'no answer in 0.3 seconds (--time-out); request: {"id":' \
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.$$'" --time-out 0.3 "$(GPT)"

@@ -75,10 +75,16 @@ static void open_pipe(int fd[2])
     fcntl(fd[1], F_SETFD, FD_CLOEXEC);
 }
 
+/* Where standard input was closed, a pipe's end may lie there already. */
+static bool lies_at(int fd, int at)
+{
+    return fd == at ? fcntl(fd, F_SETFD, 0) == 0 : dup2(fd, at) >= 0;
+}
+
 static _Noreturn void become(const char *const *argv, int in, int out)
 {
     signal(SIGPIPE, SIG_DFL);
-    if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0)
+    if (lies_at(in, STDIN_FILENO) && lies_at(out, STDOUT_FILENO))
         execv("/bin/sh", (char *const *)argv);
     _exit(127);
 }
