@@ -81,3 +81,10 @@ END
     [ "$status" -ne 0 ]
     [[ $output == *"12 devices are not whole hosts of 8"* ]]
 }
+
+@test "stage-table: models of one name and several sizes are not compared with each other" {
+    run scripts/stage-table --models "$model ${model/layers=2/layers=3}" --shards data --jobs 1 \
+        --coarsen alpa:2 --algorithms auto
+    [ "$status" -eq 0 ]
+    [[ $output == *"layers=3,"*"2 rows, 0 checks failed"* ]]
+}
