@@ -166,6 +166,7 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 3 "asked by" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     refuses 2 "no --start" ap-shard --plan a --start b --mesh 4 "$(GPT)"
     refuses 2 "--start is for ilp" ap-shard --start b --algorithm data --mesh 4 "$(GPT)"
+    refuses 2 "--plan says all: no --rounds with it" ap-shard --plan b --rounds 3 "$(GPT)"
 }
 
 @test "a search from a start is never dearer than it" {

@@ -95,10 +95,15 @@ static void check_algorithm(struct ap_arena *arena, const struct ap_tool *tool,
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
 
-    for (size_t i = 0; i < sizeof only_for / sizeof *only_for; i++)
-        if (ap_tool_given(tool, only_for[i].option) && !(row->takes & only_for[i].takes))
+    for (size_t i = 0; i < sizeof only_for / sizeof *only_for; i++) {
+        if (!ap_tool_given(tool, only_for[i].option))
+            continue;
+        if (!(row->takes & only_for[i].takes))
             ap_die_usage("--%s is for %s, not for %s", only_for[i].option,
                          takers(arena, only_for[i].takes), row->name);
+        if (req->plan_path)
+            ap_die_usage("--plan says all: no --%s with it", only_for[i].option);
+    }
     if (req->space != SHARD_SPACE_DEFAULT && !(row->takes & SHARD_TAKES_SPACE))
         ap_die_usage("--space alpa is for %s, not for %s",
                      takers(arena, SHARD_TAKES_SPACE), row->name);
