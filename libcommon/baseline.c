@@ -90,10 +90,15 @@ static void seed_split(struct ap_sweep *s, int id, bool largest)
     const struct ap_node *p = &s->g->nodes[id];
     const struct ap_nest *nest = &s->nests->nest[p->group];
     int64_t devices = ap_mesh_devices(s->mesh);
+    unsigned all = (1U << s->mesh->n_axes) - 1;
     int best = -1;
     for (int d = 0; d < p->shape.rank; d++) {
+        if (s->looks)
+            ap_baseline_look(s->looks, p->shape.dims[d], all, AP_LOOK_REACHES);
         if (p->shape.dims[d] < devices)
             continue;
+        if (s->looks && p->shape.rank > 1)
+            ap_baseline_look(s->looks, p->shape.dims[d], all, AP_LOOK_DIVIDES);
         bool divides = p->shape.dims[d] % devices == 0;
         bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
         if (best < 0 || (!largest && divides && !best_divides) ||
@@ -124,13 +129,32 @@ static bool is_idle(const struct ap_mesh *mesh, int a)
     return mesh->size[a] == 1 || (mesh->time >> a & 1);
 }
 
-static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *err)
+/* A question for baselines. */
+struct asked {
+    struct ap_arena *arena;
+    const bool *fixed;
+    struct ap_baseline_shared *shared; /* NULL: nothing */
+    bool *even;                        /* data: see ap_baseline_data; may be NULL */
+    struct ap_baseline_looks *looks;   /* NULL: nobody wants to know */
+};
+
+static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
+{
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    s.looks = ask->looks;
+    return s;
+}
+
+static int check_batch(const struct asked *ask, const struct ap_plan *plan, int n_axes,
+                       struct ap_err *err)
 {
     int64_t batch = ap_batch_size(plan->graph), devices = 1;
     for (int a = 0; a < n_axes; a++)
         devices *= plan->mesh.size[a];
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
+    if (ask->looks)
+        ap_baseline_look(ask->looks, batch, (1U << n_axes) - 1, AP_LOOK_REACHES);
     if (batch < devices && plan->mesh.time)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
@@ -141,23 +165,15 @@ static int check_batch(const struct ap_plan *plan, int n_axes, struct ap_err *er
     return 0;
 }
 
-/* A question for baselines. */
-struct asked {
-    struct ap_arena *arena;
-    const bool *fixed;
-    struct ap_baseline_shared *shared; /* NULL: nothing */
-    bool *even;                        /* data: see ap_baseline_data; may be NULL */
-};
-
 static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states,
                       bool weights, struct ap_err *err)
 {
     const struct ap_graph *g = plan->graph;
     int64_t batch = ap_batch_size(g);
 
-    if (check_batch(plan, plan->mesh.n_axes, err))
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = sweep_for(ask, plan);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
@@ -205,11 +221,12 @@ static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_e
 }
 
 /* The batch over all axes but the last, whose sweep is the caller's. */
-static int plan_outer_batch(struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
+static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan,
+                            struct ap_sweep *s, struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
 
-    if (check_batch(plan, last, err))
+    if (check_batch(ask, plan, last, err))
         return -1;
     for (int a = 0; a < last; a++) {
         if (!is_idle(&plan->mesh, a))
@@ -222,9 +239,9 @@ static int plan_megatron(const struct asked *ask, struct ap_plan *plan,
                          struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = sweep_for(ask, plan);
 
-    if (plan_outer_batch(plan, &s, err))
+    if (plan_outer_batch(ask, plan, &s, err))
         return -1;
     if (plan->mesh.size[last] > 1) {
         ap_sweep_axis(&s, last, AP_SWEEP_TENSOR);
@@ -249,6 +266,8 @@ static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap
     }
     if (len == 0)
         return ap_err_set(err, "no input has a sequence behind the batch");
+    if (s->looks)
+        ap_baseline_look(s->looks, len, 1U << axis, AP_LOOK_REACHES);
     if (len < devices)
         return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
                           (long long)devices);
@@ -267,9 +286,9 @@ static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
                             struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = sweep_for(ask, plan);
 
-    if (plan_outer_batch(plan, &s, err))
+    if (plan_outer_batch(ask, plan, &s, err))
         return -1;
     if (plan->mesh.size[last] > 1) {
         if (find_sequence(ask->arena, plan, &s, last, err))
@@ -282,10 +301,10 @@ static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
 
 static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = sweep_for(ask, plan);
     bool any = false;
 
-    if (check_batch(plan, plan->mesh.n_axes, err))
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
@@ -306,7 +325,7 @@ static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_
 static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
     (void)err;
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = sweep_for(ask, plan);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
@@ -405,7 +424,7 @@ static int plan_feeds(const struct asked *ask, struct ap_plan *plan, bool attent
 
     if (ask->fixed)
         return ap_err_set(err, "it keeps no pins");
-    if (check_batch(plan, plan->mesh.n_axes, err))
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
     if (!s->feeds)
         s->feeds = feeds_new(&s->arena, plan);
@@ -444,15 +463,23 @@ int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan
                            const bool *fixed, struct ap_baseline_shared *shared,
                            struct ap_err *err)
 {
-    const struct asked ask = {arena, fixed, shared, NULL};
+    const struct asked ask = {.arena = arena, .fixed = fixed, .shared = shared};
     start_choices(arena, plan, fixed);
+    return plan_of[row](&ask, plan, err);
+}
+
+int ap_baseline_plan_noted(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           struct ap_baseline_looks *looks, struct ap_err *err)
+{
+    const struct asked ask = {.arena = arena, .looks = looks};
+    start_choices(arena, plan, NULL);
     return plan_of[row](&ask, plan, err);
 }
 
 int ap_baseline_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
                      struct ap_err *err)
 {
-    const struct asked ask = {arena, NULL, NULL, even};
+    const struct asked ask = {.arena = arena, .even = even};
     start_choices(arena, plan, NULL);
     return plan_data(&ask, plan, err);
 }

@@ -45,6 +45,26 @@ int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
  */
 int ap_baseline_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
                      struct ap_err *err);
+/* What a plan's making asked of the sizes of its mesh. */
+struct ap_baseline_look {
+    int64_t size;
+    uint8_t axes; /* set of axes: how many devices they have together; 0: a free slot */
+    uint8_t what; /* enum ap_look */
+};
+struct ap_baseline_looks {
+    struct ap_arena *arena; /* of what is kept */
+    struct ap_baseline_look *slot, last;
+    size_t mask;
+    int n;
+};
+/* As ap_baseline_plan; notes in looks, which starts with its arena alone, what was asked.
+ */
+int ap_baseline_plan_noted(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           struct ap_baseline_looks *looks, struct ap_err *err);
+/* Whether a mesh gives the choices, or the lack of them, that were made for another one.
+ */
+bool ap_baseline_alike(const struct ap_baseline_looks *looks, const struct ap_mesh *made,
+                       const struct ap_mesh *mesh);
 /*
  * The same for data parallelism as far as it goes: axes on which the batch is too small
  * stay idle. No baseline, what searches start from.

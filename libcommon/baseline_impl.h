@@ -32,7 +32,14 @@ struct ap_sweep {
     int *member;       /* per node: position in its group's members */
     bool *uneven;      /* one: a size was looked at that the devices on it do not divide,
                           or that is not larger */
+    struct ap_baseline_looks *looks; /* NULL: nobody wants to know */
 };
+
+/* A question: whether a size reaches, or is a multiple of, the devices of some axes. */
+enum ap_look { AP_LOOK_REACHES, AP_LOOK_DIVIDES };
+/* Notes it. */
+void ap_baseline_look(struct ap_baseline_looks *looks, int64_t size, unsigned axes,
+                      enum ap_look what);
 
 /* Scratch for the sweeps of one plan (arena), whose choices they set. */
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,

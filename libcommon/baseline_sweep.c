@@ -72,14 +72,43 @@ static int64_t axis_size(const struct ap_sweep *s)
     return s->mesh->size[s->axis];
 }
 
-/* Devices that would share factor f of the group if this axis took it too. */
-static int64_t devices_on(const struct ap_sweep *s, int group, int f)
+/* Devices that would share factor f of the group if this axis took it too; axes: theirs.
+ */
+static int64_t devices_on(const struct ap_sweep *s, int group, int f, unsigned *axes)
 {
     int64_t n = axis_size(s);
+    *axes = 1U << s->axis;
     for (int a = 0; a < s->mesh->n_axes; a++)
-        if (a != s->axis && s->choice[group].axis[a] == f)
+        if (a != s->axis && s->choice[group].axis[a] == f) {
             n *= s->mesh->size[a];
+            *axes |= 1U << a;
+        }
     return n;
+}
+
+/* Whether factor f of the group is as large as the devices that would share it. */
+static bool reaches(const struct ap_sweep *s, const struct ap_nest *nest, int f)
+{
+    unsigned axes;
+    int64_t devices = devices_on(s, nest->group, f, &axes);
+    if (s->looks)
+        ap_baseline_look(s->looks, nest->factors[f].size, axes, AP_LOOK_REACHES);
+    return nest->factors[f].size >= devices;
+}
+
+/* Some dimension has more behind the factor: whether it is padded decides about layouts.
+ */
+static bool is_outer(const struct ap_nest *nest, int f)
+{
+    for (int t = 0; t < nest->n_ins + nest->n_members; t++) {
+        const struct ap_access *a =
+            t < nest->n_ins ? &nest->ins[t].access : &nest->values[t - nest->n_ins];
+        for (int d = 0; d < a->rank; d++)
+            for (int j = 0; j + 1 < a->dims[d].n; j++)
+                if (a->dims[d].factor[j] == f)
+                    return true;
+    }
+    return false;
 }
 
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
@@ -87,10 +116,14 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
     if (s->fixed && s->fixed[nest->group])
         return false;
     if (c >= 0 && c < nest->n_factors) {
-        int64_t size = nest->factors[c].size, devices = devices_on(s, nest->group, c);
+        unsigned axes;
+        int64_t size = nest->factors[c].size;
+        int64_t devices = devices_on(s, nest->group, c, &axes);
         *s->uneven |= size > 1 && (size % devices || size == devices);
-        if (size < devices)
+        if (!reaches(s, nest, c))
             return false;
+        if (s->looks && is_outer(nest, c))
+            ap_baseline_look(s->looks, size, axes, AP_LOOK_DIVIDES);
     }
     struct ap_choice_vec v = s->choice[nest->group];
     v.axis[s->axis] = (int16_t)c;
@@ -156,8 +189,14 @@ static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
                 const struct ap_factor *factor = &nest->factors[f];
                 if (factor->kind != (first == AP_OP_GATHER ? AP_FACTOR_INDEXED
                                                            : AP_FACTOR_PARALLEL) ||
-                    factor->size < devices_on(s, nest->group, f))
+                    !reaches(s, nest, f))
                     continue;
+                if (best >= 0 && s->looks) {
+                    ap_baseline_look(s->looks, nest->factors[best].size, 1U << s->axis,
+                                     AP_LOOK_DIVIDES);
+                    ap_baseline_look(s->looks, factor->size, 1U << s->axis,
+                                     AP_LOOK_DIVIDES);
+                }
                 if (best < 0 ||
                     (nest->factors[best].size % n != 0 && factor->size % n == 0))
                     best = f;
@@ -354,8 +393,7 @@ static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest)
         weight |= s->derived[s->g->nodes[nest->ins[i].node].group];
     for (int f = 0; weight && f < nest->n_factors; f++)
         if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
-            nest->n_ins > 1 && in_all(nest, f) &&
-            nest->factors[f].size >= devices_on(s, nest->group, f))
+            nest->n_ins > 1 && in_all(nest, f) && reaches(s, nest, f))
             return f;
     return -1;
 }

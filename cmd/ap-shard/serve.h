@@ -55,6 +55,27 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
                       const int *block, struct serve_content *c);
 bool serve_content_equal(const struct serve_content *a, const struct serve_content *b);
 
+/* ---- serve_rules.c: the plans that people type ---- */
+
+/* The rules' plans of a graph, for all meshes. Starts zeroed. */
+struct serve_book {
+    struct ap_arena arena;
+    int n;
+    struct serve_written **list; /* malloc */
+};
+void serve_book_free(struct serve_book *book);
+/* What every search on a mesh starts from; the plans are the book's. */
+struct serve_rules {
+    struct ap_arena arena;
+    struct shard_task task;
+};
+/* What repeats in the graph may be NULL. The caller frees, before the book. */
+struct serve_rules *
+serve_rules_new(const struct ap_graph *g, const struct ap_nests *nests,
+                const struct ap_families *families, const struct ap_cost *cost,
+                const struct shard_request *req, struct serve_book *book);
+void serve_rules_free(struct serve_rules *rules);
+
 /* ---- serve_pool.c: plans of a graph on a mesh ---- */
 
 /* Plans of the searches at several prices of memory, and the baselines. */
@@ -74,18 +95,6 @@ struct serve_pool {
 void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
                 const struct ap_nests *nests, const struct ap_families *families,
                 struct shard_fold *fold);
-/* What every search on a mesh starts from: the plans that people type. */
-struct serve_rules {
-    struct ap_arena arena;
-    struct shard_task task;
-};
-/* What repeats in the graph may be NULL. The caller frees. */
-struct serve_rules *serve_rules_new(const struct ap_graph *g,
-                                    const struct ap_nests *nests,
-                                    const struct ap_families *families,
-                                    const struct ap_cost *cost,
-                                    const struct shard_request *req);
-void serve_rules_free(struct serve_rules *rules);
 /*
  * time: microbatches have so few rows that a plan of the search must not split them over
  * all devices; NULL: they have enough, or the graph is a part. NULL with err; the caller

@@ -66,6 +66,7 @@ struct serve_memo {
     int *listed_at, *priced_at, *one_at; /* hash tables: index + 1 */
     size_t listed_mask, priced_mask, one_mask;
     const struct ap_families *families; /* NULL: the document has none */
+    struct serve_book book;             /* of the whole graph */
     struct shard_fold fold;             /* of the whole graph, once folded */
     bool folded;
     struct serve_rows rows; /* of the borders, once folded */
@@ -75,6 +76,7 @@ struct serve_memo {
         *pair_at; /* [block]: list + 1 of it, of it and the next; 0: not known */
     /* the last part by nodes */
     struct serve_part *nodes;
+    struct serve_book nodes_book;
     struct serve_rules *nodes_rules;
     struct serve_pool *nodes_pool;
 };
@@ -149,6 +151,8 @@ static void free_nodes(struct serve_memo *m)
         serve_pool_free(m->nodes_pool);
     if (m->nodes_rules)
         serve_rules_free(m->nodes_rules);
+    serve_book_free(&m->nodes_book);
+    m->nodes_book = (struct serve_book){.n = 0};
     m->nodes = NULL;
     m->nodes_rules = NULL;
     m->nodes_pool = NULL;
@@ -184,6 +188,7 @@ void serve_memo_free(struct serve_memo *m)
         ap_cost_free(&m->placed[i]->cost);
         free(m->placed[i]);
     }
+    serve_book_free(&m->book);
     for (int i = 0; i < m->n_priced; i++) {
         free(m->priced[i]->prices.measure);
         free(m->priced[i]);
@@ -350,7 +355,7 @@ static const struct serve_shape *shape_of(struct serve_memo *m, int place,
     m->folded = true;
     if (!searched->rules)
         searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
-                                          &searched->cost, m->req);
+                                          &searched->cost, m->req, &m->book);
     s->pool =
         serve_search(searched->rules, &m->fold, rows ? &t->time : NULL, m->req, &s->why);
     if (s->pool)
@@ -732,8 +737,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     m->n_searches++;
     struct shard_fold alone;
     serve_fold(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, &alone);
-    m->nodes_rules =
-        serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, m->req);
+    m->nodes_rules = serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
+                                     m->req, &m->nodes_book);
     m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
