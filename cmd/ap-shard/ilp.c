@@ -48,7 +48,7 @@ static int by_var(const void *x, const void *y)
 }
 
 /* Sorts the uses by variable and drops those that ask for the same. */
-static void name_uses(struct select_users *users, const struct shard_space *space,
+static void name_uses(struct select_users *users, const struct ap_nests *nests,
                       const int *var, const int *place)
 {
     int n = 0;
@@ -57,7 +57,7 @@ static void name_uses(struct select_users *users, const struct shard_space *spac
         use->var = use->group < 0 ? -1 : var[use->group];
         use->alike = use->group < 0 ? use->slot == SELECT_TAKEN
                      : use->alias < 0
-                         ? shard_fold_slot(&space->nests->nest[use->group], use->slot)
+                         ? shard_fold_slot(&nests->nest[use->group], use->slot)
                          : (uint64_t)place[use->alias];
     }
     qsort(users->uses, (size_t)users->n, sizeof *users->uses, by_var);
@@ -99,18 +99,17 @@ static int *star_slot(struct star_table *t, uint64_t key)
 }
 
 /*
- * All stars of the graph with groups replaced by variables, equal ones once; arena.
- * tensor[node]: the one whose star it is. Tied groups have their members at equal places.
+ * All stars of the graph with groups replaced by variables, equal ones once. Tied groups
+ * have their members at equal places.
  */
-static struct select_star *fold_stars(struct ap_arena *arena,
-                                      const struct shard_space *space, const int *var,
-                                      int *tensor, int *n_stars)
+static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, struct ilp_ties *ties)
 {
-    const struct ap_nests *nests = space->nests;
     int n_outs = 0, n = 0;
     struct select_users users;
     struct star_table table = {.mask = 1};
-    int *place = AP_NEW_N(arena, space->graph->n_nodes, int); /* within its group */
+    struct ap_arena scratch = {0};
+    int *place = AP_NEW_N(&scratch, g->n_nodes, int); /* within its group */
 
     for (int i = 0; i < nests->n; i++) {
         n_outs += nests->nest[i].n_outs;
@@ -119,27 +118,27 @@ static struct select_star *fold_stars(struct ap_arena *arena,
     }
     while (table.mask < 2 * (size_t)n_outs)
         table.mask = 2 * table.mask + 1;
-    table.key = AP_NEW_N(arena, table.mask + 1, uint64_t);
-    table.star = AP_NEW_N(arena, table.mask + 1, int);
-    struct select_star *stars = AP_NEW_N(arena, n_outs + 1, struct select_star);
-    select_users_init(arena, space->graph, nests, &users);
+    table.key = AP_NEW_N(&scratch, table.mask + 1, uint64_t);
+    table.star = AP_NEW_N(&scratch, table.mask + 1, int);
+    struct select_star *stars = AP_NEW_N(&scratch, n_outs + 1, struct select_star);
+    select_users_init(&scratch, g, nests, &users);
     for (int i = 0; i < nests->n; i++)
         for (int o = 0; o < nests->nest[i].n_outs; o++) {
             int node = nests->nest[i].outs[o];
             select_users_of(&users, node);
             if (users.n == 0)
                 continue;
-            name_uses(&users, space, var, place);
-            int *at = star_slot(&table, star_hash(var[i], o, &users));
-            tensor[node] = node;
+            name_uses(&users, nests, ties->var, place);
+            int *at = star_slot(&table, star_hash(ties->var[i], o, &users));
+            ties->tensor[node] = node;
             if (*at > 0) {
-                tensor[node] = stars[*at - 1].node;
+                ties->tensor[node] = stars[*at - 1].node;
                 stars[*at - 1].weight += 1;
                 continue;
             }
             stars[n] = (struct select_star){.node = node,
                                             .home = i,
-                                            .home_var = var[i],
+                                            .home_var = ties->var[i],
                                             .n_uses = users.n,
                                             .weight = 1};
             stars[n].uses =
@@ -147,21 +146,25 @@ static struct select_star *fold_stars(struct ap_arena *arena,
             *at = ++n;
         }
     select_users_free(&users);
-    *n_stars = n;
-    return stars;
+    ties->n_stars = n;
+    ties->stars = ap_arena_dup(arena, stars, (size_t)n * sizeof *stars);
+    ap_arena_free(&scratch);
+}
+
+void shard_ilp_ties(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, const struct shard_fold *fold,
+                    struct ilp_ties *ties)
+{
+    int n = 0;
+
+    *ties = (struct ilp_ties){.var = AP_NEW_N(arena, nests->n + 1, int),
+                              .tensor = AP_NEW_N(arena, g->n_nodes + 1, int)};
+    for (int i = 0; i < nests->n; i++)
+        ties->var[i] = fold->tied[i] == i ? n++ : ties->var[fold->tied[i]];
+    fold_stars(arena, g, nests, ties);
 }
 
 /* ---- the problem, its start and its answer ---- */
-
-static int *make_vars(struct select_builder *b, const struct shard_fold *fold)
-{
-    int n = b->space->nests->n;
-    int *var = AP_NEW_N(b->arena, n, int);
-    for (int i = 0; i < n; i++)
-        var[i] =
-            fold->tied[i] == i ? select_var(b, i, fold->weight[i]) : var[fold->tied[i]];
-    return var;
-}
 
 int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
                       const struct ap_plan *plan)
@@ -193,36 +196,39 @@ struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
     return plan;
 }
 
-static void build_problem(struct ap_arena *arena, const struct shard_fold *fold,
-                          struct ilp_problem *out)
+void shard_ilp_state(struct ap_arena *arena, const struct shard_space *space,
+                     const struct shard_fold *fold, const struct ilp_ties *ties,
+                     struct ilp_problem *out)
 {
-    int n_stars;
-
+    out->space = *space;
     select_init(&out->builder, arena, &out->space);
-    out->var = make_vars(&out->builder, fold);
+    for (int i = 0; i < space->nests->n; i++)
+        if (fold->tied[i] == i)
+            select_var(&out->builder, i, fold->weight[i]);
     out->n_vars = out->builder.n_nodes;
-    out->tensor = AP_NEW_N(arena, out->space.graph->n_nodes, int);
-    struct select_star *stars =
-        fold_stars(arena, &out->space, out->var, out->tensor, &n_stars);
-    for (int i = 0; i < n_stars; i++)
-        select_add_star(&out->builder, &stars[i]);
+    out->var = ties->var;
+    out->tensor = ties->tensor;
+    for (int i = 0; i < ties->n_stars; i++)
+        select_add_star(&out->builder, &ties->stars[i]);
     out->problem = select_problem(&out->builder);
 }
 
 void shard_ilp_tie(struct ap_arena *arena, const struct shard_space *space,
                    const struct shard_fold *fold, struct ilp_problem *out)
 {
-    out->space = *space;
-    build_problem(arena, fold, out);
+    struct ilp_ties ties;
+    shard_ilp_ties(arena, space->graph, space->nests, fold, &ties);
+    shard_ilp_state(arena, space, fold, &ties, out);
 }
 
 int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct ap_plan *plans,
                     int n_plans, struct ilp_problem *out, struct ap_err *err)
 {
-    if (shard_space_build(arena, task, fold, plans, n_plans, &out->space, err))
+    struct shard_space space;
+    if (shard_space_build(arena, task, fold, plans, n_plans, &space, err))
         return -1;
-    build_problem(arena, fold, out);
+    shard_ilp_tie(arena, &space, fold, out);
     return 0;
 }
 
@@ -262,9 +268,9 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct ap_plan *start, struct shard_answer *answer,
                     struct timing *t, struct ap_err *err)
 {
-    struct ilp_problem ip = {.space = *space};
+    struct ilp_problem ip;
     double t1 = ap_now_sec();
-    build_problem(arena, fold, &ip);
+    shard_ilp_tie(arena, space, fold, &ip);
     const struct ap_problem p = ip.problem;
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solve_params params = {.work_limit = task->params->work_limit
@@ -524,14 +530,13 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
                         .task = task,
                         .fold = &f->fold,
                         .plans = plans,
-                        .ip = {.space = f->space},
                         .cost = INFINITY,
                         .answer = answer,
                         .t = t};
     const struct fold_search search = {&b, price_choice, solve_left};
     double t0 = ap_now_sec();
 
-    build_problem(arena, &f->fold, &b.ip);
+    shard_ilp_tie(arena, &f->space, &f->fold, &b.ip);
     t->build = ap_now_sec() - t0;
     t->n_nodes = b.ip.problem.n_nodes;
     t->n_edges = b.ip.problem.n_edges;

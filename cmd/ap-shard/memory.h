@@ -10,13 +10,26 @@ struct ilp_problem {
     struct shard_space space;
     struct select_builder builder;
     struct ap_problem problem;
-    int *var;    /* per group */
-    int *tensor; /* per node: the tensor whose copies (builder.copy) are its own */
+    const int *var;    /* per group */
+    const int *tensor; /* per node: the tensor whose copies (builder.copy) are its own */
     int n_vars;
 };
 int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct ap_plan *plans,
                     int n_plans, struct ilp_problem *out, struct ap_err *err);
+/* What groups that are tied make of a graph, whatever the mesh. */
+struct ilp_ties {
+    int *var, *tensor; /* as in struct ilp_problem */
+    int n_stars;
+    const struct select_star *stars;
+};
+void shard_ilp_ties(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, const struct shard_fold *fold,
+                    struct ilp_ties *ties);
+/* The problem in a space whose twins share their lists; ties outlive it. */
+void shard_ilp_state(struct ap_arena *arena, const struct shard_space *space,
+                     const struct shard_fold *fold, const struct ilp_ties *ties,
+                     struct ilp_problem *out);
 /* The same for a space at hand, whose twins share their lists. */
 void shard_ilp_tie(struct ap_arena *arena, const struct shard_space *space,
                    const struct shard_fold *fold, struct ilp_problem *out);

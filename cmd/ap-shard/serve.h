@@ -3,7 +3,7 @@
 #define SERVE_H
 
 #include "blocks.h"
-#include "fold.h"
+#include "memory.h"
 #include "shard.h"
 #include "stage_cost.h"
 
@@ -90,18 +90,31 @@ struct serve_pool {
     double *least_sec; /* [group]: cheapest strategy, a bound without conversions */
     bool recompute_heavy;
 };
-/* What a search ties: all twins, those of layers at the ends and in other surroundings,
- * too; families may be NULL. Arena. */
-void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
-                const struct ap_nests *nests, const struct ap_families *families,
-                struct shard_fold *fold);
+/* What a value adds to the memory of a stage, as a share of its local bytes. */
+struct serve_share {
+    int node;     /* of the first of the groups that are tied */
+    double share; /* of all of them */
+};
+/* What searches of a graph tie, on all meshes. */
+struct serve_ties {
+    struct shard_fold fold;
+    /* of an integer program, else empty */
+    struct ilp_ties ilp;
+    int n_shares;
+    struct serve_share *share;
+};
+/* All twins, those of layers at the ends and in other surroundings, too; families may be
+ * NULL. Arena. */
+void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
+               const struct ap_nests *nests, const struct ap_families *families,
+               const struct shard_request *req, struct serve_ties *ties);
 /*
  * time: microbatches have so few rows that a plan of the search must not split them over
  * all devices; NULL: they have enough, or the graph is a part. NULL with err; the caller
  * frees, before the rules, whose plans it shares.
  */
 struct serve_pool *serve_search(const struct serve_rules *rules,
-                                const struct shard_fold *fold,
+                                const struct serve_ties *ties,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);

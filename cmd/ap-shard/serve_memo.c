@@ -67,9 +67,9 @@ struct serve_memo {
     size_t listed_mask, priced_mask, one_mask;
     const struct ap_families *families; /* NULL: the document has none */
     struct serve_book book;             /* of the whole graph */
-    struct shard_fold fold;             /* of the whole graph, once folded */
-    bool folded;
-    struct serve_rows rows; /* of the borders, once folded */
+    struct serve_ties ties;             /* of the whole graph, once tied */
+    bool tied;
+    struct serve_rows rows; /* of the borders, once tied */
     int64_t bytes;          /* of the parts */
     int n_searches;
     int *alone_at,
@@ -348,16 +348,17 @@ static const struct serve_shape *shape_of(struct serve_memo *m, int place,
     struct serve_shape *s = ap_xrealloc(NULL, sizeof *s);
     *s = (struct serve_shape){.place = at, .rows = rows};
     m->n_searches++;
-    if (!m->folded) {
-        serve_fold(&m->arena, &m->job->graph, &m->job->nests, m->families, &m->fold);
+    if (!m->tied) {
+        serve_tie(&m->arena, &m->job->graph, &m->job->nests, m->families, m->req,
+                  &m->ties);
         serve_border_rows(&m->arena, m->b, &m->rows);
     }
-    m->folded = true;
+    m->tied = true;
     if (!searched->rules)
         searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
                                           &searched->cost, m->req, &m->book);
     s->pool =
-        serve_search(searched->rules, &m->fold, rows ? &t->time : NULL, m->req, &s->why);
+        serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, m->req, &s->why);
     if (s->pool)
         serve_shape_look(m->b, &m->job->nests, &searched->cost, &m->rows, m->n_shaped,
                          m->shaped, s);
@@ -735,8 +736,9 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     if (!m->nodes)
         return -1;
     m->n_searches++;
-    struct shard_fold alone;
-    serve_fold(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, &alone);
+    struct serve_ties alone;
+    serve_tie(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, m->req,
+              &alone);
     m->nodes_rules = serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
                                      m->req, &m->nodes_book);
     m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, m->req, err);

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
-
 #define VARIANTS 3
 /* Prices of memory: the plan's own bytes are worth so many times its time. */
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
@@ -21,6 +19,72 @@ static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define SOLVE_WORK     20
 #define CLOSE          2e-3 /* of what is tied nothing is proven: nearly is good enough */
 #define SMALL          20000 /* strategies of a search that is made with all at once */
+
+/* ---- what is tied ---- */
+
+static double share_of(const struct ap_graph *g, const enum ap_phase *phase, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+    bool backward = false, update = false;
+
+    if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
+        return 1;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        backward |= group != n->group && phase[group] == AP_BACKWARD;
+        update |= group != n->group && phase[group] == AP_UPDATE;
+    }
+    if (n->phase == AP_FORWARD)
+        return backward ? KEPT_IN_FLIGHT : 0;
+    return n->phase == AP_BACKWARD && update ? 1 : 0;
+}
+
+/* Shares of the values of all groups; sums of sixteenths are exact. */
+static void find_shares(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, struct serve_ties *ties)
+{
+    struct ap_arena scratch = {0};
+    enum ap_phase *phase = AP_NEW_N(&scratch, nests->n + 1, enum ap_phase);
+    double *share = AP_NEW_N(&scratch, g->n_nodes + 1, double);
+    int n = 0;
+
+    for (int i = 0; i < nests->n; i++)
+        phase[i] = ap_plan_group_phase(g, &nests->nest[i]);
+    for (int i = 0; i < nests->n; i++)
+        for (int o = 0; o < nests->nest[i].n_outs; o++) {
+            const struct ap_nest *first = &nests->nest[ties->fold.tied[i]];
+            double more = share_of(g, phase, nests->nest[i].outs[o]);
+            n += share[first->outs[o]] == 0 && more > 0;
+            share[first->outs[o]] += more;
+        }
+    ties->share = AP_NEW_N(arena, n + 1, struct serve_share);
+    for (int v = 0; v < g->n_nodes; v++)
+        if (share[v] > 0)
+            ties->share[ties->n_shares++] = (struct serve_share){v, share[v]};
+    ap_arena_free(&scratch);
+}
+
+void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
+               const struct ap_nests *nests, const struct ap_families *families,
+               const struct shard_request *req, struct serve_ties *ties)
+{
+    struct shard_fold *fold = &ties->fold;
+
+    *ties = (struct serve_ties){.n_shares = 0};
+    shard_fold_find(arena, g, nests, families, NULL, NULL, 1, fold);
+    fold->tied = fold->twin;
+    fold->n_tied = 0;
+    for (int i = 0; i < nests->n; i++)
+        fold->weight[i] = 0;
+    for (int i = 0; i < nests->n; i++) {
+        fold->weight[fold->tied[i]]++;
+        fold->n_tied += fold->tied[i] != i;
+    }
+    if (shard_algorithms()[req->algorithm].run != shard_ilp)
+        return;
+    shard_ilp_ties(arena, g, nests, fold, &ties->ilp);
+    find_shares(arena, g, nests, ties);
+}
 
 struct searcher {
     struct ap_arena *arena; /* scratch */
@@ -57,60 +121,38 @@ static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
     pool->n++;
 }
 
-/* What a value adds to the memory of a stage, as a share of its local bytes. */
-static double share_of(const struct ap_graph *g, const enum ap_phase *phase, int node)
-{
-    const struct ap_node *n = &g->nodes[node];
-    bool backward = false, update = false;
-
-    if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
-        return 1;
-    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
-        int group = g->nodes[g->users[u]].group;
-        backward |= group != n->group && phase[group] == AP_BACKWARD;
-        update |= group != n->group && phase[group] == AP_UPDATE;
-    }
-    if (n->phase == AP_FORWARD)
-        return backward ? KEPT_IN_FLIGHT : 0;
-    return n->phase == AP_BACKWARD && update ? 1 : 0;
-}
-
 /* [variable][strategy]: bytes of memory, of all groups that are tied to it. */
-static double **count_bytes(struct searcher *s)
+static double **count_bytes(struct searcher *s, const struct serve_ties *ties)
 {
     const struct shard_space *space = &s->ip.space;
     const struct ap_graph *g = space->graph;
-    const struct ap_nests *nests = space->nests;
+    const struct ap_mesh *mesh = &space->cost->mesh;
     double **bytes = AP_NEW_N(s->arena, s->ip.n_vars + 1, double *);
-    enum ap_phase *phase = AP_NEW_N(s->arena, nests->n + 1, enum ap_phase);
 
-    for (int i = 0; i < nests->n; i++)
-        phase[i] = ap_plan_group_phase(g, &nests->nest[i]);
-    for (int i = 0; i < nests->n; i++) {
-        const struct ap_nest *nest = &nests->nest[i];
-        int var = s->ip.var[i];
-        if (!bytes[var])
-            bytes[var] = AP_NEW_N(s->arena, space->n[i], double);
-        for (int o = 0; o < nest->n_outs; o++) {
-            int v = nest->outs[o], m = ap_nest_member(nest, v);
-            double share = share_of(g, phase, v);
-            for (int k = 0; share > 0 && k < space->n[i]; k++) {
-                struct ap_layout l = ap_nest_value_layout(nest, g, &space->cost->mesh,
-                                                          &space->choice[i][k], m);
-                bytes[var][k] += share * (double)ap_layout_local_bytes(
-                                             &space->cost->mesh, &g->nodes[v].shape, &l);
-            }
+    for (int v = 0; v < s->ip.n_vars; v++)
+        bytes[v] = AP_NEW_N(s->arena, s->ip.problem.n_strategies[v], double);
+    for (int i = 0; i < ties->n_shares; i++) {
+        const struct serve_share *share = &ties->share[i];
+        int group = g->nodes[share->node].group;
+        const struct ap_nest *nest = &space->nests->nest[group];
+        int m = ap_nest_member(nest, share->node);
+        for (int k = 0; k < space->n[group]; k++) {
+            struct ap_layout l =
+                ap_nest_value_layout(nest, g, mesh, &space->choice[group][k], m);
+            bytes[s->ip.var[group]][k] +=
+                share->share *
+                (double)ap_layout_local_bytes(mesh, &g->nodes[share->node].shape, &l);
         }
     }
     return bytes;
 }
 
 /* States the problem. */
-static void state(struct searcher *s, const struct shard_fold *fold)
+static void state(struct searcher *s, const struct serve_ties *ties)
 {
     struct ilp_problem *ip = &s->ip;
-    shard_ilp_tie(s->arena, &s->space, fold, ip);
-    s->bytes = count_bytes(s);
+    shard_ilp_state(s->arena, &s->space, &ties->fold, &ties->ilp, ip);
+    s->bytes = count_bytes(s, ties);
     s->base = AP_NEW_N(s->arena, ip->n_vars + 1, double *);
     for (int v = 0; v < ip->n_vars; v++)
         s->base[v] = ap_arena_dup(s->arena, ip->builder.cost[v],
@@ -231,8 +273,9 @@ static void leave_rows(struct searcher *s, const struct shard_fold *fold)
     }
 }
 
-static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_err *err)
+static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_err *err)
 {
+    const struct shard_fold *fold = &ties->fold;
     const struct shard_task *task = s->task;
     struct ap_plan *plans = AP_NEW_N(s->arena, task->n_plans + 1, struct ap_plan);
     struct ap_solution quickest;
@@ -255,7 +298,7 @@ static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_er
     s->params.work_limit = task->params->work_limit;
     if (s->params.work_limit == 0) /* what is tied proves nothing */
         s->params.work_limit = fold->n_tied > 0 ? 1 : SOLVE_WORK;
-    state(s, fold);
+    state(s, ties);
     int rc = solve_prices(s, plans, &quickest, err);
     select_free(&s->ip.builder);
     if (rc)
@@ -266,7 +309,7 @@ static int solve(struct searcher *s, const struct shard_fold *fold, struct ap_er
 }
 
 static int fill(struct ap_arena *arena, const struct serve_rules *given,
-                const struct shard_fold *fold, const struct ap_stage_time *time,
+                const struct serve_ties *ties, const struct ap_stage_time *time,
                 const struct shard_request *req, struct serve_pool *pool,
                 struct ap_err *err)
 {
@@ -282,7 +325,7 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
     pool->recompute_heavy = req->params.recompute_heavy;
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
-        if (solve(&s, fold, err))
+        if (solve(&s, ties, err))
             return -1;
     } else {
         shard_fn *run = row->run == shard_rule ? shard_rule_unpriced : row->run;
@@ -297,23 +340,8 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
     return 0;
 }
 
-void serve_fold(struct ap_arena *arena, const struct ap_graph *g,
-                const struct ap_nests *nests, const struct ap_families *families,
-                struct shard_fold *fold)
-{
-    shard_fold_find(arena, g, nests, families, NULL, NULL, 1, fold);
-    fold->tied = fold->twin;
-    fold->n_tied = 0;
-    for (int i = 0; i < nests->n; i++)
-        fold->weight[i] = 0;
-    for (int i = 0; i < nests->n; i++) {
-        fold->weight[fold->tied[i]]++;
-        fold->n_tied += fold->tied[i] != i;
-    }
-}
-
 struct serve_pool *serve_search(const struct serve_rules *given,
-                                const struct shard_fold *fold,
+                                const struct serve_ties *ties,
                                 const struct ap_stage_time *time,
                                 const struct shard_request *req, struct ap_err *err)
 {
@@ -322,7 +350,7 @@ struct serve_pool *serve_search(const struct serve_rules *given,
 
     *pool = (struct serve_pool){.n_groups = given->task.nests->n,
                                 .n_nodes = given->task.graph->n_nodes};
-    int rc = fill(&scratch, given, fold, time, req, pool, err);
+    int rc = fill(&scratch, given, ties, time, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;
