@@ -93,14 +93,54 @@ static int write_out(struct ap_arena *arena, const struct stage_model *m,
     return 0;
 }
 
+/* What is compared of plans; all else of their prices is large, and soon gone. */
+struct price {
+    double step_sec;
+    int64_t peak_bytes;
+};
+
+/* Reads the section and prices it; what it says more than before goes to the arena. */
+static int weigh(struct ap_arena *arena, const struct stage_model *m,
+                 const struct plan_instance *inst, const struct stage_detail *detail,
+                 bool select, struct ap_stages *stages, struct price *price,
+                 struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct ap_stages read;
+    struct ap_pipeline pipe;
+    struct ap_err why = {0};
+
+    if (read_back(&scratch, m, stages, &read, &why) ||
+        write_out(arena, m, detail, &read, stages, &why) ||
+        ap_pipeline_price(&scratch, &m->graph, &m->nests, &m->blocks, &m->cluster, &read,
+                          &pipe, &why) ||
+        (select &&
+         ap_pipeline_select(&scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
+                            inst->memory_bytes, &read, &pipe, &why))) {
+        ap_arena_free(&scratch);
+        return ap_err_set(err, "the shard command's plan: %s", why.msg);
+    }
+    for (int s = 0; s < stages->n; s++) {
+        const struct ap_stage *from = &read.stage[s];
+        struct ap_stage *to = &stages->stage[s];
+        to->recompute = from->recompute;
+        to->n_remade = from->n_remade;
+        to->remade = ap_arena_dup(arena, from->remade,
+                                  (size_t)from->n_remade * sizeof *from->remade);
+    }
+    *price = (struct price){pipe.result.step_sec, pipe.peak_bytes};
+    stages->objective_sec = price->step_sec;
+    ap_arena_free(&scratch);
+    return 0;
+}
+
 /* The plan's section and price; the shardings of *stages and its objective. */
 static int make(struct ap_arena *arena, const struct stage_model *m,
                 const struct plan_instance *inst, struct stage_oracle *oracle,
                 bool select, const struct plan_answer *answer, struct ap_stages *stages,
-                struct ap_pipeline *price, struct ap_err *err)
+                struct price *price, struct ap_err *err)
 {
     struct stage_detail *detail = AP_NEW_N(arena, answer->n_stages, struct stage_detail);
-    struct ap_stages read;
 
     if (stage_oracle_plans(oracle, answer, detail, err))
         return -1;
@@ -122,34 +162,19 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
     stages->n_devices = ap_cluster_devices(&m->cluster);
     stages->stopped = answer->stopped;
     stages->objective_sec = answer->step_sec;
-    struct ap_err why = {0};
-    if (read_back(arena, m, stages, &read, &why) ||
-        write_out(arena, m, detail, &read, stages, &why) ||
-        ap_pipeline_price(arena, &m->graph, &m->nests, &m->blocks, &m->cluster, &read,
-                          price, &why) ||
-        (select &&
-         ap_pipeline_select(arena, &m->graph, &m->nests, &m->blocks, &m->cluster,
-                            inst->memory_bytes, &read, price, &why)))
-        return ap_err_set(err, "the shard command's plan: %s", why.msg);
-    for (int s = 0; s < stages->n; s++) {
-        stages->stage[s].recompute = read.stage[s].recompute;
-        stages->stage[s].n_remade = read.stage[s].n_remade;
-        stages->stage[s].remade = read.stage[s].remade;
-    }
-    stages->objective_sec = price->result.step_sec;
-    return 0;
+    return weigh(arena, m, inst, detail, select, stages, price, err);
 }
 
 #define NEAR 1.05 /* plans up to so much slower by the planner's judge are looked at */
 
 /* Priced with their layouts, those that fit go first, then the quicker. */
-static bool is_better(const struct plan_instance *inst, const struct ap_pipeline *a,
-                      const struct ap_pipeline *b)
+static bool is_better(const struct plan_instance *inst, const struct price *a,
+                      const struct price *b)
 {
     int64_t most = inst->memory_bytes > 0 ? inst->memory_bytes : INT64_MAX;
     if ((a->peak_bytes <= most) != (b->peak_bytes <= most))
         return a->peak_bytes <= most;
-    return a->result.step_sec < b->result.step_sec;
+    return a->step_sec < b->step_sec;
 }
 
 /* The best plan so far, with what the others start from. */
@@ -157,7 +182,7 @@ struct best {
     const struct ap_stages blank;
     const bool select;
     struct ap_arena own; /* that it lies in; the first one's is the caller's */
-    struct ap_pipeline price;
+    struct price price;
 };
 
 /* Another plan, which takes the place of the best one if it is better. */
@@ -167,7 +192,7 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
                    struct ap_stages *stages, struct ap_err *err)
 {
     struct ap_stages its = best->blank;
-    struct ap_pipeline price;
+    struct price price;
     struct plan_answer plan = *other;
     struct ap_arena own = {0};
 
