@@ -66,14 +66,26 @@ struct ap_stage_measure {
     double remade_bytes;               /* made again at once: the largest block's */
 };
 /*
+ * What operators take under the choices that were met, of groups that are alike: on one
+ * mesh, wherever it lies on a cluster.
+ */
+struct ap_stage_known {
+    struct ap_arena arena;
+    struct ap_stage_sizes **slot; /* arena */
+    size_t mask;
+    int n;
+};
+/*
  * For n numbers of microbatches at once, of a plan that was not made for one of them:
  * measure[n]. Layouts are looked at once. conv may be NULL: operators alone, which take
- * the same wherever a mesh lies on a cluster.
+ * the same wherever a mesh lies on a cluster. known may be NULL; like[group]: equal for
+ * groups with equal nests and values, -1: it is like none.
  */
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,
                           const struct ap_plan *plan, const struct ap_conversions *conv,
-                          const struct ap_cost *cost, struct ap_stage_measure *measure);
+                          const struct ap_cost *cost, struct ap_stage_known *known,
+                          const int *like, struct ap_stage_measure *measure);
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
                                   int n, const struct ap_stage_time *const *time,

@@ -304,7 +304,7 @@ static int transplant(const struct server *s, struct ap_arena *arena,
     if (q->n_blocks == 0)
         return write_sharding(s, arena, q, a->found.part, a, err);
     struct serve_part *part =
-        serve_part_new(&s->parts, &s->job->nests, q->n_blocks, q->block, err);
+        serve_part_new(&s->parts, &s->job->nests, NULL, q->n_blocks, q->block, err);
     if (!part)
         return -1;
     int rc = write_sharding(s, arena, q, part, a, err);

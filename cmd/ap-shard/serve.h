@@ -132,12 +132,14 @@ struct serve_part {
     /* [group]: the equal one of the whole graph, -1: what comes from outside, and groups
        that the cut goes through; NULL: the part has plans of its own */
     const int *whole;
-    int64_t bytes; /* about what it holds */
+    const int *like; /* [group]: of the whole graph, the first like it; as whole */
+    int64_t bytes;   /* about what it holds */
 };
-/* Blocks, ascending. NULL with err. The caller frees with serve_part_free. */
+/* twin: of shard_fold, NULL: nothing is like another. Blocks, ascending. NULL with err.
+ * The caller frees with serve_part_free. */
 struct serve_part *serve_part_new(const struct serve_blocks *b,
-                                  const struct ap_nests *nests, int n, const int *block,
-                                  struct ap_err *err);
+                                  const struct ap_nests *nests, const int *twin, int n,
+                                  const int *block, struct ap_err *err);
 /* The nodes inside. */
 struct serve_part *serve_part_of_nodes(const struct ap_graph *g, const bool *inside,
                                        struct ap_err *err);
@@ -176,12 +178,14 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
 /*
  * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
  * not NULL, its seconds with all at once. Those who have too few rows are not looked at.
- * alone: [n] of operators without conversions, the same wherever the mesh lies; filled if
- * they are not known.
+ * sizes: what groups that are alike take on the mesh; NULL: the part has plans of its
+ * own. alone: [n] of operators without conversions, the same wherever the mesh lies;
+ * filled if they are not known.
  */
 void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_time *const *time, bool known,
+                      const struct ap_stage_time *const *time,
+                      struct ap_stage_known *sizes, bool known,
                       struct ap_stage_measure *alone, struct ap_stage_measure *measure,
                       double *whole);
 

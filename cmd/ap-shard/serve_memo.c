@@ -23,7 +23,9 @@
 struct placed {
     struct serve_place place;
     struct ap_cost cost;
-    struct serve_rules *rules; /* NULL until it is searched */
+    /* of a place that is searched; rules: NULL until it is */
+    struct serve_rules *rules;
+    struct ap_stage_known sizes;
 };
 
 /* A list of blocks that is priced, not added up; equal ones are one. */
@@ -185,6 +187,7 @@ void serve_memo_free(struct serve_memo *m)
     for (int i = 0; i < m->n_placed; i++) {
         if (m->placed[i]->rules)
             serve_rules_free(m->placed[i]->rules);
+        ap_arena_free(&m->placed[i]->sizes.arena);
         ap_cost_free(&m->placed[i]->cost);
         free(m->placed[i]);
     }
@@ -272,6 +275,7 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
     struct placed *p = ap_xrealloc(NULL, sizeof *p);
     p->place = *place;
     p->rules = NULL;
+    p->sizes = (struct ap_stage_known){.n = 0};
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
         p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
     int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
@@ -490,9 +494,9 @@ static struct serve_part *part_of(struct serve_memo *m, int list, int n, const i
 {
     struct listed *l = &m->listed[list];
     if (!is_own(l, n, block))
-        return serve_part_new(m->b, &m->job->nests, n, block, err);
+        return serve_part_new(m->b, &m->job->nests, m->ties.fold.twin, n, block, err);
     if (!l->part) {
-        l->part = serve_part_new(m->b, &m->job->nests, n, block, err);
+        l->part = serve_part_new(m->b, &m->job->nests, m->ties.fold.twin, n, block, err);
         m->bytes += l->part ? l->part->bytes : 0;
     }
     return l->part;
@@ -556,7 +560,8 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
         const struct ap_cost *cost = &m->placed[at->place]->cost;
         struct ap_plan plan =
             serve_part_plan(&scratch, part, s->pool, p, &s->border, cost);
-        serve_part_price(&scratch, part, &plan, cost, n_new, time, known, alone, measure,
+        serve_part_price(&scratch, part, &plan, cost, n_new, time,
+                         &m->placed[s->place]->sizes, known, alone, measure,
                          p == 0 ? &whole : NULL);
     }
     for (int k = 0; k < n_new; k++) {
@@ -756,8 +761,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     for (int i = 0; i < pool->n; i++) {
         struct ap_plan plan =
             serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
-        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, false, &operators,
-                         &found->prices.measure[i], i == 0 ? &whole : NULL);
+        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, NULL, false,
+                         &operators, &found->prices.measure[i], i == 0 ? &whole : NULL);
     }
     ap_arena_free(&scratch);
     found->prices.objective = pool->objective < 0 ? -1 : whole;

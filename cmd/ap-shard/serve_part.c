@@ -69,8 +69,8 @@ static int same_group(const struct serve_part *part, const struct ap_nests *nest
 }
 
 struct serve_part *serve_part_new(const struct serve_blocks *b,
-                                  const struct ap_nests *nests, int n, const int *block,
-                                  struct ap_err *err)
+                                  const struct ap_nests *nests, const int *twin, int n,
+                                  const int *block, struct ap_err *err)
 {
     bool *chosen = ap_xrealloc(NULL, (size_t)b->n * sizeof *chosen);
     bool *inside = ap_xrealloc(NULL, ((size_t)b->graph->n_nodes + 1) * sizeof *inside);
@@ -86,9 +86,13 @@ struct serve_part *serve_part_new(const struct serve_blocks *b,
     if (!part)
         return NULL;
     int *whole = AP_NEW_N(&part->arena, part->nests.n + 1, int);
-    for (int i = 0; i < part->nests.n; i++)
+    int *like = AP_NEW_N(&part->arena, part->nests.n + 1, int);
+    for (int i = 0; i < part->nests.n; i++) {
         whole[i] = same_group(part, nests, i);
+        like[i] = whole[i] < 0 || !twin ? -1 : twin[whole[i]];
+    }
     part->whole = whole;
+    part->like = like;
     return part;
 }
 
@@ -282,7 +286,8 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
 
 void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_time *const *time, bool known,
+                      const struct ap_stage_time *const *time,
+                      struct ap_stage_known *sizes, bool known,
                       struct ap_stage_measure *alone, struct ap_stage_measure *measure,
                       double *whole)
 {
@@ -307,7 +312,8 @@ void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
     if (whole)
         *whole = INFINITY;
     if (n_asked > 0 && !known)
-        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost, m);
+        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost, sizes,
+                             part->like, m);
     for (int k = 0; k < n_asked; k++)
         if (known)
             m[k] = alone[at[k]];
