@@ -78,7 +78,8 @@ struct wanted {
 
 struct want_list {
     const struct ap_plan *plan;
-    struct wanted *item; /* malloc */
+    const struct ap_plan_layouts *laid; /* NULL: they are found here */
+    struct wanted *item;                /* malloc */
     int n, cap;
     int *head; /* per node: latest of its conversions, -1 */
     /* per node: its layout, once somebody asked (malloc) */
@@ -100,9 +101,11 @@ static bool serves(const struct ap_plan *plan, const struct wanted *w,
 static int want(struct want_list *l, int node, const struct ap_layout *to, int group,
                 enum ap_phase phase)
 {
-    struct ap_layout *from = &l->made[node];
-    if (!l->known[node]) {
-        *from = ap_plan_node_layout(l->plan, node);
+    const struct ap_layout *from = l->laid ? l->laid->value[node] : &l->made[node];
+    if (from == to)
+        return -1;
+    if (!l->laid && !l->known[node]) {
+        l->made[node] = ap_plan_node_layout(l->plan, node);
         l->known[node] = true;
     }
     if (ap_layout_equal(from, to))
@@ -129,9 +132,11 @@ static void want_all(struct want_list *l, const int *order, int *in_start, int *
         const struct ap_nest *nest = &plan->nests->nest[i];
         enum ap_phase phase = ap_plan_group_phase(g, nest);
         for (int k = 0; k < nest->n_ins; k++) {
-            struct ap_layout to =
-                ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
-            in_conv[in_start[i] + k] = want(l, nest->ins[k].node, &to, i, phase);
+            struct ap_layout own;
+            const struct ap_layout *to = l->laid ? l->laid->in[i][k] : &own;
+            if (!l->laid)
+                own = ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
+            in_conv[in_start[i] + k] = want(l, nest->ins[k].node, to, i, phase);
         }
     }
     for (int r = 0; r < g->n_results; r++) {
@@ -256,10 +261,11 @@ static int find_path(const struct ap_plan *plan, const struct ap_cost *cost,
 /* The arrays of *out that say which conversion serves whom, by place in the list, whose
  * items the caller frees. */
 static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
+                                    const struct ap_plan_layouts *laid,
                                     struct ap_conversions *out)
 {
     int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
-    struct want_list l = {.plan = plan};
+    struct want_list l = {.plan = plan, .laid = laid};
 
     int *in_start = AP_NEW_N(arena, n_groups + 1, int);
     for (int i = 0; i < n_groups; i++)
@@ -269,8 +275,10 @@ static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan
     struct ap_mark mark = ap_arena_mark(arena);
     l.head = AP_NEW_N(arena, n_nodes + 1, int);
     memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
-    l.known = AP_NEW_N(arena, n_nodes + 1, bool);
-    l.made = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof *l.made);
+    if (!laid) {
+        l.known = AP_NEW_N(arena, n_nodes + 1, bool);
+        l.made = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof *l.made);
+    }
     int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
     want_all(&l, order, in_start, in_conv, result_conv);
     ap_arena_rewind(arena, mark);
@@ -285,8 +293,16 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err)
 {
+    return ap_plan_conversions_laid(arena, plan, NULL, cost, out, err);
+}
+
+int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
+                             const struct ap_plan_layouts *laid,
+                             const struct ap_cost *cost, struct ap_conversions *out,
+                             struct ap_err *err)
+{
     int n_results = plan->graph->n_results, rc = 0;
-    struct want_list l = list_wanted(arena, plan, out);
+    struct want_list l = list_wanted(arena, plan, laid, out);
     int n_ins = out->in_start[plan->nests->n];
     int *in_conv = (int *)out->in_conv, *result_conv = (int *)out->result_conv;
 
@@ -312,7 +328,7 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                            const struct ap_cost *cost, double *sec, struct ap_err *err)
 {
     struct ap_conversions lists;
-    struct want_list l = list_wanted(arena, plan, &lists);
+    struct want_list l = list_wanted(arena, plan, NULL, &lists);
     int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
     uint8_t *when = ap_plan_when(arena, plan);
     struct sort_key *key =

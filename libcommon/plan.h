@@ -77,6 +77,16 @@ int ap_nest_member(const struct ap_nest *nest, int node);
 int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err);
+/* Layouts of a plan that are at hand. */
+struct ap_plan_layouts {
+    const struct ap_layout *const *const *in; /* [group][operand] */
+    const struct ap_layout *const *value;     /* [node]: those that groups hand out */
+};
+/* The same with them; NULL: none are. */
+int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
+                             const struct ap_plan_layouts *laid,
+                             const struct ap_cost *cost, struct ap_conversions *out,
+                             struct ap_err *err);
 
 /*
  * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as

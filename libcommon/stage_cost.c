@@ -479,87 +479,13 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
             p->n_blocks = block_of(p, i) + 1;
 }
 
-/* Of one group under a choice. */
-struct ap_stage_sizes {
-    int like;
-    struct ap_choice_vec choice;
-    double sec, flops;
-    enum ap_dtype dtype;
-    double bytes[]; /* of operands, then of results */
-};
-
-static struct ap_stage_sizes *sizes_of(struct ap_arena *arena, const struct pricer *p,
-                                       const struct ap_nest *nest)
-{
-    const struct ap_graph *g = p->plan->graph;
-    const struct ap_mesh *mesh = &p->plan->mesh;
-    const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
-    struct ap_stage_sizes *s = ap_arena_alloc(
-        arena, sizeof *s + (size_t)(nest->n_ins + nest->n_outs) * sizeof *s->bytes);
-    double ignored;
-
-    s->choice = *choice;
-    s->sec = ap_plan_group_sec(nest, g, p->cost, choice);
-    ap_nest_work(nest, g, mesh, choice, &s->flops, &ignored, &s->dtype);
-    for (int k = 0; k < nest->n_ins; k++) {
-        struct ap_layout l = ap_nest_in_layout(nest, g, mesh, choice, k);
-        s->bytes[k] =
-            (double)ap_layout_local_bytes(mesh, &g->nodes[nest->ins[k].node].shape, &l);
-    }
-    for (int o = 0; o < nest->n_outs; o++) {
-        struct ap_layout l = ap_plan_node_layout(p->plan, nest->outs[o]);
-        s->bytes[nest->n_ins + o] =
-            (double)ap_layout_local_bytes(mesh, &g->nodes[nest->outs[o]].shape, &l);
-    }
-    return s;
-}
-
-static struct ap_stage_sizes **known_slot(const struct ap_stage_known *known, int like,
-                                          const struct ap_choice_vec *choice)
-{
-    size_t i = ap_hash(choice, sizeof *choice, (uint64_t)like) & known->mask;
-    while (known->slot[i] &&
-           (known->slot[i]->like != like ||
-            memcmp(&known->slot[i]->choice, choice, sizeof *choice) != 0))
-        i = (i + 1) & known->mask;
-    return &known->slot[i];
-}
-
-/* Twice the room. */
-static void grow_known(struct ap_stage_known *known)
-{
-    const struct ap_stage_known old = *known;
-
-    known->mask = old.slot ? 2 * old.mask + 1 : 1023;
-    known->slot = AP_NEW_N(&known->arena, known->mask + 1, struct ap_stage_sizes *);
-    for (size_t i = 0; old.slot && i <= old.mask; i++)
-        if (old.slot[i])
-            *known_slot(known, old.slot[i]->like, &old.slot[i]->choice) = old.slot[i];
-}
-
-static const struct ap_stage_sizes *known_sizes(struct ap_stage_known *known, int like,
-                                                const struct pricer *p,
-                                                const struct ap_nest *nest)
-{
-    if (2 * (size_t)known->n >= known->mask)
-        grow_known(known);
-    struct ap_stage_sizes **slot = known_slot(known, like, &p->plan->choice[nest->group]);
-    if (!*slot) {
-        *slot = sizes_of(&known->arena, p, nest);
-        (*slot)->like = like;
-        known->n++;
-    }
-    return *slot;
-}
-
 static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p,
-                                struct ap_stage_known *known, const int *like)
+                                const struct ap_stage_group *const *known)
 {
     const struct ap_plan *plan = p->plan;
     const struct ap_graph *g = plan->graph;
     int n = plan->nests->n, n_ins = 0;
     struct sizes *s = AP_NEW(arena, struct sizes);
-    struct ap_arena scratch = {0};
 
     s->start = AP_NEW_N(arena, n + 1, int);
     for (int i = 0; i < n; i++) {
@@ -574,19 +500,15 @@ static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p,
     s->phases = AP_NEW_N(arena, g->n_nodes + 1, unsigned);
     for (int i = 0; i < n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
-        const struct ap_stage_sizes *of = known && like[i] >= 0
-                                              ? known_sizes(known, like[i], p, nest)
-                                              : sizes_of(&scratch, p, nest);
-        s->sec[i] = of->sec;
-        s->flops[i] = of->flops;
-        s->dtype[i] = of->dtype;
-        memcpy(&s->in[s->start[i]], of->bytes, (size_t)nest->n_ins * sizeof *s->in);
+        s->sec[i] = known[i]->sec;
+        s->flops[i] = known[i]->flops;
+        s->dtype[i] = known[i]->dtype;
+        memcpy(&s->in[s->start[i]], known[i]->bytes, (size_t)nest->n_ins * sizeof *s->in);
         for (int o = 0; o < nest->n_outs; o++) {
-            s->value[nest->outs[o]] = of->bytes[nest->n_ins + o];
+            s->value[nest->outs[o]] = known[i]->bytes[nest->n_ins + o];
             s->phases[nest->outs[o]] = read_in(p, nest->outs[o]);
         }
     }
-    ap_arena_free(&scratch);
     return s;
 }
 
@@ -623,14 +545,15 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,
                           const struct ap_plan *plan, const struct ap_conversions *conv,
-                          const struct ap_cost *cost, struct ap_stage_known *known,
-                          const int *like, struct ap_stage_measure *measure)
+                          const struct ap_cost *cost,
+                          const struct ap_stage_group *const *known,
+                          struct ap_stage_measure *measure)
 {
     struct pricer p;
 
     assert(!plan->mesh.time);
     start(arena, sub, time[0], plan, cost, &p);
-    p.sizes = find_sizes(arena, &p, known, like);
+    p.sizes = find_sizes(arena, &p, known);
     for (int i = 0; i < n; i++) {
         p.time = time[i];
         measure_one(arena, &p, conv, &measure[i]);

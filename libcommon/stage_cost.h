@@ -65,27 +65,51 @@ struct ap_stage_measure {
                                           the stage and its blocks read of others */
     double remade_bytes;               /* made again at once: the largest block's */
 };
+/* ---- stage_known.c: a group under a choice ---- */
+
+struct ap_stage_group {
+    int like;
+    struct ap_choice_vec choice;
+    double sec, flops;
+    enum ap_dtype dtype;
+    /* of operands, then of results */
+    const struct ap_layout **layout;
+    double *bytes;
+};
 /*
- * What operators take under the choices that were met, of groups that are alike: on one
- * mesh, wherever it lies on a cluster.
+ * Those that were met, of groups that are alike: on one mesh, wherever it lies on a
+ * cluster. Starts zeroed; the caller frees the arena.
  */
 struct ap_stage_known {
     struct ap_arena arena;
-    struct ap_stage_sizes **slot; /* arena */
-    size_t mask;
-    int n;
+    struct ap_stage_group **slot;    /* hash tables, arena */
+    const struct ap_layout **layout; /* by content */
+    size_t mask, layout_mask;
+    int n, n_layouts;
 };
+/*
+ * All groups of a plan, arena. like[group]: equal for groups with equal nests and values,
+ * -1: it is like none; NULL: none is.
+ */
+const struct ap_stage_group *const *
+ap_stage_know(struct ap_arena *arena, struct ap_stage_known *known, const int *like,
+              const struct ap_plan *plan, const struct ap_cost *cost);
+/* Their layouts, arena. */
+struct ap_plan_layouts ap_stage_layouts(struct ap_arena *arena,
+                                        const struct ap_plan *plan,
+                                        const struct ap_stage_group *const *known);
+
 /*
  * For n numbers of microbatches at once, of a plan that was not made for one of them:
  * measure[n]. Layouts are looked at once. conv may be NULL: operators alone, which take
- * the same wherever a mesh lies on a cluster. known may be NULL; like[group]: equal for
- * groups with equal nests and values, -1: it is like none.
+ * the same wherever a mesh lies on a cluster.
  */
 void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
                           const struct ap_stage_time *const *time,
                           const struct ap_plan *plan, const struct ap_conversions *conv,
-                          const struct ap_cost *cost, struct ap_stage_known *known,
-                          const int *like, struct ap_stage_measure *measure);
+                          const struct ap_cost *cost,
+                          const struct ap_stage_group *const *known,
+                          struct ap_stage_measure *measure);
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
                                   int n, const struct ap_stage_time *const *time,

@@ -178,9 +178,8 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
 /*
  * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
  * not NULL, its seconds with all at once. Those who have too few rows are not looked at.
- * sizes: what groups that are alike take on the mesh; NULL: the part has plans of its
- * own. alone: [n] of operators without conversions, the same wherever the mesh lies;
- * filled if they are not known.
+ * sizes: what is known of groups on the mesh. alone: [n] of operators without
+ * conversions, the same wherever the mesh lies; filled if they are not known.
  */
 void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,

@@ -753,6 +753,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     const struct ap_stage_time *const time = &t->time;
     struct ap_arena scratch = {0};
     struct ap_stage_measure operators;
+    struct ap_stage_known sizes = {.n = 0};
     double whole = -1;
     found->part = m->nodes;
     found->pool = pool;
@@ -761,9 +762,10 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     for (int i = 0; i < pool->n; i++) {
         struct ap_plan plan =
             serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
-        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, NULL, false,
+        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, &sizes, false,
                          &operators, &found->prices.measure[i], i == 0 ? &whole : NULL);
     }
+    ap_arena_free(&sizes.arena);
     ap_arena_free(&scratch);
     found->prices.objective = pool->objective < 0 ? -1 : whole;
     found->prices.bound = m->nodes_pool->bound;

@@ -311,16 +311,20 @@ void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
     }
     if (whole)
         *whole = INFINITY;
+    if (n_asked == 0 && !whole)
+        return;
+    const struct ap_stage_group *const *groups =
+        ap_stage_know(scratch, sizes, part->like, plan, cost);
+    const struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
     if (n_asked > 0 && !known)
-        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost, sizes,
-                             part->like, m);
+        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost,
+                             groups, m);
     for (int k = 0; k < n_asked; k++)
         if (known)
             m[k] = alone[at[k]];
         else
             alone[at[k]] = m[k];
-    if ((n_asked == 0 && !whole) ||
-        ap_plan_conversions(scratch, plan, cost, &conv, &ignored))
+    if (ap_plan_conversions_laid(scratch, plan, &laid, cost, &conv, &ignored))
         return; /* not here */
     ap_stage_measure_conversions(scratch, &part->sub, n_asked, asked, plan, &conv, cost,
                                  m);
