@@ -153,10 +153,11 @@ struct serve_border {
     const struct ap_layout *const **layout;
 };
 struct serve_rows {
-    int *number, n; /* [node]: as above; how many there are */
+    int *number, n;           /* [node]: as above; how many there are */
+    int *group_start, *group; /* CSR by block: those whose first member is in it */
 };
 void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
-                       struct serve_rows *rows);
+                       const struct ap_nests *nests, struct serve_rows *rows);
 /*
  * [row] of plan i: the layout that costs least to bring to the readers in other blocks,
  * among those that they want; scalars are replicated. Arena.

@@ -355,7 +355,7 @@ static const struct serve_shape *shape_of(struct serve_memo *m, int place,
     if (!m->tied) {
         serve_tie(&m->arena, &m->job->graph, &m->job->nests, m->families, m->req,
                   &m->ties);
-        serve_border_rows(&m->arena, m->b, &m->rows);
+        serve_border_rows(&m->arena, m->b, &m->job->nests, &m->rows);
     }
     m->tied = true;
     if (!searched->rules)

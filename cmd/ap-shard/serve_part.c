@@ -166,8 +166,16 @@ static struct ap_layout arriving(const struct serve_blocks *b, const struct ap_p
 }
 
 void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
-                       struct serve_rows *rows)
+                       const struct ap_nests *nests, struct serve_rows *rows)
 {
+    rows->group_start = AP_NEW_N(arena, b->n + 2, int);
+    rows->group = AP_NEW_N(arena, nests->n + 1, int);
+    for (int i = 0; i < nests->n && b->n > 0; i++)
+        rows->group_start[b->home[nests->nest[i].members[0]] + 2]++;
+    for (int i = 0; i < b->n; i++)
+        rows->group_start[i + 2] += rows->group_start[i + 1];
+    for (int i = 0; i < nests->n && b->n > 0; i++)
+        rows->group[rows->group_start[b->home[nests->nest[i].members[0]] + 1]++] = i;
     rows->number = AP_NEW_N(arena, b->graph->n_nodes + 1, int);
     rows->n = 0;
     for (int v = 0; v < b->graph->n_nodes; v++)

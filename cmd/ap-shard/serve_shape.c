@@ -8,28 +8,39 @@
 
 #include <string.h>
 
+_Static_assert(AP_MAX_AXES % 3 == 0, "choices are hashed by threes");
+
+static uint64_t mix(uint64_t h, uint64_t more)
+{
+    h = (h ^ more) * 0x9e3779b97f4a7c15U;
+    return h ^ h >> 32;
+}
+
 /* [block]: of what plan p decides in it, and of what it reads. */
 static const uint64_t *hash_plan(const struct serve_blocks *b,
-                                 const struct ap_nests *nests, const int *number,
-                                 struct serve_shape *s, int p)
+                                 const struct serve_rows *rows, struct serve_shape *s,
+                                 int p)
 {
-    const struct ap_graph *g = b->graph;
     const struct serve_pool *pool = s->pool;
+    const struct ap_choice_vec *choice = pool->choice[p];
+    const bool *remake = pool->remake[p];
     uint64_t *hash = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
 
     for (int i = 0; i < b->n; i++) {
-        uint64_t h = pool->remake[p] != NULL;
-        for (int k = b->node_start[i]; k < b->node_start[i + 1]; k++) {
-            int v = b->node[k], group = g->nodes[v].group;
-            if (pool->remake[p])
-                h = ap_hash(&pool->remake[p][v], sizeof(bool), h);
-            if (v == nests->nest[group].members[0])
-                h = ap_hash(&pool->choice[p][group], sizeof pool->choice[p][group], h);
+        uint64_t h = 1 + (remake != NULL);
+        for (int k = rows->group_start[i]; k < rows->group_start[i + 1]; k++) {
+            const struct ap_choice_vec *c = &choice[rows->group[k]];
+            for (int a = 0; a < AP_MAX_AXES; a += 3)
+                h = mix(h, (uint64_t)(uint16_t)c->axis[a] << 32 |
+                               (uint64_t)(uint16_t)c->axis[a + 1] << 16 |
+                               (uint64_t)(uint16_t)c->axis[a + 2]);
         }
+        for (int k = b->node_start[i]; remake && k < b->node_start[i + 1]; k++)
+            h = mix(h, remake[b->node[k]]);
         for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
-            int row = number[b->ext[e]];
-            uint64_t l = row < 0 ? 0 : ap_layout_hash(s->border.layout[p][row]);
-            h = row < 0 ? h : ap_hash(&l, sizeof l, h);
+            int row = rows->number[b->ext[e]];
+            if (row >= 0)
+                h = mix(h, ap_layout_hash(s->border.layout[p][row]));
         }
         hash[i] = h;
     }
@@ -77,7 +88,7 @@ void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests
             continue;
         }
         s->border.layout[p] = serve_border_find(&s->arena, b, nests, pool, p, cost, rows);
-        s->hash[p] = hash_plan(b, nests, rows->number, s, p);
+        s->hash[p] = hash_plan(b, rows, s, p);
     }
     s->all = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
     for (int i = 0; i < b->n; i++)
