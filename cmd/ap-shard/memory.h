@@ -49,6 +49,22 @@ struct mem_item {
     const int64_t *bytes; /* [s_a * n_b + s_b] */
 };
 
+/* A user of a tensor, by its strategy: bytes in the layout that it asks for. */
+struct mem_asker {
+    int var;
+    const int64_t *bytes; /* [strategy] */
+};
+
+/* What several users ask for, the largest of it, but no more than the tensor itself. */
+struct mem_most {
+    int lo, hi, home;
+    const int64_t *own; /* [strategy of home] */
+    int n_askers;
+    const struct mem_asker *asker;
+    int n_levels;
+    const int64_t *level; /* what they may ask for, ascending */
+};
+
 /* What becomes of a copy: made for one phase, kept from one to the other, made twice. */
 enum mem_state { MEM_ABSENT, MEM_FORWARD, MEM_LATER, MEM_KEPT, MEM_TWICE };
 
@@ -86,6 +102,8 @@ struct mem_model {
     int n_times; /* per group one for each operand's conversion, then one for its run */
     int n_items;
     struct mem_item *items;
+    int n_mosts;
+    struct mem_most *mosts;
     int n_keeps;
     struct mem_keep *keeps;
     int n_holds; /* those of a copy of one tensor stand together */
@@ -96,11 +114,13 @@ struct mem_model {
 };
 
 /*
- * The sum of all items, keeps and holds at a time is never more than what a plan's
+ * The sum of all items, mosts, keeps and holds at a time is never more than what a plan's
  * program holds then. Tensors that never take `least` bytes are left out.
  */
 void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
                      struct mem_model *m);
+/* The level that the askers' strategies come to. */
+int mem_most_level(const struct mem_most *most, const int *choice);
 /* held[time], of n_times, for the choice of variables and the states of copies. */
 void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held);
 
@@ -127,6 +147,7 @@ struct mem_wait {
 struct mem_priced {
     int n_waits;
     struct mem_wait *wait;
+    int *most; /* [mem_most]: a node that says its level; -1: it costs nothing */
     struct ap_problem problem; /* no more than the true value of any plan */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
     int *later; /* [copy]: node of the copy for later phases, -1: there is none */

@@ -216,6 +216,19 @@ static double **price_strategies(const struct hunt *h, struct ap_arena *arena,
             held[it->b][k] += price * (double)least;
         }
     }
+    for (int i = 0; i < m->n_mosts; i++) {
+        const struct mem_most *it = &m->mosts[i];
+        const double price = before[it->hi] - before[it->lo];
+        int64_t least = INT64_MAX;
+        for (int s = 0; s < n[it->home]; s++)
+            least = it->own[s] < least ? it->own[s] : least;
+        for (int s = 0; s < n[it->home]; s++)
+            held[it->home][s] += price * fmin((double)it->own[s], (double)it->level[0]);
+        for (int a = 0; a < it->n_askers; a++)
+            for (int s = 0; s < n[it->asker[a].var]; s++)
+                held[it->asker[a].var][s] +=
+                    price * fmin((double)least, (double)it->asker[a].bytes[s]);
+    }
     return held;
 }
 

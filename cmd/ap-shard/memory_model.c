@@ -38,7 +38,7 @@ struct modeller {
     int *root;       /* [node]: whose memory a view is, itself if it is none */
     int *result;     /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
     struct mem_model *m;
-    int cap, cap_keeps, cap_holds;
+    int cap, cap_keeps, cap_holds, cap_mosts;
 };
 
 /* A tensor while its items are made. */
@@ -150,9 +150,9 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
     return between;
 }
 
-/* By one user that is still to come; in `shares` equal parts if there are several. */
+/* By one user that is still to come. */
 static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, int n,
-                     int lo, int hi, enum held_as as, int shares)
+                     int lo, int hi, enum held_as as)
 {
     const struct shard_space *sp = k->space;
     const int group = t->uses[first].group;
@@ -163,7 +163,7 @@ static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, 
     int64_t *bytes = AP_NEW_N(k->arena, (int64_t)n_a * n_b, int64_t);
     for (int h = 0; h < n_a; h++)
         for (int s = 0; s < n_b; s++)
-            bytes[h * n_b + s] = held_by(k, t, first, n, h, s, as) / shares;
+            bytes[h * n_b + s] = held_by(k, t, first, n, h, s, as);
     add_item(k, (struct mem_item){lo, hi, k->var[t->home], k->var[group], n_b, bytes},
              n_a);
 }
@@ -174,15 +174,14 @@ static void add_own(struct modeller *k, const struct mem_tensor *t, int lo, int 
              k->space->n[t->home]);
 }
 
-/* What the user asks for, while it runs. */
-static void add_asked(struct modeller *k, const struct mem_tensor *t, int first, int n)
+/* The uses first .. first + n - 1, of one group, by its strategy. */
+static struct mem_asker asker_of(const struct modeller *k, const struct mem_tensor *t,
+                                 int first, int n)
 {
     const struct shard_space *sp = k->space;
-    const int group = t->uses[first].group, at = run_time(k, group);
+    const int group = t->uses[first].group;
     int64_t *bytes = AP_NEW_N(k->arena, sp->n[group], int64_t);
 
-    if (at < k->covered[k->root[t->node]])
-        return;
     for (int s = 0; s < sp->n[group]; s++)
         for (int u = first; u < first + n; u++) {
             struct ap_layout l =
@@ -191,7 +190,19 @@ static void add_asked(struct modeller *k, const struct mem_tensor *t, int first,
             int64_t x = in_memory(k, t->node, &l);
             bytes[s] = x > bytes[s] ? x : bytes[s];
         }
-    add_item(k, (struct mem_item){at, at + 1, k->var[group], -1, 1, bytes}, sp->n[group]);
+    return (struct mem_asker){k->var[group], bytes};
+}
+
+/* What the user asks for, while it runs. */
+static void add_asked(struct modeller *k, const struct mem_tensor *t, int first, int n)
+{
+    const struct shard_space *sp = k->space;
+    const int group = t->uses[first].group, at = run_time(k, group);
+
+    if (at < k->covered[k->root[t->node]])
+        return;
+    const struct mem_asker a = asker_of(k, t, first, n);
+    add_item(k, (struct mem_item){at, at + 1, a.var, -1, 1, a.bytes}, sp->n[group]);
 }
 
 static int max_int(int a, int b)
@@ -364,10 +375,49 @@ static int n_alike(const struct mem_tensor *t, int first)
     return n;
 }
 
+static int by_bytes(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* The largest of what the uses first .. last, all of them to come, ask for. */
+static void add_most(struct modeller *k, const struct mem_tensor *t, int first, int last,
+                     int lo, int hi)
+{
+    struct mem_model *m = k->m;
+    struct mem_asker *asker = AP_NEW_N(k->arena, last - first + 1, struct mem_asker);
+    int64_t most = 0, *level;
+    int n = 0, n_levels = 0, n_all = 0;
+
+    for (int u = first; u <= last; u += n_alike(t, u)) {
+        asker[n++] = asker_of(k, t, u, n_alike(t, u));
+        n_all += k->space->n[t->uses[u].group];
+    }
+    level = AP_NEW_N(k->arena, n_all, int64_t);
+    n_all = 0;
+    for (int i = 0; i < n; i++)
+        for (int s = 0; s < k->ip->problem.n_strategies[asker[i].var]; s++)
+            level[n_all++] = asker[i].bytes[s];
+    qsort(level, (size_t)n_all, sizeof *level, by_bytes);
+    for (int i = 0; i < n_all; i++)
+        if (n_levels == 0 || level[i] != level[n_levels - 1])
+            level[n_levels++] = level[i];
+    for (int h = 0; h < k->space->n[t->home]; h++)
+        most = t->bytes[h] > most ? t->bytes[h] : most;
+    if (lo >= hi || most < k->least || most == 0)
+        return;
+    if (m->n_mosts == k->cap_mosts) {
+        k->cap_mosts = k->cap_mosts ? 2 * k->cap_mosts : 256;
+        m->mosts = ap_xrealloc(m->mosts, (size_t)k->cap_mosts * sizeof *m->mosts);
+    }
+    m->mosts[m->n_mosts++] =
+        (struct mem_most){lo, hi, k->var[t->home], t->bytes, n, asker, n_levels, level};
+}
+
 /*
- * Between uses, for the last one; over the gap between the phases, when most is held,
- * half for it and half for the first of the later ones: what both ask for is held in
- * full, and one alone does not pay for what the other one asks for.
+ * Between uses, for the last one; before the first later one runs, when most is held, for
+ * all that are later.
  */
 static void add_waits(struct modeller *k, const struct mem_tensor *t,
                       const struct gap *gap, int lo, int last, int hi)
@@ -375,13 +425,11 @@ static void add_waits(struct modeller *k, const struct mem_tensor *t,
     const int n = n_alike(t, last);
 
     if (gap->lo >= gap->hi || gap->use == last || gap->lo < lo) {
-        add_pair(k, t, last, n, lo, hi, HELD_BETWEEN, 1);
+        add_pair(k, t, last, n, lo, hi, HELD_BETWEEN);
         return;
     }
-    add_pair(k, t, last, n, lo, gap->lo, HELD_BETWEEN, 1);
-    add_pair(k, t, last, n, gap->lo, gap->hi, HELD_BETWEEN, 2);
-    add_pair(k, t, gap->use, n_alike(t, gap->use), gap->lo, gap->hi, HELD_BETWEEN, 2);
-    add_pair(k, t, last, n, gap->hi, hi, HELD_BETWEEN, 1);
+    add_most(k, t, gap->use, last, lo, gap->hi);
+    add_pair(k, t, last, n, gap->hi, hi, HELD_BETWEEN);
 }
 
 /* Uses of one group stand together; first[] and n_firsts say where. */
@@ -408,10 +456,10 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
     const int g0 = t->uses[0].group;
     int begin0 = crossed ? made : k->base[g0], run0 = run_time(k, g0);
     add_own(k, t, birth, begin0);
-    add_pair(k, t, 0, n0, max_int(begin0, birth), run0, HELD_BETWEEN, 1);
+    add_pair(k, t, 0, n0, max_int(begin0, birth), run0, HELD_BETWEEN);
     if (k->base[g0] + t->uses[0].slot >= birth) { /* at one of its slots' conversions */
         const int at = k->base[g0] + t->uses[0].slot;
-        add_pair(k, t, 0, n0, at, at + 1, HELD_CONVERTED, 1);
+        add_pair(k, t, 0, n0, at, at + 1, HELD_CONVERTED);
     }
     add_asked(k, t, 0, n0);
     int end = run0 + 1;
@@ -420,7 +468,7 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
         const bool waits = early && (crossed || gap.lo == run0 + 1);
         int wait = max_int(waits ? run0 + 1 : next, birth);
         if (!waits)
-            add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN, 1);
+            add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN);
         add_keeps(k, t, gap.lo, gap.hi, false);
         add_holds(k, t, birth, false);
         while (last > 0 && t->uses[last - 1].group == t->uses[n - 1].group)
@@ -449,7 +497,7 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
         int n = 1, at = run_time(k, t->uses[u].group);
         while (u + n < t->n_uses && t->uses[u + n].group == t->uses[u].group)
             n++;
-        add_pair(k, t, u, n, at, at + 1, HELD_COPIED, 1);
+        add_pair(k, t, u, n, at, at + 1, HELD_COPIED);
         u += n;
     }
 }
@@ -630,6 +678,9 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
     struct mem_item *items = m->items;
     m->items = ap_arena_dup(arena, items, (size_t)m->n_items * sizeof *items);
     free(items);
+    struct mem_most *mosts = m->mosts;
+    m->mosts = ap_arena_dup(arena, mosts, (size_t)m->n_mosts * sizeof *mosts);
+    free(mosts);
     struct mem_keep *keeps = m->keeps;
     m->keeps = ap_arena_dup(arena, keeps, (size_t)m->n_keeps * sizeof *keeps);
     free(keeps);
@@ -661,6 +712,20 @@ static void hold(int64_t *held, int n_times, int lo, int hi, int64_t bytes)
         held[hi] -= bytes;
 }
 
+int mem_most_level(const struct mem_most *most, const int *choice)
+{
+    int64_t bytes = 0;
+    int level = 0;
+
+    for (int i = 0; i < most->n_askers; i++) {
+        const struct mem_asker *a = &most->asker[i];
+        bytes = a->bytes[choice[a->var]] > bytes ? a->bytes[choice[a->var]] : bytes;
+    }
+    while (most->level[level] < bytes)
+        level++;
+    return level;
+}
+
 void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
 {
     memset(held, 0, (size_t)m->n_times * sizeof *held);
@@ -668,6 +733,12 @@ void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
         const struct mem_item *it = &m->items[i];
         hold(held, m->n_times, it->lo, it->hi,
              it->bytes[choice[it->a] * it->n_b + (it->b < 0 ? 0 : choice[it->b])]);
+    }
+    for (int i = 0; i < m->n_mosts; i++) {
+        const struct mem_most *it = &m->mosts[i];
+        const int64_t own = it->own[choice[it->home]];
+        const int64_t asked = it->level[mem_most_level(it, choice)];
+        hold(held, m->n_times, it->lo, it->hi, asked < own ? asked : own);
     }
     for (int i = 0; i < m->n_keeps; i++) {
         const struct mem_keep *it = &m->keeps[i];

@@ -358,6 +358,44 @@ static int wait_state(const struct mem_model *m, const struct mem_wait *w,
     return hi < 0 ? 0 : span_state(w->n, lo, hi);
 }
 
+/* ---- what several users ask for ---- */
+
+static void find_mosts(struct pricer *k, const double *before)
+{
+    const struct mem_model *m = k->m;
+    struct mem_priced *out = k->out;
+
+    out->most = AP_NEW_N(k->arena, m->n_mosts + 1, int);
+    for (int i = 0; i < m->n_mosts; i++) {
+        const struct mem_most *it = &m->mosts[i];
+        out->most[i] = -1;
+        if (span_price(before, it->lo, it->hi) <= 0)
+            continue;
+        out->most[i] = out->problem.n_nodes++;
+        k->cap_edges += 1 + it->n_askers;
+    }
+}
+
+/* No level below what a user asks for. */
+static void add_most(struct pricer *k, const struct mem_most *it, int node, double price)
+{
+    const int *n = k->ip->problem.n_strategies, n_z = it->n_levels;
+    double *cost = AP_NEW_N(k->arena, (int64_t)n[it->home] * n_z, double);
+
+    for (int h = 0; h < n[it->home]; h++)
+        for (int z = 0; z < n_z; z++)
+            cost[h * n_z + z] = price * fmin((double)it->own[h], (double)it->level[z]);
+    add_edge(k, it->home, node, cost);
+    for (int i = 0; i < it->n_askers; i++) {
+        const struct mem_asker *a = &it->asker[i];
+        double *need = AP_NEW_N(k->arena, (int64_t)n[a->var] * n_z, double);
+        for (int s = 0; s < n[a->var]; s++)
+            for (int z = 0; z < n_z; z++)
+                need[s * n_z + z] = it->level[z] < a->bytes[s] ? AP_FORBIDDEN : 0;
+        add_edge(k, a->var, node, need);
+    }
+}
+
 /* ---- the tables ---- */
 
 static void add_plain_edge(struct pricer *k, const struct ap_problem_edge *e)
@@ -428,6 +466,9 @@ static void add_costs(struct pricer *k)
         k->n_strategies[v] = v < base->n_nodes ? base->n_strategies[v] : 2;
     for (int i = 0; i < k->out->n_waits; i++)
         k->n_strategies[k->out->wait[i].node] = n_spans(k->out->wait[i].n);
+    for (int i = 0; i < k->m->n_mosts; i++)
+        if (k->out->most[i] >= 0)
+            k->n_strategies[k->out->most[i]] = k->m->mosts[i].n_levels;
     for (int v = 0; v < n; v++) {
         k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
         for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
@@ -446,6 +487,7 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
     price_keeps(&k, before);
     find_split(&k);
     find_waits(&k, before);
+    find_mosts(&k, before);
     add_costs(&k);
     k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
     add_base_edges(&k);
@@ -461,6 +503,10 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
         if (it->b >= 0)
             add_edge(&k, it->a, it->b, table);
     }
+    for (int i = 0; i < m->n_mosts; i++)
+        if (out->most[i] >= 0)
+            add_most(&k, &m->mosts[i], out->most[i],
+                     span_price(before, m->mosts[i].lo, m->mosts[i].hi));
     out->problem.n_strategies = k.n_strategies;
     out->problem.cost = (const double *const *)k.cost;
     out->problem.edges = k.edges;
@@ -487,6 +533,9 @@ int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
     }
     for (int i = 0; i < priced->n_waits; i++)
         start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
+    for (int i = 0; i < m->n_mosts; i++)
+        if (priced->most[i] >= 0)
+            start[priced->most[i]] = mem_most_level(&m->mosts[i], choice);
     return start;
 }
 
