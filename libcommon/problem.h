@@ -89,4 +89,11 @@ ap_solver_fn ap_solve_exact;      /* reductions, dual bound, branch and bound */
 ap_solver_fn ap_solve_glpk;       /* one-hot nodes, tight edges, dual simplex, then MIP */
 ap_solver_fn ap_solve_exhaustive; /* the oracle: at most 10^7 combinations */
 
+/*
+ * Marks strategies that no choice cheaper than limit has, in out[node][strategy]; those
+ * marked before are taken as forbidden, and nodes with NULL are left alone. How many are
+ * new, -1 when no choice is cheaper. No memory.
+ */
+int64_t ap_solve_rule_out(const struct ap_problem *p, double limit, bool *const *out);
+
 #endif
