@@ -181,21 +181,28 @@ static void meet_view(struct hunt *h, const struct hunt_view *v, const int *choi
     meet(h, whole, plan.remake);
 }
 
-static int64_t count_cells(const struct ap_problem *p)
+/* Of all strategies, or of those that are not left out. */
+static int64_t count_cells(struct ap_arena *scratch, const struct ap_problem *p, bool all)
 {
+    int *n_left = AP_NEW_N(scratch, p->n_nodes, int);
     int64_t n = 0;
 
+    for (int v = 0; v < p->n_nodes; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            n_left[v] += all || p->cost[v][s] < AP_FORBIDDEN;
     for (int e = 0; e < p->n_edges; e++)
-        n += (int64_t)p->n_strategies[p->edges[e].a] * p->n_strategies[p->edges[e].b];
+        n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
     return n;
 }
 
 /* More than linear in cells, as caches see them. */
-static int64_t work_of(const struct ap_problem *p, int64_t n_searched)
+static int64_t work_of(struct ap_arena *scratch, const struct ap_problem *p,
+                       int64_t n_searched)
 {
-    const int64_t cells = count_cells(p);
+    const int64_t cells = count_cells(scratch, p, false);
 
-    return (cells + cells * (cells / 1000) / CACHED) * (n_searched > 0 ? n_searched : 1);
+    return count_cells(scratch, p, true) +
+           cells * (cells / 1000) / CACHED * (n_searched > 0 ? n_searched : 1);
 }
 
 bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice)
@@ -243,6 +250,37 @@ static double gap_of(const struct hunt *h, bool *const *out)
     return h->near * (out ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
 }
 
+static void price_problem(struct ap_arena *scratch, const struct hunt *h,
+                          const struct hunt_view *v, const double *price, double per_byte,
+                          double weight, struct mem_priced *priced)
+{
+    double *before = AP_NEW_N(scratch, v->model.n_times + 1, double);
+
+    for (int j = 0; j < h->n_times; j++)
+        before[h->time[j] + 1] += price[j] * per_byte;
+    for (int t = 0; t < v->model.n_times; t++)
+        before[t + 1] += before[t];
+    mem_price_problem(scratch, &v->model, &v->ip, before, weight, v->share, priced);
+}
+
+bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec,
+                   bool *const *out)
+{
+    struct ap_arena scratch = {0};
+    struct mem_priced priced;
+
+    for (int j = 0; j < h->n_times; j++)
+        sec += price[j] * h->unit;
+    price_problem(&scratch, h, &h->whole, price, h->unit / limit, 1, &priced);
+    bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
+    memcpy(node, out, (size_t)h->whole.model.n_vars * sizeof *node);
+    const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
+    leave_out(&priced.problem, h->whole.model.n_vars, out);
+    h->effort += count_cells(&scratch, &priced.problem, false);
+    ap_arena_free(&scratch);
+    return any;
+}
+
 double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
                   double per_byte, double weight, bool *const *out)
 {
@@ -250,13 +288,9 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     struct ap_err err = {0};
     struct ap_solution sol = {0};
     struct mem_priced priced;
-    double *before = AP_NEW_N(&scratch, v->model.n_times + 1, double), bound = -1;
+    double bound = -1;
 
-    for (int j = 0; j < h->n_times; j++)
-        before[h->time[j] + 1] += price[j] * per_byte;
-    for (int t = 0; t < v->model.n_times; t++)
-        before[t + 1] += before[t];
-    mem_price_problem(&scratch, &v->model, &v->ip, before, weight, v->share, &priced);
+    price_problem(&scratch, h, v, price, per_byte, weight, &priced);
     struct ap_solve_params params = {.work_limit = SOLVE_WORK, .gap = gap_of(h, out)};
     const int from = out ? cheapest_inside(h, out, price, per_byte) : h->n_cuts - 1;
     if (out)
@@ -264,8 +298,9 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     if (from >= 0)
         params.start = start_at(&scratch, h, v, &priced, h->cut[from].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
-    h->effort += count_cells(&priced.problem) * (SEARCHED + sol.work) / SEARCHED;
-    h->work += work_of(&priced.problem, rc == 0 ? sol.work : 1);
+    h->effort +=
+        count_cells(&scratch, &priced.problem, false) * (SEARCHED + sol.work) / SEARCHED;
+    h->work += work_of(&scratch, &priced.problem, rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
     if (rc == 0) {

@@ -5,7 +5,10 @@
  * differ most in what they hold; in one branch it takes those that hold more, in the
  * other one the rest, and each has prices of its own, found like the first ones from the
  * plans met so far that are in it. A branch ends when it proves that its plans are no
- * better than the best one. Plans met on the way are tried. The same among no more than
+ * better than the best one. Strategies that no better plan of a branch has, by its
+ * prices, are ruled out in it: what is left takes a fraction of the time, and less so the
+ * larger a gap is good enough, which is why a large one is looked after first. Plans met
+ * on the way are tried. The same among no more than
  * the strategies of plans met near the bound proves nothing, but a solution takes a small
  * part of the time and combines these plans.
  * Cost: a few solutions of the priced problem per branch; their number is limited by the
@@ -19,20 +22,28 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_WORK   130000000 /* see hunt.work */
-#define FEW_SOLVES    30        /* are not worth it */
-#define MOST_KEPT     12        /* tensors: all their plans are looked at */
-#define ROUNDS        6         /* of prices per branch */
-#define MOST_AMONG    16        /* plans whose strategies are combined */
+#define BRANCH_EFFORT 16000000 /* see hunt.effort */
+#define MORE_EFFORT   1000000  /* for less than SOME_GAP */
+#define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
+#define MOST_KEPT     12       /* tensors: all their plans are looked at */
+#define ROUNDS        6        /* of prices per branch */
+#define MOST_AMONG    16       /* plans whose strategies are combined */
 #define AMONG_SOLVES  40
-#define AMONG_EFFORT  10 /* part of what solving takes otherwise */
+#define AMONG_EFFORT  10   /* part of what solving takes otherwise */
+#define SOME_GAP      8e-3 /* is looked after first: less is left of all branches */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
+
+struct ruled {
+    int var, strategy;
+};
 
 struct branch {
     int up;    /* where it branched off, -1 */
     int var;   /* its strategies that are left out */
     bool *out; /* [strategy] */
+    int n_ruled;
+    struct ruled *ruled; /* out, too, as no plan that is wanted has them */
     double bound;
     int n_price; /* of the times known when they were found */
     double *price;
@@ -44,30 +55,33 @@ struct tree {
     int n;
     struct branch *branch; /* MOST_BRANCHES + 2 of them */
     int n_open, *open;     /* a heap */
-    int64_t most_work;
+    int64_t most_effort;
     int most_solves;
     double limit;       /* of the model */
     bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
-    double enough;      /* a bound that ends a branch */
+    double gap;         /* that is good enough */
+    double enough;      /* a bound that ends a branch: below the best by so much */
 };
 
 /* ---- a branch's part of the space ---- */
 
-static bool *const *left_out(const struct tree *t, struct ap_arena *arena, int b)
+static bool **left_out(const struct tree *t, struct ap_arena *arena, int b)
 {
     const struct ilp_problem *ip = &t->h->whole.ip;
     bool **out = AP_NEW_N(arena, ip->n_vars, bool *);
 
-    for (int v = 0; v < ip->n_vars && t->among; v++)
-        out[v] = ap_arena_dup(arena, t->among[v],
-                              (size_t)ip->problem.n_strategies[v] * sizeof(bool));
+    for (int v = 0; v < ip->n_vars; v++) {
+        const size_t n = (size_t)ip->problem.n_strategies[v];
+        out[v] = AP_NEW_N(arena, (int64_t)n, bool);
+        if (t->among)
+            memcpy(out[v], t->among[v], n * sizeof(bool));
+    }
     for (; b >= 0; b = t->branch[b].up) {
         const struct branch *br = &t->branch[b];
-        const int n = br->out ? ip->problem.n_strategies[br->var] : 0;
-        if (n > 0 && !out[br->var])
-            out[br->var] = AP_NEW_N(arena, n, bool);
-        for (int s = 0; s < n; s++)
+        for (int s = 0; br->out && s < ip->problem.n_strategies[br->var]; s++)
             out[br->var][s] |= br->out[s];
+        for (int i = 0; i < br->n_ruled; i++)
+            out[br->ruled[i].var][br->ruled[i].strategy] = true;
     }
     return out;
 }
@@ -97,19 +111,52 @@ static double solve(struct tree *t, bool *const *out, const double *price)
     if (h->n_cuts > n_cuts && h->cut[n_cuts].sec < h->best_sec &&
         (double)h->cut[n_cuts].peak <= t->limit) {
         hunt_try_last(h);
-        t->enough = h->best_sec * (1 - h->near);
+        t->enough = h->best_sec * (1 - t->gap);
     }
     return value;
 }
 
 static bool is_full(const struct tree *t)
 {
-    return t->n >= MOST_BRANCHES || t->h->work >= t->most_work ||
+    return t->n >= MOST_BRANCHES || t->h->effort >= t->most_effort ||
            t->h->n_solves >= t->most_solves || t->h->n_cuts >= t->h->max_cuts;
 }
 
+/* Strategies that no plan of the branch has that is wanted; false: none are new, or no
+ * such plan is left. */
+static bool rule_out(struct tree *t, int b, bool **out)
+{
+    const struct ilp_problem *ip = &t->h->whole.ip;
+    struct branch *br = &t->branch[b];
+    struct ap_arena scratch = {0};
+    bool **was = AP_NEW_N(&scratch, ip->n_vars, bool *);
+    double *price = AP_NEW_N(&scratch, t->h->max_cuts + 1, double);
+    int n = 0;
+
+    for (int v = 0; v < ip->n_vars; v++)
+        was[v] = ap_arena_dup(&scratch, out[v],
+                              (size_t)ip->problem.n_strategies[v] * sizeof(bool));
+    memcpy(price, br->price, (size_t)br->n_price * sizeof *price);
+    if (!hunt_rule_out(t->h, price, t->limit, t->enough, out)) {
+        br->bound = t->enough;
+        ap_arena_free(&scratch);
+        return false;
+    }
+    for (int v = 0; v < ip->n_vars; v++)
+        for (int s = 0; s < ip->problem.n_strategies[v]; s++)
+            n += out[v][s] != was[v][s];
+    br->ruled = AP_NEW_N(t->arena, n, struct ruled);
+    br->n_ruled = 0;
+    for (int v = 0; v < ip->n_vars; v++)
+        for (int s = 0; s < ip->problem.n_strategies[v]; s++)
+            if (out[v][s] != was[v][s])
+                br->ruled[br->n_ruled++] = (struct ruled){v, s};
+    ap_arena_free(&scratch);
+    return n > 0;
+}
+
 /* Finds prices for the branch; weight[cut], of the mixture that is left. */
-static void bound_branch(struct tree *t, int b, bool *const *out, double *weight)
+static void find_bound(struct tree *t, int b, bool *const *out, double *weight)
 {
     struct hunt *h = t->h;
     struct branch *br = &t->branch[b];
@@ -142,6 +189,13 @@ static void bound_branch(struct tree *t, int b, bool *const *out, double *weight
             at[j] = 0.5 * (next[j] + (j < br->n_price ? br->price[j] : 0));
     }
     ap_arena_free(&scratch);
+}
+
+static void bound_branch(struct tree *t, int b, bool **out, double *weight)
+{
+    find_bound(t, b, out, weight);
+    if (!t->among && t->branch[b].bound < t->enough && !is_full(t) && rule_out(t, b, out))
+        find_bound(t, b, out, weight);
 }
 
 /* ---- open branches ---- */
@@ -351,6 +405,7 @@ static bool split(struct tree *t, int b, bool *const *out, const double *weight)
         t->branch[t->n].up = b;
         t->branch[t->n].var = by.var;
         t->branch[t->n].out = side ? low : by.high;
+        t->branch[t->n].n_ruled = 0;
         push(t, t->n++);
     }
     return true;
@@ -399,7 +454,7 @@ static bool measure_all(struct tree *t, const double *weight)
             continue;
         struct ap_plan plan = mem_plan_of(m, &h->whole.ip, choice);
         hunt_measure(h, &plan);
-        t->enough = h->best_sec * (1 - h->near);
+        t->enough = h->best_sec * (1 - t->gap);
     }
     ap_arena_free(&scratch);
     return few;
@@ -421,8 +476,8 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
     while (t->n_open > 0) {
         struct ap_arena scratch = {0};
         const int b = pop(t);
-        bool *const *out = left_out(t, &scratch, b);
-        if (t->branch[b].bound < t->enough)
+        bool **out = left_out(t, &scratch, b);
+        if (t->branch[b].bound < t->enough && !is_full(t))
             bound_branch(t, b, out, weight);
         if (t->branch[b].bound >= t->enough || is_full(t) ||
             weight[heaviest(h, weight)] <= 0)
@@ -435,20 +490,29 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
     return proven;
 }
 
-void hunt_branch(struct hunt *h)
+/* Raises the bound as far as a gap, or by some effort. */
+static void branch_to(struct hunt *h, double gap, int64_t effort)
 {
-    if (h->work / (h->n_solves + 1) > BRANCH_WORK / FEW_SOLVES)
-        return;
-
     struct tree t = {.h = h,
                      .arena = h->arena,
                      .limit = (double)h->task->memory_bytes,
-                     .most_work = h->work + BRANCH_WORK,
+                     .most_effort = h->effort + effort,
                      .most_solves = INT_MAX,
-                     .enough = h->best_sec * (1 - h->near)};
+                     .gap = gap,
+                     .enough = h->best_sec * (1 - gap)};
+    if (h->bound >= t.enough)
+        return;
     const double proven = grow(&t, h->bound, h->best_price, h->n_times);
 
-    h->bound = fmax(h->bound, fmin(proven, h->best_sec));
+    h->bound = fmax(h->bound, fmin(proven, t.enough));
+}
+
+void hunt_branch(struct hunt *h)
+{
+    if (h->work / (h->n_solves + 1) > SOLVE_WORK)
+        return;
+    branch_to(h, SOME_GAP, BRANCH_EFFORT);
+    branch_to(h, h->near, MORE_EFFORT);
 }
 
 /* ---- among the strategies of plans met ---- */
@@ -503,8 +567,9 @@ void hunt_among(struct hunt *h, double limit, const double *price)
                      .arena = h->arena,
                      .limit = limit,
                      .among = leave_others_out(h, limit, price),
-                     .most_work = INT64_MAX,
+                     .most_effort = INT64_MAX,
                      .most_solves = h->n_solves + AMONG_SOLVES,
+                     .gap = h->near,
                      .enough = h->best_sec * (1 - h->near)};
     const int64_t effort = h->effort, work = h->work;
 

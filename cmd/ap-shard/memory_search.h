@@ -67,6 +67,12 @@ bool hunt_pays_more(struct hunt *h, const double *price);
  */
 double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
                   double per_byte, double weight, bool *const *out);
+/*
+ * Marks strategies in out that no plan has that costs less than sec and keeps the limit,
+ * by prices in units of it; false when there is no such plan at all.
+ */
+bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec,
+                   bool *const *out);
 bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
