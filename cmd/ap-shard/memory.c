@@ -641,8 +641,10 @@ static void search(struct hunt *h)
     if (h->best_sec < INFINITY && !is_near(h))
         hunt_branch(h);
     for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
-        price_memory(h, full - i * full / COARSE);
+        const double limit = full - i * full / COARSE;
+        price_memory(h, limit);
         hunt_mend(h);
+        hunt_among(h, limit, h->last_price);
     }
 }
 
