@@ -53,6 +53,11 @@ least() {
         jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.02'
 }
 
+@test "memory: what several later users need is held, and branches close what is left" {
+    ap-shard --mesh 2x4 --memory 20736 "$(imported scan_mlp)" |
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
+}
+
 @test "memory: the least is found where it is a million times the limit" {
     ap-model vit --layers 6 --hidden 512 --heads 8 --batch 64 |
         ap-prune -o "$BATS_TEST_TMPDIR/vit.json"

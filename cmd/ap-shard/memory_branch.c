@@ -22,7 +22,7 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_EFFORT 16000000 /* see hunt.effort */
+#define BRANCH_EFFORT 12000000 /* see hunt.effort */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define MOST_KEPT     12       /* tensors: all their plans are looked at */
@@ -30,7 +30,7 @@
 #define MOST_AMONG    16       /* plans whose strategies are combined */
 #define AMONG_SOLVES  40
 #define AMONG_EFFORT  10   /* part of what solving takes otherwise */
-#define SOME_GAP      8e-3 /* is looked after first: less is left of all branches */
+#define SOME_GAP      9e-3 /* is looked after first: less is left of all branches */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
 
