@@ -74,19 +74,28 @@ static const bool *remade_nodes(struct ap_pricing *p, const struct ap_stage *st)
     return own;
 }
 
-/* Seconds that the plan's conversions take: all of its price but compute. */
-static void price_parts(struct ap_pricing *p, const struct ap_stage *st,
-                        const struct ap_stage_point *with, struct ap_stage_parts *part)
+/* A stage's price with its conversions, or without: what is theirs is the difference. */
+struct kept_price {
+    struct ap_stage_point with[2], without[2];
+};
+
+struct pricing_rounds {
+    const struct ap_pricing *p;
+    struct kept_price *kept; /* [stage] */
+};
+
+/* What a stage takes without conversions, and what does not depend on them. */
+static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point without[2])
 {
+    const struct ap_stage *st = &p->stages->stage[stage];
+    struct ap_stage_parts *part = &p->out->parts[stage];
     struct ap_conversions none = part->conv;
-    struct ap_stage_point point[2] = {{0}};
+    struct ap_cost cost = part->cost;
 
     none.n = 0;
-    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &part->cost,
-                   point);
-    part->forward_comm_sec = with->forward_sec - point[0].forward_sec;
-    part->backward_comm_sec = with->backward_sec - point[0].backward_sec;
-    part->update_comm_sec = with->update_sec - point[0].update_sec;
+    cost.cache = NULL; /* the other round's */
+    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &cost,
+                   without);
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
         const struct ap_node *n = &st->sub.graph.nodes[i];
         struct ap_layout l = ap_plan_node_layout(&st->sharding.plan, i);
@@ -98,13 +107,14 @@ static void price_parts(struct ap_pricing *p, const struct ap_stage *st,
 }
 
 /* What the simulation is told of a stage, and its point. */
-static void price_stage(struct ap_pricing *p, int i)
+static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point[2])
 {
     const struct ap_stage *st = &p->stages->stage[i];
     struct ap_stage_parts *part = &p->out->parts[i];
     struct ap_sim_stage *sim = &p->out->stage[i];
-    struct ap_stage_point point[2] = {{.algorithm = st->sharding.algorithm}}, some = {0};
+    struct ap_stage_point some = {0};
 
+    point[0] = (struct ap_stage_point){.algorithm = st->sharding.algorithm};
     ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &part->conv,
                    &part->cost, point);
     *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
@@ -126,7 +136,15 @@ static void price_stage(struct ap_pricing *p, int i)
         sim->flight_bytes = some.microbatch_bytes;
         sim->remade_bytes = some.stage_bytes - point[0].stage_bytes;
     }
-    price_parts(p, st, &point[0], part);
+}
+
+static void price_conversions(const struct kept_price *kept, struct ap_stage_parts *part)
+{
+    const struct ap_stage_point *with = &kept->with[0], *without = &kept->without[0];
+
+    part->forward_comm_sec = with->forward_sec - without->forward_sec;
+    part->backward_comm_sec = with->backward_sec - without->backward_sec;
+    part->update_comm_sec = with->update_sec - without->update_sec;
 }
 
 /* ---- bytes on the links inside a stage ---- */
@@ -246,24 +264,42 @@ static int check_graph(const struct ap_pricing *p, struct ap_err *err)
     return 0;
 }
 
-static int lay_and_price(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+static int lay_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
     struct ap_pricing p = *(const struct ap_pricing *)ctx;
 
     p.arena = arena;
-    if (check_rows(&p, i, err) || lay_stage(&p, i, err))
-        return -1;
-    price_stage(&p, i);
+    return check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
+}
+
+/* Two rounds to a stage: a plan may have one that is all of a long model. */
+static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct pricing_rounds *rounds = ctx;
+    struct ap_pricing p = *rounds->p;
+    struct kept_price *kept = &rounds->kept[i / 2];
+
+    (void)err;
+    p.arena = arena;
+    if (i % 2 == 0)
+        price_stage(&p, i / 2, kept->with);
+    else
+        price_bare(&p, i / 2, kept->without);
     return 0;
 }
 
 static int price(struct ap_pricing *p, struct ap_err *err)
 {
     struct ap_pipeline *out = p->out;
+    int n = p->stages->n;
+    struct pricing_rounds rounds = {p, AP_NEW_N(p->arena, n, struct kept_price)};
 
-    if (ap_in_arenas(p->arena, p->stages->n, lay_and_price, p, err))
+    if (ap_in_arenas(p->arena, n, lay_one, p, err) ||
+        ap_in_arenas(p->arena, 2 * n, price_half, &rounds, err))
         return -1;
-    for (int i = 0; i < p->stages->n; i++)
+    for (int i = 0; i < n; i++)
+        price_conversions(&rounds.kept[i], &out->parts[i]);
+    for (int i = 0; i < n; i++)
         if (count_inside(p, i, err))
             return -1;
     ap_pipeline_sends(p);

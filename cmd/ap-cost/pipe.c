@@ -9,23 +9,42 @@
 
 #include <math.h>
 
+#include "threads.h"
 #include "tool.h"
 
 #define WINDOWS 32
 
 /* ---- reading ---- */
 
+struct reading {
+    const struct ap_doc *doc;
+    const char *cluster_path;
+    const struct ap_cluster *cluster;
+    struct pipe_input *in;
+};
+
+/* Of the whole graph in one round, of its stages in the other. */
+static int read_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct reading *r = ctx;
+    struct pipe_input *in = r->in;
+
+    return i == 0 ? ap_nests_build(arena, &in->graph, &in->nests, err)
+                  : ap_doc_stages(arena, r->doc, &in->graph, r->cluster_path, r->cluster,
+                                  &in->blocks, &in->cluster, &in->stages, err);
+}
+
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
               struct ap_pipeline *p, struct ap_err *err)
 {
+    struct reading halves = {doc, cluster_path, cluster, in};
+
     *in = (struct pipe_input){0};
     if (ap_doc_graph(arena, doc, &in->graph, err))
         return -1;
     ap_group(arena, &in->graph); /* whatever the document says of groups */
-    if (ap_nests_build(arena, &in->graph, &in->nests, err) ||
-        ap_doc_stages(arena, doc, &in->graph, cluster_path, cluster, &in->blocks,
-                      &in->cluster, &in->stages, err) ||
+    if (ap_in_arenas(arena, 2, read_half, &halves, err) ||
         ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
                           &in->stages, p, err))
         return err->msg[0] == '/' ? ap_doc_err(doc, err) : -1;
