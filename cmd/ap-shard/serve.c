@@ -16,6 +16,7 @@
 #include "fit.h"
 #include "program.h"
 #include "serve.h"
+#include "threads.h"
 #include "tofu.h"
 
 #define MOST_POINTS 12
@@ -253,6 +254,35 @@ static int limit(struct answer *a, int64_t memory, struct ap_err *err)
                                  (long long)memory, (long long)least);
 }
 
+/* What the section says of a plan beside its layouts. */
+struct looked_at {
+    const struct serve_part *part;
+    const struct ap_plan *plan;
+    const struct ap_conversions *conv;
+    const struct serve_found *found;
+    struct ap_program prog;
+    struct ap_stage_point *direct; /* [2] */
+    const char *fingerprint;       /* of the part's graph */
+};
+
+/* The program in one round, the price in the other. */
+static int look_at(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    struct looked_at *look = ctx;
+    const struct ap_subgraph *sub = &look->part->sub;
+
+    if (i == 0) {
+        if (ap_partition(arena, look->plan, look->conv, &look->prog, err))
+            return -1;
+        ap_plan_buffers(arena, &look->prog);
+        return 0;
+    }
+    ap_stage_price(arena, sub, look->found->time, look->plan, look->conv,
+                   look->found->cost, look->direct);
+    look->fingerprint = ap_graph_fingerprint(arena, &sub->graph);
+    return 0;
+}
+
 /* The section "sharding" of a plan of the part that was asked about, and its very price.
  */
 static int write_sharding(const struct server *s, struct ap_arena *arena,
@@ -268,13 +298,11 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
                                                 &part->nests, found->cost);
     struct ap_conversions conv;
     struct ap_stage_point direct[2] = {{.tag = p->tag, .algorithm = p->algorithm}};
-    struct ap_program prog;
+    struct looked_at look = {part, &plan, &conv, found, .direct = direct};
 
     double sec = shard_price(arena, &plan, found->cost, &conv, err);
-    if (!isfinite(sec) || ap_partition(arena, &plan, &conv, &prog, err))
+    if (!isfinite(sec) || ap_in_arenas(arena, 2, look_at, &look, err))
         return -1;
-    ap_plan_buffers(arena, &prog);
-    ap_stage_price(arena, &part->sub, found->time, &plan, &conv, found->cost, direct);
     direct[1].tag = p->tag;
     *p = direct[p->recompute];
     plan.mesh = q->place.mesh;
@@ -285,9 +313,9 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
         .stopped = "rule",
         .objective_sec = sec,
         .lower_bound_sec = fmin(found->prices.bound, sec),
-        .peak_bytes = prog.peak_bytes,
+        .peak_bytes = look.prog.peak_bytes,
         .device_bytes = s->job->cluster.memory_bytes,
-        .graph_fingerprint = ap_graph_fingerprint(arena, &part->sub.graph),
+        .graph_fingerprint = look.fingerprint,
         .cluster_fingerprint = ap_cluster_fingerprint(arena, &q->place.cluster),
     };
     ap_sharding_to_json(&section, &conv, &a->sharding);
