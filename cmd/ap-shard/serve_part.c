@@ -17,14 +17,39 @@
 /* About what a node costs with its nest. */
 #define NODE_BYTES 2000
 
-static struct serve_part *cut(const struct ap_graph *g, const bool *inside,
-                              struct ap_err *err)
+/* Whether the part is all of the graph, node by node, with the same results and groups.
+ */
+static bool is_all(const struct ap_graph *g, const struct ap_subgraph *sub)
+{
+    const struct ap_graph *own = &sub->graph;
+    bool same = own->n_nodes == g->n_nodes && own->n_results == g->n_results &&
+                own->n_groups == g->n_groups && g->n_comps == 0 && sub->n_cut_in == 0 &&
+                sub->n_cut_out == 0;
+
+    for (int v = 0; v < g->n_nodes && same; v++)
+        same = sub->source[v] == v && own->nodes[v].op == g->nodes[v].op &&
+               own->nodes[v].n_in == g->nodes[v].n_in &&
+               own->nodes[v].group == g->nodes[v].group;
+    for (int r = 0; r < g->n_results && same; r++)
+        same = own->results[r].node == g->results[r].node;
+    return same;
+}
+
+/* nests: of the graph; NULL: not known. */
+static struct serve_part *cut(const struct ap_graph *g, const struct ap_nests *nests,
+                              const bool *inside, struct ap_err *err)
 {
     struct serve_part *part = ap_xrealloc(NULL, sizeof *part);
 
     *part = (struct serve_part){.arena = {0}};
-    if (ap_subgraph(&part->arena, g, inside, &part->sub, err) ||
-        ap_nests_build(&part->arena, &part->sub.graph, &part->nests, err)) {
+    int rc = ap_subgraph(&part->arena, g, inside, &part->sub, err);
+    if (rc == 0 && nests && is_all(g, &part->sub)) {
+        part->nests = *nests;
+        part->nests.graph = &part->sub.graph;
+    } else if (rc == 0) {
+        rc = ap_nests_build(&part->arena, &part->sub.graph, &part->nests, err);
+    }
+    if (rc) {
         serve_part_free(part);
         return NULL;
     }
@@ -35,7 +60,7 @@ static struct serve_part *cut(const struct ap_graph *g, const bool *inside,
 struct serve_part *serve_part_of_nodes(const struct ap_graph *g, const bool *inside,
                                        struct ap_err *err)
 {
-    return cut(g, inside, err);
+    return cut(g, NULL, inside, err);
 }
 
 void serve_part_free(struct serve_part *part)
@@ -80,7 +105,7 @@ struct serve_part *serve_part_new(const struct serve_blocks *b,
         chosen[block[i]] = true;
     for (int v = 0; v < b->graph->n_nodes; v++)
         inside[v] = chosen[b->home[v]];
-    struct serve_part *part = cut(b->graph, inside, err);
+    struct serve_part *part = cut(b->graph, nests, inside, err);
     free(chosen);
     free(inside);
     if (!part)
