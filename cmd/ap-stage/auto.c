@@ -164,7 +164,7 @@ static void gather(struct hunt *h, struct pool *pool, const struct line *ln,
     }
 }
 
-/* 0; 1: no line of the configuration can be better than the best; -1. */
+/* 0; 1: no line of one stage per device can be better than the best; -1. */
 static int one_line(struct hunt *h, struct pool *pool, struct space *sp, struct config *c,
                     enum ap_schedule schedule, struct ap_err *err)
 {
@@ -227,7 +227,7 @@ static int one_config(struct hunt *h, struct pool *pool, const struct space *who
         for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
             if (has_schedule(h, lines[i]))
                 rc = one_line(h, pool, &sp, &c, lines[i], err);
-        if (rc == 0 && has_schedule(h, AP_SCHEDULE_INTERLEAVED))
+        if (rc >= 0 && has_schedule(h, AP_SCHEDULE_INTERLEAVED))
             rc = hunt_chunks(h, &sp, &c, err);
     }
     h->n_asked += sp.n_asked;

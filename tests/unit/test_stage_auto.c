@@ -87,6 +87,20 @@ static void random_instances(void)
     CHECK(t.rows_ok == t.n_plans, "every plan is complete");
 }
 
+/* Instances whose best plan is interleaved in a configuration in which no plan with one
+ * stage on a device is near it. */
+static void chunks_alone(void)
+{
+    static const uint64_t seeds[] = {573, 652, 746};
+    const int n = sizeof seeds / sizeof *seeds;
+    struct tally t = {0};
+    for (int i = 0; i < n; i++)
+        one(seeds[i], &t);
+    CHECK(t.n_plans == n && t.n_equal == n && t.bad_bound == 0,
+          "chunks are looked at on their own: %d of %d equal, %d bounds too high",
+          t.n_equal, n, t.bad_bound);
+}
+
 /* Inference, given schedules and given numbers of stages, likewise. */
 static void asked_for(const char *what, int schedule, int n_stages, bool inference,
                       bool latency)
@@ -370,6 +384,7 @@ int main(int argc, char **argv)
         return 0;
     }
     random_instances();
+    chunks_alone();
     asked_for("inference, throughput", -1, 0, true, false);
     asked_for("inference, latency", -1, 0, true, true);
     asked_for("gpipe", AP_SCHEDULE_GPIPE, 0, false, false);
