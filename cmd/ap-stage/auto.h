@@ -34,9 +34,10 @@ struct line {
     struct space *sp;
     struct config *c;
     enum ap_schedule schedule;
-    struct cell *cell; /* [run * n_meshes + mesh] */
-    double *send[2];   /* [block * n_meshes + mesh]: least, behind the block */
-    int n_units, unit; /* of devices; unit > 1 in large clusters */
+    struct cell *cell;    /* [run * n_meshes + mesh] */
+    double *send[2];      /* [block * n_meshes + mesh]: least, behind the block */
+    struct ap_link *link; /* [mesh * n_meshes + mesh behind]; where sends are guesses */
+    int n_units, unit;    /* of devices; unit > 1 in large clusters */
     double *front_sum; /* [block]: least forward and backward before it, sends left out */
     double *front_device_sec; /* [block]: least devices * seconds of a microbatch */
     double below;             /* plans at or above are of no interest */

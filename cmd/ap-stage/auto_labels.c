@@ -123,6 +123,29 @@ static void least_sends(struct line *ln)
     }
 }
 
+/* Two meshes when nothing is placed yet: inside a host if both fit. */
+static void guess_links(struct line *ln)
+{
+    const struct config *c = ln->c;
+    int n = c->n_meshes;
+
+    ln->link = AP_NEW_N(ln->sp->arena, n * n, struct ap_link);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            struct plan_stage a = {.hosts = c->mesh[i].hosts,
+                                   .devices = c->mesh[i].devices};
+            struct plan_stage b = {.hosts = c->mesh[k].hosts,
+                                   .devices = c->mesh[k].devices};
+            bool inside =
+                a.hosts == 1 && b.hosts == 1 && a.devices + b.devices <= c->devices;
+            if (mesh_size(&c->mesh[i]) + mesh_size(&c->mesh[k]) > c->hosts * c->devices)
+                continue;
+            b.first_host = inside ? 0 : a.hosts;
+            b.first_device = inside ? a.devices : 0;
+            ln->link[i * n + k] = plan_link_between(ln->sp->inst, c->replicas, &a, &b);
+        }
+}
+
 /* ---- what is known without asking ---- */
 
 static double known_sec(const struct space *sp, const struct plan_ask *ask)
@@ -260,6 +283,8 @@ int line_init(struct line *ln, struct space *sp, struct config *c,
     if (fill_cells(ln, err))
         return -1;
     least_sends(ln);
+    if (sp->inst->sends_are_guesses)
+        guess_links(ln);
     least_fronts(ln);
     return 0;
 }
@@ -326,7 +351,7 @@ static int units_of(const struct line *ln, int mesh, bool bounds)
     return bounds ? size / ln->unit : (size + ln->unit - 1) / ln->unit;
 }
 
-/* Seconds between two meshes when nothing is placed yet: inside a host if both fit. */
+/* Seconds between two meshes when nothing is placed yet. */
 static double guess_send(const struct line *ln, int k, bool back, int mesh, int other)
 {
     const struct ap_cluster *cl = ln->sp->inst->cluster;
@@ -334,6 +359,12 @@ static double guess_send(const struct line *ln, int k, bool back, int mesh, int 
     int n_a = mesh_size(a), n_b = mesh_size(b);
     int level = n_a + n_b <= ln->sp->inst->n_devices ? 0 : 1;
 
+    if (ln->link) {
+        const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
+        int64_t bytes = ln->sp->split_bytes[back][k] / ln->c->microbatches +
+                        ln->sp->whole_bytes[back][k];
+        return link->latency_sec + (double)bytes * link->sec_per_byte;
+    }
     if (level >= cl->n_levels)
         level = cl->n_levels - 1;
     return plan_link_sec(cl, level, config_cut(ln->sp, ln->c, k, back),

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "baseline.h"
+#include "space.h"
 
 #define MAX_BLOCKS 1024
 
@@ -144,8 +145,7 @@ struct lister {
     struct plan_value *value;
 };
 
-static void add_value(struct lister *l, int from, const int *to, int n_to, bool split,
-                      int64_t forward, int64_t backward)
+static void add_value(struct lister *l, const struct plan_value *v)
 {
     if (l->n == l->cap) {
         struct plan_value *more = AP_NEW_N(l->arena, 2 * l->cap + 64, struct plan_value);
@@ -154,13 +154,11 @@ static void add_value(struct lister *l, int from, const int *to, int n_to, bool 
         l->cap = 2 * l->cap + 64;
         l->value = more;
     }
-    l->value[l->n++] =
-        (struct plan_value){.from = from,
-                            .n_to = n_to,
-                            .to = ap_arena_dup(l->arena, to, sizeof(int) * (size_t)n_to),
-                            .forward_bytes = forward,
-                            .backward_bytes = backward,
-                            .split = split};
+    l->value[l->n] = *v;
+    l->value[l->n].to = ap_arena_dup(l->arena, v->to, sizeof(int) * (size_t)v->n_to);
+    l->value[l->n].n_forward = v->forward_bytes > 0;
+    l->value[l->n].n_backward = v->backward_bytes > 0;
+    l->n++;
 }
 
 /* Blocks behind that read a node, ascending, and the first before that does, or -1. */
@@ -193,6 +191,8 @@ static int compare_values(const void *pa, const void *pb)
         return a->from - b->from;
     if (a->split != b->split)
         return a->split - b->split;
+    if (a->once != b->once)
+        return a->once - b->once;
     if (a->n_to != b->n_to)
         return a->n_to - b->n_to;
     for (int i = 0; i < a->n_to; i++)
@@ -214,6 +214,8 @@ static void join_values(struct lister *l)
                 ap_add64(last->forward_bytes, l->value[i].forward_bytes);
             last->backward_bytes =
                 ap_add64(last->backward_bytes, l->value[i].backward_bytes);
+            last->n_forward += l->value[i].n_forward;
+            last->n_backward += l->value[i].n_backward;
         } else {
             l->value[n++] = l->value[i];
         }
@@ -236,10 +238,20 @@ static void list_values(struct lister *l)
         int block = l->m->blocks.block_of[i], n_to = list_readers(l, i, to, &before);
         int64_t bytes = ap_shape_bytes(&n->shape);
         if (n_to > 0)
-            add_value(l, block, to, n_to, l->time->split[i], bytes, 0);
+            add_value(l, &(struct plan_value){.from = block,
+                                              .n_to = n_to,
+                                              .to = to,
+                                              .forward_bytes = bytes,
+                                              .split = l->time->split[i]});
         /* sums over the batch go back once per step: each microbatch sends a share */
         if (before >= 0)
-            add_value(l, before, &block, 1, true, 0, bytes);
+            add_value(
+                l, &(struct plan_value){.from = before,
+                                        .n_to = 1,
+                                        .to = &block,
+                                        .backward_bytes = bytes,
+                                        .split = true,
+                                        .once = !l->time->split[i] && n->shape.rank > 0});
     }
     join_values(l);
 }
@@ -327,6 +339,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     list_values(&l);
     inst->n_values = l.n;
     inst->value = l.value;
+    inst->links = plan_links_new(arena);
     return 0;
 }
 

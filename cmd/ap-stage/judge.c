@@ -145,8 +145,8 @@ int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t micr
     return v->split ? ap_ceil_div(bytes, ap_mul64(microbatches, replicas)) : bytes;
 }
 
-static void stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
-                      int *stage_of)
+void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
+                    int *stage_of)
 {
     for (int s = 0; s < answer->n_stages; s++) {
         const struct plan_stage *st = &answer->stage[s];
@@ -166,7 +166,7 @@ static void crossing(struct ap_arena *arena, const struct plan_instance *inst,
     int *stage_of = AP_NEW_N(arena, inst->n_blocks, int);
     int64_t *delta = AP_NEW_N(arena, answer->n_stages + 1, int64_t), sum = 0;
 
-    stages_of(inst, answer, stage_of);
+    plan_stages_of(inst, answer, stage_of);
     for (int i = 0; i < inst->n_values; i++) {
         const struct plan_value *v = &inst->value[i];
         int from = stage_of[v->from], last = from;
@@ -241,6 +241,8 @@ static void fill_stage(const struct plan_instance *inst, const struct plan_answe
                                 .update_sec = p->update_sec,
                                 .fixed_bytes = p->stage_bytes,
                                 .flight_bytes = p->microbatch_bytes};
+    if (inst->sends_are_guesses)
+        return;
     if (s + 1 < a->n_stages) {
         st->send_forward_bytes = forward[s];
         st->send_forward_sec = send_sec(inst, a, s, forward[s], &st->send_forward_level);
@@ -264,10 +266,14 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
 
     if (plan_place(inst, answer, err))
         return 1;
-    crossing(arena, inst, answer, false, forward);
-    crossing(arena, inst, answer, true, backward);
+    if (!inst->sends_are_guesses) {
+        crossing(arena, inst, answer, false, forward);
+        crossing(arena, inst, answer, true, backward);
+    }
     for (int s = 0; s < n; s++)
         fill_stage(inst, answer, s, forward, backward, &stages[s]);
+    if (inst->sends_are_guesses)
+        plan_guess_sends(inst, answer, stages);
     struct ap_sim sim = {.schedule = answer->schedule,
                          .n_stages = n,
                          .chunks = answer->chunks,

@@ -15,11 +15,15 @@
 struct plan_value {
     int from; /* block */
     int n_to;
-    const int *to;          /* blocks, ascending, all after `from` */
-    int64_t forward_bytes;  /* of the whole batch; of one step if not `split` */
-    int64_t backward_bytes; /* of its gradient likewise; 0 when it has none */
+    const int *to;             /* blocks, ascending, all after `from` */
+    int64_t forward_bytes;     /* of the whole batch; of one step if not `split` */
+    int64_t backward_bytes;    /* of its gradient likewise; 0 when it has none */
+    int n_forward, n_backward; /* tensors that those are, 0 as 1 */
     bool split; /* a microbatch sends its share; otherwise each sends it all */
+    bool once;  /* the gradient is a sum over the step, of a weight of several blocks; the
+                   weight's new value comes back */
 };
+struct plan_links; /* memo of guess.c */
 
 /* One way to run a part of the model, as ap-shard --serve answers. */
 struct plan_point {
@@ -75,8 +79,10 @@ struct plan_instance {
     int64_t memory_bytes;             /* of a device; 0: no limit */
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
     bool overlap_send, overlap_sync; /* as in struct ap_sim */
-    bool sends_are_guesses; /* plans are priced again, with their layouts: bounds count no
-                               sends, so that they are below that price, too */
+    bool sends_are_guesses;   /* plans are priced again, with their layouts: sends are as
+                                 there (guess.c), and bounds count none, so that they are
+                                 below that price, too */
+    struct plan_links *links; /* for these guesses; NULL: not kept */
     int n_microbatches;
     const int64_t *microbatches; /* what may be tried, ascending */
     bool inference;              /* no backward: schedule inference only */

@@ -5,6 +5,7 @@
 #ifndef SPACE_H
 #define SPACE_H
 
+#include "pipeline.h"
 #include "planner.h"
 
 /* ---- places (judge.c) ---- */
@@ -19,6 +20,19 @@ int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t micr
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes);
 int plan_link_level(const struct ap_cluster *c, int host, int other);
+/*
+ * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
+ * without layouts (guess.c): fills the stages' sends, adds to what is paid once.
+ */
+void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
+                      struct ap_sim_stage *stages);
+/* The link between two stages of one number of replicas, in their places. */
+struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
+                                 const struct plan_stage *from,
+                                 const struct plan_stage *to);
+struct plan_links *plan_links_new(struct ap_arena *arena);
+void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
+                    int *stage_of);
 /* Microbatches held by a stage with n_behind stages from it to the end. */
 int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
 bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight);
