@@ -5,8 +5,9 @@
  * Idea: plans that people type come first. Then each
  * configuration (replicas, microbatches, schedule) is a line: a programme over labels
  * (auto_labels.c) finds plans near its best, sends between stages and what is paid once
- * per step included; the best n_kept by its arithmetic are simulated; a second one finds
- * the line's bound. Lines whose bound is below the best plan are searched (auto_tree.c)
+ * per step included; the best n_kept by its arithmetic are simulated. When all lines have
+ * had their turn a second programme finds the bound of each. Lines whose bound is below
+ * the best plan are searched (auto_tree.c)
  * as far as the limits go; the best plan is improved by single changes, and compared with
  * what the published planners find. The bound of the
  * answer is the least of the lines that were not searched to the end.
@@ -62,6 +63,8 @@ static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double sc
                                         const struct plan_answer *))
 {
     int at = 0;
+    if (l->n == HUNT_FINALISTS && score >= l->score[l->n - 1])
+        return;
     while (at < l->n && !alike(&l->plan[at], a))
         at++;
     if (at == HUNT_FINALISTS)
@@ -90,7 +93,7 @@ void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
     put_shortlist(h->arena, &h->rivals, score, a, same_outline);
 }
 
-void hunt_bare(struct hunt *h, const struct plan_answer *a)
+void hunt_bare(struct hunt *h, struct plan_answer *a)
 {
     struct ap_arena scratch = {0};
     struct plan_instance bare = *h->inst;
@@ -98,8 +101,10 @@ void hunt_bare(struct hunt *h, const struct plan_answer *a)
     struct ap_err why = {0};
 
     bare.n_values = 0;
-    if (h->inst->sends_are_guesses && !plan_judge(&scratch, &bare, &copy, NULL, &why))
+    if (h->inst->sends_are_guesses && !plan_judge(&scratch, &bare, &copy, NULL, &why)) {
+        a->least_sec = copy.step_sec;
         h->bare = least_of(h->bare, plan_score(&bare, h->params, &copy));
+    }
     ap_arena_free(&scratch);
 }
 
@@ -114,6 +119,13 @@ double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
     hunt_bare(h, a);
     hunt_take(h, score, a, from);
     return score;
+}
+
+int64_t hunt_share(struct hunt *h)
+{
+    int64_t whole = h->instruction_limit;
+    h->instruction_limit = h->instructions + (whole - h->instructions) / 4;
+    return whole;
 }
 
 bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from)
@@ -176,12 +188,14 @@ static int one_line(struct hunt *h, struct pool *pool, struct space *sp, struct 
         return -1;
     if (hunt_is_over(h, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
         return 1;
-    line_labels(&ln, false, &l);
-    gather(h, pool, &ln, &l);
-    line_free(&l);
-    ln.below = h->least * (1 + 1e-12);
-    line_labels(&ln, true, &l);
-    hunt_tree(h, &ln, &l);
+    if (!h->proves) {
+        line_labels(&ln, false, &l);
+        gather(h, pool, &ln, &l);
+    } else {
+        ln.below = h->least * (1 + 1e-12);
+        line_labels(&ln, true, &l);
+        hunt_tree(h, &ln, &l);
+    }
     line_free(&l);
     return 0;
 }
@@ -312,46 +326,68 @@ static int improve(struct hunt *h, const struct space *whole, struct ap_err *err
 #define NODE_LIMIT        ((int64_t)2000000)
 #define INSTRUCTION_LIMIT ((int64_t)8000000)
 
-static int hunt_all(struct hunt *h, struct space *sp, struct ap_err *err)
+static int all_configs(struct hunt *h, struct pool *pool, const struct space *sp,
+                       struct ap_err *err)
 {
     const struct plan_instance *inst = h->inst;
-    int all = inst->n_hosts * inst->n_devices, most = (int)h->params->n_kept;
-    struct pool pool = {.most = most > 0 ? most : 64};
+    int all = inst->n_hosts * inst->n_devices;
 
-    pool.kept = AP_NEW_N(h->arena, pool.most, struct kept);
     for (int r = 1; r <= all; r++) {
         int hosts, devices;
         if (!plan_grid(inst, r, &hosts, &devices))
             continue;
         for (int i = 0; i < inst->n_microbatches; i++)
-            if (one_config(h, &pool, sp, r, inst->microbatches[i], err))
+            if (one_config(h, pool, sp, r, inst->microbatches[i], err))
                 return -1;
     }
+    return 0;
+}
+
+/* Plans of all lines come first: a tree may use up what may be simulated. */
+static int hunt_all(struct hunt *h, struct space *sp, struct ap_err *err)
+{
+    int most = (int)h->params->n_kept;
+    struct pool pool = {.most = most > 0 ? most : 64};
+
+    pool.kept = AP_NEW_N(h->arena, pool.most, struct kept);
+    if (all_configs(h, &pool, sp, err))
+        return -1;
     for (int i = 0; i < pool.n; i++)
         if (pool.kept[i].estimate < 1.2 * h->least)
             hunt_try(h, sp, &pool.kept[i].plan, "labels");
+    h->proves = true;
+    if (all_configs(h, &pool, sp, err))
+        return -1;
     h->instruction_limit += INSTRUCTION_LIMIT / 4;
     return improve(h, sp, err);
 }
 
-/* The finalists behind the best, and the rivals that are none. */
+static void put_other(struct plan_answer *others, int *n, const struct plan_answer *first,
+                      const struct plan_answer *a)
+{
+    bool known = plan_same(first, a);
+    for (int i = 0; i < *n && !known; i++)
+        known = plan_same(&others[i], a);
+    if (!known)
+        others[(*n)++] = *a;
+}
+
+/* The finalists behind the best, the rivals that are none, and what rules found. */
 static void put_others(const struct hunt *h, struct plan_answer *answer)
 {
-    const struct shortlist *rivals = &h->rivals;
     struct plan_answer *others =
-        AP_NEW_N(h->arena, 2 * HUNT_FINALISTS, struct plan_answer);
-    int n = h->final.n - 1;
+        AP_NEW_N(h->arena, 2 * HUNT_FINALISTS + HUNT_HEARD, struct plan_answer);
+    int n = 0;
 
-    memcpy(others, h->final.plan + 1, (size_t)n * sizeof *others);
+    for (int i = 1; i < h->final.n; i++)
+        others[n++] = h->final.plan[i];
     answer->n_others = n;
-    for (int i = 0; i < rivals->n; i++) {
-        bool known = false;
-        for (int k = 0; k < h->final.n && !known; k++)
-            known = plan_same(&h->final.plan[k], &rivals->plan[i]);
-        if (!known)
-            others[n++] = rivals->plan[i];
-    }
+    for (int i = 0; i < h->rivals.n; i++)
+        put_other(others, &n, &h->final.plan[0], &h->rivals.plan[i]);
     answer->n_rivals = n - answer->n_others;
+    for (int i = 0; i < h->n_heard; i++)
+        put_other(others, &n, &h->final.plan[0], &h->heard[i]);
+    answer->n_heard = n - answer->n_others - answer->n_rivals;
     answer->others = others;
 }
 

@@ -91,7 +91,8 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
 
 /* ---- the search ---- */
 
-#define HUNT_FINALISTS 4
+#define HUNT_FINALISTS 16
+#define HUNT_HEARD     16 /* at least as many as rules */
 
 /* The best few plans of which no two are alike, best first. */
 struct shortlist {
@@ -108,23 +109,28 @@ struct hunt {
     double least;            /* score of best, INFINITY while there is none */
     struct shortlist final;  /* distinct plans; the first is best */
     struct shortlist rivals; /* plans of different outlines; the first is best */
-    double bound;            /* of all that is looked at and not searched to the end */
-    double bare;             /* least step of what was simulated if sends took no time */
+    int n_heard;
+    struct plan_answer heard[HUNT_HEARD]; /* the rules' */
+    double bound; /* of all that is looked at and not searched to the end */
+    double bare;  /* least step of what was simulated if sends took no time */
     int64_t n_asked, n_plans;
     int64_t nodes, node_limit;               /* of trees */
     int64_t instructions, instruction_limit; /* simulated */
-    const char *from;                        /* where the best came from */
+    bool proves;      /* looks for bounds, in trees; before that, for plans */
+    const char *from; /* where the best came from */
 };
 /* Takes a judged plan for the best or one of the next. */
 void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
                const char *from);
-/* Where sends are guesses: the plan's step without them is a bound of its step. */
-void hunt_bare(struct hunt *h, const struct plan_answer *a);
+/* Where sends are guesses: the plan's step without them, its least_sec, is a bound. */
+void hunt_bare(struct hunt *h, struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from);
 /* The same; its score, INFINITY when it does not fit or the limit was met. */
 double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
                   const char *from);
+/* Lowers the limit to a tree's share of what is left; the limit to put back. */
+int64_t hunt_share(struct hunt *h);
 /* A bound that rounding does not lift over a plan's score. */
 static inline bool hunt_is_over(const struct hunt *h, double bound)
 {

@@ -278,9 +278,10 @@ static void one_count(struct chunks *x, int n_stages)
 
     if (!isfinite(bound) || hunt_is_over(x->h, bound))
         return;
-    climb(x, n_stages);
-    if (hunt_is_over(x->h, bound))
+    if (!x->h->proves) {
+        climb(x, n_stages);
         return;
+    }
     x->ended = x->n > MAX_TREE;
     if (!x->ended) {
         x->n_stages = n_stages;
@@ -288,7 +289,9 @@ static void one_count(struct chunks *x, int n_stages)
         if (x->node_limit > x->h->node_limit)
             x->node_limit = x->h->node_limit;
         fill_behind(x);
+        int64_t whole = hunt_share(x->h);
         descend(x, 0, 0, 0, 0);
+        x->h->instruction_limit = whole;
     }
     if (x->ended)
         x->h->bound = least_of(x->h->bound, bound);

@@ -9,6 +9,7 @@
  */
 #include "auto.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -130,10 +131,12 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
         return -1;
     }
     h->n_plans += a.n_plans;
-    if (rc == 0)
-        hunt_bare(h, &a);
-    if (rc == 0)
-        hunt_take(h, plan_score(h->inst, h->params, &a), &a, r->name);
+    if (rc != 0)
+        return 0;
+    hunt_bare(h, &a);
+    hunt_take(h, plan_score(h->inst, h->params, &a), &a, r->name);
+    assert(h->n_heard < HUNT_HEARD);
+    h->heard[h->n_heard++] = plan_copy(h->arena, &a);
     return 0;
 }
 

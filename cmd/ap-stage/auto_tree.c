@@ -259,7 +259,9 @@ void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bound
     if (ln->unit == 1 && (int64_t)n * n * ln->n_units < MAX_RESTS) {
         t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
         spread_labels(&t, bounds);
+        int64_t whole = hunt_share(h);
         open = search_stages(&t);
+        h->instruction_limit = whole;
         ap_arena_free(&t.scratch);
     }
     h->bound = least_of(h->bound, open);

@@ -130,11 +130,13 @@ struct plan_answer {
     /* the judge's, by plan_judge */
     double step_sec;
     int64_t peak_bytes; /* of the fullest device */
+    double least_sec; /* step if sends took no time, where they are guesses; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
-    int n_others,
-        n_rivals; /* rivals, behind the others, have other stages or devices:
-                     for when the best turns out dearer than they are said to be */
+    int n_others;
+    int n_rivals; /* behind the others, have other stages or devices: for when the best
+                     turns out dearer than they are said to be */
+    int n_heard;  /* behind those: what other planners found, however long it takes */
     const struct plan_answer *others;
 };
 

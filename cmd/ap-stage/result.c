@@ -165,7 +165,8 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
     return weigh(arena, m, inst, detail, select, stages, price, err);
 }
 
-#define NEAR 1.05 /* plans up to so much slower by the planner's judge are looked at */
+#define NEAR       1.02 /* plans up to so much slower by the planner's judge are looked at */
+#define MOST_LOOKS 64
 
 /* Priced with their layouts, those that fit go first, then the quicker. */
 static bool is_better(const struct plan_instance *inst, const struct price *a,
@@ -211,6 +212,44 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
     return 0;
 }
 
+/* By what the planner's judge says. */
+static int compare_said(const void *pa, const void *pb)
+{
+    const struct plan_answer *a = *(const struct plan_answer *const *)pa;
+    const struct plan_answer *b = *(const struct plan_answer *const *)pb;
+    if (a->step_sec != b->step_sec)
+        return a->step_sec < b->step_sec ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* Plans that may be better than what is found, the most promising first. */
+static int look_at_all(const struct stage_model *m, const struct plan_instance *inst,
+                       struct stage_oracle *oracle, const struct plan_answer *first,
+                       struct best *best, struct plan_answer *answer,
+                       struct ap_stages *stages, struct ap_err *err)
+{
+    int n = first->n_others + first->n_rivals + first->n_heard, looks = MOST_LOOKS,
+        rc = 0;
+    const struct plan_answer **plan;
+
+    if (n == 0 || inst->inference) /* of batches in a row the step says little */
+        return 0;
+    plan = ap_xrealloc(NULL, (size_t)n * sizeof *plan);
+    for (int i = 0; i < n; i++)
+        plan[i] = &first->others[i];
+    qsort(plan, (size_t)n, sizeof *plan, compare_said);
+    for (int i = 0; i < n && looks > 0 && rc == 0; i++) {
+        bool heard = plan[i] - first->others >= first->n_others + first->n_rivals;
+        if (plan[i]->least_sec >= stages->objective_sec ||
+            (!heard && plan[i]->step_sec > NEAR * stages->objective_sec))
+            continue;
+        rc = look_at(m, inst, oracle, plan[i], best, answer, stages, err);
+        looks--;
+    }
+    free(plan);
+    return rc;
+}
+
 int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                       const struct plan_instance *inst, struct stage_oracle *oracle,
                       const struct plan_answer *light, struct plan_answer *answer,
@@ -222,14 +261,8 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
 
     if (make(arena, m, inst, oracle, light != NULL, &first, stages, &best.price, err))
         return -1;
-    /* of batches that follow each other the step says little */
-    for (int i = 0; i < first.n_others + first.n_rivals && !inst->inference; i++) {
-        bool rival = i >= first.n_others;
-        double most = rival ? stages->objective_sec : NEAR * first.step_sec;
-        if (first.others[i].step_sec <= most &&
-            look_at(m, inst, oracle, &first.others[i], &best, answer, stages, err))
-            return -1;
-    }
+    if (look_at_all(m, inst, oracle, &first, &best, answer, stages, err))
+        return -1;
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&
             look_at(m, inst, oracle, &light->others[i], &best, answer, stages, err))
