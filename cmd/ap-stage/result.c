@@ -165,16 +165,21 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
     return weigh(arena, m, inst, detail, select, stages, price, err);
 }
 
-#define NEAR       1.02 /* plans up to so much slower by the planner's judge are looked at */
-#define MOST_LOOKS 64
+#define MOST_LOOKS  64
+#define LEAST_LOOKS 7
+#define LOOK_NODES  400000 /* between the two: so many nodes are priced */
+
+static bool fits(const struct plan_instance *inst, const struct price *p)
+{
+    return inst->memory_bytes == 0 || p->peak_bytes <= inst->memory_bytes;
+}
 
 /* Priced with their layouts, those that fit go first, then the quicker. */
 static bool is_better(const struct plan_instance *inst, const struct price *a,
                       const struct price *b)
 {
-    int64_t most = inst->memory_bytes > 0 ? inst->memory_bytes : INT64_MAX;
-    if ((a->peak_bytes <= most) != (b->peak_bytes <= most))
-        return a->peak_bytes <= most;
+    if (fits(inst, a) != fits(inst, b))
+        return fits(inst, a);
     return a->step_sec < b->step_sec;
 }
 
@@ -234,17 +239,22 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
 
     if (n == 0 || inst->inference) /* of batches in a row the step says little */
         return 0;
+    if (looks > MOST_LOOKS)
+        looks = MOST_LOOKS;
+    else if (looks < LEAST_LOOKS)
+        looks = LEAST_LOOKS;
     plan = ap_xrealloc(NULL, (size_t)n * sizeof *plan);
     for (int i = 0; i < n; i++)
         plan[i] = &first->others[i];
     qsort(plan, (size_t)n, sizeof *plan, compare_said);
-    for (int i = 0; i < n && looks > 0 && rc == 0; i++) {
+    for (int i = 0; i < n && rc == 0; i++) {
         bool heard = plan[i] - first->others >= first->n_others + first->n_rivals;
-        if (plan[i]->least_sec >= stages->objective_sec ||
-            (!heard && plan[i]->step_sec > NEAR * stages->objective_sec))
+        double most = fits(inst, &best->price) ? stages->objective_sec : INFINITY;
+        if (plan[i]->least_sec >= most ||
+            (!heard && (plan[i]->step_sec > most || looks == 0)))
             continue;
+        looks -= !heard;
         rc = look_at(m, inst, oracle, plan[i], best, answer, stages, err);
-        looks--;
     }
     free(plan);
     return rc;
@@ -267,7 +277,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
         if (light->others[i].step_sec < stages->objective_sec &&
             look_at(m, inst, oracle, &light->others[i], &best, answer, stages, err))
             return -1;
-    if (inst->memory_bytes > 0 && best.price.peak_bytes > inst->memory_bytes)
+    if (!fits(inst, &best.price))
         ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
                 "%lld",
                 (long long)best.price.peak_bytes, (long long)inst->memory_bytes);
