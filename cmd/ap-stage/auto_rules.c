@@ -4,14 +4,17 @@
  * Idea: the grids of alike stages, which ask for little, come before the search; the
  * others behind it. Stages that no plan below the best can have are answered with
  * nothing: if a planner's own choice is better than the best it has none of them, is
- * still there, and is still its choice among fewer plans.
- * Cost: the planners', on few stages.
+ * still there, and is still its choice among fewer plans. Where sends are guesses the
+ * best may turn out dearer than it is said to be, and a plan behind it better. Cost: the
+ * planners', on few stages.
  */
 #include "auto.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+
+#define GUESSED 1.1 /* prices are above guesses by less */
 
 /* Stands between a planner and the oracle. */
 struct sieve {
@@ -117,7 +120,7 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
     struct plan_instance inst = *h->inst;
     struct plan_params params = *h->params;
 
-    v->below = h->least * (1 + 1e-9);
+    v->below = h->least * (h->inst->sends_are_guesses ? GUESSED : 1 + 1e-9);
     inst.ask = ask_sieve;
     inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;

@@ -167,7 +167,7 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
 
 #define MOST_LOOKS  64
 #define LEAST_LOOKS 7
-#define LOOK_NODES  400000 /* between the two: so many nodes are priced */
+#define LOOK_NODES  400000 /* between the two: so many operators are priced */
 
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
@@ -233,8 +233,8 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
                        struct best *best, struct plan_answer *answer,
                        struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_rivals + first->n_heard, looks = MOST_LOOKS,
-        rc = 0;
+    int n = first->n_others + first->n_rivals + first->n_heard, rc = 0;
+    int looks = LOOK_NODES / (m->graph.n_nodes + 1);
     const struct plan_answer **plan;
 
     if (n == 0 || inst->inference) /* of batches in a row the step says little */
