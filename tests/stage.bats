@@ -44,6 +44,24 @@ fake() {
     done
 }
 
+@test "what stages send costs more between hosts than it seems to: auto is no slower than its parts" {
+    local best o
+    jq '.levels[1].size = 2' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/two.json"
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --batch 32 --vocab 1000 | ap-prune |
+        ap-coarsen --blocks 4 --no-history -o "$BATS_TEST_TMPDIR/g.json"
+    sec() {
+        ap-stage "$@" --cluster "$BATS_TEST_TMPDIR/two.json" \
+            --shard-command 'ap-shard --serve --algorithm data' "$BATS_TEST_TMPDIR/g.json" |
+            ap-cost | jq .cost.step_sec
+    }
+    best=$(sec)
+    for o in '--stages 1' '--stages 4' '--algorithm none' '--algorithm rhino'; do
+        # shellcheck disable=SC2086
+        jq -n -e --argjson best "$best" --argjson other "$(sec $o)" \
+            '$best <= $other * (1 + 1e-9)' || { echo "$o"; return 1; }
+    done
+}
+
 @test "same bytes for any number of processes, and for answers out of order" {
     fake "" --jobs 1 -o "$BATS_TEST_TMPDIR/1" "$(GPT)"
     fake "" --jobs 3 -o "$BATS_TEST_TMPDIR/3" "$(GPT)"
