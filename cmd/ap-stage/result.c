@@ -217,11 +217,16 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
     return 0;
 }
 
+struct candidate {
+    const struct plan_answer *plan;
+    bool heard;
+};
+
 /* By what the planner's judge says. */
 static int compare_said(const void *pa, const void *pb)
 {
-    const struct plan_answer *a = *(const struct plan_answer *const *)pa;
-    const struct plan_answer *b = *(const struct plan_answer *const *)pb;
+    const struct plan_answer *a = ((const struct candidate *)pa)->plan;
+    const struct plan_answer *b = ((const struct candidate *)pb)->plan;
     if (a->step_sec != b->step_sec)
         return a->step_sec < b->step_sec ? -1 : 1;
     return a < b ? -1 : a > b;
@@ -235,7 +240,7 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
 {
     int n = first->n_others + first->n_rivals + first->n_heard, rc = 0;
     int looks = LOOK_NODES / (m->graph.n_nodes + 1);
-    const struct plan_answer **plan;
+    struct candidate *list;
 
     if (n == 0 || inst->inference) /* of batches in a row the step says little */
         return 0;
@@ -243,20 +248,21 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
         looks = MOST_LOOKS;
     else if (looks < LEAST_LOOKS)
         looks = LEAST_LOOKS;
-    plan = ap_xrealloc(NULL, (size_t)n * sizeof *plan);
+    list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
     for (int i = 0; i < n; i++)
-        plan[i] = &first->others[i];
-    qsort(plan, (size_t)n, sizeof *plan, compare_said);
+        list[i] =
+            (struct candidate){&first->others[i], i >= first->n_others + first->n_rivals};
+    qsort(list, (size_t)n, sizeof *list, compare_said);
     for (int i = 0; i < n && rc == 0; i++) {
-        bool heard = plan[i] - first->others >= first->n_others + first->n_rivals;
+        const struct plan_answer *plan = list[i].plan;
         double most = fits(inst, &best->price) ? stages->objective_sec : INFINITY;
-        if (plan[i]->least_sec >= most ||
-            (!heard && (plan[i]->step_sec > most || looks == 0)))
+        if (plan->least_sec >= most ||
+            (!list[i].heard && (plan->step_sec > most || looks == 0)))
             continue;
-        looks -= !heard;
-        rc = look_at(m, inst, oracle, plan[i], best, answer, stages, err);
+        looks -= !list[i].heard;
+        rc = look_at(m, inst, oracle, plan, best, answer, stages, err);
     }
-    free(plan);
+    free(list);
     return rc;
 }
 
