@@ -591,11 +591,12 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
 int ap_tool_finish(struct ap_tool *tool, const char *extra)
 {
     struct rusage usage;
+    int n = 0;
 
     if (tool->stats && !getrusage(RUSAGE_SELF, &usage))
-        fprintf(stderr, "{\"tool\":\"%s\",\"sec\":%.6f,\"peak_bytes\":%lld%s}\n",
-                tool->name, ap_now_sec() - start_sec, (long long)usage.ru_maxrss * 1024,
-                extra);
+        n = fprintf(stderr, "{\"tool\":\"%s\",\"sec\":%.6f,\"peak_bytes\":%lld%s}\n",
+                    tool->name, ap_now_sec() - start_sec,
+                    (long long)usage.ru_maxrss * 1024, extra);
     ap_buf_free(&history_args);
-    return AP_OK;
+    return n < 0 ? AP_BAD_INPUT : AP_OK;
 }

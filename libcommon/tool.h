@@ -91,7 +91,7 @@ void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
- * returns AP_OK. */
+ * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */
 int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
 /* Monotonic seconds, for --stats and --time-limit only. */

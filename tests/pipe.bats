@@ -97,9 +97,22 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     done
 }
 
-@test "pipe: a reader that leaves early ends a tool quietly" {
-    run bash -c 'ap-import "$1" 2>&1 >&3 | cat' - "$(hlo gpt2l)" 3> >(head -c 1 >/dev/null)
-    [ -z "$output" ]
+@test "pipe: a reader that left ends each tool quietly by SIGPIPE, and leaves no file behind" {
+    local doc dir=$BATS_TEST_TMPDIR left both
+    doc=$(imported mlp)
+    mkfifo "$dir/pipe"
+    mkdir "$dir/tmp"
+    exec {both}<>"$dir/pipe" {left}>"$dir/pipe" {both}>&-
+    ap-shard --mesh 2 --emit-problem "$dir/problem.json" -o "$dir/sharded.json" "$doc"
+    ap-coarsen -o "$dir/blocks.json" "$doc"
+    for f in "ap-import $(hlo mlp)" "ap-model mlp" "ap-prune $doc" "ap-coarsen $doc" \
+        "ap-shard --mesh 2x2 $doc" "ap-solve $dir/problem.json" "ap-cost $doc" "ap-rewrite $doc" \
+        "ap-stage --cluster cpu-4 --algorithm none --jobs 1" "ap-cost --help"; do
+        TMPDIR=$dir/tmp run --separate-stderr bash -c 'cat "$1" | '"$f"' >&"$2"; exit "${PIPESTATUS[1]}"' \
+            - "$dir/blocks.json" "$left"
+        [ "$status" -eq 141 ] && [ -z "$stderr" ] || { echo "$f: $status $stderr"; return 1; }
+    done
+    [ -z "$(ls "$dir/tmp")" ]
 }
 
 @test "bad: a wrong format version is refused" {
@@ -198,6 +211,10 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     doc=$(imported mlp)
     run bash -c 'ap-cost "$1" >/dev/full' - "$doc"
     [ "$status" -eq 1 ]
+    for f in "${filters[@]}"; do
+        run bash -c "$f"' --stats "$1" 2>/dev/full >/dev/null' - "$doc"
+        [ "$status" -eq 1 ]
+    done
     refuses 1 "/no/such/folder" ap-cost -o /no/such/folder/x.json "$doc"
     mkdir "$BATS_TEST_TMPDIR/d"
     echo old >"$BATS_TEST_TMPDIR/d/keep"

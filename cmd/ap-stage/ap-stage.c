@@ -485,6 +485,8 @@ int main(int argc, char **argv)
         give_up(oracle, rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, &err);
     stage_oracle_stats(oracle, &stats);
     stage_oracle_stop(oracle);
+    remove_temporary();
+    signal(SIGPIPE, SIG_DFL); /* ignored for the shard command only */
 
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {
