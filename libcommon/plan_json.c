@@ -509,6 +509,11 @@ static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap
         ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||
         ap_get_int(o, at, "peak_bytes", 0, INT64_MAX, &s->peak_bytes, err))
         return -1;
+    const struct ap_at objective = {at, "objective_sec", 0},
+                       bound = {at, "lower_bound_sec", 0};
+    if (s->objective_sec < 0 || s->lower_bound_sec < 0)
+        return ap_at_err(s->objective_sec < 0 ? &objective : &bound, err,
+                         "expected a number >= 0");
     if (json_object_get(o, "solver"))
         return read_text(arena, o, at, "solver", &s->solver, err);
     return 0;

@@ -381,8 +381,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     s->shard_command = s->shard_command ? ap_arena_strdup(arena, s->shard_command) : NULL;
     s->schedule = (enum ap_schedule)schedule;
     s->each = mode == 1;
-    int64_t n =
-        s->n_devices; /* a plan may be priced on a smaller cluster that has its own */
+    int64_t n = s->n_devices; /* a smaller cluster than the plan's may have its own */
     if (json_object_get(o, "n_devices") &&
         ap_get_int(o, at, "n_devices", 1, AP_MAX_DEVICES, &n, err))
         return -1;
@@ -391,6 +390,11 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
         (ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
          ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err)))
         return -1;
+    const struct ap_at objective = {at, "objective_sec", 0},
+                       bound = {at, "lower_bound_sec", 0};
+    if (s->objective_sec < 0 || s->lower_bound_sec < 0)
+        return ap_at_err(s->objective_sec < 0 ? &objective : &bound, err,
+                         "expected a number >= 0");
     return 0;
 }
 
@@ -642,6 +646,30 @@ static int64_t devices_named(const struct loaded *from)
     return most;
 }
 
+/* 1: the cluster at path is too small for the plan. */
+static int get_cluster(struct ap_arena *arena, const struct ap_doc *doc,
+                       const struct loaded *from, const struct ap_at *at,
+                       const char *path, struct ap_cluster *c, struct ap_err *err)
+{
+    const struct ap_at n_at = {at, "n_devices", 0};
+    int64_t n = json_integer_value(json_object_get(from->head, "n_devices"));
+    int64_t named = devices_named(from);
+
+    if (ap_cluster_get(arena, doc, path, named < n && n <= AP_MAX_DEVICES ? n : named, c,
+                       err))
+        return -1;
+    int64_t has = ap_cluster_devices(c);
+    if (path && named > has) {
+        ap_at_err(at, err, "cluster %s has devices 0 to %lld, not %lld", c->name,
+                  (long long)has - 1, (long long)named - 1);
+        return 1;
+    }
+    if (!path && n > has)
+        return ap_at_err(&n_at, err, "cluster %s has %lld devices, not %lld", c->name,
+                         (long long)has, (long long)n);
+    return 0;
+}
+
 static int doc_blocks(struct ap_arena *arena, const struct ap_doc *doc,
                       const struct ap_graph *g, struct ap_blocks *blocks,
                       struct ap_err *err)
@@ -666,7 +694,7 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct ap_cluster *given, struct ap_blocks *blocks,
                   struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err)
 {
-    struct ap_at at = {.key = "stages"};
+    const struct ap_at at = {.key = "stages"};
 
     if (doc_blocks(arena, doc, g, blocks, err))
         return -1;
@@ -675,7 +703,7 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
     if (given)
         *cluster = *given;
     else if (!rc)
-        rc = ap_cluster_get(arena, doc, cluster_path, devices_named(&from), cluster, err);
+        rc = get_cluster(arena, doc, &from, &at, cluster_path, cluster, err);
     if (!rc)
         rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
     unload(&from);

@@ -78,6 +78,7 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
 /*
  * The same of a document, with its section "blocks". The cluster is the one given, or the
  * one at path, or the document's, or as large a default as the devices that are named.
+ * 1: the one at path has not all of these.
  */
 int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct ap_graph *g, const char *cluster_path,

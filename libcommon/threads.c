@@ -80,8 +80,10 @@ int ap_in_arenas(struct ap_arena *arena, int n,
     ap_in_threads(n, take_one, &all);
     for (int i = 0; i < n; i++) {
         struct round *r = &all.round[i];
-        if (r->rc && !rc)
-            rc = ap_err_set(err, "%s", r->err.msg);
+        if (r->rc && !rc) {
+            rc = r->rc;
+            ap_err_set(err, "%s", r->err.msg);
+        }
         ap_arena_join(arena, &r->arena);
     }
     free(all.round);

@@ -14,8 +14,8 @@ int ap_threads(void);
 void ap_in_threads(int n, void (*run)(void *ctx, int i), void *ctx);
 
 /*
- * The same with an arena and a message for each i; arena takes over what they hold. -1 if
- * a call gave that, with the message of the lowest such i.
+ * The same with an arena and a message for each i; arena takes over what they hold. What
+ * the lowest i gave whose call did not give 0, with its message, or 0.
  */
 int ap_in_arenas(struct ap_arena *arena, int n,
                  int (*run)(void *ctx, int i, struct ap_arena *arena, struct ap_err *err),

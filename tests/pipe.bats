@@ -162,6 +162,8 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     for f in ap-cost ap-rewrite; do
         refuses 1 "/sharding" $f "$BATS_TEST_TMPDIR/other.json"
         refuses 1 "/sharding" $f <<<"$(jq -c '.sharding.groups[0].choice[0] = 99' "$(sharded mlp 2x2)")"
+        refuses 1 "/sharding/lower_bound_sec: expected a number >= 0" \
+            $f <<<"$(jq -c '.sharding.lower_bound_sec = -1' "$(sharded mlp 2x2)")"
     done
 }
 

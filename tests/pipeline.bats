@@ -196,8 +196,19 @@ column_sec() {
     refuses 1 "at most 8 microbatches" ap-cost "${P3[@]}" "$dir/rows.json"
     jq -c '.stages.stages[1].devices = [1, 2]' "$dir/hand.json" >"$dir/twice.json"
     refuses 1 "/stages/stages/1: device 1 is of stage 0 already" ap-cost "${P3[@]}" "$dir/twice.json"
-    refuses 1 "cluster a100-8 has devices 0 to 7, not 8" \
+    jq -c '.stages.stages[1].devices = [2, 64]' "$dir/hand.json" >"$dir/far.json"
+    refuses 3 "/stages: cluster p3x8 has devices 0 to 63, not 64" ap-cost "${P3[@]}" "$dir/far.json"
+    refuses 3 "cluster a100-8 has devices 0 to 7, not 11" \
         ap-cost --cluster "$CLUSTERS/a100-8.json" <(staged 3 dp=3)
+    jq -c --slurpfile c "$CLUSTERS/a100-8.json" '.cluster = $c[0]' "$dir/far.json" >"$dir/own.json"
+    refuses 1 "/stages/stages/1/devices/1: cluster a100-8 has devices 0 to 7, not 64" \
+        ap-cost "$dir/own.json"
+    jq -c --slurpfile c "$CLUSTERS/a100-8.json" '.cluster = $c[0] | .stages.n_devices = 99' \
+        "$dir/hand.json" >"$dir/own.json"
+    refuses 1 "/stages/n_devices: cluster a100-8 has 8 devices, not 99" ap-cost "$dir/own.json"
+    ap-cost --cluster "$CLUSTERS/p3x1.json" "$dir/own.json" | jq -e '.cost.n_devices == 8'
+    jq -c '.stages |= . + {objective_sec: 1, lower_bound_sec: -1}' "$dir/hand.json" >"$dir/sec.json"
+    refuses 1 "/stages/lower_bound_sec: expected a number >= 0" ap-cost "${P3[@]}" "$dir/sec.json"
     # beside the stages, which are there
     sed 's/"stages":{/&"microbatches":8,/' "$dir/hand.json" >"$dir/again.json"
     refuses 1 "duplicate object key" ap-cost "${P3[@]}" "$dir/again.json"

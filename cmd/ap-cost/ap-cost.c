@@ -158,8 +158,9 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_err err = {0};
     struct ap_buf text = {0};
 
-    if (pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    int rc = pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err);
+    if (rc)
+        ap_die(rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, "%s", err.msg);
     if (asked->trace) {
         pipe_trace(arena, &in, &p, &text);
         ap_tool_write_file(asked->trace, &text);

@@ -44,10 +44,14 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
     if (ap_doc_graph(arena, doc, &in->graph, err))
         return -1;
     ap_group(arena, &in->graph); /* whatever the document says of groups */
-    if (ap_in_arenas(arena, 2, read_half, &halves, err) ||
-        ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
-                          &in->stages, p, err))
-        return err->msg[0] == '/' ? ap_doc_err(doc, err) : -1;
+    int rc = ap_in_arenas(arena, 2, read_half, &halves, err);
+    if (!rc)
+        rc = ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
+                               &in->stages, p, err);
+    if (rc && err->msg[0] == '/')
+        ap_doc_err(doc, err);
+    if (rc)
+        return rc;
     in->by_hand = in->stages.objective_sec <= 0;
     return 0;
 }
