@@ -269,6 +269,26 @@ EOF
         ap-stage "${CPU8[@]}" <(ap-model mlp)
 }
 
+@test "submeshes as listed: by every algorithm that looks for them, none that does not fit" {
+    local a out=$BATS_TEST_TMPDIR/plan.json
+    for a in alpa rannc equal-layer equal-operator; do
+        fake "" --algorithm $a --submeshes 1x4,1x2 -o "$out" "$(GPT)"
+        jq -e 'all(.stages.stages[]; .devices_per_host | . == 2 or . == 4)' "$out" ||
+            { echo "$a"; return 1; }
+    done
+    fake "" --algorithm alpa --submeshes 1x8 "$(GPT)" | jq -e '.stages.stages | length == 1'
+    refuses 3 "1x3 is no part of 1x8" fake "" --submeshes 1x8,1x3 "$(GPT)"
+    refuses 3 "2x4 is no part of 8x8" fake "" --cluster p3x8 --submeshes 2x4 "$(GPT)"
+    jq '.levels[1].size = 3' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/three.json"
+    refuses 3 "2x8 do not add up to the 24 devices" \
+        fake "" --cluster "$BATS_TEST_TMPDIR/three.json" --submeshes 2x8 "$(GPT)"
+    for a in "" 4 1x 1x4, 1x4,2 0x4 1x-4 1x4x2 x; do
+        refuses 2 "--submeshes: expected" fake "" --submeshes "$a" "$(GPT)"
+    done
+    refuses 2 "only one of" fake "" --submeshes 1x4 --submesh-space all "$(GPT)"
+    refuses 2 "rhino has no such option" fake "" --algorithm rhino --submeshes 1x4 "$(GPT)"
+}
+
 @test "older plans go, unknown sections stay" {
     jq -c '. + {sharding: 1, cost: 2, program: 3, mine: {"a": 1.50}}' "$(GPT)" \
         >"$BATS_TEST_TMPDIR/old.json"

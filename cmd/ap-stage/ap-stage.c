@@ -41,11 +41,12 @@ static const struct ap_choice searches[] = {
 
 struct request {
     int algorithm, schedule, reduction, recompute, search;
-    const char *cluster_path, *microbatches, *memory, *command;
+    const char *cluster_path, *microbatches, *memory, *command, *submeshes;
     int64_t jobs, n_stages;
     double limit_sec;
     struct stage_limits limits;
     struct plan_params params;
+    struct plan_submesh submesh[64];
 };
 
 /* Options that only some algorithms read. */
@@ -53,6 +54,8 @@ static const struct {
     const char *option, *algorithms;
 } own_options[] = {
     {"search", " rannc "},
+    {"submesh-space", " auto alpa rannc equal-layer equal-operator exhaustive "},
+    {"submeshes", " auto alpa rannc equal-layer equal-operator exhaustive "},
     {"imbalance", " rhino "},
     {"epsilon", " alpa equal-layer equal-operator "},
     {"kept", " auto "},
@@ -79,6 +82,8 @@ static void read_options(struct ap_tool *tool, struct request *r, int argc, char
         {"submesh-space", AP_OPT_CHOICE, &r->params.submesh_space, "NAME",
          "submeshes that a stage may have", plan_submesh_spaces,
          sizeof *plan_submesh_spaces, 0, 0},
+        {"submeshes", AP_OPT_STR, &r->submeshes, "LIST",
+         "the only ones that a stage may have, such as 1x4,2x8", NULL, 0, 0, 0},
         {"memory", AP_OPT_STR, &r->memory, "SIZE",
          "of a device: 16GiB, bytes, or device (device)", NULL, 0, 0, 0},
         {"recompute", AP_OPT_CHOICE, &r->recompute, "WHAT",
@@ -113,14 +118,43 @@ static void read_options(struct ap_tool *tool, struct request *r, int argc, char
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
+    if (r->submeshes && ap_tool_given(tool, "submesh-space"))
+        ap_die_usage("only one of --submesh-space and --submeshes");
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
         ap_die_usage("--stages: %s has one stage", plan_algorithms()[r->algorithm].name);
     tool->opts = NULL; /* they end here */
 }
 
+/* "1x4,2x8" */
+static void read_submeshes(struct request *r)
+{
+    const int most = sizeof r->submesh / sizeof *r->submesh;
+    const char *at = r->submeshes;
+    char *end = NULL;
+
+    r->params.submesh = r->submesh;
+    for (bool more = at != NULL; more; at = end + 1) {
+        long n[2] = {0};
+        for (int i = 0; i < 2; i++) {
+            const char *digits = i ? end + (*end == 'x') : at;
+            n[i] = strtol(digits, &end, 10);
+            if (*digits < '0' || *digits > '9' || n[i] < 1 || n[i] > AP_MAX_DEVICES ||
+                (i == 0 && *end != 'x'))
+                ap_die_usage("--submeshes: expected HOSTSxDEVICES,..., got %s",
+                             r->submeshes);
+        }
+        more = *end == ',';
+        if ((*end && !more) || r->params.n_submeshes == most)
+            ap_die_usage("--submeshes: expected at most %d of HOSTSxDEVICES,..., got %s",
+                         most, r->submeshes);
+        r->submesh[r->params.n_submeshes++] = (struct plan_submesh){(int)n[0], (int)n[1]};
+    }
+}
+
 static void check_options(struct request *r)
 {
     char *end;
+    read_submeshes(r);
     if (r->microbatches && strcmp(r->microbatches, "auto") != 0) {
         r->limits.microbatches = strtoll(r->microbatches, &end, 10);
         if (end == r->microbatches || *end || r->limits.microbatches < 1 ||
@@ -153,6 +187,34 @@ static void check_options(struct request *r)
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         r->jobs = cores > 0 ? cores : 1;
     }
+}
+
+/* The cluster has the submeshes that are asked for, and they can make it up. */
+static void check_submeshes(struct ap_arena *arena, const struct request *r,
+                            const struct ap_cluster *c)
+{
+    int devices = (int)c->levels[0].size, whole = (int)ap_cluster_devices(c), k;
+    bool *sum = AP_NEW_N(arena, whole + 1, bool);
+    struct plan_submesh *mesh;
+    int n = plan_submeshes(arena, PLAN_ALL_SUBMESHES, whole / devices, devices, &mesh);
+
+    sum[0] = true;
+    for (int i = 0; i < r->params.n_submeshes; i++) {
+        const struct plan_submesh *m = &r->submesh[i];
+        for (k = 0; k < n; k++)
+            if (mesh[k].hosts == m->hosts && mesh[k].devices == m->devices)
+                break;
+        if (k == n)
+            ap_die(AP_NO_SOLUTION,
+                   "--submeshes: %dx%d is no part of %dx%d: a power of two of a host's "
+                   "devices, or whole hosts",
+                   m->hosts, m->devices, whole / devices, devices);
+        for (int d = m->hosts * m->devices; d <= whole; d++)
+            sum[d] |= sum[d - m->hosts * m->devices];
+    }
+    if (r->params.n_submeshes > 0 && !sum[whole])
+        ap_die(AP_NO_SOLUTION, "--submeshes: %s do not add up to the %d devices",
+               r->submeshes, whole);
 }
 
 /* What a graph of this kind can be asked. */
@@ -450,6 +512,7 @@ int main(int argc, char **argv)
     struct coproc_pool *pool = start_command(&arena, &tool, &doc, &req, true);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
+    check_submeshes(&arena, &req, &model.cluster);
     early = NULL;
     if (!pool)
         pool = start_command(&arena, &tool, &doc, &req, false);

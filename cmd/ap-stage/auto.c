@@ -214,7 +214,8 @@ static bool has_schedule(const struct hunt *h, int schedule)
  */
 static void leave_meshes(struct config *c)
 {
-    while (c->replicas > 1 && c->hosts > 8 && c->mesh[c->n_meshes - 1].hosts > 1)
+    while (c->replicas > 1 && c->hosts > 8 && c->n_meshes > 1 &&
+           c->mesh[c->n_meshes - 1].hosts > 1)
         c->n_meshes--;
 }
 

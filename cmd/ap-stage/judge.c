@@ -27,12 +27,20 @@ int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices
         m[n++] = (struct plan_submesh){1, d};
     m[n++] = (struct plan_submesh){1, n_devices};
     int last = space == 1 && n_hosts > 4 ? 4 : n_hosts;
-    for (int h = 2; h <= last; h = space == 2 ? h + 1 : 2 * h)
+    for (int h = 2; h <= last; h = space == PLAN_ALL_SUBMESHES ? h + 1 : 2 * h)
         m[n++] = (struct plan_submesh){h, n_devices};
     if (m[n - 1].hosts != n_hosts)
         m[n++] = (struct plan_submesh){n_hosts, n_devices};
     *out = m;
     return n;
+}
+
+bool plan_may_have(const struct plan_params *params, int hosts, int devices)
+{
+    for (int i = 0; i < params->n_submeshes; i++)
+        if (params->submesh[i].hosts == hosts && params->submesh[i].devices == devices)
+            return true;
+    return params->n_submeshes == 0;
 }
 
 bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices)

@@ -92,10 +92,16 @@ struct plan_instance {
     void *oracle;
 };
 
+struct plan_submesh {
+    int hosts, devices;
+};
+
 struct plan_params {
-    int schedule;       /* enum ap_schedule, -1: any that the planner has */
-    int n_stages;       /* 0: any */
-    int submesh_space;  /* row of plan_submesh_spaces */
+    int schedule;      /* enum ap_schedule, -1: any that the planner has */
+    int n_stages;      /* 0: any */
+    int submesh_space; /* row of plan_submesh_spaces */
+    int n_submeshes;   /* > 0: of the space `all`, only these */
+    const struct plan_submesh *submesh;
     double epsilon_sec; /* alpa: gap of t_max that is not tried */
     double imbalance;   /* rhino: tolerance of a stage's FLOPs, 0.08 */
     bool search_all;    /* rannc: goes on after the first number of stages that fits */
@@ -163,11 +169,10 @@ const struct plan_algorithm *plan_algorithms(void);
  * always among them. Ascending by devices.
  */
 extern const struct ap_choice plan_submesh_spaces[];
-struct plan_submesh {
-    int hosts, devices;
-};
+enum { PLAN_ALL_SUBMESHES = 2 };
 int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
                    struct plan_submesh **out);
+bool plan_may_have(const struct plan_params *params, int hosts, int devices);
 
 /*
  * Gives each stage its place: larger submeshes first, stages of one size in their order,

@@ -71,6 +71,21 @@ void space_init(struct space *sp, struct ap_arena *arena,
 
 /* ---- configurations ---- */
 
+static bool list_submeshes(struct space *sp, struct config *c)
+{
+    const struct plan_params *p = sp->params;
+    struct plan_submesh *mesh;
+    int space = p->n_submeshes > 0 ? PLAN_ALL_SUBMESHES : p->submesh_space, kept = 0;
+    int n = plan_submeshes(sp->arena, space, c->hosts, c->devices, &mesh);
+
+    for (int i = 0; i < n; i++)
+        if (plan_may_have(p, mesh[i].hosts, mesh[i].devices))
+            mesh[kept++] = mesh[i];
+    c->mesh = mesh;
+    c->n_meshes = kept;
+    return kept > 0;
+}
+
 bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
                  const struct plan_submesh *mesh, int n_meshes)
 {
@@ -79,12 +94,8 @@ bool config_init(struct space *sp, struct config *c, int replicas, int64_t micro
         return false;
     c->mesh = mesh;
     c->n_meshes = n_meshes;
-    if (!mesh) {
-        struct plan_submesh *all;
-        c->n_meshes = plan_submeshes(sp->arena, sp->params->submesh_space, c->hosts,
-                                     c->devices, &all);
-        c->mesh = all;
-    }
+    if (!mesh && !list_submeshes(sp, c))
+        return false;
     c->front = AP_NEW_N(sp->arena, sp->n_runs * c->n_meshes, const struct plan_front *);
     return true;
 }
@@ -187,6 +198,11 @@ double plan_least_sec(const struct plan_instance *inst, const struct plan_answer
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err)
 {
     sp->n_plans++;
+    for (int s = 0; s < a->n_stages; s++)
+        if (!plan_may_have(sp->params, a->stage[s].hosts, a->stage[s].devices))
+            return ap_err_set(err, "stage %d: %dx%d is none of the submeshes", s,
+                              a->stage[s].hosts, a->stage[s].devices),
+                   1;
     int rc = plan_judge(sp->arena, sp->inst, a, NULL, err);
     if (rc == 0)
         *score = plan_score(sp->inst, sp->params, a);

@@ -64,7 +64,8 @@ struct config {
     const struct plan_submesh *mesh;
     const struct plan_front **front; /* [run * n_meshes + mesh], NULL: not asked yet */
 };
-/* All submeshes of the replica's share, or those given. false: no such share. */
+/* All submeshes of the replica's share that params allow, or those given. false: no such
+ * share, or none of it. */
 bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
                  const struct plan_submesh *mesh, int n_meshes);
 /* What blocks lo to hi cost on a mesh of the configuration. -1: the oracle broke. */
@@ -97,7 +98,8 @@ double plan_score(const struct plan_instance *inst, const struct plan_params *pa
 /* A time that the plan's simulated step is not below: what each device does, behind the
  * stages in front and with the way back through them. */
 double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a);
-/* Judges and scores; 1: the plan does not fit. */
+/* Judges and scores; 1: the plan does not fit, or has other submeshes than params allow.
+ */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
 
 /*

@@ -16,6 +16,15 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b));
 }
 
+/* Every fifth case has its submeshes listed. */
+static struct plan_params params_of(uint64_t seed)
+{
+    static const struct plan_submesh list[] = {{1, 1}, {1, 2}, {2, 4}};
+    struct plan_params p = {.schedule = -1, .submesh = list};
+    p.n_submeshes = seed % 5 == 0 ? 3 : 0;
+    return p;
+}
+
 /* ---- all plans that use all devices ---- */
 
 struct brute {
@@ -100,7 +109,7 @@ static void alpa_is_exact(void)
 {
     int same = 0, n_plans = 0, pruned = 0, several = 0, ordered = 0;
     for (uint64_t seed = 1; seed <= N_CASES; seed++) {
-        struct plan_params params = {.schedule = -1};
+        struct plan_params params = params_of(seed);
         struct ap_arena arena = {0};
         struct plan_answer a = {0}, gap = {0};
         struct ap_err err = {0};
@@ -204,10 +213,11 @@ static void rannc_is_exact(void)
 {
     int same = 0, n_plans = 0, first_is_no_better = 0, several = 0;
     for (uint64_t seed = 1; seed <= N_CASES; seed++) {
-        struct plan_params params = {.schedule = -1, .search_all = true};
+        struct plan_params params = params_of(seed);
         struct ap_arena arena = {0};
         struct plan_answer a = {0}, first = {0};
         struct ap_err err = {0};
+        params.search_all = true;
         case_random(&cases, 5000 + seed, seed % 4 == 0 ? 8 : 5);
         double best = best_of_rannc(&params);
         int rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
@@ -412,7 +422,6 @@ static void tile(const struct plan_instance *inst, const struct plan_submesh *me
     }
     for (; m >= 0; m--)
         if (mesh_size(&mesh[m]) <= left) {
-            /* put it in front of the others on odd counts: order must not matter */
             many[n] =
                 (struct plan_stage){.hosts = mesh[m].hosts, .devices = mesh[m].devices};
             tile(inst, mesh, m, n + 1, left - mesh_size(&mesh[m]), good, all);
@@ -437,6 +446,34 @@ static void submeshes(void)
     CHECK(all > 300 && good == all,
           "AL8: submeshes that add up to the cluster fit: %d of %d", good, all);
     ap_arena_free(&arena);
+}
+
+/* auto takes the rules' plans, too, and these have submeshes of their own. */
+static void listed_only(void)
+{
+    int n = 0, n_stages = 0, n_listed = 0, restricted = 0;
+    for (uint64_t seed = 5; seed <= 200; seed += 5) {
+        struct plan_params params = params_of(seed), all = {.schedule = -1};
+        struct ap_arena arena = {0};
+        struct plan_answer a[3] = {0};
+        struct ap_err err = {0};
+        case_random(&cases, seed, 4);
+        int rc = plan_exhaustive(&arena, &cases.inst, &params, &a[0], &err);
+        params.n_kept = all.n_kept = 64;
+        params.imbalance = all.imbalance = 0.08;
+        n += plan_auto(&arena, &cases.inst, &params, &a[1], &err) == rc;
+        if (plan_exhaustive(&arena, &cases.inst, &all, &a[2], &err) == 0)
+            restricted += rc == 1 || a[2].step_sec < a[0].step_sec * (1 - 1e-9);
+        for (int k = 0; k < 2 && rc == 0; k++)
+            for (int s = 0; s < a[k].n_stages; s++, n_stages++)
+                n_listed +=
+                    plan_may_have(&params, a[k].stage[s].hosts, a[k].stage[s].devices);
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(n == 40 && n_listed == n_stages && n_stages > 40 && restricted > 5,
+          "plans have listed submeshes only: %d of %d stages; dearer for it: %d",
+          n_listed, n_stages, restricted);
 }
 
 static void closed_forms(void)
@@ -608,6 +645,7 @@ static void explains_with_few(void)
 int main(void)
 {
     submeshes();
+    listed_only();
     closed_forms();
     rannc_loops();
     rannc_replicates();
