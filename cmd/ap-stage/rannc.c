@@ -309,9 +309,10 @@ static int search_stages(struct search *q, int replicas, int lo, int hi,
     for (int i = 0; i < n_mb; i++) {
         int64_t n = sp->inst->microbatches[i];
         bool wanted = n >= q->least && n <= q->most;
-        if (!wanted || !config_init(sp, &c[i], replicas, n, NULL, 0) ||
-            !table_init(&t[i], sp, &c[i], &scratch)) {
-            q->limited |= wanted;
+        if (!wanted || !config_init(sp, &c[i], replicas, n, NULL, 0)) {
+            done[i] = -1;
+        } else if (!table_init(&t[i], sp, &c[i], &scratch)) {
+            q->limited = true;
             done[i] = -1;
         }
     }
