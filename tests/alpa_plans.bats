@@ -5,6 +5,8 @@
 
 load helpers
 
+DATA='ap-shard --serve --algorithm data'
+
 # The testbed with so many nodes of 8: cluster N [MEMORY]
 cluster() {
     local f=$BATS_FILE_TMPDIR/p3x$1-${2:-16e9}.json
@@ -128,7 +130,7 @@ paper_448() {
     done
 }
 
-@test "AL24: a device a stage carries GPT to 64 devices, MoE-10B to 16, not MoE-27B to 32" {
+@test "AL24: a device a stage carries GPT to 64 devices, MoE-10B to 16, not MoE to 32 and 64" {
     local m nodes n out=$BATS_TEST_TMPDIR/plan.json
     while read -r m nodes n; do
         plan "$(cluster "$nodes")" 1024 --algorithm inter-only -o "$out" \
@@ -141,30 +143,51 @@ paper_448() {
     plan "$(cluster 2)" 1024 --algorithm inter-only --microbatch each -o "$out" \
         "$(blocks moe-10b --algorithm alpa --blocks 16)"
     jq -e '.stages.stages | length == 16' "$out"
-    # half of MoE-27B's experts in a layer, one product's, are too much for a device
-    refuses 3 "inter-only: no plan" plan "$(cluster 4)" 1024 --algorithm inter-only \
-        --microbatch each "$(blocks moe-27b --algorithm alpa --blocks 22)"
+    # half of an MoE's experts in a layer, one product's, are too much for a device; on a single
+    # device all shards are alike
+    while read -r m nodes n; do
+        refuses 3 "inter-only: nothing fits" plan "$(cluster "$nodes")" 1024 --algorithm inter-only \
+            --microbatch each --shard-command "$DATA" "$(blocks "$m" --algorithm alpa --blocks "$n")"
+    done <<<$'moe-27b 4 22\nmoe-70b 8 32'
 }
 
-@test "AL25: Wide-ResNet-6.8B fits 32 devices neither by stages nor by stages and batch" {
-    local f
-    f=$(blocks wresnet-6.8b --algorithm alpa --blocks 8)
-    refuses 3 "inter-only: " plan "$(cluster 4)" 96 --microbatch each --algorithm inter-only "$f"
-    refuses 3 "pp-dp: " plan "$(cluster 4)" 96 --microbatch each --algorithm pp-dp \
-        --shard-command 'ap-shard --serve --algorithm data' "$f"
+@test "AL25: Wide-ResNet-6.8B and 13B fit 32 and 64 devices neither by stages nor by stages and batch" {
+    local f m nodes
+    while read -r m nodes; do
+        f=$(blocks "$m" --algorithm alpa --blocks 8)
+        refuses 3 "inter-only: " plan "$(cluster "$nodes")" 96 --microbatch each \
+            --algorithm inter-only --shard-command "$DATA" "$f"
+        refuses 3 "pp-dp: " plan "$(cluster "$nodes")" 96 --microbatch each --algorithm pp-dp \
+            --shard-command "$DATA" "$f"
+    done <<<$'wresnet-6.8b 4\nwresnet-13b 8'
 }
 
-@test "AL26: Megatron's grid needs tensor parallelism for GPT-39B on 64, not for 15B on 32" {
-    local grid=(--algorithm megatron-grid --shard-command) f out=$BATS_TEST_TMPDIR/plan.json
-    local without='ap-shard --serve --algorithm data' with='ap-shard --serve --algorithm megatron'
-    f=$(blocks gpt3-15b --algorithm alpa --blocks 48 --eps 1)
-    plan "$(cluster 4)" 256 "${grid[@]}" "$without" "$f" | jq -e '.stages.stages | length == 16'
+@test "AL26: Megatron's grid needs tensor parallelism for GPT-39B on 64, not for 15B on 32 and below" {
+    local grid=(--algorithm megatron-grid --shard-command) m nodes n f out=$BATS_TEST_TMPDIR/plan.json
+    while read -r m nodes n; do
+        f=$(blocks "$m" --algorithm alpa --blocks "$n" --eps 1)
+        plan "$(cluster "$nodes")" 256 "${grid[@]}" "$DATA" "$f" -o "$out"
+        jq -r --arg m "$m" '"# \($m) without: \(.stages.objective_sec) s, \(.stages.stages |
+            length) stages"' "$out" >&3
+        jq -e 'all(.stages.stages[].sharding; .algorithm == "data")' "$out"
+    done <<<$'gpt3-2.6b 1 16\ngpt3-6.7b 2 32\ngpt3-15b 4 48'
+    jq -e '.stages.stages | length == 16' "$out"
     f=$(blocks gpt3-39b --algorithm alpa --blocks 48 --eps 1)
-    refuses 3 "nothing fits in 16000000000 bytes" \
-        plan "$(cluster 8)" 256 "${grid[@]}" "$without" "$f"
-    plan "$(cluster 8)" 256 "${grid[@]}" "$with" "$f" -o "$out"
+    refuses 3 "nothing fits in 16000000000 bytes" plan "$(cluster 8)" 256 "${grid[@]}" "$DATA" "$f"
+    plan "$(cluster 8)" 256 "${grid[@]}" 'ap-shard --serve --algorithm megatron' "$f" -o "$out"
     jq -e 'all(.stages.stages[].sharding;
         .algorithm == "megatron" and .mesh.shape[-1] > 1)' "$out"
+}
+
+@test "AL29: equal layers and operators beside free cuts, Wide-ResNet-4B on 16" {
+    local a f dir=$BATS_TEST_TMPDIR
+    f=$(blocks wresnet-4b --algorithm alpa --blocks 8)
+    for a in alpa equal-layer equal-operator; do
+        plan "$(cluster 2)" 96 --microbatch each --algorithm $a --shard-command "$DATA" \
+            --memory 32GB "$f" | jq .stages.objective_sec >>"$dir/sec"
+    done
+    jq -r -s '"# equal-layer \(.[1] / .[0]), equal-operator \(.[2] / .[0]) times alpa"' "$dir/sec" >&3
+    jq -e -s '.[0] > 0 and .[1] > 1.1 * .[0] and .[2] > 1.1 * .[0]' "$dir/sec"
 }
 
 @test "AL33: the work of a whole plan is linear in the layers" {
@@ -183,4 +206,19 @@ paper_448() {
             $all[$i] as $x | $all[$i + 1] as $y |
             ($y[$what] - $x[$what]) / ($y.layers - $x.layers)] |
             .[0] > 0 and max <= .[0] * 1.25)' "$dir/stats"
+}
+
+@test "AL33: the work of a whole plan is no more than linear in the GPUs" {
+    local n dir=$BATS_TEST_TMPDIR
+    ap-model gpt --layers 8 --hidden 256 --heads 4 --seq 64 --batch 64 --vocab 1000 --dtype f16 |
+        ap-prune | ap-coarsen --algorithm alpa --blocks 8 --eps 2 >"$dir/in.json"
+    for n in 1 2 4 8 16 32; do
+        plan "$(cluster $n)" 8 --stats --shard-command "$DATA --stats" "$dir/in.json" \
+            2>&1 >"$dir/plan.json" | jq -s -c --argjson n $n '{gpus: (8 * $n)} + add' >>"$dir/stats"
+    done
+    jq -r -s '"# GPUs \(map(.gpus)), requests \(map(.requests)), fronts \(map(.fronts))"' \
+        "$dir/stats" >&3
+    # twice as many ask for no more than twice as much, from two hosts on for far less
+    jq -e -s '[range(length - 1) as $i | .[$i + 1].fronts / .[$i].fronts] |
+        .[0] <= 2.5 and all(.[1:][]; . < 1.5)' "$dir/stats"
 }
