@@ -88,6 +88,35 @@ function scaling(f, d, line, word, first, base) {
         }
     }
 }
+# Of as many times the speed on the fewest devices, in %; -1: no such row, 0: no plan.
+function percent(f, d, planner, e) {
+    if ((f, d, planner) in fails && !((f, d, planner) in speed)) return 0
+    if (!((f, d, planner) in speed)) return -1
+    for (e = 1; e <= d; e *= 2) if ((f, e, planner) in speed) break
+    return 100 * speed[f, d, planner] / d / (speed[f, e, planner] / e)
+}
+function says(yes, text, figures) { printf "%s: %s (%s)\n", text, yes ? "yes" : "no", substr(figures, 3) }
+# What Alpa's paper says of its planners, looked for in the rows: intra-only / auto at each
+# number of devices and the speed of inter-only and auto beside linear scaling.
+function orderings(f, d, x, least, most, line) {
+    for (f in families) {
+        least = 1e9; most = -1; line = ""
+        for (d = 1; d <= 65536 && f ~ /^gpt/; d *= 2) {
+            if (!((f, d, "auto") in speed) || percent(f, d, "intra-only") < 0) continue
+            x = speed[f, d, "intra-only"] / speed[f, d, "auto"]
+            line = line sprintf(", %d: %s", d, x > 0 ? sprintf("%.2f of auto", x) : "none")
+            if (d <= 16 && x < least) least = x
+            if (d > 16 && x > most) most = x
+        }
+        if (most >= 0 && least < 1e9) says(most < least, f ": intra-only falls behind beyond 16 devices", line)
+        x = percent(f, 64, "inter-only")
+        if (f ~ /^gpt/ && x >= 0) says(x >= 90, f ": inter-only is linear to 64 devices", sprintf(", %.0f %%", x))
+        x = percent(f, 32, "inter-only")
+        if (f ~ /^moe/ && x >= 0) says(x == 0, f ": inter-only has no plan on 32 devices", x > 0 ? sprintf(", %.0f %%", x) : ", none")
+        x = percent(f, 32, "auto")
+        if (f ~ /^wresnet/ && x >= 0) says(x >= 80, f ": auto keeps 80 % of linear to 32 devices", sprintf(", %.0f %%", x))
+    }
+}
 END {
     if (mode == "row") exit
     for (r in row) {
@@ -102,6 +131,7 @@ END {
     }
     side_by_side()
     scaling()
+    orderings()
     for (s in n_of)
         if (n_of[s] > 1)
             printf "spread %s: %.2f to %.2f ms, %.1f %%, of %d\n", s, 1e3 * least[s], 1e3 * most[s],

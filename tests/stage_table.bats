@@ -88,3 +88,30 @@ END
     [ "$status" -eq 0 ]
     [[ $output == *"layers=3,"*"2 rows, 0 checks failed"* ]]
 }
+
+@test "stage-table: what the paper says of its planners is looked for in the rows" {
+    # row MODEL DEVICES PLANNER PFLOPS, 0 for no plan
+    row() {
+        if [ "$4" = 0 ]; then
+            printf '%s\t%s\t-\t-\t%s\t-\tnone\t\n' "$1" "$2" "$3"
+        else
+            printf '%s\t%s\t-\t-\t%s\t1\t1\t1f1b\t1@1x1\t0.5\t%s\t1\t0\t1\t1\t1\t1\t1\t-\n' "$@"
+        fi
+    }
+    # rows INTRA-ONLY'S ON 32
+    rows() {
+        row gpt3-a 8 auto 1; row gpt3-b 16 auto 2; row gpt3-c 32 auto 4; row gpt3-d 64 auto 8
+        row gpt3-a 8 intra-only 0.9; row gpt3-b 16 intra-only 1.9; row gpt3-c 32 intra-only "$1"
+        row gpt3-d 64 intra-only 0; row gpt3-a 8 inter-only 0.9; row gpt3-d 64 inter-only 7
+        row moe-a 16 inter-only 1; row moe-b 32 inter-only 0; row moe-b 32 auto 1
+        row wresnet-a 4 auto 1; row wresnet-b 32 auto 6
+    }
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 2)
+    [ "$status" -eq 0 ]
+    [[ $output == *"gpt3: intra-only falls behind beyond 16 devices: yes (8: 0.90 of auto, 16: 0.95 of auto, 32: 0.50 of auto, 64: none)"* ]]
+    [[ $output == *"gpt3: inter-only is linear to 64 devices: yes (97 %)"* ]]
+    [[ $output == *"moe: inter-only has no plan on 32 devices: yes (none)"* ]]
+    [[ $output == *"wresnet: auto keeps 80 % of linear to 32 devices: no (75 %)"* ]]
+    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 3.9)
+    [[ $output == *"intra-only falls behind beyond 16 devices: no "* ]]
+}
