@@ -102,6 +102,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     doc=$(imported mlp)
     mkfifo "$dir/pipe"
     mkdir "$dir/tmp"
+    # shellcheck disable=SC2094 # a pipe
     exec {both}<>"$dir/pipe" {left}>"$dir/pipe" {both}>&-
     ap-shard --mesh 2 --emit-problem "$dir/problem.json" -o "$dir/sharded.json" "$doc"
     ap-coarsen -o "$dir/blocks.json" "$doc"

@@ -282,7 +282,7 @@ EOF
     jq '.levels[1].size = 3' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/three.json"
     refuses 3 "2x8 do not add up to the 24 devices" \
         fake "" --cluster "$BATS_TEST_TMPDIR/three.json" --submeshes 2x8 "$(GPT)"
-    for a in "" 4 1x 1x4, 1x4,2 0x4 1x-4 1x4x2 x; do
+    for a in "" 4 1x "1x4," "1x4,2" 0x4 1x-4 1x4x2 x; do
         refuses 2 "--submeshes: expected" fake "" --submeshes "$a" "$(GPT)"
     done
     refuses 2 "only one of" fake "" --submeshes 1x4 --submesh-space all "$(GPT)"
