@@ -96,4 +96,11 @@ ap_solver_fn ap_solve_exhaustive; /* the oracle: at most 10^7 combinations */
  */
 int64_t ap_solve_rule_out(const struct ap_problem *p, double limit, bool *const *out);
 
+/*
+ * least[node][strategy]: a lower bound of what choices that have it cost, INFINITY where
+ * none costs less than limit. Of a problem without memory; the bound of all choices.
+ */
+double ap_solve_least(struct ap_arena *arena, const struct ap_problem *p, double limit,
+                      double **least);
+
 #endif

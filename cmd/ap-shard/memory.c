@@ -5,7 +5,9 @@
  * stays as easy as it was and is solved exactly; its value less what the limit is worth
  * at these prices is a lower bound, whatever the prices are. Prices come from cutting
  * planes (Kelley): a linear program over the plans met so far, with a column for each
- * time at which one of them held too much. Every plan met is measured by its program's
+ * time at which one of them held too much. Between two solutions of the whole problem
+ * prices settle among the strategies that cost little by a message-passing bound, which
+ * takes a small part of the time. Every plan met is measured by its program's
  * buffers; where programs need more than the model sees, prices are made for lower
  * limits, by as much as was missing, then between one that is kept and one that is not.
  * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
@@ -35,7 +37,7 @@
 #define ROUNDS_WORK 30000000 /* see hunt.work */
 #define TRIES       3        /* of those, more in small graphs */
 #define MANY_TRIES  40
-#define LEAST_TRIES 2     /* of lower limits */
+#define LEAST_TRIES 3     /* of lower limits */
 #define TRIES_WORK  1e6   /* strategies * nodes * tries */
 #define SMALL       16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
@@ -51,8 +53,10 @@
 #define PIVOTS      100000  /* of the simplex method */
 #define SOLVE_WORK  20      /* for bounds */
 #define CACHED      4       /* thousands of cells */
+#define CELL        8       /* work of one where copies are one node per tensor */
 #define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
 #define OPEN_TO     20      /* the same of that times the gap that is open */
+#define SETTLES     2       /* times that these are chosen before all are asked */
 #define EFFORT      8000000 /* see hunt.effort */
 #define SEARCHED    10      /* nodes that take as long as reading the tables */
 
@@ -181,28 +185,13 @@ static void meet_view(struct hunt *h, const struct hunt_view *v, const int *choi
     meet(h, whole, plan.remake);
 }
 
-/* Of all strategies, or of those that are not left out. */
-static int64_t count_cells(struct ap_arena *scratch, const struct ap_problem *p, bool all)
-{
-    int *n_left = AP_NEW_N(scratch, p->n_nodes, int);
-    int64_t n = 0;
-
-    for (int v = 0; v < p->n_nodes; v++)
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            n_left[v] += all || p->cost[v][s] < AP_FORBIDDEN;
-    for (int e = 0; e < p->n_edges; e++)
-        n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
-    return n;
-}
-
-/* More than linear in cells, as caches see them. */
-static int64_t work_of(struct ap_arena *scratch, const struct ap_problem *p,
+/* More than linear in cells, as caches see them, where many nodes stand for copies. */
+static int64_t work_of(const struct hunt *h, int64_t all, int64_t cells,
                        int64_t n_searched)
 {
-    const int64_t cells = count_cells(scratch, p, false);
+    const int64_t once = h->tied ? cells * (cells / 1000) / CACHED : CELL * cells;
 
-    return count_cells(scratch, p, true) +
-           cells * (cells / 1000) / CACHED * (n_searched > 0 ? n_searched : 1);
+    return all + once * (n_searched > 0 ? n_searched : 1);
 }
 
 bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice)
@@ -215,13 +204,13 @@ bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice)
 
 /* Of the plans met that leave these strategies out; -1: there is none. */
 static int cheapest_inside(const struct hunt *h, bool *const *out, const double *price,
-                           double per_byte)
+                           double per_byte, double weight)
 {
     double least = INFINITY;
     int best = -1;
 
     for (int i = 0; i < h->n_cuts; i++) {
-        double cost = h->cut[i].sec;
+        double cost = weight * h->cut[i].sec;
         if (!hunt_is_inside(h, out, h->cut[i].choice))
             continue;
         for (int j = 0; j < h->n_times; j++)
@@ -234,51 +223,13 @@ static int cheapest_inside(const struct hunt *h, bool *const *out, const double 
     return best;
 }
 
-static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
-{
-    for (int v = 0; v < n_vars; v++)
-        for (int s = 0; s < p->n_strategies[v] && out[v]; s++)
-            if (out[v][s])
-                ((double *)p->cost[v])[s] = AP_FORBIDDEN;
-}
-
 /* Of a priced problem: little beside what is open, and beside what is good enough. */
 static double gap_of(const struct hunt *h, bool *const *out)
 {
     const double open = h->best_sec < INFINITY ? 1 - h->bound / h->best_sec : 1;
 
-    return h->near * (out ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
-}
-
-static void price_problem(struct ap_arena *scratch, const struct hunt *h,
-                          const struct hunt_view *v, const double *price, double per_byte,
-                          double weight, struct mem_priced *priced)
-{
-    double *before = AP_NEW_N(scratch, v->model.n_times + 1, double);
-
-    for (int j = 0; j < h->n_times; j++)
-        before[h->time[j] + 1] += price[j] * per_byte;
-    for (int t = 0; t < v->model.n_times; t++)
-        before[t + 1] += before[t];
-    mem_price_problem(scratch, &v->model, &v->ip, before, weight, v->share, priced);
-}
-
-bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec,
-                   bool *const *out)
-{
-    struct ap_arena scratch = {0};
-    struct mem_priced priced;
-
-    for (int j = 0; j < h->n_times; j++)
-        sec += price[j] * h->unit;
-    price_problem(&scratch, h, &h->whole, price, h->unit / limit, 1, &priced);
-    bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
-    memcpy(node, out, (size_t)h->whole.model.n_vars * sizeof *node);
-    const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
-    leave_out(&priced.problem, h->whole.model.n_vars, out);
-    h->effort += count_cells(&scratch, &priced.problem, false);
-    ap_arena_free(&scratch);
-    return any;
+    return h->near *
+           (out || !h->tied ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
 }
 
 double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
@@ -290,17 +241,18 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     struct mem_priced priced;
     double bound = -1;
 
-    price_problem(&scratch, h, v, price, per_byte, weight, &priced);
+    hunt_price_problem(&scratch, h, v, price, per_byte, weight, out, &priced);
     struct ap_solve_params params = {.work_limit = SOLVE_WORK, .gap = gap_of(h, out)};
-    const int from = out ? cheapest_inside(h, out, price, per_byte) : h->n_cuts - 1;
-    if (out)
-        leave_out(&priced.problem, v->model.n_vars, out);
+    const int from =
+        out ? cheapest_inside(h, out, price, per_byte, weight) : h->n_cuts - 1;
     if (from >= 0)
         params.start = start_at(&scratch, h, v, &priced, h->cut[from].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
-    h->effort +=
-        count_cells(&scratch, &priced.problem, false) * (SEARCHED + sol.work) / SEARCHED;
-    h->work += work_of(&scratch, &priced.problem, rc == 0 ? sol.work : 1);
+    const int first = v->ip.problem.n_nodes;
+    const int64_t cells = hunt_cells(&scratch, &priced, first, false);
+    h->effort += cells * (SEARCHED + sol.work) / SEARCHED;
+    h->work += work_of(h, hunt_cells(&scratch, &priced, first, true), cells,
+                       rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
     if (rc == 0) {
@@ -315,8 +267,7 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     return bound;
 }
 
-/* The last plan is one met before: no price tells more. */
-static bool met_before(const struct hunt *h)
+bool hunt_met_before(const struct hunt *h)
 {
     const size_t size = (size_t)h->whole.ip.problem.n_nodes * sizeof(int);
     const int last = h->n_cuts - 1;
@@ -380,6 +331,23 @@ static double price_sum(const struct hunt *h, const double *price, int n, double
     return sum;
 }
 
+/* The next prices to solve for; false when they promise no more than what is known. */
+static bool next_prices(struct hunt *h, double limit, double aimed, bool inward,
+                        double *price)
+{
+    const double theta = find_prices(h, limit, false, NULL, price, NULL);
+
+    if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta))
+        return false;
+    for (int i = 0; i < SETTLES && !h->tied; i++) {
+        hunt_find_far(h, limit, price);
+        hunt_settle(h, limit, price);
+    }
+    for (int j = 0; j < h->n_times && aimed > 0 && inward; j++)
+        price[j] = INWARD * h->last_price[j] + (1 - INWARD) * price[j];
+    return true;
+}
+
 /* Prices for a limit; bounds hold for the true one. */
 static void price_memory(struct hunt *h, double limit)
 {
@@ -387,26 +355,24 @@ static void price_memory(struct hunt *h, double limit)
     double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
     const int64_t until = h->work + ROUNDS_WORK;
     double *best = h->last_price, aimed = 0; /* the best value for this limit */
+    bool inward = h->tied != NULL;
     int stalls = 0;
 
     h->limit = limit;
     h->excess = h->slack = INFINITY;
     memset(best, 0, (size_t)h->n_times * sizeof *best);
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
-        double theta = find_prices(h, limit, false, NULL, price, NULL);
         if ((round >= ROUNDS && h->work > until) ||
-            (round >= FEW_ROUNDS && h->effort > EFFORT))
-            return;
-        if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta) ||
-            h->bound > h->best_sec * (1 - NEAR / 10))
+            (round >= FEW_ROUNDS && h->effort > EFFORT) ||
+            h->bound > h->best_sec * (1 - NEAR / 10) ||
+            !next_prices(h, limit, aimed, inward && stalls == 0, price))
             return;
         const bool dearest = at_dearest(h, price);
-        for (int j = 0; j < h->n_times && aimed > 0 && stalls == 0; j++)
-            price[j] = INWARD * best[j] + (1 - INWARD) * price[j];
         double paid = price_sum(h, price, h->n_times, limit);
         double value = hunt_solve(h, v, price, h->unit / limit, 1, NULL);
         if (value < 0)
             return;
+        inward = h->tied || value - paid * limit <= aimed;
         if (value - paid * limit > aimed) {
             aimed = value - paid * limit;
             memcpy(best, price, (size_t)h->n_times * sizeof *price);
@@ -416,7 +382,7 @@ static void price_memory(struct hunt *h, double limit)
         if (v == &h->whole)
             raise_bound(h, value, paid);
         hunt_try_last(h);
-        stalls = met_before(h) ? stalls + 1 : 0;
+        stalls = hunt_met_before(h) ? stalls + 1 : 0;
         if (stalls == 0 || (v->moved && stalls < MOST_STALLS))
             continue;
         if (!dearest || !pay_more(h))
@@ -601,23 +567,35 @@ static bool is_near(const struct hunt *h)
     return h->bound >= h->best_sec * (1 - h->near);
 }
 
+/* The same for a lower limit, of which no bound is asked for. */
+static void price_below(struct hunt *h, double limit)
+{
+    if (h->tied) {
+        price_memory(h, limit);
+        return;
+    }
+    h->limit = limit;
+    h->excess = h->slack = INFINITY;
+    hunt_settle(h, limit, h->last_price);
+}
+
 /* Plans for lower limits of the model, since programs need more. */
 static void search_below(struct hunt *h)
 {
     const double full = (double)h->task->memory_bytes;
     struct bracket bracket = {0, full};
     double limit = full;
-    bool fits = h->excess <= 0;
+    bool fits = h->tied && h->excess <= 0;
 
     for (int i = 0; !is_near(h) && (i < LEAST_TRIES || h->effort < EFFORT); i++) {
         const double before = h->best_sec;
         limit = next_limit(h, &bracket, limit, fits);
         if (limit <= 0)
             return;
-        price_memory(h, limit);
+        price_below(h, limit);
         hunt_mend(h);
         hunt_among(h, limit, h->last_price);
-        fits = h->excess <= 0 || h->best_sec < before;
+        fits = h->tied && (h->excess <= 0 || h->best_sec < before);
     }
 }
 

@@ -145,6 +145,9 @@ struct mem_wait {
 };
 
 struct mem_priced {
+    int n_stars; /* memory_star.c: tensors whose copies are one node */
+    struct mem_star *star;
+    int *star_of; /* [copy], -1 */
     int n_waits;
     struct mem_wait *wait;
     int *most; /* [mem_most]: a node that says its level; -1: it costs nothing */
@@ -155,11 +158,14 @@ struct mem_priced {
 /*
  * The problem in which time counts `weight` (0 or 1) and what is held costs its prices;
  * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: how much of
- * what keeping a copy saves is taken off the later one's cost.
+ * what keeping a copy saves is taken off the later one's cost. out[var][strategy]: is
+ * left out (NULL: nothing is, in all or of a variable). stars: copies of a tensor may be
+ * one node.
  */
 void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
                        const struct ilp_problem *ip, const double *before, double weight,
-                       const double *share, struct mem_priced *out);
+                       const double *share, bool *const *out, bool stars,
+                       struct mem_priced *priced);
 /* Takes shares from copies that the solution makes alone; false when there are none. */
 bool mem_move_shares(const struct mem_model *m, const struct mem_priced *priced,
                      const int *choice, double step, double *share);

@@ -25,12 +25,17 @@
 #define BRANCH_EFFORT 12000000 /* see hunt.effort */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
+#define NARROW        2000     /* strategies of a small graph */
 #define MOST_KEPT     12       /* tensors: all their plans are looked at */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
-#define AMONG_SOLVES  40
-#define AMONG_EFFORT  10   /* part of what solving takes otherwise */
-#define SOME_GAP      9e-3 /* is looked after first: less is left of all branches */
+#define AMONG_SOLVES  40       /* at least */
+#define MORE_SOLVES   200
+#define AMONG_WORK    400000 /* strategies * solves */
+#define AMONG_EFFORT  10     /* part of what solving takes otherwise */
+#define SETTLE_ROUNDS 24     /* of prices among these */
+#define SETTLED       0.1    /* of the gap that is good enough */
+#define SOME_GAP      9e-3   /* is looked after first: less is left of all branches */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
 
@@ -507,12 +512,21 @@ static void branch_to(struct hunt *h, double gap, int64_t effort)
     h->bound = fmax(h->bound, fmin(proven, t.enough));
 }
 
+/*
+ * With the copies of a tensor as one node bounds are best; with nodes of their own small
+ * problems stay narrow, so that more strategies are ruled out.
+ */
 void hunt_branch(struct hunt *h)
 {
     if (h->work / (h->n_solves + 1) > SOLVE_WORK)
         return;
-    branch_to(h, SOME_GAP, BRANCH_EFFORT);
+    const bool narrow = h->whole.ip.space.n_strategies < NARROW;
+    branch_to(h, SOME_GAP, narrow ? BRANCH_EFFORT / 3 : BRANCH_EFFORT);
+    h->plain = narrow && h->bound < h->best_sec * (1 - SOME_GAP);
+    if (h->plain)
+        branch_to(h, SOME_GAP, BRANCH_EFFORT);
     branch_to(h, h->near, MORE_EFFORT);
+    h->plain = false;
 }
 
 /* ---- among the strategies of plans met ---- */
@@ -563,18 +577,64 @@ static bool **leave_others_out(struct hunt *h, double limit, const double *price
 
 void hunt_among(struct hunt *h, double limit, const double *price)
 {
+    const double solves = AMONG_WORK / (double)h->whole.ip.space.n_strategies;
     struct tree t = {.h = h,
                      .arena = h->arena,
                      .limit = limit,
                      .among = leave_others_out(h, limit, price),
                      .most_effort = INT64_MAX,
-                     .most_solves = h->n_solves + AMONG_SOLVES,
+                     .most_solves =
+                         h->n_solves + (int)fmin(fmax(solves, AMONG_SOLVES), MORE_SOLVES),
                      .gap = h->near,
                      .enough = h->best_sec * (1 - h->near)};
     const int64_t effort = h->effort, work = h->work;
 
     grow(&t, 0, ap_arena_dup(h->arena, price, (size_t)h->n_times * sizeof *price),
          h->n_times);
+    h->effort = effort + (h->effort - effort) / AMONG_EFFORT;
+    h->work = work;
+}
+
+/* Tries the last plan met if the model says that it fits and it would be the best. */
+static void try_if_wanted(struct hunt *h, double limit)
+{
+    const struct hunt_cut *last = &h->cut[h->n_cuts - 1];
+
+    if (last->sec < h->best_sec && (double)last->peak <= limit)
+        hunt_try_last(h);
+}
+
+void hunt_settle(struct hunt *h, double limit, double *price)
+{
+    bool **out = leave_others_out(h, limit, price);
+    double *next = AP_NEW_N(h->arena, h->max_cuts + 1, double), aimed = 0;
+    const int64_t effort = h->effort, work = h->work;
+    int stalls = 0;
+
+    for (int v = 0; v < h->whole.ip.n_vars && h->far; v++)
+        for (int s = 0; s < h->whole.ip.problem.n_strategies[v]; s++)
+            out[v][s] &= h->far[v][s];
+    for (int round = 0; round < SETTLE_ROUNDS && h->n_cuts < h->max_cuts; round++) {
+        const double theta = hunt_prices(h, limit, NULL, next, NULL) * h->unit;
+        const int n_times = h->n_times;
+        if (!isfinite(theta) || theta <= aimed * (1 + SETTLED * h->near))
+            break;
+        for (int j = 0; j < n_times && round > 0; j++)
+            next[j] = 0.5 * (next[j] + price[j]);
+        double value = hunt_solve(h, &h->whole, next, h->unit / limit, 1, out);
+        if (value < 0 || !isfinite(value))
+            break;
+        for (int j = 0; j < n_times; j++)
+            value -= next[j] * h->unit;
+        try_if_wanted(h, limit);
+        stalls = hunt_met_before(h) ? stalls + 1 : 0;
+        if (stalls > 1)
+            break;
+        if (value <= aimed)
+            continue;
+        aimed = value;
+        memcpy(price, next, (size_t)n_times * sizeof *price);
+    }
     h->effort = effort + (h->effort - effort) / AMONG_EFFORT;
     h->work = work;
 }

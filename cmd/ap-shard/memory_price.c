@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "memory.h"
+#include "memory_star.h"
 #include "microbatch.h"
 
 #define CHEAP      0.2  /* part of what making again costs: keeping costs nothing */
@@ -148,8 +149,11 @@ struct pricer {
     const struct mem_model *m;
     const struct ilp_problem *ip;
     double weight;
-    const double *share; /* [copy]: of what is saved, the later copy's */
+    const double *share;    /* [copy]: of what is saved, the later copy's */
+    struct mem_wait **wait; /* [2 * copy + later], NULL */
     struct mem_priced *out;
+    bool *const *left_out; /* [var][strategy], NULL */
+    double star_cells;
     double **cost;
     int *n_strategies;
     struct ap_problem_edge *edges;
@@ -208,11 +212,8 @@ static bool is_cheap(const struct pricer *k, int copy)
 static void find_split(struct pricer *k)
 {
     struct mem_priced *out = k->out;
-    const struct ap_problem *base = &k->ip->problem;
 
     out->later = AP_NEW_N(k->arena, k->m->n_copies + 1, int);
-    out->problem.n_nodes = base->n_nodes;
-    k->cap_edges = base->n_edges + k->m->n_items + 1;
     for (int c = 0; c < k->m->n_copies; c++) {
         out->later[c] = -1;
         if (!out->kept[c])
@@ -271,21 +272,20 @@ static bool find_turns(const struct mem_copy *c, struct mem_wait *w)
         last = turn > last ? turn : last;
     }
     w->n = last - w->first + 1;
-    return w->n <= MOST_TURNS;
+    return true;
 }
 
-/* The nodes of dear waits. */
-static void find_waits(struct pricer *k, const double *before)
+/* What copies cost while they wait; [2 * copy + later], NULL for nothing. */
+static void price_waits(struct pricer *k, const double *before)
 {
     const struct mem_model *m = k->m;
-    struct mem_priced *out = k->out;
-    struct mem_wait **at = AP_NEW_N(k->arena, 2 * m->n_copies + 2, struct mem_wait *);
 
+    k->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 2, struct mem_wait *);
     for (int i = 0; i < m->n_holds; i++) {
         const struct mem_hold *it = &m->holds[i];
         const double price = span_price(before, it->lo, it->hi);
         const int n = k->ip->problem.n_strategies[it->home];
-        struct mem_wait **w = &at[2 * it->copy + it->later];
+        struct mem_wait **w = &k->wait[2 * it->copy + it->later];
         if (price <= 0)
             continue;
         if (!*w) {
@@ -298,13 +298,78 @@ static void find_waits(struct pricer *k, const double *before)
         for (int h = 0; h < n; h++)
             (*w)->cost[(it->turn - (*w)->first) * n + h] += price * (double)it->extra[h];
     }
+}
+
+/* The nodes of dear waits. */
+static void find_waits(struct pricer *k)
+{
+    const struct mem_model *m = k->m;
+    struct mem_priced *out = k->out;
+
     out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct mem_wait);
     for (int i = 0; i < 2 * m->n_copies; i++) {
-        if (!at[i] || !is_dear(k, at[i]))
+        struct mem_wait *w = k->wait[i];
+        if (!w || out->star_of[i / 2] >= 0 || w->n > MOST_TURNS || !is_dear(k, w))
             continue;
-        at[i]->node = out->problem.n_nodes++;
-        out->wait[out->n_waits++] = *at[i];
+        w->node = out->problem.n_nodes++;
+        out->wait[out->n_waits++] = *w;
         k->cap_edges += 1 + m->copy[i / 2].n_uses;
+    }
+}
+
+/* ---- tensors whose copies are one node ---- */
+
+static bool wants_star(const struct pricer *k, int copy)
+{
+    for (int i = 2 * copy; i < 2 * copy + 2; i++)
+        if (k->wait[i] && is_dear(k, k->wait[i]))
+            return true;
+    return k->out->kept[copy] && !is_cheap(k, copy);
+}
+
+static void take_prices(struct pricer *k, struct mem_star *star)
+{
+    const int n_home = k->ip->problem.n_strategies[star->home];
+
+    for (int i = 0; i < star->n; i++) {
+        star->kept[i] = k->out->kept[star->first + i];
+        k->out->kept[star->first + i] = NULL;
+        k->out->star_of[star->first + i] = k->out->n_stars;
+        for (int j = 0; j < 2; j++) {
+            const struct mem_wait *w = k->wait[2 * (star->first + i) + j];
+            if (!w)
+                continue;
+            double *cost =
+                AP_NEW_N(k->arena, (int64_t)n_home * (w->first + w->n), double);
+            memcpy(cost + w->first * n_home, w->cost,
+                   (size_t)(w->n * n_home) * sizeof *cost);
+            star->wait[2 * i + j] = cost;
+        }
+    }
+}
+
+static void find_stars(struct pricer *k, bool any)
+{
+    const struct select_copy *copy = k->ip->builder.copy;
+    const int n_copies = k->m->n_copies;
+    struct mem_priced *out = k->out;
+
+    out->star = AP_NEW_N(k->arena, n_copies + 1, struct mem_star);
+    out->star_of = AP_NEW_N(k->arena, n_copies + 1, int);
+    for (int c = 0, n; c < n_copies; c += n) {
+        struct mem_star *star = &out->star[out->n_stars];
+        bool wanted = false;
+        for (n = 0; c + n < n_copies && copy[c + n].tensor == copy[c].tensor; n++) {
+            wanted |= any && wants_star(k, c + n);
+            out->star_of[c + n] = -1;
+        }
+        if (!wanted ||
+            !mem_star_find(k->arena, k->m, c, n, k->left_out, &k->star_cells, star))
+            continue;
+        take_prices(k, star);
+        star->node = out->problem.n_nodes++;
+        k->cap_edges += 1 + star->n_users;
+        out->n_stars++;
     }
 }
 
@@ -445,7 +510,7 @@ static void add_base_edges(struct pricer *k)
     for (int e = 0; e < base->n_edges; e++) {
         const struct ap_problem_edge *edge = &base->edges[e];
         const int copy = (edge->a >= m->n_vars ? edge->a : edge->b) - m->n_vars;
-        if (copy < 0 || !k->out->kept[copy])
+        if (copy < 0 || (!k->out->kept[copy] && k->out->star_of[copy] < 0))
             add_plain_edge(k, edge);
     }
     for (int c = 0; c < m->n_copies; c++)
@@ -472,21 +537,40 @@ static void add_costs(struct pricer *k)
     for (int v = 0; v < n; v++) {
         k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
         for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
-            k->cost[v][s] = weighed(k, base->cost[v][s]);
+            k->cost[v][s] =
+                v < k->m->n_vars && k->left_out && k->left_out[v] && k->left_out[v][s]
+                    ? AP_FORBIDDEN
+                    : weighed(k, base->cost[v][s]);
     }
+}
+
+static void add_star_node(struct pricer *k, const struct mem_star *star)
+{
+    k->n_strategies[star->node] = star->n_states;
+    k->cost[star->node] = AP_NEW_N(k->arena, star->n_states, double);
 }
 
 void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
                        const struct ilp_problem *ip, const double *before, double weight,
-                       const double *share, struct mem_priced *out)
+                       const double *share, bool *const *left_out, bool stars,
+                       struct mem_priced *out)
 {
-    struct pricer k = {
-        .arena = arena, .m = m, .ip = ip, .weight = weight, .share = share, .out = out};
+    struct pricer k = {.arena = arena,
+                       .m = m,
+                       .ip = ip,
+                       .weight = weight,
+                       .share = share,
+                       .left_out = left_out,
+                       .out = out};
 
     *out = (struct mem_priced){0};
+    out->problem.n_nodes = ip->problem.n_nodes;
+    k.cap_edges = ip->problem.n_edges + m->n_items + 1;
     price_keeps(&k, before);
+    price_waits(&k, before);
+    find_stars(&k, stars);
     find_split(&k);
-    find_waits(&k, before);
+    find_waits(&k);
     find_mosts(&k, before);
     add_costs(&k);
     k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
@@ -507,6 +591,10 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
         if (out->most[i] >= 0)
             add_most(&k, &m->mosts[i], out->most[i],
                      span_price(before, m->mosts[i].lo, m->mosts[i].hi));
+    k.n_edges = mem_stars_close(arena, m, weight, k.star_cells, out->star, out->n_stars,
+                                k.edges, k.n_edges);
+    for (int i = 0; i < out->n_stars; i++)
+        add_star_node(&k, &out->star[i]);
     out->problem.n_strategies = k.n_strategies;
     out->problem.cost = (const double *const *)k.cost;
     out->problem.edges = k.edges;
@@ -531,6 +619,8 @@ int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
             *state = *state != MEM_ABSENT;
         }
     }
+    for (int i = 0; i < priced->n_stars; i++)
+        start[priced->star[i].node] = mem_star_state(&priced->star[i], choice);
     for (int i = 0; i < priced->n_waits; i++)
         start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
     for (int i = 0; i < m->n_mosts; i++)
@@ -567,6 +657,11 @@ void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
         const double again = e->cost[2 * h + 1] * (double)more;
         choice[m->n_vars + c] =
             priced->kept[c] && priced->kept[c][h] > again ? MEM_TWICE : MEM_KEPT;
+        if (priced->star_of[c] >= 0) {
+            const struct mem_star *star = &priced->star[priced->star_of[c]];
+            if (star->twice[h * star->n_states + mem_star_state(star, choice)])
+                choice[m->n_vars + c] = MEM_TWICE;
+        }
     }
     mem_settle_copies(m, ip, NULL, choice);
 }

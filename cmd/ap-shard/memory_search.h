@@ -33,7 +33,9 @@ struct hunt {
     double *best_price; /* of the highest value for the limit */
     double *last_price; /* the same for the limit that prices are for */
     double near;        /* a gap that is good enough */
+    bool plain; /* copies are nodes of their own; else, those of a tensor are one */
     double unit, bound; /* of plans that fit, proven */
+    bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
     struct ap_plan best;
     double best_sec; /* INFINITY: none fits */
     struct ap_plan least;
@@ -74,12 +76,28 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
 bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec,
                    bool *const *out);
 bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
+/* The last plan met is one met before: its prices tell no more. */
+bool hunt_met_before(const struct hunt *h);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
 /* memory_branch.c: raises the bound, and tries what it meets. */
 void hunt_branch(struct hunt *h);
 /* Tries plans of strategies that plans near the bound have, for a limit of the model. */
 void hunt_among(struct hunt *h, double limit, const double *price);
+/* ---- memory_near.c: which strategies matter ---- */
+
+/* Cells of tables, without those between stars (from node first_star on) and users, which
+ * say little; of all strategies, or of those that are not left out. */
+int64_t hunt_cells(struct ap_arena *scratch, const struct mem_priced *priced,
+                   int first_star, bool all);
+/* The priced problem that hunt_solve solves. */
+void hunt_price_problem(struct ap_arena *scratch, const struct hunt *h,
+                        const struct hunt_view *v, const double *price, double per_byte,
+                        double weight, bool *const *out, struct mem_priced *priced);
+/* Finds h->far at prices for a limit. */
+void hunt_find_far(struct hunt *h, double limit, const double *price);
+/* Better prices for it among these strategies, in place. */
+void hunt_settle(struct hunt *h, double limit, double *price);
 /* memory_blend.c: plans between one that fits and a cheaper one (settled choices). */
 void hunt_blend(struct hunt *h, const int *dear, const int *cheap);
 /* The best plan takes over what it can of plans that are cheaper but too large. */

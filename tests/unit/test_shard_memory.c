@@ -145,6 +145,54 @@ static void test_price(int microbatches, const char *mesh)
           n_remade);
 }
 
+/* At prices a choice costs what it costs and holds, and no less where all is dear. */
+static void test_priced(const char *mesh)
+{
+    int n_exact = 0, n_all = 0, n_stars = 0;
+    double most = -INFINITY;
+
+    for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
+        struct question q;
+        struct mem_model m;
+        struct mem_priced priced;
+        if (!ask(&q, sample_graphs[i].json, mesh, 1)) {
+            drop(&q);
+            continue;
+        }
+        mem_model_build(&q.arena, &q.ip, 0, &m);
+        int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
+        int64_t *held = AP_NEW_N(&q.arena, m.n_times, int64_t);
+        double *before = AP_NEW_N(&q.arena, m.n_times + 1, double);
+        double *share = AP_NEW_N(&q.arena, m.n_copies + 1, double);
+        for (uint64_t seed = 1; seed <= 20; seed++) {
+            uint64_t state = seed;
+            double sec = 0;
+            for (int t = 0; t < m.n_times; t++)
+                before[t + 1] = before[t] + 1e-6 * random_below(&state, 10);
+            for (int v = 0; v < q.ip.n_vars; v++)
+                choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
+            mem_price_problem(&q.arena, &m, &q.ip, before, 1, share, NULL, true, &priced);
+            mem_priced_states(&m, &q.ip, &priced, choice);
+            sec = mem_plan_score(&m, &q.ip, choice);
+            mem_model_held(&m, choice, held);
+            for (int t = 0; t < m.n_times; t++)
+                sec += (before[t + 1] - before[t]) * (double)held[t];
+            int *start = mem_priced_start(&q.arena, &m, &priced, choice);
+            double value = ap_problem_score(&priced.problem, start);
+            if (sec >= AP_FORBIDDEN)
+                continue;
+            most = fmax(most, value / sec - 1);
+            n_exact += value >= sec * (1 - 1e-9);
+            n_stars += priced.n_stars;
+            n_all++;
+        }
+        drop(&q);
+    }
+    CHECK(most < 1e-9 && n_exact > n_all * 0.9 && n_stars > 0,
+          "%s: priced %.2g too high, %d of %d exact, %d stars", mesh, most, n_exact,
+          n_all, n_stars);
+}
+
 /* ---- the search ---- */
 
 /* clang-format off */
@@ -270,6 +318,7 @@ int main(void)
         test_model(&sample_graphs[i], "2", 100);
         test_model(&sample_graphs[i], "2x2", 200);
     }
+    test_priced("2x2");
     test_price(1, "2");
     test_price(1, "2x2");
     test_price(2, "2");
