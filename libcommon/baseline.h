@@ -57,7 +57,9 @@ struct ap_baseline_looks {
     size_t mask;
     int n;
 };
-/* As ap_baseline_plan; notes in looks, which starts with its arena alone, what was asked.
+/*
+ * As ap_baseline_plan; notes in looks, which starts with its arena alone, what was asked.
+ * mha-only and ffn-only note nothing: their plans are not to be taken over.
  */
 int ap_baseline_plan_noted(struct ap_arena *arena, int row, struct ap_plan *plan,
                            struct ap_baseline_looks *looks, struct ap_err *err);

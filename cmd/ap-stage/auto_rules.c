@@ -14,7 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define GUESSED 1.1 /* prices are above guesses by less */
+#define GUESSED 1.1 /* prices that are above guesses by more are not expected */
 
 /* Stands between a planner and the oracle. */
 struct sieve {

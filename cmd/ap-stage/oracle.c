@@ -698,7 +698,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
         detail[s].names_only = known->names_only;
         if (from->index >= known->n_points ||
             !keeps_promise(&from->point, &known->points[from->index]))
-            ap_warn("stage %d: the shard command's plan is dearer than its front said; "
+            ap_warn("stage %d: the shard command's plan needs more than its front said; "
                     "the plan is priced as it is",
                     s);
     }

@@ -168,6 +168,9 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
 #define MOST_LOOKS  64
 #define LEAST_LOOKS 7
 #define LOOK_NODES  400000 /* between the two: so many operators are priced */
+/* A stage as it is written may be so much quicker than on its front: what rules found,
+   and plans of one stage, are priced although they seem that much slower. */
+#define FRONT_SLACK 1.05
 
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
@@ -255,7 +258,8 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
     qsort(list, (size_t)n, sizeof *list, compare_said);
     for (int i = 0; i < n && rc == 0; i++) {
         const struct plan_answer *plan = list[i].plan;
-        double most = fits(inst, &best->price) ? stages->objective_sec : INFINITY;
+        double slack = plan->n_stages == 1 ? FRONT_SLACK : 1;
+        double most = fits(inst, &best->price) ? slack * stages->objective_sec : INFINITY;
         if (plan->least_sec >= most ||
             (!list[i].heard && (plan->step_sec > most || looks == 0)))
             continue;
