@@ -122,7 +122,7 @@ struct hunt {
 /* Takes a judged plan for the best or one of the next. */
 void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
                const char *from);
-/* Where sends are guesses: the plan's step without them, its least_sec, is a bound. */
+/* Where sends are guesses: least_sec is the plan's step without them, by its fronts. */
 void hunt_bare(struct hunt *h, struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from);
