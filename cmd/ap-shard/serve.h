@@ -239,8 +239,9 @@ uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh)
 /* ---- serve_narrow.c: good answers at once ---- */
 
 /*
- * As a solver, but with few strategies per node at a time; known: answers that it is to
- * be no worse than (NULL ones are none). Nothing is proven: bound 0.
+ * As a solver, but with few strategies per node at a time; known: answers, of which
+ * params->start may be one, that it is to be no worse than (NULL ones are none). Nothing
+ * is proven: bound 0.
  */
 int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,
                  const int *const *known, ap_solver_fn *run,

@@ -2,9 +2,11 @@
  * Problem: a planner of stages asks for hundreds of searches; a good answer at once is
  * worth more to it than a proof. Idea: columns. The selection problem is solved with few
  * strategies per node: those of the plans at hand, and the cheapest. Each strategy of
- * the whole problem is then priced against the answer, its copies decided anew, the
- * cheapest ones join, and it is solved again, until nothing gets cheaper. The answer is
- * one of the whole problem, and never worse than the plans that it starts from.
+ * the whole problem is then priced against the answer, the cheapest ones join, and it is
+ * solved again, until nothing gets cheaper. Strategies are priced twice: with copies
+ * decided anew and the rest as it is, and with each neighbour deciding anew, which is how
+ * two that are dear alone find each other. The answer is one of the whole problem, and
+ * never worse than the plans that it starts from.
  * Cost: rounds times (a pass over the problem's tables, and a small problem).
  * After Gilmore and Gomory, "A linear programming approach to the cutting stock problem"
  * (columns that are priced when they are needed), with choices for multipliers.
@@ -15,18 +17,20 @@
 #include <string.h>
 
 #define FEW    4 /* nodes with so many strategies keep them all */
-#define JOIN   3 /* strategies that join in a round */
-#define ROUNDS 4
+#define ROUNDS 6
 #define GAIN   1e-3 /* going on is worth it for such a share of the objective */
 
 struct narrow {
     struct ap_arena *arena;
     const struct ap_problem *p;
-    bool **kept;              /* [node][strategy] */
-    int **label, *n;          /* [node]: strategies kept, ascending */
-    int *start, *edge;        /* CSR by node of its edges */
-    double *price;            /* [strategy] of the node that is looked at */
-    struct ap_solution *best; /* choices of the whole problem */
+    bool **kept;       /* [node][strategy] */
+    int **label, *n;   /* [node]: strategies kept, ascending */
+    int *start, *edge; /* CSR by node of its edges */
+    const int *best;   /* the answer, NULL while there is none */
+    double **beside;   /* [node][strategy]: what it costs beside the answer */
+    /* of the node that is looked at: [strategy], [1]: neighbours deciding anew; of one of
+       its neighbours: what each of its strategies adds without their edge */
+    double *price[2], *own;
 };
 
 static void list_edges(struct narrow *w)
@@ -53,54 +57,79 @@ static double cell(const struct ap_problem *p, const struct ap_problem_edge *e, 
                      : e->cost[(int64_t)t * p->n_strategies[e->b] + s];
 }
 
-/* Adds what an edge to a node of two states costs at the better one, the other
- * neighbours' choices given. */
-static void add_copy(struct narrow *w, int v, int u, const struct ap_problem_edge *e)
+/* What v pays with a strategy beside the answer, but for its edge `left_out`. */
+static double pays(const struct narrow *w, int v, int s, int left_out)
 {
     const struct ap_problem *p = w->p;
-    double own[FEW];
+    double sum = p->cost[v][s];
+
+    for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
+        const struct ap_problem_edge *e = &p->edges[w->edge[k]];
+        if (w->edge[k] != left_out)
+            sum += cell(p, e, v, s, w->best[e->a == v ? e->b : e->a]);
+    }
+    return sum;
+}
+
+/*
+ * Adds to both prices of each strategy of v what its edge e to u costs: with u as it is,
+ * but for a node of few strategies, and with u deciding anew.
+ */
+static void price_edge(const struct narrow *w, int v, int e)
+{
+    const struct ap_problem *p = w->p;
+    const struct ap_problem_edge *edge = &p->edges[e];
+    int u = edge->a == v ? edge->b : edge->a;
+    double now = w->beside[u][w->best[u]];
+
     for (int t = 0; t < p->n_strategies[u]; t++) {
-        own[t] = p->cost[u][t];
-        for (int k = w->start[u]; k < w->start[u + 1]; k++) {
-            const struct ap_problem_edge *f = &p->edges[w->edge[k]];
-            int x = f->a == u ? f->b : f->a;
-            if (x != v)
-                own[t] += cell(p, f, u, t, w->best->choice[x]);
-        }
+        double out = cell(p, edge, v, w->best[v], t);
+        w->own[t] = (out < AP_FORBIDDEN ? w->beside[u][t] - out : pays(w, u, t, e)) - now;
     }
     for (int s = 0; s < p->n_strategies[v]; s++) {
         double least = INFINITY;
-        for (int t = 0; t < p->n_strategies[u]; t++)
-            least = fmin(least, own[t] + cell(p, e, v, s, t));
-        w->price[s] += least;
+        for (int t = 0; t < p->n_strategies[u]; t++) {
+            double c = w->own[t] + cell(p, edge, v, s, t);
+            least = c < least ? c : least;
+        }
+        w->price[1][s] += least;
+        w->price[0][s] +=
+            p->n_strategies[u] <= FEW ? least : cell(p, edge, v, s, w->best[u]);
     }
 }
 
-/* The cheapest strategies of v against the answer join. */
-static bool join(struct narrow *w, int v)
+static bool keep_cheapest(const struct narrow *w, int v, const double *price)
+{
+    int least = -1;
+
+    for (int s = 0; s < w->p->n_strategies[v]; s++)
+        if (!w->kept[v][s] && price[s] < AP_FORBIDDEN &&
+            (least < 0 || price[s] < price[least]))
+            least = s;
+    if (least >= 0)
+        w->kept[v][least] = true;
+    return least >= 0;
+}
+
+/* Cheap strategies of nodes that do not keep all of them join. */
+static bool join(const struct narrow *w)
 {
     const struct ap_problem *p = w->p;
     bool any = false;
-    memcpy(w->price, p->cost[v], (size_t)p->n_strategies[v] * sizeof *w->price);
-    for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
-        const struct ap_problem_edge *e = &p->edges[w->edge[k]];
-        int u = e->a == v ? e->b : e->a;
-        if (p->n_strategies[u] <= FEW) {
-            add_copy(w, v, u, e);
+
+    for (int v = 0; v < p->n_nodes; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            w->beside[v][s] = pays(w, v, s, -1);
+    for (int v = 0; v < p->n_nodes; v++) {
+        size_t size = (size_t)p->n_strategies[v] * sizeof(double);
+        if (p->n_strategies[v] <= FEW)
             continue;
-        }
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            w->price[s] += cell(p, e, v, s, w->best->choice[u]);
-    }
-    for (int k = 0; k < JOIN; k++) {
-        int least = -1;
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            if (!w->kept[v][s] && w->price[s] < AP_FORBIDDEN &&
-                (least < 0 || w->price[s] < w->price[least]))
-                least = s;
-        if (least < 0)
-            break;
-        w->kept[v][least] = any = true;
+        for (int i = 0; i < 2; i++)
+            memcpy(w->price[i], p->cost[v], size);
+        for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++)
+            price_edge(w, v, w->edge[k]);
+        for (int i = 0; i < 2; i++)
+            any |= keep_cheapest(w, v, w->price[i]);
     }
     return any;
 }
@@ -153,12 +182,11 @@ static int solve(struct narrow *w, ap_solver_fn *run, const struct ap_solve_para
     struct ap_solve_params params = *given;
     int n = w->p->n_nodes;
     int *start = AP_NEW_N(w->arena, n + 1, int);
-    const int *from = w->best ? w->best->choice : given->start;
 
-    for (int v = 0; from && v < n; v++)
-        while (w->label[v][start[v]] != from[v])
+    for (int v = 0; w->best && v < n; v++)
+        while (w->label[v][start[v]] != w->best[v])
             start[v]++;
-    params.start = from ? start : NULL;
+    params.start = w->best ? start : NULL;
     if (run(w->arena, &small, &params, sol, err))
         return -1;
     for (int v = 0; v < n; v++)
@@ -171,7 +199,7 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
                  const struct ap_solve_params *params, struct ap_solution *sol,
                  struct ap_err *err)
 {
-    struct narrow w = {.arena = arena, .p = p};
+    struct narrow w = {.arena = arena, .p = p, .best = params->start};
     struct ap_solution next;
     int most = 1;
 
@@ -179,28 +207,29 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
     w.kept = AP_NEW_N(arena, p->n_nodes + 1, bool *);
     w.label = AP_NEW_N(arena, p->n_nodes + 1, int *);
     w.n = AP_NEW_N(arena, p->n_nodes + 1, int);
-    for (int v = 0; v < p->n_nodes; v++)
-        most = p->n_strategies[v] > most ? p->n_strategies[v] : most;
-    w.price = AP_NEW_N(arena, most, double);
+    w.beside = AP_NEW_N(arena, p->n_nodes + 1, double *);
     for (int v = 0; v < p->n_nodes; v++) {
-        w.kept[v] = AP_NEW_N(arena, p->n_strategies[v], bool);
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            w.kept[v][s] = p->n_strategies[v] <= FEW;
+        int n = p->n_strategies[v];
+        most = n > most ? n : most;
+        w.beside[v] = AP_NEW_N(arena, n, double);
+        w.kept[v] = AP_NEW_N(arena, n, bool);
+        for (int s = 0; s < n; s++)
+            w.kept[v][s] = n <= FEW;
         for (int k = 0; k < n_known; k++)
             if (known[k])
                 w.kept[v][known[k][v]] = true;
-        if (params->start)
-            w.kept[v][params->start[v]] = true;
-        join(&w, v);
+        if (w.best)
+            w.kept[v][w.best[v]] = true;
     }
+    w.own = AP_NEW_N(arena, most, double);
+    for (int i = 0; i < 2; i++)
+        w.price[i] = AP_NEW_N(arena, most, double);
+    join(&w);
     if (solve(&w, run, params, sol, err))
         return -1;
     for (int round = 1; round < ROUNDS; round++) {
-        bool any = false;
-        w.best = sol;
-        for (int v = 0; v < p->n_nodes; v++)
-            any |= p->n_strategies[v] > FEW && join(&w, v);
-        if (!any)
+        w.best = sol->choice;
+        if (!join(&w))
             break;
         if (solve(&w, run, params, &next, err))
             return -1;

@@ -18,7 +18,7 @@ static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
 #define SOLVE_WORK     20
 #define CLOSE          2e-3 /* of what is tied nothing is proven: nearly is good enough */
-#define SMALL          20000 /* strategies of a search that is made with all at once */
+#define SMALL          20000 /* strategies of a search that is proven */
 
 /* ---- what is tied ---- */
 
@@ -159,39 +159,48 @@ static void state(struct searcher *s, const struct serve_ties *ties)
                                   (size_t)ip->problem.n_strategies[v] * sizeof(double));
 }
 
-/* Choices of the plans at hand that are in the space; NULL for the others. */
-static const int *const *known_choices(struct searcher *s, const struct ap_plan *plans)
+/* The cheapest of some choices, if any is legal. */
+static const int *cheapest(const struct ap_problem *p, int n, const int *const *choice)
 {
-    int n = s->task->n_plans;
-    const int **known = AP_NEW_N(s->arena, n + 2, const int *);
-    for (int i = 0; i < n; i++)
-        known[i] = shard_ilp_choice(s->arena, &s->ip, &plans[i]);
-    return known;
+    const int *best = NULL;
+    double least = AP_FORBIDDEN;
+
+    for (int i = 0; i < n; i++) {
+        double cost = choice[i] ? ap_problem_score(p, choice[i]) : AP_FORBIDDEN;
+        if (cost < least) {
+            least = cost;
+            best = choice[i];
+        }
+    }
+    return best;
 }
 
-/* All strategies at once where they are few, and something can be proven of them. */
-static int answer(struct searcher *s, const struct ap_problem *p,
-                  const struct ap_plan *plans, const struct ap_solve_params *params,
-                  struct ap_solution *sol, struct ap_err *err)
+/*
+ * All strategies at once only where something can be proven of them; else those of the
+ * plans at hand, and what is cheap beside these.
+ */
+static bool is_narrow(const struct searcher *s, const struct ap_problem *p,
+                      const struct shard_fold *fold)
 {
-    ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
     int64_t n = 0;
 
     for (int v = 0; v < s->ip.n_vars; v++)
         n += p->n_strategies[v];
-    if (n <= SMALL || s->task->params->work_limit > 0)
-        return run(s->arena, p, params, sol, err);
-    return serve_narrow(s->arena, p, s->task->n_plans, known_choices(s, plans), run,
-                        params, sol, err);
+    return (fold->n_tied > 0 || n > SMALL) && s->task->params->work_limit == 0;
 }
 
 /* The quickest plan, and answers at the prices of memory; the dearer the less memory. */
 static int solve_prices(struct searcher *s, const struct ap_plan *plans,
-                        struct ap_solution *quickest, struct ap_err *err)
+                        const struct shard_fold *fold, struct ap_solution *quickest,
+                        struct ap_err *err)
 {
     struct ilp_problem *ip = &s->ip;
+    int n_known = s->task->n_plans;
+    const int **known = AP_NEW_N(s->arena, n_known + VARIANTS + 1, const int *);
     double total = 0;
 
+    for (int i = 0; i < n_known; i++)
+        known[i] = shard_ilp_choice(s->arena, ip, &plans[i]);
     for (int k = 0; k < VARIANTS; k++) {
         struct ap_solution sol;
         double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
@@ -201,14 +210,17 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
                     s->base[v][i] + (price > 0 ? price * s->bytes[v][i] : 0);
         const struct ap_problem p = select_problem(&ip->builder);
         struct ap_solve_params params = s->params;
-        if (k > 0)
-            params.start = quickest->choice;
+        params.start = cheapest(&p, n_known, known);
         if (k > 0 && s->task->params->work_limit == 0)
             params.work_limit = 1; /* one of several trades, nothing is proven of it */
-        if (answer(s, &p, plans, &params, &sol, err))
+        ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
+        if (is_narrow(s, &p, fold)
+                ? serve_narrow(s->arena, &p, n_known, known, run, &params, &sol, err)
+                : run(s->arena, &p, &params, &sol, err))
             return -1;
         struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
         keep_plan(s->pool, &plan, "ilp", false);
+        known[n_known++] = sol.choice;
         if (k > 0)
             continue;
         *quickest = sol;
@@ -299,7 +311,7 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     if (s->params.work_limit == 0) /* what is tied proves nothing */
         s->params.work_limit = fold->n_tied > 0 ? 1 : SOLVE_WORK;
     state(s, ties);
-    int rc = solve_prices(s, plans, &quickest, err);
+    int rc = solve_prices(s, plans, fold, &quickest, err);
     select_free(&s->ip.builder);
     if (rc)
         return -1;
