@@ -159,34 +159,57 @@ static void state(struct searcher *s, const struct serve_ties *ties)
                                   (size_t)ip->problem.n_strategies[v] * sizeof(double));
 }
 
-/* The cheapest of some choices, if any is legal. */
-static const int *cheapest(const struct ap_problem *p, int n, const int *const *choice)
+/* Answers at hand: the plans', and those at other prices. */
+struct known {
+    int n;
+    const int **choice; /* NULL: not in the space */
+};
+
+/* NULL: none is legal. */
+static const int *cheapest(const struct ap_problem *p, const struct known *known)
 {
     const int *best = NULL;
     double least = AP_FORBIDDEN;
 
-    for (int i = 0; i < n; i++) {
-        double cost = choice[i] ? ap_problem_score(p, choice[i]) : AP_FORBIDDEN;
+    for (int i = 0; i < known->n; i++) {
+        const int *choice = known->choice[i];
+        double cost = choice ? ap_problem_score(p, choice) : AP_FORBIDDEN;
         if (cost < least) {
             least = cost;
-            best = choice[i];
+            best = choice;
         }
     }
     return best;
 }
 
 /*
- * All strategies at once only where something can be proven of them; else those of the
- * plans at hand, and what is cheap beside these.
+ * All strategies at once where there are few; where that proves nothing, or is one of
+ * several trades only, those of the answers at hand, and what is cheap beside these.
  */
-static bool is_narrow(const struct searcher *s, const struct ap_problem *p,
-                      const struct shard_fold *fold)
+static int answer(struct searcher *s, const struct ap_problem *p, struct known *known,
+                  bool tied, bool priced, struct ap_solution *sol, struct ap_err *err)
 {
+    ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
+    struct ap_solve_params params = s->params;
+    bool narrow = s->task->params->work_limit == 0;
     int64_t n = 0;
 
     for (int v = 0; v < s->ip.n_vars; v++)
         n += p->n_strategies[v];
-    return (fold->n_tied > 0 || n > SMALL) && s->task->params->work_limit == 0;
+    params.start = cheapest(p, known);
+    if (priced && narrow)
+        params.work_limit = 1;
+    if (!narrow || (n <= SMALL && !(tied && priced))) {
+        if (run(s->arena, p, &params, sol, err))
+            return -1;
+        known->choice[known->n++] = params.start = sol->choice;
+        if (!narrow || !tied || sol->bound >= sol->objective * (1 - 2 * CLOSE))
+            return 0;
+    }
+    if (serve_narrow(s->arena, p, known->n, known->choice, run, &params, sol, err))
+        return -1;
+    known->choice[known->n++] = sol->choice;
+    return 0;
 }
 
 /* The quickest plan, and answers at the prices of memory; the dearer the less memory. */
@@ -195,12 +218,13 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
                         struct ap_err *err)
 {
     struct ilp_problem *ip = &s->ip;
-    int n_known = s->task->n_plans;
-    const int **known = AP_NEW_N(s->arena, n_known + VARIANTS + 1, const int *);
+    struct known known = {.n = s->task->n_plans};
     double total = 0;
 
-    for (int i = 0; i < n_known; i++)
-        known[i] = shard_ilp_choice(s->arena, ip, &plans[i]);
+    /* two answers for each price */
+    known.choice = AP_NEW_N(s->arena, known.n + 2 * VARIANTS, const int *);
+    for (int i = 0; i < known.n; i++)
+        known.choice[i] = shard_ilp_choice(s->arena, ip, &plans[i]);
     for (int k = 0; k < VARIANTS; k++) {
         struct ap_solution sol;
         double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
@@ -209,18 +233,10 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
                 ip->builder.cost[v][i] =
                     s->base[v][i] + (price > 0 ? price * s->bytes[v][i] : 0);
         const struct ap_problem p = select_problem(&ip->builder);
-        struct ap_solve_params params = s->params;
-        params.start = cheapest(&p, n_known, known);
-        if (k > 0 && s->task->params->work_limit == 0)
-            params.work_limit = 1; /* one of several trades, nothing is proven of it */
-        ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
-        if (is_narrow(s, &p, fold)
-                ? serve_narrow(s->arena, &p, n_known, known, run, &params, &sol, err)
-                : run(s->arena, &p, &params, &sol, err))
+        if (answer(s, &p, &known, fold->n_tied > 0, k > 0, &sol, err))
             return -1;
         struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
         keep_plan(s->pool, &plan, "ilp", false);
-        known[n_known++] = sol.choice;
         if (k > 0)
             continue;
         *quickest = sol;
