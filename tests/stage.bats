@@ -224,6 +224,22 @@ EOF
         jq -e 'all(.stages.stages[]; .recompute == "all")'
 }
 
+@test "plans that what arrives early makes too large give way to leaner ones, not to slow ones" {
+    local m sec before=1e9
+    jq '.levels = [(.levels[0] | .size = 2 | .bandwidth_bytes_per_sec = 2e9),
+        (.levels[-1] | .size = 2)]' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
+    ap-model gpt3-350m --layers 4 --hidden 256 --heads 4 --seq 128 --vocab 512 --batch 64 |
+        ap-prune | ap-coarsen --blocks 4 --no-history -o "$BATS_TEST_TMPDIR/g.json"
+    for m in 18900000 19500000 21600000; do
+        sec=$(ap-stage --cluster "$BATS_TEST_TMPDIR/slow.json" --memory $m --microbatches 64 \
+            "$BATS_TEST_TMPDIR/g.json" | ap-cost |
+            jq --argjson memory $m 'select(.cost.peak_bytes <= $memory) | .cost.step_sec')
+        jq -n -e --argjson before "$before" --argjson sec "$sec" '$sec <= $before' ||
+            { echo "$m: $before $sec"; return 1; }
+        before=$sec
+    done
+}
+
 @test "a graph without a backward pass: schedule inference" {
     ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 --forward |
         ap-coarsen --blocks 4 -o "$BATS_TEST_TMPDIR/fwd.json"

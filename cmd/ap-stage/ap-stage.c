@@ -539,9 +539,11 @@ int main(int argc, char **argv)
                                .shard_command =
                                    req.command ? req.command : "ap-shard --serve",
                                .each = req.limits.each};
+    const struct stage_replan again = {algo->run, &req.params};
     if (rc == 0)
         rc = stage_result_make(&arena, &model, &inst, oracle, select ? &light : NULL,
-                               &answer, &stages, &result, &err);
+                               algo->replans && !select ? &again : NULL, &answer, &stages,
+                               &result, &err);
     if (rc > 0 && params.recompute == STAGE_RECOMPUTE_NONE)
         suggest_recompute(&arena, &req, &params, &inst, &err);
     if (rc != 0)

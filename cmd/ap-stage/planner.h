@@ -157,6 +157,7 @@ struct plan_algorithm {
     const char *name, *help; /* as struct ap_choice */
     plan_fn *run;
     enum plan_cuts cuts;
+    bool replans; /* asked again, with less memory, if its plans do not fit as written */
 };
 /* The table, the default first, NULL name last. */
 const struct plan_algorithm *plan_algorithms(void);

@@ -192,7 +192,15 @@ struct best {
     const bool select;
     struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct price price;
+    struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
 };
+
+static void note_missed(const struct plan_instance *inst, const struct price *p,
+                        struct best *best)
+{
+    if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
+        best->missed = *p;
+}
 
 /* Another plan, which takes the place of the best one if it is better. */
 static int look_at(const struct stage_model *m, const struct plan_instance *inst,
@@ -207,6 +215,8 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
 
     plan.stopped = answer->stopped;
     int rc = make(&own, m, inst, oracle, best->select, &plan, &its, &price, err);
+    if (rc == 0)
+        note_missed(inst, &price, best);
     if (rc || !is_better(inst, &price, &best->price)) {
         ap_arena_free(&own);
         return rc;
@@ -270,18 +280,66 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
     return rc;
 }
 
+#define REPLANS 4
+#define MISSED \
+    0.99 /* what does not fit is that much quicker: leaner ones are looked for */
+
+/*
+ * Plans for less memory, for when what arrives early from other stages makes all quick
+ * ones too large: as much less as the quickest lacks, and twice that if it is not enough.
+ */
+static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
+                        const struct plan_instance *inst, struct stage_oracle *oracle,
+                        const struct stage_replan *again, struct best *best,
+                        struct plan_answer *answer, struct ap_stages *stages,
+                        struct ap_err *err)
+{
+    struct plan_params params = *again->params;
+    int64_t less = 0;
+
+    params.brief = true;
+    for (int i = 0; i < REPLANS; i++) {
+        struct plan_answer lean = {.replicas = 1, .chunks = 1};
+        struct plan_instance its = *inst;
+        struct ap_err why = {0};
+
+        if (fits(inst, &best->price) &&
+            best->missed.step_sec > MISSED * best->price.step_sec)
+            return 0;
+        int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
+        less = lacks > 2 * less ? lacks : 2 * less;
+        its.memory_bytes -= less;
+        if (its.memory_bytes <= 0)
+            return 0;
+        int rc = again->run(arena, &its, &params, &lean, &why);
+        if (rc < 0)
+            return ap_err_set(err, "%s", why.msg);
+        if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
+            return 0;
+        best->missed.step_sec = INFINITY;
+        if (look_at(m, inst, oracle, &lean, best, answer, stages, err) ||
+            look_at_all(m, inst, oracle, &lean, best, answer, stages, err))
+            return -1;
+    }
+    return 0;
+}
+
 int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                       const struct plan_instance *inst, struct stage_oracle *oracle,
-                      const struct plan_answer *light, struct plan_answer *answer,
-                      struct ap_stages *stages, struct stage_result *out,
-                      struct ap_err *err)
+                      const struct plan_answer *light, const struct stage_replan *again,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err)
 {
     const struct plan_answer first = *answer;
-    struct best best = {.blank = *stages, .select = light != NULL};
+    struct best best = {
+        .blank = *stages, .select = light != NULL, .missed = {.step_sec = INFINITY}};
 
     if (make(arena, m, inst, oracle, light != NULL, &first, stages, &best.price, err))
         return -1;
-    if (look_at_all(m, inst, oracle, &first, &best, answer, stages, err))
+    note_missed(inst, &best.price, &best);
+    if (look_at_all(m, inst, oracle, &first, &best, answer, stages, err) ||
+        (again &&
+         look_at_lean(arena, m, inst, oracle, again, &best, answer, stages, err)))
         return -1;
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&

@@ -12,18 +12,26 @@ struct stage_result {
     const char *found; /* members for the history, each with a comma in front */
 };
 
+/* The planner, for when its plans turn out to need more memory than there is. */
+struct stage_replan {
+    plan_fn *run;
+    const struct plan_params *params;
+};
+
 /*
  * Asks for the shardings of the chosen points, puts the section together and prices it;
  * the best of the answer and its others by that price. answer becomes what it is of.
  * light: NULL, or plans for when making again takes no time, its others, which are looked
  * at, too; stages then make only those operators again that save most memory per second.
+ * again: NULL, or asked for leaner plans when what is much quicker than the best does not
+ * fit.
  * Of *stages the list of stages is in the section only, NULL afterwards.
  * -1: the shard command broke, or what it gave is no plan.
  */
 int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                       const struct plan_instance *inst, struct stage_oracle *oracle,
-                      const struct plan_answer *light, struct plan_answer *answer,
-                      struct ap_stages *stages, struct stage_result *out,
-                      struct ap_err *err);
+                      const struct plan_answer *light, const struct stage_replan *again,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err);
 
 #endif
