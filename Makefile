@@ -74,7 +74,8 @@ $(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost.h
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Message passing and answers: loops worth vectorising.
-SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual
+SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual \
+              solve_mem_fuse
 $(SOLVE_LOOPS:%=$(BUILD)/libcommon/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)

@@ -1,7 +1,9 @@
 /*
  * Better choices near a legal one, for the selection problem with memory. Forests and
- * chains (solve_mem_try.c) of several sizes, with several weights of memory, are tried in
- * turns until the budget is spent, those most often that gained most per work.
+ * chains (solve_mem_try.c), what alike parts have (solve_mem_alike.c) and what needs
+ * memory freed elsewhere (solve_mem_trade.c) are tried in turns, in several sizes and
+ * with several weights of memory, until the budget is spent, those most often that gained
+ * most per work.
  *
  * A result is taken if it is legal and not dearer; among equal ones this is a walk. When
  * that stalls, there are two ways to go on: kicks, where a round has time for many, which
@@ -9,10 +11,10 @@
  * cost may rise a little above a record, or costs are noisy (heat), and usage has a
  * price, all less from step to step: first memory is freed where that is cheap, then it
  * is spent where that saves most. Coolings grow longer, the last one as long as there is
- * time. After Dueck, "New optimization heuristics", 1993 (record-to-record travel),
- * Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing", 1983, Papandreou
- * and Yuille, "Perturb-and-MAP random fields", 2011, and Hansen and Mladenovic, "Variable
- * neighborhood search", 2001.
+ * time. After Dueck, "New optimization
+ * heuristics", 1993 (record-to-record travel), Kirkpatrick, Gelatt and Vecchi,
+ * "Optimization by simulated annealing", 1983, Papandreou and Yuille, "Perturb-and-MAP
+ * random fields", 2011, and Hansen and Mladenovic, "Variable neighborhood search", 2001.
  */
 #include "solve_mem_local.h"
 
@@ -42,6 +44,17 @@
 #define SCRAMBLE   12
 #define SHORT      4   /* kicks in a round, where new starts */
 #define FAR_START  0.5 /* of the gap away from the best choice end */
+
+/* What a try of that kind may cost, until that is known. */
+static double first_work(int kind)
+{
+    if (kind < ARM_CHAIN)
+        return 800 << kind;
+    if (kind < ARM_ALIKE)
+        return 4000;
+    return kind < ARM_TRADE ? 4000 << 2 * (kind - ARM_ALIKE)
+                            : 10000 << 2 * (kind - ARM_TRADE);
+}
 
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed, bool plain)
@@ -87,10 +100,11 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->local = AP_NEW_N(arena, n, double *);
     l->up = AP_NEW_N(arena, n, double *);
     l->pick = AP_NEW_N(arena, most > n ? most : n, int);
+    l->alike = mem_alike_new(arena, m);
     memset(l->place, 0xff, (size_t)n * sizeof(int));
     for (int i = 0; i < N_ARMS; i++) {
-        int size = i / N_FACTORS;
-        l->arm[i].work = l->arm[i].per_try = size < N_SIZES ? 800 << size : 4000;
+        l->arm[i].work = first_work(i / N_FACTORS);
+        l->arm[i].per_try = l->arm[i].work;
     }
     return l;
 }
@@ -115,6 +129,17 @@ static void reprice(struct mem_local *l)
         sum += l->price[v][l->st->choice[v]];
     l->level += l->weight * (sum - l->priced);
     l->priced = sum;
+}
+
+/* Keeps a choice to join later ones with. */
+static void keep_end(struct mem_local *l, const int *choice)
+{
+    int *last = l->elite[N_ELITE - 1];
+
+    memmove(&l->elite[1], &l->elite[0], (N_ELITE - 1) * sizeof(*l->elite));
+    l->elite[0] = last;
+    memcpy(last, choice, (size_t)l->m->core->n_nodes * sizeof(int));
+    l->n_elite += l->n_elite < N_ELITE;
 }
 
 void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
@@ -183,17 +208,21 @@ static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 {
     static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2, 4, 10};
     const struct sel_core *c = l->m->core;
-    int size = arm / N_FACTORS, v = mem_pick(l, c->n_nodes);
+    int kind = arm / N_FACTORS, v = mem_pick(l, c->n_nodes);
     double factor = factors[arm % N_FACTORS], before = mem_value(l);
     int64_t work = budget->work;
 
-    if (size < N_SIZES) {
-        int n = (4 << size) + mem_pick(l, 4 << size);
+    if (kind < ARM_CHAIN) {
+        int n = (4 << kind) + mem_pick(l, 4 << kind);
         mem_try_forest(l, v, n, factor, false, budget);
-    } else {
+    } else if (kind < ARM_ALIKE) {
         int s = mem_pick(l, c->node[v].n_strategies);
         if (s != l->st->choice[v])
             mem_try_chain(l, v, s, factor, budget);
+    } else if (kind < ARM_TRADE) {
+        mem_try_alike(l, v, 16 << 2 * (kind - ARM_ALIKE), factor, budget);
+    } else {
+        mem_try_trade(l, v, 16 << 3 * (kind - ARM_TRADE), factor, budget);
     }
     reward(&l->arm[arm], fmax(before - mem_value(l), 0),
            (double)(budget->work - work + 20));
@@ -357,19 +386,13 @@ static void count_way(struct mem_local *l)
     l->way_work = 0;
 }
 
-/* Joins the end of a cooling with where others ended, and keeps it. */
+/* Joins the end of a cooling with where others ended. */
 static void join_ends(struct mem_local *l, struct mem_budget *budget)
 {
-    size_t size = (size_t)l->m->core->n_nodes * sizeof(int);
-    int *last = l->elite[N_ELITE - 1];
-
-    memmove(&l->elite[1], &l->elite[0], (N_ELITE - 1) * sizeof(*l->elite));
-    l->elite[0] = last;
-    memcpy(last, l->st->choice, size);
+    keep_end(l, l->st->choice);
     mem_relink(l, l->best, budget);
-    for (int i = 1; i <= l->n_elite && i < N_ELITE; i++)
+    for (int i = 1; i < l->n_elite; i++)
         mem_relink(l, l->elite[i], budget);
-    l->n_elite += l->n_elite < N_ELITE;
 }
 
 /* Little was gained for a while. */

@@ -1,6 +1,8 @@
 /*
  * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c, which
- * tries them, and solve_mem_relink.c, which joins choices.
+ * solve_mem_alike.c,
+ * which try them, and what those are made of: solve_mem_fuse.c, solve_mem_trade.c; and
+ * solve_mem_relink.c, which joins choices.
  */
 #ifndef AP_SOLVE_MEM_LOCAL_H
 #define AP_SOLVE_MEM_LOCAL_H
@@ -8,9 +10,14 @@
 #include "solve_mem.h"
 
 #define N_FACTORS 7
-#define N_SIZES   10 /* 4, 8, ... nodes, then chains */
-#define N_ARMS    (N_FACTORS * (N_SIZES + 1))
+#define N_SIZES   10 /* of forests: 4, 8, ... nodes */
+#define N_ALIKE   3  /* 16, 64, 256 nodes of alike parts */
+#define N_TRADES  3  /* 16, 128, 1024 nodes of forests that may not fit */
 #define N_ELITE   4
+#define MEM_HUB   32 /* neighbours; a node with as many leads to all parts of the graph */
+
+enum { ARM_FOREST, ARM_CHAIN = N_SIZES, ARM_ALIKE, ARM_TRADE = ARM_ALIKE + N_ALIKE };
+#define N_ARMS (N_FACTORS * (ARM_TRADE + N_TRADES)) /* each with all factors */
 
 enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, N_WAYS };
 
@@ -26,9 +33,10 @@ struct mem_local {
     int *place; /* [node], -1 when not in the forest */
     int *touch; /* [node], neighbours in the forest */
     int *frontier, n_frontier;
-    double **local; /* [place][strategy]: cost apart from the forest's edges */
-    double **up;    /* the same with price and what the subtree costs */
-    double *pool;   /* where local and up lie */
+    struct mem_alike *alike; /* which nodes are */
+    double **local;          /* [place][strategy]: cost apart from the forest's edges */
+    double **up;             /* the same with price and what the subtree costs */
+    double *pool;            /* where local and up lie */
     size_t cap_pool;
     int *pick; /* [place], or [strategy] as scratch */
     double *in, *out;
@@ -105,10 +113,52 @@ static inline double mem_value(const struct mem_local *l)
  */
 void mem_try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
                     struct mem_budget *budget);
+/* The same of a forest that need not fit: memory is freed elsewhere for it. */
+void mem_try_trade(struct mem_local *l, int start, int size, double factor,
+                   struct mem_budget *budget);
 /* Gives strategy s to v, and lets neighbours answer. Takes the result if it is welcome.
  */
 void mem_try_chain(struct mem_local *l, int v, int s, double factor,
                    struct mem_budget *budget);
+/* Takes pick[] over if it is welcome, which changes the cost by that; false when it is,
+ * but does not fit. */
+bool mem_take_picks(struct mem_local *l, double change, int64_t *work);
+
+/* ---- the steps of a try ---- */
+
+/*
+ * Decides a random forest around start into pick[], whatever it uses, with rate times the
+ * prices that prefix (NULL: none) sums up on top of the multipliers'; returns the work.
+ */
+int64_t mem_decide_forest(struct mem_local *l, int start, int size, double factor,
+                          const double *prefix, double rate);
+/* Lets the forest go. */
+void mem_disband(struct mem_local *l);
+/* What pick[] is priced at, less what the choice is. */
+double mem_price_change(const struct mem_local *l);
+/* Swaps usages of the nodes that pick[] changes, or back; whether everything fits. */
+bool mem_swap_usage(struct mem_local *l, bool back);
+
+/*
+ * Takes pick[] over if it is welcome and fits. What saves cost but does not fit is taken
+ * as well and returned as a trade (else NULL), in whose end all fits, for less, or is as
+ * before. Between the two the nodes must go. The end returns the work.
+ */
+struct trade *mem_take_or_trade(struct mem_local *l, double change, int64_t *work);
+int64_t mem_trade_end(struct trade *t);
+
+#define MEM_FUSE 256 /* nodes, at most, a multiple of 64 */
+
+/* Decides who of node[] takes the strategy alt[node], into pick[]; adds the work, returns
+ * the change of cost. */
+double mem_fuse(struct mem_local *l, const int *alt, double factor, int64_t *work);
+
+/* Which nodes are alike, for mem_try_alike. */
+struct mem_alike *mem_alike_new(struct ap_arena *arena, const struct mem_core *m);
+/* Proposes that about size nodes around start do as an alike part does. */
+void mem_try_alike(struct mem_local *l, int start, int size, double factor,
+                   struct mem_budget *budget);
+
 /*
  * Takes over what is better in another legal choice, component by component; true if
  * anything was. The choice under way does not become dearer.

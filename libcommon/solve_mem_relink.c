@@ -7,8 +7,9 @@
  * the components that are worth it at several prices of usage are turned over, those
  * that free memory first, as far as they fit; the best result is never dearer than the
  * first choice. After Whitley, Hains and Howe, "Tunneling between
- * optima: partition crossover for the TSP", 2009. O(prices * parts of the nodes that
- * differ * log slots).
+ * optima: partition crossover for the TSP", 2009. Then parts of components are fused: a
+ * node takes its strategy from either choice (solve_mem_fuse.c). O(prices * parts of the
+ * nodes that differ * log slots).
  */
 #include "solve_mem_local.h"
 
@@ -156,6 +157,60 @@ static double best_weight(struct relink *r, struct mem_budget *budget)
     return best;
 }
 
+/* Nodes where the choices differ into node[], breadth-first from v. */
+static int64_t gather(struct mem_local *l, int v, const int *to)
+{
+    const struct sel_core *c = l->m->core;
+    const int *from = l->st->choice;
+    int64_t work = 0;
+
+    l->n = 1;
+    l->node[0] = v;
+    l->place[v] = 0;
+    for (int i = 0; i < l->n; i++) {
+        const struct sel_node *node = &c->node[l->node[i]];
+        for (int k = 0; k < node->n_edges && l->n < MEM_FUSE; k++) {
+            int w = sel_other(&c->edge[node->edges[k]], l->node[i]);
+            if (from[w] == to[w] || l->place[w] >= 0)
+                continue;
+            l->place[w] = l->n;
+            l->node[l->n++] = w;
+        }
+        work += node->n_edges;
+    }
+    return work;
+}
+
+/* Takes parts of components over, as far as they pay and fit. */
+static void fuse_parts(struct mem_local *l, const int *to, struct mem_budget *budget)
+{
+    int n_nodes = l->m->core->n_nodes, n = 0;
+    int *list = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof(int));
+    bool *seen = ap_xrealloc(NULL, (size_t)n_nodes + 1);
+
+    for (int v = 0; v < n_nodes; v++) {
+        seen[v] = false;
+        if (l->st->choice[v] != to[v])
+            list[n++] = v;
+    }
+    for (int i = 0; i < n && !budget->out; i++) {
+        int at = i + mem_pick(l, n - i), v = list[at];
+        list[at] = list[i];
+        if (seen[v] || l->st->choice[v] == to[v])
+            continue;
+        int64_t work = gather(l, v, to);
+        double change = mem_fuse(l, to, 0.5 * mem_pick(l, 4), &work);
+        for (int k = 0; k < l->n; k++)
+            seen[l->node[k]] = true;
+        struct trade *t = mem_take_or_trade(l, change, &work);
+        for (int k = 0; k < l->n; k++)
+            l->place[l->node[k]] = -1;
+        mem_spend(budget, work + mem_trade_end(t));
+    }
+    free(list);
+    free(seen);
+}
+
 bool mem_relink(struct mem_local *l, const int *to, struct mem_budget *budget)
 {
     size_t n = (size_t)l->m->core->n_nodes;
@@ -179,5 +234,7 @@ bool mem_relink(struct mem_local *l, const int *to, struct mem_budget *budget)
     free(r.node);
     free(r.piece_of);
     free(r.piece);
-    return weight >= 0;
+    double before = l->st->cost;
+    fuse_parts(l, to, budget);
+    return weight >= 0 || l->st->cost < before;
 }

@@ -62,7 +62,7 @@ static void grow(struct mem_local *l, int v, int size, bool breadth)
     }
 }
 
-static void disband(struct mem_local *l)
+void mem_disband(struct mem_local *l)
 {
     for (int i = 0; i < l->n_frontier; i++)
         l->touch[l->frontier[i]] = 0;
@@ -248,7 +248,7 @@ static double change_of(const struct mem_local *l)
     return sum;
 }
 
-static double price_change(const struct mem_local *l)
+double mem_price_change(const struct mem_local *l)
 {
     double sum = 0;
 
@@ -259,13 +259,11 @@ static double price_change(const struct mem_local *l)
     return sum;
 }
 
-/* Whether pick[] is good enough. */
-static bool welcome(const struct mem_local *l)
+/* Whether pick[] is good enough, which changes the cost by that. */
+static bool welcome(const struct mem_local *l, double change)
 {
-    double change = change_of(l);
-
     if (l->weight > 0)
-        change += l->weight * price_change(l);
+        change += l->weight * mem_price_change(l);
     return change <= l->tol || mem_value(l) + change <= l->level;
 }
 
@@ -284,7 +282,7 @@ static void shake(struct mem_local *l)
 }
 
 /* Swaps usages of the nodes that pick[] changes, or back; whether everything fits. */
-static bool swap_usage(struct mem_local *l, bool back)
+bool mem_swap_usage(struct mem_local *l, bool back)
 {
     const struct mem_core *m = l->m;
 
@@ -308,7 +306,7 @@ static bool decide_within(struct mem_local *l, bool kick)
 
     for (int i = 0; i < l->n; i++)
         mem_tree_take(&st->left, l->m, l->node[i], st->choice[l->node[i]], 1);
-    if (decide(l, &n_decided) && (kick || welcome(l)))
+    if (decide(l, &n_decided) && (kick || welcome(l, change_of(l))))
         return true;
     for (int i = 0; i < n_decided; i++)
         mem_tree_take(&st->left, l->m, l->node[i], l->pick[i], 1);
@@ -327,11 +325,55 @@ static bool decide_all(struct mem_local *l, bool kick)
         n_changed += l->pick[i] != l->st->choice[l->node[i]];
     if (n_changed == 0)
         return false;
-    bool fits = swap_usage(l, false);
-    if (fits && (kick || welcome(l)))
+    bool fits = mem_swap_usage(l, false);
+    if (fits && (kick || welcome(l, change_of(l))))
         return true;
-    swap_usage(l, true);
+    mem_swap_usage(l, true);
     return !fits && decide_within(l, kick);
+}
+
+bool mem_take_picks(struct mem_local *l, double change, int64_t *work)
+{
+    bool changes = false;
+
+    for (int i = 0; i < l->n; i++)
+        changes |= l->pick[i] != l->st->choice[l->node[i]];
+    if (!changes || !welcome(l, change))
+        return true;
+    if (!mem_swap_usage(l, false)) {
+        mem_swap_usage(l, true);
+        return false;
+    }
+    l->priced += mem_price_change(l);
+    for (int i = 0; i < l->n; i++)
+        if (l->pick[i] != l->st->choice[l->node[i]])
+            *work += mem_state_change(l->st, l->node[i], l->pick[i]);
+    return true;
+}
+
+int64_t mem_decide_forest(struct mem_local *l, int start, int size, double factor,
+                          const double *prefix, double rate)
+{
+    grow(l, start, size, mem_random(l) & 1);
+    int64_t work = localise(l, factor) + 8 * l->n;
+    for (int i = 0; i < l->n && prefix; i++)
+        for (int s = 0; s < l->m->core->node[l->node[i]].n_strategies; s++)
+            l->up[i][s] += rate * mem_price(l->m, prefix, l->node[i], s);
+    for (int i = l->n - 1; i > 0; i--)
+        if (l->parent[i] >= 0)
+            work += send_up(l, i);
+    decide_freely(l);
+    return work;
+}
+
+void mem_try_trade(struct mem_local *l, int start, int size, double factor,
+                   struct mem_budget *budget)
+{
+    int64_t work = mem_decide_forest(l, start, size, factor, NULL, 0) + TRY_WORK;
+    struct trade *t = mem_take_or_trade(l, change_of(l), &work);
+
+    mem_disband(l);
+    mem_spend(budget, work + mem_trade_end(t));
 }
 
 void mem_try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
@@ -345,12 +387,12 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
         if (l->parent[i] >= 0)
             work += send_up(l, i);
     if (decide_all(l, kick)) {
-        l->priced += price_change(l);
+        l->priced += mem_price_change(l);
         for (int i = 0; i < l->n; i++)
             if (l->pick[i] != l->st->choice[l->node[i]])
                 work += mem_state_change(l->st, l->node[i], l->pick[i]);
     }
-    disband(l);
+    mem_disband(l);
     mem_spend(budget, work);
 }
 

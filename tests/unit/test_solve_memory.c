@@ -209,6 +209,177 @@ static void test_relink(int n)
     CHECK(n_gains > n / 4, "%d of %d times they are cheaper than both", n_gains, n);
 }
 
+/* Whether cost and memory left of the state are those of its choice. */
+static bool kept(struct mem_local *l, struct ap_arena *arena)
+{
+    struct mem_state *st = l->st;
+    size_t size = (size_t)l->m->core->n_nodes * sizeof(int);
+    double cost = st->cost;
+    int64_t left = mem_tree_all(&st->left);
+
+    mem_state_set(st, ap_arena_dup(arena, st->choice, size));
+    return same(st->cost, cost) && left >= 0 && mem_tree_all(&st->left) == left;
+}
+
+/* What fusing n random nodes costs less, and the least over all ways to do it. */
+static int check_fuse(struct mem_local *l, struct ap_arena *arena, int n)
+{
+    const struct sel_core *c = l->m->core;
+    int *alt = AP_NEW_N(arena, c->n_nodes, int), *now = l->st->choice;
+    int64_t work = 0;
+    double best = 0, before = l->st->cost;
+
+    l->n = 0;
+    for (int i = 0; i < n; i++) {
+        int v = gen_int(0, c->n_nodes - 1);
+        alt[v] = gen_int(0, c->node[v].n_strategies - 1);
+        if (l->place[v] >= 0 || alt[v] == now[v])
+            continue;
+        l->place[v] = l->n;
+        l->node[l->n++] = v;
+    }
+    double change = mem_fuse(l, alt, 0, &work);
+    int *choice = ap_arena_dup(arena, now, (size_t)c->n_nodes * sizeof(int));
+    for (int x = 0; x < 1 << l->n; x++) {
+        for (int i = 0; i < l->n; i++)
+            choice[l->node[i]] = x >> i & 1 ? alt[l->node[i]] : now[l->node[i]];
+        best = fmin(best, mem_cost(l->m, choice) - before);
+    }
+    for (int i = 0; i < l->n; i++)
+        choice[l->node[i]] = l->pick[i];
+    bool ok = same(before + change, before + best) &&
+              same(before + change, mem_cost(l->m, choice));
+    mem_disband(l);
+    return !ok;
+}
+
+/* Fusing is exact, and what is tried leaves the state legal, true and not dearer. */
+static void test_tries(int n)
+{
+    int wrong = 0, n_cheaper = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct ap_arena arena = {0};
+        struct mem_core m;
+        struct ap_err err = {""};
+        struct mem_budget budget = {.work_limit = 1000000};
+        gen_state = 5000 + (uint64_t)i;
+        struct ap_problem p = gen_random(&arena, 80, 140, 4, 1000, i % 2, 0);
+        gen_memory(&arena, &p, 1 + i % 8, 100, 6);
+        const int *start = NULL;
+        if (!mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes > 9)
+            start = mem_legal_run(mem_legal_new(&arena, &m, 1e9, 1), &budget);
+        if (start) {
+            struct mem_local *l = mem_local_new(&arena, &m, 1, true);
+            double *mu = AP_NEW_N(&arena, m.n_slots + 1, double);
+            mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+            wander(l, 100);
+            wrong += check_fuse(l, &arena, 9);
+            double before = l->st->cost, last = before;
+            for (int k = 0; k < 40; k++) {
+                int v = gen_int(0, m.core->n_nodes - 1), size = gen_int(2, 40);
+                if (k % 2)
+                    mem_try_trade(l, v, size, gen_int(0, 1), &budget);
+                else
+                    mem_try_alike(l, v, size, gen_int(0, 1), &budget);
+                wrong += l->st->cost > last + 1e-9 * last || !kept(l, &arena);
+                last = l->st->cost;
+            }
+            n_cheaper += l->st->cost < before;
+        }
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0, "fusing is exact, what is tried stays legal");
+    CHECK(n_cheaper > n / 4, "and is cheaper in the end %d of %d times", n_cheaper, n);
+}
+
+/*
+ * Two wheels whose nodes must all change at once, for forests hold the hub or neighbours
+ * on the rim, never both; one has changed.
+ */
+static void test_alike(void)
+{
+    enum { RIM = 12, WHEEL = RIM + 1, N = 2 * WHEEL };
+    struct ap_arena arena = {0};
+    double level[] = {0, 0}, fall[] = {2, 0}, differ[] = {0, 5, 5, 0};
+    const double *cost[N];
+    int n_strategies[N], start[N] = {0}, n_edges = 0;
+    struct ap_problem_edge edges[4 * RIM];
+    struct mem_core m;
+    struct ap_err err = {""};
+    struct mem_budget budget = {0};
+
+    for (int v = 0; v < N; v++) {
+        int hub = v - v % WHEEL + RIM;
+        n_strategies[v] = 2;
+        cost[v] = v < hub ? fall : level;
+        start[v] = v < WHEEL;
+        if (v == hub)
+            continue;
+        int next = v + 1 == hub ? hub - RIM : v + 1;
+        edges[n_edges++] = (struct ap_problem_edge){.a = v, .b = hub, .cost = differ};
+        edges[n_edges++] = (struct ap_problem_edge){.a = v, .b = next, .cost = differ};
+    }
+    struct ap_problem p = {.n_nodes = N,
+                           .n_edges = n_edges,
+                           .n_strategies = n_strategies,
+                           .cost = cost,
+                           .edges = edges};
+    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == N;
+    CHECK(ok, "wheels are not reduced");
+    if (!ok)
+        return;
+    struct mem_local *l = mem_local_new(&arena, &m, 1, true);
+    double mu[1] = {0};
+    mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+    for (int i = 0; i < 200; i++)
+        mem_try_forest(l, i % N, 2 + i % N, 1, false, &budget);
+    CHECK(l->st->cost == 2 * RIM, "no forest turns a wheel over");
+    for (int i = 0; i < 50; i++)
+        mem_try_alike(l, i % N, N, 1, &budget);
+    CHECK(l->st->cost == 0, "it does as one does that is alike");
+    ap_arena_free(&arena);
+}
+
+/* Saves 10 with memory that another node has, which frees it for a price. */
+static void test_trade(double price, double cost_after)
+{
+    struct ap_arena arena = {0};
+    double save[] = {10, 0}, free_it[] = {0, price};
+    const double *cost[] = {save, free_it};
+    int n_strategies[] = {2, 2}, zero[2] = {0, 0};
+    struct ap_span span[] = {{0, 1}, {0, 1}};
+    int64_t use[] = {0, 5}, used[] = {5, 0};
+    const int64_t *usage[] = {use, used};
+    struct ap_problem p = {.n_nodes = 2,
+                           .n_strategies = n_strategies,
+                           .cost = cost,
+                           .span = span,
+                           .usage = usage,
+                           .usage_limit = 5};
+    struct mem_core m;
+    struct ap_err err = {""};
+    struct mem_budget budget = {0};
+    double mu[4] = {0};
+    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == 2;
+
+    CHECK(ok, "memory keeps two nodes apart");
+    if (!ok)
+        return;
+    struct mem_local *l = mem_local_new(&arena, &m, 1, true);
+    mem_local_set(l, zero, 10, 0, mu);
+    for (int i = 0; i < 20; i++) {
+        mem_try_forest(l, i % 2, 2, 0, false, &budget);
+        mem_try_chain(l, i % 2, 1, 0, &budget);
+    }
+    CHECK(l->st->cost == 10, "one by one, neither node can change");
+    for (int i = 0; i < 20; i++)
+        mem_try_trade(l, 0, 2, 0, &budget);
+    CHECK(l->st->cost == cost_after, "what is freed for %g pays or not", price);
+    CHECK(mem_tree_all(&l->st->left) == 0, "and all fits");
+    ap_arena_free(&arena);
+}
+
 static void test_peak(void)
 {
     double cost[] = {0, 1};
@@ -261,6 +432,10 @@ int main(void)
     test_tiny(2000, 500);
     test_late(100);
     test_relink(40);
+    test_tries(40);
+    test_alike();
+    test_trade(3, 3);
+    test_trade(12, 10);
     test_repeats();
     test_peak();
     test_format();
