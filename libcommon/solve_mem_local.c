@@ -11,7 +11,7 @@
  * cost may rise a little above a record, or costs are noisy (heat), and usage has a
  * price, all less from step to step: first memory is freed where that is cheap, then it
  * is spent where that saves most. Coolings grow longer, the last one as long as there is
- * time. After Dueck, "New optimization
+ * time; others begin in a part of the graph only. After Dueck, "New optimization
  * heuristics", 1993 (record-to-record travel), Kirkpatrick, Gelatt and Vecchi,
  * "Optimization by simulated annealing", 1983, Papandreou and Yuille, "Perturb-and-MAP
  * random fields", 2011, and Hansen and Mladenovic, "Variable neighborhood search", 2001.
@@ -32,10 +32,11 @@
 #define LONGEST    20
 #define LAST_PART  0.85 /* of the time left is for the last one */
 #define MIN_PART   0.2  /* of a cooling's least length; not worth while if shorter */
+#define SMALLER    5    /* halvings of a part that is cooled by itself */
 #define MAX_RISE   0.04 /* of the gap, at the first step */
 #define MIN_HEAT   0.4  /* of the gap, divided by the nodes, at the first step */
 #define MAX_HEAT   4.0
-#define MAX_WEIGHT 1.0  /* of the price of usage, at the first step */
+#define MAX_WEIGHT 1.6  /* of the price of usage, at the first step */
 #define FAR        0.02 /* of the gap: cooling starts from the best choice instead */
 #define FORGET_WAY 0.8
 #define LEAST_WAY  0.15 /* of the better way's rate, for both */
@@ -97,6 +98,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->place = AP_NEW_N(arena, n, int);
     l->touch = AP_NEW_N(arena, n, int);
     l->frontier = AP_NEW_N(arena, n, int);
+    l->focus = AP_NEW_N(arena, n, int);
     l->local = AP_NEW_N(arena, n, double *);
     l->up = AP_NEW_N(arena, n, double *);
     l->pick = AP_NEW_N(arena, most > n ? most : n, int);
@@ -204,11 +206,23 @@ static void reward(struct arm *a, double gain, double work)
     a->per_try += 0.1 * (work - a->per_try);
 }
 
+/* The part of the graph where tries begin. */
+static double part_of(const struct mem_local *l)
+{
+    return l->n_focus > 0 ? (double)l->n_focus / l->m->core->n_nodes : 1;
+}
+
+static int pick_start(struct mem_local *l)
+{
+    return l->n_focus > 0 ? l->focus[mem_pick(l, l->n_focus)]
+                          : mem_pick(l, l->m->core->n_nodes);
+}
+
 static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 {
     static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2, 4, 10};
     const struct sel_core *c = l->m->core;
-    int kind = arm / N_FACTORS, v = mem_pick(l, c->n_nodes);
+    int kind = arm / N_FACTORS, v = pick_start(l);
     double factor = factors[arm % N_FACTORS], before = mem_value(l);
     int64_t work = budget->work;
 
@@ -294,23 +308,56 @@ static double work_left(const struct mem_local *l, const struct mem_budget *budg
     return (budget->end_sec - now) * (double)l->total_work / (now - l->start_sec);
 }
 
-static void start_cooling(struct mem_local *l, bool heated,
-                          const struct mem_budget *budget)
+/* A random part of the graph, hubs leading no further. */
+static void find_focus(struct mem_local *l)
 {
+    const struct sel_core *c = l->m->core;
+    int size = c->n_nodes >> (1 + mem_pick(l, SMALLER)), n = 0;
+    bool breadth = mem_random(l) & 1;
+
+    l->focus[n++] = mem_pick(l, c->n_nodes);
+    l->touch[l->focus[0]] = 1;
+    for (int head = 0; head < n && head < size; head++) {
+        if (!breadth) {
+            int i = head + mem_pick(l, n - head), t = l->focus[i];
+            l->focus[i] = l->focus[head];
+            l->focus[head] = t;
+        }
+        const struct sel_node *node = &c->node[l->focus[head]];
+        for (int k = 0; k < node->n_edges && node->n_edges < MEM_HUB; k++) {
+            int w = sel_other(&c->edge[node->edges[k]], l->focus[head]);
+            if (l->touch[w]++ == 0)
+                l->focus[n++] = w;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        l->touch[l->focus[i]] = 0;
+    l->n_focus = n < size ? n : size;
+}
+
+static void start_cooling(struct mem_local *l, const struct mem_budget *budget)
+{
+    bool all = l->way_now < WAY_PART_LEVEL;
+    bool heated = l->way_now == WAY_HEAT || l->way_now == WAY_PART_HEAT;
     double gap = l->best_cost - l->bound, u = mem_uniform(l);
 
-    if (l->st->cost > l->best_cost + FAR * gap)
+    if (!all)
+        find_focus(l);
+    double part = part_of(l);
+    if (l->st->cost > l->best_cost + FAR * part * gap)
         go_to(l, l->best);
     l->cool.weight = MAX_WEIGHT * mem_uniform(l);
-    l->cool.rise = heated ? 0 : MAX_RISE * u * gap;
+    l->cool.rise = heated ? 0 : MAX_RISE * u * gap * pow(part, mem_uniform(l));
     l->cool.heat = heated ? MIN_HEAT * pow(MAX_HEAT / MIN_HEAT, u) * gap : 0;
     l->cool.heat /= l->m->core->n_nodes;
     l->cool.step = -1;
     l->cool.work = 0;
-    double least = COOLING * (double)(l->n_cells + 1000), length = least * l->cool.longer;
+    double longer = all ? l->cool.longer : pow(LONGEST, mem_uniform(l));
+    double least = COOLING * part * (double)(l->n_cells + 1000);
     double last = LAST_PART * work_left(l, budget);
-    l->cool.length = last < MIN_PART * least ? 0 : (int64_t)fmin(length, last);
-    l->cool.longer = fmin(l->cool.longer * LONGER, LONGEST);
+    l->cool.length = last < MIN_PART * least ? 0 : (int64_t)fmin(least * longer, last);
+    if (all)
+        l->cool.longer = fmin(l->cool.longer * LONGER, LONGEST);
 }
 
 static void end_cooling(struct mem_local *l)
@@ -386,9 +433,13 @@ static void count_way(struct mem_local *l)
     l->way_work = 0;
 }
 
-/* Joins the end of a cooling with where others ended. */
+/* Joins the end of a cooling with where others ended; that of a part with the best. */
 static void join_ends(struct mem_local *l, struct mem_budget *budget)
 {
+    if (l->n_focus > 0) {
+        mem_relink(l, l->best, budget);
+        return;
+    }
     keep_end(l, l->st->choice);
     mem_relink(l, l->best, budget);
     for (int i = 1; i < l->n_elite; i++)
@@ -407,10 +458,11 @@ static void move_on(struct mem_local *l, struct mem_budget *budget)
     bool kicks = l->way[WAY_KICK].n == 0 || mem_local_is_short(l);
     bool cools = l->way[WAY_KICK].n > 0 && !(kicks && l->plain);
     l->way_now = pick_way(l, kicks ? WAY_KICK : WAY_LEVEL, cools ? N_WAYS : WAY_LEVEL);
+    l->n_focus = 0;
     if (l->way_now == WAY_KICK)
         kick_on(l, budget);
     else
-        start_cooling(l, l->way_now == WAY_HEAT, budget);
+        start_cooling(l, budget);
 }
 
 void mem_local_move(struct mem_local *l, const int *choice)
@@ -419,6 +471,7 @@ void mem_local_move(struct mem_local *l, const int *choice)
     make_home(l, choice, l->st->cost);
     l->strength = 0;
     l->moved = true;
+    l->n_focus = 0;
     end_cooling(l);
 }
 
@@ -443,7 +496,7 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
             keep_best(l);
         if (l->cool.length > 0 && cool(l, before))
             continue;
-        if (l->window_work < WINDOW * (l->n_cells + 1000))
+        if (l->window_work < WINDOW * part_of(l) * (double)(l->n_cells + 1000))
             continue;
         if (l->st->cost >= l->window_cost - LITTLE * fabs(l->window_cost))
             move_on(l, budget);

@@ -19,7 +19,8 @@
 enum { ARM_FOREST, ARM_CHAIN = N_SIZES, ARM_ALIKE, ARM_TRADE = ARM_ALIKE + N_ALIKE };
 #define N_ARMS (N_FACTORS * (ARM_TRADE + N_TRADES)) /* each with all factors */
 
-enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, N_WAYS };
+/* Cooling is of the whole graph or of a part of it. */
+enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, WAY_PART_LEVEL, WAY_PART_HEAT, N_WAYS };
 
 struct mem_local {
     const struct mem_core *m;
@@ -34,6 +35,7 @@ struct mem_local {
     int *touch; /* [node], neighbours in the forest */
     int *frontier, n_frontier;
     struct mem_alike *alike; /* which nodes are */
+    int *focus, n_focus;     /* nodes where tries begin, 0: anywhere */
     double **local;          /* [place][strategy]: cost apart from the forest's edges */
     double **up;             /* the same with price and what the subtree costs */
     double *pool;            /* where local and up lie */
