@@ -9,9 +9,10 @@
  * each with its own seed. At the end of a round the best choice, the best bound and its
  * prices are shared, in the order of workers.
  *
- * With a limit of time rounds last ROUND_SEC. Without, they do ROUND_WORK work, there are
- * always two workers, and threads only decide whether they run at once: results repeat
- * byte for byte.
+ * With a limit of time that is long enough the searches go their own ways for a part of
+ * it: what they find differs more, and is worth more when it is joined. Rounds last
+ * ROUND_SEC. Without, they do ROUND_WORK work, there are always two workers, and threads
+ * only decide whether they run at once: results repeat byte for byte.
  */
 #include "solve_mem.h"
 
@@ -33,6 +34,7 @@
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
 #define WARM          50   /* steps of the dual until its prices are worth using */
 #define WARM_PART     0.25 /* of the time, at most, for that */
+#define APART_PART    0.5  /* of the time, with a clock */
 #define STALLED       40   /* steps of the dual without much gain */
 #define SLOW          5e-3 /* of the gap in a round: with a clock, the bound gets only */
 #define SLOW_ROUNDS   3    /* every so many'th round */
@@ -70,7 +72,8 @@ struct search {
     int n_workers;
     struct worker *worker;
     int *best;
-    double cost, bound, until_sec, warm_sec, worst;
+    double cost, bound, until_sec, warm_sec, apart_sec, worst;
+    bool apart;        /* searches go their own ways */
     double bound_gain; /* of a round that raises the bound, lately */
     double *mu;
     int round, idle, exact_round, n_steps; /* steps of the dual */
@@ -126,7 +129,7 @@ static void look_around(struct worker *w)
     if (w->cost == INFINITY || (w->id > 0 && s->n_steps < WARM && s->idle == 0 &&
                                 (s->until_sec == 0 || mem_now_sec() < s->warm_sec)))
         return; /* without good prices this is the bound's time */
-    mem_local_set(w->local, w->best, w->cost, s->bound, s->mu);
+    mem_local_set(w->local, w->best, w->cost, s->bound, s->mu, s->apart);
     if (w->id == 0 && mem_local_is_short(w->local)) {
         uint64_t seed = s->params->seed + (uint64_t)s->round;
         double cost = mem_dual_scatter(w->dual, seed, &w->budget);
@@ -255,6 +258,8 @@ static void share(struct search *s)
     s->n_steps = s->worker[0].dual->n_steps;
     memcpy(s->mu, s->worker[0].dual->best_mu, (size_t)s->m->n_slots * sizeof(double));
     s->idle = better ? 0 : s->idle + 1;
+    s->apart = s->until_sec > 0 &&
+               mem_local_has_time(s->worker[s->n_workers - 1].local, s->apart_sec);
 }
 
 /* Whether the first worker should try to prove now. */
@@ -435,6 +440,8 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
     s.until_sec = until_sec;
     if (bare && until_sec > 0)
         s.until_sec -= (1 - BARE_PART) * (until_sec - mem_now_sec());
+    if (s.until_sec > 0)
+        s.apart_sec = mem_now_sec() + APART_PART * (s.until_sec - mem_now_sec());
     s.warm_sec = mem_now_sec() + WARM_PART * (s.until_sec - mem_now_sec());
     s.rounds = params->work_limit > 0 ? params->work_limit : bare ? 2 : DEFAULT_ROUND;
     set_up(&s, arena);

@@ -136,9 +136,14 @@ struct mem_local;
 /* plain: only kicks when descents are short, no cooling. */
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed, bool plain);
-/* Takes prices over, and a legal choice if it is better than what was found so far. */
+/*
+ * Takes prices over, and a legal choice if it is better than what was found so far;
+ * apart: only if nothing was found.
+ */
 void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
-                   const double *mu);
+                   const double *mu, bool apart);
+/* Whether there is time for many coolings until then, at the speed so far. */
+bool mem_local_has_time(const struct mem_local *l, double until_sec);
 /* Goes on from a legal choice, though it may be dear. */
 void mem_local_move(struct mem_local *l, const int *choice);
 /* Whether a round is longer than a kick with the descent from it; than several of them

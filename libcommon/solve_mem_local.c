@@ -30,6 +30,7 @@
 #define STEPS      30
 #define LONGER     1.3 /* the next one, up to: */
 #define LONGEST    20
+#define ALONE      12 /* such coolings must have time for searches to go their own ways */
 #define LAST_PART  0.85 /* of the time left is for the last one */
 #define MIN_PART   0.2  /* of a cooling's least length; not worth while if shorter */
 #define SMALLER    5    /* halvings of a part that is cooled by itself */
@@ -144,8 +145,18 @@ static void keep_end(struct mem_local *l, const int *choice)
     l->n_elite += l->n_elite < N_ELITE;
 }
 
+bool mem_local_has_time(const struct mem_local *l, double until_sec)
+{
+    double now = mem_now_sec();
+
+    if (now >= until_sec || l->total_work == 0 || now <= l->start_sec)
+        return false;
+    return (double)l->total_work / (now - l->start_sec) * (until_sec - l->start_sec) >
+           ALONE * COOLING * (double)(l->n_cells + 1000);
+}
+
 void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
-                   const double *mu)
+                   const double *mu, bool apart)
 {
     const struct mem_core *m = l->m;
     double *prefix = ap_xrealloc(NULL, ((size_t)m->n_slots + 1) * sizeof(double));
@@ -159,10 +170,16 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
     l->bound = bound;
     if (l->st->cost < INFINITY)
         reprice(l);
-    if (cost >= l->best_cost - l->tol)
+    bool joins = l->apart && !apart;
+    l->apart = apart;
+    if (cost >= l->best_cost - l->tol || (apart && l->best_cost < INFINITY))
         return;
     if (l->best_cost < INFINITY)
         l->way_cost -= l->best_cost - cost; /* it was not gained here */
+    if (joins) {
+        keep_end(l, l->best);
+        l->joins = true;
+    }
     l->best_cost = cost;
     memcpy(l->best, choice, (size_t)m->core->n_nodes * sizeof(int));
     if ((l->strength < 2 && l->way_now <= WAY_KICK) || l->st->cost == INFINITY) {
@@ -475,6 +492,17 @@ void mem_local_move(struct mem_local *l, const int *choice)
     end_cooling(l);
 }
 
+/* Joins what others found with what was found here, when it is first heard of. */
+static void join_best(struct mem_local *l, struct mem_budget *budget)
+{
+    l->joins = false;
+    go_to(l, l->best);
+    end_cooling(l);
+    for (int i = 0; i < l->n_elite; i++)
+        mem_relink(l, l->elite[i], budget);
+    keep_best(l);
+}
+
 void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget)
 {
     if (l->m->core->n_nodes == 0)
@@ -484,6 +512,8 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
         l->start_sec = mem_now_sec();
     mem_settle(l->st, budget);
     reprice(l);
+    if (l->joins)
+        join_best(l, budget);
     while (!budget->out && l->best_cost > enough) {
         int64_t before = budget->work;
         mem_spend(budget, PICK_WORK);

@@ -67,6 +67,8 @@ struct mem_local {
     int *elite[N_ELITE], n_elite; /* where earlier coolings ended, the latest first */
     int *home;                    /* where kicks start, see move_on */
     double home_cost;
+    bool apart;      /* does not take over what others found */
+    bool joins;      /* it heard of that for the first time */
     bool moved, far; /* this round began anew; such a one ended far from the best */
     int strength;
     int64_t total_work, first_descent;

@@ -174,7 +174,7 @@ static int check_relink(struct ap_arena *arena, const struct ap_problem *p, int 
     double *mu = AP_NEW_N(arena, m.n_slots + 1, double);
     for (int t = 0; t < m.n_slots; t++)
         mu[t] = 1e-5 * t;
-    mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+    mem_local_set(l, start, mem_cost(&m, start), 0, mu, false);
     wander(l, 100);
     int *from = ap_arena_dup(arena, l->st->choice, size);
     wander(l, 8);
@@ -272,7 +272,7 @@ static void test_tries(int n)
         if (start) {
             struct mem_local *l = mem_local_new(&arena, &m, 1, true);
             double *mu = AP_NEW_N(&arena, m.n_slots + 1, double);
-            mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+            mem_local_set(l, start, mem_cost(&m, start), 0, mu, false);
             wander(l, 100);
             wrong += check_fuse(l, &arena, 9);
             double before = l->st->cost, last = before;
@@ -331,7 +331,7 @@ static void test_alike(void)
         return;
     struct mem_local *l = mem_local_new(&arena, &m, 1, true);
     double mu[1] = {0};
-    mem_local_set(l, start, mem_cost(&m, start), 0, mu);
+    mem_local_set(l, start, mem_cost(&m, start), 0, mu, false);
     for (int i = 0; i < 200; i++)
         mem_try_forest(l, i % N, 2 + i % N, 1, false, &budget);
     CHECK(l->st->cost == 2 * RIM, "no forest turns a wheel over");
@@ -367,7 +367,7 @@ static void test_trade(double price, double cost_after)
     if (!ok)
         return;
     struct mem_local *l = mem_local_new(&arena, &m, 1, true);
-    mem_local_set(l, zero, 10, 0, mu);
+    mem_local_set(l, zero, 10, 0, mu, false);
     for (int i = 0; i < 20; i++) {
         mem_try_forest(l, i % 2, 2, 0, false, &budget);
         mem_try_chain(l, i % 2, 1, 0, &budget);
