@@ -365,6 +365,19 @@ static int64_t align(int64_t bytes)
     return bytes < 1 ? ALIGN : (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* held[group], of n_groups + 2 zeros: bytes of those that are in use. */
+static void add_alive(const struct lives *l, const bool *which, int64_t *held)
+{
+    for (int i = 0; i < l->g->n_nodes; i++)
+        if (which[i]) {
+            const int64_t bytes = align(ap_shape_bytes(&l->g->nodes[i].shape));
+            held[l->birth[i]] += bytes;
+            held[l->death[i] + 1] -= bytes;
+        }
+    for (int i = 1; i <= l->g->n_groups; i++)
+        held[i] += held[i - 1];
+}
+
 /* Buffers that share memory over time: ids sorted by group, start[g] .. start[g + 1). */
 struct by_group {
     int *start, *node;
@@ -479,19 +492,13 @@ static void put_first(struct piece *piece, struct piece *spare, int n, int64_t e
 
 /* The most that is in use at once: no arena is smaller. */
 static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
-                          const struct ap_buffer *buffer, const bool *shared)
+                          const bool *shared)
 {
-    int64_t *sum = AP_NEW_N(arena, l->g->n_groups + 2, int64_t), held = 0, most = 0;
+    int64_t *held = AP_NEW_N(arena, l->g->n_groups + 2, int64_t), most = 0;
 
-    for (int i = 0; i < l->g->n_nodes; i++)
-        if (shared[i]) {
-            sum[l->birth[i]] += align(buffer[i].bytes);
-            sum[l->death[i] + 1] -= align(buffer[i].bytes);
-        }
-    for (int i = 0; i <= l->g->n_groups; i++) {
-        held += sum[i];
-        most = held > most ? held : most;
-    }
+    add_alive(l, shared, held);
+    for (int i = 0; i <= l->g->n_groups; i++)
+        most = held[i] > most ? held[i] : most;
     return most;
 }
 
@@ -559,7 +566,7 @@ static void place_shared(struct ap_arena *arena, const struct lives *l, int64_t 
     int64_t peak = sweep(arena, g, &birth, &death, buffer, 1, forward);
     int64_t other = sweep(arena, g, &death, &birth, buffer, -1, backward);
     int64_t *offset = other < peak ? backward : forward;
-    int64_t alive = most_alive(arena, l, buffer, shared);
+    int64_t alive = most_alive(arena, l, shared);
     int64_t enough = alive + alive / WASTE;
     const bool hopeless = limit > 0 && base + alive > limit;
     enough = limit - base > enough ? limit - base : enough;
@@ -572,6 +579,19 @@ static void place_shared(struct ap_arena *arena, const struct lives *l, int64_t 
             buffer[i].offset = base + offset[i];
     prog->peak_bytes = base + peak;
     prog->alive_bytes = base + alive;
+}
+
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog)
+{
+    int64_t *held = AP_NEW_N(arena, prog->local.n_groups + 2, int64_t);
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct lives l;
+
+    find_lives(arena, prog, &l);
+    put_in_place(&l, find_last_reads(arena, &l));
+    add_alive(&l, l.has, held);
+    ap_arena_rewind(arena, mark);
+    return held;
 }
 
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)

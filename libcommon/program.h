@@ -68,6 +68,9 @@ void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
 void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
                             int64_t limit);
 
+/* Per group of the program (and at its end): bytes that are in use while it runs. */
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
+
 /*
  * A value that is born in one group and last read in another lives over the whole loop of
  * microbatches where it was there before, or is carried from one to the next.

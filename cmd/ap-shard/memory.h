@@ -74,12 +74,14 @@ struct mem_keep {
     const int64_t *extra; /* [strategy of home] */
 };
 
-/* From one user of a phase until the next one runs, if the copy serves both ends of it.
+/*
+ * From one user of a phase until the next one, if the copy serves both ends of it; or
+ * over a user between two that it serves, who does not ask for it.
  */
 struct mem_hold {
     int lo, hi, copy, home;
-    int turn; /* of the user before */
-    bool later;
+    int turn; /* of the user before, or of the one between */
+    bool later, over;
     const int64_t *extra; /* as of mem_keep */
 };
 
@@ -100,6 +102,8 @@ struct mem_copy {
 
 struct mem_model {
     int n_times; /* per group one for each operand's conversion, then one for its run */
+    const int *base;       /* [group]: the first of these */
+    int *const *slot_time; /* [group][slot]: that of its conversion */
     int n_items;
     struct mem_item *items;
     int n_mosts;
@@ -119,6 +123,9 @@ struct mem_model {
  */
 void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
                      struct mem_model *m);
+/* Whether the user of a copy who has this turn in a phase asks for it. */
+bool mem_asks(const struct mem_model *m, const struct mem_copy *copy, bool later,
+              int turn, const int *choice);
 /* The level that the askers' strategies come to. */
 int mem_most_level(const struct mem_most *most, const int *choice);
 /* held[time], of n_times, for the choice of variables and the states of copies. */
@@ -136,12 +143,14 @@ void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
 /* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
 double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
                       const int *choice);
-/* A node that says between which users of a phase a copy waits, and pays for it. */
+/* A node that says between which users of a phase a copy waits, and pays for it (but not
+ * while those who do not ask for it run: only stars tell). */
 struct mem_wait {
     int copy, node;
     bool later;
     int first, n; /* turns of these users */
     double *cost; /* [turn - first][strategy of its home]: until the next one */
+    double *over; /* the same while that user runs, if it does not ask for it */
 };
 
 struct mem_priced {
@@ -187,6 +196,10 @@ struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *
  */
 void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t limit,
                  double *sec, int64_t *peak_bytes, int64_t *alive_bytes);
+/* held[time] of the model's times: what is in use in the plan's program; -1: not legal.
+ */
+int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
+                     const struct mem_model *m, int64_t *held);
 /* The largest values at the program's fullest moment: names, layouts, bytes. */
 const char *mem_holders(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost);

@@ -33,6 +33,7 @@ struct modeller {
     int *first_copy; /* [node], of the tensors that stars are made of; -1 */
     int *base;       /* [group]: its first time; the run is the last one of the group */
     int *turn;       /* [group]: its place in the order in which groups run */
+    int **slot_time; /* [group][slot]: when its conversion is made */
     uint8_t *when;   /* [group]: see ap_plan_when */
     int *covered;    /* [node], of roots: counted before this time */
     int *root;       /* [node]: whose memory a view is, itself if it is none */
@@ -84,10 +85,16 @@ static int run_time(const struct modeller *k, int group)
     return k->base[group] + k->space->nests->nest[group].n_ins;
 }
 
+static int slot_time(const struct modeller *k, const struct select_use *use)
+{
+    return k->slot_time[use->group][use->slot];
+}
+
 /* What the tensor is held as by home strategy h and the user's strategy s. */
 enum held_as {
     HELD_BETWEEN,   /* its own layout, or the smallest that the user asks for */
-    HELD_CONVERTED, /* what a conversion at this time holds beyond that */
+    HELD_CONVERTED, /* what the first conversion holds beyond its own layout */
+    HELD_ASKED,     /* what the user asks for, beyond its own layout */
     HELD_COPIED     /* of a parameter: copies for the user */
 };
 
@@ -145,8 +152,10 @@ static int64_t held_by(const struct modeller *k, const struct mem_tensor *t, int
     }
     if (as == HELD_COPIED)
         return copied;
-    if (as == HELD_CONVERTED)
-        return converted > between ? converted - between : 0;
+    if (as == HELD_CONVERTED && converted > copied)
+        copied = converted;
+    if (as == HELD_CONVERTED || as == HELD_ASKED)
+        return copied > own ? copied - own : 0;
     return between;
 }
 
@@ -193,18 +202,6 @@ static struct mem_asker asker_of(const struct modeller *k, const struct mem_tens
     return (struct mem_asker){k->var[group], bytes};
 }
 
-/* What the user asks for, while it runs. */
-static void add_asked(struct modeller *k, const struct mem_tensor *t, int first, int n)
-{
-    const struct shard_space *sp = k->space;
-    const int group = t->uses[first].group, at = run_time(k, group);
-
-    if (at < k->covered[k->root[t->node]])
-        return;
-    const struct mem_asker a = asker_of(k, t, first, n);
-    add_item(k, (struct mem_item){at, at + 1, a.var, -1, 1, a.bytes}, sp->n[group]);
-}
-
 static int max_int(int a, int b)
 {
     return a > b ? a : b;
@@ -240,8 +237,9 @@ static struct gap find_gap(const struct modeller *k, const struct mem_tensor *t)
     }
     if (forward < 0 || later < 0)
         return none;
-    return (struct gap){run_time(k, forward) + 1,
-                        later == sp->nests->n ? k->m->n_times : k->base[later], use};
+    return (struct gap){
+        run_time(k, forward) + 1,
+        later == sp->nests->n ? k->m->n_times : slot_time(k, &t->uses[use]), use};
 }
 
 static bool is_partial(const struct ap_layout *l)
@@ -340,10 +338,18 @@ static void add_holds_of(struct modeller *k, const struct mem_tensor *t, int c, 
         const struct mem_use *use = find_use(k, copy, k->var[group], first);
         if (!use || use->turn < 0)
             continue;
-        if (last && use->turn == last->turn + 1 && use->later == last->later)
-            push_hold(k,
-                      (struct mem_hold){max_int(from, birth), run_time(k, group), c,
-                                        k->var[t->home], last->turn, use->later, extra});
+        const int at = slot_time(k, &t->uses[u]);
+        struct mem_hold hold = {max_int(from, birth), at,    c,    k->var[t->home], 0,
+                                use->later,           false, extra};
+        if (last && use->turn == last->turn + 1 && use->later == last->later) {
+            hold.turn = last->turn;
+            push_hold(k, hold);
+            hold.lo = max_int(at, birth);
+            hold.hi = run_time(k, group) + 1;
+            hold.turn = use->turn;
+            hold.over = true;
+            push_hold(k, hold);
+        }
         last = use;
         from = run_time(k, group) + 1;
     }
@@ -415,21 +421,41 @@ static void add_most(struct modeller *k, const struct mem_tensor *t, int first, 
         (struct mem_most){lo, hi, k->var[t->home], t->bytes, n, asker, n_levels, level};
 }
 
-/*
- * Between uses, for the last one; before the first later one runs, when most is held, for
- * all that are later.
- */
-static void add_waits(struct modeller *k, const struct mem_tensor *t,
-                      const struct gap *gap, int lo, int last, int hi)
+/* The same, or of one use to come. */
+static void add_to_come(struct modeller *k, const struct mem_tensor *t, int first,
+                        int last, int lo, int hi)
 {
-    const int n = n_alike(t, last);
+    const int n = n_alike(t, first);
 
-    if (gap->lo >= gap->hi || gap->use == last || gap->lo < lo) {
-        add_pair(k, t, last, n, lo, hi, HELD_BETWEEN);
-        return;
+    if (first + n > last)
+        add_pair(k, t, first, n, lo, hi, HELD_BETWEEN);
+    else
+        add_most(k, t, first, last, lo, hi);
+}
+
+/*
+ * Until the uses first .. first + n - 1 of one group are through, from `from` on, when
+ * those up to `last` are to come. At the conversion of the first one the tensor is there,
+ * unless a copy for a later phase took its place; copies are there from then on.
+ */
+static void add_until(struct modeller *k, const struct mem_tensor *t, int first, int n,
+                      int last, int from, bool early)
+{
+    const int run = run_time(k, t->uses[first].group);
+    int at = slot_time(k, &t->uses[first]);
+
+    if (first == 0 && at >= from) {
+        add_pair(k, t, 0, n, at, at + 1, HELD_CONVERTED);
+        if (!early) {
+            const int there = k->when ? at : from;
+            add_to_come(k, t, first, last, from, there);
+            add_own(k, t, there, at + 1);
+            from = at + 1;
+        }
+        at++;
     }
-    add_most(k, t, gap->use, last, lo, gap->hi);
-    add_pair(k, t, last, n, gap->hi, hi, HELD_BETWEEN);
+    add_pair(k, t, first, n, max_int(at, from), run + 1, HELD_ASKED);
+    add_to_come(k, t, first, last, from, run + 1);
 }
 
 /* Uses of one group stand together; first[] and n_firsts say where. */
@@ -437,53 +463,35 @@ static void add_tensor(struct modeller *k, const struct mem_tensor *t)
 {
     const int n = t->n_uses, root = k->root[t->node];
     const bool ends = t->uses[n - 1].group < 0;
+    const int last = ends ? n - 2 : n - 1; /* of those that are groups' */
     const struct gap gap = find_gap(k, t);
-    /* a copy may take its place before anybody asks */
-    const bool early = !k->when && !ends && root == t->node;
-    const bool crossed =
-        t->uses[0].group >= 0 && early && is_crossed(k, t->home, t->uses[0].group);
-    int n0 = 1, last = n - 1, birth = run_time(k, t->home);
-    const int made = birth + 1;
+    const int birth = max_int(run_time(k, t->home), k->covered[root]);
+    int from = birth;
 
-    while (n0 < n && t->uses[n0].group == t->uses[0].group)
-        n0++;
-    birth = max_int(birth, k->covered[root]);
-    if (t->uses[0].group < 0) { /* a result, no more */
+    if (ends) /* results that end otherwise than in their own layout end whole */
         add_own(k, t, birth, k->m->n_times);
-        k->covered[root] = k->m->n_times;
-        return;
+    for (int u = 0, n_u; u <= last; u += n_u) {
+        const int group = t->uses[u].group, run = run_time(k, group);
+        /* a copy may take its place before anybody asks */
+        const bool crossed = u == 0 && !ends && !k->when && is_crossed(k, t->home, group);
+        n_u = n_alike(t, u);
+        if (u == 0 && !ends) {
+            const int begin = crossed ? run_time(k, t->home) + 1 : k->base[group];
+            add_own(k, t, from, begin);
+            from = max_int(from, begin);
+        }
+        if (ends)
+            add_pair(k, t, u, n_u, max_int(slot_time(k, &t->uses[u]), from), run + 1,
+                     HELD_ASKED);
+        else
+            add_until(k, t, u, n_u, last, from, crossed);
+        from = max_int(run + 1, birth);
     }
-    const int g0 = t->uses[0].group;
-    int begin0 = crossed ? made : k->base[g0], run0 = run_time(k, g0);
-    add_own(k, t, birth, begin0);
-    add_pair(k, t, 0, n0, max_int(begin0, birth), run0, HELD_BETWEEN);
-    if (k->base[g0] + t->uses[0].slot >= birth) { /* at one of its slots' conversions */
-        const int at = k->base[g0] + t->uses[0].slot;
-        add_pair(k, t, 0, n0, at, at + 1, HELD_CONVERTED);
-    }
-    add_asked(k, t, 0, n0);
-    int end = run0 + 1;
-    if (n0 < n) {
-        int next = t->uses[n0].group < 0 ? k->m->n_times : k->base[t->uses[n0].group];
-        const bool waits = early && (crossed || gap.lo == run0 + 1);
-        int wait = max_int(waits ? run0 + 1 : next, birth);
-        if (!waits)
-            add_pair(k, t, 0, n0, max_int(run0 + 1, birth), next, HELD_BETWEEN);
+    if (last >= 0) {
         add_keeps(k, t, gap.lo, gap.hi, false);
         add_holds(k, t, birth, false);
-        while (last > 0 && t->uses[last - 1].group == t->uses[n - 1].group)
-            last--;
-        if (ends) { /* results that end otherwise than in their own layout end whole */
-            add_own(k, t, max_int(next, birth), k->m->n_times);
-            end = k->m->n_times;
-        } else {
-            int run = run_time(k, t->uses[last].group);
-            add_waits(k, t, &gap, wait, last, run);
-            add_asked(k, t, last, n - last);
-            end = run + 1;
-        }
     }
-    k->covered[root] = max_int(end, k->covered[root]);
+    k->covered[root] = max_int(ends ? k->m->n_times : from, k->covered[root]);
 }
 
 static void add_parameter(struct modeller *k, const struct mem_tensor *t)
@@ -494,10 +502,11 @@ static void add_parameter(struct modeller *k, const struct mem_tensor *t)
     add_keeps(k, t, gap.lo, gap.hi, true);
     add_holds(k, t, 0, true);
     for (int u = 0; u < t->n_uses && t->uses[u].group >= 0;) {
-        int n = 1, at = run_time(k, t->uses[u].group);
+        const int at = slot_time(k, &t->uses[u]), run = run_time(k, t->uses[u].group);
+        int n = 1;
         while (u + n < t->n_uses && t->uses[u + n].group == t->uses[u].group)
             n++;
-        add_pair(k, t, u, n, at, at + 1, HELD_COPIED);
+        add_pair(k, t, u, n, at, run + 1, HELD_COPIED);
         u += n;
     }
 }
@@ -578,6 +587,33 @@ static void find_roots(struct modeller *k)
     }
 }
 
+struct slot {
+    int node, slot;
+};
+
+static int by_node(const void *x, const void *y)
+{
+    const struct slot *a = x, *b = y;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    return (a->slot > b->slot) - (a->slot < b->slot);
+}
+
+/* Conversions for a group are made in the order of what they are made from. */
+static int *time_slots(const struct modeller *k, int group)
+{
+    const struct ap_nest *nest = &k->space->nests->nest[group];
+    struct slot *slot = AP_NEW_N(k->arena, nest->n_ins + 1, struct slot);
+    int *time = AP_NEW_N(k->arena, nest->n_ins + 1, int);
+
+    for (int i = 0; i < nest->n_ins; i++)
+        slot[i] = (struct slot){nest->ins[i].node, i};
+    qsort(slot, (size_t)nest->n_ins, sizeof *slot, by_node);
+    for (int i = 0; i < nest->n_ins; i++)
+        time[slot[i].slot] = k->base[group] + i;
+    return time;
+}
+
 /* Times of the groups, in the order in which they run: it is the same for all plans. */
 static void order_groups(struct modeller *k)
 {
@@ -595,6 +631,7 @@ static void order_groups(struct modeller *k)
     for (int o = 0; o < n; o++) {
         k->turn[order[o]] = o;
         k->base[order[o]] = at;
+        k->slot_time[order[o]] = time_slots(k, order[o]);
         at += sp->nests->nest[order[o]].n_ins + 1;
     }
     k->m->n_times = at + 1;
@@ -659,6 +696,7 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
                          .least = least,
                          .base = AP_NEW_N(arena, nests->n + 1, int),
                          .turn = AP_NEW_N(arena, nests->n + 1, int),
+                         .slot_time = AP_NEW_N(arena, nests->n + 1, int *),
                          .covered = AP_NEW_N(arena, n_nodes, int),
                          .root = AP_NEW_N(arena, n_nodes, int),
                          .result = AP_NEW_N(arena, n_nodes, int),
@@ -668,6 +706,8 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
 
     *m = (struct mem_model){.n_vars = ip->n_vars, .problem = &ip->problem};
     order_groups(&k);
+    m->base = k.base;
+    m->slot_time = k.slot_time;
     find_roots(&k);
     find_copies(&k);
     select_users_init(arena, space->graph, nests, &users);
@@ -687,71 +727,4 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
     struct mem_hold *holds = m->holds;
     m->holds = ap_arena_dup(arena, holds, (size_t)m->n_holds * sizeof *holds);
     free(holds);
-}
-
-/* The turns of the first and the last user of a phase who ask for the copy. */
-static void find_span(const struct mem_model *m, const struct mem_copy *copy,
-                      const int *choice, bool later, int *first, int *last)
-{
-    *first = copy->n_turns;
-    *last = -1;
-    for (int u = 0; u < copy->n_uses; u++) {
-        const struct mem_use *use = &copy->use[u];
-        const struct ap_problem_edge *e = &m->problem->edges[use->edge];
-        if (use->later != later || e->cost[choice[e->b]] < AP_FORBIDDEN)
-            continue;
-        *first = use->turn < *first ? use->turn : *first;
-        *last = use->turn > *last ? use->turn : *last;
-    }
-}
-
-static void hold(int64_t *held, int n_times, int lo, int hi, int64_t bytes)
-{
-    held[lo] += bytes;
-    if (hi < n_times)
-        held[hi] -= bytes;
-}
-
-int mem_most_level(const struct mem_most *most, const int *choice)
-{
-    int64_t bytes = 0;
-    int level = 0;
-
-    for (int i = 0; i < most->n_askers; i++) {
-        const struct mem_asker *a = &most->asker[i];
-        bytes = a->bytes[choice[a->var]] > bytes ? a->bytes[choice[a->var]] : bytes;
-    }
-    while (most->level[level] < bytes)
-        level++;
-    return level;
-}
-
-void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
-{
-    memset(held, 0, (size_t)m->n_times * sizeof *held);
-    for (int i = 0; i < m->n_items; i++) {
-        const struct mem_item *it = &m->items[i];
-        hold(held, m->n_times, it->lo, it->hi,
-             it->bytes[choice[it->a] * it->n_b + (it->b < 0 ? 0 : choice[it->b])]);
-    }
-    for (int i = 0; i < m->n_mosts; i++) {
-        const struct mem_most *it = &m->mosts[i];
-        const int64_t own = it->own[choice[it->home]];
-        const int64_t asked = it->level[mem_most_level(it, choice)];
-        hold(held, m->n_times, it->lo, it->hi, asked < own ? asked : own);
-    }
-    for (int i = 0; i < m->n_keeps; i++) {
-        const struct mem_keep *it = &m->keeps[i];
-        if (choice[m->n_vars + it->copy] == MEM_KEPT)
-            hold(held, m->n_times, it->lo, it->hi, it->extra[choice[it->home]]);
-    }
-    for (int i = 0, first = 0, last = 0; i < m->n_holds; i++) {
-        const struct mem_hold *it = &m->holds[i];
-        if (i == 0 || it->copy != it[-1].copy || it->later != it[-1].later)
-            find_span(m, &m->copy[it->copy], choice, it->later, &first, &last);
-        if (first <= it->turn && it->turn < last)
-            hold(held, m->n_times, it->lo, it->hi, it->extra[choice[it->home]]);
-    }
-    for (int t = 1; t < m->n_times; t++)
-        held[t] += held[t - 1];
 }

@@ -38,6 +38,69 @@ void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t
     ap_arena_free(&arena);
 }
 
+/* The time of the model at which a node that is no member of its source's group is made:
+ * that of an operand of the next group that runs, or of the end of the one before. */
+static int time_of(const struct mem_model *m, const struct ap_nests *nests, int source,
+                   int before, int next)
+{
+    for (int k = 0; next >= 0 && k < nests->nest[next].n_ins; k++)
+        if (nests->nest[next].ins[k].node == source)
+            return m->slot_time[next][k];
+    if (before >= 0)
+        return m->base[before] + nests->nest[before].n_ins;
+    return next >= 0 ? m->base[next] : 0;
+}
+
+static bool is_member(const struct ap_plan *plan, const struct ap_program *prog, int i)
+{
+    return prog->local.nodes[i].name == plan->graph->nodes[prog->source[i]].name;
+}
+
+int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
+                     const struct mem_model *m, int64_t *held)
+{
+    struct ap_arena arena = {0};
+    struct ap_conversions conv;
+    struct ap_program prog;
+    struct ap_err err = {0};
+    int before = -1;
+
+    if (ap_plan_check_choices(plan, cost, &err) ||
+        ap_plan_conversions(&arena, plan, cost, &conv, &err) ||
+        ap_partition(&arena, plan, &conv, &prog, &err)) {
+        ap_arena_free(&arena);
+        return -1;
+    }
+    const struct ap_graph *g = &prog.local;
+    const int64_t *alive = ap_program_alive(&arena, &prog);
+    int *next = AP_NEW_N(&arena, g->n_nodes + 1, int);
+    next[g->n_nodes] = -1;
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        next[i] = is_member(plan, &prog, i) ? plan->graph->nodes[prog.source[i]].group
+                                            : next[i + 1];
+    memset(held, 0, (size_t)m->n_times * sizeof *held);
+    for (int i = 0; i < g->n_nodes; i++) {
+        int t;
+        if (is_member(plan, &prog, i)) {
+            before = next[i];
+            t = m->base[before] + plan->nests->nest[before].n_ins;
+        } else {
+            t = time_of(m, plan->nests, prog.source[i], before, next[i]);
+        }
+        if (alive[g->nodes[i].group] > held[t])
+            held[t] = alive[g->nodes[i].group];
+    }
+    for (int t = 1, last = 0; t < m->n_times; t++) { /* nothing runs: as on both sides */
+        if (held[t] == 0)
+            continue;
+        for (int i = last + 1; i < t; i++)
+            held[i] = held[last] < held[t] ? held[last] : held[t];
+        last = t;
+    }
+    ap_arena_free(&arena);
+    return 0;
+}
+
 /* ---- who holds it ---- */
 
 struct holder {

@@ -293,10 +293,13 @@ static void price_waits(struct pricer *k, const double *before)
             if (!find_turns(&m->copy[it->copy], &new))
                 continue;
             new.cost = AP_NEW_N(k->arena, (int64_t)n * new.n, double);
+            new.over = AP_NEW_N(k->arena, (int64_t)n * new.n, double);
             *w = ap_arena_dup(k->arena, &new, sizeof new);
         }
+        double *cost =
+            (it->over ? (*w)->over : (*w)->cost) + (it->turn - (*w)->first) * n;
         for (int h = 0; h < n; h++)
-            (*w)->cost[(it->turn - (*w)->first) * n + h] += price * (double)it->extra[h];
+            cost[h] += price * (double)it->extra[h];
     }
 }
 
@@ -329,7 +332,6 @@ static bool wants_star(const struct pricer *k, int copy)
 
 static void take_prices(struct pricer *k, struct mem_star *star)
 {
-    const int n_home = k->ip->problem.n_strategies[star->home];
 
     for (int i = 0; i < star->n; i++) {
         star->kept[i] = k->out->kept[star->first + i];
@@ -339,11 +341,7 @@ static void take_prices(struct pricer *k, struct mem_star *star)
             const struct mem_wait *w = k->wait[2 * (star->first + i) + j];
             if (!w)
                 continue;
-            double *cost =
-                AP_NEW_N(k->arena, (int64_t)n_home * (w->first + w->n), double);
-            memcpy(cost + w->first * n_home, w->cost,
-                   (size_t)(w->n * n_home) * sizeof *cost);
-            star->wait[2 * i + j] = cost;
+            star->wait[2 * i + j] = w;
         }
     }
 }

@@ -135,7 +135,7 @@ bool mem_star_find(struct ap_arena *arena, const struct mem_model *m, int first,
     for (int u = 0; u < out->n_users; u++)
         find_needs(arena, m, out, &out->user[u]);
     out->kept = AP_NEW_N(arena, n, double *);
-    out->wait = AP_NEW_N(arena, 2 * n, double *);
+    out->wait = AP_NEW_N(arena, 2 * n, const struct mem_wait *);
     const double more = count_cells(m, out);
     if (*cells + more > MOST_ALL)
         return false;
@@ -250,6 +250,20 @@ static void ask(const struct mem_model *m, int copy, const int *choice,
     }
 }
 
+/* Adds what a copy of the star costs while it waits, by the strategy of its home. */
+static void add_wait(const struct mem_model *m, const struct mem_wait *w, int n_home,
+                     const struct asked *asked, const int *choice, double *wait)
+{
+    for (int t = asked->first; t < asked->last; t++) {
+        const double *cost = w->cost + (t - w->first) * n_home;
+        const double *over = w->over + (t - w->first) * n_home;
+        const bool passes =
+            t > asked->first && !mem_asks(m, &m->copy[w->copy], w->later, t, choice);
+        for (int h = 0; h < n_home; h++)
+            wait[h] += cost[h] + (passes ? over[h] : 0);
+    }
+}
+
 /* Adds what copy i of the star costs with each strategy of the home: kept, or remade. */
 static void add_copy(const struct mem_model *m, const struct mem_star *star, int i,
                      const int *choice, double weight, double *once, double *twice)
@@ -263,16 +277,19 @@ static void add_copy(const struct mem_model *m, const struct mem_star *star, int
     for (int k = 0; k < 2; k++)
         if (asked[k].any)
             again += asked[k].when == AP_EACH ? m->copy[copy].n_each : 1;
-    for (int h = 0; h < n_home && again > 0; h++) {
+    if (again == 0)
+        return;
+    memset(star->spare, 0, (size_t)n_home * sizeof *star->spare);
+    for (int k = 0; k < 2; k++)
+        if (asked[k].any && star->wait[2 * i + k])
+            add_wait(m, star->wait[2 * i + k], n_home, &asked[k], choice, star->spare);
+    for (int h = 0; h < n_home; h++) {
         if (is_forbidden(made[2 * h + 1])) {
             once[h] = twice[h] = AP_FORBIDDEN;
             continue;
         }
         const bool both = asked[0].any && asked[1].any && star->kept[i];
-        double wait = 0;
-        for (int k = 0; k < 2; k++)
-            for (int t = asked[k].first; star->wait[2 * i + k] && t < asked[k].last; t++)
-                wait += star->wait[2 * i + k][t * n_home + h];
+        const double wait = star->spare[h];
         once[h] += wait + weight * made[2 * h + 1] + (both ? star->kept[i][h] : 0);
         twice[h] += wait + weight * made[2 * h + 1] * (double)again;
     }
@@ -307,6 +324,7 @@ static double *price_home(struct ap_arena *arena, const struct mem_model *m,
     double *once = AP_NEW_N(arena, n_home, double);
     double *twice = AP_NEW_N(arena, n_home, double);
 
+    star->spare = AP_NEW_N(arena, n_home, double);
     star->twice = AP_NEW_N(arena, (int64_t)n_home * n, bool);
     for (int state = 0; state < n; state++) {
         memset(once, 0, (size_t)n_home * sizeof *once);

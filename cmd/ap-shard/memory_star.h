@@ -18,8 +18,9 @@ struct mem_star {
     int n_users, n_states;
     struct star_user *user;
     double **kept; /* [copy - first][strategy of home]: its price, or NULL */
-    double **wait; /* [2 * (copy - first) + later][turn * strategies of home + s], NULL */
-    bool *twice;   /* [strategy of home * n_states + state]: copies for both phases */
+    const struct mem_wait **wait; /* [2 * (copy - first) + later], NULL */
+    double *spare;                /* [strategy of home], scratch */
+    bool *twice; /* [strategy of home * n_states + state]: copies for both phases */
 };
 
 /*

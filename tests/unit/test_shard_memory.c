@@ -67,6 +67,24 @@ static int64_t held_peak(struct question *q, const struct mem_model *m, const in
     return peak;
 }
 
+/* While groups run, no more than their program has in use. */
+static bool is_in_use(struct question *q, const struct mem_model *m,
+                      const struct ap_plan *plan, const int *choice)
+{
+    int64_t *held = AP_NEW_N(&q->arena, m->n_times, int64_t);
+    int64_t *in_use = AP_NEW_N(&q->arena, m->n_times, int64_t);
+
+    mem_model_held(m, choice, held);
+    if (mem_measure_held(plan, &q->cost, m, in_use))
+        return true;
+    for (int i = 0; i < q->sample.nests.n; i++) {
+        const int run = m->base[i] + q->sample.nests.nest[i].n_ins;
+        if (held[run] > in_use[run])
+            return false;
+    }
+    return true;
+}
+
 static void test_model(const struct sample_graph *sg, const char *mesh, int n_seeds)
 {
     struct question q;
@@ -94,7 +112,7 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
         mem_settle_copies(&m, &q.ip, plan.remake, choice);
         mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
         int64_t held = held_peak(&q, &m, choice);
-        sound = !isfinite(sec) || held <= peak;
+        sound = !isfinite(sec) || (held <= peak && is_in_use(&q, &m, &plan, choice));
         if (isfinite(sec))
             nearest = fmax(nearest, (double)held / (double)peak);
     }
