@@ -316,6 +316,34 @@ static int make_early(struct partition *p, const int *next, int c, int need)
     return need;
 }
 
+/*
+ * sole[node]: read once; of views those whose memory nobody else reads, neither their
+ * operand nor what was made from that.
+ */
+static bool *find_sole(const struct partition *p, const int *first)
+{
+    const struct ap_plan *plan = p->plan;
+    const struct ap_graph *g = plan->graph;
+    int *n_readers = AP_NEW_N(p->arena, g->n_nodes, int);
+    bool *sole = AP_NEW_N(p->arena, g->n_nodes, bool);
+
+    for (int i = 0; i < plan->nests->n; i++)
+        for (int k = 0; k < plan->nests->nest[i].n_ins; k++)
+            n_readers[plan->nests->nest[i].ins[k].node]++;
+    for (int r = 0; r < g->n_results; r++)
+        n_readers[g->results[r].node]++;
+    for (int i = 0; i < g->n_nodes; i++)
+        sole[i] = n_readers[i] == 1 && g->nodes[i].op != AP_OP_PARAMETER;
+    for (int i = 0; i < plan->nests->n; i++) { /* operands come first */
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        if (!is_view(g, nest))
+            continue;
+        const int from = nest->ins[0].node;
+        sole[nest->members[0]] = sole[from] && first[from] < 0;
+    }
+    return sole;
+}
+
 /* Which conversions are made before they are needed, and behind which group. */
 static void list_early(struct partition *p)
 {
@@ -343,16 +371,18 @@ static void list_early(struct partition *p)
     }
     for (int r = 0; r < g->n_results; r++)
         need[g->results[r].node] = n;
+    const bool *sole = find_sole(p, first);
     for (int i = n - 1; i >= 0 && !p->when && !plan->turn; i--) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         bool view = is_view(g, nest);
         int until = i; /* what it reads is needed */
         for (int o = 0; o < nest->n_outs; o++) {
             int v = nest->outs[o];
-            bool fixed = view || need[v] == n || (plan->remake && plan->remake[v]);
+            bool fixed =
+                (view && !sole[v]) || need[v] == n || (plan->remake && plan->remake[v]);
             if (first[v] >= 0 && !fixed)
                 need[v] = make_early(p, next, first[v], need[v]);
-            if (view)
+            if (view && fixed)
                 need[v] = conv_last(p->conv->conv, next, first[v], need[v]);
             until = view ? need[v] : until;
         }

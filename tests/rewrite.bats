@@ -75,6 +75,30 @@ EOF
     [[ $(names S0 R) == *"a b c a.all-gather."*" r" ]]
 }
 
+@test "rewrite: so it is of a view, where nobody else reads what that is a view of" {
+    # order B: the program's nodes when b is the dot of B and x
+    order() {
+        cat >"$BATS_TEST_TMPDIR/view.hlo" <<EOF
+HloModule view
+ENTRY main {
+  x = f32[64,64] parameter(0)
+  w = f32[128,128] parameter(1)
+  a = f32[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jvp(f)/dot"}
+  v = f32[32,128] reshape(a), metadata={op_name="jvp(f)/reshape"}
+  b = f32[64,64] dot($1, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jvp(f)/dot"}
+  r = f32[32,128] dot(v, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="transpose(jvp(f))/dot"}
+  ROOT t = (f32[32,128], f32[64,64]) tuple(r, b)
+}
+EOF
+        echo '{"mesh":{"axes":["x"],"shape":[4]},"nodes":{"a":"R","v":"R","b":"R","r":"S0"}}' \
+            >"$BATS_TEST_TMPDIR/plan.json"
+        ap-import "$BATS_TEST_TMPDIR/view.hlo" | ap-shard --plan "$BATS_TEST_TMPDIR/plan.json" |
+            ap-rewrite | jq -r '.program.modules[0].graph.nodes | map(.name) | join(" ")'
+    }
+    [[ $(order x) == *"a v v.ap-slice."*" b r "* ]]
+    [[ $(order a) == *"a v b v.ap-slice."*" r "* ]]
+}
+
 @test "rewrite: the same document gives the same bytes" {
     ap-rewrite -o "$BATS_TEST_TMPDIR/a.json" "$(sharded gpt2l 2x2 zero3)"
     ap-rewrite -o "$BATS_TEST_TMPDIR/b.json" "$BATS_TEST_TMPDIR/a.json"
