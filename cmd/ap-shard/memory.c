@@ -7,9 +7,10 @@
  * planes (Kelley): a linear program over the plans met so far, with a column for each
  * time at which one of them held too much. Between two solutions of the whole problem
  * prices settle among the strategies that cost little by a message-passing bound, which
- * takes a small part of the time. Every plan met is measured by its program's
- * buffers; where programs need more than the model sees, prices are made for lower
- * limits, by as much as was missing, then between one that is kept and one that is not.
+ * takes a small part of the time. Then plans are looked for by what their programs have
+ * in use at each time, which the model may not see in full; since arenas are larger than
+ * that, also for lower limits, by as much as was missing, then between one that is kept
+ * and one that is not. Every plan that may fit is measured by its program's buffers.
  * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
  * al. 2020, section 5.3) is part of the priced problem (memory_price.c). The best plan
  * that fits is blended with cheaper ones, layer by layer (memory_blend.c), and takes over
@@ -27,19 +28,21 @@
 #include "memory_search.h"
 #include "tool.h"
 
-#define LOWER       0.7      /* of a limit that no plan met */
-#define COARSE      50       /* parts of the limit: steps to lower ones */
-#define FINE        100      /* the same where it is known how much is missing */
-#define ABOUT       1.02     /* times a limit that prices are for: plans that keep it */
-#define ROUNDS      8        /* per limit that prices are made for */
-#define FEW_ROUNDS  3        /* the same where they take much work */
-#define MOST_ROUNDS 32       /* the same where they take little work */
-#define ROUNDS_WORK 30000000 /* see hunt.work */
-#define TRIES       3        /* of those, more in small graphs */
-#define MANY_TRIES  40
-#define LEAST_TRIES 3     /* of lower limits */
-#define TRIES_WORK  1e6   /* strategies * nodes * tries */
-#define SMALL       16384 /* parts of the limit: smaller tensors are not priced */
+#define LOWER        0.7      /* of a limit that no plan met */
+#define COARSE       50       /* parts of the limit: steps to lower ones */
+#define FINE         100      /* the same where it is known how much is missing */
+#define ABOUT        1.02     /* times a limit that prices are for: plans that keep it */
+#define ROUNDS       8        /* per limit that prices are made for */
+#define FEW_ROUNDS   3        /* the same where they take much work */
+#define MOST_ROUNDS  32       /* the same where they take little work */
+#define ROUNDS_WORK  30000000 /* see hunt.work */
+#define TRIES        3        /* of those, more in small graphs */
+#define MANY_TRIES   40
+#define LEAST_TRIES  3     /* of lower limits */
+#define MOST_FITTING 8     /* plans that may fit: measured at a time */
+#define MOST_LOWER   12    /* the same where they take little work */
+#define TRIES_WORK   1e6   /* strategies * nodes * tries */
+#define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
 #define NEAR        1e-3    /* good enough */
@@ -62,13 +65,11 @@
 
 /* ---- prices from the plans met ---- */
 
-/* What a plan holds by the model; its fullest time is one to price. */
-static void weigh(struct hunt *h, struct hunt_cut *cut)
+/* Its fullest time is one to price. */
+static void find_peak(struct hunt *h, struct hunt_cut *cut)
 {
     int worst = 0;
 
-    cut->held = AP_NEW_N(h->arena, h->whole.model.n_times, int64_t);
-    mem_model_held(&h->whole.model, cut->choice, cut->held);
     for (int t = 1; t < h->whole.model.n_times; t++)
         if (cut->held[t] > cut->held[worst])
             worst = t;
@@ -77,6 +78,46 @@ static void weigh(struct hunt *h, struct hunt_cut *cut)
         if (h->time[j] == worst)
             return;
     h->time[h->n_times++] = worst;
+}
+
+/* What a plan holds. */
+static void weigh(struct hunt *h, struct hunt_cut *cut)
+{
+    const struct mem_model *m = &h->whole.model;
+
+    if (!cut->by_model) {
+        cut->by_model = AP_NEW_N(h->arena, m->n_times, int64_t);
+        mem_model_held(m, cut->choice, cut->by_model);
+    }
+    cut->held = cut->by_model;
+    if (h->by_program && !cut->by_program) {
+        struct ap_plan plan = mem_plan_of(m, &h->whole.ip, cut->choice);
+        plan.recompute_heavy = h->task->params->recompute_heavy;
+        cut->by_program = AP_NEW_N(h->arena, m->n_times, int64_t);
+        if (mem_measure_held(&plan, h->task->cost, m, cut->by_program))
+            memcpy(cut->by_program, cut->by_model,
+                   (size_t)m->n_times * sizeof *cut->by_program);
+    }
+    if (h->by_program)
+        cut->held = cut->by_program;
+    find_peak(h, cut);
+}
+
+void hunt_look_at(struct hunt *h, bool programs)
+{
+    h->by_program = programs;
+    for (int i = 0; i < h->n_cuts; i++)
+        weigh(h, &h->cut[i]);
+}
+
+double hunt_priced(const struct hunt *h, const struct hunt_cut *cut, const double *price,
+                   double limit)
+{
+    double sec = cut->sec;
+
+    for (int j = 0; j < h->n_times; j++)
+        sec += price[j] * h->unit * ((double)cut->held[h->time[j]] / limit - 1);
+    return sec;
 }
 
 /* remake: of a plan, NULL when the choice tells. */
@@ -352,7 +393,7 @@ static bool next_prices(struct hunt *h, double limit, double aimed, bool inward,
 static void price_memory(struct hunt *h, double limit)
 {
     struct hunt_view *v = view_of(h);
-    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
+    double *price = AP_NEW_N(h->arena, h->max_times, double);
     const int64_t until = h->work + ROUNDS_WORK;
     double *best = h->last_price, aimed = 0; /* the best value for this limit */
     bool inward = h->tied != NULL;
@@ -431,7 +472,7 @@ static bool prove(struct hunt *h)
 static void find_least(struct hunt *h)
 {
     struct hunt_view *v = view_of(h);
-    double *price = AP_NEW_N(h->arena, h->max_cuts + 2 * MOST_ROUNDS + 1, double);
+    double *price = AP_NEW_N(h->arena, h->max_times, double);
     double aimed = 0, value = 0, limit = 1;
 
     for (int i = 0; i < h->n_cuts; i++) /* in numbers near 1 the simplex method ends */
@@ -557,8 +598,10 @@ static double next_limit(const struct hunt *h, struct bracket *b, double limit, 
         next = b->high - b->low < full / FINE ? 0 : 0.5 * (b->low + b->high);
     else if (isfinite(h->excess))
         next = fmin(b->high - h->excess, b->high - full / FINE);
-    else
+    else if (isfinite(h->slack))
         next = fmin(full - h->slack, b->high - full / COARSE);
+    else /* no plan was worth a program */
+        next = b->high - full / FINE;
     return next > full / 2 ? next : 0;
 }
 
@@ -579,7 +622,28 @@ static void price_below(struct hunt *h, double limit)
     hunt_settle(h, limit, h->last_price);
 }
 
-/* Plans for lower limits of the model, since programs need more. */
+/* Tries the cheapest plans met of which no more is in use at once than fits. */
+static void try_fitting(struct hunt *h)
+{
+    for (int i = 0; i < MOST_FITTING; i++) {
+        int best = -1;
+        for (int c = 0; c < h->n_cuts; c++) {
+            const struct hunt_cut *cut = &h->cut[c];
+            if (!cut->tried && cut->sec < h->best_sec &&
+                cut->peak <= h->task->memory_bytes &&
+                (best < 0 || cut->sec < h->cut[best].sec))
+                best = c;
+        }
+        if (best < 0)
+            return;
+        struct ap_plan plan =
+            mem_plan_of(&h->whole.model, &h->whole.ip, h->cut[best].choice);
+        h->cut[best].tried = true;
+        hunt_measure(h, &plan);
+    }
+}
+
+/* Plans for lower limits, since arenas are larger than what is in use. */
 static void search_below(struct hunt *h)
 {
     const double full = (double)h->task->memory_bytes;
@@ -587,16 +651,29 @@ static void search_below(struct hunt *h)
     double limit = full;
     bool fits = h->tied && h->excess <= 0;
 
-    for (int i = 0; !is_near(h) && (i < LEAST_TRIES || h->effort < EFFORT); i++) {
+    for (int i = 0; i < MOST_LOWER && !is_near(h); i++) {
         const double before = h->best_sec;
         limit = next_limit(h, &bracket, limit, fits);
-        if (limit <= 0)
+        if (limit <= 0 || (i >= LEAST_TRIES && h->effort >= EFFORT))
             return;
         price_below(h, limit);
         hunt_mend(h);
         hunt_among(h, limit, h->last_price);
+        try_fitting(h);
         fits = h->tied && (h->excess <= 0 || h->best_sec < before);
     }
+}
+
+/* Plans for the limit, by what their programs hold. */
+static void search_programs(struct hunt *h)
+{
+    hunt_look_at(h, true);
+    price_below(h, (double)h->task->memory_bytes);
+    hunt_mend(h);
+    hunt_among(h, (double)h->task->memory_bytes, h->last_price);
+    try_fitting(h);
+    search_below(h);
+    hunt_look_at(h, false);
 }
 
 /* Plans for the limit and a bound. */
@@ -615,7 +692,8 @@ static void search(struct hunt *h)
             return;
     } else if (!is_near(h))
         hunt_among(h, full, h->last_price);
-    search_below(h);
+    if (!is_near(h))
+        search_programs(h);
     if (h->best_sec < INFINITY && !is_near(h))
         hunt_branch(h);
     for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
@@ -669,10 +747,11 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
     h.near = h.n_tries > TRIES ? NEAR : FAIR;
     h.max_cuts = MOST_ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
+    h.max_times = 2 * (h.max_cuts + MOST_ROUNDS) + 1; /* by model and by program */
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, struct hunt_cut);
-    h.time = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, int);
-    h.best_price = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, double);
-    h.last_price = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, double);
+    h.time = AP_NEW_N(arena, h.max_times, int);
+    h.best_price = AP_NEW_N(arena, h.max_times, double);
+    h.last_price = AP_NEW_N(arena, h.max_times, double);
     if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);

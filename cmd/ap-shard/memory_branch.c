@@ -64,6 +64,8 @@ struct tree {
     int most_solves;
     double limit;       /* of the model */
     bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
+    int next;           /* among these: the branch to go down, -1 */
+    bool fits;          /* the last plan met keeps the limit: far enough down */
     double gap;         /* that is good enough */
     double enough;      /* a bound that ends a branch: below the best by so much */
 };
@@ -113,6 +115,9 @@ static double solve(struct tree *t, bool *const *out, const double *price)
 
     for (int j = 0; j < n_times; j++)
         value -= price[j] * h->unit;
+    if (h->by_program && h->n_cuts > n_cuts && isfinite(value))
+        value = hunt_priced(h, &h->cut[n_cuts], price, t->limit);
+    t->fits = h->n_cuts > n_cuts && (double)h->cut[n_cuts].peak <= t->limit;
     if (h->n_cuts > n_cuts && h->cut[n_cuts].sec < h->best_sec &&
         (double)h->cut[n_cuts].peak <= t->limit) {
         hunt_try_last(h);
@@ -135,7 +140,7 @@ static bool rule_out(struct tree *t, int b, bool **out)
     struct branch *br = &t->branch[b];
     struct ap_arena scratch = {0};
     bool **was = AP_NEW_N(&scratch, ip->n_vars, bool *);
-    double *price = AP_NEW_N(&scratch, t->h->max_cuts + 1, double);
+    double *price = AP_NEW_N(&scratch, t->h->max_times, double);
     int n = 0;
 
     for (int v = 0; v < ip->n_vars; v++)
@@ -165,7 +170,7 @@ static void find_bound(struct tree *t, int b, bool *const *out, double *weight)
 {
     struct hunt *h = t->h;
     struct branch *br = &t->branch[b];
-    const int n_most = h->max_cuts + 1;
+    const int n_most = h->max_times;
     struct ap_arena scratch = {0};
     double *at = AP_NEW_N(&scratch, n_most, double);
     bool *inside = AP_NEW_N(&scratch, n_most, bool);
@@ -386,6 +391,18 @@ static bool split_off(const struct hunt *h, struct ap_arena *arena, bool *const 
     return true;
 }
 
+/* How much of the mixture takes what is high. */
+static double share_of(const struct hunt *h, const double *weight, const struct split *by)
+{
+    double high = 0, all = 0;
+
+    for (int i = 0; i < h->n_cuts; i++) {
+        all += weight[i];
+        high += by->high[h->cut[i].choice[by->var]] ? weight[i] : 0;
+    }
+    return all > 0 ? high / all : 0;
+}
+
 /* Two branches of branch b; false when its mixture is one plan. */
 static bool split(struct tree *t, int b, bool *const *out, const double *weight)
 {
@@ -402,6 +419,7 @@ static bool split(struct tree *t, int b, bool *const *out, const double *weight)
     if (!found)
         return false;
     const int n = h->whole.ip.problem.n_strategies[by.var];
+    const int down = share_of(h, weight, &by) > 0.5; /* where most of the mixture is */
     bool *low = AP_NEW_N(t->arena, n, bool);
     for (int s = 0; s < n; s++)
         low[s] = !by.high[s];
@@ -411,7 +429,10 @@ static bool split(struct tree *t, int b, bool *const *out, const double *weight)
         t->branch[t->n].var = by.var;
         t->branch[t->n].out = side ? low : by.high;
         t->branch[t->n].n_ruled = 0;
-        push(t, t->n++);
+        if (side == down && t->among && !t->fits)
+            t->next = t->n++;
+        else
+            push(t, t->n++);
     }
     return true;
 }
@@ -471,16 +492,18 @@ static bool measure_all(struct tree *t, const double *weight)
 static double grow(struct tree *t, double bound, double *price, int n_price)
 {
     struct hunt *h = t->h;
-    double *weight = AP_NEW_N(h->arena, h->max_cuts + 1, double), proven = INFINITY;
+    double *weight = AP_NEW_N(h->arena, h->max_times, double), proven = INFINITY;
 
     t->branch = AP_NEW_N(h->arena, MOST_BRANCHES + 2, struct branch);
     t->open = AP_NEW_N(h->arena, MOST_BRANCHES + 2, int);
     t->branch[t->n++] =
         (struct branch){.up = -1, .bound = bound, .price = price, .n_price = n_price};
     push(t, 0);
-    while (t->n_open > 0) {
+    t->next = -1;
+    while (t->n_open > 0 || t->next >= 0) {
         struct ap_arena scratch = {0};
-        const int b = pop(t);
+        const int b = t->next >= 0 ? t->next : pop(t);
+        t->next = -1;
         bool **out = left_out(t, &scratch, b);
         if (t->branch[b].bound < t->enough && !is_full(t))
             bound_branch(t, b, out, weight);
@@ -531,17 +554,6 @@ void hunt_branch(struct hunt *h)
 
 /* ---- among the strategies of plans met ---- */
 
-/* What a plan met costs at prices. */
-static double priced_sec(const struct hunt *h, const struct hunt_cut *cut,
-                         const double *price, double limit)
-{
-    double sec = cut->sec;
-
-    for (int j = 0; j < h->n_times; j++)
-        sec += price[j] * h->unit * ((double)cut->held[h->time[j]] / limit - 1);
-    return sec;
-}
-
 struct ranked {
     int cut;
     double sec;
@@ -564,7 +576,7 @@ static bool **leave_others_out(struct hunt *h, double limit, const double *price
     bool **out = AP_NEW_N(h->arena, n_vars, bool *);
 
     for (int i = 0; i < h->n_cuts; i++)
-        list[i] = (struct ranked){i, priced_sec(h, &h->cut[i], price, limit)};
+        list[i] = (struct ranked){i, hunt_priced(h, &h->cut[i], price, limit)};
     qsort(list, (size_t)h->n_cuts, sizeof *list, by_sec);
     for (int v = 0; v < n_vars; v++) {
         out[v] = AP_NEW_N(h->arena, p->n_strategies[v], bool);
@@ -607,7 +619,7 @@ static void try_if_wanted(struct hunt *h, double limit)
 void hunt_settle(struct hunt *h, double limit, double *price)
 {
     bool **out = leave_others_out(h, limit, price);
-    double *next = AP_NEW_N(h->arena, h->max_cuts + 1, double), aimed = 0;
+    double *next = AP_NEW_N(h->arena, h->max_times, double), aimed = 0;
     const int64_t effort = h->effort, work = h->work;
     int stalls = 0;
 
@@ -626,6 +638,8 @@ void hunt_settle(struct hunt *h, double limit, double *price)
             break;
         for (int j = 0; j < n_times; j++)
             value -= next[j] * h->unit;
+        if (h->by_program)
+            value = hunt_priced(h, &h->cut[h->n_cuts - 1], next, limit);
         try_if_wanted(h, limit);
         stalls = hunt_met_before(h) ? stalls + 1 : 0;
         if (stalls > 1)

@@ -17,6 +17,7 @@
 #define MOST_WORK  1600000 /* nodes * plans measured, of a search */
 #define FEW_WORK   2000    /* strategies * nodes */
 #define N_CHEAPER  2       /* plans to take over from */
+#define MOST_SEEN  4096    /* plans measured that are remembered */
 
 int *hunt_choice(const struct hunt *h, const struct ap_plan *plan)
 {
@@ -43,6 +44,26 @@ static bool spent(const struct hunt *h)
     return (int64_t)h->n_measured * h->task->graph->n_nodes > MOST_WORK;
 }
 
+/* A plan that was measured, by a hash of it. */
+struct hunt_seen {
+    uint64_t hash;
+    double sec;
+    int64_t peak;
+};
+
+/* The plan's place: a later plan may take that of another one. */
+static struct hunt_seen *find_seen(struct hunt *h, const struct ap_plan *plan,
+                                   uint64_t *hash)
+{
+    *hash = ap_hash(plan->choice, (size_t)plan->nests->n * sizeof *plan->choice, 1);
+    for (int v = 0; v < plan->graph->n_nodes && plan->remake; v++)
+        if (plan->remake[v])
+            *hash = ap_hash(&v, sizeof v, *hash);
+    if (!h->seen)
+        h->seen = AP_NEW_N(h->arena, MOST_SEEN, struct hunt_seen);
+    return &h->seen[*hash % MOST_SEEN];
+}
+
 /* True when the plan is the best now. What is too large by what is alive counts as that.
  */
 static bool measure(struct hunt *h, const struct ap_plan *plan, double *sec,
@@ -52,9 +73,17 @@ static bool measure(struct hunt *h, const struct ap_plan *plan, double *sec,
     struct ap_plan heavy = *plan;
     bool better = false;
     int64_t alive;
+    uint64_t hash;
+    struct hunt_seen *seen = find_seen(h, plan, &hash);
 
+    if (seen->hash == hash && seen->sec > 0) {
+        *sec = seen->sec;
+        *peak = seen->peak;
+        return false;
+    }
     heavy.recompute_heavy = h->task->params->recompute_heavy;
     mem_measure(&heavy, h->task->cost, limit, sec, peak, &alive);
+    *seen = (struct hunt_seen){hash, *sec, *peak};
     h->n_measured++;
     if (*sec == INFINITY)
         return false;
@@ -68,6 +97,7 @@ static bool measure(struct hunt *h, const struct ap_plan *plan, double *sec,
         better = true;
     }
     *peak = *peak > limit && alive > limit ? alive : *peak;
+    seen->peak = *peak;
     return better;
 }
 

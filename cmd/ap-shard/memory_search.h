@@ -8,8 +8,10 @@
 struct hunt_cut {
     int *choice;   /* per node of the problem */
     double sec;    /* without prices */
-    int64_t *held; /* [time], by the model */
+    int64_t *held; /* [time], by the model or, while plans are looked for, its program */
     int64_t peak;  /* the most of these */
+    bool tried;    /* measured because its program may fit */
+    int64_t *by_model, *by_program; /* held is one of these, the second one may be NULL */
 };
 
 /* The priced problem: of the whole graph, or with alike layers tied. */
@@ -28,11 +30,12 @@ struct hunt {
     struct shard_fold layers; /* where groups are: family and instance */
     int n_cuts, max_cuts;
     struct hunt_cut *cut;
-    int n_times, *time; /* those that are priced */
-    double dearest;     /* of a price */
-    double *best_price; /* of the highest value for the limit */
-    double *last_price; /* the same for the limit that prices are for */
-    double near;        /* a gap that is good enough */
+    int n_times, max_times, *time; /* those that are priced */
+    double dearest;                /* of a price */
+    double *best_price;            /* of the highest value for the limit */
+    double *last_price;            /* the same for the limit that prices are for */
+    double near;                   /* a gap that is good enough */
+    bool by_program;               /* what plans hold is what their programs do */
     bool plain; /* copies are nodes of their own; else, those of a tensor are one */
     double unit, bound; /* of plans that fit, proven */
     bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
@@ -40,9 +43,10 @@ struct hunt {
     double best_sec; /* INFINITY: none fits */
     struct ap_plan least;
     int64_t least_bytes, least_proven;
-    double limit;  /* of the model, that prices are for */
-    double excess; /* least bytes beyond the true one, of plans that keep it */
-    double slack;  /* the least of what programs need beyond the model */
+    double limit;           /* of the model, that prices are for */
+    double excess;          /* least bytes beyond the true one, of plans that keep it */
+    double slack;           /* the least of what programs need beyond the model */
+    struct hunt_seen *seen; /* memory_mend.c */
     int n_tries, n_solves, n_measured;
     int64_t effort; /* of solving for prices: about 1 us each */
     int64_t work;   /* what solving took: about 50 ns each */
@@ -60,6 +64,11 @@ int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
  */
 double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
                    double *weight);
+/* What a plan met costs at prices, in units of the limit, for what it holds beyond it. */
+double hunt_priced(const struct hunt *h, const struct hunt_cut *cut, const double *price,
+                   double limit);
+/* From now on what plans hold is what their programs do, or what the model says. */
+void hunt_look_at(struct hunt *h, bool programs);
 /* Prices are as high as allowed, and from now on may be higher. */
 bool hunt_pays_more(struct hunt *h, const double *price);
 /*
