@@ -43,11 +43,11 @@ shape() {
         join(" ")' "$1"
 }
 
-# Layouts of a one-stage plan's forward contractions, each once.
+# What axes of the mesh do with a one-stage plan's forward contractions, each once.
 contractions() {
     jq -c '.stages.stages[0].sharding.layouts as $l | [.graph.nodes | to_entries[] |
         select(.value.op == "dot" and (.value.phase // "forward") == "forward") |
-        $l[.key]] | unique' "$1"
+        $l[.key] | split(",")[]] | unique' "$1"
 }
 
 # The best plan of the paper's shape by hand: two data-parallel stages of 4 devices, one of 8

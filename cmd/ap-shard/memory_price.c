@@ -332,7 +332,6 @@ static bool wants_star(const struct pricer *k, int copy)
 
 static void take_prices(struct pricer *k, struct mem_star *star)
 {
-
     for (int i = 0; i < star->n; i++) {
         star->kept[i] = k->out->kept[star->first + i];
         k->out->kept[star->first + i] = NULL;

@@ -128,8 +128,8 @@ static bool join(const struct narrow *w)
             memcpy(w->price[i], p->cost[v], size);
         for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++)
             price_edge(w, v, w->edge[k]);
-        for (int i = 0; i < 2; i++)
-            any |= keep_cheapest(w, v, w->price[i]);
+        for (int i = 0; i < (w->best ? 2 : FEW); i++)
+            any |= keep_cheapest(w, v, w->price[i % 2]);
     }
     return any;
 }
