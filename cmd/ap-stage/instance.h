@@ -9,13 +9,11 @@
 #include "planner.h"
 #include "stage_cost.h"
 
-/* What every plan does in a block with each microbatch: groups that lie in it whole. */
+/* Work that every plan does, once per microbatch: contractions, which nothing fuses. */
 struct stage_work {
-    int block, n; /* groups that are alike in all of this */
+    int node, block;
+    double flops, bytes; /* of the whole batch */
     enum ap_dtype dtype;
-    double flops, bytes;             /* of the whole batch at once */
-    double split_bytes, whole_bytes; /* of what it reads and makes: cut with the batch, or
-                                        whole for each microbatch */
 };
 
 struct stage_model {
@@ -49,16 +47,16 @@ int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
                       struct stage_model *m, struct ap_err *err);
 
 /*
- * Fills all of the instance but the oracle, and the model's work. 1: the batch cannot be
- * cut so, err says what could be asked instead.
+ * Fills all of the instance but the oracle. 1: the batch cannot be cut so, err says what
+ * could be asked instead.
  */
 int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
                         struct ap_err *err);
 
 /*
- * [block + 1]: seconds that the operators of the blocks before take at least, per
- * microbatch, with all of so many devices at work and nothing sent. Arena.
+ * [block + 1]: seconds that the blocks before take at least, per microbatch, with all of
+ * so many devices at work. Arena.
  */
 double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
                         int64_t devices, int64_t microbatches);
