@@ -238,6 +238,22 @@ EOF
             { echo "$m: $before $sec"; return 1; }
         before=$sec
     done
+
+    # the first leaner plan is slower as written than it was said to be; few bytes are missing
+    jq '.levels[0] |= (.size = 2 | .bandwidth_bytes_per_sec = 8e7 | .latency_sec = 1.45e-6) |
+        .levels[1] |= (.size = 4 | .bandwidth_bytes_per_sec = 7.24e9 | .latency_sec = 1.45e-6) |
+        .flops_per_sec.f32 = 3.79e12 | .launch_sec = 3.98e-6' \
+        "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --seq 32 --vocab 101 --batch 16 |
+        ap-prune | ap-coarsen --blocks 6 --eps 9 --no-history -o "$BATS_TEST_TMPDIR/g.json"
+    before=1e9
+    for m in 1000000 1018000; do
+        sec=$(ap-stage --cluster "$BATS_TEST_TMPDIR/slow.json" --memory $m \
+            "$BATS_TEST_TMPDIR/g.json" | jq .stages.objective_sec)
+        jq -n -e --argjson before "$before" --argjson sec "$sec" '$sec <= $before' ||
+            { echo "$m: $before $sec"; return 1; }
+        before=$sec
+    done
 }
 
 @test "a graph without a backward pass: schedule inference" {

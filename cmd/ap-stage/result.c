@@ -280,13 +280,15 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
     return rc;
 }
 
-#define REPLANS 4
+#define REPLANS     4
+#define LEAST_SHARE 64 /* of the memory is planned without: few bytes change nothing */
 #define MISSED \
     0.99 /* what does not fit is that much quicker: leaner ones are looked for */
 
 /*
  * Plans for less memory, for when what arrives early from other stages makes all quick
- * ones too large: as much less as the quickest lacks, and twice that if it is not enough.
+ * ones too large: as much less as the quickest lacks, and twice that if it is not enough,
+ * or if what fits now is slower, as written, than the planner said.
  */
 static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
                         const struct plan_instance *inst, struct stage_oracle *oracle,
@@ -295,7 +297,8 @@ static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
                         struct ap_err *err)
 {
     struct plan_params params = *again->params;
-    int64_t less = 0;
+    double said = INFINITY; /* by the planner, of the leaner plans */
+    int64_t less = inst->memory_bytes / LEAST_SHARE / 2;
 
     params.brief = true;
     for (int i = 0; i < REPLANS; i++) {
@@ -304,7 +307,7 @@ static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
         struct ap_err why = {0};
 
         if (fits(inst, &best->price) &&
-            best->missed.step_sec > MISSED * best->price.step_sec)
+            fmin(best->missed.step_sec, said) > MISSED * best->price.step_sec)
             return 0;
         int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
         less = lacks > 2 * less ? lacks : 2 * less;
@@ -316,6 +319,7 @@ static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
             return ap_err_set(err, "%s", why.msg);
         if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
             return 0;
+        said = lean.step_sec;
         best->missed.step_sec = INFINITY;
         if (look_at(m, inst, oracle, &lean, best, answer, stages, err) ||
             look_at_all(m, inst, oracle, &lean, best, answer, stages, err))
