@@ -29,14 +29,6 @@ struct mem_alike {
     int *alt;             /* [node], what it may take */
 };
 
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static bool is_hub(const struct sel_core *c, int v)
 {
     return c->node[v].n_edges >= MEM_HUB;
@@ -46,8 +38,8 @@ static uint64_t sign_alone(const struct sel_core *c, int v)
 {
     int n = c->node[v].n_edges;
 
-    return mix((uint64_t)c->node[v].n_strategies * MEM_HUB +
-               (uint64_t)(n < MEM_HUB ? n : MEM_HUB));
+    return mem_mix((uint64_t)c->node[v].n_strategies * MEM_HUB +
+                   (uint64_t)(n < MEM_HUB ? n : MEM_HUB));
 }
 
 struct entry {
@@ -73,7 +65,7 @@ static void find_classes(struct mem_alike *a)
         a->sign[v] = sign_alone(c, v);
         for (int k = 0; k < c->node[v].n_edges && !is_hub(c, v); k++) {
             const struct sel_edge *e = &c->edge[c->node[v].edges[k]];
-            a->sign[v] += mix(sign_alone(c, sel_other(e, v)) + (e->a == v));
+            a->sign[v] += mem_mix(sign_alone(c, sel_other(e, v)) + (e->a == v));
         }
         entry[v] = (struct entry){a->sign[v], v};
     }

@@ -80,13 +80,23 @@ struct mem_local {
     } arm[N_ARMS];
 };
 
-static inline uint64_t mem_random(struct mem_local *l)
-{
-    uint64_t z = l->random += 0x9e3779b97f4a7c15u;
+#define MEM_GOLDEN 0x9e3779b97f4a7c15u
 
+/* Any number to one that looks random (splitmix64). */
+static inline uint64_t mem_mix(uint64_t z)
+{
+    z += MEM_GOLDEN;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
+}
+
+static inline uint64_t mem_random(struct mem_local *l)
+{
+    uint64_t z = mem_mix(l->random);
+
+    l->random += MEM_GOLDEN;
+    return z;
 }
 
 static inline int mem_pick(struct mem_local *l, int n)

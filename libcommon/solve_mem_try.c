@@ -332,6 +332,18 @@ static bool decide_all(struct mem_local *l, bool kick)
     return !fits && decide_within(l, kick);
 }
 
+/* pick[], whose usage was swapped in, becomes the choice; returns the work. */
+static int64_t take_over(struct mem_local *l)
+{
+    int64_t work = 0;
+
+    l->priced += mem_price_change(l);
+    for (int i = 0; i < l->n; i++)
+        if (l->pick[i] != l->st->choice[l->node[i]])
+            work += mem_state_change(l->st, l->node[i], l->pick[i]);
+    return work;
+}
+
 bool mem_take_picks(struct mem_local *l, double change, int64_t *work)
 {
     bool changes = false;
@@ -344,10 +356,7 @@ bool mem_take_picks(struct mem_local *l, double change, int64_t *work)
         mem_swap_usage(l, true);
         return false;
     }
-    l->priced += mem_price_change(l);
-    for (int i = 0; i < l->n; i++)
-        if (l->pick[i] != l->st->choice[l->node[i]])
-            *work += mem_state_change(l->st, l->node[i], l->pick[i]);
+    *work += take_over(l);
     return true;
 }
 
@@ -386,12 +395,8 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
     for (int i = l->n - 1; i > 0; i--)
         if (l->parent[i] >= 0)
             work += send_up(l, i);
-    if (decide_all(l, kick)) {
-        l->priced += mem_price_change(l);
-        for (int i = 0; i < l->n; i++)
-            if (l->pick[i] != l->st->choice[l->node[i]])
-                work += mem_state_change(l->st, l->node[i], l->pick[i]);
-    }
+    if (decide_all(l, kick))
+        work += take_over(l);
     mem_disband(l);
     mem_spend(budget, work);
 }

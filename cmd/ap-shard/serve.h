@@ -239,8 +239,8 @@ uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh)
 /* ---- serve_narrow.c: good answers at once ---- */
 
 /*
- * As a solver, but with few strategies per node at a time; known: answers, of which
- * params->start may be one, that it is to be no worse than (NULL ones are none). Nothing
+ * As a solver, but with few strategies per node at a time, those of the known answers
+ * among them (NULL ones are none): no worse than params->start, if that is given. Nothing
  * is proven: bound 0.
  */
 int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,

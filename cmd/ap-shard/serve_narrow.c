@@ -6,7 +6,7 @@
  * solved again, until nothing gets cheaper. Strategies are priced twice: with copies
  * decided anew and the rest as it is, and with each neighbour deciding anew, which is how
  * two that are dear alone find each other. The answer is one of the whole problem, and
- * never worse than the plans that it starts from.
+ * never worse than the one that it starts from.
  * Cost: rounds times (a pass over the problem's tables, and a small problem).
  * After Gilmore and Gomory, "A linear programming approach to the cutting stock problem"
  * (columns that are priced when they are needed), with choices for multipliers.
@@ -128,6 +128,7 @@ static bool join(const struct narrow *w)
             memcpy(w->price[i], p->cost[v], size);
         for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++)
             price_edge(w, v, w->edge[k]);
+        /* without an answer both prices are the node's own: more of it join */
         for (int i = 0; i < (w->best ? 2 : FEW); i++)
             any |= keep_cheapest(w, v, w->price[i % 2]);
     }

@@ -281,14 +281,13 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
 }
 
 #define REPLANS     4
-#define LEAST_SHARE 64 /* of the memory is planned without: few bytes change nothing */
-#define MISSED \
-    0.99 /* what does not fit is that much quicker: leaner ones are looked for */
+#define LEAST_SHARE 64   /* of the memory is planned without: few bytes change nothing */
+#define MISSED      0.99 /* what is this much quicker is missed */
 
 /*
  * Plans for less memory, for when what arrives early from other stages makes all quick
- * ones too large: as much less as the quickest lacks, and twice that if it is not enough,
- * or if what fits now is slower, as written, than the planner said.
+ * ones too large, which are missed: as much less as the quickest lacks, and twice that if
+ * it is not enough, or if what fits now is slower, as written, than the planner said.
  */
 static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
                         const struct plan_instance *inst, struct stage_oracle *oracle,
