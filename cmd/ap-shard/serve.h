@@ -82,6 +82,8 @@ void serve_rules_free(struct serve_rules *rules);
 struct serve_pool {
     struct ap_arena arena;
     int n, n_groups, n_nodes;
+    int n_searched; /* of an integer program: the first plans are its own, the quickest
+                       first */
     const char **name;             /* [plan] */
     struct ap_choice_vec **choice; /* [plan][group] */
     bool **remake;                 /* [plan][node], NULL: none */
@@ -110,12 +112,14 @@ void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
                const struct shard_request *req, struct serve_ties *ties);
 /*
  * time: microbatches have so few rows that a plan of the search must not split them over
- * all devices; NULL: they have enough, or the graph is a part. NULL with err; the caller
- * frees, before the rules, whose plans it shares.
+ * all devices; NULL: they have enough, or the graph is a part. wide: with time, the pool of
+ * the mesh without it, or NULL. NULL with err; the caller frees, before the rules, whose
+ * plans it shares.
  */
 struct serve_pool *serve_search(const struct serve_rules *rules,
                                 const struct serve_ties *ties,
                                 const struct ap_stage_time *time,
+                                const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);
 /* Plan i as it is. */

@@ -340,15 +340,18 @@ static uint64_t rows_of(const struct serve_memo *m, const struct serve_time *t,
     return knows ? serve_time_rows(t, mesh) : 0;
 }
 
-static const struct serve_shape *shape_of(struct serve_memo *m, int place,
-                                          const struct serve_time *t)
+/* What an integer program for few rows starts from: the mesh's plans for many. */
+static const struct serve_shape *search(struct serve_memo *m, int at, uint64_t rows,
+                                        const struct serve_time *t)
 {
-    int at = place_to_search(m, place);
     struct placed *searched = m->placed[at];
-    uint64_t rows = rows_of(m, t, &searched->cost.mesh);
+    const struct serve_pool *wide = NULL;
+
     for (int i = 0; i < m->n_shaped; i++)
         if (m->shaped[i]->place == at && m->shaped[i]->rows == rows)
             return m->shaped[i];
+    if (rows)
+        wide = search(m, at, 0, t)->pool;
     struct serve_shape *s = ap_xrealloc(NULL, sizeof *s);
     *s = (struct serve_shape){.place = at, .rows = rows};
     m->n_searches++;
@@ -361,8 +364,8 @@ static const struct serve_shape *shape_of(struct serve_memo *m, int place,
     if (!searched->rules)
         searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
                                           &searched->cost, m->req, &m->book);
-    s->pool =
-        serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, m->req, &s->why);
+    s->pool = serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, wide, m->req,
+                           &s->why);
     if (s->pool)
         serve_shape_look(m->b, &m->job->nests, &searched->cost, &m->rows, m->n_shaped,
                          m->shaped, s);
@@ -370,6 +373,13 @@ static const struct serve_shape *shape_of(struct serve_memo *m, int place,
         room(m->shaped, m->n_shaped, &m->cap_shaped, sizeof(struct serve_shape *));
     m->shaped[m->n_shaped++] = s;
     return s;
+}
+
+static const struct serve_shape *shape_of(struct serve_memo *m, int place,
+                                          const struct serve_time *t)
+{
+    int at = place_to_search(m, place);
+    return search(m, at, rows_of(m, t, &m->placed[at]->cost.mesh), t);
 }
 
 /* ---- lists of blocks ---- */
@@ -746,7 +756,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
               &alone);
     m->nodes_rules = serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
                                      m->req, &m->nodes_book);
-    m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, m->req, err);
+    m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
     const struct serve_pool *pool = m->nodes_pool;

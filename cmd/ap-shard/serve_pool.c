@@ -19,6 +19,8 @@ static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define SOLVE_WORK     20
 #define CLOSE          2e-3 /* of what is tied nothing is proven: nearly is good enough */
 #define SMALL          20000 /* strategies of a search that is proven */
+#define HOPELESS       1.25  /* few rows: so much slower than with many has no trades */
+#define QUICK          2000  /* of one that starts from an answer for more rows */
 
 /* ---- what is tied ---- */
 
@@ -95,6 +97,7 @@ struct searcher {
     double **base, **bytes; /* [variable][strategy]: seconds, bytes of memory */
     struct ap_solve_params params;
     const struct ap_stage_time *time; /* of microbatches with few rows; NULL: with many */
+    const struct serve_pool *wide;    /* few rows: what there is with many */
 };
 
 /* lasts: the plan outlives the pool. */
@@ -165,6 +168,39 @@ struct known {
     const int **choice; /* NULL: not in the space */
 };
 
+/*
+ * A plan for many rows where there are few: what cannot be kept gives way to the cheapest
+ * of what has as many axes like it as can be. From there the search finds nearly what it
+ * finds among all strategies, and where nothing is near a plan for many, often better.
+ */
+static int *give_way(struct searcher *s, const struct ap_choice_vec *plan)
+{
+    const struct ilp_problem *ip = &s->ip;
+    const struct shard_space *space = &ip->space;
+    int n_axes = s->task->cost->mesh.n_axes, next = 0;
+    int *choice = AP_NEW_N(s->arena, ip->problem.n_nodes + 1, int);
+
+    for (int i = 0; i < space->nests->n; i++) {
+        int best = 0, most = -1;
+        if (ip->var[i] < next)
+            continue; /* tied to one before */
+        for (int k = 0; k < space->n[i]; k++) {
+            const int16_t *axis = space->choice[i][k].axis;
+            int alike = 0;
+            for (int a = 0; a < n_axes; a++)
+                alike += axis[a] == plan[i].axis[a];
+            if (alike > most ||
+                (alike == most && space->sec[i][k] < space->sec[i][best])) {
+                most = alike;
+                best = k;
+            }
+        }
+        choice[next++] = best;
+    }
+    select_make_copies(&ip->builder, choice);
+    return choice;
+}
+
 /* NULL: none is legal. */
 static const int *cheapest(const struct ap_problem *p, const struct known *known)
 {
@@ -192,14 +228,14 @@ static int answer(struct searcher *s, const struct ap_problem *p, struct known *
     ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
     struct ap_solve_params params = s->params;
     bool narrow = s->task->params->work_limit == 0;
-    int64_t n = 0;
+    int64_t n = 0, most = tied && priced ? 0 : tied && s->wide ? QUICK : SMALL;
 
     for (int v = 0; v < s->ip.n_vars; v++)
         n += p->n_strategies[v];
     params.start = cheapest(p, known);
     if (priced && narrow)
         params.work_limit = 1;
-    if (!narrow || (n <= SMALL && !(tied && priced))) {
+    if (!narrow || n <= most) {
         if (run(s->arena, p, &params, sol, err))
             return -1;
         known->choice[known->n++] = params.start = sol->choice;
@@ -221,10 +257,12 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
     struct known known = {.n = s->task->n_plans};
     double total = 0;
 
-    /* two answers for each price */
-    known.choice = AP_NEW_N(s->arena, known.n + 2 * VARIANTS, const int *);
+    /* two answers for each price, and those for many rows */
+    known.choice = AP_NEW_N(s->arena, known.n + 3 * VARIANTS, const int *);
     for (int i = 0; i < known.n; i++)
         known.choice[i] = shard_ilp_choice(s->arena, ip, &plans[i]);
+    for (int i = 0; s->wide && i < s->wide->n_searched; i++)
+        known.choice[known.n++] = give_way(s, s->wide->choice[i]);
     for (int k = 0; k < VARIANTS; k++) {
         struct ap_solution sol;
         double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
@@ -237,9 +275,12 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
             return -1;
         struct ap_plan plan = shard_ilp_plan(ip, sol.choice);
         keep_plan(s->pool, &plan, "ilp", false);
+        s->pool->n_searched = s->pool->n;
         if (k > 0)
             continue;
         *quickest = sol;
+        if (s->wide && sol.objective > HOPELESS * s->wide->objective)
+            break;
         for (int v = 0; v < ip->n_vars; v++)
             total += s->bytes[v][sol.choice[v]];
     }
@@ -338,12 +379,14 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
 
 static int fill(struct ap_arena *arena, const struct serve_rules *given,
                 const struct serve_ties *ties, const struct ap_stage_time *time,
-                const struct shard_request *req, struct serve_pool *pool,
-                struct ap_err *err)
+                const struct serve_pool *wide, const struct shard_request *req,
+                struct serve_pool *pool, struct ap_err *err)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct shard_task task = given->task;
-    struct searcher s = {.arena = arena, .task = &task, .pool = pool, .time = time};
+    struct searcher s = {.arena = arena, .task = &task, .pool = pool,
+                         .time = time,
+                         .wide = wide};
     struct shard_answer found = {0};
 
     int most = task.n_plans + VARIANTS + 1;
@@ -371,6 +414,7 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
 struct serve_pool *serve_search(const struct serve_rules *given,
                                 const struct serve_ties *ties,
                                 const struct ap_stage_time *time,
+                                const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err)
 {
     struct serve_pool *pool = ap_xrealloc(NULL, sizeof *pool);
@@ -378,7 +422,7 @@ struct serve_pool *serve_search(const struct serve_rules *given,
 
     *pool = (struct serve_pool){.n_groups = given->task.nests->n,
                                 .n_nodes = given->task.graph->n_nodes};
-    int rc = fill(&scratch, given, ties, time, req, pool, err);
+    int rc = fill(&scratch, given, ties, time, wide, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;
