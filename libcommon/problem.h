@@ -46,6 +46,7 @@ struct ap_solve_params {
     const int *start; /* a known choice to beat, or NULL */
     int threads;      /* of solvers with memory; 0: one */
     double gap;       /* relative, good enough for the exact solver without memory */
+    bool is_small;    /* that solver goes to work at once, without looking ahead */
 };
 
 /* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal.

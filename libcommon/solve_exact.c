@@ -573,10 +573,14 @@ static void forbid(struct sel_core *whole, const struct sel_dual *d, const int *
 /* The best of a core's solutions that diving or rounding finds, into its best[]. */
 static void look_for(struct part *part, struct sel_core *c)
 {
-    for (int i = 0; i < LOOK_SWEEPS && !out_of_time(part->s); i++)
+    for (int i = 0; i < LOOK_SWEEPS && !out_of_time(part->s); i++) {
         sel_dual_sweep(part->d);
+        if (part->d->bound >= part->v.cost) /* there is none */
+            break;
+    }
     part->v.bound = part->d->bound;
-    guess_early(part);
+    if (part->d->bound < part->v.cost)
+        guess_early(part);
     if (part->v.found)
         return;
     int *state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
@@ -673,10 +677,11 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
         whole->until_sec = (double)s.start.tv_sec + 1e-9 * (double)s.start.tv_nsec +
                            params->time_limit_sec;
     struct ap_mark round = ap_arena_mark(arena);
-    for (int i = 0; i < LOOKS && look_ahead(&s, p, whole, max_sets, &best); i++)
+    int looks = params->is_small ? 0 : LOOKS;
+    for (int i = 0; i < looks && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);
-    if (best.cost - best.bound > CLOSE * best.bound)
+    if (looks > 0 && best.cost - best.bound > CLOSE * best.bound)
         try_few_copies(&s, p, whole, max_sets, &best);
     ap_arena_rewind(arena, round);
     while (best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&

@@ -188,6 +188,7 @@ static int solve(struct narrow *w, ap_solver_fn *run, const struct ap_solve_para
         while (w->label[v][start[v]] != w->best[v])
             start[v]++;
     params.start = w->best ? start : NULL;
+    params.is_small = true;
     if (run(w->arena, &small, &params, sol, err))
         return -1;
     for (int v = 0; v < n; v++)

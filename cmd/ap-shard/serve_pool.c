@@ -384,9 +384,8 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
     struct shard_task task = given->task;
-    struct searcher s = {.arena = arena, .task = &task, .pool = pool,
-                         .time = time,
-                         .wide = wide};
+    struct searcher s = {
+        .arena = arena, .task = &task, .pool = pool, .time = time, .wide = wide};
     struct shard_answer found = {0};
 
     int most = task.n_plans + VARIANTS + 1;
