@@ -81,6 +81,18 @@ serve() {
         tail -n 1 | cmp - "$BATS_TEST_TMPDIR/alone"
 }
 
+@test "--serve: few rows are searched from the plans for many, and nearly as well as among all strategies" {
+    local mesh line
+    for mesh in 2x4 4x2; do
+        line="{\"blocks\":[0,9],\"mesh\":\"$mesh\",\"microbatches\":16}"
+        serve "$line" >"$BATS_TEST_TMPDIR/few"
+        serve "${line/16/1}" "$line" | tail -n 1 | cmp - "$BATS_TEST_TMPDIR/few"
+        ap-shard --serve --work-limit 50 --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" \
+            <<<"$line" | cat - "$BATS_TEST_TMPDIR/few" | jq -e -s 'map([.front[].sec_per_microbatch
+            | .forward + .backward] | min) | .[1] <= .[0] * 1.02'
+    done
+}
+
 @test "--serve: the whole graph costs at most a hundredth more than the search of all of it" {
     n=$(jq '.blocks.n' "$BATS_FILE_TMPDIR/gpt.json")
     ours=$(serve "{\"blocks\":[0,$((n - 1))],\"mesh\":\"8\"}" | jq .objective_sec)
