@@ -29,8 +29,9 @@ struct narrow {
     const int *best;   /* the answer, NULL while there is none */
     double **beside;   /* [node][strategy]: what it costs beside the answer */
     /* of the node that is looked at: [strategy], [1]: neighbours deciding anew; of one of
-       its neighbours: what each of its strategies adds without their edge */
-    double *price[2], *own;
+       its neighbours: what each of its strategies adds without their edge; what each of
+       the node's then costs at least */
+    double *price[2], *own, *least;
 };
 
 static void list_edges(struct narrow *w)
@@ -50,11 +51,23 @@ static void list_edges(struct narrow *w)
     }
 }
 
-static double cell(const struct ap_problem *p, const struct ap_problem_edge *e, int v,
-                   int s, int t)
+/* The cost of v's strategy s and u's t, at [s * at_s + t * at_t]. */
+struct view {
+    const double *cost;
+    int at_s, at_t;
+};
+
+static struct view seen_from(const struct ap_problem *p, const struct ap_problem_edge *e,
+                             int v)
 {
-    return e->a == v ? e->cost[(int64_t)s * p->n_strategies[e->b] + t]
-                     : e->cost[(int64_t)t * p->n_strategies[e->b] + s];
+    int width = p->n_strategies[e->b];
+    return e->a == v ? (struct view){e->cost, width, 1}
+                     : (struct view){e->cost, 1, width};
+}
+
+static double cell(const struct view *w, int s, int t)
+{
+    return w->cost[(int64_t)s * w->at_s + (int64_t)t * w->at_t];
 }
 
 /* What v pays with a strategy beside the answer, but for its edge `left_out`. */
@@ -65,10 +78,32 @@ static double pays(const struct narrow *w, int v, int s, int left_out)
 
     for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
         const struct ap_problem_edge *e = &p->edges[w->edge[k]];
+        struct view view = seen_from(p, e, v);
         if (w->edge[k] != left_out)
-            sum += cell(p, e, v, s, w->best[e->a == v ? e->b : e->a]);
+            sum += cell(&view, s, w->best[e->a == v ? e->b : e->a]);
     }
     return sum;
+}
+
+/* least[s]: of own[t] and the edge, over all t; along the table as it lies. */
+static void least_of(const struct view *view, int n_s, int n_t, const double *own,
+                     double *least)
+{
+    for (int s = 0; s < n_s; s++)
+        least[s] = INFINITY;
+    if (view->at_t == 1) {
+        for (int s = 0; s < n_s; s++)
+            for (int t = 0; t < n_t; t++) {
+                double c = own[t] + view->cost[(int64_t)s * view->at_s + t];
+                least[s] = c < least[s] ? c : least[s];
+            }
+        return;
+    }
+    for (int t = 0; t < n_t; t++)
+        for (int s = 0; s < n_s; s++) {
+            double c = own[t] + view->cost[(int64_t)t * view->at_t + s];
+            least[s] = c < least[s] ? c : least[s];
+        }
 }
 
 /*
@@ -79,22 +114,19 @@ static void price_edge(const struct narrow *w, int v, int e)
 {
     const struct ap_problem *p = w->p;
     const struct ap_problem_edge *edge = &p->edges[e];
-    int u = edge->a == v ? edge->b : edge->a;
+    int u = edge->a == v ? edge->b : edge->a, n_s = p->n_strategies[v],
+        n_t = p->n_strategies[u];
+    struct view view = seen_from(p, edge, v);
     double now = w->beside[u][w->best[u]];
 
-    for (int t = 0; t < p->n_strategies[u]; t++) {
-        double out = cell(p, edge, v, w->best[v], t);
+    for (int t = 0; t < n_t; t++) {
+        double out = cell(&view, w->best[v], t);
         w->own[t] = (out < AP_FORBIDDEN ? w->beside[u][t] - out : pays(w, u, t, e)) - now;
     }
-    for (int s = 0; s < p->n_strategies[v]; s++) {
-        double least = INFINITY;
-        for (int t = 0; t < p->n_strategies[u]; t++) {
-            double c = w->own[t] + cell(p, edge, v, s, t);
-            least = c < least ? c : least;
-        }
-        w->price[1][s] += least;
-        w->price[0][s] +=
-            p->n_strategies[u] <= FEW ? least : cell(p, edge, v, s, w->best[u]);
+    least_of(&view, n_s, n_t, w->own, w->least);
+    for (int s = 0; s < n_s; s++) {
+        w->price[1][s] += w->least[s];
+        w->price[0][s] += n_t <= FEW ? w->least[s] : cell(&view, s, w->best[u]);
     }
 }
 
@@ -117,9 +149,15 @@ static bool join(const struct narrow *w)
     const struct ap_problem *p = w->p;
     bool any = false;
 
-    for (int v = 0; v < p->n_nodes; v++)
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            w->beside[v][s] = pays(w, v, s, -1);
+    for (int v = 0; v < p->n_nodes; v++) {
+        memcpy(w->beside[v], p->cost[v], (size_t)p->n_strategies[v] * sizeof(double));
+        for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
+            const struct ap_problem_edge *e = &p->edges[w->edge[k]];
+            struct view view = seen_from(p, e, v);
+            for (int s = 0; s < p->n_strategies[v]; s++)
+                w->beside[v][s] += cell(&view, s, w->best[e->a == v ? e->b : e->a]);
+        }
+    }
     for (int v = 0; v < p->n_nodes; v++) {
         size_t size = (size_t)p->n_strategies[v] * sizeof(double);
         if (p->n_strategies[v] <= FEW)
@@ -224,6 +262,7 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
             w.kept[v][w.best[v]] = true;
     }
     w.own = AP_NEW_N(arena, most, double);
+    w.least = AP_NEW_N(arena, most, double);
     for (int i = 0; i < 2; i++)
         w.price[i] = AP_NEW_N(arena, most, double);
     join(&w);
