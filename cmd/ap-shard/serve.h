@@ -245,11 +245,11 @@ uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh)
 /*
  * As a solver, but with few strategies per node at a time, those of the known answers
  * among them (NULL ones are none): no worse than params->start, if that is given. Nothing
- * is proven: bound 0.
+ * is proven: bound 0. rounds: of solving it, once at least; others join in between.
  */
 int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,
                  const int *const *known, ap_solver_fn *run,
-                 const struct ap_solve_params *params, struct ap_solution *sol,
+                 const struct ap_solve_params *params, int rounds, struct ap_solution *sol,
                  struct ap_err *err);
 
 /* ---- serve_memo.c: what was found stays ---- */

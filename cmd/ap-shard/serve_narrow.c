@@ -16,9 +16,8 @@
 #include <math.h>
 #include <string.h>
 
-#define FEW    4 /* nodes with so many strategies keep them all */
-#define ROUNDS 6
-#define GAIN   1e-3 /* going on is worth it for such a share of the objective */
+#define FEW  4    /* nodes with so many strategies keep them all */
+#define GAIN 1e-3 /* going on is worth it for such a share of the objective */
 
 struct narrow {
     struct ap_arena *arena;
@@ -236,8 +235,8 @@ static int solve(struct narrow *w, ap_solver_fn *run, const struct ap_solve_para
 
 int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,
                  const int *const *known, ap_solver_fn *run,
-                 const struct ap_solve_params *params, struct ap_solution *sol,
-                 struct ap_err *err)
+                 const struct ap_solve_params *params, int rounds,
+                 struct ap_solution *sol, struct ap_err *err)
 {
     struct narrow w = {.arena = arena, .p = p, .best = params->start};
     struct ap_solution next;
@@ -268,7 +267,7 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
     join(&w);
     if (solve(&w, run, params, sol, err))
         return -1;
-    for (int round = 1; round < ROUNDS; round++) {
+    for (int round = 1; round < rounds; round++) {
         w.best = sol->choice;
         if (!join(&w))
             break;

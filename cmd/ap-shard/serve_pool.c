@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define VARIANTS 3
+#define ROUNDS   6 /* of a search among few strategies; a trade is good enough at once */
 /* Prices of memory: the plan's own bytes are worth so many times its time. */
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
 #define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
@@ -242,7 +243,8 @@ static int answer(struct searcher *s, const struct ap_problem *p, struct known *
         if (!narrow || !tied || sol->bound >= sol->objective * (1 - 2 * CLOSE))
             return 0;
     }
-    if (serve_narrow(s->arena, p, known->n, known->choice, run, &params, sol, err))
+    if (serve_narrow(s->arena, p, known->n, known->choice, run, &params,
+                     priced ? 1 : ROUNDS, sol, err))
         return -1;
     known->choice[known->n++] = sol->choice;
     return 0;
