@@ -15,10 +15,22 @@
 
 enum { MAX_DEPTH = 512 };
 
+/* Objects that are the elements of one array. */
+struct items {
+    size_t start, end; /* behind the '[', at the ']' */
+    bool mixed;        /* there are others */
+    struct ap_buf at;  /* struct ap_item */
+};
+
 struct scan {
     const char *file, *text;
     size_t len, pos;
     struct ap_err *err;
+    struct ap_source *source; /* of more text; NULL: that is all */
+    struct ap_buf input;      /* what the source has given */
+    /* of the arrays that are members of a section: this one, and the longest yet */
+    struct items now, most;
+    bool broken; /* the source; err says why */
 };
 
 /* FILE:LINE:COLUMN: of byte pos, and the message. */
@@ -35,7 +47,20 @@ static int text_err(const char *file, const char *text, size_t pos, struct ap_er
     return ap_err_set(err, "%s:%zu:%zu: %s", file, line, pos - start + 1, msg);
 }
 
-static int scan_err(const struct scan *s, const char *msg)
+/* More text behind what is there; false: that was all. */
+static bool more_text(struct scan *s)
+{
+    int64_t n = s->source ? ap_source_read(s->source, &s->input, s->err) : 0;
+
+    s->broken |= n < 0;
+    if (n <= 0)
+        s->source = NULL;
+    s->text = s->input.data ? s->input.data : s->text;
+    s->len = s->input.data ? s->input.len : s->len;
+    return n > 0;
+}
+
+static int scan_err(struct scan *s, const char *msg)
 {
     if (s->pos >= s->len) {
         char whole[200];
@@ -46,19 +71,15 @@ static int scan_err(const struct scan *s, const char *msg)
 }
 
 /* The next byte, -1 at the end. */
-static int peek(const struct scan *s)
+static int peek(struct scan *s)
 {
-    return s->pos < s->len ? (unsigned char)s->text[s->pos] : -1;
+    return s->pos < s->len || more_text(s) ? (unsigned char)s->text[s->pos] : -1;
 }
 
 static void skip_space(struct scan *s)
 {
-    size_t i = s->pos;
-
-    while (i < s->len && (s->text[i] == ' ' || s->text[i] == '\n' || s->text[i] == '\t' ||
-                          s->text[i] == '\r'))
-        i++;
-    s->pos = i;
+    for (int c = peek(s); c == ' ' || c == '\n' || c == '\t' || c == '\r'; c = peek(s))
+        s->pos++;
 }
 
 static bool is_hex(int c)
@@ -88,18 +109,15 @@ static int scan_string(struct scan *s)
     if (peek(s) != '"')
         return scan_err(s, "expected a string");
     for (s->pos++;;) {
-        size_t i = s->pos;
-        while (i < s->len && s->text[i] != '"' && s->text[i] != '\\' &&
-               (unsigned char)s->text[i] >= ' ')
-            i++;
-        s->pos = i;
+        s->pos = (size_t)(ap_plain_run(s->text + s->pos, s->text + s->len) - s->text);
         int c = peek(s);
         if (c == '"')
             break;
         if (c < ' ')
             return scan_err(s, c < 0 ? "expected '\"'" : "control character in a string");
-        if (scan_escape(s))
+        if (c == '\\' && scan_escape(s))
             return -1;
+        s->pos += c >= 127; /* another one: more text has come */
     }
     s->pos++;
     return 0;
@@ -143,6 +161,8 @@ static int scan_number(struct scan *s)
 static bool scan_word(struct scan *s, const char *word)
 {
     size_t len = strlen(word);
+    while (s->len - s->pos < len && more_text(s))
+        ;
     if (s->len - s->pos < len || memcmp(s->text + s->pos, word, len))
         return false;
     s->pos += len;
@@ -180,6 +200,44 @@ static int scan_key(struct scan *s)
     return 0;
 }
 
+/* An element of an array that is a member of the section starts with c. */
+static void item_starts(struct scan *s, int c)
+{
+    struct ap_item item = {.offset = s->pos};
+
+    if (c == '{')
+        ap_buf_put(&s->now.at, &item, sizeof item);
+    else
+        s->now.mixed = true;
+}
+
+static void item_ends(struct scan *s)
+{
+    struct ap_item item;
+    char *last = s->now.at.data + s->now.at.len - sizeof item;
+
+    memcpy(&item, last, sizeof item);
+    item.len = s->pos - item.offset;
+    memcpy(last, &item, sizeof item);
+}
+
+/* The array ends at the bracket behind which the scan is. */
+static void items_end(struct scan *s)
+{
+    struct items last = s->most;
+
+    s->now.end = s->pos - 1;
+    if (!s->now.mixed && s->now.at.len > last.at.len) {
+        s->most = s->now;
+        s->now = last;
+    }
+}
+
+static bool in_items(const char *open, int depth)
+{
+    return depth == 2 && open[0] == '{' && open[1] == '[';
+}
+
 /*
  * Consumes what may stand between two values: closing brackets, then a comma and a key.
  * *depth is 0 behind the outermost bracket.
@@ -197,7 +255,12 @@ static int scan_between(struct scan *s, const char *open, int *depth)
         if (c != (object ? '}' : ']'))
             return scan_err(s, object ? "expected ',' or '}'" : "expected ',' or ']'");
         s->pos++;
+        bool items = in_items(open, *depth);
         --*depth;
+        if (items)
+            items_end(s);
+        else if (c == '}' && in_items(open, *depth))
+            item_ends(s);
     }
     return 0;
 }
@@ -211,6 +274,8 @@ static int scan_value(struct scan *s)
     do {
         skip_space(s);
         int c = peek(s);
+        if (in_items(open, depth))
+            item_starts(s, c);
         if (c != '{' && c != '[') {
             if (scan_scalar(s))
                 return -1;
@@ -219,6 +284,11 @@ static int scan_value(struct scan *s)
                 return scan_err(s, "nested deeper than 512 levels");
             open[depth++] = (char)c;
             s->pos++;
+            if (in_items(open, depth)) {
+                s->now.start = s->pos;
+                s->now.mixed = false;
+                s->now.at.len = 0;
+            }
             skip_space(s);
             if (peek(s) != (c == '{' ? '}' : ']')) {
                 if (c == '{' && scan_key(s))
@@ -265,10 +335,14 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
     s->pos++;
     skip_space(s);
     section->offset = s->pos;
-    section->text = s->text + s->pos;
+    s->most.at.len = 0;
     if (scan_value(s))
         return -1;
     section->len = s->pos - section->offset;
+    section->items_start = s->most.start;
+    section->items_end = s->most.end;
+    section->n_items = s->most.at.len / sizeof(struct ap_item);
+    section->items = ap_arena_dup(arena, s->most.at.data, s->most.at.len);
     return 0;
 }
 
@@ -297,7 +371,7 @@ static int scan_document(struct ap_arena *arena, struct scan *s, struct ap_buf *
     skip_space(s);
     if (s->pos < s->len)
         return scan_err(s, "something follows the document's end");
-    return 0;
+    return s->broken ? -1 : 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -352,36 +426,59 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
     return text_err(doc->file, doc->text, version.offset, err, msg);
 }
 
+/* Scans the text, or what the source gives. */
+static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
+{
+    struct ap_buf sections = {0};
+
+    int rc = scan_document(arena, s, &sections);
+    while (more_text(s)) /* whoever writes it shall get rid of it */
+        ;
+    if (s->input.data) {
+        ap_buf_puts(&s->input, ""); /* the NUL */
+        s->text = s->input.data;
+        ap_arena_keep(arena, s->input.data);
+    }
+    *doc = (struct ap_doc){.file = s->file, .text = s->text, .len = s->len};
+    doc->n_sections = (int)(sections.len / sizeof(struct ap_section));
+    doc->sections = ap_arena_dup(arena, sections.data, sections.len);
+    for (int i = 0; i < doc->n_sections; i++)
+        doc->sections[i].text = s->text + doc->sections[i].offset;
+    ap_buf_free(&sections);
+    ap_buf_free(&s->now.at);
+    ap_buf_free(&s->most.at);
+    if (rc || check_unique(arena, doc, s->err) || check_version(doc, s->err))
+        return -1;
+    const struct ap_section *history = ap_doc_find(doc, "history");
+    if (history && history->text[0] != '[')
+        return text_err(doc->file, doc->text, history->offset, s->err,
+                        "\"history\" is no array");
+    return 0;
+}
+
 int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, size_t len,
                  struct ap_doc *doc, struct ap_err *err)
 {
     struct scan s = {.file = file, .text = text, .len = len, .err = err};
-    struct ap_buf sections = {0};
 
-    *doc = (struct ap_doc){.file = file, .text = text, .len = len};
-    int rc = scan_document(arena, &s, &sections);
-    doc->n_sections = (int)(sections.len / sizeof(struct ap_section));
-    doc->sections = ap_arena_dup(arena, sections.data, sections.len);
-    ap_buf_free(&sections);
-    if (rc || check_unique(arena, doc, err) || check_version(doc, err))
-        return -1;
-    const struct ap_section *history = ap_doc_find(doc, "history");
-    if (history && history->text[0] != '[')
-        return text_err(file, text, history->offset, err, "\"history\" is no array");
-    return 0;
+    return parse(arena, &s, doc);
 }
 
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err)
 {
     bool is_stdin = !path || !strcmp(path, "-");
-    const char *file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path);
-    char *text;
-    size_t len;
+    struct ap_source source;
+    struct scan s = {.file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path),
+                     .text = "",
+                     .source = &source,
+                     .err = err};
 
-    if (ap_read_file(arena, is_stdin ? "-" : path, false, &text, &len, err))
+    if (ap_source_open(&source, is_stdin ? "-" : s.file, &s.input, err))
         return -1;
-    return ap_doc_parse(arena, file, text, len, doc, err);
+    int rc = parse(arena, &s, doc);
+    ap_source_close(&source);
+    return rc;
 }
 
 const struct ap_section *ap_doc_find(const struct ap_doc *doc, const char *name)
@@ -455,6 +552,26 @@ static bool find_array(struct scan *s, const char *key)
     return false;
 }
 
+/* What the scan of the document has found of the array that s stands in; false: it is
+ * another one. */
+static bool known_elements(struct scan *s, const struct ap_section *section,
+                           struct ap_buf *elements)
+{
+    if (section->n_items == 0 || section->items_start != s->pos)
+        return false;
+    ap_buf_room(elements, section->n_items * sizeof(struct ap_section));
+    for (size_t i = 0; i < section->n_items; i++) {
+        const struct ap_item *item = &section->items[i];
+        struct ap_section e = {.name = "",
+                               .text = s->text + item->offset,
+                               .len = item->len,
+                               .offset = item->offset};
+        ap_buf_put(elements, &e, sizeof e);
+    }
+    s->pos = section->items_end;
+    return true;
+}
+
 /* From behind the '[' to the ']'. */
 static int scan_elements(struct scan *s, struct ap_buf *elements)
 {
@@ -489,7 +606,7 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
     if (!find_array(&s, key))
         return ap_doc_load(doc, section, err);
     size_t keep = s.pos - section->offset;
-    if (scan_elements(&s, &list)) {
+    if (!known_elements(&s, section, &list) && scan_elements(&s, &list)) {
         ap_buf_free(&list);
         return ap_doc_load(doc, section, err);
     }

@@ -12,12 +12,20 @@
 
 #define AP_DOC_VERSION 1
 
+struct ap_item {
+    size_t offset, len; /* in the input */
+};
+
 struct ap_section {
     const char *name;
     const char
         *text; /* the member's value as it stood in the input; not NUL-terminated */
     size_t len;
     size_t offset; /* of text in the input */
+    /* Of the members that are arrays of objects only the one with the most of them:
+       behind its '[' and at its ']' in the input, and its elements. */
+    size_t items_start, items_end, n_items;
+    const struct ap_item *items;
 };
 
 struct ap_doc {

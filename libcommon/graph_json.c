@@ -10,6 +10,18 @@
 
 /* ---- reading ---- */
 
+enum { PLAIN_IDS = 64, PLAIN_TEXT = 256, PLAIN_ATTR = 512, N_MET = 64 };
+
+/* The last operators and shapes that were met, by a hash of their texts. */
+struct met {
+    enum ap_op op[N_MET];
+    struct {
+        char text[32];
+        int len; /* 0: none */
+        struct ap_shape shape;
+    } shape[N_MET];
+};
+
 /* What reading a graph needs beside the graph. */
 struct reader {
     struct ap_arena *arena;
@@ -21,6 +33,7 @@ struct reader {
     const struct ap_section *elements;
     int n_elements;
     const char *last_scope;
+    struct met *met; /* NULL: nothing yet */
     struct ap_attr_memo attrs;
     struct ap_buf attr_text; /* of one node */
     bool located;            /* the message has FILE:LINE:COLUMN already */
@@ -42,8 +55,6 @@ enum plain_key {
 };
 static const char *const plain_keys[N_PLAIN] = {
     "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
-
-enum { PLAIN_IDS = 64, PLAIN_TEXT = 256, PLAIN_ATTR = 512 };
 
 static const char *intern(struct reader *r, const char *s)
 {
@@ -132,7 +143,7 @@ static int read_node(struct reader *r, const json_t *o, const struct ap_at *at,
 static int name_of(const char *s, int len, const char *const *names, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!strncmp(names[i], s, (size_t)len) && !names[i][len])
+        if (names[i][0] == *s && !strncmp(names[i], s, (size_t)len) && !names[i][len])
             return i;
     return -1;
 }
@@ -180,12 +191,63 @@ static bool plain_text(struct ap_plain *p, char text[PLAIN_TEXT])
     return true;
 }
 
+static unsigned hash_text(const char *s, int len)
+{
+    unsigned h = (unsigned)len;
+    for (int i = 0; i < len; i++)
+        h = 31 * h + (unsigned char)s[i];
+    return (h ^ h >> 6) % N_MET;
+}
+
+static bool plain_op(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    const char *s;
+    int len = ap_plain_string(p, &s);
+
+    if (len < 0)
+        return false;
+    enum ap_op *met = &r->met->op[hash_text(s, len)];
+    if (name_of(s, len, &ap_ops[*met].name, 1) < 0)
+        *met = ap_op_find(s, (size_t)len);
+    node->op = *met;
+    if (*met != AP_N_OPS)
+        return true;
+    *met = (enum ap_op)0;
+    return false;
+}
+
+static bool plain_shape(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    const char *s;
+    char text[PLAIN_TEXT];
+    struct ap_err ignored = {""};
+    int len = ap_plain_string(p, &s), at;
+
+    if (len < 0 || len >= PLAIN_TEXT)
+        return false;
+    at = (int)hash_text(s, len);
+    if (len > 0 && r->met->shape[at].len == len &&
+        !memcmp(r->met->shape[at].text, s, (size_t)len)) {
+        node->shape = r->met->shape[at].shape;
+        return true;
+    }
+    memcpy(text, s, (size_t)len);
+    text[len] = '\0';
+    if (ap_shape_from_text(r->arena, text, NULL, &node->shape, &ignored))
+        return false;
+    if (len <= (int)sizeof r->met->shape[at].text) {
+        memcpy(r->met->shape[at].text, s, (size_t)len);
+        r->met->shape[at].len = len;
+        r->met->shape[at].shape = node->shape;
+    }
+    return true;
+}
+
 static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key key,
                          struct ap_node *node)
 {
     char text[PLAIN_TEXT];
     const char *s = "";
-    struct ap_err ignored = {""};
     int len = 0, i;
 
     switch (key) {
@@ -203,9 +265,9 @@ static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key ke
         node->scope = r->last_scope;
         return true;
     case PLAIN_SHAPE:
-        return plain_text(p, text) &&
-               ap_shape_from_text(r->arena, text, NULL, &node->shape, &ignored) == 0;
+        return plain_shape(r, p, node);
     case PLAIN_OP:
+        return plain_op(r, p, node);
     case PLAIN_NAME:
     case PLAIN_PHASE:
     case PLAIN_ROLE:
@@ -218,10 +280,6 @@ static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key ke
     if (key == PLAIN_NAME) {
         node->name = ap_arena_strndup(r->arena, s, (size_t)len);
         return true;
-    }
-    if (key == PLAIN_OP) {
-        node->op = ap_op_find(s, (size_t)len);
-        return node->op != AP_N_OPS;
     }
     i = key == PLAIN_PHASE ? name_of(s, len, ap_phase_names, AP_N_PHASES)
                            : name_of(s, len, ap_role_names, AP_N_ROLES);
@@ -301,6 +359,7 @@ static bool read_plain_node(struct reader *r, const struct ap_section *element,
 static void reader_free(struct reader *r)
 {
     free(r->slots);
+    free(r->met);
     ap_attr_memo_free(&r->attrs);
     ap_buf_free(&r->attr_text);
 }
@@ -330,6 +389,8 @@ static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
 static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
                      struct ap_graph *g)
 {
+    r->met = ap_xrealloc(NULL, sizeof *r->met);
+    memset(r->met, 0, sizeof *r->met);
     for (int i = lo; i < hi; i++) {
         struct ap_at here = {list, NULL, i};
         if (read_plain_node(r, &r->elements[i], &g->nodes[i]))

@@ -17,30 +17,13 @@ struct plain {
     int level;
 };
 
-char ap_plain_next(struct ap_plain *p)
-{
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\n'))
-        p->at++;
-    return p->at < p->end ? *p->at : '\0';
-}
-
-bool ap_plain_take(struct ap_plain *p, char c)
-{
-    bool is = ap_plain_next(p) == c;
-    p->at += is;
-    return is;
-}
-
 int ap_plain_string(struct ap_plain *p, const char **text)
 {
     if (!ap_plain_take(p, '"'))
         return -1;
     *text = p->at;
-    for (; p->at < p->end && *p->at != '"'; p->at++)
-        if (*p->at < ' ' || *p->at == '\\' ||
-            *p->at > '~') /* char may be signed or not */
-            return -1;
-    if (p->at == p->end || p->at - *text > INT32_MAX)
+    p->at = ap_plain_run(p->at, p->end);
+    if (p->at == p->end || *p->at != '"' || p->at - *text > INT32_MAX)
         return -1;
     return (int)(p->at++ - *text);
 }

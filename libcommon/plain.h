@@ -4,6 +4,8 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 /*
  * What jansson's json_loadb makes of text that is plain: members named once, names of at
@@ -18,9 +20,40 @@ struct ap_plain {
     const char *at, *end;
 };
 /* The next byte that is no blank, '\0' at the end; it stays. */
-char ap_plain_next(struct ap_plain *p);
+static inline char ap_plain_next(struct ap_plain *p)
+{
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\n'))
+        p->at++;
+    return p->at < p->end ? *p->at : '\0';
+}
 /* Takes c if it is next. */
-bool ap_plain_take(struct ap_plain *p, char c);
+static inline bool ap_plain_take(struct ap_plain *p, char c)
+{
+    bool is = ap_plain_next(p) == c;
+    p->at += is;
+    return is;
+}
+/* The first byte from at on that ends a string or is not plain in one, or end: eight at
+ * a time, as far as there are as many. */
+static inline const char *ap_plain_run(const char *at, const char *end)
+{
+    const uint64_t ones = UINT64_MAX / 255, tops = ones << 7;
+    uint64_t w, quote, escape;
+
+    for (; end - at >= 8; at += 8) {
+        memcpy(&w, at, 8);
+        quote = w ^ (ones * '"');
+        escape = w ^ (ones * '\\');
+        /* a top bit is set: no ASCII, below a blank, a quote, a backslash, or 127 */
+        if ((w | ((w - ones * ' ') & ~w) | ((quote - ones) & ~quote) |
+             ((escape - ones) & ~escape) | (w + ones)) &
+            tops)
+            break;
+    }
+    while (at < end && *at >= ' ' && *at <= '~' && *at != '"' && *at != '\\')
+        at++; /* char may be signed or not */
+    return at;
+}
 /* The length of the string that is next, which is taken; -1: it is not plain. */
 int ap_plain_string(struct ap_plain *p, const char **text);
 /* Takes a value of any kind that stands in valid JSON; false if a string in it is not

@@ -394,29 +394,46 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
 
 /* ---- input ---- */
 
+enum { PIECE = 1 << 18 }; /* bytes of input at a time, that stay in a core's cache */
+
 static int file_err(const char *name, const char *why, struct ap_err *err)
 {
     return ap_err_set(err, "%s: %s", name, why);
 }
 
-/* Straight into its place: as much as a file has, of a pipe piece by piece. */
-static int read_plain(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
+int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
+                   struct ap_err *err)
 {
-    enum { LEAST = 1 << 16 };
+    bool is_stdin = !strcmp(path, "-");
     struct stat st;
 
-    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
-        ap_buf_room(buf, (size_t)st.st_size + LEAST);
+    source->name = is_stdin ? "<stdin>" : path;
+    source->fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (source->fd < 0)
+        return file_err(source->name, strerror(errno), err);
+    if (!fstat(source->fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        ap_buf_room(buf, (size_t)st.st_size + PIECE);
+    return 0;
+}
+
+/* Straight into its place: a piece of a file, of a pipe what it holds. */
+int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err)
+{
     for (;;) {
-        char *room = ap_buf_room(buf, LEAST);
-        ssize_t n = read(fd, room, buf->cap - buf->len - 1);
-        if (n == 0)
-            return 0;
-        if (n > 0)
+        char *room = ap_buf_room(buf, PIECE);
+        ssize_t n = read(source->fd, room, PIECE);
+        if (n >= 0) {
             buf->len += (size_t)n;
-        else if (errno != EINTR)
-            return file_err(name, strerror(errno), err);
+            return n;
+        }
+        if (errno != EINTR)
+            return file_err(source->name, strerror(errno), err);
     }
+}
+
+void ap_source_close(struct ap_source *source)
+{
+    close(source->fd);
 }
 
 /* zlib hands on what is not compressed. Takes fd over. */
@@ -447,23 +464,22 @@ static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err)
 {
-    bool is_stdin = !strcmp(path, "-");
-    const char *name = is_stdin ? "<stdin>" : path;
-    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    struct ap_source source;
     struct ap_buf buf = {0};
+    int64_t n;
 
-    if (fd < 0)
-        return file_err(name, strerror(errno), err);
-    int rc;
+    if (ap_source_open(&source, path, &buf, err))
+        return -1;
     if (gunzip) {
-        rc = read_gzip(fd, name, &buf, err);
+        n = read_gzip(source.fd, source.name, &buf, err);
     } else {
-        rc = read_plain(fd, name, &buf, err);
-        close(fd);
+        while ((n = ap_source_read(&source, &buf, err)) > 0)
+            ;
+        ap_source_close(&source);
     }
-    if (rc) {
+    if (n < 0) {
         ap_buf_free(&buf);
-        return rc;
+        return -1;
     }
     ap_buf_puts(&buf, ""); /* the NUL */
     *text = buf.data;

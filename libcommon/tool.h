@@ -96,6 +96,16 @@ int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
 /* Monotonic seconds, for --stats and --time-limit only. */
 double ap_now_sec(void);
+/* A file or "-" (stdin) that is read piece by piece into a buffer. */
+struct ap_source {
+    int fd;
+    const char *name;
+};
+int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
+                   struct ap_err *err);
+/* How many bytes were put behind those in buf; 0: that was all. */
+int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err);
+void ap_source_close(struct ap_source *source);
 /* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err);

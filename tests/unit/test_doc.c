@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "tap.h"
 
@@ -213,6 +215,60 @@ static void test_long_graph(void)
     }
 }
 
+/* As ap_doc_parse, but every read of standard input gives one byte. */
+static int read_bytes(const char *text, size_t len, struct ap_doc *doc,
+                      struct ap_err *err)
+{
+    int end[2], kept = dup(STDIN_FILENO);
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, end) || dup2(end[0], STDIN_FILENO) < 0)
+        return ap_err_set(err, "no sockets");
+    for (size_t i = 0; i < len; i++)
+        if (write(end[1], text + i, 1) != 1)
+            return ap_err_set(err, "no room");
+    close(end[0]);
+    close(end[1]);
+    int rc = ap_doc_read(&arena, "-", doc, err);
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+    return rc;
+}
+
+/* What comes in pieces, cut anywhere, is what it is as a whole. */
+static void test_pieces(void)
+{
+    static const char *const text[] = {
+        "{\"autopar\":1,\"a\":{\"n\":[{\"k\\n\\u00e9\":[-1.5e+3,true]}, {} "
+        "],\"m\":[1,{}]}}\n",
+        "{ \"autopar\" : 1 , \"\\u0062\":\"\xc3\xa9\x7f text of more than eight\" }",
+        "{\"autopar\":1,\"a\":[null,\"cut",
+        "{\"autopar\":1,\"a\":[truf]}",
+        "{\"autopar\":1,\"a\":1} x and more that nobody reads",
+        "",
+    };
+
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        struct ap_err want = {""}, err = {""};
+        struct ap_doc whole, pieces;
+        int rc = ap_doc_parse(&arena, "<stdin>", text[i], strlen(text[i]), &whole, &want);
+        bool same = read_bytes(text[i], strlen(text[i]), &pieces, &err) == rc &&
+                    !strcmp(err.msg, want.msg) && pieces.n_sections == whole.n_sections;
+        for (int k = 0; same && rc == 0 && k < whole.n_sections; k++) {
+            const struct ap_section *a = &whole.sections[k], *b = &pieces.sections[k];
+            same = !strcmp(a->name, b->name) && a->len == b->len &&
+                   a->offset == b->offset && !memcmp(a->text, b->text, a->len) &&
+                   a->n_items == b->n_items && a->items_start == b->items_start &&
+                   a->items_end == b->items_end;
+        }
+        CHECK(same, "byte by byte, document %zu: %s, %s", i, want.msg, err.msg);
+    }
+    struct ap_doc doc;
+    struct ap_err err = {""};
+    CHECK(!read_bytes(text[0], strlen(text[0]), &doc, &err) &&
+              doc.sections[1].n_items == 2 && doc.sections[1].items[1].len == 2,
+          "the objects of its longest array are known");
+}
+
 static void test_load(void)
 {
     const char *text = "{\"autopar\":1,\n\"a\":{\"k\":1,\n  \"k\":2},\n\"b\":[1,\n1e999],"
@@ -325,6 +381,7 @@ int main(void)
     test_truncated();
     test_sections();
     test_long_graph();
+    test_pieces();
     test_load();
     test_get();
     test_write();
