@@ -1,7 +1,8 @@
 /*
  * Problem: a graph is read as hundreds of thousands of small JSON values, and jansson
  * looks at every byte through several calls. Nearly all of these are plain: what makes
- * JSON hard to read does not occur in them. Linear; a quarter of jansson's time.
+ * JSON hard to read does not occur in them. Long text says the same short things again
+ * and again, which are one value each. Linear; a quarter of jansson's time.
  */
 #include "plain.h"
 
@@ -10,11 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base.h"
+
 enum { MAX_LEVELS = 64, MAX_DIGITS = 18, MAX_KEY = 63, MAX_REAL = 40 };
+
+/* Values that were met and are handed out again: short strings by a hash, numbers from 0
+ * on by themselves. */
+enum { N_STRINGS = 128, N_NUMBERS = 256, MAX_MET = 32, MET_FROM = 4096 };
+struct met {
+    json_t *string[N_STRINGS], *number[N_NUMBERS];
+};
 
 struct plain {
     struct ap_plain p;
     int level;
+    struct met *met; /* NULL: the text is short */
 };
 
 int ap_plain_string(struct ap_plain *p, const char **text)
@@ -108,14 +119,44 @@ static bool take_real(struct ap_plain *p)
     return !whole;
 }
 
-static json_t *plain_number(struct ap_plain *p)
+static json_t *whole_number(struct plain *p, long long value)
+{
+    if (!p->met || value < 0 || value >= N_NUMBERS)
+        return json_integer(value);
+    json_t **met = &p->met->number[value];
+    if (!*met)
+        *met = json_integer(value);
+    return json_incref(*met);
+}
+
+static json_t *plain_text(struct plain *p)
+{
+    const char *text;
+    int len = ap_plain_string(&p->p, &text);
+    unsigned h = (unsigned)len;
+
+    if (len < 0 || !p->met || len > MAX_MET)
+        return len < 0 ? NULL : json_stringn_nocheck(text, (size_t)len);
+    for (int i = 0; i < len; i++)
+        h = 31 * h + (unsigned char)text[i];
+    json_t **met = &p->met->string[(h ^ h >> 7) % N_STRINGS];
+    if (*met && json_string_length(*met) == (size_t)len &&
+        !memcmp(json_string_value(*met), text, (size_t)len))
+        return json_incref(*met);
+    json_decref(*met);
+    *met = json_stringn_nocheck(text, (size_t)len);
+    return json_incref(*met);
+}
+
+static json_t *plain_number(struct plain *all)
 {
     char text[MAX_REAL + 1];
+    struct ap_plain *p = &all->p;
     const char *start = p->at;
     long long whole;
 
     if (ap_plain_int(p, &whole))
-        return json_integer(whole);
+        return whole_number(all, whole);
     p->at = start;
     if (!take_real(p) || p->at - start > MAX_REAL)
         return NULL;
@@ -186,30 +227,35 @@ static json_t *plain_list(struct plain *p, json_t *list, char close,
 
 static json_t *plain_value(struct plain *p)
 {
-    const char *text;
-    int len;
-
     switch (ap_plain_next(&p->p)) {
     case '{':
         return plain_list(p, json_object(), '}', add_member);
     case '[':
         return plain_list(p, json_array(), ']', add_element);
     case '"':
-        len = ap_plain_string(&p->p, &text);
-        return len < 0 ? NULL : json_stringn_nocheck(text, (size_t)len);
+        return plain_text(p);
     case 't':
     case 'f':
         return plain_word(&p->p);
     default:
-        return plain_number(&p->p);
+        return plain_number(p);
     }
 }
 
 json_t *ap_plain_json(const char *text, size_t len)
 {
     struct plain p = {.p = {text, text + len}};
-    json_t *value = plain_value(&p);
 
+    if (len > MET_FROM) {
+        p.met = ap_xrealloc(NULL, sizeof *p.met);
+        *p.met = (struct met){{NULL}, {NULL}};
+    }
+    json_t *value = plain_value(&p);
+    for (int i = 0; i < N_STRINGS && p.met; i++)
+        json_decref(p.met->string[i]);
+    for (int i = 0; i < N_NUMBERS && p.met; i++)
+        json_decref(p.met->number[i]);
+    free(p.met);
     ap_plain_next(&p.p); /* blanks */
     if (!value || p.p.at == p.p.end)
         return value;

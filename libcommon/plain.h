@@ -11,7 +11,8 @@
  * What jansson's json_loadb makes of text that is plain: members named once, names of at
  * most 63 bytes, strings of ASCII without escapes, numbers of at most 18 digits, or of at
  * most 40 bytes if they are not whole, 64 levels at most. NULL for all other text, right
- * or wrong: ask jansson. The caller decrefs.
+ * or wrong: ask jansson. Equal strings and numbers may be one value, which is not to be
+ * set. The caller decrefs.
  */
 json_t *ap_plain_json(const char *text, size_t len);
 

@@ -28,6 +28,22 @@ static void left(const char *text)
     json_decref(got);
 }
 
+/* What long text says again is one value, and still what it says. */
+static void test_long(void)
+{
+    static char text[20000];
+    size_t at = 0;
+
+    for (int i = 0; i < 1000; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%c\"R,S%d\",%d",
+                               i ? ',' : '[', i * i % 401, i * 7 % 300);
+    snprintf(text + at, sizeof text - at, ",\"R,S0\",\"R,S0\"]");
+    same(text);
+    json_t *list = ap_plain_json(text, strlen(text));
+    CHECK(json_array_get(list, 2000) == json_array_get(list, 2001), "said twice, once");
+    json_decref(list);
+}
+
 int main(void)
 {
     static const char *const plain[] = {"{}",
@@ -96,6 +112,7 @@ int main(void)
     memset(deep + 65, ']', 65);
     deep[130] = '\0';
     left(deep);
+    test_long();
     left("[1]\n\n,"); /* what follows is no blank */
     CHECK(!ap_plain_json("[1]", 2), "the text ends where it is said to");
     return tap_done();
