@@ -306,7 +306,8 @@ static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_
 
     if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
-    for (int a = 0; a < plan->mesh.n_axes; a++) {
+    bool none = ap_mesh_devices(&plan->mesh) > 1 && !ap_sweep_has_experts(&s);
+    for (int a = 0; a < plan->mesh.n_axes && !none; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);

@@ -30,6 +30,7 @@ struct ap_sweep {
     const bool *fixed; /* per group: its choice was given; NULL for none */
     bool *decided;     /* per group: its choice on this axis stands */
     int *member;       /* per node: position in its group's members */
+    int *group;        /* per node */
     bool *uneven;      /* one: a size was looked at that the devices on it do not divide,
                           or that is not larger */
     struct ap_baseline_looks *looks; /* NULL: nobody wants to know */
@@ -50,6 +51,9 @@ void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
 /* The axis takes the batch of the inputs, and all that follows. */
 void ap_sweep_batch(struct ap_sweep *s, int axis);
+/* Whether some dot is batched over a weight, too: without one nothing is put aside in
+ * AP_SWEEP_EXPERT. */
+bool ap_sweep_has_experts(const struct ap_sweep *s);
 /* One pass over all groups that have operands and are not decided. */
 void ap_sweep_run(struct ap_sweep *s);
 

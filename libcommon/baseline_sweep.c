@@ -235,8 +235,11 @@ static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum 
     bool of_batch[AP_MAX_FACTORS] = {false};
     for (int i = 0; i < nest->n_ins; i++) {
         int node = nest->ins[i].node;
+        if (s->choice[s->group[node]].axis[s->axis] < 0 ||
+            !may_follow(s, nest, node, from))
+            continue;
         struct place p = node_place(s, node);
-        if (p.kind != AP_SPLIT || !may_follow(s, nest, node, from))
+        if (p.kind != AP_SPLIT)
             continue;
         int f = factor_at(nest, &nest->ins[i].access, p);
         if (f < 0)
@@ -276,7 +279,8 @@ static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
 {
     uint64_t partial = 0;
     for (int i = 0; i < nest->n_ins; i++) {
-        if (node_place(s, nest->ins[i].node).kind != AP_PARTIAL)
+        if (s->choice[s->group[nest->ins[i].node]].axis[s->axis] < 0 ||
+            node_place(s, nest->ins[i].node).kind != AP_PARTIAL)
             continue;
         if (i >= 64) /* beyond what a linear set names */
             return false;
@@ -382,20 +386,28 @@ static bool in_all(const struct ap_nest *nest, int f)
 
 /*
  * Experts: what a weight and the activations of a dot are batched by. GShard (Lepikhin et
- * al.), section 3.2. -1 when the axis does not fit.
+ * al.), section 3.2. On any axis, or one that fits, -1 for none.
  */
-static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest)
+static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, bool any)
 {
     if (s->g->nodes[nest->members[0]].op != AP_OP_DOT)
         return -1;
     bool weight = false;
     for (int i = 0; i < nest->n_ins; i++)
-        weight |= s->derived[s->g->nodes[nest->ins[i].node].group];
+        weight |= s->derived[s->group[nest->ins[i].node]];
     for (int f = 0; weight && f < nest->n_factors; f++)
         if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
-            nest->n_ins > 1 && in_all(nest, f) && reaches(s, nest, f))
+            nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
             return f;
     return -1;
+}
+
+bool ap_sweep_has_experts(const struct ap_sweep *s)
+{
+    for (int i = 0; i < s->nests->n; i++)
+        if (expert_factor(s, &s->nests->nest[i], true) >= 0)
+            return true;
+    return false;
 }
 
 /* A factor along which an operand is split by experts, and which all operands have. */
@@ -418,7 +430,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     bool batch = false;
 
     s->decided[nest->group] = true;
-    int f = expert_factor(s, nest);
+    int f = expert_factor(s, nest, false);
     if (f < 0 || !ap_sweep_try(s, nest, f))
         f = shared_factor(s, nest);
     if (f >= 0 && ap_sweep_try(s, nest, f)) {
@@ -520,11 +532,14 @@ struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
         .aside = AP_NEW_N(arena, plan->graph->n_nodes, bool),
         .leaves = AP_NEW_N(arena, plan->nests->n, bool),
         .member = AP_NEW_N(arena, plan->graph->n_nodes, int),
+        .group = AP_NEW_N(arena, plan->graph->n_nodes, int),
         .uneven = AP_NEW(arena, bool),
     };
     for (int i = 0; i < s.nests->n; i++)
-        for (int m = 0; m < s.nests->nest[i].n_members; m++)
+        for (int m = 0; m < s.nests->nest[i].n_members; m++) {
             s.member[s.nests->nest[i].members[m]] = m;
+            s.group[s.nests->nest[i].members[m]] = i;
+        }
     mark_derived(&s);
     return s;
 }
