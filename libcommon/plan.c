@@ -39,7 +39,12 @@ static bool is_used_outside(const struct ap_graph *g, int node)
 
 enum ap_phase ap_plan_group_phase(const struct ap_graph *g, const struct ap_nest *nest)
 {
-    for (int m = 0; m < nest->n_members; m++)
+    int same = 1;
+
+    while (same < nest->n_members &&
+           g->nodes[nest->members[same]].phase == g->nodes[nest->members[0]].phase)
+        same++;
+    for (int m = 0; m < nest->n_members && same < nest->n_members; m++)
         if (is_used_outside(g, nest->members[m]))
             return g->nodes[nest->members[m]].phase;
     return g->nodes[nest->members[0]].phase;
@@ -407,13 +412,17 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                : sec;
 }
 
-struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
-                              const struct ap_conversions *conv)
+struct ap_price ap_plan_price_known(const struct ap_plan *plan,
+                                    const struct ap_cost *cost,
+                                    const struct ap_conversions *conv,
+                                    const double *group_sec)
 {
     struct ap_price price = {0};
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
-        double sec = ap_plan_group_sec(nest, plan->graph, cost, &plan->choice[i]);
+        double sec = group_sec
+                         ? group_sec[i]
+                         : ap_plan_group_sec(nest, plan->graph, cost, &plan->choice[i]);
         price.compute_sec += sec;
         if (ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]))
             price.each_compute_sec += sec;
@@ -426,6 +435,12 @@ struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *
     }
     price.serial_sec = price.compute_sec + price.comm_sec;
     return price;
+}
+
+struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
+                              const struct ap_conversions *conv)
+{
+    return ap_plan_price_known(plan, cost, conv, NULL);
 }
 
 /* ---- legality ---- */

@@ -104,6 +104,11 @@ struct ap_price {
  */
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv);
+/* The same with ap_plan_group_sec of every group at hand. */
+struct ap_price ap_plan_price_known(const struct ap_plan *plan,
+                                    const struct ap_cost *cost,
+                                    const struct ap_conversions *conv,
+                                    const double *group_sec);
 
 /*
  * An axis that the choice leaves idle though a factor of at least as many elements as

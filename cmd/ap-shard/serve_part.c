@@ -363,6 +363,10 @@ void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
                                  m);
     for (int k = 0; k < n_asked; k++)
         measure[at[k]] = m[k];
-    if (whole)
-        *whole = ap_plan_price(plan, cost, &conv).serial_sec;
+    if (!whole)
+        return;
+    double *sec = AP_NEW_N(scratch, plan->nests->n + 1, double);
+    for (int i = 0; i < plan->nests->n; i++)
+        sec[i] = groups[i]->sec;
+    *whole = ap_plan_price_known(plan, cost, &conv, sec).serial_sec;
 }
