@@ -211,7 +211,9 @@ void ap_buf_puts(struct ap_buf *buf, const char *s)
 
 void ap_buf_putc(struct ap_buf *buf, char c)
 {
-    ap_buf_put(buf, &c, 1);
+    buf_reserve(buf, 1);
+    buf->data[buf->len++] = c;
+    buf->data[buf->len] = '\0';
 }
 
 void ap_buf_int(struct ap_buf *buf, int64_t v)

@@ -652,14 +652,27 @@ static void write_history(const struct ap_doc *doc, const char *entry, FILE *out
         fprintf(out, "%s]", entry);
 }
 
-static void write_member(FILE *out, const char *name, const char *text, size_t len)
+static void write_name(FILE *out, const char *name)
 {
     struct ap_buf quoted = {0};
 
     ap_json_str(&quoted, name);
     fprintf(out, ",\n%s:", quoted.data);
     ap_buf_free(&quoted);
-    put_value(out, text, len);
+}
+
+static bool is_dropped(const struct ap_new_section *s)
+{
+    return s->json.len == 0 && !s->graph;
+}
+
+static void write_new(FILE *out, const struct ap_new_section *s)
+{
+    write_name(out, s->name);
+    if (s->graph)
+        ap_graph_write(s->graph, out);
+    else
+        put_value(out, s->json.data, s->json.len);
 }
 
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
@@ -674,15 +687,16 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
         for (int k = 0; k < n && !new; k++)
             if (!strcmp(sections[k].name, old->name))
                 new = &sections[k];
-        if (new &&new->json.len == 0)
-            continue;
-        write_member(out, old->name, new ? new->json.data : old->text,
-                     new ? new->json.len : old->len);
+        if (new && !is_dropped(new)) {
+            write_new(out, new);
+        } else if (!new) {
+            write_name(out, old->name);
+            put_value(out, old->text, old->len);
+        }
     }
     for (int k = 0; k < n; k++)
-        if (sections[k].json.len > 0 && !ap_doc_find(doc, sections[k].name))
-            write_member(out, sections[k].name, sections[k].json.data,
-                         sections[k].json.len);
+        if (!is_dropped(&sections[k]) && !ap_doc_find(doc, sections[k].name))
+            write_new(out, &sections[k]);
     write_history(doc, history, out);
     fputs("}\n", out);
 }

@@ -130,6 +130,7 @@ void ap_put_shape(struct ap_buf *out, const char *key, const struct ap_shape *sh
 struct ap_new_section {
     const char *name;
     struct ap_buf json;
+    const struct ap_graph *graph; /* instead of json, which it would be as long as */
 };
 
 /*
@@ -150,6 +151,8 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
 int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_graph *g, struct ap_err *err);
 void ap_graph_to_json(const struct ap_graph *g, struct ap_buf *out);
+/* The same piece by piece, so that whoever reads it need not wait for the end. */
+void ap_graph_write(const struct ap_graph *g, FILE *out);
 
 /* Section `name` of doc as a graph; a missing section is an error that says what to run.
  */

@@ -599,6 +599,8 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
     open_output(&out, tool);
     ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, out.file);
     close_output(&out);
+    if (out.file == stdout) /* who reads it need not wait for what is still to be freed */
+        close(STDOUT_FILENO);
     for (int i = 0; i < n; i++)
         ap_buf_free(&sections[i].json);
     ap_buf_free(&entry);

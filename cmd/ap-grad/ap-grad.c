@@ -245,8 +245,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < job.freeze.n; k++)
         if (!job.freeze_used[k])
             ap_die(AP_BAD_INPUT, "--freeze '%s' matches no weight", job.freeze.v[k]);
-    struct ap_new_section section = {.name = "graph"};
-    ap_graph_to_json(&graph, &section.json);
+    struct ap_new_section section = {.name = "graph", .graph = &graph};
     ap_tool_write(&tool, &doc, &section, 1, "");
     return ap_tool_finish(&tool, stats(&arena, before, &graph));
 }

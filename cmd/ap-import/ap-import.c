@@ -237,8 +237,7 @@ int main(int argc, char **argv)
     read_graph(&tool, &arena, format, &onnx, &params, &graph, &stats);
 
     struct ap_doc doc = {.file = tool.path};
-    struct ap_new_section section = {.name = "graph"};
-    ap_graph_to_json(&graph, &section.json);
+    struct ap_new_section section = {.name = "graph", .graph = &graph};
     ap_tool_write(&tool, &doc, &section, 1, "");
     const char *extra = stats_text(&arena, &graph, &stats);
     int rc = ap_tool_finish(&tool, extra);

@@ -276,10 +276,9 @@ int main(int argc, char **argv)
         ap_die_usage("%s: %s", tool.path, err.msg);
 
     struct ap_doc doc = {.file = tool.path};
-    struct ap_new_section section = {.name = "graph"};
+    struct ap_new_section section = {.name = "graph", .graph = &graph};
     struct ap_buf extra = {0}, stats = {0};
     struct ap_totals totals;
-    ap_graph_to_json(&graph, &section.json);
     ap_put_str(&extra, "model", tool.path);
     ap_tool_write(&tool, &doc, &section, 1, extra.data);
     ap_totals_of(&graph, &totals);

@@ -549,7 +549,6 @@ int main(int argc, char **argv)
     if (rc != 0)
         give_up(oracle, rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, &err);
     stage_oracle_stats(oracle, &stats);
-    stage_oracle_stop(oracle);
     remove_temporary();
     signal(SIGPIPE, SIG_DFL); /* ignored for the shard command only */
 
@@ -560,5 +559,6 @@ int main(int argc, char **argv)
         {.name = "program"},  {.name = "pipeline"}};
     ap_cluster_to_json(&model.cluster, &out[0].json);
     ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
+    stage_oracle_stop(oracle); /* the shard command takes its time to end */
     return ap_tool_finish(&tool, stats_text(&arena, &model, &answer, &stats));
 }
