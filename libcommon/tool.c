@@ -349,13 +349,15 @@ static void set_operand(struct ap_tool *tool, const char *arg, int *n)
 
 /*
  * Searches make large tables and throw them away again. Memory that is freed stays with
- * the process: fresh pages cost more than most tables do.
+ * the process: fresh pages cost more than most tables do. Small pieces join their
+ * neighbours as they are freed, not all at once whenever a large piece is asked for.
  */
 static void keep_memory(void)
 {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_MXFAST, 0);
 #endif
 }
 
