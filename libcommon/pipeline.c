@@ -245,9 +245,6 @@ static void count_flops(struct ap_pricing *p)
         out->n_devices += p->stages->stage[i].n_devices;
     if (out->result.step_sec > 0)
         out->mfu = ideal / (out->result.step_sec * (double)out->n_devices);
-    for (int d = 0; d < out->result.n_devices; d++)
-        if (out->result.devices[d].peak_bytes > out->peak_bytes)
-            out->peak_bytes = out->result.devices[d].peak_bytes;
 }
 
 static int check_graph(const struct ap_pricing *p, struct ap_err *err)
@@ -288,6 +285,20 @@ static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     return 0;
 }
 
+/* What stages send each other, and the schedule. */
+static int simulate(struct ap_pricing *p, struct ap_err *err)
+{
+    struct ap_pipeline *out = p->out;
+
+    ap_pipeline_sends(p);
+    if (ap_simulate(p->arena, &out->sim, &out->result, err))
+        return -1;
+    for (int d = 0; d < out->result.n_devices; d++)
+        if (out->result.devices[d].peak_bytes > out->peak_bytes)
+            out->peak_bytes = out->result.devices[d].peak_bytes;
+    return 0;
+}
+
 static int price(struct ap_pricing *p, struct ap_err *err)
 {
     struct ap_pipeline *out = p->out;
@@ -302,10 +313,59 @@ static int price(struct ap_pricing *p, struct ap_err *err)
     for (int i = 0; i < n; i++)
         if (count_inside(p, i, err))
             return -1;
-    ap_pipeline_sends(p);
-    if (ap_simulate(p->arena, &out->sim, &out->result, err))
+    if (simulate(p, err))
         return -1;
     count_flops(p);
+    return 0;
+}
+
+/* How the graph lies in time, and which values have rows of the batch. */
+static int lie_in_time(struct ap_pricing *p, const struct ap_nests *nests,
+                       const struct ap_stage_time *known, struct ap_err *err)
+{
+    const struct ap_stages *stages = p->stages;
+    struct ap_stage_time two; /* one microbatch has all rows: see with two */
+    struct ap_err why = {0};
+
+    if (!(known && ap_stage_time_like(known, stages->microbatches, &p->time)) &&
+        ap_stage_time_of(p->arena, p->g, nests, stages->microbatches, &p->time, &why))
+        return ap_err_set(err, "/stages/microbatches: %lld: %s",
+                          (long long)stages->microbatches, why.msg);
+    p->time.block_of = p->blocks->block_of;
+    if (!stages->each && p->time.whole >= 0)
+        return ap_err_set(err,
+                          "/stages/microbatch: exact, but node %d (%s) is needed of the "
+                          "whole batch before the update: \"each\" takes it of each "
+                          "microbatch",
+                          p->time.whole, p->g->nodes[p->time.whole].name);
+    if (stages->microbatches > 1)
+        p->rows = p->time.split;
+    else if ((known && ap_stage_time_like(known, 2, &two)) ||
+             ap_stage_time_of(p->arena, p->g, nests, 2, &two, &why) == 0)
+        p->rows = two.split;
+    p->out->time = p->time;
+    return 0;
+}
+
+static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
+                   const struct ap_stage_time *known, struct ap_err *err)
+{
+    const struct ap_stages *stages = p->stages;
+    struct ap_pipeline *out = p->out;
+
+    *out = (struct ap_pipeline){
+        .stage = AP_NEW_N(p->arena, stages->n, struct ap_sim_stage),
+        .point = AP_NEW_N(p->arena, stages->n, struct ap_stage_point),
+        .parts = AP_NEW_N(p->arena, stages->n, struct ap_stage_parts)};
+    out->sim = (struct ap_sim){.schedule = stages->schedule,
+                               .n_stages = stages->n,
+                               .chunks = stages->chunks,
+                               .microbatches = (int)stages->microbatches,
+                               .stages = out->stage,
+                               .overlap_send = true};
+    if (check_graph(p, err) || lie_in_time(p, nests, known, err))
+        return -1;
+    p->stage_of = ap_stages_of_nodes(p->arena, stages, p->g, p->blocks);
     return 0;
 }
 
@@ -314,43 +374,69 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_cluster *cluster, const struct ap_stages *stages,
                       struct ap_pipeline *out, struct ap_err *err)
 {
-    struct ap_err why = {0};
     struct ap_pricing p = {.arena = arena,
                            .g = g,
                            .blocks = blocks,
                            .cluster = cluster,
                            .stages = stages,
                            .out = out};
+    int rc = prepare(&p, nests, NULL, err);
 
-    *out =
-        (struct ap_pipeline){.stage = AP_NEW_N(arena, stages->n, struct ap_sim_stage),
-                             .point = AP_NEW_N(arena, stages->n, struct ap_stage_point),
-                             .parts = AP_NEW_N(arena, stages->n, struct ap_stage_parts)};
-    out->sim = (struct ap_sim){.schedule = stages->schedule,
-                               .n_stages = stages->n,
-                               .chunks = stages->chunks,
-                               .microbatches = (int)stages->microbatches,
-                               .stages = out->stage,
-                               .overlap_send = true};
-    if (check_graph(&p, err))
-        return -1;
-    if (ap_stage_time_of(arena, g, nests, stages->microbatches, &p.time, &why))
-        return ap_err_set(err, "/stages/microbatches: %lld: %s",
-                          (long long)stages->microbatches, why.msg);
-    p.time.block_of = blocks->block_of;
-    if (!stages->each && p.time.whole >= 0)
-        return ap_err_set(err,
-                          "/stages/microbatch: exact, but node %d (%s) is needed of the "
-                          "whole batch before the update: \"each\" takes it of each "
-                          "microbatch",
-                          p.time.whole, g->nodes[p.time.whole].name);
-    struct ap_stage_time two = p.time; /* one microbatch has all rows: see with two */
-    if (stages->microbatches > 1 || ap_stage_time_of(arena, g, nests, 2, &two, &why) == 0)
-        p.rows = two.split;
-    p.stage_of = ap_stages_of_nodes(arena, stages, g, blocks);
-    out->time = p.time;
-    int rc = price(&p, err);
+    if (!rc)
+        rc = price(&p, err);
     for (int i = 0; i < stages->n; i++)
         ap_cost_free(&out->parts[i].cost);
     return rc;
+}
+
+/* ---- for comparison ---- */
+
+struct comparison {
+    const struct ap_pricing *p;
+    const struct ap_pipeline_known *known;
+};
+
+static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct comparison *all = ctx;
+    struct ap_pricing p = *all->p;
+    struct ap_stage_parts *part = &p.out->parts[i];
+    struct ap_stage_priced *known = all->known->stage[i];
+    struct ap_stage_point points[2];
+
+    p.arena = arena;
+    if (!known->there) {
+        int rc = check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
+        if (!rc)
+            price_stage(&p, i, points);
+        ap_cost_free(&part->cost);
+        if (rc)
+            return rc;
+        *known =
+            (struct ap_stage_priced){true, part->cost, p.out->point[i], p.out->stage[i]};
+    }
+    part->cost = known->cost;
+    p.out->point[i] = known->point;
+    p.out->stage[i] = known->sim;
+    return 0;
+}
+
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+                        const struct ap_pipeline_known *known, struct ap_pipeline *out,
+                        struct ap_err *err)
+{
+    struct ap_pricing p = {.arena = arena,
+                           .g = g,
+                           .blocks = blocks,
+                           .cluster = cluster,
+                           .stages = stages,
+                           .out = out};
+    struct comparison all = {&p, known};
+
+    if (prepare(&p, nests, known->time, err) ||
+        ap_in_arenas(arena, stages->n, compare_one, &all, err))
+        return -1;
+    return simulate(&p, err);
 }

@@ -106,6 +106,30 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_cluster *cluster, const struct ap_stages *stages,
                       struct ap_pipeline *out, struct ap_err *err);
 
+/*
+ * A stage that was priced as part of another plan: the same blocks with the same sharding
+ * and recompute, in as many microbatches, on devices that ap_cluster_take makes the same
+ * cluster of. Starts zeroed.
+ */
+struct ap_stage_priced {
+    bool there;
+    struct ap_cost cost; /* the memo is freed */
+    struct ap_stage_point point;
+    struct ap_sim_stage sim; /* without what it sends */
+};
+struct ap_pipeline_known {
+    const struct ap_stage_time *time; /* of any number of microbatches; NULL: unknown */
+    struct ap_stage_priced *const *stage; /* [stage]: taken if it is there, else filled */
+};
+
+/* The same for plans that are only compared: fills sim, stage, point, time, result, sends
+ * and peak_bytes, and of parts what is in known. */
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+                        const struct ap_pipeline_known *known, struct ap_pipeline *out,
+                        struct ap_err *err);
+
 /* ---- private to the price: pipeline_sends.c ---- */
 
 struct ap_pricing {

@@ -290,15 +290,21 @@ static int read_sharding(struct ap_arena *arena, const json_t *o, const struct a
     struct ap_at here = {at, "sharding", 0};
     bool brief = json_is_object(v) && !json_object_get(v, "groups");
 
-    if (brief ? read_baseline(arena, v, &here, st, err)
-              : ap_sharding_from_json(arena, v, &here, &st->sub.graph, &st->nests,
-                                      &st->sharding, err))
-        return -1;
+    return brief ? read_baseline(arena, v, &here, st, err)
+                 : ap_sharding_from_json(arena, v, &here, &st->sub.graph, &st->nests,
+                                         &st->sharding, err);
+}
+
+static int check_mesh(const struct ap_at *at, const struct ap_stage *st,
+                      struct ap_err *err)
+{
+    struct ap_at here = {at, "sharding", 0};
     int64_t n = ap_mesh_devices(&st->sharding.plan.mesh);
-    if (n != st->n_devices)
-        return ap_at_err(&here, err, "the mesh has %lld devices, the stage %lld",
-                         (long long)n, (long long)st->n_devices);
-    return 0;
+
+    if (n == st->n_devices)
+        return 0;
+    return ap_at_err(&here, err, "the mesh has %lld devices, the stage %lld",
+                     (long long)n, (long long)st->n_devices);
 }
 
 /* The section's value without its stages, and these, each owned; a shell of NULLs. */
@@ -308,23 +314,35 @@ struct loaded {
     json_t **stage;
     const struct ap_doc *doc;
     const struct ap_section *text;
+    const struct ap_stage *const *known; /* ap_stages_from_text; may be NULL */
 };
+
+static void take_known(const struct ap_stage *known, struct ap_stage *st)
+{
+    st->sub = known->sub;
+    st->nests = known->nests;
+    st->sharding = known->sharding;
+}
 
 /* Cuts the stage's graph out and reads its sharding. */
 static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                     const struct ap_graph *g, const int *stage_of_node, int i,
-                    struct ap_stage *st, struct ap_err *err)
+                    const struct ap_stage *known, struct ap_stage *st, struct ap_err *err)
 {
     struct ap_err why = {0};
 
-    if (ap_subgraph_blocks(arena, g, stage_of_node, i, i, &st->sub, &why) ||
-        ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
+    if (known)
+        take_known(known, st);
+    else if (ap_subgraph_blocks(arena, g, stage_of_node, i, i, &st->sub, &why) ||
+             ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
         return ap_at_err(at, err, "%s", why.msg);
     for (int k = 0; k < st->n_remade; k++)
         if (stage_of_node[st->remade[k]] != i)
             return ap_at_err(at, err, "remade: node %d is in stage %d", st->remade[k],
                              stage_of_node[st->remade[k]]);
-    return read_sharding(arena, o, at, st, err);
+    if (!known && read_sharding(arena, o, at, st, err))
+        return -1;
+    return check_mesh(at, st, err);
 }
 
 struct completion {
@@ -339,7 +357,8 @@ static int complete_one(void *ctx, int i, struct ap_arena *arena, struct ap_err 
 {
     const struct completion *c = ctx;
     struct ap_at here = {c->list, NULL, i};
-    int rc = complete(arena, c->from->stage[i], &here, c->g, c->stage_of_node, i,
+    const struct ap_stage *known = c->from->known ? c->from->known[i] : NULL;
+    int rc = complete(arena, c->from->stage[i], &here, c->g, c->stage_of_node, i, known,
                       &c->s->stage[i], err);
 
     json_decref(c->from->stage[i]);
@@ -611,7 +630,8 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
 
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
                         const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, struct ap_stages *s,
+                        const struct ap_cluster *cluster,
+                        const struct ap_stage *const *known, struct ap_stages *s,
                         struct ap_err *err)
 {
     const struct ap_doc doc = {.file = "stages", .text = text, .len = len};
@@ -620,6 +640,7 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
     struct loaded from;
 
     int rc = load(arena, &doc, &section, &from, err);
+    from.known = known;
     if (!rc)
         rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
     unload(&from);

@@ -68,11 +68,16 @@ int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap
                         const struct ap_cluster *cluster, struct ap_stages *s,
                         struct ap_err *err);
 
-/* The same of the section's text, of which the JSON is valid but for members that occur
- * twice. */
+/*
+ * The same of the section's text, of which the JSON is valid but for members that occur
+ * twice. known: NULL, or for each stage NULL or one of the same blocks, of another plan,
+ * whose graph and sharding are the stage's, too, whatever the text says; it must outlive
+ * the stages.
+ */
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
                         const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, struct ap_stages *s,
+                        const struct ap_cluster *cluster,
+                        const struct ap_stage *const *known, struct ap_stages *s,
                         struct ap_err *err);
 
 /*

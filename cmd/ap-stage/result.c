@@ -55,7 +55,7 @@ static int read_back(struct ap_arena *arena, const struct stage_model *m,
 
     ap_stages_to_json(arena, stages, &json);
     int rc = ap_stages_from_text(arena, json.data, json.len, &m->graph, &m->blocks,
-                                 &m->cluster, out, err);
+                                 &m->cluster, NULL, out, err);
     ap_buf_free(&json);
     return rc;
 }
