@@ -327,6 +327,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
         return 1;
     if (lie_in_time(arena, m, limits, inst, &time, err))
         return 1;
+    m->time = time;
     leave_once(m, inst, &time);
     stage_classes_find(arena, &m->graph, &m->blocks, time.split, &m->classes);
     inst->class_of = m->classes.id[RUN_INNER];

@@ -25,6 +25,7 @@ struct stage_model {
     struct ap_block_sum *sums; /* [block] */
     int64_t batch;             /* rows; 0: no input has a batch */
     bool training;             /* there is a backward phase or an update */
+    struct ap_stage_time time; /* of the most microbatches; by stage_instance_make */
     int n_work;
     struct stage_work *work;
 };

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "looks.h"
+#include "parts.h"
 #include "select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -46,20 +48,6 @@ static void list_devices(struct ap_arena *arena, const struct plan_instance *ins
     to->devices = list;
 }
 
-/* The section as it stands in `stages`, read again. */
-static int read_back(struct ap_arena *arena, const struct stage_model *m,
-                     const struct ap_stages *stages, struct ap_stages *out,
-                     struct ap_err *err)
-{
-    struct ap_buf json = {0};
-
-    ap_stages_to_json(arena, stages, &json);
-    int rc = ap_stages_from_text(arena, json.data, json.len, &m->graph, &m->blocks,
-                                 &m->cluster, NULL, out, err);
-    ap_buf_free(&json);
-    return rc;
-}
-
 static const char *history(struct ap_arena *arena, const struct plan_answer *answer,
                            const struct stage_result *r)
 {
@@ -78,71 +66,111 @@ static const char *history(struct ap_arena *arena, const struct plan_answer *ans
     return text;
 }
 
-/* Shardings that only name a baseline are written out. */
-static int write_out(struct ap_arena *arena, const struct stage_model *m,
-                     const struct stage_detail *detail, struct ap_stages *read,
-                     struct ap_stages *stages, struct ap_err *err)
-{
-    for (int s = 0; s < stages->n; s++) {
-        if (!detail[s].names_only)
-            continue;
-        if (ap_stage_put_sharding(arena, &m->cluster, &read->stage[s], err))
-            return -1;
-        stages->stage[s].sharding_json = read->stage[s].sharding_json;
-    }
-    return 0;
-}
+#define LOOK_SHARE 16 /* a plan of known stages takes that share of the graph's time */
 
 /* What is compared of plans; all else of their prices is large, and soon gone. */
 struct price {
     double step_sec;
     int64_t peak_bytes;
+    const int64_t *stage_bytes; /* [stage]; NULL: several are on a device */
 };
 
-/* Reads the section and prices it; what it says more than before goes to the arena. */
-static int weigh(struct ap_arena *arena, const struct stage_model *m,
-                 const struct plan_instance *inst, const struct stage_detail *detail,
-                 bool select, struct ap_stages *stages, struct price *price,
-                 struct ap_err *err)
+static const int64_t *list_peaks(struct ap_arena *arena, const struct ap_pipeline *pipe)
 {
-    struct ap_arena scratch = {0};
-    struct ap_stages read;
-    struct ap_pipeline pipe;
-    struct ap_err why = {0};
+    int n = pipe->sim.n_stages;
+    int64_t *bytes = AP_NEW_N(arena, n, int64_t);
 
-    if (read_back(&scratch, m, stages, &read, &why) ||
-        write_out(arena, m, detail, &read, stages, &why) ||
-        ap_pipeline_price(&scratch, &m->graph, &m->nests, &m->blocks, &m->cluster, &read,
-                          &pipe, &why) ||
-        (select &&
-         ap_pipeline_select(&scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
-                            inst->memory_bytes, &read, &pipe, &why))) {
-        ap_arena_free(&scratch);
-        return ap_err_set(err, "the shard command's plan: %s", why.msg);
-    }
+    if (pipe->sim.chunks > 1)
+        return NULL;
+    for (int s = 0; s < n; s++)
+        bytes[s] = pipe->result.devices[s].peak_bytes;
+    return bytes;
+}
+
+/* What all plans that are looked at share. */
+struct looking {
+    const struct stage_model *m;
+    const struct plan_instance *inst;
+    struct stage_oracle *oracle;
+    struct stage_parts *parts;
+    bool select;
+    int64_t n_priced; /* operators, of all plans */
+};
+
+/* Of each stage those operators are made again that save most memory per second. */
+static int select_remade(struct ap_arena *arena, struct ap_arena *scratch,
+                         const struct looking *x, struct ap_stages *read,
+                         struct ap_stages *stages, struct ap_pipeline *pipe,
+                         struct ap_err *err)
+{
+    const struct stage_model *m = x->m;
+
+    if (ap_pipeline_price(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster, read,
+                          pipe, err) ||
+        ap_pipeline_select(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
+                           x->inst->memory_bytes, read, pipe, err))
+        return -1;
     for (int s = 0; s < stages->n; s++) {
-        const struct ap_stage *from = &read.stage[s];
+        const struct ap_stage *from = &read->stage[s];
         struct ap_stage *to = &stages->stage[s];
         to->recompute = from->recompute;
         to->n_remade = from->n_remade;
         to->remade = ap_arena_dup(arena, from->remade,
                                   (size_t)from->n_remade * sizeof *from->remade);
     }
-    *price = (struct price){pipe.result.step_sec, pipe.peak_bytes};
+    return 0;
+}
+
+static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
+                        struct looking *x, const struct stage_detail *detail,
+                        struct ap_stages *stages, struct ap_pipeline *pipe,
+                        struct ap_err *err)
+{
+    const struct stage_model *m = x->m;
+    struct ap_pipeline_known known = {
+        .time = stage_parts_time(x->parts, stages->microbatches)};
+    struct ap_stages read;
+    int64_t nodes;
+
+    if (stage_parts_read(x->parts, scratch, detail, stages, &read, &known.stage, &nodes,
+                         err))
+        return -1;
+    x->n_priced += nodes + m->graph.n_nodes / LOOK_SHARE;
+    if (x->select)
+        return select_remade(arena, scratch, x, &read, stages, pipe, err);
+    return ap_pipeline_compare(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
+                               &read, &known, pipe, err);
+}
+
+/* Reads the section and prices it; what it says more than before goes to the arena. */
+static int weigh(struct ap_arena *arena, struct looking *x,
+                 const struct stage_detail *detail, struct ap_stages *stages,
+                 struct price *price, struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct ap_pipeline pipe;
+    struct ap_err why = {0};
+
+    if (price_stages(arena, &scratch, x, detail, stages, &pipe, &why)) {
+        ap_arena_free(&scratch);
+        return ap_err_set(err, "the shard command's plan: %s", why.msg);
+    }
+    *price =
+        (struct price){pipe.result.step_sec, pipe.peak_bytes, list_peaks(arena, &pipe)};
     stages->objective_sec = price->step_sec;
     ap_arena_free(&scratch);
     return 0;
 }
 
 /* The plan's section and price; the shardings of *stages and its objective. */
-static int make(struct ap_arena *arena, const struct stage_model *m,
-                const struct plan_instance *inst, struct stage_oracle *oracle,
-                bool select, const struct plan_answer *answer, struct ap_stages *stages,
+static int make(struct ap_arena *arena, struct looking *x,
+                const struct plan_answer *answer, struct ap_stages *stages,
                 struct price *price, struct ap_err *err)
 {
+    const struct plan_instance *inst = x->inst;
     struct stage_detail *detail = AP_NEW_N(arena, answer->n_stages, struct stage_detail);
 
-    if (stage_oracle_plans(oracle, answer, detail, err))
+    if (stage_oracle_plans(x->oracle, answer, detail, err))
         return -1;
     stages->n = answer->n_stages;
     stages->stage = AP_NEW_N(arena, stages->n, struct ap_stage);
@@ -159,15 +187,15 @@ static int make(struct ap_arena *arena, const struct stage_model *m,
     stages->schedule = answer->schedule;
     stages->chunks = answer->chunks > 1 ? answer->chunks : 1;
     stages->microbatches = answer->microbatches;
-    stages->n_devices = ap_cluster_devices(&m->cluster);
+    stages->n_devices = ap_cluster_devices(&x->m->cluster);
     stages->stopped = answer->stopped;
     stages->objective_sec = answer->step_sec;
-    return weigh(arena, m, inst, detail, select, stages, price, err);
+    return weigh(arena, x, detail, stages, price, err);
 }
 
-#define MOST_LOOKS  64
-#define LEAST_LOOKS 7
-#define LOOK_NODES  400000 /* between the two: so many operators are priced */
+#define LEAST_LOOKS 4
+#define LOOK_NODES  400000 /* or so many operators are priced, if that is more */
+#define TWIN_NODES  100000 /* and for plans that do not seem better than their likes */
 /* A stage as it is written may be so much quicker than on its front: what rules found,
    and plans of one stage, are priced although they seem that much slower. */
 #define FRONT_SLACK 1.05
@@ -189,24 +217,31 @@ static bool is_better(const struct plan_instance *inst, const struct price *a,
 /* The best plan so far, with what the others start from. */
 struct best {
     const struct ap_stages blank;
-    const bool select;
     struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct price price;
     struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
+    struct looks looks;  /* all plans that were priced */
+    struct ap_arena looks_own;
 };
 
 static void note_missed(const struct plan_instance *inst, const struct price *p,
                         struct best *best)
 {
     if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
-        best->missed = *p;
+        best->missed = (struct price){p->step_sec, p->peak_bytes, NULL};
+}
+
+static void note_look(const struct plan_instance *inst, const struct plan_answer *plan,
+                      const struct price *p, struct best *best)
+{
+    looks_add(&best->looks_own, &best->looks, plan, p->step_sec, p->stage_bytes);
+    note_missed(inst, p, best);
 }
 
 /* Another plan, which takes the place of the best one if it is better. */
-static int look_at(const struct stage_model *m, const struct plan_instance *inst,
-                   struct stage_oracle *oracle, const struct plan_answer *other,
-                   struct best *best, struct plan_answer *answer,
-                   struct ap_stages *stages, struct ap_err *err)
+static int look_at(struct looking *x, const struct plan_answer *other, struct best *best,
+                   struct plan_answer *answer, struct ap_stages *stages,
+                   struct ap_err *err)
 {
     struct ap_stages its = best->blank;
     struct price price;
@@ -214,10 +249,10 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
     struct ap_arena own = {0};
 
     plan.stopped = answer->stopped;
-    int rc = make(&own, m, inst, oracle, best->select, &plan, &its, &price, err);
+    int rc = make(&own, x, &plan, &its, &price, err);
     if (rc == 0)
-        note_missed(inst, &price, best);
-    if (rc || !is_better(inst, &price, &best->price)) {
+        note_look(x->inst, other, &price, best);
+    if (rc || !is_better(x->inst, &price, &best->price)) {
         ap_arena_free(&own);
         return rc;
     }
@@ -233,6 +268,8 @@ static int look_at(const struct stage_model *m, const struct plan_instance *inst
 struct candidate {
     const struct plan_answer *plan;
     bool heard;
+    bool twin; /* one of its outline was priced, and it does not seem better */
+    bool done; /* looked at, or it need not be */
 };
 
 /* By what the planner's judge says. */
@@ -245,36 +282,69 @@ static int compare_said(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
+/* Operators that may still be priced; what rules found is looked at in any case. */
+struct budget {
+    int64_t others, twins;
+};
+
+/* Whether a candidate may be better than what is found; said: what it would take. */
+static bool is_promising(const struct looking *x, struct candidate *c,
+                         const struct budget *left, struct best *best, double *said)
+{
+    const struct plan_instance *inst = x->inst;
+    const struct plan_answer *plan = c->plan;
+    struct forecast f = looks_forecast(&best->looks, inst, plan);
+    const struct price seems = {f.step_sec, f.peak_bytes, NULL};
+    double slack = plan->n_stages == 1 ? FRONT_SLACK : 1, most = INFINITY;
+
+    if (fits(inst, &best->price))
+        most = slack * best->price.step_sec;
+    *said = f.step_sec;
+    c->done = f.same || plan->least_sec >= most || !fits(inst, &seems);
+    if (c->done && !f.same)
+        note_missed(inst, &seems, best);
+    c->twin = f.known && f.step_sec >= most;
+    if (!c->heard)
+        c->done |= plan->step_sec > most || (c->twin ? left->twins : left->others) <= 0;
+    return !c->done;
+}
+
 /* Plans that may be better than what is found, the most promising first. */
-static int look_at_all(const struct stage_model *m, const struct plan_instance *inst,
-                       struct stage_oracle *oracle, const struct plan_answer *first,
+static int look_at_all(struct looking *x, const struct plan_answer *first,
                        struct best *best, struct plan_answer *answer,
                        struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_rivals + first->n_heard, rc = 0;
-    int looks = LOOK_NODES / (m->graph.n_nodes + 1);
+    int n = first->n_others + first->n_rivals + first->n_heard, rc = 0, next = 0;
+    struct budget left = {LEAST_LOOKS * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
     struct candidate *list;
 
-    if (n == 0 || inst->inference) /* of batches in a row the step says little */
+    if (n == 0 || x->inst->inference) /* of batches in a row the step says little */
         return 0;
-    if (looks > MOST_LOOKS)
-        looks = MOST_LOOKS;
-    else if (looks < LEAST_LOOKS)
-        looks = LEAST_LOOKS;
+    if (left.others < LOOK_NODES)
+        left.others = LOOK_NODES;
     list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
     for (int i = 0; i < n; i++)
-        list[i] =
-            (struct candidate){&first->others[i], i >= first->n_others + first->n_rivals};
+        list[i] = (struct candidate){.plan = &first->others[i],
+                                     .heard = i >= first->n_others + first->n_rivals};
     qsort(list, (size_t)n, sizeof *list, compare_said);
-    for (int i = 0; i < n && rc == 0; i++) {
-        const struct plan_answer *plan = list[i].plan;
-        double slack = plan->n_stages == 1 ? FRONT_SLACK : 1;
-        double most = fits(inst, &best->price) ? slack * stages->objective_sec : INFINITY;
-        if (plan->least_sec >= most ||
-            (!list[i].heard && (plan->step_sec > most || looks == 0)))
-            continue;
-        looks -= !list[i].heard;
-        rc = look_at(m, inst, oracle, plan, best, answer, stages, err);
+    while (rc == 0 && next >= 0) {
+        double least = INFINITY, said;
+        next = -1;
+        for (int i = 0; i < n; i++)
+            if (!list[i].done && is_promising(x, &list[i], &left, best, &said) &&
+                said < least) {
+                least = said;
+                next = i;
+            }
+        if (next < 0)
+            break;
+        const int64_t before = x->n_priced;
+        list[next].done = true;
+        rc = look_at(x, list[next].plan, best, answer, stages, err);
+        if (list[next].twin)
+            left.twins -= x->n_priced - before;
+        else if (!list[next].heard)
+            left.others -= x->n_priced - before;
     }
     free(list);
     return rc;
@@ -289,12 +359,12 @@ static int look_at_all(const struct stage_model *m, const struct plan_instance *
  * ones too large, which are missed: as much less as the quickest lacks, and twice that if
  * it is not enough, or if what fits now is slower, as written, than the planner said.
  */
-static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
-                        const struct plan_instance *inst, struct stage_oracle *oracle,
+static int look_at_lean(struct ap_arena *arena, struct looking *x,
                         const struct stage_replan *again, struct best *best,
                         struct plan_answer *answer, struct ap_stages *stages,
                         struct ap_err *err)
 {
+    const struct plan_instance *inst = x->inst;
     struct plan_params params = *again->params;
     double said = INFINITY; /* by the planner, of the leaner plans */
     int64_t less = inst->memory_bytes / LEAST_SHARE / 2;
@@ -320,10 +390,31 @@ static int look_at_lean(struct ap_arena *arena, const struct stage_model *m,
             return 0;
         said = lean.step_sec;
         best->missed.step_sec = INFINITY;
-        if (look_at(m, inst, oracle, &lean, best, answer, stages, err) ||
-            look_at_all(m, inst, oracle, &lean, best, answer, stages, err))
+        if (look_at(x, &lean, best, answer, stages, err) ||
+            look_at_all(x, &lean, best, answer, stages, err))
             return -1;
     }
+    return 0;
+}
+
+/* The best of the plans; -1: the shard command broke. */
+static int find_best(struct ap_arena *arena, struct looking *x,
+                     const struct plan_answer *light, const struct stage_replan *again,
+                     struct best *best, struct plan_answer *answer,
+                     struct ap_stages *stages, struct ap_err *err)
+{
+    const struct plan_answer first = *answer;
+
+    if (make(arena, x, &first, stages, &best->price, err))
+        return -1;
+    note_look(x->inst, &first, &best->price, best);
+    if (look_at_all(x, &first, best, answer, stages, err) ||
+        (again && look_at_lean(arena, x, again, best, answer, stages, err)))
+        return -1;
+    for (int i = 0; light && i < light->n_others; i++)
+        if (light->others[i].step_sec < stages->objective_sec &&
+            look_at(x, &light->others[i], best, answer, stages, err))
+            return -1;
     return 0;
 }
 
@@ -334,20 +425,13 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                       struct stage_result *out, struct ap_err *err)
 {
     const struct plan_answer first = *answer;
-    struct best best = {
-        .blank = *stages, .select = light != NULL, .missed = {.step_sec = INFINITY}};
+    struct best best = {.blank = *stages, .missed = {.step_sec = INFINITY}};
+    struct looking x = {m, inst, oracle, stage_parts_start(m), light != NULL, 0};
 
-    if (make(arena, m, inst, oracle, light != NULL, &first, stages, &best.price, err))
+    if (find_best(arena, &x, light, again, &best, answer, stages, err)) {
+        stage_parts_stop(x.parts);
         return -1;
-    note_missed(inst, &best.price, &best);
-    if (look_at_all(m, inst, oracle, &first, &best, answer, stages, err) ||
-        (again &&
-         look_at_lean(arena, m, inst, oracle, again, &best, answer, stages, err)))
-        return -1;
-    for (int i = 0; light && i < light->n_others; i++)
-        if (light->others[i].step_sec < stages->objective_sec &&
-            look_at(m, inst, oracle, &light->others[i], &best, answer, stages, err))
-            return -1;
+    }
     if (!fits(inst, &best.price))
         ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
                 "%lld",
@@ -358,7 +442,9 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                                  .bound_sec = stages->lower_bound_sec};
     ap_stages_to_json(arena, stages, &out->json);
     out->found = history(arena, &first, out);
+    stage_parts_stop(x.parts);
     ap_arena_free(&best.own);
+    ap_arena_free(&best.looks_own);
     stages->stage = NULL;
     return 0;
 }

@@ -1,0 +1,39 @@
+/*
+ * Private to ap-stage: plans that were priced with their layouts, and what they tell of
+ * others with the same outline: the same blocks on the same devices, in as many
+ * microbatches and the same order. What layouts add to the price that a planner's judge
+ * said is nearly the same for all of these if there are several stages (one alone may be
+ * another as written than on its front), and a stage that does not fit in one of them
+ * fits in none.
+ */
+#ifndef LOOKS_H
+#define LOOKS_H
+
+#include "planner.h"
+
+struct look {
+    struct plan_answer plan;
+    double step_sec;            /* priced; plan.step_sec was said */
+    const int64_t *stage_bytes; /* [stage]: peak of a device; NULL: not of one stage */
+};
+
+struct looks {
+    int n, cap;
+    struct look *look; /* arena of looks_add */
+};
+
+/* stage_bytes may be NULL; what the plan points to must outlive the list. */
+void looks_add(struct ap_arena *arena, struct looks *l, const struct plan_answer *plan,
+               double step_sec, const int64_t *stage_bytes);
+
+struct forecast {
+    bool known;         /* something is known of it: one of its outline was priced */
+    bool same;          /* it was priced itself: what is written is the same */
+    double step_sec;    /* as said, if nothing is known */
+    int64_t peak_bytes; /* of stages that were priced; 0: of none */
+};
+
+struct forecast looks_forecast(const struct looks *l, const struct plan_instance *inst,
+                               const struct plan_answer *plan);
+
+#endif
