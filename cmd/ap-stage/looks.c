@@ -68,6 +68,23 @@ static bool same_outline(const struct plan_instance *inst, const struct plan_ans
     return true;
 }
 
+/* Whether the stages are the same, in any order; points are of a run, alike ones once. */
+static bool same_stages(const struct plan_answer *a, const struct plan_answer *b)
+{
+    if (a->n_stages != b->n_stages || a->microbatches != b->microbatches ||
+        !same_order(a, b) || a->replicas != b->replicas)
+        return false;
+    for (int s = 0; s < a->n_stages; s++) {
+        const struct plan_point *point = a->stage[s].point;
+        int n = 0;
+        for (int k = 0; k < a->n_stages; k++)
+            n += (a->stage[k].point == point) - (b->stage[k].point == point);
+        if (n != 0)
+            return false;
+    }
+    return true;
+}
+
 struct forecast looks_forecast(const struct looks *l, const struct plan_instance *inst,
                                const struct plan_answer *plan)
 {
@@ -77,9 +94,10 @@ struct forecast looks_forecast(const struct looks *l, const struct plan_instance
     for (int i = 0; i < l->n && !f.same; i++) {
         const struct look *at = &l->look[i];
         int alike = 0;
-        if (!same_outline(inst, &at->plan, plan))
+        bool outline = same_outline(inst, &at->plan, plan);
+        if (!outline && !same_stages(&at->plan, plan))
             continue;
-        for (int s = 0; s < plan->n_stages; s++) {
+        for (int s = 0; s < plan->n_stages && outline; s++) {
             if (plan->stage[s].point != at->plan.stage[s].point)
                 continue;
             alike++;

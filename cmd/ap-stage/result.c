@@ -195,7 +195,7 @@ static int make(struct ap_arena *arena, struct looking *x,
 
 #define LEAST_LOOKS 4
 #define LOOK_NODES  400000 /* or so many operators are priced, if that is more */
-#define TWIN_NODES  100000 /* and for plans that do not seem better than their likes */
+#define TWIN_NODES  50000  /* and for plans that do not seem better than their likes */
 /* A stage as it is written may be so much quicker than on its front: what rules found,
    and plans of one stage, are priced although they seem that much slower. */
 #define FRONT_SLACK 1.05
@@ -268,7 +268,7 @@ static int look_at(struct looking *x, const struct plan_answer *other, struct be
 struct candidate {
     const struct plan_answer *plan;
     bool heard;
-    bool twin; /* one of its outline was priced, and it does not seem better */
+    bool twin; /* one of its likes was priced, and it does not seem better */
     bool done; /* looked at, or it need not be */
 };
 

@@ -63,7 +63,30 @@ static void of_several_stages(struct ap_arena *arena)
     CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "replicas");
     p.plan[3].replicas = 1;
     p.stage[3][0].hi = 0;
+    p.stage[3][0].point = &points[3];
     CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "other blocks");
+}
+
+static void in_another_order(struct ap_arena *arena)
+{
+    static const int64_t bytes[] = {5, 9};
+    struct looks looks = {0};
+    struct plans p;
+
+    make(&p);
+    for (int i = 0; i < 4; i++) { /* 1 + 3 blocks, or 3 + 1 */
+        bool other = i % 2;
+        p.stage[i][0].hi = other ? 2 : 0;
+        p.stage[i][1].lo = other ? 3 : 1;
+        p.stage[i][0].point = &points[other];
+        p.stage[i][1].point = &points[!other];
+    }
+    looks_add(arena, &looks, &p.plan[0], 12, bytes);
+    struct forecast f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    CHECK(f.known && !f.same && f.step_sec == 13 && f.peak_bytes == 0,
+          "the same stages in another order: as much more, memory may be another");
+    p.stage[3][0].point = &points[2];
+    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "other stages");
 }
 
 static void of_one_stage(struct ap_arena *arena)
@@ -102,6 +125,8 @@ static void of_sets(struct ap_arena *arena)
         p.stage[i][0].set = i == 0 ? even : i == 1 ? again : odd;
         p.stage[i][1].set = i < 2 ? odd : even;
     }
+    p.stage[2][0].point = &points[1];
+    p.stage[3][0].point = p.stage[3][1].point = &points[2];
     looks_add(arena, &looks, &p.plan[0], 12, NULL);
     CHECK(looks_forecast(&looks, &p.inst, &p.plan[1]).same, "sets with equal blocks");
     CHECK(!looks_forecast(&looks, &p.inst, &p.plan[2]).known, "other sets");
@@ -113,6 +138,7 @@ int main(void)
     struct ap_arena arena = {0};
 
     of_several_stages(&arena);
+    in_another_order(&arena);
     of_one_stage(&arena);
     of_sets(&arena);
     ap_arena_free(&arena);
