@@ -157,5 +157,12 @@ double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype);
+/*
+ * Those bytes by operand slot, then by out: moved[n_ins + n_outs]. What is looked up in
+ * an operand counts with the value that it becomes. Not of loops.
+ */
+void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                   double *moved);
 
 #endif

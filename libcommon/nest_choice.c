@@ -221,6 +221,15 @@ struct work {
     int64_t extent[AP_MAX_FACTORS];
 };
 
+static struct work work_of(const struct ap_nest *nest, const struct ap_graph *g,
+                           const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+{
+    struct work w = {.nest = nest, .g = g};
+    for (int f = 0; f < nest->n_factors; f++)
+        w.extent[f] = ap_nest_extent(nest, mesh, choice, f);
+    return w;
+}
+
 /* Elements of dimension d that one device holds. */
 static double local_dim(const struct work *w, const struct ap_access *access, int d)
 {
@@ -258,12 +267,6 @@ static double slot_bytes(const struct work *w, int slot)
 {
     const struct ap_shape *s = ap_value_shape(&w->g->nodes[w->nest->ins[slot].node]);
     return slot_elems(w, slot) * ap_dtype_size(s->dtype);
-}
-
-/* Bytes of operand k of the first member. */
-static double operand_bytes(const struct work *w, int k)
-{
-    return slot_bytes(w, w->nest->in_slot[0][k]);
 }
 
 static double dot_flops(const struct work *w)
@@ -332,43 +335,68 @@ static double member_flops(const struct work *w, int m)
     return op->flops * elems;
 }
 
-/* What is read and written at the group's border. */
-static double border_bytes(const struct work *w)
+/*
+ * Operators that do not read each operand and write their result once: how often instead.
+ * What is looked up or cut out of an operand is as large as the result or the update.
+ */
+static const struct moves {
+    bool known;
+    uint8_t in[3], out; /* the third for all further operands */
+} moves[AP_N_OPS] = {
+    [AP_OP_PARAMETER] = {true, {0, 0, 0}, 0},
+    [AP_OP_RESHAPE] = {true, {0, 0, 0}, 0},
+    [AP_OP_SLICE] = {true, {0, 0, 0}, 2},
+    [AP_OP_DYNAMIC_SLICE] = {true, {0, 0, 0}, 2},
+    [AP_OP_DYNAMIC_UPDATE_SLICE] = {true, {0, 2, 0}, 0},
+    [AP_OP_GATHER] = {true, {0, 1, 0}, 2},
+    [AP_OP_SCATTER] = {true, {1, 1, 2}, 1},
+};
+
+/* How often operand slot s is read. */
+static double slot_times(const struct work *w, int s)
 {
-    double bytes = 0;
-    for (int i = 0; i < w->nest->n_ins; i++)
-        bytes += slot_bytes(w, i);
-    for (int m = 0, o = 0; m < w->nest->n_members && o < w->nest->n_outs; m++) {
-        if (w->nest->members[m] != w->nest->outs[o])
-            continue;
-        bytes += value_bytes(w, m);
-        o++;
-    }
-    return bytes;
+    const struct ap_node *n = &w->g->nodes[w->nest->members[0]];
+    const struct moves *of = &moves[n->op];
+    double times = 0;
+
+    if (!of->known)
+        return 1;
+    for (int k = 0; k < n->n_in; k++)
+        if (w->nest->in_slot[0][k] == s)
+            times += of->in[k < 2 ? k : 2];
+    return times;
 }
 
-static double group_bytes(const struct work *w)
+static double out_times(const struct work *w)
 {
-    switch ((int)w->g->nodes[w->nest->members[0]].op) {
-    case AP_OP_PARAMETER:
-        return 0;
-    case AP_OP_CONSTANT: /* a scalar may lead a chain */
-        return w->nest->n_members == 1 ? 0 : border_bytes(w);
-    case AP_OP_RESHAPE:
-        return 0;
-    case AP_OP_SLICE:
-    case AP_OP_DYNAMIC_SLICE:
-        return 2 * value_bytes(w, 0);
-    case AP_OP_DYNAMIC_UPDATE_SLICE:
-        return 2 * operand_bytes(w, 1);
-    case AP_OP_GATHER:
-        return operand_bytes(w, 1) + 2 * value_bytes(w, 0);
-    case AP_OP_SCATTER:
-        return operand_bytes(w, 0) + operand_bytes(w, 1) + 2 * operand_bytes(w, 2) +
-               value_bytes(w, 0);
-    default:
-        return border_bytes(w);
+    enum ap_op op = w->g->nodes[w->nest->members[0]].op;
+    if (op == AP_OP_CONSTANT) /* a scalar may lead a chain */
+        return w->nest->n_members > 1;
+    return moves[op].known ? moves[op].out : 1;
+}
+
+/* Returns the sum; moved may be NULL. */
+static double move(const struct work *w, double *moved)
+{
+    const struct ap_nest *nest = w->nest;
+    double sum = 0, times = out_times(w);
+
+    for (int s = 0; s < nest->n_ins; s++) {
+        double bytes = slot_times(w, s) * slot_bytes(w, s);
+        sum += bytes;
+        if (moved)
+            moved[s] = bytes;
     }
+    for (int m = 0, o = 0; m < nest->n_members && o < nest->n_outs; m++) {
+        if (nest->members[m] != nest->outs[o])
+            continue;
+        double bytes = times * value_bytes(w, m);
+        sum += bytes;
+        if (moved)
+            moved[nest->n_ins + o] = bytes;
+        o++;
+    }
+    return sum;
 }
 
 /* Type that the group computes in: of the contraction's operand, else of the largest out.
@@ -416,10 +444,8 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype)
 {
-    struct work w = {.nest = nest, .g = g};
+    const struct work w = work_of(nest, g, mesh, choice);
 
-    for (int f = 0; f < nest->n_factors; f++)
-        w.extent[f] = ap_nest_extent(nest, mesh, choice, f);
     *flops = *bytes = 0;
     *dtype = group_dtype(nest, g);
     if (nest->body) {
@@ -430,5 +456,13 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
     }
     for (int m = 0; m < nest->n_members; m++)
         *flops += member_flops(&w, m);
-    *bytes = group_bytes(&w);
+    *bytes = move(&w, NULL);
+}
+
+void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                   double *moved)
+{
+    const struct work w = work_of(nest, g, mesh, choice);
+    move(&w, moved);
 }

@@ -25,6 +25,7 @@ struct sizes {
     double *sec, *flops;  /* [group] */
     enum ap_dtype *dtype; /* [group] */
     unsigned *phases;     /* [node]: see read_in */
+    const struct ap_stage_group *const *known;
 };
 
 struct pricer {
@@ -37,6 +38,7 @@ struct pricer {
     const bool *remade;   /* per group: made again before each backward; NULL: none */
     const bool *again;    /* per node: values that are not kept for it; NULL: none */
     const bool *free;     /* per node: made of constants and scalars alone */
+    double *moved;        /* room for a group's */
     int n_blocks;         /* above all numbers of blocks */
     const struct sizes *sizes; /* NULL: not known; else nothing is remade */
 };
@@ -109,27 +111,64 @@ static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
     return false;
 }
 
-/* What a group reads and makes, save what is `there` and read as it is ([node]). */
+/* Bytes of operand slot i as the group reads it. */
+static double in_bytes(const struct pricer *p, const struct ap_nest *nest, int i)
+{
+    int node = nest->ins[i].node;
+    if (p->sizes)
+        return share_of(p, node, p->sizes->in[p->sizes->start[nest->group] + i]);
+    struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
+                                           &p->plan->choice[nest->group], i);
+    return local_bytes(p, node, &l);
+}
+
+/* What a group has in memory, save what is `there` and read as it is ([node]). */
 static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
                             const bool *there)
 {
     double bytes = 0;
     for (int i = 0; i < nest->n_ins; i++) {
         int node = nest->ins[i].node;
-        double in;
-        if (p->sizes) {
-            in = share_of(p, node, p->sizes->in[p->sizes->start[nest->group] + i]);
-        } else {
-            struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
-                                                   &p->plan->choice[nest->group], i);
-            in = local_bytes(p, node, &l);
-        }
-        if (!there || !there[node] || in != value_bytes(p, node))
+        double in = in_bytes(p, nest, i);
+        if (!there[node] || in != value_bytes(p, node))
             bytes += in;
     }
     for (int i = 0; i < nest->n_outs; i++)
         bytes += value_bytes(p, nest->outs[i]);
     return bytes;
+}
+
+/* What it reads and writes for one microbatch. */
+static double moved_bytes(const struct pricer *p, const struct ap_nest *nest)
+{
+    const double *moved = p->moved;
+    double bytes = 0;
+
+    if (p->sizes)
+        moved = p->sizes->known[nest->group]->moved;
+    else
+        ap_nest_moved(nest, p->plan->graph, &p->plan->mesh, &p->plan->choice[nest->group],
+                      p->moved);
+    for (int i = 0; i < nest->n_ins; i++)
+        bytes += share_of(p, nest->ins[i].node, moved[i]);
+    for (int o = 0; o < nest->n_outs; o++)
+        bytes += share_of(p, nest->outs[o], moved[nest->n_ins + o]);
+    return bytes;
+}
+
+/* Masks of padded operands, for one microbatch. */
+static double masks_sec(const struct pricer *p, const struct ap_nest *nest)
+{
+    uint64_t masked =
+        p->sizes ? p->sizes->known[nest->group]->masked
+                 : ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[nest->group]);
+    double sec = 0;
+    for (int i = 0; masked && i < nest->n_ins && i < 64; i++)
+        if (masked >> i & 1)
+            sec += ap_cost_compute(p->cost, 0,
+                                   p->plan->graph->nodes[nest->ins[i].node].shape.dtype,
+                                   2 * in_bytes(p, nest, i));
+    return sec;
 }
 
 /* Whether all of its work is done with each microbatch: what it reads has no share. */
@@ -149,7 +188,7 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
     const struct sizes *known = p->sizes;
     int group = nest->group;
     double sec = known ? known->sec[group] : ap_plan_group_sec(nest, g, p->cost, choice),
-           flops, bytes;
+           flops, ignored;
     enum ap_dtype dtype;
     if (!shared || p->time->n == 1 || sec == 0)
         return sec;
@@ -157,12 +196,15 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
         return sec / (double)p->time->n;
     if (p->time->each && is_work_whole(p, nest))
         return sec;
-    if (known)
-        return ap_cost_compute(p->cost, known->flops[group] / (double)p->time->n,
-                               known->dtype[group], working_bytes(p, nest, NULL));
-    ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &bytes, &dtype);
+    if (known) {
+        flops = known->flops[group];
+        dtype = known->dtype[group];
+    } else {
+        ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
+    }
     return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
-                           working_bytes(p, nest, NULL));
+                           moved_bytes(p, nest)) +
+           masks_sec(p, nest);
 }
 
 static void add_sec(struct ap_stage_point *point, bool shared, enum ap_phase phase,
@@ -458,6 +500,16 @@ static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub
     return leaves;
 }
 
+/* Operands and results of any group. */
+static int most_moved(const struct ap_nests *nests)
+{
+    int most = 1;
+    for (int i = 0; i < nests->n; i++)
+        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
+            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
+    return most;
+}
+
 static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
                   const struct ap_stage_time *time, const struct ap_plan *plan,
                   const struct ap_cost *cost, struct pricer *p)
@@ -473,6 +525,7 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
                          .phase = phase,
                          .leaves = leaving(arena, sub),
                          .free = made_of_scalars(arena, &sub->graph),
+                         .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (block_of(p, i) >= p->n_blocks)
@@ -487,6 +540,7 @@ static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p,
     int n = plan->nests->n, n_ins = 0;
     struct sizes *s = AP_NEW(arena, struct sizes);
 
+    s->known = known;
     s->start = AP_NEW_N(arena, n + 1, int);
     for (int i = 0; i < n; i++) {
         s->start[i] = n_ins;

@@ -72,9 +72,10 @@ struct ap_stage_group {
     struct ap_choice_vec choice;
     double sec, flops;
     enum ap_dtype dtype;
+    uint64_t masked; /* of ap_nest_masked */
     /* of operands, then of results */
     const struct ap_layout **layout;
-    double *bytes;
+    double *bytes, *moved; /* as it lies, and of it (ap_nest_moved) */
 };
 /*
  * Those that were met, of groups that are alike: on one mesh, wherever it lies on a

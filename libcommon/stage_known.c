@@ -54,6 +54,9 @@ static struct ap_stage_group *look(struct ap_arena *arena, struct ap_stage_known
     s->choice = *choice;
     s->sec = ap_plan_group_sec(nest, g, cost, choice);
     ap_nest_work(nest, g, &plan->mesh, choice, &s->flops, &ignored, &s->dtype);
+    s->masked = ap_nest_masked(nest, &plan->mesh, choice);
+    s->moved = AP_NEW_N(arena, n + 1, double);
+    ap_nest_moved(nest, g, &plan->mesh, choice, s->moved);
     s->layout = AP_NEW_N(arena, n + 1, const struct ap_layout *);
     s->bytes = AP_NEW_N(arena, n + 1, double);
     for (int k = 0; k < n; k++) {

@@ -9,6 +9,7 @@
 
 #include "partition.h"
 #include "sample_graphs.h"
+#include "stage_cost.h"
 #include "tap.h"
 
 /* A mean over the batch of `of`, subtracted from y = dot(x, w), and a gradient. */
@@ -231,6 +232,120 @@ static void test_price(void)
     ap_arena_free(&arena);
 }
 
+static bool is_sparse(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    enum ap_op op = g->nodes[nest->members[0]].op;
+    return op == AP_OP_GATHER || op == AP_OP_SLICE || op == AP_OP_DYNAMIC_SLICE ||
+           op == AP_OP_DYNAMIC_UPDATE_SLICE || op == AP_OP_SCATTER;
+}
+
+/* A large table, of which few rows are looked up; slices and updates of them. */
+#define LOOKUPS                                                                          \
+    DOC(PARAM(0, "weight", "f32[4000,8]") "," PARAM(1, "input", "s32[12,1]") NODE(       \
+            "gather", "rows", "0,1", "f32[12,8]",                                        \
+            ",\"offset_dims\":[1],\"collapsed_slice_dims\":[0],\"start_index_map\":[0]," \
+            "\"index_vector_dim\":1,\"slice_sizes\":[1,8]")                              \
+            NODE("slice", "cut", "2", "f32[12,3]", ",\"slice\":\"{[0:12], [2:5]}\"")     \
+                NODE("constant", "o", "", "s32[]",                                       \
+                     ",\"value\":0") NODE("dynamic-slice", "some", "2,4,4", "f32[12,4]", \
+                                          ",\"dynamic_slice_sizes\":[12,4]")             \
+                    NODE("dynamic-update-slice", "put", "2,5,4,4", "f32[12,8]",          \
+                         "") NODE("constant", "z", "", "f32[]", ",\"value\":0")          \
+                        NODE("broadcast", "zeros", "7", "f32[4000,8]",                   \
+                             ",\"dimensions\":[]" BACK)                                  \
+                            NODE("scatter", "gw", "8,1,6", "f32[4000,8]",                \
+                                 ",\"update_window_dims\":[1],\"inserted_window_dims\":" \
+                                 "[0],\"scatter_dims_to_operand_dims\":[0],"             \
+                                 "\"index_vector_dim\":1,\"to_apply\":0" BACK)           \
+                                NODE("subtract", "w", "0,9", "f32[4000,8]", UPD),        \
+        "{\"node\":10,\"role\":\"weight\",\"alias\":0},"                                 \
+        "{\"node\":3,\"role\":\"aux\"}")
+
+/* Whether what the group reads and makes lies in time as the plan has it. */
+static bool lies_alike(const struct ap_plan *timed, const struct ap_nest *nest,
+                       const struct ap_stage_time *time)
+{
+    const struct ap_choice_vec *choice = &timed->choice[nest->group];
+    bool alike = true;
+    for (int k = 0; k < nest->n_ins; k++)
+        alike &= time->split[nest->ins[k].node] ==
+                 (ap_nest_in_layout(nest, timed->graph, &timed->mesh, choice, k)
+                      .axis[0]
+                      .kind == AP_SPLIT);
+    for (int m = 0; m < nest->n_members; m++)
+        alike &= time->split[nest->members[m]] ==
+                 (ap_nest_value_layout(nest, timed->graph, &timed->mesh, choice, m)
+                      .axis[0]
+                      .kind == AP_SPLIT);
+    return alike;
+}
+
+/*
+ * Groups that run with each of n microbatches: a plan without them is priced as the same
+ * plan made for them, which computes each group's work on a share. Returns how many are
+ * equal, and of those how many touch part of an operand.
+ */
+static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_t n,
+                          int *sparse)
+{
+    struct ap_err err = {0};
+    struct ap_plan timed, plan = {.graph = &s->g, .nests = &s->nests};
+    struct ap_cost in_time, cost;
+    struct ap_stage_time time;
+    struct ap_conversions none = {0};
+    struct ap_subgraph sub = {.graph = s->g};
+    int *source = AP_NEW_N(arena, s->g.n_nodes, int), equal = 0;
+    double *sec = AP_NEW_N(arena, s->nests.n, double);
+
+    for (int i = 0; i < s->g.n_nodes; i++)
+        source[i] = i;
+    sub.source = source;
+    if (timed_plan(arena, s, n, &timed, &err) ||
+        ap_stage_time_of(arena, &s->g, &s->nests, n, &time, &err) || time.each ||
+        make_cost(arena, AP_COST_DEFAULT, &timed.mesh, &in_time, &err) ||
+        ap_mesh_parse(arena, "1", &plan.mesh, &err) ||
+        make_cost(arena, AP_COST_DEFAULT, &plan.mesh, &cost, &err))
+        return 0;
+    plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
+    for (int i = 0; i < s->nests.n; i++)
+        plan.choice[i] = AP_CHOICE_NONE;
+    ap_stage_spent(arena, &sub, &time, &plan, &none, &cost, sec, NULL);
+    for (int i = 0; i < s->nests.n; i++) {
+        const struct ap_nest *nest = &s->nests.nest[i];
+        double want = ap_plan_group_sec(nest, &s->g, &in_time, &timed.choice[i]);
+        bool same = fabs(sec[i] - want) <= 1e-12 * want;
+        if (!ap_runs_each(nest, &s->g, &timed.mesh, &timed.choice[i]) ||
+            !lies_alike(&timed, nest, &time))
+            continue;
+        CHECK(same, "%s, %lld microbatches: %g s, as of shares: %g s",
+              s->g.nodes[nest->members[0]].name, (long long)n, sec[i], want);
+        equal += same;
+        *sparse += same && is_sparse(&s->g, nest);
+    }
+    ap_cost_free(&in_time);
+    ap_cost_free(&cost);
+    return equal;
+}
+
+static void test_shares(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {0};
+    struct sample s;
+    int equal = 0, sparse = 0;
+
+    for (int64_t n = 2; n <= 6; n++) {
+        for (int i = 0; i < N_SAMPLE_GRAPHS; i++)
+            if (load_sample(&arena, sample_graphs[i].json, &s, &err) == 0)
+                equal += compare_shares(&arena, &s, n, &sparse);
+        if (load_sample(&arena, LOOKUPS, &s, &err) == 0)
+            equal += compare_shares(&arena, &s, n, &sparse);
+    }
+    CHECK(equal > 0 && sparse == 5 * 4,
+          "%d groups, %d of which touch part of an operand%s", equal, sparse, err.msg);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     test_choices();
@@ -238,5 +353,6 @@ int main(void)
     test_check();
     test_conversions();
     test_price();
+    test_shares();
     return tap_done();
 }
