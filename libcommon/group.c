@@ -253,6 +253,17 @@ static int number_roots(int *parent, int n, int *group)
     return n_groups;
 }
 
+/* In the order in which they run; group: room for a number per node. */
+static void number_groups(struct ap_arena *arena, struct ap_graph *g, int *parent,
+                          int *group)
+{
+    g->n_groups = number_roots(parent, g->n_nodes, group);
+    int *place = AP_NEW_N(arena, g->n_groups, int);
+    ap_order_groups(arena, g, group, g->n_groups, place);
+    for (int v = 0; v < g->n_nodes; v++)
+        g->nodes[v].group = place[group[v]];
+}
+
 void ap_group(struct ap_arena *arena, struct ap_graph *g)
 {
     struct ap_mark mark = ap_arena_mark(arena);
@@ -263,10 +274,24 @@ void ap_group(struct ap_arena *arena, struct ap_graph *g)
     find_facts(arena, g, &facts);
     set_levels(&facts);
     fuse(&facts, parent);
-    g->n_groups = number_roots(parent, g->n_nodes, group);
-    int *place = AP_NEW_N(arena, g->n_groups, int);
-    ap_order_groups(arena, g, group, g->n_groups, place);
-    for (int v = 0; v < g->n_nodes; v++)
-        g->nodes[v].group = place[group[v]];
+    number_groups(arena, g, parent, group);
+    ap_arena_rewind(arena, mark);
+}
+
+void ap_group_part(struct ap_arena *arena, struct ap_graph *g, const int *whole)
+{
+    struct ap_mark mark = ap_arena_mark(arena);
+    int *parent = AP_NEW_N(arena, g->n_nodes, int);
+    int *group = AP_NEW_N(arena, g->n_nodes, int);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        parent[v] = v;
+        for (int k = 0; k < g->nodes[v].n_in; k++) {
+            int u = g->nodes[v].in[k];
+            if (whole[u] >= 0 && whole[u] == whole[v])
+                join(parent, u, v);
+        }
+    }
+    number_groups(arena, g, parent, group);
     ap_arena_rewind(arena, mark);
 }

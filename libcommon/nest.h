@@ -96,6 +96,13 @@ struct ap_nests {
  * as that can be (order.c). O((nodes + edges) log groups).
  */
 void ap_group(struct ap_arena *arena, struct ap_graph *g);
+/*
+ * Groups of a part of a graph. whole[node]: its group in the whole graph, -1: it is
+ * alone. Members of a group are joined by its edges: those that an edge still joins stay
+ * one group, a group that the part's border cuts falls into its pieces. So a part runs
+ * what the whole graph runs, and an operator takes the same in both.
+ */
+void ap_group_part(struct ap_arena *arena, struct ap_graph *g, const int *whole);
 
 /*
  * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes

@@ -56,7 +56,8 @@ static void mark_taken(struct cutter *c, const bool *inside)
     }
 }
 
-static void write_nodes(struct cutter *c, struct ap_subgraph *sub)
+/* group: room for the whole graph's per node. */
+static void write_nodes(struct cutter *c, struct ap_subgraph *sub, int *group)
 {
     const struct ap_graph *g = c->g;
     int n = 0, n_params = 0, n_cut = 0;
@@ -70,6 +71,7 @@ static void write_nodes(struct cutter *c, struct ap_subgraph *sub)
         struct ap_node *to = &sub->graph.nodes[c->id[i]];
         *to = g->nodes[i];
         to->group = -1;
+        group[c->id[i]] = c->take[i] == CUT ? -1 : g->nodes[i].group;
         source[c->id[i]] = i;
         if (c->take[i] == CUT) {
             to->op = AP_OP_PARAMETER;
@@ -149,15 +151,17 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
         .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
     mark_constants(&c);
     mark_taken(&c, inside);
-    write_nodes(&c, sub);
+    int *group = AP_NEW_N(&c.scratch, g->n_nodes, int), rc = -1;
+    write_nodes(&c, sub, group);
     write_results(&c, inside, sub);
-    ap_arena_free(&c.scratch);
     if (sub->graph.n_results == 0)
-        return ap_err_set(err, "nothing of this part is used outside of it");
-    if (ap_graph_index(arena, &sub->graph, "/graph", err))
-        return -1;
-    ap_group(arena, &sub->graph);
-    return 0;
+        ap_err_set(err, "nothing of this part is used outside of it");
+    else
+        rc = ap_graph_index(arena, &sub->graph, "/graph", err);
+    if (rc == 0)
+        ap_group_part(arena, &sub->graph, group);
+    ap_arena_free(&c.scratch);
+    return rc;
 }
 
 int ap_subgraph_blocks(struct ap_arena *arena, const struct ap_graph *g,

@@ -4,7 +4,8 @@
  * results (role aux). What is made of constants alone is copied rather than cut, and so
  * are broadcasts of a scalar, of which the scalar is cut; weights, states and other
  * parameters that the part reads are its own parameters, with their roles, and tied to
- * the part's results where the new value is made inside.
+ * the part's results where the new value is made inside. The whole graph is grouped, and
+ * the part has its groups (ap_group_part).
  */
 #ifndef AP_SUBGRAPH_H
 #define AP_SUBGRAPH_H
@@ -12,7 +13,7 @@
 #include "graph.h"
 
 struct ap_subgraph {
-    struct ap_graph graph; /* indexed and grouped (ap_group) */
+    struct ap_graph graph; /* indexed and grouped */
     const int *source;     /* [node of graph]: node of the whole graph */
     int n_cut_in, n_cut_out;
     const int *cut_in;  /* nodes of graph: the parameters that cut values became */

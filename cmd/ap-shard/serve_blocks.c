@@ -100,8 +100,10 @@ static void put_node(struct reader *r, int block, int v)
     const struct ap_node *n = &r->g->nodes[v];
     put_word(r, r->sig[v]);
     put_word(r, (uint64_t)n->n_in);
-    for (int k = 0; k < n->n_in; k++)
-        put_word(r, refer(r, block, n->in[k]));
+    for (int k = 0; k < n->n_in; k++) {
+        bool one = r->g->nodes[n->in[k]].group == n->group; /* of a part's groups */
+        put_word(r, 2 * refer(r, block, n->in[k]) + one);
+    }
     for (int i = r->first_result[v]; i > 0; i = r->next_result[i]) {
         const struct ap_result *result = &r->g->results[i - 1];
         put_word(r, (uint64_t)result->role);

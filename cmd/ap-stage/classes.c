@@ -39,6 +39,12 @@ struct finder {
 };
 enum { USED_BEFORE = 1, USED_BEHIND = 2, USED_FAR = 4 };
 
+/* Such edges make the groups of a part (ap_group_part). */
+static bool same_group(const struct ap_graph *g, int a, int b)
+{
+    return g->nodes[a].group == g->nodes[b].group;
+}
+
 static void sign_nodes(struct finder *f, const bool *split)
 {
     const struct ap_graph *g = f->g;
@@ -48,8 +54,10 @@ static void sign_nodes(struct finder *f, const bool *split)
         f->constant[i] = n->op != AP_OP_PARAMETER;
         for (int k = 0; k < n->n_in && f->constant[i]; k++)
             f->constant[i] = f->constant[n->in[k]];
-        for (int k = 0; k < n->n_in && f->constant[i]; k++)
-            f->sig[i] = ap_hash(&f->sig[n->in[k]], sizeof *f->sig, f->sig[i]);
+        for (int k = 0; k < n->n_in && f->constant[i]; k++) {
+            const uint64_t in[2] = {f->sig[n->in[k]], same_group(g, n->in[k], i)};
+            f->sig[i] = ap_hash(in, sizeof in, f->sig[i]);
+        }
         if (split && split[i])
             f->sig[i] = ap_hash("split", 5, f->sig[i]);
     }
@@ -198,7 +206,7 @@ static uint64_t add_node(struct finder *f, int place, int node, int b, uint64_t 
     h = mix(h, f->sig[node]);
     h = mix(h, (f->users[node] & away) != 0);
     for (int k = 0; k < n->n_in; k++)
-        h = mix(h, see(f, place, n->in[k], b));
+        h = mix(mix(h, see(f, place, n->in[k], b)), same_group(f->g, n->in[k], node));
     for (int r = f->result_start[node]; r < f->result_start[node + 1]; r++) {
         const struct ap_result *result = &f->g->results[f->result[r]];
         h = mix(h, (uint64_t)result->role);

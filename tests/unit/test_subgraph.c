@@ -129,6 +129,54 @@ static void spread_scalar(void)
           "the second takes it and spreads it itself");
 }
 
+/*
+ * A residual, a = tanh(x w), s = a w, c = exp(a + s), where s is outside of the part: a
+ * and c are two groups in the whole graph, as s runs in between, and stay two. The chain
+ * d = -c, e = d d is one group, which falls into its pieces.
+ */
+static void groups_of_the_whole(void)
+{
+    struct ap_build b;
+    struct ap_graph g;
+    struct ap_subgraph part, rest;
+    struct ap_err err = {0};
+    int64_t dims[2] = {4, 4}, zero = 0, one = 1;
+
+    ap_build_init(&b, &arena);
+    b.scope = "";
+    struct ap_shape shape = ap_build_shape(&b, AP_F32, 2, dims);
+    int x = ap_build_param(&b, "x", shape, AP_ROLE_INPUT);
+    int w = ap_build_param(&b, "w", shape, AP_ROLE_WEIGHT);
+    int a = ap_build_unary(&b, AP_OP_TANH,
+                           ap_build_dot(&b, x, w, 0, NULL, NULL, 1, &one, &zero));
+    int s = ap_build_dot(&b, a, w, 0, NULL, NULL, 1, &one, &zero);
+    int c = ap_build_unary(&b, AP_OP_EXPONENTIAL, ap_build_binary(&b, AP_OP_ADD, a, s));
+    int d = ap_build_unary(&b, AP_OP_NEGATE, c);
+    int e = ap_build_binary(&b, AP_OP_MULTIPLY, d, d);
+    struct ap_result results[1] = {{e, AP_ROLE_AUX, -1}};
+    CHECK(ap_build_finish(&b, "t", 1, results, &g, &err) == 0, "a residual builds");
+    CHECK(g.nodes[a].group != g.nodes[c].group && g.nodes[c].group == g.nodes[e].group,
+          "what runs before and behind a product are two groups");
+    int *block_of = AP_NEW_N(&arena, g.n_nodes, int);
+    block_of[s] = block_of[d] = block_of[e] = 1;
+    CHECK(ap_subgraph_blocks(&arena, &g, block_of, 0, 0, &part, &err) == 0 &&
+              ap_subgraph_blocks(&arena, &g, block_of, 1, 1, &rest, &err) == 0,
+          "in two parts");
+    int at[2] = {-1, -1}, sum = -1, group[2] = {-1, -1};
+    for (int i = 0; i < part.graph.n_nodes; i++) {
+        at[0] = part.source[i] == a ? part.graph.nodes[i].group : at[0];
+        at[1] = part.source[i] == c ? part.graph.nodes[i].group : at[1];
+        sum = part.graph.nodes[i].op == AP_OP_ADD ? part.graph.nodes[i].group : sum;
+    }
+    CHECK(at[0] >= 0 && at[0] != at[1] && at[1] == sum,
+          "they are two in a part that does not hold the product");
+    for (int i = 0; i < rest.graph.n_nodes; i++) {
+        group[0] = rest.source[i] == d ? rest.graph.nodes[i].group : group[0];
+        group[1] = rest.source[i] == e ? rest.graph.nodes[i].group : group[1];
+    }
+    CHECK(group[0] >= 0 && group[0] == group[1], "a group's piece is one");
+}
+
 int main(void)
 {
     int half;
@@ -137,6 +185,7 @@ int main(void)
     second_half(&g, half);
     whole_and_nothing(&g);
     spread_scalar();
+    groups_of_the_whole();
     ap_arena_free(&arena);
     return tap_done();
 }
