@@ -62,6 +62,11 @@ fake() {
     done
 }
 
+@test "all stages wait for the norm of the gradients: auto knows before it writes a plan" {
+    ap-stage --cluster a100x4 --stages 2 "$(GPT)" | jq -e '.history[-1] | .measured as $said |
+        .objective_sec | ($said - .) / . | . > -0.01 and . < 0.01'
+}
+
 @test "same bytes for any number of processes, and for answers out of order" {
     fake "" --jobs 1 -o "$BATS_TEST_TMPDIR/1" "$(GPT)"
     fake "" --jobs 3 -o "$BATS_TEST_TMPDIR/3" "$(GPT)"

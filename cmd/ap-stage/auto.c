@@ -100,7 +100,7 @@ void hunt_bare(struct hunt *h, struct plan_answer *a)
     struct plan_answer copy = plan_copy(&scratch, a);
     struct ap_err why = {0};
 
-    bare.n_values = 0;
+    bare.n_values = bare.n_scalars = 0;
     if (h->inst->sends_are_guesses && !plan_judge(&scratch, &bare, &copy, NULL, &why)) {
         a->least_sec = copy.step_sec;
         h->bare = least_of(h->bare, plan_score(&bare, h->params, &copy));

@@ -67,6 +67,13 @@ typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
  */
 typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
 
+/* A scalar of the update that another block reads. */
+struct plan_scalar {
+    int step; /* scalars of other blocks that it is made of, one after the other */
+    int from, to;
+    int64_t bytes;
+};
+
 struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
@@ -74,6 +81,8 @@ struct plan_instance {
     const int *class_of; /* [block]: blocks of one class are alike; NULL: not known */
     int n_values;
     const struct plan_value *value;
+    int n_scalars; /* of the update: all stages wait for them (scalars.c) */
+    const struct plan_scalar *scalar; /* step by step */
     const struct ap_cluster *cluster; /* links and memory of a device */
     int n_hosts, n_devices;           /* n_devices: of a host */
     int64_t memory_bytes;             /* of a device; 0: no limit */

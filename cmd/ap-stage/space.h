@@ -26,6 +26,8 @@ int plan_link_level(const struct ap_cluster *c, int host, int other);
  */
 void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
                       struct ap_sim_stage *stages);
+/* Seconds that all stages of a placed plan wait for scalars of the update. */
+double plan_norm_sec(const struct plan_instance *inst, const struct plan_answer *answer);
 /* The link between two stages of one number of replicas, in their places. */
 struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
                                  const struct plan_stage *from,
