@@ -351,8 +351,7 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
 
 /* ---- price ---- */
 
-/* True for what runs no kernel: values that are there already, views of others. */
-static bool is_free(const struct ap_graph *g, const struct ap_nest *nest)
+bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest)
 {
     for (int m = 0; m < nest->n_members; m++) {
         enum ap_op op = g->nodes[nest->members[m]].op;
@@ -379,7 +378,7 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
 {
     if (cost->variant == AP_COST_ALPA)
         return ap_alpa_penalty(nest, g, &cost->mesh, choice);
-    if (cost->variant != AP_COST_DEFAULT || is_free(g, nest))
+    if (cost->variant != AP_COST_DEFAULT || ap_plan_group_is_free(g, nest))
         return 0;
     if (nest->body) {
         double trips = ap_nest_trips(nest, g);

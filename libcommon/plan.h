@@ -88,6 +88,8 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
                              const struct ap_cost *cost, struct ap_conversions *out,
                              struct ap_err *err);
 
+/* True for what runs no kernel: values that are there already, views of others. */
+bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest);
 /*
  * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as
  * often as it runs in a step.

@@ -192,7 +192,7 @@ paper_448() {
 
 @test "AL33: the work of a whole plan is linear in the layers" {
     local l dir=$BATS_TEST_TMPDIR
-    for l in 4 8 16 32; do
+    for l in 8 16 24 32; do # of fewer, one mesh less is worth a question
         ap-model gpt --layers $l --hidden 1024 --heads 16 --seq 512 --batch 64 --vocab 8192 \
             --dtype f16 | ap-prune | ap-coarsen --algorithm alpa --blocks $l --eps 2 >"$dir/in.json"
         plan "$(cluster 1)" 8 --stats --shard-command 'ap-shard --serve --stats' "$dir/in.json" \
@@ -206,6 +206,8 @@ paper_448() {
             $all[$i] as $x | $all[$i + 1] as $y |
             ($y[$what] - $x[$what]) / ($y.layers - $x.layers)] |
             .[0] > 0 and max <= .[0] * 1.25)' "$dir/stats"
+    # what all operators take at least rules runs out; contractions alone leave 6 a layer
+    jq -e -s 'all(.[]; .fronts <= 4 * .layers)' "$dir/stats"
 }
 
 @test "AL33: the work of a whole plan is no more than linear in the GPUs" {
@@ -218,7 +220,8 @@ paper_448() {
     done
     jq -r -s '"# GPUs \(map(.gpus)), requests \(map(.requests)), fronts \(map(.fronts))"' \
         "$dir/stats" >&3
-    # twice as many ask for no more than twice as much, from two hosts on for far less
+    # twice as many ask for no more than twice as much, 32 times as many for a third of that
     jq -e -s '[range(length - 1) as $i | .[$i + 1].fronts / .[$i].fronts] |
-        .[0] <= 2.5 and all(.[1:][]; . < 1.5)' "$dir/stats"
+        .[0] <= 2.5 and all(.[1:][]; . < 2)' "$dir/stats"
+    jq -e -s '.[-1].fronts < 32 / 3 * .[0].fronts' "$dir/stats"
 }

@@ -37,23 +37,6 @@ static void read_blocks(struct ap_arena *arena, const struct ap_doc *doc,
                doc->file, m->blocks.n, MAX_BLOCKS);
 }
 
-static void list_work(struct ap_arena *arena, struct stage_model *m)
-{
-    const struct ap_mesh one = {.n_axes = 1, .size = {1}, .name = {"x"}};
-    const struct ap_choice_vec none = AP_CHOICE_NONE;
-    m->work = AP_NEW_N(arena, m->nests.n + 1, struct stage_work);
-    for (int i = 0; i < m->nests.n; i++) {
-        const struct ap_nest *nest = &m->nests.nest[i];
-        if (!nest->heavy || nest->n_members != 1 ||
-            m->graph.nodes[nest->members[0]].phase == AP_UPDATE)
-            continue;
-        struct stage_work *w = &m->work[m->n_work++];
-        w->node = nest->members[0];
-        w->block = m->blocks.block_of[w->node];
-        ap_nest_work(nest, &m->graph, &one, &none, &w->flops, &w->bytes, &w->dtype);
-    }
-}
-
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m)
 {
@@ -81,7 +64,6 @@ int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
     if (ap_nests_build(arena, &m->graph, &m->nests, &why))
         return ap_err_set(err, "%s: %s", doc->file, why.msg);
     m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
-    list_work(arena, m);
     return 0;
 }
 
@@ -256,6 +238,106 @@ static void list_values(struct lister *l)
     join_values(l);
 }
 
+/* ---- what every plan does ---- */
+
+static bool is_work(const struct stage_model *m, const struct ap_stage_time *time,
+                    const struct ap_nest *nest)
+{
+    const struct ap_graph *g = &m->graph;
+    int block = m->blocks.block_of[nest->members[0]];
+
+    if (nest->body || ap_plan_group_is_free(g, nest))
+        return false;
+    for (int i = 0; i < nest->n_members; i++) {
+        int node = nest->members[i];
+        if (g->nodes[node].phase == AP_UPDATE || m->blocks.block_of[node] != block ||
+            (time->n > 1 && !time->runs[node]))
+            return false;
+    }
+    return true;
+}
+
+/* Whether stages that read the value make it again: from constants, from a scalar. */
+static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+    return constant[node] ||
+           (n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0);
+}
+
+static void add_bytes(const struct ap_stage_time *time, int node, double bytes,
+                      struct stage_work *w)
+{
+    if (time->split[node])
+        w->split_bytes += bytes;
+    else
+        w->whole_bytes += bytes;
+}
+
+/* What the group moves of each operand and result, on one device; moved is room for it.
+ */
+static void count_bytes(const struct stage_model *m, const struct ap_stage_time *time,
+                        const bool *constant, const struct ap_nest *nest, double *moved,
+                        struct stage_work *w)
+{
+    const struct ap_mesh one = {.n_axes = 1, .size = {1}, .name = {"x"}};
+    const struct ap_choice_vec none = AP_CHOICE_NONE;
+    const struct ap_graph *g = &m->graph;
+    double ignored;
+
+    ap_nest_work(nest, g, &one, &none, &w->flops, &ignored, &w->dtype);
+    ap_nest_moved(nest, g, &one, &none, moved);
+    for (int k = 0; k < nest->n_ins; k++)
+        add_bytes(time, nest->ins[k].node, moved[k], w);
+    for (int o = 0; o < nest->n_outs; o++)
+        if (!is_copied(g, constant, nest->outs[o]))
+            add_bytes(time, nest->outs[o], moved[nest->n_ins + o], w);
+}
+
+static int compare_work(const void *pa, const void *pb)
+{
+    const struct stage_work *a = pa, *b = pb;
+    if (a->block != b->block)
+        return a->block - b->block;
+    if (a->flops != b->flops)
+        return a->flops < b->flops ? -1 : 1;
+    if (a->split_bytes != b->split_bytes)
+        return a->split_bytes < b->split_bytes ? -1 : 1;
+    if (a->whole_bytes != b->whole_bytes)
+        return a->whole_bytes < b->whole_bytes ? -1 : 1;
+    return (int)a->dtype - (int)b->dtype;
+}
+
+static void list_work(struct ap_arena *arena, struct stage_model *m,
+                      const struct ap_stage_time *time, const bool *constant)
+{
+    int n = 0, kept = 0, most = 1;
+
+    for (int i = 0; i < m->nests.n; i++)
+        if (m->nests.nest[i].n_ins + m->nests.nest[i].n_outs > most)
+            most = m->nests.nest[i].n_ins + m->nests.nest[i].n_outs;
+    double *moved = AP_NEW_N(arena, most, double);
+
+    m->work = AP_NEW_N(arena, m->nests.n + 1, struct stage_work);
+    for (int i = 0; i < m->nests.n; i++) {
+        const struct ap_nest *nest = &m->nests.nest[i];
+        struct stage_work *w = &m->work[n];
+        if (!is_work(m, time, nest))
+            continue;
+        n++;
+        w->block = m->blocks.block_of[nest->members[0]];
+        w->n = 1;
+        count_bytes(m, time, constant, nest, moved, w);
+    }
+    qsort(m->work, (size_t)n, sizeof *m->work, compare_work);
+    for (int i = 0; i < n; i++)
+        if (kept > 0 && compare_work(&m->work[kept - 1], &m->work[i]) == 0)
+            m->work[kept - 1].n++;
+        else
+            m->work[kept++] = m->work[i];
+    m->n_work = kept;
+}
+
 /* ---- the instance ---- */
 
 /* How the graph lies in time does not depend on the number, if that is not one. */
@@ -280,17 +362,6 @@ static int lie_in_time(struct ap_arena *arena, const struct stage_model *m,
     }
     ap_err_set(err, "%lld microbatches: %s", (long long)most, why.msg);
     return 1;
-}
-
-/* What is made once per step, whatever the microbatches, is no microbatch's work. */
-static void leave_once(struct stage_model *m, const struct plan_instance *inst,
-                       const struct ap_stage_time *time)
-{
-    int n = 0;
-    for (int i = 0; i < m->n_work; i++)
-        if (inst->n_microbatches == 1 || time->runs[m->work[i].node])
-            m->work[n++] = m->work[i];
-    m->n_work = n;
 }
 
 static void count_blocks(struct ap_arena *arena, const struct stage_model *m,
@@ -328,7 +399,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     if (lie_in_time(arena, m, limits, inst, &time, err))
         return 1;
     m->time = time;
-    leave_once(m, inst, &time);
     stage_classes_find(arena, &m->graph, &m->blocks, time.split, &m->classes);
     inst->class_of = m->classes.id[RUN_INNER];
     count_blocks(arena, m, inst);
@@ -338,6 +408,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                        .constant = AP_NEW_N(arena, m->graph.n_nodes, bool),
                        .seen = AP_NEW_N(arena, m->blocks.n, int)};
     list_values(&l);
+    list_work(arena, m, &time, l.constant);
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);
@@ -350,17 +421,18 @@ double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
 {
     const struct ap_cluster *c = &m->cluster;
     double *sec = AP_NEW_N(arena, m->blocks.n + 1, double);
-    double shares = (double)devices * (double)microbatches;
+    double d = (double)devices, b = (double)microbatches;
     for (int i = 0; i < m->n_work; i++) {
         const struct stage_work *w = &m->work[i];
         double peak = c->flops_per_sec[w->dtype] > 0 ? c->flops_per_sec[w->dtype]
                                                      : c->flops_per_sec[AP_F32];
-        double flops = w->flops / shares, bytes = w->bytes / shares;
-        sec[w->block + 1] += fmax(flops / peak / ap_cluster_efficiency(c, flops),
-                                  bytes / c->memory_bandwidth_bytes_per_sec) +
-                             c->launch_sec;
+        double flops = w->flops / (d * b);
+        double bytes = (w->split_bytes / b + w->whole_bytes) / d;
+        sec[w->block + 1] += w->n * (fmax(flops / peak / ap_cluster_efficiency(c, flops),
+                                          bytes / c->memory_bandwidth_bytes_per_sec) +
+                                     c->launch_sec);
     }
-    for (int b = 0; b < m->blocks.n; b++)
-        sec[b + 1] += sec[b];
+    for (int k = 0; k < m->blocks.n; k++)
+        sec[k + 1] += sec[k];
     return sec;
 }

@@ -9,11 +9,13 @@
 #include "planner.h"
 #include "stage_cost.h"
 
-/* Work that every plan does, once per microbatch: contractions, which nothing fuses. */
+/* What every plan does in a block with each microbatch: groups that lie in it whole. */
 struct stage_work {
-    int node, block;
-    double flops, bytes; /* of the whole batch */
+    int block, n; /* groups that are alike in all of this */
     enum ap_dtype dtype;
+    double flops;
+    double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for
+                                        each microbatch */
 };
 
 struct stage_model {
@@ -48,8 +50,8 @@ int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
                       struct stage_model *m, struct ap_err *err);
 
 /*
- * Fills all of the instance but the oracle. 1: the batch cannot be cut so, err says what
- * could be asked instead.
+ * Fills all of the instance but the oracle, and the model's work. 1: the batch cannot be
+ * cut so, err says what could be asked instead.
  */
 int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
@@ -59,8 +61,8 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
 void stage_scalars_list(struct ap_arena *arena, const struct stage_model *m,
                         const bool *constant, struct plan_instance *inst);
 /*
- * [block + 1]: seconds that the blocks before take at least, per microbatch, with all of
- * so many devices at work. Arena.
+ * [block + 1]: seconds that the operators of the blocks before take at least, per
+ * microbatch, with all of so many devices at work and nothing sent. Arena.
  */
 double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
                         int64_t devices, int64_t microbatches);
