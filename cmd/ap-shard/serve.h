@@ -82,9 +82,9 @@ void serve_rules_free(struct serve_rules *rules);
 struct serve_pool {
     struct ap_arena arena;
     int n, n_groups, n_nodes;
-    int n_searched; /* of an integer program: the first plans are its own, the quickest
-                       first */
-    const char **name;             /* [plan] */
+    int n_searched;    /* of an integer program: the first plans are its own, the quickest
+                          first */
+    const char **name; /* [plan] */
     struct ap_choice_vec **choice; /* [plan][group] */
     bool **remake;                 /* [plan][node], NULL: none */
     double objective;  /* of the search, < 0: it has another measure; whole batch */
@@ -112,9 +112,9 @@ void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
                const struct shard_request *req, struct serve_ties *ties);
 /*
  * time: microbatches have so few rows that a plan of the search must not split them over
- * all devices; NULL: they have enough, or the graph is a part. wide: with time, the pool of
- * the mesh without it, or NULL. NULL with err; the caller frees, before the rules, whose
- * plans it shares.
+ * all devices; NULL: they have enough, or the graph is a part. wide: with time, the pool
+ * of the mesh without it, or NULL. NULL with err; the caller frees, before the rules,
+ * whose plans it shares.
  */
 struct serve_pool *serve_search(const struct serve_rules *rules,
                                 const struct serve_ties *ties,
@@ -249,8 +249,8 @@ uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh)
  */
 int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,
                  const int *const *known, ap_solver_fn *run,
-                 const struct ap_solve_params *params, int rounds, struct ap_solution *sol,
-                 struct ap_err *err);
+                 const struct ap_solve_params *params, int rounds,
+                 struct ap_solution *sol, struct ap_err *err);
 
 /* ---- serve_memo.c: what was found stays ---- */
 

@@ -364,8 +364,8 @@ static const struct serve_shape *search(struct serve_memo *m, int at, uint64_t r
     if (!searched->rules)
         searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
                                           &searched->cost, m->req, &m->book);
-    s->pool = serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, wide, m->req,
-                           &s->why);
+    s->pool = serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, wide,
+                           m->req, &s->why);
     if (s->pool)
         serve_shape_look(m->b, &m->job->nests, &searched->cost, &m->rows, m->n_shaped,
                          m->shaped, s);
