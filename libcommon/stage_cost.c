@@ -17,16 +17,7 @@
 #include <string.h>
 
 #include "microbatch.h"
-
-/* What does not depend on the number of microbatches. */
-struct sizes {
-    int *start;           /* [group + 1] into in */
-    double *in, *value;   /* bytes of operands, of nodes */
-    double *sec, *flops;  /* [group] */
-    enum ap_dtype *dtype; /* [group] */
-    unsigned *phases;     /* [node]: see read_in */
-    const struct ap_stage_group *const *known;
-};
+#include "stage_facts.h"
 
 struct pricer {
     const struct ap_subgraph *sub;
@@ -40,7 +31,6 @@ struct pricer {
     const bool *free;     /* per node: made of constants and scalars alone */
     double *moved;        /* room for a group's */
     int n_blocks;         /* above all numbers of blocks */
-    const struct sizes *sizes; /* NULL: not known; else nothing is remade */
 };
 
 /* Whether the plan itself was made for microbatches, and says what runs with each. */
@@ -71,16 +61,8 @@ static double local_bytes(const struct pricer *p, int node, const struct ap_layo
     return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
 }
 
-/* The same of bytes at hand. */
-static double share_of(const struct pricer *p, int node, double bytes)
-{
-    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
-}
-
 static double value_bytes(const struct pricer *p, int node)
 {
-    if (p->sizes)
-        return share_of(p, node, p->sizes->value[node]);
     struct ap_layout l = ap_plan_node_layout(p->plan, node);
     return local_bytes(p, node, &l);
 }
@@ -115,8 +97,6 @@ static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
 static double in_bytes(const struct pricer *p, const struct ap_nest *nest, int i)
 {
     int node = nest->ins[i].node;
-    if (p->sizes)
-        return share_of(p, node, p->sizes->in[p->sizes->start[nest->group] + i]);
     struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
                                            &p->plan->choice[nest->group], i);
     return local_bytes(p, node, &l);
@@ -138,30 +118,30 @@ static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
     return bytes;
 }
 
+/* Of bytes of a value, those of one microbatch. */
+static double share_of(const struct pricer *p, int node, double bytes)
+{
+    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+}
+
 /* What it reads and writes for one microbatch. */
 static double moved_bytes(const struct pricer *p, const struct ap_nest *nest)
 {
-    const double *moved = p->moved;
     double bytes = 0;
 
-    if (p->sizes)
-        moved = p->sizes->known[nest->group]->moved;
-    else
-        ap_nest_moved(nest, p->plan->graph, &p->plan->mesh, &p->plan->choice[nest->group],
-                      p->moved);
+    ap_nest_moved(nest, p->plan->graph, &p->plan->mesh, &p->plan->choice[nest->group],
+                  p->moved);
     for (int i = 0; i < nest->n_ins; i++)
-        bytes += share_of(p, nest->ins[i].node, moved[i]);
+        bytes += share_of(p, nest->ins[i].node, p->moved[i]);
     for (int o = 0; o < nest->n_outs; o++)
-        bytes += share_of(p, nest->outs[o], moved[nest->n_ins + o]);
+        bytes += share_of(p, nest->outs[o], p->moved[nest->n_ins + o]);
     return bytes;
 }
 
 /* Masks of padded operands, for one microbatch. */
 static double masks_sec(const struct pricer *p, const struct ap_nest *nest)
 {
-    uint64_t masked =
-        p->sizes ? p->sizes->known[nest->group]->masked
-                 : ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[nest->group]);
+    uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[nest->group]);
     double sec = 0;
     for (int i = 0; masked && i < nest->n_ins && i < 64; i++)
         if (masked >> i & 1)
@@ -185,10 +165,7 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
 {
     const struct ap_graph *g = p->plan->graph;
     const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
-    const struct sizes *known = p->sizes;
-    int group = nest->group;
-    double sec = known ? known->sec[group] : ap_plan_group_sec(nest, g, p->cost, choice),
-           flops, ignored;
+    double sec = ap_plan_group_sec(nest, g, p->cost, choice), flops, ignored;
     enum ap_dtype dtype;
     if (!shared || p->time->n == 1 || sec == 0)
         return sec;
@@ -196,12 +173,7 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
         return sec / (double)p->time->n;
     if (p->time->each && is_work_whole(p, nest))
         return sec;
-    if (known) {
-        flops = known->flops[group];
-        dtype = known->dtype[group];
-    } else {
-        ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    }
+    ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
     return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
                            moved_bytes(p, nest)) +
            masks_sec(p, nest);
@@ -306,8 +278,6 @@ static unsigned read_in(const struct pricer *p, int node)
 {
     const struct ap_graph *g = p->plan->graph;
     unsigned phases = 0;
-    if (p->sizes)
-        return p->sizes->phases[node];
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         int group = g->nodes[g->users[u]].group;
         if (group != g->nodes[node].group)
@@ -362,29 +332,6 @@ static int reader_of(const struct pricer *p, int node)
     return reader;
 }
 
-/*
- * A forward value of one microbatch in a stage that makes its blocks again: what other
- * blocks read is kept, the rest is there while its reader's backward runs.
- */
-static void add_activation(const struct pricer *p, int node, bool to_backward,
-                           double bytes, struct memory *m)
-{
-    int reader = reader_of(p, node);
-    if (reader < 0)
-        m->kept_inputs += bytes;
-    else if (to_backward)
-        m->block[reader] += bytes;
-}
-
-/* A value that is made again, for the whole backward if several blocks read it. */
-static void add_again(const struct pricer *p, int node, bool to_backward, double bytes,
-                      struct memory *m)
-{
-    int reader = reader_of(p, node);
-    if (reader < 0 ? to_backward || read_again(p, node) : to_backward)
-        *(reader < 0 ? &m->remade : &m->block[reader]) += bytes;
-}
-
 /* Whether there is one for each microbatch. */
 static bool is_shared(const struct pricer *p, int node)
 {
@@ -394,31 +341,53 @@ static bool is_shared(const struct pricer *p, int node)
                                       p->plan->graph->nodes[node].phase));
 }
 
-/* Where the memory of one value counts. */
-static void add_value(const struct pricer *p, int node, struct memory *m)
+/*
+ * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
+ * With what a stage that makes its blocks again needs: what other blocks read is kept,
+ * the rest is there while its reader's backward runs, or for the whole backward if it is
+ * made again for several.
+ */
+static unsigned count_value(const struct pricer *p, int node, int *reader)
 {
     const struct ap_node *n = &p->plan->graph->nodes[node];
     bool own = n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT;
-    bool shared = is_shared(p, node);
-    bool again = p->again && p->again[node];
-    unsigned phases = read_in(p, node);
+    bool shared = is_shared(p, node), again = p->again && p->again[node];
+    unsigned phases = read_in(p, node), counted = 0;
     bool to_backward = phases >> AP_BACKWARD & 1;
-    double bytes = value_bytes(p, node);
 
-    if (own || (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1)) {
-        m->fixed += bytes; /* a gradient until the update */
-        m->there[node] = true;
-    } else if (n->phase == AP_FORWARD) {
-        if (n->op == AP_OP_PARAMETER && shared)
-            m->kept_inputs += bytes;
-        else if (shared && !p->again)
-            add_activation(p, node, to_backward, bytes, m);
-        if (again)
-            add_again(p, node, to_backward, bytes, m);
-        else if (to_backward || read_again(p, node))
-            *(shared ? &m->kept : &m->fixed) += bytes;
-        m->there[node] = to_backward && !shared && !again;
+    if (own || (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1))
+        return AP_IN_FIXED | AP_STAYS; /* a gradient until the update */
+    if (n->phase != AP_FORWARD)
+        return 0;
+    if (n->op == AP_OP_PARAMETER && shared) {
+        counted |= AP_IN_INPUTS;
+    } else if (shared && !p->again) {
+        *reader = reader_of(p, node);
+        counted |= *reader < 0 ? AP_IN_INPUTS : to_backward ? AP_IN_BLOCK : 0;
     }
+    if (again) {
+        *reader = reader_of(p, node);
+        if (to_backward || (*reader < 0 && read_again(p, node)))
+            counted |= *reader < 0 ? AP_IN_REMADE : AP_IN_BLOCK;
+    } else if (to_backward || read_again(p, node)) {
+        counted |= shared ? AP_IN_KEPT : AP_IN_FIXED;
+    }
+    return counted | (to_backward && !shared && !again ? AP_STAYS : 0);
+}
+
+static void add_value(const struct pricer *p, int node, struct memory *m)
+{
+    int reader = -1;
+    unsigned counted = count_value(p, node, &reader);
+    double bytes = counted ? value_bytes(p, node) : 0;
+
+    m->fixed += counted & AP_IN_FIXED ? bytes : 0;
+    m->kept += counted & AP_IN_KEPT ? bytes : 0;
+    m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
+    m->remade += counted & AP_IN_REMADE ? bytes : 0;
+    if (counted & AP_IN_BLOCK)
+        m->block[reader] += bytes;
+    m->there[node] = counted & AP_STAYS;
 }
 
 /* What operators take; what is remade is in backward_sec. */
@@ -532,40 +501,6 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
             p->n_blocks = block_of(p, i) + 1;
 }
 
-static struct sizes *find_sizes(struct ap_arena *arena, const struct pricer *p,
-                                const struct ap_stage_group *const *known)
-{
-    const struct ap_plan *plan = p->plan;
-    const struct ap_graph *g = plan->graph;
-    int n = plan->nests->n, n_ins = 0;
-    struct sizes *s = AP_NEW(arena, struct sizes);
-
-    s->known = known;
-    s->start = AP_NEW_N(arena, n + 1, int);
-    for (int i = 0; i < n; i++) {
-        s->start[i] = n_ins;
-        n_ins += plan->nests->nest[i].n_ins;
-    }
-    s->in = AP_NEW_N(arena, n_ins + 1, double);
-    s->value = AP_NEW_N(arena, g->n_nodes + 1, double);
-    s->sec = AP_NEW_N(arena, n + 1, double);
-    s->flops = AP_NEW_N(arena, n + 1, double);
-    s->dtype = AP_NEW_N(arena, n + 1, enum ap_dtype);
-    s->phases = AP_NEW_N(arena, g->n_nodes + 1, unsigned);
-    for (int i = 0; i < n; i++) {
-        const struct ap_nest *nest = &plan->nests->nest[i];
-        s->sec[i] = known[i]->sec;
-        s->flops[i] = known[i]->flops;
-        s->dtype[i] = known[i]->dtype;
-        memcpy(&s->in[s->start[i]], known[i]->bytes, (size_t)nest->n_ins * sizeof *s->in);
-        for (int o = 0; o < nest->n_outs; o++) {
-            s->value[nest->outs[o]] = known[i]->bytes[nest->n_ins + o];
-            s->phases[nest->outs[o]] = read_in(p, nest->outs[o]);
-        }
-    }
-    return s;
-}
-
 /* Of the blocks', which are made again one at a time. */
 static double most_of(const struct pricer *p, const struct memory *m)
 {
@@ -596,22 +531,38 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                          .remade_bytes = most_of(p, &m)};
 }
 
-void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
-                          const struct ap_stage_time *const *time,
-                          const struct ap_plan *plan, const struct ap_conversions *conv,
-                          const struct ap_cost *cost,
-                          const struct ap_stage_group *const *known,
-                          struct ap_stage_measure *measure)
+void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
+                        const struct ap_nests *nests, struct ap_stage_fact *f)
 {
+    const struct ap_plan none = {.graph = &sub->graph, .nests = nests};
+    int n_groups = nests->n, n_nodes = sub->graph.n_nodes, n_ins = 0;
     struct pricer p;
 
-    assert(!plan->mesh.time);
-    start(arena, sub, time[0], plan, cost, &p);
-    p.sizes = find_sizes(arena, &p, known);
-    for (int i = 0; i < n; i++) {
-        p.time = time[i];
-        measure_one(arena, &p, conv, &measure[i]);
+    start(arena, sub, &f->time, &none, NULL, &p);
+    f->n_blocks = p.n_blocks;
+    f->phase = p.phase;
+    f->runs = AP_NEW_N(arena, n_groups + 1, bool);
+    f->whole = AP_NEW_N(arena, n_groups + 1, bool);
+    f->split = AP_NEW_N(arena, n_nodes + 1, bool);
+    f->counted = AP_NEW_N(arena, n_nodes + 1, uint8_t);
+    f->reader = AP_NEW_N(arena, n_nodes + 1, int);
+    for (int i = 0; i < n_groups; i++)
+        n_ins += nests->nest[i].n_ins;
+    f->stays = AP_NEW_N(arena, n_ins + 1, bool);
+    n_ins = 0;
+    for (int i = 0; i < n_groups; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        f->runs[i] = group_runs(&p, nest);
+        f->whole[i] =
+            !f->runs[i] || f->time.n == 1 || (f->time.each && is_work_whole(&p, nest));
+        for (int k = 0; k < nest->n_ins; k++)
+            f->stays[n_ins++] = f->counted[nest->ins[k].node] & AP_STAYS;
+        for (int o = 0; o < nest->n_outs; o++)
+            f->counted[nest->outs[o]] =
+                (uint8_t)count_value(&p, nest->outs[o], &f->reader[nest->outs[o]]);
     }
+    for (int v = 0; v < n_nodes; v++)
+        f->split[v] = f->time.split[sub->source[v]];
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,

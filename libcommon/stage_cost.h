@@ -100,17 +100,27 @@ struct ap_plan_layouts ap_stage_layouts(struct ap_arena *arena,
                                         const struct ap_plan *plan,
                                         const struct ap_stage_group *const *known);
 
+/* ---- stage_many.c: many plans of a part ---- */
+
+/* What does not depend on the plan; starts with the arena in which it stays. */
+struct ap_stage_facts {
+    struct ap_arena *arena;
+    struct ap_stage_fact *first;
+};
 /*
- * For n numbers of microbatches at once, of a plan that was not made for one of them:
- * measure[n]. Layouts are looked at once. conv may be NULL: operators alone, which take
- * the same wherever a mesh lies on a cluster.
+ * What operators alone take, the same wherever a mesh lies on a cluster: measure[n], for
+ * n numbers of microbatches at once, of a plan that was not made for one of them. facts:
+ * of the part and its groups.
  */
-void ap_stage_measure_all(struct ap_arena *arena, const struct ap_subgraph *sub, int n,
+void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
+                          struct ap_stage_facts *facts, int n,
                           const struct ap_stage_time *const *time,
-                          const struct ap_plan *plan, const struct ap_conversions *conv,
-                          const struct ap_cost *cost,
+                          const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure);
+
+/* ---- stage_cost.c ---- */
+
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
                                   int n, const struct ap_stage_time *const *time,

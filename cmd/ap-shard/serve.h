@@ -137,7 +137,8 @@ struct serve_part {
        that the cut goes through; NULL: the part has plans of its own */
     const int *whole;
     const int *like; /* [group]: of the whole graph, the first like it; as whole */
-    int64_t bytes;   /* about what it holds */
+    struct ap_stage_facts facts;
+    int64_t bytes; /* about what it holds */
 };
 /* twin: of shard_fold, NULL: nothing is like another. Blocks, ascending. NULL with err.
  * The caller frees with serve_part_free. */
@@ -186,7 +187,7 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
  * sizes: what is known of groups on the mesh. alone: [n] of operators without
  * conversions, the same wherever the mesh lies; filled if they are not known.
  */
-void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
+void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
                       const struct ap_stage_time *const *time,
                       struct ap_stage_known *sizes, bool known,

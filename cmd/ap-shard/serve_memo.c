@@ -535,8 +535,8 @@ static struct price_key key_alone(const struct spot *at, struct price_key key)
 
 /* Plan p of a list, for n numbers of microbatches: into out, from what is known. */
 static void price_one(struct serve_memo *m, const struct spot *at, int p,
-                      const struct serve_part *part, int n,
-                      const struct serve_time *const *t, struct priced *const *out)
+                      struct serve_part *part, int n, const struct serve_time *const *t,
+                      struct priced *const *out)
 {
     struct ap_arena scratch = {0};
     const struct ap_stage_time **time =

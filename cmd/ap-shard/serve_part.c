@@ -41,7 +41,7 @@ static struct serve_part *cut(const struct ap_graph *g, const struct ap_nests *n
 {
     struct serve_part *part = ap_xrealloc(NULL, sizeof *part);
 
-    *part = (struct serve_part){.arena = {0}};
+    *part = (struct serve_part){.facts.arena = &part->arena};
     int rc = ap_subgraph(&part->arena, g, inside, &part->sub, err);
     if (rc == 0 && nests && is_all(g, &part->sub)) {
         part->nests = *nests;
@@ -317,7 +317,7 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
     return plan;
 }
 
-void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
+void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
                       const struct ap_stage_time *const *time,
                       struct ap_stage_known *sizes, bool known,
@@ -350,8 +350,8 @@ void serve_part_price(struct ap_arena *scratch, const struct serve_part *part,
         ap_stage_know(scratch, sizes, part->like, plan, cost);
     const struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
     if (n_asked > 0 && !known)
-        ap_stage_measure_all(scratch, &part->sub, n_asked, asked, plan, NULL, cost,
-                             groups, m);
+        ap_stage_measure_all(scratch, &part->sub, &part->facts, n_asked, asked, plan,
+                             cost, groups, m);
     for (int k = 0; k < n_asked; k++)
         if (known)
             m[k] = alone[at[k]];
