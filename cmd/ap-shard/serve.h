@@ -57,13 +57,25 @@ bool serve_content_equal(const struct serve_content *a, const struct serve_conte
 
 /* ---- serve_rules.c: the plans that people type ---- */
 
+/* What a rule says on a mesh, and on those that are alike. */
+struct serve_written {
+    int row;
+    struct ap_mesh mesh;
+    struct ap_baseline_looks looks;
+    bool exists;
+    struct ap_choice_vec *choice;
+    bool *remake, *whole;
+};
+
 /* The rules' plans of a graph, for all meshes. Starts zeroed. */
 struct serve_book {
     struct ap_arena arena;
+    struct serve_shelf *shelf; /* NULL: all is written down here; else freed with it */
     int n;
     struct serve_written **list; /* malloc */
 };
 void serve_book_free(struct serve_book *book);
+
 /* What every search on a mesh starts from; the plans are the book's. */
 struct serve_rules {
     struct ap_arena arena;
@@ -75,6 +87,24 @@ serve_rules_new(const struct ap_graph *g, const struct ap_nests *nests,
                 const struct ap_families *families, const struct ap_cost *cost,
                 const struct shard_request *req, struct serve_book *book);
 void serve_rules_free(struct serve_rules *rules);
+
+/* ---- serve_shelf.c: what all processes have written down ---- */
+
+struct serve_shelf;
+/* For plans of a graph so large; before processes are forked. NULL: there is no memory
+ * that they have in common. */
+struct serve_shelf *serve_shelf_new(int n_groups, int n_nodes);
+/* This process has no more use for it; may be NULL. */
+void serve_shelf_free(struct serve_shelf *shelf);
+/* NULL: nobody has written it down; begun: but somebody may have begun to. shelf may be
+ * NULL. */
+const struct serve_written *serve_shelf_find(struct serve_shelf *shelf, int row,
+                                             const struct ap_mesh *mesh, bool *begun);
+/* Says so; its number, -1 when there is no room. shelf may be NULL. */
+int serve_shelf_begin(struct serve_shelf *shelf, int row, const struct ap_mesh *mesh);
+/* Room for all that `written` points to, and itself. NULL: none is left. */
+void *serve_shelf_room(struct serve_shelf *shelf, size_t bytes);
+void serve_shelf_end(struct serve_shelf *shelf, int i, const struct serve_written *w);
 
 /* ---- serve_pool.c: plans of a graph on a mesh ---- */
 

@@ -91,6 +91,7 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
     *memo = (struct serve_memo){.job = job, .req = req, .b = b};
     memo->alone_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->pair_at = AP_NEW_N(&memo->arena, b->n + 1, int);
+    memo->book.shelf = serve_shelf_new(job->nests.n, job->graph.n_nodes);
     memo->families = job->has_families ? &job->families : NULL;
     return memo;
 }
