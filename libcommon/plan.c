@@ -135,7 +135,8 @@ static void want_all(struct want_list *l, const int *order, int *in_start, int *
     for (int o = 0; o < plan->nests->n; o++) {
         int i = order[o];
         const struct ap_nest *nest = &plan->nests->nest[i];
-        enum ap_phase phase = ap_plan_group_phase(g, nest);
+        enum ap_phase phase =
+            l->laid && l->laid->phase ? l->laid->phase[i] : ap_plan_group_phase(g, nest);
         for (int k = 0; k < nest->n_ins; k++) {
             struct ap_layout own;
             const struct ap_layout *to = l->laid ? l->laid->in[i][k] : &own;

@@ -81,6 +81,7 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
 struct ap_plan_layouts {
     const struct ap_layout *const *const *in; /* [group][operand] */
     const struct ap_layout *const *value;     /* [node]: those that groups hand out */
+    const enum ap_phase *phase;               /* [group]; of no plan. NULL: not at hand */
 };
 /* The same with them; NULL: none are. */
 int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,

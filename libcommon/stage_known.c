@@ -138,5 +138,5 @@ struct ap_plan_layouts ap_stage_layouts(struct ap_arena *arena,
         for (int o = 0; o < nest->n_outs; o++)
             value[nest->outs[o]] = known[i]->layout[nest->n_ins + o];
     }
-    return (struct ap_plan_layouts){in, value};
+    return (struct ap_plan_layouts){.in = in, .value = value};
 }

@@ -147,19 +147,23 @@ bool ap_stage_time_like(const struct ap_stage_time *t, int64_t n,
 int ap_stage_few_rows(const struct ap_subgraph *sub, const struct ap_stage_time *time,
                       const struct ap_plan *plan, int64_t *rows, int64_t *devices)
 {
-    for (int k = 0; k < sub->graph.n_nodes && time->n > 1; k++) {
-        const struct ap_node *n = &sub->graph.nodes[k];
-        int d = time->dim[sub->source[k]];
-        if (n->op != AP_OP_PARAMETER || d < 0)
+    int first = -1;
+
+    for (int i = 0; i < sub->graph.n_params && time->n > 1; i++) {
+        int k = sub->graph.params[i], d = time->dim[sub->source[k]];
+        int64_t split = 1, size;
+        if (d < 0 || (first >= 0 && first < k))
             continue;
         struct ap_layout l = ap_plan_node_layout(plan, k);
-        *rows = n->shape.dims[d];
-        *devices = 1;
         for (int a = 0; a < plan->mesh.n_axes; a++)
             if (l.axis[a].kind == AP_SPLIT && l.axis[a].dim == d)
-                *devices *= plan->mesh.size[a];
-        if (*rows % time->n || *rows / time->n < *devices)
-            return k;
+                split *= plan->mesh.size[a];
+        size = sub->graph.nodes[k].shape.dims[d];
+        if (size % time->n == 0 && size / time->n >= split)
+            continue;
+        first = k;
+        *rows = size;
+        *devices = split;
     }
-    return -1;
+    return first;
 }

@@ -167,6 +167,7 @@ struct serve_part {
        that the cut goes through; NULL: the part has plans of its own */
     const int *whole;
     const int *like; /* [group]: of the whole graph, the first like it; as whole */
+    const enum ap_phase *phase; /* [group] */
     struct ap_stage_facts facts;
     int64_t bytes; /* about what it holds */
 };

@@ -35,6 +35,15 @@ static bool is_all(const struct ap_graph *g, const struct ap_subgraph *sub)
     return same;
 }
 
+static const enum ap_phase *phases_of(struct ap_arena *arena,
+                                      const struct ap_nests *nests)
+{
+    enum ap_phase *phase = AP_NEW_N(arena, nests->n + 1, enum ap_phase);
+    for (int i = 0; i < nests->n; i++)
+        phase[i] = ap_plan_group_phase(nests->graph, &nests->nest[i]);
+    return phase;
+}
+
 /* nests: of the graph; NULL: not known. */
 static struct serve_part *cut(const struct ap_graph *g, const struct ap_nests *nests,
                               const bool *inside, struct ap_err *err)
@@ -53,6 +62,7 @@ static struct serve_part *cut(const struct ap_graph *g, const struct ap_nests *n
         serve_part_free(part);
         return NULL;
     }
+    part->phase = phases_of(&part->arena, &part->nests);
     part->bytes = (int64_t)part->sub.graph.n_nodes * NODE_BYTES + 16 * g->n_nodes;
     return part;
 }
@@ -348,7 +358,8 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
         return;
     const struct ap_stage_group *const *groups =
         ap_stage_know(scratch, sizes, part->like, plan, cost);
-    const struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
+    struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
+    laid.phase = part->phase;
     if (n_asked > 0 && !known)
         ap_stage_measure_all(scratch, &part->sub, &part->facts, n_asked, asked, plan,
                              cost, groups, m);
