@@ -62,6 +62,8 @@ static bool more_text(struct scan *s)
 
 static int scan_err(struct scan *s, const char *msg)
 {
+    if (s->broken) /* reading says why */
+        return -1;
     if (s->pos >= s->len) {
         char whole[200];
         snprintf(whole, sizeof(whole), "%s, but the input ends", msg);

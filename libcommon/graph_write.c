@@ -1,4 +1,4 @@
-/* Graphs as JSON; attributes are attr_json.c's. */
+/* Graphs are written as JSON, piece by piece; attributes are attr_json.c's. */
 #include "attr_json.h"
 
 enum { PIECE = 1 << 16 }; /* bytes that are written at a time */

@@ -602,7 +602,8 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
     ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, out.file);
     close_output(&out);
     if (out.file == stdout) /* who reads it need not wait for what is still to be freed */
-        close(STDOUT_FILENO);
+        if (close(STDOUT_FILENO))
+            ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
     for (int i = 0; i < n; i++)
         ap_buf_free(&sections[i].json);
     ap_buf_free(&entry);

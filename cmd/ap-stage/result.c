@@ -199,6 +199,13 @@ static int make(struct ap_arena *arena, struct looking *x,
 /* A stage as it is written may be so much quicker than on its front: what rules found,
    and plans of one stage, are priced although they seem that much slower. */
 #define FRONT_SLACK 1.05
+/* Small times that fronts do not know (of sends, by their layouts) are a share of short
+   steps only: of small graphs plans are priced that seem a little slower, of large ones
+   not even rules'. */
+#define SMALL_NODES 6000
+#define SMALL_SLACK 1.01
+#define LARGE_NODES 50000
+#define LARGE_SLACK 1.001
 
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
@@ -303,9 +310,16 @@ static bool is_promising(const struct looking *x, struct candidate *c,
     c->done = f.same || plan->least_sec >= most || !fits(inst, &seems);
     if (c->done && !f.same)
         note_missed(inst, &seems, best);
-    c->twin = f.known && f.step_sec >= most;
+    c->twin = (f.known && f.step_sec >= most) || plan->step_sec > most;
+    if (c->heard)
+        c->done |= x->m->graph.n_nodes > LARGE_NODES &&
+                   plan->step_sec > fmax(slack, LARGE_SLACK) * best->price.step_sec;
+    else if (x->m->graph.n_nodes <= SMALL_NODES)
+        c->done |= plan->step_sec > SMALL_SLACK * most;
+    else
+        c->done |= plan->step_sec > most;
     if (!c->heard)
-        c->done |= plan->step_sec > most || (c->twin ? left->twins : left->others) <= 0;
+        c->done |= (c->twin ? left->twins : left->others) <= 0;
     return !c->done;
 }
 

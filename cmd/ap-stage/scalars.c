@@ -98,9 +98,8 @@ void stage_scalars_list(struct ap_arena *arena, const struct stage_model *m,
     if (l.n > 1)
         qsort(l.list, (size_t)l.n, sizeof *l.list, compare);
     for (int i = 0; i < l.n; i++) {
-        struct plan_scalar *last = &l.list[kept - 1], *s = &l.list[i];
-        if (kept == 0 || last->step != s->step || last->from != s->from ||
-            last->to != s->to)
+        const struct plan_scalar *s = &l.list[i], *last = kept ? &l.list[kept - 1] : NULL;
+        if (!last || last->step != s->step || last->from != s->from || last->to != s->to)
             l.list[kept++] = *s;
     }
     inst->n_scalars = kept;
