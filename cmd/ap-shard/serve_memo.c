@@ -341,7 +341,7 @@ static uint64_t rows_of(const struct serve_memo *m, const struct serve_time *t,
     return knows ? serve_time_rows(t, mesh) : 0;
 }
 
-/* What an integer program for few rows starts from: the mesh's plans for many. */
+/* An integer program for few rows starts from the mesh's plans for many. */
 static const struct serve_shape *search(struct serve_memo *m, int at, uint64_t rows,
                                         const struct serve_time *t)
 {

@@ -289,7 +289,7 @@ static int compare_said(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Operators that may still be priced; what rules found is looked at in any case. */
+/* Operators that may still be priced; what rules found does not count. */
 struct budget {
     int64_t others, twins;
 };
@@ -311,15 +311,14 @@ static bool is_promising(const struct looking *x, struct candidate *c,
     if (c->done && !f.same)
         note_missed(inst, &seems, best);
     c->twin = (f.known && f.step_sec >= most) || plan->step_sec > most;
-    if (c->heard)
-        c->done |= x->m->graph.n_nodes > LARGE_NODES &&
-                   plan->step_sec > fmax(slack, LARGE_SLACK) * best->price.step_sec;
-    else if (x->m->graph.n_nodes <= SMALL_NODES)
-        c->done |= plan->step_sec > SMALL_SLACK * most;
-    else
-        c->done |= plan->step_sec > most;
-    if (!c->heard)
-        c->done |= (c->twin ? left->twins : left->others) <= 0;
+    if (c->heard) {
+        bool large = x->m->graph.n_nodes > LARGE_NODES;
+        c->done |= large && plan->step_sec > LARGE_SLACK * most;
+    } else {
+        bool small = x->m->graph.n_nodes <= SMALL_NODES;
+        c->done |= plan->step_sec > (small ? SMALL_SLACK : 1) * most ||
+                   (c->twin ? left->twins : left->others) <= 0;
+    }
     return !c->done;
 }
 
