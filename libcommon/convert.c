@@ -566,12 +566,13 @@ static int run(struct search *s, const struct ap_layout *from)
     return -1;
 }
 
-static void write_path(const struct search *s, int goal, struct ap_path *path)
+static void write_path(const struct search *s, int goal, struct ap_step *steps,
+                       struct ap_path *path)
 {
     path->n_steps = s->nodes[goal].n_steps;
     for (int i = goal, k = path->n_steps - 1; k >= 0; i = s->nodes[i].from, k--) {
         const struct node *v = &s->nodes[i];
-        path->steps[k] = (struct ap_step){.op = v->op,
+        steps[k] = (struct ap_step){.op = v->op,
                                           .coll = v->coll,
                                           .from = s->nodes[v->from].at,
                                           .to = v->at,
@@ -579,14 +580,15 @@ static void write_path(const struct search *s, int goal, struct ap_path *path)
                                           .times = v->times,
                                           .sec = v->step_sec};
     }
+    path->steps = steps;
     path->sec = 0;
     for (int k = 0; k < path->n_steps; k++)
-        path->sec += path->steps[k].sec;
+        path->sec += steps[k].sec;
 }
 
 static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                   const struct ap_layout *from, const struct ap_layout *to,
-                  struct ap_path *path)
+                  struct ap_step *room, struct ap_path *path)
 {
     struct search s = {.cost = cost, .mesh = &cost->mesh, .shape = shape, .target = *to};
     if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
@@ -607,7 +609,7 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
         goal = run(&s, from);
     }
     if (goal >= 0)
-        write_path(&s, goal, path);
+        write_path(&s, goal, room, path);
     free(s.nodes);
     free(s.slot);
     free(s.heap);
@@ -617,10 +619,11 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
 
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,
-               struct ap_path *path)
+               struct ap_step *room, struct ap_path *path)
 {
     bool found = false;
     path->n_steps = 0;
+    path->steps = room;
     path->sec = 0;
     if (ap_layout_equal(from, to))
         return 0;
@@ -631,10 +634,10 @@ int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
     if (found && e->n_steps >= 0) {
         path->n_steps = e->n_steps;
         path->sec = e->sec;
-        memcpy(path->steps, e->steps, (size_t)e->n_steps * sizeof(*path->steps));
+        path->steps = e->steps;
         return 0;
     }
-    int rc = search(cost, shape, from, to, path);
+    int rc = search(cost, shape, from, to, room, path);
     if (e)
         e->sec = rc ? INFINITY : path->sec;
     if (e && rc == 0)
@@ -646,6 +649,7 @@ double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
                       const struct ap_layout *from, const struct ap_layout *to)
 {
     bool found = false;
+    struct ap_step room[AP_MAX_STEPS];
     struct ap_path path;
 
     if (ap_layout_equal(from, to))
@@ -654,7 +658,7 @@ double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
         cost->cache ? ap_memo_get(cost->cache, shape, from, to, &found) : NULL;
     if (found)
         return e->sec;
-    double sec = search(cost, shape, from, to, &path) ? INFINITY : path.sec;
+    double sec = search(cost, shape, from, to, room, &path) ? INFINITY : path.sec;
     if (e)
         e->sec = sec;
     return sec;

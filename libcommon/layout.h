@@ -136,7 +136,7 @@ struct ap_step {
 #define AP_MAX_STEPS 12
 struct ap_path {
     int n_steps;
-    struct ap_step steps[AP_MAX_STEPS];
+    const struct ap_step *steps;
     double sec;
 };
 
@@ -149,11 +149,12 @@ struct ap_cost; /* cost.h */
  * which the search does by itself whenever it can). Steps with P in the target: P stays
  * P, R becomes P by ap-partial. Over an axis in time, sums (all-reduce) and gathers are
  * local and free, and made only where the target is whole there; what comes before them
- * is made for every microbatch.
+ * is made for every microbatch. The steps are in the room, of AP_MAX_STEPS, or with the
+ * cost, until it is freed.
  */
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,
-               struct ap_path *path);
+               struct ap_step *room, struct ap_path *path);
 /* Seconds of that path only, INFINITY where ap_convert fails; for the inner loops. */
 double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
                       const struct ap_layout *from, const struct ap_layout *to);

@@ -14,7 +14,7 @@ struct ap_memo_entry {
     uint64_t hash;
     double sec;
     int n_steps; /* -1: only sec is known yet */
-    struct ap_step *steps;
+    const struct ap_step *steps;
     uint32_t n_words;
     const uint64_t *words;
 };

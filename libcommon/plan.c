@@ -197,7 +197,8 @@ static int no_path(const struct ap_plan *plan, const struct wanted *w, struct ap
 
 /* The path by way of the layout in which all that was partial is whole. */
 static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shape,
-                         const struct wanted *w, struct ap_path *path)
+                         const struct wanted *w, struct ap_step *room,
+                         struct ap_path *path)
 {
     struct ap_layout whole = w->from;
     bool partial = false;
@@ -206,16 +207,20 @@ static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shap
             whole.axis[a] = ap_layout_replicated().axis[0];
             partial = true;
         }
+    struct ap_step more[AP_MAX_STEPS];
     struct ap_path rest;
-    if (ap_convert(cost, shape, &w->from, partial ? &whole : &w->to, path))
+    if (ap_convert(cost, shape, &w->from, partial ? &whole : &w->to, room, path))
         return -1;
     if (!partial)
         return 0;
-    if (ap_convert(cost, shape, &whole, &w->to, &rest) ||
+    if (ap_convert(cost, shape, &whole, &w->to, more, &rest) ||
         path->n_steps + rest.n_steps > AP_MAX_STEPS)
         return -1;
-    for (int i = 0; i < rest.n_steps; i++)
-        path->steps[path->n_steps++] = rest.steps[i];
+    if (path->steps != room)
+        memcpy(room, path->steps, (size_t)path->n_steps * sizeof *room);
+    memcpy(room + path->n_steps, rest.steps, (size_t)rest.n_steps * sizeof *room);
+    path->steps = room;
+    path->n_steps += rest.n_steps;
     path->sec += rest.sec;
     return 0;
 }
@@ -225,7 +230,7 @@ static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shap
  * every one that needs them.
  */
 static void make_each(const struct ap_plan *plan, const uint8_t *when,
-                      struct ap_conversion *c)
+                      struct ap_step *steps, struct ap_conversion *c)
 {
     bool remade = plan->remake && plan->remake[c->node];
     if (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
@@ -234,7 +239,7 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
     c->each = true;
     c->path.sec = 0;
     for (int i = 0; i < c->path.n_steps; i++) {
-        struct ap_step *step = &c->path.steps[i];
+        struct ap_step *step = &steps[i];
         int64_t times = ap_mesh_microbatches(&plan->mesh);
         if (step->times == 1)
             step->sec *= (double)times;
@@ -243,12 +248,14 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
     }
 }
 
-/* A wanted conversion and its path. */
-static int find_path(const struct ap_plan *plan, const struct ap_cost *cost,
-                     const uint8_t *when, const struct wanted *w,
-                     struct ap_conversion *conv, struct ap_err *err)
+/* A wanted conversion and its path, whose steps are in the arena. */
+static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
+                     const struct ap_cost *cost, const uint8_t *when,
+                     const struct wanted *w, struct ap_conversion *conv,
+                     struct ap_err *err)
 {
     const struct ap_shape *shape = &plan->graph->nodes[w->node].shape;
+    struct ap_step room[AP_MAX_STEPS];
 
     conv->node = w->node;
     conv->from = w->from;
@@ -257,10 +264,13 @@ static int find_path(const struct ap_plan *plan, const struct ap_cost *cost,
     conv->first_group = w->first_group;
     conv->each = false;
     if (plan->whole && plan->whole[w->node]
-            ? path_by_whole(cost, shape, w, &conv->path)
-            : ap_convert(cost, shape, &w->from, &w->to, &conv->path))
+            ? path_by_whole(cost, shape, w, room, &conv->path)
+            : ap_convert(cost, shape, &w->from, &w->to, room, &conv->path))
         return no_path(plan, w, err);
-    make_each(plan, when, conv);
+    struct ap_step *steps =
+        ap_arena_dup(arena, conv->path.steps, (size_t)conv->path.n_steps * sizeof *steps);
+    conv->path.steps = steps;
+    make_each(plan, when, steps, conv);
     return 0;
 }
 
@@ -313,18 +323,18 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
     int *in_conv = (int *)out->in_conv, *result_conv = (int *)out->result_conv;
 
     out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
-    struct ap_mark mark = ap_arena_mark(arena);
-    int *place = AP_NEW_N(arena, l.n + 1, int);
-    uint8_t *when = ap_plan_when(arena, plan);
+    struct ap_arena scratch = {0};
+    int *place = AP_NEW_N(&scratch, l.n + 1, int);
+    uint8_t *when = ap_plan_when(&scratch, plan);
     struct sort_key *key =
-        sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+        sort_wanted(&scratch, &l, ap_plan_order(&scratch, plan, when), place);
     for (int i = 0; i < n_ins; i++)
         in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
     for (int i = 0; i < n_results; i++)
         result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
     for (int i = 0; i < l.n && rc == 0; i++)
-        rc = find_path(plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
-    ap_arena_rewind(arena, mark);
+        rc = find_path(arena, plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
+    ap_arena_free(&scratch);
     free(l.item);
     return rc;
 }
@@ -343,8 +353,10 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
 
     *sec = 0;
     for (int i = 0; i < l.n && rc == 0; i++) {
-        rc = find_path(plan, cost, when, &l.item[key[i].index], &conv, err);
+        struct ap_mark mark = ap_arena_mark(arena);
+        rc = find_path(arena, plan, cost, when, &l.item[key[i].index], &conv, err);
         *sec += rc == 0 ? conv.path.sec : 0;
+        ap_arena_rewind(arena, mark);
     }
     free(l.item);
     return rc;

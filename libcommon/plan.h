@@ -42,7 +42,7 @@ struct ap_conversion {
     enum ap_phase phase; /* of the first user */
     int first_group;     /* group before which it runs, n_groups for results */
     bool each;           /* made again for every microbatch though it does not differ */
-    struct ap_path path;
+    struct ap_path path; /* its steps: arena */
 };
 
 struct ap_conversions {

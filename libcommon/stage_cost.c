@@ -256,11 +256,12 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
 {
     const struct ap_node *node = &p->plan->graph->nodes[c->node];
     struct ap_layout to = ap_stage_out_layout(p->plan, c->node);
+    struct ap_step room[AP_MAX_STEPS];
     struct ap_path path;
     bool shared = per_microbatch(p, c->node, p->time->split, node->phase);
 
     if (!is_partial(&c->from) ||
-        ap_convert(p->cost, &node->shape, &c->from, &to, &path) != 0)
+        ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
         return;
     if (timed(p)) {
         add_timed(&path, &c->from, node->phase, point);

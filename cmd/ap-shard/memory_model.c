@@ -114,9 +114,10 @@ static int64_t held_on_way(const struct modeller *k, int node,
 {
     const struct ap_cost *cost = k->space->cost;
     int64_t last = in_memory(k, node, from), most = 0;
+    struct ap_step room[AP_MAX_STEPS];
     struct ap_path path;
 
-    if (ap_convert(cost, &k->space->graph->nodes[node].shape, from, to, &path))
+    if (ap_convert(cost, &k->space->graph->nodes[node].shape, from, to, room, &path))
         return 0;
     for (int i = 0; i < path.n_steps; i++) {
         const struct ap_step *step = &path.steps[i];

@@ -185,13 +185,9 @@ static struct ap_layout arriving(const struct serve_blocks *b, const struct ap_p
     list_wanted(b, plan, node, &w);
     for (int i = 0; i < w.n; i++) {
         double sec = 0;
-        for (int k = 0; k < w.n; k++) {
-            struct ap_path path;
+        for (int k = 0; k < w.n; k++)
             if (k != i)
-                sec += ap_convert(cost, shape, &w.layout[i], &w.layout[k], &path)
-                           ? INFINITY
-                           : path.sec;
-        }
+                sec += ap_convert_sec(cost, shape, &w.layout[i], &w.layout[k]);
         if (sec < least) {
             least = sec;
             best = w.layout[i];

@@ -429,8 +429,9 @@ static void test_pairs(const char *mesh_text, const int64_t *dims, int rank,
     for (int64_t i = 0; i < tried; i++) {
         int64_t k = pairs < SAMPLE ? i : (int64_t)rnd((uint64_t)pairs);
         const struct ap_layout *from = &layout[k / n], *to = &layout[k % n];
+        struct ap_step room[AP_MAX_STEPS];
         struct ap_path path;
-        if (ap_convert(&cost, &shape, from, to, &path)) {
+        if (ap_convert(&cost, &shape, from, to, room, &path)) {
             missing++;
             continue;
         }
@@ -494,10 +495,11 @@ static struct ap_path convert(const struct ap_cost *cost, const struct ap_shape 
 {
     struct ap_layout from, to;
     struct ap_err err = {""};
+    static struct ap_step room[AP_MAX_STEPS];
     struct ap_path path = {0};
     if (ap_layout_parse(&cost->mesh, shape, from_text, &from, &err) ||
         ap_layout_parse(&cost->mesh, shape, to_text, &to, &err) ||
-        ap_convert(cost, shape, &from, &to, &path))
+        ap_convert(cost, shape, &from, &to, room, &path))
         CHECK(false, "%s to %s: %s", from_text, to_text, err.msg);
     return path;
 }

@@ -134,11 +134,12 @@ static struct ap_path convert(const struct ap_cost *cost, const struct ap_shape 
                               const char *from, const char *to, bool *ok)
 {
     struct ap_layout a, b;
+    static struct ap_step room[AP_MAX_STEPS];
     struct ap_path path = {0};
     struct ap_err err = {0};
     *ok = ap_layout_parse(&cost->mesh, shape, from, &a, &err) == 0 &&
           ap_layout_parse(&cost->mesh, shape, to, &b, &err) == 0 &&
-          ap_convert(cost, shape, &a, &b, &path) == 0;
+          ap_convert(cost, shape, &a, &b, room, &path) == 0;
     return path;
 }
 

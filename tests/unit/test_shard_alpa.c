@@ -120,8 +120,9 @@ static void check_steps(const struct ap_cost *cost, const struct ap_shape *shape
 {
     struct ap_layout f = layout(&cost->mesh, shape, from),
                      t = layout(&cost->mesh, shape, to);
+    struct ap_step room[AP_MAX_STEPS];
     struct ap_path path;
-    bool found = ap_convert(cost, shape, &f, &t, &path) == 0;
+    bool found = ap_convert(cost, shape, &f, &t, room, &path) == 0;
     CHECK(found == (sec >= 0) &&
               (!found || (path.n_steps == n_steps && fabs(path.sec - sec) < 1e-6)),
           "%s to %s: %s, %d steps, %.3f (want %d, %.3f)", from, to,
