@@ -191,36 +191,68 @@ static void descend(struct tree *t, const struct node *v)
     free(children);
 }
 
-/* Numbers of stages by their bound; the least bound that was not searched to the end. */
+/* The number of stages of least bound that is left, 0; *n_left: how many are. */
+static int next_number(const struct tree *t, const bool *done, int *n_left, double *least)
+{
+    int best = 0, want = t->ln->sp->params->n_stages;
+
+    *least = INFINITY;
+    *n_left = 0;
+    for (int s = 1; s <= t->ln->sp->n; s++) {
+        double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
+        if (done[s] || (want > 0 && s != want) || hunt_is_over(t->h, bound))
+            continue;
+        ++*n_left;
+        if (bound < *least) {
+            *least = bound;
+            best = s;
+        }
+    }
+    return best;
+}
+
+/* Searches a number of stages within a share of what is left of the limits. */
+static void search_number(struct tree *t, int s, double least, int64_t share)
+{
+    struct hunt *h = t->h;
+    int64_t nodes = t->node_limit, instructions = h->instruction_limit;
+    struct node root = {
+        .left = t->rests.n_units, .behind = s, .back = -INFINITY, .bound = least};
+
+    t->now.n_stages = 0;
+    t->ended = false;
+    t->node_limit = h->nodes + (nodes - h->nodes) / share;
+    h->instruction_limit = h->instructions + (instructions - h->instructions) / share;
+    descend(t, &root);
+    t->node_limit = nodes;
+    h->instruction_limit = instructions;
+}
+
+/*
+ * All numbers of stages get a small share first: few stages are searched to the end where
+ * many never are, and may hold the best plan. Then those that were not, by their bound;
+ * the least bound of what is left at last.
+ */
 static double search_stages(struct tree *t)
 {
-    const struct line *ln = t->ln;
-    int n = ln->sp->n, want = ln->sp->params->n_stages;
-    double open = INFINITY;
+    enum { FIRST = 8 }; /* of what there is, for all numbers together */
+    int n = t->ln->sp->n, n_left, s;
     bool *done = AP_NEW_N(&t->scratch, n + 1, bool);
+    bool *tried = AP_NEW_N(&t->scratch, n + 1, bool);
+    double least;
 
-    for (int i = 1; i <= n; i++) {
-        int best = 0;
-        double least = INFINITY;
-        for (int s = 1; s <= n; s++) {
-            double done_sec = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
-            if (!done[s] && (want == 0 || s == want) && done_sec < least) {
-                least = done_sec;
-                best = s;
-            }
-        }
-        if (!best || hunt_is_over(t->h, least))
-            break;
-        done[best] = true;
-        struct node root = {
-            .left = t->rests.n_units, .behind = best, .back = -INFINITY, .bound = least};
-        t->now.n_stages = 0;
-        if (!t->ended)
-            descend(t, &root);
-        if (t->ended)
-            open = least_of(open, least);
+    while ((s = next_number(t, tried, &n_left, &least)) > 0) {
+        tried[s] = true;
+        search_number(t, s, least, FIRST * (int64_t)n_left);
+        done[s] = !t->ended;
     }
-    return open;
+    while ((s = next_number(t, done, &n_left, &least)) > 0) {
+        search_number(t, s, least, 1);
+        if (t->ended)
+            return least;
+        done[s] = true;
+    }
+    return INFINITY;
 }
 
 #define MAX_RESTS 400000
