@@ -207,7 +207,19 @@ static struct price_key key_alone(const struct spot *at, struct price_key key)
     return key;
 }
 
-/* Plan p of a list, for n numbers of microbatches: into out, from what is known. */
+/* What plan p takes, all at once and of a microbatch; out may be NULL. */
+static void put_price(struct priced *out, int p, const struct ap_stage_measure *measure,
+                      double whole)
+{
+    if (!out)
+        return;
+    out->prices.measure[p] = *measure;
+    if (p == 0)
+        out->prices.objective = whole;
+}
+
+/* Plan p of a list, for n numbers of microbatches: into out, from what is known; where
+ * that is NULL, for whoever asks later. */
 static void price_one(struct serve_memo *m, const struct spot *at, int p,
                       struct serve_part *part, int n, const struct serve_time *const *t,
                       struct priced *const *out)
@@ -220,7 +232,7 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
     struct ap_stage_measure *alone = AP_NEW_N(&scratch, n, struct ap_stage_measure);
     int *new = AP_NEW_N(&scratch, n, int), n_new = 0;
     bool known = true;
-    double whole;
+    double whole = INFINITY;
 
     for (int k = 0; k < n; k++) {
         key[n_new] = key_of_plan(at, p, t[k]);
@@ -235,9 +247,7 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
             new[n_new++] = k;
             continue;
         }
-        out[k]->prices.measure[p] = one->measure;
-        if (p == 0)
-            out[k]->prices.objective = one->whole;
+        put_price(out[k], p, &one->measure, one->whole);
     }
     if (n_new > 0) {
         const struct serve_shape *s = at->shaped;
@@ -250,18 +260,18 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
     }
     for (int k = 0; k < n_new; k++) {
         const struct price_key mesh = key_alone(at, key[k]);
-        out[new[k]]->prices.measure[p] = measure[k];
-        if (p == 0)
-            out[new[k]]->prices.objective = whole;
-        enter_one(m, (struct plan_price){key[k], measure[k], p == 0 ? whole : INFINITY});
+        put_price(out[new[k]], p, &measure[k], whole);
+        enter_one(m, (struct plan_price){key[k], measure[k], whole});
         if (!known && !find_one(m, &mesh))
             enter_one(m, (struct plan_price){mesh, alone[k], INFINITY});
     }
     ap_arena_free(&scratch);
 }
 
-/* A list of blocks, priced for all numbers of microbatches that were named so far and
- * have these plans. */
+/*
+ * A list of blocks, priced for all numbers of microbatches that were named so far: those
+ * that have these plans and, as rules do not ask for rows, the rules' plans for all.
+ */
 static const struct serve_prices *
 price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
            const int *block, const struct serve_time *t, struct ap_err *err)
@@ -278,9 +288,10 @@ price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
     struct priced **new = AP_NEW_N(&scratch, m->n_timed, struct priced *);
     const struct serve_time **time =
         AP_NEW_N(&scratch, m->n_timed, const struct serve_time *);
+    const struct ap_mesh *mesh = &m->placed[s->place]->cost.mesh;
     int first = 0, n_new = 0;
     for (int k = 0; k < m->n_timed; k++) {
-        if (serve_memo_rows(m, m->timed[k], &m->placed[s->place]->cost.mesh) != s->rows)
+        if (serve_memo_rows(m, m->timed[k], mesh) != s->rows)
             continue;
         key = key_of(&at, m->timed[k]);
         if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
@@ -291,8 +302,12 @@ price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
         new[n_new] = priced_new(s->pool);
         new[n_new++]->key = key;
     }
+    int n_all = n_new;
+    for (int k = 0; k < m->n_timed; k++)
+        if (serve_memo_rows(m, m->timed[k], mesh) != s->rows)
+            time[n_all++] = m->timed[k];
     for (int p = 0; p < s->pool->n; p++)
-        price_one(m, &at, p, part, n_new, time, new);
+        price_one(m, &at, p, part, p < s->pool->n_searched ? n_new : n_all, time, new);
     const struct serve_prices *prices = &new[first]->prices;
     for (int k = 0; k < n_new; k++) {
         if (s->pool->objective < 0)
