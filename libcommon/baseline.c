@@ -135,12 +135,13 @@ struct asked {
     const bool *fixed;
     struct ap_baseline_shared *shared; /* NULL: nothing */
     bool *even;                        /* data: see ap_baseline_data; may be NULL */
+    struct ap_baseline_links *links;   /* NULL: this is the only plan */
     struct ap_baseline_looks *looks;   /* NULL: nobody wants to know */
 };
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed);
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed, ask->links);
     s.looks = ask->looks;
     return s;
 }
@@ -360,7 +361,7 @@ static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bo
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
     start_choices(arena, plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
         if (!is_idle(&plan->mesh, a))
             ap_sweep_batch(&s, a);
@@ -470,9 +471,10 @@ int ap_baseline_plan_fixed(struct ap_arena *arena, int row, struct ap_plan *plan
 }
 
 int ap_baseline_plan_noted(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           struct ap_baseline_links *links,
                            struct ap_baseline_looks *looks, struct ap_err *err)
 {
-    const struct asked ask = {.arena = arena, .looks = looks};
+    const struct asked ask = {.arena = arena, .links = links, .looks = looks};
     start_choices(arena, plan, NULL);
     return plan_of[row](&ask, plan, err);
 }
@@ -494,7 +496,7 @@ int ap_baseline_plan(struct ap_arena *arena, int row, struct ap_plan *plan,
 void ap_baseline_complete(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
 {
     start_choices(arena, plan, fixed);
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;

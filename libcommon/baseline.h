@@ -57,11 +57,18 @@ struct ap_baseline_looks {
     size_t mask;
     int n;
 };
+/* What rules' plans of one graph have in common on all meshes, made by the first. Starts
+ * zeroed; the caller frees the arena. */
+struct ap_baseline_links {
+    struct ap_arena arena;
+    struct ap_sweep_links *made;
+};
 /*
  * As ap_baseline_plan; notes in looks, which starts with its arena alone, what was asked.
  * mha-only and ffn-only note nothing: their plans are not to be taken over.
  */
 int ap_baseline_plan_noted(struct ap_arena *arena, int row, struct ap_plan *plan,
+                           struct ap_baseline_links *links,
                            struct ap_baseline_looks *looks, struct ap_err *err);
 /* Whether a mesh gives the choices, or the lack of them, that were made for another one.
  */

@@ -57,14 +57,56 @@ static int factor_at(const struct ap_nest *nest, const struct ap_access *access,
     return -1;
 }
 
-static struct place node_place(const struct ap_sweep *s, int node)
+/* What the nest has where operand i is split by a factor of its producer's: a factor of
+ * its own, or one of these. */
+enum { SPLIT_BY_NONE = -1, IS_PARTIAL = -2, NOT_KNOWN = -3 };
+
+static int find_link(const struct ap_sweep *s, const struct ap_nest *nest, int i,
+                     int factor)
 {
-    const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
-    int c = s->choice[nest->group].axis[s->axis];
-    if (c >= nest->n_factors)
-        return (struct place){AP_PARTIAL, 0, 0};
-    return place_of(nest, &nest->values[s->member[node]], s->g->nodes[node].shape.rank,
-                    c);
+    int node = nest->ins[i].node;
+    const struct ap_nest *from = &s->nests->nest[s->group[node]];
+    struct place p = place_of(from, &from->values[s->member[node]],
+                              s->g->nodes[node].shape.rank, factor);
+    if (p.kind == AP_SPLIT)
+        return factor_at(nest, &nest->ins[i].access, p);
+    return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
+}
+
+static struct ap_sweep_operand *linked(const struct ap_sweep *s,
+                                       const struct ap_nest *nest, int i)
+{
+    return &s->links->operand[s->links->first[nest->group] + i];
+}
+
+/* Node of operand i. */
+static int operand_of(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    return s->links ? linked(s, nest, i)->node : nest->ins[i].node;
+}
+
+static int64_t operand_bytes(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    return s->links ? linked(s, nest, i)->bytes
+                    : ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape);
+}
+
+/* How operand i is split on the axis: as find_link. */
+static int operand_split(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    int group = s->group[operand_of(s, nest, i)], c = s->choice[group].axis[s->axis];
+    if (c < 0)
+        return SPLIT_BY_NONE;
+    if (!s->links)
+        return c >= s->nests->nest[group].n_factors ? IS_PARTIAL
+                                                    : find_link(s, nest, i, c);
+    const struct ap_sweep_operand *in = linked(s, nest, i);
+    int8_t *link = &s->links->link[in->row + c];
+    if (c >= in[1].row - in->row)
+        return IS_PARTIAL;
+    if (*link == NOT_KNOWN)
+        *link = (int8_t)find_link(s, nest, i, c);
+    return *link;
 }
 
 static int64_t axis_size(const struct ap_sweep *s)
@@ -96,19 +138,30 @@ static bool reaches(const struct ap_sweep *s, const struct ap_nest *nest, int f)
     return nest->factors[f].size >= devices;
 }
 
-/* Some dimension has more behind the factor: whether it is padded decides about layouts.
- */
-static bool is_outer(const struct ap_nest *nest, int f)
+/* Bit f: some dimension has more behind the factor; whether it is padded decides about
+ * layouts. */
+static uint64_t outer_factors(const struct ap_nest *nest)
 {
+    uint64_t outer = 0;
     for (int t = 0; t < nest->n_ins + nest->n_members; t++) {
         const struct ap_access *a =
             t < nest->n_ins ? &nest->ins[t].access : &nest->values[t - nest->n_ins];
         for (int d = 0; d < a->rank; d++)
             for (int j = 0; j + 1 < a->dims[d].n; j++)
-                if (a->dims[d].factor[j] == f)
-                    return true;
+                outer |= (uint64_t)1 << a->dims[d].factor[j];
     }
-    return false;
+    return outer;
+}
+
+static bool is_outer(const struct ap_sweep *s, const struct ap_nest *nest, int f)
+{
+    const uint64_t noted = (uint64_t)1 << 63; /* no factor has that number */
+    if (!s->links)
+        return outer_factors(nest) >> f & 1;
+    uint64_t *outer = &s->links->outer[nest->group];
+    if (*outer == 0)
+        *outer = outer_factors(nest) | noted;
+    return *outer >> f & 1;
 }
 
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
@@ -122,7 +175,7 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
         *s->uneven |= size > 1 && (size % devices || size == devices);
         if (!reaches(s, nest, c))
             return false;
-        if (s->looks && is_outer(nest, c))
+        if (s->looks && is_outer(s, nest, c))
             ap_baseline_look(s->looks, size, axes, AP_LOOK_DIVIDES);
     }
     struct ap_choice_vec v = s->choice[nest->group];
@@ -161,8 +214,8 @@ static void pull_back_all(struct ap_sweep *s, const struct ap_nest *nest)
 {
     int f = s->choice[nest->group].axis[s->axis];
     for (int i = 0; f >= 0 && i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        if (s->derived[s->g->nodes[node].group])
+        int node = operand_of(s, nest, i);
+        if (s->derived[s->group[node]])
             pull_back(
                 s, node,
                 place_of(nest, &nest->ins[i].access, s->g->nodes[node].shape.rank, f));
@@ -222,8 +275,7 @@ static bool may_follow(const struct ap_sweep *s, const struct ap_nest *nest, int
         return !s->aside[node];
     if (s->mode != AP_SWEEP_BATCH && s->mode != AP_SWEEP_EXPERT)
         return true;
-    return s->batch[node] || s->derived[nest->group] ||
-           s->g->nodes[nest->members[0]].phase == AP_UPDATE;
+    return s->batch[node] || s->derived[nest->group] || s->update[nest->group];
 }
 
 /* The factor along which most bytes of the operands that may be followed are split
@@ -231,23 +283,24 @@ static bool may_follow(const struct ap_sweep *s, const struct ap_nest *nest, int
 static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum from from,
                            bool *batch)
 {
-    int64_t votes[AP_MAX_FACTORS] = {0};
-    bool of_batch[AP_MAX_FACTORS] = {false};
+    int64_t votes[AP_MAX_FACTORS];
+    bool of_batch[AP_MAX_FACTORS], any = false;
     for (int i = 0; i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        if (s->choice[s->group[node]].axis[s->axis] < 0 ||
-            !may_follow(s, nest, node, from))
+        int node = operand_of(s, nest, i);
+        if (!may_follow(s, nest, node, from))
             continue;
-        struct place p = node_place(s, node);
-        if (p.kind != AP_SPLIT)
-            continue;
-        int f = factor_at(nest, &nest->ins[i].access, p);
+        int f = operand_split(s, nest, i);
         if (f < 0)
             continue;
-        votes[f] = ap_add64(votes[f], ap_shape_bytes(&s->g->nodes[node].shape));
+        for (int k = 0; k < nest->n_factors && !any; k++) {
+            votes[k] = 0;
+            of_batch[k] = false;
+        }
+        any = true;
+        votes[f] = ap_add64(votes[f], operand_bytes(s, nest, i));
         of_batch[f] |= s->batch[node];
     }
-    for (;;) {
+    while (any) {
         int best = -1;
         for (int f = 0; f < nest->n_factors; f++)
             if (votes[f] > 0 && (best < 0 || votes[f] > votes[best]))
@@ -260,6 +313,7 @@ static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum 
         }
         votes[best] = 0;
     }
+    return -1;
 }
 
 /* Sums and moves only: the value stays as near to a collective as it was. */
@@ -279,15 +333,13 @@ static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
 {
     uint64_t partial = 0;
     for (int i = 0; i < nest->n_ins; i++) {
-        if (s->choice[s->group[nest->ins[i].node]].axis[s->axis] < 0 ||
-            node_place(s, nest->ins[i].node).kind != AP_PARTIAL)
+        if (operand_split(s, nest, i) != IS_PARTIAL)
             continue;
         if (i >= 64) /* beyond what a linear set names */
             return false;
         partial |= (uint64_t)1 << i;
     }
-    if (!partial || !only_adds(s, nest) ||
-        s->g->nodes[nest->members[0]].phase == AP_UPDATE)
+    if (!partial || !only_adds(s, nest) || s->update[nest->group])
         return false;
     for (int k = 0; k < nest->n_linear; k++)
         if (nest->linear[k].ins == partial && ap_sweep_try(s, nest, nest->n_factors + k))
@@ -322,8 +374,8 @@ static void mark_split(const struct ap_sweep *s, const struct ap_nest *nest, int
 static bool reads_region(const struct ap_sweep *s, const struct ap_nest *nest)
 {
     for (int i = 0; i < nest->n_ins; i++)
-        if (s->leaves[s->g->nodes[nest->ins[i].node].group] &&
-            node_place(s, nest->ins[i].node).kind == AP_PARTIAL)
+        if (s->leaves[s->group[operand_of(s, nest, i)]] &&
+            operand_split(s, nest, i) == IS_PARTIAL)
             return true;
     return false;
 }
@@ -336,7 +388,6 @@ static bool reads_region(const struct ap_sweep *s, const struct ap_nest *nest)
  */
 static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
 {
-    const struct ap_node *first = &s->g->nodes[nest->members[0]];
     bool ignored;
 
     s->decided[nest->group] = true;
@@ -354,7 +405,7 @@ static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
         s->leaves[nest->group] = region;
         return;
     }
-    if (first->phase == AP_UPDATE)
+    if (s->update[nest->group])
         return;
     f = followed_factor(s, nest, FROM_ASIDE, &ignored);
     int along = s->seq[nest->group];
@@ -394,7 +445,7 @@ static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, b
         return -1;
     bool weight = false;
     for (int i = 0; i < nest->n_ins; i++)
-        weight |= s->derived[s->group[nest->ins[i].node]];
+        weight |= s->derived[s->group[operand_of(s, nest, i)]];
     for (int f = 0; weight && f < nest->n_factors; f++)
         if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
             nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
@@ -414,10 +465,9 @@ bool ap_sweep_has_experts(const struct ap_sweep *s)
 static int shared_factor(const struct ap_sweep *s, const struct ap_nest *nest)
 {
     for (int i = 0; i < nest->n_ins; i++) {
-        if (!s->aside[nest->ins[i].node])
+        if (!s->aside[operand_of(s, nest, i)])
             continue;
-        struct place p = node_place(s, nest->ins[i].node);
-        int f = p.kind == AP_SPLIT ? factor_at(nest, &nest->ins[i].access, p) : -1;
+        int f = operand_split(s, nest, i);
         if (f >= 0 && in_all(nest, f) &&
             (!nest->heavy || nest->factors[f].kind == AP_FACTOR_PARALLEL))
             return f;
@@ -441,7 +491,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     f = followed_factor(s, nest, FROM_MODE, &batch);
     if (f < 0)
         follow_partial(s, nest);
-    else if (s->g->nodes[nest->members[0]].phase == AP_UPDATE)
+    else if (s->update[nest->group])
         pull_back_all(s, nest);
     else if (batch)
         mark_split(s, nest, f, s->batch);
@@ -499,49 +549,95 @@ void ap_sweep_run(struct ap_sweep *s)
 
 /* ---- setting up ---- */
 
-static void mark_derived(struct ap_sweep *s)
+/* What the nests alone say of groups and nodes. */
+static void describe(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_nests *nests, struct ap_sweep_links *of)
 {
-    for (int i = 0; i < s->nests->n; i++) {
-        const struct ap_nest *nest = &s->nests->nest[i];
-        const struct ap_node *first = &s->g->nodes[nest->members[0]];
-        bool derived = nest->n_ins > 0 && !nest->heavy && first->phase != AP_UPDATE;
+    of->member = AP_NEW_N(arena, g->n_nodes, int);
+    of->group = AP_NEW_N(arena, g->n_nodes, int);
+    of->derived = AP_NEW_N(arena, nests->n, bool);
+    of->update = AP_NEW_N(arena, nests->n, bool);
+    for (int i = 0; i < nests->n; i++)
+        for (int m = 0; m < nests->nest[i].n_members; m++) {
+            of->member[nests->nest[i].members[m]] = m;
+            of->group[nests->nest[i].members[m]] = i;
+        }
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        const struct ap_node *first = &g->nodes[nest->members[0]];
+        of->update[i] = first->phase == AP_UPDATE;
+        bool derived = nest->n_ins > 0 && !nest->heavy && !of->update[i];
         if (first->op == AP_OP_PARAMETER)
             derived = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
         bool weight = first->op == AP_OP_PARAMETER;
         for (int k = 0; k < nest->n_ins && derived; k++) {
-            const struct ap_node *in = &s->g->nodes[nest->ins[k].node];
-            derived = s->derived[in->group] || in->shape.rank == 0;
-            weight |= s->derived[in->group];
+            int in = of->group[nest->ins[k].node];
+            derived = of->derived[in] || g->nodes[nest->ins[k].node].shape.rank == 0;
+            weight |= of->derived[in];
         }
-        s->derived[i] = derived && weight;
+        of->derived[i] = derived && weight;
     }
 }
 
-struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
-                             const bool *fixed)
+/* Room for the links of all operands. */
+static void list_links(struct ap_arena *arena, const struct ap_nests *nests,
+                       struct ap_sweep_links *l)
 {
-    struct ap_sweep s = {
-        .g = plan->graph,
-        .nests = plan->nests,
+    int n = 0, at = 0;
+
+    l->first = AP_NEW_N(arena, nests->n + 1, int);
+    l->outer = AP_NEW_N(arena, nests->n, uint64_t);
+    for (int i = 0; i < nests->n; i++)
+        n += nests->nest[i].n_ins;
+    l->operand = AP_NEW_N(arena, n + 1, struct ap_sweep_operand);
+    n = 0;
+    for (int i = 0; i < nests->n; i++) {
+        l->first[i] = n;
+        for (int k = 0; k < nests->nest[i].n_ins; k++) {
+            int node = nests->nest[i].ins[k].node;
+            l->operand[n++] = (struct ap_sweep_operand){
+                node, at, ap_shape_bytes(&nests->graph->nodes[node].shape)};
+            at += nests->nest[l->group[node]].n_factors;
+        }
+    }
+    l->operand[n].row = at;
+    l->link = AP_NEW_N(arena, at + 1, int8_t);
+    memset(l->link, NOT_KNOWN, (size_t)at);
+}
+
+struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
+                             const bool *fixed, struct ap_baseline_links *shared)
+{
+    const struct ap_graph *g = plan->graph;
+    const struct ap_nests *nests = plan->nests;
+    struct ap_sweep_links *of = shared ? shared->made : NULL;
+
+    if (!of) {
+        struct ap_arena *kept = shared ? &shared->arena : arena;
+        of = AP_NEW(kept, struct ap_sweep_links);
+        describe(kept, g, nests, of);
+    }
+    if (shared && !shared->made) {
+        list_links(&shared->arena, nests, of);
+        shared->made = of;
+    }
+    return (struct ap_sweep){
+        .g = g,
+        .nests = nests,
         .mesh = &plan->mesh,
         .choice = plan->choice,
         .fixed = fixed,
-        .batch = AP_NEW_N(arena, plan->graph->n_nodes, bool),
-        .derived = AP_NEW_N(arena, plan->nests->n, bool),
-        .decided = AP_NEW_N(arena, plan->nests->n, bool),
-        .aside = AP_NEW_N(arena, plan->graph->n_nodes, bool),
-        .leaves = AP_NEW_N(arena, plan->nests->n, bool),
-        .member = AP_NEW_N(arena, plan->graph->n_nodes, int),
-        .group = AP_NEW_N(arena, plan->graph->n_nodes, int),
+        .batch = AP_NEW_N(arena, g->n_nodes, bool),
+        .derived = of->derived,
+        .update = of->update,
+        .decided = AP_NEW_N(arena, nests->n, bool),
+        .aside = AP_NEW_N(arena, g->n_nodes, bool),
+        .leaves = AP_NEW_N(arena, nests->n, bool),
+        .member = of->member,
+        .group = of->group,
+        .links = shared ? of : NULL,
         .uneven = AP_NEW(arena, bool),
     };
-    for (int i = 0; i < s.nests->n; i++)
-        for (int m = 0; m < s.nests->nest[i].n_members; m++) {
-            s.member[s.nests->nest[i].members[m]] = m;
-            s.group[s.nests->nest[i].members[m]] = i;
-        }
-    mark_derived(&s);
-    return s;
 }
 
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)

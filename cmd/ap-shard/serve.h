@@ -71,6 +71,7 @@ struct serve_written {
 struct serve_book {
     struct ap_arena arena;
     struct serve_shelf *shelf; /* NULL: all is written down here; else freed with it */
+    struct ap_baseline_links links;
     int n;
     struct serve_written **list; /* malloc */
 };

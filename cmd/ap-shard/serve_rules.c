@@ -81,7 +81,8 @@ static const struct serve_written *write_down(struct serve_book *book,
     int item = serve_shelf_begin(book->shelf, row, &w.mesh);
 
     w.looks.arena = &scratch;
-    w.exists = ap_baseline_plan_noted(&scratch, row, &plan, &w.looks, &ignored) == 0;
+    w.exists = ap_baseline_plan_noted(&scratch, row, &plan, &book->links, &w.looks,
+                                      &ignored) == 0;
     if (w.exists) {
         w.choice = plan.choice;
         w.remake = plan.remake;
@@ -169,6 +170,7 @@ void serve_rules_free(struct serve_rules *given)
 void serve_book_free(struct serve_book *book)
 {
     ap_arena_free(&book->arena);
+    ap_arena_free(&book->links.arena);
     serve_shelf_free(book->shelf);
     free(book->list);
 }

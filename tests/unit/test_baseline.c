@@ -35,10 +35,13 @@ static bool same(const struct written *a, const struct written *b)
            (!a->plan.whole || !memcmp(a->plan.whole, b->plan.whole, nodes));
 }
 
-/* All pairs of meshes; returns how many were taken over. */
-static int compare(struct ap_arena *arena, const struct sample *s, int row, int *differ)
+/* All pairs of meshes; returns how many were taken over. unlike: plans that are others
+ * without what the meshes share. */
+static int compare(struct ap_arena *arena, const struct sample *s, int row, int *differ,
+                   int *unlike)
 {
     static struct written of[MOST * (MOST + 1)];
+    struct ap_baseline_links links = {.made = NULL};
     int n = MOST * (MOST + 1), taken = 0;
 
     for (int k = 0; k < n; k++) {
@@ -46,9 +49,13 @@ static int compare(struct ap_arena *arena, const struct sample *s, int row, int 
         of[k] = (struct written){.mesh = mesh_of(k), .looks.arena = arena};
         of[k].plan = (struct ap_plan){.graph = &s->g, .nests = &s->nests};
         of[k].plan.mesh = of[k].mesh;
-        of[k].exists =
-            ap_baseline_plan_noted(arena, row, &of[k].plan, &of[k].looks, &ignored) == 0;
+        struct written alone = of[k];
+        alone.exists = ap_baseline_plan(arena, row, &alone.plan, &ignored) == 0;
+        of[k].exists = ap_baseline_plan_noted(arena, row, &of[k].plan, &links,
+                                              &of[k].looks, &ignored) == 0;
+        *unlike += !same(&of[k], &alone);
     }
+    ap_arena_free(&links.arena);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < n; i++)
             if (i != k && ap_baseline_alike(&of[k].looks, &of[k].mesh, &of[i].mesh)) {
@@ -66,7 +73,7 @@ int main(void)
                                        "expert", "largest-dim"};
 
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-        int differ = 0, taken = 0;
+        int differ = 0, unlike = 0, taken = 0;
         CHECK(!strcmp(ap_baselines[r].name, rows[r]), "row %zu is %s", r, rows[r]);
         for (int i = 0; i < N_SAMPLE_GRAPHS; i++) {
             struct ap_err err = {0};
@@ -76,12 +83,14 @@ int main(void)
                 CHECK(false, "%s: %s", sample_graphs[i].name, err.msg);
                 continue;
             }
-            taken += compare(&arena, &s, (int)r, &differ);
+            taken += compare(&arena, &s, (int)r, &differ, &unlike);
             ap_arena_rewind(&arena, mark);
         }
         CHECK(taken > 0, "%s: some meshes are alike (%d)", rows[r], taken);
         CHECK(differ == 0, "%s: those have the plan that they would get (%d have not)",
               rows[r], differ);
+        CHECK(unlike == 0, "%s: with links of other meshes and without (%d differ)",
+              rows[r], unlike);
     }
     ap_arena_free(&arena);
     return tap_done();
