@@ -37,6 +37,8 @@ struct partial {
 /* The graph's part of the work is done once; the rest is per group. */
 struct builder {
     struct ap_arena *arena;   /* of the nests */
+    struct ap_arena *lists;   /* of operands and outs, which passes over all groups read:
+                                 near those of the group before */
     struct ap_arena *scratch; /* rewound after each group */
     const struct ap_graph *g;
     const struct ap_refine *refine;
@@ -331,7 +333,7 @@ static void make_slots(struct builder *b, const struct ap_access *access)
     int *next = AP_NEW_N(b->scratch, n_outside + 1, int);
     int **in_slot = AP_NEW_N(b->arena, nest->n_members, int *);
 
-    nest->ins = AP_NEW_N(b->arena, n_outside, struct ap_nest_in);
+    nest->ins = AP_NEW_N(b->scratch, n_outside, struct ap_nest_in);
     for (int m = 0; m < nest->n_members; m++) {
         int n_in = b->g->nodes[nest->members[m]].n_in;
         in_slot[m] = AP_NEW_N(b->arena, n_in, int);
@@ -341,6 +343,8 @@ static void make_slots(struct builder *b, const struct ap_access *access)
             in_slot[m][k] = inside ? -1 : find_slot(b, next, b->ports[p].node, access[p]);
         }
     }
+    nest->ins =
+        ap_arena_dup(b->lists, nest->ins, (size_t)nest->n_ins * sizeof *nest->ins);
     nest->in_slot = (const int *const *)in_slot;
     nest->maskable = UINT64_MAX;
     if (b->g->nodes[nest->members[0]].op == AP_OP_SCATTER)
@@ -361,7 +365,7 @@ static bool used_outside(const struct builder *b, int id)
 static void make_outs(struct builder *b)
 {
     struct ap_nest *nest = b->nest;
-    int *outs = AP_NEW_N(b->arena, nest->n_members, int);
+    int *outs = AP_NEW_N(b->scratch, nest->n_members, int);
 
     for (int m = 0; m < nest->n_members; m++) {
         int id = nest->members[m];
@@ -370,7 +374,7 @@ static void make_outs(struct builder *b)
             outs[nest->n_outs++] = id;
         nest->heavy |= ap_ops[op].class == AP_CLASS_HEAVY;
     }
-    nest->outs = outs;
+    nest->outs = ap_arena_dup(b->lists, outs, (size_t)nest->n_outs * sizeof *outs);
 }
 
 /* ---- groups ---- */
@@ -473,14 +477,16 @@ static int build_graph(struct ap_arena *arena, const struct ap_graph *g,
                        const struct ap_nests *comps, struct ap_nests *nests,
                        struct ap_err *err)
 {
-    struct ap_arena scratch = {0};
-    struct builder b = {.arena = arena, .scratch = &scratch, .g = g, .comps = comps};
+    struct ap_arena scratch = {0}, lists = {0};
+    struct builder b = {
+        .arena = arena, .lists = &lists, .scratch = &scratch, .g = g, .comps = comps};
 
     *nests =
         (struct ap_nests){g, g->n_groups, AP_NEW_N(arena, g->n_groups, struct ap_nest)};
     int status = build_all(&b, nests, err);
     ap_rule_free(&b.rule);
     ap_arena_free(&scratch);
+    ap_arena_join(arena, &lists);
     return status;
 }
 
