@@ -279,19 +279,6 @@ static int dim_factors(struct builder *b, int first, int d, int *list)
     return n;
 }
 
-static struct ap_access make_access(struct builder *b, int p)
-{
-    int rank = ap_value_shape(&b->g->nodes[b->ports[p].node])->rank;
-    struct ap_dim_factors *dims = AP_NEW_N(b->arena, rank, struct ap_dim_factors);
-    int list[3 * AP_MAX_RANK + 2 * AP_MAX_PIECES];
-
-    for (int d = 0; d < rank; d++) {
-        dims[d].n = dim_factors(b, b->ports[p].first, d, list);
-        dims[d].factor = ap_arena_dup(b->arena, list, (size_t)dims[d].n * sizeof(int));
-    }
-    return (struct ap_access){rank, dims, 0};
-}
-
 static bool same_access(const struct ap_access *a, const struct ap_access *b)
 {
     if (a->partial != b->partial || a->rank != b->rank)
@@ -306,6 +293,30 @@ static bool same_access(const struct ap_access *a, const struct ap_access *b)
         }
     }
     return true;
+}
+
+/* Of port p; with the arrays of `like`, the access of another one (NULL: none), if they
+ * are the same. */
+static struct ap_access make_access(struct builder *b, int p,
+                                    const struct ap_access *like)
+{
+    int rank = ap_value_shape(&b->g->nodes[b->ports[p].node])->rank;
+    struct ap_dim_factors *dims = AP_NEW_N(b->scratch, rank, struct ap_dim_factors);
+    const struct ap_access access = {rank, dims, 0};
+    int list[3 * AP_MAX_RANK + 2 * AP_MAX_PIECES];
+
+    for (int d = 0; d < rank; d++) {
+        dims[d].n = dim_factors(b, b->ports[p].first, d, list);
+        dims[d].factor = ap_arena_dup(b->scratch, list, (size_t)dims[d].n * sizeof(int));
+    }
+    if (like && same_access(&access, like))
+        return *like;
+    struct ap_dim_factors *kept =
+        ap_arena_dup(b->arena, dims, (size_t)rank * sizeof *dims);
+    for (int d = 0; d < rank; d++)
+        kept[d].factor =
+            ap_arena_dup(b->arena, dims[d].factor, (size_t)dims[d].n * sizeof(int));
+    return (struct ap_access){rank, kept, 0};
 }
 
 /* ---- slots and results ---- */
@@ -403,7 +414,7 @@ static int build_one(struct builder *b, struct ap_err *err)
 
     struct ap_access *access = AP_NEW_N(b->scratch, b->n_ports, struct ap_access);
     for (int p = 0; p < b->n_ports; p++)
-        access[p] = make_access(b, p);
+        access[p] = make_access(b, p, p > 0 ? &access[p - 1] : NULL);
     for (int i = 0; i < b->n_partials; i++) {
         const struct atom *a = &b->atoms[find(b->atoms, b->partials[i].atom)];
         for (int f = 0; f < a->n_factors; f++)
