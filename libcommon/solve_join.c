@@ -195,8 +195,9 @@ static int size_of(const struct bits *x)
 {
     int n = 0;
 
-    for (int i = 0; i < WORDS; i++)
-        n += __builtin_popcountll(x->w[i]);
+    for (int i = 0; i < WORDS; i++) /* sets are small */
+        for (uint64_t left = x->w[i]; left; left &= left - 1)
+            n++;
     return n;
 }
 
@@ -241,7 +242,7 @@ struct group {
     struct bits *next;     /* scratch, as large */
     double *making;        /* [class of the producer][copy] */
     int n_classes, *class; /* [strategy of the producer] */
-    int n_sets, first_stand_in, max_sets;
+    int n_sets, first_stand_in, max_sets, cap;
     int members; /* exact sets have up to so many */
 };
 
@@ -321,10 +322,11 @@ static bool add_consumer(struct sel_join *j, struct group *g, const struct consu
                          int most_members, bool *all)
 {
     struct ap_mark mark = ap_arena_mark(j->scratch);
-    size_t n_slots = 16;
+    size_t n_slots = 16, most = (size_t)g->n_sets * (size_t)x->n_needs;
     int n = 0;
 
-    while (n_slots < 2 * ((size_t)g->max_sets + 1))
+    most = most < (size_t)g->max_sets ? most : (size_t)g->max_sets;
+    while (n_slots < 2 * (most + 1))
         n_slots *= 2;
     int *slot = AP_NEW_N(j->scratch, n_slots, int);
     for (int i = 0; i < g->n_sets && n <= g->max_sets; i++)
@@ -451,10 +453,28 @@ static void add_stand_ins(struct group *g)
     }
 }
 
+/* All sets, as choose_sets finds them if it leaves none out. */
+static bool find_all(struct sel_join *j, struct group *g)
+{
+    bool all;
+    int members = 1;
+
+    if (!find_sets(j, g, g->n_live, &all))
+        return false;
+    for (int k = 0; k < g->n_sets; k++) {
+        int n = size_of(&g->set[k]);
+        members = n > members ? n : members;
+    }
+    for (int m = 1; m <= members; m++)
+        if (choose(g->n_live - 1, m) > g->max_sets)
+            return false;
+    return true;
+}
+
 /* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
 static bool choose_sets(struct sel_join *j, struct group *g)
 {
-    bool all = false;
+    bool all = find_all(j, g);
 
     g->members = 0;
     while (!all && choose(g->n_live - 1, g->members + 1) <= g->max_sets &&
@@ -623,9 +643,12 @@ static void join_group(struct sel_join *j, struct group *g, const int *next, int
         *max_sets = 2 * g->n > FIRST_SETS ? 2 * g->n : FIRST_SETS;
     g->max_sets = *max_sets;
     g->rep = j->copy[g->copy[0]].node;
-    g->set = AP_NEW_N(j->scratch, 2 * g->max_sets + 2, struct bits);
-    g->next = AP_NEW_N(j->scratch, 2 * g->max_sets + 2, struct bits);
-    g->head = AP_NEW_N(j->scratch, g->max_sets + 1, struct bits);
+    if (g->cap < g->max_sets) { /* what the groups before had is too small */
+        g->cap = g->max_sets;
+        g->set = AP_NEW_N(j->c->arena, 2 * g->cap + 2, struct bits);
+        g->next = AP_NEW_N(j->c->arena, 2 * g->cap + 2, struct bits);
+        g->head = AP_NEW_N(j->c->arena, g->cap + 1, struct bits);
+    }
     collect_consumers(j, g);
     sort_copies(j, g);
     collect_consumers(j, g); /* by the new order */
