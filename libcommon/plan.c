@@ -58,18 +58,31 @@ struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node)
                                 ap_nest_member(nest, node));
 }
 
+static bool is_taken(const struct ap_graph *g, int r)
+{
+    return g->taken && g->taken[r];
+}
+
+/* The parameter that a result is to lie like, -1 for none. */
+static int lies_like(const struct ap_graph *g, int r)
+{
+    int alias = g->results[r].alias;
+    return !is_taken(g, r) && alias >= 0 &&
+                   ap_shape_same_dims(&g->nodes[alias].shape,
+                                      &g->nodes[g->results[r].node].shape)
+               ? alias
+               : -1;
+}
+
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
 {
     const struct ap_graph *g = plan->graph;
-    int alias = g->results[r].alias;
-    if (g->taken && g->taken[r]) {
+    int alias = lies_like(g, r);
+    if (is_taken(g, r)) {
         struct ap_layout l = ap_plan_node_layout(plan, g->results[r].node);
         return ap_layout_whole(&l);
     }
-    if (alias < 0 ||
-        !ap_shape_same_dims(&g->nodes[alias].shape, &g->nodes[g->results[r].node].shape))
-        return ap_layout_replicated();
-    return ap_plan_node_layout(plan, alias);
+    return alias < 0 ? ap_layout_replicated() : ap_plan_node_layout(plan, alias);
 }
 
 /* ---- conversions ---- */
@@ -146,8 +159,14 @@ static void want_all(struct want_list *l, const int *order, int *in_start, int *
         }
     }
     for (int r = 0; r < g->n_results; r++) {
-        struct ap_layout to = ap_plan_result_layout(plan, r);
-        result_conv[r] = want(l, g->results[r].node, &to, plan->nests->n, AP_UPDATE);
+        int alias = l->laid ? lies_like(g, r) : -1;
+        const struct ap_layout *to = alias < 0 ? NULL : l->laid->value[alias];
+        struct ap_layout own;
+        if (!to) {
+            own = ap_plan_result_layout(plan, r);
+            to = &own;
+        }
+        result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE);
     }
 }
 
@@ -278,7 +297,7 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
  * items the caller frees. */
 static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
                                     const struct ap_plan_layouts *laid,
-                                    struct ap_conversions *out)
+                                    const int *order, struct ap_conversions *out)
 {
     int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
     struct want_list l = {.plan = plan, .laid = laid};
@@ -295,7 +314,6 @@ static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan
         l.known = AP_NEW_N(arena, n_nodes + 1, bool);
         l.made = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof *l.made);
     }
-    int *order = ap_plan_order(arena, plan, ap_plan_when(arena, plan));
     want_all(&l, order, in_start, in_conv, result_conv);
     ap_arena_rewind(arena, mark);
     free(l.made);
@@ -318,16 +336,16 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
                              struct ap_err *err)
 {
     int n_results = plan->graph->n_results, rc = 0;
-    struct want_list l = list_wanted(arena, plan, laid, out);
+    struct ap_arena scratch = {0};
+    uint8_t *when = ap_plan_when(&scratch, plan);
+    const int *order = ap_plan_order(&scratch, plan, when);
+    struct want_list l = list_wanted(arena, plan, laid, order, out);
     int n_ins = out->in_start[plan->nests->n];
     int *in_conv = (int *)out->in_conv, *result_conv = (int *)out->result_conv;
 
     out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
-    struct ap_arena scratch = {0};
     int *place = AP_NEW_N(&scratch, l.n + 1, int);
-    uint8_t *when = ap_plan_when(&scratch, plan);
-    struct sort_key *key =
-        sort_wanted(&scratch, &l, ap_plan_order(&scratch, plan, when), place);
+    struct sort_key *key = sort_wanted(&scratch, &l, order, place);
     for (int i = 0; i < n_ins; i++)
         in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
     for (int i = 0; i < n_results; i++)
@@ -344,11 +362,11 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                            const struct ap_cost *cost, double *sec, struct ap_err *err)
 {
     struct ap_conversions lists;
-    struct want_list l = list_wanted(arena, plan, NULL, &lists);
-    int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
     uint8_t *when = ap_plan_when(arena, plan);
-    struct sort_key *key =
-        sort_wanted(arena, &l, ap_plan_order(arena, plan, when), place);
+    const int *order = ap_plan_order(arena, plan, when);
+    struct want_list l = list_wanted(arena, plan, NULL, order, &lists);
+    int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
+    struct sort_key *key = sort_wanted(arena, &l, order, place);
     struct ap_conversion conv;
 
     *sec = 0;

@@ -361,8 +361,12 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
         leave_rows(s, fold);
     for (int i = 0; i < s->pool->n_groups; i++) {
         double least = INFINITY;
+        if (fold->tied[i] < i) { /* they share the strategies */
+            s->pool->least_sec[i] = s->pool->least_sec[fold->tied[i]];
+            continue;
+        }
         for (int k = 0; k < s->space.n[i]; k++)
-            least = fmin(least, s->space.sec[i][k]);
+            least = s->space.sec[i][k] < least ? s->space.sec[i][k] : least;
         s->pool->least_sec[i] = least;
     }
     s->params.gap = fold->n_tied > 0 ? CLOSE : 0;
