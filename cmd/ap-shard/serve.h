@@ -192,6 +192,7 @@ struct serve_border {
 struct serve_rows {
     int *number, n;           /* [node]: as above; how many there are */
     int *group_start, *group; /* CSR by block: those whose first member is in it */
+    int *inside;              /* [group]: the block of all its members, -1: of several */
 };
 void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
                        const struct ap_nests *nests, struct serve_rows *rows);

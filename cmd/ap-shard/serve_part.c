@@ -207,6 +207,14 @@ void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
         rows->group_start[i + 2] += rows->group_start[i + 1];
     for (int i = 0; i < nests->n && b->n > 0; i++)
         rows->group[rows->group_start[b->home[nests->nest[i].members[0]] + 1]++] = i;
+    rows->inside = AP_NEW_N(arena, nests->n + 1, int);
+    for (int k = 0; k < nests->n && b->n > 0; k++) {
+        const struct ap_nest *nest = &nests->nest[k];
+        rows->inside[k] = b->home[nest->members[0]];
+        for (int i = 1; i < nest->n_members; i++)
+            if (b->home[nest->members[i]] != rows->inside[k])
+                rows->inside[k] = -1;
+    }
     rows->number = AP_NEW_N(arena, b->graph->n_nodes + 1, int);
     rows->n = 0;
     for (int v = 0; v < b->graph->n_nodes; v++)

@@ -95,12 +95,7 @@ void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests
         for (int p = 0; p < pool->n; p++)
             s->all[i] = ap_hash(&s->hash[p][i], sizeof s->hash[p][i], s->all[i]);
     s->bound = AP_NEW_N(&s->arena, b->n + 1, double);
-    for (int k = 0; k < nests->n && pool->objective >= 0; k++) {
-        const struct ap_nest *nest = &nests->nest[k];
-        bool inside = true;
-        for (int i = 1; i < nest->n_members; i++)
-            inside &= b->home[nest->members[i]] == b->home[nest->members[0]];
-        if (inside)
-            s->bound[b->home[nest->members[0]]] += pool->least_sec[k];
-    }
+    for (int k = 0; k < nests->n && pool->objective >= 0 && b->n > 0; k++)
+        if (rows->inside[k] >= 0)
+            s->bound[rows->inside[k]] += pool->least_sec[k];
 }
