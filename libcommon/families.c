@@ -70,6 +70,20 @@ static bool plainly_alike(const struct ap_node *a, const struct ap_node *b)
            ap_shape_equal(&a->shape, &b->shape);
 }
 
+#define LATEST 1024
+
+/* Equal for nodes that are plainly alike. */
+static uint64_t glance(const struct ap_node *node)
+{
+    uint64_t h = (uint64_t)(uintptr_t)node->attrs >> 4;
+    h = h * 31 + (uint64_t)node->op;
+    h = h * 31 + (uint64_t)node->phase;
+    h = h * 31 + (uint64_t)node->role;
+    for (int d = 0; node->shape.dtype != AP_TUPLE && d < node->shape.rank; d++)
+        h = h * 31 + (uint64_t)node->shape.dims[d];
+    return h ^ h >> 20;
+}
+
 static bool same_bytes(const struct ap_buf *a, const struct ap_buf *b)
 {
     return a->len == b->len && !memcmp(a->data, b->data, a->len);
@@ -79,6 +93,8 @@ bool ap_nodes_alike(const struct ap_graph *g, int a, int b)
 {
     struct ap_buf ta = {0}, tb = {0};
 
+    if (plainly_alike(&g->nodes[a], &g->nodes[b]))
+        return true;
     put_node(g, &g->nodes[a], &ta);
     put_node(g, &g->nodes[b], &tb);
     bool alike = same_bytes(&ta, &tb);
@@ -90,11 +106,20 @@ bool ap_nodes_alike(const struct ap_graph *g, int a, int b)
 void ap_node_signatures(const struct ap_graph *g, uint64_t *sig)
 {
     struct ap_buf text = {0};
+    int latest[LATEST]; /* nodes whose signature is known, by what is quick to look at */
 
+    for (int i = 0; i < LATEST; i++)
+        latest[i] = -1;
     for (int v = 0; v < g->n_nodes; v++) {
+        int *like = &latest[glance(&g->nodes[v]) % LATEST];
+        if (*like >= 0 && plainly_alike(&g->nodes[*like], &g->nodes[v])) {
+            sig[v] = sig[*like];
+            continue;
+        }
         text.len = 0;
         put_node(g, &g->nodes[v], &text);
         sig[v] = ap_hash(text.data, text.len, 0);
+        *like = v;
     }
     ap_buf_free(&text);
 }
