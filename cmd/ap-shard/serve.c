@@ -4,7 +4,7 @@
  * answer holds the Pareto front over the plans at hand (ilp's at several prices of memory
  * and the baselines', or the one of another algorithm; each with and without
  * recomputation). The graph is searched once per mesh, parts are
- * added up (serve_memo.c). Whatever is wrong with a request is answered; only a
+ * added up (serve_sums.c). Whatever is wrong with a request is answered; only a
  * broken document or pipe ends the server.
  */
 #include <errno.h>

@@ -1,5 +1,4 @@
-/* Between serve_memo.c, which searches, and serve_sums.c, which prices: what was found.
- */
+/* Between serve_memo.c, which searches, and serve_sums.c, which prices. */
 #ifndef SERVE_MEMO_H
 #define SERVE_MEMO_H
 

@@ -5,7 +5,7 @@
  * comes from outside arrives in the layout that its readers can use most cheaply, and the
  * few groups that the cut goes through follow their neighbours. None of that depends on
  * how far the part reaches, so that what a part costs is a sum over its blocks and the
- * pairs of neighbours (serve_memo.c). Cost: linear in the graph to cut, in the part to
+ * pairs of neighbours (serve_sums.c). Cost: linear in the graph to cut, in the part to
  * plan.
  */
 #include "serve.h"
