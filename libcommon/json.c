@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shortest.h"
+
 /* ---- places ---- */
 
 void ap_at_print(const struct ap_at *at, struct ap_buf *out)
@@ -301,17 +303,17 @@ void ap_json_str(struct ap_buf *out, const char *s)
 
 void ap_json_num(struct ap_buf *out, double v)
 {
-    char text[40];
+    char text[AP_SHORTEST_TEXT];
 
     assert(isfinite(v));
     if (v == floor(v) && fabs(v) < 1e15 && !(v == 0 && signbit(v))) {
         ap_buf_int(out, (int64_t)v);
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) {
+    bool known = ap_shortest(v, text);
+    for (int digits = 15; digits <= 17 && !known; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
-            break;
+        known = strtod(text, NULL) == v;
     }
     ap_buf_puts(out, v == 0 ? "-0.0" : text);
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shortest.h"
 #include "tap.h"
 
 static struct ap_arena arena;
@@ -339,6 +340,61 @@ static void test_get(void)
     json_decref(o);
 }
 
+/* What the C library prints with as few of 15 to 17 digits as read back equal. */
+static const char *exact(double v, char text[40])
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, 40, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    return text;
+}
+
+static uint64_t any_bits(uint64_t *seed)
+{
+    return *seed = ap_hash(seed, sizeof *seed, 1);
+}
+
+/* Of a size 10^low to 10^high, some with few digits, some near others. */
+static double any_number(uint64_t *seed, int low, int high)
+{
+    double size = pow(10, low + (double)(any_bits(seed) % 1000) / 1000 * (high - low));
+    double v = size * (1 + 9 * (double)(any_bits(seed) >> 11) / 0x1p53);
+    char text[40];
+
+    switch (any_bits(seed) % 4) {
+    case 0:
+        snprintf(text, sizeof text, "%.*g", 1 + (int)(any_bits(seed) % 17), v);
+        v = strtod(text, NULL);
+        break;
+    case 1:
+        v = ldexp(1, (int)(log(v) / log(2)));
+        break;
+    }
+    if (any_bits(seed) % 4 == 0)
+        v = nextafter(v, any_bits(seed) % 2 ? 0 : INFINITY);
+    return any_bits(seed) % 2 ? v : -v;
+}
+
+static void test_shortest(void)
+{
+    uint64_t seed = 1;
+    int bad = 0, quick = 0, n = 400000;
+    char was[40], is[AP_SHORTEST_TEXT];
+
+    for (int i = 0; i < n; i++) {
+        double v = i % 4 ? any_number(&seed, -9, 3) : any_number(&seed, -12, 17);
+        if (!ap_shortest(v, is))
+            continue;
+        quick++;
+        if (strcmp(is, exact(v, was)) && bad++ < 5)
+            printf("# %s, not %s\n", is, was);
+    }
+    CHECK(bad == 0, "numbers are written as the C library does (%d are not)", bad);
+    CHECK(quick > n / 2, "most of them without it (%d of %d)", quick, n);
+}
+
 static void test_write(void)
 {
     static const double nums[] = {
@@ -384,6 +440,7 @@ int main(void)
     test_pieces();
     test_load();
     test_get();
+    test_shortest();
     test_write();
     ap_arena_free(&arena);
     return tap_done();
