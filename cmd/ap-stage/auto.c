@@ -108,6 +108,26 @@ void hunt_bare(struct hunt *h, struct plan_answer *a)
     ap_arena_free(&scratch);
 }
 
+/* What the busiest group of devices does at least, behind the stages in front of it and
+ * with the way back through them, if sends took no time. */
+static double least_bare(const struct hunt *h, const struct plan_answer *a)
+{
+    int groups = plan_groups(a);
+    double b = (double)a->microbatches, way = 0, least = 0;
+
+    for (int g = 0; g < groups; g++) {
+        double all = way;
+        for (int s = g; s < a->n_stages; s += groups) {
+            const struct plan_point *p = a->stage[s].point;
+            all += b * (p->forward_sec + p->backward_sec) + p->update_sec;
+            all += h->inst->overlap_sync ? 0 : p->sync_sec;
+        }
+        least = most_of(least, all);
+        way += a->stage[g].point->forward_sec + a->stage[g].point->backward_sec;
+    }
+    return least * (1 - 1e-9);
+}
+
 double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
                   const char *from)
 {
@@ -116,9 +136,19 @@ double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
 
     if (!is_within(h, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
-    hunt_bare(h, a);
+    a->least_sec = 0; /* know_bare, if it is kept and lifts nothing now */
+    if (h->inst->inference || least_bare(h, a) < h->bare)
+        hunt_bare(h, a);
     hunt_take(h, score, a, from);
     return score;
+}
+
+/* Of plans that are kept it is found after all. */
+static void know_bare(struct hunt *h, struct shortlist *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->plan[i].least_sec == 0)
+            hunt_bare(h, &l->plan[i]);
 }
 
 int64_t hunt_share(struct hunt *h)
@@ -412,7 +442,9 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
         return -1;
     if (!isfinite(h.least))
         return plan_explain(&sp, "auto", err);
-    *answer = h.best;
+    know_bare(&h, &h.final);
+    know_bare(&h, &h.rivals);
+    *answer = h.final.plan[0];
     answer->objective = h.least;
     answer->bound = fmin(h.least, fmin(h.bound, h.bare) * (1 - 1e-12));
     answer->measure = "simulated";
