@@ -573,12 +573,12 @@ static void write_path(const struct search *s, int goal, struct ap_step *steps,
     for (int i = goal, k = path->n_steps - 1; k >= 0; i = s->nodes[i].from, k--) {
         const struct node *v = &s->nodes[i];
         steps[k] = (struct ap_step){.op = v->op,
-                                          .coll = v->coll,
-                                          .from = s->nodes[v->from].at,
-                                          .to = v->at,
-                                          .bytes = v->bytes,
-                                          .times = v->times,
-                                          .sec = v->step_sec};
+                                    .coll = v->coll,
+                                    .from = s->nodes[v->from].at,
+                                    .to = v->at,
+                                    .bytes = v->bytes,
+                                    .times = v->times,
+                                    .sec = v->step_sec};
     }
     path->steps = steps;
     path->sec = 0;

@@ -296,8 +296,8 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
 /* The arrays of *out that say which conversion serves whom, by place in the list, whose
  * items the caller frees. */
 static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
-                                    const struct ap_plan_layouts *laid,
-                                    const int *order, struct ap_conversions *out)
+                                    const struct ap_plan_layouts *laid, const int *order,
+                                    struct ap_conversions *out)
 {
     int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
     struct want_list l = {.plan = plan, .laid = laid};
@@ -351,7 +351,8 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
     for (int i = 0; i < n_results; i++)
         result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
     for (int i = 0; i < l.n && rc == 0; i++)
-        rc = find_path(arena, plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
+        rc =
+            find_path(arena, plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
     ap_arena_free(&scratch);
     free(l.item);
     return rc;
