@@ -30,7 +30,10 @@ struct scan {
     struct ap_buf input;      /* what the source has given */
     /* of the arrays that are members of a section: this one, and the longest yet */
     struct items now, most;
-    bool broken; /* the source; err says why */
+    bool broken;                      /* the source; err says why */
+    const struct ap_doc_watch *watch; /* NULL: nobody */
+    struct ap_buf sections;           /* struct ap_section, those that are whole */
+    const struct ap_section *section; /* whose value is being scanned, NULL: none */
 };
 
 /* FILE:LINE:COLUMN: of byte pos, and the message. */
@@ -47,9 +50,31 @@ static int text_err(const char *file, const char *text, size_t pos, struct ap_er
     return ap_err_set(err, "%s:%zu:%zu: %s", file, line, pos - start + 1, msg);
 }
 
+/* Tells who watches what there is. */
+static void tell(struct scan *s)
+{
+    struct ap_section *done = (void *)s->sections.data, now;
+    struct ap_doc doc = {.file = s->file,
+                         .text = s->text,
+                         .len = s->pos,
+                         .n_sections = (int)(s->sections.len / sizeof *done),
+                         .sections = done};
+
+    for (int i = 0; i < doc.n_sections; i++)
+        done[i].text = s->text + done[i].offset;
+    if (s->section) {
+        now = *s->section;
+        now.text = s->text + now.offset;
+        now.len = s->pos - now.offset;
+    }
+    s->watch->came(s->watch->ctx, &doc, s->section ? &now : NULL);
+}
+
 /* More text behind what is there; false: that was all. */
 static bool more_text(struct scan *s)
 {
+    if (s->source && s->watch)
+        tell(s);
     int64_t n = s->source ? ap_source_read(s->source, &s->input, s->err) : 0;
 
     s->broken |= n < 0;
@@ -338,8 +363,10 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
     skip_space(s);
     section->offset = s->pos;
     s->most.at.len = 0;
+    s->section = section;
     if (scan_value(s))
         return -1;
+    s->section = NULL;
     section->len = s->pos - section->offset;
     section->items_start = s->most.start;
     section->items_end = s->most.end;
@@ -348,7 +375,7 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
     return 0;
 }
 
-static int scan_document(struct ap_arena *arena, struct scan *s, struct ap_buf *sections)
+static int scan_document(struct ap_arena *arena, struct scan *s)
 {
     skip_space(s);
     if (s->pos == s->len)
@@ -361,7 +388,9 @@ static int scan_document(struct ap_arena *arena, struct scan *s, struct ap_buf *
         struct ap_section section = {0};
         if (scan_section(arena, s, &section))
             return -1;
-        ap_buf_put(sections, &section, sizeof(section));
+        ap_buf_put(&s->sections, &section, sizeof(section));
+        if (s->watch)
+            tell(s);
         skip_space(s);
         more = peek(s) == ',';
         if (more)
@@ -431,9 +460,7 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
 /* Scans the text, or what the source gives. */
 static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
 {
-    struct ap_buf sections = {0};
-
-    int rc = scan_document(arena, s, &sections);
+    int rc = scan_document(arena, s);
     while (more_text(s)) /* whoever writes it shall get rid of it */
         ;
     if (s->input.data) {
@@ -442,11 +469,11 @@ static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
         ap_arena_keep(arena, s->input.data);
     }
     *doc = (struct ap_doc){.file = s->file, .text = s->text, .len = s->len};
-    doc->n_sections = (int)(sections.len / sizeof(struct ap_section));
-    doc->sections = ap_arena_dup(arena, sections.data, sections.len);
+    doc->n_sections = (int)(s->sections.len / sizeof(struct ap_section));
+    doc->sections = ap_arena_dup(arena, s->sections.data, s->sections.len);
     for (int i = 0; i < doc->n_sections; i++)
         doc->sections[i].text = s->text + doc->sections[i].offset;
-    ap_buf_free(&sections);
+    ap_buf_free(&s->sections);
     ap_buf_free(&s->now.at);
     ap_buf_free(&s->most.at);
     if (rc || check_unique(arena, doc, s->err) || check_version(doc, s->err))
@@ -469,11 +496,19 @@ int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, siz
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err)
 {
+    return ap_doc_read_watched(arena, path, NULL, doc, err);
+}
+
+int ap_doc_read_watched(struct ap_arena *arena, const char *path,
+                        const struct ap_doc_watch *watch, struct ap_doc *doc,
+                        struct ap_err *err)
+{
     bool is_stdin = !path || !strcmp(path, "-");
     struct ap_source source;
     struct scan s = {.file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path),
                      .text = "",
                      .source = &source,
+                     .watch = watch,
                      .err = err};
 
     if (ap_source_open(&source, is_stdin ? "-" : s.file, &s.input, err))
@@ -677,10 +712,26 @@ static void write_new(FILE *out, const struct ap_new_section *s)
         put_value(out, s->json.data, s->json.len);
 }
 
+static void write_begin(FILE *out)
+{
+    fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
+}
+
+size_t ap_doc_hand_on(const struct ap_section *graph, size_t done, FILE *out)
+{
+    if (done == 0) {
+        write_begin(out);
+        write_name(out, graph->name);
+    }
+    put_value(out, graph->text + done, graph->len - done);
+    return graph->len;
+}
+
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out)
 {
-    fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
+    if (doc->n_handed == 0)
+        write_begin(out);
     for (int i = 0; i < doc->n_sections; i++) {
         const struct ap_section *old = &doc->sections[i];
         const struct ap_new_section *new = NULL;
@@ -691,6 +742,8 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
                 new = &sections[k];
         if (new && !is_dropped(new)) {
             write_new(out, new);
+        } else if (!new && doc->n_handed > 0 && !strcmp(old->name, "graph")) {
+            ap_doc_hand_on(old, doc->n_handed, out);
         } else if (!new) {
             write_name(out, old->name);
             put_value(out, old->text, old->len);

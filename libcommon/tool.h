@@ -75,6 +75,24 @@ void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Reads the document of tool->path or dies (exit 1). */
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
 
+/* What a tool does with a document that comes through a pipe, while it comes. */
+struct ap_early {
+    /* Called once, with the section "graph" in doc or, where there is none, at the end.
+       more: the rest is still to come, and doc's texts will move. */
+    void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
+    void *ctx;
+    /* All that has come so far, again and again; NULL: is not looked at. */
+    void (*came)(void *ctx, const struct ap_doc *doc);
+    bool keeps_graph; /* ap_tool_write gets no new one */
+};
+/*
+ * As ap_tool_read, but a long graph is looked at as soon as it is there, and if it is
+ * kept and standard output is a pipe, too, its text goes on as it comes: the tools of a
+ * pipe read at the same time. One that dies then leaves half a document behind.
+ */
+void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        const struct ap_early *early);
+
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o

@@ -48,6 +48,64 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     done
 }
 
+# A graph that is long enough to be handed on while it is read.
+long_blocks() {
+    local doc="$BATS_FILE_TMPDIR/long.json"
+    [ -f "$doc" ] || ap-model bert-256x2048 --layers 36 | ap-prune |
+        ap-coarsen --cluster p3x8 --algorithm rannc --blocks 4 >"$doc"
+    echo "$doc"
+}
+
+@test "pipe: a long graph goes on while the rest is still to come" {
+    doc=$(long_blocks)
+    cd "$BATS_TEST_TMPDIR"
+    mkfifo in out rest
+    for f in ap-prune ap-coarsen ap-stage; do
+        { head -c -3 "$doc"; cat rest; } >in &
+        $f <in >out 2>err &
+        pid=$!
+        exec 4<out
+        timeout 60 head -c 1000000 <&4 >begin || { echo "$f waits"; return 1; }
+        cat <&4 >/dev/null &
+        exec 4<&-
+        echo '!' >rest
+        rc=0; wait "$pid" || rc=$?
+        [ "$rc" -eq 1 ]
+        cmp <(tail -c +2 begin) <(head -c 1000000 "$doc" | tail -c +2)
+        grep -q '<stdin>:' err
+    done
+}
+
+@test "pipe: of a long document the same comes out of pipes and of files" {
+    doc=$(long_blocks)
+    cd "$BATS_TEST_TMPDIR"
+    stage="ap-stage --algorithm equal-layer --stages 2 --microbatches 4 --jobs 2"
+    for f in ap-prune "ap-coarsen --blocks 3" "ap-shard --mesh 2x2 --algorithm data" "$stage"; do
+        $f <"$doc" >of-file
+        cat "$doc" | $f | cat >of-pipe
+        cmp of-file of-pipe || { echo "$f"; return 1; }
+    done
+    ap-cost <of-file >cost
+    cat of-file | ap-cost | cmp - cost
+    ap-shard --mesh 2x2 --algorithm data <"$doc" >of-file
+    ap-cost <of-file >cost
+    cat of-file | ap-cost | cmp - cost
+}
+
+@test "pipe: of a long document that is wrong half is handed on, and exit status 1" {
+    doc=$(long_blocks)
+    cd "$BATS_TEST_TMPDIR"
+    set -o pipefail
+    for f in ap-prune ap-coarsen ap-stage; do
+        rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f 2>err | cat >out || rc=$?
+        [ "$rc" -eq 1 ]
+        grep -q 'phase' err
+        [ -s out ] && ! jq -e . out >jq 2>&1
+        rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f -o made 2>err || rc=$?
+        [ "$rc" -eq 1 ] && [ ! -e made ]
+    done
+}
+
 @test "pipe: a document by name, by pipe and through -o is the same" {
     doc=$(imported mlp)
     ap-shard --mesh 4 "$doc" >"$BATS_TEST_TMPDIR/a"

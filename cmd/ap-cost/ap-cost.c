@@ -5,7 +5,44 @@
 #include "pipe.h"
 #include "tool.h"
 
-/* cluster: price for this one, NULL for the document's or --cluster's. */
+/* Of a document whose rest is still to come. */
+struct known {
+    struct ap_arena *arena;
+    struct ap_graph graph;
+    struct ap_nests nests; /* none: all has come at once */
+};
+
+static void read_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                       struct ap_graph *g, struct ap_nests *nests)
+{
+    struct ap_err err = {0};
+
+    if (ap_doc_graph(arena, doc, g, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_group(arena, g); /* whatever the document says of groups */
+    if (ap_nests_build(arena, g, nests, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+}
+
+static void know_graph(void *ctx, const struct ap_doc *doc, bool more)
+{
+    struct known *known = ctx;
+
+    if (more)
+        read_graph(known->arena, doc, &known->graph, &known->nests);
+}
+
+static void take_known(const struct known *known, struct ap_graph *g,
+                       struct ap_nests *nests)
+{
+    *g = known->graph;
+    *nests = known->nests;
+    nests->graph = g;
+}
+
+/* cluster: price for this one, NULL for the document's or --cluster's. in: as
+ * pipe_read's.
+ */
 static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
                        const char *cluster_path, const struct ap_cluster *cluster,
                        struct cost_input *in)
@@ -14,11 +51,8 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
     const struct ap_section *section = ap_doc_find(doc, "sharding");
     int variant = AP_COST_DEFAULT;
 
-    if (ap_doc_graph(arena, doc, &in->graph, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_group(arena, &in->graph); /* whatever the document says of groups */
-    if (ap_nests_build(arena, &in->graph, &in->nests, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    if (!in->nests.nest)
+        read_graph(arena, doc, &in->graph, &in->nests);
     if (section) {
         struct ap_at top = {.key = "sharding"};
         json_t *json = ap_doc_load(doc, section, &err);
@@ -150,14 +184,15 @@ static void write_trace(struct ap_arena *arena, const char *path,
 
 /* A document with stages. */
 static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
-                         const struct ap_doc *doc, const struct asked *asked,
-                         const char *cluster_path)
+                         const struct ap_doc *doc, const struct known *known,
+                         const struct asked *asked, const char *cluster_path)
 {
-    struct pipe_input in;
+    struct pipe_input in = {0};
     struct ap_pipeline p;
     struct ap_err err = {0};
     struct ap_buf text = {0};
 
+    take_known(known, &in.graph, &in.nests);
     int rc = pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err);
     if (rc)
         ap_die(rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, "%s", err.msg);
@@ -222,14 +257,19 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct cost_input in = {0};
     struct priced plan = {0};
+    struct known known = {.arena = &arena};
 
     ap_tool_start(&tool, argc, argv);
     int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
     if (n_texts > 1)
         ap_die_usage("only one of --report, --why and --diff");
-    ap_tool_read(&tool, &arena, &doc);
+    ap_tool_read_early(&tool, &arena, &doc,
+                       &(struct ap_early){.graph = know_graph,
+                                          .ctx = &known,
+                                          .keeps_graph = n_texts == 0});
     if (ap_doc_find(&doc, "stages"))
-        return cost_pipeline(&arena, &tool, &doc, &asked, cluster_path);
+        return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
+    take_known(&known, &in.graph, &in.nests);
     read_input(&arena, &doc, cluster_path, NULL, &in);
     price_input(&arena, &in, doc.file, &plan);
     if (asked.trace)

@@ -29,6 +29,8 @@ static int read_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *er
     const struct reading *r = ctx;
     struct pipe_input *in = r->in;
 
+    if (i == 0 && in->nests.nest)
+        return 0;
     return i == 0 ? ap_nests_build(arena, &in->graph, &in->nests, err)
                   : ap_doc_stages(arena, r->doc, &in->graph, r->cluster_path, r->cluster,
                                   &in->blocks, &in->cluster, &in->stages, err);
@@ -40,10 +42,11 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
 {
     struct reading halves = {doc, cluster_path, cluster, in};
 
-    *in = (struct pipe_input){0};
-    if (ap_doc_graph(arena, doc, &in->graph, err))
-        return -1;
-    ap_group(arena, &in->graph); /* whatever the document says of groups */
+    if (!in->nests.nest) {
+        if (ap_doc_graph(arena, doc, &in->graph, err))
+            return -1;
+        ap_group(arena, &in->graph); /* whatever the document says of groups */
+    }
     int rc = ap_in_arenas(arena, 2, read_half, &halves, err);
     if (!rc)
         rc = ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,

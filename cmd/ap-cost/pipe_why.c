@@ -294,7 +294,7 @@ int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,
     int n = in->blocks.n + N_OTHERS;
     struct spent *a = AP_NEW_N(arena, n, struct spent),
                  *b = AP_NEW_N(arena, n, struct spent);
-    struct pipe_input other;
+    struct pipe_input other = {0};
     struct ap_pipeline q;
     struct ap_graph g;
 

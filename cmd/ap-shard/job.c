@@ -87,10 +87,12 @@ static void set_alpa(struct shard_job *job, const struct shard_request *req)
     job->cost.alpa_steps = true;
 }
 
-void shard_job_read(struct shard_job *job, const struct ap_doc *doc)
+void shard_job_read(void *ctx, const struct ap_doc *doc, bool more)
 {
+    struct shard_job *job = ctx;
     struct ap_err err = {0};
 
+    (void)more;
     if (ap_doc_graph(job->arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_group(job->arena, &job->graph); /* whatever the document says of groups */

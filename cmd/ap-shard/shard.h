@@ -271,7 +271,7 @@ struct shard_job {
 };
 
 /* Each dies with the tool's exit codes when it cannot go on. */
-void shard_job_read(struct shard_job *job, const struct ap_doc *doc);
+void shard_job_read(void *job, const struct ap_doc *doc, bool more);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
 /* The mesh of --mesh, or that of the plan file, with the file's microbatches as an axis

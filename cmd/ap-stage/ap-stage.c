@@ -1,6 +1,7 @@
 /* ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -322,46 +323,123 @@ static void kill_early(void)
         coproc_kill(early);
 }
 
-/*
- * The shard command reads a long document at the same time as we do, and is ended if we
- * find it wrong; of a short one it would not be the later one to do so.
- */
-static struct coproc_pool *start_command(struct ap_arena *arena,
-                                         const struct ap_tool *tool,
-                                         const struct ap_doc *doc,
-                                         const struct request *r, bool before)
-{
-    enum { LONG = 4 << 20 };
+/* ---- reading, ours and the shard command's at the same time ---- */
 
-    if (before && doc->len < LONG)
-        return NULL;
-    struct coproc_pool *pool =
-        coproc_start(r->command ? r->command : default_command(arena, tool->argv[0]),
-                     shard_args(arena, r, document_file(tool, doc)), (int)r->jobs);
-    if (before) {
-        early = pool;
-        atexit(kill_early);
+enum { LONG = 4 << 20 }; /* bytes that are worth it: a short document is soon known */
+
+struct input {
+    struct ap_arena *arena;
+    const struct ap_tool *tool;
+    const struct request *r;
+    const struct ap_doc *doc; /* when it has been read */
+    struct stage_model *model;
+    bool has_nests;
+    struct coproc_pool *pool; /* NULL: is not started yet */
+    int feed;                 /* where it reads what has come; -1: nowhere */
+    size_t n_fed;
+};
+
+static void start_command(struct input *in, const char *file)
+{
+    const struct request *r = in->r;
+
+    in->pool = coproc_start(r->command ? r->command
+                                       : default_command(in->arena, in->tool->argv[0]),
+                            shard_args(in->arena, r, file), (int)r->jobs);
+}
+
+/* It is ended if we find the document wrong. */
+static void start_early(struct input *in, const char *file)
+{
+    start_command(in, file);
+    early = in->pool;
+    atexit(kill_early);
+}
+
+/* Our own command reads a pipe, once; of others that is not known. */
+static void start_fed(struct input *in)
+{
+    int fd[2];
+
+    if (in->r->command || pipe(fd))
+        return;
+    const char *file = ap_arena_printf(in->arena, "/dev/fd/%d", fd[0]);
+    fcntl(fd[1], F_SETFD, FD_CLOEXEC);
+    if (access(file, R_OK) == 0) {
+        start_early(in, file);
+        in->feed = fd[1];
+    } else {
+        close(fd[1]);
     }
-    return pool;
+    close(fd[0]);
+}
+
+static void feed_command(void *ctx, const struct ap_doc *doc)
+{
+    struct input *in = ctx;
+
+    if (!in->pool && doc->len >= LONG)
+        start_fed(in);
+    while (in->feed >= 0 && in->n_fed < doc->len) {
+        ssize_t n = write(in->feed, doc->text + in->n_fed, doc->len - in->n_fed);
+        in->n_fed += n > 0 ? (size_t)n : 0;
+        if (n < 0 && errno != EINTR) { /* its answers' end will say so */
+            close(in->feed);
+            in->feed = -1;
+        }
+    }
+}
+
+static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
+{
+    struct input *in = ctx;
+    struct ap_err err = {0};
+
+    if (!more && !in->pool && doc->len >= LONG)
+        start_early(in, document_file(in->tool, doc));
+    stage_model_graph(in->arena, doc, in->model);
+    if (more && stage_model_nests(in->arena, doc, in->model, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    in->has_nests = more;
+}
+
+/* The document as a file, for processes that start when it has come. */
+static const char *const *file_args(void *ctx)
+{
+    const struct input *in = ctx;
+    return shard_args(in->arena, in->r, document_file(in->tool, in->doc));
+}
+
+static void read_document(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
+{
+    const struct ap_early ahead = {
+        .graph = read_graph, .ctx = in, .came = feed_command, .keeps_graph = true};
+
+    ap_tool_read_early(tool, in->arena, doc, &ahead);
+    in->doc = doc;
+    if (!in->pool || in->n_fed == 0)
+        return;
+    feed_command(in, doc);
+    if (in->feed >= 0)
+        close(in->feed);
+    coproc_args(in->pool, file_args, in);
 }
 
 /* ---- the run ---- */
 
 /* While the shard command reads the document, too. */
-static void make_instance(struct ap_arena *arena, const struct ap_doc *doc,
-                          const struct request *r, struct coproc_pool *pool,
-                          struct stage_model *model, struct plan_instance *inst)
+static void make_instance(const struct input *in, struct plan_instance *inst)
 {
     struct ap_err err = {0};
     int code = AP_OK;
 
-    if (stage_model_nests(arena, doc, model, &err))
+    if (!in->has_nests && stage_model_nests(in->arena, in->doc, in->model, &err))
         code = AP_BAD_INPUT;
-    else if (stage_instance_make(arena, model, &r->limits, inst, &err))
+    else if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err))
         code = AP_NO_SOLUTION;
     if (code == AP_OK)
         return;
-    coproc_kill(pool);
+    coproc_kill(in->pool);
     ap_die(code, "%s", err.msg);
 }
 
@@ -505,24 +583,25 @@ int main(int argc, char **argv)
     struct plan_answer answer = {.replicas = 1, .chunks = 1}, light = answer;
     struct stage_oracle_stats stats;
     struct stage_result result;
+    struct input in = {
+        .arena = &arena, .tool = &tool, .r = &req, .model = &model, .feed = -1};
 
     read_options(&tool, &req, argc, argv);
     check_options(&req);
-    ap_tool_read(&tool, &arena, &doc);
-    struct coproc_pool *pool = start_command(&arena, &tool, &doc, &req, true);
+    read_document(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
     check_submeshes(&arena, &req, &model.cluster);
     early = NULL;
-    if (!pool)
-        pool = start_command(&arena, &tool, &doc, &req, false);
-    make_instance(&arena, &doc, &req, pool, &model, &inst);
+    if (!in.pool)
+        start_command(&in, document_file(&tool, &doc));
+    make_instance(&in, &inst);
 
     const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
     const struct stage_oracle_params params = {
         .limit_sec = req.limit_sec, .recompute = (enum stage_recompute)req.recompute};
     struct stage_oracle *oracle =
-        stage_oracle_start(&arena, &model, &inst, &params, pool);
+        stage_oracle_start(&arena, &model, &inst, &params, in.pool);
     inst.ask = stage_oracle_ask;
     inst.ahead = stage_oracle_ahead;
     inst.least = stage_oracle_least;

@@ -47,6 +47,8 @@ struct worker {
 
 struct coproc_pool {
     const char **argv; /* of the shell, NULL last; malloc, and argv[2] */
+    const char *const *(*args)(void *ctx); /* for processes that start late; NULL: same */
+    void *args_ctx;
     int n, n_waiting;
     bool answered; /* by the first process: it forks no more */
     struct worker *worker;
@@ -153,6 +155,9 @@ static void start(struct coproc_pool *pool, struct worker *w, const int (*far)[2
 static void start_late(struct coproc_pool *pool, struct worker *w)
 {
     int far[1][2];
+    const char *const *args = pool->args ? pool->args(pool->args_ctx) : NULL;
+    for (int i = 0; args && args[i]; i++)
+        pool->argv[4 + i] = args[i];
     close(w->to);
     close(w->from);
     connect_worker(w, far[0]);
@@ -186,6 +191,13 @@ struct coproc_pool *coproc_start(const char *command, const char *const *args, i
     start(pool, &pool->worker[0], (const int(*)[2])far, n - 1);
     free(far);
     return pool;
+}
+
+void coproc_args(struct coproc_pool *pool, const char *const *(*args)(void *ctx),
+                 void *ctx)
+{
+    pool->args = args;
+    pool->args_ctx = ctx;
 }
 
 /* Waits for its end, and makes it end when that takes longer than a second (*stayed). */

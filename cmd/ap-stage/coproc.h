@@ -17,6 +17,10 @@ struct coproc_pool;
  */
 struct coproc_pool *coproc_start(const char *command, const char *const *args, int n);
 
+/* From now on processes are started with what args gives, as many arguments. */
+void coproc_args(struct coproc_pool *pool, const char *const *(*args)(void *ctx),
+                 void *ctx);
+
 struct coproc_job {
     const char *line; /* without the newline; holds until the answer */
     int group;        /* >= 0; jobs of a group go to one process, which may have prepared

@@ -37,14 +37,21 @@ static void read_blocks(struct ap_arena *arena, const struct ap_doc *doc,
                doc->file, m->blocks.n, MAX_BLOCKS);
 }
 
-void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
-                      const char *cluster_path, struct stage_model *m)
+void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                       struct stage_model *m)
 {
     struct ap_err err = {0};
 
     *m = (struct stage_model){0};
     if (ap_doc_graph(arena, doc, &m->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
+void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
+                      const char *cluster_path, struct stage_model *m)
+{
+    struct ap_err err = {0};
+
     read_blocks(arena, doc, m);
     if (!cluster_path && !ap_doc_find(doc, "cluster"))
         ap_die_usage("--cluster is missing, and the document has no cluster");
@@ -63,7 +70,6 @@ int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
     ap_group(arena, &m->graph);
     if (ap_nests_build(arena, &m->graph, &m->nests, &why))
         return ap_err_set(err, "%s: %s", doc->file, why.msg);
-    m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     return 0;
 }
 
@@ -383,6 +389,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         struct ap_err *err)
 {
     struct ap_stage_time time;
+    m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     *inst = (struct plan_instance){.n_blocks = m->blocks.n,
                                    .cluster = &m->cluster,
                                    .n_devices = (int)m->cluster.levels[0].size,

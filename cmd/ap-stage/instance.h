@@ -39,13 +39,17 @@ struct stage_limits {
     bool each;            /* what is reduced over the batch is taken per microbatch */
 };
 
+/* Reads the graph, or dies (exit 1). */
+void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                       struct stage_model *m);
+
 /*
- * Reads graph, blocks and cluster, or dies (exit 1), which is all that the shard command
- * needs. cluster_path may be NULL: the document's.
+ * Reads blocks and cluster, or dies (exit 1), which is all that the shard command
+ * needs beside the graph. cluster_path may be NULL: the document's.
  */
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m);
-/* Fills the rest but the classes. */
+/* Groups the graph and builds its nests. */
 int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
                       struct stage_model *m, struct ap_err *err);
 
