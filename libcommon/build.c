@@ -51,6 +51,45 @@ void ap_build_from(struct ap_build *b, struct ap_arena *arena, const struct ap_g
     }
 }
 
+/*
+ * The same bytes in the arena, once if they were met not long ago: most of what is said
+ * of nodes is said of thousands. hash: of what they are likely to differ in.
+ */
+static const void *keep(struct ap_build *b, const void *data, size_t size, uint64_t hash)
+{
+    struct ap_build_kept *kept = &b->kept[hash % (sizeof b->kept / sizeof *b->kept)];
+
+    if (kept->size != size || memcmp(kept->data, data, size) != 0)
+        *kept = (struct ap_build_kept){ap_arena_dup(b->arena, data, size), size};
+    return kept->data;
+}
+
+static const int64_t *keep_ints(struct ap_build *b, int n, const int64_t *v)
+{
+    size_t size = (size_t)n * sizeof *v;
+    return keep(b, v, size, ap_hash(v, size, 0));
+}
+
+/* Lists in them are kept ones: equal ones are one. */
+static const struct ap_attrs *keep_attrs(struct ap_build *b, const struct ap_attrs *a)
+{
+    enum { N = sizeof *a / sizeof(uint64_t) };
+    uint64_t own[N], usual[N], hash = 1;
+
+    memcpy(own, a, sizeof own);
+    memcpy(usual, &ap_attrs_default, sizeof usual);
+    for (size_t i = 0; i < N; i++)
+        if (own[i] != usual[i])
+            hash = ap_hash(&own[i], sizeof own[i], hash + i);
+    return keep(b, a, sizeof *a, hash);
+}
+
+/* A scalar's value: 16 bytes, of which an element takes the first. */
+static const void *keep_element(struct ap_build *b, const unsigned char data[16])
+{
+    return keep(b, data, 16, ap_hash(data, 16, 1));
+}
+
 struct ap_attrs *ap_build_attrs(struct ap_build *b)
 {
     return ap_arena_dup(b->arena, &ap_attrs_default, sizeof ap_attrs_default);
@@ -59,17 +98,33 @@ struct ap_attrs *ap_build_attrs(struct ap_build *b)
 struct ap_shape ap_build_shape(struct ap_build *b, enum ap_dtype dtype, int rank,
                                const int64_t *dims)
 {
+    static const int64_t none;
     assert(rank <= AP_MAX_RANK);
     struct ap_shape s = {.dtype = dtype, .rank = rank};
-    s.dims = rank ? ap_arena_dup(b->arena, dims, (size_t)rank * sizeof *dims)
-                  : AP_NEW(b->arena, int64_t);
+    s.dims = rank ? keep_ints(b, rank, dims) : &none;
     return s;
 }
 
 struct ap_ints ap_build_ints(struct ap_build *b, int n, const int64_t *v)
 {
-    return (struct ap_ints){n,
-                            n ? ap_arena_dup(b->arena, v, (size_t)n * sizeof *v) : NULL};
+    return (struct ap_ints){n, n ? keep_ints(b, n, v) : NULL};
+}
+
+/* "<op>.<id>" */
+static const char *own_name(struct ap_build *b, enum ap_op op, int id)
+{
+    char text[64], *p = text + sizeof text;
+    const char *name = ap_ops[op].name;
+    size_t len = strlen(name);
+
+    do
+        *--p = (char)('0' + id % 10);
+    while (id /= 10);
+    *--p = '.';
+    assert(len <= (size_t)(p - text));
+    p -= len;
+    memcpy(p, name, len);
+    return ap_arena_strndup(b->arena, p, (size_t)(text + sizeof text - p));
 }
 
 int ap_build_node(struct ap_build *b, enum ap_op op, const char *name,
@@ -85,7 +140,7 @@ int ap_build_node(struct ap_build *b, enum ap_op op, const char *name,
         assert(in[k] >= 0 && in[k] < id);
     b->nodes[id] = (struct ap_node){
         .op = op,
-        .name = name ? name : ap_arena_printf(b->arena, "%s.%d", ap_ops[op].name, id),
+        .name = name ? name : own_name(b, op, id),
         .n_in = n_in,
         .in = n_in ? ap_arena_dup(b->arena, in, (size_t)n_in * sizeof *in) : NULL,
         .shape = shape,
@@ -124,16 +179,16 @@ int ap_build_param(struct ap_build *b, const char *name, struct ap_shape shape,
 
 int ap_build_scalar(struct ap_build *b, enum ap_dtype dtype, double value)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    void *data = ap_arena_alloc(b->arena, 16);
+    struct ap_attrs a = ap_attrs_default;
+    unsigned char data[16] = {0};
 
     if (dtype == AP_PRED || ap_dtype_is_int(dtype))
         ap_elem_from_int(dtype, (int64_t)value, data);
     else
         ap_elem_from_double(dtype, value, data);
-    a->literal = (struct ap_literal){.splat = true, .data = data};
-    return ap_build_node(b, AP_OP_CONSTANT, NULL, ap_build_shape(b, dtype, 0, NULL), a, 0,
-                         NULL);
+    a.literal = (struct ap_literal){.splat = true, .data = keep_element(b, data)};
+    return ap_build_node(b, AP_OP_CONSTANT, NULL, ap_build_shape(b, dtype, 0, NULL),
+                         keep_attrs(b, &a), 0, NULL);
 }
 
 int ap_build_full(struct ap_build *b, const struct ap_shape *like, double value)
@@ -144,18 +199,18 @@ int ap_build_full(struct ap_build *b, const struct ap_shape *like, double value)
 
 int ap_build_literal(struct ap_build *b, struct ap_shape shape, const void *data)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
 
-    a->literal = (struct ap_literal){
+    a.literal = (struct ap_literal){
         .data = ap_arena_dup(b->arena, data, (size_t)ap_shape_bytes(&shape))};
-    return ap_build_node(b, AP_OP_CONSTANT, NULL, shape, a, 0, NULL);
+    return ap_build_node(b, AP_OP_CONSTANT, NULL, shape, keep_attrs(b, &a), 0, NULL);
 }
 
 int ap_build_iota(struct ap_build *b, struct ap_shape shape, int dim)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    a->iota_dimension = dim;
-    return ap_build_node(b, AP_OP_IOTA, NULL, shape, a, 0, NULL);
+    struct ap_attrs a = ap_attrs_default;
+    a.iota_dimension = dim;
+    return ap_build_node(b, AP_OP_IOTA, NULL, shape, keep_attrs(b, &a), 0, NULL);
 }
 
 /* ---- elementwise ---- */
@@ -180,9 +235,9 @@ int ap_build_binary(struct ap_build *b, enum ap_op op, int x, int y)
 
 int ap_build_compare(struct ap_build *b, enum ap_direction direction, int x, int y)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    a->direction = direction;
-    return add2(b, AP_OP_COMPARE, pred_like(b->nodes[x].shape), a, x, y);
+    struct ap_attrs a = ap_attrs_default;
+    a.direction = direction;
+    return add2(b, AP_OP_COMPARE, pred_like(b->nodes[x].shape), keep_attrs(b, &a), x, y);
 }
 
 int ap_build_select(struct ap_build *b, int pred, int on_true, int on_false)
@@ -211,10 +266,11 @@ int ap_build_with(struct ap_build *b, enum ap_op op, int x, double value)
 int ap_build_broadcast(struct ap_build *b, int x, int rank, const int64_t *dims,
                        const int64_t *map)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    a->dimensions = ap_build_ints(b, b->nodes[x].shape.rank, map);
+    struct ap_attrs a = ap_attrs_default;
+    a.dimensions = ap_build_ints(b, b->nodes[x].shape.rank, map);
     return add1(b, AP_OP_BROADCAST,
-                ap_build_shape(b, b->nodes[x].shape.dtype, rank, dims), a, x);
+                ap_build_shape(b, b->nodes[x].shape.dtype, rank, dims), keep_attrs(b, &a),
+                x);
 }
 
 int ap_build_reshape(struct ap_build *b, int x, int rank, const int64_t *dims)
@@ -226,62 +282,66 @@ int ap_build_reshape(struct ap_build *b, int x, int rank, const int64_t *dims)
 int ap_build_transpose(struct ap_build *b, int x, const int64_t *perm)
 {
     struct ap_shape s = b->nodes[x].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[AP_MAX_RANK];
 
     for (int d = 0; d < s.rank; d++)
         dims[d] = s.dims[perm[d]];
-    a->dimensions = ap_build_ints(b, s.rank, perm);
-    return add1(b, AP_OP_TRANSPOSE, ap_build_shape(b, s.dtype, s.rank, dims), a, x);
+    a.dimensions = ap_build_ints(b, s.rank, perm);
+    return add1(b, AP_OP_TRANSPOSE, ap_build_shape(b, s.dtype, s.rank, dims),
+                keep_attrs(b, &a), x);
 }
 
 int ap_build_slice(struct ap_build *b, int x, const struct ap_slice_dim *slice)
 {
     struct ap_shape s = b->nodes[x].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[AP_MAX_RANK];
 
     for (int d = 0; d < s.rank; d++)
         dims[d] = ap_ceil_div(slice[d].limit - slice[d].start, slice[d].stride);
-    a->n_slice = s.rank;
-    a->slice = ap_arena_dup(b->arena, slice, (size_t)s.rank * sizeof *slice);
-    return add1(b, AP_OP_SLICE, ap_build_shape(b, s.dtype, s.rank, dims), a, x);
+    a.n_slice = s.rank;
+    a.slice = ap_arena_dup(b->arena, slice, (size_t)s.rank * sizeof *slice);
+    return add1(b, AP_OP_SLICE, ap_build_shape(b, s.dtype, s.rank, dims),
+                keep_attrs(b, &a), x);
 }
 
 int ap_build_pad(struct ap_build *b, int x, int value, const struct ap_pad_dim *pad)
 {
     struct ap_shape s = b->nodes[x].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[AP_MAX_RANK];
 
     for (int d = 0; d < s.rank; d++) {
         int64_t gaps = s.dims[d] > 0 ? s.dims[d] - 1 : 0;
         dims[d] = s.dims[d] + pad[d].lo + pad[d].hi + gaps * pad[d].interior;
     }
-    a->n_padding = s.rank;
-    a->padding = ap_arena_dup(b->arena, pad, (size_t)s.rank * sizeof *pad);
-    return add2(b, AP_OP_PAD, ap_build_shape(b, s.dtype, s.rank, dims), a, x, value);
+    a.n_padding = s.rank;
+    a.padding = ap_arena_dup(b->arena, pad, (size_t)s.rank * sizeof *pad);
+    return add2(b, AP_OP_PAD, ap_build_shape(b, s.dtype, s.rank, dims), keep_attrs(b, &a),
+                x, value);
 }
 
 int ap_build_concat(struct ap_build *b, int n, const int *x, int dim)
 {
     struct ap_shape s = b->nodes[x[0]].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[AP_MAX_RANK], at = dim;
 
     memcpy(dims, s.dims, (size_t)s.rank * sizeof *dims);
     for (int i = 1; i < n; i++)
         dims[dim] += b->nodes[x[i]].shape.dims[dim];
-    a->dimensions = ap_build_ints(b, 1, &at);
+    a.dimensions = ap_build_ints(b, 1, &at);
     return ap_build_node(b, AP_OP_CONCATENATE, NULL,
-                         ap_build_shape(b, s.dtype, s.rank, dims), a, n, x);
+                         ap_build_shape(b, s.dtype, s.rank, dims), keep_attrs(b, &a), n,
+                         x);
 }
 
 int ap_build_reverse(struct ap_build *b, int x, int n, const int64_t *dims)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    a->dimensions = ap_build_ints(b, n, dims);
-    return add1(b, AP_OP_REVERSE, b->nodes[x].shape, a, x);
+    struct ap_attrs a = ap_attrs_default;
+    a.dimensions = ap_build_ints(b, n, dims);
+    return add1(b, AP_OP_REVERSE, b->nodes[x].shape, keep_attrs(b, &a), x);
 }
 
 /* ---- contractions ---- */
@@ -299,7 +359,7 @@ int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x
                  const int64_t *y_contract)
 {
     struct ap_shape sx = b->nodes[x].shape, sy = b->nodes[y].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[2 * AP_MAX_RANK];
     int rank = 0;
 
@@ -311,11 +371,12 @@ int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x
     for (int d = 0; d < sy.rank; d++)
         if (!listed(y_batch, n_batch, d) && !listed(y_contract, n_contract, d))
             dims[rank++] = sy.dims[d];
-    a->lhs_batch_dims = ap_build_ints(b, n_batch, x_batch);
-    a->rhs_batch_dims = ap_build_ints(b, n_batch, y_batch);
-    a->lhs_contracting_dims = ap_build_ints(b, n_contract, x_contract);
-    a->rhs_contracting_dims = ap_build_ints(b, n_contract, y_contract);
-    return add2(b, AP_OP_DOT, ap_build_shape(b, sx.dtype, rank, dims), a, x, y);
+    a.lhs_batch_dims = ap_build_ints(b, n_batch, x_batch);
+    a.rhs_batch_dims = ap_build_ints(b, n_batch, y_batch);
+    a.lhs_contracting_dims = ap_build_ints(b, n_contract, x_contract);
+    a.rhs_contracting_dims = ap_build_ints(b, n_contract, y_contract);
+    return add2(b, AP_OP_DOT, ap_build_shape(b, sx.dtype, rank, dims), keep_attrs(b, &a),
+                x, y);
 }
 
 /* Positions of a window on an extent. */
@@ -391,47 +452,48 @@ int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
 
 static int neutral(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
 {
-    struct ap_attrs *a = ap_build_attrs(b);
-    void *data = ap_arena_alloc(b->arena, 16);
+    struct ap_attrs a = ap_attrs_default;
+    unsigned char data[16] = {0};
 
     ap_red_neutral(red, dtype, data);
-    a->literal = (struct ap_literal){.splat = true, .data = data};
-    return ap_build_node(b, AP_OP_CONSTANT, NULL, ap_build_shape(b, dtype, 0, NULL), a, 0,
-                         NULL);
+    a.literal = (struct ap_literal){.splat = true, .data = keep_element(b, data)};
+    return ap_build_node(b, AP_OP_CONSTANT, NULL, ap_build_shape(b, dtype, 0, NULL),
+                         keep_attrs(b, &a), 0, NULL);
 }
 
 int ap_build_reduce(struct ap_build *b, int x, enum ap_red red, int n,
                     const int64_t *dims)
 {
     struct ap_shape s = b->nodes[x].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t kept[AP_MAX_RANK];
     int rank = 0;
 
     for (int d = 0; d < s.rank; d++)
         if (!listed(dims, n, d))
             kept[rank++] = s.dims[d];
-    a->dimensions = ap_build_ints(b, n, dims);
-    a->to_apply = ap_build_reducer(b, red, s.dtype);
+    a.dimensions = ap_build_ints(b, n, dims);
+    a.to_apply = ap_build_reducer(b, red, s.dtype);
     int init = neutral(b, red, s.dtype);
-    return add2(b, AP_OP_REDUCE, ap_build_shape(b, s.dtype, rank, kept), a, x, init);
+    return add2(b, AP_OP_REDUCE, ap_build_shape(b, s.dtype, rank, kept),
+                keep_attrs(b, &a), x, init);
 }
 
 int ap_build_reduce_window(struct ap_build *b, int x, enum ap_red red,
                            const struct ap_window_dim *window)
 {
     struct ap_shape s = b->nodes[x].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
+    struct ap_attrs a = ap_attrs_default;
     int64_t dims[AP_MAX_RANK];
 
     for (int d = 0; d < s.rank; d++)
         dims[d] = window_count(s.dims[d], &window[d]);
-    a->n_window = s.rank;
-    a->window = ap_arena_dup(b->arena, window, (size_t)s.rank * sizeof *window);
-    a->to_apply = ap_build_reducer(b, red, s.dtype);
+    a.n_window = s.rank;
+    a.window = ap_arena_dup(b->arena, window, (size_t)s.rank * sizeof *window);
+    a.to_apply = ap_build_reducer(b, red, s.dtype);
     int init = neutral(b, red, s.dtype);
-    return add2(b, AP_OP_REDUCE_WINDOW, ap_build_shape(b, s.dtype, s.rank, dims), a, x,
-                init);
+    return add2(b, AP_OP_REDUCE_WINDOW, ap_build_shape(b, s.dtype, s.rank, dims),
+                keep_attrs(b, &a), x, init);
 }
 
 /* ---- indexing ---- */
@@ -439,8 +501,8 @@ int ap_build_reduce_window(struct ap_build *b, int x, enum ap_red red,
 int ap_build_take(struct ap_build *b, int table, int indices)
 {
     struct ap_shape t = b->nodes[table].shape, i = b->nodes[indices].shape;
-    struct ap_attrs *a = ap_build_attrs(b);
-    int64_t dims[2 * AP_MAX_RANK], offset[AP_MAX_RANK], sizes[AP_MAX_RANK], zero = 0;
+    struct ap_attrs a = ap_attrs_default;
+    int64_t dims[2 * AP_MAX_RANK], offset[AP_MAX_RANK] = {0}, sizes[AP_MAX_RANK], zero = 0;
     int rank = 0;
 
     for (int d = 0; d < i.rank; d++)
@@ -451,13 +513,13 @@ int ap_build_take(struct ap_build *b, int table, int indices)
     }
     for (int d = 0; d < t.rank; d++)
         sizes[d] = d ? t.dims[d] : 1;
-    a->offset_dims = ap_build_ints(b, t.rank - 1, offset);
-    a->collapsed_slice_dims = ap_build_ints(b, 1, &zero);
-    a->start_index_map = a->collapsed_slice_dims;
-    a->index_vector_dim = i.rank;
-    a->slice_sizes = ap_build_ints(b, t.rank, sizes);
-    return add2(b, AP_OP_GATHER, ap_build_shape(b, t.dtype, rank, dims), a, table,
-                indices);
+    a.offset_dims = ap_build_ints(b, t.rank - 1, offset);
+    a.collapsed_slice_dims = ap_build_ints(b, 1, &zero);
+    a.start_index_map = a.collapsed_slice_dims;
+    a.index_vector_dim = i.rank;
+    a.slice_sizes = ap_build_ints(b, t.rank, sizes);
+    return add2(b, AP_OP_GATHER, ap_build_shape(b, t.dtype, rank, dims),
+                keep_attrs(b, &a), table, indices);
 }
 
 /* ---- the end ---- */
@@ -469,14 +531,14 @@ int ap_build_finish(struct ap_build *b, const char *name, int n_results,
     *g = (struct ap_graph){
         .name = ap_arena_strdup(b->arena, name),
         .n_nodes = b->n,
-        .nodes = ap_arena_dup(b->arena, b->nodes, (size_t)b->n * sizeof *b->nodes),
+        .nodes = b->nodes,
         .n_results = n_results,
         .results = ap_arena_dup(b->arena, results, (size_t)n_results * sizeof *results),
         .n_reducers = b->n_reducers,
         .reducers = b->reducers,
         .n_comps = b->n_comps,
         .comps = b->comps};
-    free(b->nodes);
+    ap_arena_keep(b->arena, b->nodes);
     b->nodes = NULL;
     if (ap_graph_index(b->arena, g, "", err) || ap_graph_check_shapes(g, "", err))
         return -1;

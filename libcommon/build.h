@@ -12,10 +12,15 @@
 
 #include "graph.h"
 
+struct ap_build_kept {
+    const void *data; /* NULL: nothing yet */
+    size_t size;
+};
+
 struct ap_build {
     struct ap_arena *arena;
     int n, cap;
-    struct ap_node *nodes; /* malloc'ed while growing, copied to the arena at the end */
+    struct ap_node *nodes; /* malloc'ed, the arena's at the end */
     const char *scope;     /* of the nodes added from now on; interned by the caller */
     enum ap_phase phase;
     int n_params;
@@ -24,6 +29,7 @@ struct ap_build {
     int n_comps; /* of the graph that was built on */
     const struct ap_comp *comps;
     int reducer_of[AP_N_REDS][AP_N_DTYPES]; /* number + 1 */
+    struct ap_build_kept kept[256];         /* by a hash */
 };
 
 void ap_build_init(struct ap_build *b, struct ap_arena *arena);

@@ -259,6 +259,8 @@ static void remove_and_end(int signal_number)
 static const char *document_file(const struct ap_tool *tool, const struct ap_doc *doc)
 {
     struct stat st;
+    if (*temporary)
+        return temporary;
     if (strcmp(tool->path, "-") != 0 && !stat(tool->path, &st) && S_ISREG(st.st_mode))
         return tool->path;
     const char *dir = getenv("TMPDIR");
