@@ -589,32 +589,12 @@ static bool find_array(struct scan *s, const char *key)
     return false;
 }
 
-/* What the scan of the document has found of the array that s stands in; false: it is
- * another one. */
-static bool known_elements(struct scan *s, const struct ap_section *section,
-                           struct ap_buf *elements)
-{
-    if (section->n_items == 0 || section->items_start != s->pos)
-        return false;
-    ap_buf_room(elements, section->n_items * sizeof(struct ap_section));
-    for (size_t i = 0; i < section->n_items; i++) {
-        const struct ap_item *item = &section->items[i];
-        struct ap_section e = {.name = "",
-                               .text = s->text + item->offset,
-                               .len = item->len,
-                               .offset = item->offset};
-        ap_buf_put(elements, &e, sizeof e);
-    }
-    s->pos = section->items_end;
-    return true;
-}
-
 /* From behind the '[' to the ']'. */
 static int scan_elements(struct scan *s, struct ap_buf *elements)
 {
     skip_space(s);
     while (peek(s) != ']') {
-        struct ap_section e = {.name = "", .text = s->text + s->pos, .offset = s->pos};
+        struct ap_item e = {.offset = s->pos};
         if (scan_value(s))
             return -1;
         e.len = s->pos - e.offset;
@@ -629,7 +609,7 @@ static int scan_elements(struct scan *s, struct ap_buf *elements)
 
 json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
                         const struct ap_section *section, const char *key,
-                        struct ap_section **elements, int *n, struct ap_err *err)
+                        const struct ap_item **elements, int *n, struct ap_err *err)
 {
     struct ap_err ignored = {""}; /* ap_doc_parse has scanned the text before */
     struct scan s = {.file = doc->file,
@@ -643,13 +623,18 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
     if (!find_array(&s, key))
         return ap_doc_load(doc, section, err);
     size_t keep = s.pos - section->offset;
-    if (!known_elements(&s, section, &list) && scan_elements(&s, &list)) {
+    if (section->n_items > 0 && section->items_start == s.pos) { /* the scan has them */
+        s.pos = section->items_end;
+        *n = (int)section->n_items;
+        *elements = section->items;
+    } else if (scan_elements(&s, &list)) {
         ap_buf_free(&list);
         return ap_doc_load(doc, section, err);
+    } else {
+        *n = (int)(list.len / sizeof(struct ap_item));
+        *elements = ap_arena_dup(arena, list.data, list.len);
+        ap_buf_free(&list);
     }
-    *n = (int)(list.len / sizeof(struct ap_section));
-    *elements = ap_arena_dup(arena, list.data, list.len);
-    ap_buf_free(&list);
     size_t cut = s.pos - section->offset - keep;
     ap_buf_put(&rest, section->text, keep);
     ap_buf_put(&rest, section->text + keep + cut, section->len - keep - cut);

@@ -73,14 +73,24 @@ const struct ap_section *ap_doc_find(const struct ap_doc *doc, const char *name)
 json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
                     struct ap_err *err);
 
+/* An element as a section without a name. */
+static inline struct ap_section ap_doc_item(const struct ap_doc *doc,
+                                            const struct ap_item *item)
+{
+    return (struct ap_section){.name = "",
+                               .text = doc->text + item->offset,
+                               .len = item->len,
+                               .offset = item->offset};
+}
+
 /*
  * As ap_doc_load, but the array that is member `key` of the section comes back empty and
- * its elements as sections, to be loaded one at a time: as values, all of them would take
+ * where its elements stand, to be loaded one at a time: as values, all of them would take
  * ten times the memory of their text. *n is -1 when there is no such array.
  */
 json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
                         const struct ap_section *section, const char *key,
-                        struct ap_section **elements, int *n, struct ap_err *err);
+                        const struct ap_item **elements, int *n, struct ap_err *err);
 
 /* ---- reading values: errors name a JSON pointer ---- */
 

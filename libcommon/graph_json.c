@@ -30,7 +30,7 @@ struct reader {
     size_t n_slots, n_scopes;
     /* the graph's nodes as text, if they are not in its JSON value; n < 0: they are */
     const struct ap_doc *doc;
-    const struct ap_section *elements;
+    const struct ap_item *elements;
     int n_elements;
     const char *last_scope;
     struct met *met; /* NULL: nothing yet */
@@ -393,10 +393,11 @@ static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
     memset(r->met, 0, sizeof *r->met);
     for (int i = lo; i < hi; i++) {
         struct ap_at here = {list, NULL, i};
-        if (read_plain_node(r, &r->elements[i], &g->nodes[i]))
+        const struct ap_section text = ap_doc_item(r->doc, &r->elements[i]);
+        if (read_plain_node(r, &text, &g->nodes[i]))
             continue;
         g->nodes[i] = (struct ap_node){0};
-        json_t *o = ap_doc_load(r->doc, &r->elements[i], r->err);
+        json_t *o = ap_doc_load(r->doc, &text, r->err);
         if (!o) {
             r->located = true;
             return -1;
@@ -659,7 +660,7 @@ int ap_doc_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_gra
 {
     const struct ap_section *section = ap_doc_find(doc, "graph");
     struct reader r = {.arena = arena, .err = err, .doc = doc, .n_elements = -1};
-    struct ap_section *elements = NULL;
+    const struct ap_item *elements = NULL;
     struct ap_at at = {NULL, "graph", 0};
 
     if (!section)

@@ -313,7 +313,7 @@ struct loaded {
     int n; /* -1: "stages" is no array */
     json_t **stage;
     const struct ap_doc *doc;
-    const struct ap_section *text;
+    const struct ap_item *text;
     const struct ap_stage *const *known; /* ap_stages_from_text; may be NULL */
 };
 
@@ -588,7 +588,8 @@ static int load_stage(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     const struct loaded *from = ctx;
 
     (void)arena;
-    from->stage[i] = ap_doc_load(from->doc, &from->text[i], err);
+    const struct ap_section text = ap_doc_item(from->doc, &from->text[i]);
+    from->stage[i] = ap_doc_load(from->doc, &text, err);
     return from->stage[i] ? 0 : -1;
 }
 
@@ -596,7 +597,7 @@ static int load_stage(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
 static int load(struct ap_arena *arena, const struct ap_doc *doc,
                 const struct ap_section *section, struct loaded *from, struct ap_err *err)
 {
-    struct ap_section *text;
+    const struct ap_item *text;
 
     *from = (struct loaded){.doc = doc};
     from->head = ap_doc_load_but(arena, doc, section, "stages", &text, &from->n, err);
