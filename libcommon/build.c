@@ -502,7 +502,8 @@ int ap_build_take(struct ap_build *b, int table, int indices)
 {
     struct ap_shape t = b->nodes[table].shape, i = b->nodes[indices].shape;
     struct ap_attrs a = ap_attrs_default;
-    int64_t dims[2 * AP_MAX_RANK], offset[AP_MAX_RANK] = {0}, sizes[AP_MAX_RANK], zero = 0;
+    int64_t dims[2 * AP_MAX_RANK], offset[AP_MAX_RANK] = {0}, sizes[AP_MAX_RANK],
+                                   zero = 0;
     int rank = 0;
 
     for (int d = 0; d < i.rank; d++)

@@ -96,8 +96,8 @@ void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
- * (temporary file and rename) or stdout, all at once; frees the sections' buffers; dies
- * on failure (exit 1).
+ * (temporary file and rename) or stdout, all at once, but for what ap_tool_read_early has
+ * handed on; frees the sections' buffers; dies on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra);
