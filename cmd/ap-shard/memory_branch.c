@@ -22,7 +22,7 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_EFFORT 12000000 /* see hunt.effort */
+#define BRANCH_EFFORT 20000000 /* see hunt.effort */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define NARROW        2000     /* strategies of a small graph */
@@ -201,10 +201,18 @@ static void find_bound(struct tree *t, int b, bool *const *out, double *weight)
     ap_arena_free(&scratch);
 }
 
+/* What the prices of where it branched off rule out is not solved for. */
 static void bound_branch(struct tree *t, int b, bool **out, double *weight)
 {
-    find_bound(t, b, out, weight);
-    if (!t->among && t->branch[b].bound < t->enough && !is_full(t) && rule_out(t, b, out))
+    const struct branch *br = &t->branch[b];
+    const bool is_new = br->up < 0 || t->among;
+
+    if (is_new)
+        find_bound(t, b, out, weight);
+    if (t->among || br->bound >= t->enough || is_full(t))
+        return;
+    const bool any = rule_out(t, b, out);
+    if ((any || !is_new) && br->bound < t->enough)
         find_bound(t, b, out, weight);
 }
 
@@ -537,18 +545,17 @@ static void branch_to(struct hunt *h, double gap, int64_t effort)
 
 /*
  * With the copies of a tensor as one node bounds are best; with nodes of their own small
- * problems stay narrow, so that more strategies are ruled out.
+ * problems stay narrow, so that more strategies are ruled out, and take a small part of
+ * the time.
  */
 void hunt_branch(struct hunt *h)
 {
     if (h->work / (h->n_solves + 1) > SOLVE_WORK)
         return;
-    const bool narrow = h->whole.ip.space.n_strategies < NARROW;
-    branch_to(h, SOME_GAP, narrow ? BRANCH_EFFORT / 3 : BRANCH_EFFORT);
-    h->plain = narrow && h->bound < h->best_sec * (1 - SOME_GAP);
-    if (h->plain)
-        branch_to(h, SOME_GAP, BRANCH_EFFORT);
-    branch_to(h, h->near, MORE_EFFORT);
+    h->plain = h->whole.ip.space.n_strategies < NARROW;
+    branch_to(h, SOME_GAP, BRANCH_EFFORT);
+    if (h->bound >= h->best_sec * (1 - SOME_GAP))
+        branch_to(h, h->near, MORE_EFFORT);
     h->plain = false;
 }
 
