@@ -187,7 +187,6 @@ struct table { /* of the i-th node eliminated, over its scope */
 struct term {
     const double *cost;
     size_t stride[MAX_WIDTH]; /* per cluster variable */
-    size_t base;              /* offset of the variables before the last, set by visit */
     int last;
     bool counted; /* false: counted in a later bucket, here it only cuts */
 };
@@ -199,43 +198,53 @@ struct bucket {
     struct term *term; /* sorted by last */
     int n_terms, first[MAX_WIDTH + 1];
     int state[MAX_WIDTH];
+    double *sum[MAX_WIDTH], *cut[MAX_WIDTH]; /* [variable][strategy], see add_terms */
     double limit;
     double *least;
     uint16_t *arg;
 };
 
+/* What is counted, and what only cuts, once variable k is set, too: for each strategy. */
+static void add_terms(struct bucket *b, int k, double sum, double cut)
+{
+    double *const x = b->sum[k], *const y = b->cut[k];
+    const int n = b->size[k];
+
+    for (int s = 0; s < n; s++) {
+        x[s] = sum;
+        y[s] = cut;
+    }
+    for (int i = b->first[k]; i < b->first[k + 1]; i++) {
+        const struct term *t = &b->term[i];
+        const double *cost = t->cost;
+        double *to = t->counted ? x : y;
+        for (int j = 0; j < k; j++)
+            cost += t->stride[j] * (size_t)b->state[j];
+        for (int s = 0; s < n; s++, cost += t->stride[k])
+            to[s] += *cost;
+    }
+}
+
 static void visit(struct bucket *b, int k, double sum, double cut)
 {
-    size_t out = 0;
+    const double *x = b->sum[k], *y = b->cut[k];
+    size_t at = 0;
 
-    for (int i = b->first[k]; i < b->first[k + 1]; i++) {
-        struct term *t = &b->term[i];
-        t->base = 0;
-        for (int j = 0; j < k; j++)
-            t->base += t->stride[j] * (size_t)b->state[j];
+    add_terms(b, k, sum, cut);
+    if (k + 1 < b->n) {
+        for (int s = 0; s < b->size[k]; s++) {
+            b->state[k] = s;
+            if (x[s] + y[s] < b->limit)
+                visit(b, k + 1, x[s], y[s]);
+        }
+        return;
     }
     for (int j = 1; j < k; j++)
-        out += b->out_stride[j] * (size_t)b->state[j];
-    for (int s = 0; s < b->size[k]; s++) {
-        double x = sum, y = cut;
+        at += b->out_stride[j] * (size_t)b->state[j];
+    for (int s = 0; s < b->size[k]; s++, at += b->out_stride[k]) {
         b->state[k] = s;
-        for (int i = b->first[k]; i < b->first[k + 1]; i++) {
-            const struct term *t = &b->term[i];
-            size_t at = t->base + t->stride[k] * (size_t)s;
-            if (t->counted)
-                x += t->cost[at];
-            else
-                y += t->cost[at];
-        }
-        if (!(x + y < b->limit))
-            continue;
-        if (k + 1 < b->n) {
-            visit(b, k + 1, x, y);
-            continue;
-        }
-        size_t at = out + b->out_stride[k] * (size_t)s;
-        if (x < b->least[at]) {
-            b->least[at] = x;
+        if (x[s] + y[s] < b->limit && x[s] < b->least[at]) {
+            b->least[at] = x[s];
             b->arg[at] = (uint16_t)b->state[0];
         }
     }
@@ -311,6 +320,8 @@ static void bucket_fill(struct runner *r, struct bucket *b, int i)
         int u = k == 0 ? v : plan->scope[i][k - 1];
         b->size[k] = r->c->node[u].n_strategies;
         r->slot[u] = k;
+        b->sum[k] = AP_NEW_N(r->c->arena, b->size[k], double);
+        b->cut[k] = AP_NEW_N(r->c->arena, b->size[k], double);
         term_stride(term_new(b, r->c->node[u].cost, k == 0), k, 1);
     }
     for (int k = 0; k < b->n; k++)
@@ -489,32 +500,23 @@ static void tell(const struct sweeper *w, double sum)
 static void revisit(struct sweeper *w, int k, double sum, double cut)
 {
     struct bucket *b = &w->b;
+    const double *x = b->sum[k], *y = b->cut[k];
+    size_t at = 0;
 
-    for (int s = 0; s < b->size[k]; s++) {
-        double x = sum, y = cut;
+    add_terms(b, k, sum, cut);
+    for (int j = 1; j < k; j++)
+        at += b->out_stride[j] * (size_t)b->state[j];
+    for (int s = 0; s < b->size[k]; s++, at += b->out_stride[k]) {
         b->state[k] = s;
-        for (int i = b->first[k]; i < b->first[k + 1]; i++) {
-            const struct term *t = &b->term[i];
-            size_t at = 0;
-            for (int j = 0; j <= k; j++)
-                at += t->stride[j] * (size_t)b->state[j];
-            if (t->counted)
-                x += t->cost[at];
-            else
-                y += t->cost[at];
-        }
-        if (!(x + w->paid + fmax(y, w->floor) < b->limit))
+        if (!(x[s] + w->paid + (y[s] > w->floor ? y[s] : w->floor) < b->limit))
             continue;
         if (k + 1 < b->n) {
-            revisit(w, k + 1, x, y);
+            revisit(w, k + 1, x[s], y[s]);
             continue;
         }
-        size_t at = 0;
-        for (int j = 1; j < b->n; j++)
-            at += b->out_stride[j] * (size_t)b->state[j];
-        x += w->paid + w->others[at];
-        if (x < b->limit)
-            tell(w, x);
+        const double all = x[s] + w->paid + w->others[at];
+        if (all < b->limit)
+            tell(w, all);
     }
 }
 
