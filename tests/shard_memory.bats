@@ -60,6 +60,11 @@ least() {
         jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
 }
 
+@test "memory: small graphs take many branches" {
+    ap-shard --mesh 8x8 --memory 8064 "$(imported scan_mlp)" |
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
+}
+
 @test "memory: the least is found where it is a million times the limit" {
     ap-model vit --layers 6 --hidden 512 --heads 8 --batch 64 |
         ap-prune -o "$BATS_TEST_TMPDIR/vit.json"

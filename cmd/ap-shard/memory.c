@@ -291,7 +291,7 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
     const int first = v->ip.problem.n_nodes;
     const int64_t cells = hunt_cells(&scratch, &priced, first, false);
-    h->effort += cells * (SEARCHED + sol.work) / SEARCHED;
+    h->effort += hunt_effort(h, cells) * (SEARCHED + sol.work) / SEARCHED;
     h->work += work_of(h, hunt_cells(&scratch, &priced, first, true), cells,
                        rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)

@@ -22,10 +22,12 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_EFFORT 20000000 /* see hunt.effort */
+#define BRANCH_EFFORT 16000000 /* see hunt.effort */
+#define PLAIN_EFFORT  25000000 /* the same where copies are nodes of their own */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define NARROW        2000     /* strategies of a small graph */
+#define DIVES         8        /* one in so many looks goes down to a plan that fits */
 #define MOST_KEPT     12       /* tensors: all their plans are looked at */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
@@ -64,7 +66,8 @@ struct tree {
     int most_solves;
     double limit;       /* of the model */
     bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
-    int next;           /* among these: the branch to go down, -1 */
+    int n_pops, next;   /* the branch to go down, -1 */
+    bool dives;         /* on the way down to a plan that fits */
     bool fits;          /* the last plan met keeps the limit: far enough down */
     double gap;         /* that is good enough */
     double enough;      /* a bound that ends a branch: below the best by so much */
@@ -437,7 +440,7 @@ static bool split(struct tree *t, int b, bool *const *out, const double *weight)
         t->branch[t->n].var = by.var;
         t->branch[t->n].out = side ? low : by.high;
         t->branch[t->n].n_ruled = 0;
-        if (side == down && t->among && !t->fits)
+        if (side == down && t->dives && !t->fits)
             t->next = t->n++;
         else
             push(t, t->n++);
@@ -511,6 +514,8 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
     while (t->n_open > 0 || t->next >= 0) {
         struct ap_arena scratch = {0};
         const int b = t->next >= 0 ? t->next : pop(t);
+        t->n_pops += t->next < 0;
+        t->dives = t->among || t->n_pops % DIVES == 0;
         t->next = -1;
         bool **out = left_out(t, &scratch, b);
         if (t->branch[b].bound < t->enough && !is_full(t))
@@ -553,7 +558,7 @@ void hunt_branch(struct hunt *h)
     if (h->work / (h->n_solves + 1) > SOLVE_WORK)
         return;
     h->plain = h->whole.ip.space.n_strategies < NARROW;
-    branch_to(h, SOME_GAP, BRANCH_EFFORT);
+    branch_to(h, SOME_GAP, h->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
     if (h->bound >= h->best_sec * (1 - SOME_GAP))
         branch_to(h, h->near, MORE_EFFORT);
     h->plain = false;

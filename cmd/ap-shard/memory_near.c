@@ -11,7 +11,8 @@
 
 #include "memory_search.h"
 
-#define NEAREST 0.15 /* part of the strategies that prices are made among */
+#define NEAREST     0.15  /* part of the strategies that prices are made among */
+#define PLAIN_CELLS 14000 /* of tables that take as long as ever, see hunt_effort */
 
 int64_t hunt_cells(struct ap_arena *scratch, const struct mem_priced *priced,
                    int first_star, bool all)
@@ -28,6 +29,11 @@ int64_t hunt_cells(struct ap_arena *scratch, const struct mem_priced *priced,
         if (p->edges[e].a < first_star || p->edges[e].a >= end)
             n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
     return n;
+}
+
+int64_t hunt_effort(const struct hunt *h, int64_t cells)
+{
+    return h->plain ? cells * cells / PLAIN_CELLS : cells;
 }
 
 void hunt_price_problem(struct ap_arena *scratch, const struct hunt *h,
@@ -65,7 +71,8 @@ bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec
     memcpy(node, out, (size_t)h->whole.model.n_vars * sizeof *node);
     const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
     leave_out(&priced.problem, h->whole.model.n_vars, out);
-    h->effort += hunt_cells(&scratch, &priced, h->whole.ip.problem.n_nodes, false);
+    h->effort +=
+        hunt_effort(h, hunt_cells(&scratch, &priced, h->whole.ip.problem.n_nodes, false));
     ap_arena_free(&scratch);
     return any;
 }

@@ -99,6 +99,9 @@ void hunt_among(struct hunt *h, double limit, const double *price);
  * say little; of all strategies, or of those that are not left out. */
 int64_t hunt_cells(struct ap_arena *scratch, const struct mem_priced *priced,
                    int first_star, bool all);
+/* What solving takes, see hunt.effort. Nodes that stand for copies one by one are wide:
+ * combinations of their users' strategies are what takes time then. */
+int64_t hunt_effort(const struct hunt *h, int64_t cells);
 /* The priced problem that hunt_solve solves. */
 void hunt_price_problem(struct ap_arena *scratch, const struct hunt *h,
                         const struct hunt_view *v, const double *price, double per_byte,
