@@ -23,7 +23,7 @@
 
 #define MOST_BRANCHES 4000
 #define BRANCH_EFFORT 16000000 /* see hunt.effort */
-#define PLAIN_EFFORT  25000000 /* the same where copies are nodes of their own */
+#define PLAIN_EFFORT  40000000 /* the same where copies are nodes of their own */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define NARROW        2000     /* strategies of a small graph */
