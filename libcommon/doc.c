@@ -33,7 +33,6 @@ struct scan {
     bool broken;                      /* the source; err says why */
     const struct ap_doc_watch *watch; /* NULL: nobody */
     struct ap_buf sections;           /* struct ap_section, those that are whole */
-    const struct ap_section *section; /* whose value is being scanned, NULL: none */
 };
 
 /* FILE:LINE:COLUMN: of byte pos, and the message. */
@@ -53,7 +52,7 @@ static int text_err(const char *file, const char *text, size_t pos, struct ap_er
 /* Tells who watches what there is. */
 static void tell(struct scan *s)
 {
-    struct ap_section *done = (void *)s->sections.data, now;
+    struct ap_section *done = (void *)s->sections.data;
     struct ap_doc doc = {.file = s->file,
                          .text = s->text,
                          .len = s->pos,
@@ -62,12 +61,7 @@ static void tell(struct scan *s)
 
     for (int i = 0; i < doc.n_sections; i++)
         done[i].text = s->text + done[i].offset;
-    if (s->section) {
-        now = *s->section;
-        now.text = s->text + now.offset;
-        now.len = s->pos - now.offset;
-    }
-    s->watch->came(s->watch->ctx, &doc, s->section ? &now : NULL);
+    s->watch->came(s->watch->ctx, &doc);
 }
 
 /* More text behind what is there; false: that was all. */
@@ -363,10 +357,8 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
     skip_space(s);
     section->offset = s->pos;
     s->most.at.len = 0;
-    s->section = section;
     if (scan_value(s))
         return -1;
-    s->section = NULL;
     section->len = s->pos - section->offset;
     section->items_start = s->most.start;
     section->items_end = s->most.end;
@@ -702,20 +694,17 @@ static void write_begin(FILE *out)
     fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
 }
 
-size_t ap_doc_hand_on(const struct ap_section *graph, size_t done, FILE *out)
+void ap_doc_hand_on(const struct ap_section *graph, FILE *out)
 {
-    if (done == 0) {
-        write_begin(out);
-        write_name(out, graph->name);
-    }
-    put_value(out, graph->text + done, graph->len - done);
-    return graph->len;
+    write_begin(out);
+    write_name(out, graph->name);
+    put_value(out, graph->text, graph->len);
 }
 
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out)
 {
-    if (doc->n_handed == 0)
+    if (!doc->is_handed)
         write_begin(out);
     for (int i = 0; i < doc->n_sections; i++) {
         const struct ap_section *old = &doc->sections[i];
@@ -727,9 +716,7 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
                 new = &sections[k];
         if (new && !is_dropped(new)) {
             write_new(out, new);
-        } else if (!new && doc->n_handed > 0 && !strcmp(old->name, "graph")) {
-            ap_doc_hand_on(old, doc->n_handed, out);
-        } else if (!new) {
+        } else if (!new && !(doc->is_handed && !strcmp(old->name, "graph"))) {
             write_name(out, old->name);
             put_value(out, old->text, old->len);
         }

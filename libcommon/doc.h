@@ -34,8 +34,7 @@ struct ap_doc {
     size_t len;
     int n_sections;
     struct ap_section *sections; /* in input order, "autopar" first and included */
-    size_t n_handed; /* bytes of the graph's text that are written already, and all that
-                        stands in front of them */
+    bool is_handed; /* the graph and all that stands in front of it are written already */
 };
 
 /*
@@ -48,12 +47,11 @@ int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err);
 /*
  * Told of a document while it is read: before each read, which may have to wait, and
- * where a section ends. doc: what has been scanned, and its whole sections; now: the
- * section that is being read, as far as it is known to be JSON, NULL: none. Their texts
+ * where a section ends. doc: what has been scanned, and its whole sections, whose texts
  * move.
  */
 struct ap_doc_watch {
-    void (*came)(void *ctx, const struct ap_doc *doc, const struct ap_section *now);
+    void (*came)(void *ctx, const struct ap_doc *doc);
     void *ctx;
 };
 int ap_doc_read_watched(struct ap_arena *arena, const char *path,
@@ -168,11 +166,10 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
                   const char *history, FILE *out);
 
 /*
- * Writes the document's begin and the graph's text from byte `done` on, of a graph that
- * stands first and is kept, while the rest is still to come; the bytes that are written
- * then are for n_handed.
+ * Writes the document's begin and the graph's text, of a graph that stands first and is
+ * kept, while the rest is still to come; is_handed is for the caller to set.
  */
-size_t ap_doc_hand_on(const struct ap_section *graph, size_t done, FILE *out);
+void ap_doc_hand_on(const struct ap_section *graph, FILE *out);
 
 /* ---- graphs as JSON ---- */
 

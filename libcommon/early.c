@@ -1,9 +1,9 @@
 /*
  * Problem: in a pipe of tools each waits for the whole document of the one before, most
- * of which is the graph that all of them hand on as it is. Idea: the text of a long graph
- * is written as it is read, so that the next tool has it before what is made of it; and
- * it is looked at while the tool before is still at work. Of short documents nothing is
- * written before all is right.
+ * of which is the graph that all of them hand on as it is. Idea: a long graph is looked
+ * at while the tool before is still at work, and its text is written once it is found
+ * right, so that the next tool has it before what is made of it. Of short documents
+ * nothing is written before all is done.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,8 +17,7 @@ enum { LONG = 1 << 20 }; /* bytes of a graph */
 
 struct reading {
     const struct ap_early *early;
-    bool hands_on, has_graph;
-    size_t n_handed;
+    bool hands_on, has_graph, is_handed;
 };
 
 static bool is_pipe(int fd)
@@ -43,25 +42,25 @@ static bool stands_first(const struct ap_doc *doc)
 
 static void hand_on(struct reading *r, const struct ap_section *graph)
 {
-    r->n_handed = ap_doc_hand_on(graph, r->n_handed, stdout);
+    ap_doc_hand_on(graph, stdout);
+    r->is_handed = true;
     if (fflush(stdout))
         ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
 }
 
-static void came(void *ctx, const struct ap_doc *doc, const struct ap_section *now)
+static void came(void *ctx, const struct ap_doc *doc)
 {
     struct reading *r = ctx;
-    const struct ap_section *graph = now ? now : ap_doc_find(doc, "graph");
+    const struct ap_section *graph = ap_doc_find(doc, "graph");
 
     if (r->early->came)
         r->early->came(r->early->ctx, doc);
-    if (r->has_graph || !graph || graph->len < LONG || strcmp(graph->name, "graph") != 0)
+    if (r->has_graph || !graph || graph->len < LONG)
         return;
+    r->has_graph = true;
+    r->early->graph(r->early->ctx, doc, true);
     if (r->hands_on && stands_first(doc))
         hand_on(r, graph);
-    r->has_graph = !now;
-    if (r->has_graph)
-        r->early->graph(r->early->ctx, doc, true);
 }
 
 void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
@@ -79,7 +78,7 @@ void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_
     r.hands_on = early->keeps_graph && to_stdout && is_pipe(STDOUT_FILENO);
     if (ap_doc_read_watched(arena, tool->path, waits ? &watch : NULL, doc, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    doc->n_handed = r.n_handed;
+    doc->is_handed = r.is_handed;
     if (!r.has_graph)
         early->graph(early->ctx, doc, false);
 }

@@ -181,7 +181,7 @@ static int n_started(const struct partition *p, int c)
         return conv->path.n_steps;
     if (!ap_layout_in_time(mesh, &conv->from) || ap_layout_in_time(mesh, &conv->to))
         return 0;
-    while (ap_layout_in_time(mesh, &conv->path.steps[n].from))
+    while (n < conv->path.n_steps && ap_layout_in_time(mesh, &conv->path.steps[n].from))
         n++;
     return n;
 }

@@ -87,8 +87,9 @@ struct ap_early {
 };
 /*
  * As ap_tool_read, but a long graph is looked at as soon as it is there, and if it is
- * kept and standard output is a pipe, too, its text goes on as it comes: the tools of a
- * pipe read at the same time. One that dies then leaves half a document behind.
+ * kept, found right, and standard output is a pipe, too, its text goes on at once: the
+ * tools of a pipe work at the same time. One that fails later leaves half a document in
+ * the pipe, which all readers refuse; of a wrong graph nothing is written.
  */
 void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         const struct ap_early *early);

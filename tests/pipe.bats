@@ -82,17 +82,17 @@ long_blocks() {
     stage="ap-stage --algorithm equal-layer --stages 2 --microbatches 4 --jobs 2"
     for f in ap-prune "ap-coarsen --blocks 3" "ap-shard --mesh 2x2 --algorithm data" "$stage"; do
         $f <"$doc" >of-file
-        cat "$doc" | $f | cat >of-pipe
+        $f < <(cat "$doc") | cat >of-pipe
         cmp of-file of-pipe || { echo "$f"; return 1; }
     done
     ap-cost <of-file >cost
-    cat of-file | ap-cost | cmp - cost
+    ap-cost < <(cat of-file) | cmp - cost
     ap-shard --mesh 2x2 --algorithm data <"$doc" >of-file
     ap-cost <of-file >cost
-    cat of-file | ap-cost | cmp - cost
+    ap-cost < <(cat of-file) | cmp - cost
 }
 
-@test "pipe: of a long document that is wrong half is handed on, and exit status 1" {
+@test "pipe: of a long graph that is wrong nothing is handed on" {
     doc=$(long_blocks)
     cd "$BATS_TEST_TMPDIR"
     set -o pipefail
@@ -100,7 +100,7 @@ long_blocks() {
         rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f 2>err | cat >out || rc=$?
         [ "$rc" -eq 1 ]
         grep -q 'phase' err
-        [ -s out ] && ! jq -e . out >jq 2>&1
+        [ ! -s out ]
         rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f -o made 2>err || rc=$?
         [ "$rc" -eq 1 ] && [ ! -e made ]
     done
