@@ -453,6 +453,7 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
 static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
 {
     int rc = scan_document(arena, s);
+    s->watch = NULL;     /* of what is behind an error nothing is known */
     while (more_text(s)) /* whoever writes it shall get rid of it */
         ;
     if (s->input.data) {

@@ -103,6 +103,10 @@ long_blocks() {
         [ ! -s out ]
         rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f -o made 2>err || rc=$?
         [ "$rc" -eq 1 ] && [ ! -e made ]
+        rc=0; sed 's/"phase":"update"/"phase":update/' "$doc" | $f 2>err | cat >out || rc=$?
+        [ "$rc" -eq 1 ]
+        [ "$(wc -l <err)" -eq 1 ] # and what comes behind the error is not looked at
+        grep -q '<stdin>:' err
     done
 }
 
