@@ -108,22 +108,23 @@ void hunt_bare(struct hunt *h, struct plan_answer *a)
     ap_arena_free(&scratch);
 }
 
-/* What the busiest group of devices does at least, behind the stages in front of it and
- * with the way back through them, if sends took no time. */
+/* What the busiest group of devices does at least if sends took no time: behind the way
+ * through the stages in front of it, and with the way back or what it does once. */
 static double least_bare(const struct hunt *h, const struct plan_answer *a)
 {
     int groups = plan_groups(a);
-    double b = (double)a->microbatches, way = 0, least = 0;
+    double b = (double)a->microbatches, way = 0, back = 0, least = 0;
 
     for (int g = 0; g < groups; g++) {
-        double all = way;
+        double all = way, once = 0;
         for (int s = g; s < a->n_stages; s += groups) {
             const struct plan_point *p = a->stage[s].point;
-            all += b * (p->forward_sec + p->backward_sec) + p->update_sec;
-            all += h->inst->overlap_sync ? 0 : p->sync_sec;
+            all += b * (p->forward_sec + p->backward_sec);
+            once += p->update_sec + (h->inst->overlap_sync ? 0 : p->sync_sec);
         }
-        least = most_of(least, all);
-        way += a->stage[g].point->forward_sec + a->stage[g].point->backward_sec;
+        least = most_of(least, all + most_of(back, once));
+        way += a->stage[g].point->forward_sec;
+        back += a->stage[g].point->backward_sec;
     }
     return least * (1 - 1e-9);
 }
