@@ -365,15 +365,18 @@ static void start_fed(struct input *in)
 
     if (in->r->command || pipe(fd))
         return;
-    const char *file = ap_arena_printf(in->arena, "/dev/fd/%d", fd[0]);
+    int end = fcntl(fd[0], F_DUPFD, STDERR_FILENO + 1); /* its own streams lie below */
+    close(fd[0]);
+    const char *file = ap_arena_printf(in->arena, "/dev/fd/%d", end);
     fcntl(fd[1], F_SETFD, FD_CLOEXEC);
-    if (access(file, R_OK) == 0) {
+    if (end >= 0 && access(file, R_OK) == 0) {
         start_early(in, file);
         in->feed = fd[1];
     } else {
         close(fd[1]);
     }
-    close(fd[0]);
+    if (end >= 0)
+        close(end);
 }
 
 static void feed_command(void *ctx, const struct ap_doc *doc)
