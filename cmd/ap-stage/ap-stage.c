@@ -2,7 +2,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -369,6 +371,7 @@ static void start_fed(struct input *in)
     close(fd[0]);
     const char *file = ap_arena_printf(in->arena, "/dev/fd/%d", end);
     fcntl(fd[1], F_SETFD, FD_CLOEXEC);
+    fcntl(fd[1], F_SETFL, O_NONBLOCK);
     if (end >= 0 && access(file, R_OK) == 0) {
         start_early(in, file);
         in->feed = fd[1];
@@ -377,6 +380,17 @@ static void start_fed(struct input *in)
     }
     if (end >= 0)
         close(end);
+}
+
+/* Waits until the command has read some of what it was fed. */
+static void wait_for_room(const struct input *in)
+{
+    struct pollfd room = {.fd = in->feed, .events = POLLOUT};
+    double ms = 1000 * in->r->limit_sec;
+
+    if (poll(&room, 1, ms < INT_MAX ? (int)ms + 1 : -1) == 0)
+        ap_die(AP_BAD_INPUT, "the shard command has read nothing for %g s (--time-out)",
+               in->r->limit_sec);
 }
 
 static void feed_command(void *ctx, const struct ap_doc *doc)
@@ -388,7 +402,9 @@ static void feed_command(void *ctx, const struct ap_doc *doc)
     while (in->feed >= 0 && in->n_fed < doc->len) {
         ssize_t n = write(in->feed, doc->text + in->n_fed, doc->len - in->n_fed);
         in->n_fed += n > 0 ? (size_t)n : 0;
-        if (n < 0 && errno != EINTR) { /* its answers' end will say so */
+        if (n < 0 && errno == EAGAIN) {
+            wait_for_room(in);
+        } else if (n < 0 && errno != EINTR) { /* its answers' end will say so */
             close(in->feed);
             in->feed = -1;
         }
