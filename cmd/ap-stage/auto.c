@@ -108,9 +108,7 @@ void hunt_bare(struct hunt *h, struct plan_answer *a)
     ap_arena_free(&scratch);
 }
 
-/* What the busiest group of devices does at least if sends took no time: behind the way
- * through the stages in front of it, and with the way back or what it does once. */
-static double least_bare(const struct hunt *h, const struct plan_answer *a)
+double hunt_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
 {
     int groups = plan_groups(a);
     double b = (double)a->microbatches, way = 0, back = 0, least = 0;
@@ -120,7 +118,7 @@ static double least_bare(const struct hunt *h, const struct plan_answer *a)
         for (int s = g; s < a->n_stages; s += groups) {
             const struct plan_point *p = a->stage[s].point;
             all += b * (p->forward_sec + p->backward_sec);
-            once += p->update_sec + (h->inst->overlap_sync ? 0 : p->sync_sec);
+            once += p->update_sec + (inst->overlap_sync ? 0 : p->sync_sec);
         }
         least = most_of(least, all + most_of(back, once));
         way += a->stage[g].point->forward_sec;
@@ -138,7 +136,7 @@ double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
     if (!is_within(h, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
     a->least_sec = 0; /* know_bare, if it is kept and lifts nothing now */
-    if (h->inst->inference || least_bare(h, a) < h->bare)
+    if (h->inst->inference || hunt_least_bare(h->inst, a) < h->bare)
         hunt_bare(h, a);
     hunt_take(h, score, a, from);
     return score;

@@ -124,6 +124,10 @@ void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
                const char *from);
 /* Where sends are guesses: least_sec is the plan's step without them, by its fronts. */
 void hunt_bare(struct hunt *h, struct plan_answer *a);
+/* Seconds that a training step takes at least if sends took no time: of the busiest group
+ * of devices, behind the way through the stages in front of it, and with the way back or
+ * what it does once. */
+double hunt_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from);
 /* The same; its score, INFINITY when it does not fit or the limit was met. */

@@ -4,6 +4,7 @@
  */
 #include <time.h>
 
+#include "auto.h"
 #include "space.h"
 #include "stage_oracle.h"
 #include "tap.h"
@@ -233,6 +234,49 @@ static void guessed_sends(void)
           elsewhere);
 }
 
+/* Slow updates, slow sums, and a plan's step without sends: which is below is counted. */
+static int is_below(struct ap_arena *arena, const struct plan_instance *bare,
+                    const struct plan_answer *plan, double slower)
+{
+    struct plan_answer a = plan_copy(arena, plan);
+    struct ap_err err = {0};
+
+    for (int s = 0; s < a.n_stages; s++) {
+        struct plan_point *p = ap_arena_dup(arena, a.stage[s].point, sizeof *p);
+        p->update_sec *= s % 2 ? slower : 1;
+        p->sync_sec *= s % 3 ? slower : 1;
+        a.stage[s].point = p;
+    }
+    double least = hunt_least_bare(bare, &a);
+    return plan_judge(arena, bare, &a, NULL, &err) == 0 && least > 0 &&
+           least <= a.step_sec;
+}
+
+static void bare_steps(void)
+{
+    int n = 0, below = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct plan_params params = {.schedule = -1, .imbalance = 0.3, .n_kept = 64};
+        struct plan_answer found = {0};
+        struct ap_arena arena = {0};
+        struct ap_err err = {0};
+        case_random(&cases, 9000 + seed, 6);
+        struct plan_instance bare = cases.inst;
+        bare.n_values = bare.n_scalars = 0;
+        bare.overlap_sync = seed % 2;
+        if (plan_auto(&arena, &bare, &params, &found, &err) == 0 && !bare.inference)
+            for (int i = -1; i < found.n_others + found.n_rivals + found.n_heard; i++)
+                for (double slower = 1; slower < 2000; slower *= 10) {
+                    n++;
+                    below += is_below(&arena, &bare, i < 0 ? &found : &found.others[i],
+                                      slower);
+                }
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(n > 500 && below == n, "least steps without sends: %d of %d hold", below, n);
+}
+
 static void same_bytes(void)
 {
     int same = 0;
@@ -394,6 +438,7 @@ int main(int argc, char **argv)
     asked_for("3 stages", -1, 3, false, false);
     not_chains();
     guessed_sends();
+    bare_steps();
     same_bytes();
     rows_are_not_better();
     a_large_one();
