@@ -82,3 +82,27 @@ void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_
     if (!r.has_graph)
         early->graph(early->ctx, doc, false);
 }
+
+struct taking {
+    struct ap_arena *arena;
+    struct ap_graph *g;
+};
+
+static void take_graph(void *ctx, const struct ap_doc *doc, bool more)
+{
+    struct taking *t = ctx;
+    struct ap_err err = {""};
+
+    (void)more;
+    if (ap_doc_graph(t->arena, doc, t->g, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
+void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        struct ap_graph *g)
+{
+    struct taking t = {arena, g};
+    const struct ap_early early = {.graph = take_graph, .ctx = &t, .keeps_graph = true};
+
+    ap_tool_read_early(tool, arena, doc, &early);
+}

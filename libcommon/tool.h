@@ -93,6 +93,9 @@ struct ap_early {
  */
 void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         const struct ap_early *early);
+/* The same for tools that only read the graph, and keep it. */
+void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        struct ap_graph *g);
 
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",

@@ -230,21 +230,6 @@ static const char *history(struct ap_arena *arena, const struct ap_blocks *b)
                            b->algorithm, b->objective, b->bound);
 }
 
-struct input {
-    struct ap_arena *arena;
-    struct ap_graph graph;
-};
-
-static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
-{
-    struct input *in = ctx;
-    struct ap_err err = {{0}};
-
-    (void)more;
-    if (ap_doc_graph(in->arena, doc, &in->graph, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-}
-
 int main(int argc, char **argv)
 {
     struct ap_arena arena = {0};
@@ -259,9 +244,7 @@ int main(int argc, char **argv)
                            .opts = options(&arena, &r)};
     struct coarsen_answer answer = {0};
     struct ap_doc doc;
-    struct input in = {.arena = &arena};
-    const struct ap_early early = {.graph = read_graph, .ctx = &in, .keeps_graph = true};
-    const struct ap_graph *graph = &in.graph;
+    struct ap_graph graph;
 
     ap_tool_start(&tool, argc, argv);
     const struct coarsen_algo *algo = &algos[r.algorithm];
@@ -270,10 +253,10 @@ int main(int argc, char **argv)
         (ap_tool_given(&tool, "eps") || ap_tool_given(&tool, "balance")))
         ap_die_usage("--eps and --balance are for --cluster-cost paper");
     r.params.n_blocks = number_of_blocks(r.blocks);
-    ap_tool_read_early(&tool, &arena, &doc, &early);
+    ap_tool_read_graph(&tool, &arena, &doc, &graph);
     set_cluster(&arena, &r, algo, &doc);
     double start = ap_now_sec();
-    struct ap_blocks blocks = run(&arena, algo, &doc, graph, &r.params, &answer);
+    struct ap_blocks blocks = run(&arena, algo, &doc, &graph, &r.params, &answer);
     double sec = ap_now_sec() - start;
 
     /* what was derived from older blocks goes */
@@ -284,13 +267,13 @@ int main(int argc, char **argv)
     bool keep = !r.params.cluster;
     if (r.params.cluster)
         ap_cluster_to_json(r.params.cluster, &out[0].json);
-    ap_blocks_to_json(graph, &blocks, ap_blocks_sum(&arena, graph, &blocks),
+    ap_blocks_to_json(&graph, &blocks, ap_blocks_sum(&arena, &graph, &blocks),
                       &out[1].json);
     ap_tool_write(&tool, &doc, out + keep, 4 - keep, history(&arena, &blocks));
     const char *stats =
         ap_arena_printf(&arena,
                         ",\"algorithm\":\"%s\",\"nodes\":%d,\"blocks\":%d,"
                         "\"coarsen_sec\":%.6f%s",
-                        algo->name, graph->n_nodes, blocks.n, sec, answer.stats);
+                        algo->name, graph.n_nodes, blocks.n, sec, answer.stats);
     return ap_tool_finish(&tool, stats);
 }

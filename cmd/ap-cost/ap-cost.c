@@ -40,9 +40,8 @@ static void take_known(const struct known *known, struct ap_graph *g,
     nests->graph = g;
 }
 
-/* cluster: price for this one, NULL for the document's or --cluster's. in: as
- * pipe_read's.
- */
+/* cluster: price for this one, NULL for the document's or --cluster's; in: as for
+ * pipe_read. */
 static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
                        const char *cluster_path, const struct ap_cluster *cluster,
                        struct cost_input *in)

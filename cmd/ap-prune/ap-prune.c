@@ -74,21 +74,6 @@ static const char *stats(struct ap_arena *arena, const struct ap_graph *g,
         f->n_trimmed);
 }
 
-struct input {
-    struct ap_arena *arena;
-    struct ap_graph g;
-};
-
-static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
-{
-    struct input *in = ctx;
-    struct ap_err err = {0};
-
-    (void)more;
-    if (ap_doc_graph(in->arena, doc, &in->g, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-}
-
 int main(int argc, char **argv)
 {
     int row = 0, order = 0;
@@ -113,30 +98,28 @@ int main(int argc, char **argv)
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_doc doc;
-    struct input in = {.arena = &arena};
-    const struct ap_graph *g = &in.g;
+    struct ap_graph g;
     struct ap_families families = {0};
     struct ap_new_section section = {.name = "families"};
     struct ap_err err = {0};
 
     ap_tool_start(&tool, argc, argv);
     check_options(&tool, &algos[row]);
-    const struct ap_early early = {.graph = read_graph, .ctx = &in, .keeps_graph = true};
-    ap_tool_read_early(&tool, &arena, &doc, &early);
+    ap_tool_read_graph(&tool, &arena, &doc, &g);
     const struct prune_params params = {.min_duplicate = (int)min_duplicate,
                                         .min_nodes = (int)min_nodes,
                                         .max_depth = (int)max_depth,
                                         .order = order};
     double start = ap_now_sec();
-    if (algos[row].run(&arena, g, &params, &families, &err))
+    if (algos[row].run(&arena, &g, &params, &families, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc.file, err.msg);
     double sec = ap_now_sec() - start;
     families.algorithm = algos[row].choice.name;
-    if (ap_families_check(&arena, g, &families, &err))
+    if (ap_families_check(&arena, &g, &families, &err))
         ap_die(AP_BAD_INPUT, "%s: %s: wrong families, a bug: %s", doc.file,
                families.algorithm, err.msg);
-    ap_families_to_json(&arena, g, &families, &section.json);
+    ap_families_to_json(&arena, &g, &families, &section.json);
     ap_tool_write(&tool, &doc, &section, 1,
                   ap_arena_printf(&arena, ",\"algorithm\":\"%s\"", families.algorithm));
-    return ap_tool_finish(&tool, stats(&arena, g, &families, sec));
+    return ap_tool_finish(&tool, stats(&arena, &g, &families, sec));
 }
