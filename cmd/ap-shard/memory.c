@@ -28,7 +28,8 @@
 #include "memory_search.h"
 #include "tool.h"
 
-#define LOWER        0.7      /* of a limit that no plan met */
+#define LOWER        0.85     /* of a limit that no plan met */
+#define TRIES_LOWER  8        /* such limits */
 #define COARSE       50       /* parts of the limit: steps to lower ones */
 #define FINE         100      /* the same where it is known how much is missing */
 #define ABOUT        1.02     /* times a limit that prices are for: plans that keep it */
@@ -55,6 +56,7 @@
 #define MOST_CUTS   4000    /* of branches */
 #define PIVOTS      100000  /* of the simplex method */
 #define SOLVE_WORK  20      /* for bounds */
+#define PROOF_WORK  100     /* the same where more are not tried */
 #define CACHED      4       /* thousands of cells */
 #define CELL        8       /* work of one where copies are one node per tensor */
 #define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
@@ -283,7 +285,7 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     double bound = -1;
 
     hunt_price_problem(&scratch, h, v, price, per_byte, weight, out, &priced);
-    struct ap_solve_params params = {.work_limit = SOLVE_WORK, .gap = gap_of(h, out)};
+    struct ap_solve_params params = {.work_limit = h->solve_work, .gap = gap_of(h, out)};
     const int from =
         out ? cheapest_inside(h, out, price, per_byte, weight) : h->n_cuts - 1;
     if (from >= 0)
@@ -296,6 +298,8 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
                        rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
+    if (!out)
+        h->gave_up = rc || sol.bound < sol.objective * (1 - 2 * params.gap);
     if (rc == 0) {
         bound = sol.bound;
         v->moved = mem_move_shares(&v->model, &priced, sol.choice,
@@ -540,23 +544,6 @@ static int build(struct hunt *h, const struct shard_answer *answer, struct ap_er
     return 0;
 }
 
-/* Plans that fit where prices for the limit itself met none. */
-static void search_lower(struct hunt *h)
-{
-    double limit = (double)h->task->memory_bytes;
-
-    for (int i = 0; i < TRIES && h->best_sec == INFINITY; i++) {
-        if (h->least_proven > h->task->memory_bytes || h->n_cuts >= h->max_cuts)
-            return;
-        price_memory(h, limit *= LOWER);
-    }
-    if (h->best_sec == INFINITY)
-        return;
-    price_memory(h, (double)h->task->memory_bytes);
-    hunt_mend(h);
-    hunt_branch(h);
-}
-
 static void report_none(struct hunt *h, struct ap_err *err)
 {
     struct ap_arena *arena = h->arena;
@@ -676,6 +663,40 @@ static void search_programs(struct hunt *h)
     hunt_look_at(h, false);
 }
 
+/* A plan that fits where prices for the limit itself met none: for lower ones. */
+static void search_lower(struct hunt *h)
+{
+    double limit = (double)h->task->memory_bytes;
+
+    find_least(h);
+    if (h->least_proven > h->task->memory_bytes)
+        return;
+    for (int i = 0; i < TRIES_LOWER && h->best_sec == INFINITY; i++) {
+        if (h->n_cuts >= h->max_cuts)
+            return;
+        price_memory(h, limit *= LOWER);
+    }
+    hunt_mend(h);
+}
+
+/* Where branches would take too long: a bound of a problem that was given up early. */
+static void prove_more(struct hunt *h)
+{
+    const double limit = (double)h->task->memory_bytes;
+    const int n_times = h->n_times;
+
+    if (h->tied || h->whole.ip.space.n_strategies > WHOLE)
+        return;
+    h->solve_work = PROOF_WORK;
+    double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
+    h->solve_work = SOLVE_WORK;
+    if (value < 0)
+        return;
+    raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
+    hunt_try_last(h);
+    hunt_mend(h);
+}
+
 /* Plans for the limit and a bound. */
 static void search(struct hunt *h)
 {
@@ -686,16 +707,16 @@ static void search(struct hunt *h)
     if (h->tied && h->whole.ip.space.n_strategies <= WHOLE && h->best_sec < INFINITY &&
         !prove(h))
         hunt_mend(h);
-    if (h->best_sec == INFINITY) {
-        find_least(h);
-        if (h->least_proven > h->task->memory_bytes)
-            return;
-    } else if (!is_near(h))
+    if (h->best_sec == INFINITY)
+        search_lower(h);
+    if (h->best_sec == INFINITY)
+        return;
+    if (!is_near(h))
         hunt_among(h, full, h->last_price);
     if (!is_near(h))
         search_programs(h);
-    if (h->best_sec < INFINITY && !is_near(h))
-        hunt_branch(h);
+    if (!is_near(h) && !hunt_branch(h))
+        prove_more(h);
     for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
         const double limit = full - i * full / COARSE;
         price_memory(h, limit);
@@ -728,6 +749,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         .task = task,
         .best_sec = INFINITY,
         .dearest = 0.25,
+        .solve_work = SOLVE_WORK,
         .least_bytes = INT64_MAX,
         .bound = answer->bound,
         .unit = answer->objective > 0 ? answer->objective : 1,
@@ -755,8 +777,6 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     if (meet_plans(&h, &answer->plan))
         return ap_err_set(err, "no solution");
     search(&h);
-    if (h.best_sec == INFINITY)
-        search_lower(&h);
     if (h.best_sec == INFINITY)
         report_none(&h, err);
     select_free(&h.whole.ip.builder);

@@ -553,15 +553,16 @@ static void branch_to(struct hunt *h, double gap, int64_t effort)
  * problems stay narrow, so that more strategies are ruled out, and take a small part of
  * the time.
  */
-void hunt_branch(struct hunt *h)
+bool hunt_branch(struct hunt *h)
 {
-    if (h->work / (h->n_solves + 1) > SOLVE_WORK)
-        return;
+    if (h->gave_up || h->work / (h->n_solves + 1) > SOLVE_WORK)
+        return false;
     h->plain = h->whole.ip.space.n_strategies < NARROW;
     branch_to(h, SOME_GAP, h->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
     if (h->bound >= h->best_sec * (1 - SOME_GAP))
         branch_to(h, h->near, MORE_EFFORT);
     h->plain = false;
+    return true;
 }
 
 /* ---- among the strategies of plans met ---- */

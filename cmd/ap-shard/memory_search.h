@@ -48,8 +48,10 @@ struct hunt {
     double slack;           /* the least of what programs need beyond the model */
     struct hunt_seen *seen; /* memory_mend.c */
     int n_tries, n_solves, n_measured;
-    int64_t effort; /* of solving for prices: about 1 us each */
-    int64_t work;   /* what solving took: about 50 ns each */
+    int64_t solve_work; /* of the exact solver, for bounds */
+    bool gave_up;       /* it, the last time with all strategies */
+    int64_t effort;     /* of solving for prices: about 1 us each */
+    int64_t work;       /* what solving took: about 50 ns each */
 };
 
 /* Measures the plan, and again with its weights made anew in each phase if it is too
@@ -89,8 +91,9 @@ bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 bool hunt_met_before(const struct hunt *h);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
-/* memory_branch.c: raises the bound, and tries what it meets. */
-void hunt_branch(struct hunt *h);
+/* memory_branch.c: raises the bound, and tries what it meets; false when that would take
+ * too long. */
+bool hunt_branch(struct hunt *h);
 /* Tries plans of strategies that plans near the bound have, for a limit of the model. */
 void hunt_among(struct hunt *h, double limit, const double *price);
 /* ---- memory_near.c: which strategies matter ---- */
