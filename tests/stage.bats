@@ -326,6 +326,23 @@ EOF
     refuses 2 "rhino has no such option" fake "" --algorithm rhino --submeshes 1x4 "$(GPT)"
 }
 
+@test "a run like another one has its plan where rules give its own front none" {
+    local plan=$BATS_TEST_TMPDIR/plan.json said=$BATS_TEST_TMPDIR/said
+    ap-model mlp --batch 4 --layers 4 --hidden 512 --features 16 --classes 8 | ap-prune |
+        ap-coarsen --blocks 4 --eps 4 |
+        ap-stage "${CPU8[@]}" --stages 4 --recompute blocks -o "$plan" 2>"$said"
+    [ ! -s "$said" ] || { cat "$said" >&2 && false; }
+    [ "$(jq '.stages.stages | length' "$plan")" = 4 ]
+    ap-cost "$plan" | jq -e '(.cost.step_sec / .stages.objective_sec - 1) | fabs < 1e-12'
+    # what is written names this run's own nodes
+    jq -e '.graph.nodes as $nodes | .blocks.block_of as $block | [.stages.stages[] | .blocks as $own |
+        .sharding.conversions[].name as $name | $nodes | map(.name) | index($name) |
+        $block[.] as $b | $own | index($b)] | all' "$plan"
+    ap-model tofu-mlp4 --batch 64 | ap-prune | ap-coarsen --blocks 4 --eps 2 |
+        ap-stage --cluster h100x4 --stages 4 -o "$plan" 2>"$said"
+    [ ! -s "$said" ] || { cat "$said" >&2 && false; }
+}
+
 @test "older plans go, unknown sections stay" {
     jq -c '. + {sharding: 1, cost: 2, program: 3, mine: {"a": 1.50}}' "$(GPT)" \
         >"$BATS_TEST_TMPDIR/old.json"

@@ -179,12 +179,26 @@ static uint64_t outside(struct finder *f, int place, int node, int b)
     return (uint64_t)f->number[place][node] << 8 | 'E';
 }
 
+/* Before which member of block b a node stands: parts keep this order. */
+static uint64_t stands(const struct finder *f, int node, int b)
+{
+    int lo = f->start[b], hi = f->start[b + 1];
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (f->member[mid] < node)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return (uint64_t)(lo - f->start[b]);
+}
+
 /* How block b, at this place of a run, sees a node. */
 static uint64_t see(struct finder *f, int place, int node, int b)
 {
     int a = f->blocks->block_of[node];
     if (f->constant[node])
-        return mix('C', f->sig[node]);
+        return mix(mix('C', f->sig[node]), stands(f, node, b));
     if (a == b)
         return (uint64_t)f->place[node] << 8 | 'I';
     uint64_t where;
@@ -195,7 +209,7 @@ static uint64_t see(struct finder *f, int place, int node, int b)
         where = outside(f, place, node, b);
     else
         where = (uint64_t)f->place[node] << 8 | (a < b ? 'L' : 'R');
-    return mix(where, f->sig[node]);
+    return mix(mix(where, f->sig[node]), stands(f, node, b));
 }
 
 static uint64_t add_node(struct finder *f, int place, int node, int b, uint64_t h)

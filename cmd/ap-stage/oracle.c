@@ -14,24 +14,14 @@
  * outer one (Zheng et al., "Alpa", section 5.2, as its code lists them). Replicas of the
  * whole pipeline are the outer part of a stage's mesh.
  */
-#include "oracle.h"
+#include "oracle_impl.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "answer.h"
-
-#define MEMO_BUCKETS 16384
-#define MAX_MESHES   32 /* of a submesh */
-
-/* One request of a front: a logical mesh. */
-struct request {
-    int mesh; /* row of the oracle's meshes */
-    int n_points;
-    struct answer_point *points; /* arena */
-};
+#define MAX_MESHES 32 /* of a submesh */
 
 struct entry {
     struct entry *next;     /* of the bucket */
@@ -52,47 +42,6 @@ struct column {
     int n_used;          /* asked for ahead and wanted later */
 };
 
-/* Where a point comes from: plan_point.tag. */
-struct origin {
-    int mesh, index; /* row of the front that the command answered with */
-    struct answer_point point;
-};
-
-/* A sharding that was asked for: plans that are nearly as good share most of them. */
-struct known_plan {
-    const char *line; /* the request behind its id */
-    int n_points;
-    const struct answer_point *points;
-    char *sharding; /* malloc */
-    bool names_only;
-};
-
-struct stage_oracle {
-    struct ap_arena *arena;
-    const struct stage_model *model;
-    const struct plan_instance *inst;
-    const struct stage_oracle_params *params;
-    struct coproc_pool *pool;
-    bool lent; /* the pool is another oracle's */
-    struct entry *bucket[MEMO_BUCKETS];
-    int n_runs, *run_lo, *run_hi, *rank; /* distinct runs; rank: [lo * blocks + hi] */
-    int n_columns, cap_columns;
-    struct column *column;
-    int n_meshes, cap_meshes;
-    const char **mesh;
-    int n_origins, cap_origins;
-    struct origin *origin;
-    int n_plans, cap_plans;
-    struct known_plan *plan;
-    const char *refusal;
-    bool broken, cheaper; /* cheaper: than stage_oracle_least said */
-    struct stage_oracle_stats stats;
-    /* the batch under way */
-    struct request *request;
-    int n_batch;
-    struct stage_detail *detail; /* shardings are asked for */
-};
-
 /* ---- meshes ---- */
 
 static int mesh_row(struct stage_oracle *o, const char *text)
@@ -109,8 +58,8 @@ static int mesh_row(struct stage_oracle *o, const char *text)
 }
 
 /* The submesh that all replicas make up; false when the cluster has none. */
-static bool whole_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
-                          int64_t *hosts, int64_t *devices)
+bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
+                    int64_t *hosts, int64_t *devices)
 {
     int64_t all = (int64_t)ask->hosts * ask->devices * ask->replicas;
     *hosts = (int64_t)ask->hosts * ask->replicas;
@@ -157,12 +106,12 @@ static int first_block(const struct plan_ask *ask)
  * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
  * set without gaps is a run.
  */
-static struct plan_ask canonical(const struct stage_oracle *o, const struct plan_ask *ask)
+struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan_ask *ask)
 {
     struct plan_ask c = *ask;
     int n = o->inst->n_blocks;
     int64_t hosts, devices;
-    if (whole_submesh(o->inst, ask, &hosts, &devices)) {
+    if (oracle_submesh(o->inst, ask, &hosts, &devices)) {
         c.hosts = (int)hosts;
         c.devices = (int)devices;
         c.replicas = 1;
@@ -214,7 +163,7 @@ static struct entry *find(struct stage_oracle *o, const struct plan_ask *ask)
     if (ask->set)
         e->ask.set =
             ap_arena_dup(o->arena, ask->set, sizeof *ask->set * (size_t)set_words(o));
-    e->done = !whole_submesh(o->inst, ask, &e->hosts, &e->devices);
+    e->done = !oracle_submesh(o->inst, ask, &e->hosts, &e->devices);
     e->next = *at;
     *at = e;
     return e;
@@ -239,9 +188,8 @@ static void put_blocks(const struct stage_oracle *o, const struct plan_ask *ask,
     ap_buf_putc(line, ']');
 }
 
-static const char *request_line(struct stage_oracle *o, int id,
-                                const struct plan_ask *ask, int64_t hosts,
-                                int64_t devices, int mesh, int plan)
+const char *oracle_request(struct stage_oracle *o, int id, const struct plan_ask *ask,
+                           int64_t hosts, int64_t devices, int mesh, int plan)
 {
     struct ap_buf line = {0};
     ap_buf_printf(&line, "{\"id\":%d", id);
@@ -301,7 +249,7 @@ static int list_batch(struct stage_oracle *o, struct entry *first, struct entry 
 
 /* ---- what comes back ---- */
 
-static int take_front(void *ctx, const char *line, size_t len, struct ap_err *err)
+int oracle_take(void *ctx, const char *line, size_t len, struct ap_err *err)
 {
     struct stage_oracle *o = ctx;
     struct answer a;
@@ -505,11 +453,11 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
         job_of[p->number] = id;
         o->request[id] = (struct request){p->mesh, 0, NULL};
         jobs[id].group = p->mesh;
-        jobs[id].line = request_line(o, id, &e->ask, e->hosts, e->devices, p->mesh, -1);
+        jobs[id].line = oracle_request(o, id, &e->ask, e->hosts, e->devices, p->mesh, -1);
     }
     double start = ap_now_sec();
     int rc =
-        coproc_run(o->pool, jobs, o->n_batch, o->params->limit_sec, take_front, o, err);
+        coproc_run(o->pool, jobs, o->n_batch, o->params->limit_sec, oracle_take, o, err);
     o->stats.wait_sec += ap_now_sec() - start;
     o->stats.n_requests += o->n_batch;
     for (int i = 0; i < n && rc == 0; i++)
@@ -531,7 +479,7 @@ int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
     int n_batch = 0;
 
     for (int i = 0; i < n; i++) {
-        struct plan_ask key = canonical(o, &ask[i]);
+        struct plan_ask key = oracle_canonical(o, &ask[i]);
         struct entry *e = find(o, &key);
         if (e->done || e->ahead)
             continue;
@@ -546,7 +494,7 @@ int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
 static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
                       struct entry **entry, struct ap_err *err)
 {
-    struct plan_ask key = canonical(o, ask);
+    struct plan_ask key = oracle_canonical(o, ask);
     struct entry *e = find(o, &key);
     int rc = 0;
 
@@ -587,124 +535,11 @@ int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
 double stage_oracle_least(void *oracle, const struct plan_ask *ask)
 {
     struct stage_oracle *o = oracle;
-    struct plan_ask key = canonical(o, ask);
+    struct plan_ask key = oracle_canonical(o, ask);
     if (key.set || o->cheaper)
         return 0;
     const double *before = find_column(o, &key)->least;
     return (before[key.hi + 1] - before[key.lo]) * (1 - 1e-9);
-}
-
-/* ---- the plans of the chosen points ---- */
-
-/* Fronts may be sums over blocks; plans are priced as they are, and may not be dearer. */
-static bool holds(double said, double is)
-{
-    return is <= said * (1 + 1e-2);
-}
-
-static bool keeps_promise(const struct answer_point *said, const struct answer_point *is)
-{
-    return holds(said->forward_sec, is->forward_sec) &&
-           holds(said->backward_sec, is->backward_sec) &&
-           holds(said->sync_sec + said->update_sec, is->sync_sec + is->update_sec) &&
-           holds((double)said->stage_bytes, (double)is->stage_bytes) &&
-           holds((double)said->microbatch_bytes, (double)is->microbatch_bytes) &&
-           said->recompute == is->recompute;
-}
-
-static struct plan_ask ask_of(const struct plan_answer *answer, int s)
-{
-    const struct plan_stage *stage = &answer->stage[s];
-    return (struct plan_ask){stage->lo,           stage->hi,      stage->set,
-                             stage->hosts,        stage->devices, answer->replicas,
-                             answer->microbatches};
-}
-
-static const char *behind_id(const char *line)
-{
-    return strchr(line, ',');
-}
-
-static const struct known_plan *find_plan(const struct stage_oracle *o, const char *line)
-{
-    for (int i = 0; i < o->n_plans; i++)
-        if (!strcmp(o->plan[i].line, behind_id(line)))
-            return &o->plan[i];
-    return NULL;
-}
-
-static int keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
-                     const struct stage_detail *got, struct ap_err *err)
-{
-    if (!got->sharding)
-        return ap_err_set(err,
-                          "the shard command gave no sharding; request: %.300s; "
-                          "answer: %s",
-                          line, o->refusal ? o->refusal : "none");
-    if (o->n_plans == o->cap_plans) {
-        o->cap_plans = 2 * o->cap_plans + 64;
-        o->plan = ap_xrealloc(o->plan, sizeof *o->plan * (size_t)o->cap_plans);
-    }
-    o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
-                                                (char *)got->sharding, got->names_only};
-    return 0;
-}
-
-/* Asks for what is not known yet. */
-static int fetch_plans(struct stage_oracle *o, struct coproc_job *jobs, int n,
-                       struct ap_err *err)
-{
-    struct stage_detail *got = ap_xrealloc(NULL, sizeof *got * (size_t)(n + 1));
-    memset(got, 0, sizeof *got * (size_t)(n + 1));
-    o->n_batch = n;
-    o->request = ap_xrealloc(NULL, sizeof *o->request * (size_t)(n + 1));
-    memset(o->request, 0, sizeof *o->request * (size_t)(n + 1));
-    o->detail = got;
-    int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, take_front, o, err);
-    o->detail = NULL;
-    o->stats.n_requests += n;
-    for (int i = 0; i < n && rc == 0; i++)
-        rc = keep_plan(o, jobs[i].line, &o->request[i], &got[i], err);
-    free(got);
-    free(o->request);
-    o->request = NULL;
-    return rc;
-}
-
-int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
-                       struct stage_detail *detail, struct ap_err *err)
-{
-    int n = answer->n_stages, n_jobs = 0;
-    const char **line = ap_xrealloc(NULL, sizeof *line * (size_t)n);
-    struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * (size_t)n);
-    for (int s = 0; s < n; s++) {
-        struct plan_ask ask = ask_of(answer, s);
-        const struct origin *from = &o->origin[answer->stage[s].point->tag];
-        bool fits = whole_submesh(o->inst, &ask, &detail[s].hosts, &detail[s].devices);
-        assert(fits);
-        (void)fits;
-        detail[s].mesh = o->mesh[from->mesh];
-        detail[s].sharding = NULL;
-        line[s] = request_line(o, n_jobs, &ask, detail[s].hosts, detail[s].devices,
-                               from->mesh, from->index);
-        if (!find_plan(o, line[s]))
-            jobs[n_jobs++] = (struct coproc_job){line[s], from->mesh};
-    }
-    int rc = n_jobs > 0 ? fetch_plans(o, jobs, n_jobs, err) : 0;
-    for (int s = 0; s < n && rc == 0; s++) {
-        const struct origin *from = &o->origin[answer->stage[s].point->tag];
-        const struct known_plan *known = find_plan(o, line[s]);
-        detail[s].sharding = known->sharding;
-        detail[s].names_only = known->names_only;
-        if (from->index >= known->n_points ||
-            !keeps_promise(&from->point, &known->points[from->index]))
-            ap_warn("stage %d: the shard command's plan needs more than its front said; "
-                    "the plan is priced as it is",
-                    s);
-    }
-    free(jobs);
-    free(line);
-    return rc;
 }
 
 /* ---- start and stop ---- */
