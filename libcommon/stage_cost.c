@@ -30,6 +30,7 @@ struct pricer {
     const bool *again;    /* per node: values that are not kept for it; NULL: none */
     const bool *free;     /* per node: made of constants and scalars alone */
     double *moved;        /* room for a group's */
+    double *scalar_sec;   /* [4], of conversions of scalars; NULL: not asked for */
     int n_blocks;         /* above all numbers of blocks */
 };
 
@@ -413,31 +414,43 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
 }
 
 /* Adds what conversions take. */
+static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
+                             struct ap_stage_point *point)
+{
+    const struct ap_nests *nests = p->plan->nests;
+    const bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
+    double sec = path_sec(p, c->node, &c->path, shared);
+
+    if (leaves_stage(p, c)) {
+        add_leaving(p, c, point);
+        return;
+    }
+    if (timed(p)) {
+        sec = add_timed(&c->path, &c->from, c->phase, point);
+        if (p->remade && c->first_group < nests->n && p->remade[c->first_group])
+            point->backward_sec += sec;
+        return;
+    }
+    if (!shared && is_partial(&c->from))
+        point->sync_sec += sec;
+    else
+        add_sec(point, shared, c->phase, sec);
+    if (p->remade && shared && c->first_group < nests->n && p->remade[c->first_group])
+        point->backward_sec += sec;
+}
+
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
                               struct ap_stage_point *point)
 {
-    const struct ap_nests *nests = p->plan->nests;
-
     for (int i = 0; i < conv->n; i++) {
-        const struct ap_conversion *c = &conv->conv[i];
-        bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
-        double sec = path_sec(p, c->node, &c->path, shared);
-        if (leaves_stage(p, c)) {
-            add_leaving(p, c, point);
+        const struct ap_stage_point before = *point;
+        price_conversion(p, &conv->conv[i], point);
+        if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
             continue;
-        }
-        if (timed(p)) {
-            sec = add_timed(&c->path, &c->from, c->phase, point);
-            if (p->remade && c->first_group < nests->n && p->remade[c->first_group])
-                point->backward_sec += sec;
-            continue;
-        }
-        if (!shared && is_partial(&c->from))
-            point->sync_sec += sec;
-        else
-            add_sec(point, shared, c->phase, sec);
-        if (p->remade && shared && c->first_group < nests->n && p->remade[c->first_group])
-            point->backward_sec += sec;
+        p->scalar_sec[0] += point->forward_sec - before.forward_sec;
+        p->scalar_sec[1] += point->backward_sec - before.backward_sec;
+        p->scalar_sec[2] += point->sync_sec - before.sync_sec;
+        p->scalar_sec[3] += point->update_sec - before.update_sec;
     }
 }
 
@@ -532,6 +545,17 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                          .remade_bytes = most_of(p, &m)};
 }
 
+static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int k = 0; k < nest->n_ins; k++)
+        if (g->nodes[nest->ins[k].node].shape.rank > 0)
+            return false;
+    for (int o = 0; o < nest->n_outs; o++)
+        if (g->nodes[nest->outs[o]].shape.rank > 0)
+            return false;
+    return true;
+}
+
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f)
 {
@@ -544,6 +568,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     f->phase = p.phase;
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
     f->whole = AP_NEW_N(arena, n_groups + 1, bool);
+    f->scalar = AP_NEW_N(arena, n_groups + 1, bool);
     f->split = AP_NEW_N(arena, n_nodes + 1, bool);
     f->counted = AP_NEW_N(arena, n_nodes + 1, uint8_t);
     f->reader = AP_NEW_N(arena, n_nodes + 1, int);
@@ -554,6 +579,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < n_groups; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         f->runs[i] = group_runs(&p, nest);
+        f->scalar[i] = is_scalar(&sub->graph, nest);
         f->whole[i] =
             !f->runs[i] || f->time.n == 1 || (f->time.each && is_work_whole(&p, nest));
         for (int k = 0; k < nest->n_ins; k++)
@@ -583,6 +609,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgra
                                        .sync_sec = m->sync_sec,
                                        .update_sec = m->update_sec};
         p.time = time[i];
+        p.scalar_sec = m->scalar_sec;
         price_conversions(&p, conv, &point);
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
@@ -602,6 +629,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[0].stage_bytes = (int64_t)bytes;
     point[0].microbatch_bytes = (int64_t)m->kept_bytes;
     point[0].recompute = false;
+    point[0].slack_sec = m->slack_sec;
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;

@@ -51,7 +51,8 @@ struct ap_stage_point {
     int64_t stage_bytes;              /* per device, whatever is in flight */
     int64_t microbatch_bytes;         /* per device and microbatch in flight */
     bool recompute;
-    int tag; /* the caller's own */
+    double slack_sec; /* the plan itself may take so much longer: it is a sum of blocks */
+    int tag;          /* the caller's own */
 };
 
 /*
@@ -64,6 +65,9 @@ struct ap_stage_measure {
     double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
                                           the stage and its blocks read of others */
     double remade_bytes;               /* made again at once: the largest block's */
+    /* of forward, backward, sync and update: what scalars take */
+    double scalar_sec[4];
+    double slack_sec; /* see struct ap_stage_point */
 };
 /* ---- stage_known.c: a group under a choice ---- */
 

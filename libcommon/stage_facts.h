@@ -22,6 +22,7 @@ struct ap_stage_fact {
     const enum ap_phase *phase; /* [group] */
     bool *runs;                 /* [group]: with each microbatch */
     bool *whole;                /* [group]: on all rows, whenever it runs */
+    bool *scalar;               /* [group]: reads and makes nothing but scalars */
     bool *split;                /* [node]: its value is one microbatch's */
     uint8_t *counted;           /* [node]: of values that groups hand out */
     int *reader;                /* [node]: with AP_IN_BLOCK, the block */

@@ -124,6 +124,8 @@ static void add_sec(const struct batch *b, int group)
             m->forward_sec += b->sec[k];
         else
             m->backward_sec += b->sec[k];
+        if (b->fact->scalar[group])
+            m->scalar_sec[!b->fact->runs[group] ? 3 : phase != AP_FORWARD] += b->sec[k];
     }
 }
 

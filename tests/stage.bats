@@ -326,6 +326,28 @@ EOF
     refuses 2 "rhino has no such option" fake "" --algorithm rhino --submeshes 1x4 "$(GPT)"
 }
 
+@test "f16: what runs of blocks take by their sums is never more than their plans take" {
+    local in=$BATS_TEST_TMPDIR/f16.json plan k front=$BATS_TEST_TMPDIR/front
+    local ask='"blocks":[0,3],"mesh":"4","submesh":[1,4],"microbatches":1'
+    ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 --dtype f16 |
+        ap-prune | ap-coarsen --blocks 4 -o "$in"
+    jq -n '{name: "bus", levels: [{name: "in", size: 4, bandwidth_bytes_per_sec: 1.2e9,
+        latency_sec: 2.7e-5, shared: true}]}' |
+        jq --slurpfile c "$CLUSTERS/cpu-4.json" '$c[0] * .' >"$BATS_TEST_TMPDIR/bus.json"
+    { echo "{\"id\":0,$ask}" && for k in 0 1 2 3; do echo "{\"id\":$k,$ask,\"plan\":$k}"; done; } |
+        ap-shard --serve --cluster "$BATS_TEST_TMPDIR/bus.json" "$in" >"$front"
+    [ "$(wc -l <"$front")" = 5 ]
+    jq -se '.[0].front as $said | [range(0; 4) as $k | $said[$k] as $sum | .[$k + 1].front[$k] |
+        [$sum.sec_per_step, .sec_per_step, $sum.slack_sec],
+        [$sum.sec_per_microbatch.forward, .sec_per_microbatch.forward, $sum.slack_sec],
+        [$sum.sec_per_microbatch.backward, .sec_per_microbatch.backward, $sum.slack_sec] |
+        .[0] <= .[1] * (1 + 1e-12) and .[1] <= .[0] * 1.01 + .[2]] | all' "$front"
+    for k in auto none; do
+        ap-stage --quiet --algorithm $k --cluster "$BATS_TEST_TMPDIR/bus.json" "$in" |
+            jq '.stages | .objective_sec, .lower_bound_sec'
+    done | jq -se '.[0] <= .[2] * (1 + 1e-12) and .[1] <= .[2] * (1 + 1e-12)'
+}
+
 @test "a run like another one has its plan where rules give its own front none" {
     local plan=$BATS_TEST_TMPDIR/plan.json said=$BATS_TEST_TMPDIR/said
     ap-model mlp --batch 4 --layers 4 --hidden 512 --features 16 --classes 8 | ap-prune |

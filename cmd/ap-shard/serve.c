@@ -389,6 +389,10 @@ static void put_front(const struct answer *a, struct ap_buf *out)
         ap_put_int(out, "stage_bytes", p->stage_bytes);
         ap_put_int(out, "bytes_per_microbatch", p->microbatch_bytes);
         ap_buf_printf(out, ",\"recompute\":%s", p->recompute ? "true" : "false");
+        if (p->slack_sec > 0) {
+            ap_buf_puts(out, ",\"slack_sec\":");
+            ap_json_num(out, p->slack_sec);
+        }
         ap_put_str(out, "algorithm", p->algorithm);
         ap_buf_putc(out, '}');
     }

@@ -5,9 +5,9 @@
  * two blocks. Blocks and pairs that are equal, with equal choices, are priced once; their
  * operators once for all places with the mesh, which differ in conversions. The largest
  * working set of a run is that of its pairs. Sums are exact where no value is shared by
- * three blocks of which two need the same conversion; scalars may be counted twice.
- * Whoever asks for a plan itself gets its own price with it. Cost: per mesh a price of
- * three times the distinct blocks; per run a sum over its blocks.
+ * three blocks of which two need the same conversion, but for what scalars take, which is
+ * left out of them. Whoever asks for a plan itself gets its own price with it. Cost: per
+ * mesh a price of three times the distinct blocks; per run a sum over its blocks.
  */
 #include "serve_memo.h"
 
@@ -343,6 +343,8 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
         m->fixed_bytes += times * a->fixed_bytes;
         m->kept_bytes += times * a->kept_bytes;
         m->input_bytes += times * a->input_bytes;
+        for (int k = 0; k < 4; k++)
+            m->scalar_sec[k] += times * a->scalar_sec[k];
         if (!largest)
             continue;
         m->working_bytes = fmax(m->working_bytes, a->working_bytes);
@@ -380,6 +382,26 @@ static void clip(struct serve_prices *sum)
     }
 }
 
+/*
+ * A block alone ends its sums of scalars (norms, checks for overflow), which a run of
+ * blocks may add up and send once: they are no part of the sum, but of its slack.
+ */
+static void leave_scalars(struct serve_prices *sum)
+{
+    for (int i = 0; i < sum->n; i++) {
+        struct ap_stage_measure *m = &sum->measure[i];
+        double *const sec[] = {&m->forward_sec, &m->backward_sec, &m->sync_sec,
+                               &m->update_sec};
+        for (int k = 0; k < 4; k++) {
+            const double scalar = fmin(m->scalar_sec[k], *sec[k]);
+            if (!isfinite(*sec[k]))
+                continue;
+            *sec[k] -= scalar;
+            m->slack_sec += scalar;
+        }
+    }
+}
+
 /* The pairs of neighbours less the blocks that are in two of them; then what others
  * share. */
 static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
@@ -402,6 +424,7 @@ static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
             return -1;
     }
     clip(s->sum);
+    leave_scalars(s->sum);
     return 0;
 }
 

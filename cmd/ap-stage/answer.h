@@ -8,6 +8,7 @@ struct answer_point {
     double forward_sec, backward_sec, sync_sec, update_sec;
     int64_t stage_bytes, microbatch_bytes;
     bool recompute;
+    double slack_sec; /* the plan itself may take so much longer */
 };
 
 struct answer {

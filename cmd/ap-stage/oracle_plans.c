@@ -12,19 +12,23 @@
 
 #include "oracle_impl.h"
 
-/* Fronts may be sums over blocks; plans are priced as they are, and may not be dearer. */
-static bool holds(double said, double is)
+/* Fronts may be sums over blocks; plans are priced as they are, and may not be dearer
+ * than that but for the slack. */
+static bool holds(double said, double slack, double is)
 {
-    return is <= said * (1 + 1e-2);
+    return is <= said * (1 + 1e-2) + slack;
 }
 
 static bool keeps_promise(const struct answer_point *said, const struct answer_point *is)
 {
-    return holds(said->forward_sec, is->forward_sec) &&
-           holds(said->backward_sec, is->backward_sec) &&
-           holds(said->sync_sec + said->update_sec, is->sync_sec + is->update_sec) &&
-           holds((double)said->stage_bytes, (double)is->stage_bytes) &&
-           holds((double)said->microbatch_bytes, (double)is->microbatch_bytes) &&
+    const double slack = said->slack_sec;
+
+    return holds(said->forward_sec, slack, is->forward_sec) &&
+           holds(said->backward_sec, slack, is->backward_sec) &&
+           holds(said->sync_sec + said->update_sec, slack,
+                 is->sync_sec + is->update_sec) &&
+           holds((double)said->stage_bytes, 0, (double)is->stage_bytes) &&
+           holds((double)said->microbatch_bytes, 0, (double)is->microbatch_bytes) &&
            said->recompute == is->recompute;
 }
 
