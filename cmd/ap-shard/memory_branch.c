@@ -555,9 +555,11 @@ static void branch_to(struct hunt *h, double gap, int64_t effort)
  */
 bool hunt_branch(struct hunt *h)
 {
-    if (h->gave_up || h->work / (h->n_solves + 1) > SOLVE_WORK)
-        return false;
     h->plain = h->whole.ip.space.n_strategies < NARROW;
+    if ((h->gave_up && !h->plain) || h->work / (h->n_solves + 1) > SOLVE_WORK) {
+        h->plain = false;
+        return false;
+    }
     branch_to(h, SOME_GAP, h->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
     if (h->bound >= h->best_sec * (1 - SOME_GAP))
         branch_to(h, h->near, MORE_EFFORT);
