@@ -195,6 +195,21 @@ _Noreturn static void print_clusters(void)
     print_and_exit(&out);
 }
 
+/* Before anything is read or written; what can be read once only is left to the tool. */
+static void check_cluster(const char *path)
+{
+    struct ap_arena arena = {0};
+    struct ap_cluster c;
+    struct ap_err err;
+    struct stat st;
+
+    if (!strcmp(path, "-") || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
+        return;
+    if (ap_cluster_get(&arena, NULL, path, 1, &c, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_arena_free(&arena);
+}
+
 static void set_choice(const struct ap_opt *opt, const char *value)
 {
     struct ap_buf names = {0};
@@ -263,6 +278,7 @@ static void set_option(const struct ap_opt *opt, const char *value)
     case AP_OPT_CLUSTER:
         if (!strcmp(value, "help"))
             print_clusters();
+        check_cluster(value);
         *(const char **)opt->out = value;
         return;
     case AP_OPT_STR:

@@ -110,6 +110,21 @@ long_blocks() {
     done
 }
 
+@test "pipe: a cluster that is not there is found before anything is handed on" {
+    doc=$(long_blocks)
+    cd "$BATS_TEST_TMPDIR"
+    set -o pipefail
+    echo '{"levels":3}' >wrong.json
+    for cluster in nosuch wrong.json; do
+        for f in "ap-coarsen --algorithm rannc" "ap-shard --mesh 2x4" ap-stage ap-cost; do
+            rc=0; $f --cluster $cluster <"$doc" 2>err | cat >out || rc=$?
+            [ "$rc" -eq 1 ] || { echo "$f: $rc"; return 1; }
+            [ ! -s out ] || { echo "$f writes"; return 1; }
+            grep -q "$cluster" err
+        done
+    done
+}
+
 @test "pipe: a document by name, by pipe and through -o is the same" {
     doc=$(imported mlp)
     ap-shard --mesh 4 "$doc" >"$BATS_TEST_TMPDIR/a"

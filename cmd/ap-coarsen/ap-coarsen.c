@@ -154,9 +154,6 @@ static void set_cluster(struct ap_arena *arena, struct request *r,
 {
     struct ap_err err = {{0}};
 
-    if (!algo->needs_cluster && (r->cluster_path || r->params.memory_bytes))
-        ap_die_usage("%s looks at no cluster: --cluster and --memory are not for it",
-                     algo->name);
     if (!algo->needs_cluster)
         return;
     struct ap_cluster *c = AP_NEW(arena, struct ap_cluster);
@@ -252,6 +249,9 @@ int main(int argc, char **argv)
     if (r.params.alpa.cost == COARSEN_COST_OPTIMIZED &&
         (ap_tool_given(&tool, "eps") || ap_tool_given(&tool, "balance")))
         ap_die_usage("--eps and --balance are for --cluster-cost paper");
+    if (!algo->needs_cluster && (r.cluster_path || r.params.memory_bytes))
+        ap_die_usage("%s looks at no cluster: --cluster and --memory are not for it",
+                     algo->name);
     r.params.n_blocks = number_of_blocks(r.blocks);
     ap_tool_read_graph(&tool, &arena, &doc, &graph);
     set_cluster(&arena, &r, algo, &doc);
