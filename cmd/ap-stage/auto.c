@@ -10,7 +10,8 @@
  * the best plan are searched (auto_tree.c)
  * as far as the limits go; the best plan is improved by single changes, and compared with
  * what the published planners find. The bound of the
- * answer is the least of the lines that were not searched to the end.
+ * answer is the least of the lines that were not searched to the end, and of what is no
+ * line (auto_sets.c).
  * Cost: auto_labels.c's for each configuration that its least device-seconds do not rule
  * out. Copies of the pipeline on many hosts have stages of one host only.
  * Source: the dynamic programme follows Alpa's (alpa.c) with the terms that it leaves
@@ -248,11 +249,6 @@ static void leave_meshes(struct config *c)
         c->n_meshes--;
 }
 
-static double known_bound(const struct space *sp, const struct config *c)
-{
-    return (double)c->microbatches * line_known(sp, c)[sp->n] / (c->hosts * c->devices);
-}
-
 static int one_config(struct hunt *h, struct pool *pool, const struct space *whole,
                       int replicas, int64_t microbatches, struct ap_err *err)
 {
@@ -266,7 +262,7 @@ static int one_config(struct hunt *h, struct pool *pool, const struct space *who
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&
-        !hunt_is_over(h, known_bound(&sp, &c))) {
+        !hunt_is_over(h, line_known_bound(&sp, &c))) {
         leave_meshes(&c);
         for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
             if (has_schedule(h, lines[i]))
@@ -443,11 +439,14 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
         return plan_explain(&sp, "auto", err);
     know_bare(&h, &h.final);
     know_bare(&h, &h.rivals);
+    double sets = hunt_sets_bound(&sp);
     *answer = h.final.plan[0];
     answer->objective = h.least;
-    answer->bound = fmin(h.least, fmin(h.bound, h.bare) * (1 - 1e-12));
+    answer->bound = fmin(h.least, fmin(sets, fmin(h.bound, h.bare)) * (1 - 1e-12));
     answer->measure = "simulated";
-    answer->stopped = h.bound >= h.least ? "all plans" : "work limit";
+    answer->stopped = h.bound < h.least ? "work limit"
+                      : sets < h.least  ? "all runs of blocks"
+                                        : "all plans";
     answer->n_asked = h.n_asked + sp.n_asked;
     answer->n_plans = h.n_plans + sp.n_plans;
     put_others(&h, answer);

@@ -1,6 +1,6 @@
 /*
  * The search of `auto`: labels (auto_labels.c), its tree (auto_tree.c), chunks
- * (auto_chunks.c), what calls them (auto.c).
+ * (auto_chunks.c), sets (auto_sets.c), what calls them (auto.c).
  */
 #ifndef AUTO_H
 #define AUTO_H
@@ -75,6 +75,9 @@ int line_flight(const struct line *ln, int n_behind);
 /* [block + 1]: device-seconds of a microbatch that no plan is below for the blocks
  * before, known without asking; 0 where nothing is known. Arena of the space. */
 double *line_known(const struct space *sp, const struct config *c);
+/* Seconds of a step that no plan of the configuration is below, whatever blocks its
+ * stages are, known without asking; 0 where nothing is known. */
+double line_known_bound(const struct space *sp, const struct config *c);
 /* Whether a stage cannot be in a plan below the limit: it is too slow itself, or the
  * others are on the devices that it leaves. */
 bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
@@ -148,6 +151,10 @@ void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bound
 /* What people type and, later, what published planners find (auto_rules.c). -1: the
  * oracle broke. */
 int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err);
+/* Whether every block is read by the next, so that stages can only be runs. */
+bool hunt_is_chain(const struct plan_instance *inst);
+/* Of plans whose stages are no runs; INFINITY: there are none. */
+double hunt_sets_bound(const struct space *sp);
 /* Interleaved schedules of a configuration. -1: the oracle broke. */
 int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err);
 

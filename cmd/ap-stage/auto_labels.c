@@ -177,6 +177,12 @@ double *line_known(const struct space *sp, const struct config *c)
     return known;
 }
 
+double line_known_bound(const struct space *sp, const struct config *c)
+{
+    return (double)c->microbatches * line_known(sp, c)[sp->n] / (c->hosts * c->devices) *
+           (1 - 1e-9);
+}
+
 bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
                       const struct plan_ask *ask, double below)
 {

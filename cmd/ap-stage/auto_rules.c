@@ -4,9 +4,10 @@
  * Idea: the grids of alike stages, which ask for little, come before the search; the
  * others behind it. Stages that no plan below the best can have are answered with
  * nothing: if a planner's own choice is better than the best it has none of them, is
- * still there, and is still its choice among fewer plans. Where sends are guesses the
- * best may turn out dearer than it is said to be, and a plan behind it better. Cost: the
- * planners', on few stages.
+ * still there, and is still its choice among fewer plans. Where the blocks are no chain,
+ * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
+ * sends are guesses the best may turn out dearer than it is said to be, and a plan behind
+ * it better. Cost: the planners', on few stages.
  */
 #include "auto.h"
 
@@ -89,11 +90,14 @@ static int sieve_ahead(void *oracle, const struct plan_ask *ask, int n,
     return rc;
 }
 
+#define NO_TOLERANCE 1e4 /* more than there are stages */
+
 struct rule {
     const char *name;
     plan_fn *run;
     bool typed;
-    int schedule; /* the only one that it has, -1: gpipe and 1f1b */
+    int schedule;     /* the only one that it has, -1: gpipe and 1f1b */
+    double imbalance; /* 0: as asked */
 };
 
 static bool applies(const struct hunt *h, const struct rule *r)
@@ -106,6 +110,8 @@ static bool applies(const struct hunt *h, const struct rule *r)
     if (asked == AP_SCHEDULE_INTERLEAVED ||
         (r->schedule >= 0 && asked >= 0 && asked != r->schedule &&
          asked != AP_SCHEDULE_INFERENCE))
+        return false;
+    if (r->imbalance > 0 && hunt_is_chain(h->inst))
         return false;
     if ((r->run == plan_equal_operator && !h->inst->n_ops) ||
         (r->run == plan_rhino && !h->inst->flops))
@@ -128,6 +134,8 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
     inst.monotone = false; /* hopeless next to few blocks is not so next to more */
     params.work_limit = 0;
     params.brief = true;
+    if (r->imbalance > 0)
+        params.imbalance = r->imbalance;
     int rc = r->run(h->arena, &inst, &params, &a, &why);
     if (rc < 0) {
         *err = why;
@@ -146,17 +154,22 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
 int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err)
 {
     static const struct rule rules[] = {
-        {"megatron-grid", plan_megatron_grid, true, -1}, /* asks for most: all at once */
-        {"none", plan_none, true, -1},
-        {"intra-only", plan_intra_only, true, -1},
-        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, -1},
-        {"inter-only", plan_inter_only, false, -1},
-        {"pp-dp", plan_pp_dp, false, -1},
-        {"equal-layer", plan_equal_layer, false, -1},
-        {"equal-operator", plan_equal_operator, false, -1},
-        {"alpa", plan_alpa, false, -1},
-        {"rannc", plan_rannc, false, AP_SCHEDULE_GPIPE},
-        {"rhino", plan_rhino, false, -1},
+        {"megatron-grid", plan_megatron_grid, true, -1,
+         0}, /* asks for most: all at once */
+        {"none", plan_none, true, -1, 0},
+        {"intra-only", plan_intra_only, true, -1, 0},
+        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, -1, 0},
+        {"inter-only", plan_inter_only, false, -1, 0},
+        {"pp-dp", plan_pp_dp, false, -1, 0},
+        {"equal-layer", plan_equal_layer, false, -1, 0},
+        {"equal-operator", plan_equal_operator, false, -1, 0},
+        {"alpa", plan_alpa, false, -1, 0},
+        {"rannc", plan_rannc, false, AP_SCHEDULE_GPIPE, 0},
+        {"rhino", plan_rhino, false, -1, 0},
+        {"rhino", plan_rhino, false, -1, 0.2},
+        {"rhino", plan_rhino, false, -1, 0.5},
+        {"rhino", plan_rhino, false, -1, 1},
+        {"rhino", plan_rhino, false, -1, NO_TOLERANCE},
     };
     struct ap_arena scratch = {0};
     struct sieve v = {.inst = h->inst, .sp = *sp};

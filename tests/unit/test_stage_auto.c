@@ -173,6 +173,44 @@ static void not_chains(void)
     CHECK(sets > 0, "rhino's stages of the towers are no runs: %d", sets);
 }
 
+/* Two towers with much to send: their stages are no runs. Of no tolerance rhino's plan is
+ * below the bound, or better where auto hears it. */
+static void towers_are_sets(void)
+{
+    static const double heard[] = {0.2, 0.5, 1, 100};
+    const int n_heard = sizeof heard / sizeof *heard;
+    int good = 0, sets = 0;
+    struct plan_params params = {.schedule = -1, .imbalance = 0.08, .n_kept = 64};
+    struct plan_answer best = {0};
+    struct ap_arena arena = {0};
+    struct ap_err err = {0};
+
+    case_layers(&cases, 9, 1, 2, 4);
+    cases.inst.memory_bytes = 0;
+    for (int b = 0; b < 8; b++) {
+        cases.to[b][0] = b + 2 < 8 ? b + 2 : 8;
+        cases.value[b].forward_bytes = (int64_t)1 << 45;
+    }
+    cases.inst.class_of = NULL;
+    params.n_stages = 2;
+    int rc = plan_auto(&arena, &cases.inst, &params, &best, &err);
+    for (int i = 0; i < n_heard && rc == 0; i++) {
+        struct plan_answer dag = {0};
+        params.imbalance = heard[i];
+        if (plan_rhino(&arena, &cases.inst, &params, &dag, &err) != 0)
+            continue;
+        good += best.bound > 0 && best.bound <= dag.step_sec &&
+                best.step_sec <= dag.step_sec * (1 + 1e-12);
+        sets += dag.stage[0].set || dag.stage[1].set;
+    }
+    CHECK(good == n_heard, "towers: auto is no worse: %d", good);
+    CHECK(sets > 0, "%d plans of sets", sets);
+    CHECK(rc == 0 && best.stopped && !strcmp(best.stopped, "all runs of blocks"),
+          "not all plans were looked at: %s", best.stopped ? best.stopped : err.msg);
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
 /* Whether no finalist has the plan's stages on as many devices, or copies as it has. */
 static bool is_elsewhere(const struct plan_answer *rival, const struct plan_answer *best,
                          const struct plan_answer *others, int n)
@@ -437,6 +475,7 @@ int main(int argc, char **argv)
     asked_for("2 stages", -1, 2, false, false);
     asked_for("3 stages", -1, 3, false, false);
     not_chains();
+    towers_are_sets();
     guessed_sends();
     bare_steps();
     same_bytes();

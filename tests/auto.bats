@@ -1,0 +1,31 @@
+#!/usr/bin/env bats
+# The default of ap-stage against its other rows and against plans written by hand: none of what
+# its bound speaks of is below that, and it is no slower than what it says it looks at.
+
+load helpers
+
+# device LEVELS: a cluster of slow devices, so that small graphs are worth cutting
+device() {
+    local f=$BATS_TEST_TMPDIR/cluster.json
+    jq -n --argjson levels "$1" '{name: "z", device: "d", memory_bytes: 1e11, launch_sec: 1e-7,
+        flops_per_sec: {f32: 1e12}, memory_bandwidth_bytes_per_sec: 1e11, efficiency: 0.8,
+        levels: $levels}' >"$f"
+    echo "$f"
+}
+
+@test "stages that are no runs of blocks: looked at with all tolerances, and not below the bound" {
+    local dir=$BATS_TEST_TMPDIR cluster x
+    cluster=$(device '[{"name": "in", "size": 2, "bandwidth_bytes_per_sec": 1e11, "latency_sec": 1e-7}]')
+    ap-model clip --batch 8 --layers 4 --hidden 128 --heads 4 --image 32 --patch 8 --text-hidden 64 \
+        --vocab 1000 --seq 32 --embed 32 --no-history | ap-prune --no-history |
+        ap-coarsen --no-history --blocks 7 --eps 4 -o "$dir/in.json"
+    ask() { ap-stage --no-history --cluster "$cluster" --stages 2 --microbatch each "$@" "$dir/in.json"; }
+    ask -o "$dir/auto.json"
+    for x in 0.2 0.5 1 9; do
+        ask --algorithm rhino --imbalance $x -o "$dir/rhino.json"
+        jq -es 'map(.stages) | .[0].objective_sec <= .[1].objective_sec and
+            .[0].lower_bound_sec <= .[1].objective_sec' "$dir/auto.json" "$dir/rhino.json"
+    done
+    jq -e '.stages | .lower_bound_sec > 0 and .stopped == "all runs of blocks" and
+        any(.stages[].blocks; .[-1] - .[0] + 1 > length)' "$dir/auto.json"
+}
