@@ -29,3 +29,20 @@ device() {
     jq -e '.stages | .lower_bound_sec > 0 and .stopped == "all runs of blocks" and
         any(.stages[].blocks; .[-1] - .[0] + 1 > length)' "$dir/auto.json"
 }
+
+@test "interleaved on a part of the devices: looked at, and not below the bound" {
+    local dir=$BATS_TEST_TMPDIR cluster all
+    ap-model mlp --layers 8 --hidden 1024 --features 1024 --classes 1024 --batch 8 --no-history |
+        ap-prune --no-history | ap-coarsen --no-history --blocks 4 --eps 3 -o "$dir/in.json"
+    ask() { ap-stage --no-history --cluster "$cluster" --schedule interleaved-1f1b --microbatches 2 \
+        --shard-command 'ap-shard --serve --algorithm data' "$dir/in.json"; }
+    all='[{"name": "in", "size": 2, "bandwidth_bytes_per_sec": 1e8, "latency_sec": 1e-6},
+        {"name": "out", "size": 2, "bandwidth_bytes_per_sec": 1e8, "latency_sec": 1e-6}]'
+    cluster=$(device "$all")
+    ask >"$dir/four.json"
+    cluster=$(device "$(jq '.[:1]' <<<"$all")")
+    ask >"$dir/two.json"
+    jq -es 'map(.stages) | .[0].lower_bound_sec <= .[1].objective_sec and
+        .[0].objective_sec <= .[1].objective_sec * (1 + 1e-9) and
+        ([.[0].stages[].devices[]] | unique | length) == 2' "$dir/four.json" "$dir/two.json"
+}

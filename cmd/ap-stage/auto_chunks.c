@@ -1,6 +1,7 @@
 /*
- * Problem: the best interleaved schedule: G groups of devices of one shape, each with the
- * same number of stages, stage s on group s modulo G.
+ * Problem: the best interleaved schedule: G groups of devices of one shape, two or more,
+ * each with the same number of stages, stage s on group s modulo G; devices may be left
+ * over.
  * Idea: group g cannot start before the g stages in front of it are through, must do B
  * microbatches of all of its stages, and ends before the way back through those g. The
  * average over the groups is a sum over stages with the weight B + max(0, G - 1 - s) for
@@ -326,19 +327,18 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
 int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err)
 {
     int all = c->hosts * c->devices;
+    double work = line_known_bound(sp, c) * all; /* device-seconds */
 
     for (int m = 0; m < c->n_meshes; m++) {
-        struct chunks x = {.h = h,
-                           .sp = sp,
-                           .c = c,
-                           .mesh = m,
-                           .n = sp->n,
-                           .groups = all / mesh_size(&c->mesh[m])};
-        if (all % mesh_size(&c->mesh[m]) != 0 || x.groups < 2 || 2 * x.groups > sp->n ||
-            c->microbatches % x.groups != 0)
-            continue;
-        if (one_mesh(&x, err))
-            return -1;
+        struct chunks x = {.h = h, .sp = sp, .c = c, .mesh = m, .n = sp->n};
+        int size = mesh_size(&c->mesh[m]), most = all / size;
+        for (x.groups = 2; x.groups <= most && 2 * x.groups <= sp->n; x.groups++) {
+            if (c->microbatches % x.groups != 0 ||
+                hunt_is_over(h, work / (x.groups * size)))
+                continue;
+            if (one_mesh(&x, err))
+                return -1;
+        }
     }
     return 0;
 }

@@ -2,8 +2,8 @@
  * Problem: the plan of least simulated time.
  * Idea: all of them: replicas, microbatches, schedules, cuts, submeshes, points. Only
  * plans in which some device has at least as much work as the best plan takes are
- * left out. Chunks of interleaved-1f1b lie on groups of devices of one shape
- * that leave none over.
+ * left out. Chunks of interleaved-1f1b lie on two or more groups of devices of
+ * one shape.
  * Cost: exponential; the oracle of the others on tiny instances.
  */
 #include <math.h>
@@ -126,17 +126,17 @@ static int start(struct walk *w, enum ap_schedule schedule, int chunks, int mesh
 
 static int walk_chunks(struct walk *w, struct ap_err *err)
 {
-    int n = w->sp->n, all = w->c.hosts * w->c.devices;
+    int n = w->sp->n, all = w->c.hosts * w->c.devices, want = w->sp->params->n_stages;
 
     for (int m = 0; m < w->c.n_meshes; m++) {
-        int groups = all / mesh_size(&w->c.mesh[m]);
-        if (groups < 2 || all % groups != 0 || w->c.microbatches % groups != 0)
-            continue;
-        for (int s = 2 * groups; s <= n; s += groups) {
-            int want = w->sp->params->n_stages;
-            if ((want == 0 || want == s) &&
-                start(w, AP_SCHEDULE_INTERLEAVED, s / groups, m, s, err))
-                return -1;
+        int most = all / mesh_size(&w->c.mesh[m]);
+        for (int groups = 2; groups <= most; groups++) {
+            if (w->c.microbatches % groups != 0)
+                continue;
+            for (int s = 2 * groups; s <= n; s += groups)
+                if ((want == 0 || want == s) &&
+                    start(w, AP_SCHEDULE_INTERLEAVED, s / groups, m, s, err))
+                    return -1;
         }
     }
     return 0;

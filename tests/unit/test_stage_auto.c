@@ -102,6 +102,36 @@ static void chunks_alone(void)
           t.n_equal, n, t.bad_bound);
 }
 
+/* Submeshes are slower than single devices, of which some are better left over. */
+static void chunks_on_a_part(void)
+{
+    int equal = 0, n = 0, part = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct plan_params params = {.schedule = AP_SCHEDULE_INTERLEAVED, .n_kept = 64};
+        struct plan_answer all = {0}, found = {0};
+        struct ap_arena arena = {0};
+        struct ap_err err = {0}, why = {0};
+        int used = 0;
+        case_random(&cases, 5000 + seed, 6);
+        cases.oracle.loss = 0.9;
+        cases.oracle.launch_sec = 0.05; /* copies save little */
+        cases.inst.memory_bytes = 0;
+        int rc = plan_exhaustive(&arena, &cases.inst, &params, &all, &err);
+        int rc_auto = plan_auto(&arena, &cases.inst, &params, &found, &why);
+        n += rc == 0;
+        equal += rc == 0 && rc_auto == 0 &&
+                 found.objective <= all.objective * (1 + 1e-9) &&
+                 found.bound <= all.objective * (1 + 1e-12);
+        for (int s = 0; rc == 0 && s < plan_groups(&all); s++)
+            used += all.stage[s].hosts * all.stage[s].devices * all.replicas;
+        part += rc == 0 && used < cases.inst.n_hosts * cases.inst.n_devices;
+        oracle_free(&cases.oracle);
+        ap_arena_free(&arena);
+    }
+    CHECK(n >= 10 && equal == n, "chunks on slow submeshes: %d of %d equal", equal, n);
+    CHECK(part >= 3, "%d leave devices over", part);
+}
+
 /* Inference, given schedules and given numbers of stages, likewise. */
 static void asked_for(const char *what, int schedule, int n_stages, bool inference,
                       bool latency)
@@ -467,6 +497,7 @@ int main(int argc, char **argv)
     }
     random_instances();
     chunks_alone();
+    chunks_on_a_part();
     asked_for("inference, throughput", -1, 0, true, false);
     asked_for("inference, latency", -1, 0, true, true);
     asked_for("gpipe", AP_SCHEDULE_GPIPE, 0, false, false);
