@@ -46,3 +46,20 @@ device() {
         .[0].objective_sec <= .[1].objective_sec * (1 + 1e-9) and
         ([.[0].stages[].devices[]] | unique | length) == 2' "$dir/four.json" "$dir/two.json"
 }
+
+@test "recompute selected: no slower than a row that makes again as it says" {
+    local dir=$BATS_TEST_TMPDIR a
+    jq -n '{name: "z", device: "d", memory_bytes: 1e12, launch_sec: 5e-6, efficiency: 0.8,
+        flops_per_sec: {f32: 1966288822151}, memory_bandwidth_bytes_per_sec: 23441357988,
+        levels: [{name: "in", size: 8, bandwidth_bytes_per_sec: 112093707, latency_sec: 8.65e-5}]}' \
+        >"$dir/cluster.json"
+    ap-model vit --batch 12 --layers 3 --hidden 64 --heads 4 --image 32 --patch 16 --classes 10 \
+        --no-history | ap-prune --no-history | ap-coarsen --no-history --blocks 4 --eps 4 -o "$dir/in.json"
+    for a in auto none rhino pp-dp intra-only; do
+        ap-stage --no-history --quiet --algorithm $a --cluster "$dir/cluster.json" --recompute selected \
+            --memory 4061322 -o "$dir/$a.json" "$dir/in.json"
+        jq -es 'map(.stages) | .[0].objective_sec <= .[1].objective_sec * (1 + 1e-9) and
+            .[0].lower_bound_sec <= .[1].objective_sec' "$dir/auto.json" "$dir/$a.json"
+    done
+    jq -e 'any(.stages.stages[]; .recompute == "selected")' "$dir/auto.json"
+}

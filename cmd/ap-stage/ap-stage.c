@@ -498,16 +498,26 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
+#define DEARER 1.1 /* a plan may turn out so much dearer than it is said to be */
+
+/* Plans for when what is made again takes no time. */
+struct light {
+    double heard_sec;    /* as in struct plan_params */
+    double bound;        /* of all of them */
+    struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
+};
+
 /* Plans of one number of microbatches in so much memory; 1: there is none. */
 static int plan_light_one(struct ap_arena *arena, const struct request *r,
-                          const struct plan_instance *free, struct ap_buf *plans,
-                          double *bound, struct ap_err *err)
+                          const struct plan_instance *free, bool is_whole,
+                          struct light *light, struct ap_err *err)
 {
     struct plan_answer one = {.replicas = 1, .chunks = 1};
     struct plan_params brief = r->params;
     struct ap_err why = {0};
 
     brief.brief = true;
+    brief.heard_sec = light->heard_sec;
     int rc = plan_algorithms()[r->algorithm].run(arena, free, &brief, &one, &why);
     if (rc == 0)
         rc = plan_judge(arena, free, &one, NULL, &why);
@@ -515,43 +525,46 @@ static int plan_light_one(struct ap_arena *arena, const struct request *r,
         return ap_err_set(err, "%s", why.msg);
     if (rc > 0)
         return 1;
-    *bound = fmin(*bound, one.bound);
-    add_plan(plans, &one);
+    if (is_whole) /* with less memory it says nothing of all plans */
+        light->bound = fmin(light->bound, one.bound);
+    add_plan(&light->plans, &one);
     for (int i = 0; i < one.n_others; i++)
-        add_plan(plans, &one.others[i]);
+        add_plan(&light->plans, &one.others[i]);
+    for (int i = 0; i < one.n_heard; i++)
+        add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
     return 0;
 }
 
 /*
- * Plans for when what is made again takes no time, as light->others: with little of it
- * they may be the best. Some for each number of microbatches, which trade memory for
- * time, too, and some that leave memory for what is kept. The bound is of all of them.
+ * Plans for when what is made again takes no time, as out->others: with little of it they
+ * may be the best. Some for each number of microbatches, which trade memory for time,
+ * too, and some that leave memory for what is kept. The bound is of all of them. What the
+ * planner hears of others is among them, so that it is no worse than they are, asked so;
+ * first is its answer at the full price: slower plans cannot be better than that.
  */
 static int plan_light(struct ap_arena *arena, const struct request *r,
-                      const struct plan_instance *inst, struct plan_answer *light,
-                      struct ap_err *err)
+                      const struct plan_instance *inst, const struct plan_answer *first,
+                      struct plan_answer *out, struct ap_err *err)
 {
     static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct ap_buf plans = {0};
+    struct light light = {.heard_sec = DEARER * first->step_sec, .bound = INFINITY};
     int rc = 0;
 
-    light->bound = INFINITY;
     free.ask = stage_oracle_ask_light;
     free.n_microbatches = 1;
     for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
         free.microbatches = &inst->microbatches[i];
         rc = 0;
         for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
-            double unused = 0; /* with less memory it says nothing of all plans */
             free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
-            rc =
-                plan_light_one(arena, r, &free, &plans, k ? &unused : &light->bound, err);
+            rc = plan_light_one(arena, r, &free, k == 0, &light, err);
         }
     }
-    light->n_others = (int)(plans.len / sizeof *light);
-    light->others = ap_arena_dup(arena, plans.data, plans.len);
-    ap_buf_free(&plans);
+    out->bound = light.bound;
+    out->n_others = (int)(light.plans.len / sizeof *out);
+    out->others = ap_arena_dup(arena, light.plans.data, light.plans.len);
+    ap_buf_free(&light.plans);
     return rc < 0 ? -1 : 0;
 }
 
@@ -627,14 +640,16 @@ int main(int argc, char **argv)
     inst.ahead = stage_oracle_ahead;
     inst.least = stage_oracle_least;
     inst.oracle = oracle;
-    int rc = algo->run(&arena, &inst, &req.params, &answer, &err);
+    bool select = params.recompute == STAGE_RECOMPUTE_SELECTED && !inst.inference;
+    struct plan_params first = req.params;
+    first.heard_sec = select ? INFINITY : 0; /* they may make less again than now */
+    int rc = algo->run(&arena, &inst, &first, &answer, &err);
     if (rc < 0 && !stage_oracle_broken(oracle)) /* what it was asked is not its kind */
         give_up(oracle, AP_USAGE, &err);
     if (rc == 0)
         rc = plan_judge(&arena, &inst, &answer, NULL, &err);
-    bool select = params.recompute == STAGE_RECOMPUTE_SELECTED && !inst.inference;
     if (rc == 0 && select)
-        rc = plan_light(&arena, &req, &inst, &light, &err);
+        rc = plan_light(&arena, &req, &inst, &answer, &light, &err);
     struct ap_stages stages = {.algorithm = algo->name,
                                .shard_command =
                                    req.command ? req.command : "ap-shard --serve",

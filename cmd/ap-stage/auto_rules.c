@@ -127,6 +127,7 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
     struct plan_params params = *h->params;
 
     v->below = h->least * (h->inst->sends_are_guesses ? GUESSED : 1 + 1e-9);
+    v->below = most_of(v->below, h->params->heard_sec);
     inst.ask = ask_sieve;
     inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;

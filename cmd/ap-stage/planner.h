@@ -116,6 +116,8 @@ struct plan_params {
     bool search_all;    /* rannc: goes on after the first number of stages that fits */
     bool latency;       /* inference: the time of one batch, not the slowest stage's */
     int64_t n_kept;     /* auto: plans that are simulated */
+    double heard_sec;   /* auto: others' plans of up to this step are heard, however good
+                           its own are */
     int64_t work_limit; /* 0: the planner's own */
     bool brief;         /* no plan: err need not look for the nearest change */
 };

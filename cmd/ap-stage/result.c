@@ -206,6 +206,9 @@ static int make(struct ap_arena *arena, struct looking *x,
 #define SMALL_SLACK 1.01
 #define LARGE_NODES 50000
 #define LARGE_SLACK 1.001
+/* Where less is made again than planned with, that much of a step is left at least: a
+   forward less. */
+#define LIGHT_SHARE 0.5
 
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
@@ -303,17 +306,18 @@ static bool is_promising(const struct looking *x, struct candidate *c,
     struct forecast f = looks_forecast(&best->looks, inst, plan);
     const struct price seems = {f.step_sec, f.peak_bytes, NULL};
     double slack = plan->n_stages == 1 ? FRONT_SLACK : 1, most = INFINITY;
+    double share = x->select && c->heard ? LIGHT_SHARE : 1;
 
     if (fits(inst, &best->price))
         most = slack * best->price.step_sec;
     *said = f.step_sec;
-    c->done = f.same || plan->least_sec >= most || !fits(inst, &seems);
+    c->done = f.same || share * plan->least_sec >= most || !fits(inst, &seems);
     if (c->done && !f.same)
         note_missed(inst, &seems, best);
     c->twin = (f.known && f.step_sec >= most) || plan->step_sec > most;
     if (c->heard) {
         bool large = x->m->graph.n_nodes > LARGE_NODES;
-        c->done |= large && plan->step_sec > LARGE_SLACK * most;
+        c->done |= large && share * plan->step_sec > LARGE_SLACK * most;
     } else {
         bool small = x->m->graph.n_nodes <= SMALL_NODES;
         c->done |= plan->step_sec > (small ? SMALL_SLACK : 1) * most ||
