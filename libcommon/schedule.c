@@ -310,3 +310,16 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
     finish(&r);
     return 0;
 }
+
+double ap_sim_batch_sec(const struct ap_sim *sim)
+{
+    double most = 0;
+
+    for (int i = 0; i < sim->n_stages; i++) {
+        const struct ap_sim_stage *s = &sim->stages[i];
+        double send = i + 1 < sim->n_stages ? s->send_forward_sec : 0;
+        most = fmax(most, sim->overlap_send ? fmax(s->forward_sec, send)
+                                            : s->forward_sec + send);
+    }
+    return most * sim->microbatches;
+}

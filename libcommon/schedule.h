@@ -104,4 +104,10 @@ struct ap_sim_result {
 int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
                 struct ap_sim_result *out, struct ap_err *err);
 
+/*
+ * inference: seconds from the end of one batch to that of the next when many come in a
+ * row, which is what the slowest stage or link takes for all microbatches.
+ */
+double ap_sim_batch_sec(const struct ap_sim *sim);
+
 #endif

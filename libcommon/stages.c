@@ -47,6 +47,8 @@ static void put_stage(const struct ap_stage *st, struct ap_buf *out)
     ap_buf_putc(out, '}');
 }
 
+static const char *const measures[] = {"step", "throughput"};
+
 void ap_stages_to_json(struct ap_arena *arena, const struct ap_stages *s,
                        struct ap_buf *out)
 {
@@ -61,6 +63,8 @@ void ap_stages_to_json(struct ap_arena *arena, const struct ap_stages *s,
     ap_put_int(out, "microbatches", s->microbatches);
     ap_put_str(out, "microbatch", s->each ? "each" : "exact");
     ap_put_int(out, "n_devices", s->n_devices);
+    if (s->throughput)
+        ap_put_str(out, "measure", measures[1]);
     put_num(out, "objective_sec", s->objective_sec);
     put_num(out, "lower_bound_sec", s->lower_bound_sec);
     put_num(out, "gap", gap > 0 && s->objective_sec > 0 ? gap / s->objective_sec : 0);
@@ -383,6 +387,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
 {
     static const char *const modes[] = {"exact", "each"};
     int schedule = only_forward(g) ? AP_SCHEDULE_INFERENCE : AP_SCHEDULE_1F1B, mode = 0;
+    int measure = 0;
 
     *s = (struct ap_stages){.algorithm = "given", .stopped = "given", .chunks = 1};
     s->n_devices = ap_cluster_devices(cluster);
@@ -392,6 +397,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
         ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
                     err) ||
         ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
+        ap_opt_name(o, at, "measure", measures, 2, &measure, err) ||
         ap_opt_int(o, at, "chunks", 1, &s->chunks, err) ||
         ap_get_int(o, at, "microbatches", 1, 1 << 20, &s->microbatches, err))
         return -1;
@@ -400,6 +406,11 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     s->shard_command = s->shard_command ? ap_arena_strdup(arena, s->shard_command) : NULL;
     s->schedule = (enum ap_schedule)schedule;
     s->each = mode == 1;
+    s->throughput = measure == 1;
+    if (s->throughput && s->schedule != AP_SCHEDULE_INFERENCE) {
+        const struct ap_at of = {at, "measure", 0};
+        return ap_at_err(&of, err, "throughput is of schedule inference");
+    }
     int64_t n = s->n_devices; /* a smaller cluster than the plan's may have its own */
     if (json_object_get(o, "n_devices") &&
         ap_get_int(o, at, "n_devices", 1, AP_MAX_DEVICES, &n, err))

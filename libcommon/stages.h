@@ -41,6 +41,7 @@ struct ap_stages {
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
     int64_t n_devices; /* of the cluster's devices that the plan may use */
+    bool throughput;   /* inference: seconds are those between batches in a row */
     double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
                                               proven */
     int n;

@@ -63,3 +63,31 @@ device() {
     done
     jq -e 'any(.stages.stages[]; .recompute == "selected")' "$dir/auto.json"
 }
+
+@test "inference: objective, bound, advice and the rows are in one measure" {
+    local dir=$BATS_TEST_TMPDIR a
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --seq 128 --batch 32 --forward \
+        --no-history | ap-prune --no-history | ap-coarsen --no-history --blocks 4 -o "$dir/in.json"
+    ask() { ap-stage --no-history --quiet --cluster "$CLUSTERS/p3x1.json" "$@" "$dir/in.json"; }
+    for a in auto alpa none inter-only; do
+        ask --algorithm $a -o "$dir/$a.json"
+        jq -es 'map(.stages) | .[1].measure == "throughput" and
+            .[0].objective_sec <= .[1].objective_sec * (1 + 1e-9) and
+            .[0].lower_bound_sec <= .[1].objective_sec' "$dir/auto.json" "$dir/$a.json"
+    done
+    jq -e '.stages | .stopped == "all plans" and .gap < 1e-6 and .lower_bound_sec > 0' "$dir/auto.json"
+    ap-cost --no-history "$dir/auto.json" >"$dir/cost.json"
+    jq -e '.stages.objective_sec == .cost.batch_sec and .cost.batch_sec < .cost.step_sec and
+        .cost.batch_sec == .stages.microbatches * ([.cost.stages[].forward_sec] | max)' "$dir/cost.json"
+    /usr/bin/python3 tests/validate.py "$dir/cost.json"
+    # cutting the batch would help the step only
+    ap-cost --report "$dir/auto.json" >"$dir/report"
+    grep -q 'of many in a row' "$dir/report"
+    run ! grep -E '^  [0-9]+ microbatch(es)? .* %' "$dir/report"
+    ask --latency -o "$dir/latency.json"
+    ap-cost --no-history "$dir/latency.json" >"$dir/cost.json"
+    jq -e '.stages.measure == null and .stages.objective_sec == .cost.step_sec and
+        .stages.lower_bound_sec <= .stages.objective_sec' "$dir/cost.json"
+    jq '.stages.schedule = "1f1b"' "$dir/auto.json" >"$dir/bad.json"
+    refuses 1 "/stages/measure: throughput is of schedule inference" ap-cost "$dir/bad.json"
+}

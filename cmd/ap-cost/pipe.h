@@ -25,6 +25,9 @@ struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pip
 struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
                                     const struct ap_pipeline *p);
 
+/* Seconds that the plan is to keep low: of a step, or between batches in a row. */
+double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline *p);
+
 /* Section "cost". */
 void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline *p,
                   struct ap_buf *out);

@@ -2,8 +2,9 @@
  * Problem: which change would speed a pipelined plan up most: links, devices, memory, or
  * how it is cut into microbatches?
  * Idea: make each change and price the plan again, all else as it is: a search under the
- * change can only do better, so that every saving is a lower bound. More memory is what
- * stages that make values again could keep instead. Cost: one price for each change.
+ * change can only do better, so that every saving is a lower bound. What is saved of is
+ * what the plan is for: the step, or the time between batches in a row. More memory is
+ * what stages that make values again could keep instead. Cost: one price for each change.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,11 +47,11 @@ static void try_change(struct advisor *a, const struct ap_cluster *cluster,
     struct ap_err err = {0};
     int rc = ap_pipeline_price(a->arena, &a->in->graph, &a->in->nests, &a->in->blocks,
                                cluster, stages, &other, &err);
-    double sec = rc ? INFINITY : other.result.step_sec;
+    double sec = rc ? INFINITY : pipe_aim_sec(stages, &other);
     int64_t peak = rc ? 0 : other.peak_bytes;
 
     ap_arena_rewind(a->arena, mark);
-    if (sec < a->p->result.step_sec * (1 - 1e-6))
+    if (sec < pipe_aim_sec(&a->in->stages, a->p) * (1 - 1e-6))
         a->list[a->n] = (struct pipe_change){what, sec, peak, a->n}, a->n++;
 }
 
@@ -124,7 +125,7 @@ void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
     static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
     struct pipe_change list[N_MOST];
     struct advisor a = {.arena = arena, .in = in, .p = p, .list = list};
-    double whole = p->result.step_sec;
+    double whole = pipe_aim_sec(&in->stages, p);
 
     try_links(&a);
     try_devices(&a);

@@ -190,6 +190,10 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline *p,
     if (step > 0)
         ap_buf_printf(out, ", %.4g PFLOP/s, %.1f %% of the devices' peak, bubble %.1f %%",
                       p->flops / step / 1e15, 100 * p->mfu, 100 * p->result.bubble);
+    if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
+        ap_buf_puts(out, "\n  from one batch to the next, of many in a row, ");
+        put_sec(out, ap_sim_batch_sec(&p->sim), 0);
+    }
     for (int i = 0; i < in->stages.n; i++)
         again += p->stage[i].recompute_sec * (double)in->stages.microbatches *
                  (double)in->stages.stage[i].n_devices / (double)p->n_devices;

@@ -653,7 +653,8 @@ int main(int argc, char **argv)
     struct ap_stages stages = {.algorithm = algo->name,
                                .shard_command =
                                    req.command ? req.command : "ap-shard --serve",
-                               .each = req.limits.each};
+                               .each = req.limits.each,
+                               .throughput = inst.inference && !req.params.latency};
     const struct stage_replan again = {algo->run, &req.params};
     if (rc == 0)
         rc = stage_result_make(&arena, &model, &inst, oracle, select ? &light : NULL,

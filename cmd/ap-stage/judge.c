@@ -294,6 +294,7 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     if (ap_simulate(arena, &sim, out, err))
         return 1;
     answer->step_sec = out->step_sec;
+    answer->batch_sec = inst->inference ? ap_sim_batch_sec(&sim) : 0;
     answer->peak_bytes = 0;
     for (int d = 0; d < out->n_devices; d++) {
         int64_t peak = out->devices[d].peak_bytes;

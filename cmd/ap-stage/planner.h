@@ -146,6 +146,7 @@ struct plan_answer {
     int64_t n_asked, n_plans; /* fronts used, complete plans looked at */
     /* the judge's, by plan_judge */
     double step_sec;
+    double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device */
     double least_sec; /* step if sends took no time, where they are guesses; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans

@@ -70,7 +70,7 @@ static const char *history(struct ap_arena *arena, const struct plan_answer *ans
 
 /* What is compared of plans; all else of their prices is large, and soon gone. */
 struct price {
-    double step_sec;
+    double step_sec; /* or what else the plan is to keep low */
     int64_t peak_bytes;
     const int64_t *stage_bytes; /* [stage]; NULL: several are on a device */
 };
@@ -155,8 +155,9 @@ static int weigh(struct ap_arena *arena, struct looking *x,
         ap_arena_free(&scratch);
         return ap_err_set(err, "the shard command's plan: %s", why.msg);
     }
-    *price =
-        (struct price){pipe.result.step_sec, pipe.peak_bytes, list_peaks(arena, &pipe)};
+    *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
+                                               : pipe.result.step_sec,
+                            pipe.peak_bytes, list_peaks(arena, &pipe)};
     stages->objective_sec = price->step_sec;
     ap_arena_free(&scratch);
     return 0;
@@ -335,7 +336,7 @@ static int look_at_all(struct looking *x, const struct plan_answer *first,
     struct budget left = {LEAST_LOOKS * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
     struct candidate *list;
 
-    if (n == 0 || x->inst->inference) /* of batches in a row the step says little */
+    if (n == 0 || best->blank.throughput) /* of that the step says little */
         return 0;
     if (left.others < LOOK_NODES)
         left.others = LOOK_NODES;
@@ -405,7 +406,7 @@ static int look_at_lean(struct ap_arena *arena, struct looking *x,
             return ap_err_set(err, "%s", why.msg);
         if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
             return 0;
-        said = lean.step_sec;
+        said = best->blank.throughput ? lean.batch_sec : lean.step_sec;
         best->missed.step_sec = INFINITY;
         if (look_at(x, &lean, best, answer, stages, err) ||
             look_at_all(x, &lean, best, answer, stages, err))

@@ -7,7 +7,7 @@
 
 struct stage_result {
     struct ap_buf json;   /* the section */
-    double objective_sec; /* simulated time of a step, as ap-cost says it */
+    double objective_sec; /* as ap-cost says it, of a step or between batches */
     double bound_sec;
     const char *found; /* members for the history, each with a comma in front */
 };

@@ -173,13 +173,7 @@ struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a
 double plan_score(const struct plan_instance *inst, const struct plan_params *params,
                   const struct plan_answer *a)
 {
-    double most = 0;
-    if (!inst->inference || params->latency)
-        return a->step_sec;
-    for (int s = 0; s < a->n_stages; s++)
-        if (a->stage[s].point->forward_sec > most)
-            most = a->stage[s].point->forward_sec;
-    return most * (double)a->microbatches;
+    return inst->inference && !params->latency ? a->batch_sec : a->step_sec;
 }
 
 double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a)

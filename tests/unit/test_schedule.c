@@ -418,6 +418,36 @@ static void test_large(struct ap_arena *arena)
     CHECK(near(r.step_sec, 3.0 * (4096 + 63)), "64 stages, 4096 microbatches");
 }
 
+/* As many microbatches more take as long as a batch that follows another. */
+static void test_batches(struct ap_arena *arena)
+{
+    int n_ok = 0, n_all = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct ap_sim_stage stages[6] = {0};
+        struct ap_sim sim = {.schedule = AP_SCHEDULE_INFERENCE,
+                             .n_stages = 1 + (int)(seed % 6),
+                             .chunks = 1,
+                             .microbatches = 1 + (int)(seed / 6 % 5),
+                             .stages = stages,
+                             .overlap_send = seed % 2};
+        for (int s = 0; s < sim.n_stages; s++) {
+            uint64_t key[2] = {seed, (uint64_t)s};
+            uint64_t h = ap_hash(key, sizeof key, 1);
+            stages[s].forward_sec = (double)(h % 100 + 1);
+            stages[s].send_forward_sec = (double)(h / 100 % 120);
+        }
+        struct ap_sim twice = sim;
+        struct ap_sim_result one, two;
+        struct ap_err err = {0};
+        twice.microbatches *= 2;
+        n_all++;
+        n_ok += ap_simulate(arena, &sim, &one, &err) == 0 &&
+                ap_simulate(arena, &twice, &two, &err) == 0 &&
+                near(two.step_sec - one.step_sec, ap_sim_batch_sec(&sim));
+    }
+    CHECK(n_ok == n_all, "time between batches: %d of %d as simulated", n_ok, n_all);
+}
+
 int main(void)
 {
     struct ap_arena arena = {0};
@@ -430,6 +460,7 @@ int main(void)
     test_random(&arena);
     test_unequal(&arena);
     test_ends(&arena);
+    test_batches(&arena);
     test_large(&arena);
     ap_arena_free(&arena);
     return tap_done();
