@@ -609,7 +609,7 @@ static int alpa_all(const char *name, struct ap_arena *arena,
         }
     }
     if (found)
-        return plan_explain(&sp, name, err);
+        return plan_none_fits(name, err);
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
     return plan_judge(arena, inst, answer, NULL, err);

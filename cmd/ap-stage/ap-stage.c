@@ -1,19 +1,10 @@
 /* ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. */
-#include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <math.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "oracle.h"
-#include "result.h"
+#include "planning.h"
 
 static const struct ap_choice schedules[] = {
     {"auto", "the best that the algorithm has"},
@@ -40,16 +31,6 @@ static const struct ap_choice searches[] = {
     {"first", "stop at the first number of stages that fits"},
     {"all", "go on to the last"},
     {NULL, NULL},
-};
-
-struct request {
-    int algorithm, schedule, reduction, recompute, search;
-    const char *cluster_path, *microbatches, *memory, *command, *submeshes;
-    int64_t jobs, n_stages;
-    double limit_sec;
-    struct stage_limits limits;
-    struct plan_params params;
-    struct plan_submesh submesh[64];
 };
 
 /* Options that only some algorithms read. */
@@ -238,214 +219,6 @@ static void check_graph(const struct request *r, const struct stage_model *m)
                r->params.n_stages, m->blocks.n, m->blocks.n);
 }
 
-/* ---- what the shard command gets ---- */
-
-static char temporary[4096]; /* path, "" for none */
-
-static void remove_temporary(void)
-{
-    if (*temporary)
-        unlink(temporary);
-    *temporary = '\0';
-}
-
-static void remove_and_end(int signal_number)
-{
-    if (*temporary)
-        unlink(temporary);
-    signal(signal_number, SIG_DFL);
-    raise(signal_number);
-}
-
-/* A file with the document: its own, or a temporary one if it came through a pipe. */
-static const char *document_file(const struct ap_tool *tool, const struct ap_doc *doc)
-{
-    struct stat st;
-    if (*temporary)
-        return temporary;
-    if (strcmp(tool->path, "-") != 0 && !stat(tool->path, &st) && S_ISREG(st.st_mode))
-        return tool->path;
-    const char *dir = getenv("TMPDIR");
-    size_t len = (size_t)snprintf(temporary, sizeof temporary, "%s/ap-stage.XXXXXX",
-                                  dir && *dir ? dir : "/tmp");
-    if (len >= sizeof temporary)
-        ap_die(AP_BAD_INPUT, "TMPDIR is too long");
-    int fd = mkstemp(temporary);
-    if (fd < 0)
-        ap_die(AP_BAD_INPUT, "%s: %s", temporary, strerror(errno));
-    atexit(remove_temporary);
-    const int ends[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        signal(ends[i], remove_and_end);
-    FILE *f = fdopen(fd, "w");
-    if (!f || fwrite(doc->text, 1, doc->len, f) != doc->len || fclose(f))
-        ap_die(AP_BAD_INPUT, "%s: writing failed", temporary);
-    return temporary;
-}
-
-/* ap-shard beside this program, quoted for the shell. */
-static const char *default_command(struct ap_arena *arena, const char *self)
-{
-    const char *slash = strrchr(self, '/');
-    struct ap_buf out = {0};
-    if (!slash)
-        return "ap-shard --serve";
-    ap_buf_putc(&out, '\'');
-    for (const char *c = self; c <= slash; c++)
-        if (*c == '\'')
-            ap_buf_puts(&out, "'\\''");
-        else
-            ap_buf_putc(&out, *c);
-    ap_buf_puts(&out, "ap-shard' --serve");
-    const char *text = ap_arena_strdup(arena, out.data);
-    ap_buf_free(&out);
-    return text;
-}
-
-static const char *const *shard_args(struct ap_arena *arena, const struct request *r,
-                                     const char *file)
-{
-    const char **args = AP_NEW_N(arena, 6, const char *);
-    int n = 0;
-    if (r->cluster_path) {
-        args[n++] = "--cluster";
-        args[n++] = r->cluster_path;
-    }
-    if (r->limits.each) {
-        args[n++] = "--microbatch";
-        args[n++] = "each";
-    }
-    args[n++] = file;
-    return args;
-}
-
-static struct coproc_pool *early; /* NULL: none is to be ended */
-
-static void kill_early(void)
-{
-    if (early)
-        coproc_kill(early);
-}
-
-/* ---- reading, ours and the shard command's at the same time ---- */
-
-enum { LONG = 4 << 20 }; /* bytes that are worth it: a short document is soon known */
-
-struct input {
-    struct ap_arena *arena;
-    const struct ap_tool *tool;
-    const struct request *r;
-    const struct ap_doc *doc; /* when it has been read */
-    struct stage_model *model;
-    bool has_nests;
-    struct coproc_pool *pool; /* NULL: is not started yet */
-    int feed;                 /* where it reads what has come; -1: nowhere */
-    size_t n_fed;
-};
-
-static void start_command(struct input *in, const char *file)
-{
-    const struct request *r = in->r;
-
-    in->pool = coproc_start(r->command ? r->command
-                                       : default_command(in->arena, in->tool->argv[0]),
-                            shard_args(in->arena, r, file), (int)r->jobs);
-}
-
-/* It is ended if we find the document wrong. */
-static void start_early(struct input *in, const char *file)
-{
-    start_command(in, file);
-    early = in->pool;
-    atexit(kill_early);
-}
-
-/* Our own command reads a pipe, once; of others that is not known. */
-static void start_fed(struct input *in)
-{
-    int fd[2];
-
-    if (in->r->command || pipe(fd))
-        return;
-    int end = fcntl(fd[0], F_DUPFD, STDERR_FILENO + 1); /* its own streams lie below */
-    close(fd[0]);
-    const char *file = ap_arena_printf(in->arena, "/dev/fd/%d", end);
-    fcntl(fd[1], F_SETFD, FD_CLOEXEC);
-    fcntl(fd[1], F_SETFL, O_NONBLOCK);
-    if (end >= 0 && access(file, R_OK) == 0) {
-        start_early(in, file);
-        in->feed = fd[1];
-    } else {
-        close(fd[1]);
-    }
-    if (end >= 0)
-        close(end);
-}
-
-/* Waits until the command has read some of what it was fed. */
-static void wait_for_room(const struct input *in)
-{
-    struct pollfd room = {.fd = in->feed, .events = POLLOUT};
-    double ms = 1000 * in->r->limit_sec;
-
-    if (poll(&room, 1, ms < INT_MAX ? (int)ms + 1 : -1) == 0)
-        ap_die(AP_BAD_INPUT, "the shard command has read nothing for %g s (--time-out)",
-               in->r->limit_sec);
-}
-
-static void feed_command(void *ctx, const struct ap_doc *doc)
-{
-    struct input *in = ctx;
-
-    if (!in->pool && doc->len >= LONG)
-        start_fed(in);
-    while (in->feed >= 0 && in->n_fed < doc->len) {
-        ssize_t n = write(in->feed, doc->text + in->n_fed, doc->len - in->n_fed);
-        in->n_fed += n > 0 ? (size_t)n : 0;
-        if (n < 0 && errno == EAGAIN) {
-            wait_for_room(in);
-        } else if (n < 0 && errno != EINTR) { /* its answers' end will say so */
-            close(in->feed);
-            in->feed = -1;
-        }
-    }
-}
-
-static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
-{
-    struct input *in = ctx;
-    struct ap_err err = {0};
-
-    if (!more && !in->pool && doc->len >= LONG)
-        start_early(in, document_file(in->tool, doc));
-    stage_model_graph(in->arena, doc, in->model);
-    if (more && stage_model_nests(in->arena, doc, in->model, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    in->has_nests = more;
-}
-
-/* The document as a file, for processes that start when it has come. */
-static const char *const *file_args(void *ctx)
-{
-    const struct input *in = ctx;
-    return shard_args(in->arena, in->r, document_file(in->tool, in->doc));
-}
-
-static void read_document(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
-{
-    const struct ap_early ahead = {
-        .graph = read_graph, .ctx = in, .came = feed_command, .keeps_graph = true};
-
-    ap_tool_read_early(tool, in->arena, doc, &ahead);
-    in->doc = doc;
-    if (!in->pool || in->n_fed == 0)
-        return;
-    feed_command(in, doc);
-    if (in->feed >= 0)
-        close(in->feed);
-    coproc_args(in->pool, file_args, in);
-}
-
 /* ---- the run ---- */
 
 /* While the shard command reads the document, too. */
@@ -464,127 +237,7 @@ static void make_instance(const struct input *in, struct plan_instance *inst)
     ap_die(code, "%s", err.msg);
 }
 
-/* No plan that keeps its activations fits: says so if one that makes them again does. */
-static void suggest_recompute(struct ap_arena *arena, const struct request *r,
-                              const struct stage_oracle_params *kept,
-                              const struct plan_instance *inst, struct ap_err *err)
-{
-    struct stage_oracle_params params = *kept;
-    struct plan_params brief = r->params;
-    struct plan_instance again = *inst;
-    struct plan_answer answer = {.replicas = 1, .chunks = 1};
-    struct ap_err why = {0}, said = {0};
-
-    params.recompute = STAGE_RECOMPUTE_AUTO;
-    brief.brief = true;
-    again.oracle = stage_oracle_again(inst->oracle, &params);
-    if (plan_algorithms()[r->algorithm].run(arena, &again, &brief, &answer, &why) == 0) {
-        ap_err_set(&said,
-                   "%s; or --recompute auto: %d stages, %lld microbatches with "
-                   "recomputation fit",
-                   err->msg, answer.n_stages, (long long)answer.microbatches);
-        *err = said;
-    }
-    stage_oracle_stop(again.oracle);
-}
-
 /* Appends a plan that is not among them. */
-static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
-{
-    const struct plan_answer *known = (const void *)plans->data;
-    for (size_t i = 0; i < plans->len / sizeof *a; i++)
-        if (plan_same(&known[i], a))
-            return;
-    ap_buf_put(plans, a, sizeof *a);
-}
-
-#define DEARER 1.1 /* a plan may turn out so much dearer than it is said to be */
-
-/* Plans for when what is made again takes no time. */
-struct light {
-    double heard_sec;    /* as in struct plan_params */
-    double bound;        /* of all of them */
-    struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
-};
-
-/* Plans of one number of microbatches in so much memory; 1: there is none. */
-static int plan_light_one(struct ap_arena *arena, const struct request *r,
-                          const struct plan_instance *free, bool is_whole,
-                          struct light *light, struct ap_err *err)
-{
-    struct plan_answer one = {.replicas = 1, .chunks = 1};
-    struct plan_params brief = r->params;
-    struct ap_err why = {0};
-
-    brief.brief = true;
-    brief.heard_sec = light->heard_sec;
-    int rc = plan_algorithms()[r->algorithm].run(arena, free, &brief, &one, &why);
-    if (rc == 0)
-        rc = plan_judge(arena, free, &one, NULL, &why);
-    if (rc < 0)
-        return ap_err_set(err, "%s", why.msg);
-    if (rc > 0)
-        return 1;
-    if (is_whole) /* with less memory it says nothing of all plans */
-        light->bound = fmin(light->bound, one.bound);
-    add_plan(&light->plans, &one);
-    for (int i = 0; i < one.n_others; i++)
-        add_plan(&light->plans, &one.others[i]);
-    for (int i = 0; i < one.n_heard; i++)
-        add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
-    return 0;
-}
-
-/*
- * Plans for when what is made again takes no time, as out->others: with little of it they
- * may be the best. Some for each number of microbatches, which trade memory for time,
- * too, and some that leave memory for what is kept. The bound is of all of them. What the
- * planner hears of others is among them, so that it is no worse than they are, asked so;
- * first is its answer at the full price: slower plans cannot be better than that.
- */
-static int plan_light(struct ap_arena *arena, const struct request *r,
-                      const struct plan_instance *inst, const struct plan_answer *first,
-                      struct plan_answer *out, struct ap_err *err)
-{
-    static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
-    struct plan_instance free = *inst;
-    struct light light = {.heard_sec = DEARER * first->step_sec, .bound = INFINITY};
-    int rc = 0;
-
-    free.ask = stage_oracle_ask_light;
-    free.n_microbatches = 1;
-    for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
-        free.microbatches = &inst->microbatches[i];
-        rc = 0;
-        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
-            free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
-            rc = plan_light_one(arena, r, &free, k == 0, &light, err);
-        }
-    }
-    out->bound = light.bound;
-    out->n_others = (int)(light.plans.len / sizeof *out);
-    out->others = ap_arena_dup(arena, light.plans.data, light.plans.len);
-    ap_buf_free(&light.plans);
-    return rc < 0 ? -1 : 0;
-}
-
-static _Noreturn void give_up(struct stage_oracle *oracle, int code,
-                              const struct ap_err *err)
-{
-    struct stage_oracle_stats stats;
-    const char *refusal = stage_oracle_refusal(oracle);
-    stage_oracle_stats(oracle, &stats);
-    stage_oracle_stop(oracle);
-    if (stats.n_requests > 0 && stats.n_refused == stats.n_requests)
-        ap_die(code, "%s; the shard command refused every request: %s", err->msg,
-               refusal);
-    if (code == AP_NO_SOLUTION && stats.n_refused > 0)
-        ap_die(code, "%s; the shard command refused %lld of %lld requests, one with: %s",
-               err->msg, (long long)stats.n_refused, (long long)stats.n_requests,
-               refusal);
-    ap_die(code, "%s", err->msg);
-}
-
 static const char *stats_text(struct ap_arena *arena, const struct stage_model *m,
                               const struct plan_answer *answer,
                               const struct stage_oracle_stats *s)
@@ -614,7 +267,9 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct stage_model model;
     struct plan_instance inst;
-    struct plan_answer answer = {.replicas = 1, .chunks = 1}, light = answer;
+    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct planning planning;
+    struct ap_stages stages;
     struct stage_oracle_stats stats;
     struct stage_result result;
     struct input in = {
@@ -622,50 +277,19 @@ int main(int argc, char **argv)
 
     read_options(&tool, &req, argc, argv);
     check_options(&req);
-    read_document(&in, &tool, &doc);
+    stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
     check_submeshes(&arena, &req, &model.cluster);
-    early = NULL;
-    if (!in.pool)
-        start_command(&in, document_file(&tool, &doc));
+    stage_input_command(&in);
     make_instance(&in, &inst);
 
-    const struct plan_algorithm *algo = &plan_algorithms()[req.algorithm];
-    const struct stage_oracle_params params = {
-        .limit_sec = req.limit_sec, .recompute = (enum stage_recompute)req.recompute};
-    struct stage_oracle *oracle =
-        stage_oracle_start(&arena, &model, &inst, &params, in.pool);
-    inst.ask = stage_oracle_ask;
-    inst.ahead = stage_oracle_ahead;
-    inst.least = stage_oracle_least;
-    inst.oracle = oracle;
-    bool select = params.recompute == STAGE_RECOMPUTE_SELECTED && !inst.inference;
-    struct plan_params first = req.params;
-    first.heard_sec = select ? INFINITY : 0; /* they may make less again than now */
-    int rc = algo->run(&arena, &inst, &first, &answer, &err);
-    if (rc < 0 && !stage_oracle_broken(oracle)) /* what it was asked is not its kind */
-        give_up(oracle, AP_USAGE, &err);
-    if (rc == 0)
-        rc = plan_judge(&arena, &inst, &answer, NULL, &err);
-    if (rc == 0 && select)
-        rc = plan_light(&arena, &req, &inst, &answer, &light, &err);
-    struct ap_stages stages = {.algorithm = algo->name,
-                               .shard_command =
-                                   req.command ? req.command : "ap-shard --serve",
-                               .each = req.limits.each,
-                               .throughput = inst.inference && !req.params.latency};
-    const struct stage_replan again = {algo->run, &req.params};
-    if (rc == 0)
-        rc = stage_result_make(&arena, &model, &inst, oracle, select ? &light : NULL,
-                               algo->replans && !select ? &again : NULL, &answer, &stages,
-                               &result, &err);
-    if (rc > 0 && params.recompute == STAGE_RECOMPUTE_NONE)
-        suggest_recompute(&arena, &req, &params, &inst, &err);
-    if (rc != 0)
-        give_up(oracle, rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, &err);
-    stage_oracle_stats(oracle, &stats);
-    remove_temporary();
+    planning_start(&arena, &in, &inst, &planning);
+    int code = planning_run(&arena, &planning, &inst, &answer, &stages, &result, &err);
+    if (code != AP_OK)
+        planning_give_up(&arena, &planning, &inst, code, &err);
+    stage_oracle_stats(planning.oracle, &stats);
+    stage_input_end();
     signal(SIGPIPE, SIG_DFL); /* ignored for the shard command only */
 
     /* what was derived from an older plan goes */
@@ -675,6 +299,6 @@ int main(int argc, char **argv)
         {.name = "program"},  {.name = "pipeline"}};
     ap_cluster_to_json(&model.cluster, &out[0].json);
     ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
-    stage_oracle_stop(oracle); /* the shard command takes its time to end */
+    stage_oracle_stop(planning.oracle); /* the shard command takes its time to end */
     return ap_tool_finish(&tool, stats_text(&arena, &model, &answer, &stats));
 }

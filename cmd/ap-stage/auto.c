@@ -436,7 +436,7 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
         hunt_rules(&h, &sp, false, err))
         return -1;
     if (!isfinite(h.least))
-        return plan_explain(&sp, "auto", err);
+        return plan_none_fits("auto", err);
     know_bare(&h, &h.final);
     know_bare(&h, &h.rivals);
     double sets = hunt_sets_bound(&sp);

@@ -134,7 +134,6 @@ static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap
     inst.least = NULL;     /* its oracle is another */
     inst.monotone = false; /* hopeless next to few blocks is not so next to more */
     params.work_limit = 0;
-    params.brief = true;
     if (r->imbalance > 0)
         params.imbalance = r->imbalance;
     int rc = r->run(h->arena, &inst, &params, &a, &why);

@@ -180,7 +180,7 @@ int plan_exhaustive(struct ap_arena *arena, const struct plan_instance *inst,
                 walk_config(&w, err))
                 return -1;
     if (!w.found)
-        return plan_explain(&sp, "exhaustive", err);
+        return plan_none_fits("exhaustive", err);
     *answer = w.best;
     answer->objective = w.least;
     bool guessed = inst->n_values > 0 || inst->n_scalars > 0;

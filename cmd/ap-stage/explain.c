@@ -1,188 +1,249 @@
 /*
- * Problem: why no plan fits, and the smallest change found under which one does.
- * Idea: the leanest pipeline: lean(k, d) = least memory of the fullest device over the
- * ways to run the blocks from k on with d devices, a stage with s stages from it to the
- * end holding min(s, B) microbatches; equal memory goes to fewer stages. It is filled for
- * more hosts than there are, with the submeshes that there are, so that the number of
- * hosts under which a plan fits is read off. The largest number of microbatches is
- * looked at and, unless it fits, the smallest, without replicas; of many blocks every so
- * many are the places for cuts, since each run of blocks has to be asked for on each
- * submesh, all of them at once.
- * Cost: O(places^2 submeshes devices) for up to 16 places and 128 units of devices.
+ * Problem: why no plan is there, and the smallest change found under which one is.
+ * Idea: whoever is told to change something runs the same planner with that change, and
+ * so do we: with other limits of memory, more hosts, or fewer of the rules that were
+ * asked for. The limit of memory is searched between the one that fails and what a plan
+ * without limits needs: a limit that works gives way to what its plan needs, one that
+ * fails to the middle, and near the end to a byte less than what works. Where nothing
+ * helps this planner, auto is asked.
+ * Cost: up to TRIES runs of the planner for memory, of which most fronts are known after
+ * the first, five for hosts, which ask for all anew, one for each rule.
  */
+#include "explain.h"
+
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "space.h"
 
-#define MAX_PLACES 16
+#define TRIES     24
+#define CLOSE     16  /* parts of a limit of memory: then a byte less is the next */
+#define EXACT     256 /* parts of it where limits are not what plans need */
+#define CONFIRMED 4   /* limits that plans as written are tried with */
 
-struct lean {
-    int64_t bytes; /* INT64_MAX: nothing runs it */
+/* What is kept of a plan. */
+struct found {
     int n_stages;
+    int64_t microbatches, peak_bytes;
+    enum ap_schedule schedule;
     bool recompute; /* some stage */
 };
 
-struct leanest {
-    struct space *sp;
-    struct config c;
-    int n_units, unit;  /* of devices */
-    int step;           /* a cut lies in front of every so many blocks */
-    struct lean *table; /* [block * (n_units + 1) + units] */
+struct asker {
+    const struct plan_ask_again *again;
+    const struct plan_instance *inst;
+    const struct plan_params *params;
 };
 
-static bool fits_in(const struct plan_front *front, int flight, struct lean *out)
+/* Runs a planner; what its plan needs as it is written, if that may be more. */
+static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
+                        const struct plan_instance *inst,
+                        const struct plan_params *params, bool write, struct found *out)
 {
-    out->bytes = INT64_MAX;
-    for (int i = 0; i < front->n; i++) {
-        const struct plan_point *p = &front->point[i];
-        int64_t bytes = ap_add64(p->stage_bytes, ap_mul64(p->microbatch_bytes, flight));
-        if (bytes < out->bytes) {
-            out->bytes = bytes;
-            out->recompute = p->recompute;
-        }
+    struct ap_arena scratch = {0};
+    struct ap_err why = {{0}};
+    struct plan_answer plan = {.replicas = 1, .chunks = 1};
+    struct plan_instance its = *inst;
+
+    if (its.links)
+        its.links = plan_links_new(&scratch);
+    int rc = row->run(&scratch, &its, params, &plan, &why);
+    if (rc == 0)
+        rc = plan_judge(&scratch, &its, &plan, NULL, &why);
+    if (rc == 0) {
+        *out = (struct found){plan.n_stages, plan.microbatches, plan.peak_bytes,
+                              plan.schedule, false};
+        for (int s = 0; s < plan.n_stages; s++)
+            out->recompute |= plan.stage[s].point->recompute;
+        if (write && row == a->again->row && a->again->written)
+            rc = a->again->written(a->again->ctx, &its, &plan, &out->peak_bytes, &why);
     }
-    return front->n > 0;
+    ap_arena_free(&scratch);
+    return rc == 0;
 }
 
-/* Stages that begin at block k and end at hi on one mesh, in front of what follows. */
-static void extend(struct leanest *l, int k, int hi, int size,
-                   const struct plan_front *front)
+static bool has_plan(const struct asker *a, const struct plan_algorithm *row,
+                     const struct plan_instance *inst, const struct plan_params *params,
+                     struct found *out)
 {
-    int units = (size + l->unit - 1) / l->unit, known = -1;
-    struct lean own = {0};
-
-    for (int d = units; d <= l->n_units; d++) {
-        const struct lean *rest = &l->table[(hi + 1) * (l->n_units + 1) + d - units];
-        struct lean *best = &l->table[k * (l->n_units + 1) + d];
-        if (rest->bytes == INT64_MAX)
-            continue;
-        if (known != rest->n_stages) {
-            known = rest->n_stages;
-            fits_in(front, plan_in_flight(AP_SCHEDULE_1F1B, known + 1, l->c.microbatches),
-                    &own);
-        }
-        int64_t bytes = own.bytes > rest->bytes ? own.bytes : rest->bytes;
-        if (bytes < best->bytes || (bytes == best->bytes && known + 1 < best->n_stages))
-            *best = (struct lean){bytes, known + 1, own.recompute || rest->recompute};
-    }
+    return run_planner(a, row, inst, params, true, out) &&
+           (inst->memory_bytes == 0 || out->peak_bytes <= inst->memory_bytes);
 }
 
-/* The last block of a stage that ends with the places from `end` on. */
-static int last_block(const struct leanest *l, int end)
+/* ---- memory ---- */
+
+static bool fits_in(const struct asker *a, int64_t bytes, bool write, struct found *out)
 {
-    return end + l->step < l->sp->n ? end + l->step - 1 : l->sp->n - 1;
+    struct plan_instance inst = *a->inst;
+
+    inst.memory_bytes = bytes;
+    return run_planner(a, a->again->row, &inst, a->params, write, out);
 }
 
-static int ask_all(struct leanest *l, struct ap_err *err)
+/* A limit at which the plan fits as it is written, too; 0: none found. */
+static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct found *out)
 {
-    for (int k = 0; k < l->sp->n; k += l->step)
-        for (int end = k; end < l->sp->n; end += l->step)
-            for (int m = 0; m < l->c.n_meshes; m++)
-                config_note(l->sp, &l->c, k, last_block(l, end), m);
-    return space_ask_noted(l->sp, err);
-}
-
-static int fill(struct leanest *l, struct ap_err *err)
-{
-    int n = l->sp->n, row = l->n_units + 1;
-
-    if (ask_all(l, err))
-        return -1;
-    l->table = AP_NEW_N(l->sp->arena, (n + 1) * row, struct lean);
-    for (int k = (n - 1) / l->step * l->step; k >= 0; k -= l->step) {
-        for (int d = 0; d < row; d++)
-            l->table[k * row + d].bytes = INT64_MAX;
-        for (int end = k; end < n; end += l->step) {
-            int hi = last_block(l, end);
-            for (int m = 0; m < l->c.n_meshes; m++) {
-                const struct plan_front *front;
-                if (config_front(l->sp, &l->c, k, hi, m, &front, err))
-                    return -1;
-                if (front->n > 0)
-                    extend(l, k, hi, mesh_size(&l->c.mesh[m]), front);
-            }
-        }
+    for (int i = 0; i < CONFIRMED; i++) {
+        if (!fits_in(a, bytes, true, out))
+            return 0;
+        if (out->peak_bytes <= bytes)
+            return bytes;
+        bytes = out->peak_bytes;
     }
     return 0;
 }
 
-static int look(struct space *sp, int64_t microbatches, int more, struct leanest *l,
-                struct ap_err *err)
+/*
+ * The least limit found at which there is a plan; 0: none at any. A plan that needs less
+ * than its limit makes that the limit, until a planner refuses its own plan so (alpa
+ * counts microbatches in flight that are not).
+ */
+static int64_t least_memory(const struct asker *a, struct found *best)
 {
-    *l = (struct leanest){
-        .sp = sp, .unit = 1, .step = (sp->n + MAX_PLACES - 1) / MAX_PLACES};
-    config_init(sp, &l->c, 1, microbatches, NULL, 0);
-    int devices = l->c.hosts * l->c.devices;
-    while (devices / l->unit > 16)
-        l->unit *= 2;
-    l->n_units = more * (devices / l->unit);
-    return fill(l, err);
+    struct found now;
+    int64_t lo = a->inst->memory_bytes, sure = INT64_MAX, hi;
+    bool trusted = true;
+
+    if (lo == 0 || !fits_in(a, 0, false, &now) || now.peak_bytes <= lo)
+        return 0;
+    hi = now.peak_bytes;
+    for (int i = 0; i < TRIES && (hi < sure || hi - lo > (trusted ? 1 : hi / EXACT));
+         i++) {
+        int64_t at = hi - lo > hi / (trusted ? CLOSE : EXACT)
+                         ? (int64_t)sqrt((double)lo * (double)hi)
+                     : hi - lo > 1 ? hi - 1
+                                   : hi;
+        if (fits_in(a, at, false, &now)) {
+            sure = at;
+            *best = now;
+            hi = trusted && now.peak_bytes > lo ? now.peak_bytes : at;
+        } else {
+            lo = at;
+        }
+        if (lo >= hi) { /* its own plan */
+            trusted = false;
+            hi = sure < INT64_MAX ? sure : hi + hi / CLOSE + 1;
+        }
+    }
+    if (sure == INT64_MAX)
+        return 0;
+    return a->again->written ? confirm_memory(a, sure, best) : sure;
 }
 
-#define MORE 8
+/* ---- hosts ---- */
 
-int plan_explain(struct space *sp, const char *name, struct ap_err *err)
+/* How many times the hosts are enough; 0: unknown. More than enough may be too many for
+ * the stages that are asked for. */
+static int times_hosts(const struct asker *a)
 {
-    const struct plan_instance *inst = sp->inst;
-    struct lean best = {INT64_MAX, 0, false};
-    int64_t at[2] = {inst->microbatches[inst->n_microbatches - 1], inst->microbatches[0]};
-    int64_t with = 0;
-    int factor = 0;
+    static const int times[] = {2, 3, 4, 6, 8};
 
-    if (sp->params->n_stages > sp->n)
-        return ap_err_set(err,
-                          "%s: %d stages are more than %d blocks: ask for %d at most, "
-                          "or make more blocks",
-                          name, sp->params->n_stages, sp->n, sp->n),
-               1;
-    if (sp->params->brief)
-        return ap_err_set(err, "%s: no plan under the limits", name), 1;
-    for (int i = 0; i < (inst->n_microbatches > 1 ? 2 : 1); i++) {
-        struct leanest l;
-        if (best.bytes <= inst->memory_bytes)
-            break; /* that one will do */
-        if (look(sp, at[i], MORE, &l, err))
-            return -1;
-        const struct lean *first = l.table;
-        int all = l.n_units / MORE;
-        for (int d = 1; d <= all; d++)
-            if (first[d].bytes < best.bytes) {
-                best = first[d];
-                with = at[i];
-            }
-        for (int f = MORE; f > 1; f--)
-            for (int d = 1; d <= f * all; d++)
-                if (first[d].bytes <= inst->memory_bytes && (!factor || f < factor))
-                    factor = f;
+    if (!a->again->hosts || a->inst->cluster->n_levels < 2)
+        return 0;
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        if (a->again->hosts(a->again->ctx, a->inst, times[i]))
+            return times[i];
+    return 0;
+}
+
+/* ---- rules that were asked for ---- */
+
+enum { RULE_STAGES = 1, RULE_SUBMESHES = 2, RULE_SCHEDULE = 4, RULE_ALL = 7 };
+
+static int rules_of(const struct asker *a)
+{
+    const struct plan_params *p = a->params;
+
+    return (p->n_stages > 0 ? RULE_STAGES : 0) |
+           (p->n_submeshes > 0 ? RULE_SUBMESHES : 0) |
+           (p->schedule >= 0 && !a->inst->inference ? RULE_SCHEDULE : 0);
+}
+
+static bool fits_without(const struct asker *a, int rules, struct found *out)
+{
+    struct plan_params params = *a->params;
+
+    if (rules & RULE_STAGES)
+        params.n_stages = 0;
+    if (rules & RULE_SUBMESHES)
+        params.n_submeshes = 0;
+    if (rules & RULE_SCHEDULE)
+        params.schedule = -1;
+    return has_plan(a, a->again->row, a->inst, &params, out);
+}
+
+/* ---- what is said ---- */
+
+static void add(struct ap_err *err, const char *format, ...)
+{
+    size_t len = strlen(err->msg);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(err->msg + len, sizeof err->msg - len, format, args);
+    va_end(args);
+}
+
+static void add_plan(struct ap_err *err, const struct found *f)
+{
+    add(err, "%d stage%s, %lld microbatch%s%s", f->n_stages, f->n_stages == 1 ? "" : "s",
+        (long long)f->microbatches, f->microbatches == 1 ? "" : "es",
+        f->recompute ? ", with recomputation" : "");
+}
+
+/* Returns whether some are named. */
+static bool add_rules(const struct asker *a, struct ap_err *err)
+{
+    static const char *const names[] = {"--stages", "--submeshes", "--schedule"};
+    int asked = rules_of(a), n_named = 0;
+    struct found f;
+
+    for (int i = 0; i < 3; i++)
+        if ((asked & 1 << i) && fits_without(a, 1 << i, &f)) {
+            add(err, "; or without %s: ", names[i]);
+            add_plan(err, &f);
+            if (1 << i == RULE_SCHEDULE)
+                add(err, ", %s", ap_schedule_names[f.schedule]);
+            n_named++;
+        }
+    if (n_named == 0 && (asked & (asked - 1)) && fits_without(a, RULE_ALL, &f)) {
+        add(err, "; or without");
+        for (int i = 0; i < 3; i++)
+            if (asked & 1 << i)
+                add(err, " %s", names[i]);
+        add(err, ": ");
+        add_plan(err, &f);
+        n_named++;
     }
-    if (best.bytes == INT64_MAX)
-        return ap_err_set(err,
-                          "%s: no stage runs any of its submeshes: the oracle has no "
-                          "plan for the blocks with %lld microbatches (batch too "
-                          "small, or no memory)",
-                          name, (long long)inst->microbatches[0]),
-               1;
-    if (inst->memory_bytes == 0 || best.bytes <= inst->memory_bytes)
-        return ap_err_set(err,
-                          "%s: no plan%s under its own rules; one of %d stage%s and "
-                          "%lld microbatches%s, of any sizes, fits: try auto",
-                          name, sp->params->n_stages > 0 ? " of so many stages" : "",
-                          best.n_stages, best.n_stages == 1 ? "" : "s", (long long)with,
-                          best.recompute ? " with recomputation" : ""),
-               1;
-    ap_err_set(err,
-               "%s: nothing fits in %lld bytes of memory: the leanest plan found (%d "
-               "stages, %lld microbatches%s) needs %lld bytes per device",
-               name, (long long)inst->memory_bytes, best.n_stages, (long long)with,
-               best.recompute ? ", with recomputation" : "", (long long)best.bytes);
-    if (factor > 0) {
-        size_t len = 0;
-        while (err->msg[len])
-            len++;
-        struct ap_err more = {0};
-        ap_err_set(&more, "%s; or %d hosts in place of %d", err->msg,
-                   factor * inst->n_hosts, inst->n_hosts);
-        *err = more;
+    return n_named > 0;
+}
+
+void plan_explain(const struct plan_instance *inst, const struct plan_params *params,
+                  const struct plan_ask_again *again, struct ap_err *err)
+{
+    const struct plan_algorithm *other = plan_algorithms();
+    const struct asker a = {again, inst, params};
+    struct found best;
+
+    int64_t bytes = least_memory(&a, &best);
+    if (bytes > 0) {
+        *err = (struct ap_err){{0}};
+        ap_err_set(err,
+                   "%s: nothing fits in %lld bytes of memory: the leanest plan found (",
+                   again->row->name, (long long)inst->memory_bytes);
+        add_plan(err, &best);
+        add(err, ") needs %lld bytes per device", (long long)bytes);
     }
-    return 1;
+    int times = times_hosts(&a);
+    if (times > 0)
+        add(err, "; or %d hosts in place of %d", times * inst->n_hosts, inst->n_hosts);
+    bool named = add_rules(&a, err) || times > 0 || bytes > 0;
+    if (!named && again->row != other && has_plan(&a, other, inst, params, &best)) {
+        add(err, "; try %s: ", other->name);
+        add_plan(err, &best);
+    } else if (!named)
+        add(err, ", nor with more memory%s",
+            a.inst->cluster->n_levels > 1 ? " or hosts" : "");
 }

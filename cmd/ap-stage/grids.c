@@ -211,7 +211,7 @@ static int begin(struct grid *g, const char *name, struct ap_arena *arena,
 static int end_of(struct grid *g, const char *name, struct ap_err *err)
 {
     if (!g->found)
-        return plan_explain(&g->sp, name, err);
+        return plan_none_fits(name, err);
     g->best->n_asked = g->sp.n_asked;
     g->best->n_plans = g->sp.n_plans;
     return 0;

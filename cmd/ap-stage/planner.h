@@ -119,7 +119,6 @@ struct plan_params {
     double heard_sec;   /* auto: others' plans of up to this step are heard, however good
                            its own are */
     int64_t work_limit; /* 0: the planner's own */
-    bool brief;         /* no plan: err need not look for the nearest change */
 };
 
 struct plan_stage {
@@ -158,7 +157,7 @@ struct plan_answer {
     const struct plan_answer *others;
 };
 
-/* 0; 1: no plan under the limits, err has why and the nearest feasible change; -1. */
+/* 0; 1: no plan under the limits (explain.c says what would do); -1. */
 typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
                     const struct plan_params *params, struct plan_answer *answer,
                     struct ap_err *err);

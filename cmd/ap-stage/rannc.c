@@ -368,7 +368,7 @@ int plan_rannc(struct ap_arena *arena, const struct plan_instance *inst,
     if (best.n_stages == 0 && q.most >= q.least && search(&q, err))
         return -1;
     if (best.n_stages == 0)
-        return plan_explain(&sp, "rannc", err);
+        return plan_none_fits("rannc", err);
     *answer = best;
     if (q.limited)
         answer->stopped = "work limit";

@@ -383,11 +383,9 @@ static int look_at_lean(struct ap_arena *arena, struct looking *x,
                         struct ap_err *err)
 {
     const struct plan_instance *inst = x->inst;
-    struct plan_params params = *again->params;
     double said = INFINITY; /* by the planner, of the leaner plans */
     int64_t less = inst->memory_bytes / LEAST_SHARE / 2;
 
-    params.brief = true;
     for (int i = 0; i < REPLANS; i++) {
         struct plan_answer lean = {.replicas = 1, .chunks = 1};
         struct plan_instance its = *inst;
@@ -401,7 +399,7 @@ static int look_at_lean(struct ap_arena *arena, struct looking *x,
         its.memory_bytes -= less;
         if (its.memory_bytes <= 0)
             return 0;
-        int rc = again->run(arena, &its, &params, &lean, &why);
+        int rc = again->run(arena, &its, again->params, &lean, &why);
         if (rc < 0)
             return ap_err_set(err, "%s", why.msg);
         if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
@@ -450,14 +448,11 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
         stage_parts_stop(x.parts);
         return -1;
     }
-    if (!fits(inst, &best.price))
-        ap_warn("with what arrives early from other stages a device needs %lld bytes, of "
-                "%lld",
-                (long long)best.price.peak_bytes, (long long)inst->memory_bytes);
     stages->lower_bound_sec =
         fmin(light ? light->bound : first.bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
-                                 .bound_sec = stages->lower_bound_sec};
+                                 .bound_sec = stages->lower_bound_sec,
+                                 .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(arena, stages, &out->json);
     out->found = history(arena, &first, out);
     stage_parts_stop(x.parts);

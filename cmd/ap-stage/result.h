@@ -9,7 +9,8 @@ struct stage_result {
     struct ap_buf json;   /* the section */
     double objective_sec; /* as ap-cost says it, of a step or between batches */
     double bound_sec;
-    const char *found; /* members for the history, each with a comma in front */
+    int64_t peak_bytes; /* of the fullest device; may be more than the limit */
+    const char *found;  /* members for the history, each with a comma in front */
 };
 
 /* The planner, for when its plans turn out to need more memory than there is. */

@@ -176,7 +176,7 @@ int plan_rhino(struct ap_arena *arena, const struct plan_instance *inst,
                    params->n_stages, 100 * params->imbalance),
                1;
     if (!r.found)
-        return plan_explain(&r.sp, "rhino", err);
+        return plan_none_fits("rhino", err);
     answer->stopped = r.proven ? "done" : "work limit";
     answer->n_asked = r.sp.n_asked;
     answer->n_plans = r.sp.n_plans;

@@ -176,6 +176,12 @@ double plan_score(const struct plan_instance *inst, const struct plan_params *pa
     return inst->inference && !params->latency ? a->batch_sec : a->step_sec;
 }
 
+int plan_none_fits(const char *name, struct ap_err *err)
+{
+    ap_err_set(err, "%s: no plan under the limits", name);
+    return 1;
+}
+
 double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a)
 {
     double way = 0, least = 0;

@@ -104,11 +104,8 @@ double plan_least_sec(const struct plan_instance *inst, const struct plan_answer
  */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
 
-/*
- * The message when nothing fits: how much memory the leanest plan found needs, with how
- * many more hosts it would fit. Returns 1, or -1 when the oracle broke.
- */
-int plan_explain(struct space *sp, const char *name, struct ap_err *err);
+/* A planner's words where it has found no plan. Returns 1. */
+int plan_none_fits(const char *name, struct ap_err *err);
 
 /* ---- planners ---- */
 

@@ -461,7 +461,7 @@ static void asks_together(void)
     static const char *const names[] = {"auto", "alpa", "intra-only", "megatron-grid"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const struct plan_algorithm *row = case_algorithm(names[i]);
-        const struct plan_params params = {.schedule = AP_SCHEDULE_1F1B, .brief = true};
+        const struct plan_params params = {.schedule = AP_SCHEDULE_1F1B};
         double objective[2] = {0}, bound[2] = {0};
         int64_t asked[2] = {0}, waves = 0, alone = 0;
         for (int together = 0; together < 2; together++) {

@@ -1,0 +1,274 @@
+/*
+ * A run of the planner, from what was asked to the section as it is written, and what is
+ * said where there is no plan.
+ */
+#include "planning.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain.h"
+#include "space.h"
+
+static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
+{
+    const struct plan_answer *known = (const void *)plans->data;
+    for (size_t i = 0; i < plans->len / sizeof *a; i++)
+        if (plan_same(&known[i], a))
+            return;
+    ap_buf_put(plans, a, sizeof *a);
+}
+
+#define DEARER 1.1 /* a plan may turn out so much dearer than it is said to be */
+
+/* Plans for when what is made again takes no time. */
+struct light {
+    double heard_sec;    /* as in struct plan_params */
+    double bound;        /* of all of them */
+    struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
+};
+
+/* Plans of one number of microbatches in so much memory; 1: there is none. */
+static int plan_light_one(struct ap_arena *arena, const struct request *r,
+                          const struct plan_instance *free, bool is_whole,
+                          struct light *light, struct ap_err *err)
+{
+    struct plan_answer one = {.replicas = 1, .chunks = 1};
+    struct plan_params params = r->params;
+    struct ap_err why = {0};
+
+    params.heard_sec = light->heard_sec;
+    int rc = plan_algorithms()[r->algorithm].run(arena, free, &params, &one, &why);
+    if (rc == 0)
+        rc = plan_judge(arena, free, &one, NULL, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    if (rc > 0)
+        return 1;
+    if (is_whole) /* with less memory it says nothing of all plans */
+        light->bound = fmin(light->bound, one.bound);
+    add_plan(&light->plans, &one);
+    for (int i = 0; i < one.n_others; i++)
+        add_plan(&light->plans, &one.others[i]);
+    for (int i = 0; i < one.n_heard; i++)
+        add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
+    return 0;
+}
+
+/*
+ * Plans for when what is made again takes no time, as out->others: with little of it they
+ * may be the best. Some for each number of microbatches, which trade memory for time,
+ * too, and some that leave memory for what is kept. The bound is of all of them. What the
+ * planner hears of others is among them, so that it is no worse than they are, asked so;
+ * first is its answer at the full price: slower plans cannot be better than that.
+ */
+static int plan_light(struct ap_arena *arena, const struct request *r,
+                      const struct plan_instance *inst, const struct plan_answer *first,
+                      struct plan_answer *out, struct ap_err *err)
+{
+    static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
+    struct plan_instance free = *inst;
+    struct light light = {.heard_sec = DEARER * first->step_sec, .bound = INFINITY};
+    int rc = 0;
+
+    free.ask = stage_oracle_ask_light;
+    free.n_microbatches = 1;
+    for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
+        free.microbatches = &inst->microbatches[i];
+        rc = 0;
+        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
+            free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
+            rc = plan_light_one(arena, r, &free, k == 0, &light, err);
+        }
+    }
+    out->bound = light.bound;
+    out->n_others = (int)(light.plans.len / sizeof *out);
+    out->others = ap_arena_dup(arena, light.plans.data, light.plans.len);
+    ap_buf_free(&light.plans);
+    return rc < 0 ? -1 : 0;
+}
+
+/* ---- the plan, as it is written ---- */
+
+static void start_oracle(struct ap_arena *arena, struct planning *p,
+                         struct plan_instance *inst, struct coproc_pool *pool)
+{
+    p->oracle = stage_oracle_start(arena, p->model, inst, &p->oracle_params, pool);
+    inst->ask = stage_oracle_ask;
+    inst->ahead = stage_oracle_ahead;
+    inst->least = stage_oracle_least;
+    inst->oracle = p->oracle;
+}
+
+void planning_start(struct ap_arena *arena, const struct input *in,
+                    struct plan_instance *inst, struct planning *p)
+{
+    const struct request *r = in->r;
+    const struct plan_algorithm *algo = &plan_algorithms()[r->algorithm];
+
+    *p = (struct planning){
+        .in = in,
+        .algo = algo,
+        .model = in->model,
+        .params = r->params,
+        .select = r->recompute == STAGE_RECOMPUTE_SELECTED && !inst->inference,
+        .oracle_params = {.limit_sec = r->limit_sec,
+                          .recompute = (enum stage_recompute)r->recompute},
+        .stages = {.algorithm = algo->name,
+                   .shard_command = r->command ? r->command : "ap-shard --serve",
+                   .each = r->limits.each,
+                   .throughput = inst->inference && !r->params.latency}};
+    if (p->select) /* they may make less again than now */
+        p->params.heard_sec = INFINITY;
+    start_oracle(arena, p, inst, in->pool);
+}
+
+/* The section of the planner's answer, or of a better one of its others. */
+static int write_plan(struct ap_arena *arena, const struct planning *p,
+                      const struct plan_instance *inst, struct plan_answer *answer,
+                      struct ap_stages *stages, struct stage_result *out,
+                      struct ap_err *err)
+{
+    struct plan_answer light = {.replicas = 1, .chunks = 1};
+    const struct stage_replan again = {p->algo->run, &p->in->r->params};
+
+    *stages = p->stages;
+    if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
+        return -1;
+    return stage_result_make(arena, p->model, inst, p->oracle, p->select ? &light : NULL,
+                             p->algo->replans && !p->select ? &again : NULL, answer,
+                             stages, out, err);
+}
+
+/* As in struct plan_ask_again. */
+static int written(void *ctx, const struct plan_instance *inst,
+                   const struct plan_answer *plan, int64_t *peak_bytes,
+                   struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct plan_answer answer = *plan;
+    struct ap_stages stages;
+    struct stage_result result;
+
+    int rc = write_plan(&scratch, ctx, inst, &answer, &stages, &result, err);
+    if (rc == 0) {
+        *peak_bytes = result.peak_bytes;
+        ap_buf_free(&result.json);
+    }
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+/* planning_run without the warning, which is left in err. */
+static int find_plan(struct ap_arena *arena, const struct planning *p,
+                     const struct plan_instance *inst, struct plan_answer *answer,
+                     struct ap_stages *stages, struct stage_result *out,
+                     struct ap_err *err)
+{
+    int rc = p->algo->run(arena, inst, &p->params, answer, err);
+
+    if (rc < 0 && !stage_oracle_broken(p->oracle)) /* that is not its kind */
+        return AP_USAGE;
+    if (rc == 0)
+        rc = plan_judge(arena, inst, answer, NULL, err);
+    if (rc == 0)
+        rc = write_plan(arena, p, inst, answer, stages, out, err);
+    if (rc)
+        return rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT;
+    if (inst->memory_bytes == 0 || out->peak_bytes <= inst->memory_bytes)
+        return AP_OK;
+    ap_err_set(err,
+               "%s: with what arrives early from other stages a device needs %lld bytes, "
+               "of %lld",
+               p->algo->name, (long long)out->peak_bytes, (long long)inst->memory_bytes);
+    return p->algo->replans ? AP_NO_SOLUTION : AP_OK;
+}
+
+int planning_run(struct ap_arena *arena, const struct planning *p,
+                 const struct plan_instance *inst, struct plan_answer *answer,
+                 struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
+{
+    int code = find_plan(arena, p, inst, answer, stages, out, err);
+
+    if (code == AP_OK && *err->msg)
+        ap_warn("%s", err->msg);
+    return code;
+}
+
+/* ---- where there is none ---- */
+
+/* No plan that keeps its activations fits: says so if one that makes them again does. */
+static void suggest_recompute(struct ap_arena *arena, const struct planning *p,
+                              const struct plan_instance *inst, struct ap_err *err)
+{
+    struct stage_oracle_params params = p->oracle_params;
+    struct plan_instance again = *inst;
+    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct ap_err why = {0}, said = {0};
+
+    params.recompute = STAGE_RECOMPUTE_AUTO;
+    again.oracle = stage_oracle_again(inst->oracle, &params);
+    int rc = p->algo->run(arena, &again, &p->params, &answer, &why);
+    if (rc == 0 && plan_judge(arena, &again, &answer, NULL, &why) == 0) {
+        ap_err_set(&said,
+                   "%s; or --recompute auto: %d stages, %lld microbatches with "
+                   "recomputation fit",
+                   err->msg, answer.n_stages, (long long)answer.microbatches);
+        *err = said;
+    }
+    stage_oracle_stop(again.oracle);
+}
+
+/* As in struct plan_ask_again: all is asked anew, since there are larger submeshes. */
+static bool fits_on(void *ctx, const struct plan_instance *inst, int times)
+{
+    struct planning its = *(const struct planning *)ctx;
+    struct ap_arena scratch = {0};
+    struct stage_model model = *its.model;
+    struct plan_instance larger = *inst;
+    struct plan_answer answer = {.replicas = 1, .chunks = 1};
+    struct ap_stages stages;
+    struct stage_result result = {0};
+    struct ap_err why = {0};
+
+    model.cluster.levels[model.cluster.n_levels - 1].size *= times;
+    larger.cluster = &model.cluster;
+    larger.n_hosts *= times;
+    larger.links = plan_links_new(&scratch);
+    its.model = &model;
+    start_oracle(&scratch, &its, &larger, stage_input_command_on(its.in, &model.cluster));
+    int code = find_plan(&scratch, &its, &larger, &answer, &stages, &result, &why);
+    stage_oracle_stop(its.oracle);
+    ap_buf_free(&result.json);
+    ap_arena_free(&scratch);
+    return code == AP_OK;
+}
+
+_Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
+                                const struct plan_instance *inst, int code,
+                                struct ap_err *err)
+{
+    const struct plan_ask_again again = {.row = p->algo,
+                                         .written = p->algo->replans ? written : NULL,
+                                         .hosts = fits_on,
+                                         .ctx = p};
+    struct stage_oracle_stats stats;
+
+    stage_oracle_stats(p->oracle, &stats);
+    const char *refusal = stage_oracle_refusal(p->oracle);
+    if (code == AP_NO_SOLUTION) {
+        plan_explain(inst, &p->params, &again, err);
+        if (p->oracle_params.recompute == STAGE_RECOMPUTE_NONE)
+            suggest_recompute(arena, p, inst, err);
+    }
+    stage_oracle_stop(p->oracle);
+    if (stats.n_requests > 0 && stats.n_refused == stats.n_requests)
+        ap_die(code, "%s; the shard command refused every request: %s", err->msg,
+               refusal);
+    if (code == AP_NO_SOLUTION && stats.n_refused > 0)
+        ap_die(code, "%s; the shard command refused %lld of %lld requests, one with: %s",
+               err->msg, (long long)stats.n_refused, (long long)stats.n_requests,
+               refusal);
+    ap_die(code, "%s", err->msg);
+}

@@ -1,0 +1,38 @@
+/* Private to ap-stage: from what was asked to the section as it is written. */
+#ifndef PLANNING_H
+#define PLANNING_H
+
+#include "input.h"
+#include "oracle.h"
+#include "result.h"
+
+struct planning {
+    const struct input *in;
+    const struct plan_algorithm *algo;
+    const struct stage_model *model;
+    struct stage_oracle *oracle; /* ends the processes of in->pool */
+    struct stage_oracle_params oracle_params;
+    struct plan_params params; /* the planner's */
+    struct ap_stages stages;   /* but for the stages */
+    bool select;               /* operators that are made again */
+};
+
+/* p must stay where it is; the instance gets the oracle. */
+void planning_start(struct ap_arena *arena, const struct input *in,
+                    struct plan_instance *inst, struct planning *p);
+
+/*
+ * Returns the exit code; err says why there is no plan. A plan may need more memory as it
+ * is written than its planner knows of: who asks again for leaner ones ends with none,
+ * the plans of others stand, with a warning.
+ */
+int planning_run(struct ap_arena *arena, const struct planning *p,
+                 const struct plan_instance *inst, struct plan_answer *answer,
+                 struct ap_stages *stages, struct stage_result *out, struct ap_err *err);
+
+/* Ends the program with that code, and says what would do if there is no plan. */
+_Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
+                                const struct plan_instance *inst, int code,
+                                struct ap_err *err);
+
+#endif

@@ -1,0 +1,95 @@
+#!/usr/bin/env bats
+# What ap-stage says would do where there is no plan, done: each advice is tried by the
+# same command with that change.
+
+load helpers
+
+setup_file() {
+    ap-model gpt --layers 8 --hidden 64 --heads 4 --batch 32 --seq 64 --vocab 500 | ap-prune |
+        ap-coarsen --blocks 8 --no-history -o "$BATS_FILE_TMPDIR/gpt.json"
+}
+
+# hosts N DEVICES: a cluster of so many
+hosts() {
+    local file=$BATS_FILE_TMPDIR/$1x$2.json
+    jq --argjson n "$1" --argjson d "$2" '.levels = [.levels[0], .levels[-1]] |
+        .levels[0].size = $d | .levels[1].size = $n' "$CLUSTERS/p3x8.json" >"$file"
+    echo "$file"
+}
+
+# stage CLUSTER OPTION...
+stage() { ap-stage --quiet --cluster "$1" "${@:2}" "$BATS_FILE_TMPDIR/gpt.json"; }
+
+# less "OPTION..." NAME...: the options but for those, with their values
+less_of() {
+    local left=$1 name
+    for name in "${@:2}"; do
+        left=$(sed -E "s/$name [^ ]+//" <<<"$left")
+    done
+    echo "$left"
+}
+
+# follow N DEVICES "OPTION...": every advice in $stderr is a plan within the limits
+follow() {
+    local options=$3 said=${stderr?} out=$BATS_TEST_TMPDIR/out.json need n rules done=0
+    need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$said")
+    if [ -n "$need" ]; then
+        # shellcheck disable=SC2046,SC2086 # words
+        stage "$(hosts "$1" "$2")" $(less_of "$options" --memory) --memory "$need" -o "$out" ||
+            return
+        # others plan by their own rules, and warn
+        [[ $options == *--algorithm* ]] || ap-cost "$out" |
+            jq -e --argjson need "$need" '.cost.peak_bytes <= $need' >/dev/null || return
+        done=$((done + 1))
+    fi
+    n=$(sed -nE 's/.* ([0-9]+) hosts in place of .*/\1/p' <<<"$said")
+    if [ -n "$n" ]; then
+        # shellcheck disable=SC2046,SC2086 # words
+        stage "$(hosts "$n" "$2")" $options -o "$out" || return
+        done=$((done + 1))
+    fi
+    while read -r rules; do
+        # shellcheck disable=SC2046,SC2086 # words
+        stage "$(hosts "$1" "$2")" $(less_of "$options" $rules) -o "$out" || return
+        done=$((done + 1))
+    done < <(grep -oE 'without( --[a-z]+)+' <<<"$said" | sed 's/without //')
+    if [[ $said == *"try auto"* ]]; then
+        # shellcheck disable=SC2046,SC2086 # words
+        stage "$(hosts "$1" "$2")" $(less_of "$options" --algorithm) -o "$out" || return
+        done=$((done + 1))
+    fi
+    [ "$done" -gt 0 ]
+}
+
+@test "advice: each change that is named makes a plan of what had none" {
+    local n devices words options
+    while IFS='|' read -r n devices words options; do
+        # shellcheck disable=SC2046,SC2086 # words
+        refuses 3 "$words" stage "$(hosts "$n" "$devices")" $options
+        follow "$n" "$devices" "$options" || { echo "$options: $stderr"; return 1; }
+    done <<'EOF'
+1|8|needs|--memory 1MB
+1|2|hosts in place of 1|--stages 4 --schedule 1f1b
+1|2|hosts in place of 1|--stages 4 --algorithm alpa --memory 12MB
+1|8|without --stages|--algorithm rhino --stages 3
+1|8|without --submeshes|--submeshes 1x8 --stages 4
+1|8|without --stages|--algorithm equal-layer --stages 5 --submeshes 1x4 --memory 12MB
+2|2|needs|--algorithm alpa --memory 2MB --submeshes 1x2
+2|4|needs|--algorithm rannc --memory 1MB
+2|4|needs|--algorithm megatron-grid --memory 900kB --schedule gpipe
+2|2|needs|--algorithm rhino --memory 900kB --stages 2
+1|8|needs|--recompute selected --memory 1MB
+EOF
+}
+
+@test "advice: a byte less, a host less, and what is not named have no plan" {
+    local need
+    for algorithm in auto alpa; do
+        refuses 3 needs stage "$(hosts 1 4)" --stages 4 --memory 2MB --algorithm $algorithm
+        need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$stderr")
+        refuses 3 "needs" stage "$(hosts 1 4)" --stages 4 --memory $((need - 1)) \
+            --algorithm $algorithm
+    done
+    refuses 3 "2 hosts in place of 1" stage "$(hosts 1 4)" --stages 8 --schedule 1f1b
+    refuses 3 "8 hosts in place of 2" stage "$(hosts 2 1)" --stages 8 --schedule 1f1b
+}
