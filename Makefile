@@ -92,6 +92,7 @@ TOOL_fuzz_answer = ap-stage
 TOOL_test_stage_planners = ap-stage
 TOOL_test_stage_auto = ap-stage
 TOOL_test_stage_rules = ap-stage
+TOOL_test_stage_explain = ap-stage
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 define tool_rules

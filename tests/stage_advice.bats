@@ -34,7 +34,6 @@ follow() {
     local options=$3 said=${stderr?} out=$BATS_TEST_TMPDIR/out.json need n rules done=0
     need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$said")
     if [ -n "$need" ]; then
-        # shellcheck disable=SC2046,SC2086 # words
         stage "$(hosts "$1" "$2")" $(less_of "$options" --memory) --memory "$need" -o "$out" ||
             return
         # others plan by their own rules, and warn
@@ -44,17 +43,14 @@ follow() {
     fi
     n=$(sed -nE 's/.* ([0-9]+) hosts in place of .*/\1/p' <<<"$said")
     if [ -n "$n" ]; then
-        # shellcheck disable=SC2046,SC2086 # words
         stage "$(hosts "$n" "$2")" $options -o "$out" || return
         done=$((done + 1))
     fi
     while read -r rules; do
-        # shellcheck disable=SC2046,SC2086 # words
         stage "$(hosts "$1" "$2")" $(less_of "$options" $rules) -o "$out" || return
         done=$((done + 1))
     done < <(grep -oE 'without( --[a-z]+)+' <<<"$said" | sed 's/without //')
     if [[ $said == *"try auto"* ]]; then
-        # shellcheck disable=SC2046,SC2086 # words
         stage "$(hosts "$1" "$2")" $(less_of "$options" --algorithm) -o "$out" || return
         done=$((done + 1))
     fi
@@ -64,7 +60,6 @@ follow() {
 @test "advice: each change that is named makes a plan of what had none" {
     local n devices words options
     while IFS='|' read -r n devices words options; do
-        # shellcheck disable=SC2046,SC2086 # words
         refuses 3 "$words" stage "$(hosts "$n" "$devices")" $options
         follow "$n" "$devices" "$options" || { echo "$options: $stderr"; return 1; }
     done <<'EOF'

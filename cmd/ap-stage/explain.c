@@ -134,16 +134,20 @@ static int64_t least_memory(const struct asker *a, struct found *best)
 
 /* ---- hosts ---- */
 
-/* How many times the hosts are enough; 0: unknown. More than enough may be too many for
- * the stages that are asked for. */
-static int times_hosts(const struct asker *a)
+/*
+ * How many times the hosts are enough; 0: unknown. bytes: the least memory found, 0 if
+ * that is not what lacks; with so many times the devices no less than its share is
+ * needed. More than enough may be too many for the stages that are asked for.
+ */
+static int times_hosts(const struct asker *a, int64_t bytes)
 {
     static const int times[] = {2, 3, 4, 6, 8};
 
     if (!a->again->hosts || a->inst->cluster->n_levels < 2)
         return 0;
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        if (a->again->hosts(a->again->ctx, a->inst, times[i]))
+        if (bytes / times[i] <= a->inst->memory_bytes &&
+            a->again->hosts(a->again->ctx, a->inst, times[i]))
             return times[i];
     return 0;
 }
@@ -236,7 +240,7 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
         add_plan(err, &best);
         add(err, ") needs %lld bytes per device", (long long)bytes);
     }
-    int times = times_hosts(&a);
+    int times = times_hosts(&a, bytes);
     if (times > 0)
         add(err, "; or %d hosts in place of %d", times * inst->n_hosts, inst->n_hosts);
     bool named = add_rules(&a, err) || times > 0 || bytes > 0;
