@@ -18,10 +18,12 @@
 
 #include "space.h"
 
-#define TRIES     24
-#define CLOSE     16  /* parts of a limit of memory: then a byte less is the next */
-#define EXACT     256 /* parts of it where limits are not what plans need */
-#define CONFIRMED 4   /* limits that plans as written are tried with */
+#define TRIES     24        /* limits of memory */
+#define WORK      (1 << 19) /* so many blocks times devices are planned for again */
+#define LARGER    4         /* times a limit that is too low */
+#define CLOSE     16        /* parts of a limit of memory: then a byte less is the next */
+#define EXACT     256       /* parts of it where limits are not what plans need */
+#define CONFIRMED 4         /* limits that plans as written are tried with */
 
 /* What is kept of a plan. */
 struct found {
@@ -36,6 +38,14 @@ struct asker {
     const struct plan_instance *inst;
     const struct plan_params *params;
 };
+
+/* How many runs of the planner are no waste of time. */
+static int tries_of(const struct asker *a)
+{
+    int64_t size = (int64_t)a->inst->n_blocks * a->inst->n_hosts * a->inst->n_devices;
+
+    return size > 0 && WORK / size < TRIES ? (int)(WORK / size) : TRIES;
+}
 
 /* Runs a planner; what its plan needs as it is written, if that may be more. */
 static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
@@ -95,6 +105,16 @@ static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct found
     return 0;
 }
 
+/* A plan for a larger limit; the first does not ask what blocks cost that fit in none. */
+static bool fits_in_more(const struct asker *a, struct found *out)
+{
+    const int64_t limit = a->inst->memory_bytes;
+
+    return limit > 0 && (fits_in(a, ap_mul64(limit, LARGER), false, out) ||
+                         fits_in(a, ap_mul64(limit, LARGER * LARGER), false, out) ||
+                         fits_in(a, 0, false, out));
+}
+
 /*
  * The least limit found at which there is a plan; 0: none at any. A plan that needs less
  * than its limit makes that the limit, until a planner refuses its own plan so (alpa
@@ -106,11 +126,11 @@ static int64_t least_memory(const struct asker *a, struct found *best)
     int64_t lo = a->inst->memory_bytes, sure = INT64_MAX, hi;
     bool trusted = true;
 
-    if (lo == 0 || !fits_in(a, 0, false, &now) || now.peak_bytes <= lo)
+    if (!fits_in_more(a, &now) || now.peak_bytes <= lo)
         return 0;
     hi = now.peak_bytes;
-    for (int i = 0; i < TRIES && (hi < sure || hi - lo > (trusted ? 1 : hi / EXACT));
-         i++) {
+    for (int i = 0;
+         i < tries_of(a) && (hi < sure || hi - lo > (trusted ? 1 : hi / EXACT)); i++) {
         int64_t at = hi - lo > hi / (trusted ? CLOSE : EXACT)
                          ? (int64_t)sqrt((double)lo * (double)hi)
                      : hi - lo > 1 ? hi - 1
@@ -146,7 +166,7 @@ static int times_hosts(const struct asker *a, int64_t bytes)
     if (!a->again->hosts || a->inst->cluster->n_levels < 2)
         return 0;
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        if (bytes / times[i] <= a->inst->memory_bytes &&
+        if (bytes / times[i] <= a->inst->memory_bytes && tries_of(a) >= times[i] &&
             a->again->hosts(a->again->ctx, a->inst, times[i]))
             return times[i];
     return 0;
@@ -231,6 +251,12 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
     const struct asker a = {again, inst, params};
     struct found best;
 
+    if (tries_of(&a) < 2) {
+        add(err,
+            "; what would do has not been tried, for %d blocks on %d devices are many",
+            inst->n_blocks, inst->n_hosts * inst->n_devices);
+        return;
+    }
     int64_t bytes = least_memory(&a, &best);
     if (bytes > 0) {
         *err = (struct ap_err){{0}};
