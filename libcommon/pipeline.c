@@ -74,7 +74,8 @@ static const bool *remade_nodes(struct ap_pricing *p, const struct ap_stage *st)
     return own;
 }
 
-/* A stage's price with its conversions, or without: what is theirs is the difference. */
+/* A stage's price with its conversions, or without: what is theirs is the difference. The
+ * second of two is with what the plan makes again. */
 struct kept_price {
     struct ap_stage_point with[2], without[2];
 };
@@ -87,6 +88,7 @@ struct pricing_rounds {
 /* What a stage takes without conversions, and what does not depend on them. */
 static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point without[2])
 {
+    struct ap_stage_point some = {0};
     const struct ap_stage *st = &p->stages->stage[stage];
     struct ap_stage_parts *part = &p->out->parts[stage];
     struct ap_conversions none = part->conv;
@@ -96,6 +98,11 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
     cost.cache = NULL; /* the other round's */
     ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &cost,
                    without);
+    if (st->recompute == AP_RECOMPUTE_SELECTED) {
+        ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan, &none,
+                              &cost, remade_nodes(p, st), &some);
+        without[1] = some;
+    }
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
         const struct ap_node *n = &st->sub.graph.nodes[i];
         struct ap_layout l = ap_plan_node_layout(&st->sharding.plan, i);
@@ -129,6 +136,7 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
         some.algorithm = st->sharding.algorithm;
         ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan,
                               &part->conv, &part->cost, remade_nodes(p, st), &some);
+        point[1] = some;
     }
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
     if (st->recompute != AP_RECOMPUTE_NONE) {
@@ -138,13 +146,17 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     }
 }
 
-static void price_conversions(const struct kept_price *kept, struct ap_stage_parts *part)
+static void price_conversions(const struct kept_price *kept, bool recompute,
+                              struct ap_stage_parts *part)
 {
-    const struct ap_stage_point *with = &kept->with[0], *without = &kept->without[0];
+    const struct ap_stage_point *with = kept->with, *without = kept->without;
 
     part->forward_comm_sec = with->forward_sec - without->forward_sec;
     part->backward_comm_sec = with->backward_sec - without->backward_sec;
     part->update_comm_sec = with->update_sec - without->update_sec;
+    if (recompute)
+        part->recompute_comm_sec =
+            with[1].backward_sec - without[1].backward_sec - part->backward_comm_sec;
 }
 
 /* ---- bytes on the links inside a stage ---- */
@@ -309,7 +321,9 @@ static int price(struct ap_pricing *p, struct ap_err *err)
         ap_in_arenas(p->arena, 2 * n, price_half, &rounds, err))
         return -1;
     for (int i = 0; i < n; i++)
-        price_conversions(&rounds.kept[i], &out->parts[i]);
+        price_conversions(&rounds.kept[i],
+                          p->stages->stage[i].recompute != AP_RECOMPUTE_NONE,
+                          &out->parts[i]);
     for (int i = 0; i < n; i++)
         if (count_inside(p, i, err))
             return -1;

@@ -83,3 +83,25 @@ SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_o
         ((${#line} <= 100)) || { echo "$line"; return 1; }
     done
 }
+
+@test "collectives of what is made again are communication, whether all of it or selected" {
+    local doc=$BATS_TEST_TMPDIR/all.json each=$BATS_TEST_TMPDIR/each.json some=$BATS_TEST_TMPDIR/some.json
+    ap-stage --no-history --cluster "$CLUSTERS/p3x1.json" --stages 2 --microbatches 4 \
+        --schedule 1f1b --shard-command 'ap-shard --serve --algorithm megatron' \
+        --memory 8MB --recompute blocks "$BATS_FILE_TMPDIR/gpt.json" | ap-cost --no-history -o "$doc"
+    jq -e '.cost.stages | all(.[]; .recompute_comm_sec > 0 and .recompute_comm_sec <= .recompute_sec and
+        (.recompute_comm_sec / .forward_comm_sec - 1 | fabs < 1e-9))' "$doc"
+    # every forward operator of a stage, named one by one
+    jq -c '.blocks.block_of as $of | .graph.nodes as $n | .stages.stages |= map(.blocks as $b |
+        .recompute = "selected" | .remade = [range($n | length) | select(. as $i |
+            $n[$i].op != "parameter" and $n[$i].op != "constant" and
+            ($n[$i].phase // "forward") == "forward" and ($b | index($of[$i]))) ])' \
+        "$doc" | ap-cost --no-history --quiet -o "$each"
+    jq -e -s '[.[].cost.devices[].comm_sec] as $c | range(2) | $c[.] / $c[. + 2] - 1 | fabs < 1e-9' \
+        "$doc" "$each"
+    # of one of two blocks, a part of them
+    jq -c '.blocks.block_of as $of | .stages.stages |= map(.blocks[0] as $first |
+        .remade |= map(select($of[.] == $first)))' "$each" | ap-cost --no-history --quiet -o "$some"
+    jq -e '.cost.stages | all(.[]; .recompute_comm_sec > 0 and .recompute_comm_sec < .forward_comm_sec)' "$some"
+    /usr/bin/python3 tests/validate.py "$each"
+}

@@ -99,14 +99,10 @@ struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pip
 
     for (int i = device; i < in->stages.n; i += p->result.n_devices) {
         const struct ap_stage_parts *part = &p->parts[i];
-        double forward = part->forward_comm_sec;
-        if (in->stages.stage[i].recompute == AP_RECOMPUTE_ALL)
-            forward *= 2;
-        if (in->stages.schedule == AP_SCHEDULE_INFERENCE)
-            s.comm_sec += times * forward + part->update_comm_sec;
-        else
-            s.comm_sec +=
-                times * (forward + part->backward_comm_sec) + part->update_comm_sec;
+        double comm = part->forward_comm_sec;
+        if (in->stages.schedule != AP_SCHEDULE_INFERENCE)
+            comm += part->backward_comm_sec + part->recompute_comm_sec;
+        s.comm_sec += times * comm + part->update_comm_sec;
     }
     s.compute_sec = d->compute_sec - s.comm_sec;
     s.wait_sec = fmax(0, p->result.step_sec - d->compute_sec - s.send_sec - s.sync_sec);
@@ -163,6 +159,7 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline *p, 
     put_num(out, "update_sec", s->update_sec);
     put_num(out, "forward_comm_sec", fmax(0, part->forward_comm_sec));
     put_num(out, "backward_comm_sec", fmax(0, part->backward_comm_sec));
+    put_num(out, "recompute_comm_sec", fmax(0, part->recompute_comm_sec));
     put_num(out, "send_forward_sec", s->send_forward_sec);
     put_num(out, "send_backward_sec", s->send_backward_sec);
     ap_put_int(out, "send_forward_bytes", s->send_forward_bytes);
