@@ -631,3 +631,18 @@ int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct 
     ap_buf_free(&where);
     return -1;
 }
+
+int ap_doc_families(struct ap_arena *arena, const struct ap_doc *doc,
+                    const struct ap_graph *g, struct ap_families *f, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "families");
+    const struct ap_at at = {.key = "families"};
+    struct ap_err why = {0};
+
+    if (!section)
+        return 1;
+    json_t *o = ap_doc_load(doc, section, &why);
+    int rc = o ? ap_families_from_json(arena, o, &at, g, f, &why) : -1;
+    json_decref(o);
+    return rc ? ap_err_set(err, "%s: %s", doc->file, why.msg) : 0;
+}

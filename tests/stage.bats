@@ -166,6 +166,28 @@ EOF
     ! pgrep -fx "sleep 77.$$" || return 1
 }
 
+@test "a signal ends the command, too, with what it has started, and leaves no file" {
+    mkdir "$BATS_TEST_TMPDIR/tmp"
+    TMPDIR=$BATS_TEST_TMPDIR/tmp ap-stage "${CPU8[@]}" --shard-command \
+        "sh -c 'sleep 78.$$; sleep 79.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
+    local pid=$! rc=0
+    until pgrep -fx "sleep 78.$$"; do sleep 0.05; done
+    kill -TERM $pid
+    wait $pid || rc=$?
+    [ "$rc" -eq 143 ]
+    ! pgrep -f "sleep 7[89].$$" || return 1
+    [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ] && [ ! -s "$BATS_TEST_TMPDIR/out" ]
+    refuses 1 'no answer in 0.3 seconds' ap-stage "${CPU8[@]}" --time-out 0.3 \
+        --shard-command "sh -c 'sleep 78.$$; sleep 79.$$'" "$(GPT)"
+    ! pgrep -f "sleep 7[89].$$" || return 1
+}
+
+@test "what the document says of families is looked at before the command sees it" {
+    jq '.families = 3' "$(GPT)" >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 1 '<stdin>: /families: expected an object' \
+        ap-stage "${CPU8[@]}" --shard-command false <"$BATS_TEST_TMPDIR/bad.json"
+}
+
 @test "one set of processes: none is left by a refusal, the advice asks those there are" {
     refuses 3 'do not divide the batch' ap-stage "${CPU8[@]}" --microbatches 3 \
         --shard-command "sh -c 'exec sleep 76.$$'" "$(GPT)"

@@ -102,18 +102,12 @@ void shard_job_read(void *ctx, const struct ap_doc *doc, bool more)
 
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc)
 {
-    const struct ap_section *section = ap_doc_find(doc, "families");
-    const struct ap_at at = {.key = "families"};
     struct ap_err err = {0};
+    int rc = ap_doc_families(job->arena, doc, &job->graph, &job->families, &err);
 
-    if (!section)
-        return;
-    json_t *o = ap_doc_load(doc, section, &err);
-    if (!o ||
-        ap_families_from_json(job->arena, o, &at, &job->graph, &job->families, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    json_decref(o);
-    job->has_families = true;
+    if (rc < 0)
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    job->has_families = rc == 0;
 }
 
 static bool same_sizes(const struct ap_mesh *a, const struct ap_mesh *b)

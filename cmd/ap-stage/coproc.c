@@ -24,9 +24,10 @@
 
 #include "tool.h"
 
-#define DEPTH    4         /* requests that a process has at once */
-#define MAX_LINE (1 << 28) /* bytes of an answer */
-#define PIPES    "AP_SERVE_PIPES"
+#define DEPTH      4         /* requests that a process has at once */
+#define MAX_LINE   (1 << 28) /* bytes of an answer */
+#define MAX_GROUPS 4096      /* more are not ended by signals */
+#define PIPES      "AP_SERVE_PIPES"
 
 enum state {
     WAITS,  /* the first process may fork it */
@@ -68,6 +69,32 @@ struct run {
 };
 
 /* ---- starting and stopping ---- */
+
+/* Processes of ours, each with what it has started in a group of its own, for signals. */
+static volatile pid_t groups[MAX_GROUPS];
+
+static void kill_group(pid_t pid)
+{
+    if (kill(-pid, SIGKILL))
+        kill(pid, SIGKILL); /* one that another one has forked */
+}
+
+void coproc_kill_all(void)
+{
+    for (int i = 0; i < MAX_GROUPS; i++)
+        if (groups[i] > 0)
+            kill_group(groups[i]);
+}
+
+/* Notes a group, or (from) that it has ended. */
+static void note_group(pid_t from, pid_t to)
+{
+    for (int i = 0; i < MAX_GROUPS; i++)
+        if (groups[i] == from) {
+            groups[i] = to;
+            return;
+        }
+}
 
 static void open_pipe(int fd[2])
 {
@@ -140,11 +167,13 @@ static void start(struct coproc_pool *pool, struct worker *w, const int (*far)[2
     w->pid = fork();
     if (w->pid < 0)
         ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
+    setpgid(w->pid, w->pid); /* from both sides: who is first is not known */
     if (w->pid == 0) {
         hand_over(far, n);
         become(pool->argv, far[0][0], far[0][1]);
     }
     w->state = CHILD;
+    note_group(0, w->pid);
     for (int i = 0; i <= n; i++) {
         close(far[i][0]);
         close(far[i][1]);
@@ -213,10 +242,12 @@ static int reap(struct worker *w, bool *stayed)
     }
     *stayed = rc == 0;
     if (rc == 0) {
-        kill(w->pid, SIGKILL);
+        kill_group(w->pid);
         while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR)
             ;
     }
+    if (w->state == CHILD)
+        note_group(w->pid, 0);
     w->pid = 0;
     return status;
 }
@@ -226,7 +257,7 @@ void coproc_stop(struct coproc_pool *pool)
     for (int i = 0; i < pool->n; i++) {
         struct worker *w = &pool->worker[i];
         if (w->n_flight > 0 && w->pid > 0) /* work of which nobody wants the answer */
-            kill(w->pid, SIGKILL);
+            kill_group(w->pid);
         close(w->to);
         close(w->from);
     }
@@ -248,7 +279,7 @@ void coproc_kill(struct coproc_pool *pool)
 {
     for (int i = 0; i < pool->n; i++)
         if (pool->worker[i].pid > 0)
-            kill(pool->worker[i].pid, SIGKILL);
+            kill_group(pool->worker[i].pid);
     coproc_stop(pool);
 }
 

@@ -42,5 +42,7 @@ int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
 void coproc_stop(struct coproc_pool *pool);
 /* The same for processes that are not to say anything any more. */
 void coproc_kill(struct coproc_pool *pool);
+/* Kills all processes of all pools, and what these have started; for signal handlers. */
+void coproc_kill_all(void);
 
 #endif

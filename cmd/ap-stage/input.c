@@ -34,13 +34,28 @@ static void remove_and_end(int signal_number)
     for (int i = 0; i < N_TEMPORARY; i++)
         if (*temporary[i])
             unlink(temporary[i]);
+    coproc_kill_all();
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
 
+/* Signals leave neither files nor processes behind. */
+static void clean_up_at_end(void)
+{
+    static bool is_done;
+    const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+
+    if (is_done)
+        return;
+    is_done = true;
+    atexit(stage_input_end);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (signal(ends[i], remove_and_end) == SIG_IGN)
+            signal(ends[i], SIG_IGN); /* as nohup has it */
+}
+
 static const char *write_temporary(int which, const char *text, size_t len)
 {
-    static bool is_first = true;
     char *path = temporary[which];
     const char *dir = getenv("TMPDIR");
     size_t n = (size_t)snprintf(path, sizeof temporary[0], "%s/ap-stage.XXXXXX",
@@ -48,16 +63,10 @@ static const char *write_temporary(int which, const char *text, size_t len)
 
     if (n >= sizeof temporary[0])
         ap_die(AP_BAD_INPUT, "TMPDIR is too long");
+    clean_up_at_end();
     int fd = mkstemp(path);
     if (fd < 0)
         ap_die(AP_BAD_INPUT, "%s: %s", path, strerror(errno));
-    if (is_first) {
-        const int ends[] = {SIGINT, SIGTERM, SIGHUP};
-        atexit(stage_input_end);
-        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-            signal(ends[i], remove_and_end);
-        is_first = false;
-    }
     FILE *f = fdopen(fd, "w");
     if (!f || fwrite(text, 1, len, f) != len || fclose(f))
         ap_die(AP_BAD_INPUT, "%s: writing failed", path);
@@ -129,6 +138,7 @@ static struct coproc_pool *start_command(const struct input *in, const char *clu
 {
     const struct request *r = in->r;
 
+    clean_up_at_end();
     return coproc_start(r->command ? r->command
                                    : default_command(in->arena, in->tool->argv[0]),
                         shard_args(in->arena, r, cluster, file), (int)r->jobs);
