@@ -95,7 +95,10 @@ function percent(f, d, planner, e) {
     for (e = 1; e <= d; e *= 2) if ((f, e, planner) in speed) break
     return 100 * speed[f, d, planner] / d / (speed[f, e, planner] / e)
 }
-function says(yes, text, figures) { printf "%s: %s (%s)\n", text, yes ? "yes" : "no", substr(figures, 3) }
+function says(yes, text, figures) {
+    printf "%s: %s (%s)\n", text, yes ? "yes" : "no", substr(figures, 3)
+    if (papers && !yes) bad(text ": no")
+}
 # What Alpa's paper says of its planners, looked for in the rows: intra-only / auto at each
 # number of devices and the speed of inter-only and auto beside linear scaling.
 function orderings(f, d, x, least, most, line) {
@@ -123,6 +126,7 @@ END {
         split(row[r], f, "\t")
         key = f[1] "@" f[2] " " f[3] " " f[4]
         if (f[6] < bound_of[own_key(row[r])] * (1 - 1e-9)) bad(key " " f[5] ": below a lower bound")
+        if (papers && f[5] == "auto" && f[1] ~ /^gpt/ && f[6] > f[13] / 0.75) bad(key ": gap above 25 %")
         if (f[9] ~ /over memory/) continue
         if (key in auto_of && f[6] < auto_of[key] * (1 - 1e-9)) bad(key " " f[5] ": faster than auto")
         blocks = f[1] "@" f[2] " " f[3]

@@ -115,3 +115,24 @@ END
     run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 3.9)
     [[ $output == *"intra-only falls behind beyond 16 devices: no "* ]]
 }
+
+@test "stage-table --papers: gaps of GPTs and orderings of Alpa's paper are checked, and can fail" {
+    # row MODEL DEVICES PLANNER SECONDS PFLOPS BOUND
+    row() { printf '%s\t%s\t-\t-\t%s\t%s\t1\t1f1b\t1@1x8\t0.5\t%s\t1\t%s\t1\t1\t1\t1\t%s\n' "$@" "$4"; }
+    # rows BOUND SPEED: of auto on 16 devices, of intra-only on 32
+    rows() {
+        row gpt-a 16 auto 1 1 "$1"
+        row gpt-a 16 intra-only 2 0.8 0
+        row gpt-b 32 auto 1 2 0.9
+        row gpt-b 32 intra-only 2 "$2" 0
+    }
+    end() { awk -F '\t' -v mode=end -v papers="$1" -f scripts/stage-table.awk <(rows "$2" "$3"); }
+    run -0 end 1 0.76 1
+    [[ $output == *"gpt: intra-only falls behind beyond 16 devices: yes"* ]]
+    run -1 end 1 0.74 1
+    [[ $output == *"FAILED: gpt-a@16 - -: gap above 25 %"* ]]
+    run -1 end 1 0.76 1.7
+    [[ $output == *"FAILED: gpt: intra-only falls behind beyond 16 devices: no"* ]]
+    run -0 end 0 0.74 1.7
+    [[ $output == *"0 checks failed"* ]]
+}
