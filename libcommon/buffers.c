@@ -6,25 +6,23 @@
  * groups: dead values give their block back, new ones take the smallest free block that
  * holds them (best fit), the end of the arena grows when none does. The sweep also runs
  * backwards in time, which is as valid and often tighter; the smaller arena counts. Where
- * both waste memory, the largest buffers are also placed largest first, each in the
- * smallest gap among those in use with it (as TensorFlow Lite does), the others behind
- * them; and again and again with what ended last in front, which takes nearly all of the
- * waste away. O(n log n), and a bounded number of times the square of a bounded number.
+ * both waste memory, pack.c packs the buffers, which takes nearly all of the waste away.
+ * O(n log n), and a bounded number of times the square of a bounded number.
  *
  * Groups that run once per microbatch are a loop: what is made before and read in it
  * lives to its end, and what it accumulates or gathers lives from its start.
  */
+#include "pack.h"
 #include "program.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN       64
-#define WASTE       1000 /* parts of what is in use: less is not worth packing */
-#define PACKINGS    400  /* orders that are tried */
-#define FEW         16   /* the same when nothing can be small enough */
-#define PACK_WORK   40000000
-#define MOST_PACKED 1024 /* buffers; for more there are only sweeps */
+#define ALIGN AP_PACK_ALIGN
+/* Looks of the packer: at most so many, and so many times the square of the pieces. */
+#define PACK_WORK 40000000
+#define MANY      200
+#define FEW       4 /* when nothing can be small enough */
 
 /* What buffers are planned from; arrays are per local node. */
 struct lives {
@@ -424,71 +422,7 @@ static int64_t sweep(struct ap_arena *arena, const struct ap_graph *g,
     return h.peak;
 }
 
-/* ---- the largest first ---- */
-
-/* A buffer to place: in use from group birth to group death. */
-struct piece {
-    int node, birth, death;
-    int64_t size, offset;
-    double weight;
-};
-
-static int by_weight(const void *x, const void *y)
-{
-    const struct piece *a = x, *b = y;
-    if (a->weight != b->weight)
-        return a->weight > b->weight ? -1 : 1;
-    return (a->node > b->node) - (a->node < b->node);
-}
-
-/* The smallest gap that holds p between placed pieces (by offset) in use with it. */
-static int64_t find_gap(const struct piece *placed, int n, const struct piece *p)
-{
-    int64_t end = 0, best = -1, best_size = INT64_MAX;
-
-    for (int i = 0; i < n; i++) {
-        if (placed[i].death < p->birth || placed[i].birth > p->death)
-            continue;
-        const int64_t gap = placed[i].offset - end;
-        if (gap >= p->size && gap < best_size) {
-            best_size = gap;
-            best = end;
-        }
-        if (placed[i].offset + placed[i].size > end)
-            end = placed[i].offset + placed[i].size;
-    }
-    return best < 0 ? end : best;
-}
-
-/* Places each of at most MOST_PACKED pieces in order; returns the end. */
-static int64_t pack(struct piece *piece, struct piece *placed, int n)
-{
-    int64_t end = 0;
-
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        piece[i].offset = find_gap(placed, i, &piece[i]);
-        for (; at > 0 && placed[at - 1].offset > piece[i].offset; at--)
-            placed[at] = placed[at - 1];
-        placed[at] = piece[i];
-        if (piece[i].offset + piece[i].size > end)
-            end = piece[i].offset + piece[i].size;
-    }
-    return end;
-}
-
-/* Pieces that end there come first, else the order stays. */
-static void put_first(struct piece *piece, struct piece *spare, int n, int64_t end)
-{
-    int n_first = 0, n_rest = 0;
-
-    for (int i = 0; i < n; i++)
-        if (piece[i].offset + piece[i].size == end)
-            piece[n_first++] = piece[i];
-        else
-            spare[n_rest++] = piece[i];
-    memcpy(piece + n_first, spare, (size_t)n_rest * sizeof *piece);
-}
+/* ---- packing ---- */
 
 /* The most that is in use at once: no arena is smaller. */
 static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
@@ -502,53 +436,67 @@ static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
     return most;
 }
 
+struct sized {
+    int64_t bytes;
+    int node;
+};
+
+static int by_size(const void *x, const void *y)
+{
+    const struct sized *a = x, *b = y;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+/* The largest shared buffers (owned by arena), n of them; they are no longer shared. */
+static struct sized *take_largest(struct ap_arena *arena, const struct ap_graph *g,
+                                  const struct ap_buffer *buffer, bool *shared, int *n)
+{
+    struct sized *size = AP_NEW_N(arena, g->n_nodes, struct sized);
+
+    *n = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        if (shared[i])
+            size[(*n)++] = (struct sized){align(buffer[i].bytes), i};
+    qsort(size, (size_t)*n, sizeof *size, by_size);
+    *n = *n < AP_PACK_MOST ? *n : AP_PACK_MOST;
+    for (int i = 0; i < *n; i++)
+        shared[size[i].node] = false;
+    return size;
+}
+
 /*
- * Where the sweeps waste memory: the largest buffers by size, then by size and time, then
- * again with what ended last in front, until the peak is small enough; the others swept,
- * behind them. Returns the least peak.
+ * Where the sweeps waste memory: the largest buffers are packed until all are within
+ * `enough`, or that has been tried; the others are swept, behind them. hopeless: it is
+ * known that they never are. Returns the peak, which is no larger than it was.
  */
 static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
                            const struct ap_buffer *buffer, bool *shared, int64_t peak,
-                           int most_rounds, int64_t enough, int64_t *offset)
+                           bool hopeless, int64_t enough, int64_t *offset)
 {
     const struct ap_graph *g = l->g;
-    struct piece *piece = AP_NEW_N(arena, g->n_nodes, struct piece);
-    struct piece *placed = AP_NEW_N(arena, MOST_PACKED, struct piece);
-    int64_t *rest = AP_NEW_N(arena, g->n_nodes, int64_t), above = 0;
-    int n = 0;
+    int64_t *rest = AP_NEW_N(arena, g->n_nodes, int64_t), work;
+    int n;
 
-    for (int i = 0; i < g->n_nodes; i++)
-        if (shared[i]) {
-            int64_t size = align(buffer[i].bytes);
-            piece[n++] =
-                (struct piece){i, l->birth[i], l->death[i], size, 0, (double)size};
-        }
-    qsort(piece, (size_t)n, sizeof *piece, by_weight);
-    n = n < MOST_PACKED ? n : MOST_PACKED;
-    for (int i = 0; i < n; i++)
-        shared[piece[i].node] = false;
+    const struct sized *large = take_largest(arena, g, buffer, shared, &n);
+    struct ap_pack_piece *piece = AP_NEW_N(arena, n, struct ap_pack_piece);
     struct by_group birth = sort_by_group(arena, l, l->birth, shared);
     struct by_group death = sort_by_group(arena, l, l->death, shared);
-    above = sweep(arena, g, &birth, &death, buffer, 1, rest);
-    for (int round = 0; round < most_rounds && peak > enough; round++) {
-        if (round > 0 && (int64_t)n * n * round > PACK_WORK)
-            break;
-        for (int i = 0; i < n && round == 1; i++)
-            piece[i].weight *= piece[i].death - piece[i].birth + 1;
-        if (round == 1)
-            qsort(piece, (size_t)n, sizeof *piece, by_weight);
-        const int64_t end = pack(piece, placed, n);
-        if (end + above < peak) {
-            peak = end + above;
-            for (int i = 0; i < g->n_nodes; i++)
-                offset[i] = end + rest[i];
-            for (int i = 0; i < n; i++)
-                offset[piece[i].node] = piece[i].offset;
-        }
-        if (round > 0)
-            put_first(piece, placed, n, end);
-    }
-    return peak;
+    const int64_t above = sweep(arena, g, &birth, &death, buffer, 1, rest);
+    for (int i = 0; i < n; i++)
+        piece[i] = (struct ap_pack_piece){l->birth[large[i].node],
+                                          l->death[large[i].node], large[i].bytes, 0};
+    work = (int64_t)n * n * (hopeless ? FEW : MANY);
+    work = work < PACK_WORK ? work : PACK_WORK;
+    const int64_t end = ap_pack(arena, piece, n, enough - above, work);
+    if (end + above >= peak)
+        return peak;
+    for (int i = 0; i < g->n_nodes; i++)
+        offset[i] = end + rest[i];
+    for (int i = 0; i < n; i++)
+        offset[large[i].node] = piece[i].offset;
+    return end + above;
 }
 
 /* Places what is not a parameter, from `base` on; the arena's size, and what is alive. */
@@ -567,13 +515,11 @@ static void place_shared(struct ap_arena *arena, const struct lives *l, int64_t 
     int64_t other = sweep(arena, g, &death, &birth, buffer, -1, backward);
     int64_t *offset = other < peak ? backward : forward;
     int64_t alive = most_alive(arena, l, shared);
-    int64_t enough = alive + alive / WASTE;
     const bool hopeless = limit > 0 && base + alive > limit;
-    enough = limit - base > enough ? limit - base : enough;
+    const int64_t enough = limit - base > alive ? limit - base : alive;
     peak = other < peak ? other : peak;
-    if (peak > enough)
-        peak = pack_shared(arena, l, buffer, shared, peak, hopeless ? FEW : PACKINGS,
-                           enough, offset);
+    if (peak > enough && alive < INT64_MAX / AP_PACK_MOST)
+        peak = pack_shared(arena, l, buffer, shared, peak, hopeless, enough, offset);
     for (int i = 0; i < g->n_nodes; i++)
         if (l->has[i] && g->nodes[i].op != AP_OP_PARAMETER)
             buffer[i].offset = base + offset[i];
