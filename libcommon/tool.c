@@ -200,7 +200,7 @@ static void check_cluster(const char *path)
 {
     struct ap_arena arena = {0};
     struct ap_cluster c;
-    struct ap_err err;
+    struct ap_err err = {{0}};
     struct stat st;
 
     if (!strcmp(path, "-") || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
