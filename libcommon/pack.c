@@ -14,9 +14,10 @@
  * the fullest step and the best arena so far, and the first piece that would end above it
  * goes to the front (now and then, only close to it), where it has its choice; those
  * behind it need not be placed before the next attempt. After many of these in vain it
- * goes on from the order of the best arena, a little shuffled, with another aim. This is
- * "squeaky wheel" optimization (Joslin & Clements, JAIR 10, 1999) that stops at the first
- * squeak. Random choices come from a generator with a fixed start.
+ * goes on from the order of the best arena, a little shuffled, or now and then from one
+ * that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
+ * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come
+ * from a generator with a fixed start.
  *
  * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 looks at placed
  * pieces for a whole order, of which most are given up early; the sum is bounded.
@@ -26,11 +27,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ROUNDS 100 /* of taking pieces off */
-#define PATIENCE    128 /* orders that fail before the best is taken again */
-#define SHUFFLES    2   /* moves that make the best order another */
-#define SELDOM      8   /* one in so many goes not quite to the front */
-#define NEAR_FRONT  8   /* but into one of so many parts of what is before it */
+#define MOST_ROUNDS    100     /* of taking pieces off */
+#define PATIENCE       128     /* orders that fail before another is mended */
+#define PATIENCE_LOOKS 2500000 /* the same by looks */
+#define FRESH          4       /* one in so many of these is none of the best's */
+#define SHUFFLES       2       /* moves that make the best order another */
+#define SELDOM         8       /* one in so many goes not quite to the front */
+#define NEAR_FRONT     8       /* but into one of so many parts of what is before it */
+#define PARTS          20      /* of the fullest step: about as full */
 
 /* Where a piece is: placed ones are sorted by offset. */
 struct spot {
@@ -47,6 +51,7 @@ struct packing {
     int *best_order; /* those that were taken off first at the end */
     int64_t *end;    /* [piece] of the hard ones in the last order that was placed */
     struct spot *placed; /* [n] */
+    int64_t least;       /* in use in the fullest step */
     int64_t best, looks, most_looks;
     uint64_t random;
 };
@@ -118,12 +123,15 @@ static void part_easy(struct ap_arena *arena, struct packing *k, int n, int64_t 
     }
 }
 
-/* ---- the first order ---- */
+/* ---- orders to start from ---- */
 
-/* What a piece is sorted by. */
+enum start { LONGEST, LARGEST, ABOUT_FULLEST, LARGEST_BLOCK, N_STARTS };
+
+/* What a piece is sorted by: descending, descending, ascending. */
 struct rank {
     int64_t fullest; /* bytes in use in the fullest step of its life */
-    int steps, piece;
+    double size;     /* of the kind that the start looks at */
+    int piece;
 };
 
 static int by_rank(const void *x, const void *y)
@@ -131,8 +139,8 @@ static int by_rank(const void *x, const void *y)
     const struct rank *a = x, *b = y;
     if (a->fullest != b->fullest)
         return a->fullest > b->fullest ? -1 : 1;
-    if (a->steps != b->steps)
-        return a->steps > b->steps ? -1 : 1;
+    if (a->size != b->size)
+        return a->size > b->size ? -1 : 1;
     return (a->piece > b->piece) - (a->piece < b->piece);
 }
 
@@ -169,18 +177,28 @@ static void find_fullest(struct ap_arena *arena, const struct packing *k, int n,
     }
 }
 
-static void sort_hard(struct ap_arena *arena, struct packing *k)
+static void sort_hard(struct ap_arena *arena, struct packing *k, enum start start)
 {
+    struct ap_mark mark = ap_arena_mark(arena);
     struct rank *rank = AP_NEW_N(arena, k->n_hard, struct rank);
+    const int64_t part = k->least / PARTS + 1;
 
-    for (int i = 0; i < k->n_hard; i++) {
-        const struct ap_pack_piece *p = &k->piece[k->order[i]];
-        rank[i] = (struct rank){0, p->death - p->birth + 1, k->order[i]};
-    }
+    for (int i = 0; i < k->n_hard; i++)
+        rank[i].piece = k->order[i];
     find_fullest(arena, k, k->n_hard, rank);
+    for (int i = 0; i < k->n_hard; i++) {
+        const struct ap_pack_piece *p = &k->piece[rank[i].piece];
+        const double steps = p->death - p->birth + 1, bytes = (double)p->size;
+        if (start == ABOUT_FULLEST)
+            rank[i].fullest /= part;
+        rank[i].size = start == LARGEST         ? bytes
+                       : start == LARGEST_BLOCK ? bytes * steps
+                                                : steps;
+    }
     qsort(rank, (size_t)k->n_hard, sizeof *rank, by_rank);
     for (int i = 0; i < k->n_hard; i++)
         k->order[i] = rank[i].piece;
+    ap_arena_rewind(arena, mark);
 }
 
 /* ---- one order ---- */
@@ -278,30 +296,44 @@ static void shuffle_best(struct packing *k)
 }
 
 /* Below the best by half of what is wasted, or a quarter, or an eighth. */
-static int64_t next_aim(const struct packing *k, int64_t least, int round)
+static int64_t next_aim(const struct packing *k, int round)
 {
-    const int64_t down = (k->best - least) >> (1 + round % 3);
+    const int64_t down = (k->best - k->least) >> (1 + round % 3);
     return k->best - (down > AP_PACK_ALIGN ? down : AP_PACK_ALIGN);
 }
 
+/* Another order to mend: the best one shuffled, or at times a start. */
+static void restart(struct ap_arena *arena, struct packing *k, int round)
+{
+    if (round % FRESH == 0)
+        sort_hard(arena, k, (enum start)(round / FRESH % N_STARTS));
+    else
+        shuffle_best(k);
+}
+
 /* Best offsets of the hard pieces. */
-static void search(struct packing *k, int64_t least, int64_t enough)
+static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
 {
     int n_failed = 0, round = 0;
-    int64_t aim;
+    int64_t aim, since;
 
+    sort_hard(arena, k, LONGEST);
     place(k, INT64_MAX);
     keep(k);
-    put_first(k, aim = next_aim(k, least, round));
-    while (k->best > enough && k->best > least && k->looks < k->most_looks) {
+    since = k->looks;
+    put_first(k, aim = next_aim(k, round));
+    while (k->best > enough && k->best > k->least && k->looks < k->most_looks) {
         const int at = place(k, aim);
         if (at == k->n_hard) {
             n_failed = 0;
             keep(k);
-            put_first(k, aim = next_aim(k, least, round));
-        } else if (++n_failed % PATIENCE == 0) {
-            shuffle_best(k);
-            aim = next_aim(k, least, ++round);
+            since = k->looks;
+            put_first(k, aim = next_aim(k, round));
+        } else if (++n_failed == PATIENCE || k->looks > since + PATIENCE_LOOKS) {
+            n_failed = 0;
+            since = k->looks;
+            restart(arena, k, ++round);
+            aim = next_aim(k, round);
         } else if (below(k, SELDOM) == 0) {
             move(k->order, at, below(k, at / NEAR_FRONT + 1));
         } else {
@@ -329,7 +361,7 @@ int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
 {
     struct ap_mark mark = ap_arena_mark(arena);
     struct packing k = {.piece = piece, .most_looks = work, .random = 88172645463325252u};
-    int64_t least = 0, end = 0;
+    int64_t end = 0;
 
     k.order = AP_NEW_N(arena, n, int);
     k.best_order = AP_NEW_N(arena, n, int);
@@ -342,11 +374,10 @@ int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
     k.held = AP_NEW_N(arena, k.n_steps + 1, int64_t);
     find_held(&k, n);
     for (int t = 0; t < k.n_steps; t++)
-        least = k.held[t] > least ? k.held[t] : least;
-    part_easy(arena, &k, n, least);
+        k.least = k.held[t] > k.least ? k.held[t] : k.least;
+    part_easy(arena, &k, n, k.least);
     if (k.n_hard > 0) {
-        sort_hard(arena, &k);
-        search(&k, least, enough);
+        search(arena, &k, enough);
     }
     place_easy(&k, n);
     for (int i = 0; i < n; i++)
