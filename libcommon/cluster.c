@@ -327,7 +327,7 @@ static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster
 void ap_cluster_list(struct ap_buf *out)
 {
     struct ap_arena arena = {0};
-    struct ap_err err;
+    struct ap_err err = {{0}};
     struct ap_cluster c;
 
     for (const struct ap_preset *p = ap_presets; p->name; p++) {
