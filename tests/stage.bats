@@ -293,6 +293,17 @@ EOF
     refuses 2 "has a backward pass" fake "" --latency "$(GPT)"
 }
 
+@test "inference: a rule's plan that is quicker as it is written is auto's" {
+    jq '.levels = [(.levels[0] | .size = 4), (.levels[-1] | .size = 2)]' \
+        "$CLUSTERS/rannc.json" >"$BATS_TEST_TMPDIR/c.json"
+    ap-model t5 --layers 2 --hidden 64 --heads 4 --batch 16 --seq 32 --vocab 128 --forward |
+        ap-prune | ap-coarsen --blocks 6 --eps 9 -o "$BATS_TEST_TMPDIR/t5.json"
+    for a in auto inter-only; do
+        ap-stage --cluster "$BATS_TEST_TMPDIR/c.json" --algorithm $a --stages 1 \
+            "$BATS_TEST_TMPDIR/t5.json" | jq .stages.objective_sec
+    done | jq -s -e '.[0] <= .[1]'
+}
+
 @test "batch norm: taken of each microbatch if asked, else the batch is not cut" {
     local doc=$BATS_TEST_TMPDIR/resnet.json out=$BATS_TEST_TMPDIR/each.json n
     ap-model resnet50 --image 32 --batch 32 | ap-prune | ap-coarsen --blocks 4 -o "$doc"

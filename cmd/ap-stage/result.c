@@ -327,6 +327,36 @@ static bool is_promising(const struct looking *x, struct candidate *c,
     return !c->done;
 }
 
+static int compare_batches(const void *pa, const void *pb)
+{
+    const struct plan_answer *a = ((const struct candidate *)pa)->plan;
+    const struct plan_answer *b = ((const struct candidate *)pb)->plan;
+    if (a->batch_sec != b->batch_sec)
+        return a->batch_sec < b->batch_sec ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/*
+ * Of an inference by the time between batches, of which steps say little: all rules'
+ * plans that are said to be quicker than what is found, and LEAST_LOOKS others.
+ */
+static int look_at_batches(struct looking *x, struct candidate *list, int n,
+                           struct best *best, struct plan_answer *answer,
+                           struct ap_stages *stages, struct ap_err *err)
+{
+    int left = LEAST_LOOKS, rc = 0;
+
+    qsort(list, (size_t)n, sizeof *list, compare_batches);
+    for (int i = 0; i < n && rc == 0; i++) {
+        bool fit = fits(x->inst, &best->price);
+        if (fit && list[i].plan->batch_sec >= best->price.step_sec)
+            break;
+        if (list[i].heard || left-- > 0)
+            rc = look_at(x, list[i].plan, best, answer, stages, err);
+    }
+    return rc;
+}
+
 /* Plans that may be better than what is found, the most promising first. */
 static int look_at_all(struct looking *x, const struct plan_answer *first,
                        struct best *best, struct plan_answer *answer,
@@ -336,7 +366,7 @@ static int look_at_all(struct looking *x, const struct plan_answer *first,
     struct budget left = {LEAST_LOOKS * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
     struct candidate *list;
 
-    if (n == 0 || best->blank.throughput) /* of that the step says little */
+    if (n == 0)
         return 0;
     if (left.others < LOOK_NODES)
         left.others = LOOK_NODES;
@@ -344,6 +374,10 @@ static int look_at_all(struct looking *x, const struct plan_answer *first,
     for (int i = 0; i < n; i++)
         list[i] = (struct candidate){.plan = &first->others[i],
                                      .heard = i >= first->n_others + first->n_rivals};
+    if (best->blank.throughput) {
+        rc = look_at_batches(x, list, n, best, answer, stages, err);
+        next = -1;
+    }
     qsort(list, (size_t)n, sizeof *list, compare_said);
     while (rc == 0 && next >= 0) {
         double least = INFINITY, said;
