@@ -447,6 +447,33 @@ static int look_at_lean(struct ap_arena *arena, struct looking *x,
     return 0;
 }
 
+#define DEARER \
+    1.1 /* what rules find is heard up to so many times what a plan is said to be */
+
+/*
+ * For when the best plan is dearer, as written, than any rule's that was heard need be:
+ * those up to its price are heard.
+ */
+static int look_at_heard(struct ap_arena *arena, struct looking *x,
+                         const struct stage_replan *again,
+                         const struct plan_answer *first, struct best *best,
+                         struct plan_answer *answer, struct ap_stages *stages,
+                         struct ap_err *err)
+{
+    struct plan_params params = *again->params;
+    struct plan_answer more = {.replicas = 1, .chunks = 1};
+    struct ap_err why = {0};
+    const double said = best->blank.throughput ? first->batch_sec : first->step_sec;
+
+    if (best->price.step_sec <= DEARER * said)
+        return 0;
+    params.heard_sec = INFINITY;
+    int rc = again->run(arena, x->inst, &params, &more, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    return rc > 0 ? 0 : look_at_all(x, &more, best, answer, stages, err);
+}
+
 /* The best of the plans; -1: the shard command broke. */
 static int find_best(struct ap_arena *arena, struct looking *x,
                      const struct plan_answer *light, const struct stage_replan *again,
@@ -459,7 +486,8 @@ static int find_best(struct ap_arena *arena, struct looking *x,
         return -1;
     note_look(x->inst, &first, &best->price, best);
     if (look_at_all(x, &first, best, answer, stages, err) ||
-        (again && look_at_lean(arena, x, again, best, answer, stages, err)))
+        (again && (look_at_lean(arena, x, again, best, answer, stages, err) ||
+                   look_at_heard(arena, x, again, &first, best, answer, stages, err))))
         return -1;
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&
