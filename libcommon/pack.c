@@ -31,7 +31,7 @@
 #define PATIENCE       128     /* orders that fail before another is mended */
 #define PATIENCE_LOOKS 2500000 /* the same by looks */
 #define FRESH          4       /* one in so many of these is none of the best's */
-#define SHUFFLES       2       /* moves that make the best order another */
+#define SHUFFLES       4       /* moves that make the best order another */
 #define SELDOM         8       /* one in so many goes not quite to the front */
 #define NEAR_FRONT     8       /* but into one of so many parts of what is before it */
 #define PARTS          20      /* of the fullest step: about as full */
