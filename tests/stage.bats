@@ -182,7 +182,7 @@ EOF
     ! pgrep -f "sleep 7[89].$$" || return 1
 }
 
-@test "what the document says of families is looked at before the command sees it" {
+@test "families that are wrong: the document is named, not the file that the command got" {
     jq '.families = 3' "$(GPT)" >"$BATS_TEST_TMPDIR/bad.json"
     refuses 1 '<stdin>: /families: expected an object' \
         ap-stage "${CPU8[@]}" --shard-command false <"$BATS_TEST_TMPDIR/bad.json"

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "baseline.h"
-#include "families.h"
 #include "space.h"
 
 #define MAX_BLOCKS 1024
@@ -48,18 +47,6 @@ void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 
-/* For the shard command, which would name the file that it was given. */
-static void check_families(const struct ap_doc *doc, const struct ap_graph *g)
-{
-    struct ap_arena scratch = {0};
-    struct ap_families families;
-    struct ap_err err = {0};
-
-    if (ap_doc_families(&scratch, doc, g, &families, &err) < 0)
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_arena_free(&scratch);
-}
-
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m)
 {
@@ -70,7 +57,6 @@ void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die_usage("--cluster is missing, and the document has no cluster");
     if (ap_cluster_get(arena, doc, cluster_path, 0, &m->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    check_families(doc, &m->graph);
     m->batch = ap_batch_size(&m->graph);
     for (int i = 0; i < m->graph.n_nodes; i++)
         m->training |= m->graph.nodes[i].phase != AP_FORWARD;

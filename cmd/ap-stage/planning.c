@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "explain.h"
+#include "families.h"
 #include "space.h"
 
 static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
@@ -245,6 +246,21 @@ static bool fits_on(void *ctx, const struct plan_instance *inst, int times)
     return code == AP_OK;
 }
 
+/*
+ * The shard command reads families, too, and names the file that it was given if they are
+ * wrong. Whoever has broken may have found that: the document's own name is said then.
+ */
+static void blame_families(const struct input *in)
+{
+    struct ap_arena scratch = {0};
+    struct ap_families families;
+    struct ap_err err = {0};
+
+    if (ap_doc_families(&scratch, in->doc, &in->model->graph, &families, &err) < 0)
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_arena_free(&scratch);
+}
+
 _Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
                                 const struct plan_instance *inst, int code,
                                 struct ap_err *err)
@@ -262,7 +278,10 @@ _Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
         if (p->oracle_params.recompute == STAGE_RECOMPUTE_NONE)
             suggest_recompute(arena, p, inst, err);
     }
+    bool broken = stage_oracle_broken(p->oracle);
     stage_oracle_stop(p->oracle);
+    if (broken)
+        blame_families(p->in);
     if (stats.n_requests > 0 && stats.n_refused == stats.n_requests)
         ap_die(code, "%s; the shard command refused every request: %s", err->msg,
                refusal);
