@@ -47,8 +47,13 @@ static int get_point(const json_t *o, const struct ap_at *at, struct answer_poin
                          step);
     p->update_sec = step > p->sync_sec ? step - p->sync_sec : 0;
     p->recompute = json_is_true(again);
-    if (json_object_get(o, "slack_sec"))
-        return get_sec(o, at, "slack_sec", &p->slack_sec, err);
+    p->slack_sec = 0;
+    if (!json_object_get(o, "slack_sec"))
+        return 0;
+    double slack;
+    if (get_sec(o, at, "slack_sec", &slack, err))
+        return -1;
+    p->slack_sec = (float)slack;
     return 0;
 }
 

@@ -8,7 +8,7 @@ struct answer_point {
     double forward_sec, backward_sec, sync_sec, update_sec;
     int64_t stage_bytes, microbatch_bytes;
     bool recompute;
-    double slack_sec; /* the plan itself may take so much longer */
+    float slack_sec; /* so much longer the plan itself may take; small: there are many */
 };
 
 struct answer {
