@@ -55,6 +55,8 @@
 #define WORTH_TYING 3       /* tie if at least one group in so many follows another */
 #define MOST_CUTS   4000    /* of branches */
 #define PIVOTS      100000  /* of the simplex method */
+#define MOST_ADDED  64      /* times, for prices from the same plans */
+#define TOO_FULL    1e-4    /* part of the limit that a mixture may hold beyond it */
 #define SOLVE_WORK  20      /* for bounds */
 #define PROOF_WORK  100     /* the same where more are not tried */
 #define CACHED      4       /* thousands of cells */
@@ -134,60 +136,127 @@ static void meet(struct hunt *h, const int *choice, const bool *remake)
     weigh(h, cut);
 }
 
-static double *row_of(const struct hunt *h, const struct hunt_cut *cut, double limit,
-                      bool only_memory, double *value)
+/* ---- the linear program of prices ---- */
+
+struct prices {
+    struct hunt *h;
+    glp_prob *lp;
+    double limit;
+    bool only_memory;
+    const bool *inside;
+    int *index; /* [row + 1] of a column */
+    double *value;
+};
+
+/* The columns of theta and of the times from j on. */
+static void add_times(struct prices *p, int j)
 {
+    const struct hunt *h = p->h;
+
+    for (; j < h->n_times; j++) {
+        const int column = glp_add_cols(p->lp, 1);
+        int n = 0;
+        for (int i = 0; i < h->n_cuts; i++) {
+            if (p->inside && !p->inside[i])
+                continue;
+            p->index[++n] = i + 1;
+            p->value[n] = (p->only_memory ? 0 : 1) -
+                          (double)h->cut[i].held[h->time[j]] / p->limit;
+        }
+        p->index[++n] = h->n_cuts + 1;
+        p->value[n] = 1;
+        glp_set_mat_col(p->lp, column, n, p->index, p->value);
+        glp_set_col_bnds(p->lp, column, GLP_DB, 0, p->only_memory ? 1 : h->dearest);
+    }
+}
+
+static void open_prices(struct prices *p)
+{
+    const struct hunt *h = p->h;
+    int n = 0;
+
+    p->lp = glp_create_prob();
+    glp_set_obj_dir(p->lp, GLP_MAX);
+    glp_add_rows(p->lp, h->n_cuts + 1);
+    for (int i = 0; i < h->n_cuts; i++) {
+        if (p->inside && !p->inside[i])
+            continue;
+        p->index[++n] = i + 1;
+        p->value[n] = 1;
+        glp_set_row_bnds(p->lp, i + 1, GLP_UP, 0,
+                         p->only_memory ? 0 : h->cut[i].sec / h->unit);
+    }
+    glp_set_row_bnds(p->lp, h->n_cuts + 1, p->only_memory ? GLP_FX : GLP_FR, 1, 1);
+    glp_add_cols(p->lp, 1);
+    glp_set_mat_col(p->lp, 1, n, p->index, p->value);
+    glp_set_col_bnds(p->lp, 1, GLP_FR, 0, 0);
+    glp_set_obj_coef(p->lp, 1, 1);
+    add_times(p, 0);
+}
+
+/* A time at which the mixture of plans that the prices stand for holds too much becomes
+ * one to price; false: there is none. */
+static bool find_time(const struct prices *p)
+{
+    struct hunt *h = p->h;
+    const int n_times = h->whole.model.n_times;
+    const double theta = glp_get_obj_val(p->lp);
+    struct ap_mark mark = ap_arena_mark(h->arena);
+    double *held = AP_NEW_N(h->arena, n_times, double);
+    int worst = 0;
+
+    for (int i = 0; i < h->n_cuts; i++) {
+        const double weight = glp_get_row_dual(p->lp, i + 1);
+        for (int t = 0; t < n_times && weight > 0; t++)
+            held[t] += weight * (double)h->cut[i].held[t];
+    }
+    for (int t = 1; t < n_times; t++)
+        worst = held[t] > held[worst] ? t : worst;
+    bool found = held[worst] > p->limit * (p->only_memory ? theta : 1) * (1 + TOO_FULL);
+    ap_arena_rewind(h->arena, mark);
     for (int j = 0; j < h->n_times; j++)
-        value[j + 2] = (only_memory ? 0 : 1) - (double)cut->held[h->time[j]] / limit;
-    value[1] = 1;
-    return value;
+        found &= h->time[j] != worst;
+    if (found)
+        h->time[h->n_times++] = worst;
+    return found;
 }
 
 /*
  * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
  * in units of h->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
- * prices adding up to 1.
+ * prices adding up to 1. Its dual is a mixture of plans, which keeps the limit at all
+ * times: those at which it does not are added.
  */
 static double find_prices(struct hunt *h, double limit, bool only_memory,
                           const bool *inside, double *price, double *weight)
 {
-    glp_prob *lp = glp_create_prob();
+    struct prices p = {h, NULL, limit, only_memory, inside, NULL, NULL};
     glp_smcp params;
-    int *index = AP_NEW_N(h->arena, h->n_times + 3, int);
-    double *value = AP_NEW_N(h->arena, h->n_times + 3, double), theta = INFINITY;
+    double theta = INFINITY;
+    bool solved;
 
-    for (int j = 0; j <= h->n_times; j++)
-        index[j + 1] = j + 1;
-    glp_set_obj_dir(lp, GLP_MAX);
-    glp_add_cols(lp, h->n_times + 1);
-    glp_set_col_bnds(lp, 1, GLP_FR, 0, 0);
-    glp_set_obj_coef(lp, 1, 1);
-    for (int j = 0; j < h->n_times; j++)
-        glp_set_col_bnds(lp, j + 2, GLP_DB, 0, only_memory ? 1 : h->dearest);
-    glp_add_rows(lp, h->n_cuts + 1);
-    for (int i = 0; i < h->n_cuts; i++) {
-        const struct hunt_cut *cut = &h->cut[i];
-        if (inside && !inside[i])
-            continue;
-        glp_set_mat_row(lp, i + 1, h->n_times + 1, index,
-                        row_of(h, cut, limit, only_memory, value));
-        glp_set_row_bnds(lp, i + 1, GLP_UP, 0, only_memory ? 0 : cut->sec / h->unit);
-    }
-    for (int j = 0; j < h->n_times; j++)
-        value[j + 1] = 1;
-    glp_set_mat_row(lp, h->n_cuts + 1, h->n_times, index + 1, value);
-    glp_set_row_bnds(lp, h->n_cuts + 1, only_memory ? GLP_FX : GLP_FR, 1, 1);
+    p.index = AP_NEW_N(h->arena, h->n_cuts + 2, int);
+    p.value = AP_NEW_N(h->arena, h->n_cuts + 2, double);
+    open_prices(&p);
     glp_init_smcp(&params);
     params.msg_lev = GLP_MSG_OFF;
     params.it_lim = PIVOTS;
-    if (glp_simplex(lp, &params) == 0 && glp_get_status(lp) == GLP_OPT) {
-        theta = glp_get_obj_val(lp);
-        for (int j = 0; j < h->n_times; j++)
-            price[j] = fmax(glp_get_col_prim(lp, j + 2), 0);
-        for (int i = 0; i < h->n_cuts && weight; i++)
-            weight[i] = fmax(glp_get_row_dual(lp, i + 1), 0);
+    for (int i = 0;; i++) {
+        solved = glp_simplex(p.lp, &params) == 0 && glp_get_status(p.lp) == GLP_OPT;
+        if (!solved || i == MOST_ADDED || !find_time(&p))
+            break;
+        add_times(&p, h->n_times - 1);
     }
-    glp_delete_prob(lp);
+    if (solved) {
+        theta = glp_get_obj_val(p.lp);
+        for (int j = 0; j < h->n_times; j++)
+            price[j] = j + 2 <= glp_get_num_cols(p.lp)
+                           ? fmax(glp_get_col_prim(p.lp, j + 2), 0)
+                           : 0;
+        for (int i = 0; i < h->n_cuts && weight; i++)
+            weight[i] = fmax(glp_get_row_dual(p.lp, i + 1), 0);
+    }
+    glp_delete_prob(p.lp);
     return theta;
 }
 
@@ -388,7 +457,7 @@ static bool next_prices(struct hunt *h, double limit, double aimed, bool inward,
         hunt_find_far(h, limit, price);
         hunt_settle(h, limit, price);
     }
-    for (int j = 0; j < h->n_times && aimed > 0 && inward; j++)
+    for (int j = 0; j < h->n_times && inward; j++)
         price[j] = INWARD * h->last_price[j] + (1 - INWARD) * price[j];
     return true;
 }
@@ -407,10 +476,11 @@ static void price_memory(struct hunt *h, double limit)
     h->excess = h->slack = INFINITY;
     memset(best, 0, (size_t)h->n_times * sizeof *best);
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
+        const bool between = inward && stalls == 0 && aimed > 0;
         if ((round >= ROUNDS && h->work > until) ||
             (round >= FEW_ROUNDS && h->effort > EFFORT) ||
             h->bound > h->best_sec * (1 - NEAR / 10) ||
-            !next_prices(h, limit, aimed, inward && stalls == 0, price))
+            !next_prices(h, limit, aimed, between, price))
             return;
         const bool dearest = at_dearest(h, price);
         double paid = price_sum(h, price, h->n_times, limit);
@@ -421,14 +491,16 @@ static void price_memory(struct hunt *h, double limit)
         if (value - paid * limit > aimed) {
             aimed = value - paid * limit;
             memcpy(best, price, (size_t)h->n_times * sizeof *price);
-            if (limit >= (double)h->task->memory_bytes)
+            if (limit >= (double)h->task->memory_bytes && aimed > h->best_value) {
+                h->best_value = aimed;
                 memcpy(h->best_price, price, (size_t)h->n_times * sizeof *price);
+            }
         }
         if (v == &h->whole)
             raise_bound(h, value, paid);
         hunt_try_last(h);
         stalls = hunt_met_before(h) ? stalls + 1 : 0;
-        if (stalls == 0 || (v->moved && stalls < MOST_STALLS))
+        if (stalls == 0 || between || (v->moved && stalls < MOST_STALLS))
             continue;
         if (!dearest || !pay_more(h))
             return;
@@ -453,12 +525,16 @@ static void take_shares(struct hunt *h)
     }
 }
 
-/* The bound of the whole graph, at the prices for tied layers; true: it is near. */
-static bool prove(struct hunt *h)
+/* The bound of the whole graph, at the best prices for tied layers. */
+static void prove_tied(struct hunt *h)
 {
     const double limit = (double)h->task->memory_bytes;
     const int n_times = h->n_times;
 
+    if (!h->tied || h->whole.ip.space.n_strategies > WHOLE ||
+        h->best_value <= h->proven_value || h->best_sec == INFINITY)
+        return;
+    h->proven_value = h->best_value;
     take_shares(h);
     for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
         double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
@@ -469,7 +545,8 @@ static bool prove(struct hunt *h)
         if (!h->whole.moved)
             break;
     }
-    return h->bound >= h->best_sec * (1 - h->near);
+    if (h->bound < h->best_sec * (1 - h->near))
+        hunt_mend(h);
 }
 
 /* The least memory that plans surely need, and plans that need little. */
@@ -704,9 +781,7 @@ static void search(struct hunt *h)
 
     price_memory(h, full);
     hunt_mend(h);
-    if (h->tied && h->whole.ip.space.n_strategies <= WHOLE && h->best_sec < INFINITY &&
-        !prove(h))
-        hunt_mend(h);
+    prove_tied(h);
     if (h->best_sec == INFINITY)
         search_lower(h);
     if (h->best_sec == INFINITY)
@@ -715,6 +790,7 @@ static void search(struct hunt *h)
         hunt_among(h, full, h->last_price);
     if (!is_near(h))
         search_programs(h);
+    prove_tied(h);
     if (!is_near(h) && !hunt_branch(h))
         prove_more(h);
     for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
@@ -769,7 +845,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
     h.near = h.n_tries > TRIES ? NEAR : FAIR;
     h.max_cuts = MOST_ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
-    h.max_times = 2 * (h.max_cuts + MOST_ROUNDS) + 1; /* by model and by program */
+    h.max_times = h.whole.model.n_times + 2 * (h.max_cuts + MOST_ROUNDS) + 1;
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_times, int);
     h.best_price = AP_NEW_N(arena, h.max_times, double);

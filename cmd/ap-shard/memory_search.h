@@ -33,6 +33,7 @@ struct hunt {
     int n_times, max_times, *time; /* those that are priced */
     double dearest;                /* of a price */
     double *best_price;            /* of the highest value for the limit */
+    double best_value, proven_value; /* this value; the one whose prices are proven */
     double *last_price;            /* the same for the limit that prices are for */
     double near;                   /* a gap that is good enough */
     bool by_program;               /* what plans hold is what their programs do */
