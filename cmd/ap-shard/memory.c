@@ -133,6 +133,7 @@ static void meet(struct hunt *h, const int *choice, const bool *remake)
     cut->choice = ap_arena_dup(h->arena, choice, (size_t)p->n_nodes * sizeof *choice);
     mem_settle_copies(&h->whole.model, &h->whole.ip, remake, cut->choice);
     cut->sec = mem_plan_score(&h->whole.model, &h->whole.ip, cut->choice);
+    cut->lost = h->never && !hunt_is_inside(h, h->never, cut->choice);
     weigh(h, cut);
 }
 
@@ -148,6 +149,11 @@ struct prices {
     double *value;
 };
 
+static bool counts(const struct prices *p, int cut)
+{
+    return (!p->inside || p->inside[cut]) && (p->only_memory || !p->h->cut[cut].lost);
+}
+
 /* The columns of theta and of the times from j on. */
 static void add_times(struct prices *p, int j)
 {
@@ -157,7 +163,7 @@ static void add_times(struct prices *p, int j)
         const int column = glp_add_cols(p->lp, 1);
         int n = 0;
         for (int i = 0; i < h->n_cuts; i++) {
-            if (p->inside && !p->inside[i])
+            if (!counts(p, i))
                 continue;
             p->index[++n] = i + 1;
             p->value[n] = (p->only_memory ? 0 : 1) -
@@ -179,7 +185,7 @@ static void open_prices(struct prices *p)
     glp_set_obj_dir(p->lp, GLP_MAX);
     glp_add_rows(p->lp, h->n_cuts + 1);
     for (int i = 0; i < h->n_cuts; i++) {
-        if (p->inside && !p->inside[i])
+        if (!counts(p, i))
             continue;
         p->index[++n] = i + 1;
         p->value[n] = 1;
@@ -445,12 +451,24 @@ static double price_sum(const struct hunt *h, const double *price, int n, double
     return sum;
 }
 
+/* Whether some plan met may be one that fits. */
+static bool any_left(const struct hunt *h)
+{
+    for (int i = 0; i < h->n_cuts; i++)
+        if (!h->cut[i].lost)
+            return true;
+    return false;
+}
+
 /* The next prices to solve for; false when they promise no more than what is known. */
 static bool next_prices(struct hunt *h, double limit, double aimed, bool inward,
                         double *price)
 {
+    if (!any_left(h)) {
+        memcpy(price, h->last_price, (size_t)h->n_times * sizeof *price);
+        return true;
+    }
     const double theta = find_prices(h, limit, false, NULL, price, NULL);
-
     if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta))
         return false;
     for (int i = 0; i < SETTLES && !h->tied; i++) {
@@ -474,7 +492,8 @@ static void price_memory(struct hunt *h, double limit)
 
     h->limit = limit;
     h->excess = h->slack = INFINITY;
-    memset(best, 0, (size_t)h->n_times * sizeof *best);
+    if (any_left(h))
+        memset(best, 0, (size_t)h->n_times * sizeof *best);
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         const bool between = inward && stalls == 0 && aimed > 0;
         if ((round >= ROUNDS && h->work > until) ||
@@ -780,6 +799,8 @@ static void search(struct hunt *h)
     const double full = (double)h->task->memory_bytes;
 
     price_memory(h, full);
+    if (!h->tied && !is_near(h) && hunt_rule_out_for_good(h))
+        price_memory(h, full);
     hunt_mend(h);
     prove_tied(h);
     if (h->best_sec == INFINITY)

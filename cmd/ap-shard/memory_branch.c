@@ -83,8 +83,8 @@ static bool **left_out(const struct tree *t, struct ap_arena *arena, int b)
     for (int v = 0; v < ip->n_vars; v++) {
         const size_t n = (size_t)ip->problem.n_strategies[v];
         out[v] = AP_NEW_N(arena, (int64_t)n, bool);
-        if (t->among)
-            memcpy(out[v], t->among[v], n * sizeof(bool));
+        if (t->among || t->h->never)
+            memcpy(out[v], t->among ? t->among[v] : t->h->never[v], n * sizeof(bool));
     }
     for (; b >= 0; b = t->branch[b].up) {
         const struct branch *br = &t->branch[b];
@@ -589,14 +589,16 @@ static bool **leave_others_out(struct hunt *h, double limit, const double *price
     const int n_vars = h->whole.ip.n_vars;
     struct ranked *list = AP_NEW_N(h->arena, h->n_cuts, struct ranked);
     bool **out = AP_NEW_N(h->arena, n_vars, bool *);
+    int n = 0;
 
     for (int i = 0; i < h->n_cuts; i++)
-        list[i] = (struct ranked){i, hunt_priced(h, &h->cut[i], price, limit)};
-    qsort(list, (size_t)h->n_cuts, sizeof *list, by_sec);
+        if (!h->cut[i].lost)
+            list[n++] = (struct ranked){i, hunt_priced(h, &h->cut[i], price, limit)};
+    qsort(list, (size_t)n, sizeof *list, by_sec);
     for (int v = 0; v < n_vars; v++) {
         out[v] = AP_NEW_N(h->arena, p->n_strategies[v], bool);
         memset(out[v], 1, (size_t)p->n_strategies[v] * sizeof **out);
-        for (int i = 0; i < h->n_cuts && i < MOST_AMONG; i++)
+        for (int i = 0; i < n && i < MOST_AMONG; i++)
             out[v][h->cut[list[i].cut].choice[v]] = false;
     }
     return out;

@@ -46,6 +46,8 @@ void hunt_price_problem(struct ap_arena *scratch, const struct hunt *h,
         before[h->time[j] + 1] += price[j] * per_byte;
     for (int t = 0; t < v->model.n_times; t++)
         before[t + 1] += before[t];
+    if (!out && weight > 0 && v == &h->whole)
+        out = h->never;
     mem_price_problem(scratch, &v->model, &v->ip, before, weight, v->share, out,
                       !h->plain, priced);
 }
@@ -75,6 +77,47 @@ bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec
         hunt_effort(h, hunt_cells(&scratch, &priced, h->whole.ip.problem.n_nodes, false));
     ap_arena_free(&scratch);
     return any;
+}
+
+/* How many strategies no plan has that keeps the limit at a time; -1: there is none. */
+static int64_t rule_out_at(struct hunt *h, int time)
+{
+    struct ap_arena scratch = {0};
+    struct mem_priced priced;
+    double *price = AP_NEW_N(&scratch, h->n_times, double);
+
+    price[time] = 1;
+    hunt_price_problem(&scratch, h, &h->whole, price, 1, 0, h->never, &priced);
+    bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
+    memcpy(node, h->never, (size_t)h->whole.model.n_vars * sizeof *node);
+    const int64_t n =
+        ap_solve_rule_out(&priced.problem, (double)h->task->memory_bytes + 1, node);
+    h->effort +=
+        hunt_effort(h, hunt_cells(&scratch, &priced, h->whole.ip.problem.n_nodes, false));
+    ap_arena_free(&scratch);
+    return n;
+}
+
+bool hunt_rule_out_for_good(struct hunt *h)
+{
+    const int n_vars = h->whole.model.n_vars;
+    int64_t all = 0;
+
+    if (!h->never) {
+        h->never = AP_NEW_N(h->arena, n_vars, bool *);
+        for (int v = 0; v < n_vars; v++)
+            h->never[v] =
+                AP_NEW_N(h->arena, h->whole.ip.problem.n_strategies[v], bool);
+    }
+    for (int j = 0; j < h->n_times; j++) {
+        const int64_t n = rule_out_at(h, j);
+        if (n < 0)
+            break;
+        all += n;
+    }
+    for (int i = 0; i < h->n_cuts; i++)
+        h->cut[i].lost = !hunt_is_inside(h, h->never, h->cut[i].choice);
+    return all > 0;
 }
 
 static int by_value(const void *x, const void *y)

@@ -11,6 +11,7 @@ struct hunt_cut {
     int64_t *held; /* [time], by the model or, while plans are looked for, its program */
     int64_t peak;  /* the most of these */
     bool tried;    /* measured because its program may fit */
+    bool lost;     /* has strategies of hunt.never */
     int64_t *by_model, *by_program; /* held is one of these, the second one may be NULL */
 };
 
@@ -39,7 +40,8 @@ struct hunt {
     bool by_program;               /* what plans hold is what their programs do */
     bool plain; /* copies are nodes of their own; else, those of a tensor are one */
     double unit, bound; /* of plans that fit, proven */
-    bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
+    bool **never; /* [var][strategy]: no plan that fits has it; NULL: not known */
+    bool **far;   /* [var][strategy]: costs too much at the last prices; NULL: not known */
     struct ap_plan best;
     double best_sec; /* INFINITY: none fits */
     struct ap_plan least;
@@ -87,6 +89,8 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
  */
 bool hunt_rule_out(struct hunt *h, const double *price, double limit, double sec,
                    bool *const *out);
+/* Finds h->never, at the times that are priced; false when there is nothing new. */
+bool hunt_rule_out_for_good(struct hunt *h);
 bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 /* The last plan met is one met before: its prices tell no more. */
 bool hunt_met_before(const struct hunt *h);
