@@ -20,7 +20,6 @@
  */
 #include "memory.h"
 
-#include <glpk.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,9 +53,6 @@
 #define PROOFS      2       /* solutions of it */
 #define WORTH_TYING 3       /* tie if at least one group in so many follows another */
 #define MOST_CUTS   4000    /* of branches */
-#define PIVOTS      100000  /* of the simplex method */
-#define MOST_ADDED  64      /* times, for prices from the same plans */
-#define TOO_FULL    1e-4    /* part of the limit that a mixture may hold beyond it */
 #define SOLVE_WORK  20      /* for bounds */
 #define PROOF_WORK  100     /* the same where more are not tried */
 #define CACHED      4       /* thousands of cells */
@@ -135,141 +131,6 @@ static void meet(struct hunt *h, const int *choice, const bool *remake)
     cut->sec = mem_plan_score(&h->whole.model, &h->whole.ip, cut->choice);
     cut->lost = h->never && !hunt_is_inside(h, h->never, cut->choice);
     weigh(h, cut);
-}
-
-/* ---- the linear program of prices ---- */
-
-struct prices {
-    struct hunt *h;
-    glp_prob *lp;
-    double limit;
-    bool only_memory;
-    const bool *inside;
-    int *index; /* [row + 1] of a column */
-    double *value;
-};
-
-static bool counts(const struct prices *p, int cut)
-{
-    return (!p->inside || p->inside[cut]) && (p->only_memory || !p->h->cut[cut].lost);
-}
-
-/* The columns of theta and of the times from j on. */
-static void add_times(struct prices *p, int j)
-{
-    const struct hunt *h = p->h;
-
-    for (; j < h->n_times; j++) {
-        const int column = glp_add_cols(p->lp, 1);
-        int n = 0;
-        for (int i = 0; i < h->n_cuts; i++) {
-            if (!counts(p, i))
-                continue;
-            p->index[++n] = i + 1;
-            p->value[n] = (p->only_memory ? 0 : 1) -
-                          (double)h->cut[i].held[h->time[j]] / p->limit;
-        }
-        p->index[++n] = h->n_cuts + 1;
-        p->value[n] = 1;
-        glp_set_mat_col(p->lp, column, n, p->index, p->value);
-        glp_set_col_bnds(p->lp, column, GLP_DB, 0, p->only_memory ? 1 : h->dearest);
-    }
-}
-
-static void open_prices(struct prices *p)
-{
-    const struct hunt *h = p->h;
-    int n = 0;
-
-    p->lp = glp_create_prob();
-    glp_set_obj_dir(p->lp, GLP_MAX);
-    glp_add_rows(p->lp, h->n_cuts + 1);
-    for (int i = 0; i < h->n_cuts; i++) {
-        if (!counts(p, i))
-            continue;
-        p->index[++n] = i + 1;
-        p->value[n] = 1;
-        glp_set_row_bnds(p->lp, i + 1, GLP_UP, 0,
-                         p->only_memory ? 0 : h->cut[i].sec / h->unit);
-    }
-    glp_set_row_bnds(p->lp, h->n_cuts + 1, p->only_memory ? GLP_FX : GLP_FR, 1, 1);
-    glp_add_cols(p->lp, 1);
-    glp_set_mat_col(p->lp, 1, n, p->index, p->value);
-    glp_set_col_bnds(p->lp, 1, GLP_FR, 0, 0);
-    glp_set_obj_coef(p->lp, 1, 1);
-    add_times(p, 0);
-}
-
-/* A time at which the mixture of plans that the prices stand for holds too much becomes
- * one to price; false: there is none. */
-static bool find_time(const struct prices *p)
-{
-    struct hunt *h = p->h;
-    const int n_times = h->whole.model.n_times;
-    const double theta = glp_get_obj_val(p->lp);
-    struct ap_mark mark = ap_arena_mark(h->arena);
-    double *held = AP_NEW_N(h->arena, n_times, double);
-    int worst = 0;
-
-    for (int i = 0; i < h->n_cuts; i++) {
-        const double weight = glp_get_row_dual(p->lp, i + 1);
-        for (int t = 0; t < n_times && weight > 0; t++)
-            held[t] += weight * (double)h->cut[i].held[t];
-    }
-    for (int t = 1; t < n_times; t++)
-        worst = held[t] > held[worst] ? t : worst;
-    bool found = held[worst] > p->limit * (p->only_memory ? theta : 1) * (1 + TOO_FULL);
-    ap_arena_rewind(h->arena, mark);
-    for (int j = 0; j < h->n_times; j++)
-        found &= h->time[j] != worst;
-    if (found)
-        h->time[h->n_times++] = worst;
-    return found;
-}
-
-/*
- * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
- * in units of h->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
- * prices adding up to 1. Its dual is a mixture of plans, which keeps the limit at all
- * times: those at which it does not are added.
- */
-static double find_prices(struct hunt *h, double limit, bool only_memory,
-                          const bool *inside, double *price, double *weight)
-{
-    struct prices p = {h, NULL, limit, only_memory, inside, NULL, NULL};
-    glp_smcp params;
-    double theta = INFINITY;
-    bool solved;
-
-    p.index = AP_NEW_N(h->arena, h->n_cuts + 2, int);
-    p.value = AP_NEW_N(h->arena, h->n_cuts + 2, double);
-    open_prices(&p);
-    glp_init_smcp(&params);
-    params.msg_lev = GLP_MSG_OFF;
-    params.it_lim = PIVOTS;
-    for (int i = 0;; i++) {
-        solved = glp_simplex(p.lp, &params) == 0 && glp_get_status(p.lp) == GLP_OPT;
-        if (!solved || i == MOST_ADDED || !find_time(&p))
-            break;
-        add_times(&p, h->n_times - 1);
-    }
-    if (solved) {
-        theta = glp_get_obj_val(p.lp);
-        for (int j = 0; j < h->n_times; j++)
-            price[j] = j + 2 <= glp_get_num_cols(p.lp)
-                           ? fmax(glp_get_col_prim(p.lp, j + 2), 0)
-                           : 0;
-        for (int i = 0; i < h->n_cuts && weight; i++)
-            weight[i] = fmax(glp_get_row_dual(p.lp, i + 1), 0);
-    }
-    glp_delete_prob(p.lp);
-    return theta;
-}
-
-double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
-                   double *weight)
-{
-    return find_prices(h, limit, false, inside, price, weight);
 }
 
 /* A plan met as a start for the problem of a view, whose copies it settles. */
@@ -468,7 +329,7 @@ static bool next_prices(struct hunt *h, double limit, double aimed, bool inward,
         memcpy(price, h->last_price, (size_t)h->n_times * sizeof *price);
         return true;
     }
-    const double theta = find_prices(h, limit, false, NULL, price, NULL);
+    const double theta = hunt_prices(h, limit, NULL, price, NULL);
     if (theta * h->unit <= aimed * (1 + h->near / 4) || !isfinite(theta))
         return false;
     for (int i = 0; i < SETTLES && !h->tied; i++) {
@@ -544,6 +405,23 @@ static void take_shares(struct hunt *h)
     }
 }
 
+/* Of the plans that may fit, the one nearest to the bound at the best prices. */
+static const int *nearest(const struct hunt *h)
+{
+    const double limit = (double)h->task->memory_bytes;
+    double least = INFINITY;
+    int best = 0;
+
+    for (int i = 0; i < h->n_cuts; i++) {
+        const double sec = hunt_priced(h, &h->cut[i], h->best_price, limit);
+        if (!h->cut[i].lost && sec < least) {
+            least = sec;
+            best = i;
+        }
+    }
+    return h->cut[best].choice;
+}
+
 /* The bound of the whole graph, at the best prices for tied layers. */
 static void prove_tied(struct hunt *h)
 {
@@ -555,6 +433,9 @@ static void prove_tied(struct hunt *h)
         return;
     h->proven_value = h->best_value;
     take_shares(h);
+    if (h->layers.n_cells > 1)
+        raise_bound(h, hunt_bound_pieces(h, h->best_price, nearest(h)),
+                    price_sum(h, h->best_price, n_times, limit));
     for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
         double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
         if (value < 0)
@@ -564,6 +445,9 @@ static void prove_tied(struct hunt *h)
         if (!h->whole.moved)
             break;
     }
+    if (h->gave_up && h->layers.n_cells > 1 && h->bound < h->best_sec * (1 - h->near))
+        raise_bound(h, hunt_bound_pieces(h, h->best_price, nearest(h)),
+                    price_sum(h, h->best_price, n_times, limit));
     if (h->bound < h->best_sec * (1 - h->near))
         hunt_mend(h);
 }
@@ -578,7 +462,7 @@ static void find_least(struct hunt *h)
     for (int i = 0; i < h->n_cuts; i++) /* in numbers near 1 the simplex method ends */
         limit = fmax(limit, (double)h->cut[i].peak);
     for (int round = 0; round < ROUNDS; round++) {
-        double theta = find_prices(h, limit, true, NULL, price, NULL);
+        double theta = hunt_least_prices(h, limit, price);
         if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
             break;
         value = hunt_solve(h, v, price, 1, 0, NULL);

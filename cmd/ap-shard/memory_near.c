@@ -106,8 +106,7 @@ bool hunt_rule_out_for_good(struct hunt *h)
     if (!h->never) {
         h->never = AP_NEW_N(h->arena, n_vars, bool *);
         for (int v = 0; v < n_vars; v++)
-            h->never[v] =
-                AP_NEW_N(h->arena, h->whole.ip.problem.n_strategies[v], bool);
+            h->never[v] = AP_NEW_N(h->arena, h->whole.ip.problem.n_strategies[v], bool);
     }
     for (int j = 0; j < h->n_times; j++) {
         const int64_t n = rule_out_at(h, j);

@@ -31,17 +31,17 @@ struct hunt {
     struct shard_fold layers; /* where groups are: family and instance */
     int n_cuts, max_cuts;
     struct hunt_cut *cut;
-    int n_times, max_times, *time; /* those that are priced */
-    double dearest;                /* of a price */
-    double *best_price;            /* of the highest value for the limit */
+    int n_times, max_times, *time;   /* those that are priced */
+    double dearest;                  /* of a price */
+    double *best_price;              /* of the highest value for the limit */
     double best_value, proven_value; /* this value; the one whose prices are proven */
-    double *last_price;            /* the same for the limit that prices are for */
-    double near;                   /* a gap that is good enough */
-    bool by_program;               /* what plans hold is what their programs do */
+    double *last_price;              /* the same for the limit that prices are for */
+    double near;                     /* a gap that is good enough */
+    bool by_program;                 /* what plans hold is what their programs do */
     bool plain; /* copies are nodes of their own; else, those of a tensor are one */
     double unit, bound; /* of plans that fit, proven */
-    bool **never; /* [var][strategy]: no plan that fits has it; NULL: not known */
-    bool **far;   /* [var][strategy]: costs too much at the last prices; NULL: not known */
+    bool **never;       /* [var][strategy]: no plan that fits has it; NULL: not known */
+    bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
     struct ap_plan best;
     double best_sec; /* INFINITY: none fits */
     struct ap_plan least;
@@ -62,6 +62,8 @@ struct hunt {
 int64_t hunt_try(struct hunt *h, const struct ap_plan *plan);
 /* The program's peak; keeps the plan as hunt_try does. */
 int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
+/* ---- memory_lp.c ---- */
+
 /*
  * Prices for plans to keep the limit, in units of it, from the plans met (inside[cut];
  * NULL: all); the value that they would have if there were no others. weight[cut], NULL:
@@ -69,6 +71,9 @@ int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
  */
 double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
                    double *weight);
+/* The same, adding up to 1, for plans to hold little, whatever they cost; the least that
+ * a mixture of plans holds at its fullest time. */
+double hunt_least_prices(struct hunt *h, double limit, double *price);
 /* What a plan met costs at prices, in units of the limit, for what it holds beyond it. */
 double hunt_priced(const struct hunt *h, const struct hunt_cut *cut, const double *price,
                    double limit);
@@ -118,6 +123,9 @@ void hunt_price_problem(struct ap_arena *scratch, const struct hunt *h,
 void hunt_find_far(struct hunt *h, double limit, const double *price);
 /* Better prices for it among these strategies, in place. */
 void hunt_settle(struct hunt *h, double limit, double *price);
+/* memory_pieces.c: a bound of the priced problem, at prices in units of the limit, from
+ * its layers; choice: one of the plans met that it is close to. */
+double hunt_bound_pieces(struct hunt *h, const double *price, const int *choice);
 /* memory_blend.c: plans between one that fits and a cheaper one (settled choices). */
 void hunt_blend(struct hunt *h, const int *dear, const int *cheap);
 /* The best plan takes over what it can of plans that are cheaper but too large. */
