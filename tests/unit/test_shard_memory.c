@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "memory.h"
+#include "memory_search.h"
 #include "microbatch.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
@@ -211,6 +211,104 @@ static void test_priced(const char *mesh)
           n_all, n_stars);
 }
 
+/* ---- prices, and what they prove ---- */
+
+/* A mixture of plans keeps the limit at all times, not only where one of them peaks. */
+static void test_mixture(void)
+{
+    struct ap_arena arena = {0};
+    int64_t held[3][3] = {{20, 18, 0}, {0, 4, 12}, {0, 0, 0}};
+    struct hunt_cut cut[] = {{.sec = 1, .held = held[0]},
+                             {.sec = 2, .held = held[1]},
+                             {.sec = 0, .held = held[2], .lost = true}};
+    int time[3] = {0};
+    double price[3] = {0}, weight[3] = {0};
+    struct hunt h = {.arena = &arena,
+                     .cut = cut,
+                     .n_cuts = 3,
+                     .time = time,
+                     .n_times = 1,
+                     .unit = 1,
+                     .dearest = 100,
+                     .whole = {.model = {.n_times = 3}}};
+    const double theta = hunt_prices(&h, 10, NULL, price, weight);
+
+    CHECK(fabs(theta - 11. / 7) < 1e-9, "a mixture is worth %.6f", theta);
+    CHECK(h.n_times == 2 && h.time[1] == 1 && price[0] < 1e-9 && price[1] > 0,
+          "%d times are priced", h.n_times);
+    CHECK(fabs(weight[0] - 3. / 7) < 1e-9 && fabs(weight[1] - 4. / 7) < 1e-9 &&
+              weight[2] < 1e-9,
+          "weights are %.6f %.6f %.6f", weight[0], weight[1], weight[2]);
+    ap_arena_free(&arena);
+}
+
+/* The priced problem's optimum and a choice that has it; -1: not proven. */
+static double solve_priced(struct hunt *h, const double *price, int **choice)
+{
+    const double per_byte = h->unit / (double)h->task->memory_bytes;
+    struct mem_priced priced;
+    struct ap_solve_params params = {0};
+    struct ap_solution sol = {0};
+    struct ap_err err = {0};
+
+    hunt_price_problem(h->arena, h, &h->whole, price, per_byte, 1, NULL, &priced);
+    if (ap_solve_exact(h->arena, &priced.problem, &params, &sol, &err) ||
+        sol.bound < sol.objective * (1 - 1e-9))
+        return -1;
+    *choice = sol.choice;
+    mem_priced_states(&h->whole.model, &h->whole.ip, &priced, *choice);
+    return sol.objective;
+}
+
+/* However groups are spread over pieces, these prove no more than the optimum; all in one
+ * prove all of it. */
+static void test_pieces(const char *mesh)
+{
+    int n_all = 0, n_whole = 0, n_good = 0;
+    double most = -INFINITY;
+
+    for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
+        struct question q;
+        if (!ask(&q, sample_graphs[i].json, mesh, 1)) {
+            drop(&q);
+            continue;
+        }
+        const int n = q.sample.nests.n;
+        struct hunt h = {.arena = &q.arena, .task = &q.task, .unit = 1};
+        int time[3], *cell = AP_NEW_N(&q.arena, n, int), *choice;
+        double price[3];
+        q.task.memory_bytes = 1000000;
+        h.whole.ip = q.ip;
+        mem_model_build(&q.arena, &q.ip, 0, &h.whole.model);
+        h.whole.share = AP_NEW_N(&q.arena, h.whole.model.n_copies + 1, double);
+        h.time = time;
+        h.n_times = 3;
+        h.layers.cell = cell;
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            uint64_t state = seed;
+            h.layers.n_cells = (int)(seed % 4);
+            for (int v = 0; v < n; v++)
+                cell[v] = random_below(&state, h.layers.n_cells + 1) - 1;
+            for (int j = 0; j < 3; j++) {
+                time[j] = random_below(&state, h.whole.model.n_times);
+                price[j] = 1e-2 * random_below(&state, 10);
+            }
+            const double optimum = solve_priced(&h, price, &choice);
+            if (optimum <= 0)
+                continue;
+            const double bound = hunt_bound_pieces(&h, price, choice);
+            most = fmax(most, bound / optimum - 1);
+            n_all++;
+            n_good += bound > 0.9 * optimum;
+            n_whole += h.layers.n_cells == 0 && bound > optimum * (1 - 1e-6);
+        }
+        drop(&q);
+    }
+    CHECK(n_all > 0 && most < 1e-9 && n_whole >= n_all / 5 && 2 * n_good > n_all,
+          "%s: %.2g too high, of %d bounds %d good, %d of one piece tight", mesh, most,
+          n_all, n_good, n_whole);
+}
+
 /* ---- the search ---- */
 
 /* clang-format off */
@@ -341,6 +439,8 @@ int main(void)
     test_price(1, "2x2");
     test_price(2, "2");
     test_price(4, "2x2");
+    test_mixture();
+    test_pieces("2x2");
     test_all_plans("2", 1e-9);
     test_all_plans("4", 2e-3);
     test_sizes();
