@@ -28,7 +28,7 @@
 #define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define NARROW        2000     /* strategies of a small graph */
 #define DIVES         8        /* one in so many looks goes down to a plan that fits */
-#define MOST_KEPT     12       /* tensors: all their plans are looked at */
+#define MOST_TRIALS   4096     /* plans of one choice that are looked at */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
 #define AMONG_SOLVES  40       /* at least */
@@ -468,6 +468,38 @@ static int number_kept(const struct hunt *h, const int *choice, int *tensor)
     return n;
 }
 
+/* A choice whose copies are tried. */
+struct trial {
+    int *choice, *tensor; /* [copy], see number_kept */
+    int n, n_left;        /* tensors; plans that may still be measured */
+};
+
+/* With the copies of tensor i and the later ones kept or made twice; false: too many. */
+static bool measure_from(struct tree *t, struct trial *k, int i)
+{
+    struct hunt *h = t->h;
+    const struct mem_model *m = &h->whole.model;
+
+    if (mem_plan_score(m, &h->whole.ip, k->choice) >= t->enough)
+        return true; /* and so is what makes more of them twice */
+    if (i == k->n) {
+        struct ap_plan plan = mem_plan_of(m, &h->whole.ip, k->choice);
+        if (k->n_left-- <= 0)
+            return false;
+        hunt_measure(h, &plan);
+        t->enough = h->best_sec * (1 - t->gap);
+        return true;
+    }
+    for (int state = MEM_TWICE; state >= MEM_KEPT; state--) {
+        for (int c = 0; c < m->n_copies; c++)
+            if (k->tensor[c] == i)
+                k->choice[m->n_vars + c] = state;
+        if (!measure_from(t, k, i + 1))
+            return false;
+    }
+    return true;
+}
+
 /*
  * Measures all plans of the heaviest choice, with copies kept or made twice, that are
  * cheap enough to be wanted; false when there are too many.
@@ -477,22 +509,17 @@ static bool measure_all(struct tree *t, const double *weight)
     struct hunt *h = t->h;
     const struct mem_model *m = &h->whole.model;
     struct ap_arena scratch = {0};
-    int *choice = ap_arena_dup(&scratch, h->cut[heaviest(h, weight)].choice,
-                               (size_t)h->whole.ip.problem.n_nodes * sizeof *choice);
-    int *tensor = AP_NEW_N(&scratch, m->n_copies + 1, int);
-    const int n = number_kept(h, choice, tensor);
-    const bool few = n <= MOST_KEPT && !h->task->time;
+    struct trial k = {.n_left = MOST_TRIALS};
+    bool few = !h->task->time;
 
-    for (int twice = 0; few && twice < 1 << n; twice++) {
-        for (int c = 0; c < m->n_copies; c++)
-            if (tensor[c] >= 0)
-                choice[m->n_vars + c] = twice >> tensor[c] & 1 ? MEM_TWICE : MEM_KEPT;
-        if (mem_plan_score(m, &h->whole.ip, choice) >= t->enough)
-            continue;
-        struct ap_plan plan = mem_plan_of(m, &h->whole.ip, choice);
-        hunt_measure(h, &plan);
-        t->enough = h->best_sec * (1 - t->gap);
-    }
+    k.choice = ap_arena_dup(&scratch, h->cut[heaviest(h, weight)].choice,
+                            (size_t)h->whole.ip.problem.n_nodes * sizeof *k.choice);
+    k.tensor = AP_NEW_N(&scratch, m->n_copies + 1, int);
+    k.n = number_kept(h, k.choice, k.tensor);
+    for (int c = 0; c < m->n_copies; c++)
+        if (k.tensor[c] >= 0)
+            k.choice[m->n_vars + c] = MEM_KEPT;
+    few = few && measure_from(t, &k, 0);
     ap_arena_free(&scratch);
     return few;
 }

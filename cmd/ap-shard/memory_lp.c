@@ -7,6 +7,7 @@
  */
 #include <glpk.h>
 #include <math.h>
+#include <string.h>
 
 #include "memory_search.h"
 
@@ -102,6 +103,17 @@ static bool find_time(const struct prices *p)
     return found;
 }
 
+static void take_prices(const struct prices *p, double *price, double *weight)
+{
+    const struct hunt *h = p->h;
+
+    memset(price, 0, (size_t)h->max_times * sizeof *price);
+    for (int j = 0; j + 2 <= glp_get_num_cols(p->lp); j++)
+        price[j] = fmax(glp_get_col_prim(p->lp, j + 2), 0);
+    for (int i = 0; i < h->n_cuts && weight; i++)
+        weight[i] = fmax(glp_get_row_dual(p->lp, i + 1), 0);
+}
+
 /*
  * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
  * in units of h->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
@@ -114,7 +126,6 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
     struct prices p = {h, NULL, limit, only_memory, inside, NULL, NULL};
     glp_smcp params;
     double theta = INFINITY;
-    bool solved;
 
     p.index = AP_NEW_N(h->arena, h->n_cuts + 2, int);
     p.value = AP_NEW_N(h->arena, h->n_cuts + 2, double);
@@ -122,20 +133,14 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
     glp_init_smcp(&params);
     params.msg_lev = GLP_MSG_OFF;
     params.it_lim = PIVOTS;
-    for (int i = 0;; i++) {
-        solved = glp_simplex(p.lp, &params) == 0 && glp_get_status(p.lp) == GLP_OPT;
-        if (!solved || i == MOST_ADDED || !find_time(&p))
+    for (int i = 0; i <= MOST_ADDED; i++) {
+        if (glp_simplex(p.lp, &params) != 0 || glp_get_status(p.lp) != GLP_OPT)
+            break;
+        theta = glp_get_obj_val(p.lp);
+        take_prices(&p, price, weight);
+        if (!find_time(&p))
             break;
         add_times(&p, h->n_times - 1);
-    }
-    if (solved) {
-        theta = glp_get_obj_val(p.lp);
-        for (int j = 0; j < h->n_times; j++)
-            price[j] = j + 2 <= glp_get_num_cols(p.lp)
-                           ? fmax(glp_get_col_prim(p.lp, j + 2), 0)
-                           : 0;
-        for (int i = 0; i < h->n_cuts && weight; i++)
-            weight[i] = fmax(glp_get_row_dual(p.lp, i + 1), 0);
     }
     glp_delete_prob(p.lp);
     return theta;

@@ -66,7 +66,8 @@ int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
 
 /*
  * Prices for plans to keep the limit, in units of it, from the plans met (inside[cut];
- * NULL: all); the value that they would have if there were no others. weight[cut], NULL:
+ * NULL: all); the value that they would have if there were no others, INFINITY where none
+ * is found. price[max_times]; weight[cut], NULL:
  * not asked for: of the mixture of these plans that has this value.
  */
 double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
