@@ -472,7 +472,34 @@ static int number_kept(const struct hunt *h, const int *choice, int *tensor)
 struct trial {
     int *choice, *tensor; /* [copy], see number_kept */
     int n, n_left;        /* tensors; plans that may still be measured */
+    int64_t *held;        /* [time], scratch */
 };
+
+/* The copies of tensor i and, if asked for, of the later ones. */
+static void set_copies(const struct tree *t, struct trial *k, int i, bool later,
+                       enum mem_state state)
+{
+    const struct mem_model *m = &t->h->whole.model;
+
+    for (int c = 0; c < m->n_copies; c++)
+        if (k->tensor[c] == i || (later && k->tensor[c] > i))
+            k->choice[m->n_vars + c] = state;
+}
+
+/* Whether more is held than fits, even if those of tensor i and the later ones are made
+ * twice. */
+static bool is_too_large(const struct tree *t, struct trial *k, int i)
+{
+    const struct mem_model *m = &t->h->whole.model;
+    int64_t most = 0;
+
+    set_copies(t, k, i, true, MEM_TWICE);
+    mem_model_held(m, k->choice, k->held);
+    set_copies(t, k, i, true, MEM_KEPT);
+    for (int j = 0; j < m->n_times; j++)
+        most = k->held[j] > most ? k->held[j] : most;
+    return (double)most > t->limit;
+}
 
 /* With the copies of tensor i and the later ones kept or made twice; false: too many. */
 static bool measure_from(struct tree *t, struct trial *k, int i)
@@ -482,6 +509,8 @@ static bool measure_from(struct tree *t, struct trial *k, int i)
 
     if (mem_plan_score(m, &h->whole.ip, k->choice) >= t->enough)
         return true; /* and so is what makes more of them twice */
+    if (is_too_large(t, k, i))
+        return true;
     if (i == k->n) {
         struct ap_plan plan = mem_plan_of(m, &h->whole.ip, k->choice);
         if (k->n_left-- <= 0)
@@ -491,9 +520,7 @@ static bool measure_from(struct tree *t, struct trial *k, int i)
         return true;
     }
     for (int state = MEM_TWICE; state >= MEM_KEPT; state--) {
-        for (int c = 0; c < m->n_copies; c++)
-            if (k->tensor[c] == i)
-                k->choice[m->n_vars + c] = state;
+        set_copies(t, k, i, false, state);
         if (!measure_from(t, k, i + 1))
             return false;
     }
@@ -515,10 +542,9 @@ static bool measure_all(struct tree *t, const double *weight)
     k.choice = ap_arena_dup(&scratch, h->cut[heaviest(h, weight)].choice,
                             (size_t)h->whole.ip.problem.n_nodes * sizeof *k.choice);
     k.tensor = AP_NEW_N(&scratch, m->n_copies + 1, int);
+    k.held = AP_NEW_N(&scratch, m->n_times, int64_t);
     k.n = number_kept(h, k.choice, k.tensor);
-    for (int c = 0; c < m->n_copies; c++)
-        if (k.tensor[c] >= 0)
-            k.choice[m->n_vars + c] = MEM_KEPT;
+    set_copies(t, &k, 0, true, MEM_KEPT);
     few = few && measure_from(t, &k, 0);
     ap_arena_free(&scratch);
     return few;
