@@ -45,21 +45,22 @@
 #define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
-#define NEAR        1e-3    /* good enough */
-#define FAIR        5e-3    /* the same where more tries take long */
-#define INWARD      0.5     /* of the best prices, in the next ones */
-#define MOST_STALLS 2       /* plans met again, one after the other */
-#define WHOLE       120000  /* strategies of a graph that is bounded unfolded */
-#define PROOFS      2       /* solutions of it */
-#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
-#define MOST_CUTS   4000    /* of branches */
-#define SOLVE_WORK  20      /* for bounds */
-#define PROOF_WORK  100     /* the same where more are not tried */
-#define CACHED      4       /* thousands of cells */
-#define CELL        8       /* work of one where copies are one node per tensor */
-#define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
-#define OPEN_TO     20      /* the same of that times the gap that is open */
-#define SETTLES     2       /* times that these are chosen before all are asked */
+#define NEAR        1e-3   /* good enough */
+#define FAIR        5e-3   /* the same where more tries take long */
+#define NEARLY      1.4e-2 /* a gap that branches may close although a solution is hard */
+#define INWARD      0.5    /* of the best prices, in the next ones */
+#define MOST_STALLS 2      /* plans met again, one after the other */
+#define WHOLE       120000 /* strategies of a graph that is bounded unfolded */
+#define PROOFS      2      /* solutions of it */
+#define WORTH_TYING 3      /* tie if at least one group in so many follows another */
+#define MOST_CUTS   4000   /* of branches */
+#define SOLVE_WORK  20     /* for bounds */
+#define PROOF_WORK  100    /* the same where more are not tried */
+#define CACHED      4      /* thousands of cells */
+#define CELL        8      /* work of one where copies are one node per tensor */
+#define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
+#define OPEN_TO     20     /* the same of that times the gap that is open */
+#define SETTLES     2      /* times that these are chosen before all are asked */
 #define EFFORT      8000000 /* see hunt.effort */
 #define SEARCHED    10      /* nodes that take as long as reading the tables */
 
@@ -659,22 +660,26 @@ static void search_lower(struct hunt *h)
     hunt_mend(h);
 }
 
-/* Where branches would take too long: a bound of a problem that was given up early. */
-static void prove_more(struct hunt *h)
+/* Closes what is left of the gap; more work for each solution where some were given up.
+ */
+static void prove(struct hunt *h)
 {
     const double limit = (double)h->task->memory_bytes;
     const int n_times = h->n_times;
 
-    if (h->tied || h->whole.ip.space.n_strategies > WHOLE)
-        return;
-    h->solve_work = PROOF_WORK;
-    double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
+    if (h->gave_up && !h->tied && h->whole.ip.space.n_strategies <= WHOLE) {
+        h->solve_work = PROOF_WORK;
+        const double value =
+            hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
+        if (value >= 0) {
+            raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
+            hunt_try_last(h);
+            hunt_mend(h);
+        }
+    }
+    if (!is_near(h) && (!h->gave_up || h->bound > h->best_sec * (1 - NEARLY)))
+        hunt_branch(h);
     h->solve_work = SOLVE_WORK;
-    if (value < 0)
-        return;
-    raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
-    hunt_try_last(h);
-    hunt_mend(h);
 }
 
 /* Plans for the limit and a bound. */
@@ -696,8 +701,8 @@ static void search(struct hunt *h)
     if (!is_near(h))
         search_programs(h);
     prove_tied(h);
-    if (!is_near(h) && !hunt_branch(h))
-        prove_more(h);
+    if (!is_near(h))
+        prove(h);
     for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
         const double limit = full - i * full / COARSE;
         price_memory(h, limit);

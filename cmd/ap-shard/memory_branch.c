@@ -22,10 +22,9 @@
 #include "memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_EFFORT 16000000 /* see hunt.effort */
+#define BRANCH_EFFORT 64000000 /* see hunt.effort */
 #define PLAIN_EFFORT  40000000 /* the same where copies are nodes of their own */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
-#define SOLVE_WORK    4000000  /* see hunt.work: few solutions are not worth it */
 #define NARROW        2000     /* strategies of a small graph */
 #define DIVES         8        /* one in so many looks goes down to a plan that fits */
 #define MOST_TRIALS   4096     /* plans of one choice that are looked at */
@@ -606,18 +605,13 @@ static void branch_to(struct hunt *h, double gap, int64_t effort)
  * problems stay narrow, so that more strategies are ruled out, and take a small part of
  * the time.
  */
-bool hunt_branch(struct hunt *h)
+void hunt_branch(struct hunt *h)
 {
     h->plain = h->whole.ip.space.n_strategies < NARROW;
-    if ((h->gave_up && !h->plain) || h->work / (h->n_solves + 1) > SOLVE_WORK) {
-        h->plain = false;
-        return false;
-    }
     branch_to(h, SOME_GAP, h->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
     if (h->bound >= h->best_sec * (1 - SOME_GAP))
         branch_to(h, h->near, MORE_EFFORT);
     h->plain = false;
-    return true;
 }
 
 /* ---- among the strategies of plans met ---- */

@@ -102,9 +102,8 @@ bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 bool hunt_met_before(const struct hunt *h);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
-/* memory_branch.c: raises the bound, and tries what it meets; false when that would take
- * too long. */
-bool hunt_branch(struct hunt *h);
+/* memory_branch.c: raises the bound, and tries what it meets. */
+void hunt_branch(struct hunt *h);
 /* Tries plans of strategies that plans near the bound have, for a limit of the model. */
 void hunt_among(struct hunt *h, double limit, const double *price);
 /* ---- memory_near.c: which strategies matter ---- */
