@@ -60,6 +60,12 @@ least() {
         jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
 }
 
+@test "memory: prices that meet a known plan on the way to better ones do not end the search" {
+    ap-model vit --layers 6 --hidden 512 --heads 8 --batch 64 | ap-prune |
+        ap-shard --mesh 8x8 --memory 195398000 |
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'
+}
+
 @test "memory: small graphs take many branches" {
     ap-shard --mesh 8x8 --memory 8064 "$(imported scan_mlp)" |
         jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.01'

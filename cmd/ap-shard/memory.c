@@ -3,11 +3,13 @@
  * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. What
  * is surely held (memory_model.c) is priced on the tables of the selection problem, which
  * stays as easy as it was and is solved exactly; its value less what the limit is worth
- * at these prices is a lower bound, whatever the prices are. Prices come from cutting
- * planes (Kelley): a linear program over the plans met so far, with a column for each
- * time at which one of them held too much. Between two solutions of the whole problem
- * prices settle among the strategies that cost little by a message-passing bound, which
- * takes a small part of the time. Then plans are looked for by what their programs have
+ * at these prices is a lower bound, whatever the prices are. Prices come from a linear
+ * program over the plans met so far (memory_lp.c). Between two solutions of the whole
+ * problem prices settle among the strategies that cost little by a message-passing bound,
+ * which takes a small part of the time; strategies that hold too much at some time,
+ * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
+ * alike layers were priced as one the bound is that of the whole, by a search or layer by
+ * layer (memory_pieces.c). Then plans are looked for by what their programs have
  * in use at each time, which the model may not see in full; since arenas are larger than
  * that, also for lower limits, by as much as was missing, then between one that is kept
  * and one that is not. Every plan that may fit is measured by its program's buffers.
