@@ -27,7 +27,8 @@
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
 #define NARROW        2000     /* strategies of a small graph */
 #define DIVES         8        /* one in so many looks goes down to a plan that fits */
-#define MOST_TRIALS   4096     /* plans of one choice that are looked at */
+#define MOST_TRIALS   8192     /* of one choice's copies */
+#define TRIED         256      /* times, items and edges of one that take 1 us */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
 #define AMONG_SOLVES  40       /* at least */
@@ -470,7 +471,7 @@ static int number_kept(const struct hunt *h, const int *choice, int *tensor)
 /* A choice whose copies are tried. */
 struct trial {
     int *choice, *tensor; /* [copy], see number_kept */
-    int n, n_left;        /* tensors; plans that may still be measured */
+    int n, n_left;        /* tensors; trials that may still be made */
     int64_t *held;        /* [time], scratch */
 };
 
@@ -506,14 +507,16 @@ static bool measure_from(struct tree *t, struct trial *k, int i)
     struct hunt *h = t->h;
     const struct mem_model *m = &h->whole.model;
 
+    if (k->n_left-- <= 0)
+        return false;
+    h->effort += (m->n_times + m->n_items + h->whole.ip.problem.n_edges) / TRIED;
     if (mem_plan_score(m, &h->whole.ip, k->choice) >= t->enough)
         return true; /* and so is what makes more of them twice */
     if (is_too_large(t, k, i))
         return true;
     if (i == k->n) {
         struct ap_plan plan = mem_plan_of(m, &h->whole.ip, k->choice);
-        if (k->n_left-- <= 0)
-            return false;
+        h->effort += h->task->graph->n_nodes;
         hunt_measure(h, &plan);
         t->enough = h->best_sec * (1 - t->gap);
         return true;
