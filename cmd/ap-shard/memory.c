@@ -61,6 +61,7 @@
 #define CACHED      4      /* thousands of cells */
 #define CELL        8      /* work of one where copies are one node per tensor */
 #define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
+#define GIVEN_UP    1.2    /* times the gap asked for: more was left open */
 #define OPEN_TO     20     /* the same of that times the gap that is open */
 #define SETTLES     2      /* times that these are chosen before all are asked */
 #define EFFORT      8000000 /* see hunt.effort */
@@ -238,7 +239,7 @@ double hunt_solve(struct hunt *h, struct hunt_view *v, const double *price,
     if (rc && out && !sol.stopped)
         bound = INFINITY;
     if (!out)
-        h->gave_up = rc || sol.bound < sol.objective * (1 - 2 * params.gap);
+        h->gave_up = rc || sol.bound < sol.objective * (1 - GIVEN_UP * params.gap);
     if (rc == 0) {
         bound = sol.bound;
         v->moved = mem_move_shares(&v->model, &priced, sol.choice,
@@ -436,9 +437,6 @@ static void prove_tied(struct hunt *h)
         return;
     h->proven_value = h->best_value;
     take_shares(h);
-    if (h->layers.n_cells > 1)
-        raise_bound(h, hunt_bound_pieces(h, h->best_price, nearest(h)),
-                    price_sum(h, h->best_price, n_times, limit));
     for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
         double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
         if (value < 0)
@@ -690,7 +688,8 @@ static void search(struct hunt *h)
     const double full = (double)h->task->memory_bytes;
 
     price_memory(h, full);
-    if (!h->tied && !is_near(h) && hunt_rule_out_for_good(h))
+    if (!h->tied && h->whole.ip.space.n_strategies <= WHOLE && !is_near(h) &&
+        hunt_rule_out_for_good(h))
         price_memory(h, full);
     hunt_mend(h);
     prove_tied(h);

@@ -124,6 +124,7 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
                           const bool *inside, double *price, double *weight)
 {
     struct prices p = {h, NULL, limit, only_memory, inside, NULL, NULL};
+    const struct ap_mark mark = ap_arena_mark(h->arena);
     glp_smcp params;
     double theta = INFINITY;
 
@@ -143,6 +144,7 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
         add_times(&p, h->n_times - 1);
     }
     glp_delete_prob(p.lp);
+    ap_arena_rewind(h->arena, mark);
     return theta;
 }
 

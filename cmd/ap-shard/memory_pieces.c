@@ -17,8 +17,14 @@
 #include "memory_star.h"
 #include "pieces.h"
 
-#define MOST_ROUNDS 4
-#define PIECE_WORK  40
+#define MOST_ROUNDS 4  /* trials of potentials */
+#define PIECE_WORK  40 /* of a piece's solver, per trial */
+
+/* It takes the place of a node in another piece than its own. */
+struct stand_in {
+    int node, cell, place;
+    int before; /* another one of the node, -1 */
+};
 
 struct cutter {
     struct ap_arena *arena;
@@ -26,11 +32,9 @@ struct cutter {
     int n_pieces;
     int *cell;  /* [node]: its piece */
     int *place; /* [node]: in its piece */
-    int *first; /* [node]: its last stand-in, -1 */
+    int *last;  /* [node]: its last stand-in, -1 */
     int n_stand_ins, cap;
-    struct stand_in {
-        int node, cell, place, next;
-    } * stand_in;
+    struct stand_in *stand_in;
     struct ap_part *piece;
     struct ap_problem_edge **edges;
 };
@@ -73,7 +77,7 @@ static int place_in(struct cutter *k, int cell, int node)
 {
     if (k->cell[node] == cell)
         return k->place[node];
-    for (int i = k->first[node]; i >= 0; i = k->stand_in[i].next)
+    for (int i = k->last[node]; i >= 0; i = k->stand_in[i].before)
         if (k->stand_in[i].cell == cell)
             return k->stand_in[i].place;
     if (k->n_stand_ins == k->cap) {
@@ -81,8 +85,8 @@ static int place_in(struct cutter *k, int cell, int node)
         k->stand_in = ap_xrealloc(k->stand_in, (size_t)k->cap * sizeof *k->stand_in);
     }
     k->stand_in[k->n_stand_ins] =
-        (struct stand_in){node, cell, k->piece[cell].problem.n_nodes++, k->first[node]};
-    k->first[node] = k->n_stand_ins;
+        (struct stand_in){node, cell, k->piece[cell].problem.n_nodes++, k->last[node]};
+    k->last[node] = k->n_stand_ins;
     return k->stand_in[k->n_stand_ins++].place;
 }
 
@@ -125,26 +129,26 @@ static const double *stand_in_cost(struct cutter *k, int node)
 static void fill_nodes(struct cutter *k, const int *start)
 {
     int **n = AP_NEW_N(k->arena, k->n_pieces, int *);
-    int **first = AP_NEW_N(k->arena, k->n_pieces, int *);
+    int **choice = AP_NEW_N(k->arena, k->n_pieces, int *);
     const double ***cost = AP_NEW_N(k->arena, k->n_pieces, const double **);
 
     for (int i = 0; i < k->n_pieces; i++) {
         const int64_t n_nodes = k->piece[i].problem.n_nodes + 1;
         n[i] = AP_NEW_N(k->arena, n_nodes, int);
-        first[i] = AP_NEW_N(k->arena, n_nodes, int);
+        choice[i] = AP_NEW_N(k->arena, n_nodes, int);
         cost[i] = AP_NEW_N(k->arena, n_nodes, const double *);
     }
     for (int v = 0; v < k->p->n_nodes; v++) {
         const int cell = k->cell[v], place = k->place[v];
         n[cell][place] = k->p->n_strategies[v];
         cost[cell][place] = k->p->cost[v];
-        first[cell][place] = start[v];
+        choice[cell][place] = start[v];
     }
     for (int i = 0; i < k->n_stand_ins; i++) {
         const struct stand_in *s = &k->stand_in[i];
         n[s->cell][s->place] = k->p->n_strategies[s->node];
         cost[s->cell][s->place] = stand_in_cost(k, s->node);
-        first[s->cell][s->place] = start[s->node];
+        choice[s->cell][s->place] = start[s->node];
     }
     for (int i = 0; i < k->n_pieces; i++) {
         struct ap_part *piece = &k->piece[i];
@@ -152,7 +156,7 @@ static void fill_nodes(struct cutter *k, const int *start)
         piece->problem.n_strategies = n[i];
         piece->problem.cost = cost[i];
         piece->problem.edges = k->edges[i];
-        piece->start = first[i];
+        piece->start = choice[i];
     }
 }
 
@@ -195,10 +199,10 @@ double hunt_bound_pieces(struct hunt *h, const double *price, const int *choice)
     find_cells(&k, h, &priced);
     k.piece = AP_NEW_N(&scratch, k.n_pieces, struct ap_part);
     k.place = AP_NEW_N(&scratch, n + 1, int);
-    k.first = AP_NEW_N(&scratch, n + 1, int);
+    k.last = AP_NEW_N(&scratch, n + 1, int);
     for (int v = 0; v < n; v++) {
         k.place[v] = k.piece[k.cell[v]].problem.n_nodes++;
-        k.first[v] = -1;
+        k.last[v] = -1;
     }
     cut_edges(&k, h->whole.model.n_vars);
     fill_nodes(&k, start);

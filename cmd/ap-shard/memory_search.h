@@ -62,13 +62,11 @@ struct hunt {
 int64_t hunt_try(struct hunt *h, const struct ap_plan *plan);
 /* The program's peak; keeps the plan as hunt_try does. */
 int64_t hunt_measure(struct hunt *h, const struct ap_plan *plan);
-/* ---- memory_lp.c ---- */
-
 /*
- * Prices for plans to keep the limit, in units of it, from the plans met (inside[cut];
- * NULL: all); the value that they would have if there were no others, INFINITY where none
- * is found. price[max_times]; weight[cut], NULL:
- * not asked for: of the mixture of these plans that has this value.
+ * memory_lp.c: prices for plans to keep the limit, in units of it, price[max_times], from
+ * the plans met (inside[cut]; NULL: all); the value that they would have if there were no
+ * others, INFINITY where none is found. weight[cut], NULL: not asked for: of the mixture
+ * of these plans that has this value.
  */
 double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
                    double *weight);
