@@ -61,7 +61,7 @@ holds() {
         ap-coarsen --cluster-cost optimized --blocks 3 -o /dev/null "$doc"
         [ "$(jq .blocks.n "$out")" -ge 2 ] || { echo "$args: one block"; return 1; }
     done < <(families)
-    for m in mlp bert ff gpt2l gpt2l_bf16 moe resnet scan_gpt scan_mlp t5 mlp_fwd gpt2l_fwd \
+    for m in mlp bert ff gpt2l gpt2l_bf16 moe resnet scan_gpt scan_mlp lstm t5 mlp_fwd gpt2l_fwd \
         t5_fwd; do
         ap-coarsen --no-history -o "$out" "$(imported $m)"
         ap-coarsen --cluster-cost optimized --blocks 3 -o /dev/null "$(imported $m)"

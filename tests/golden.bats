@@ -21,6 +21,7 @@ golden() { # MODEL ALGORITHMS
 @test "golden: t5" { golden t5 "ilp megatron"; }
 @test "golden: scan_mlp" { golden scan_mlp "ilp zero3"; }
 @test "golden: scan_gpt" { golden scan_gpt "ilp megatron"; }
+@test "golden: lstm" { golden lstm "ilp tofu"; }
 @test "golden: in microbatches" {
     needs_exec
     run scripts/golden-table --models "mlp gpt2l resnet" --meshes 2x2 --algorithms "ilp" \

@@ -9,7 +9,7 @@ import() {
 }
 
 @test "import: the golden models have the roles and aliases of meta.json" {
-    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt ff; do
+    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt lstm ff; do
         for source in cat bare; do
             "$source" "$(hlo "$m")" | import >"$BATS_TEST_TMPDIR/g.json"
             jq -e --slurpfile meta "$MODELS/$m/meta.json" '
@@ -370,7 +370,7 @@ END
 }
 
 @test "import: roles and phases are the same without metadata" {
-    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp; do
+    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp lstm; do
         bare "$(hlo $model)" | ap-import --no-history -o "$BATS_TEST_TMPDIR/bare.json" -
         jq -e '[.graph.nodes[].phase] | unique == ["backward", "forward", "update"]' "$BATS_TEST_TMPDIR/bare.json"
         for doc in "$(imported $model)" "$BATS_TEST_TMPDIR/bare.json"; do

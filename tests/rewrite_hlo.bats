@@ -23,7 +23,7 @@ same_again() {
 }
 
 @test "rewrite: as HLO text, the golden models import to the same graphs" {
-    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_mlp scan_gpt; do
+    for m in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_mlp scan_gpt lstm; do
         same_again "$(imported $m)" || { echo "$m"; return 1; }
     done
     for m in scan_mlp scan_gpt; do

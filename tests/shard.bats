@@ -157,7 +157,7 @@ END
 @test "names, scopes and metadata decide nothing: RH1, AL4 and TO1's searches answer alike without" {
     slow_with_sanitizers
     local model algorithm doc
-    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp; do
+    for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp lstm; do
         bare "$(hlo $model)" | ap-import - | jq -c -f tests/strip.jq >"$BATS_TEST_TMPDIR/bare.json"
         for algorithm in ilp rhino tofu; do
             for doc in "$(imported $model)" "$BATS_TEST_TMPDIR/bare.json"; do

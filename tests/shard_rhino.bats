@@ -135,7 +135,7 @@ ENTRY e {
 # Each golden model, its levels: the plan is legal, names play no part.
 @test "rhino: every golden model is planned, and alike without names" {
     local m level opts=(--mesh 2x4 --cluster "$CLUSTERS/cpu-8.json") bare=$BATS_TEST_TMPDIR/bare.json
-    for m in bert ff gpt2l gpt2l_bf16 mlp moe resnet t5 scan_gpt scan_mlp; do
+    for m in bert ff gpt2l gpt2l_bf16 mlp moe resnet t5 scan_gpt scan_mlp lstm; do
         jq -c '(.graph.nodes[] | .scope?) |= "" | .graph.nodes |= (to_entries
             | map(.value + {name: "n\(.key)"}))' "$(imported $m)" >"$bare"
         for level in 0 2 3; do

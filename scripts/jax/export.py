@@ -351,7 +351,7 @@ def write_forward(options, model):
     params, opt_state, batch = specs_of(model)
     kept = {name: value for name, value in opt_state.items() if name == "stats"}
     specs = (params, kept, batch)
-    text = hlo_text(make_forward(model), specs, options.frames, bool(model.stacked))
+    text = hlo_text(make_forward(model), specs, options.frames, model.loops)
     all_names = [name for _, name in names_of((params, opt_state, batch))]
     arrays = arrays_of((params, opt_state, batch), options.seed)
     stats = arrays[1].get("stats", {})
@@ -388,7 +388,7 @@ def main():
         return
     step = (make_local_step if model.local else make_step)(model, options)
     specs = specs_of(model)
-    text = hlo_text(step, specs, options.frames, bool(model.stacked))
+    text = hlo_text(step, specs, options.frames, model.loops)
     if options.shapes_only:
         write_text(options.output, text)
     else:

@@ -6,9 +6,10 @@ Each model class is built from the command line's options and has
     batch()   specs of one batch
     loss(params, stats, batch) -> (loss, (new stats, router logits))
     stacked   weights with an axis for the layers: path to that axis (empty for most)
+    loops     the graph has while loops: over layers where weights are stacked, over time
+              in the recurrent model; other loops are Python's
     local     layers have losses and updates of their own: there is a local_step
-Loops over layers are Python loops, so that the graph has no while loop, but in the models
-with stacked weights; no parameter has a gradient that is zero by construction.
+No parameter has a gradient that is zero by construction.
 """
 
 import dataclasses
@@ -38,6 +39,7 @@ class Model:
 
     optimizer = "adam"
     stacked = {}
+    loops = False
     local = False
 
     def __init__(self, options):
@@ -482,6 +484,7 @@ class ScanMlp(Model):
     """Dense tanh layers as a scan over stacked weights, forward and in reverse."""
 
     defaults = dict(layers=3, hidden=32, classes=10, batch=8)
+    loops = True
     # the second stack has its layers on the second axis, as MaxText's have
     stacked = {"mlp/up/layers/w": 0, "mlp/up/layers/b": 0, "mlp/down/layers/w": 1}
 
@@ -522,8 +525,51 @@ class ScanMlp(Model):
         return loss + 1e-5 * jnp.mean(sizes), (stats, [])
 
 
+class Lstm(Model):
+    """A language model of LSTM layers, each a scan over time (Hochreiter, Schmidhuber)."""
+
+    loops = True
+    defaults = dict(layers=2, hidden=32, vocab=64, seq=6, batch=8)
+
+    def params(self):
+        o = self.o
+        specs = {"lstm/embed": Spec((o.vocab, o.hidden), std=1.0)}
+        for i in range(o.layers):
+            path = f"lstm/layer_{i}"
+            specs.update(dense_spec(f"{path}/x", o.hidden, 4 * o.hidden))
+            specs.update(dense_spec(f"{path}/h", o.hidden, 4 * o.hidden, bias=False))
+        return {**specs, **dense_spec("lstm/head", o.hidden, o.vocab)}
+
+    def batch(self):
+        shape = (self.o.batch, self.o.seq)
+        return {
+            "tokens": Spec(shape, high=self.o.vocab),
+            "labels": Spec(shape, high=self.o.vocab),
+        }
+
+    def layer(self, p, path, x):
+        def step(carry, x):
+            h, cell = carry
+            gates = dense(p, f"{path}/x", x) + dense(p, f"{path}/h", h)
+            take, forget, give, new = jnp.split(gates, 4, axis=-1)
+            cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(take) * jnp.tanh(new)
+            h = jax.nn.sigmoid(give) * jnp.tanh(cell)
+            return (h, cell), h
+
+        zeros = jnp.zeros(x.shape[1:])
+        return jax.lax.scan(step, (zeros, zeros), x)[1]
+
+    def loss(self, p, stats, batch):
+        x = embed(p, "lstm/embed", batch["tokens"].T)
+        for i in range(self.o.layers):
+            x = self.layer(p, f"lstm/layer_{i}", x)
+        return cross_entropy(dense(p, "lstm/head", x), batch["labels"].T), (stats, [])
+
+
 class ScanGpt(Gpt):
     """The GPT with its blocks in a scan that keeps a block's input only (remat)."""
+
+    loops = True
 
     def one_block(self):
         """Specs of one block, by path inside the block."""
@@ -635,5 +681,6 @@ MODELS = {
     "resnet": Resnet,
     "scan_mlp": ScanMlp,
     "scan_gpt": ScanGpt,
+    "lstm": Lstm,
     "ff": Ff,
 }

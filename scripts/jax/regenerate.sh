@@ -18,6 +18,7 @@ export_model moe --seed 4 -o "$models/moe"
 export_model t5 -o "$models/t5"
 export_model scan_mlp --donate -o "$models/scan_mlp"
 export_model scan_gpt --hidden 32 --ffn 64 --vocab 64 --seq 16 -o "$models/scan_gpt"
+export_model lstm --donate --lr 0.01 -o "$models/lstm"
 export_model bert -o "$models/bert"
 export_model ff --lr 0.01 -o "$models/ff"
 export_model gpt --layers 12 --hidden 768 --heads 12 --vocab 50257 --seq 1024 --batch 8 \

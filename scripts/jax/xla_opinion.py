@@ -52,7 +52,7 @@ N_STEPS = 5
 def parse_options():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", default="mlp gpt2l resnet moe t5 bert ff scan_gpt")
+    parser.add_argument("--models", default="mlp gpt2l resnet moe t5 bert ff scan_gpt lstm")
     parser.add_argument("--meshes", default="8 2x4")
     parser.add_argument("--algorithms", default="data megatron zero2 zero3 ilp")
     parser.add_argument("--dialect", default="gspmd", choices=["gspmd", "shardy"])
