@@ -35,6 +35,41 @@ other() {
     done <<<$'mlp 2018\nmlp eurosys\nresnet 2018\nmoe eurosys'
 }
 
+@test "tofu: time steps are cut alike where nothing is replicated" {
+    local doc=$BATS_TEST_TMPDIR/lstm.json plan=$BATS_TEST_TMPDIR/plan.json one vars tied
+    # without names: two layers, six steps in each
+    jq -c -f tests/strip.jq "$(imported lstm)" | ap-prune --algorithm structure -o "$doc" -
+    one=$(jq '.families.families | map(select(.parent != null)) |
+        if length == 1 and (.[0].nodes | length) == 12 then .[0].nodes[0] | length else 0 end' "$doc")
+    [ "$one" -gt 50 ]
+    for option in "--tofu-space 2018" "--tofu-space eurosys --no-families" "--tofu-space eurosys"; do
+        # shellcheck disable=SC2086 # options
+        ap-shard --quiet --mesh 4 --algorithm tofu $option --stats --cluster "$CLUSTERS/cpu-8.json" \
+            -o "$plan" "$doc" 2>"$plan.stats"
+        tied=${tied:-}$(jq .tied "$plan.stats")/ vars=${vars:-}$(jq .variables "$plan.stats")/
+    done
+    [ "$(jq .fixed "$plan.stats")" -eq 0 ]
+    [ "$tied" = "0/0/$((10 * one))/" ]
+    vars=${vars#*/}
+    [ "$(cut -d/ -f2 <<<"$vars")" -lt "${vars%%/*}" ]
+    jq -e '.sharding.layouts as $at | [.families.families[] | select(.parent != null) | .nodes |
+        (.[0:6], .[6:12]) | map(map($at[.])) | unique | length] == [1, 1]' "$plan"
+    # scopes find the same steps in several families, layers are no steps
+    for model in lstm gpt2l mlp; do
+        ap-prune --quiet "$(imported $model)" | ap-shard --mesh 4 --algorithm tofu --stats \
+            --tofu-space eurosys -o "$plan" - 2>"$plan.stats"
+        [ $(($(jq .tied "$plan.stats") > 0)) -eq $((${#model} == 4)) ] ||
+            { echo "$model: $(jq .tied "$plan.stats")"; return 1; }
+    done
+}
+
+@test "tofu: plans of time steps run with the right numbers" {
+    needs_exec
+    jq -c -f tests/strip.jq "$(imported lstm)" | ap-prune --algorithm structure |
+        ap-shard --quiet --mesh 4 --algorithm tofu --tofu-space eurosys | ap-cost | ap-rewrite |
+        OMP_NUM_THREADS=1 timeout 60 ap-exec -n 4 --steps 2 --verify
+}
+
 @test "tofu: the mesh is one axis for each halving" {
     f=$(tofu mlp 2x4 2018)
     [ "$(jq -c .sharding.mesh.shape "$f")" = "[2,2,2]" ]

@@ -29,7 +29,7 @@ const struct shard_algorithm *shard_algorithms(void)
          .help = "halve the devices again and again, each time moving least",
          .run = shard_tofu,
          .baseline = -1,
-         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_TOFU,
+         .takes = SHARD_TAKES_PADDING | SHARD_TAKES_FAMILIES | SHARD_TAKES_TOFU,
          .whole_time = true,
          .halves = true},
         {.name = "tap",

@@ -8,8 +8,8 @@
  * factors (tofu_net.c), what a conversion moves from regions (tofu_move.c).
  *
  * Two spaces: the first allows a tensor to be whole on both halves; the later one, made
- * for models that do not fit, only cuts, ties gradients to their tensors and elementwise
- * operators together.
+ * for models that do not fit, only cuts, ties gradients to their tensors, elementwise
+ * operators together, and the time steps of a recurrence to one another.
  *
  * The measure counts every operator's conversions by themselves, though devices keep a
  * converted tensor for the next that wants it, and leaves compute out; the plan is priced
@@ -80,9 +80,10 @@ static const char *stats_text(struct ap_arena *arena, const struct tofu_net *net
     return ap_arena_printf(arena,
                            ",\"groups\":%d,\"moved_bytes\":%.0f,\"cut_bytes\":[%s],"
                            "\"variables\":%d,\"states\":%lld,\"largest_table\":%lld,"
-                           "\"fixed\":%d",
+                           "\"fixed\":%d,\"tied\":%d",
                            net->nests->n, total_bytes(net->mesh, s), cuts, s->n_vars,
-                           (long long)s->n_states, (long long)s->largest, s->n_fixed);
+                           (long long)s->n_states, (long long)s->largest, s->n_fixed,
+                           net->n_tied);
 }
 
 static struct ap_choice_vec *nothing_cut(struct ap_arena *arena, int n)
@@ -131,6 +132,7 @@ int shard_tofu(struct ap_arena *arena, const struct shard_task *task,
                            .graph = task->graph,
                            .nests = task->nests,
                            .mesh = mesh,
+                           .families = task->families,
                            .cut_only = task->params->tofu_space == 1};
 
     if (task->pins && task->pins->n > 0)

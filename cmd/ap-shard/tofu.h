@@ -45,6 +45,7 @@ struct tofu_group {
 struct tofu_unit {
     int n_groups, group[2];
     const int *joint; /* two groups: factor of the second by factor of the first, or -1 */
+    int leader;       /* an earlier unit whose request it takes, or itself */
 };
 
 struct tofu_net {
@@ -52,7 +53,9 @@ struct tofu_net {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_mesh *mesh;
-    bool cut_only;     /* the later space: no tensor is replicated */
+    bool cut_only; /* the later space: no tensor is replicated */
+    const struct ap_families
+        *families;     /* steps are tied in the later space; may be NULL */
     const bool *fixed; /* per node: is cut on dimension 0 every time; NULL: none */
     uint64_t seed; /* which of equally good cuts is taken; 0: the first that is found */
     struct tofu_group *groups; /* per fusion group */
@@ -63,12 +66,18 @@ struct tofu_net {
     bool *twisted; /* per piece class: two places of one tensor, cannot be a scheme */
     int n_units;
     struct tofu_unit *units;
+    int n_tied; /* nodes that are cut like one of an earlier time step */
 };
 
 /* Slots, pieces, ties and pairs of gradients; nothing cut yet. */
 void tofu_net_build(struct tofu_net *net);
 /* Makes everything whole again. */
 void tofu_net_reset(struct tofu_net *net);
+
+/* Per node: the node of the first time step (tofu_steps.c) that it is cut like, or
+ * itself; families may be NULL. */
+int *tofu_steps(struct ap_arena *arena, const struct ap_graph *g,
+                const struct ap_families *families);
 
 /* Usable: may be split and has more than one element. */
 bool tofu_factor_usable(const struct ap_nest *nest, int f);

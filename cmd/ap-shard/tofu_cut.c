@@ -363,7 +363,9 @@ static int number_vars(struct cut *c, int **n_states)
         if (anchor_of(c, net->units[u].group[0]))
             continue;
         list_requests(c, u);
-        if (c->n_requests[u] > 1) {
+        if (net->units[u].leader != u) {
+            c->unit_var[u] = c->unit_var[net->units[u].leader];
+        } else if (c->n_requests[u] > 1) {
             (*n_states)[n] = c->n_requests[u];
             c->unit_var[u] = n++;
         }

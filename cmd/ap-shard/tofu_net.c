@@ -10,7 +10,8 @@
  *     elementwise operators, a pooling, a reshape, a transpose);
  *   - all that an update joins: a weight, its gradient, its state, the new weight;
  *   - in the later space the operands of all elementwise groups, and activations with
- *     their gradients.
+ *     their gradients;
+ *   - there, too, those at the same place of a recurrence's time steps (tofu_steps.c).
  * A tied group follows the scheme of its tensors. A group that cannot follow a place
  * where a contraction cuts such a tensor (a slice of it) is not tied. The two gradients
  * of a contraction y = x w, which share dy and have x and w as the other operands, have
@@ -22,7 +23,9 @@
  * Partitioning", section 5.1 (coarsening).
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "fold.h"
 #include "tofu.h"
 
 enum { MAX_USERS = 64 }; /* contractions that share a tensor and are looked at in pairs */
@@ -259,18 +262,22 @@ static void tie(struct maker *m, int g)
     }
 }
 
+/* Two tensors of one shape: each place of one is that of the other. */
+static void tie_tensors(struct maker *m, int v, int w)
+{
+    unite(m->net->class_of, v, w);
+    for (int p = m->first[v]; p >= 0; p = m->piece[p].next)
+        for (int q = m->first[w]; q >= 0; q = m->piece[q].next)
+            if (m->piece[p].dim == m->piece[q].dim &&
+                m->piece[p].stride == m->piece[q].stride)
+                unite_pieces(m, p, q);
+}
+
 static void tie_aliases(struct maker *m)
 {
-    for (int v = 0; v < m->net->graph->n_nodes; v++) {
-        if (m->alias[v] < 0)
-            continue;
-        unite(m->net->class_of, v, m->alias[v]);
-        for (int p = m->first[v]; p >= 0; p = m->piece[p].next)
-            for (int q = m->first[m->alias[v]]; q >= 0; q = m->piece[q].next)
-                if (m->piece[p].dim == m->piece[q].dim &&
-                    m->piece[p].stride == m->piece[q].stride)
-                    unite_pieces(m, p, q);
-    }
+    for (int v = 0; v < m->net->graph->n_nodes; v++)
+        if (m->alias[v] >= 0)
+            tie_tensors(m, v, m->alias[v]);
 }
 
 static void tie_groups(struct maker *m)
@@ -490,11 +497,63 @@ static void list_units(struct maker *m, const struct triple *triples, int n_trip
     for (int g = 0; g < net->nests->n; g++) {
         if (partner[g] >= 0 && !joint[g])
             continue;
-        net->units[net->n_units++] = (struct tofu_unit){
+        net->units[net->n_units] = (struct tofu_unit){
             .n_groups = partner[g] >= 0 ? 2 : 1,
             .group = {g, partner[g]},
             .joint = joint[g],
+            .leader = net->n_units,
         };
+        net->n_units++;
+    }
+}
+
+/* ---- time steps ---- */
+
+/* The group of an earlier step at the place of g, -1. */
+static int group_before(const struct tofu_net *net, const int *step, int g)
+{
+    const struct ap_nest *nest = &net->nests->nest[g];
+    const int before = net->graph->nodes[step[nest->members[0]]].group;
+
+    if (before < 0 || before >= g ||
+        !shard_fold_same_nest(net->graph, &net->nests->nest[before], net->graph, nest))
+        return -1;
+    for (int i = 0; i < nest->n_members; i++)
+        if (step[nest->members[i]] != net->nests->nest[before].members[i])
+            return -1;
+    return before;
+}
+
+static bool same_joint(const struct tofu_net *net, const struct tofu_unit *u,
+                       const struct tofu_unit *first)
+{
+    return !u->joint ||
+           memcmp(u->joint, first->joint,
+                  (size_t)net->nests->nest[u->group[0]].n_factors * sizeof(int)) == 0;
+}
+
+/* One scheme per tensor and one request per operator of all steps. */
+static void tie_steps(struct maker *m)
+{
+    struct tofu_net *net = m->net;
+    const int *step = tofu_steps(net->arena, net->graph, net->families);
+    int *unit = AP_NEW_N(net->arena, net->nests->n, int); /* + 1 */
+
+    for (int v = 0; v < net->graph->n_nodes; v++)
+        if (step[v] != v) {
+            tie_tensors(m, v, step[v]);
+            net->n_tied++;
+        }
+    for (int i = 0; i < net->n_units; i++) {
+        struct tofu_unit *u = &net->units[i];
+        const int before = group_before(net, step, u->group[0]);
+        const struct tofu_unit *first =
+            before >= 0 && unit[before] ? &net->units[unit[before] - 1] : NULL;
+        unit[u->group[0]] = i + 1;
+        if (first && first->n_groups == u->n_groups && same_joint(net, u, first) &&
+            (net->groups[before].anchor < 0) == (net->groups[u->group[0]].anchor < 0) &&
+            (u->n_groups == 1 || group_before(net, step, u->group[1]) == first->group[1]))
+            u->leader = first->leader;
     }
 }
 
@@ -549,6 +608,8 @@ void tofu_net_build(struct tofu_net *net)
     list_units(&m, triples, n_triples);
     for (int i = 0; i < n_triples && net->cut_only; i++)
         tie_gradients(&m, &triples[i]);
+    if (net->cut_only)
+        tie_steps(&m);
     flatten(&m);
 }
 

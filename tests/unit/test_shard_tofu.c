@@ -453,8 +453,126 @@ static void test_mesh(void)
     ap_arena_free(&arena);
 }
 
+/* ---- time steps ---- */
+
+/* tanh(x w) */
+static int cell(struct net *n, int x, int w)
+{
+    int64_t left = 1, right = 0;
+    return ap_build_unary(&n->b, AP_OP_TANH,
+                          ap_build_dot(&n->b, x, w, 0, NULL, NULL, 1, &left, &right));
+}
+
+/* The graph that sums y, and its dots and tanhs in order: node[2 * i], node[2 * i + 1].
+ */
+static void end_cells(struct net *n, int y, int *node)
+{
+    struct ap_err err = {0};
+    int k = 0;
+    struct ap_result loss = {ap_build_reduce(&n->b, y, AP_RED_SUM, 2, (int64_t[]){0, 1}),
+                             AP_ROLE_LOSS, -1};
+
+    if (ap_build_finish(&n->b, "net", 1, &loss, &n->g, &err))
+        fail(&err);
+    for (int v = 0; v < n->g.n_nodes; v++)
+        if (n->g.nodes[v].op == AP_OP_DOT || n->g.nodes[v].op == AP_OP_TANH)
+            node[k++] = v;
+}
+
+/* cells that follow another one: cell i is follows[i], for families of some cells each.
+ */
+static bool steps_are(struct net *n, const struct ap_families *families, const int *node,
+                      int n_cells, const int *follows)
+{
+    const int *step = tofu_steps(&n->arena, &n->g, families);
+    bool ok = true;
+
+    for (int i = 0; i < 2 * n_cells; i++)
+        ok = ok && step[node[i]] == node[2 * follows[i / 2] + i % 2];
+    return ok;
+}
+
+static const int64_t square[2] = {8, 8};
+
+/* Three cells with one weight, or with one each. */
+static void test_chain(bool shared)
+{
+    static const int all[] = {0, 0, 0}, none[] = {0, 1, 2};
+    struct ap_family family = {.parent = -1, .n_instances = 3, .n_nodes = 2};
+    struct ap_families families = {.n = 1, .family = &family};
+    struct net n;
+    int node[6], w;
+
+    start(&n);
+    int x = input(&n, AP_ROLE_INPUT, 2, square);
+    w = weight(&n, 2, square);
+    for (int i = 0; i < 3; i++)
+        x = cell(&n, x, i == 0 || shared ? w : weight(&n, 2, square));
+    end_cells(&n, x, node);
+    family.nodes = node;
+    CHECK(steps_are(&n, &families, node, 3, shared ? all : none), "cells with %s are %s",
+          shared ? "one weight" : "weights of their own", shared ? "steps" : "no steps");
+    CHECK(steps_are(&n, NULL, node, 3, none), "without families there are no steps");
+    done(&n);
+}
+
+/* Cells side by side with one operand, which is no weight. */
+static void test_heads(void)
+{
+    static const int none[] = {0, 1};
+    struct ap_family family = {.parent = -1, .n_instances = 2, .n_nodes = 2};
+    struct ap_families families = {.n = 1, .family = &family};
+    struct net n;
+    int node[4];
+
+    start(&n);
+    int x = input(&n, AP_ROLE_INPUT, 2, square);
+    int q = cell(&n, x, weight(&n, 2, square)), k = cell(&n, x, weight(&n, 2, square));
+    end_cells(&n, ap_build_binary(&n.b, AP_OP_ADD, q, k), node);
+    family.nodes = node;
+    CHECK(steps_are(&n, &families, node, 2, none), "heads that read one tensor are not");
+    done(&n);
+}
+
+/* Two layers of two steps; the dots are one family, the tanhs between them another. */
+static void test_layers(void)
+{
+    static const int want[] = {0, 0, 2, 2};
+    struct net n;
+    int node[8], w[2], outer[10], dots[4], tanhs[4];
+
+    start(&n);
+    int x = input(&n, AP_ROLE_INPUT, 2, square);
+    for (int i = 0; i < 4; i++) {
+        w[i / 2] = i % 2 ? w[i / 2] : weight(&n, 2, square);
+        x = cell(&n, x, w[i / 2]);
+    }
+    end_cells(&n, x, node);
+    for (int i = 0; i < 4; i++) {
+        dots[i] = node[2 * i];
+        tanhs[i] = node[2 * i + 1];
+    }
+    for (int i = 0; i < 2; i++) { /* a weight and four nodes each */
+        memcpy(outer + 5 * i + 1, node + 4 * i, 4 * sizeof *node);
+        outer[5 * i] = n.g.nodes[node[4 * i]].in[1];
+    }
+    struct ap_family family[] = {
+        {.parent = -1, .n_instances = 2, .n_nodes = 5, .nodes = outer},
+        {.parent = 0, .n_instances = 4, .n_nodes = 1, .nodes = tanhs},
+        {.parent = 0, .n_instances = 4, .n_nodes = 1, .nodes = dots},
+    };
+    struct ap_families families = {.n = 3, .family = family};
+    CHECK(steps_are(&n, &families, node, 4, want),
+          "steps are tied in each layer, those that read what steps make, too");
+    done(&n);
+}
+
 int main(void)
 {
+    test_chain(true);
+    test_chain(false);
+    test_heads();
+    test_layers();
     test_mesh();
     test_dp();
     test_table();
