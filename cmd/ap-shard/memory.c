@@ -362,7 +362,7 @@ static void price_memory(struct hunt *h, double limit)
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         const bool between = inward && stalls == 0 && aimed > 0;
         if ((round >= ROUNDS && h->work > until) ||
-            (round >= FEW_ROUNDS && h->effort > EFFORT) ||
+            (round >= FEW_ROUNDS && h->effort > EFFORT && aimed > h->bound) ||
             h->bound > h->best_sec * (1 - NEAR / 10) ||
             !next_prices(h, limit, aimed, between, price))
             return;
@@ -389,6 +389,11 @@ static void price_memory(struct hunt *h, double limit)
         if (!dearest || !pay_more(h))
             return;
     }
+}
+
+static bool is_near(const struct hunt *h)
+{
+    return h->bound >= h->best_sec * (1 - h->near);
 }
 
 /* What the tied copies learnt. */
@@ -426,18 +431,20 @@ static const int *nearest(const struct hunt *h)
     return h->cut[best].choice;
 }
 
-/* The bound of the whole graph, at the best prices for tied layers. */
+/* The bound of the whole graph, at the best prices for tied layers, if these promise more
+ * than what is known. Where a search of the whole is too long, of its layers alone. */
 static void prove_tied(struct hunt *h)
 {
     const double limit = (double)h->task->memory_bytes;
+    const bool wide = h->whole.ip.space.n_strategies > WHOLE;
     const int n_times = h->n_times;
 
-    if (!h->tied || h->whole.ip.space.n_strategies > WHOLE ||
-        h->best_value <= h->proven_value || h->best_sec == INFINITY)
+    if (!h->tied || h->best_value <= fmax(h->proven_value, h->bound) ||
+        h->best_sec == INFINITY)
         return;
     h->proven_value = h->best_value;
     take_shares(h);
-    for (int i = 0; i < PROOFS && h->bound < h->best_sec * (1 - h->near); i++) {
+    for (int i = 0; !wide && i < PROOFS && !is_near(h); i++) {
         double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
         if (value < 0)
             break;
@@ -446,10 +453,10 @@ static void prove_tied(struct hunt *h)
         if (!h->whole.moved)
             break;
     }
-    if (h->gave_up && h->layers.n_cells > 1 && h->bound < h->best_sec * (1 - h->near))
+    if ((wide || h->gave_up) && h->layers.n_cells > 1 && !is_near(h))
         raise_bound(h, hunt_bound_pieces(h, h->best_price, nearest(h)),
                     price_sum(h, h->best_price, n_times, limit));
-    if (h->bound < h->best_sec * (1 - h->near))
+    if (!is_near(h))
         hunt_mend(h);
 }
 
@@ -571,11 +578,6 @@ static double next_limit(const struct hunt *h, struct bracket *b, double limit, 
     else /* no plan was worth a program */
         next = b->high - full / FINE;
     return next > full / 2 ? next : 0;
-}
-
-static bool is_near(const struct hunt *h)
-{
-    return h->bound >= h->best_sec * (1 - h->near);
 }
 
 /* The same for a lower limit, of which no bound is asked for. */
