@@ -571,6 +571,25 @@ static int read_aliases(struct hlo_src *src, struct hlo_span value,
     return rc;
 }
 
+/* Of "{(f32[4,2]{1,0}, (f32[], s32[]))->f32[]}", -1 if that is not its form. */
+static int params_of_layout(struct hlo_span layout)
+{
+    int n = 0, depth = 0;
+
+    if (layout.len < 3 || memcmp(layout.s, "{(", 2) != 0)
+        return -1;
+    for (size_t i = 2; i < layout.len; i++) {
+        const char c = layout.s[i];
+        if (c == ')' && depth == 0)
+            return n;
+        if (n == 0 && c > ' ')
+            n = 1;
+        n += c == ',' && depth == 0;
+        depth += (strchr("([{", c) != NULL) - (strchr(")]}", c) != NULL);
+    }
+    return -1;
+}
+
 int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
                      struct hlo_module *module)
 {
@@ -596,6 +615,8 @@ int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
                 return -1;
             continue;
         }
+        if (hlo_span_is(name, "entry_computation_layout"))
+            module->n_params = params_of_layout(value);
         size_t i = 0, n = sizeof known / sizeof known[0];
         while (i < n && !hlo_span_is(name, known[i]))
             i++;

@@ -613,12 +613,30 @@ static bool skip_table(struct hlo_src *src, int *rc)
     return true;
 }
 
+/* Without a word the last computation is the entry, but not if it cannot be. */
+static int check_entry(struct parser *p)
+{
+    const struct hlo_module *m = p->module;
+    const bool named = m->entry >= 0;
+    const struct hlo_comp *comp = &p->comp[named ? m->entry : p->n_comp - 1];
+
+    if (m->n_params >= 0 && comp->n_params != m->n_params)
+        return hlo_fail(p->src, comp->pos,
+                        "%s '%.200s' has %d parameters, entry_computation_layout %d%s",
+                        named ? "ENTRY" : "no computation is the ENTRY, and the last one",
+                        comp->name, comp->n_params, m->n_params,
+                        named ? "" : ": the text is truncated");
+    if (!named)
+        p->module->entry = p->n_comp - 1;
+    return 0;
+}
+
 static int parse_module(struct parser *p)
 {
     struct hlo_src *src = p->src;
     struct hlo_span name;
     p->module->name = "module";
-    p->module->entry = -1;
+    p->module->entry = p->module->n_params = -1;
     if (src->len > 3 && memcmp(src->text, "\xef\xbb\xbf", 3) == 0)
         src->pos = 3; /* byte order mark */
     if (hlo_at_word(src) && hlo_eat_str(src, "HloModule ")) {
@@ -635,9 +653,7 @@ static int parse_module(struct parser *p)
     }
     if (!p->n_comp)
         return hlo_fail(src, src->pos, "no computation in the text");
-    if (p->module->entry < 0)
-        p->module->entry = p->n_comp - 1;
-    return 0;
+    return check_entry(p);
 }
 
 int hlo_parse(struct hlo_src *src, struct hlo_module *module)

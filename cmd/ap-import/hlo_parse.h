@@ -73,6 +73,7 @@ struct hlo_module {
     const char *name;
     int n_comps, entry;
     const struct hlo_comp *comps;
+    int n_params; /* of the entry, as its layout in the header says; -1: not said */
     int n_aliases;
     const struct hlo_alias *aliases;
     int64_t n_instrs; /* of all computations */
