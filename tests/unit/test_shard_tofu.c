@@ -494,25 +494,34 @@ static bool steps_are(struct net *n, const struct ap_families *families, const i
 
 static const int64_t square[2] = {8, 8};
 
-/* Three cells with one weight, or with one each. */
-static void test_chain(bool shared)
+/* A chain of cells of one family: which weight each has, and which cell it follows. With
+ * `back` the last instance comes first, as in a backward pass. */
+static void test_chain(const char *weights, const int *want, bool back)
 {
-    static const int all[] = {0, 0, 0}, none[] = {0, 1, 2};
-    struct ap_family family = {.parent = -1, .n_instances = 3, .n_nodes = 2};
+    static const int none[] = {0, 1, 2, 3, 4};
+    const int n_cells = (int)strlen(weights);
+    struct ap_family family = {.parent = -1, .n_instances = n_cells, .n_nodes = 2};
     struct ap_families families = {.n = 1, .family = &family};
     struct net n;
-    int node[6], w;
+    int node[10], turned[10], w[26];
 
+    memset(w, -1, sizeof w);
     start(&n);
     int x = input(&n, AP_ROLE_INPUT, 2, square);
-    w = weight(&n, 2, square);
-    for (int i = 0; i < 3; i++)
-        x = cell(&n, x, i == 0 || shared ? w : weight(&n, 2, square));
+    for (int i = 0; i < n_cells; i++) {
+        int *at = &w[weights[i] - 'a'];
+        *at = *at < 0 ? weight(&n, 2, square) : *at;
+        x = cell(&n, x, *at);
+    }
     end_cells(&n, x, node);
-    family.nodes = node;
-    CHECK(steps_are(&n, &families, node, 3, shared ? all : none), "cells with %s are %s",
-          shared ? "one weight" : "weights of their own", shared ? "steps" : "no steps");
-    CHECK(steps_are(&n, NULL, node, 3, none), "without families there are no steps");
+    for (int i = 0; i < n_cells; i++)
+        memcpy(turned + 2 * (n_cells - 1 - i), node + 2 * i, 2 * sizeof *node);
+    family.nodes = back ? turned : node;
+    CHECK(steps_are(&n, &families, node, n_cells, want),
+          "cells with the weights %s%s follow those that have the same", weights,
+          back ? ", last one first," : "");
+    CHECK(steps_are(&n, NULL, node, n_cells, none),
+          "without families there are no steps");
     done(&n);
 }
 
@@ -569,8 +578,12 @@ static void test_layers(void)
 
 int main(void)
 {
-    test_chain(true);
-    test_chain(false);
+    test_chain("aaa", (int[]){0, 0, 0}, false);
+    test_chain("aaa", (int[]){0, 0, 0}, true);
+    test_chain("abc", (int[]){0, 1, 2}, false);
+    test_chain("abb", (int[]){0, 1, 1}, false);
+    test_chain("abbbc", (int[]){0, 1, 1, 1, 4}, false);
+    test_chain("bbbac", (int[]){0, 0, 0, 3, 4}, true);
     test_heads();
     test_layers();
     test_mesh();
