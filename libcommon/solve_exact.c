@@ -34,7 +34,7 @@
 #define MAX_DIVING    2
 #define DIVE_STAGES   3 /* see solve_connected */
 #define MAX_GUESSING  2
-#define MAX_MERGING   10
+#define MAX_MERGING   16
 #define MERGED_WORK   10000 /* strategies of a merged core for a unit of work */
 #define SHRUNK        0.7   /* going on with the rest is worth it below this part */
 

@@ -22,7 +22,8 @@
 #include "tool.h"
 
 #define PROVEN        1e-9
-#define SOLVE_WORK    100
+#define SOLVE_WORK    1000
+#define PIECE_WORK    100    /* of a folded problem's pieces, per round of their bound */
 #define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
 #define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
 #define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
@@ -547,7 +548,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     t0 = ap_now_sec();
     int rc = shard_fold_bound(
         arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
-        SOLVE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
+        PIECE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
         &f->bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
     t->rounds = f->bound.n_rounds;
