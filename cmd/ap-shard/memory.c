@@ -8,8 +8,8 @@
  * problem prices settle among the strategies that cost little by a message-passing bound,
  * which takes a small part of the time; strategies that hold too much at some time,
  * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
- * alike layers were priced as one the bound is that of the whole, by a search or layer by
- * layer (memory_pieces.c). Then plans are looked for by what their programs have
+ * alike layers were priced as one the bound is that of the whole (memory_prove.c). Then
+ * plans are looked for by what their programs have
  * in use at each time, which the model may not see in full; since arenas are larger than
  * that, also for lower limits, by as much as was missing, then between one that is kept
  * and one that is not. Every plan that may fit is measured by its program's buffers.
@@ -47,23 +47,18 @@
 #define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
     1000. /* the highest limit of a price: the whole memory, in plans without one */
-#define NEAR        1e-3   /* good enough */
-#define FAIR        5e-3   /* the same where more tries take long */
-#define NEARLY      1.4e-2 /* a gap that branches may close although a solution is hard */
-#define INWARD      0.5    /* of the best prices, in the next ones */
-#define MOST_STALLS 2      /* plans met again, one after the other */
-#define WHOLE       120000 /* strategies of a graph that is bounded unfolded */
-#define PROOFS      2      /* solutions of it */
-#define WORTH_TYING 3      /* tie if at least one group in so many follows another */
-#define MOST_CUTS   4000   /* of branches */
-#define SOLVE_WORK  20     /* for bounds */
-#define PROOF_WORK  100    /* the same where more are not tried */
-#define CACHED      4      /* thousands of cells */
-#define CELL        8      /* work of one where copies are one node per tensor */
-#define SOLVED_TO   0.2    /* of the gap that is good enough: priced problems */
-#define GIVEN_UP    1.2    /* times the gap asked for: more was left open */
-#define OPEN_TO     20     /* the same of that times the gap that is open */
-#define SETTLES     2      /* times that these are chosen before all are asked */
+#define NEAR        1e-3    /* good enough */
+#define FAIR        5e-3    /* the same where more tries take long */
+#define INWARD      0.5     /* of the best prices, in the next ones */
+#define MOST_STALLS 2       /* plans met again, one after the other */
+#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
+#define MOST_CUTS   4000    /* of branches */
+#define CACHED      4       /* thousands of cells */
+#define CELL        8       /* work of one where copies are one node per tensor */
+#define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
+#define GIVEN_UP    1.2     /* times the gap asked for: more was left open */
+#define OPEN_TO     20      /* the same of that times the gap that is open */
+#define SETTLES     2       /* times that these are chosen before all are asked */
 #define EFFORT      8000000 /* see hunt.effort */
 #define SEARCHED    10      /* nodes that take as long as reading the tables */
 
@@ -284,12 +279,6 @@ bool hunt_pays_more(struct hunt *h, const double *price)
     return at_dearest(h, price) && pay_more(h);
 }
 
-/* A bound by what was paid for the true limit. */
-static void raise_bound(struct hunt *h, double value, double paid)
-{
-    h->bound = fmax(h->bound, value - paid * (double)h->task->memory_bytes);
-}
-
 void hunt_try_last(struct hunt *h)
 {
     struct ap_plan plan =
@@ -304,16 +293,6 @@ void hunt_try_last(struct hunt *h)
 static struct hunt_view *view_of(struct hunt *h)
 {
     return h->tied ? h->tied : &h->whole;
-}
-
-/* Per byte, of the first n times. */
-static double price_sum(const struct hunt *h, const double *price, int n, double limit)
-{
-    double sum = 0;
-
-    for (int j = 0; j < n; j++)
-        sum += price[j] * h->unit / limit;
-    return sum;
 }
 
 /* Whether some plan met may be one that fits. */
@@ -362,12 +341,13 @@ static void price_memory(struct hunt *h, double limit)
     for (int round = 0; round < MOST_ROUNDS && h->n_cuts < h->max_cuts; round++) {
         const bool between = inward && stalls == 0 && aimed > 0;
         if ((round >= ROUNDS && h->work > until) ||
-            (round >= FEW_ROUNDS && h->effort > EFFORT && aimed > h->bound) ||
+            (round >= FEW_ROUNDS && h->effort > EFFORT &&
+             (!h->tied || aimed > h->bound)) ||
             h->bound > h->best_sec * (1 - NEAR / 10) ||
             !next_prices(h, limit, aimed, between, price))
             return;
         const bool dearest = at_dearest(h, price);
-        double paid = price_sum(h, price, h->n_times, limit);
+        double paid = hunt_price_sum(h, price, h->n_times, limit);
         double value = hunt_solve(h, v, price, h->unit / limit, 1, NULL);
         if (value < 0)
             return;
@@ -381,7 +361,7 @@ static void price_memory(struct hunt *h, double limit)
             }
         }
         if (v == &h->whole)
-            raise_bound(h, value, paid);
+            hunt_raise_bound(h, value, paid);
         hunt_try_last(h);
         stalls = hunt_met_before(h) ? stalls + 1 : 0;
         if (stalls == 0 || between || (v->moved && stalls < MOST_STALLS))
@@ -389,75 +369,6 @@ static void price_memory(struct hunt *h, double limit)
         if (!dearest || !pay_more(h))
             return;
     }
-}
-
-static bool is_near(const struct hunt *h)
-{
-    return h->bound >= h->best_sec * (1 - h->near);
-}
-
-/* What the tied copies learnt. */
-static void take_shares(struct hunt *h)
-{
-    const struct select_builder *whole = &h->whole.ip.builder;
-    const struct select_builder *tied = &h->tied->ip.builder;
-    int *first = AP_NEW_N(h->arena, h->task->graph->n_nodes, int);
-
-    for (int c = tied->n_copies - 1; c >= 0; c--)
-        first[tied->copy[c].tensor] = c + 1;
-    for (int c = 0; c < whole->n_copies; c++) {
-        const int tensor = h->tied->ip.tensor[whole->copy[c].tensor];
-        for (int t = first[tensor] - 1;
-             t >= 0 && t < tied->n_copies && tied->copy[t].tensor == tensor; t++)
-            if (ap_layout_equal(&tied->copy[t].layout, &whole->copy[c].layout))
-                h->whole.share[c] = h->tied->share[t];
-    }
-}
-
-/* Of the plans that may fit, the one nearest to the bound at the best prices. */
-static const int *nearest(const struct hunt *h)
-{
-    const double limit = (double)h->task->memory_bytes;
-    double least = INFINITY;
-    int best = 0;
-
-    for (int i = 0; i < h->n_cuts; i++) {
-        const double sec = hunt_priced(h, &h->cut[i], h->best_price, limit);
-        if (!h->cut[i].lost && sec < least) {
-            least = sec;
-            best = i;
-        }
-    }
-    return h->cut[best].choice;
-}
-
-/* The bound of the whole graph, at the best prices for tied layers, if these promise more
- * than what is known. Where a search of the whole is too long, of its layers alone. */
-static void prove_tied(struct hunt *h)
-{
-    const double limit = (double)h->task->memory_bytes;
-    const bool wide = h->whole.ip.space.n_strategies > WHOLE;
-    const int n_times = h->n_times;
-
-    if (!h->tied || h->best_value <= fmax(h->proven_value, h->bound) ||
-        h->best_sec == INFINITY)
-        return;
-    h->proven_value = h->best_value;
-    take_shares(h);
-    for (int i = 0; !wide && i < PROOFS && !is_near(h); i++) {
-        double value = hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
-        if (value < 0)
-            break;
-        raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
-        hunt_try_last(h);
-        if (!h->whole.moved)
-            break;
-    }
-    if ((wide || h->gave_up) && h->layers.n_cells > 1 && !is_near(h))
-        raise_bound(h, hunt_bound_pieces(h, h->best_price, nearest(h)),
-                    price_sum(h, h->best_price, n_times, limit));
-    if (!is_near(h))
-        hunt_mend(h);
 }
 
 /* The least memory that plans surely need, and plans that need little. */
@@ -621,7 +532,7 @@ static void search_below(struct hunt *h)
     double limit = full;
     bool fits = h->tied && h->excess <= 0;
 
-    for (int i = 0; i < MOST_LOWER && !is_near(h); i++) {
+    for (int i = 0; i < MOST_LOWER && !hunt_is_near(h); i++) {
         const double before = h->best_sec;
         limit = next_limit(h, &bracket, limit, fits);
         if (limit <= 0 || (i >= LEAST_TRIES && h->effort >= EFFORT))
@@ -662,51 +573,28 @@ static void search_lower(struct hunt *h)
     hunt_mend(h);
 }
 
-/* Closes what is left of the gap; more work for each solution where some were given up.
- */
-static void prove(struct hunt *h)
-{
-    const double limit = (double)h->task->memory_bytes;
-    const int n_times = h->n_times;
-
-    if (h->gave_up && !h->tied && h->whole.ip.space.n_strategies <= WHOLE) {
-        h->solve_work = PROOF_WORK;
-        const double value =
-            hunt_solve(h, &h->whole, h->best_price, h->unit / limit, 1, NULL);
-        if (value >= 0) {
-            raise_bound(h, value, price_sum(h, h->best_price, n_times, limit));
-            hunt_try_last(h);
-            hunt_mend(h);
-        }
-    }
-    if (!is_near(h) && (!h->gave_up || h->bound > h->best_sec * (1 - NEARLY)))
-        hunt_branch(h);
-    h->solve_work = SOLVE_WORK;
-}
-
 /* Plans for the limit and a bound. */
 static void search(struct hunt *h)
 {
     const double full = (double)h->task->memory_bytes;
 
     price_memory(h, full);
-    if (!h->tied && h->whole.ip.space.n_strategies <= WHOLE && !is_near(h) &&
-        hunt_rule_out_for_good(h))
+    if (!h->tied && !hunt_is_wide(h) && !hunt_is_near(h) && hunt_rule_out_for_good(h))
         price_memory(h, full);
     hunt_mend(h);
-    prove_tied(h);
+    hunt_prove_tied(h);
     if (h->best_sec == INFINITY)
         search_lower(h);
     if (h->best_sec == INFINITY)
         return;
-    if (!is_near(h))
+    if (!hunt_is_near(h))
         hunt_among(h, full, h->last_price);
-    if (!is_near(h))
+    if (!hunt_is_near(h))
         search_programs(h);
-    prove_tied(h);
-    if (!is_near(h))
-        prove(h);
-    for (int i = 1; i < h->n_tries && !is_near(h) && h->effort < EFFORT; i++) {
+    hunt_prove_tied(h);
+    if (!hunt_is_near(h))
+        hunt_prove(h);
+    for (int i = 1; i < h->n_tries && !hunt_is_near(h) && h->effort < EFFORT; i++) {
         const double limit = full - i * full / COARSE;
         price_memory(h, limit);
         hunt_mend(h);
@@ -738,7 +626,7 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         .task = task,
         .best_sec = INFINITY,
         .dearest = 0.25,
-        .solve_work = SOLVE_WORK,
+        .solve_work = HUNT_SOLVE_WORK,
         .least_bytes = INT64_MAX,
         .bound = answer->bound,
         .unit = answer->objective > 0 ? answer->objective : 1,
@@ -757,7 +645,8 @@ int shard_memory(struct ap_arena *arena, const struct shard_task *task,
         TRIES_WORK / ((double)h.whole.ip.space.n_strategies * task->graph->n_nodes);
     h.n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
     h.near = h.n_tries > TRIES ? NEAR : FAIR;
-    h.max_cuts = MOST_ROUNDS * (h.n_tries + 1) + MOST_CUTS + PROOFS + task->n_plans + 2;
+    h.max_cuts =
+        MOST_ROUNDS * (h.n_tries + 1) + MOST_CUTS + HUNT_PROOFS + task->n_plans + 2;
     h.max_times = h.whole.model.n_times + 2 * (h.max_cuts + MOST_ROUNDS) + 1;
     h.cut = AP_NEW_N(arena, h.max_cuts + 2 * MOST_ROUNDS + 1, struct hunt_cut);
     h.time = AP_NEW_N(arena, h.max_times, int);

@@ -100,6 +100,25 @@ bool hunt_is_inside(const struct hunt *h, bool *const *out, const int *choice);
 bool hunt_met_before(const struct hunt *h);
 /* Measures the last plan met. */
 void hunt_try_last(struct hunt *h);
+/* ---- memory_prove.c ---- */
+
+#define HUNT_SOLVE_WORK 20 /* of the exact solver, for prices on the way */
+#define HUNT_PROOFS     2  /* solutions of the whole for the prices of tied layers */
+
+/* The best plan is as good as what is proven, but for a gap that is good enough. */
+bool hunt_is_near(const struct hunt *h);
+/* The whole graph is too large for a search: its layers are bounded one by one. */
+bool hunt_is_wide(const struct hunt *h);
+/* Of the first n prices, in units of the limit: seconds per byte. */
+double hunt_price_sum(const struct hunt *h, const double *price, int n, double limit);
+/* By the value of the priced problem, whose prices add up to paid seconds per byte. */
+void hunt_raise_bound(struct hunt *h, double value, double paid);
+/* The bound of the whole graph, at the best prices for tied layers, if these promise more
+ * than what is known and not looked at before; tries the plans that it meets. */
+void hunt_prove_tied(struct hunt *h);
+/* Closes what is left of the gap: more work for a solution where some were given up, then
+ * the layers one by one, then branches. */
+void hunt_prove(struct hunt *h);
 /* memory_branch.c: raises the bound, and tries what it meets. */
 void hunt_branch(struct hunt *h);
 /* Tries plans of strategies that plans near the bound have, for a limit of the model. */
