@@ -537,8 +537,10 @@ static void tie_steps(struct maker *m)
 {
     struct tofu_net *net = m->net;
     const int *step = tofu_steps(net->arena, net->graph, net->families);
-    int *unit = AP_NEW_N(net->arena, net->nests->n, int); /* + 1 */
+    int *unit = AP_NEW_N(net->arena, net->nests->n + 1, int); /* -1: none yet */
 
+    for (int g = 0; g < net->nests->n; g++)
+        unit[g] = -1;
     for (int v = 0; v < net->graph->n_nodes; v++)
         if (step[v] != v) {
             tie_tensors(m, v, step[v]);
@@ -548,8 +550,8 @@ static void tie_steps(struct maker *m)
         struct tofu_unit *u = &net->units[i];
         const int before = group_before(net, step, u->group[0]);
         const struct tofu_unit *first =
-            before >= 0 && unit[before] ? &net->units[unit[before] - 1] : NULL;
-        unit[u->group[0]] = i + 1;
+            before >= 0 && unit[before] >= 0 ? &net->units[unit[before]] : NULL;
+        unit[u->group[0]] = i;
         if (first && first->n_groups == u->n_groups && same_joint(net, u, first) &&
             (net->groups[before].anchor < 0) == (net->groups[u->group[0]].anchor < 0) &&
             (u->n_groups == 1 || group_before(net, step, u->group[1]) == first->group[1]))
