@@ -22,8 +22,9 @@
 #include "tool.h"
 
 #define PROVEN        1e-9
-#define SOLVE_WORK    1000
-#define PIECE_WORK    100    /* of a folded problem's pieces, per round of their bound */
+#define SOLVE_WORK    100    /* also of pieces, per round of their bound */
+#define PROOF_WORK    1000   /* the same where a proof is near */
+#define NEARLY_PROVEN 0.05   /* gap */
 #define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
 #define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
 #define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
@@ -31,9 +32,10 @@
 #define WORTH_FOLDING 3      /* fold if at least one in so many groups follows another */
 
 const struct shard_solver shard_solvers[] = {
-    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK},
-    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk, 0},
-    {NULL, NULL, NULL, 0},
+    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK,
+     PROOF_WORK},
+    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk, 0, 0},
+    {NULL, NULL, NULL, 0, 0},
 };
 
 /* ---- stars that are the same once groups are tied ---- */
@@ -263,6 +265,33 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
+/* Solves it; where the solver was stopped but little is left to prove, goes on from
+ * there. */
+static int solve_patiently(struct ap_arena *arena, const struct shard_task *task,
+                           const struct ap_problem *p, const int *start,
+                           struct ap_solution *sol, struct ap_err *err)
+{
+    const struct shard_solver *solver = &shard_solvers[task->params->solver];
+    const int64_t given = task->params->work_limit;
+    struct ap_solve_params params = {.work_limit = given ? given : solver->work_limit,
+                                     .start = start};
+    struct ap_solution more;
+
+    if (solver->run(arena, p, &params, sol, err))
+        return -1;
+    const double gap = 1 - sol->bound / sol->objective;
+    if (given || !solver->proof_work || !(gap > PROVEN && gap <= NEARLY_PROVEN))
+        return 0;
+    params.work_limit = solver->proof_work;
+    params.start = sol->choice;
+    if (solver->run(arena, p, &params, &more, err))
+        return -1;
+    more.bound = fmax(more.bound, sol->bound);
+    more.work += sol->work;
+    *sol = more;
+    return 0;
+}
+
 /* One search in a space, folded or not (then fold says that nothing is alike). */
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct shard_space *space,
@@ -274,14 +303,10 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     shard_ilp_tie(arena, space, fold, &ip);
     const struct ap_problem p = ip.problem;
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
-    struct ap_solve_params params = {.work_limit = task->params->work_limit
-                                                       ? task->params->work_limit
-                                                       : solver->work_limit};
     struct ap_solution sol;
-    if (start)
-        params.start = shard_ilp_choice(arena, &ip, start);
+    const int *from = start ? shard_ilp_choice(arena, &ip, start) : NULL;
     double t2 = ap_now_sec();
-    int rc = solver->run(arena, &p, &params, &sol, err);
+    int rc = solve_patiently(arena, task, &p, from, &sol, err);
     if (rc == 0) {
         *answer = (struct shard_answer){.plan = shard_ilp_plan(&ip, sol.choice),
                                         .objective = sol.objective,
@@ -548,7 +573,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     t0 = ap_now_sec();
     int rc = shard_fold_bound(
         arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
-        PIECE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
+        SOLVE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
         &f->bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
     t->rounds = f->bound.n_rounds;

@@ -226,6 +226,7 @@ struct shard_solver {
     const char *name, *help;
     ap_solver_fn *run;
     int64_t work_limit; /* unless one is given; 0: the solver's own */
+    int64_t proof_work; /* the same where little is left to prove; 0: no more */
 };
 extern const struct shard_solver shard_solvers[];
 
