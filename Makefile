@@ -24,7 +24,7 @@ TOOLS := $(filter-out ap-exec,$(TOOLS))
 endif
 LIB := $(BUILD)/libcommon.a
 CLUSTERS := $(wildcard clusters/*.json)
-LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*.c)) $(BUILD)/presets.o
+LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c)) $(BUILD)/presets.o
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 # tests/unit/test_<tool>_*.c test what is in cmd/ap-<tool>, all others libcommon
 TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
@@ -34,7 +34,7 @@ endif
 UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES := $(wildcard libcommon/*.[ch] cmd/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
+C_FILES := $(wildcard libcommon/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
 SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
@@ -66,33 +66,29 @@ $(BUILD)/%.o: %.c
 # The clusters that tools know by name: their files as strings.
 $(BUILD)/presets.c: $(CLUSTERS) clusters Makefile
 	@mkdir -p $(@D)
-	{ printf '#include "cost.h"\n\nconst struct ap_preset ap_presets[] = {\n'; \
+	{ printf '#include "cost/cost.h"\n\nconst struct ap_preset ap_presets[] = {\n'; \
 	    for f in $(sort $(CLUSTERS)); do printf '{"%s",\n' "$$(basename $$f .json)"; \
 	        sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; \
 	    printf '{0}};\n'; } >$@
-$(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost.h
+$(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost/cost.h
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Message passing and answers: loops worth vectorising.
 SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual \
               solve_mem_fuse
-$(SOLVE_LOOPS:%=$(BUILD)/libcommon/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
+$(SOLVE_LOOPS:%=$(BUILD)/libcommon/solve/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)
 	rm -f $@
 	ar rcs $@ $^
 
 # Objects of a tool, with and without its main.
-objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c))
+objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c))
 parts = $(filter-out %/$(1).o,$(call objects,$(1)))
 # Which tool a test is about: said here, or seen from its name.
 TOOL_fuzz_hlo = ap-import
 TOOL_fuzz_onnx = ap-import
 TOOL_fuzz_answer = ap-stage
-TOOL_test_stage_planners = ap-stage
-TOOL_test_stage_auto = ap-stage
-TOOL_test_stage_rules = ap-stage
-TOOL_test_stage_explain = ap-stage
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 define tool_rules
@@ -190,5 +186,5 @@ clean: ## remove what was built
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
--include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c)) \
+-include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TESTS:%=$(BUILD)/tests/unit/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

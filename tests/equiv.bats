@@ -31,7 +31,7 @@ same_bits() {
         # the operator table, the program's own operators included
         # but for what is planned only (ap-exec refuses it by name), and for loops that are
         # kept whole, which loops.bats runs
-        sed -n 's/^AP_OP([A-Z0-9_]*, "\([^"]*\)".*/\1/p' libcommon/ops.def |
+        sed -n 's/^AP_OP([A-Z0-9_]*, "\([^"]*\)".*/\1/p' libcommon/graph/ops.def |
             grep -vxE "custom-call|while"
         printf '%s\n' strided padded 'partial sum' 'partial prod' 'partial max' 'partial min' \
             'partial and' 'partial or' 'type bf16' 'type f16' 'type f32' 'type s32' 'type u32' \

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "coarsen.h"
-#include "critical.h"
+#include "graph/critical.h"
+#include "doc/blocks_json.h"
 
 struct coarsen_algo {
     const char *name, *help;

@@ -2,9 +2,9 @@
 #ifndef COARSEN_H
 #define COARSEN_H
 
-#include "blocks.h"
-#include "cost.h"
-#include "tool.h"
+#include "graph/blocks.h"
+#include "cost/cost.h"
+#include "tool/tool.h"
 
 /* What a block costs to the layer clustering. */
 enum coarsen_cluster_cost {

@@ -1,7 +1,7 @@
 /*
  * Rhino's blocks: the segments between critical nodes, with the cones inside them.
  *
- * Problem and idea: libcommon/critical.c and cones.c; this row writes down what they
+ * Problem and idea: libcommon/graph/critical.c and cones.c; this row writes down what they
  * find. --blocks joins segments into so many groups, as the published program's
  * FORWARD_SUB_GRAPH_NUM does (which gives the last group all that is left over by the
  * division, where these are equal up to one, and which has one group unless told, where
@@ -11,7 +11,7 @@
  * Rhino: A Systematic Approach on Production AI Platform"), 4.3.1 and 4.3.2.
  */
 #include "coarsen.h"
-#include "critical.h"
+#include "graph/critical.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "pipe.h"
-#include "tool.h"
+#include "tool/tool.h"
 
 /* Of a document whose rest is still to come. */
 struct known {

@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-#include "threads.h"
-#include "tool.h"
+#include "base/threads.h"
+#include "tool/tool.h"
 
 #define WINDOWS 32
 

@@ -2,7 +2,7 @@
 #ifndef PIPE_H
 #define PIPE_H
 
-#include "pipeline.h"
+#include "pipeline/pipeline.h"
 #include "price.h"
 
 struct pipe_input {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fit.h"
+#include "plan/fit.h"
 #include "pipe.h"
 
 static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "microbatch.h"
+#include "plan/microbatch.h"
+#include "cost/convert.h"
 
 /* How often a group runs in a step. */
 static double times(const struct cost_input *in, const struct ap_plan *plan, int group)

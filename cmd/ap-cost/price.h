@@ -2,8 +2,8 @@
 #ifndef PRICE_H
 #define PRICE_H
 
-#include "baseline.h"
-#include "program.h"
+#include "plan/baseline.h"
+#include "program/program.h"
 
 /* What a plan with another choice costs, where that is not its serial time. */
 typedef struct ap_price price_plan_fn(void *context, const struct ap_plan *plan,

@@ -9,8 +9,9 @@
  */
 #include <stdlib.h>
 
-#include "microbatch.h"
+#include "plan/microbatch.h"
 #include "price.h"
+#include "cost/convert.h"
 
 #define PID      1
 #define COMPUTE  1

@@ -1,6 +1,6 @@
 /* ap-exec: run a program, on this process or under MPI. */
 #include "backend.h"
-#include "job.h"
+#include "run/job.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,8 +5,8 @@
 #ifndef EXEC_EXEC_H
 #define EXEC_EXEC_H
 
-#include "comm.h"
-#include "program.h"
+#include "comm/comm.h"
+#include "program/program.h"
 
 struct exec;
 

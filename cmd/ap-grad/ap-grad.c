@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "grad.h"
-#include "tool.h"
+#include "grad/grad.h"
+#include "tool/tool.h"
 
 static const struct ap_choice dtypes[] = {
     {"f32", "as the graph says"},

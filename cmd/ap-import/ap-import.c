@@ -7,8 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "onnx.h"
-#include "tool.h"
+#include "onnx/onnx.h"
+#include "tool/tool.h"
+#include "base/file.h"
 
 enum format { FORMAT_AUTO, FORMAT_HLO, FORMAT_ONNX, FORMAT_STABLEHLO };
 

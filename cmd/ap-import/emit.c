@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-#include "literal.h"
+#include "doc/literal.h"
+#include "graph/element.h"
 
 struct emit emit_start(struct frame *f, const struct hlo_instr *instr)
 {

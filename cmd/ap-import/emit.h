@@ -2,7 +2,7 @@
 #ifndef EMIT_H
 #define EMIT_H
 
-#include "inline.h"
+#include "inline/inline.h"
 
 /* What the nodes of one instruction have alike. */
 struct emit {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nest.h"
+#include "layout/nest.h"
 
 #define DEFAULT_MAX_WORK 2000000 /* instructions after inlining */
 

@@ -6,9 +6,9 @@
 #ifndef IMPORT_H
 #define IMPORT_H
 
-#include "graph.h"
-#include "hlo_parse.h"
-#include "totals.h"
+#include "graph/graph.h"
+#include "hlo/hlo_parse.h"
+#include "tool/totals.h"
 
 /* What op_name says about the phase. */
 enum node_hint {

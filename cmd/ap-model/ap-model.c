@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grad.h"
-#include "tool.h"
-#include "totals.h"
+#include "grad/grad.h"
+#include "tool/tool.h"
+#include "tool/totals.h"
 
 #define LOSS_SCALE 65536.0   /* of f16, at the start */
 #define MAX_LAYERS (1 << 16) /* so that the nodes can be counted, and held */

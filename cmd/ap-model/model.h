@@ -6,7 +6,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
-#include "build.h"
+#include "graph/build.h"
 
 /* What a family may be sized by; each has an option. Flags are 1 when given. */
 enum model_size {

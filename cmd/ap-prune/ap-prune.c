@@ -1,6 +1,6 @@
 /* ap-prune: find what a graph repeats. */
 #include "prune.h"
-#include "tool.h"
+#include "tool/tool.h"
 
 static int prune_none(struct ap_arena *arena, const struct ap_graph *g,
                       const struct prune_params *params, struct ap_families *f,

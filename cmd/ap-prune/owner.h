@@ -2,7 +2,7 @@
 #ifndef OWNER_H
 #define OWNER_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct scope {
     int parent; /* -1 for the root, scope 0; a parent has a lower number */

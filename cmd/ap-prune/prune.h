@@ -2,7 +2,7 @@
 #ifndef PRUNE_H
 #define PRUNE_H
 
-#include "families.h"
+#include "doc/families.h"
 
 enum prune_order {
     PRUNE_DEEP,   /* from the deepest scopes up: families inside families are kept */

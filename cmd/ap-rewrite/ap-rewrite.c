@@ -4,8 +4,8 @@
 
 #include "hlo.h"
 #include "pipe.h"
-#include "program.h"
-#include "tool.h"
+#include "program/program.h"
+#include "tool/tool.h"
 
 enum { TO_PROGRAM, TO_HLO, TO_JAX };
 static const struct ap_choice forms[] = {

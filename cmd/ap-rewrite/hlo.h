@@ -2,7 +2,7 @@
 #ifndef REWRITE_HLO_H
 #define REWRITE_HLO_H
 
-#include "plan.h"
+#include "plan/plan.h"
 
 enum hlo_dialect { HLO_GSPMD, HLO_SHARDY };
 

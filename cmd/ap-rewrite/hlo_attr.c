@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "attr_text.h"
+#include "graph/attr_text.h"
 
 enum kind {
     BOOL,

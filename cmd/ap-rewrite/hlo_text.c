@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "literal.h"
+#include "doc/literal.h"
+#include "graph/element.h"
 
 /* ---- names ---- */
 

@@ -2,7 +2,7 @@
  */
 #include "pipe.h"
 
-#include "relay.h"
+#include "pipeline/relay.h"
 
 struct input {
     struct ap_graph graph;

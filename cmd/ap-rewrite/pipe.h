@@ -2,7 +2,7 @@
 #ifndef REWRITE_PIPE_H
 #define REWRITE_PIPE_H
 
-#include "tool.h"
+#include "tool/tool.h"
 
 /* Writes the document with the section "pipeline"; the tool's exit code. Ends the tool
  * when the plan is bad or cannot be run. */

@@ -1,12 +1,12 @@
 /* ap-shard: choose how every tensor of a graph is split over one mesh. */
-#include "memory.h"
+#include "memory/memory.h"
 #include "shard.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "tofu.h"
-#include "tool.h"
+#include "tofu/tofu.h"
+#include "tool/tool.h"
 
 static const struct ap_choice cost_models[] = {
     {"default", "seconds: roofline and alpha-beta collectives"},

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "memo.h"
+#include "cost/memo.h"
 #include "shard.h"
 
 #define HALF 6 /* rows before it take as long as the others */

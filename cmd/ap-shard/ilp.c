@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fold.h"
-#include "fold_bound.h"
-#include "memory.h"
-#include "select.h"
-#include "tool.h"
+#include "problem/fold.h"
+#include "problem/fold_bound.h"
+#include "memory/memory.h"
+#include "problem/select.h"
+#include "tool/tool.h"
 
 #define PROVEN        1e-9
 #define SOLVE_WORK    100    /* also of pieces, per round of their bound */

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "fit.h"
-#include "memory.h"
-#include "microbatch.h"
-#include "program.h"
+#include "plan/fit.h"
+#include "memory/memory.h"
+#include "plan/microbatch.h"
+#include "program/program.h"
 #include "shard.h"
-#include "tofu.h"
-#include "tool.h"
+#include "tofu/tofu.h"
+#include "tool/tool.h"
 
 #define N_SEARCHES 4
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tool.h"
+#include "tool/tool.h"
 
 struct tiles {
     int n_dims; /* tile dimensions that are the tensor's, then one for replication */

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "fit.h"
+#include "plan/fit.h"
 #include "shard.h"
 
 int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,

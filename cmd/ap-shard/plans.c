@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fit.h"
+#include "plan/fit.h"
 #include "shard.h"
+#include "base/file.h"
 
 /* What a person wrote and nobody reads is a slip. */
 static int check_members(const struct shard_given *given, struct ap_err *err)

@@ -2,10 +2,10 @@
 #ifndef SHARD_H
 #define SHARD_H
 
-#include "baseline.h"
-#include "families.h"
-#include "problem.h"
-#include "tool.h"
+#include "plan/baseline.h"
+#include "doc/families.h"
+#include "solve/problem.h"
+#include "tool/tool.h"
 
 /* ---- space_alpa.c: what Alpa lists ---- */
 

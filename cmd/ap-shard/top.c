@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "shard.h"
+#include "cost/convert.h"
 
 #define MAX_USES 4096 /* of a tensor that a change may touch */
 

@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "problem.h"
-#include "tool.h"
+#include "solve/problem.h"
+#include "tool/tool.h"
 
 struct solver {
     struct ap_choice choice;

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "space.h"
+#include "search/space.h"
 
 #define TRIES     24        /* limits of memory */
 #define WORK      (1 << 19) /* so many blocks times devices are planned for again */

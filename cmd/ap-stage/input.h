@@ -2,8 +2,8 @@
 #ifndef INPUT_H
 #define INPUT_H
 
-#include "coproc.h"
-#include "request.h"
+#include "oracle/coproc.h"
+#include "oracle/request.h"
 
 struct input {
     struct ap_arena *arena;

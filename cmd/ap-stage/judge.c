@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "space.h"
+#include "search/space.h"
 
 const struct ap_choice plan_submesh_spaces[] = {
     {"power-of-two", "parts of a host and numbers of hosts that are powers of two"},

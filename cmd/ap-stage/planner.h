@@ -7,9 +7,9 @@
 #ifndef PLANNER_H
 #define PLANNER_H
 
-#include "cost.h"
-#include "schedule.h"
-#include "tool.h"
+#include "cost/cost.h"
+#include "pipeline/schedule.h"
+#include "tool/tool.h"
 
 /* A value that forward nodes of one block make and other blocks read. */
 struct plan_value {

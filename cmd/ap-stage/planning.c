@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "explain.h"
-#include "families.h"
-#include "space.h"
+#include "doc/families.h"
+#include "search/space.h"
 
 static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
 {

@@ -3,7 +3,7 @@
 #define PLANNING_H
 
 #include "input.h"
-#include "oracle.h"
+#include "oracle/oracle.h"
 #include "result.h"
 
 struct planning {

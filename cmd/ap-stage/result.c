@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "looks.h"
-#include "parts.h"
-#include "select.h"
+#include "oracle/looks.h"
+#include "oracle/parts.h"
+#include "planners/select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
                        int n_blocks, const int **out)

@@ -2,8 +2,8 @@
 #ifndef RESULT_H
 #define RESULT_H
 
-#include "oracle.h"
-#include "stages.h"
+#include "oracle/oracle.h"
+#include "pipeline/stages.h"
 
 struct stage_result {
     struct ap_buf json;   /* the section */

@@ -3,7 +3,7 @@
  * bench_solve [GLPK-SECONDS [LAYERS...]]. Each solve is a process of its own, so that
  * peak memory is its own.
  */
-#include "problem.h"
+#include "solve/problem.h"
 
 #include "../unit/solve_gen.h"
 

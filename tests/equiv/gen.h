@@ -5,7 +5,7 @@
 #ifndef AP_GEN_H
 #define AP_GEN_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct gen_rng {
     uint64_t state;

@@ -11,15 +11,16 @@
  * "# covered KIND". A failing case prints its seed, mesh and the first wrong element.
  */
 #include "gen.h"
-#include "float16.h"
-#include "job.h"
-#include "microbatch.h"
+#include "base/float16.h"
+#include "run/job.h"
+#include "plan/microbatch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../unit/random_plan.h"
+#include "cost/convert.h"
 
 #define N_STEPS 2
 

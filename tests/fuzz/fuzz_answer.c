@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "answer.h"
+#include "oracle/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

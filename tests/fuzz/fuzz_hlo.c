@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc.h"
+#include "doc/doc.h"
 #include "import.h"
 
 #define MAX_WORK 20000 /* instructions after inlining, for speed */

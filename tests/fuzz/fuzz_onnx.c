@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "onnx.h"
+#include "onnx/onnx.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,9 +2,9 @@
 #ifndef AP_TEST_EXEC_EVAL_H
 #define AP_TEST_EXEC_EVAL_H
 
-#include "cpu.h"
-#include "data.h"
-#include "session.h"
+#include "cpu/cpu.h"
+#include "run/data.h"
+#include "run/session.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define AP_TEST_GRAD_CASE_H
 
 #include "exec_eval.h"
-#include "grad.h"
+#include "grad/grad.h"
 
 #include <math.h>
 

@@ -5,8 +5,8 @@
 #ifndef AP_NEST_PRINT_H
 #define AP_NEST_PRINT_H
 
-#include "doc.h"
-#include "nest.h"
+#include "doc/doc.h"
+#include "layout/nest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "plan.h"
+#include "plan/plan.h"
 
 /* splitmix64: the same numbers on every machine. */
 static inline uint64_t random_next(uint64_t *state)

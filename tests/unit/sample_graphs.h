@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "plan.h"
+#include "plan/plan.h"
 
 struct sample_graph {
     const char *name, *json;

@@ -1,5 +1,5 @@
 /* Texts of compound attributes: read, printed, refused. */
-#include "attr_text.h"
+#include "graph/attr_text.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* Arena, buffers, errors, checked numbers, narrow floats. */
-#include "base.h"
+#include "base/base.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "float16.h"
+#include "base/float16.h"
 #include "tap.h"
 
 static void test_err(void)

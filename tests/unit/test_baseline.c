@@ -1,5 +1,5 @@
 /* Plans written by rules: what is taken over from another mesh. */
-#include "baseline.h"
+#include "plan/baseline.h"
 
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /* Blocks: what goes with the forward operators, sums, checks, the section. */
-#include "blocks.h"
+#include "graph/blocks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "tap.h"
+#include "doc/blocks_json.h"
 
 static struct ap_arena arena;
 

@@ -1,5 +1,5 @@
 /* RaNNC's formulas, and its merging on random component graphs against brute force. */
-#include "rannc_order.h"
+#include "rannc/rannc_order.h"
 #include "tap.h"
 
 #include <math.h>

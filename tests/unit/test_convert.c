@@ -2,13 +2,14 @@
  * Conversions: every path's steps are run on simulated devices and must end in the target
  * layout, padded or not; named paths; the price of each step.
  */
-#include "cost.h"
+#include "cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tap.h"
+#include "cost/convert.h"
 
 /*
  * An element of a device's block: `index` is the element of the whole tensor, -1 for

@@ -1,11 +1,11 @@
 /* Clusters and the cost models: hand-made numbers, the papers' units, bad files. */
-#include "cost.h"
+#include "cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "fit.h"
+#include "plan/fit.h"
 #include "tap.h"
 
 static struct ap_arena arena;

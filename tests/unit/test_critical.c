@@ -1,5 +1,5 @@
 /* Critical nodes, segments, cones and cuts against their definitions on random graphs. */
-#include "critical.h"
+#include "graph/critical.h"
 #include "tap.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* Documents as text: sections keep their bytes, broken input names its place. */
-#include "doc.h"
+#include "doc/doc.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shortest.h"
+#include "base/shortest.h"
 #include "tap.h"
 
 static struct ap_arena arena;

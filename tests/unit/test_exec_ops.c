@@ -3,7 +3,7 @@
  * element's bits do not depend on where it lies.
  */
 #include "exec_eval.h"
-#include "float16.h"
+#include "base/float16.h"
 #include "tap.h"
 
 #include <math.h>

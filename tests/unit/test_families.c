@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "families.h"
+#include "doc/families.h"
 #include "tap.h"
 
 /*

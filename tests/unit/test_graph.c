@@ -1,13 +1,14 @@
 /* Graphs: the index, JSON both ways, literals, and what is refused with which place. */
-#include "doc.h"
+#include "doc/doc.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "literal.h"
+#include "doc/literal.h"
 #include "tap.h"
+#include "graph/element.h"
 
 static struct ap_arena arena;
 

@@ -1,6 +1,6 @@
 /* Fusion groups: what joins, convexity, numbering, and time on a large graph. */
 #include "nest_print.h"
-#include "order.h"
+#include "graph/order.h"
 
 #include <time.h>
 

@@ -1,5 +1,5 @@
 /* Meshes, canonical layouts, pieces and index maps, against brute force. */
-#include "layout.h"
+#include "layout/layout.h"
 
 #include <stdlib.h>
 #include <string.h>

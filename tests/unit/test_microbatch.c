@@ -2,15 +2,16 @@
  * Microbatches: which groups run with each and which once, what forbids them, conversions
  * over the axis in time, and that a plan's price is that of its parts.
  */
-#include "microbatch.h"
+#include "plan/microbatch.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "partition.h"
+#include "program/partition.h"
 #include "sample_graphs.h"
-#include "stage_cost.h"
+#include "pipeline/stage_cost.h"
 #include "tap.h"
+#include "cost/convert.h"
 
 /* A mean over the batch of `of`, subtracted from y = dot(x, w), and a gradient. */
 #define CENTRED(of)                                                                    \

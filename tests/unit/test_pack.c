@@ -2,7 +2,7 @@
  * Packing: random pieces never overlap, small sets against all orders, and walls of
  * bricks, which are known to leave no gap.
  */
-#include "pack.h"
+#include "base/pack.h"
 #include "tap.h"
 
 #include <stdlib.h>

@@ -2,11 +2,12 @@
  * Programs of random plans: local graphs are sound, hold the conversions' collectives,
  * keep values that live at once apart in memory, and survive being written and read.
  */
-#include "program.h"
+#include "program/program.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"
-#include "tool.h"
+#include "tool/tool.h"
+#include "base/file.h"
 
 #include <stdlib.h>
 

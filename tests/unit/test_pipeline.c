@@ -1,10 +1,10 @@
 /* What a pipelined plan costs: bytes between meshes, parts that add up, sends, weights
  * that two stages hold, recomputation. */
-#include "pipeline.h"
+#include "pipeline/pipeline.h"
 
 #include <math.h>
 
-#include "build.h"
+#include "graph/build.h"
 #include "stage_case.h"
 #include "tap.h"
 

@@ -1,5 +1,5 @@
 /* Plain JSON is read as jansson reads it; all else is left to jansson. */
-#include "plain.h"
+#include "doc/plain.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * Reading programs that somebody tampered with: each is refused with a place, or is one
  * that an interpreter can run inside its arena.
  */
-#include "program.h"
+#include "program/program.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"

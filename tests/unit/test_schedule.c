@@ -1,5 +1,5 @@
 /* Schedules by definition, and their simulation against closed forms and a slow one. */
-#include "schedule.h"
+#include "pipeline/schedule.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Shape checks: for every operator a node that is right, and what is refused. */
-#include "doc.h"
+#include "doc/doc.h"
 
 #include <string.h>
 

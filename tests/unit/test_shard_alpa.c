@@ -2,10 +2,11 @@
  * Alpa's space: its specs (table 1), which conversions there are and what they cost, the
  * mappings of a batched product (table 3), penalties and the batch.
  */
-#include "alpa.h"
-#include "build.h"
+#include "cost/alpa.h"
+#include "graph/build.h"
 #include "shard.h"
 #include "tap.h"
+#include "cost/convert.h"
 
 #include <math.h>
 #include <string.h>

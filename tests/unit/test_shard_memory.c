@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "memory_search.h"
-#include "microbatch.h"
+#include "memory/memory_search.h"
+#include "plan/microbatch.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"

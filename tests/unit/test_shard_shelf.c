@@ -1,5 +1,5 @@
 /* What servers of one document write down for each other. */
-#include "serve.h"
+#include "serve/serve.h"
 
 #include <string.h>
 #include <sys/wait.h>

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grad.h"
+#include "grad/grad.h"
 #include "tap.h"
-#include "tofu.h"
+#include "tofu/tofu.h"
 
 /* ---- the conversion table ---- */
 

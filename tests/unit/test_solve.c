@@ -1,6 +1,6 @@
 /* The solvers of the selection problem against each other, and what they do with trouble.
  */
-#include "problem.h"
+#include "solve/problem.h"
 
 #include "solve_gen.h"
 #include "tap.h"

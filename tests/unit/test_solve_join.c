@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "solve.h"
+#include "solve/solve.h"
 #include "tap.h"
 
 #define CONSUMERS 12

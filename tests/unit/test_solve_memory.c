@@ -2,10 +2,10 @@
  * The selection problem with memory: solvers against each other, bounds, peaks, and the
  * contest's format.
  */
-#include "problem.h"
+#include "solve/problem.h"
 
 #include "solve_gen.h"
-#include "solve_mem_local.h"
+#include "solve/solve_mem_local.h"
 #include "tap.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Pairs of neighbours as one node: the optimum stays, and so does the way back to it. */
 #include <math.h>
 
-#include "solve.h"
+#include "solve/solve.h"
 #include "solve_gen.h"
 #include "tap.h"
 

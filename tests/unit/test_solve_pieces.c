@@ -1,8 +1,8 @@
 /* Bounds from pieces, and what strategies cost at least, against the whole problem. */
 #include <stdio.h>
 
-#include "pieces.h"
-#include "solve.h"
+#include "solve/pieces.h"
+#include "solve/solve.h"
 #include "solve_gen.h"
 #include "tap.h"
 

@@ -4,8 +4,8 @@
  */
 #include <time.h>
 
-#include "auto.h"
-#include "space.h"
+#include "search/auto.h"
+#include "search/space.h"
 #include "stage_oracle.h"
 #include "tap.h"
 

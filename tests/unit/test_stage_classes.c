@@ -1,11 +1,11 @@
 /* Runs of blocks that are told to be alike have equal parts of the graph. */
-#include "classes.h"
+#include "oracle/classes.h"
 
 #include <string.h>
 
-#include "build.h"
-#include "families.h"
-#include "subgraph.h"
+#include "graph/build.h"
+#include "doc/families.h"
+#include "graph/subgraph.h"
 #include "tap.h"
 
 #define MAX_LAYERS 10

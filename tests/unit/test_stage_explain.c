@@ -1,6 +1,6 @@
 /* ap-stage: what is said to make a plan where there is none does. */
 #include "explain.h"
-#include "space.h"
+#include "search/space.h"
 #include "stage_oracle.h"
 #include "tap.h"
 

@@ -1,5 +1,5 @@
 /* What plans that were priced tell of others. */
-#include "looks.h"
+#include "oracle/looks.h"
 
 #include <string.h>
 

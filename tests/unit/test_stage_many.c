@@ -1,6 +1,6 @@
 /* Prices for many numbers of microbatches at once: those of each alone. */
-#include "baseline.h"
-#include "stage_cost.h"
+#include "plan/baseline.h"
+#include "pipeline/stage_cost.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
  * Each planner against the exhaustive optimum of its own objective on random instances;
  * the shared parts: submeshes, places, the judge.
  */
-#include "rhino.h"
-#include "space.h"
+#include "planners/rhino.h"
+#include "search/space.h"
 #include "stage_oracle.h"
 #include "tap.h"
 

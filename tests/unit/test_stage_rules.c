@@ -2,8 +2,8 @@
  * What RaNNC's and Rhino's papers say of their searches: which microbatches and replicas
  * are tried, what uneven replicas are good for, which proposal is taken.
  */
-#include "rhino.h"
-#include "space.h"
+#include "planners/rhino.h"
+#include "search/space.h"
 #include "stage_oracle.h"
 #include "tap.h"
 

@@ -1,6 +1,6 @@
 /* How graphs lie in time: what is taken over from another number of microbatches. */
-#include "baseline.h"
-#include "stage_cost.h"
+#include "plan/baseline.h"
+#include "pipeline/stage_cost.h"
 
 #include <string.h>
 

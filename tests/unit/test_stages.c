@@ -1,6 +1,6 @@
 /* Section "stages": what is read comes out again, hand-written plans are completed, and
  * what does not fit the graph, the blocks or the cluster is refused by its place. */
-#include "stages.h"
+#include "pipeline/stages.h"
 
 #include "stage_case.h"
 #include "tap.h"

@@ -1,10 +1,10 @@
 /* Parts of a graph: what is cut, copied and kept; parts of all blocks make up the whole.
  */
-#include "subgraph.h"
+#include "graph/subgraph.h"
 
 #include <string.h>
 
-#include "build.h"
+#include "graph/build.h"
 #include "tap.h"
 
 static struct ap_arena arena;

@@ -1,5 +1,5 @@
 /* What every filter does alike, seen from outside: a child runs a small tool. */
-#include "tool.h"
+#include "tool/tool.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tap.h"
+#include "base/file.h"
 
 static char dir[] = "/tmp/autopar-tool-XXXXXX";
 

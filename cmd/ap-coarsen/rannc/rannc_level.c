@@ -1,0 +1,319 @@
+/*
+ * Problem: clusters of components change at every pass, yet what one sends another, what
+ * it needs and which clusters are its neighbours must be known exactly and cheaply.
+ * Idea: a value is sent once to each cluster that reads it, so the lists "clusters that
+ * read value v" say it all; a contraction renames and deduplicates them and derives all
+ * other lists in order. A join of two clusters differs from their sum only by what both
+ * lists hold, found by searching the longer list for the shorter one's members.
+ * Cost: contraction O(components + lists), a join O(shorter * log longer).
+ */
+#include "rannc/rannc.h"
+
+#include <stdlib.h>
+
+double rannc_sec(const struct ap_rannc_profile *p)
+{
+    return p->fwd_sec + p->bwd_sec;
+}
+
+bool rannc_fits(const struct rannc_params *params, const struct ap_rannc_profile *p)
+{
+    return ap_rannc_memory_bytes(p, ap_rannc_alloc_bytes(p, &params->memory),
+                                 params->memory.optimizer_factor) <= params->limit_bytes;
+}
+
+/* ---- lists from the readers ---- */
+
+/* Starts of rows from their lengths, which stand one to the right. */
+static void sum_up(int n, int *start)
+{
+    for (int i = 0; i < n; i++)
+        start[i + 1] += start[i];
+}
+
+static void derive_lists(struct ap_arena *arena, struct rannc_level *l)
+{
+    int n_values = l->atoms->n;
+    int *in_at = AP_NEW_N(arena, l->n + 1, int), *out_at = AP_NEW_N(arena, l->n + 1, int);
+
+    l->in_start = AP_NEW_N(arena, l->n + 1, int);
+    l->out_start = AP_NEW_N(arena, l->n + 1, int);
+    for (int v = 0; v < n_values; v++) {
+        l->out_start[l->owner[v] + 1] += l->reader_start[v] < l->reader_start[v + 1];
+        for (int i = l->reader_start[v]; i < l->reader_start[v + 1]; i++)
+            l->in_start[l->reader[i] + 1]++;
+    }
+    sum_up(l->n, l->in_start);
+    sum_up(l->n, l->out_start);
+    l->in = AP_NEW_N(arena, l->in_start[l->n] + 1, struct rannc_in);
+    l->out = AP_NEW_N(arena, l->out_start[l->n] + 1, int);
+    for (int v = 0; v < n_values; v++) {
+        int o = l->owner[v];
+        if (l->reader_start[v] < l->reader_start[v + 1])
+            l->out[l->out_start[o] + out_at[o]++] = v;
+        for (int i = l->reader_start[v]; i < l->reader_start[v + 1]; i++) {
+            int c = l->reader[i];
+            l->in[l->in_start[c] + in_at[c]++] =
+                (struct rannc_in){v, l->reader_count[i] > 1};
+        }
+    }
+}
+
+/* Full profiles: clones, inputs, outputs, copies on top of what is a cluster's own. */
+static void derive_profiles(struct ap_arena *arena, struct rannc_level *l)
+{
+    const struct rannc_atoms *atoms = l->atoms;
+
+    l->all = AP_NEW_N(arena, l->n, struct ap_rannc_profile);
+    for (int c = 0; c < l->n; c++) {
+        struct ap_rannc_profile *p = &l->all[c];
+        *p = l->own[c];
+        for (int i = l->shared_start[c]; i < l->shared_start[c + 1]; i++) {
+            p->fwd_sec += atoms->shared_sec[l->shared[i]];
+            p->param_bytes = ap_add64(p->param_bytes, atoms->shared_bytes[l->shared[i]]);
+        }
+        for (int i = l->in_start[c]; i < l->in_start[c + 1]; i++) {
+            int64_t bytes = atoms->value_bytes[l->in[i].value];
+            p->in_bytes = ap_add64(p->in_bytes, bytes);
+            if (l->in[i].several)
+                p->copy_bytes = ap_add64(p->copy_bytes, bytes);
+        }
+        for (int i = l->out_start[c]; i < l->out_start[c + 1]; i++)
+            if (!atoms->is_result[l->out[i]])
+                p->out_bytes = ap_add64(p->out_bytes, atoms->value_bytes[l->out[i]]);
+    }
+    for (int v = 0; v < atoms->n; v++)
+        if (atoms->is_result[v]) {
+            struct ap_rannc_profile *p = &l->all[l->owner[v]];
+            p->out_bytes = ap_add64(p->out_bytes, atoms->value_bytes[v]);
+        }
+}
+
+struct rannc_level *rannc_level_first(struct ap_arena *arena,
+                                      const struct rannc_atoms *atoms)
+{
+    struct rannc_level *l = AP_NEW(arena, struct rannc_level);
+    int n_edges = atoms->reader_start[atoms->n], n_shared = atoms->shared_start[atoms->n];
+
+    l->atoms = atoms;
+    l->n = atoms->n;
+    l->owner = AP_NEW_N(arena, l->n, int);
+    l->reader_count = AP_NEW_N(arena, n_edges + 1, int);
+    for (int v = 0; v < l->n; v++)
+        l->owner[v] = v;
+    for (int i = 0; i < n_edges; i++)
+        l->reader_count[i] = 1;
+    l->reader_start =
+        ap_arena_dup(arena, atoms->reader_start, ((size_t)l->n + 1) * sizeof(int));
+    l->reader = ap_arena_dup(arena, atoms->reader, ((size_t)n_edges + 1) * sizeof(int));
+    l->shared_start =
+        ap_arena_dup(arena, atoms->shared_start, ((size_t)l->n + 1) * sizeof(int));
+    l->shared = ap_arena_dup(arena, atoms->shared, ((size_t)n_shared + 1) * sizeof(int));
+    l->own = ap_arena_dup(arena, atoms->own, (size_t)l->n * sizeof *l->own);
+    derive_lists(arena, l);
+    derive_profiles(arena, l);
+    return l;
+}
+
+/* ---- contraction ---- */
+
+/* Readers of each value by their new names, without the value's own cluster. */
+static void contract_readers(struct ap_arena *arena, const struct rannc_level *fine,
+                             struct rannc_level *l)
+{
+    int n_values = l->atoms->n, at = 0;
+    int *seen = AP_NEW_N(arena, l->n, int), *count = AP_NEW_N(arena, l->n, int);
+
+    l->reader_start = AP_NEW_N(arena, n_values + 1, int);
+    l->reader = AP_NEW_N(arena, fine->reader_start[n_values] + 1, int);
+    l->reader_count = AP_NEW_N(arena, fine->reader_start[n_values] + 1, int);
+    for (int v = 0; v < n_values; v++) {
+        int first = at;
+        l->reader_start[v] = at;
+        for (int i = fine->reader_start[v]; i < fine->reader_start[v + 1]; i++) {
+            int c = fine->parent[fine->reader[i]];
+            if (c == l->owner[v])
+                continue;
+            if (seen[c] != v + 1) {
+                seen[c] = v + 1;
+                count[c] = 0;
+                l->reader[at++] = c;
+            }
+            count[c] += fine->reader_count[i];
+        }
+        qsort(l->reader + first, (size_t)(at - first), sizeof(int), ap_compare_int);
+        for (int i = first; i < at; i++)
+            l->reader_count[i] = count[l->reader[i]];
+    }
+    l->reader_start[n_values] = at;
+}
+
+/* Members of every new cluster in a row: order[start[c] .. start[c + 1]). */
+static int *members(struct ap_arena *arena, const struct rannc_level *fine, int n,
+                    int *start)
+{
+    int *order = AP_NEW_N(arena, fine->n, int), *at = AP_NEW_N(arena, n, int);
+    for (int c = 0; c < fine->n; c++)
+        start[fine->parent[c] + 1]++;
+    sum_up(n, start);
+    for (int c = 0; c < fine->n; c++)
+        order[start[fine->parent[c]] + at[fine->parent[c]]++] = c;
+    return order;
+}
+
+static void contract_own(struct ap_arena *arena, const struct rannc_level *fine,
+                         struct rannc_level *l)
+{
+    int *start = AP_NEW_N(arena, l->n + 1, int), at = 0;
+    const int *order = members(arena, fine, l->n, start);
+    int *seen = AP_NEW_N(arena, l->atoms->n_shared, int);
+
+    l->own = AP_NEW_N(arena, l->n, struct ap_rannc_profile);
+    l->shared_start = AP_NEW_N(arena, l->n + 1, int);
+    l->shared = AP_NEW_N(arena, fine->shared_start[fine->n] + 1, int);
+    for (int c = 0; c < l->n; c++) {
+        int first = at;
+        l->shared_start[c] = at;
+        for (int m = start[c]; m < start[c + 1]; m++) {
+            int x = order[m];
+            ap_rannc_join(&l->own[c], &fine->own[x]);
+            for (int i = fine->shared_start[x]; i < fine->shared_start[x + 1]; i++) {
+                int s = fine->shared[i];
+                if (seen[s] != c + 1) {
+                    seen[s] = c + 1;
+                    l->shared[at++] = s;
+                }
+            }
+        }
+        qsort(l->shared + first, (size_t)(at - first), sizeof(int), ap_compare_int);
+    }
+    l->shared_start[l->n] = at;
+}
+
+struct rannc_level *rannc_level_contract(struct ap_arena *arena, struct rannc_level *fine,
+                                         int n, int *map)
+{
+    struct rannc_level *l = AP_NEW(arena, struct rannc_level);
+
+    l->atoms = fine->atoms;
+    l->n = n;
+    fine->parent = map;
+    l->owner = AP_NEW_N(arena, l->atoms->n, int);
+    for (int v = 0; v < l->atoms->n; v++)
+        l->owner[v] = map[fine->owner[v]];
+    contract_readers(arena, fine, l);
+    contract_own(arena, fine, l);
+    derive_lists(arena, l);
+    derive_profiles(arena, l);
+    return l;
+}
+
+/* ---- joins ---- */
+
+/* First position in v[lo, hi) that is >= x. */
+static int lower(const int *v, int lo, int hi, int x)
+{
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (v[mid] < x)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static const struct rannc_in *find_in(const struct rannc_level *l, int c, int value)
+{
+    int lo = l->in_start[c], hi = l->in_start[c + 1], end = hi;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (l->in[mid].value < value)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < end && l->in[lo].value == value ? &l->in[lo] : NULL;
+}
+
+static bool has(const int *start, const int *v, int c, int x)
+{
+    int i = lower(v, start[c], start[c + 1], x);
+    return i < start[c + 1] && v[i] == x;
+}
+
+/* Both read the value from elsewhere: it comes in once and is copied. */
+static void join_common(const struct rannc_level *l, int a, int b,
+                        struct ap_rannc_profile *p)
+{
+    if (l->in_start[a + 1] - l->in_start[a] > l->in_start[b + 1] - l->in_start[b]) {
+        int swap = a;
+        a = b;
+        b = swap;
+    }
+    for (int i = l->in_start[a]; i < l->in_start[a + 1]; i++) {
+        const struct rannc_in *in = &l->in[i], *other = find_in(l, b, in->value);
+        if (!other)
+            continue;
+        int64_t bytes = l->atoms->value_bytes[in->value];
+        p->in_bytes -= bytes;
+        p->copy_bytes += bytes * (1 - in->several - other->several);
+    }
+}
+
+/* Value v, made by a, is read by b; inside the join it is neither input nor copy, and no
+ * output unless somebody else reads it. */
+static void join_value(const struct rannc_level *l, int v, const struct rannc_in *in,
+                       struct ap_rannc_profile *p, int64_t *cut_bytes)
+{
+    int64_t bytes = l->atoms->value_bytes[v];
+    p->in_bytes -= bytes;
+    if (in->several)
+        p->copy_bytes -= bytes;
+    if (l->reader_start[v + 1] - l->reader_start[v] == 1 && !l->atoms->is_result[v])
+        p->out_bytes -= bytes;
+    *cut_bytes = ap_add64(*cut_bytes, bytes);
+}
+
+static void join_edge(const struct rannc_level *l, int a, int b,
+                      struct ap_rannc_profile *p, int64_t *cut_bytes)
+{
+    if (l->out_start[a + 1] - l->out_start[a] < l->in_start[b + 1] - l->in_start[b]) {
+        for (int i = l->out_start[a]; i < l->out_start[a + 1]; i++) {
+            const struct rannc_in *in = find_in(l, b, l->out[i]);
+            if (in)
+                join_value(l, l->out[i], in, p, cut_bytes);
+        }
+        return;
+    }
+    for (int i = l->in_start[b]; i < l->in_start[b + 1]; i++)
+        if (has(l->out_start, l->out, a, l->in[i].value))
+            join_value(l, l->in[i].value, &l->in[i], p, cut_bytes);
+}
+
+void rannc_level_join(const struct rannc_level *l, int a, int b,
+                      struct ap_rannc_profile *joined, int64_t *cut_bytes)
+{
+    const struct rannc_atoms *atoms = l->atoms;
+    int few = a, many = b;
+
+    *cut_bytes = 0;
+    *joined = l->all[a];
+    ap_rannc_join(joined, &l->all[b]);
+    joined->in_bytes = ap_add64(l->all[a].in_bytes, l->all[b].in_bytes);
+    joined->out_bytes = ap_add64(l->all[a].out_bytes, l->all[b].out_bytes);
+    joined->copy_bytes = ap_add64(l->all[a].copy_bytes, l->all[b].copy_bytes);
+    if (l->shared_start[a + 1] - l->shared_start[a] >
+        l->shared_start[b + 1] - l->shared_start[b]) {
+        few = b;
+        many = a;
+    }
+    for (int i = l->shared_start[few]; i < l->shared_start[few + 1]; i++)
+        if (has(l->shared_start, l->shared, many, l->shared[i])) {
+            joined->fwd_sec -= atoms->shared_sec[l->shared[i]];
+            joined->param_bytes -= atoms->shared_bytes[l->shared[i]];
+        }
+    join_common(l, a, b, joined);
+    join_edge(l, a, b, joined, cut_bytes);
+    join_edge(l, b, a, joined, cut_bytes);
+}

@@ -1,0 +1,256 @@
+/*
+ * Problem: borders of blocks fall where coarse clusters end, not where little is sent.
+ * Idea: walk down the levels; a finer cluster on a border, whose neighbours in that
+ * direction are all in one other block, moves there if both blocks' times and what all
+ * blocks send become less and both still fit. Successors all in one block (or
+ * predecessors) means that no cycle of blocks can come of it: the block that it goes to
+ * was behind (before) its own already. How many clusters of a block read a value, or have
+ * a clone, stands in a hash table, so a move costs what the cluster's own lists hold.
+ * Cost: a level O(its lists) expected; nothing is undone by search: a move that does not
+ * pay is made back.
+ * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
+ * section III-B, uncoarsening.
+ */
+#include "rannc/rannc.h"
+
+/* Counts of (thing, block); open addressing, never shrinks. */
+struct counts {
+    uint64_t *key; /* + 1; 0: free */
+    int *count;
+    uint64_t mask;
+};
+
+static int *count_of(struct counts *t, int thing, int block)
+{
+    uint64_t key = ((uint64_t)thing << 32 | (uint32_t)block) + 1;
+    uint64_t at = ap_hash(&key, sizeof key, 0) & t->mask;
+    while (t->key[at] && t->key[at] != key)
+        at = (at + 1) & t->mask;
+    t->key[at] = key;
+    return &t->count[at];
+}
+
+struct shift {
+    const struct rannc_level *l;
+    const struct rannc_atoms *atoms;
+    struct counts readers, clones;
+    int *n_outside;        /* [value] blocks besides its own that read it */
+    int *block_of;         /* [cluster] */
+    int64_t *result_bytes; /* [cluster] of what the graph's caller reads */
+    int *n_clusters;       /* [block] */
+    struct ap_rannc_profile *block;
+    int64_t sent_bytes; /* every value once to each block that reads it */
+    double clone_sec;   /* all blocks' clones; other times only change hands */
+};
+
+/* ---- what a block reads ---- */
+
+/* Takes the value's part (sign -1) out of, or puts it (1) into, what block b reads and
+ * its maker sends. */
+static void account(struct shift *s, int v, int b, int count, int sign)
+{
+    int maker = s->block_of[s->l->owner[v]];
+    int64_t bytes = s->atoms->value_bytes[v];
+    if (maker == b || !count)
+        return;
+    s->block[b].in_bytes += sign * bytes;
+    s->sent_bytes += sign * bytes;
+    if (count > 1)
+        s->block[b].copy_bytes += sign * bytes;
+    int before = s->n_outside[v];
+    s->n_outside[v] += sign;
+    if (!s->atoms->is_result[v] && (before == 0 || s->n_outside[v] == 0))
+        s->block[maker].out_bytes += sign * bytes;
+}
+
+static void read_by(struct shift *s, int v, int b, int n)
+{
+    int *count = count_of(&s->readers, v, b);
+    account(s, v, b, *count, -1);
+    *count += n;
+    account(s, v, b, *count, 1);
+}
+
+static void clone_in(struct shift *s, int c, int b, int n)
+{
+    int *count = count_of(&s->clones, c, b), before = *count;
+    *count += n;
+    if ((before > 0) == (*count > 0))
+        return;
+    int sign = n > 0 ? 1 : -1;
+    s->block[b].param_bytes += sign * s->atoms->shared_bytes[c];
+    s->block[b].fwd_sec += sign * s->atoms->shared_sec[c];
+    s->clone_sec += sign * s->atoms->shared_sec[c];
+}
+
+/* Number of components of cluster x that read its i-th input. */
+static int readings(const struct rannc_level *l, int x, int v)
+{
+    int lo = l->reader_start[v], hi = l->reader_start[v + 1];
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (l->reader[mid] < x)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return l->reader_count[lo];
+}
+
+static void shift_inputs(struct shift *s, int x, int from, int to)
+{
+    const struct rannc_level *l = s->l;
+    for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++) {
+        int n = readings(l, x, l->in[i].value);
+        read_by(s, l->in[i].value, from, -n);
+        read_by(s, l->in[i].value, to, n);
+    }
+    for (int i = l->shared_start[x]; i < l->shared_start[x + 1]; i++) {
+        clone_in(s, l->shared[i], from, -1);
+        clone_in(s, l->shared[i], to, 1);
+    }
+}
+
+/* Only from and to see a difference when what x makes is made in the other one. */
+static void shift_outputs(struct shift *s, int x, int from, int to)
+{
+    const struct rannc_level *l = s->l;
+    for (int i = l->out_start[x]; i < l->out_start[x + 1]; i++) {
+        int v = l->out[i];
+        account(s, v, to, *count_of(&s->readers, v, to), -1);
+        if (s->n_outside[v] && !s->atoms->is_result[v]) {
+            s->block[from].out_bytes -= s->atoms->value_bytes[v];
+            s->block[to].out_bytes += s->atoms->value_bytes[v];
+        }
+    }
+    s->block_of[x] = to;
+    for (int i = l->out_start[x]; i < l->out_start[x + 1]; i++)
+        account(s, l->out[i], from, *count_of(&s->readers, l->out[i], from), 1);
+}
+
+static void shift_own(struct shift *s, int x, int from, int to)
+{
+    const struct ap_rannc_profile *p = &s->l->own[x];
+    struct ap_rannc_profile *a = &s->block[from];
+    ap_rannc_join(&s->block[to], p);
+    a->fwd_sec -= p->fwd_sec;
+    a->bwd_sec -= p->bwd_sec;
+    a->param_bytes -= p->param_bytes;
+    a->activation_bytes -= p->activation_bytes; /* work: stays an upper bound */
+    a->out_bytes -= s->result_bytes[x];
+    s->block[to].out_bytes += s->result_bytes[x];
+    s->n_clusters[from]--;
+    s->n_clusters[to]++;
+}
+
+static void move(struct shift *s, int x, int to)
+{
+    int from = s->block_of[x];
+    shift_inputs(s, x, from, to);
+    shift_outputs(s, x, from, to);
+    shift_own(s, x, from, to);
+}
+
+/* ---- which to move ---- */
+
+/* The one other block of all readers of x, -1: there is none, or several. */
+static int block_behind(const struct shift *s, int x)
+{
+    const struct rannc_level *l = s->l;
+    int b = -1;
+    for (int i = l->out_start[x]; i < l->out_start[x + 1]; i++)
+        for (int v = l->out[i], k = l->reader_start[v]; k < l->reader_start[v + 1]; k++) {
+            int r = s->block_of[l->reader[k]];
+            if (r == s->block_of[x] || (b >= 0 && r != b))
+                return -1;
+            b = r;
+        }
+    return b;
+}
+
+static int block_before(const struct shift *s, int x)
+{
+    const struct rannc_level *l = s->l;
+    int b = -1;
+    for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++) {
+        int o = s->block_of[l->owner[l->in[i].value]];
+        if (o == s->block_of[x] || (b >= 0 && o != b))
+            return -1;
+        b = o;
+    }
+    return b;
+}
+
+/* Moves x to a block if that pays. */
+static void try_move(struct shift *s, const struct rannc_params *params, int x, int to)
+{
+    int from = s->block_of[x];
+    if (to < 0 || s->n_clusters[from] < 2)
+        return;
+    int64_t sent_bytes = s->sent_bytes;
+    double clone_sec = s->clone_sec;
+    struct ap_rannc_profile a = s->block[from], b = s->block[to];
+
+    move(s, x, to);
+    double gain = clone_sec - s->clone_sec + ap_rannc_send_sec(sent_bytes) -
+                  ap_rannc_send_sec(s->sent_bytes);
+    if (gain > 0 && rannc_fits(params, &s->block[from]) &&
+        rannc_fits(params, &s->block[to]))
+        return;
+    move(s, x, from);
+    s->clone_sec = clone_sec;
+    s->block[from] = a; /* what rounding left */
+    s->block[to] = b;
+}
+
+static void counts_init(struct ap_arena *arena, struct counts *t, int64_t n)
+{
+    uint64_t size = 16;
+    while (size < 4 * (uint64_t)n)
+        size *= 2;
+    t->mask = size - 1;
+    t->key = AP_NEW_N(arena, size, uint64_t);
+    t->count = AP_NEW_N(arena, size, int);
+}
+
+/* A moved cluster may need an entry in the other block for each thing that it lists. */
+static void shift_init(struct ap_arena *arena, struct shift *s, int n)
+{
+    const struct rannc_level *l = s->l;
+
+    counts_init(arena, &s->readers,
+                2 * (int64_t)l->in_start[l->n] + 2 * l->out_start[l->n]);
+    counts_init(arena, &s->clones, 2 * (int64_t)l->shared_start[l->n]);
+    s->n_outside = AP_NEW_N(arena, s->atoms->n, int);
+    s->n_clusters = AP_NEW_N(arena, n, int);
+    s->block = AP_NEW_N(arena, n, struct ap_rannc_profile);
+    for (int x = 0; x < l->n; x++) {
+        int b = s->block_of[x];
+        s->n_clusters[b]++;
+        ap_rannc_join(&s->block[b], &l->own[x]);
+        for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++)
+            read_by(s, l->in[i].value, b, readings(l, x, l->in[i].value));
+        for (int i = l->shared_start[x]; i < l->shared_start[x + 1]; i++)
+            clone_in(s, l->shared[i], b, 1);
+    }
+    s->result_bytes = AP_NEW_N(arena, l->n, int64_t);
+    for (int v = 0; v < s->atoms->n; v++)
+        if (s->atoms->is_result[v]) {
+            s->result_bytes[l->owner[v]] += s->atoms->value_bytes[v];
+            s->block[s->block_of[l->owner[v]]].out_bytes += s->atoms->value_bytes[v];
+        }
+}
+
+void rannc_uncoarsen(struct ap_arena *arena, const struct rannc_level *l,
+                     const struct rannc_params *params, int n, int *block_of)
+{
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct shift s = {.l = l, .atoms = l->atoms, .block_of = block_of};
+
+    shift_init(arena, &s, n);
+    for (int x = 0; x < l->n; x++) {
+        try_move(&s, params, x, block_behind(&s, x));
+        try_move(&s, params, x, block_before(&s, x));
+    }
+    ap_arena_rewind(arena, mark);
+}

@@ -1,0 +1,352 @@
+/*
+ * Collectives over MPI. Sums are made here, in the order of ranks, so that all ranks hold
+ * the same bits whatever algorithm MPI would choose: an all-reduce is an all-to-all of
+ * blocks, a local sum and an all-gather (which is also as fast as MPI's own, and half the
+ * bytes in bf16); small ones gather everything and add it up on every rank.
+ */
+#include "comm/comm.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALL_BYTES 2048 /* per rank: gather and add */
+#define PIECE       (1 << 30)
+
+struct mpi_group {
+    unsigned axes;
+    struct ap_mesh mesh; /* programs of several meshes may run in one job */
+    MPI_Comm comm;
+    int size;
+};
+
+struct mpi {
+    MPI_Comm all; /* ranks of the job, or of a part of it */
+    int job_rank;
+    int n_sends, cap;
+    MPI_Request *sends; /* not known to have arrived */
+    int n_groups;
+    struct mpi_group groups[1 << AP_MAX_AXES];
+    char *blocks, *sum; /* n blocks received; a padded copy to send */
+    int64_t bytes;
+};
+
+static void check(struct comm *c, int rc, const char *what)
+{
+    if (rc == MPI_SUCCESS)
+        return;
+    char text[MPI_MAX_ERROR_STRING];
+    int len = 0;
+    MPI_Error_string(rc, text, &len);
+    fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
+            what, len, text);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    return a->n_axes == b->n_axes &&
+           memcmp(a->size, b->size, sizeof *a->size * (size_t)a->n_axes) == 0;
+}
+
+static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
+{
+    struct mpi *m = c->impl;
+    for (int i = 0; i < m->n_groups; i++)
+        if (m->groups[i].axes == axes && same_mesh(&m->groups[i].mesh, mesh))
+            return i;
+    int64_t coords[AP_MAX_AXES];
+    int color = 0, key = 0;
+    ap_mesh_coords(mesh, c->rank, coords);
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (axes >> a & 1)
+            key = key * (int)mesh->size[a] + (int)coords[a];
+        else
+            color = color * (int)mesh->size[a] + (int)coords[a];
+    }
+    struct mpi_group *g = &m->groups[m->n_groups];
+    g->axes = axes;
+    g->mesh = *mesh;
+    check(c, MPI_Comm_split(m->all, color, key, &g->comm), "MPI_Comm_split");
+    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_size(g->comm, &g->size);
+    return m->n_groups++;
+}
+
+static void reserve(struct comm *c, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    /* n padded blocks, or n copies of what is small */
+    const int64_t need = bytes + (int64_t)c->size * (SMALL_BYTES + 64);
+    if (need <= m->bytes)
+        return;
+    m->bytes = need;
+    m->blocks = ap_xrealloc(m->blocks, (size_t)need);
+    m->sum = ap_xrealloc(m->sum, (size_t)need);
+    memset(m->blocks, 0, (size_t)need);
+    memset(m->sum, 0, (size_t)need);
+}
+
+static void all_to_all(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
+{
+    struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
+    if (bytes <= INT_MAX / t->size) {
+        check(
+            c,
+            MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, t->comm),
+            "MPI_Alltoall");
+        return;
+    }
+    int me;
+    MPI_Comm_rank(t->comm, &me);
+    for (int k = 0; k < t->size; k++) {
+        const int to = (me + k) % t->size, from = (me + t->size - k) % t->size;
+        for (int64_t at = 0; at < bytes; at += PIECE) {
+            const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+            check(c,
+                  MPI_Sendrecv((const char *)send + to * bytes + at, n, MPI_BYTE, to, 0,
+                               (char *)recv + from * bytes + at, n, MPI_BYTE, from, 0,
+                               t->comm, MPI_STATUS_IGNORE),
+                  "MPI_Sendrecv");
+        }
+    }
+}
+
+static void all_gather(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
+{
+    struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
+    if (bytes <= INT_MAX / t->size) {
+        check(c,
+              MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
+                            t->comm),
+              "MPI_Allgather");
+        return;
+    }
+    int me;
+    MPI_Comm_rank(t->comm, &me);
+    for (int k = 0; k < t->size; k++) {
+        const int to = (me + k) % t->size, from = (me + t->size - k) % t->size;
+        for (int64_t at = 0; at < bytes; at += PIECE) {
+            const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+            check(c,
+                  MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, to, 0,
+                               (char *)recv + from * bytes + at, n, MPI_BYTE, from, 0,
+                               t->comm, MPI_STATUS_IGNORE),
+                  "MPI_Sendrecv");
+        }
+    }
+}
+
+static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
+                       enum ap_red red)
+{
+    struct mpi *m = c->impl;
+    const int size = ap_dtype_size(dtype), k = m->groups[g].size;
+    if (k == 1 || n == 0)
+        return;
+    if (n * size <= SMALL_BYTES) {
+        all_gather(c, g, buf, m->blocks, n * size);
+        comm_combine(buf, m->blocks, k, n, dtype, red);
+        return;
+    }
+    const int64_t part = ap_ceil_div(n, k);
+    int me;
+    MPI_Comm_rank(m->groups[g].comm, &me);
+    /* the last blocks may be padding: exchange from a copy that has room for it */
+    char *whole = buf;
+    if (part * k != n) {
+        whole = m->sum;
+        memcpy(whole, buf, (size_t)(n * size));
+        memset(whole + n * size, 0, (size_t)((part * k - n) * size));
+    }
+    all_to_all(c, g, whole, m->blocks, part * size);
+    comm_combine(whole + me * part * size, m->blocks, k, part, dtype, red);
+    if (part * size <= INT_MAX / k) {
+        check(c,
+              MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(part * size),
+                            MPI_BYTE, m->groups[g].comm),
+              "MPI_Allgather");
+    } else {
+        all_gather(c, g, whole + me * part * size, m->blocks, part * size);
+        whole = m->blocks;
+    }
+    if (whole != buf)
+        memcpy(buf, whole, (size_t)(n * size));
+}
+
+static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, int64_t n,
+                           enum ap_dtype dtype, enum ap_red red)
+{
+    struct mpi *m = c->impl;
+    all_to_all(c, g, send, m->blocks, n * ap_dtype_size(dtype));
+    comm_combine(recv, m->blocks, m->groups[g].size, n, dtype, red);
+}
+
+static void exchange(struct comm *c, int peer, const void *send, void *recv,
+                     int64_t bytes)
+{
+    if (peer == c->rank) {
+        if (send != recv)
+            memcpy(recv, send, (size_t)bytes);
+        return;
+    }
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        check(c,
+              MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
+                           (char *)recv + at, n, MPI_BYTE, peer, 1,
+                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
+              "MPI_Sendrecv");
+    }
+}
+
+static void broadcast(struct comm *c, void *buf, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        check(c,
+              MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, ((struct mpi *)c->impl)->all),
+              "MPI_Bcast");
+    }
+}
+
+static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
+{
+    if (from == 0)
+        return;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (c->rank == from)
+            check(c,
+                  MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2,
+                           ((struct mpi *)c->impl)->all),
+                  "MPI_Send");
+        else
+            check(c,
+                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2,
+                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
+                  "MPI_Recv");
+    }
+}
+
+static int64_t max(struct comm *c, int64_t v)
+{
+    int64_t most = v;
+    check(c,
+          MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, ((struct mpi *)c->impl)->all),
+          "MPI_Allreduce");
+    return most;
+}
+
+static double max_sec(struct comm *c, double v)
+{
+    double most = v;
+    check(c,
+          MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, ((struct mpi *)c->impl)->all),
+          "MPI_Allreduce");
+    return most;
+}
+
+static void close_mpi(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    for (int i = 0; i < m->n_groups; i++)
+        MPI_Comm_free(&m->groups[i].comm);
+    const bool job = m->all == MPI_COMM_WORLD;
+    if (!job)
+        MPI_Comm_free(&m->all);
+    free(m->sends);
+    free(m->blocks);
+    free(m->sum);
+    free(m);
+    if (job)
+        MPI_Finalize();
+}
+
+static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (m->n_sends == m->cap) {
+            m->cap = m->cap ? 2 * m->cap : 64;
+            m->sends = ap_xrealloc(m->sends, sizeof(MPI_Request) * (size_t)m->cap);
+        }
+        check(c,
+              MPI_Isend((const char *)buf + at, n, MPI_BYTE, to, tag, m->all,
+                        &m->sends[m->n_sends++]),
+              "MPI_Isend");
+    }
+}
+
+static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        check(
+            c,
+            MPI_Recv((char *)buf + at, n, MPI_BYTE, from, tag, m->all, MPI_STATUS_IGNORE),
+            "MPI_Recv");
+    }
+}
+
+static void settle(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    check(c, MPI_Waitall(m->n_sends, m->sends, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    m->n_sends = 0;
+}
+
+static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
+{
+    const struct mpi *m = c->impl;
+    struct mpi *part = ap_xrealloc(NULL, sizeof *part);
+    int place = 0;
+    while (place < n && ranks[place] != c->rank)
+        place++;
+    *part = (struct mpi){.job_rank = m->job_rank};
+    check(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &part->all),
+          "MPI_Comm_split");
+    if (place == n) {
+        free(part);
+        return false;
+    }
+    MPI_Comm_set_errhandler(part->all, MPI_ERRORS_RETURN);
+    *out = *c;
+    out->impl = part;
+    out->rank = place;
+    out->size = n;
+    return true;
+}
+
+void comm_mpi_open(struct comm *c)
+{
+    struct mpi *m = ap_xrealloc(NULL, sizeof *m);
+    *m = (struct mpi){.all = MPI_COMM_WORLD};
+    *c = (struct comm){.name = "mpi",
+                       .impl = m,
+                       .group = group,
+                       .reserve = reserve,
+                       .all_reduce = all_reduce,
+                       .reduce_scatter = reduce_scatter,
+                       .all_gather = all_gather,
+                       .all_to_all = all_to_all,
+                       .exchange = exchange,
+                       .broadcast = broadcast,
+                       .to_root = to_root,
+                       .max = max,
+                       .max_sec = max_sec,
+                       .split = split,
+                       .send = send,
+                       .receive = receive,
+                       .settle = settle,
+                       .close = close_mpi};
+    MPI_Init(NULL, NULL);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &c->size);
+    m->job_rank = c->rank;
+}

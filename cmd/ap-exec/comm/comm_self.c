@@ -1,0 +1,111 @@
+/* A job of one rank, without MPI: every collective is a copy. */
+#include "comm/comm.h"
+
+#include <assert.h>
+#include <string.h>
+
+static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
+{
+    (void)c, (void)mesh, (void)axes;
+    return 0;
+}
+
+static void reserve(struct comm *c, int64_t bytes)
+{
+    (void)c, (void)bytes;
+}
+
+static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
+                       enum ap_red red)
+{
+    (void)c, (void)g, (void)buf, (void)n, (void)dtype, (void)red;
+}
+
+static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, int64_t n,
+                           enum ap_dtype dtype, enum ap_red red)
+{
+    (void)c, (void)g, (void)red;
+    memcpy(recv, send, (size_t)(n * ap_dtype_size(dtype)));
+}
+
+static void copy(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
+{
+    (void)c, (void)g;
+    if (send != recv)
+        memcpy(recv, send, (size_t)bytes);
+}
+
+static void broadcast(struct comm *c, void *buf, int64_t bytes)
+{
+    (void)c, (void)buf, (void)bytes;
+}
+
+static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
+{
+    (void)c, (void)from, (void)buf, (void)bytes;
+}
+
+static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
+{
+    (void)ranks;
+    *out = *c;
+    return n > 0;
+}
+
+/* There is no other rank. */
+static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
+{
+    (void)c, (void)to, (void)tag, (void)buf, (void)bytes;
+    assert(!"sends to another rank");
+}
+
+static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+{
+    (void)c, (void)from, (void)tag, (void)buf, (void)bytes;
+    assert(!"receives from another rank");
+}
+
+static void settle(struct comm *c)
+{
+    (void)c;
+}
+
+static int64_t max(struct comm *c, int64_t v)
+{
+    (void)c;
+    return v;
+}
+
+static double max_sec(struct comm *c, double v)
+{
+    (void)c;
+    return v;
+}
+
+static void close_self(struct comm *c)
+{
+    (void)c;
+}
+
+void comm_self_open(struct comm *c)
+{
+    *c = (struct comm){.name = "self",
+                       .rank = 0,
+                       .size = 1,
+                       .group = group,
+                       .reserve = reserve,
+                       .all_reduce = all_reduce,
+                       .reduce_scatter = reduce_scatter,
+                       .all_gather = copy,
+                       .all_to_all = copy,
+                       .exchange = copy,
+                       .broadcast = broadcast,
+                       .to_root = to_root,
+                       .max = max,
+                       .max_sec = max_sec,
+                       .split = split,
+                       .send = send,
+                       .receive = receive,
+                       .settle = settle,
+                       .close = close_self};
+}

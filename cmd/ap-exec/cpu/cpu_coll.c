@@ -1,0 +1,407 @@
+/*
+ * Collectives, as packing, exchange, unpacking; and the local steps ap-slice, ap-mask and
+ * ap-partial. A dimension that is gathered or cut is seen as (outer, x, inner) with x in
+ * blocks of `part`, the last one padded with zeros (struct ap_coll).
+ */
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+struct coll {
+    const struct ap_node *node;
+    enum ap_dtype dtype;
+    int size, group, n_ranks, peer;
+    const char *src;
+    char *dst;
+    int64_t in_elems, out_elems, block_elems;
+    int64_t pack_at, recv_at; /* scratch */
+    /* per block: what is copied from the operand, or to the result */
+    struct box *pack, *unpack;
+    int64_t *pack_from, *unpack_to;
+    bool padded;
+};
+
+/* A dimension as (outer, x, inner), other dimensions folded into outer and inner. */
+struct view {
+    int64_t outer, full, part, inner;
+};
+
+/* s has size `extent` of x in dimension split->dim. */
+static struct view view_of(const struct ap_shape *s, const struct ap_split *split,
+                           int64_t extent)
+{
+    struct view v = {split->outer, split->full, split->part, 1};
+    for (int d = 0; d < split->dim; d++)
+        v.outer *= s->dims[d];
+    const int64_t within = split->outer * extent;
+    v.inner = within ? s->dims[split->dim] / within : 1;
+    for (int d = split->dim + 1; d < s->rank; d++)
+        v.inner *= s->dims[d];
+    return v;
+}
+
+static int64_t block_len(const struct view *v, int64_t q)
+{
+    const int64_t left = v->full - q * v->part;
+    return left < 0 ? 0 : left < v->part ? left : v->part;
+}
+
+/* Block q of a tensor whose x is full, to or from a buffer of (outer, part, inner). */
+static struct box block_box(const struct view *v, int64_t q, bool to_block)
+{
+    struct box b = {0};
+    const int64_t whole[3] = {v->full * v->inner, v->inner, 1};
+    const int64_t block[3] = {v->part * v->inner, v->inner, 1};
+    const int64_t n[3] = {v->outer, block_len(v, q), v->inner};
+    for (int i = 0; i < 3; i++)
+        box_add(&b, n[i], to_block ? whole[i] : block[i], to_block ? block[i] : whole[i]);
+    box_finish(&b);
+    return b;
+}
+
+static const char *packed(struct exec *x, const struct coll *c)
+{
+    char *buf = x->scratch + c->pack_at;
+    if (c->padded)
+        memset(buf, 0, (size_t)(c->n_ranks * c->block_elems * c->size));
+    for (int q = 0; q < c->n_ranks; q++)
+        box_copy(&c->pack[q], buf + q * c->block_elems * c->size,
+                 c->src + c->pack_from[q] * c->size, c->size);
+    return buf;
+}
+
+static void unpack(const struct coll *c, const char *buf)
+{
+    for (int q = 0; q < c->n_ranks; q++)
+        box_copy(&c->unpack[q], c->dst + c->unpack_to[q] * c->size,
+                 buf + q * c->block_elems * c->size, c->size);
+}
+
+static void all_reduce_run(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    if (c->dst != c->src)
+        memcpy(c->dst, c->src, (size_t)(c->in_elems * c->size));
+    x->comm->all_reduce(x->comm, c->group, c->dst, c->in_elems, c->dtype,
+                        c->node->attrs->coll.red);
+}
+
+static void all_gather_run(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    char *recv = x->scratch + c->recv_at;
+    x->comm->all_gather(x->comm, c->group, c->src, recv, c->in_elems * c->size);
+    unpack(c, recv);
+}
+
+static void reduce_scatter_run(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    x->comm->reduce_scatter(x->comm, c->group, packed(x, c), c->dst, c->out_elems,
+                            c->dtype, c->node->attrs->coll.red);
+}
+
+static void all_to_all_run(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    char *recv = x->scratch + c->recv_at;
+    x->comm->all_to_all(x->comm, c->group, packed(x, c), recv, c->block_elems * c->size);
+    unpack(c, recv);
+}
+
+static void permute_run(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    x->comm->exchange(x->comm, c->peer, c->src, c->dst, c->in_elems * c->size);
+}
+
+static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
+                      int n_ranks, int64_t elems, struct ap_err *err)
+{
+    if (v->outer < 1 || v->part < 1 || v->part != ap_ceil_div(v->full, n_ranks) ||
+        v->outer * v->full * v->inner != elems) {
+        x->exit_code = 1;
+        return ap_err_set(err, "%s: %s: its blocks do not fit its shape", node->name,
+                          ap_ops[node->op].name);
+    }
+    return 0;
+}
+
+/* ---- over microbatches: what an all-reduce or all-gather does on its own result ---- */
+
+struct kept {
+    const char *src;
+    char *dst;
+    int size;
+    int64_t n;
+    enum ap_dtype dtype;
+    cpu_fn *fn;     /* all-reduce: adds to what is there */
+    bool first;     /* nothing is there yet */
+    struct box box; /* all-gather: where the microbatch's block goes */
+    int64_t to;
+};
+
+static void accumulate_run(struct exec *x, void *state)
+{
+    (void)x;
+    static const int one[3] = {1, 1, 1};
+    const struct kept *k = state;
+    double acc[CPU_TILE], next[CPU_TILE]; /* room for any element type */
+    if (k->first)
+        memcpy(k->dst, k->src, (size_t)(k->n * k->size));
+    for (int64_t i = 0; i < k->n && !k->first; i += CPU_TILE) {
+        const int64_t n = k->n - i < CPU_TILE ? k->n - i : CPU_TILE;
+        cpu_load(acc, k->dst + i * k->size, 1, k->dtype, n);
+        cpu_load(next, k->src + i * k->size, 1, k->dtype, n);
+        k->fn(acc, acc, next, next, one, n);
+        cpu_store(k->dst + i * k->size, 1, acc, k->dtype, n);
+    }
+}
+
+static void keep_block_run(struct exec *x, void *state)
+{
+    (void)x;
+    const struct kept *k = state;
+    box_copy(&k->box, k->dst + k->to * k->size, k->src, k->size);
+}
+
+static int kept_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_split *split = &v->attrs->coll.split;
+    struct kept *k = AP_NEW(x->arena, struct kept);
+    *k = (struct kept){.src = x->value[v->in[0]],
+                       .dst = x->value[call->nodes[0]],
+                       .size = ap_dtype_size(v->shape.dtype),
+                       .n = ap_shape_elems(&v->shape),
+                       .dtype = v->shape.dtype};
+    call->state = k;
+    call->run = keep_block_run;
+    if (v->op == AP_OP_ALL_GATHER) {
+        const struct view w = view_of(&v->shape, split, split->full);
+        if (check_view(x, v, &w, (int)x->prog->mesh.size[0], k->n, err))
+            return -1;
+        k->box = block_box(&w, x->coords[0], false);
+        k->to = block_len(&w, x->coords[0]) ? x->coords[0] * w.part * w.inner : 0;
+        return 0;
+    }
+    k->fn = cpu_op_find(cpu_red_op(v->attrs->coll.red), AP_EQ, k->dtype, k->dtype);
+    if (!k->fn)
+        return exec_unsupported(x, v, err, ap_dtype_name(k->dtype));
+    k->first = x->coords[0] == 0;
+    call->run = accumulate_run;
+    return 0;
+}
+
+/* Number of ranks on the axes and this one's place among them, first axis major. */
+static int64_t place_on(const struct exec *x, unsigned axes, int *n)
+{
+    int64_t place = 0;
+    *n = 1;
+    for (int a = 0; a < x->prog->mesh.n_axes; a++)
+        if (axes >> a & 1) {
+            place = place * x->prog->mesh.size[a] + x->coords[a];
+            *n *= (int)x->prog->mesh.size[a];
+        }
+    return place;
+}
+
+static int swapped_peer(const struct exec *x, unsigned axes)
+{
+    int64_t coords[AP_MAX_AXES];
+    int pair[2] = {0, 0}, k = 0, peer = 0;
+    memcpy(coords, x->coords, sizeof coords);
+    for (int a = 0; a < x->prog->mesh.n_axes; a++)
+        if (axes >> a & 1 && k < 2)
+            pair[k++] = a;
+    const int64_t t = coords[pair[0]];
+    coords[pair[0]] = coords[pair[1]];
+    coords[pair[1]] = t;
+    for (int a = 0; a < x->prog->mesh.n_axes; a++)
+        peer = peer * (int)x->prog->mesh.size[a] + (int)coords[a];
+    return peer;
+}
+
+static int64_t round_up(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* The blocks of an operand that is cut, or of a result that is gathered. */
+static void set_blocks(struct exec *x, struct coll *c, const struct view *v, bool pack)
+{
+    struct box *box = AP_NEW_N(x->arena, c->n_ranks, struct box);
+    int64_t *at = AP_NEW_N(x->arena, c->n_ranks, int64_t);
+    for (int q = 0; q < c->n_ranks; q++) {
+        box[q] = block_box(v, q, pack);
+        at[q] = block_len(v, q) ? q * v->part * v->inner : 0;
+    }
+    c->block_elems = v->outer * v->part * v->inner;
+    if (pack) {
+        c->pack = box, c->pack_from = at;
+        c->padded = c->n_ranks * v->part != v->full;
+    } else {
+        c->unpack = box, c->unpack_to = at;
+    }
+}
+
+int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_coll *t = &v->attrs->coll;
+    const struct ap_shape *in = &call_in(x, v, 0)->shape;
+    struct coll *c = AP_NEW(x->arena, struct coll);
+    *c = (struct coll){.node = v, .dtype = v->shape.dtype, .src = x->value[v->in[0]]};
+    c->dst = x->value[call->nodes[0]];
+    c->size = ap_dtype_size(c->dtype);
+    c->in_elems = ap_shape_elems(in);
+    c->out_elems = ap_shape_elems(&v->shape);
+    place_on(x, t->axes, &c->n_ranks);
+    if (cpu_kind(c->dtype) == CPU_N_KINDS)
+        return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
+    call->state = c;
+    if (t->axes & x->prog->mesh.time)
+        return kept_prepare(x, call, err);
+    struct view w;
+    int64_t most = 0;
+    switch ((int)v->op) {
+    case AP_OP_ALL_REDUCE:
+        call->run = all_reduce_run;
+        most = c->in_elems * c->size;
+        break;
+    case AP_OP_ALL_GATHER:
+        w = view_of(&v->shape, &t->split, t->split.full);
+        if (check_view(x, v, &w, c->n_ranks, c->out_elems, err))
+            return -1;
+        set_blocks(x, c, &w, false);
+        call->run = all_gather_run;
+        exec_need_scratch(x, c->n_ranks * c->block_elems * c->size);
+        break;
+    case AP_OP_REDUCE_SCATTER:
+        w = view_of(in, &t->split, t->split.full);
+        if (check_view(x, v, &w, c->n_ranks, c->in_elems, err))
+            return -1;
+        set_blocks(x, c, &w, true);
+        most = c->n_ranks * c->block_elems * c->size;
+        call->run = reduce_scatter_run;
+        exec_need_scratch(x, most);
+        break;
+    case AP_OP_ALL_TO_ALL:
+        w = view_of(in, &t->split, t->split.full);
+        if (check_view(x, v, &w, c->n_ranks, c->in_elems, err))
+            return -1;
+        set_blocks(x, c, &w, true);
+        w = view_of(&v->shape, &t->join, t->join.full);
+        if (check_view(x, v, &w, c->n_ranks, c->out_elems, err))
+            return -1;
+        set_blocks(x, c, &w, false);
+        c->recv_at = round_up(c->n_ranks * c->block_elems * c->size);
+        call->run = all_to_all_run;
+        exec_need_scratch(x, 2 * c->recv_at);
+        break;
+    case AP_OP_COLLECTIVE_PERMUTE:
+        c->peer = swapped_peer(x, t->axes);
+        call->run = permute_run;
+        return 0;
+    }
+    c->group = x->comm->group(x->comm, &x->prog->mesh, t->axes);
+    x->comm->reserve(x->comm, most);
+    return 0;
+}
+
+/* ---- local steps ---- */
+
+struct local {
+    int size;
+    const char *src;
+    char *dst;
+    int64_t n;
+    struct box box; /* ap-slice */
+    int64_t from;
+    bool zeroed; /* what the box does not write is padding */
+    char fill[16];
+    bool keep; /* ap-partial */
+    /* ap-mask: per dimension, which local indices are padding; NULL: none */
+    struct ap_shape shape;
+    const int64_t *map[AP_MAX_RANK];
+};
+
+static void slice_run(struct exec *x, void *state)
+{
+    (void)x;
+    const struct local *s = state;
+    if (s->zeroed)
+        memset(s->dst, 0, (size_t)(s->n * s->size));
+    box_copy(&s->box, s->dst, s->src + s->from * s->size, s->size);
+}
+
+static void partial_run(struct exec *x, void *state)
+{
+    (void)x;
+    const struct local *s = state;
+    if (!s->keep)
+        cpu_fill(s->dst, s->fill, s->size, s->n);
+    else if (s->dst != s->src)
+        memcpy(s->dst, s->src, (size_t)(s->n * s->size));
+}
+
+static void mask_run(struct exec *x, void *state)
+{
+    (void)x;
+    const struct local *s = state;
+    const int last = s->shape.rank - 1;
+    const int64_t row = s->shape.rank ? s->shape.dims[last] : 1;
+    int64_t at[AP_MAX_RANK] = {0};
+    if (s->dst != s->src)
+        memcpy(s->dst, s->src, (size_t)(s->n * s->size));
+    for (int64_t i = 0; i < s->n; i += row) {
+        bool pad = false;
+        for (int d = 0; d < last; d++)
+            pad |= s->map[d] && s->map[d][at[d]] < 0;
+        if (pad)
+            cpu_fill(s->dst + i * s->size, s->fill, s->size, row);
+        for (int64_t j = 0; !pad && last >= 0 && s->map[last] && j < row; j++)
+            if (s->map[last][j] < 0)
+                memcpy(s->dst + (i + j) * s->size, s->fill, (size_t)s->size);
+        for (int d = last - 1; d >= 0 && ++at[d] == s->shape.dims[d]; d--)
+            at[d] = 0;
+    }
+}
+
+int cpu_local_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_coll *t = &v->attrs->coll;
+    struct local *s = AP_NEW(x->arena, struct local);
+    s->size = ap_dtype_size(v->shape.dtype);
+    s->src = x->value[v->in[0]];
+    s->dst = x->value[call->nodes[0]];
+    s->n = ap_shape_elems(&v->shape);
+    s->shape = v->shape;
+    call->state = s;
+    if (v->op == AP_OP_AP_SLICE) {
+        int n_ranks;
+        const struct ap_shape *in = &call_in(x, v, 0)->shape;
+        const int64_t q = place_on(x, t->axes, &n_ranks);
+        const struct view w = view_of(in, &t->split, t->split.full);
+        if (check_view(x, v, &w, n_ranks, ap_shape_elems(in), err))
+            return -1;
+        s->box = block_box(&w, q, true);
+        s->zeroed = block_len(&w, q) < w.part;
+        s->from = block_len(&w, q) ? q * w.part * w.inner : 0;
+        call->run = slice_run;
+    } else if (v->op == AP_OP_AP_PARTIAL) {
+        s->keep = true;
+        for (int a = 0; a < x->prog->mesh.n_axes; a++)
+            s->keep &= !(t->axes >> a & 1) || x->coords[a] == 0;
+        ap_red_neutral(t->red, v->shape.dtype, s->fill);
+        call->run = partial_run;
+    } else {
+        memcpy(s->fill, v->attrs->literal.data, (size_t)s->size);
+        for (int d = 0; d < v->shape.rank; d++)
+            s->map[d] =
+                v->attrs->global ? exec_index_map(x, v->attrs, &v->shape, d) : NULL;
+        call->run = mask_run;
+    }
+    return 0;
+}

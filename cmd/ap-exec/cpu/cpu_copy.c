@@ -1,0 +1,171 @@
+/*
+ * Copies between strided boxes: the one loop behind transpose, slice, pad, concatenate,
+ * reverse, dynamic slices and the packing of collectives. Dimensions that run on in both
+ * tensors are merged; the innermost loop is a memcpy where both are contiguous, and a
+ * blocked 2-D transpose where source and target are contiguous in different dimensions.
+ */
+#include "cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void box_add(struct box *b, int64_t n, int64_t src, int64_t dst)
+{
+    b->n[b->rank] = n;
+    b->src[b->rank] = src;
+    b->dst[b->rank++] = dst;
+}
+
+void cpu_strides(const struct ap_shape *s, int64_t *stride)
+{
+    int64_t run = 1;
+    for (int d = s->rank - 1; d >= 0; d--) {
+        stride[d] = run;
+        run *= s->dims[d];
+    }
+}
+
+static void box_swap(struct box *b, int i, int j)
+{
+    const int64_t n = b->n[i], s = b->src[i], d = b->dst[i];
+    b->n[i] = b->n[j], b->src[i] = b->src[j], b->dst[i] = b->dst[j];
+    b->n[j] = n, b->src[j] = s, b->dst[j] = d;
+}
+
+void box_finish(struct box *b)
+{
+    int r = 0;
+    for (int i = 0; i < b->rank; i++) {
+        if (b->n[i] == 1)
+            continue;
+        box_swap(b, r++, i);
+    }
+    b->rank = r;
+    /* target strides fall: it is written in order */
+    for (int i = 1; i < r; i++)
+        for (int j = i; j > 0 && llabs(b->dst[j - 1]) < llabs(b->dst[j]); j--)
+            box_swap(b, j, j - 1);
+    r = 0;
+    for (int i = 0; i < b->rank; i++) {
+        if (r && b->src[r - 1] == b->src[i] * b->n[i] &&
+            b->dst[r - 1] == b->dst[i] * b->n[i]) {
+            b->n[r - 1] *= b->n[i];
+            b->src[r - 1] = b->src[i];
+            b->dst[r - 1] = b->dst[i];
+        } else {
+            b->n[r] = b->n[i], b->src[r] = b->src[i], b->dst[r++] = b->dst[i];
+        }
+    }
+    b->rank = r;
+    /* a dimension in which the source is contiguous comes last but one: 2-D blocks */
+    for (int i = 0; i < r - 2; i++) {
+        if (b->src[i] != 1 || b->src[r - 1] == 1)
+            continue;
+        for (int j = i; j < r - 2; j++)
+            box_swap(b, j, j + 1);
+        break;
+    }
+}
+
+#define ROW(T)                              \
+    {                                       \
+        T *d = dst;                         \
+        const T *s = src;                   \
+        if (sd == 1 && ss == 0) {           \
+            const T v = *s;                 \
+            for (int64_t i = 0; i < n; i++) \
+                d[i] = v;                   \
+        } else if (sd == 1) {               \
+            for (int64_t i = 0; i < n; i++) \
+                d[i] = s[i * ss];           \
+        } else {                            \
+            for (int64_t i = 0; i < n; i++) \
+                d[i * sd] = s[i * ss];      \
+        }                                   \
+        return;                             \
+    }
+
+static void copy_row(void *dst, int64_t sd, const void *src, int64_t ss, int64_t n,
+                     int size)
+{
+    if (sd == 1 && ss == 1) {
+        memcpy(dst, src, (size_t)(n * size));
+        return;
+    }
+    switch (size) {
+    case 1:
+        ROW(uint8_t)
+    case 2:
+        ROW(uint16_t)
+    case 4:
+        ROW(uint32_t)
+    case 8:
+        ROW(uint64_t)
+    }
+}
+
+#define BLOCK 32
+#define PLANE(T)                                                             \
+    {                                                                        \
+        T *d = dst;                                                          \
+        const T *s = src;                                                    \
+        for (int64_t i0 = 0; i0 < n[0]; i0 += BLOCK)                         \
+            for (int64_t j0 = 0; j0 < n[1]; j0 += BLOCK) {                   \
+                const int64_t i1 = i0 + BLOCK < n[0] ? i0 + BLOCK : n[0];    \
+                const int64_t j1 = j0 + BLOCK < n[1] ? j0 + BLOCK : n[1];    \
+                for (int64_t i = i0; i < i1; i++)                            \
+                    for (int64_t j = j0; j < j1; j++)                        \
+                        d[i * sd[0] + j * sd[1]] = s[i * ss[0] + j * ss[1]]; \
+            }                                                                \
+        return;                                                              \
+    }
+
+/* The last two dimensions, blocked so that both sides stay in the cache. */
+static void copy_plane(void *dst, const int64_t *sd, const void *src, const int64_t *ss,
+                       const int64_t *n, int size)
+{
+    switch (size) {
+    case 1:
+        PLANE(uint8_t)
+    case 2:
+        PLANE(uint16_t)
+    case 4:
+        PLANE(uint32_t)
+    case 8:
+        PLANE(uint64_t)
+    }
+}
+
+void box_copy(const struct box *b, void *dst, const void *src, int size)
+{
+    const int r = b->rank;
+    for (int i = 0; i < r; i++)
+        if (b->n[i] <= 0)
+            return;
+    const bool plane = r >= 2 && b->src[r - 2] == 1 && b->src[r - 1] != 1;
+    const int inner = plane ? 2 : r > 0;
+    const int outer = r - inner;
+    int64_t at[AP_MAX_RANK + 2] = {0};
+    char *d = dst;
+    const char *s = src;
+    for (;;) {
+        if (plane)
+            copy_plane(d, b->dst + outer, s, b->src + outer, b->n + outer, size);
+        else if (inner)
+            copy_row(d, b->dst[outer], s, b->src[outer], b->n[outer], size);
+        else
+            memcpy(d, s, (size_t)size);
+        int i = outer - 1;
+        for (; i >= 0; i--) {
+            d += b->dst[i] * size;
+            s += b->src[i] * size;
+            if (++at[i] < b->n[i])
+                break;
+            d -= b->dst[i] * b->n[i] * size;
+            s -= b->src[i] * b->n[i] * size;
+            at[i] = 0;
+        }
+        if (i < 0)
+            return;
+    }
+}

@@ -1,0 +1,348 @@
+/*
+ * reduce. Known reducers (sum, max, ...) over one operand: the input is read once, in
+ * memory order, into accumulators (f32 for bf16 and f16, rounded once at the end). Runs
+ * of a kept dimension combine element by element; runs of a reduced dimension go into
+ * LANES partial results by index modulo LANES, which are then combined in a fixed order.
+ * So an element's bits depend on its own operands and the reduced sizes only. Other
+ * reducers and several operands: the operands are brought to [reduced][kept], and the
+ * body runs over tiles of kept elements.
+ */
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+#define LANES 16
+
+struct reduce {
+    enum ap_dtype dtype;
+    enum cpu_kind kind;
+    cpu_fn *fn;
+    const char *src, *init;
+    char *out;
+    int64_t n_out;
+    bool in_scratch; /* accumulators there, else in out */
+    int rank;        /* input dimensions, merged; the last one is the inner run */
+    int64_t n[AP_MAX_RANK], stride[AP_MAX_RANK],
+        step[AP_MAX_RANK]; /* step: in the result */
+    bool reduced[AP_MAX_RANK];
+    int64_t acc_bytes;
+};
+
+/* Combines n register elements at x into one, in LANES interleaved streams. */
+static void reduce_lanes(const struct reduce *r, char *acc, const char *x, int64_t n,
+                         char *lanes)
+{
+    static const int one[3] = {1, 1, 1};
+    const int size = cpu_kind_size(r->kind);
+    const int64_t w = n < LANES ? n : LANES;
+    memcpy(lanes, x, (size_t)(w * size));
+    int64_t i = LANES;
+    for (; i + LANES <= n; i += LANES)
+        r->fn(lanes, lanes, x + i * size, lanes, one, LANES);
+    if (i < n)
+        r->fn(lanes, lanes, x + i * size, lanes, one, n - i);
+    for (int64_t k = 0; k < w; k++)
+        r->fn(acc, acc, lanes + k * size, acc, one, 1);
+}
+
+/* The same for f32 sums, the common case, without a call per LANES elements. */
+CPU_WIDE static void sum_lanes_f32(float *acc, const float *x, int64_t n)
+{
+    float lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += x[i + k];
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += x[i];
+    float sum = *acc;
+    for (int k = 0; k < LANES; k++)
+        sum += lanes[k];
+    *acc = sum;
+}
+
+CPU_WIDE static void sum_lanes_f64(double *acc, const double *x, int64_t n)
+{
+    double lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += x[i + k];
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += x[i];
+    double sum = *acc;
+    for (int k = 0; k < LANES; k++)
+        sum += lanes[k];
+    *acc = sum;
+}
+
+CPU_WIDE static void max_lanes_f32(float *acc, const float *x, int64_t n)
+{
+    float lanes[LANES];
+    int64_t i = 0;
+    for (int k = 0; k < LANES; k++)
+        lanes[k] = *acc;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            lanes[k] = lanes[k] > x[i + k] || lanes[k] != lanes[k] ? lanes[k] : x[i + k];
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] = lanes[k] > x[i] || lanes[k] != lanes[k] ? lanes[k] : x[i];
+    for (int k = 0; k < LANES; k++)
+        *acc = *acc > lanes[k] || *acc != *acc ? *acc : lanes[k];
+}
+
+/* One inner run of n elements. */
+static void reduce_run_inner(struct exec *x, const struct reduce *r, char *acc,
+                             const char *src)
+{
+    static const int one[3] = {1, 1, 1};
+    const int last = r->rank - 1, size = cpu_kind_size(r->kind);
+    const int64_t n = r->n[last];
+    char *tile = x->scratch + r->acc_bytes, *lanes = tile + CPU_TILE * 8;
+    for (int64_t i = 0; i < n; i += CPU_TILE) {
+        const int64_t k = n - i < CPU_TILE ? n - i : CPU_TILE;
+        const char *p = src + i * ap_dtype_size(r->dtype);
+        if (!cpu_is_plain(r->dtype)) {
+            cpu_load(tile, p, 1, r->dtype, k);
+            p = tile;
+        }
+        if (!r->reduced[last])
+            r->fn(acc + i * size, acc + i * size, p, p, one, k);
+        else if (r->kind == CPU_F32 && r->fn == cpu_float_find(AP_OP_ADD, AP_EQ, CPU_F32))
+            sum_lanes_f32((float *)(void *)acc, (const float *)(const void *)p, k);
+        else if (r->kind == CPU_F64 && r->fn == cpu_float_find(AP_OP_ADD, AP_EQ, CPU_F64))
+            sum_lanes_f64((double *)(void *)acc, (const double *)(const void *)p, k);
+        else if (r->kind == CPU_F32 &&
+                 r->fn == cpu_float_find(AP_OP_MAXIMUM, AP_EQ, CPU_F32))
+            max_lanes_f32((float *)(void *)acc, (const float *)(const void *)p, k);
+        else
+            reduce_lanes(r, acc, p, k, lanes);
+    }
+}
+
+static void reduce_run(struct exec *x, void *state)
+{
+    const struct reduce *r = state;
+    const int size = cpu_kind_size(r->kind), outer = r->rank - 1;
+    const int esize = ap_dtype_size(r->dtype);
+    char *acc = r->in_scratch ? x->scratch : r->out;
+    if (r->n_out == 0)
+        return;
+    cpu_load(acc, r->init, 1, r->dtype, 1);
+    cpu_fill(acc, acc, size, r->n_out);
+    int64_t at[AP_MAX_RANK] = {0}, from = 0, to = 0;
+    bool empty = false;
+    for (int d = 0; d < r->rank; d++)
+        empty |= r->n[d] == 0;
+    while (!empty) {
+        reduce_run_inner(x, r, acc + to * size, r->src + from * esize);
+        int d = outer - 1;
+        for (; d >= 0; d--) {
+            from += r->stride[d];
+            to += r->step[d];
+            if (++at[d] < r->n[d])
+                break;
+            from -= r->stride[d] * r->n[d];
+            to -= r->step[d] * r->n[d];
+            at[d] = 0;
+        }
+        if (d < 0)
+            break;
+    }
+    if (r->in_scratch)
+        cpu_store(r->out, 1, acc, r->dtype, r->n_out);
+}
+
+/* Per operand dimension: its stride in the result, 0 when reduced. */
+static void kept_strides(const struct ap_node *v, const struct ap_shape *in,
+                         bool *reduced, int64_t *step)
+{
+    for (int d = 0; d < in->rank; d++)
+        reduced[d] = false;
+    for (int i = 0; i < v->attrs->dimensions.n; i++)
+        reduced[v->attrs->dimensions.v[i]] = true;
+    int64_t run = 1;
+    for (int d = in->rank - 1; d >= 0; d--) {
+        step[d] = reduced[d] ? 0 : run;
+        run *= reduced[d] ? 1 : in->dims[d];
+    }
+}
+
+int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
+    if (red->red == AP_RED_NONE || v->n_in != 2 || v->shape.dtype == AP_TUPLE)
+        return cpu_custom_reduce_prepare(x, call, err);
+    const struct ap_shape *in = &call_in(x, v, 0)->shape;
+    struct reduce *r = AP_NEW(x->arena, struct reduce);
+    bool reduced[AP_MAX_RANK];
+    int64_t step[AP_MAX_RANK], stride[AP_MAX_RANK];
+    r->dtype = v->shape.dtype;
+    r->kind = cpu_kind(r->dtype);
+    r->fn = r->kind == CPU_N_KINDS
+                ? NULL
+                : cpu_op_find(cpu_red_op(red->red), AP_EQ, r->dtype, r->dtype);
+    if (!r->fn)
+        return exec_unsupported(x, v, err, ap_dtype_name(r->dtype));
+    r->src = x->value[v->in[0]];
+    r->init = x->value[v->in[1]];
+    r->out = x->value[call->nodes[0]];
+    r->n_out = ap_shape_elems(&v->shape);
+    kept_strides(v, in, reduced, step);
+    cpu_strides(in, stride);
+    for (int d = 0; d < in->rank; d++) {
+        const int k = r->rank;
+        if (in->dims[d] == 1 && reduced[d]) /* a kept one may be longer on other ranks */
+            continue;
+        if (k && r->reduced[k - 1] == reduced[d]) {
+            r->n[k - 1] *= in->dims[d];
+        } else {
+            r->n[k] = in->dims[d];
+            r->reduced[k] = reduced[d];
+            r->rank++;
+        }
+        r->stride[r->rank - 1] = stride[d];
+        r->step[r->rank - 1] = step[d];
+    }
+    if (r->rank == 0) {
+        r->n[0] = r->stride[0] = r->step[0] = 1;
+        r->rank = 1;
+    }
+    r->in_scratch = !cpu_is_plain(r->dtype);
+    r->acc_bytes = r->in_scratch ? (r->n_out * 4 + 63) / 64 * 64 : 0;
+    exec_need_scratch(x, r->acc_bytes + CPU_TILE * 8 + LANES * 8);
+    call->run = reduce_run;
+    call->state = r;
+    return 0;
+}
+
+/* ---- any computation, any number of operands ---- */
+
+struct custom {
+    int n_ops;
+    struct body body;
+    int64_t n_red, n_kept;
+    const char **src, **init;
+    char **out;
+    enum ap_dtype *dtype;
+    struct box *box; /* operand to [reduced][kept] */
+    bool *direct;    /* is so already */
+    int64_t *at;     /* scratch of the moved operand */
+    int64_t reg_at, body_at;
+};
+
+static void custom_tile(struct exec *x, struct custom *c, int64_t at, int64_t n)
+{
+    const int k = c->n_ops;
+    char *reg = x->scratch + c->reg_at;
+    for (int i = 0; i < k; i++) {
+        char *acc = reg + (int64_t)i * CPU_TILE * 8;
+        c->body.ptr[i] = acc;
+        c->body.ptr[k + i] = reg + (int64_t)(k + i) * CPU_TILE * 8;
+        cpu_load(acc, c->init[i], 1, c->dtype[i], 1);
+        cpu_fill(acc, acc, cpu_kind_size(cpu_kind(c->dtype[i])), n);
+    }
+    for (int64_t r = 0; r < c->n_red; r++) {
+        for (int i = 0; i < k; i++) {
+            const char *src = c->direct[i] ? c->src[i] : x->scratch + c->at[i];
+            cpu_load(c->body.ptr[k + i],
+                     src + (r * c->n_kept + at) * ap_dtype_size(c->dtype[i]), 1,
+                     c->dtype[i], n);
+        }
+        body_run(&c->body, n);
+        /* results may be parameters themselves: through spare registers */
+        for (int i = 0; i < k; i++)
+            memcpy(reg + (int64_t)(2 * k + i) * CPU_TILE * 8,
+                   c->body.ptr[c->body.result[i]],
+                   (size_t)(n * cpu_kind_size(cpu_kind(c->dtype[i]))));
+        for (int i = 0; i < k; i++)
+            memcpy(c->body.ptr[i], reg + (int64_t)(2 * k + i) * CPU_TILE * 8,
+                   (size_t)(n * cpu_kind_size(cpu_kind(c->dtype[i]))));
+    }
+    for (int i = 0; i < k; i++)
+        cpu_store(c->out[i] + at * ap_dtype_size(c->dtype[i]), 1, c->body.ptr[i],
+                  c->dtype[i], n);
+}
+
+static void custom_run(struct exec *x, void *state)
+{
+    struct custom *c = state;
+    for (int i = 0; i < c->n_ops; i++)
+        if (!c->direct[i])
+            box_copy(&c->box[i], x->scratch + c->at[i], c->src[i],
+                     ap_dtype_size(c->dtype[i]));
+    body_start(&c->body, x->scratch + c->body_at);
+    for (int64_t at = 0; at < c->n_kept; at += CPU_TILE)
+        custom_tile(x, c, at, c->n_kept - at < CPU_TILE ? c->n_kept - at : CPU_TILE);
+}
+
+/* Reduced dimensions go first, in order; direct if they are first already. */
+static void custom_box(struct custom *c, int i, const struct ap_node *v,
+                       const struct ap_shape *in)
+{
+    bool reduced[AP_MAX_RANK];
+    int64_t step[AP_MAX_RANK], stride[AP_MAX_RANK], at = 1;
+    kept_strides(v, in, reduced, step);
+    cpu_strides(in, stride);
+    c->n_red = c->n_kept = 1;
+    bool kept_before = false;
+    c->direct[i] = true;
+    for (int d = 0; d < in->rank; d++) {
+        if (reduced[d])
+            c->n_red *= in->dims[d];
+        else
+            c->n_kept *= in->dims[d];
+        if (in->dims[d] != 1) {
+            c->direct[i] &= !(reduced[d] && kept_before);
+            kept_before |= !reduced[d];
+        }
+    }
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = in->rank - 1; d >= 0; d--)
+            if (reduced[d] == (pass == 1)) {
+                box_add(&c->box[i], in->dims[d], stride[d], at);
+                at *= in->dims[d];
+            }
+    box_finish(&c->box[i]);
+}
+
+int cpu_custom_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
+    struct custom *c = AP_NEW(x->arena, struct custom);
+    const int k = c->n_ops = v->n_in / 2;
+    const int node = call->nodes[0];
+    c->src = AP_NEW_N(x->arena, k, const char *);
+    c->init = AP_NEW_N(x->arena, k, const char *);
+    c->out = AP_NEW_N(x->arena, k, char *);
+    c->dtype = AP_NEW_N(x->arena, k, enum ap_dtype);
+    c->box = AP_NEW_N(x->arena, k, struct box);
+    c->direct = AP_NEW_N(x->arena, k, bool);
+    c->at = AP_NEW_N(x->arena, k, int64_t);
+    if (red->n_nodes == 0)
+        return exec_unsupported(x, v, err, "with a reducer that has no body");
+    if (body_prepare(x, red, &c->body, err))
+        return -1;
+    int64_t at = 0;
+    for (int i = 0; i < k; i++) {
+        const struct ap_shape *in = &call_in(x, v, i)->shape;
+        c->dtype[i] = in->dtype;
+        if (cpu_kind(in->dtype) == CPU_N_KINDS || c->body.dtype[i] != in->dtype)
+            return exec_unsupported(x, v, err, ap_dtype_name(in->dtype));
+        c->src[i] = x->value[v->in[i]];
+        c->init[i] = x->value[v->in[k + i]];
+        c->out[i] = v->shape.dtype == AP_TUPLE ? x->part[node][i] : x->value[node];
+        custom_box(c, i, v, in);
+        c->at[i] = at;
+        if (!c->direct[i])
+            at += (ap_shape_bytes(in) + 63) / 64 * 64;
+    }
+    c->reg_at = at;
+    c->body_at = at + (int64_t)3 * k * CPU_TILE * 8;
+    exec_need_scratch(x, c->body_at + c->body.scratch_bytes);
+    call->run = custom_run;
+    call->state = c;
+    return 0;
+}

@@ -1,0 +1,349 @@
+/*
+ * reduce-window and select-and-scatter. Both go over the window's offsets one by one, and
+ * for each over all windows at once, in tiles along one dimension; so an element's terms
+ * are combined in the order of the window, wherever it lies. Cost: result * window.
+ */
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+/* How two registers are combined: a known function, or a reducer's body. */
+struct combine {
+    cpu_fn *fn;
+    enum ap_dtype dtype;
+    struct body body;
+};
+
+static int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
+                           struct combine *c, struct ap_err *err)
+{
+    const struct ap_reducer *red = &x->prog->local.reducers[reducer];
+    c->dtype = v->shape.dtype;
+    if (cpu_kind(c->dtype) == CPU_N_KINDS)
+        return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
+    if (red->red != AP_RED_NONE && red->red != AP_RED_ASSIGN) {
+        c->fn = cpu_op_find(cpu_red_op(red->red), AP_EQ, c->dtype, c->dtype);
+        return c->fn ? 0 : exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
+    }
+    if (red->n_nodes == 0)
+        return exec_unsupported(x, v, err, "with a reducer that has no body");
+    return body_prepare(x, red, &c->body, err);
+}
+
+static void combine_run(struct combine *c, void *acc, const void *x, int64_t n)
+{
+    static const int one[3] = {1, 1, 1};
+    if (c->fn) {
+        c->fn(acc, acc, x, x, one, n);
+        return;
+    }
+    c->body.ptr[0] = acc;
+    c->body.ptr[1] = (void *)x;
+    body_run(&c->body, n);
+    memmove(acc, c->body.ptr[c->body.result[0]],
+            (size_t)(n * cpu_kind_size(cpu_kind(c->dtype))));
+}
+
+/* First and last output o >= 0, in steps, whose window offset k falls on an element. */
+struct hits {
+    int64_t first, step, n, from; /* from: element under the first */
+};
+
+static struct hits window_hits(const struct ap_window_dim *w, int64_t k, int64_t n_out,
+                               int64_t n_in)
+{
+    struct hits h = {0, 1, 0, 0};
+    const int64_t base = (w->reversal ? w->size - 1 - k : k) * w->rhs_dilate - w->pad_lo;
+    const int64_t span = (n_in - 1) * w->lhs_dilate; /* last element's place */
+    if (n_in == 0)
+        return h;
+    int64_t o = base < 0 ? ap_ceil_div(-base, w->stride) : 0;
+    int64_t tries = 0;
+    while ((o * w->stride + base) % w->lhs_dilate && tries++ < w->lhs_dilate)
+        o++;
+    if ((o * w->stride + base) % w->lhs_dilate)
+        return h;
+    while (h.step * w->stride % w->lhs_dilate)
+        h.step++;
+    h.first = o;
+    h.from = (o * w->stride + base) / w->lhs_dilate;
+    int64_t last = span - base >= 0 ? (span - base) / w->stride : -1;
+    last = last < n_out - 1 ? last : n_out - 1;
+    h.n = last >= o ? (last - o) / h.step + 1 : 0;
+    return h;
+}
+
+struct window {
+    struct ap_shape in, out;
+    const struct ap_window_dim *w;
+    int64_t ss[AP_MAX_RANK], ds[AP_MAX_RANK];
+    int tile_dim; /* tiles run along it */
+    struct combine combine, select;
+    const char *src, *init, *updates;
+    char *dst;
+    int64_t n_window;
+    bool in_scratch;
+    int64_t reg_at, body_at;
+};
+
+/* acc[o] (red) src[element] for all windows at one offset. */
+static void window_offset(struct exec *x, struct window *s, const int64_t *k, char *acc)
+{
+    const int r = s->out.rank, t = s->tile_dim,
+              size = cpu_kind_size(cpu_kind(s->out.dtype));
+    const int esize = ap_dtype_size(s->in.dtype);
+    char *reg = x->scratch + s->reg_at, *old = reg + CPU_TILE * 8;
+    struct hits h[AP_MAX_RANK];
+    int64_t at[AP_MAX_RANK] = {0}, step[AP_MAX_RANK];
+    for (int d = 0; d < r; d++) {
+        h[d] = window_hits(&s->w[d], k[d], s->out.dims[d], s->in.dims[d]);
+        if (h[d].n == 0)
+            return;
+        step[d] = h[d].step * s->w[d].stride / s->w[d].lhs_dilate;
+    }
+    for (;;) {
+        int64_t from = 0, to = 0;
+        for (int d = 0; d < r; d++) {
+            from += (h[d].from + at[d] * step[d]) * s->ss[d];
+            to += (h[d].first + at[d] * h[d].step) * s->ds[d];
+        }
+        const int64_t fs = step[t] * s->ss[t], ts = h[t].step * s->ds[t];
+        for (int64_t i = 0; i < h[t].n; i += CPU_TILE) {
+            const int64_t n = h[t].n - i < CPU_TILE ? h[t].n - i : CPU_TILE;
+            char *a = acc + (to + i * ts) * size;
+            const enum ap_dtype plain =
+                cpu_is_plain(s->out.dtype) ? s->out.dtype : AP_F32;
+            cpu_load(reg, s->src + (from + i * fs) * esize, fs, s->in.dtype, n);
+            cpu_load(old, a, ts, plain, n);
+            combine_run(&s->combine, old, reg, n);
+            cpu_store(a, ts, old, plain, n);
+        }
+        int d = r - 1;
+        for (; d >= 0; d--) {
+            if (d == t)
+                continue;
+            if (++at[d] < h[d].n)
+                break;
+            at[d] = 0;
+        }
+        if (d < 0)
+            return;
+    }
+}
+
+static void window_run(struct exec *x, void *state)
+{
+    struct window *s = state;
+    const int size = cpu_kind_size(cpu_kind(s->out.dtype));
+    const int64_t n = ap_shape_elems(&s->out);
+    char *acc = s->in_scratch ? x->scratch : s->dst;
+    if (n == 0)
+        return;
+    cpu_load(acc, s->init, 1, s->out.dtype, 1);
+    cpu_fill(acc, acc, size, n);
+    if (!s->combine.fn)
+        body_start(&s->combine.body, x->scratch + s->body_at);
+    int64_t k[AP_MAX_RANK] = {0};
+    for (int64_t i = 0; i < s->n_window; i++) {
+        window_offset(x, s, k, acc);
+        for (int d = s->out.rank - 1; d >= 0 && ++k[d] == s->w[d].size; d--)
+            k[d] = 0;
+    }
+    if (s->in_scratch)
+        cpu_store(s->dst, 1, acc, s->out.dtype, n);
+}
+
+static void window_common(struct exec *x, const struct ap_node *v, struct window *s)
+{
+    s->w = v->attrs->window;
+    cpu_strides(&s->in, s->ss);
+    cpu_strides(&s->out, s->ds);
+    s->src = x->value[v->in[0]];
+    s->n_window = 1;
+    for (int d = 0; d < s->out.rank; d++)
+        s->n_window *= s->w[d].size;
+}
+
+int cpu_window_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    struct window *s = AP_NEW(x->arena, struct window);
+    s->in = call_in(x, v, 0)->shape;
+    s->out = v->shape;
+    if (combine_prepare(x, v, v->attrs->to_apply, &s->combine, err))
+        return -1;
+    if (v->n_in != 2 || v->shape.rank == 0)
+        return exec_unsupported(x, v, err, "of several operands or of a scalar");
+    window_common(x, v, s);
+    s->init = x->value[v->in[1]];
+    s->dst = x->value[call->nodes[0]];
+    s->tile_dim = s->out.rank - 1;
+    for (int d = s->out.rank - 1; d >= 0;
+         d--) /* short rows: along the longest dimension */
+        if (s->out.dims[s->tile_dim] < 8 && s->out.dims[d] > s->out.dims[s->tile_dim])
+            s->tile_dim = d;
+    s->in_scratch = !cpu_is_plain(s->out.dtype);
+    s->reg_at = s->in_scratch ? (ap_shape_elems(&s->out) * 4 + 63) / 64 * 64 : 0;
+    s->body_at = s->reg_at + 2 * CPU_TILE * 8;
+    exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes);
+    call->run = window_run;
+    call->state = s;
+    return 0;
+}
+
+/* ---- select-and-scatter ---- */
+
+/* Whether window offset k of source position o lies inside the operand; its place. */
+static bool window_place(const struct window *s, const int64_t *o, const int64_t *k,
+                         int64_t *place)
+{
+    *place = 0;
+    for (int d = 0; d < s->in.rank; d++) {
+        const int64_t p = o[d] * s->w[d].stride + k[d] - s->w[d].pad_lo;
+        if (p < 0 || p >= s->in.dims[d])
+            return false;
+        *place += p * s->ss[d];
+    }
+    return true;
+}
+
+/* Which of each window's elements is selected: places in idx, for n windows along t. */
+static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_t n)
+{
+    static const int one[3] = {1, 1, 1};
+    const int t = s->tile_dim, size = cpu_kind_size(cpu_kind(s->in.dtype));
+    char *best = x->scratch + s->reg_at, *val = best + CPU_TILE * 8;
+    uint8_t *keep = (uint8_t *)val + CPU_TILE * 8;
+    int64_t *idx = (int64_t *)(void *)(keep + CPU_TILE * 8);
+    int64_t k[AP_MAX_RANK] = {0}, place;
+    bool any = false;
+    for (int64_t i = 0; i < s->n_window; i++) {
+        if (window_place(s, o, k, &place)) {
+            char *to = any ? val : best;
+            cpu_load(to, s->src + place * ap_dtype_size(s->in.dtype), s->ss[t],
+                     s->in.dtype, n);
+            const uint8_t *picked = keep;
+            if (any && s->select.fn) {
+                s->select.fn(keep, best, val, val, one, n);
+            } else if (any) {
+                s->select.body.ptr[0] = best;
+                s->select.body.ptr[1] = val;
+                body_run(&s->select.body, n);
+                picked = s->select.body.ptr[s->select.body.result[0]];
+            }
+            for (int64_t j = 0; j < n; j++) {
+                if (any && picked[j])
+                    continue;
+                idx[j] = place + j * s->ss[t];
+                if (any)
+                    memcpy(best + j * size, val + j * size, (size_t)size);
+            }
+            any = true;
+        }
+        for (int d = s->in.rank - 1; d >= 0 && ++k[d] == s->w[d].size; d--)
+            k[d] = 0;
+    }
+    return any ? idx : NULL;
+}
+
+static void scatter_tile(struct exec *x, struct window *s, char *acc, const int64_t *idx,
+                         int64_t from, int64_t n)
+{
+    const int size = cpu_kind_size(cpu_kind(s->in.dtype)), t = s->tile_dim;
+    char *old = x->scratch + s->reg_at, *upd = old + CPU_TILE * 8;
+    for (int64_t j = 0; j < n; j++)
+        memcpy(old + j * size, acc + idx[j] * size, (size_t)size);
+    cpu_load(upd, s->updates + from * ap_dtype_size(s->in.dtype), s->ds[t], s->in.dtype,
+             n);
+    combine_run(&s->combine, old, upd, n);
+    for (int64_t j = 0; j < n; j++)
+        memcpy(acc + idx[j] * size, old + j * size, (size_t)size);
+}
+
+static void select_scatter_run(struct exec *x, void *state)
+{
+    struct window *s = state;
+    const int r = s->in.rank, t = s->tile_dim,
+              size = cpu_kind_size(cpu_kind(s->in.dtype));
+    const int64_t n_in = ap_shape_elems(&s->in), n_out = ap_shape_elems(&s->out);
+    char *acc = s->in_scratch ? x->scratch : s->dst;
+    if (n_in == 0)
+        return;
+    cpu_load(acc, s->init, 1, s->in.dtype, 1);
+    cpu_fill(acc, acc, size, n_in);
+    if (!s->combine.fn)
+        body_start(&s->combine.body, x->scratch + s->body_at);
+    if (!s->select.fn)
+        body_start(&s->select.body,
+                   x->scratch + s->body_at + s->combine.body.scratch_bytes);
+    int64_t o[AP_MAX_RANK] = {0};
+    const struct ap_window_dim *wt = &s->w[t];
+    const bool plain = wt->size == 1 && wt->stride == 1 && wt->pad_lo == 0 &&
+                       s->out.dims[t] <= s->in.dims[t];
+    const int64_t width = plain ? CPU_TILE : 1;
+    while (n_out > 0) {
+        for (o[t] = 0; o[t] < s->out.dims[t]; o[t] += width) {
+            const int64_t left = s->out.dims[t] - o[t], n = left < width ? left : width;
+            int64_t from = 0;
+            for (int d = 0; d < r; d++)
+                from += o[d] * s->ds[d];
+            const int64_t *idx = select_tile(x, s, o, n);
+            if (idx)
+                scatter_tile(x, s, acc, idx, from, n);
+        }
+        o[t] = 0;
+        int d = r - 1;
+        for (; d >= 0; d--) {
+            if (d == t)
+                continue;
+            if (++o[d] < s->out.dims[d])
+                break;
+            o[d] = 0;
+        }
+        if (d < 0)
+            break;
+    }
+    if (s->in_scratch)
+        cpu_store(s->dst, 1, acc, s->in.dtype, n_in);
+}
+
+int cpu_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    struct window *s = AP_NEW(x->arena, struct window);
+    s->in = v->shape;
+    s->out = call_in(x, v, 1)->shape;
+    if (v->shape.rank == 0)
+        return exec_unsupported(x, v, err, "of a scalar");
+    if (combine_prepare(x, v, v->attrs->scatter, &s->combine, err))
+        return -1;
+    const struct ap_reducer *select = &x->prog->local.reducers[v->attrs->select];
+    if (select->n_nodes == 0)
+        return exec_unsupported(x, v, err, "with a selector that has no body");
+    if (body_prepare(x, select, &s->select.body, err))
+        return -1;
+    if (s->select.body.bare_compare)
+        s->select.fn =
+            cpu_op_find(AP_OP_COMPARE, s->select.body.direction, v->shape.dtype, AP_PRED);
+    window_common(x, v, s);
+    s->updates = x->value[v->in[1]];
+    s->init = x->value[v->in[2]];
+    s->dst = x->value[call->nodes[0]];
+    /* tiles run along the longest dimension that the window leaves alone */
+    s->tile_dim = s->in.rank - 1;
+    for (int d = s->in.rank - 1; d >= 0; d--) {
+        const struct ap_window_dim *w = &s->w[d], *best = &s->w[s->tile_dim];
+        const bool plain = w->size == 1 && w->stride == 1 && w->pad_lo == 0;
+        const bool best_plain = best->size == 1 && best->stride == 1 && best->pad_lo == 0;
+        if (plain && (!best_plain || s->in.dims[d] > s->in.dims[s->tile_dim]))
+            s->tile_dim = d;
+    }
+    s->in_scratch = !cpu_is_plain(s->in.dtype);
+    s->reg_at = s->in_scratch ? (ap_shape_elems(&s->in) * 4 + 63) / 64 * 64 : 0;
+    s->body_at = s->reg_at + 4 * CPU_TILE * 8;
+    exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes +
+                             s->select.body.scratch_bytes);
+    call->run = select_scatter_run;
+    call->state = s;
+    return 0;
+}

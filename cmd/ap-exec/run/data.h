@@ -1,0 +1,29 @@
+/* Where parameters come from (.npy files or a seed), and whole arrays out of shards. */
+#ifndef EXEC_DATA_H
+#define EXEC_DATA_H
+
+#include "backend.h"
+#include "doc/npy.h"
+
+struct source {
+    const char *dir; /* DIR/K.npy for parameter K; NULL: none */
+    bool seeded; /* parameters without a file come from the seed; states are 0 anyway */
+    bool small_ints; /* seeded floats are integers in [-2, 2] */
+    uint64_t seed;
+    int64_t int_range; /* seeded integer inputs are in [0, int_range) */
+};
+
+/* Sets all parameters of x to this rank's blocks of their initial values; padding is 0.
+ */
+int data_load(struct exec *x, const struct source *source, struct ap_err *err);
+
+/*
+ * The whole array of which every rank holds a block at `value`, on rank 0 in row-major
+ * order (caller frees); NULL on other ranks. Called by all ranks.
+ */
+void *data_collect(struct exec *x, const void *value, const struct placement *place);
+
+/* Element i as a double; pred and integers too. */
+double data_number(const void *data, enum ap_dtype dtype, int64_t i);
+
+#endif

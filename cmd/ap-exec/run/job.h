@@ -1,0 +1,25 @@
+/* The job: who takes part, how it is started, how it ends. */
+#ifndef EXEC_JOB_H
+#define EXEC_JOB_H
+
+#include "run/session.h"
+
+#include "tool/tool.h"
+
+/* Whether mpirun started this process. */
+bool job_is_started(void);
+/* Runs mpirun -n N of this very command, hands its output on and ends as it does. */
+_Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
+/* MPI if mpirun started us, else one rank without it. */
+void job_join(struct comm *c);
+/* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
+void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
+/* Rank 0 reads the document, everybody gets it. */
+void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+              struct ap_doc *doc);
+/* The section "program", or "pipeline" if there is none, fit for this job; whether it was
+ * the latter. */
+bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog, struct ap_relay *relay);
+
+#endif

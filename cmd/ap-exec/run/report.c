@@ -1,0 +1,208 @@
+/* What a run prints and writes. */
+#include "run/session.h"
+
+#include "doc/doc.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
+                        struct ap_coll_count **out)
+{
+    enum { N_SETS = 1 << AP_MAX_AXES };
+    struct ap_coll_count *sum = AP_NEW_N(arena, AP_N_OPS * N_SETS, struct ap_coll_count);
+    for (int i = 0; i < x->n_calls; i++) {
+        const struct call *call = &x->calls[i];
+        if (call->n_nodes != 1)
+            continue;
+        const struct ap_node *v = &x->prog->local.nodes[call->nodes[0]];
+        if (ap_ops[v->op].class != AP_CLASS_COLLECTIVE ||
+            (v->attrs->coll.axes & x->prog->mesh.time))
+            continue;
+        struct ap_coll_count *c = &sum[v->op * N_SETS + v->attrs->coll.axes % N_SETS];
+        c->op = v->op;
+        c->axes = v->attrs->coll.axes;
+        c->count += call->n_runs;
+        c->bytes += call->n_runs * ap_coll_bytes(&x->prog->mesh, v,
+                                                 &x->prog->local.nodes[v->in[0]].shape);
+    }
+    int n = 0;
+    for (int i = 0; i < AP_N_OPS * N_SETS; i++)
+        if (sum[i].count) {
+            sum[n] = sum[i];
+            sum[n].count /= steps > 0 ? steps : 1;
+            sum[n++].bytes /= steps > 0 ? steps : 1;
+        }
+    *out = sum;
+    return n;
+}
+
+/* The collectives of each stage; a single program is one. */
+static int list_stages(struct ap_arena *arena, const struct session *s,
+                       const struct stage_report **out)
+{
+    *out = s->stage;
+    if (s->n_stages > 0)
+        return s->n_stages;
+    struct stage_report *one = AP_NEW(arena, struct stage_report);
+    one->mesh = &s->exec.prog->mesh;
+    one->n = session_collectives(arena, &s->exec, s->steps, &one->coll);
+    *out = one;
+    return 1;
+}
+
+static void put_num(struct ap_buf *out, double v)
+{
+    if (isfinite(v))
+        ap_json_num(out, v);
+    else
+        ap_buf_puts(out, "null");
+}
+
+static void put_axes(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *out)
+{
+    bool first = true;
+    ap_buf_putc(out, '[');
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (axes >> a & 1) {
+            ap_buf_puts(out, first ? "" : ",");
+            ap_json_str(out, mesh->name[a]);
+            first = false;
+        }
+    ap_buf_putc(out, ']');
+}
+
+static void put_error(struct ap_buf *out, const char *name, double v)
+{
+    ap_buf_printf(out, "\"%s\":", name);
+    if (v < 0)
+        ap_buf_puts(out, "null");
+    else
+        put_num(out, v);
+}
+
+static void put_comparison(struct ap_buf *out, const char *name,
+                           const struct comparison *c)
+{
+    if (!c->done)
+        return;
+    ap_buf_printf(out, ",\"%s\":{", name);
+    put_error(out, "loss_error", c->loss_error);
+    ap_buf_putc(out, ',');
+    put_error(out, "params_error", c->params_error);
+    ap_buf_putc(out, ',');
+    put_error(out, "states_error", c->states_error);
+    ap_buf_putc(out, '}');
+}
+
+void report_json(struct ap_arena *arena, const struct session *s,
+                 const struct comparison *cmp, const struct comparison *verified,
+                 struct ap_buf *out)
+{
+    const struct stage_report *stage;
+    const int n = list_stages(arena, s, &stage);
+    ap_buf_puts(out, "{\"ranks\":");
+    ap_buf_int(out, s->exec.comm->size);
+    ap_buf_puts(out, ",\"backend\":");
+    ap_json_str(out, s->exec.backend->name);
+    ap_buf_puts(out, ",\"steps\":");
+    ap_buf_int(out, s->steps);
+    ap_buf_puts(out, ",\"losses\":[");
+    for (int64_t i = 0; s->loss >= 0 && i < s->steps; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        put_num(out, s->losses[i]);
+    }
+    ap_buf_puts(out, "],\"sec_per_step\":");
+    put_num(out, s->sec_per_step);
+    ap_buf_puts(out, ",\"peak_bytes\":");
+    ap_buf_int(out, s->exec.prog->peak_bytes);
+    ap_buf_puts(out, ",\"scratch_bytes\":");
+    ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
+    ap_buf_puts(out, ",\"collectives\":[");
+    const char *comma = "";
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < stage[k].n; i++) {
+            const struct ap_coll_count *c = &stage[k].coll[i];
+            ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", comma, ap_ops[c->op].name);
+            put_axes(stage[k].mesh, c->axes, out);
+            ap_put_int(out, "count", c->count);
+            ap_put_int(out, "bytes", c->bytes);
+            if (s->n_stages > 0)
+                ap_put_int(out, "stage", k);
+            ap_buf_putc(out, '}');
+            comma = ",";
+        }
+    ap_buf_putc(out, ']');
+    if (s->n_stages > 0)
+        ap_put_int(out, "sent_bytes", s->sent_bytes);
+    put_comparison(out, "compare", cmp);
+    put_comparison(out, "verify", verified);
+    ap_buf_puts(out, "}\n");
+}
+
+/* One line of the table of collectives; stage -1: there is one program. */
+static void put_line(const struct stage_report *r, const struct ap_coll_count *c,
+                     int stage, struct ap_buf *out)
+{
+    struct ap_buf axes = {0};
+    for (int a = 0; a < r->mesh->n_axes; a++)
+        if (c->axes >> a & 1)
+            ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", r->mesh->name[a]);
+    ap_buf_printf(out, "%-20s %-10s %8lld %14lld", ap_ops[c->op].name, axes.data,
+                  (long long)c->count, (long long)c->bytes);
+    if (stage >= 0)
+        ap_buf_printf(out, "  stage %d", stage);
+    ap_buf_putc(out, '\n');
+    ap_buf_free(&axes);
+}
+
+void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out)
+{
+    const struct stage_report *stage;
+    const int n = list_stages(arena, s, &stage);
+    ap_buf_printf(out, "%d ranks, %lld steps, %.6f s per step\n", s->exec.comm->size,
+                  (long long)s->steps, s->sec_per_step);
+    ap_buf_printf(out, "memory per rank: %lld bytes of buffers, %lld of scratch\n",
+                  (long long)s->exec.prog->peak_bytes,
+                  (long long)(s->exec.scratch_bytes + s->exec.temps_bytes));
+    if (s->n_stages > 0)
+        ap_buf_printf(out, "sent from stage to stage: %lld bytes per step\n",
+                      (long long)s->sent_bytes);
+    bool titled = false;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < stage[k].n; i++) {
+            if (!titled)
+                ap_buf_printf(out, "%-20s %-10s %8s %14s\n", "collectives per step",
+                              "axes", "count", "bytes");
+            titled = true;
+            put_line(&stage[k], &stage[k].coll[i], s->n_stages > 0 ? k : -1, out);
+        }
+}
+
+int report_files(const struct session *s, const char *dir, struct ap_err *err)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    struct ap_buf path = {0};
+    int rc = 0;
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return ap_err_set(err, "%s: %s", dir, strerror(errno));
+    for (int k = 0; k < g->n_params && !rc; k++) {
+        const struct placement p = exec_placement(&g->nodes[g->params[k]]);
+        path.len = 0;
+        ap_buf_printf(&path, "%s/%d.npy", dir, k);
+        if (s->params[k])
+            rc = ap_npy_write(path.data, &p.global, s->params[k], err);
+    }
+    for (int r = 0; r < g->n_results && !rc; r++) {
+        path.len = 0;
+        ap_buf_printf(&path, "%s/result_%d.npy", dir, r);
+        if (s->results[r])
+            rc = ap_npy_write(path.data, &g->nodes[g->results[r].node].shape,
+                              s->results[r], err);
+    }
+    ap_buf_free(&path);
+    return rc;
+}

@@ -1,0 +1,101 @@
+/* The step loop. */
+#include "run/session.h"
+
+#include "tool/tool.h"
+
+#include <stdlib.h>
+
+int session_loss(const struct ap_graph *g)
+{
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].role == AP_ROLE_LOSS &&
+            ap_shape_elems(&g->nodes[g->results[r].node].shape) == 1)
+            return r;
+    for (int r = 0; r < g->n_results; r++) {
+        const struct ap_shape *s = &g->nodes[g->results[r].node].shape;
+        if (g->results[r].alias < 0 && ap_dtype_is_float(s->dtype) &&
+            ap_shape_elems(s) == 1)
+            return r;
+    }
+    return -1;
+}
+
+static double read_loss(struct session *s)
+{
+    const struct ap_result *res = &s->exec.prog->local.results[s->loss];
+    const enum ap_dtype dtype = s->exec.prog->local.nodes[res->node].shape.dtype;
+    char host[16];
+    s->exec.backend->read(host, s->exec.value[res->node], ap_dtype_size(dtype));
+    return data_number(host, dtype, 0);
+}
+
+/* Results that become no parameter are whole on every rank. */
+static void keep_results(struct session *s, struct ap_arena *arena)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    s->results = AP_NEW_N(arena, g->n_results + 1, void *);
+    for (int r = 0; r < g->n_results; r++) {
+        const struct ap_result *res = &g->results[r];
+        const struct placement p = {g->nodes[res->node].shape, ap_layout_replicated()};
+        if (res->alias >= 0 || s->exec.comm->rank != 0)
+            continue;
+        const int64_t bytes = ap_shape_bytes(&p.global);
+        s->results[r] = ap_xrealloc(NULL, (size_t)bytes + 1);
+        s->exec.backend->read(s->results[r], s->exec.value[res->node], bytes);
+    }
+}
+
+static void keep_params(struct session *s, struct ap_arena *arena)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    bool *updated = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].alias >= 0)
+            updated[g->results[r].alias] = true;
+    s->params = AP_NEW_N(arena, g->n_params + 1, void *);
+    for (int k = 0; k < g->n_params; k++) {
+        const struct placement p = exec_placement(&g->nodes[g->params[k]]);
+        if (updated[g->params[k]])
+            s->params[k] = data_collect(&s->exec, s->exec.value[g->params[k]], &p);
+    }
+}
+
+void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
+                 const struct settings *set, struct comm *comm, bool keep,
+                 const struct session_hooks *hooks)
+{
+    struct ap_err err = {{0}};
+    *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
+    int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
+    hooks->agree(comm, rc, s->exec.exit_code, &err);
+    rc = data_load(&s->exec, &set->source, &err);
+    hooks->agree(comm, rc, s->exec.exit_code, &err);
+    s->losses = AP_NEW_N(arena, set->steps + 1, double);
+    double sec = 0;
+    for (int64_t i = 0; i < set->steps; i++) {
+        comm->max(comm, 0); /* ranks start together */
+        const double start = ap_now_sec();
+        exec_step(&s->exec);
+        if (s->loss >= 0)
+            s->losses[i] = read_loss(s);
+        if (keep && i + 1 == set->steps)
+            keep_results(s, arena);
+        exec_advance(&s->exec);
+        sec += comm->max_sec(comm, ap_now_sec() - start);
+        if (hooks->say && comm->rank == 0)
+            hooks->say(hooks->ctx, i + 1, s->loss >= 0, s->losses[i]);
+    }
+    s->sec_per_step = set->steps ? sec / (double)set->steps : 0;
+    if (keep)
+        keep_params(s, arena);
+}
+
+void session_close(struct session *s)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    for (int k = 0; s->params && k < g->n_params; k++)
+        free(s->params[k]);
+    for (int r = 0; s->results && r < g->n_results; r++)
+        free(s->results[r]);
+    exec_close(&s->exec);
+}

@@ -1,0 +1,104 @@
+/* A run of some steps: losses, times, and what the last step leaves behind. */
+#ifndef EXEC_SESSION_H
+#define EXEC_SESSION_H
+
+#include "run/data.h"
+#include "pipeline/relay.h"
+
+struct settings {
+    int64_t n_ranks; /* -n; 0: not given */
+    int64_t steps;
+    struct source source;
+    const char *out_dir, *compare_dir;
+    bool json, report, verify, quiet;
+    double tolerance; /* NaN: not given */
+    const struct backend *backend;
+};
+
+struct session {
+    struct exec exec;
+    int64_t steps;
+    int loss;       /* result number, -1 for none */
+    double *losses; /* per step; caller's arena */
+    double sec_per_step;
+    void *
+        *params; /* whole arrays after the last step, on rank 0; NULL unless asked for */
+    void **results; /* of results that become no parameter, likewise */
+    /* of a pipeline, on rank 0; 0 and NULL of a single program */
+    int n_stages;
+    struct stage_report *stage;
+    int64_t sent_bytes; /* from stage to stage in a step, between ranks */
+};
+
+/* What ran in a stage, per step. */
+struct stage_report {
+    const struct ap_mesh *mesh;
+    int n;
+    struct ap_coll_count *coll;
+};
+
+/* The number of the loss: the first result with its role, else the first float scalar
+ * that is kept nowhere; -1: none. */
+int session_loss(const struct ap_graph *g);
+
+/*
+ * Opens the program, loads its data and runs the steps. keep: collect parameters and
+ * results. say: called on rank 0 after every step. All ranks; -1 on ranks where it failed
+ * (before the first step, so that ranks can agree: see `agree`).
+ */
+struct session_hooks {
+    /* Ends the job everywhere if rc is not 0 on some rank. */
+    void (*agree)(struct comm *c, int rc, int exit_code, const struct ap_err *err);
+    void (*say)(void *ctx, int64_t step, bool has_loss, double loss);
+    void *ctx;
+};
+void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
+                 const struct settings *set, struct comm *comm, bool keep,
+                 const struct session_hooks *hooks);
+void session_close(struct session *s);
+
+/*
+ * The same of a pipeline: each rank runs the programs of its lane. s->exec.prog has the
+ * parameters and results of the whole graph, and runs nothing; all else is as above.
+ */
+struct pipeline;
+struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
+                              const struct ap_relay *relay, const struct settings *set,
+                              struct comm *job, bool keep,
+                              const struct session_hooks *hooks);
+void pipeline_close(struct pipeline *p, struct session *s);
+
+/* ---- results for people and programs (report.c) ---- */
+
+struct comparison {
+    bool done;
+    double loss_error, params_error, states_error; /* -1: nothing to compare */
+};
+
+/* What a program ran in `steps` steps, per step. */
+int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
+                        struct ap_coll_count **out);
+void report_json(struct ap_arena *arena, const struct session *s,
+                 const struct comparison *cmp, const struct comparison *verified,
+                 struct ap_buf *out);
+void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
+int report_files(const struct session *s, const char *dir, struct ap_err *err);
+
+/* ---- comparisons (verify.c), rank 0 only ---- */
+
+/*
+ * The unpartitioned graph as a program for one rank.
+ */
+int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
+                   struct ap_err *err);
+/* Losses and parameters of two runs; -1 names the first that is out of tolerance. */
+int verify_sessions(const struct session *s, const struct session *whole,
+                    double tolerance, struct comparison *cmp, struct ap_err *err);
+/*
+ * With DIR/losses.npy and DIR/out/K.npy; -1 also when an error is above the tolerance or
+ * nothing was compared, unless the tolerance is NaN.
+ */
+int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
+                    double tolerance, struct comparison *cmp, struct ap_err *err);
+
+#endif

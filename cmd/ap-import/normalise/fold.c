@@ -1,0 +1,221 @@
+/*
+ * What follows from a loop's counter. When a loop is unrolled its counter is a constant
+ * in every iteration, and so is what is computed from it alone: the condition, the index
+ * of the layer (also counted from the end), the bounds checks that JAX puts around an
+ * index. Only scalar integers and truth values are folded, and only where a counter takes
+ * part: the rest of the graph stays as it was written. A dynamic-slice at such an index
+ * becomes a slice; a dynamic-update-slice keeps its form, with constants as indices.
+ */
+#include "inline/inline.h"
+
+#include <string.h>
+
+#include "doc/literal.h"
+#include "graph/element.h"
+
+static bool is_scalar(const struct ap_shape *s)
+{
+    return s->rank == 0 && (ap_dtype_is_int(s->dtype) || s->dtype == AP_PRED);
+}
+
+bool inline_known(const struct import *im, int id, int64_t *value)
+{
+    const struct ap_node *node = &im->g.nodes[id];
+    if (node->op != AP_OP_CONSTANT || !is_scalar(&node->shape) ||
+        node->attrs->literal.elided)
+        return false;
+    *value = ap_elem_to_int(node->shape.dtype, node->attrs->literal.data);
+    return true;
+}
+
+static bool is_unsigned(enum ap_dtype dtype)
+{
+    return dtype >= AP_U8 && dtype <= AP_U64;
+}
+
+/* v as an element of dtype, cut to its bits. */
+static int64_t wrap(enum ap_dtype dtype, uint64_t v)
+{
+    int bits = 8 * ap_dtype_size(dtype);
+    if (dtype == AP_PRED)
+        return v != 0;
+    if (bits == 64)
+        return (int64_t)v;
+    v &= ((uint64_t)1 << bits) - 1;
+    if (!is_unsigned(dtype) && v >> (bits - 1))
+        v -= (uint64_t)1 << bits;
+    return (int64_t)v;
+}
+
+static bool less(enum ap_dtype dtype, int64_t a, int64_t b)
+{
+    return is_unsigned(dtype) ? (uint64_t)a < (uint64_t)b : a < b;
+}
+
+static bool compare(enum ap_direction direction, enum ap_dtype dtype, int64_t a,
+                    int64_t b)
+{
+    switch (direction) {
+    case AP_EQ:
+        return a == b;
+    case AP_NE:
+        return a != b;
+    case AP_GE:
+        return !less(dtype, a, b);
+    case AP_GT:
+        return less(dtype, b, a);
+    case AP_LE:
+        return !less(dtype, b, a);
+    case AP_LT:
+        return less(dtype, a, b);
+    }
+    return false;
+}
+
+/* a / b or a % b; false where HLO leaves the result open. */
+static bool divide(enum ap_op op, enum ap_dtype dtype, int64_t a, int64_t b,
+                   uint64_t *out)
+{
+    if (b == 0 || dtype == AP_PRED || (b == -1 && !is_unsigned(dtype)))
+        return false;
+    bool quotient = op == AP_OP_DIVIDE;
+    if (is_unsigned(dtype))
+        *out = quotient ? (uint64_t)a / (uint64_t)b : (uint64_t)a % (uint64_t)b;
+    else
+        *out = (uint64_t)(quotient ? a / b : a % b);
+    return true;
+}
+
+/* node's value from its operands' v, of type dtype; false when it is not folded. */
+static bool evaluate(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
+                     uint64_t *out)
+{
+    uint64_t a = (uint64_t)v[0], b = node->n_in > 1 ? (uint64_t)v[1] : 0;
+    if (node->op == AP_OP_ADD)
+        *out = dtype == AP_PRED ? a | b : a + b;
+    else if (node->op == AP_OP_SUBTRACT && dtype != AP_PRED)
+        *out = a - b;
+    else if (node->op == AP_OP_MULTIPLY)
+        *out = a * b;
+    else if (node->op == AP_OP_DIVIDE || node->op == AP_OP_REMAINDER)
+        return divide(node->op, dtype, v[0], v[1], out);
+    else if (node->op == AP_OP_MINIMUM)
+        *out = less(dtype, v[0], v[1]) ? a : b;
+    else if (node->op == AP_OP_MAXIMUM)
+        *out = less(dtype, v[0], v[1]) ? b : a;
+    else if (node->op == AP_OP_AND)
+        *out = a & b;
+    else if (node->op == AP_OP_OR)
+        *out = a | b;
+    else if (node->op == AP_OP_XOR)
+        *out = a ^ b;
+    else if (node->op == AP_OP_NOT)
+        *out = dtype == AP_PRED ? !a : ~a;
+    else if (node->op == AP_OP_NEGATE && dtype != AP_PRED)
+        *out = 0 - a;
+    else if (node->op == AP_OP_COMPARE)
+        *out = compare(node->attrs->direction, dtype, v[0], v[1]);
+    else if (node->op == AP_OP_CLAMP)
+        *out = (uint64_t)(less(dtype, v[1], v[0])   ? v[0]
+                          : less(dtype, v[2], v[1]) ? v[2]
+                                                    : v[1]);
+    else if (node->op == AP_OP_CONVERT || node->op == AP_OP_COPY ||
+             node->op == AP_OP_RESHAPE || node->op == AP_OP_BROADCAST)
+        *out = a;
+    else
+        return false;
+    return true;
+}
+
+bool inline_countable(const struct ap_node *node)
+{
+    return is_scalar(&node->shape) && node->n_in <= 3 && !node->attrs->literal.elided;
+}
+
+bool inline_count(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
+                  int64_t *out)
+{
+    uint64_t value;
+    if (node->op == AP_OP_CONSTANT)
+        value = (uint64_t)ap_elem_to_int(dtype, node->attrs->literal.data);
+    else if (node->op == AP_OP_SELECT)
+        value = (uint64_t)v[v[0] ? 1 : 2];
+    else if (!node->n_in || !evaluate(node, dtype, v, &value))
+        return false;
+    *out = wrap(node->shape.dtype, value);
+    return true;
+}
+
+static const struct ap_attrs *scalar_attrs(struct import *im, enum ap_dtype dtype,
+                                           int64_t value)
+{
+    unsigned char data[16] = {0};
+    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
+    *a = hlo_default_attrs();
+    ap_elem_from_int(dtype, value, data);
+    a->literal = *hlo_literal_make(im->src->arena, data, 1, (size_t)ap_dtype_size(dtype));
+    return a;
+}
+
+static void fold_slice(struct import *im, struct ap_node *node, struct node_info *info)
+{
+    const struct ap_shape *x = &im->g.nodes[node->in[0]].shape;
+    struct ap_slice_dim *slice =
+        AP_NEW_N(im->src->arena, x->rank + 1, struct ap_slice_dim);
+    for (int d = 0; d < x->rank; d++) {
+        int64_t start, size = node->shape.dims[d];
+        if (!inline_known(im, node->in[1 + d], &start))
+            return;
+        start = start < 0 ? 0 : start > x->dims[d] - size ? x->dims[d] - size : start;
+        slice[d] = (struct ap_slice_dim){start, start + size, 1};
+    }
+    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
+    *a = hlo_default_attrs();
+    a->slice = slice;
+    a->n_slice = x->rank;
+    node->op = AP_OP_SLICE;
+    node->attrs = a;
+    node->n_in = 1;
+    info->layered = true;
+}
+
+int inline_fold(struct import *im, struct ap_node *node, struct node_info *info)
+{
+    bool known = true;
+    int64_t v[3] = {0};
+    int first = node->op == AP_OP_DYNAMIC_SLICE          ? 1
+                : node->op == AP_OP_DYNAMIC_UPDATE_SLICE ? 2
+                                                         : 0;
+    for (int k = first; k < node->n_in; k++) {
+        int depth = im->info[node->in[k]].counter;
+        info->counter = depth > info->counter ? depth : info->counter;
+        int64_t value = 0;
+        known &= inline_known(im, node->in[k], &value);
+        if (k < 3)
+            v[k] = value;
+    }
+    if (!info->counter)
+        return -1;
+    if (node->op == AP_OP_DYNAMIC_SLICE) {
+        fold_slice(im, node, info);
+        return -1;
+    }
+    if (node->op == AP_OP_DYNAMIC_UPDATE_SLICE) {
+        info->layered = known;
+        return -1;
+    }
+    uint64_t value;
+    if (node->op == AP_OP_SELECT && inline_known(im, node->in[0], v))
+        return node->in[v[0] ? 1 : 2];
+    enum ap_dtype dtype = node->n_in ? im->g.nodes[node->in[0]].shape.dtype : AP_TUPLE;
+    if (!known || node->n_in > 3 || !is_scalar(&node->shape) ||
+        !evaluate(node, dtype, v, &value)) {
+        info->counter = 0;
+        return -1;
+    }
+    node->attrs = scalar_attrs(im, node->shape.dtype, wrap(node->shape.dtype, value));
+    node->op = AP_OP_CONSTANT;
+    node->n_in = 0;
+    node->in = NULL;
+    return -1;
+}

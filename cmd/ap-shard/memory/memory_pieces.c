@@ -1,0 +1,221 @@
+/*
+ * Problem: bound the priced problem of a deep graph. Each layer costs a little more than
+ * message passing tells; a search over the whole has to find that out for all layers at
+ * once, which takes exponentially long in their number.
+ * Idea: Lagrangian decomposition, as in fold_bound.c, of any priced problem: a node
+ * belongs to the layer of its group, what no layer has to a piece of its own. A table is
+ * charged in one piece, in which a stand-in takes the place of the node at the other end
+ * if that is elsewhere. Pieces are solved exactly, so that what every layer costs more
+ * adds up; libcommon finds the potentials (pieces.h).
+ * Cost: per round a solution of every piece.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/memory_search.h"
+#include "memory/memory_star.h"
+#include "solve/pieces.h"
+
+#define MOST_ROUNDS 4  /* trials of potentials */
+#define PIECE_WORK  40 /* of a piece's solver, per trial */
+
+/* It takes the place of a node in another piece than its own. */
+struct stand_in {
+    int node, cell, place;
+    int before; /* another one of the node, -1 */
+};
+
+struct cutter {
+    struct ap_arena *arena;
+    const struct ap_problem *p;
+    int n_pieces;
+    int *cell;  /* [node]: its piece */
+    int *place; /* [node]: in its piece */
+    int *last;  /* [node]: its last stand-in, -1 */
+    int n_stand_ins, cap;
+    struct stand_in *stand_in;
+    struct ap_part *piece;
+    struct ap_problem_edge **edges;
+};
+
+/* ---- where nodes belong ---- */
+
+static int home_of(const struct mem_model *m, int copy)
+{
+    return m->problem->edges[m->copy[copy].home_edge].a;
+}
+
+static void find_cells(struct cutter *k, const struct hunt *h,
+                       const struct mem_priced *priced)
+{
+    const struct mem_model *m = &h->whole.model;
+
+    k->n_pieces = 1 + h->layers.n_cells;
+    k->cell = AP_NEW_N(k->arena, k->p->n_nodes + 1, int);
+    for (int i = 0; i < h->task->nests->n; i++)
+        k->cell[h->whole.ip.var[i]] = 1 + h->layers.cell[i];
+    for (int c = 0; c < m->n_copies; c++) {
+        const int home = home_of(m, c);
+        k->cell[m->n_vars + c] = k->cell[home];
+        if (priced->later[c] >= 0)
+            k->cell[priced->later[c]] = k->cell[home];
+    }
+    for (int i = 0; i < priced->n_stars; i++)
+        k->cell[priced->star[i].node] = k->cell[priced->star[i].home];
+    for (int i = 0; i < priced->n_waits; i++)
+        k->cell[priced->wait[i].node] = k->cell[home_of(m, priced->wait[i].copy)];
+    for (int i = 0; i < m->n_mosts; i++)
+        if (priced->most[i] >= 0)
+            k->cell[priced->most[i]] = k->cell[m->mosts[i].home];
+}
+
+/* ---- pieces ---- */
+
+/* The node's place in a piece: its own, or that of a stand-in. */
+static int place_in(struct cutter *k, int cell, int node)
+{
+    if (k->cell[node] == cell)
+        return k->place[node];
+    for (int i = k->last[node]; i >= 0; i = k->stand_in[i].before)
+        if (k->stand_in[i].cell == cell)
+            return k->stand_in[i].place;
+    if (k->n_stand_ins == k->cap) {
+        k->cap = k->cap ? 2 * k->cap : 256;
+        k->stand_in = ap_xrealloc(k->stand_in, (size_t)k->cap * sizeof *k->stand_in);
+    }
+    k->stand_in[k->n_stand_ins] =
+        (struct stand_in){node, cell, k->piece[cell].problem.n_nodes++, k->last[node]};
+    k->last[node] = k->n_stand_ins;
+    return k->stand_in[k->n_stand_ins++].place;
+}
+
+/* A table that says what a node stands for is charged where that node is. */
+static int charged_in(const struct cutter *k, const struct ap_problem_edge *e, int n_vars)
+{
+    return k->cell[e->b >= n_vars ? e->b : e->a];
+}
+
+static void cut_edges(struct cutter *k, int n_vars)
+{
+    const struct ap_problem *p = k->p;
+    int *n = AP_NEW_N(k->arena, k->n_pieces, int);
+
+    for (int e = 0; e < p->n_edges; e++)
+        n[charged_in(k, &p->edges[e], n_vars)]++;
+    k->edges = AP_NEW_N(k->arena, k->n_pieces, struct ap_problem_edge *);
+    for (int i = 0; i < k->n_pieces; i++)
+        k->edges[i] = AP_NEW_N(k->arena, n[i] + 1, struct ap_problem_edge);
+    for (int e = 0; e < p->n_edges; e++) {
+        const struct ap_problem_edge *from = &p->edges[e];
+        const int cell = charged_in(k, from, n_vars);
+        struct ap_problem *to = &k->piece[cell].problem;
+        k->edges[cell][to->n_edges++] = (struct ap_problem_edge){
+            place_in(k, cell, from->a), place_in(k, cell, from->b), from->cost};
+    }
+}
+
+/* A stand-in costs nothing, but what the node never has. */
+static const double *stand_in_cost(struct cutter *k, int node)
+{
+    const int n = k->p->n_strategies[node];
+    double *cost = AP_NEW_N(k->arena, n, double);
+
+    for (int s = 0; s < n; s++)
+        cost[s] = k->p->cost[node][s] >= AP_FORBIDDEN ? AP_FORBIDDEN : 0;
+    return cost;
+}
+
+static void fill_nodes(struct cutter *k, const int *start)
+{
+    int **n = AP_NEW_N(k->arena, k->n_pieces, int *);
+    int **choice = AP_NEW_N(k->arena, k->n_pieces, int *);
+    const double ***cost = AP_NEW_N(k->arena, k->n_pieces, const double **);
+
+    for (int i = 0; i < k->n_pieces; i++) {
+        const int64_t n_nodes = k->piece[i].problem.n_nodes + 1;
+        n[i] = AP_NEW_N(k->arena, n_nodes, int);
+        choice[i] = AP_NEW_N(k->arena, n_nodes, int);
+        cost[i] = AP_NEW_N(k->arena, n_nodes, const double *);
+    }
+    for (int v = 0; v < k->p->n_nodes; v++) {
+        const int cell = k->cell[v], place = k->place[v];
+        n[cell][place] = k->p->n_strategies[v];
+        cost[cell][place] = k->p->cost[v];
+        choice[cell][place] = start[v];
+    }
+    for (int i = 0; i < k->n_stand_ins; i++) {
+        const struct stand_in *s = &k->stand_in[i];
+        n[s->cell][s->place] = k->p->n_strategies[s->node];
+        cost[s->cell][s->place] = stand_in_cost(k, s->node);
+        choice[s->cell][s->place] = start[s->node];
+    }
+    for (int i = 0; i < k->n_pieces; i++) {
+        struct ap_part *piece = &k->piece[i];
+        piece->weight = 1;
+        piece->problem.n_strategies = n[i];
+        piece->problem.cost = cost[i];
+        piece->problem.edges = k->edges[i];
+        piece->start = choice[i];
+    }
+}
+
+/* A potential per stand-in. */
+static void add_terms(struct cutter *k)
+{
+    int *n = AP_NEW_N(k->arena, k->n_pieces, int);
+    struct ap_part_term **term = AP_NEW_N(k->arena, k->n_pieces, struct ap_part_term *);
+
+    for (int i = 0; i < k->n_stand_ins; i++) {
+        n[k->stand_in[i].cell]++;
+        n[k->cell[k->stand_in[i].node]]++;
+    }
+    for (int i = 0; i < k->n_pieces; i++) {
+        term[i] = AP_NEW_N(k->arena, n[i] + 1, struct ap_part_term);
+        k->piece[i].term = term[i];
+    }
+    for (int i = 0; i < k->n_stand_ins; i++) {
+        const struct stand_in *s = &k->stand_in[i];
+        const int own = k->cell[s->node];
+        term[s->cell][k->piece[s->cell].n_terms++] =
+            (struct ap_part_term){i, s->place, 1};
+        term[own][k->piece[own].n_terms++] =
+            (struct ap_part_term){i, k->place[s->node], -1};
+    }
+}
+
+double hunt_bound_pieces(struct hunt *h, const double *price, const int *choice)
+{
+    struct ap_arena scratch = {0};
+    struct mem_priced priced;
+    struct ap_pieces_answer answer = {0};
+    struct ap_err err = {0};
+
+    hunt_price_problem(&scratch, h, &h->whole, price,
+                       h->unit / (double)h->task->memory_bytes, 1, NULL, &priced);
+    struct cutter k = {.arena = &scratch, .p = &priced.problem};
+    const int n = k.p->n_nodes;
+    const int *start = mem_priced_start(&scratch, &h->whole.model, &priced, choice);
+    find_cells(&k, h, &priced);
+    k.piece = AP_NEW_N(&scratch, k.n_pieces, struct ap_part);
+    k.place = AP_NEW_N(&scratch, n + 1, int);
+    k.last = AP_NEW_N(&scratch, n + 1, int);
+    for (int v = 0; v < n; v++) {
+        k.place[v] = k.piece[k.cell[v]].problem.n_nodes++;
+        k.last[v] = -1;
+    }
+    cut_edges(&k, h->whole.model.n_vars);
+    fill_nodes(&k, start);
+    add_terms(&k);
+    int *n_strategies = AP_NEW_N(&scratch, k.n_stand_ins + 1, int);
+    for (int i = 0; i < k.n_stand_ins; i++)
+        n_strategies[i] = k.p->n_strategies[k.stand_in[i].node];
+    const struct ap_pieces pieces = {k.n_pieces, k.piece, k.n_stand_ins, n_strategies};
+    const struct ap_pieces_params params = {.objective = ap_problem_score(k.p, start),
+                                            .max_rounds = MOST_ROUNDS,
+                                            .work_limit = PIECE_WORK};
+    const int rc = ap_pieces_bound(&scratch, &pieces, &params, &answer, &err);
+    free(k.stand_in);
+    ap_arena_free(&scratch);
+    return rc ? 0 : answer.bound;
+}

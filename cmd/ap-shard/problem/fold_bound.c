@@ -1,0 +1,446 @@
+/*
+ * Problem: bound the price of every plan of a deep graph, also of those that treat alike
+ * layers differently, at the cost of its distinct layers.
+ * Idea: Lagrangian decomposition. The graph falls into pieces: each tied instance is one,
+ * all the rest another. A tensor between pieces is charged in one of them, in which a
+ * stand-in takes the place of the group at the other end; a potential per strategy is
+ * added to the stand-in's cost and taken from the group's, so that the sum of the pieces'
+ * optima is a lower bound whatever the potentials are. Alike instances share their
+ * potentials by place, so one piece speaks for all of them. libcommon finds good
+ * potentials (pieces.h). A tensor with users in several places is charged where it is
+ * made; one that is made outside of all layers (a mask, a tied weight) is charged in
+ * equal parts to each place that needs it. Cost: per round one exact solve per distinct
+ * layer and one of the rest.
+ */
+#include "problem/fold_bound.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "solve/pieces.h"
+#include "problem/select.h"
+
+/* Where a group is: an instance of a family, or outside (-1, -1). */
+struct site {
+    int family, instance;
+};
+
+struct potential {
+    uint64_t key;
+    int n, first;       /* strategies; position of the first one in phi */
+    double plus, minus; /* how often it is added and taken, all pieces counted */
+};
+
+/* A problem node whose cost a potential changes. */
+struct term {
+    int potential, node;
+    double sign;
+};
+
+struct piece {
+    struct select_builder b;
+    double weight; /* how many pieces it speaks for */
+    struct term *term;
+    int n_terms, cap_terms;
+};
+
+/* A stand-in: who needs it (site) and for which group. */
+struct stand_in {
+    struct site site;
+    int group, potential;
+    int var; /* in the site's piece, -1 if that piece is not built */
+};
+
+struct bounder {
+    struct ap_arena *arena;
+    const struct shard_space *space;
+    const struct shard_fold *fold;
+    int n_pieces;
+    struct piece *piece; /* 0: all that is in no cell; then one per class */
+    int *var;            /* [group]: its variable in its piece, -1 if that is not built */
+    struct stand_in *stand_in;
+    int n_stand_ins, cap_stand_ins;
+    int *table; /* hash of stand-ins, index + 1 */
+    size_t mask;
+    struct potential *potential;
+    int n_potentials, cap_potentials;
+    int *key_table;
+    int n_phi;
+    double stars, charged; /* how many, and how many the pieces charge */
+    const struct shard_answer *known;
+    const struct fold_search *search;
+};
+
+static struct site site_of(const struct bounder *b, int group)
+{
+    return (struct site){b->fold->family[group], b->fold->instance[group]};
+}
+
+/* The piece that speaks for the group's cell; -1 if it is built from another cell. */
+static int piece_of(const struct bounder *b, int group)
+{
+    int cell = b->fold->cell[group];
+    if (cell < 0)
+        return 0;
+    int class = b->fold->class_of[cell];
+    return b->fold->cell_of_class[class] == cell ? 1 + class : -1;
+}
+
+/* ---- potentials and stand-ins ---- */
+
+static uint64_t hash4(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t v[4] = {a, b, c, d};
+    return ap_hash(v, sizeof v, 0);
+}
+
+static int find_potential(struct bounder *b, uint64_t key, int group)
+{
+    size_t i = key & b->mask;
+    while (b->key_table[i] && b->potential[b->key_table[i] - 1].key != key)
+        i = (i + 1) & b->mask;
+    if (b->key_table[i])
+        return b->key_table[i] - 1;
+    if (b->n_potentials == b->cap_potentials) {
+        b->cap_potentials = b->cap_potentials ? 2 * b->cap_potentials : 64;
+        b->potential =
+            ap_xrealloc(b->potential, (size_t)b->cap_potentials * sizeof *b->potential);
+    }
+    b->potential[b->n_potentials] =
+        (struct potential){.key = key, .n = b->space->n[group], .first = b->n_phi};
+    b->n_phi += b->space->n[group];
+    b->key_table[i] = ++b->n_potentials;
+    return b->n_potentials - 1;
+}
+
+static void add_term(struct piece *p, int potential, int node, double sign)
+{
+    if (p->n_terms == p->cap_terms) {
+        p->cap_terms = p->cap_terms ? 2 * p->cap_terms : 64;
+        p->term = ap_xrealloc(p->term, (size_t)p->cap_terms * sizeof *p->term);
+    }
+    p->term[p->n_terms++] = (struct term){potential, node, sign};
+}
+
+/* The stand-in for a group at a site; made, with its potential, on first use. */
+static struct stand_in *stand_in(struct bounder *b, struct site site, int site_piece,
+                                 int group, bool wide)
+{
+    struct site home = site_of(b, group);
+    uint64_t h = hash4(site.family, site.instance, group, 1);
+    size_t i = h & b->mask;
+
+    for (; b->table[i]; i = (i + 1) & b->mask) {
+        struct stand_in *s = &b->stand_in[b->table[i] - 1];
+        if (s->group == group && s->site.family == site.family &&
+            s->site.instance == site.instance)
+            return s;
+    }
+    if (b->n_stand_ins == b->cap_stand_ins) {
+        b->cap_stand_ins = b->cap_stand_ins ? 2 * b->cap_stand_ins : 256;
+        b->stand_in =
+            ap_xrealloc(b->stand_in, (size_t)b->cap_stand_ins * sizeof *b->stand_in);
+    }
+    b->table[i] = b->n_stand_ins + 1;
+    struct stand_in *s = &b->stand_in[b->n_stand_ins++];
+    bool layers = home.family >= 0 && site.family >= 0 && /* one sees the other */
+                  !(wide && home.family != site.family);
+    uint64_t key =
+        layers ? hash4(16 + site.family, b->fold->twin[group],
+                       site.instance - home.instance, home.instance % b->fold->period)
+               : hash4(2, wide ? group : b->fold->twin[group], site.family, home.family);
+    *s = (struct stand_in){site, group, find_potential(b, key, group), -1};
+    if (site_piece >= 0) {
+        struct piece *p = &b->piece[site_piece];
+        s->var = select_var(&p->b, group, 0);
+        add_term(p, s->potential, s->var, 1);
+        b->potential[s->potential].plus += p->weight;
+    }
+    int owner = piece_of(b, group);
+    if (owner >= 0) {
+        add_term(&b->piece[owner], s->potential, b->var[group], -1);
+        b->potential[s->potential].minus += b->piece[owner].weight;
+    }
+    return s;
+}
+
+/* ---- stars ---- */
+
+/*
+ * Charges the uses at `users` (all of one site, or the home's own) in the piece of site;
+ * groups elsewhere are stood in for.
+ */
+static void charge(struct bounder *b, int node, const struct select_use *uses, int n,
+                   struct site site, int site_cell, int site_piece, bool wide,
+                   double weight)
+{
+    const struct shard_fold *fold = b->fold;
+    int home = b->space->graph->nodes[node].group;
+    struct select_star star = {.node = node, .home = home, .n_uses = n, .weight = weight};
+
+    if (site_piece >= 0) {
+        b->charged += weight * b->piece[site_piece].weight;
+        star.uses = ap_arena_dup(b->arena, uses, (size_t)n * sizeof *uses);
+    }
+    star.home_var = fold->cell[home] == site_cell
+                        ? b->var[home]
+                        : stand_in(b, site, site_piece, home, wide)->var;
+    for (int u = 0; u < n; u++) {
+        int group = uses[u].group;
+        if (group < 0)
+            continue;
+        int var = fold->cell[group] == site_cell
+                      ? b->var[group]
+                      : stand_in(b, site, site_piece, group, false)->var;
+        if (star.uses)
+            star.uses[u].var = var;
+    }
+    if (star.uses)
+        select_add_star(&b->piece[site_piece].b, &star);
+}
+
+/* Where a use is charged: what home shares a piece with is all one place. */
+static struct site use_site(const struct bounder *b, int home,
+                            const struct select_use *use)
+{
+    bool outside =
+        use->group < 0 || (b->fold->cell[home] < 0 && b->fold->cell[use->group] < 0);
+
+    return outside ? (struct site){-1, -1} : site_of(b, use->group);
+}
+
+static int by_site(const struct bounder *b, int home, const struct select_use *x,
+                   const struct select_use *y)
+{
+    struct site p = use_site(b, home, x), q = use_site(b, home, y);
+
+    if (p.family != q.family)
+        return p.family < q.family ? -1 : 1;
+    return (p.instance > q.instance) - (p.instance < q.instance);
+}
+
+/* Insertion into order of sites; users come nearly in order. */
+static void sort_uses(const struct bounder *b, int home, struct select_use *uses, int n)
+{
+    for (int i = 1; i < n; i++) {
+        struct select_use x = uses[i];
+        int k = i;
+        for (; k > 0 && by_site(b, home, &x, &uses[k - 1]) < 0; k--)
+            uses[k] = uses[k - 1];
+        uses[k] = x;
+    }
+}
+
+static void add_tensor(struct bounder *b, int node, struct select_users *users)
+{
+    int home = b->space->graph->nodes[node].group, n_sites = 0;
+    struct site home_site = site_of(b, home);
+    const struct select_use *uses = users->uses;
+
+    if (users->n == 0)
+        return;
+    bool wide = shard_fold_wide(b->fold, home, users);
+    b->stars++;
+    sort_uses(b, home, users->uses, users->n);
+    for (int u = 0; u < users->n; u++)
+        n_sites += u == 0 || by_site(b, home, &uses[u - 1], &uses[u]) != 0;
+    if (n_sites > 1 && !wide) {
+        charge(b, node, uses, users->n, home_site, b->fold->cell[home], piece_of(b, home),
+               false, 1);
+        return;
+    }
+    for (int u = 0, end; u < users->n; u = end) {
+        for (end = u + 1; end < users->n && by_site(b, home, &uses[u], &uses[end]) == 0;
+             end++)
+            ;
+        struct site site = use_site(b, home, &uses[u]);
+        bool outside = site.family < 0;
+        charge(b, node, &uses[u], end - u, site,
+               outside ? -1 : b->fold->cell[uses[u].group],
+               outside ? 0 : piece_of(b, uses[u].group), wide, 1.0 / n_sites);
+    }
+}
+
+static void build_pieces(struct bounder *b)
+{
+    const struct shard_space *sp = b->space;
+    struct select_users users;
+    size_t cap = 1;
+
+    b->n_pieces = 1 + b->fold->n_classes;
+    b->piece = AP_NEW_N(b->arena, b->n_pieces, struct piece);
+    for (int i = 0; i < b->n_pieces; i++) {
+        select_init(&b->piece[i].b, b->arena, sp);
+        b->piece[i].weight = i == 0 ? 1 : b->fold->n_alike[i - 1];
+    }
+    while (cap < 4 * (size_t)sp->nests->n + 64)
+        cap *= 2;
+    b->mask = cap - 1;
+    b->table = AP_NEW_N(b->arena, cap, int);
+    b->key_table = AP_NEW_N(b->arena, cap, int);
+    b->var = AP_NEW_N(b->arena, sp->nests->n, int);
+    for (int i = 0; i < sp->nests->n; i++) {
+        int p = piece_of(b, i);
+        b->var[i] = p < 0 ? -1 : select_var(&b->piece[p].b, i, 1);
+    }
+    select_users_init(b->arena, sp->graph, sp->nests, &users);
+    for (int i = 0; i < sp->nests->n; i++)
+        for (int o = 0; o < sp->nests->nest[i].n_outs; o++) {
+            select_users_of(&users, sp->nests->nest[i].outs[o]);
+            add_tensor(b, sp->nests->nest[i].outs[o], &users);
+        }
+    select_users_free(&users);
+}
+
+/* ---- the bound ---- */
+
+/* [group]: the plan's strategy; -1 where it has none of the space. */
+static int *strategies_of(const struct bounder *b, const struct ap_plan *plan)
+{
+    int n = b->space->nests->n;
+    int *strategy = AP_NEW_N(b->arena, n, int);
+
+    for (int i = 0; i < n; i++) {
+        int root = b->fold->tied[i];
+        strategy[i] =
+            root < i ? strategy[root] : shard_space_find(b->space, i, &plan->choice[i]);
+    }
+    return strategy;
+}
+
+/* The plan in a piece; NULL if it is not in the space. */
+static const int *piece_start(const struct bounder *b, const struct piece *p,
+                              const int *strategy)
+{
+    int *start = AP_NEW_N(b->arena, p->b.n_nodes + 1, int);
+
+    for (int v = 0; v < p->b.n_nodes; v++) {
+        start[v] = p->b.group[v] < 0 ? 0 : strategy[p->b.group[v]];
+        if (start[v] < 0)
+            return NULL;
+    }
+    select_make_copies(&p->b, start);
+    return start;
+}
+
+static void find_starts(const struct bounder *b, const struct ap_plan *plan,
+                        const int **start)
+{
+    const int *strategy = strategies_of(b, plan);
+
+    for (int i = 0; i < b->n_pieces; i++)
+        start[i] = piece_start(b, &b->piece[i], strategy);
+}
+
+/* The pieces as libcommon wants them, without potentials that decide nothing. */
+static struct ap_pieces as_pieces(struct bounder *b)
+{
+    struct ap_part *pieces = AP_NEW_N(b->arena, b->n_pieces, struct ap_part);
+    int *number = AP_NEW_N(b->arena, b->n_potentials + 1, int);
+    int *n_strategies = AP_NEW_N(b->arena, b->n_potentials + 1, int), n = 0;
+
+    for (int k = 0; k < b->n_potentials; k++) {
+        const struct potential *q = &b->potential[k];
+        number[k] = q->n > 1 && q->plus == q->minus ? n : -1;
+        if (number[k] >= 0)
+            n_strategies[n++] = q->n;
+        b->n_phi += number[k] >= 0 ? q->n : 0;
+    }
+    for (int i = 0; i < b->n_pieces; i++) {
+        const struct piece *p = &b->piece[i];
+        struct ap_part_term *term =
+            AP_NEW_N(b->arena, p->n_terms + 1, struct ap_part_term);
+        int m = 0;
+        for (int t = 0; t < p->n_terms; t++)
+            if (number[p->term[t].potential] >= 0)
+                term[m++] = (struct ap_part_term){number[p->term[t].potential],
+                                                  p->term[t].node, p->term[t].sign};
+        pieces[i] = (struct ap_part){.problem = select_problem(&p->b),
+                                     .weight = p->weight,
+                                     .n_terms = m,
+                                     .term = term};
+    }
+    return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
+}
+
+/* What is known of a piece's groups holds for all that are tied to them. */
+static const bool **kept_groups(const struct bounder *b, bool ***kept)
+{
+    int n = b->space->nests->n;
+    const bool **out = AP_NEW_N(b->arena, n, const bool *);
+
+    for (int i = 0; i < n; i++)
+        if (b->var[i] >= 0)
+            out[b->fold->tied[i]] = kept[piece_of(b, i)][b->var[i]];
+    for (int i = 0; i < n; i++)
+        out[i] = out[b->fold->tied[i]];
+    return out;
+}
+
+/* What the pieces choose, each for the groups that it speaks for. */
+static double price_pieces(void *arg, int *const *choice)
+{
+    struct bounder *b = arg;
+    int n = b->space->nests->n;
+    int *strategy = AP_NEW_N(b->arena, n, int);
+
+    for (int i = 0; i < n; i++)
+        if (b->var[i] >= 0)
+            strategy[b->fold->tied[i]] = choice[piece_of(b, i)][b->var[i]];
+    for (int i = 0; i < n; i++)
+        strategy[i] = strategy[b->fold->tied[i]];
+    return b->search->price(b->search->arg, strategy);
+}
+
+static int solve_whole(void *arg, bool ***kept, double *objective, const int **start,
+                       struct ap_err *err)
+{
+    struct bounder *b = arg;
+
+    if (b->search->solve(b->search->arg, kept ? kept_groups(b, kept) : NULL, err))
+        return -1;
+    *objective = b->known->objective;
+    find_starts(b, &b->known->plan, start);
+    return 0;
+}
+
+int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
+                     const struct shard_fold *fold, const struct shard_answer *known,
+                     const struct fold_search *search, int max_rounds, int64_t work_limit,
+                     bool want_kept, struct fold_bound *out, struct ap_err *err)
+{
+    struct bounder b = {
+        .arena = arena, .space = space, .fold = fold, .known = known, .search = search};
+    const struct ap_pieces_search found = {&b, price_pieces, solve_whole};
+    struct ap_pieces_params params = {.objective = known->objective,
+                                      .search = search ? &found : NULL,
+                                      .max_rounds = max_rounds,
+                                      .work_limit = work_limit,
+                                      .want_kept = want_kept};
+    struct ap_pieces_answer answer = {0};
+    int rc = 0;
+
+    *out = (struct fold_bound){0};
+    build_pieces(&b);
+    const struct ap_pieces pieces = as_pieces(&b);
+    const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
+    if (!search)
+        find_starts(&b, &known->plan, start);
+    for (int i = 0; i < b.n_pieces; i++)
+        ((struct ap_part *)pieces.piece)[i].start = start[i];
+    /* all tensors are charged once: else instances were not as alike as they looked */
+    if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
+        rc = ap_pieces_bound(arena, &pieces, &params, &answer, err);
+    out->bound = answer.bound;
+    out->kept = answer.kept ? kept_groups(&b, answer.kept) : NULL;
+    out->n_rounds = answer.n_rounds;
+    out->n_pieces = b.n_pieces;
+    out->n_potentials = b.n_phi;
+    for (int i = 0; i < b.n_pieces; i++) {
+        select_free(&b.piece[i].b);
+        free(b.piece[i].term);
+    }
+    free(b.stand_in);
+    free(b.potential);
+    return rc;
+}

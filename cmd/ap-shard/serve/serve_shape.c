@@ -1,0 +1,101 @@
+/*
+ * Problem: a mesh is searched for several numbers of microbatches, and most of the plans
+ * are the same. Idea: what is known of a plan before parts of it are priced (layouts of
+ * what blocks hand over, hashes of what it decides) is taken over from an earlier search
+ * on the mesh. Cost: linear in the graph for each new plan.
+ */
+#include "serve/serve.h"
+
+#include <string.h>
+
+_Static_assert(AP_MAX_AXES % 3 == 0, "choices are hashed by threes");
+
+static uint64_t mix(uint64_t h, uint64_t more)
+{
+    h = (h ^ more) * 0x9e3779b97f4a7c15U;
+    return h ^ h >> 32;
+}
+
+/* [block]: of what plan p decides in it, and of what it reads. */
+static const uint64_t *hash_plan(const struct serve_blocks *b,
+                                 const struct serve_rows *rows, struct serve_shape *s,
+                                 int p)
+{
+    const struct serve_pool *pool = s->pool;
+    const struct ap_choice_vec *choice = pool->choice[p];
+    const bool *remake = pool->remake[p];
+    uint64_t *hash = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
+
+    for (int i = 0; i < b->n; i++) {
+        uint64_t h = 1 + (remake != NULL);
+        for (int k = rows->group_start[i]; k < rows->group_start[i + 1]; k++) {
+            const struct ap_choice_vec *c = &choice[rows->group[k]];
+            for (int a = 0; a < AP_MAX_AXES; a += 3)
+                h = mix(h, (uint64_t)(uint16_t)c->axis[a] << 32 |
+                               (uint64_t)(uint16_t)c->axis[a + 1] << 16 |
+                               (uint64_t)(uint16_t)c->axis[a + 2]);
+        }
+        for (int k = b->node_start[i]; remake && k < b->node_start[i + 1]; k++)
+            h = mix(h, remake[b->node[k]]);
+        for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
+            int row = rows->number[b->ext[e]];
+            if (row >= 0)
+                h = mix(h, ap_layout_hash(s->border.layout[p][row]));
+        }
+        hash[i] = h;
+    }
+    return hash;
+}
+
+/* A plan of an earlier search on the mesh that is the same: its row in *from, or false.
+ */
+static bool seen_before(int n_before, struct serve_shape *const *before,
+                        const struct serve_shape *s, int p,
+                        const struct serve_shape **from, int *row)
+{
+    const struct serve_pool *own = s->pool;
+    size_t n = (size_t)own->n_groups;
+    for (int i = 0; i < n_before; i++) {
+        const struct serve_pool *pool = before[i]->pool;
+        for (int k = 0; before[i]->place == s->place && pool && k < pool->n; k++)
+            if (pool->remake[k] == own->remake[p] &&
+                (pool->choice[k] == own->choice[p] ||
+                 !memcmp(pool->choice[k], own->choice[p], n * sizeof *own->choice[p]))) {
+                *from = before[i];
+                *row = k;
+                return true;
+            }
+    }
+    return false;
+}
+
+void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests,
+                      const struct ap_cost *cost, const struct serve_rows *rows,
+                      int n_before, struct serve_shape *const *before,
+                      struct serve_shape *s)
+{
+    const struct serve_pool *pool = s->pool;
+
+    s->border.number = rows->number;
+    s->border.layout = AP_NEW_N(&s->arena, pool->n + 1, const struct ap_layout *const *);
+    s->hash = AP_NEW_N(&s->arena, pool->n + 1, const uint64_t *);
+    for (int p = 0; p < pool->n; p++) {
+        const struct serve_shape *from;
+        int row;
+        if (seen_before(n_before, before, s, p, &from, &row)) {
+            s->border.layout[p] = from->border.layout[row];
+            s->hash[p] = from->hash[row];
+            continue;
+        }
+        s->border.layout[p] = serve_border_find(&s->arena, b, nests, pool, p, cost, rows);
+        s->hash[p] = hash_plan(b, rows, s, p);
+    }
+    s->all = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
+    for (int i = 0; i < b->n; i++)
+        for (int p = 0; p < pool->n; p++)
+            s->all[i] = ap_hash(&s->hash[p][i], sizeof s->hash[p][i], s->all[i]);
+    s->bound = AP_NEW_N(&s->arena, b->n + 1, double);
+    for (int k = 0; k < nests->n && pool->objective >= 0 && b->n > 0; k++)
+        if (rows->inside[k] >= 0)
+            s->bound[rows->inside[k]] += pool->least_sec[k];
+}

@@ -1,0 +1,74 @@
+/*
+ * Private to ap-stage: a document's graph, blocks and cluster, as the problem that
+ * planners solve (planner.h), and what the oracle must know of them.
+ */
+#ifndef INSTANCE_H
+#define INSTANCE_H
+
+#include "oracle/classes.h"
+#include "planner.h"
+#include "pipeline/stage_cost.h"
+
+/* What every plan does in a block with each microbatch: groups that lie in it whole. */
+struct stage_work {
+    int block, n; /* groups that are alike in all of this */
+    enum ap_dtype dtype;
+    double flops;
+    double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for
+                                        each microbatch */
+};
+
+struct stage_model {
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_blocks blocks;
+    struct ap_cluster cluster;
+    struct stage_classes classes;
+    struct ap_block_sum *sums; /* [block] */
+    int64_t batch;             /* rows; 0: no input has a batch */
+    bool training;             /* there is a backward phase or an update */
+    struct ap_stage_time time; /* of the most microbatches; by stage_instance_make */
+    int n_work;
+    struct stage_work *work;
+};
+
+/* How the batch may be cut, and what a device may hold. */
+struct stage_limits {
+    int64_t microbatches; /* 0: auto */
+    int64_t memory_bytes; /* of a device, 0: the device's */
+    bool each;            /* what is reduced over the batch is taken per microbatch */
+};
+
+/* Reads the graph, or dies (exit 1). */
+void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                       struct stage_model *m);
+
+/*
+ * Reads blocks and cluster, or dies (exit 1), which is all that the shard command
+ * needs beside the graph. cluster_path may be NULL: the document's.
+ */
+void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
+                      const char *cluster_path, struct stage_model *m);
+/* Groups the graph and builds its nests. */
+int stage_model_nests(struct ap_arena *arena, const struct ap_doc *doc,
+                      struct stage_model *m, struct ap_err *err);
+
+/*
+ * Fills all of the instance but the oracle, and the model's work. 1: the batch cannot be
+ * cut so, err says what could be asked instead.
+ */
+int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
+                        const struct stage_limits *limits, struct plan_instance *inst,
+                        struct ap_err *err);
+
+/* Scalars of the update, of the instance (scalars.c); constant: nodes that are. */
+void stage_scalars_list(struct ap_arena *arena, const struct stage_model *m,
+                        const bool *constant, struct plan_instance *inst);
+/*
+ * [block + 1]: seconds that the operators of the blocks before take at least, per
+ * microbatch, with all of so many devices at work and nothing sent. Arena.
+ */
+double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
+                        int64_t devices, int64_t microbatches);
+
+#endif

@@ -1,0 +1,616 @@
+/*
+ * Problem: planners ask what a run of blocks costs on a submesh, one question at a time,
+ * and a question costs a search. Idea: a memo over contents (classes.h), so that layers
+ * that repeat are searched once; each question is one request for each logical mesh of
+ * the submesh, and the front is the union of theirs. Planners say what they will ask, on
+ * all submeshes, so that all processes have work. Whoever does not, and asks for one run
+ * on a submesh, asks for others: with every new question as many more of the submesh's
+ * runs are asked for at once as were of use before, so that few answers go unused. What
+ * is asked does not depend on the number of processes. Questions about one logical mesh
+ * go to one process, which searches it once.
+ *
+ * Logical meshes of H hosts with D devices each: all of them in one axis, and each way to
+ * put a divisor of D on an inner axis, which stays inside the host, and the rest on an
+ * outer one (Zheng et al., "Alpa", section 5.2, as its code lists them). Replicas of the
+ * whole pipeline are the outer part of a stage's mesh.
+ */
+#include "oracle/oracle_impl.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MESHES 32 /* of a submesh */
+
+struct entry {
+    struct entry *next;     /* of the bucket */
+    struct plan_ask ask;    /* of the lowest run alike */
+    int64_t hosts, devices; /* submesh of all replicas */
+    bool asked, done;
+    bool ahead;                     /* asked for before, by someone who would ask */
+    int n_requests, first;          /* of the batch under way: one for each mesh */
+    struct plan_front front, light; /* light: see stage_oracle_ask_light */
+};
+
+/* Runs on one submesh: how many more the next question brings. */
+struct column {
+    int hosts, devices, replicas;
+    int64_t microbatches;
+    int amount;          /* asked for ahead, beside as many as were of use: 0, then 1 */
+    const double *least; /* stage_least_sec */
+    int n_used;          /* asked for ahead and wanted later */
+};
+
+/* ---- meshes ---- */
+
+static int mesh_row(struct stage_oracle *o, const char *text)
+{
+    for (int i = 0; i < o->n_meshes; i++)
+        if (!strcmp(o->mesh[i], text))
+            return i;
+    if (o->n_meshes == o->cap_meshes) {
+        o->cap_meshes = 2 * o->cap_meshes + 16;
+        o->mesh = ap_xrealloc(o->mesh, sizeof *o->mesh * (size_t)o->cap_meshes);
+    }
+    o->mesh[o->n_meshes] = ap_arena_strdup(o->arena, text);
+    return o->n_meshes++;
+}
+
+/* The submesh that all replicas make up; false when the cluster has none. */
+bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
+                    int64_t *hosts, int64_t *devices)
+{
+    int64_t all = (int64_t)ask->hosts * ask->devices * ask->replicas;
+    *hosts = (int64_t)ask->hosts * ask->replicas;
+    if (*hosts > inst->n_hosts)
+        *hosts = inst->n_hosts;
+    *devices = all / *hosts;
+    return all % *hosts == 0 && *devices <= inst->n_devices;
+}
+
+static int list_meshes(struct stage_oracle *o, int64_t hosts, int64_t devices,
+                       int rows[MAX_MESHES])
+{
+    int64_t all = hosts * devices;
+    char text[64];
+    int n = 0;
+    snprintf(text, sizeof text, "%lld", (long long)all);
+    rows[n++] = mesh_row(o, text);
+    for (int64_t inner = 2; inner <= devices && inner < all; inner++) {
+        if (devices % inner || n == MAX_MESHES)
+            continue;
+        snprintf(text, sizeof text, "%lldx%lld", (long long)(all / inner),
+                 (long long)inner);
+        rows[n++] = mesh_row(o, text);
+    }
+    return n;
+}
+
+/* ---- the memo ---- */
+
+static int set_words(const struct stage_oracle *o)
+{
+    return (o->inst->n_blocks + 63) / 64;
+}
+
+static int first_block(const struct plan_ask *ask)
+{
+    int b = 0;
+    while (!(ask->set[b / 64] >> (b % 64) & 1))
+        b++;
+    return b;
+}
+
+/*
+ * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
+ * set without gaps is a run.
+ */
+struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan_ask *ask)
+{
+    struct plan_ask c = *ask;
+    int n = o->inst->n_blocks;
+    int64_t hosts, devices;
+    if (oracle_submesh(o->inst, ask, &hosts, &devices)) {
+        c.hosts = (int)hosts;
+        c.devices = (int)devices;
+        c.replicas = 1;
+    }
+    if (ask->set) {
+        int members = 0;
+        c.lo = first_block(ask);
+        for (int b = 0; b < n; b++)
+            if (ask->set[b / 64] >> (b % 64) & 1) {
+                members++;
+                c.hi = b;
+            }
+        if (c.hi - c.lo + 1 == members)
+            c.set = NULL;
+    }
+    if (!c.set) {
+        int lo = o->model->classes.twin[(size_t)c.lo * (size_t)n + (size_t)c.hi];
+        c.hi += lo - c.lo;
+        c.lo = lo;
+    }
+    return c;
+}
+
+static uint64_t hash_ask(const struct stage_oracle *o, const struct plan_ask *a)
+{
+    int64_t v[6] = {a->lo, a->hi, a->hosts, a->devices, a->replicas, a->microbatches};
+    uint64_t h = ap_hash(v, sizeof v, 1);
+    return a->set ? ap_hash(a->set, sizeof *a->set * (size_t)set_words(o), h) : h;
+}
+
+static bool same_ask(const struct stage_oracle *o, const struct plan_ask *a,
+                     const struct plan_ask *b)
+{
+    return a->lo == b->lo && a->hi == b->hi && a->hosts == b->hosts &&
+           a->devices == b->devices && a->replicas == b->replicas &&
+           a->microbatches == b->microbatches && !a->set == !b->set &&
+           (!a->set || !memcmp(a->set, b->set, sizeof *a->set * (size_t)set_words(o)));
+}
+
+/* The entry of an ask, made when it is new. ask is canonical. */
+static struct entry *find(struct stage_oracle *o, const struct plan_ask *ask)
+{
+    struct entry **at = &o->bucket[hash_ask(o, ask) % MEMO_BUCKETS];
+    for (struct entry *e = *at; e; e = e->next)
+        if (same_ask(o, &e->ask, ask))
+            return e;
+    struct entry *e = AP_NEW(o->arena, struct entry);
+    e->ask = *ask;
+    if (ask->set)
+        e->ask.set =
+            ap_arena_dup(o->arena, ask->set, sizeof *ask->set * (size_t)set_words(o));
+    e->done = !oracle_submesh(o->inst, ask, &e->hosts, &e->devices);
+    e->next = *at;
+    *at = e;
+    return e;
+}
+
+/* ---- what goes out ---- */
+
+static void put_blocks(const struct stage_oracle *o, const struct plan_ask *ask,
+                       struct ap_buf *line)
+{
+    if (!ask->set) {
+        ap_buf_printf(line, ",\"blocks\":[%d,%d]", ask->lo, ask->hi);
+        return;
+    }
+    const char *between = "";
+    ap_buf_puts(line, ",\"set\":[");
+    for (int b = 0; b < o->inst->n_blocks; b++)
+        if (ask->set[b / 64] >> (b % 64) & 1) {
+            ap_buf_printf(line, "%s%d", between, b);
+            between = ",";
+        }
+    ap_buf_putc(line, ']');
+}
+
+const char *oracle_request(struct stage_oracle *o, int id, const struct plan_ask *ask,
+                           int64_t hosts, int64_t devices, int mesh, int plan)
+{
+    struct ap_buf line = {0};
+    ap_buf_printf(&line, "{\"id\":%d", id);
+    put_blocks(o, ask, &line);
+    ap_buf_printf(&line, ",\"mesh\":\"%s\",\"submesh\":[%lld,%lld]", o->mesh[mesh],
+                  (long long)hosts, (long long)devices);
+    ap_put_int(&line, "microbatches", ask->microbatches);
+    if (plan >= 0)
+        ap_put_int(&line, "plan", plan);
+    ap_buf_putc(&line, '}');
+    const char *text = ap_arena_strdup(o->arena, line.data);
+    ap_buf_free(&line);
+    return text;
+}
+
+static struct column *find_column(struct stage_oracle *o, const struct plan_ask *a)
+{
+    for (int i = 0; i < o->n_columns; i++) {
+        struct column *c = &o->column[i];
+        if (c->hosts == a->hosts && c->devices == a->devices &&
+            c->replicas == a->replicas && c->microbatches == a->microbatches)
+            return c;
+    }
+    if (o->n_columns == o->cap_columns) {
+        o->cap_columns = 2 * o->cap_columns + 16;
+        o->column = ap_xrealloc(o->column, sizeof *o->column * (size_t)o->cap_columns);
+    }
+    struct column *c = &o->column[o->n_columns++];
+    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL, 0};
+    c->least =
+        stage_least_sec(o->arena, o->model, (int64_t)a->hosts * a->devices * a->replicas,
+                        a->microbatches);
+    return c;
+}
+
+/* The asked run and the next ones of its column that are not known. */
+static int list_batch(struct stage_oracle *o, struct entry *first, struct entry **batch)
+{
+    struct plan_ask ask = first->ask;
+    int n = 0;
+    batch[n++] = first;
+    if (ask.set)
+        return n;
+    struct column *c = find_column(o, &ask);
+    int rank = o->rank[ask.lo * o->inst->n_blocks + ask.hi];
+    for (int i = 1; i < o->n_runs && n <= c->amount + c->n_used; i++) {
+        int r = (rank + i) % o->n_runs;
+        ask.lo = o->run_lo[r];
+        ask.hi = o->run_hi[r];
+        struct entry *e = find(o, &ask);
+        if (!e->done)
+            batch[n++] = e;
+    }
+    c->amount = 1;
+    return n;
+}
+
+/* ---- what comes back ---- */
+
+int oracle_take(void *ctx, const char *line, size_t len, struct ap_err *err)
+{
+    struct stage_oracle *o = ctx;
+    struct answer a;
+    if (answer_parse(o->arena, line, len, &a, err))
+        return -1;
+    int id = a.id >= 0 && a.id < o->n_batch ? (int)a.id : -1;
+    if (id >= 0) {
+        o->request[id].n_points = a.n_points;
+        o->request[id].points = a.points;
+        if (a.error) {
+            o->stats.n_refused++;
+            if (!o->refusal || strcmp(a.error, o->refusal) < 0)
+                o->refusal = a.error;
+        }
+    }
+    if (id >= 0 && o->detail) {
+        o->detail[id].sharding = a.sharding;
+        o->detail[id].names_only = a.names_only;
+    } else {
+        free(a.sharding);
+    }
+    return id >= 0 ? id : ap_err_set(err, "an id that was not asked");
+}
+
+static double point_sec(const struct plan_point *p)
+{
+    return p->forward_sec + p->backward_sec;
+}
+
+static bool covers(const struct plan_point *a, const struct plan_point *b)
+{
+    return point_sec(a) <= point_sec(b) &&
+           a->sync_sec + a->update_sec <= b->sync_sec + b->update_sec &&
+           a->stage_bytes <= b->stage_bytes && a->microbatch_bytes <= b->microbatch_bytes;
+}
+
+static int compare_points(const void *pa, const void *pb)
+{
+    const struct plan_point *a = pa, *b = pb;
+    double x = point_sec(a), y = point_sec(b);
+    return x != y ? (x < y ? -1 : 1) : a->tag - b->tag;
+}
+
+static int add_origin(struct stage_oracle *o, int mesh, int index,
+                      const struct answer_point *p)
+{
+    if (o->n_origins == o->cap_origins) {
+        o->cap_origins = 2 * o->cap_origins + 256;
+        o->origin = ap_xrealloc(o->origin, sizeof *o->origin * (size_t)o->cap_origins);
+    }
+    o->origin[o->n_origins] = (struct origin){mesh, index, *p};
+    return o->n_origins++;
+}
+
+static bool is_wanted(const struct stage_oracle *o, const struct answer_point *p)
+{
+    switch (o->params->recompute) {
+    case STAGE_RECOMPUTE_NONE:
+        return !p->recompute;
+    case STAGE_RECOMPUTE_ALL:
+        return p->recompute;
+    case STAGE_RECOMPUTE_AUTO:
+    case STAGE_RECOMPUTE_SELECTED:
+        break;
+    }
+    return true;
+}
+
+/* The union of the fronts of all meshes; ties go to the first. jobs: of its requests. */
+static void join_fronts(struct stage_oracle *o, bool light, const int *jobs, int n_jobs,
+                        struct plan_front *front)
+{
+    int n = 0, kept = 0;
+    for (int r = 0; r < n_jobs; r++)
+        n += o->request[jobs[r]].n_points;
+    struct plan_point *all = AP_NEW_N(o->arena, n + 1, struct plan_point);
+    for (int r = 0; r < n_jobs; r++) {
+        const struct request *q = &o->request[jobs[r]];
+        for (int i = 0; i < q->n_points; i++) {
+            const struct answer_point *p = &q->points[i];
+            struct plan_point new = {p->forward_sec, p->backward_sec, p->sync_sec,
+                                     p->update_sec,  p->stage_bytes,  p->microbatch_bytes,
+                                     p->recompute,   q->mesh,         -1};
+            if (light && p->recompute)
+                new.backward_sec = fmax(0, p->backward_sec - p->forward_sec);
+            bool covered = !is_wanted(o, p);
+            for (int k = 0; k < kept && !covered; k++)
+                covered = covers(&all[k], &new);
+            if (covered)
+                continue;
+            int left = 0;
+            for (int k = 0; k < kept; k++)
+                if (!covers(&new, &all[k]))
+                    all[left++] = all[k];
+            new.tag = add_origin(o, q->mesh, i, p);
+            all[left++] = new;
+            kept = left;
+        }
+    }
+    qsort(all, (size_t)kept, sizeof *all, compare_points);
+    front->n = kept;
+    front->point = all;
+}
+
+/* Least time and memory of a front, below every plan's. */
+static void bound_front(struct stage_oracle *o, const struct entry *e,
+                        struct plan_front *front)
+{
+    const struct plan_ask *a = &e->ask;
+    int64_t devices = e->hosts * e->devices, own = 0;
+    const double *before = find_column(o, a)->least;
+    double sec = 0;
+    for (int b = 0; b < o->inst->n_blocks; b++) {
+        if (a->set ? !(a->set[b / 64] >> (b % 64) & 1) : b < a->lo || b > a->hi)
+            continue;
+        sec += before[b + 1] - before[b];
+        own = ap_add64(
+            own, ap_add64(o->model->sums[b].weight_bytes, o->model->sums[b].state_bytes));
+    }
+    front->least_sec = sec * (1 - 1e-12);
+    front->least_bytes = own / devices;
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        o->cheaper |= point_sec(p) < front->least_sec * (1 - 1e-6);
+        front->least_sec = fmin(front->least_sec, point_sec(p));
+        int64_t bytes = ap_add64(p->stage_bytes, p->microbatch_bytes);
+        if (bytes < front->least_bytes)
+            front->least_bytes = bytes;
+    }
+}
+
+/* ---- asking ---- */
+
+/* An entry's request on one of its meshes. */
+struct part {
+    const struct entry *entry;
+    int n_axes, mesh, number;
+};
+
+/* What takes longest comes first, so that all processes end at about the same time. */
+static int compare_parts(const void *pa, const void *pb)
+{
+    const struct part *a = pa, *b = pb;
+    if (a->n_axes != b->n_axes)
+        return b->n_axes - a->n_axes;
+    return a->mesh != b->mesh ? a->mesh - b->mesh : a->number - b->number;
+}
+
+/* All requests of the entries, those of a mesh together. Caller frees. */
+static struct part *list_parts(struct stage_oracle *o, struct entry **batch, int n,
+                               int *n_parts)
+{
+    struct part *parts = NULL;
+    int k = 0, cap = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct entry *e = batch[i];
+        int rows[MAX_MESHES];
+        e->first = k;
+        e->n_requests = list_meshes(o, e->hosts, e->devices, rows);
+        for (int r = 0; r < e->n_requests; r++) {
+            if (k == cap) {
+                cap = 2 * cap + 64;
+                parts = ap_xrealloc(parts, sizeof *parts * (size_t)cap);
+            }
+            int n_axes = strchr(o->mesh[rows[r]], 'x') ? 2 : 1;
+            parts[k] = (struct part){e, n_axes, rows[r], k};
+            k++;
+        }
+    }
+    qsort(parts, (size_t)k, sizeof *parts, compare_parts);
+    *n_parts = k;
+    return parts;
+}
+
+static void take_fronts(struct stage_oracle *o, struct entry *e, const int *job_of)
+{
+    const int *jobs = &job_of[e->first];
+
+    join_fronts(o, false, jobs, e->n_requests, &e->front);
+    bound_front(o, e, &e->front);
+    if (o->params->recompute == STAGE_RECOMPUTE_SELECTED) {
+        join_fronts(o, true, jobs, e->n_requests, &e->light);
+        bound_front(o, e, &e->light);
+    }
+    e->done = true;
+    o->stats.n_fronts++;
+}
+
+/* Asks for all entries, each of which is there once. */
+static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
+{
+    struct part *parts = list_parts(o, batch, n, &o->n_batch);
+    size_t n_jobs = (size_t)o->n_batch;
+    o->request = ap_xrealloc(NULL, sizeof *o->request * n_jobs);
+    struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * n_jobs);
+    int *job_of = ap_xrealloc(NULL, sizeof *job_of * n_jobs); /* [part's number] */
+    for (int id = 0; id < o->n_batch; id++) {
+        const struct part *p = &parts[id];
+        const struct entry *e = p->entry;
+        job_of[p->number] = id;
+        o->request[id] = (struct request){p->mesh, 0, NULL};
+        jobs[id].group = p->mesh;
+        jobs[id].line = oracle_request(o, id, &e->ask, e->hosts, e->devices, p->mesh, -1);
+    }
+    double start = ap_now_sec();
+    int rc =
+        coproc_run(o->pool, jobs, o->n_batch, o->params->limit_sec, oracle_take, o, err);
+    o->stats.wait_sec += ap_now_sec() - start;
+    o->stats.n_requests += o->n_batch;
+    for (int i = 0; i < n && rc == 0; i++)
+        take_fronts(o, batch[i], job_of);
+    free(parts);
+    free(jobs);
+    free(job_of);
+    free(o->request);
+    o->request = NULL;
+    o->broken |= rc != 0;
+    return rc;
+}
+
+int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
+                       struct ap_err *err)
+{
+    struct stage_oracle *o = oracle;
+    struct entry **batch = ap_xrealloc(NULL, sizeof(struct entry *) * (size_t)n);
+    int n_batch = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct plan_ask key = oracle_canonical(o, &ask[i]);
+        struct entry *e = find(o, &key);
+        if (e->done || e->ahead)
+            continue;
+        e->ahead = true;
+        batch[n_batch++] = e;
+    }
+    int rc = n_batch > 0 ? fetch(o, batch, n_batch, err) : 0;
+    free(batch);
+    return rc;
+}
+
+static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
+                      struct entry **entry, struct ap_err *err)
+{
+    struct plan_ask key = oracle_canonical(o, ask);
+    struct entry *e = find(o, &key);
+    int rc = 0;
+
+    if (!e->asked)
+        o->stats.n_asked++;
+    if (!e->asked && e->done && !e->ahead && !key.set)
+        find_column(o, &key)->n_used++;
+    e->asked = true;
+    if (!e->done) {
+        struct entry **batch =
+            ap_xrealloc(NULL, sizeof(struct entry *) * (size_t)(o->n_runs + 1));
+        int n = list_batch(o, e, batch);
+        rc = fetch(o, batch, n, err);
+        free(batch);
+    }
+    *entry = e;
+    return rc;
+}
+
+int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
+                     const struct plan_front **front, struct ap_err *err)
+{
+    struct entry *e;
+    int rc = answer_ask(oracle, ask, &e, err);
+    *front = &e->front;
+    return rc;
+}
+
+int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
+                           const struct plan_front **front, struct ap_err *err)
+{
+    struct entry *e;
+    int rc = answer_ask(oracle, ask, &e, err);
+    *front = &e->light;
+    return rc;
+}
+
+double stage_oracle_least(void *oracle, const struct plan_ask *ask)
+{
+    struct stage_oracle *o = oracle;
+    struct plan_ask key = oracle_canonical(o, ask);
+    if (key.set || o->cheaper)
+        return 0;
+    const double *before = find_column(o, &key)->least;
+    return (before[key.hi + 1] - before[key.lo]) * (1 - 1e-9);
+}
+
+/* ---- start and stop ---- */
+
+static void list_runs(struct stage_oracle *o)
+{
+    int n = o->inst->n_blocks;
+    o->run_lo = AP_NEW_N(o->arena, (size_t)n * (size_t)(n + 1) / 2, int);
+    o->run_hi = AP_NEW_N(o->arena, (size_t)n * (size_t)(n + 1) / 2, int);
+    o->rank = AP_NEW_N(o->arena, (size_t)n * (size_t)n, int);
+    for (int lo = 0; lo < n; lo++)
+        for (int hi = lo; hi < n; hi++) {
+            if (o->model->classes.twin[lo * n + hi] != lo)
+                continue;
+            o->rank[lo * n + hi] = o->n_runs;
+            o->run_lo[o->n_runs] = lo;
+            o->run_hi[o->n_runs++] = hi;
+        }
+}
+
+struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
+                                        const struct stage_model *model,
+                                        const struct plan_instance *inst,
+                                        const struct stage_oracle_params *params,
+                                        struct coproc_pool *pool)
+{
+    struct stage_oracle *o = AP_NEW(arena, struct stage_oracle);
+    o->arena = arena;
+    o->model = model;
+    o->inst = inst;
+    o->params = params;
+    list_runs(o);
+    o->stats.n_distinct = o->n_runs;
+    o->pool = pool;
+    return o;
+}
+
+struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
+                                        const struct stage_oracle_params *params)
+{
+    struct stage_oracle *again =
+        stage_oracle_start(o->arena, o->model, o->inst, params, o->pool);
+    again->lent = true;
+    for (int i = 0; i < o->n_meshes; i++) /* who has searched a mesh is asked again */
+        mesh_row(again, o->mesh[i]);
+    return again;
+}
+
+bool stage_oracle_broken(const struct stage_oracle *o)
+{
+    return o->broken;
+}
+
+const char *stage_oracle_refusal(const struct stage_oracle *o)
+{
+    return o->refusal;
+}
+
+void stage_oracle_stats(const struct stage_oracle *o, struct stage_oracle_stats *stats)
+{
+    *stats = o->stats;
+}
+
+void stage_oracle_stop(struct stage_oracle *o)
+{
+    if (!o->lent)
+        coproc_stop(o->pool);
+    for (int i = 0; i < o->n_plans; i++)
+        free(o->plan[i].sharding);
+    free(o->plan);
+    free(o->column);
+    free(o->mesh);
+    free(o->origin);
+}

@@ -1,0 +1,74 @@
+/* Private to oracle.c and oracle_plans.c: what is known of the shard command's answers.
+ */
+#ifndef ORACLE_IMPL_H
+#define ORACLE_IMPL_H
+
+#include "oracle/answer.h"
+#include "oracle/oracle.h"
+
+#define MEMO_BUCKETS 16384
+
+/* One request of a front: a logical mesh. */
+struct request {
+    int mesh; /* row of the oracle's meshes */
+    int n_points;
+    struct answer_point *points; /* arena */
+};
+
+/* Where a point comes from: plan_point.tag. */
+struct origin {
+    int mesh, index; /* row of the front that the command answered with */
+    struct answer_point point;
+};
+
+/* A sharding that was asked for: plans that are nearly as good share most of them. */
+struct known_plan {
+    const char *line; /* the request behind its id */
+    int n_points;
+    const struct answer_point *points;
+    char *sharding; /* malloc */
+    bool names_only;
+};
+
+struct stage_oracle {
+    struct ap_arena *arena;
+    const struct stage_model *model;
+    const struct plan_instance *inst;
+    const struct stage_oracle_params *params;
+    struct coproc_pool *pool;
+    bool lent; /* the pool is another oracle's */
+    struct entry *bucket[MEMO_BUCKETS];
+    int n_runs, *run_lo, *run_hi, *rank; /* distinct runs; rank: [lo * blocks + hi] */
+    int n_columns, cap_columns;
+    struct column *column;
+    int n_meshes, cap_meshes;
+    const char **mesh;
+    int n_origins, cap_origins;
+    struct origin *origin;
+    int n_plans, cap_plans;
+    struct known_plan *plan;
+    const char *refusal;
+    bool broken, cheaper; /* cheaper: than stage_oracle_least said */
+    struct stage_oracle_stats stats;
+    /* the batch under way */
+    struct request *request;
+    int n_batch;
+    struct stage_detail *detail; /* shardings are asked for */
+};
+
+/* The submesh that all replicas make up; false when the cluster has none. */
+bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
+                    int64_t *hosts, int64_t *devices);
+/*
+ * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
+ * set without gaps is a run.
+ */
+struct plan_ask oracle_canonical(const struct stage_oracle *o,
+                                 const struct plan_ask *ask);
+/* A line of the protocol (ap-shard(1)), in the arena; plan: of the front, -1: none. */
+const char *oracle_request(struct stage_oracle *o, int id, const struct plan_ask *ask,
+                           int64_t hosts, int64_t devices, int mesh, int plan);
+/* Takes an answer to the batch under way: its id, -1 with err. */
+int oracle_take(void *ctx, const char *line, size_t len, struct ap_err *err);
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * Problem: to read a plan back and to price it takes as long as all of the planner's
+ * search in a large graph, and there are several to compare. Idea: a stage with the same
+ * blocks, sharding and recompute, on devices that lie alike, is the same in all plans:
+ * its part of the graph, its sharding and its price are kept. Only what is said of the
+ * plan as a whole is written and read each time, and only sends and schedule are priced.
+ */
+#include "oracle/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct part {
+    const char
+        *asked; /* text that the shard command gave: of blocks, mesh, batch, point */
+    enum ap_recompute recompute;
+    int64_t n_devices, level[AP_MAX_LEVELS]; /* as ap_cluster_take has them */
+    const char *written;                     /* NULL: it was not read yet */
+    struct ap_stage stage;
+    struct ap_stage_priced priced;
+};
+
+struct stage_parts {
+    const struct stage_model *model;
+    struct ap_arena arena;
+    int n, cap;
+    struct part **part;
+    int n_times, cap_times;
+    struct ap_stage_time *time;
+};
+
+struct stage_parts *stage_parts_start(const struct stage_model *m)
+{
+    struct stage_parts *parts = ap_xrealloc(NULL, sizeof *parts);
+    *parts = (struct stage_parts){.model = m};
+    return parts;
+}
+
+void stage_parts_stop(struct stage_parts *parts)
+{
+    ap_arena_free(&parts->arena);
+    free(parts->part);
+    free(parts->time);
+    free(parts);
+}
+
+static bool same_part(const struct part *a, const struct part *b)
+{
+    return a->asked == b->asked && a->recompute == b->recompute &&
+           a->n_devices == b->n_devices && !memcmp(a->level, b->level, sizeof a->level);
+}
+
+/* The stage's part, which is new if it has nothing written. */
+static int find_part(struct stage_parts *parts, const struct ap_stage *st,
+                     const char *asked, struct part **part, struct ap_err *err)
+{
+    struct part key = {
+        .asked = asked, .recompute = st->recompute, .n_devices = st->n_devices};
+    struct ap_cluster own;
+
+    if (ap_cluster_take(&parts->model->cluster, st->n_devices, st->devices, &own, err))
+        return -1;
+    for (int l = 0; l < own.n_levels; l++)
+        key.level[l] = own.levels[l].size;
+    for (int i = 0; i < parts->n; i++)
+        if (same_part(parts->part[i], &key)) {
+            *part = parts->part[i];
+            return 0;
+        }
+    if (parts->n == parts->cap) {
+        parts->cap = 2 * parts->cap + 64;
+        parts->part =
+            ap_xrealloc(parts->part, sizeof(struct part *) * (size_t)parts->cap);
+    }
+    *part = AP_NEW(&parts->arena, struct part);
+    **part = key;
+    parts->part[parts->n++] = *part;
+    return 0;
+}
+
+/* Shardings that only name a baseline are written out. */
+static int take_stage(struct stage_parts *parts, const struct stage_detail *detail,
+                      struct ap_stage *read, struct part *part, struct ap_err *err)
+{
+    if (detail->names_only &&
+        ap_stage_put_sharding(&parts->arena, &parts->model->cluster, read, err))
+        return -1;
+    part->written = detail->names_only ? read->sharding_json : detail->sharding;
+    part->stage = *read;
+    return 0;
+}
+
+static int read_text(struct stage_parts *parts, const struct ap_stages *stages,
+                     const struct ap_stage *const *known, struct ap_stages *read,
+                     struct ap_err *err)
+{
+    const struct stage_model *m = parts->model;
+    struct ap_buf json = {0};
+
+    ap_stages_to_json(&parts->arena, stages, &json);
+    int rc = ap_stages_from_text(&parts->arena, json.data, json.len, &m->graph,
+                                 &m->blocks, &m->cluster, known, read, err);
+    ap_buf_free(&json);
+    return rc;
+}
+
+int stage_parts_read(struct stage_parts *parts, struct ap_arena *arena,
+                     const struct stage_detail *detail, struct ap_stages *stages,
+                     struct ap_stages *read, struct ap_stage_priced *const **priced,
+                     int64_t *nodes, struct ap_err *err)
+{
+    int n = stages->n;
+    struct part **part = AP_NEW_N(arena, n, struct part *);
+    const struct ap_stage **known = AP_NEW_N(arena, n, const struct ap_stage *);
+    struct ap_stage_priced **prices = AP_NEW_N(arena, n, struct ap_stage_priced *);
+
+    for (int s = 0; s < n; s++) {
+        if (find_part(parts, &stages->stage[s], detail[s].sharding, &part[s], err))
+            return -1;
+        known[s] = part[s]->written ? &part[s]->stage : NULL;
+        prices[s] = &part[s]->priced;
+        stages->stage[s].sharding_json = known[s] ? "{}" : detail[s].sharding;
+    }
+    if (read_text(parts, stages, known, read, err))
+        return -1;
+    *nodes = 0;
+    for (int s = 0; s < n; s++) {
+        if (!known[s] && take_stage(parts, &detail[s], &read->stage[s], part[s], err))
+            return -1;
+        *nodes += known[s] ? 0 : read->stage[s].sub.graph.n_nodes;
+        stages->stage[s].sharding_json = part[s]->written;
+    }
+    *priced = prices;
+    return 0;
+}
+
+const struct ap_stage_time *stage_parts_time(struct stage_parts *parts,
+                                             int64_t microbatches)
+{
+    const struct stage_model *m = parts->model;
+    int64_t n = microbatches > 1 ? microbatches : 2; /* one lies as half of two does */
+    struct ap_stage_time time;
+    struct ap_err ignored = {0};
+
+    if (ap_stage_time_like(&m->time, n, &time))
+        return &m->time;
+    for (int i = 0; i < parts->n_times; i++)
+        if (ap_stage_time_like(&parts->time[i], n, &time))
+            return &parts->time[i];
+    if (ap_stage_time_of(&parts->arena, &m->graph, &m->nests, n, &time, &ignored))
+        return NULL;
+    if (parts->n_times == parts->cap_times) {
+        parts->cap_times = 2 * parts->cap_times + 8;
+        parts->time =
+            ap_xrealloc(parts->time, sizeof *parts->time * (size_t)parts->cap_times);
+    }
+    parts->time[parts->n_times] = time;
+    return &parts->time[parts->n_times++];
+}

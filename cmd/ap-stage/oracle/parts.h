@@ -1,0 +1,33 @@
+/*
+ * Private to ap-stage: stages of plans that were read back and priced. Plans that are
+ * nearly as good as another share most of them.
+ */
+#ifndef PARTS_H
+#define PARTS_H
+
+#include "oracle/oracle.h"
+#include "pipeline/pipeline.h"
+
+struct stage_parts; /* memo */
+
+/* The caller stops it. The model must outlive it. */
+struct stage_parts *stage_parts_start(const struct stage_model *m);
+void stage_parts_stop(struct stage_parts *parts);
+
+/*
+ * Writes the section of the plan, whose shardings are those of detail, and reads it back
+ * as ap-cost does, which checks blocks, devices and shardings against each other; stages
+ * that were read before are taken from there. The shardings in *stages are then as they
+ * are to be written, with the memo's memory. priced: [stage], for ap_pipeline_compare.
+ * *nodes: of stages that were new.
+ */
+int stage_parts_read(struct stage_parts *parts, struct ap_arena *arena,
+                     const struct stage_detail *detail, struct ap_stages *stages,
+                     struct ap_stages *read, struct ap_stage_priced *const **priced,
+                     int64_t *nodes, struct ap_err *err);
+
+/* For ap_pipeline_known; NULL: the graph has none for so many microbatches. */
+const struct ap_stage_time *stage_parts_time(struct stage_parts *parts,
+                                             int64_t microbatches);
+
+#endif

@@ -1,0 +1,17 @@
+/* Private to ap-stage: what its command line asks for. */
+#ifndef REQUEST_H
+#define REQUEST_H
+
+#include "oracle/instance.h"
+
+struct request {
+    int algorithm, schedule, reduction, recompute, search;
+    const char *cluster_path, *microbatches, *memory, *command, *submeshes;
+    int64_t jobs, n_stages;
+    double limit_sec;
+    struct stage_limits limits;
+    struct plan_params params;
+    struct plan_submesh submesh[64];
+};
+
+#endif

@@ -1,0 +1,34 @@
+#include "search/space.h"
+
+const struct plan_algorithm *plan_algorithms(void)
+{
+    static const struct plan_algorithm table[] = {
+        {"auto", "least simulated time: sends, schedule, microbatches, recompute",
+         plan_auto, PLAN_CUTS_STAGES, true},
+        {"alpa", "Alpa: sum + (B - 1) max over cuts and submeshes", plan_alpa,
+         PLAN_CUTS_STAGES, false},
+        {"rhino", "Rhino: factorisations of the mesh, stages by ILP on the DAG",
+         plan_rhino, PLAN_CUTS_STAGES, false},
+        {"rannc", "RaNNC: max forward + max backward, replicas, recompute", plan_rannc,
+         PLAN_CUTS_STAGES, false},
+        {"equal-layer", "Alpa with as many blocks in each stage", plan_equal_layer,
+         PLAN_CUTS_STAGES, false},
+        {"equal-operator", "Alpa with as many operators in each stage",
+         plan_equal_operator, PLAN_CUTS_STAGES, false},
+        {"intra-only", "one stage on all devices", plan_intra_only, PLAN_CUTS_BATCH,
+         false},
+        {"inter-only", "one device for each stage", plan_inter_only, PLAN_CUTS_STAGES,
+         false},
+        {"pp-dp", "pipelines of single devices side by side", plan_pp_dp,
+         PLAN_CUTS_STAGES, false},
+        {"megatron-grid", "pipeline x data x tensor, equal layers", plan_megatron_grid,
+         PLAN_CUTS_STAGES, false},
+        {"deepspeed-moe-grid", "experts x data, no pipeline", plan_deepspeed_moe_grid,
+         PLAN_CUTS_BATCH, false},
+        {"none", "one stage on all devices, the batch at once", plan_none,
+         PLAN_CUTS_NOTHING, false},
+        {"exhaustive", "every plan of a tiny instance", plan_exhaustive, PLAN_CUTS_STAGES,
+         false},
+        {NULL, NULL, NULL, PLAN_CUTS_STAGES, false}};
+    return table;
+}

@@ -1,0 +1,161 @@
+/*
+ * The search of `auto`: labels (auto_labels.c), its tree (auto_tree.c), chunks
+ * (auto_chunks.c), sets (auto_sets.c), what calls them (auto.c).
+ */
+#ifndef AUTO_H
+#define AUTO_H
+
+#include "search/space.h"
+
+/* fmin and fmax without NaN: calls would be most of the work. */
+static inline double least_of(double a, double b)
+{
+    return a < b ? a : b;
+}
+static inline double most_of(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* What a run on a mesh takes at least, and its best point, with up to max_flight
+ * microbatches in flight. */
+struct step {
+    int max_flight;
+    double forward, backward, sum, tail; /* least of each; tail: once per step */
+    const struct plan_point *own, *best; /* of this flight; by B * sum + tail */
+};
+struct cell {
+    int n;             /* 0: not usable; -1: not looked at */
+    struct step *step; /* ascending by max_flight */
+};
+
+/* One configuration under one schedule. */
+struct line {
+    struct space *sp;
+    struct config *c;
+    enum ap_schedule schedule;
+    struct cell *cell;    /* [run * n_meshes + mesh] */
+    double *send[2];      /* [block * n_meshes + mesh]: least, behind the block */
+    struct ap_link *link; /* [mesh * n_meshes + mesh behind]; where sends are guesses */
+    int n_units, unit;    /* of devices; unit > 1 in large clusters */
+    double *front_sum; /* [block]: least forward and backward before it, sends left out */
+    double *front_device_sec; /* [block]: least devices * seconds of a microbatch */
+    double below;             /* plans at or above are of no interest */
+};
+
+/* The rest of a plan, from a block to the end; several of them in bounds. */
+struct label {
+    int least_stages, most_stages;
+    /* from the first microbatch's arrival: end of the last backward, of the step, and
+       the way of one microbatch there and back */
+    double end, done, way;
+    int hi, mesh, next; /* next: label of what follows, -1 */
+    const struct plan_point *point;
+};
+struct labels {
+    int *first, *n; /* [block * (units + 1) + units used] */
+    struct label *all;
+    int n_all, cap;
+};
+
+/* What a stage does to the label of what follows it; NULL: nothing follows. */
+struct prepend {
+    double forward, backward, sum, tail;
+    double send_forward, send_backward; /* behind it */
+    double send_front;                  /* its gradient to the stage before */
+    int least_flight, most_flight;
+};
+void line_prepend(const struct line *ln, const struct prepend *p,
+                  const struct label *rest, struct label *out);
+/* Least flight a stage with this many stages from it to the end has, and the step for it;
+ * NULL: does not fit. */
+const struct step *line_step(const struct line *ln, int lo, int hi, int mesh, int flight);
+int line_flight(const struct line *ln, int n_behind);
+
+/* [block + 1]: device-seconds of a microbatch that no plan is below for the blocks
+ * before, known without asking; 0 where nothing is known. Arena of the space. */
+double *line_known(const struct space *sp, const struct config *c);
+/* Seconds of a step that no plan of the configuration is below, whatever blocks its
+ * stages are, known without asking; 0 where nothing is known. */
+double line_known_bound(const struct space *sp, const struct config *c);
+/* Whether a stage cannot be in a plan below the limit: it is too slow itself, or the
+ * others are on the devices that it leaves. */
+bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
+                      const struct plan_ask *ask, double below);
+/* Asks for all usable cells. -1: the oracle broke. */
+int line_init(struct line *ln, struct space *sp, struct config *c,
+              enum ap_schedule schedule, double below, struct ap_err *err);
+/* bounds: labels are merged, so that each is below all plans that it stands for;
+ * otherwise they are plans, of which the best few of each state are kept. */
+void line_labels(const struct line *ln, bool bounds, struct labels *out);
+void line_free(struct labels *l);
+/* Time of a whole plan by the labels' arithmetic, with estimated sends. */
+struct plan_answer line_plan(const struct line *ln, const struct labels *l, int label);
+
+/* ---- the search ---- */
+
+#define HUNT_FINALISTS 16
+#define HUNT_HEARD     16 /* at least as many as rules */
+
+/* The best few plans of which no two are alike, best first. */
+struct shortlist {
+    int n;
+    struct plan_answer plan[HUNT_FINALISTS];
+    double score[HUNT_FINALISTS];
+};
+
+struct hunt {
+    struct ap_arena *arena; /* of best */
+    const struct plan_instance *inst;
+    const struct plan_params *params;
+    struct plan_answer best;
+    double least;            /* score of best, INFINITY while there is none */
+    struct shortlist final;  /* distinct plans; the first is best */
+    struct shortlist rivals; /* plans of different outlines; the first is best */
+    int n_heard;
+    struct plan_answer heard[HUNT_HEARD]; /* the rules' */
+    double bound; /* of all that is looked at and not searched to the end */
+    double bare;  /* least step of what was simulated if sends took no time */
+    int64_t n_asked, n_plans;
+    int64_t nodes, node_limit;               /* of trees */
+    int64_t instructions, instruction_limit; /* simulated */
+    bool proves;      /* looks for bounds, in trees; before that, for plans */
+    const char *from; /* where the best came from */
+};
+/* Takes a judged plan for the best or one of the next. */
+void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
+               const char *from);
+/* Where sends are guesses: least_sec is the plan's step without them, by its fronts. */
+void hunt_bare(struct hunt *h, struct plan_answer *a);
+/* Seconds that a training step takes at least if sends took no time: of the busiest group
+ * of devices, behind the way through the stages in front of it, and with the way back or
+ * what it does once. */
+double hunt_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
+/* Simulates a plan and takes it if it is better. false: the limit was met. */
+bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from);
+/* The same; its score, INFINITY when it does not fit or the limit was met. */
+double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
+                  const char *from);
+/* Lowers the limit to a tree's share of what is left; the limit to put back. */
+int64_t hunt_share(struct hunt *h);
+/* A bound that rounding does not lift over a plan's score. */
+static inline bool hunt_is_over(const struct hunt *h, double bound)
+{
+    return bound * (1 - 1e-12) >= h->least;
+}
+/*
+ * Depth first through the plans of a line whose bound is below the best; adds the line's
+ * bound to the hunt's if a limit ends that.
+ */
+void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bounds);
+/* What people type and, later, what published planners find (auto_rules.c). -1: the
+ * oracle broke. */
+int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err);
+/* Whether every block is read by the next, so that stages can only be runs. */
+bool hunt_is_chain(const struct plan_instance *inst);
+/* Of plans whose stages are no runs; INFINITY: there are none. */
+double hunt_sets_bound(const struct space *sp);
+/* Interleaved schedules of a configuration. -1: the oracle broke. */
+int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err);
+
+#endif

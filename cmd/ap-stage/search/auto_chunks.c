@@ -1,0 +1,344 @@
+/*
+ * Problem: the best interleaved schedule: G groups of devices of one shape, two or more,
+ * each with the same number of stages, stage s on group s modulo G; devices may be left
+ * over.
+ * Idea: group g cannot start before the g stages in front of it are through, must do B
+ * microbatches of all of its stages, and ends before the way back through those g. The
+ * average over the groups is a sum over stages with the weight B + max(0, G - 1 - s) for
+ * stage s, whose least value over all cuts a programme finds, for every number of stages
+ * at once: a bound. Another programme finds the cuts of least maximum and, among those,
+ * least sum: the plan, with the fastest points but for the first stages, which get the
+ * leanest until it fits, and small ones with blocks moved over cuts. Small
+ * lines are searched whole, the bounds being what is chosen and the rest's programme.
+ * Cost: blocks^2 x stages for each shape; the search is exponential within its limits.
+ * Source: Narayanan et al., "Efficient large-scale language model training on GPU
+ * clusters using Megatron-LM" (SC 2021), section 2.2.
+ */
+#include "search/auto.h"
+
+#include <math.h>
+
+#define MAX_TREE  12   /* blocks */
+#define MAX_CLIMB 1024 /* stages * microbatches of plans that are improved */
+
+struct run_cost {
+    double sum, rest; /* least per microbatch; least B * sum + what no overlap hides */
+    const struct plan_point *fast, *lean;
+};
+
+struct chunks {
+    struct hunt *h;
+    struct space *sp;
+    struct config *c;
+    int mesh, groups, n;
+    struct run_cost *cost; /* [lo * n + hi], sum INFINITY: not usable */
+    double *least[2];      /* [stages * (n + 1) + block]: by weights; by rest */
+    double *max, *sum;     /* likewise: least maximum, its sum */
+    int *cut;              /* where the last stage of that begins */
+    /* the tree */
+    int n_stages;
+    double *behind, *load; /* [stage * (n + 1) + block] by weights; [stage] of a group */
+    struct plan_answer now;
+    bool ended;
+    int64_t node_limit;
+};
+
+static double weight(const struct chunks *x, int s)
+{
+    return (double)x->c->microbatches + (s < x->groups ? x->groups - 1 - s : 0);
+}
+
+static double rest_of(const struct chunks *x, const struct plan_point *p)
+{
+    double once = p->update_sec + (x->sp->inst->overlap_sync ? 0 : p->sync_sec);
+    return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) + once;
+}
+
+static void fill_cost(const struct chunks *x, const struct plan_front *front,
+                      struct run_cost *cost)
+{
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double rest = rest_of(x, p);
+        if (!plan_fits(x->sp->inst, p, 1) || rest >= x->h->least)
+            continue;
+        cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
+        if (!cost->fast || rest < rest_of(x, cost->fast))
+            cost->fast = p;
+        cost->rest = least_of(cost->rest, rest);
+        if (!cost->lean ||
+            p->stage_bytes + x->groups * p->microbatch_bytes <
+                cost->lean->stage_bytes + x->groups * cost->lean->microbatch_bytes)
+            cost->lean = p;
+    }
+}
+
+/* Whether a run is to be asked for: a part that is too slow or large says that it is. */
+static bool may_do(const struct chunks *x, int lo, int hi)
+{
+    return hi == lo || !x->sp->inst->monotone ||
+           isfinite(x->cost[lo * x->n + hi - 1].sum);
+}
+
+/* Runs of one size are asked for together. */
+static int fill_costs(struct chunks *x, struct ap_err *err)
+{
+    for (int i = 0; i < x->n * x->n; i++)
+        x->cost[i] = (struct run_cost){INFINITY, INFINITY, NULL, NULL};
+    for (int size = 1; size <= x->n; size++) {
+        for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++)
+            if (may_do(x, lo, hi))
+                config_note(x->sp, x->c, lo, hi, x->mesh);
+        if (space_ask_noted(x->sp, err))
+            return -1;
+        for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++) {
+            const struct plan_front *front;
+            if (!may_do(x, lo, hi))
+                continue;
+            if (config_front(x->sp, x->c, lo, hi, x->mesh, &front, err))
+                return -1;
+            fill_cost(x, front, &x->cost[lo * x->n + hi]);
+        }
+    }
+    return 0;
+}
+
+static void fill_programmes(struct chunks *x)
+{
+    int n = x->n, row = n + 1;
+
+    for (int i = 0; i < (n + 1) * row; i++)
+        x->least[0][i] = x->least[1][i] = x->max[i] = x->sum[i] = INFINITY;
+    x->least[0][0] = x->least[1][0] = x->max[0] = x->sum[0] = 0;
+    for (int s = 0; s < n; s++)
+        for (int lo = s; lo < n; lo++) {
+            int from = s * row + lo;
+            if (!isfinite(x->max[from]))
+                continue;
+            for (int hi = lo; hi < n; hi++) {
+                const struct run_cost *cost = &x->cost[lo * n + hi];
+                int to = (s + 1) * row + hi + 1;
+                if (!isfinite(cost->sum))
+                    continue;
+                double max = most_of(x->max[from], cost->sum),
+                       sum = x->sum[from] + cost->sum;
+                x->least[0][to] = least_of(x->least[0][to],
+                                           x->least[0][from] + weight(x, s) * cost->sum);
+                x->least[1][to] =
+                    least_of(x->least[1][to], x->least[1][from] + cost->rest);
+                if (max < x->max[to] || (max == x->max[to] && sum < x->sum[to])) {
+                    x->max[to] = max;
+                    x->sum[to] = sum;
+                    x->cut[to] = lo;
+                }
+            }
+        }
+}
+
+/* Simulates stages that end where end says, the first n_lean of them with their leanest
+ * points; INFINITY when it does not fit or the limit was met. */
+static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lean)
+{
+    struct plan_answer a = x->now;
+
+    a.n_stages = n_stages;
+    a.chunks = n_stages / x->groups;
+    a.step_sec = INFINITY;
+    a.stage = AP_NEW_N(x->sp->arena, n_stages, struct plan_stage);
+    for (int s = 0; s < n_stages; s++) {
+        int lo = s > 0 ? end[s - 1] + 1 : 0;
+        const struct run_cost *cost = &x->cost[lo * x->n + end[s]];
+        if (!isfinite(cost->sum))
+            return INFINITY;
+        a.stage[s] = (struct plan_stage){.lo = lo,
+                                         .hi = end[s],
+                                         .hosts = x->c->mesh[x->mesh].hosts,
+                                         .devices = x->c->mesh[x->mesh].devices,
+                                         .point = s < n_lean ? cost->lean : cost->fast};
+    }
+    return hunt_score(x->h, x->sp, &a, "chunks");
+}
+
+/* The first stages hold most: as few of them lean as fit. */
+static double fit_cuts(struct chunks *x, const int *end, int n_stages)
+{
+    struct ap_mark mark = ap_arena_mark(x->sp->arena);
+    double best = try_cuts(x, end, n_stages, 0);
+    int lo = 0, hi = n_stages;
+
+    if (!isfinite(best)) {
+        best = try_cuts(x, end, n_stages, hi);
+        while (isfinite(best) && hi - lo > 1) {
+            int mid = lo + (hi - lo) / 2;
+            double score = try_cuts(x, end, n_stages, mid);
+            if (isfinite(score)) {
+                best = least_of(best, score);
+                hi = mid;
+            } else
+                lo = mid;
+        }
+    }
+    ap_arena_rewind(x->sp->arena, mark);
+    return best;
+}
+
+/* The cuts of least maximum, then single blocks moved over cuts while that helps. */
+static void climb(struct chunks *x, int n_stages)
+{
+    int *end = AP_NEW_N(x->sp->arena, n_stages, int), hi = x->n - 1;
+
+    for (int s = n_stages - 1; s >= 0; s--) {
+        end[s] = hi;
+        hi = x->cut[(s + 1) * (x->n + 1) + hi + 1] - 1;
+    }
+    double best = fit_cuts(x, end, n_stages);
+    bool better = n_stages * x->c->microbatches <= MAX_CLIMB &&
+                  best <= (x->n > MAX_TREE ? 1.02 : 1.5) * x->h->least;
+    while (better && x->h->instructions < x->h->instruction_limit / 2) {
+        better = false;
+        for (int s = 0; s + 1 < n_stages; s++)
+            for (int by = -1; by <= 1; by += 2) {
+                end[s] += by;
+                double score = INFINITY;
+                if (end[s] >= (s > 0 ? end[s - 1] + 1 : 0) && end[s] < end[s + 1])
+                    score = fit_cuts(x, end, n_stages);
+                if (score < best) {
+                    best = score;
+                    better = true;
+                } else
+                    end[s] -= by;
+            }
+    }
+}
+
+/* ---- the tree ---- */
+
+static void fill_behind(struct chunks *x)
+{
+    int n = x->n, row = n + 1;
+
+    for (int i = 0; i < (x->n_stages + 1) * row; i++)
+        x->behind[i] = INFINITY;
+    x->behind[x->n_stages * row + n] = 0;
+    for (int s = x->n_stages - 1; s >= 0; s--)
+        for (int lo = n - 1; lo >= 0; lo--)
+            for (int hi = lo; hi < n; hi++)
+                x->behind[s * row + lo] = least_of(
+                    x->behind[s * row + lo], weight(x, s) * x->cost[lo * n + hi].sum +
+                                                 x->behind[(s + 1) * row + hi + 1]);
+}
+
+/* way: of a microbatch through the stages in front; weighed: their weighted sum. */
+static void descend(struct chunks *x, int s, int lo, double way, double weighed)
+{
+    int n = x->n, row = n + 1;
+    double b = (double)x->c->microbatches;
+
+    if (s == x->n_stages) {
+        x->now.n_stages = s;
+        x->now.chunks = s / x->groups;
+        x->ended |= lo == n && !hunt_try(x->h, x->sp, &x->now, "tree");
+        return;
+    }
+    for (int hi = lo; hi < n && !x->ended; hi++) {
+        const struct plan_front *front;
+        struct ap_err err = {0};
+        if (!isfinite(x->behind[(s + 1) * row + hi + 1]) ||
+            !isfinite(x->cost[lo * n + hi].sum))
+            continue;
+        if (config_front(x->sp, x->c, lo, hi, x->mesh, &front, &err))
+            return; /* it was asked before */
+        for (int i = 0; i < front->n && !x->ended; i++) {
+            const struct plan_point *p = &front->point[i];
+            double sum = p->forward_sec + p->backward_sec, load = b * sum;
+            double all = weighed + weight(x, s) * sum;
+            if (s >= x->groups)
+                load += x->load[s - x->groups];
+            else
+                load += way;
+            x->load[s] = load;
+            x->h->nodes++;
+            x->ended |= x->h->nodes > x->node_limit;
+            if (!plan_fits(x->sp->inst, p, 1) || hunt_is_over(x->h, load) ||
+                hunt_is_over(x->h, (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
+                continue;
+            x->now.stage[s] = (struct plan_stage){.lo = lo,
+                                                  .hi = hi,
+                                                  .hosts = x->c->mesh[x->mesh].hosts,
+                                                  .devices = x->c->mesh[x->mesh].devices,
+                                                  .point = p};
+            descend(x, s + 1, hi + 1, way + sum, all);
+        }
+    }
+}
+
+static void one_count(struct chunks *x, int n_stages)
+{
+    int at = n_stages * (x->n + 1) + x->n;
+    double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
+
+    if (!isfinite(bound) || hunt_is_over(x->h, bound))
+        return;
+    if (!x->h->proves) {
+        climb(x, n_stages);
+        return;
+    }
+    x->ended = x->n > MAX_TREE;
+    if (!x->ended) {
+        x->n_stages = n_stages;
+        x->node_limit = x->h->nodes + x->h->node_limit / 8;
+        if (x->node_limit > x->h->node_limit)
+            x->node_limit = x->h->node_limit;
+        fill_behind(x);
+        int64_t whole = hunt_share(x->h);
+        descend(x, 0, 0, 0, 0);
+        x->h->instruction_limit = whole;
+    }
+    if (x->ended)
+        x->h->bound = least_of(x->h->bound, bound);
+}
+
+static int one_mesh(struct chunks *x, struct ap_err *err)
+{
+    int n = x->n, want = x->sp->params->n_stages;
+    size_t all = (size_t)(n + 1) * (size_t)(n + 1);
+
+    x->cost = AP_NEW_N(x->sp->arena, (size_t)n * (size_t)n, struct run_cost);
+    x->least[0] = AP_NEW_N(x->sp->arena, all, double);
+    x->least[1] = AP_NEW_N(x->sp->arena, all, double);
+    x->max = AP_NEW_N(x->sp->arena, all, double);
+    x->sum = AP_NEW_N(x->sp->arena, all, double);
+    x->behind = AP_NEW_N(x->sp->arena, all, double);
+    x->cut = AP_NEW_N(x->sp->arena, all, int);
+    x->load = AP_NEW_N(x->sp->arena, n, double);
+    x->now = (struct plan_answer){.replicas = x->c->replicas,
+                                  .microbatches = x->c->microbatches,
+                                  .schedule = AP_SCHEDULE_INTERLEAVED};
+    x->now.stage = AP_NEW_N(x->sp->arena, n, struct plan_stage);
+    if (fill_costs(x, err))
+        return -1;
+    fill_programmes(x);
+    for (int s = 2 * x->groups; s <= n; s += x->groups)
+        if (want == 0 || want == s)
+            one_count(x, s);
+    return 0;
+}
+
+int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err)
+{
+    int all = c->hosts * c->devices;
+    double work = line_known_bound(sp, c) * all; /* device-seconds */
+
+    for (int m = 0; m < c->n_meshes; m++) {
+        struct chunks x = {.h = h, .sp = sp, .c = c, .mesh = m, .n = sp->n};
+        int size = mesh_size(&c->mesh[m]), most = all / size;
+        for (x.groups = 2; x.groups <= most && 2 * x.groups <= sp->n; x.groups++) {
+            if (c->microbatches % x.groups != 0 ||
+                hunt_is_over(h, work / (x.groups * size)))
+                continue;
+            if (one_mesh(&x, err))
+                return -1;
+        }
+    }
+    return 0;
+}

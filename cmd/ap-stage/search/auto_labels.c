@@ -1,0 +1,584 @@
+/*
+ * Problem: the least time of a simulated step over all cuts, submeshes and points of a
+ * line of blocks, under one schedule, number of replicas and microbatches: a bound that
+ * no plan is below, and plans near it.
+ * Idea: from the last stage to the first, a label holds for the rest of a plan, counted
+ * from the arrival of its first microbatch: when its first stage ends its last backward
+ * (end), when all is done (done), and how long one microbatch takes there and back (way).
+ * A stage with forward f, backward b and B microbatches in front of it has
+ *     end' >= max(B (f + b), f + end + b),
+ *     end' >= max(w f, f + way) + B b + (B - w) f     (1f1b, w forwards in advance)
+ *     end' >= B f + way + B b                         (gpipe)
+ *     done' = max(end' + sync + update, f + done),   way' = f + way + b,
+ * sends included. All of it rises with the label, so that the least of each number over
+ * several labels is a label below them all: bounds merge what has one number of stages,
+ * and neighbouring numbers when there are too many; plans keep the best of each number.
+ * Without sync, update, sends and on equal stages done is (B + S - 1) (f + b), as
+ * simulated.
+ * Cost: blocks x units of devices x usable stages x labels. Large clusters are counted in
+ * units of devices, rounded down for bounds and up for plans.
+ */
+#include "search/auto.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_UNITS 256
+
+/* ---- cells ---- */
+
+/* Microbatches that a point can hold, 0 when it does not fit at all. */
+static int flight_of(const struct line *ln, const struct plan_point *p)
+{
+    const struct plan_instance *inst = ln->sp->inst;
+    int64_t b = ln->c->microbatches, held = b;
+
+    if (inst->memory_bytes > 0 && p->stage_bytes > inst->memory_bytes)
+        return 0;
+    if (inst->memory_bytes > 0 && p->microbatch_bytes > 0)
+        held = (inst->memory_bytes - p->stage_bytes) / p->microbatch_bytes;
+    return (int)(held < b ? held : b);
+}
+
+static int compare_steps(const void *a, const void *b)
+{
+    const struct step *x = a, *y = b;
+    return (x->max_flight > y->max_flight) - (x->max_flight < y->max_flight);
+}
+
+static double tail_of(const struct line *ln, const struct plan_point *p)
+{
+    if (ln->schedule == AP_SCHEDULE_INFERENCE)
+        return p->sync_sec + p->update_sec;
+    if (ln->sp->inst->overlap_sync)
+        return most_of(0, p->sync_sec - p->backward_sec) + p->update_sec;
+    return p->sync_sec + p->update_sec;
+}
+
+static void fill_cell(const struct line *ln, const struct plan_front *front,
+                      struct cell *cell)
+{
+    double b = (double)ln->c->microbatches;
+    int n = 0;
+
+    cell->step = AP_NEW_N(ln->sp->arena, front->n, struct step);
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double sum = p->forward_sec + p->backward_sec;
+        int flight = flight_of(ln, p);
+        if (flight >= 1 && b * sum < ln->below)
+            cell->step[n++] = (struct step){
+                flight, p->forward_sec, p->backward_sec, sum, tail_of(ln, p), p, p};
+    }
+    qsort(cell->step, (size_t)n, sizeof *cell->step, compare_steps);
+    for (int i = n - 2; i >= 0; i--) {
+        struct step *s = &cell->step[i], *next = &cell->step[i + 1];
+        if (b * next->best->forward_sec + b * next->best->backward_sec +
+                tail_of(ln, next->best) <
+            b * s->sum + s->tail)
+            s->best = next->best;
+        s->forward = least_of(s->forward, next->forward);
+        s->backward = least_of(s->backward, next->backward);
+        s->sum = least_of(s->sum, next->sum);
+        s->tail = least_of(s->tail, next->tail);
+    }
+    cell->n = n;
+}
+
+const struct step *line_step(const struct line *ln, int lo, int hi, int mesh, int flight)
+{
+    const struct cell *cell =
+        &ln->cell[ln->sp->run[lo * ln->sp->n + hi] * ln->c->n_meshes + mesh];
+    for (int i = 0; i < cell->n; i++)
+        if (cell->step[i].max_flight >= flight)
+            return &cell->step[i];
+    return NULL;
+}
+
+int line_flight(const struct line *ln, int n_behind)
+{
+    return plan_in_flight(ln->schedule, n_behind, ln->c->microbatches);
+}
+
+/* ---- preparation ---- */
+
+static void least_sends(struct line *ln)
+{
+    const struct ap_cluster *cl = ln->sp->inst->cluster;
+    int n = ln->sp->n, m = ln->c->n_meshes;
+
+    for (int back = 0; back < 2; back++) {
+        ln->send[back] = AP_NEW_N(ln->sp->arena, n * m, double);
+        for (int k = 0; k < n - 1 && !ln->sp->inst->sends_are_guesses; k++)
+            for (int i = 0; i < m; i++) {
+                double least = INFINITY;
+                int64_t bytes = config_cut(ln->sp, ln->c, k, back);
+                for (int l = 0; l < cl->n_levels; l++)
+                    least = least_of(least, plan_link_sec(cl, l, bytes,
+                                                          mesh_size(&ln->c->mesh[i]),
+                                                          ln->c->mesh[i].hosts));
+                ln->send[back][k * m + i] = least;
+            }
+    }
+}
+
+/* Two meshes when nothing is placed yet: inside a host if both fit. */
+static void guess_links(struct line *ln)
+{
+    const struct config *c = ln->c;
+    int n = c->n_meshes;
+
+    ln->link = AP_NEW_N(ln->sp->arena, n * n, struct ap_link);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            struct plan_stage a = {.hosts = c->mesh[i].hosts,
+                                   .devices = c->mesh[i].devices};
+            struct plan_stage b = {.hosts = c->mesh[k].hosts,
+                                   .devices = c->mesh[k].devices};
+            bool inside =
+                a.hosts == 1 && b.hosts == 1 && a.devices + b.devices <= c->devices;
+            if (mesh_size(&c->mesh[i]) + mesh_size(&c->mesh[k]) > c->hosts * c->devices)
+                continue;
+            b.first_host = inside ? 0 : a.hosts;
+            b.first_device = inside ? a.devices : 0;
+            ln->link[i * n + k] = plan_link_between(ln->sp->inst, c->replicas, &a, &b);
+        }
+}
+
+/* ---- what is known without asking ---- */
+
+static double known_sec(const struct space *sp, const struct plan_ask *ask)
+{
+    return sp->inst->least ? sp->inst->least(sp->inst->oracle, ask) : 0;
+}
+
+static struct plan_ask ask_of(const struct config *c, int lo, int hi, int mesh)
+{
+    return (struct plan_ask){.lo = lo,
+                             .hi = hi,
+                             .hosts = c->mesh[mesh].hosts,
+                             .devices = c->mesh[mesh].devices,
+                             .replicas = c->replicas,
+                             .microbatches = c->microbatches};
+}
+
+double *line_known(const struct space *sp, const struct config *c)
+{
+    double *known = AP_NEW_N(sp->arena, sp->n + 1, double);
+    for (int b = 0; b < sp->n; b++) {
+        double least = INFINITY;
+        for (int m = 0; m < c->n_meshes; m++) {
+            struct plan_ask ask = ask_of(c, b, b, m);
+            least = least_of(least, mesh_size(&c->mesh[m]) * known_sec(sp, &ask));
+        }
+        known[b + 1] = known[b] + least;
+    }
+    return known;
+}
+
+double line_known_bound(const struct space *sp, const struct config *c)
+{
+    return (double)c->microbatches * line_known(sp, c)[sp->n] / (c->hosts * c->devices) *
+           (1 - 1e-9);
+}
+
+bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
+                      const struct plan_ask *ask, double below)
+{
+    double b = (double)c->microbatches;
+    int left = c->hosts * c->devices - ask->hosts * ask->devices;
+    double others = known[sp->n] - (known[ask->hi + 1] - known[ask->lo]);
+
+    if (!sp->inst->least)
+        return false;
+    return b * others * (1 - 1e-9) > left * below ||
+           b * known_sec(sp, ask) * (1 - 1e-9) >= below;
+}
+
+/* Runs on a mesh that begin at a block, ever longer ones: the next that is not known. */
+struct chain {
+    int lo, mesh, hi;
+};
+
+/* Goes on to the next cell that is to be asked for; false: there is none. */
+static bool go_on(const struct line *ln, const double *known, struct chain *at)
+{
+    for (int n = ln->sp->n; at->hi < n; at->hi++) {
+        const struct cell *cell =
+            &ln->cell[ln->sp->run[at->lo * n + at->hi] * ln->c->n_meshes + at->mesh];
+        struct plan_ask ask = ask_of(ln->c, at->lo, at->hi, at->mesh);
+        if (cell->n == 0 && ln->sp->inst->monotone)
+            return false; /* what is longer is slower and larger */
+        if (cell->n < 0 && !line_is_hopeless(ln->sp, ln->c, known, &ask, ln->below))
+            return true;
+    }
+    return false;
+}
+
+/* The next cells of all chains are asked for at once. */
+static int fill_cells(struct line *ln, struct ap_err *err)
+{
+    int n = ln->sp->n, m = ln->c->n_meshes, left = 0;
+    struct chain *chain = AP_NEW_N(ln->sp->arena, n * m, struct chain);
+
+    ln->cell = AP_NEW_N(ln->sp->arena, ln->sp->n_runs * m, struct cell);
+    for (int i = 0; i < ln->sp->n_runs * m; i++)
+        ln->cell[i].n = -1;
+    double *known = line_known(ln->sp, ln->c);
+    for (int lo = 0; lo < n; lo++)
+        for (int i = 0; i < m; i++)
+            chain[left++] = (struct chain){lo, i, lo};
+    for (;;) {
+        int n_left = 0;
+        for (int i = 0; i < left; i++)
+            if (go_on(ln, known, &chain[i])) {
+                chain[n_left++] = chain[i];
+                config_note(ln->sp, ln->c, chain[i].lo, chain[i].hi, chain[i].mesh);
+            }
+        left = n_left;
+        if (left == 0)
+            return 0;
+        if (space_ask_noted(ln->sp, err))
+            return -1;
+        for (int i = 0; i < left; i++) {
+            const struct chain *at = &chain[i];
+            struct cell *cell =
+                &ln->cell[ln->sp->run[at->lo * n + at->hi] * m + at->mesh];
+            const struct plan_front *front;
+            if (config_front(ln->sp, ln->c, at->lo, at->hi, at->mesh, &front, err))
+                return -1;
+            if (cell->n < 0)
+                fill_cell(ln, front, cell);
+        }
+    }
+}
+
+static void least_fronts(struct line *ln)
+{
+    int n = ln->sp->n;
+
+    ln->front_sum = AP_NEW_N(ln->sp->arena, n + 1, double);
+    ln->front_device_sec = AP_NEW_N(ln->sp->arena, n + 1, double);
+    for (int k = 1; k <= n; k++)
+        ln->front_sum[k] = ln->front_device_sec[k] = INFINITY;
+    for (int lo = 0; lo < n; lo++)
+        for (int i = 0; i < ln->c->n_meshes; i++)
+            for (int hi = lo; hi < n; hi++) {
+                const struct step *s = line_step(ln, lo, hi, i, 1);
+                if (!s)
+                    continue;
+                double size = mesh_size(&ln->c->mesh[i]);
+                double *sum = &ln->front_sum[hi + 1];
+                double *dev = &ln->front_device_sec[hi + 1];
+                *sum = least_of(*sum, ln->front_sum[lo] + s->forward + s->backward);
+                *dev = least_of(*dev, ln->front_device_sec[lo] + size * s->sum);
+            }
+}
+
+int line_init(struct line *ln, struct space *sp, struct config *c,
+              enum ap_schedule schedule, double below, struct ap_err *err)
+{
+    int devices = c->hosts * c->devices;
+
+    *ln =
+        (struct line){.sp = sp, .c = c, .schedule = schedule, .unit = 1, .below = below};
+    while (devices / ln->unit > MAX_UNITS)
+        ln->unit *= 2;
+    ln->n_units = devices / ln->unit;
+    if (fill_cells(ln, err))
+        return -1;
+    least_sends(ln);
+    if (sp->inst->sends_are_guesses)
+        guess_links(ln);
+    least_fronts(ln);
+    return 0;
+}
+
+/* ---- labels ---- */
+
+static double period(const struct line *ln, const struct prepend *p)
+{
+    double b = (double)ln->c->microbatches;
+    double busy = b * p->sum;
+    if (!ln->sp->inst->overlap_send)
+        busy += b * (p->send_forward + p->send_front);
+    return busy;
+}
+
+void line_prepend(const struct line *ln, const struct prepend *p,
+                  const struct label *rest, struct label *out)
+{
+    double b = (double)ln->c->microbatches, f = p->forward, back = p->backward;
+    double there = f + p->send_forward;
+    double end = rest ? rest->end : 0, done = rest ? rest->done : 0;
+    double way = rest ? p->send_forward + rest->way + p->send_backward : 0;
+
+    if (ln->schedule == AP_SCHEDULE_INFERENCE && !ln->sp->params->latency) {
+        out->end = out->done = most_of(b * f, end);
+        out->way = 0;
+        return;
+    }
+    out->end = period(ln, p);
+    if (ln->schedule == AP_SCHEDULE_INFERENCE) {
+        out->end = most_of(out->end, b * f);
+    } else {
+        if (rest)
+            out->end = most_of(out->end, there + end + p->send_backward + back);
+        if (ln->schedule == AP_SCHEDULE_GPIPE)
+            out->end = most_of(out->end, b * f + way + b * back);
+        else
+            out->end = most_of(out->end, most_of(p->least_flight * f, f + way) +
+                                             b * back + (b - p->most_flight) * f);
+    }
+    out->done = out->end + p->tail;
+    if (rest)
+        out->done = most_of(out->done, there + done);
+    out->way = f + way + back;
+}
+
+struct filling {
+    const struct line *ln;
+    struct labels *out;
+    bool bounds;
+    int most;          /* labels of a state */
+    struct label *now; /* [stages] */
+    bool *is_now;
+};
+
+static size_t state(const struct line *ln, int k, int d)
+{
+    return (size_t)k * (size_t)(ln->n_units + 1) + (size_t)d;
+}
+
+static int units_of(const struct line *ln, int mesh, bool bounds)
+{
+    int size = mesh_size(&ln->c->mesh[mesh]);
+    return bounds ? size / ln->unit : (size + ln->unit - 1) / ln->unit;
+}
+
+/* Seconds between two meshes when nothing is placed yet. */
+static double guess_send(const struct line *ln, int k, bool back, int mesh, int other)
+{
+    const struct ap_cluster *cl = ln->sp->inst->cluster;
+    const struct plan_submesh *a = &ln->c->mesh[mesh], *b = &ln->c->mesh[other];
+    int n_a = mesh_size(a), n_b = mesh_size(b);
+    int level = n_a + n_b <= ln->sp->inst->n_devices ? 0 : 1;
+
+    if (ln->link) {
+        const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
+        int64_t bytes = ln->sp->split_bytes[back][k] / ln->c->microbatches +
+                        ln->sp->whole_bytes[back][k];
+        return link->latency_sec + (double)bytes * link->sec_per_byte;
+    }
+    if (level >= cl->n_levels)
+        level = cl->n_levels - 1;
+    return plan_link_sec(cl, level, config_cut(ln->sp, ln->c, k, back),
+                         n_a < n_b ? n_a : n_b,
+                         a->hosts < b->hosts ? a->hosts : b->hosts);
+}
+
+static void merge(struct label *to, const struct label *from)
+{
+    to->end = least_of(to->end, from->end);
+    to->done = least_of(to->done, from->done);
+    to->way = least_of(to->way, from->way);
+    if (from->least_stages < to->least_stages)
+        to->least_stages = from->least_stages;
+    if (from->most_stages > to->most_stages)
+        to->most_stages = from->most_stages;
+}
+
+static bool is_worse(const struct label *a, const struct label *b)
+{
+    return a->done > b->done || (a->done == b->done && a->end > b->end);
+}
+
+static void put_now(struct filling *f, const struct label *v)
+{
+    int s = v->least_stages;
+    if (!f->is_now[s]) {
+        f->is_now[s] = true;
+        f->now[s] = *v;
+    } else if (f->bounds)
+        merge(&f->now[s], v);
+    else if (is_worse(&f->now[s], v))
+        f->now[s] = *v;
+}
+
+/* Reduces n labels to the most that a state keeps. */
+static int thin_out(struct filling *f, struct label *l, int n)
+{
+    while (n > f->most) {
+        int at = 0;
+        double least = INFINITY;
+        for (int i = 0; i + (f->bounds ? 1 : 0) < n; i++) {
+            /* bounds: neighbours that differ least; plans: the one done last */
+            double loss = f->bounds ? fabs(l[i].done - l[i + 1].done) : -l[i].done;
+            if (loss < least) {
+                least = loss;
+                at = i;
+            }
+        }
+        if (f->bounds) {
+            merge(&l[at], &l[at + 1]);
+            at++;
+        }
+        memmove(&l[at], &l[at + 1], (size_t)(n - at - 1) * sizeof *l);
+        n--;
+    }
+    return n;
+}
+
+static void keep_now(struct filling *f, int k, int d)
+{
+    struct labels *out = f->out;
+    int n = 0, all = f->ln->sp->n - k;
+
+    for (int s = 1; s <= all; s++)
+        if (f->is_now[s]) {
+            f->is_now[s] = false;
+            f->now[n++] = f->now[s];
+        }
+    n = thin_out(f, f->now, n);
+    if (out->n_all + n > out->cap) {
+        out->cap = 2 * (out->cap + n) + 1024;
+        out->all = ap_xrealloc(out->all, (size_t)out->cap * sizeof *out->all);
+    }
+    out->first[state(f->ln, k, d)] = out->n_all;
+    out->n[state(f->ln, k, d)] = n;
+    memcpy(out->all + out->n_all, f->now, (size_t)n * sizeof *f->now);
+    out->n_all += n;
+}
+
+/* One stage in front of one label. */
+static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
+{
+    const struct line *ln = f->ln;
+    const struct label *r = hi + 1 < ln->sp->n ? &f->out->all[rest] : NULL;
+    int n = ln->c->n_meshes, more = r ? r->most_stages : 0,
+        less = r ? r->least_stages : 0;
+    const struct step *s = line_step(ln, k, hi, mesh, line_flight(ln, less + 1));
+
+    if (!s)
+        return;
+    struct prepend p = {.forward = s->forward,
+                        .backward = s->backward,
+                        .sum = s->sum,
+                        .tail = s->tail,
+                        .least_flight = line_flight(ln, less + 1),
+                        .most_flight = line_flight(ln, more + 1)};
+    if (!f->bounds) {
+        p.forward = s->best->forward_sec;
+        p.backward = s->best->backward_sec;
+        p.sum = p.forward + p.backward;
+        p.tail = tail_of(ln, s->best);
+    }
+    if (r) {
+        p.send_forward = f->bounds ? ln->send[0][hi * n + mesh]
+                                   : guess_send(ln, hi, false, mesh, r->mesh);
+        p.send_backward = f->bounds ? ln->send[1][hi * n + mesh]
+                                    : guess_send(ln, hi, true, mesh, r->mesh);
+    }
+    if (k > 0)
+        p.send_front = ln->send[1][(k - 1) * n + mesh];
+    struct label v = {.least_stages = less + 1,
+                      .most_stages = more + 1,
+                      .hi = hi,
+                      .mesh = mesh,
+                      .next = r ? rest : -1,
+                      .point = s->best};
+    line_prepend(ln, &p, r, &v);
+    if (v.end + (ln->schedule == AP_SCHEDULE_INFERENCE ? 0 : ln->front_sum[k]) <
+            ln->below &&
+        v.done < ln->below)
+        put_now(f, &v);
+}
+
+static void fill_state(struct filling *f, int k, int d)
+{
+    const struct line *ln = f->ln;
+    int n = ln->sp->n, left = ln->c->hosts * ln->c->devices - d * ln->unit;
+
+    /* what is in front has but so many devices for so long */
+    if ((double)ln->c->microbatches * ln->front_device_sec[k] * (1 - 1e-9) >
+        left * ln->below) {
+        keep_now(f, k, d);
+        return;
+    }
+    for (int mesh = 0; mesh < ln->c->n_meshes; mesh++) {
+        int units = units_of(ln, mesh, f->bounds);
+        if (units > d)
+            break;
+        for (int hi = k; hi < n; hi++) {
+            const struct cell *cell =
+                &ln->cell[ln->sp->run[k * n + hi] * ln->c->n_meshes + mesh];
+            if (cell->n <= 0)
+                continue;
+            size_t rest = state(ln, hi + 1, d - units);
+            int at = f->out->first[rest];
+            for (int l = at; l < at + f->out->n[rest]; l++)
+                put_front(f, k, hi, mesh, l);
+        }
+    }
+    keep_now(f, k, d);
+}
+
+void line_labels(const struct line *ln, bool bounds, struct labels *out)
+{
+    int n = ln->sp->n, row = ln->n_units + 1;
+    struct ap_arena scratch = {0};
+    struct filling f = {.ln = ln,
+                        .out = out,
+                        .bounds = bounds,
+                        .most = n <= 12  ? 12
+                                : bounds ? 3
+                                         : 6,
+                        .now = AP_NEW_N(&scratch, n + 2, struct label),
+                        .is_now = AP_NEW_N(&scratch, n + 2, bool)};
+
+    *out = (struct labels){
+        .first = ap_xrealloc(NULL, (size_t)(n + 1) * (size_t)row * sizeof(int)),
+        .n = ap_xrealloc(NULL, (size_t)(n + 1) * (size_t)row * sizeof(int)),
+        .cap = 1024,
+        .n_all = 1};
+    out->all = ap_xrealloc(NULL, (size_t)out->cap * sizeof *out->all);
+    out->all[0] = (struct label){.hi = -1, .next = -1};
+    for (int d = 0; d < row; d++) {
+        out->first[state(ln, n, d)] = 0;
+        out->n[state(ln, n, d)] = d == 0;
+    }
+    for (int k = n - 1; k >= 0; k--)
+        for (int d = 0; d < row; d++)
+            fill_state(&f, k, d);
+    ap_arena_free(&scratch);
+}
+
+void line_free(struct labels *l)
+{
+    free(l->first);
+    free(l->n);
+    free(l->all);
+}
+
+struct plan_answer line_plan(const struct line *ln, const struct labels *l, int label)
+{
+    struct plan_answer a = {.replicas = ln->c->replicas,
+                            .microbatches = ln->c->microbatches,
+                            .schedule = ln->schedule,
+                            .chunks = 1};
+    int lo = 0;
+
+    a.stage = AP_NEW_N(ln->sp->arena, l->all[label].least_stages, struct plan_stage);
+    for (; lo < ln->sp->n; label = l->all[label].next) {
+        const struct label *v = &l->all[label];
+        a.stage[a.n_stages++] =
+            (struct plan_stage){.lo = lo,
+                                .hi = v->hi,
+                                .hosts = ln->c->mesh[v->mesh].hosts,
+                                .devices = ln->c->mesh[v->mesh].devices,
+                                .point = v->point};
+        lo = v->hi + 1;
+    }
+    return a;
+}

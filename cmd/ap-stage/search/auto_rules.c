@@ -1,0 +1,185 @@
+/*
+ * Problem: `auto` must be no worse than what people type and published planners find,
+ * without asking for all that those ask for.
+ * Idea: the grids of alike stages, which ask for little, come before the search; the
+ * others behind it. Stages that no plan below the best can have are answered with
+ * nothing: if a planner's own choice is better than the best it has none of them, is
+ * still there, and is still its choice among fewer plans. Where the blocks are no chain,
+ * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
+ * sends are guesses the best may turn out dearer than it is said to be, and a plan behind
+ * it better. Cost: the planners', on few stages.
+ */
+#include "search/auto.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define GUESSED 1.1 /* prices that are above guesses by more are not expected */
+
+/* Stands between a planner and the oracle. */
+struct sieve {
+    const struct plan_instance *inst;
+    struct space sp;
+    double below;
+    int64_t n_asked; /* of the oracle */
+    int n, cap;
+    struct sieve_config {
+        struct config c;
+        double *known;
+    } * config;
+};
+
+static struct sieve_config *find_config(struct sieve *v, const struct plan_ask *ask)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->config[i].c.replicas == ask->replicas &&
+            v->config[i].c.microbatches == ask->microbatches)
+            return &v->config[i];
+    if (v->n == v->cap) {
+        struct sieve_config *more =
+            AP_NEW_N(v->sp.arena, 2 * v->cap + 8, struct sieve_config);
+        for (int i = 0; i < v->n; i++)
+            more[i] = v->config[i];
+        v->config = more;
+        v->cap = 2 * v->cap + 8;
+    }
+    struct sieve_config *c = &v->config[v->n];
+    if (!config_init(&v->sp, &c->c, ask->replicas, ask->microbatches, NULL, 0))
+        return NULL;
+    c->known = line_known(&v->sp, &c->c);
+    v->n++;
+    return c;
+}
+
+/* Whether no plan below the best can have it. */
+static bool is_out(struct sieve *v, const struct plan_ask *ask)
+{
+    if (ask->set || !v->inst->least || !isfinite(v->below))
+        return false;
+    struct sieve_config *c = find_config(v, ask);
+    return c && line_is_hopeless(&v->sp, &c->c, c->known, ask, v->below);
+}
+
+static int ask_sieve(void *oracle, const struct plan_ask *ask,
+                     const struct plan_front **front, struct ap_err *err)
+{
+    static const struct plan_front none;
+    struct sieve *v = oracle;
+
+    if (is_out(v, ask)) {
+        *front = &none;
+        return 0;
+    }
+    v->n_asked++;
+    return v->inst->ask(v->inst->oracle, ask, front, err);
+}
+
+static int sieve_ahead(void *oracle, const struct plan_ask *ask, int n,
+                       struct ap_err *err)
+{
+    struct sieve *v = oracle;
+    struct plan_ask *left = ap_xrealloc(NULL, (size_t)n * sizeof *left);
+    int n_left = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!is_out(v, &ask[i]))
+            left[n_left++] = ask[i];
+    int rc = n_left > 0 ? v->inst->ahead(v->inst->oracle, left, n_left, err) : 0;
+    free(left);
+    return rc;
+}
+
+#define NO_TOLERANCE 1e4 /* more than there are stages */
+
+struct rule {
+    const char *name;
+    plan_fn *run;
+    bool typed;
+    int schedule;     /* the only one that it has, -1: gpipe and 1f1b */
+    double imbalance; /* 0: as asked */
+};
+
+static bool applies(const struct hunt *h, const struct rule *r)
+{
+    int64_t size = (int64_t)h->inst->n_blocks * h->inst->n_hosts * h->inst->n_devices;
+    int asked = h->params->schedule;
+
+    if (!r->typed && size > (h->inst->least ? 8192 : 1024))
+        return false;
+    if (asked == AP_SCHEDULE_INTERLEAVED ||
+        (r->schedule >= 0 && asked >= 0 && asked != r->schedule &&
+         asked != AP_SCHEDULE_INFERENCE))
+        return false;
+    if (r->imbalance > 0 && hunt_is_chain(h->inst))
+        return false;
+    if ((r->run == plan_equal_operator && !h->inst->n_ops) ||
+        (r->run == plan_rhino && !h->inst->flops))
+        return false;
+    return r->run != plan_none || h->params->n_stages <= 1;
+}
+
+static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap_err *err)
+{
+    struct plan_answer a = {0};
+    struct ap_err why = {0};
+    struct plan_instance inst = *h->inst;
+    struct plan_params params = *h->params;
+
+    v->below = h->least * (h->inst->sends_are_guesses ? GUESSED : 1 + 1e-9);
+    v->below = most_of(v->below, h->params->heard_sec);
+    inst.ask = ask_sieve;
+    inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
+    inst.oracle = v;
+    inst.least = NULL;     /* its oracle is another */
+    inst.monotone = false; /* hopeless next to few blocks is not so next to more */
+    params.work_limit = 0;
+    if (r->imbalance > 0)
+        params.imbalance = r->imbalance;
+    int rc = r->run(h->arena, &inst, &params, &a, &why);
+    if (rc < 0) {
+        *err = why;
+        return -1;
+    }
+    h->n_plans += a.n_plans;
+    if (rc != 0)
+        return 0;
+    hunt_bare(h, &a);
+    hunt_take(h, plan_score(h->inst, h->params, &a), &a, r->name);
+    assert(h->n_heard < HUNT_HEARD);
+    h->heard[h->n_heard++] = plan_copy(h->arena, &a);
+    return 0;
+}
+
+int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err)
+{
+    static const struct rule rules[] = {
+        {"megatron-grid", plan_megatron_grid, true, -1,
+         0}, /* asks for most: all at once */
+        {"none", plan_none, true, -1, 0},
+        {"intra-only", plan_intra_only, true, -1, 0},
+        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, -1, 0},
+        {"inter-only", plan_inter_only, false, -1, 0},
+        {"pp-dp", plan_pp_dp, false, -1, 0},
+        {"equal-layer", plan_equal_layer, false, -1, 0},
+        {"equal-operator", plan_equal_operator, false, -1, 0},
+        {"alpa", plan_alpa, false, -1, 0},
+        {"rannc", plan_rannc, false, AP_SCHEDULE_GPIPE, 0},
+        {"rhino", plan_rhino, false, -1, 0},
+        {"rhino", plan_rhino, false, -1, 0.2},
+        {"rhino", plan_rhino, false, -1, 0.5},
+        {"rhino", plan_rhino, false, -1, 1},
+        {"rhino", plan_rhino, false, -1, NO_TOLERANCE},
+    };
+    struct ap_arena scratch = {0};
+    struct sieve v = {.inst = h->inst, .sp = *sp};
+    int rc = 0;
+
+    v.sp.arena = &scratch;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
+        if (rules[i].typed == typed && applies(h, &rules[i]))
+            rc = hear(h, &v, &rules[i], err);
+    h->n_asked += v.n_asked;
+    ap_arena_free(&scratch);
+    return rc;
+}

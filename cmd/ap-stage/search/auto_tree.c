@@ -1,0 +1,300 @@
+/*
+ * Problem: the best simulated plan of a line, proven, where the line is small.
+ * Idea: stages are chosen from the first on, their number fixed. What is chosen says when
+ * the next stage gets its first microbatch and how long the way back takes; the rest is
+ * at least its label (auto_labels.c) with that number of stages and as many devices or
+ * fewer. Children are tried best first; what is not below the best plan is cut.
+ * Cost: exponential at worst, ended by the hunt's limits; the line's bound stands then.
+ */
+#include "search/auto.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Least label by block, number of stages and devices at most. */
+struct rests {
+    int n, n_units;
+    struct label *at; /* [(block * (n + 1) + stages) * (units + 1) + units] */
+};
+
+struct child {
+    double bound;
+    int hi, mesh, serial;
+    const struct plan_point *point;
+    struct prepend p;
+};
+
+struct tree {
+    struct hunt *h;
+    const struct line *ln;
+    struct rests rests;
+    struct ap_arena scratch;
+    struct plan_answer now;
+    int64_t node_limit;
+    bool ended; /* a limit was met */
+};
+
+static struct label *rest_at(const struct rests *r, int k, int s, int d)
+{
+    return &r->at[((size_t)k * (size_t)(r->n + 1) + (size_t)s) *
+                      (size_t)(r->n_units + 1) +
+                  (size_t)d];
+}
+
+static void lower(struct label *to, const struct label *from)
+{
+    to->end = least_of(to->end, from->end);
+    to->done = least_of(to->done, from->done);
+    to->way = least_of(to->way, from->way);
+}
+
+static void spread_labels(struct tree *t, const struct labels *l)
+{
+    const struct line *ln = t->ln;
+    struct rests *r = &t->rests;
+    size_t all = (size_t)(r->n + 1) * (size_t)(r->n + 1) * (size_t)(r->n_units + 1);
+
+    r->at = AP_NEW_N(&t->scratch, all, struct label);
+    for (size_t i = 0; i < all; i++)
+        r->at[i] = (struct label){.end = INFINITY, .done = INFINITY, .way = INFINITY};
+    for (int k = 0; k <= r->n; k++)
+        for (int d = 0; d <= r->n_units; d++) {
+            size_t at = (size_t)k * (size_t)(ln->n_units + 1) + (size_t)d;
+            for (int i = l->first[at]; i < l->first[at] + l->n[at]; i++)
+                for (int s = l->all[i].least_stages; s <= l->all[i].most_stages; s++)
+                    lower(rest_at(r, k, s, d), &l->all[i]);
+            for (int s = 0; d > 0 && s <= r->n; s++)
+                lower(rest_at(r, k, s, d), rest_at(r, k, s, d - 1));
+        }
+}
+
+static int compare_children(const void *a, const void *b)
+{
+    const struct child *x = a, *y = b;
+    if (x->bound != y->bound)
+        return x->bound < y->bound ? -1 : 1;
+    return x->serial - y->serial;
+}
+
+/* What is chosen so far. */
+struct node {
+    int k, left, behind;  /* block, devices, stages still to choose */
+    double arrival, back; /* of the first microbatch; from the end of the last backward of
+                             the next stage to the end of the step, at least */
+    double bound;
+};
+
+static void fill_prepend(const struct tree *t, const struct node *v, int hi, int mesh,
+                         const struct plan_point *point, struct prepend *p)
+{
+    const struct line *ln = t->ln;
+    int n = ln->c->n_meshes, flight = line_flight(ln, v->behind);
+    double sync = ln->sp->inst->overlap_sync && !ln->sp->inst->inference
+                      ? most_of(0, point->sync_sec - point->backward_sec)
+                      : point->sync_sec;
+
+    *p = (struct prepend){.forward = point->forward_sec,
+                          .backward = point->backward_sec,
+                          .sum = point->forward_sec + point->backward_sec,
+                          .tail = sync + point->update_sec,
+                          .least_flight = flight,
+                          .most_flight = flight};
+    if (v->behind > 1) {
+        p->send_forward = ln->send[0][hi * n + mesh];
+        p->send_backward = ln->send[1][hi * n + mesh];
+    }
+    if (v->k > 0)
+        p->send_front = ln->send[1][(v->k - 1) * n + mesh];
+}
+
+static bool is_throughput(const struct line *ln)
+{
+    return ln->schedule == AP_SCHEDULE_INFERENCE && !ln->sp->params->latency;
+}
+
+static int list_children(struct tree *t, const struct node *v, struct child **out)
+{
+    const struct line *ln = t->ln;
+    int n = ln->sp->n, n_out = 0, cap = 0, flight = line_flight(ln, v->behind);
+
+    *out = NULL;
+    for (int hi = v->behind > 1 ? v->k : n - 1; hi + v->behind <= n; hi++)
+        for (int m = 0; m < ln->c->n_meshes; m++) {
+            int size = mesh_size(&ln->c->mesh[m]);
+            const struct cell *cell =
+                &ln->cell[ln->sp->run[v->k * n + hi] * ln->c->n_meshes + m];
+            if (size > v->left)
+                break;
+            const struct label *rest =
+                rest_at(&t->rests, hi + 1, v->behind - 1, v->left - size);
+            for (int i = 0; i < cell->n; i++) {
+                struct child c = {.hi = hi, .mesh = m, .serial = n_out};
+                struct label out_label;
+                if (cell->step[i].max_flight < flight)
+                    continue;
+                c.point = cell->step[i].own;
+                fill_prepend(t, v, hi, m, c.point, &c.p);
+                line_prepend(ln, &c.p, v->behind > 1 ? rest : NULL, &out_label);
+                c.bound = v->arrival + most_of(out_label.done, out_label.end + v->back);
+                c.bound = most_of(c.bound, v->bound);
+                t->h->nodes++;
+                if (hunt_is_over(t->h, c.bound))
+                    continue;
+                if (n_out == cap) {
+                    cap = cap ? 2 * cap : 32;
+                    *out = ap_xrealloc(*out, (size_t)cap * sizeof **out);
+                }
+                (*out)[n_out++] = c;
+            }
+        }
+    if (n_out > 0)
+        qsort(*out, (size_t)n_out, sizeof **out, compare_children);
+    return n_out;
+}
+
+static void descend(struct tree *t, const struct node *v)
+{
+    struct child *children;
+    const struct line *ln = t->ln;
+
+    if (v->behind == 0) {
+        t->ended |= !hunt_try(t->h, ln->sp, &t->now, "tree");
+        return;
+    }
+    int n = list_children(t, v, &children);
+    for (int i = 0; i < n && !t->ended; i++) {
+        const struct child *c = &children[i];
+        const struct plan_submesh *m = &ln->c->mesh[c->mesh];
+        if (hunt_is_over(t->h, c->bound))
+            break;
+        if (t->h->nodes > t->node_limit) {
+            t->ended = true;
+            break;
+        }
+        t->now.stage[t->now.n_stages++] = (struct plan_stage){.lo = v->k,
+                                                              .hi = c->hi,
+                                                              .hosts = m->hosts,
+                                                              .devices = m->devices,
+                                                              .point = c->point};
+        struct node next = {.k = c->hi + 1,
+                            .left = v->left - mesh_size(m),
+                            .behind = v->behind - 1,
+                            .bound = c->bound,
+                            .back = -INFINITY};
+        if (!is_throughput(ln))
+            next.arrival = v->arrival + c->p.forward + c->p.send_forward;
+        if (ln->schedule != AP_SCHEDULE_INFERENCE)
+            next.back = c->p.send_backward + c->p.backward + most_of(v->back, c->p.tail);
+        descend(t, &next);
+        t->now.n_stages--;
+    }
+    free(children);
+}
+
+/* The number of stages of least bound that is left, 0; *n_left: how many are. */
+static int next_number(const struct tree *t, const bool *done, int *n_left, double *least)
+{
+    int best = 0, want = t->ln->sp->params->n_stages;
+
+    *least = INFINITY;
+    *n_left = 0;
+    for (int s = 1; s <= t->ln->sp->n; s++) {
+        double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
+        if (done[s] || (want > 0 && s != want) || hunt_is_over(t->h, bound))
+            continue;
+        ++*n_left;
+        if (bound < *least) {
+            *least = bound;
+            best = s;
+        }
+    }
+    return best;
+}
+
+/* Searches a number of stages within a share of what is left of the limits. */
+static void search_number(struct tree *t, int s, double least, int64_t share)
+{
+    struct hunt *h = t->h;
+    int64_t nodes = t->node_limit, instructions = h->instruction_limit;
+    struct node root = {
+        .left = t->rests.n_units, .behind = s, .back = -INFINITY, .bound = least};
+
+    t->now.n_stages = 0;
+    t->ended = false;
+    t->node_limit = h->nodes + (nodes - h->nodes) / share;
+    h->instruction_limit = h->instructions + (instructions - h->instructions) / share;
+    descend(t, &root);
+    t->node_limit = nodes;
+    h->instruction_limit = instructions;
+}
+
+/*
+ * All numbers of stages get a small share first: few stages are searched to the end where
+ * many never are, and may hold the best plan. Then those that were not, by their bound;
+ * the least bound of what is left at last.
+ */
+static double search_stages(struct tree *t)
+{
+    enum { FIRST = 8 }; /* of what there is, for all numbers together */
+    int n = t->ln->sp->n, n_left, s;
+    bool *done = AP_NEW_N(&t->scratch, n + 1, bool);
+    bool *tried = AP_NEW_N(&t->scratch, n + 1, bool);
+    double least;
+
+    while ((s = next_number(t, tried, &n_left, &least)) > 0) {
+        tried[s] = true;
+        search_number(t, s, least, FIRST * (int64_t)n_left);
+        done[s] = !t->ended;
+    }
+    while ((s = next_number(t, done, &n_left, &least)) > 0) {
+        search_number(t, s, least, 1);
+        if (t->ended)
+            return least;
+        done[s] = true;
+    }
+    return INFINITY;
+}
+
+#define MAX_RESTS 400000
+
+/* The line's own bound, for lines too large to search. */
+static double root_bound(const struct line *ln, const struct labels *l)
+{
+    double least = INFINITY;
+    int want = ln->sp->params->n_stages;
+
+    for (int d = 0; d <= ln->n_units; d++)
+        for (int i = l->first[d]; i < l->first[d] + l->n[d]; i++)
+            if (want == 0 ||
+                (want >= l->all[i].least_stages && want <= l->all[i].most_stages))
+                least = least_of(least, l->all[i].done);
+    return least;
+}
+
+void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bounds)
+{
+    int n = ln->sp->n;
+    struct tree t = {.h = h,
+                     .ln = ln,
+                     .rests = {.n = n, .n_units = ln->n_units},
+                     .node_limit = h->nodes + h->node_limit / 8,
+                     .now = {.replicas = ln->c->replicas,
+                             .microbatches = ln->c->microbatches,
+                             .schedule = ln->schedule,
+                             .chunks = 1}};
+    double open = root_bound(ln, bounds);
+
+    if (hunt_is_over(h, open))
+        return;
+    if (t.node_limit > h->node_limit)
+        t.node_limit = h->node_limit;
+    if (ln->unit == 1 && (int64_t)n * n * ln->n_units < MAX_RESTS) {
+        t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
+        spread_labels(&t, bounds);
+        int64_t whole = hunt_share(h);
+        open = search_stages(&t);
+        h->instruction_limit = whole;
+        ap_arena_free(&t.scratch);
+    }
+    h->bound = least_of(h->bound, open);
+}

@@ -1,0 +1,210 @@
+#include "search/space.h"
+
+#include <string.h>
+
+/* ---- runs ---- */
+
+/* Numbers runs by content: a run is the one a block shorter and the class behind it. */
+static void number_runs(struct space *sp)
+{
+    const struct plan_instance *inst = sp->inst;
+    int n = sp->n, most = n * (n + 1) / 2, n_slots = 1;
+    while (n_slots < 2 * most)
+        n_slots *= 2;
+    int *slot = AP_NEW_N(sp->arena, n_slots, int);
+    int *before = AP_NEW_N(sp->arena, most, int), *class = AP_NEW_N(sp->arena, most, int);
+
+    sp->run = AP_NEW_N(sp->arena, n * n, int);
+    sp->run_lo = AP_NEW_N(sp->arena, most, int);
+    sp->run_hi = AP_NEW_N(sp->arena, most, int);
+    for (int lo = 0; lo < n; lo++) {
+        int last = -1;
+        for (int hi = lo; hi < n; hi++) {
+            int key[2] = {last, inst->class_of ? inst->class_of[hi] : hi};
+            int at = (int)(ap_hash(key, sizeof key, 0) & (uint64_t)(n_slots - 1));
+            while (slot[at] &&
+                   (before[slot[at] - 1] != key[0] || class[slot[at] - 1] != key[1]))
+                at = (at + 1) & (n_slots - 1);
+            if (!slot[at]) {
+                before[sp->n_runs] = key[0];
+                class[sp->n_runs] = key[1];
+                sp->run_lo[sp->n_runs] = lo;
+                sp->run_hi[sp->n_runs] = hi;
+                slot[at] = ++sp->n_runs;
+            }
+            last = slot[at] - 1;
+            sp->run[lo * n + hi] = last;
+        }
+    }
+}
+
+static void sum_cuts(struct space *sp)
+{
+    int n = sp->n;
+    for (int back = 0; back < 2; back++) {
+        int64_t *split = AP_NEW_N(sp->arena, n + 1, int64_t);
+        int64_t *whole = AP_NEW_N(sp->arena, n + 1, int64_t);
+        for (int i = 0; i < sp->inst->n_values; i++) {
+            const struct plan_value *v = &sp->inst->value[i];
+            int64_t bytes = back ? v->backward_bytes : v->forward_bytes;
+            int64_t *sum = v->split ? split : whole;
+            sum[v->from] += bytes;
+            sum[v->n_to > 0 ? v->to[v->n_to - 1] : v->from] -= bytes;
+        }
+        for (int b = 1; b < n; b++) {
+            split[b] += split[b - 1];
+            whole[b] += whole[b - 1];
+        }
+        sp->split_bytes[back] = split;
+        sp->whole_bytes[back] = whole;
+    }
+}
+
+void space_init(struct space *sp, struct ap_arena *arena,
+                const struct plan_instance *inst, const struct plan_params *params)
+{
+    *sp = (struct space){
+        .arena = arena, .inst = inst, .params = params, .n = inst->n_blocks};
+    number_runs(sp);
+    sum_cuts(sp);
+}
+
+/* ---- configurations ---- */
+
+static bool list_submeshes(struct space *sp, struct config *c)
+{
+    const struct plan_params *p = sp->params;
+    struct plan_submesh *mesh;
+    int space = p->n_submeshes > 0 ? PLAN_ALL_SUBMESHES : p->submesh_space, kept = 0;
+    int n = plan_submeshes(sp->arena, space, c->hosts, c->devices, &mesh);
+
+    for (int i = 0; i < n; i++)
+        if (plan_may_have(p, mesh[i].hosts, mesh[i].devices))
+            mesh[kept++] = mesh[i];
+    c->mesh = mesh;
+    c->n_meshes = kept;
+    return kept > 0;
+}
+
+bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
+                 const struct plan_submesh *mesh, int n_meshes)
+{
+    *c = (struct config){.replicas = replicas, .microbatches = microbatches};
+    if (!plan_grid(sp->inst, replicas, &c->hosts, &c->devices))
+        return false;
+    c->mesh = mesh;
+    c->n_meshes = n_meshes;
+    if (!mesh && !list_submeshes(sp, c))
+        return false;
+    c->front = AP_NEW_N(sp->arena, sp->n_runs * c->n_meshes, const struct plan_front *);
+    return true;
+}
+
+static struct plan_ask ask_of(const struct space *sp, const struct config *c, int run,
+                              int mesh)
+{
+    return (struct plan_ask){.lo = sp->run_lo[run],
+                             .hi = sp->run_hi[run],
+                             .hosts = c->mesh[mesh].hosts,
+                             .devices = c->mesh[mesh].devices,
+                             .replicas = c->replicas,
+                             .microbatches = c->microbatches};
+}
+
+bool config_note(struct space *sp, struct config *c, int lo, int hi, int mesh)
+{
+    int run = sp->run[lo * sp->n + hi];
+
+    if (c->front[run * c->n_meshes + mesh])
+        return false;
+    if (sp->n_noted == sp->cap_noted) {
+        sp->cap_noted = 2 * sp->cap_noted + 64;
+        struct plan_ask *more = AP_NEW_N(sp->arena, sp->cap_noted, struct plan_ask);
+        if (sp->n_noted > 0)
+            memcpy(more, sp->noted, (size_t)sp->n_noted * sizeof *more);
+        sp->noted = more;
+    }
+    sp->noted[sp->n_noted++] = ask_of(sp, c, run, mesh);
+    return true;
+}
+
+int space_ask_noted(struct space *sp, struct ap_err *err)
+{
+    int n = sp->n_noted;
+
+    sp->n_noted = 0;
+    if (n == 0 || !sp->inst->ahead)
+        return 0;
+    return sp->inst->ahead(sp->inst->oracle, sp->noted, n, err);
+}
+
+int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
+                 const struct plan_front **front, struct ap_err *err)
+{
+    int run = sp->run[lo * sp->n + hi];
+    const struct plan_front **cell = &c->front[run * c->n_meshes + mesh];
+
+    if (!*cell) {
+        struct plan_ask ask = ask_of(sp, c, run, mesh);
+        if (sp->inst->ask(sp->inst->oracle, &ask, cell, err))
+            return -1;
+        sp->n_asked++;
+    }
+    *front = *cell;
+    return 0;
+}
+
+int64_t config_cut(const struct space *sp, const struct config *c, int block,
+                   bool backward)
+{
+    return sp->split_bytes[backward][block] / (c->microbatches * c->replicas) +
+           sp->whole_bytes[backward][block];
+}
+
+/* ---- answers ---- */
+
+struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a)
+{
+    struct plan_answer copy = *a;
+    copy.stage = ap_arena_dup(arena, a->stage, (size_t)a->n_stages * sizeof *a->stage);
+    return copy;
+}
+
+double plan_score(const struct plan_instance *inst, const struct plan_params *params,
+                  const struct plan_answer *a)
+{
+    return inst->inference && !params->latency ? a->batch_sec : a->step_sec;
+}
+
+int plan_none_fits(const char *name, struct ap_err *err)
+{
+    ap_err_set(err, "%s: no plan under the limits", name);
+    return 1;
+}
+
+double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a)
+{
+    double way = 0, least = 0;
+    for (int s = 0; s < a->n_stages; s++) {
+        const struct plan_point *p = a->stage[s].point;
+        double sec = p->forward_sec + p->backward_sec;
+        double all = (double)a->microbatches * sec + (inst->inference ? 0 : way);
+        least = all > least ? all : least;
+        way += sec;
+    }
+    return least;
+}
+
+int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err)
+{
+    sp->n_plans++;
+    for (int s = 0; s < a->n_stages; s++)
+        if (!plan_may_have(sp->params, a->stage[s].hosts, a->stage[s].devices))
+            return ap_err_set(err, "stage %d: %dx%d is none of the submeshes", s,
+                              a->stage[s].hosts, a->stage[s].devices),
+                   1;
+    int rc = plan_judge(sp->arena, sp->inst, a, NULL, err);
+    if (rc == 0)
+        *score = plan_score(sp->inst, sp->params, a);
+    return rc;
+}

@@ -1,0 +1,137 @@
+/*
+ * What planners share beyond planner.h: runs of blocks and what they cost under one
+ * number of replicas and microbatches, the links of a cluster, comparison of answers.
+ */
+#ifndef SPACE_H
+#define SPACE_H
+
+#include "pipeline/pipeline.h"
+#include "planner.h"
+
+/* ---- places (judge.c) ---- */
+
+/* Hosts x devices of one of `replicas` pipelines; false when they do not divide. */
+bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices);
+/* Groups of devices: stages / chunks. */
+int plan_groups(const struct plan_answer *answer);
+int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
+                         int replicas);
+/* lanes: devices on the smaller side; host_lanes: hosts there. */
+double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
+                     int64_t host_lanes);
+int plan_link_level(const struct ap_cluster *c, int host, int other);
+/*
+ * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
+ * without layouts (guess.c): fills the stages' sends, adds to what is paid once.
+ */
+void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
+                      struct ap_sim_stage *stages);
+/* Seconds that all stages of a placed plan wait for scalars of the update. */
+double plan_norm_sec(const struct plan_instance *inst, const struct plan_answer *answer);
+/* The link between two stages of one number of replicas, in their places. */
+struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
+                                 const struct plan_stage *from,
+                                 const struct plan_stage *to);
+struct plan_links *plan_links_new(struct ap_arena *arena);
+void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
+                    int *stage_of);
+/* Microbatches held by a stage with n_behind stages from it to the end. */
+int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
+bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight);
+
+/* ---- runs of blocks ---- */
+
+struct space {
+    struct ap_arena *arena;
+    const struct plan_instance *inst;
+    const struct plan_params *params;
+    int n;                /* blocks */
+    int n_runs, *run;     /* [lo * n + hi]: runs of one content have one number */
+    int *run_lo, *run_hi; /* [run]: the first of them */
+    /* [block]: bytes of the whole batch over the cut behind it, [1] of gradients */
+    int64_t *split_bytes[2], *whole_bytes[2];
+    int64_t n_asked, n_plans;
+    struct plan_ask *noted; /* arena */
+    int n_noted, cap_noted;
+};
+void space_init(struct space *sp, struct ap_arena *arena,
+                const struct plan_instance *inst, const struct plan_params *params);
+
+/* The space under one number of replicas and microbatches. */
+struct config {
+    int replicas;
+    int64_t microbatches;
+    int hosts, devices; /* of one replica */
+    int n_meshes;
+    const struct plan_submesh *mesh;
+    const struct plan_front **front; /* [run * n_meshes + mesh], NULL: not asked yet */
+};
+/* All submeshes of the replica's share that params allow, or those given. false: no such
+ * share, or none of it. */
+bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
+                 const struct plan_submesh *mesh, int n_meshes);
+/* What blocks lo to hi cost on a mesh of the configuration. -1: the oracle broke. */
+int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
+                 const struct plan_front **front, struct ap_err *err);
+/*
+ * Where a planner knows several questions before it needs their answers it notes them
+ * all, then asks for them at once. note: false when config_front has the answer already.
+ */
+bool config_note(struct space *sp, struct config *c, int lo, int hi, int mesh);
+int space_ask_noted(struct space *sp, struct ap_err *err);
+static inline int mesh_size(const struct plan_submesh *m)
+{
+    return m->hosts * m->devices;
+}
+/* Bytes of one microbatch and replica over the cut behind a block, rounded down. */
+int64_t config_cut(const struct space *sp, const struct config *c, int block,
+                   bool backward);
+
+/* ---- answers ---- */
+
+/* A copy that shares nothing but points. */
+struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a);
+/*
+ * What planners that compare simulated times minimise: the step; for inference without
+ * params->latency the time between batches.
+ */
+double plan_score(const struct plan_instance *inst, const struct plan_params *params,
+                  const struct plan_answer *a);
+/* A time that the plan's simulated step is not below: what each device does, behind the
+ * stages in front and with the way back through them. */
+double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a);
+/* Judges and scores; 1: the plan does not fit, or has other submeshes than params allow.
+ */
+int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
+
+/* A planner's words where it has found no plan. Returns 1. */
+int plan_none_fits(const char *name, struct ap_err *err);
+
+/* ---- planners ---- */
+
+plan_fn plan_auto, plan_alpa, plan_rhino, plan_rannc, plan_equal_layer,
+    plan_equal_operator, plan_intra_only, plan_inter_only, plan_pp_dp, plan_megatron_grid,
+    plan_deepspeed_moe_grid, plan_none, plan_exhaustive;
+
+/* Rounds of RaNNC's Algorithm 2: hosts of a pipeline and the stages tried on them. */
+struct plan_rannc_loop {
+    int hosts, devices, replicas, first_stages, last_stages;
+};
+int plan_rannc_loops(int n_hosts, int n_devices, struct plan_rannc_loop loop[32]);
+
+/* ---- Alpa's dynamic programme (alpa.c), with what its baselines restrict ---- */
+
+struct alpa_limits {
+    const bool *allowed; /* [lo * n + hi], NULL: all runs */
+    int n_stages;        /* 0: any */
+    bool idle;           /* devices may be left over */
+    bool schedule_gpipe; /* all microbatches in flight */
+    double below;        /* objective: only plans below this are looked for */
+};
+/* 0, 1: nothing below the limit, -1. */
+int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
+                struct plan_answer *answer, struct ap_err *err);
+/* Σ t + (B - 1) max t; stages x max t x B for inference. */
+double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a);
+
+#endif

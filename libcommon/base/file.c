@@ -1,0 +1,102 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { PIECE = 1 << 18 }; /* bytes of input at a time, that stay in a core's cache */
+
+static int file_err(const char *name, const char *why, struct ap_err *err)
+{
+    return ap_err_set(err, "%s: %s", name, why);
+}
+
+int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
+                   struct ap_err *err)
+{
+    bool is_stdin = !strcmp(path, "-");
+    struct stat st;
+
+    source->name = is_stdin ? "<stdin>" : path;
+    source->fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (source->fd < 0)
+        return file_err(source->name, strerror(errno), err);
+    if (!fstat(source->fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        ap_buf_room(buf, (size_t)st.st_size + PIECE);
+    return 0;
+}
+
+/* Straight into its place: a piece of a file, of a pipe what it holds. */
+int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err)
+{
+    for (;;) {
+        char *room = ap_buf_room(buf, PIECE);
+        ssize_t n = read(source->fd, room, PIECE);
+        if (n >= 0) {
+            buf->len += (size_t)n;
+            return n;
+        }
+        if (errno != EINTR)
+            return file_err(source->name, strerror(errno), err);
+    }
+}
+
+void ap_source_close(struct ap_source *source)
+{
+    close(source->fd);
+}
+
+/* zlib hands on what is not compressed. Takes fd over. */
+static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
+{
+    static char block[1 << 16];
+    gzFile gz = gzdopen(fd, "rb");
+    int n, code;
+
+    if (!gz) {
+        close(fd);
+        return file_err(name, "out of memory", err);
+    }
+    gzbuffer(gz, sizeof(block));
+    while ((n = gzread(gz, block, sizeof(block))) > 0)
+        ap_buf_put(buf, block, (size_t)n);
+    if (n < 0) {
+        const char *why = gzerror(gz, &code);
+        file_err(name, code == Z_ERRNO ? strerror(errno) : why, err);
+        gzclose_r(gz);
+        return -1;
+    }
+    if (gzclose_r(gz) != Z_OK)
+        return file_err(name, "the compressed data is cut short", err);
+    return 0;
+}
+
+int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
+                 size_t *len, struct ap_err *err)
+{
+    struct ap_source source;
+    struct ap_buf buf = {0};
+    int64_t n;
+
+    if (ap_source_open(&source, path, &buf, err))
+        return -1;
+    if (gunzip) {
+        n = read_gzip(source.fd, source.name, &buf, err);
+    } else {
+        while ((n = ap_source_read(&source, &buf, err)) > 0)
+            ;
+        ap_source_close(&source);
+    }
+    if (n < 0) {
+        ap_buf_free(&buf);
+        return -1;
+    }
+    ap_buf_puts(&buf, ""); /* the NUL */
+    *text = buf.data;
+    *len = buf.len;
+    ap_arena_keep(arena, buf.data);
+    return 0;
+}

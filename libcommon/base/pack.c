@@ -1,0 +1,388 @@
+/*
+ * Pieces that are in use for some steps each get offsets in an arena that shall be small:
+ * no smaller than what is in use at once in the fullest step (strongly NP-hard: "dynamic
+ * storage allocation", Garey & Johnson, problem SR2).
+ *
+ * Easy pieces are set aside first: an arena as large as the fullest step has a gap for
+ * them wherever all others are that are ever in use with them. Without these, more are
+ * easy, and so on. They are placed last, the last set aside first, and are never what
+ * makes the arena large.
+ *
+ * The hard ones are placed in an order, each in the smallest gap that holds it between
+ * those that are placed and in use with it; first what is in use in the fullest steps,
+ * and of that what is in use longest. Then the order is mended: there is an aim between
+ * the fullest step and the best arena so far, and the first piece that would end above it
+ * goes to the front (now and then, only close to it), where it has its choice; those
+ * behind it need not be placed before the next attempt. After many of these in vain it
+ * goes on from the order of the best arena, a little shuffled, or now and then from one
+ * that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
+ * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come
+ * from a generator with a fixed start.
+ *
+ * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 looks at placed
+ * pieces for a whole order, of which most are given up early; the sum is bounded.
+ */
+#include "base/pack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_ROUNDS    100     /* of taking pieces off */
+#define PATIENCE       128     /* orders that fail before another is mended */
+#define PATIENCE_LOOKS 2500000 /* the same by looks */
+#define FRESH          4       /* one in so many of these is none of the best's */
+#define SHUFFLES       4       /* moves that make the best order another */
+#define SELDOM         8       /* one in so many goes not quite to the front */
+#define NEAR_FRONT     8       /* but into one of so many parts of what is before it */
+#define PARTS          20      /* of the fullest step: about as full */
+
+/* Where a piece is: placed ones are sorted by offset. */
+struct spot {
+    int64_t offset, end;
+    int birth, death;
+};
+
+struct packing {
+    struct ap_pack_piece *piece;
+    int n_steps;
+    int64_t *held;   /* [step] bytes in use; one step without any at the end */
+    int n_hard;      /* pieces that can be in the way */
+    int *order;      /* [piece] hard ones first, as they are placed; then the others, */
+    int *best_order; /* those that were taken off first at the end */
+    int64_t *end;    /* [piece] of the hard ones in the last order that was placed */
+    struct spot *placed; /* [n] */
+    int64_t least;       /* in use in the fullest step */
+    int64_t best, looks, most_looks;
+    uint64_t random;
+};
+
+/* ---- what is in use ---- */
+
+static void find_held(struct packing *k, int n)
+{
+    for (int i = 0; i < n; i++) {
+        k->held[k->piece[i].birth] += k->piece[i].size;
+        k->held[k->piece[i].death + 1] -= k->piece[i].size;
+    }
+    for (int t = 1; t <= k->n_steps; t++)
+        k->held[t] += k->held[t - 1];
+}
+
+/* Sums over pieces up to a step, exclusive of it for what has ended. */
+struct sums {
+    int64_t born, ended; /* bytes */
+    int n_born, n_ended;
+};
+
+static void sum_up(const struct packing *k, int n, struct sums *sum)
+{
+    memset(sum, 0, ((size_t)k->n_steps + 1) * sizeof *sum);
+    for (int i = 0; i < n; i++) {
+        const struct ap_pack_piece *p = &k->piece[k->order[i]];
+        sum[p->birth].born += p->size;
+        sum[p->birth].n_born++;
+        sum[p->death + 1].ended += p->size;
+        sum[p->death + 1].n_ended++;
+    }
+    for (int t = 1; t <= k->n_steps; t++) {
+        sum[t].born += sum[t - 1].born;
+        sum[t].ended += sum[t - 1].ended;
+        sum[t].n_born += sum[t - 1].n_born;
+        sum[t].n_ended += sum[t - 1].n_ended;
+    }
+}
+
+/* Fits below `room` wherever the pieces of the sums are. */
+static bool is_easy(const struct ap_pack_piece *p, const struct sums *sum, int64_t room)
+{
+    const struct sums *to = &sum[p->death], *from = &sum[p->birth];
+    const int64_t others = to->born - from->ended - p->size;
+    const int n_gaps = to->n_born - from->n_ended; /* one more than others */
+    return room - others > n_gaps * (p->size - AP_PACK_ALIGN);
+}
+
+/* Sorts k->order: the hard pieces first. */
+static void part_easy(struct ap_arena *arena, struct packing *k, int n, int64_t room)
+{
+    struct sums *sum = AP_NEW_N(arena, k->n_steps + 1, struct sums);
+    int *easy = AP_NEW_N(arena, n, int);
+    int n_easy = 1;
+
+    k->n_hard = n;
+    for (int round = 0; round < MOST_ROUNDS && n_easy > 0; round++) {
+        int kept = 0;
+        n_easy = 0;
+        sum_up(k, k->n_hard, sum);
+        for (int i = 0; i < k->n_hard; i++)
+            if (is_easy(&k->piece[k->order[i]], sum, room))
+                easy[n_easy++] = k->order[i];
+            else
+                k->order[kept++] = k->order[i];
+        memcpy(k->order + kept, easy, (size_t)n_easy * sizeof *easy);
+        k->n_hard = kept;
+    }
+}
+
+/* ---- orders to start from ---- */
+
+enum start { LONGEST, LARGEST, ABOUT_FULLEST, LARGEST_BLOCK, N_STARTS };
+
+/* What a piece is sorted by: descending, descending, ascending. */
+struct rank {
+    int64_t fullest; /* bytes in use in the fullest step of its life */
+    double size;     /* of the kind that the start looks at */
+    int piece;
+};
+
+static int by_rank(const void *x, const void *y)
+{
+    const struct rank *a = x, *b = y;
+    if (a->fullest != b->fullest)
+        return a->fullest > b->fullest ? -1 : 1;
+    if (a->size != b->size)
+        return a->size > b->size ? -1 : 1;
+    return (a->piece > b->piece) - (a->piece < b->piece);
+}
+
+/*
+ * The most of held[birth .. death] of each piece: steps pass, and `peak` keeps those that
+ * are fuller than any after them so far.
+ */
+static void find_fullest(struct ap_arena *arena, const struct packing *k, int n,
+                         struct rank *rank)
+{
+    int *start = AP_NEW_N(arena, k->n_steps + 1, int), *next = AP_NEW_N(arena, n, int);
+    int *peak = AP_NEW_N(arena, k->n_steps + 1, int), n_peaks = 0;
+
+    for (int i = 0; i < n; i++) { /* chains of pieces that end in a step */
+        const int death = k->piece[rank[i].piece].death;
+        next[i] = start[death] - 1;
+        start[death] = i + 1;
+    }
+    for (int t = 0; t < k->n_steps; t++) {
+        while (n_peaks > 0 && k->held[peak[n_peaks - 1]] <= k->held[t])
+            n_peaks--;
+        peak[n_peaks++] = t;
+        for (int i = start[t] - 1; i >= 0; i = next[i]) {
+            int lo = 0, hi = n_peaks - 1;
+            while (lo < hi) {
+                const int mid = (lo + hi) / 2;
+                if (peak[mid] < k->piece[rank[i].piece].birth)
+                    lo = mid + 1;
+                else
+                    hi = mid;
+            }
+            rank[i].fullest = k->held[peak[lo]];
+        }
+    }
+}
+
+static void sort_hard(struct ap_arena *arena, struct packing *k, enum start start)
+{
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct rank *rank = AP_NEW_N(arena, k->n_hard, struct rank);
+    const int64_t part = k->least / PARTS + 1;
+
+    for (int i = 0; i < k->n_hard; i++)
+        rank[i].piece = k->order[i];
+    find_fullest(arena, k, k->n_hard, rank);
+    for (int i = 0; i < k->n_hard; i++) {
+        const struct ap_pack_piece *p = &k->piece[rank[i].piece];
+        const double steps = p->death - p->birth + 1, bytes = (double)p->size;
+        if (start == ABOUT_FULLEST)
+            rank[i].fullest /= part;
+        rank[i].size = start == LARGEST         ? bytes
+                       : start == LARGEST_BLOCK ? bytes * steps
+                                                : steps;
+    }
+    qsort(rank, (size_t)k->n_hard, sizeof *rank, by_rank);
+    for (int i = 0; i < k->n_hard; i++)
+        k->order[i] = rank[i].piece;
+    ap_arena_rewind(arena, mark);
+}
+
+/* ---- one order ---- */
+
+/* The smallest gap for p between placed pieces that are in use with it. */
+static int64_t find_gap(const struct spot *placed, int n, const struct ap_pack_piece *p)
+{
+    int64_t end = 0, best = -1, best_size = INT64_MAX;
+
+    for (int i = 0; i < n; i++) {
+        if (placed[i].death < p->birth || placed[i].birth > p->death)
+            continue;
+        const int64_t gap = placed[i].offset - end;
+        if (gap >= p->size && gap < best_size) {
+            best_size = gap;
+            best = end;
+        }
+        if (placed[i].end > end)
+            end = placed[i].end;
+    }
+    return best < 0 ? end : best;
+}
+
+static void put_spot(struct spot *placed, int n, const struct ap_pack_piece *p,
+                     int64_t offset)
+{
+    for (; n > 0 && placed[n - 1].offset > offset; n--)
+        placed[n] = placed[n - 1];
+    placed[n] = (struct spot){offset, offset + p->size, p->birth, p->death};
+}
+
+/* Places hard pieces in order up to the first that ends above `aim`; its place in the
+ * order, or n_hard. */
+static int place(struct packing *k, int64_t aim)
+{
+    for (int i = 0; i < k->n_hard; i++) {
+        const struct ap_pack_piece *p = &k->piece[k->order[i]];
+        const int64_t offset = find_gap(k->placed, i, p);
+        k->looks += i;
+        if (offset + p->size > aim)
+            return i;
+        put_spot(k->placed, i, p, offset);
+        k->end[k->order[i]] = offset + p->size;
+    }
+    return k->n_hard;
+}
+
+/* Keeps what was placed in full. */
+static void keep(struct packing *k)
+{
+    k->best = 0;
+    for (int i = 0; i < k->n_hard; i++) {
+        struct ap_pack_piece *p = &k->piece[k->order[i]];
+        p->offset = k->end[k->order[i]] - p->size;
+        if (k->end[k->order[i]] > k->best)
+            k->best = k->end[k->order[i]];
+    }
+    memcpy(k->best_order, k->order, (size_t)k->n_hard * sizeof *k->order);
+}
+
+/* ---- orders ---- */
+
+static int below(struct packing *k, int n)
+{
+    k->random ^= k->random << 13;
+    k->random ^= k->random >> 7;
+    k->random ^= k->random << 17;
+    return (int)(k->random % (uint64_t)n);
+}
+
+static void move(int *order, int from, int to)
+{
+    const int piece = order[from];
+    memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof *order);
+    order[to] = piece;
+}
+
+/* Pieces that end above the aim come first, else the order stays. */
+static void put_first(struct packing *k, int64_t aim)
+{
+    int n_first = 0;
+
+    for (int i = 0; i < k->n_hard; i++)
+        if (k->end[k->order[i]] > aim)
+            move(k->order, i, n_first++);
+}
+
+static void shuffle_best(struct packing *k)
+{
+    memcpy(k->order, k->best_order, (size_t)k->n_hard * sizeof *k->order);
+    for (int i = 0; i < SHUFFLES; i++) {
+        const int from = below(k, k->n_hard);
+        move(k->order, from, below(k, from + 1));
+    }
+}
+
+/* Below the best by half of what is wasted, or a quarter, or an eighth. */
+static int64_t next_aim(const struct packing *k, int round)
+{
+    const int64_t down = (k->best - k->least) >> (1 + round % 3);
+    return k->best - (down > AP_PACK_ALIGN ? down : AP_PACK_ALIGN);
+}
+
+/* Another order to mend: the best one shuffled, or at times a start. */
+static void restart(struct ap_arena *arena, struct packing *k, int round)
+{
+    if (round % FRESH == 0)
+        sort_hard(arena, k, (enum start)(round / FRESH % N_STARTS));
+    else
+        shuffle_best(k);
+}
+
+/* Best offsets of the hard pieces. */
+static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
+{
+    int n_failed = 0, round = 0;
+    int64_t aim, since;
+
+    sort_hard(arena, k, LONGEST);
+    place(k, INT64_MAX);
+    keep(k);
+    since = k->looks;
+    put_first(k, aim = next_aim(k, round));
+    while (k->best > enough && k->best > k->least && k->looks < k->most_looks) {
+        const int at = place(k, aim);
+        if (at == k->n_hard) {
+            n_failed = 0;
+            keep(k);
+            since = k->looks;
+            put_first(k, aim = next_aim(k, round));
+        } else if (++n_failed == PATIENCE || k->looks > since + PATIENCE_LOOKS) {
+            n_failed = 0;
+            since = k->looks;
+            restart(arena, k, ++round);
+            aim = next_aim(k, round);
+        } else if (below(k, SELDOM) == 0) {
+            move(k->order, at, below(k, at / NEAR_FRONT + 1));
+        } else {
+            move(k->order, at, 0);
+        }
+    }
+}
+
+/* The easy pieces, last taken off first, among the hard ones. */
+static void place_easy(struct packing *k, int n)
+{
+    for (int i = 0; i < k->n_hard; i++) {
+        const struct ap_pack_piece *p = &k->piece[k->order[i]];
+        put_spot(k->placed, i, p, p->offset);
+    }
+    for (int i = k->n_hard; i < n; i++) {
+        struct ap_pack_piece *p = &k->piece[k->order[i]];
+        p->offset = find_gap(k->placed, i, p);
+        put_spot(k->placed, i, p, p->offset);
+    }
+}
+
+int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
+                int64_t enough, int64_t work)
+{
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct packing k = {.piece = piece, .most_looks = work, .random = 88172645463325252u};
+    int64_t end = 0;
+
+    k.order = AP_NEW_N(arena, n, int);
+    k.best_order = AP_NEW_N(arena, n, int);
+    k.end = AP_NEW_N(arena, n, int64_t);
+    k.placed = AP_NEW_N(arena, n, struct spot);
+    for (int i = 0; i < n; i++) {
+        k.order[i] = i;
+        k.n_steps = piece[i].death >= k.n_steps ? piece[i].death + 1 : k.n_steps;
+    }
+    k.held = AP_NEW_N(arena, k.n_steps + 1, int64_t);
+    find_held(&k, n);
+    for (int t = 0; t < k.n_steps; t++)
+        k.least = k.held[t] > k.least ? k.held[t] : k.least;
+    part_easy(arena, &k, n, k.least);
+    if (k.n_hard > 0) {
+        search(arena, &k, enough);
+    }
+    place_easy(&k, n);
+    for (int i = 0; i < n; i++)
+        if (piece[i].offset + piece[i].size > end)
+            end = piece[i].offset + piece[i].size;
+    ap_arena_rewind(arena, mark);
+    return end;
+}

@@ -1,0 +1,28 @@
+/* What is Alpa's own in prices: the penalty of replication, and which layouts convert. */
+#ifndef AP_ALPA_H
+#define AP_ALPA_H
+
+#include "cost/cost.h"
+#include "layout/nest.h"
+
+/*
+ * Units that a group costs for being replicated on every axis: a parameter, a reshape
+ * with several users and what is broadcast from scalars alone once, what is counted from
+ * an iota alone five times the price of a one-byte all-reduce over each axis in turn. 0
+ * for everything else.
+ */
+double ap_alpa_penalty(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice);
+
+/* That price: each all-reduce rounded, then the sum; a mesh has at least two axes. */
+double ap_alpa_unit_penalty(const struct ap_mesh *mesh);
+
+/*
+ * Alpa can bring a tensor from one layout to the other: no axis moves to another place of
+ * the same dimension, at most one dimension is cut while one is gathered, and that only
+ * where one axis is longer than 1. Sums of `from` are taken first.
+ */
+bool ap_alpa_converts(const struct ap_mesh *mesh, const struct ap_layout *from,
+                      const struct ap_layout *to);
+
+#endif

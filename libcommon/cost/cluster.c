@@ -1,0 +1,402 @@
+/* Cluster descriptions: reading, checking, writing, and the default. */
+#include "cost/cost.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "tool/tool.h"
+#include "base/file.h"
+
+int64_t ap_cluster_devices(const struct ap_cluster *c)
+{
+    int64_t n = 1;
+    for (int i = 0; i < c->n_levels; i++)
+        n = ap_mul64(n, c->levels[i].size);
+    return n;
+}
+
+double ap_cluster_efficiency(const struct ap_cluster *c, double flops)
+{
+    const struct ap_efficiency *row = c->curve;
+    int i = 0;
+
+    while (i < c->n_curve && row[i].flops <= flops)
+        i++;
+    if (i == c->n_curve)
+        return c->efficiency;
+    if (i == 0)
+        return row[0].of_peak;
+    const struct ap_efficiency *a = &row[i - 1], *b = &row[i];
+    double t0 = a->flops / a->of_peak, t1 = b->flops / b->of_peak;
+    return flops / (t0 + (t1 - t0) * (flops - a->flops) / (b->flops - a->flops));
+}
+
+/* ---- reading ---- */
+
+/* What makes sense, far from where prices would overflow. */
+static const struct range {
+    double low, high;
+} rates = {1, 1e30}, seconds = {0, 1e6}, shares = {1e-6, 1}, factors_of_one = {1e-6, 1e6};
+
+static int get_amount(const json_t *o, const struct ap_at *at, const char *key,
+                      struct range r, double *out, struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    if (ap_get_num(o, at, key, out, err))
+        return -1;
+    if (!(*out >= r.low && *out <= r.high))
+        return ap_at_err(&here, err, "expected a number from %g to %g, got %g", r.low,
+                         r.high, *out);
+    return 0;
+}
+
+/* A flag that is false when absent. */
+static int get_flag(const json_t *o, const struct ap_at *at, const char *key, bool *out,
+                    struct ap_err *err)
+{
+    struct ap_at here = {at, key, 0};
+    const json_t *v = json_object_get(o, key);
+    if (v && !json_is_boolean(v))
+        return ap_at_err(&here, err, "expected true or false");
+    *out = json_is_true(v);
+    return 0;
+}
+
+static int get_level(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     struct ap_link_level *level, struct ap_err *err)
+{
+    const char *name;
+    if (ap_get_str(o, at, "name", &name, err) ||
+        ap_get_int(o, at, "size", 1, AP_MAX_DEVICES, &level->size, err) ||
+        get_amount(o, at, "bandwidth_bytes_per_sec", rates,
+                   &level->bandwidth_bytes_per_sec, err) ||
+        get_amount(o, at, "latency_sec", seconds, &level->latency_sec, err) ||
+        get_flag(o, at, "shared", &level->shared, err) ||
+        get_flag(o, at, "uplink", &level->uplink, err))
+        return -1;
+    if (level->shared && level->uplink)
+        return ap_at_err(at, err, "a level cannot be both shared and an uplink");
+    level->name = ap_arena_strdup(arena, name);
+    return 0;
+}
+
+static int get_levels(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      struct ap_cluster *c, struct ap_err *err)
+{
+    struct ap_at list = {at, "levels", 0};
+    json_t *levels;
+
+    if (ap_get_arr(o, at, "levels", &levels, err))
+        return -1;
+    size_t n = json_array_size(levels);
+    if (n < 1 || n > AP_MAX_LEVELS)
+        return ap_at_err(&list, err, "expected 1 to %d levels, got %zu", AP_MAX_LEVELS,
+                         n);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (get_level(arena, json_array_get(levels, i), &here, &c->levels[i], err))
+            return -1;
+    }
+    c->n_levels = (int)n;
+    if (ap_cluster_devices(c) > AP_MAX_DEVICES)
+        return ap_at_err(&list, err, "more than %d devices", AP_MAX_DEVICES);
+    return 0;
+}
+
+static int get_flops(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                     struct ap_err *err)
+{
+    struct ap_at here = {at, "flops_per_sec", 0};
+    json_t *peaks = json_object_get(o, "flops_per_sec");
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(peaks))
+        return ap_at_err(&here, err, "expected an object of element types");
+    json_object_foreach(peaks, key, value)
+    {
+        struct ap_at member = {&here, key, 0};
+        enum ap_dtype dtype = ap_dtype_find(key, strlen(key));
+        if (dtype == AP_N_DTYPES || dtype == AP_TUPLE)
+            return ap_at_err(&member, err, "no element type has this name");
+        if (get_amount(peaks, &here, key, rates, &c->flops_per_sec[dtype], err))
+            return -1;
+    }
+    double f32;
+    return get_amount(peaks, &here, "f32", rates, &f32, err);
+}
+
+static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                       struct ap_err *err)
+{
+    struct ap_at here = {at, "collective_efficiency", 0};
+    json_t *factors = json_object_get(o, "collective_efficiency");
+    const char *key;
+    json_t *value;
+
+    for (int op = 0; op < AP_N_OPS; op++)
+        c->collective_efficiency[op] = 1;
+    if (!factors)
+        return 0;
+    if (!json_is_object(factors))
+        return ap_at_err(&here, err, "expected an object of collectives");
+    json_object_foreach(factors, key, value)
+    {
+        struct ap_at member = {&here, key, 0};
+        enum ap_op op = ap_op_find(key, strlen(key));
+        if (op == AP_N_OPS || ap_ops[op].class != AP_CLASS_COLLECTIVE)
+            return ap_at_err(&member, err, "no collective has this name");
+        if (get_amount(factors, &here, key, factors_of_one, &c->collective_efficiency[op],
+                       err))
+            return -1;
+    }
+    return 0;
+}
+
+/* One number, or rows of FLOPs and what operators of that size reach. */
+static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                          struct ap_err *err)
+{
+    struct ap_at list = {at, "efficiency", 0};
+    const json_t *rows = json_object_get(o, "efficiency");
+    size_t n = json_array_size(rows);
+
+    if (!json_is_array(rows))
+        return get_amount(o, at, "efficiency", shares, &c->efficiency, err);
+    if (n < 1 || n > AP_MAX_EFFICIENCY)
+        return ap_at_err(&list, err, "expected 1 to %d rows, got %zu", AP_MAX_EFFICIENCY,
+                         n);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *from = json_array_get(rows, i);
+        struct ap_efficiency *row = &c->curve[i];
+        if (get_amount(from, &here, "flops", rates, &row->flops, err) ||
+            get_amount(from, &here, "of_peak", shares, &row->of_peak, err))
+            return -1;
+        if (i > 0 && row->flops <= row[-1].flops)
+            return ap_at_err(&here, err, "expected more flops than in the row before");
+        if (i > 0 && row->flops / row->of_peak < row[-1].flops / row[-1].of_peak)
+            return ap_at_err(&here, err,
+                             "more flops would take less time than in the "
+                             "row before");
+    }
+    c->n_curve = (int)n;
+    c->efficiency = c->curve[n - 1].of_peak;
+    return 0;
+}
+
+int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_cluster *c, struct ap_err *err)
+{
+    const char *name, *device, *source = NULL;
+
+    *c = (struct ap_cluster){0};
+    if (ap_get_str(o, at, "name", &name, err) ||
+        ap_opt_str(o, at, "source", &source, err) ||
+        ap_get_str(o, at, "device", &device, err) ||
+        ap_get_int(o, at, "memory_bytes", 1, INT64_MAX, &c->memory_bytes, err) ||
+        get_flops(o, at, c, err) ||
+        get_amount(o, at, "memory_bandwidth_bytes_per_sec", rates,
+                   &c->memory_bandwidth_bytes_per_sec, err) ||
+        get_amount(o, at, "launch_sec", seconds, &c->launch_sec, err) ||
+        get_efficiency(o, at, c, err) || get_levels(arena, o, at, c, err) ||
+        get_factors(o, at, c, err))
+        return -1;
+    c->name = ap_arena_strdup(arena, name);
+    c->device = ap_arena_strdup(arena, device);
+    c->source = source ? ap_arena_strdup(arena, source) : NULL;
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static void put_num(struct ap_buf *out, const char *key, double v)
+{
+    ap_buf_printf(out, ",\"%s\":", key);
+    ap_json_num(out, v);
+}
+
+static void put_level(const struct ap_link_level *level, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, level->name);
+    ap_buf_puts(out, ",\"size\":");
+    ap_buf_int(out, level->size);
+    put_num(out, "bandwidth_bytes_per_sec", level->bandwidth_bytes_per_sec);
+    put_num(out, "latency_sec", level->latency_sec);
+    if (level->uplink)
+        ap_buf_puts(out, ",\"uplink\":true");
+    else
+        ap_buf_puts(out, level->shared ? ",\"shared\":true" : ",\"shared\":false");
+    ap_buf_putc(out, '}');
+}
+
+static void put_efficiency(const struct ap_cluster *c, struct ap_buf *out)
+{
+    if (c->n_curve == 0) {
+        put_num(out, "efficiency", c->efficiency);
+        return;
+    }
+    ap_buf_puts(out, ",\"efficiency\":[");
+    for (int i = 0; i < c->n_curve; i++) {
+        ap_buf_puts(out, i ? ",{\"flops\":" : "{\"flops\":");
+        ap_json_num(out, c->curve[i].flops);
+        put_num(out, "of_peak", c->curve[i].of_peak);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
+void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
+{
+    const char *sep = "";
+
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, c->name);
+    if (c->source)
+        ap_put_str(out, "source", c->source);
+    ap_buf_puts(out, ",\"device\":");
+    ap_json_str(out, c->device);
+    ap_buf_puts(out, ",\"memory_bytes\":");
+    ap_buf_int(out, c->memory_bytes);
+    ap_buf_puts(out, ",\"flops_per_sec\":{");
+    for (int t = 0; t < AP_N_DTYPES; t++) {
+        if (c->flops_per_sec[t] == 0)
+            continue;
+        ap_buf_printf(out, "%s\"%s\":", sep, ap_dtype_name((enum ap_dtype)t));
+        ap_json_num(out, c->flops_per_sec[t]);
+        sep = ",";
+    }
+    ap_buf_putc(out, '}');
+    put_num(out, "memory_bandwidth_bytes_per_sec", c->memory_bandwidth_bytes_per_sec);
+    put_num(out, "launch_sec", c->launch_sec);
+    put_efficiency(c, out);
+    ap_buf_puts(out, ",\"levels\":[");
+    for (int i = 0; i < c->n_levels; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        put_level(&c->levels[i], out);
+    }
+    ap_buf_putc(out, ']');
+    sep = ",\"collective_efficiency\":{";
+    for (int op = 0; op < AP_N_OPS; op++) {
+        if (c->collective_efficiency[op] == 1)
+            continue;
+        ap_buf_printf(out, "%s\"%s\":", sep, ap_ops[op].name);
+        ap_json_num(out, c->collective_efficiency[op]);
+        sep = ",";
+    }
+    ap_buf_puts(out, sep[1] ? "}" : "}}");
+}
+
+/* ---- choosing ---- */
+
+static int from_text(struct ap_arena *arena, const char *path, const char *text,
+                     size_t len, struct ap_cluster *c, struct ap_err *err)
+{
+    json_error_t where;
+    struct ap_err why = {""};
+
+    json_t *o = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
+    if (!o)
+        return ap_err_set(err, "%s:%d:%d: %s", path, where.line, where.column,
+                          where.text);
+    int rc = ap_cluster_from_json(arena, o, NULL, c, &why);
+    json_decref(o);
+    return rc ? ap_err_set(err, "%s: %s", path, why.msg) : 0;
+}
+
+static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster *c,
+                     struct ap_err *err)
+{
+    char *text;
+    size_t len;
+
+    if (strcmp(path, "-") && !strchr(path, '/') && access(path, F_OK)) {
+        for (const struct ap_preset *p = ap_presets; p->name; p++)
+            if (!strcmp(p->name, path))
+                return from_text(arena, path, p->text, strlen(p->text), c, err);
+        return ap_err_set(err,
+                          "%s: no such file, and no preset has this name; '--cluster "
+                          "help' lists the presets",
+                          path);
+    }
+    if (ap_read_file(arena, path, true, &text, &len, err))
+        return -1;
+    return from_text(arena, path, text, len, c, err);
+}
+
+void ap_cluster_list(struct ap_buf *out)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct ap_cluster c;
+
+    for (const struct ap_preset *p = ap_presets; p->name; p++) {
+        if (from_text(&arena, p->name, p->text, strlen(p->text), &c, &err))
+            continue; /* whoever asks for it is told why */
+        struct ap_buf devices = {0};
+        for (int i = c.n_levels - 1; i >= 0; i--)
+            ap_buf_printf(&devices, "%lld%s", (long long)c.levels[i].size, i ? "x" : "");
+        ap_buf_printf(out, "%-9s   %4s %-15s   %s\n", p->name, devices.data, c.device,
+                      c.source ? c.source : "");
+        ap_buf_free(&devices);
+    }
+    ap_arena_free(&arena);
+}
+
+static int from_section(struct ap_arena *arena, const struct ap_doc *doc,
+                        const struct ap_section *section, struct ap_cluster *c,
+                        struct ap_err *err)
+{
+    struct ap_err why = {""};
+    struct ap_at at = {NULL, section->name, 0};
+    json_t *o = ap_doc_load(doc, section, err);
+
+    if (!o)
+        return -1;
+    int rc = ap_cluster_from_json(arena, o, &at, c, &why);
+    json_decref(o);
+    return rc ? ap_err_set(err, "%s: %s", doc->file, why.msg) : 0;
+}
+
+/* A100s with 80 GB, 8 to a node; vendor's peaks, a matrix multiplication reaches 0.7. */
+static void set_default(int64_t n_devices, struct ap_cluster *c)
+{
+    int64_t inside = n_devices < 8 ? n_devices : 8;
+
+    *c = (struct ap_cluster){
+        .name = "default",
+        .device = "A100-80GB",
+        .memory_bytes = 80000000000,
+        .memory_bandwidth_bytes_per_sec = 2.0e12,
+        .launch_sec = 4e-6,
+        .efficiency = 0.7,
+        .n_levels = n_devices > 8 ? 2 : 1,
+        .levels = {{.name = "nvlink",
+                    .size = inside > 0 ? inside : 1,
+                    .bandwidth_bytes_per_sec = 300e9,
+                    .latency_sec = 3e-6},
+                   {.name = "infiniband",
+                    .size = ap_ceil_div(n_devices, 8),
+                    .bandwidth_bytes_per_sec = 25e9,
+                    .latency_sec = 10e-6}},
+    };
+    c->flops_per_sec[AP_F32] = 19.5e12;
+    c->flops_per_sec[AP_F16] = c->flops_per_sec[AP_BF16] = 312e12;
+    c->flops_per_sec[AP_F64] = 19.5e12;
+    for (int op = 0; op < AP_N_OPS; op++)
+        c->collective_efficiency[op] = 1;
+}
+
+int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                   int64_t n_devices, struct ap_cluster *c, struct ap_err *err)
+{
+    const struct ap_section *section = doc ? ap_doc_find(doc, "cluster") : NULL;
+
+    if (path)
+        return from_path(arena, path, c, err);
+    if (section)
+        return from_section(arena, doc, section, c, err);
+    set_default(n_devices, c);
+    return 0;
+}

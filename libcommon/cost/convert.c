@@ -1,0 +1,666 @@
+/*
+ * Problem: the cheapest sequence of collectives and local steps from one layout of a
+ * tensor to another.
+ *
+ * Idea: uniform-cost search over layouts. Neighbours of a layout are what one step makes
+ * of it: a slice or its reverse, an all-gather, on an axis that is innermost in its
+ * factor (form.c), so that the blocks of all other axes stay; an all-to-all, which is
+ * both at once on two dimensions; a swap of two equal axes; sums. An axis is only ever
+ * placed as in the source or the target, replicated, or, when it is partial, on one of
+ * the first two dimensions that it divides: reduce-scatter inside, all-reduce across,
+ * all-gather inside is found that way. Gathering and summing all, then slicing, is always
+ * one of the ways.
+ *
+ * An axis in time only ever goes from the source's placement to the target's, by a step
+ * of its own that moves nothing. While it is not replicated the value is one
+ * microbatch's, and a step is paid as often as there are microbatches: sums are thus
+ * accumulated first and reduced over devices once.
+ *
+ * Cost: at most 5^axes layouts, in practice a dozen; results are kept (memo.c).
+ */
+#include "cost/alpa.h"
+#include "cost/cost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layout/form.h"
+#include "cost/memo.h"
+#include "cost/convert.h"
+
+enum { MAX_PLACES = 2 }; /* source's and target's */
+
+struct node {
+    struct ap_layout at;
+    int64_t local_bytes;
+    double sec; /* from the source */
+    int n_steps, from;
+    bool done;
+    /* the step that leads here */
+    enum ap_op op;
+    struct ap_coll coll;
+    int64_t bytes, times;
+    double step_sec;
+};
+
+struct search {
+    const struct ap_cost *cost;
+    const struct ap_mesh *mesh;
+    const struct ap_shape *shape;
+    bool fewest; /* every step costs 1 */
+    struct ap_layout target;
+    int n_places[AP_MAX_AXES];
+    struct ap_placement place[AP_MAX_AXES][MAX_PLACES]; /* strides of the finest form */
+    struct ap_placement goal[AP_MAX_AXES];              /* likewise, of the target */
+    struct ap_layout at;                                /* being expanded, */
+    struct ap_form form[AP_MAX_RANK]; /* finest forms of its dimensions, */
+    unsigned known;                   /* those that were needed so far */
+    int n, cap;
+    struct node *nodes;
+    int *slot; /* hash table of node numbers + 1, twice as many as cap */
+    int *heap; /* node numbers by cost; sifted when costs fall */
+    int n_heap;
+    int *place_in_heap;
+};
+
+/* ---- bytes ---- */
+
+static int64_t step_bytes(const struct ap_mesh *mesh, enum ap_op op, unsigned axes,
+                          int64_t operand, int64_t result)
+{
+    if (op == AP_OP_ALL_GATHER)
+        return result;
+    if (op == AP_OP_ALL_TO_ALL)
+        return ap_mul64(operand, mesh->size[__builtin_ctz(axes)]);
+    if (op == AP_OP_ALL_REDUCE || op == AP_OP_REDUCE_SCATTER ||
+        op == AP_OP_COLLECTIVE_PERMUTE)
+        return operand;
+    return 0;
+}
+
+int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
+                      const struct ap_coll *coll, const struct ap_shape *operand_local,
+                      const struct ap_shape *result_local)
+{
+    return step_bytes(mesh, op, coll->axes, ap_shape_bytes(operand_local),
+                      ap_shape_bytes(result_local));
+}
+
+/* ---- single steps ---- */
+
+/* Finest form of dimension d of the layout that is being expanded. */
+static const struct ap_form *form_of(struct search *s, int d)
+{
+    /* layouts are canonical, so that there is one */
+    if (!(s->known >> d & 1))
+        ap_form_get(s->mesh, s->shape, &s->at, d, &s->form[d]);
+    s->known |= 1u << d;
+    return &s->form[d];
+}
+
+/*
+ * Takes the split by axis a away: *out is the layout that an ap-slice on a would start
+ * from, *split what it would cut; form is of a's dimension in l. False if a is not
+ * innermost.
+ */
+static bool unsplit(const struct search *s, const struct ap_layout *l,
+                    const struct ap_form *whole, int a, struct ap_layout *out,
+                    struct ap_split *split)
+{
+    int d = l->axis[a].dim, i = 0;
+    struct ap_form form = *whole;
+
+    *split = (struct ap_split){.dim = d, .outer = 1, .full = 1, .part = 1};
+    if (form.dead >> a & 1) {
+        form.dead &= ~(1u << a);
+        for (; i < form.n; i++)
+            split->outer *= ap_form_local(s->mesh, &form.factor[i]);
+    }
+    for (; i < form.n; i++) {
+        struct ap_form_factor *f = &form.factor[i];
+        int64_t local = ap_form_local(s->mesh, f);
+        int k = 0;
+        while (k < f->n && f->axis[k] != a)
+            k++;
+        if (k == f->n) {
+            split->outer *= local;
+            continue;
+        }
+        if (k != f->n - 1)
+            return false;
+        f->n--;
+        split->part = local;
+        split->full = ap_form_local(s->mesh, f);
+        break;
+    }
+    *out = *l;
+    out->axis[a] = (struct ap_placement){0};
+    return ap_form_refine(s->mesh, &form) == 0 &&
+           ap_form_put(s->mesh, s->shape, &form, d, out) == 0;
+}
+
+/*
+ * Places axis a, replicated in l, as p says; false if that would move other blocks. On
+ * p's dimension l is as the layout that is being expanded.
+ */
+static bool slice(struct search *s, const struct ap_layout *l, int a,
+                  const struct ap_placement *p, struct ap_layout *out,
+                  struct ap_split *split)
+{
+    const struct ap_form *form = form_of(s, p->dim);
+    struct ap_form after;
+    struct ap_layout back;
+
+    *out = *l;
+    for (int b = 0; b < s->mesh->n_axes; b++)
+        if (l->axis[b].kind == AP_SPLIT && l->axis[b].dim == p->dim)
+            out->axis[b].stride = ap_form_stride(form, b);
+    out->axis[a] = *p;
+    return ap_form_get(s->mesh, s->shape, out, p->dim, &after) == 0 &&
+           ap_form_put(s->mesh, s->shape, &after, p->dim, out) == 0 &&
+           unsplit(s, out, &after, a, &back, split) && ap_layout_equal(&back, l);
+}
+
+/* Axes a and b of the layout that is being expanded exchange their places. */
+static bool swap(struct search *s, int a, int b, struct ap_layout *out)
+{
+    const struct ap_placement *p = &s->at.axis[a], *q = &s->at.axis[b];
+    unsigned bits = 1u << a | 1u << b;
+    unsigned dims = (p->kind == AP_SPLIT ? 1u << p->dim : 0) |
+                    (q->kind == AP_SPLIT ? 1u << q->dim : 0);
+
+    *out = s->at;
+    out->axis[a] = *q;
+    out->axis[b] = *p;
+    for (int d = 0; dims >> d; d++) {
+        if (!(dims >> d & 1))
+            continue;
+        struct ap_form form = *form_of(s, d);
+        for (int i = 0; i < form.n; i++)
+            for (int k = 0; k < form.factor[i].n; k++) {
+                uint8_t *axis = &form.factor[i].axis[k];
+                *axis = (uint8_t)(*axis == a ? b : *axis == b ? a : *axis);
+            }
+        if ((form.dead & bits) && (form.dead & bits) != bits)
+            form.dead ^= bits;
+        if (ap_form_put(s->mesh, s->shape, &form, d, out))
+            return false;
+    }
+    return true;
+}
+
+/* Placement of axis a with the stride of the finest form, in the layout being expanded.
+ */
+static struct ap_placement finest(struct search *s, int a)
+{
+    struct ap_placement p = s->at.axis[a];
+    if (p.kind == AP_SPLIT)
+        p.stride = ap_form_stride(form_of(s, p.dim), a);
+    return p;
+}
+
+static bool same_place(const struct ap_placement *p, const struct ap_placement *q)
+{
+    return p->kind == q->kind && p->red == q->red && p->dim == q->dim &&
+           p->stride == q->stride;
+}
+
+/* ---- the frontier ---- */
+
+static bool before(const struct search *s, int i, int j)
+{
+    const struct node *a = &s->nodes[i], *b = &s->nodes[j];
+    if (a->sec != b->sec)
+        return a->sec < b->sec;
+    if (a->n_steps != b->n_steps)
+        return a->n_steps < b->n_steps;
+    return i < j;
+}
+
+static void heap_set(struct search *s, int at, int node)
+{
+    s->heap[at] = node;
+    s->place_in_heap[node] = at;
+}
+
+static void sift_up(struct search *s, int at)
+{
+    int node = s->heap[at];
+    for (; at > 0 && before(s, node, s->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_set(s, at, s->heap[(at - 1) / 2]);
+    heap_set(s, at, node);
+}
+
+static int heap_pop(struct search *s)
+{
+    int top = s->heap[0], node = s->heap[--s->n_heap], at = 0;
+    for (;;) {
+        int child = 2 * at + 1;
+        if (child >= s->n_heap)
+            break;
+        if (child + 1 < s->n_heap && before(s, s->heap[child + 1], s->heap[child]))
+            child++;
+        if (!before(s, s->heap[child], node))
+            break;
+        heap_set(s, at, s->heap[child]);
+        at = child;
+    }
+    if (s->n_heap > 0)
+        heap_set(s, at, node);
+    return top;
+}
+
+/* Slot of layout l: of its node, or a free one. */
+static int *slot_of(const struct search *s, const struct ap_layout *l)
+{
+    uint64_t h = 0;
+    for (int a = 0; a < s->mesh->n_axes; a++) {
+        const struct ap_placement *p = &l->axis[a];
+        h ^= (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
+             p->kind;
+        h *= 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    size_t mask = 2 * (size_t)s->cap - 1, at = h & mask;
+    while (s->slot[at] && !ap_layout_equal(&s->nodes[s->slot[at] - 1].at, l))
+        at = (at + 1) & mask;
+    return &s->slot[at];
+}
+
+/* Room for cap nodes, a power of two. */
+static void make_room(struct search *s, int cap)
+{
+    size_t n = (size_t)cap;
+    s->cap = cap;
+    s->nodes = ap_xrealloc(s->nodes, n * sizeof(*s->nodes));
+    s->heap = ap_xrealloc(s->heap, n * sizeof(*s->heap));
+    s->place_in_heap = ap_xrealloc(s->place_in_heap, n * sizeof(*s->place_in_heap));
+    s->slot = ap_xrealloc(s->slot, 2 * n * sizeof(*s->slot));
+    memset(s->slot, 0, 2 * n * sizeof(*s->slot));
+    for (int i = 0; i < s->n; i++)
+        *slot_of(s, &s->nodes[i].at) = i + 1;
+}
+
+/* The node of layout l, a new one with infinite cost if there is none. */
+static int node_of(struct search *s, const struct ap_layout *l)
+{
+    int *slot = slot_of(s, l);
+    if (*slot)
+        return *slot - 1;
+    if (s->n == s->cap) {
+        make_room(s, 2 * s->cap);
+        slot = slot_of(s, l);
+    }
+    *slot = s->n + 1;
+    s->nodes[s->n] =
+        (struct node){.at = *l,
+                      .local_bytes = ap_layout_local_bytes(s->mesh, s->shape, l),
+                      .sec = INFINITY,
+                      .from = -1};
+    heap_set(s, s->n_heap++, s->n);
+    return s->n++;
+}
+
+/* One step from node `from` to layout `to`. */
+static void relax(struct search *s, int from, enum ap_op op, const struct ap_coll *coll,
+                  const struct ap_layout *to)
+{
+    int i = node_of(s, to);
+    const struct node *up = &s->nodes[from];
+    struct node *v = &s->nodes[i];
+
+    if (v->done)
+        return;
+    int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
+    int64_t times = ap_layout_in_time(s->mesh, &up->at) || ap_layout_in_time(s->mesh, to)
+                        ? ap_mesh_microbatches(s->mesh)
+                        : 1;
+    double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
+    double sec = up->sec + (s->fewest ? 1 : step_sec);
+    /* sums of the same terms in another order are ties */
+    bool tie = !(sec < v->sec * (1 - 1e-12));
+    if (tie && (sec > v->sec * (1 + 1e-12) || up->n_steps + 1 >= v->n_steps))
+        return;
+    v->sec = fmin(sec, v->sec);
+    v->n_steps = up->n_steps + 1;
+    v->from = from;
+    v->op = op;
+    v->coll = *coll;
+    v->bytes = bytes;
+    v->times = times;
+    v->step_sec = step_sec;
+    sift_up(s, s->place_in_heap[i]);
+}
+
+/* ---- neighbours of s->at, the layout of node `from` ---- */
+
+static bool is_time(const struct search *s, int a)
+{
+    return s->mesh->time >> a & 1;
+}
+
+static void from_replicated(struct search *s, int from, int a)
+{
+    for (int k = 0; k < s->n_places[a]; k++) {
+        const struct ap_placement *p = &s->place[a][k];
+        if (is_time(s, a) && !same_place(p, &s->goal[a]))
+            continue;
+        struct ap_coll coll = {.axes = 1u << a};
+        struct ap_layout to = s->at;
+        if (p->kind == AP_SPLIT && slice(s, &s->at, a, p, &to, &coll.split))
+            relax(s, from, AP_OP_AP_SLICE, &coll, &to);
+        if (p->kind != AP_PARTIAL || !same_place(p, &s->goal[a]))
+            continue;
+        coll.red = p->red;
+        to = s->at;
+        to.axis[a] = *p;
+        relax(s, from, AP_OP_AP_PARTIAL, &coll, &to);
+    }
+}
+
+static void scatter_to(struct search *s, int from, const struct ap_layout *summed, int a,
+                       uint8_t red, const struct ap_placement *p)
+{
+    struct ap_coll coll = {.axes = 1u << a, .red = red};
+    struct ap_layout to;
+    if (slice(s, summed, a, p, &to, &coll.split))
+        relax(s, from, AP_OP_REDUCE_SCATTER, &coll, &to);
+}
+
+static void from_partial(struct search *s, int from, int a)
+{
+    struct ap_layout summed = s->at;
+    uint8_t red = s->at.axis[a].red;
+    int tried = 0;
+
+    summed.axis[a] = (struct ap_placement){0};
+    for (int k = 0; k < s->n_places[a]; k++)
+        if (s->place[a][k].kind == AP_SPLIT)
+            scatter_to(s, from, &summed, a, red, &s->place[a][k]);
+    /* if it is to be split it goes there at once */
+    int most = s->goal[a].kind == AP_SPLIT ? 0 : s->mesh->n_axes > 4 ? 1 : 2;
+    for (int d = 0; d < s->shape->rank && tried < most; d++) {
+        const struct ap_form *form = form_of(s, d);
+        if (form->n == 0)
+            continue;
+        int64_t local = ap_form_local(s->mesh, &form->factor[form->n - 1]);
+        if (local == 0 || local % s->mesh->size[a] != 0)
+            continue;
+        tried++;
+        scatter_to(
+            s, from, &summed, a, red,
+            &(struct ap_placement){.kind = AP_SPLIT, .dim = (uint8_t)d, .stride = local});
+    }
+}
+
+static void from_split(struct search *s, int from, int a)
+{
+    int dim = s->at.axis[a].dim;
+    struct ap_coll coll = {.axes = 1u << a};
+    struct ap_layout gathered, to;
+    struct ap_split join;
+
+    if (is_time(s, a) && s->goal[a].kind != AP_REPLICATED)
+        return;
+    if (!unsplit(s, &s->at, form_of(s, dim), a, &gathered, &join))
+        return;
+    coll.split = join;
+    relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
+    if (is_time(s, a))
+        return;
+    if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
+        return;
+    for (int k = 0; k < s->n_places[a]; k++) {
+        const struct ap_placement *p = &s->place[a][k];
+        if (p->kind != AP_SPLIT || p->dim == dim)
+            continue;
+        coll.join = join;
+        if (slice(s, &gathered, a, p, &to, &coll.split))
+            relax(s, from, AP_OP_ALL_TO_ALL, &coll, &to);
+    }
+}
+
+/* Axes that are partial with `red` and are not to stay so. */
+static unsigned summable(const struct search *s, int red)
+{
+    unsigned axes = 0;
+    for (int a = 0; a < s->mesh->n_axes; a++)
+        if (s->at.axis[a].kind == AP_PARTIAL && s->at.axis[a].red == red &&
+            !same_place(&s->at.axis[a], &s->goal[a]))
+            axes |= 1u << a;
+    return axes;
+}
+
+static void all_reduces(struct search *s, int from)
+{
+    for (int red = AP_RED_SUM; red <= AP_RED_OR; red++) {
+        unsigned all = summable(s, red);
+        for (unsigned axes = all; axes; axes = (axes - 1) & all) {
+            if ((axes & s->mesh->time) &&
+                (axes != s->mesh->time || s->goal[0].kind != AP_REPLICATED))
+                continue;
+            struct ap_coll coll = {.axes = axes, .red = (enum ap_red)red};
+            struct ap_layout to = s->at;
+            for (int a = 0; a < s->mesh->n_axes; a++)
+                if (axes >> a & 1)
+                    to.axis[a] = (struct ap_placement){0};
+            relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
+        }
+    }
+}
+
+/* Swaps that bring at least one of the two axes where it belongs. */
+static void swaps(struct search *s, int from)
+{
+    for (int a = 0; a < s->mesh->n_axes; a++)
+        for (int b = a + 1; b < s->mesh->n_axes; b++) {
+            struct ap_coll coll = {.axes = 1u << a | 1u << b};
+            struct ap_layout to;
+            if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1 ||
+                is_time(s, a))
+                continue;
+            struct ap_placement p = finest(s, a), q = finest(s, b);
+            if (same_place(&p, &q) && p.kind != AP_SPLIT)
+                continue;
+            if (!same_place(&p, &s->goal[b]) && !same_place(&q, &s->goal[a]))
+                continue;
+            if (swap(s, a, b, &to) && !ap_layout_equal(&to, &s->at))
+                relax(s, from, AP_OP_COLLECTIVE_PERMUTE, &coll, &to);
+        }
+}
+
+/*
+ * Alpa's way: first sums, axis by axis; then gathers, the first dimension first; slices
+ * last. An all-to-all only on a mesh of one axis; what may be asked for at all is
+ * ap_alpa_converts.
+ */
+static void expand_alpa(struct search *s, int from)
+{
+    bool sums = false;
+    int gather = -1;
+
+    for (int a = 0; a < s->mesh->n_axes; a++) {
+        struct ap_placement p = finest(s, a);
+        if (same_place(&p, &s->goal[a]))
+            continue;
+        if (p.kind == AP_PARTIAL) {
+            struct ap_coll coll = {.axes = 1u << a, .red = p.red};
+            struct ap_layout to = s->at;
+            to.axis[a] = (struct ap_placement){0};
+            relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
+            sums = true;
+        } else if (p.kind == AP_SPLIT && (gather < 0 || p.dim < s->at.axis[gather].dim)) {
+            gather = a;
+        }
+    }
+    if (sums)
+        return;
+    if (gather >= 0)
+        from_split(s, from, gather);
+    for (int a = 0; a < s->mesh->n_axes && gather < 0; a++)
+        if (s->at.axis[a].kind == AP_REPLICATED)
+            from_replicated(s, from, a);
+}
+
+static void expand(struct search *s, int i)
+{
+    bool partial = false;
+
+    if (s->cost->alpa_steps) {
+        expand_alpa(s, i);
+        return;
+    }
+    for (int a = 0; a < s->mesh->n_axes; a++)
+        switch ((enum ap_placement_kind)s->at.axis[a].kind) {
+        case AP_REPLICATED:
+            from_replicated(s, i, a);
+            break;
+        case AP_SPLIT:
+            from_split(s, i, a);
+            break;
+        case AP_PARTIAL:
+            partial = true;
+            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_time(s, a))
+                from_partial(s, i, a);
+            break;
+        }
+    if (partial)
+        all_reduces(s, i);
+    swaps(s, i);
+}
+
+/* ---- the search ---- */
+
+static void look_at(struct search *s, const struct ap_layout *l)
+{
+    s->at = *l;
+    s->known = 0;
+}
+
+static void add_place(struct search *s, int a, const struct ap_placement *p)
+{
+    for (int k = 0; k < s->n_places[a]; k++)
+        if (same_place(&s->place[a][k], p))
+            return;
+    if (p->kind != AP_REPLICATED)
+        s->place[a][s->n_places[a]++] = *p;
+}
+
+/* Fills nodes; returns the target's, -1 if it was not reached. */
+static int run(struct search *s, const struct ap_layout *from)
+{
+    s->n = s->n_heap = 0;
+    make_room(s, 32);
+    int i = node_of(s, from);
+    s->nodes[i].sec = 0;
+    while (s->n_heap > 0) {
+        i = heap_pop(s);
+        if (s->nodes[i].sec == INFINITY)
+            break;
+        s->nodes[i].done = true;
+        look_at(s, &s->nodes[i].at);
+        if (ap_layout_equal(&s->nodes[i].at, &s->target))
+            return i;
+        expand(s, i);
+    }
+    return -1;
+}
+
+static void write_path(const struct search *s, int goal, struct ap_step *steps,
+                       struct ap_path *path)
+{
+    path->n_steps = s->nodes[goal].n_steps;
+    for (int i = goal, k = path->n_steps - 1; k >= 0; i = s->nodes[i].from, k--) {
+        const struct node *v = &s->nodes[i];
+        steps[k] = (struct ap_step){.op = v->op,
+                                    .coll = v->coll,
+                                    .from = s->nodes[v->from].at,
+                                    .to = v->at,
+                                    .bytes = v->bytes,
+                                    .times = v->times,
+                                    .sec = v->step_sec};
+    }
+    path->steps = steps;
+    path->sec = 0;
+    for (int k = 0; k < path->n_steps; k++)
+        path->sec += steps[k].sec;
+}
+
+static int search(const struct ap_cost *cost, const struct ap_shape *shape,
+                  const struct ap_layout *from, const struct ap_layout *to,
+                  struct ap_step *room, struct ap_path *path)
+{
+    struct search s = {.cost = cost, .mesh = &cost->mesh, .shape = shape, .target = *to};
+    if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
+        return -1;
+    look_at(&s, to);
+    for (int a = 0; a < s.mesh->n_axes; a++) {
+        s.goal[a] = finest(&s, a);
+        add_place(&s, a, &s.goal[a]);
+    }
+    look_at(&s, from);
+    for (int a = 0; a < s.mesh->n_axes; a++) {
+        struct ap_placement p = finest(&s, a);
+        add_place(&s, a, &p);
+    }
+    int goal = run(&s, from);
+    if (goal >= 0 && s.nodes[goal].n_steps > AP_MAX_STEPS) {
+        s.fewest = true; /* two steps an axis always do */
+        goal = run(&s, from);
+    }
+    if (goal >= 0)
+        write_path(&s, goal, room, path);
+    free(s.nodes);
+    free(s.slot);
+    free(s.heap);
+    free(s.place_in_heap);
+    return goal >= 0 ? 0 : -1;
+}
+
+int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
+               const struct ap_layout *from, const struct ap_layout *to,
+               struct ap_step *room, struct ap_path *path)
+{
+    bool found = false;
+    path->n_steps = 0;
+    path->steps = room;
+    path->sec = 0;
+    if (ap_layout_equal(from, to))
+        return 0;
+    struct ap_memo_entry *e =
+        cost->cache ? ap_memo_get(cost->cache, shape, from, to, &found) : NULL;
+    if (found && e->sec == INFINITY)
+        return -1;
+    if (found && e->n_steps >= 0) {
+        path->n_steps = e->n_steps;
+        path->sec = e->sec;
+        path->steps = e->steps;
+        return 0;
+    }
+    int rc = search(cost, shape, from, to, room, path);
+    if (e)
+        e->sec = rc ? INFINITY : path->sec;
+    if (e && rc == 0)
+        ap_memo_put_path(cost->cache, e, path);
+    return rc;
+}
+
+double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
+                      const struct ap_layout *from, const struct ap_layout *to)
+{
+    bool found = false;
+    struct ap_step room[AP_MAX_STEPS];
+    struct ap_path path;
+
+    if (ap_layout_equal(from, to))
+        return 0;
+    struct ap_memo_entry *e =
+        cost->cache ? ap_memo_get(cost->cache, shape, from, to, &found) : NULL;
+    if (found)
+        return e->sec;
+    double sec = search(cost, shape, from, to, room, &path) ? INFINITY : path.sec;
+    if (e)
+        e->sec = sec;
+    return sec;
+}

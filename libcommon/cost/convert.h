@@ -1,0 +1,52 @@
+/* How to get from one layout of a tensor to another, and what it takes. */
+#ifndef AP_CONVERT_H
+#define AP_CONVERT_H
+
+#include "layout/layout.h"
+
+struct ap_cost; /* cost.h */
+
+/* One step; op is AP_OP_ALL_REDUCE .. AP_OP_COLLECTIVE_PERMUTE, AP_OP_AP_SLICE or
+ * AP_OP_AP_PARTIAL. */
+struct ap_step {
+    enum ap_op op;
+    struct ap_coll coll;
+    struct ap_layout from, to;
+    int64_t bytes; /* of the full tensor on the step's axes, per group: ap_step_bytes */
+    int64_t times; /* that it is made in a training step: once, or per microbatch */
+    double sec;    /* by the cost model, of all the times */
+};
+
+#define AP_MAX_STEPS 12
+struct ap_path {
+    int n_steps;
+    const struct ap_step *steps;
+    double sec;
+};
+
+/*
+ * Cheapest way from one layout of a tensor to another, ties to fewer steps, then to the
+ * order in which steps are tried. Every pair of layouts whose target is not partial where
+ * the source is split can be converted (-1 otherwise: the source must be gathered first,
+ * which the search does by itself whenever it can). Steps with P in the target: P stays
+ * P, R becomes P by ap-partial. Over an axis in time, sums (all-reduce) and gathers are
+ * local and free, and made only where the target is whole there; what comes before them
+ * is made for every microbatch. The steps are in the room, of AP_MAX_STEPS, or with the
+ * cost, until it is freed.
+ */
+int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
+               const struct ap_layout *from, const struct ap_layout *to,
+               struct ap_step *room, struct ap_path *path);
+/* Seconds of that path only, INFINITY where ap_convert fails; for the inner loops. */
+double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
+                      const struct ap_layout *from, const struct ap_layout *to);
+/*
+ * Bytes of the full tensor on a step's axes, per group: all-gather the local result's,
+ * all-reduce, reduce-scatter and collective-permute the local operand's, all-to-all the
+ * local operand's times the axis; 0 for local steps.
+ */
+int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
+                      const struct ap_coll *coll, const struct ap_shape *operand_local,
+                      const struct ap_shape *result_local);
+
+#endif

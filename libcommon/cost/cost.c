@@ -1,0 +1,262 @@
+/*
+ * What collectives and operators cost on a mesh laid over a cluster: seconds of
+ * rings and trees on its links, Alpa's units (Zheng et al., "Alpa", OSDI 2022, and its
+ * public code), or bytes moved.
+ */
+#include "cost/cost.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "cost/memo.h"
+
+const char *const ap_cost_variant_names[] = {"default", "alpa", "bytes"};
+
+/* ---- axes on links ---- */
+
+/* How a set of axes taken as rings uses one level. */
+struct use {
+    int64_t most_per_bus;   /* transfers at once inside one group of the level */
+    int64_t most_per_child; /* rings through the link of one child */
+};
+
+/* Rank of the first device of the ring that `rank` is in. */
+static int64_t ring_of(const struct ap_mesh *mesh, unsigned axes, int64_t rank)
+{
+    int64_t first = 0, stride = 1;
+    for (int a = mesh->n_axes - 1; a >= 0; a--) {
+        if (mesh->time >> a & 1)
+            continue;
+        if (!(axes >> a & 1))
+            first += rank % mesh->size[a] * stride;
+        rank /= mesh->size[a];
+        stride *= mesh->size[a];
+    }
+    return first;
+}
+
+/*
+ * Counts transfers through one level whose children have `child` devices and whose groups
+ * have `group`. A ring runs through its devices in rank order, so it enters each child
+ * that it touches once. last and touched have room for one number per device.
+ */
+static struct use level_use(const struct ap_mesh *mesh, unsigned axes, int64_t child,
+                            int64_t group, int64_t *last, int64_t *touched)
+{
+    int64_t n = ap_mesh_devices(mesh);
+    struct use use = {0};
+
+    for (int64_t i = 0; i < n; i++) {
+        last[i] = -1;
+        touched[i] = 0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t ring = ring_of(mesh, axes, i);
+        if (last[ring] != i / child)
+            touched[ring]++;
+        last[ring] = i / child;
+    }
+    int64_t in_child = 0, in_group = 0;
+    for (int64_t i = 0; i < n; i++)
+        last[i] = -1;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t ring = ring_of(mesh, axes, i);
+        in_child = i % child ? in_child : 0;
+        in_group = i % group ? in_group : 0;
+        if (touched[ring] > 1 && last[ring] != i / child) {
+            in_child++;
+            in_group++;
+        }
+        last[ring] = i / child;
+        use.most_per_child =
+            in_child > use.most_per_child ? in_child : use.most_per_child;
+        use.most_per_bus = in_group > use.most_per_bus ? in_group : use.most_per_bus;
+    }
+    return use;
+}
+
+/* Bandwidth and latency of rings over the axes: those of the slowest level they cross. */
+static void lay(struct ap_cost *cost, unsigned axes, int64_t *scratch)
+{
+    const struct ap_cluster *c = &cost->cluster;
+    int64_t n = ap_mesh_devices(&cost->mesh), child = 1;
+
+    cost->set_bandwidth[axes] = INFINITY; /* an axis of size 1 crosses nothing */
+    cost->set_latency[axes] = 0;
+    for (int i = 0; i < c->n_levels; i++) {
+        const struct ap_link_level *level = &c->levels[i];
+        int64_t group = ap_mul64(child, level->size);
+        struct use use = level_use(&cost->mesh, axes, child, group, scratch, scratch + n);
+        child = group;
+        if (use.most_per_child == 0)
+            continue;
+        double bandwidth = level->bandwidth_bytes_per_sec;
+        if (level->shared)
+            bandwidth /= (double)use.most_per_bus;
+        else if (level->uplink)
+            bandwidth /= (double)use.most_per_child;
+        if (bandwidth <= cost->set_bandwidth[axes]) {
+            cost->set_bandwidth[axes] = bandwidth;
+            cost->set_latency[axes] = level->latency_sec;
+        }
+    }
+}
+
+int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
+                 enum ap_cost_variant variant, const struct ap_cluster *cluster,
+                 const struct ap_mesh *mesh, struct ap_err *err)
+{
+    int64_t have = ap_cluster_devices(cluster), need = ap_mesh_devices(mesh);
+
+    *cost = (struct ap_cost){.variant = variant, .cluster = *cluster, .mesh = *mesh};
+    if (need > have) {
+        char text[128];
+        size_t len = 0;
+        for (int a = mesh->time ? 1 : 0; a < mesh->n_axes && len < sizeof(text) - 24; a++)
+            len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%lld",
+                                    len ? "x" : "", (long long)mesh->size[a]);
+        return ap_err_set(err, "mesh %s needs %lld devices, cluster %s has %lld", text,
+                          (long long)need, cluster->name, (long long)have);
+    }
+    struct ap_mark mark = ap_arena_mark(arena);
+    int64_t *scratch = AP_NEW_N(arena, 2 * need, int64_t);
+    for (unsigned axes = 1; axes < 1u << mesh->n_axes; axes++)
+        lay(cost, axes, scratch);
+    ap_arena_rewind(arena, mark);
+    for (int a = 0; a < mesh->n_axes; a++) {
+        cost->bandwidth[a] = cost->set_bandwidth[1u << a];
+        cost->latency[a] = cost->set_latency[1u << a];
+    }
+    cost->cache = ap_memo_new(mesh->n_axes);
+    return 0;
+}
+
+void ap_cost_free(struct ap_cost *cost)
+{
+    ap_memo_free(cost->cache);
+    cost->cache = NULL;
+}
+
+/* ---- collectives ---- */
+
+static double devices_on(const struct ap_mesh *mesh, unsigned axes)
+{
+    double n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if ((axes & ~mesh->time) >> a & 1)
+            n *= (double)mesh->size[a];
+    return n;
+}
+
+/* Bytes that each device sends. */
+static double bytes_moved(enum ap_op op, double n, double b)
+{
+    if (op == AP_OP_ALL_REDUCE)
+        return 2 * b * (n - 1) / n;
+    if (op == AP_OP_ALL_TO_ALL)
+        return b * (n - 1) / (n * n);
+    if (op == AP_OP_COLLECTIVE_PERMUTE)
+        return b;
+    return b * (n - 1) / n;
+}
+
+/*
+ * Hops of a ring all-reduce over the axes, one way. Axes over the same links are reduced
+ * one after the other, (n1 - 1) + (n2 - 1) + ... hops for as many bytes, so that one
+ * all-reduce is never dearer than reduce-scatters and all-gathers in its place.
+ */
+static double ring_hops(const struct ap_cost *cost, unsigned axes)
+{
+    double n = 1, hops = 0;
+    bool alike = true;
+
+    for (int a = 0; a < cost->mesh.n_axes; a++) {
+        if (!((axes & ~cost->mesh.time) >> a & 1) || cost->mesh.size[a] == 1)
+            continue;
+        n *= (double)cost->mesh.size[a];
+        hops += (double)(cost->mesh.size[a] - 1);
+        alike &= cost->bandwidth[a] == cost->set_bandwidth[axes] &&
+                 cost->latency[a] == cost->set_latency[axes];
+    }
+    return alike ? hops : n - 1;
+}
+
+static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, double b)
+{
+    double n = devices_on(&cost->mesh, axes), e = cost->cluster.collective_efficiency[op];
+    double bandwidth = cost->set_bandwidth[axes], latency = cost->set_latency[axes];
+
+    if (op ==
+        AP_OP_COLLECTIVE_PERMUTE) { /* no ring: at worst all devices leave at once */
+        bandwidth = INFINITY;
+        latency = 0;
+        for (int a = 0; a < cost->mesh.n_axes; a++)
+            if (axes >> a & 1) {
+                bandwidth = fmin(bandwidth, cost->bandwidth[a]);
+                latency = fmax(latency, cost->latency[a]);
+            }
+        return latency + e * b / bandwidth;
+    }
+    double move = e * bytes_moved(op, n, b) / bandwidth;
+    if (op != AP_OP_ALL_REDUCE)
+        return latency * (n - 1) + move;
+    double ring = 2 * latency * ring_hops(cost, axes) + move;
+    double tree = 2 * latency * ceil(log2(n)) + e * 2 * b / bandwidth;
+    return fmin(ring, tree);
+}
+
+/*
+ * Alpa's alpha is 1 on every axis and its beta 1 on the first and 0.1 on the second, as
+ * for a mesh taken from a physical one; here 0.1 on all but the first. The constants
+ * order choices of equal cost. Over several axes at once, as in XLA: the largest beta.
+ * Not rounded, as in Alpa's Python; its C++ rounds all but the constant to whole units.
+ */
+static double alpa_units(const struct ap_mesh *mesh, enum ap_op op, unsigned axes,
+                         double b)
+{
+    double n = devices_on(mesh, axes), alpha = 1, beta = axes & 1 ? 1 : 0.1, sum = 0;
+
+    if (op == AP_OP_ALL_GATHER)
+        return alpha + beta * (n - 1) / n * b + 0.1;
+    if (op == AP_OP_ALL_REDUCE)
+        return alpha + beta * 2 * (n - 1) / n * b + 0.01;
+    if (op == AP_OP_REDUCE_SCATTER)
+        return alpha + beta * (n - 1) / n * b + 0.001;
+    if (op == AP_OP_ALL_TO_ALL)
+        return alpha + beta * (n - 1) / n / n * b * (n / 2) + 0.001;
+    for (int a = 0; a < mesh->n_axes; a++) /* a permute goes along each of its axes */
+        if (axes >> a & 1)
+            sum += alpha + (a == 0 ? 1 : 0.1) * b;
+    return sum;
+}
+
+double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned axes,
+                          int64_t bytes)
+{
+    double n = devices_on(&cost->mesh, axes);
+
+    if (op < AP_OP_ALL_REDUCE || op > AP_OP_COLLECTIVE_PERMUTE || n == 1)
+        return 0;
+    switch (cost->variant) {
+    case AP_COST_DEFAULT:
+        return seconds(cost, op, axes, (double)bytes);
+    case AP_COST_ALPA:
+        return alpa_units(&cost->mesh, op, axes, (double)bytes);
+    case AP_COST_BYTES:
+        return bytes_moved(op, n, (double)bytes);
+    }
+    return 0;
+}
+
+double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
+                       double bytes)
+{
+    const struct ap_cluster *c = &cost->cluster;
+    if (cost->variant != AP_COST_DEFAULT)
+        return 0;
+    double peak =
+        c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
+    return fmax(flops / peak / ap_cluster_efficiency(c, flops),
+                bytes / c->memory_bandwidth_bytes_per_sec) +
+           c->launch_sec;
+}

@@ -1,0 +1,106 @@
+/*
+ * Clusters and what things cost on them.
+ */
+#ifndef AP_COST_H
+#define AP_COST_H
+
+#include "doc/doc.h"
+#include "layout/layout.h"
+#include "cost/convert.h"
+
+struct ap_link_level {
+    const char *name;
+    int64_t size; /* children per group: devices (level 0) or groups of the level below */
+    double bandwidth_bytes_per_sec, latency_sec;
+    bool shared; /* one bus: the transfers of all children at once divide the bandwidth */
+    bool uplink; /* one link per child (a node's network card), divided by the groups that
+                    go through it at once; neither: every device has a link of its own */
+};
+
+/* Operators of this many FLOPs reach this share of the peak, (0, 1]. */
+struct ap_efficiency {
+    double flops, of_peak;
+};
+
+#define AP_MAX_LEVELS     6
+#define AP_MAX_EFFICIENCY 16
+struct ap_cluster {
+    const char *name, *device;
+    const char *source; /* of the figures, for people; NULL */
+    int64_t memory_bytes;
+    double flops_per_sec[AP_N_DTYPES]; /* 0: not given, falls back to f32's */
+    double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */
+    /* by size, FLOPs rising, none when all operators reach the same; `efficiency` is then
+       that of the last row */
+    int n_curve;
+    struct ap_efficiency curve[AP_MAX_EFFICIENCY];
+    int n_levels;
+    struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
+    /* efficiency factor e per collective kind (TAP), 1 by default */
+    double collective_efficiency[AP_N_OPS];
+};
+
+int64_t ap_cluster_devices(const struct ap_cluster *c);
+/*
+ * What an operator of this many FLOPs on one device reaches of the peak: between two rows
+ * of the curve its time is linear in FLOPs, beyond them the efficiency is constant.
+ */
+double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
+int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_cluster *c, struct ap_err *err);
+void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
+/* A cluster known by name: the text of clusters/NAME.json. Made by the Makefile. */
+struct ap_preset {
+    const char *name, *text;
+};
+extern const struct ap_preset ap_presets[]; /* by name; NULL name ends */
+/* The presets, a line each: name, devices from the outermost level in, source. */
+void ap_cluster_list(struct ap_buf *out);
+/*
+ * The cluster of --cluster FILE if path is given, else the document's section, else a
+ * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
+ * without '/' that is no file and is a preset's name means the preset.
+ */
+int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                   int64_t n_devices, struct ap_cluster *c, struct ap_err *err);
+
+enum ap_cost_variant { AP_COST_DEFAULT, AP_COST_ALPA, AP_COST_BYTES };
+extern const char *const ap_cost_variant_names[]; /* "default", "alpa", "bytes" */
+
+/* A mesh laid over a cluster under one cost model. Plain data; ap_cost_init fills it. */
+struct ap_cost {
+    enum ap_cost_variant variant;
+    bool alpa_steps; /* conversions as Alpa makes them: sums at once, alpa.h says which */
+    struct ap_cluster cluster;
+    struct ap_mesh mesh;
+    double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
+    /* the same of several axes taken as one ring, by bit set */
+    double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
+    void *cache; /* memo of ap_convert; not shared between threads */
+};
+
+/* -1: the mesh does not fit the cluster (exit 3), message names both sizes. */
+int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
+                 enum ap_cost_variant variant, const struct ap_cluster *cluster,
+                 const struct ap_mesh *mesh, struct ap_err *err);
+/*
+ * Frees the memo. It has memory of its own, so that callers of ap_convert may mark and
+ * rewind the arena as they like.
+ */
+void ap_cost_free(struct ap_cost *cost);
+
+/*
+ * Seconds (default), Alpa's units (alpa) or bytes (bytes) of a collective over the axes
+ * in the bit set, `bytes` of the full tensor on those axes; local steps cost 0.
+ */
+double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned axes,
+                          int64_t bytes);
+
+/*
+ * Seconds that one device computes: max(flops / peak / efficiency at this many, bytes /
+ * memory bandwidth) + launch; 0 in the other variants, where compute is free.
+ */
+double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
+                       double bytes);
+
+#endif

@@ -1,0 +1,677 @@
+/* Graphs from JSON; attributes are attr_json.c's, writing is graph_write.c's. */
+#include "doc/attr_json.h"
+#include "doc/attr_memo.h"
+#include "doc/plain.h"
+#include "base/threads.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ---- */
+
+enum { PLAIN_IDS = 64, PLAIN_TEXT = 256, PLAIN_ATTR = 512, N_MET = 64 };
+
+/* The last operators and shapes that were met, by a hash of their texts. */
+struct met {
+    enum ap_op op[N_MET];
+    struct {
+        char text[32];
+        int len; /* 0: none */
+        struct ap_shape shape;
+    } shape[N_MET];
+};
+
+/* What reading a graph needs beside the graph. */
+struct reader {
+    struct ap_arena *arena;
+    struct ap_err *err;
+    const char **slots; /* hash table of scopes, so that equal ones are one string */
+    size_t n_slots, n_scopes;
+    /* the graph's nodes as text, if they are not in its JSON value; n < 0: they are */
+    const struct ap_doc *doc;
+    const struct ap_item *elements;
+    int n_elements;
+    const char *last_scope;
+    struct met *met; /* NULL: nothing yet */
+    struct ap_attr_memo attrs;
+    struct ap_buf attr_text; /* of one node */
+    bool located;            /* the message has FILE:LINE:COLUMN already */
+    bool failed;             /* as a part of the nodes */
+};
+
+/* Members of a node that are no attributes, the most frequent first. */
+enum plain_key {
+    PLAIN_OP,
+    PLAIN_NAME,
+    PLAIN_IN,
+    PLAIN_SHAPE,
+    PLAIN_SCOPE,
+    PLAIN_PHASE,
+    PLAIN_GROUP,
+    PLAIN_PARAM,
+    PLAIN_ROLE,
+    N_PLAIN
+};
+static const char *const plain_keys[N_PLAIN] = {
+    "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
+
+static const char *intern(struct reader *r, const char *s)
+{
+    if (2 * r->n_scopes >= r->n_slots) {
+        size_t n_old = r->n_slots;
+        const char **old = r->slots;
+        r->n_slots = n_old ? 2 * n_old : 256;
+        r->slots = ap_xrealloc(NULL, r->n_slots * sizeof(*r->slots));
+        for (size_t i = 0; i < r->n_slots; i++)
+            r->slots[i] = NULL;
+        for (size_t i = 0; i < n_old; i++) {
+            size_t at = old[i] ? ap_hash(old[i], strlen(old[i]), 0) % r->n_slots : 0;
+            while (old[i] && r->slots[at])
+                at = (at + 1) % r->n_slots;
+            if (old[i])
+                r->slots[at] = old[i];
+        }
+        free(old);
+    }
+    size_t at = ap_hash(s, strlen(s), 0) % r->n_slots;
+    for (; r->slots[at]; at = (at + 1) % r->n_slots)
+        if (!strcmp(r->slots[at], s))
+            return r->slots[at];
+    r->n_scopes++;
+    return r->slots[at] = ap_arena_strdup(r->arena, s);
+}
+
+static int read_operands(struct reader *r, const json_t *o, const struct ap_at *at,
+                         struct ap_node *node)
+{
+    struct ap_at list = {at, "in", 0};
+    const json_t *v = json_object_get(o, "in");
+    size_t n = json_array_size(v);
+
+    if (v && !json_is_array(v))
+        return ap_at_err(&list, r->err, "expected an array of node ids");
+    int *in = AP_NEW_N(r->arena, n, int);
+    for (size_t k = 0; k < n; k++) {
+        struct ap_at here = {&list, NULL, (long)k};
+        const json_t *id = json_array_get(v, k);
+        json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < INT_MIN || value > INT_MAX)
+            return ap_at_err(&here, r->err, "expected a node id");
+        in[k] = (int)value;
+    }
+    node->n_in = (int)n;
+    node->in = in;
+    return 0;
+}
+
+static int read_node(struct reader *r, const json_t *o, const struct ap_at *at,
+                     struct ap_node *node)
+{
+    struct ap_at op_at = {at, "op", 0}, shape_at = {at, "shape", 0};
+    const char *op, *shape, *name = "", *scope = "", *pin = NULL;
+    int phase = AP_FORWARD, role = AP_ROLE_NONE;
+
+    if (ap_get_str(o, at, "op", &op, r->err) ||
+        ap_get_str(o, at, "shape", &shape, r->err))
+        return -1;
+    node->op = ap_op_find(op, strlen(op));
+    if (node->op == AP_N_OPS)
+        return ap_at_err(&op_at, r->err, "unknown operator '%s'", op);
+    node->param = -1;
+    node->group = -1;
+    if (ap_shape_from_text(r->arena, shape, &shape_at, &node->shape, r->err) ||
+        read_operands(r, o, at, node) || ap_opt_str(o, at, "name", &name, r->err) ||
+        ap_opt_str(o, at, "scope", &scope, r->err) ||
+        ap_opt_str(o, at, "pin", &pin, r->err) ||
+        ap_opt_name(o, at, "phase", ap_phase_names, AP_N_PHASES, &phase, r->err) ||
+        ap_opt_name(o, at, "role", ap_role_names, AP_N_ROLES, &role, r->err) ||
+        ap_opt_int(o, at, "param", 0, &node->param, r->err) ||
+        ap_opt_int(o, at, "group", 0, &node->group, r->err))
+        return -1;
+    node->name = ap_arena_strdup(r->arena, name);
+    node->scope = intern(r, scope);
+    node->pin = pin ? ap_arena_strdup(r->arena, pin) : NULL;
+    node->phase = (enum ap_phase)phase;
+    node->role = (enum ap_role)role;
+    return ap_attrs_from_json(r->arena, o, at, node, r->err);
+}
+
+/* ---- nodes in plain text ---- */
+
+/* The place of a string among the names, -1 for none. */
+static int name_of(const char *s, int len, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (names[i][0] == *s && !strncmp(names[i], s, (size_t)len) && !names[i][len])
+            return i;
+    return -1;
+}
+
+static bool plain_ids(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    int ids[PLAIN_IDS], n = 0;
+    long long id;
+
+    if (!ap_plain_take(p, '['))
+        return false;
+    bool more = ap_plain_next(p) != ']';
+    for (; more; more = ap_plain_take(p, ',')) {
+        ap_plain_next(p);
+        if (n == PLAIN_IDS || !ap_plain_int(p, &id) || id < INT_MIN || id > INT_MAX)
+            return false;
+        ids[n++] = (int)id;
+    }
+    node->n_in = n;
+    node->in = ap_arena_dup(r->arena, ids, (size_t)n * sizeof *ids);
+    return ap_plain_take(p, ']');
+}
+
+static bool plain_int(struct ap_plain *p, int *out)
+{
+    long long v;
+
+    ap_plain_next(p);
+    if (!ap_plain_int(p, &v) || v < 0 || v > INT_MAX)
+        return false;
+    *out = (int)v;
+    return true;
+}
+
+/* Text in quotes that is a string of its own afterwards; false if it is too long. */
+static bool plain_text(struct ap_plain *p, char text[PLAIN_TEXT])
+{
+    const char *s;
+    int len = ap_plain_string(p, &s);
+
+    if (len < 0 || len >= PLAIN_TEXT)
+        return false;
+    memcpy(text, s, (size_t)len);
+    text[len] = '\0';
+    return true;
+}
+
+static unsigned hash_text(const char *s, int len)
+{
+    unsigned h = (unsigned)len;
+    for (int i = 0; i < len; i++)
+        h = 31 * h + (unsigned char)s[i];
+    return (h ^ h >> 6) % N_MET;
+}
+
+static bool plain_op(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    const char *s;
+    int len = ap_plain_string(p, &s);
+
+    if (len < 0)
+        return false;
+    enum ap_op *met = &r->met->op[hash_text(s, len)];
+    if (name_of(s, len, &ap_ops[*met].name, 1) < 0)
+        *met = ap_op_find(s, (size_t)len);
+    node->op = *met;
+    if (*met != AP_N_OPS)
+        return true;
+    *met = (enum ap_op)0;
+    return false;
+}
+
+static bool plain_shape(struct reader *r, struct ap_plain *p, struct ap_node *node)
+{
+    const char *s;
+    char text[PLAIN_TEXT];
+    struct ap_err ignored = {""};
+    int len = ap_plain_string(p, &s), at;
+
+    if (len < 0 || len >= PLAIN_TEXT)
+        return false;
+    at = (int)hash_text(s, len);
+    if (len > 0 && r->met->shape[at].len == len &&
+        !memcmp(r->met->shape[at].text, s, (size_t)len)) {
+        node->shape = r->met->shape[at].shape;
+        return true;
+    }
+    memcpy(text, s, (size_t)len);
+    text[len] = '\0';
+    if (ap_shape_from_text(r->arena, text, NULL, &node->shape, &ignored))
+        return false;
+    if (len <= (int)sizeof r->met->shape[at].text) {
+        memcpy(r->met->shape[at].text, s, (size_t)len);
+        r->met->shape[at].len = len;
+        r->met->shape[at].shape = node->shape;
+    }
+    return true;
+}
+
+static bool plain_member(struct reader *r, struct ap_plain *p, enum plain_key key,
+                         struct ap_node *node)
+{
+    char text[PLAIN_TEXT];
+    const char *s = "";
+    int len = 0, i;
+
+    switch (key) {
+    case PLAIN_IN:
+        return plain_ids(r, p, node);
+    case PLAIN_PARAM:
+        return plain_int(p, &node->param);
+    case PLAIN_GROUP:
+        return plain_int(p, &node->group);
+    case PLAIN_SCOPE:
+        if (!plain_text(p, text))
+            return false;
+        if (!r->last_scope || strcmp(text, r->last_scope))
+            r->last_scope = intern(r, text);
+        node->scope = r->last_scope;
+        return true;
+    case PLAIN_SHAPE:
+        return plain_shape(r, p, node);
+    case PLAIN_OP:
+        return plain_op(r, p, node);
+    case PLAIN_NAME:
+    case PLAIN_PHASE:
+    case PLAIN_ROLE:
+    case N_PLAIN:
+        break;
+    }
+    len = ap_plain_string(p, &s);
+    if (len < 0)
+        return false;
+    if (key == PLAIN_NAME) {
+        node->name = ap_arena_strndup(r->arena, s, (size_t)len);
+        return true;
+    }
+    i = key == PLAIN_PHASE ? name_of(s, len, ap_phase_names, AP_N_PHASES)
+                           : name_of(s, len, ap_role_names, AP_N_ROLES);
+    if (key == PLAIN_PHASE)
+        node->phase = (enum ap_phase)i;
+    else
+        node->role = (enum ap_role)i;
+    return i >= 0;
+}
+
+/* Keeps the text of a member that is an attribute, or nothing. */
+static bool plain_attr(struct reader *r, struct ap_plain *p, const char *key, int len)
+{
+    struct ap_buf *text = &r->attr_text;
+
+    if (len == 3 && !memcmp(key, "pin", 3))
+        return false;
+    ap_buf_putc(text, text->len ? ',' : '{');
+    ap_buf_putc(text, '"');
+    ap_buf_put(text, key, (size_t)len);
+    ap_buf_puts(text, "\":");
+    ap_plain_next(p);
+    const char *from = p->at;
+    if (!ap_plain_skip(p) || p->at - from > PLAIN_ATTR)
+        return false;
+    ap_buf_put(text, from, (size_t)(p->at - from));
+    return true;
+}
+
+static bool take_attrs(struct reader *r, struct ap_node *node)
+{
+    if (r->attr_text.len == 0)
+        return !ap_attrs_needed(node->op);
+    if (node->shape.dtype == AP_TUPLE)
+        return false;
+    ap_buf_putc(&r->attr_text, '}');
+    node->attrs = ap_attr_memo_get(&r->attrs, r->arena, node->op, &node->shape,
+                                   r->attr_text.data, r->attr_text.len);
+    return node->attrs;
+}
+
+/*
+ * Reads what nearly all nodes are without making JSON values of them: plain text, and
+ * attributes that are not long. False for all others, right or wrong.
+ */
+static bool read_plain_node(struct reader *r, const struct ap_section *element,
+                            struct ap_node *node)
+{
+    struct ap_plain p = {element->text, element->text + element->len};
+    unsigned seen = 0;
+    bool ok = ap_plain_take(&p, '{');
+
+    *node = (struct ap_node){.param = -1, .group = -1, .attrs = &ap_attrs_default};
+    r->attr_text.len = 0;
+    do {
+        const char *s;
+        int len = ok ? ap_plain_string(&p, &s) : -1;
+        int key = len < 0 ? -1 : name_of(s, len, plain_keys, N_PLAIN);
+        ok = len >= 0 && ap_plain_take(&p, ':');
+        if (ok && key < 0) {
+            ok = plain_attr(r, &p, s, len);
+        } else if (ok) {
+            ok = !(seen >> key & 1) && plain_member(r, &p, (enum plain_key)key, node);
+            seen |= 1U << key;
+        }
+    } while (ok && ap_plain_take(&p, ','));
+    if (!ok || !ap_plain_take(&p, '}') || ap_plain_next(&p) || p.at < p.end ||
+        !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1) || !take_attrs(r, node))
+        return false;
+    if (!node->name)
+        node->name = "";
+    if (!node->scope)
+        node->scope = intern(r, "");
+    return true;
+}
+
+static void reader_free(struct reader *r)
+{
+    free(r->slots);
+    free(r->met);
+    ap_attr_memo_free(&r->attrs);
+    ap_buf_free(&r->attr_text);
+}
+
+static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
+                      int *n_nodes, struct ap_node **nodes)
+{
+    struct ap_at list = {at, "nodes", 0};
+    json_t *v;
+
+    if (ap_get_arr(o, at, "nodes", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    if (n > INT_MAX / 2)
+        return ap_at_err(&list, r->err, "too many nodes");
+    *nodes = AP_NEW_N(r->arena, n, struct ap_node);
+    *n_nodes = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (read_node(r, json_array_get(v, i), &here, &(*nodes)[i]))
+            return -1;
+    }
+    return 0;
+}
+
+/* Nodes from lo on of a graph that is read from a document, loaded one by one. */
+static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
+                     struct ap_graph *g)
+{
+    r->met = ap_xrealloc(NULL, sizeof *r->met);
+    memset(r->met, 0, sizeof *r->met);
+    for (int i = lo; i < hi; i++) {
+        struct ap_at here = {list, NULL, i};
+        const struct ap_section text = ap_doc_item(r->doc, &r->elements[i]);
+        if (read_plain_node(r, &text, &g->nodes[i]))
+            continue;
+        g->nodes[i] = (struct ap_node){0};
+        json_t *o = ap_doc_load(r->doc, &text, r->err);
+        if (!o) {
+            r->located = true;
+            return -1;
+        }
+        int rc = read_node(r, o, &here, &g->nodes[i]);
+        json_decref(o);
+        if (rc)
+            return -1;
+    }
+    return 0;
+}
+
+struct parts {
+    struct reader *part; /* each for a thread of its own */
+    int n;
+    const struct ap_at *list;
+    struct ap_graph *g;
+};
+
+static int part_start(const struct parts *p, int i)
+{
+    return (int)((int64_t)p->g->n_nodes * i / p->n);
+}
+
+static int read_part(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct parts *p = ctx;
+    struct reader *r = &p->part[i];
+
+    r->arena = arena;
+    r->err = err;
+    r->failed = read_some(r, p->list, part_start(p, i), part_start(p, i + 1), p->g);
+    return r->failed ? -1 : 0;
+}
+
+/* Equal scopes of all parts are one string, too. */
+static void intern_again(struct reader *r, struct ap_graph *g)
+{
+    const char *last = NULL, *own = NULL;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].scope != last)
+            own = intern(r, last = g->nodes[i].scope);
+        g->nodes[i].scope = own;
+    }
+}
+
+static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
+{
+    enum { LEAST = 10000 }; /* nodes that are worth a thread */
+    struct ap_at list = {at, "nodes", 0};
+    int n_threads = ap_threads(), rc;
+    struct parts parts = {.n = r->n_elements / LEAST, .list = &list, .g = g};
+
+    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
+    g->n_nodes = r->n_elements;
+    if (parts.n > n_threads)
+        parts.n = n_threads;
+    if (parts.n < 2)
+        return read_some(r, &list, 0, r->n_elements, g);
+    parts.part = AP_NEW_N(r->arena, parts.n, struct reader);
+    for (int i = 0; i < parts.n; i++)
+        parts.part[i] = (struct reader){.doc = r->doc, .elements = r->elements};
+    rc = ap_in_arenas(r->arena, parts.n, read_part, &parts, r->err);
+    for (int i = parts.n - 1; i >= 0; i--) {
+        if (parts.part[i].failed) /* the first that did is the one with the message */
+            r->located = parts.part[i].located;
+        reader_free(&parts.part[i]);
+    }
+    if (!rc)
+        intern_again(r, g);
+    return rc;
+}
+
+/* Member "results" of a reducer or computation of n nodes: `what` for messages. */
+static int read_ids(struct reader *r, const json_t *o, const struct ap_at *at,
+                    const char *what, int n_nodes, int *n, const int **out)
+{
+    struct ap_at results_at = {at, "results", 0};
+    struct ap_ints results;
+
+    if (ap_get_ints(r->arena, o, at, "results", &results, r->err))
+        return -1;
+    int *ids = AP_NEW_N(r->arena, results.n, int);
+    for (int i = 0; i < results.n; i++) {
+        struct ap_at here = {&results_at, NULL, i};
+        if (results.v[i] < 0 || results.v[i] >= n_nodes)
+            return ap_at_err(&here, r->err, "no node of the %s", what);
+        ids[i] = (int)results.v[i];
+    }
+    *n = results.n;
+    *out = ids;
+    return 0;
+}
+
+static int read_reducer(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_reducer *reducer)
+{
+    const char *name = "";
+    int kind = AP_RED_NONE;
+    struct ap_node *nodes = NULL;
+
+    if (!json_is_object(o))
+        return ap_at_err(at, r->err, "expected an object");
+    if (ap_opt_str(o, at, "name", &name, r->err) ||
+        ap_opt_name(o, at, "kind", ap_red_names, AP_N_REDS, &kind, r->err) ||
+        (json_object_get(o, "nodes") &&
+         read_nodes(r, o, at, &reducer->n_nodes, &nodes)) ||
+        read_ids(r, o, at, "reducer", reducer->n_nodes, &reducer->n_results,
+                 &reducer->results))
+        return -1;
+    reducer->name = ap_arena_strdup(r->arena, name);
+    reducer->red = (enum ap_red)kind;
+    reducer->nodes = nodes;
+    return 0;
+}
+
+static int read_reducers(struct reader *r, const json_t *o, const struct ap_at *at,
+                         struct ap_graph *g)
+{
+    struct ap_at list = {at, "reducers", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "reducers"))
+        return 0;
+    if (ap_get_arr(o, at, "reducers", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    struct ap_reducer *reducers = AP_NEW_N(r->arena, n, struct ap_reducer);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        if (read_reducer(r, json_array_get(v, i), &here, &reducers[i]))
+            return -1;
+    }
+    g->n_reducers = (int)n;
+    g->reducers = reducers;
+    return 0;
+}
+
+static int read_comps(struct reader *r, const json_t *o, const struct ap_at *at,
+                      struct ap_graph *g)
+{
+    struct ap_at list = {at, "computations", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "computations"))
+        return 0;
+    if (ap_get_arr(o, at, "computations", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    struct ap_comp *comps = AP_NEW_N(r->arena, n, struct ap_comp);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *e = json_array_get(v, i);
+        const char *name = "";
+        struct ap_node *nodes;
+        if (!json_is_object(e))
+            return ap_at_err(&here, r->err, "expected an object");
+        if (ap_opt_str(e, &here, "name", &name, r->err) ||
+            read_nodes(r, e, &here, &comps[i].n_nodes, &nodes) ||
+            read_ids(r, e, &here, "computation", comps[i].n_nodes, &comps[i].n_results,
+                     &comps[i].results))
+            return -1;
+        comps[i].name = ap_arena_strdup(r->arena, name);
+        comps[i].nodes = nodes;
+    }
+    g->n_comps = (int)n;
+    g->comps = comps;
+    return 0;
+}
+
+static int read_results(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_graph *g)
+{
+    struct ap_at list = {at, "results", 0};
+    json_t *v;
+
+    if (ap_get_arr(o, at, "results", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    g->results = AP_NEW_N(r->arena, n, struct ap_result);
+    g->n_results = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const json_t *e = json_array_get(v, i);
+        int role = AP_ROLE_AUX;
+        int64_t node;
+        g->results[i].alias = -1;
+        if (ap_get_int(e, &here, "node", INT_MIN, INT_MAX, &node, r->err) ||
+            ap_opt_name(e, &here, "role", ap_role_names, AP_N_ROLES, &role, r->err) ||
+            ap_opt_int(e, &here, "alias", INT_MIN, &g->results[i].alias, r->err))
+            return -1;
+        g->results[i].node = (int)node;
+        g->results[i].role = (enum ap_role)role;
+    }
+    return 0;
+}
+
+static int read_dropped(struct reader *r, const json_t *o, const struct ap_at *at,
+                        struct ap_graph *g)
+{
+    struct ap_at list = {at, "dropped", 0};
+    json_t *v;
+
+    if (!json_object_get(o, "dropped"))
+        return 0;
+    if (ap_get_arr(o, at, "dropped", &v, r->err))
+        return -1;
+    size_t n = json_array_size(v);
+    const char **names = AP_NEW_N(r->arena, n, const char *);
+    for (size_t i = 0; i < n; i++) {
+        struct ap_at here = {&list, NULL, (long)i};
+        const char *s = json_string_value(json_array_get(v, i));
+        if (!s)
+            return ap_at_err(&here, r->err, "expected a string");
+        names[i] = ap_arena_strdup(r->arena, s);
+    }
+    g->n_dropped = (int)n;
+    g->dropped = names;
+    return 0;
+}
+
+static int read_graph(struct reader *r, const json_t *o, const struct ap_at *at,
+                      struct ap_graph *g)
+{
+    struct ap_buf where = {0};
+    const char *name = "";
+    struct ap_err *err = r->err;
+
+    *g = (struct ap_graph){0};
+    ap_buf_puts(&where, "");
+    ap_at_print(at, &where);
+    int rc = json_is_object(o) ? 0 : ap_at_err(at, err, "expected an object");
+    if (!rc)
+        rc = ap_opt_str(o, at, "name", &name, err) ||
+             ap_opt_int(o, at, "n_groups", 0, &g->n_groups, err) ||
+             read_reducers(r, o, at, g) || read_comps(r, o, at, g) ||
+             (r->n_elements < 0 ? read_nodes(r, o, at, &g->n_nodes, &g->nodes)
+                                : read_elements(r, at, g)) ||
+             read_results(r, o, at, g) || read_dropped(r, o, at, g);
+    g->name = ap_arena_strdup(r->arena, name);
+    if (!rc)
+        rc = ap_graph_index(r->arena, g, where.data, err) ||
+             ap_graph_check_shapes(g, where.data, err);
+    reader_free(r);
+    ap_buf_free(&where);
+    return rc ? -1 : 0;
+}
+
+int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                       struct ap_graph *g, struct ap_err *err)
+{
+    struct reader r = {.arena = arena, .err = err, .n_elements = -1};
+
+    return read_graph(&r, o, at, g);
+}
+
+int ap_doc_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
+                 struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "graph");
+    struct reader r = {.arena = arena, .err = err, .doc = doc, .n_elements = -1};
+    const struct ap_item *elements = NULL;
+    struct ap_at at = {NULL, "graph", 0};
+
+    if (!section)
+        return ap_err_set(err, "%s: no section \"graph\": make one with ap-import",
+                          doc->file);
+    json_t *o =
+        ap_doc_load_but(arena, doc, section, "nodes", &elements, &r.n_elements, err);
+    if (!o)
+        return -1;
+    r.elements = elements;
+    int rc = read_graph(&r, o, &at, g);
+    json_decref(o);
+    return rc && !r.located ? ap_doc_err(doc, err) : rc;
+}

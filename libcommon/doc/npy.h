@@ -1,0 +1,23 @@
+/* Arrays as .npy files, versions 1 and 2, little endian, row-major. */
+#ifndef AP_NPY_H
+#define AP_NPY_H
+
+#include "graph/graph.h"
+
+/* An array of a file. bf16 is stored as f32. data: caller frees. */
+struct ap_npy {
+    enum ap_dtype dtype;
+    int rank;
+    int64_t dims[AP_MAX_RANK], elems;
+    void *data;
+};
+/* -1 with err; missing (may be NULL) tells a file that is not there from a bad one. */
+int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err);
+/* Reads a file that must have this shape, in its dtype; bf16 from f32. Caller frees *out.
+ */
+int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
+                      bool *missing, struct ap_err *err);
+int ap_npy_write(const char *path, const struct ap_shape *shape, const void *data,
+                 struct ap_err *err);
+
+#endif

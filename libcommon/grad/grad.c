@@ -1,0 +1,205 @@
+/*
+ * Reverse-mode differentiation: nodes that lie between wrt and the loss, through values
+ * that carry a gradient, are visited from the loss back; each hands its gradient on to
+ * its operands by its operator's rule (grad_rules_*.c), where the gradients of several
+ * uses are added. Each node is visited once. Then what costs next to nothing is made
+ * again for the backward pass (grad_remake.c), and masks are of the forward one. Linear.
+ */
+#include "grad/grad_impl.h"
+
+#include <string.h>
+
+/* Not here: leaves, operators on integers or predicates, what is constant almost
+ * everywhere (flat below), and select-and-scatter, which has no derivative yet. */
+grad_rule *const grad_rules[AP_N_OPS] = {
+    [AP_OP_ABS] = grad_unary,
+    [AP_OP_CBRT] = grad_unary,
+    [AP_OP_CONVERT] = grad_convert,
+    [AP_OP_COPY] = grad_same,
+    [AP_OP_COSINE] = grad_unary,
+    [AP_OP_ERF] = grad_unary,
+    [AP_OP_EXPONENTIAL] = grad_unary,
+    [AP_OP_EXPONENTIAL_MINUS_ONE] = grad_unary,
+    [AP_OP_LOG] = grad_unary,
+    [AP_OP_LOG_PLUS_ONE] = grad_unary,
+    [AP_OP_LOGISTIC] = grad_unary,
+    [AP_OP_NEGATE] = grad_unary,
+    [AP_OP_OPT_BARRIER] = grad_same,
+    [AP_OP_REDUCE_PRECISION] = grad_same,
+    [AP_OP_RSQRT] = grad_unary,
+    [AP_OP_SINE] = grad_unary,
+    [AP_OP_SQRT] = grad_unary,
+    [AP_OP_TAN] = grad_unary,
+    [AP_OP_TANH] = grad_unary,
+    [AP_OP_ADD] = grad_binary,
+    [AP_OP_ATAN2] = grad_binary,
+    [AP_OP_DIVIDE] = grad_binary,
+    [AP_OP_MAXIMUM] = grad_minmax,
+    [AP_OP_MINIMUM] = grad_minmax,
+    [AP_OP_MULTIPLY] = grad_binary,
+    [AP_OP_POWER] = grad_binary,
+    [AP_OP_REMAINDER] = grad_binary,
+    [AP_OP_SUBTRACT] = grad_binary,
+    [AP_OP_CLAMP] = grad_clamp,
+    [AP_OP_SELECT] = grad_select,
+    [AP_OP_BROADCAST] = grad_broadcast,
+    [AP_OP_CONCATENATE] = grad_concatenate,
+    [AP_OP_PAD] = grad_pad,
+    [AP_OP_RESHAPE] = grad_reshape,
+    [AP_OP_REVERSE] = grad_reverse,
+    [AP_OP_SLICE] = grad_slice,
+    [AP_OP_TRANSPOSE] = grad_transpose,
+    [AP_OP_DOT] = grad_dot,
+    [AP_OP_CONVOLUTION] = grad_convolution,
+    [AP_OP_REDUCE] = grad_reduce,
+    [AP_OP_REDUCE_WINDOW] = grad_reduce_window,
+    [AP_OP_SORT] = grad_sort,
+    [AP_OP_TOPK] = grad_topk,
+    [AP_OP_GATHER] = grad_gather,
+    [AP_OP_SCATTER] = grad_scatter,
+    [AP_OP_DYNAMIC_SLICE] = grad_dynamic_slice,
+    [AP_OP_DYNAMIC_UPDATE_SLICE] = grad_dynamic_update_slice,
+    [AP_OP_GET_TUPLE_ELEMENT] = grad_tuple_element,
+};
+
+/* Derivative zero wherever there is one. */
+static const bool flat[AP_N_OPS] = {
+    [AP_OP_CEIL] = true,       [AP_OP_FLOOR] = true, [AP_OP_ROUND_AFZ] = true,
+    [AP_OP_ROUND_EVEN] = true, [AP_OP_SIGN] = true,
+};
+
+bool ap_grad_has_rule(enum ap_op op)
+{
+    return grad_rules[op] != NULL;
+}
+
+int grad_refuse(const struct grad *g, int i, const char *why)
+{
+    const struct ap_node *n = &g->b->nodes[i];
+    return ap_err_set(g->err, "cannot differentiate %s (%s) %s", ap_ops[n->op].name,
+                      n->name, why);
+}
+
+void grad_add(struct grad *g, int x, int d)
+{
+    if (!g->live[x] || d < 0)
+        return;
+    if (g->of[x] >= 0) {
+        const char *scope = g->b->scope;
+        g->b->scope = g->b->nodes[x].scope;
+        d = ap_build_binary(g->b, AP_OP_ADD, g->of[x], d);
+        g->b->scope = scope;
+    }
+    g->of[x] = d;
+}
+
+/* ---- small expressions ---- */
+
+int grad_zeros(struct grad *g, const struct ap_shape *like)
+{
+    return ap_build_full(g->b, like, 0);
+}
+
+int grad_mul(struct grad *g, int x, int y)
+{
+    return ap_build_binary(g->b, AP_OP_MULTIPLY, x, y);
+}
+
+int grad_where(struct grad *g, int pred, int dy)
+{
+    struct ap_shape s = *ap_build_shape_of(g->b, dy);
+    return ap_build_select(g->b, pred, dy, grad_zeros(g, &s));
+}
+
+int grad_sum_all(struct grad *g, int x)
+{
+    int64_t dims[AP_MAX_RANK];
+    int rank = ap_build_shape_of(g->b, x)->rank;
+    for (int d = 0; d < rank; d++)
+        dims[d] = d;
+    return rank ? ap_build_reduce(g->b, x, AP_RED_SUM, rank, dims) : x;
+}
+
+int grad_spread(struct grad *g, int x, const struct ap_shape *like,
+                const struct ap_ints *dims)
+{
+    int64_t map[AP_MAX_RANK];
+    int n = 0;
+    for (int d = 0; d < like->rank; d++)
+        if (!grad_listed(dims, d))
+            map[n++] = d;
+    if (n == like->rank)
+        return x;
+    return ap_build_broadcast(g->b, x, like->rank, like->dims, map);
+}
+
+/* ---- the walk ---- */
+
+static bool carries(const struct ap_shape *s)
+{
+    if (s->dtype == AP_TUPLE)
+        return true;
+    return (ap_dtype_is_float(s->dtype) || s->dtype == AP_C64 || s->dtype == AP_C128) &&
+           ap_shape_elems(s) > 0;
+}
+
+static bool *mark(const struct ap_build *b, int n_wrt, const int *wrt)
+{
+    bool *live = AP_NEW_N(b->arena, b->n + 1, bool);
+
+    for (int i = 0; i < n_wrt; i++)
+        live[wrt[i]] = carries(&b->nodes[wrt[i]].shape);
+    for (int i = 0; i < b->n; i++) {
+        const struct ap_node *n = &b->nodes[i];
+        if (live[i] || flat[n->op] || !carries(&n->shape))
+            continue;
+        for (int k = 0; k < n->n_in; k++)
+            live[i] |= live[n->in[k]];
+    }
+    return live;
+}
+
+static int visit(struct grad *g, int i)
+{
+    const struct ap_node *n = &g->b->nodes[i];
+
+    if (ap_ops[n->op].class == AP_CLASS_LEAF || flat[n->op]) /* a wrt */
+        return 0;
+    if (n->shape.dtype == AP_C64 || n->shape.dtype == AP_C128)
+        return grad_refuse(g, i, "of complex numbers");
+    if (!grad_rules[n->op])
+        return grad_refuse(g, i, "at all");
+    g->b->scope = n->scope;
+    return grad_rules[n->op](g, i, g->of[i]);
+}
+
+int ap_grad(struct ap_build *b, int loss, int n_wrt, const int *wrt, int *grads,
+            struct ap_err *err)
+{
+    const struct ap_node *top = &b->nodes[loss];
+    struct grad g = {.b = b, .err = err};
+    const char *scope = b->scope;
+    enum ap_phase phase = b->phase;
+    int n = b->n, rc = 0;
+
+    if (top->shape.rank || !ap_dtype_is_float(top->shape.dtype))
+        return ap_err_set(err, "the loss (%s) is no float scalar", top->name);
+    g.live = mark(b, n_wrt, wrt);
+    g.of = AP_NEW_N(b->arena, n, int);
+    g.part = AP_NEW_N(b->arena, n, int *);
+    memset(g.of, -1, (size_t)n * sizeof *g.of);
+    b->phase = AP_BACKWARD;
+    b->scope = top->scope;
+    if (g.live[loss])
+        g.of[loss] = ap_build_scalar(b, top->shape.dtype, 1);
+    for (int i = loss; i >= 0 && rc == 0; i--)
+        if (g.live[i] && (g.of[i] >= 0 || g.part[i]))
+            rc = visit(&g, i);
+    for (int i = 0; i < n_wrt; i++)
+        grads[i] = g.of[wrt[i]];
+    grad_remake(b, n, n_wrt, grads);
+    ap_graph_keep_masks(b->nodes, b->n);
+    b->scope = scope;
+    b->phase = phase;
+    return rc;
+}

@@ -1,0 +1,86 @@
+/* Inside differentiation only: what the rules (grad_rules_*.c) get and give. */
+#ifndef AP_GRAD_IMPL_H
+#define AP_GRAD_IMPL_H
+
+#include "grad/grad.h"
+
+struct grad {
+    struct ap_build *b;
+    struct ap_err *err;
+    const bool *live; /* per node: a gradient of it is wanted */
+    int *of;          /* per node: its gradient so far, -1 for zero */
+    int **part;       /* per node of tuple type: gradients of its parts, or NULL */
+};
+
+/*
+ * Adds what node i's gradient dy means for its operands. For tuples dy is -1 and the
+ * parts' gradients are g->part[i]. -1 with err set when this use has no derivative.
+ */
+typedef int grad_rule(struct grad *g, int i, int dy);
+
+extern grad_rule *const grad_rules[AP_N_OPS]; /* NULL: no derivative, or none but zero */
+
+/* A copy: the builder's array moves when nodes are added. */
+static inline struct ap_node grad_node(const struct grad *g, int i)
+{
+    return g->b->nodes[i];
+}
+/* Whether operand k of node i wants a gradient. */
+static inline bool grad_wants(const struct grad *g, int i, int k)
+{
+    return g->live[g->b->nodes[i].in[k]];
+}
+/* Adds d (-1: nothing) to the gradient of node x, if x wants one. */
+void grad_add(struct grad *g, int x, int d);
+/* Operand k of node i is refused: always -1. */
+int grad_refuse(const struct grad *g, int i, const char *why);
+
+/* ---- small expressions ---- */
+
+int grad_zeros(struct grad *g, const struct ap_shape *like);
+int grad_mul(struct grad *g, int x, int y);
+/* dy where pred holds, zero elsewhere. */
+int grad_where(struct grad *g, int pred, int dy);
+/* Sum over all dimensions, a scalar. */
+int grad_sum_all(struct grad *g, int x);
+/* x, of the dimensions of `like` without `dims`, spread over them. */
+int grad_spread(struct grad *g, int x, const struct ap_shape *like,
+                const struct ap_ints *dims);
+
+/* The window whose sum over a gradient gives back what window w took from n_in elements
+ * for n_out places; reversal is turned round, as a kernel needs it. */
+struct ap_window_dim grad_transposed_window(const struct ap_window_dim *w, int64_t n_in,
+                                            int64_t n_out);
+
+static inline bool grad_listed(const struct ap_ints *v, int64_t d)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->v[i] == d)
+            return true;
+    return false;
+}
+
+/*
+ * Makes b anew with contractions of type p->compute, see struct ap_grad_params; p->loss
+ * and p->keep become the new nodes, in the type that they had. Nothing happens for other
+ * types than bf16 and f16.
+ */
+int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err);
+
+/*
+ * Makes cheap values of the first n_forward nodes again for the nodes after them that use
+ * them; these and `grads` get new ids.
+ */
+void grad_remake(struct ap_build *b, int n_forward, int n_grads, int *grads);
+
+/* ---- rules, by file ---- */
+
+grad_rule grad_unary, grad_binary, grad_minmax, grad_convert, grad_same, grad_clamp,
+    grad_select; /* elementwise */
+grad_rule grad_broadcast, grad_concatenate, grad_pad, grad_reshape, grad_reverse,
+    grad_slice, grad_transpose, grad_tuple_element;              /* moves */
+grad_rule grad_dot, grad_convolution;                            /* heavy */
+grad_rule grad_reduce, grad_reduce_window, grad_sort, grad_topk; /* reductions */
+grad_rule grad_gather, grad_scatter, grad_dynamic_slice, grad_dynamic_update_slice;
+
+#endif

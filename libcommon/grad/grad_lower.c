@@ -1,0 +1,161 @@
+/*
+ * A graph in f32 as one that contracts in bf16 or f16, the way PyTorch's autocast does
+ * it: dot and convolution in the low type; reductions, scatters, sorts and functions that
+ * lose much in it (exponential, logarithm, power, root) in f32; every other operator in
+ * the type that its operands came out in, the wider if they differ. Constants take the
+ * type of what they meet. Each value is converted at most once. Linear.
+ */
+#include "grad/grad_impl.h"
+
+#include <stdlib.h>
+
+struct lower {
+    struct ap_build *b;
+    enum ap_dtype low;
+    const struct ap_node *old;
+    int *base;  /* per old node: its new node */
+    int *as;    /* the same in the other of the two types, -1: not made */
+    bool *weak; /* made of constants only: takes either type */
+};
+
+static bool is_wide_only(enum ap_op op)
+{
+    static const bool wide[AP_N_OPS] = {
+        [AP_OP_CBRT] = true,
+        [AP_OP_COSINE] = true,
+        [AP_OP_ERF] = true,
+        [AP_OP_EXPONENTIAL] = true,
+        [AP_OP_LOG] = true,
+        [AP_OP_EXPONENTIAL_MINUS_ONE] = true,
+        [AP_OP_POWER] = true,
+        [AP_OP_LOG_PLUS_ONE] = true,
+        [AP_OP_ATAN2] = true,
+        [AP_OP_REDUCE_PRECISION] = true,
+        [AP_OP_RSQRT] = true,
+        [AP_OP_SINE] = true,
+        [AP_OP_SQRT] = true,
+        [AP_OP_SELECT_AND_SCATTER] = true,
+        [AP_OP_REDUCE] = true,
+        [AP_OP_REDUCE_WINDOW] = true,
+        [AP_OP_SORT] = true,
+        [AP_OP_TOPK] = true,
+        [AP_OP_SCATTER] = true,
+        [AP_OP_TAN] = true,
+        [AP_OP_BITCAST_CONVERT] = true,
+    };
+    return wide[op];
+}
+
+static enum ap_dtype type_of(const struct lower *l, int node)
+{
+    return l->b->nodes[l->base[node]].shape.dtype;
+}
+
+/* The new node of an old one in a type. */
+static int in_type(struct lower *l, int node, enum ap_dtype dtype)
+{
+    if (type_of(l, node) == dtype)
+        return l->base[node];
+    if (l->as[node] < 0)
+        l->as[node] = ap_build_convert(l->b, l->base[node], dtype);
+    return l->as[node];
+}
+
+/* The type in which old node i, of which some operand or result is f32, is made. */
+static enum ap_dtype choose(const struct lower *l, const struct ap_node *n)
+{
+    bool low = false, wide = false;
+
+    if (ap_ops[n->op].class == AP_CLASS_HEAVY)
+        return l->old[n->in[0]].shape.dtype == AP_F32 &&
+                       l->old[n->in[1]].shape.dtype == AP_F32
+                   ? l->low
+                   : AP_F32;
+    if (is_wide_only(n->op) || n->op == AP_OP_GET_TUPLE_ELEMENT)
+        return AP_F32;
+    for (int k = 0; k < n->n_in; k++) {
+        if (l->old[n->in[k]].shape.dtype != AP_F32 || l->weak[n->in[k]])
+            continue;
+        low |= type_of(l, n->in[k]) == l->low;
+        wide |= type_of(l, n->in[k]) == AP_F32;
+    }
+    return low && !wide ? l->low : AP_F32;
+}
+
+static bool is_weak(const struct lower *l, const struct ap_node *n)
+{
+    if (n->op == AP_OP_CONSTANT || n->op == AP_OP_IOTA)
+        return true;
+    if (n->n_in == 0 || n->op == AP_OP_CONVERT)
+        return false;
+    for (int k = 0; k < n->n_in; k++)
+        if (!l->weak[n->in[k]])
+            return false;
+    return true;
+}
+
+static void lower_node(struct lower *l, int i, bool master_weights)
+{
+    struct ap_build *b = l->b;
+    const struct ap_node *n = &l->old[i];
+    struct ap_shape s = n->shape;
+    int *in = AP_NEW_N(b->arena, n->n_in + 1, int);
+    enum ap_dtype dtype = choose(l, n);
+
+    l->weak[i] = is_weak(l, n);
+    for (int k = 0; k < n->n_in; k++) {
+        bool f32 = l->old[n->in[k]].shape.dtype == AP_F32;
+        in[k] = f32 && n->op != AP_OP_CONVERT ? in_type(l, n->in[k], dtype)
+                                              : l->base[n->in[k]];
+    }
+    if (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT && !master_weights)
+        dtype = l->low;
+    else if (n->n_in == 0 || n->op == AP_OP_CONVERT)
+        dtype = AP_F32;
+    if (s.dtype == AP_F32)
+        s.dtype = dtype;
+    b->scope = n->scope;
+    b->phase = n->phase;
+    if (n->op == AP_OP_CONVERT && ap_build_shape_of(b, in[0])->dtype == s.dtype) {
+        l->base[i] = in[0];
+        return;
+    }
+    int id = l->base[i] = ap_build_node(b, n->op, n->name, s, n->attrs, n->n_in, in);
+    b->nodes[id].role = n->role;
+    b->nodes[id].param = n->param;
+    b->nodes[id].pin = n->pin;
+}
+
+int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err)
+{
+    struct ap_node *old = b->nodes;
+    struct lower l = {.b = b, .low = p->compute, .old = old};
+    const char *scope = b->scope;
+    enum ap_phase phase = b->phase;
+    int n = b->n;
+
+    if (p->compute != AP_BF16 && p->compute != AP_F16)
+        return 0;
+    if (old[p->loss].shape.dtype != AP_F32)
+        return ap_err_set(err, "low precision is made from f32, and the loss (%s) is %s",
+                          old[p->loss].name, ap_dtype_name(old[p->loss].shape.dtype));
+    l.base = AP_NEW_N(b->arena, n, int);
+    l.as = AP_NEW_N(b->arena, n, int);
+    l.weak = AP_NEW_N(b->arena, n, bool);
+    b->nodes = NULL;
+    b->n = b->cap = 0;
+    for (int i = 0; i < n; i++) {
+        l.as[i] = -1;
+        lower_node(&l, i, p->master_weights);
+    }
+    p->loss = in_type(&l, p->loss, AP_F32);
+    for (int k = 0; k < p->n_keep; k++) {
+        int x = p->keep[k];
+        bool f32 = old[x].shape.dtype == AP_F32 && old[x].op != AP_OP_PARAMETER;
+        p->keep[k] = f32 ? in_type(&l, x, AP_F32) : l.base[x];
+    }
+    free(old);
+    b->scope = scope;
+    b->phase = phase;
+    return 0;
+}

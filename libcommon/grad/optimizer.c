@@ -1,0 +1,400 @@
+/*
+ * Train steps: a forward graph with its gradients and an optimizer's update. With
+ * gradient g, weight w and decay d, as PyTorch and optax define them:
+ *
+ *   sgd       g += d w; w -= lr g
+ *   momentum  g += d w; u = momentum u + g; w -= lr u
+ *   adam      g += d w; t += 1; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2)
+ * g^2; w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) adamw     as adam
+ * without the first term, and w -= lr d w
+ *
+ * With a loss scale S the gradients are those of S loss, divided by S; where their sum is
+ * not finite every weight and state keeps its value.
+ */
+#include "grad/grad_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GOOD_STEPS 2000 /* before the scale doubles */
+#define SCALE_MAX  16777216.0
+
+enum { SGD, MOMENTUM, ADAM, ADAMW };
+const struct ap_optimizer ap_optimizers[] = {
+    [SGD] = {"sgd", "plain gradient descent, no state"},
+    [MOMENTUM] = {"momentum", "heavy ball, as PyTorch's SGD: one state per weight"},
+    [ADAM] = {"adam", "Adam with bias correction: two states per weight"},
+    [ADAMW] = {"adamw", "Adam with decoupled weight decay"},
+    {NULL, NULL},
+};
+
+struct train {
+    struct ap_build *b;
+    const struct ap_grad_params *p;
+    int row; /* of ap_optimizers */
+    int n;   /* weights that are trained */
+    int *weight, *grad;
+    int *param[3], *result[3]; /* per weight: itself and up to two states; -1: none */
+    int step, new_step;        /* -1: none, like all below */
+    int bias[2];               /* 1 - beta^t, f32 scalars */
+    int scale, new_scale, good, new_good;
+    int scale_now; /* what the loss is multiplied with */
+    int finite;    /* whether this step counts */
+};
+
+static int find(const char *name)
+{
+    for (int r = 0; ap_optimizers[r].name; r++)
+        if (name && strcmp(ap_optimizers[r].name, name) == 0)
+            return r;
+    return -1;
+}
+
+int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_err *err)
+{
+    int row = find(optimizer);
+
+    if (row < 0)
+        return ap_err_set(err, "optimizer '%s': expected sgd, momentum, adam or adamw",
+                          optimizer ? optimizer : "");
+    *p = (struct ap_grad_params){.loss = -1,
+                                 .optimizer = ap_optimizers[row].name,
+                                 .lr = row < ADAM ? 1e-2 : 1e-3,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .momentum = 0.9,
+                                 .weight_decay = row == ADAMW ? 0.01 : 0,
+                                 .compute = AP_F32};
+    return 0;
+}
+
+bool ap_grad_uses(const char *optimizer, const char *param)
+{
+    int row = find(optimizer);
+
+    if (strcmp(param, "momentum") == 0)
+        return row == MOMENTUM;
+    if (strcmp(param, "beta1") == 0 || strcmp(param, "beta2") == 0 ||
+        strcmp(param, "eps") == 0)
+        return row == ADAM || row == ADAMW;
+    return true;
+}
+
+/* ---- names ---- */
+
+/* params['a']['b'] and params/a/b are a/b, other names stay. */
+static const char *path_of(struct ap_build *b, const char *name)
+{
+    char *out = ap_arena_strdup(b->arena, name);
+    size_t n = 0;
+
+    if (!strstr(name, "['"))
+        return strncmp(name, "params/", 7) == 0 ? name + 7 : name;
+    for (const char *s = strstr(name, "['"); *s; s++) {
+        if (strncmp(s, "['", 2) == 0 || strncmp(s, "']", 2) == 0) {
+            if (s[0] == '[' && n > 0)
+                out[n++] = '/';
+            s++;
+        } else {
+            out[n++] = *s;
+        }
+    }
+    out[n] = '\0';
+    return out;
+}
+
+static int state(struct train *t, const char *kind, const char *path,
+                 struct ap_shape shape)
+{
+    struct ap_build *b = t->b;
+    const char *name = path ? ap_arena_printf(b->arena, "opt_state/%s/%s", kind, path)
+                            : ap_arena_printf(b->arena, "opt_state/%s", kind);
+    const char *scope = b->scope;
+    b->scope = name;
+    int id = ap_build_param(b, name, shape, AP_ROLE_STATE);
+    b->scope = scope;
+    return id;
+}
+
+/* ---- the formulas ---- */
+
+#define BINARY(op, x, y)   ap_build_binary(b, AP_OP_##op, (x), (y))
+#define UNARY(op, x)       ap_build_unary(b, AP_OP_##op, (x))
+#define WITH(op, x, value) ap_build_with(b, AP_OP_##op, (x), (value))
+
+static int spread(struct ap_build *b, int scalar, int like)
+{
+    struct ap_shape s = *ap_build_shape_of(b, like);
+    scalar = ap_build_convert(b, scalar, s.dtype);
+    return s.rank ? ap_build_broadcast(b, scalar, s.rank, s.dims, NULL) : scalar;
+}
+
+/* decay old + (1 - decay) x */
+static int average(struct ap_build *b, int old, int x, double decay)
+{
+    return BINARY(ADD, WITH(MULTIPLY, old, decay), WITH(MULTIPLY, x, 1 - decay));
+}
+
+static void adam(struct train *t, int k)
+{
+    struct ap_build *b = t->b;
+    const struct ap_grad_params *p = t->p;
+    int w = t->weight[k], g = t->grad[k];
+
+    int m = t->result[1][k] = average(b, t->param[1][k], g, p->beta1);
+    int v = t->result[2][k] =
+        average(b, t->param[2][k], BINARY(MULTIPLY, g, g), p->beta2);
+    int mean = BINARY(DIVIDE, m, spread(b, t->bias[0], m));
+    int size = UNARY(SQRT, BINARY(DIVIDE, v, spread(b, t->bias[1], v)));
+    int move = BINARY(DIVIDE, mean, WITH(ADD, size, p->eps));
+    if (t->row == ADAMW && p->weight_decay != 0)
+        move = BINARY(ADD, move, WITH(MULTIPLY, w, p->weight_decay));
+    t->result[0][k] = BINARY(SUBTRACT, w, WITH(MULTIPLY, move, p->lr));
+}
+
+static void descent(struct train *t, int k)
+{
+    struct ap_build *b = t->b;
+    int w = t->weight[k], move = t->grad[k];
+
+    if (t->row == MOMENTUM)
+        move = t->result[1][k] =
+            BINARY(ADD, WITH(MULTIPLY, t->param[1][k], t->p->momentum), move);
+    t->result[0][k] = BINARY(SUBTRACT, w, WITH(MULTIPLY, move, t->p->lr));
+}
+
+/* The new value, or the old one after a step that does not count. */
+static void keep_unless_finite(struct train *t, int *value, int old)
+{
+    if (t->finite >= 0)
+        *value = ap_build_select(t->b, t->finite, *value, old);
+}
+
+static void update(struct train *t, int k)
+{
+    struct ap_build *b = t->b;
+    int w = t->weight[k];
+
+    b->scope =
+        ap_arena_printf(b->arena, "%s/%s", t->p->optimizer, path_of(b, b->nodes[w].name));
+    if (t->p->weight_decay != 0 && t->row != ADAMW)
+        t->grad[k] = BINARY(ADD, t->grad[k], WITH(MULTIPLY, w, t->p->weight_decay));
+    if (t->row >= ADAM)
+        adam(t, k);
+    else
+        descent(t, k);
+    keep_unless_finite(t, &t->result[0][k], w);
+    for (int s = 1; s < 3; s++)
+        if (t->param[s][k] >= 0)
+            keep_unless_finite(t, &t->result[s][k], t->param[s][k]);
+}
+
+/* ---- step counter and loss scale ---- */
+
+static void count_step(struct train *t)
+{
+    struct ap_build *b = t->b;
+    const double beta[2] = {t->p->beta1, t->p->beta2};
+
+    if (t->step < 0)
+        return;
+    b->scope = t->p->optimizer;
+    t->new_step = WITH(ADD, t->step, 1);
+    int count = ap_build_convert(b, t->new_step, AP_F32);
+    for (int k = 0; k < 2; k++) {
+        int base = ap_build_scalar(b, AP_F32, beta[k]);
+        int one = ap_build_scalar(b, AP_F32, 1);
+        t->bias[k] = BINARY(SUBTRACT, one, BINARY(POWER, base, count));
+    }
+    keep_unless_finite(t, &t->new_step, t->step);
+}
+
+/* The loss times the scale; a state of zero is a scale that was never set. */
+static int scaled_loss(struct train *t)
+{
+    struct ap_build *b = t->b;
+
+    if (t->scale < 0)
+        return t->p->loss;
+    b->scope = "loss_scale";
+    b->phase = AP_BACKWARD;
+    int zero = ap_build_scalar(b, AP_F32, 0);
+    int first = ap_build_scalar(b, AP_F32, t->p->loss_scale);
+    int unset = ap_build_compare(b, AP_EQ, t->scale, zero);
+    t->scale_now = ap_build_select(b, unset, first, t->scale);
+    return BINARY(MULTIPLY, t->p->loss, spread(b, t->scale_now, t->p->loss));
+}
+
+static void unscale(struct train *t)
+{
+    struct ap_build *b = t->b;
+    int sum = -1;
+
+    if (t->scale < 0)
+        return;
+    b->scope = "loss_scale";
+    for (int k = 0; k < t->n; k++) {
+        int g = ap_build_convert(b, t->grad[k], AP_F32), rank;
+        int64_t dims[AP_MAX_RANK];
+        rank = ap_build_shape_of(b, g)->rank;
+        for (int d = 0; d < rank; d++)
+            dims[d] = d;
+        if (rank)
+            g = ap_build_reduce(b, g, AP_RED_SUM, rank, dims);
+        sum = sum < 0 ? g : BINARY(ADD, sum, g);
+        t->grad[k] = BINARY(DIVIDE, t->grad[k], spread(b, t->scale_now, t->grad[k]));
+    }
+    t->finite = UNARY(IS_FINITE, sum);
+    int more = WITH(ADD, t->good, 1), none = ap_build_scalar(b, AP_S32, 0);
+    int limit = ap_build_scalar(b, AP_S32, GOOD_STEPS);
+    int full = ap_build_compare(b, AP_GE, more, limit);
+    int twice = WITH(MINIMUM, WITH(MULTIPLY, t->scale_now, 2), SCALE_MAX);
+    int half = WITH(MAXIMUM, WITH(MULTIPLY, t->scale_now, 0.5), 1);
+    int grown = ap_build_select(b, full, twice, t->scale_now);
+    t->new_scale = ap_build_select(b, t->finite, grown, half);
+    more = ap_build_select(b, full, none, more);
+    t->new_good = ap_build_select(b, t->finite, more, none);
+}
+
+/* ---- the step ---- */
+
+static int check_params(const struct ap_build *b, const struct ap_grad_params *p,
+                        struct ap_err *err)
+{
+    if (find(p->optimizer) < 0)
+        return ap_err_set(err, "optimizer '%s': expected sgd, momentum, adam or adamw",
+                          p->optimizer ? p->optimizer : "");
+    if (p->loss < 0 || p->loss >= b->n)
+        return ap_err_set(err, "the graph has no node %d to be the loss", p->loss);
+    if (!isfinite(p->lr) || !isfinite(p->eps) || !isfinite(p->momentum) ||
+        !isfinite(p->weight_decay) || !(p->beta1 >= 0 && p->beta1 < 1) ||
+        !(p->beta2 >= 0 && p->beta2 < 1))
+        return ap_err_set(err, "the optimizer's parameters must be finite, and 0 <= "
+                               "beta1, beta2 < 1");
+    if (!(p->loss_scale >= 0 && p->loss_scale <= SCALE_MAX))
+        return ap_err_set(err, "a loss scale of %g is not between 0 and %g",
+                          p->loss_scale, SCALE_MAX);
+    return 0;
+}
+
+static bool is_frozen(const struct train *t, const char *name)
+{
+    const struct ap_grad_params *p = t->p;
+    return p->frozen &&
+           (p->frozen(name, p->ctx) || p->frozen(path_of(t->b, name), p->ctx));
+}
+
+/* Weights, and their gradients; those without one are left out. */
+static int differentiate(struct train *t, int loss, struct ap_err *err)
+{
+    struct ap_build *b = t->b;
+    int n = 0, kept = 0;
+
+    t->weight = AP_NEW_N(b->arena, b->n_params + 1, int);
+    t->grad = AP_NEW_N(b->arena, b->n_params + 1, int);
+    for (int i = 0; i < b->n; i++) {
+        const struct ap_node *w = &b->nodes[i];
+        if (w->op == AP_OP_PARAMETER && w->role == AP_ROLE_WEIGHT &&
+            ap_dtype_is_float(w->shape.dtype) && !is_frozen(t, w->name))
+            t->weight[n++] = i;
+    }
+    if (ap_grad(b, loss, n, t->weight, t->grad, err))
+        return -1;
+    for (int k = 0; k < n; k++)
+        if (t->grad[k] >= 0) {
+            t->weight[kept] = t->weight[k];
+            t->grad[kept++] = t->grad[k];
+        }
+    t->n = kept;
+    if (kept == 0)
+        return ap_err_set(err, "no weight that is not frozen reaches the loss (%s)",
+                          b->nodes[t->p->loss].name);
+    return 0;
+}
+
+static void add_states(struct train *t)
+{
+    struct ap_build *b = t->b;
+    static const char *const kinds[][3] = {[MOMENTUM] = {NULL, "momentum", NULL},
+                                           [ADAM] = {NULL, "m", "v"},
+                                           [ADAMW] = {NULL, "m", "v"}};
+
+    for (int s = 0; s < 3; s++) {
+        t->param[s] = AP_NEW_N(b->arena, t->n + 1, int);
+        t->result[s] = AP_NEW_N(b->arena, t->n + 1, int);
+        for (int k = 0; k < t->n; k++) {
+            const struct ap_node w = b->nodes[t->weight[k]];
+            const char *kind = t->row == SGD ? NULL : kinds[t->row][s];
+            t->param[s][k] = s == 0 ? t->weight[k]
+                             : kind ? state(t, kind, path_of(b, w.name), w.shape)
+                                    : -1;
+        }
+    }
+    if (t->row >= ADAM)
+        t->step = state(t, "step", NULL, ap_build_shape(b, AP_S32, 0, NULL));
+}
+
+static void add_result(struct ap_result *out, int *n, int node, enum ap_role role,
+                       int alias)
+{
+    if (node >= 0)
+        out[(*n)++] = (struct ap_result){node, role, alias};
+}
+
+static void collect(const struct train *t, struct ap_result **results, int *n_results)
+{
+    struct ap_result *out = AP_NEW_N(t->b->arena, 3 * t->n + 4, struct ap_result);
+    int n = 0;
+
+    add_result(out, &n, t->p->loss, AP_ROLE_LOSS, -1);
+    for (int s = 0; s < 3; s++)
+        for (int k = 0; k < t->n; k++)
+            if (t->param[s][k] >= 0)
+                add_result(out, &n, t->result[s][k], s ? AP_ROLE_STATE : AP_ROLE_WEIGHT,
+                           t->param[s][k]);
+    add_result(out, &n, t->new_step, AP_ROLE_STATE, t->step);
+    add_result(out, &n, t->new_scale, AP_ROLE_STATE, t->scale);
+    add_result(out, &n, t->new_good, AP_ROLE_STATE, t->good);
+    *results = out;
+    *n_results = n;
+}
+
+int ap_grad_train_step(struct ap_build *b, const struct ap_grad_params *given,
+                       struct ap_result **results, int *n_results, struct ap_err *err)
+{
+    struct ap_grad_params p = *given;
+    struct train t = {.b = b,
+                      .p = &p,
+                      .step = -1,
+                      .new_step = -1,
+                      .scale = -1,
+                      .good = -1,
+                      .new_scale = -1,
+                      .new_good = -1,
+                      .finite = -1};
+    const char *scope = b->scope;
+    enum ap_phase phase = b->phase;
+
+    if (check_params(b, &p, err) || grad_lower(b, &p, err))
+        return -1;
+    t.row = find(p.optimizer);
+    b->phase = AP_UPDATE;
+    if (p.loss_scale > 0) {
+        t.scale = state(&t, "scale", NULL, ap_build_shape(b, AP_F32, 0, NULL));
+        t.good = state(&t, "good_steps", NULL, ap_build_shape(b, AP_S32, 0, NULL));
+    }
+    int rc = differentiate(&t, scaled_loss(&t), err);
+    if (rc == 0) {
+        b->phase = AP_UPDATE;
+        add_states(&t);
+        unscale(&t);
+        count_step(&t);
+        for (int k = 0; k < t.n; k++)
+            update(&t, k);
+        collect(&t, results, n_results);
+    }
+    b->scope = scope;
+    b->phase = phase;
+    return rc;
+}

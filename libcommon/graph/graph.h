@@ -1,0 +1,363 @@
+/*
+ * The graph: a training step for one device, in XLA HLO's operators. Nodes are kept in an
+ * order in which operands come first; ids are array positions.
+ */
+#ifndef AP_GRAPH_H
+#define AP_GRAPH_H
+
+#include "base/base.h"
+
+#define AP_MAX_RANK 12
+#define AP_MAX_AXES 6 /* mesh axes */
+
+enum ap_dtype {
+    AP_PRED,
+    AP_S8,
+    AP_S16,
+    AP_S32,
+    AP_S64,
+    AP_U8,
+    AP_U16,
+    AP_U32,
+    AP_U64,
+    AP_F16,
+    AP_BF16,
+    AP_F32,
+    AP_F64,
+    AP_F8E4M3FN,
+    AP_F8E5M2,
+    AP_C64,
+    AP_C128,
+    AP_TUPLE, /* not an element type */
+    AP_N_DTYPES
+};
+
+const char *ap_dtype_name(enum ap_dtype dtype); /* as HLO spells it: "f32" */
+int ap_dtype_size(enum ap_dtype dtype);         /* bytes of an element, 0 for a tuple */
+bool ap_dtype_is_float(enum ap_dtype dtype);
+bool ap_dtype_is_int(enum ap_dtype dtype); /* signed or unsigned, not pred */
+/* AP_N_DTYPES when the len bytes at s name no type. */
+enum ap_dtype ap_dtype_find(const char *s, size_t len);
+
+struct ap_shape {
+    enum ap_dtype dtype;
+    int rank;            /* 0..AP_MAX_RANK; 0 for tuples */
+    const int64_t *dims; /* rank sizes >= 0 */
+    int n_parts;         /* tuples only */
+    const struct ap_shape *parts;
+};
+
+int64_t ap_shape_elems(const struct ap_shape *s); /* saturating; 0 for a tuple */
+/* Saturating; of a tuple: the sum of its parts. */
+int64_t ap_shape_bytes(const struct ap_shape *s);
+bool ap_shape_equal(const struct ap_shape *a, const struct ap_shape *b);
+bool ap_shape_same_dims(const struct ap_shape *a, const struct ap_shape *b);
+/* HLO's spelling without a layout: "f32[8,4]", "(f32[8], s32[8])". */
+void ap_shape_print(const struct ap_shape *s, struct ap_buf *out);
+/*
+ * Reads a shape at *pos of NUL-terminated text and moves *pos behind it; a layout in
+ * braces is skipped. -1 with err set (no position in the message) when it is malformed,
+ * has a dynamic size or more than AP_MAX_RANK dimensions.
+ */
+int ap_shape_parse(struct ap_arena *arena, const char *text, size_t *pos,
+                   struct ap_shape *shape, struct ap_err *err);
+
+/* ---- operators: one row of ops.def each ---- */
+
+enum ap_op {
+#define AP_OP(id, name, arity, class, flops) AP_OP_##id,
+#include "graph/ops.def"
+#undef AP_OP
+    AP_N_OPS
+};
+
+/* What decides an operator's factor rule and whether it may join a fused chain. */
+enum ap_op_class {
+    AP_CLASS_LEAF,        /* parameter, constant, iota */
+    AP_CLASS_ELEMENTWISE, /* one factor per dimension, all operands alike (or scalar) */
+    AP_CLASS_MOVE,        /* moves elements: broadcast, reshape, transpose, slice, ... */
+    AP_CLASS_HEAVY,       /* dot, convolution */
+    AP_CLASS_REDUCE,      /* reduce, reduce-window, select-and-scatter, sort, topk */
+    AP_CLASS_INDEX,       /* gather, scatter, dynamic-slice, dynamic-update-slice,
+                             custom-call, while */
+    AP_CLASS_TUPLE,       /* get-tuple-element */
+    AP_CLASS_COLLECTIVE,  /* programs only: all-reduce ... collective-permute */
+    AP_CLASS_LOCAL        /* programs only: ap-slice, ap-mask, ap-partial */
+};
+
+struct ap_op_info {
+    const char *name; /* HLO's */
+    int arity;        /* operands, -1 for any number */
+    enum ap_op_class class;
+    int flops; /* per result element of elementwise operators */
+};
+
+extern const struct ap_op_info ap_ops[AP_N_OPS];
+/* AP_N_OPS when the len bytes at s name no operator of the table. */
+enum ap_op ap_op_find(const char *s, size_t len);
+
+/* ---- attributes ---- */
+
+struct ap_ints {
+    int n;
+    const int64_t *v;
+};
+
+struct ap_window_dim {
+    int64_t size, stride, pad_lo, pad_hi, lhs_dilate, rhs_dilate;
+    bool reversal;
+};
+
+struct ap_pad_dim {
+    int64_t lo, hi, interior; /* lo and hi may be negative */
+};
+
+struct ap_slice_dim {
+    int64_t start, limit, stride;
+};
+
+/* dim_labels: positions of each role; spatial dimension i is the digit i of the label. */
+struct ap_conv_dims {
+    int n_spatial;
+    int lhs_batch, lhs_feature, lhs_spatial[AP_MAX_RANK];
+    int rhs_in, rhs_out, rhs_spatial[AP_MAX_RANK];
+    int out_batch, out_feature, out_spatial[AP_MAX_RANK];
+};
+
+enum ap_direction { AP_EQ, AP_NE, AP_GE, AP_GT, AP_LE, AP_LT };
+
+/* The transforms of fft: from complex to complex and back, from real to half a spectrum
+ * and back. */
+enum ap_fft { AP_FFT_FFT, AP_FFT_IFFT, AP_FFT_RFFT, AP_FFT_IRFFT, AP_N_FFTS };
+extern const char *const ap_fft_names[AP_N_FFTS]; /* "FFT", "IFFT", ... */
+
+/* How a reducer combines two values; AP_RED_NONE stands for "any other computation". */
+enum ap_red {
+    AP_RED_NONE,
+    AP_RED_SUM,
+    AP_RED_PROD,
+    AP_RED_MAX,
+    AP_RED_MIN,
+    AP_RED_AND,
+    AP_RED_OR,
+    AP_RED_ASSIGN, /* scatter only: the update replaces the old value */
+    AP_N_REDS
+};
+extern const char *const ap_red_names[AP_N_REDS]; /* "sum", "max", ... */
+
+/*
+ * A constant's value. data holds one element if splat, else all in row-major order, in
+ * the shape's dtype (pred: one byte, 0 or 1), little endian.
+ */
+struct ap_literal {
+    bool elided; /* printed as {...}: no data */
+    bool splat;
+    const void *data;
+};
+
+/* One step of a layout change inside a dimension, see ap_coll. */
+struct ap_split {
+    int dim;
+    int64_t outer; /* local elements of dim that are major to the split factor's piece */
+    int64_t full;  /* extent before the split (after gathering), without padding */
+    int64_t part;  /* extent of one device's block, ceil(full / n) */
+};
+
+/*
+ * A collective or local step of a program. The dimension split.dim of local size
+ * outer * x * inner is seen as (outer, x, inner); blocks of part elements of x belong to
+ * the devices of the axes, the last block may be padded with zeros.
+ *   all-reduce          axes (one or several at once), red
+ *   all-gather          axis, split: x goes from part to full
+ *   reduce-scatter      axis, split, red: x goes from full to part
+ *   all-to-all          axis, split: x goes from full to part; join: x from part to full
+ *   collective-permute  swaps the coordinates of two axes of equal size (axes has both)
+ *   ap-slice            axis, split: keeps this device's block; x from full to part
+ *   ap-partial          axes, red: keeps the value where all coordinates on axes are 0,
+ *                       puts red's neutral element elsewhere
+ */
+struct ap_coll {
+    unsigned axes; /* bit a = mesh axis a */
+    enum ap_red red;
+    struct ap_split split, join;
+};
+
+struct ap_placement {
+    uint8_t kind; /* enum ap_placement_kind of layout.h */
+    uint8_t red;
+    uint8_t dim;
+    int64_t stride;
+};
+struct ap_layout {
+    struct ap_placement axis[AP_MAX_AXES];
+};
+
+/* Union of all attributes; each operator reads those that HLO gives it. */
+struct ap_attrs {
+    struct ap_ints dimensions;
+    struct ap_ints lhs_contracting_dims, rhs_contracting_dims, lhs_batch_dims,
+        rhs_batch_dims;
+    struct ap_ints offset_dims, collapsed_slice_dims, start_index_map, slice_sizes,
+        operand_batching_dims, start_indices_batching_dims;
+    struct ap_ints update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims,
+        input_batching_dims, scatter_indices_batching_dims;
+    struct ap_ints dynamic_slice_sizes;
+    int64_t index, iota_dimension, index_vector_dim, k;
+    int64_t feature_group_count, batch_group_count; /* 1 unless given */
+    int64_t exponent_bits, mantissa_bits;
+    const char
+        *target;      /* custom-call: what is called; `index` says which result this is */
+    int64_t flops;    /* custom-call: of this result, 0 if not known */
+    bool total_order; /* compare of floats: -NaN < -inf < ... < -0 < 0 < ... < NaN */
+    bool lower, left_side, transpose_a, unit_diagonal; /* cholesky, triangular-solve */
+    bool largest, is_stable, indices_are_sorted, unique_indices;
+    enum ap_direction direction;
+    enum ap_fft fft_type;
+    struct ap_ints fft_length;        /* of the last dimensions, as many */
+    int n_window, n_padding, n_slice; /* = rank of what they describe */
+    const struct ap_window_dim *window;
+    const struct ap_pad_dim *padding;
+    const struct ap_slice_dim *slice;
+    struct ap_conv_dims conv;
+    int to_apply, select, scatter; /* reducer ids, -1 for none */
+    int condition, body;           /* while: computation ids, -1 for none */
+    int64_t trip_count;            /* while: iterations, -1 if not known */
+    struct ap_literal literal;     /* constant; ap-mask's fill value (splat) */
+    /* programs only */
+    struct ap_coll coll;
+    struct ap_layout layout;       /* of the tensor that `global` describes */
+    const struct ap_shape *global; /* parameter, constant, iota, ap-mask: the whole
+                                      result; gather, scatter: the whole operand 0;
+                                      NULL outside programs */
+};
+
+/* What a node has unless something else is said: ids -1, group counts 1, the rest 0. */
+extern const struct ap_attrs ap_attrs_default;
+
+/* ---- nodes ---- */
+
+enum ap_phase { AP_FORWARD, AP_BACKWARD, AP_UPDATE, AP_N_PHASES };
+enum ap_role {
+    AP_ROLE_NONE,
+    AP_ROLE_WEIGHT,
+    AP_ROLE_STATE,
+    AP_ROLE_INPUT,
+    AP_ROLE_CONSTANT,
+    AP_ROLE_LOSS,
+    AP_ROLE_AUX,
+    AP_N_ROLES
+};
+extern const char *const ap_phase_names[AP_N_PHASES];
+extern const char *const ap_role_names[AP_N_ROLES];
+
+struct ap_node {
+    enum ap_op op;
+    const char *name;
+    int n_in;
+    const int *in;
+    struct ap_shape shape;
+    const struct ap_attrs *attrs; /* never NULL */
+    const char *scope; /* normalised name path, "" for none; interned per graph */
+    enum ap_phase phase;
+    enum ap_role role; /* parameters only */
+    int param;         /* parameter number, -1 for others */
+    int group;         /* fusion group; ids rise in execution order; -1 before ap_group */
+    const char *pin;   /* imported sharding (raw text of the attribute), NULL for none */
+};
+
+/* A computation on scalars used by reduce, scatter, sort, ... */
+struct ap_reducer {
+    const char *name;
+    enum ap_red red; /* AP_RED_NONE: run `body` */
+    /* body: parameters first (accumulators, then values); all nodes scalar */
+    int n_nodes, n_results;
+    const struct ap_node *nodes;
+    const int *results;
+};
+
+/*
+ * A computation on tensors: the condition or the body of a while, whose operands are the
+ * state's tensors and whose result is a tuple of as many. A body maps the state to the
+ * next one; a condition gives one pred[], true to go on. Node ids are the computation's
+ * own; reducers are the graph's; loops inside use computations of lower ids.
+ */
+struct ap_comp {
+    const char *name;
+    int n_nodes; /* parameters first, in order */
+    const struct ap_node *nodes;
+    int n_results;
+    const int *results;
+};
+
+struct ap_result {
+    int node;
+    enum ap_role role; /* loss, weight, state, aux */
+    int alias; /* node id of the parameter that it becomes in the next step, or -1 */
+};
+
+struct ap_graph {
+    const char *name;
+    int n_nodes;
+    struct ap_node *nodes;
+    int n_params;
+    const int *params; /* node id of parameter number i */
+    int n_results;
+    struct ap_result *results;
+    /* [result]: of a part, what others take as it lies (sums made whole); NULL: none */
+    const bool *taken;
+    /* [node]: of a part, parameters that others hand on: a share for each microbatch, if
+       they are split over time; NULL: none */
+    const bool *handed;
+    int n_reducers;
+    const struct ap_reducer *reducers;
+    int n_comps;
+    const struct ap_comp *comps;
+    int n_groups;               /* 0 before ap_group */
+    const char *const *dropped; /* names of nodes that the importer dropped */
+    int n_dropped;
+    /* CSR: users of node i are users[user_start[i] .. user_start[i + 1]), ascending, a
+     * user once per operand position; made by ap_graph_index */
+    const int *user_start, *users;
+};
+
+/*
+ * Moves masks (y > 0) from the backward to the forward phase, with the broadcasts, iotas
+ * and scalar constants that they read: elementwise nodes that are made of forward values
+ * and narrower than one of them, so that they can be kept in its place. Operands come
+ * before their users, phases are set. Linear, but for chains of broadcasts.
+ */
+void ap_graph_keep_masks(struct ap_node *nodes, int n);
+
+/*
+ * Builds the CSR index and params, and checks what every tool relies on: operands come
+ * before their users and exist, arities fit, tuples are used by get-tuple-element only,
+ * result and reducer ids exist. `where` is a JSON pointer prefix ("/graph") for messages.
+ */
+int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where,
+                   struct ap_err *err);
+
+/*
+ * Computation id of g as a graph of its own, indexed, with g's reducers and the
+ * computations that it may use; its nodes are copies without groups.
+ */
+void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
+                      struct ap_graph *out);
+
+/*
+ * Checks that each node's shape follows from its operands' shapes and attributes; message
+ * "<where>/nodes/<i> (<name>): ...". Programs (local graphs) are checked too.
+ */
+int ap_graph_check_shapes(const struct ap_graph *g, const char *where,
+                          struct ap_err *err);
+
+/*
+ * The same for one node whose operands are nodes of g and in order; the message names no
+ * place. For readers that want to name theirs.
+ */
+int ap_check_node(const struct ap_graph *g, const struct ap_node *node,
+                  struct ap_err *err);
+
+/* The neutral element of red in dtype, written to 16 bytes at out. */
+void ap_red_neutral(enum ap_red red, enum ap_dtype dtype, void *out);
+
+#endif

@@ -1,0 +1,175 @@
+/*
+ * Cuts a part out of a graph. One pass back over the nodes marks what is taken whole,
+ * what is copied and what is cut; one pass forward writes the part. Linear.
+ */
+#include "graph/subgraph.h"
+
+#include "layout/nest.h"
+
+enum taking { LEFT, WHOLE, COPIED, CUT };
+
+struct cutter {
+    struct ap_arena *arena, scratch;
+    const struct ap_graph *g;
+    uint8_t *take;  /* enum taking */
+    bool *constant; /* made of constants and iotas alone */
+    int *id;        /* node of the part, -1 */
+};
+
+static void mark_constants(struct cutter *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct ap_node *n = &c->g->nodes[i];
+        bool constant = n->op != AP_OP_PARAMETER;
+        for (int k = 0; k < n->n_in && constant; k++)
+            constant = c->constant[n->in[k]];
+        c->constant[i] = constant;
+    }
+}
+
+/* A scalar is cut rather than what it is spread to. */
+static bool is_spread_scalar(const struct ap_graph *g, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+    return n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0;
+}
+
+/* What the part is made of; users come after their operands, so one pass back will do. */
+static void mark_taken(struct cutter *c, const bool *inside)
+{
+    const struct ap_graph *g = c->g;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        bool with =
+            n->op == AP_OP_GET_TUPLE_ELEMENT ? c->take[n->in[0]] == WHOLE : inside[i];
+        c->take[i] = with ? WHOLE : LEFT;
+    }
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        if (c->take[i] != WHOLE && c->take[i] != COPIED)
+            continue;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int in = g->nodes[i].in[k];
+            bool copy = g->nodes[in].op == AP_OP_PARAMETER || c->constant[in];
+            if (c->take[in] == LEFT)
+                c->take[in] = copy ? WHOLE : is_spread_scalar(g, in) ? COPIED : CUT;
+        }
+    }
+}
+
+/* group: room for the whole graph's per node. */
+static void write_nodes(struct cutter *c, struct ap_subgraph *sub, int *group)
+{
+    const struct ap_graph *g = c->g;
+    int n = 0, n_params = 0, n_cut = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        c->id[i] = c->take[i] == LEFT ? -1 : n++;
+    sub->graph.nodes = AP_NEW_N(c->arena, n + 1, struct ap_node);
+    int *source = AP_NEW_N(c->arena, n + 1, int), *cut = AP_NEW_N(c->arena, n + 1, int);
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (c->id[i] < 0)
+            continue;
+        struct ap_node *to = &sub->graph.nodes[c->id[i]];
+        *to = g->nodes[i];
+        to->group = -1;
+        group[c->id[i]] = c->take[i] == CUT ? -1 : g->nodes[i].group;
+        source[c->id[i]] = i;
+        if (c->take[i] == CUT) {
+            to->op = AP_OP_PARAMETER;
+            to->n_in = 0;
+            to->in = NULL;
+            to->attrs = &ap_attrs_default;
+            to->role = AP_ROLE_INPUT;
+            cut[n_cut++] = c->id[i];
+        }
+        if (to->op == AP_OP_PARAMETER)
+            to->param = n_params++;
+        int *in = AP_NEW_N(c->arena, to->n_in + 1, int);
+        for (int k = 0; k < to->n_in; k++)
+            in[k] = c->id[to->in[k]];
+        to->in = in;
+    }
+    sub->source = source;
+    sub->cut_in = cut;
+    sub->n_cut_in = n_cut;
+    sub->graph.n_nodes = n;
+}
+
+/* Used by a node that is not part of it, or is spread there from a copy. */
+static bool used_outside(const struct cutter *c, int node)
+{
+    for (int u = c->g->user_start[node]; u < c->g->user_start[node + 1]; u++) {
+        int user = c->g->users[u];
+        if (c->take[user] != WHOLE ||
+            (is_spread_scalar(c->g, user) && used_outside(c, user)))
+            return true;
+    }
+    return false;
+}
+
+static void write_results(struct cutter *c, const bool *inside, struct ap_subgraph *sub)
+{
+    const struct ap_graph *g = c->g;
+    bool *is_result = AP_NEW_N(&c->scratch, g->n_nodes, bool);
+    int most = g->n_results + sub->graph.n_nodes + 1, n = 0;
+    int *cut = AP_NEW_N(&c->scratch, most, int);
+    struct ap_result *results = AP_NEW_N(&c->scratch, most, struct ap_result);
+    bool *taken = AP_NEW_N(&c->scratch, most, bool);
+
+    for (int r = 0; r < g->n_results; r++) {
+        int node = g->results[r].node, alias = g->results[r].alias;
+        if (c->take[node] != WHOLE || g->nodes[node].op == AP_OP_PARAMETER ||
+            (c->constant[node] && !inside[node]))
+            continue;
+        is_result[node] = true;
+        results[n++] = (struct ap_result){c->id[node], g->results[r].role,
+                                          alias >= 0 ? c->id[alias] : -1};
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
+            g->nodes[i].shape.dtype == AP_TUPLE || is_spread_scalar(g, i) ||
+            !used_outside(c, i))
+            continue;
+        cut[sub->n_cut_out++] = c->id[i];
+        taken[n] = !is_result[i];
+        if (!is_result[i])
+            results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
+    }
+    sub->cut_out = ap_arena_dup(c->arena, cut, (size_t)sub->n_cut_out * sizeof *cut);
+    sub->graph.results = ap_arena_dup(c->arena, results, (size_t)n * sizeof *results);
+    sub->graph.taken = ap_arena_dup(c->arena, taken, ((size_t)n + 1) * sizeof *taken);
+    sub->graph.n_results = n;
+}
+
+int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *inside,
+                struct ap_subgraph *sub, struct ap_err *err)
+{
+    struct cutter c = {.arena = arena, .g = g};
+    c.take = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
+    c.constant = AP_NEW_N(&c.scratch, g->n_nodes, bool);
+    c.id = AP_NEW_N(&c.scratch, g->n_nodes, int);
+    *sub = (struct ap_subgraph){
+        .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
+    mark_constants(&c);
+    mark_taken(&c, inside);
+    int *group = AP_NEW_N(&c.scratch, g->n_nodes, int), rc = -1;
+    write_nodes(&c, sub, group);
+    write_results(&c, inside, sub);
+    if (sub->graph.n_results == 0)
+        ap_err_set(err, "nothing of this part is used outside of it");
+    else
+        rc = ap_graph_index(arena, &sub->graph, "/graph", err);
+    if (rc == 0)
+        ap_group_part(arena, &sub->graph, group);
+    ap_arena_free(&c.scratch);
+    return rc;
+}
+
+int ap_subgraph_blocks(struct ap_arena *arena, const struct ap_graph *g,
+                       const int *block_of, int lo, int hi, struct ap_subgraph *sub,
+                       struct ap_err *err)
+{
+    bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++)
+        inside[i] = block_of[i] >= lo && block_of[i] <= hi;
+    return ap_subgraph(arena, g, inside, sub, err);
+}

@@ -1,0 +1,123 @@
+/*
+ * Meshes, layouts and how to get from one layout to another.
+ *
+ * A layout says per mesh axis: replicated (R), split along a dimension (S<d>, or
+ * S<d>/<stride>), or partial (P = sum, Pmax, ...). Axis a of size n with S<d>/<stride>
+ * cuts every run of `stride` elements of dimension d (the whole dimension when no stride
+ * is given) into n blocks, block q to the devices with coordinate q.
+ *
+ * Axes on one dimension: the distinct strides, largest first, cut the dimension into
+ * factors (an unsplit one of size D / s1 in front if the largest stride s1 < D; then
+ * sizes s1 / s2, ..., sk / 1; each must divide). Axes with the same stride split the same
+ * factor, nested in mesh order, first outermost: an extent L split by an axis of size n
+ * leaves blocks of ceil(L / n), and those are split by the next axis. Blocks at the end
+ * may lie partly or wholly in the padding.
+ *
+ * Layouts are kept canonical (ap_layout_canon), so that equal ones compare equal.
+ */
+#ifndef AP_LAYOUT_H
+#define AP_LAYOUT_H
+
+#include "graph/graph.h"
+
+enum ap_placement_kind { AP_REPLICATED, AP_SPLIT, AP_PARTIAL };
+
+/*
+ * Devices are numbered row-major over the axes: the last axis varies fastest. The first
+ * axis may be one in time: its coordinate is the number of the microbatch at hand, and
+ * all microbatches run on the same devices, one after the other. Split over it: a value
+ * is one microbatch's share; partial: sums are still to be accumulated; replicated: there
+ * once per step.
+ */
+struct ap_mesh {
+    int n_axes;
+    int64_t size[AP_MAX_AXES];
+    const char *name[AP_MAX_AXES];
+    unsigned time; /* 1: axis 0 is in time; else 0 */
+};
+
+/* Microbatches of a step. */
+static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
+{
+    return mesh->time ? mesh->size[0] : 1;
+}
+/* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
+ * is taken. */
+int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
+/* Takes the axis in time away, if there is one: the axes of the devices are left. */
+void ap_mesh_drop_time(struct ap_mesh *mesh);
+/* Whether a value of this layout is made again for every microbatch. */
+static inline bool ap_layout_in_time(const struct ap_mesh *mesh,
+                                     const struct ap_layout *l)
+{
+    return mesh->time && l->axis[0].kind != AP_REPLICATED;
+}
+/*
+ * Takes an axis that is innermost in its factor out of a layout: the layout of what
+ * ap-slice on this axis cuts. -1: there is none.
+ */
+int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                      struct ap_layout *l, int axis);
+
+#define AP_MAX_DEVICES      (1 << 20)
+#define AP_MAX_MICROBATCHES (1 << 20)
+/* Those in time aside. */
+int64_t ap_mesh_devices(const struct ap_mesh *mesh);
+/* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
+int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
+                  struct ap_err *err);
+/* Coordinates of a rank on each axis; 0 in time. */
+void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
+
+/* ---- layouts ---- */
+
+static inline struct ap_layout ap_layout_replicated(void)
+{
+    return (struct ap_layout){.axis = {{0}}};
+}
+/* The same with sums made: R where it is partial. */
+struct ap_layout ap_layout_whole(const struct ap_layout *l);
+bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
+uint64_t ap_layout_hash(const struct ap_layout *l);
+/*
+ * Brings a layout of a tensor with these dims to its canonical form: a stride equal to
+ * the dimension becomes 0; factors that can be one (fully split and followed by one whose
+ * axes come later, or dividing evenly and followed by an unsplit one) are merged; axes of
+ * size 1 become R; unused members are 0. -1 when strides do not divide.
+ */
+int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                    struct ap_layout *l);
+/* "S0,R", "R,S1/64", "P,Pmax": one placement per mesh axis, separated by commas. */
+void ap_layout_print(const struct ap_mesh *mesh, const struct ap_layout *l,
+                     struct ap_buf *out);
+int ap_layout_parse(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                    const char *text, struct ap_layout *l, struct ap_err *err);
+
+/* One factor of a dimension under a layout. */
+struct ap_piece {
+    int64_t size;  /* of the factor, before splitting */
+    int64_t local; /* extent on a device: size split by the axes in turn, rounded up */
+    unsigned axes; /* bit a = split by mesh axis a */
+};
+/* Pieces of dimension d, major to minor; returns their number (>= 1, <= AP_MAX_AXES + 1).
+ */
+int ap_layout_pieces(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                     const struct ap_layout *l, int d, struct ap_piece *pieces);
+
+/* Local shape (dims in the arena). */
+struct ap_shape ap_layout_local(struct ap_arena *arena, const struct ap_mesh *mesh,
+                                const struct ap_shape *shape, const struct ap_layout *l);
+int64_t ap_layout_local_bytes(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                              const struct ap_layout *l);
+bool ap_layout_is_padded(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                         const struct ap_layout *l);
+/*
+ * Where the elements of dimension d of one device's block lie in the whole tensor:
+ * map[i] = global index of local index i, -1 for padding. map has room for the local
+ * extent. coords are the device's.
+ */
+void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                         const struct ap_layout *l, int d, const int64_t *coords,
+                         int64_t *map);
+
+#endif

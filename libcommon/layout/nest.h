@@ -1,0 +1,175 @@
+/*
+ * Operators as loop nests over factors, for whole fusion groups.
+ *
+ * A fusion group is one operator or a chain of elementwise ones; it is the unit of
+ * decision: a choice gives each mesh axis one factor of the group's nest, or none
+ * (replicated), or a linear set (the operands in it are partial, and so is the result).
+ * Which layouts operands and results have, what is partial, local shapes and FLOPs per
+ * device all follow from the nest and the choice.
+ */
+#ifndef AP_NEST_H
+#define AP_NEST_H
+
+#include "layout/layout.h"
+
+enum ap_factor_kind {
+    AP_FACTOR_PARALLEL,
+    AP_FACTOR_REDUCED, /* results (and linear operands such as initial values) are partial
+                        */
+    AP_FACTOR_INDEXED, /* gather: operand split, masked lookup, result partial;
+                          scatter: operand and result split, updates replicated */
+    AP_FACTOR_WHOLE    /* cannot be split */
+};
+
+struct ap_factor {
+    int64_t size;
+    enum ap_factor_kind kind;
+    enum ap_red red; /* reduced, and indexed of gather: how partial results combine */
+};
+
+/* Factors of one dimension, major to minor; their sizes multiply to the dimension. */
+struct ap_dim_factors {
+    int n;
+    const int *factor;
+};
+
+/* How a tensor is indexed by the nest. */
+struct ap_access {
+    int rank;
+    const struct ap_dim_factors *dims; /* rank of them */
+    uint64_t partial; /* bit f: split over factor f makes this tensor partial */
+};
+
+/* An operand that comes from outside the group, once per distinct access. */
+struct ap_nest_in {
+    int node; /* producer of the tensor */
+    struct ap_access access;
+};
+
+/* Operands in `ins` (bit i) that together may be partial (sum); all results then are. */
+struct ap_linear_set {
+    uint64_t ins;
+};
+
+#define AP_MAX_FACTORS 62
+struct ap_nest {
+    int group;
+    int n_members;
+    const int *members; /* node ids, ascending */
+    int n_factors;
+    struct ap_factor *factors;
+    int n_ins;
+    struct ap_nest_in *ins;
+    /* in_slot[m][k]: operand k of member m is ins[in_slot[m][k]], or -1 if a member makes
+     * it */
+    const int *const *in_slot;
+    int n_outs;
+    const int *outs; /* node ids of members whose value is used outside or is a result */
+    const struct ap_access
+        *values; /* access of each member's own value (tuples: of a part) */
+    int n_linear;
+    struct ap_linear_set *linear;
+    const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
+    uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
+    bool heavy;        /* holds a dot or convolution */
+    const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
+};
+
+/* All nests of a grouped graph; index = group id. */
+struct ap_nests {
+    const struct ap_graph *graph;
+    int n;
+    struct ap_nest *nest;
+};
+
+/*
+ * Puts every node into a fusion group and numbers groups in execution order
+ * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims and phase
+ * that are joined by edges form one group where that keeps groups convex: with level(v) =
+ * max over operands u of level(u) + (1 unless the edge joins two fusible nodes of equal
+ * dims and phase), groups are the components of the fusible edges within one level. Sums
+ * of contractions stay apart from what is done with them. Chains of parameters and
+ * constants alone take the highest level that their users allow. Scalar constants, iotas
+ * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
+ * of equal dims) join it. get-tuple-element joins its producer. Ids are the order in
+ * which groups run, parameters first: the program's, but what gives memory back as early
+ * as that can be (order.c). O((nodes + edges) log groups).
+ */
+void ap_group(struct ap_arena *arena, struct ap_graph *g);
+/*
+ * Groups of a part of a graph. whole[node]: its group in the whole graph, -1: it is
+ * alone. Members of a group are joined by its edges: those that an edge still joins stay
+ * one group, a group that the part's border cuts falls into its pieces. So a part runs
+ * what the whole graph runs, and an operator takes the same in both.
+ */
+void ap_group_part(struct ap_arena *arena, struct ap_graph *g, const int *whole);
+
+/*
+ * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes
+ * put into dimensions are carried along to all tensors that share the factor (bounded:
+ * at most 3 factors a dimension from this), so that strided layouts exist wherever a
+ * reshape could pass them on for free. -1 when a group has more than AP_MAX_FACTORS
+ * factors (never for ops.def's).
+ */
+int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
+                   struct ap_nests *nests, struct ap_err *err);
+
+/* ---- choices ---- */
+
+/* Per mesh axis: -1 none, f >= 0 factor f, n_factors + k linear set k. */
+struct ap_choice_vec {
+    int16_t axis[AP_MAX_AXES];
+};
+
+/* Replicated on every axis. */
+#define AP_CHOICE_NONE ((struct ap_choice_vec){{-1, -1, -1, -1, -1, -1}})
+_Static_assert(AP_MAX_AXES == 6, "a -1 for each axis");
+
+/*
+ * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
+ * and no padded factor lies right in front of an unsplit one in a dimension (layouts
+ * cannot say that).
+ */
+bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                  const struct ap_choice_vec *choice);
+
+/*
+ * Layout of operand slot `in`, or of the value of members[m] (m is a position, not a node
+ * id), under a choice; canonical. A parameter that is split over time is there whole,
+ * with the rest of its layout as each microbatch's share has it, unless it is handed on
+ * share by share (struct ap_graph).
+ */
+struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
+                                   const struct ap_mesh *mesh,
+                                   const struct ap_choice_vec *choice, int in);
+struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
+                                      const struct ap_graph *g,
+                                      const struct ap_mesh *mesh,
+                                      const struct ap_choice_vec *choice, int m);
+/* Local extent of factor f (size split by its axes in mesh order, rounded up each time).
+ */
+int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f);
+/*
+ * Bit i: operand i must be masked with the reducer's neutral element before use, because
+ * a reduced factor that it carries is padded under this choice.
+ */
+uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                        const struct ap_choice_vec *choice);
+
+/* Iterations of a while that is counted with: once if its trip count is not known. */
+double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
+
+/* FLOPs and bytes that one device computes and moves for the group under a choice. */
+void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
+                  const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                  double *flops, double *bytes, enum ap_dtype *dtype);
+/*
+ * Those bytes by operand slot, then by out: moved[n_ins + n_outs]. What is looked up in
+ * an operand counts with the value that it becomes. Not of loops.
+ */
+void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                   double *moved);
+
+#endif

@@ -1,0 +1,105 @@
+/*
+ * Inner workings of the factor rules; only nest*.c include this.
+ *
+ * A rule describes one node by what its dimensions have to do with each other. It talks
+ * about ports (operand positions, or AP_OUT for the result), their dimensions, and, where
+ * it cuts a dimension, the pieces of it. What it does not mention is a parallel factor.
+ */
+#ifndef AP_NEST_IMPL_H
+#define AP_NEST_IMPL_H
+
+#include "layout/nest.h"
+
+#define AP_OUT        (-1)
+#define AP_UNCUT      (-1)
+#define AP_MAX_PIECES 128 /* of one side of a reshape */
+
+struct ap_rule_at {
+    int port, dim;
+    int piece; /* AP_UNCUT, or which piece of a dimension that the rule cut */
+};
+
+/* Both are the same factors. */
+struct ap_rule_link {
+    struct ap_rule_at a, b;
+};
+
+struct ap_rule_mark {
+    struct ap_rule_at at;
+    enum ap_factor_kind kind;
+    enum ap_red red;
+};
+
+/* Splitting `over` makes the tensor of `port` partial. */
+struct ap_rule_partial {
+    int port;
+    struct ap_rule_at over;
+};
+
+/* Dimension = sizes[first .. first + n) of the rule, major to minor. */
+struct ap_rule_cut {
+    int port, dim, n, first;
+};
+
+struct ap_refine;
+
+/* What a rule says of one node; reused from node to node, freed by ap_rule_free. */
+struct ap_rule {
+    const struct ap_graph *g;
+    const struct ap_node *node;
+    const struct ap_refine *refine; /* boundaries that reshapes use; NULL for none */
+    struct ap_rule_link *links;
+    struct ap_rule_mark *marks;
+    struct ap_rule_partial *partials;
+    struct ap_rule_cut *cuts;
+    int64_t *sizes; /* of the cuts */
+    int n_links, n_marks, n_partials, n_cuts, n_sizes;
+    int cap_links, cap_marks, cap_partials, cap_cuts, cap_sizes;
+    bool opaque; /* all of the node's dimensions stay whole and are no factors at all */
+};
+
+/* The shape that a node's nest talks about: the first part of a tuple. */
+const struct ap_shape *ap_value_shape(const struct ap_node *n);
+
+/* Fills `rule` for node `id`; -1 when the operator has no rule (programs only). */
+int ap_rule_run(struct ap_rule *rule, const struct ap_graph *g, int id,
+                const struct ap_refine *refine, struct ap_err *err);
+void ap_rule_free(struct ap_rule *rule);
+void ap_rule_add_link(struct ap_rule *rule, struct ap_rule_at a, struct ap_rule_at b);
+void ap_rule_add_mark(struct ap_rule *rule, struct ap_rule_at at,
+                      enum ap_factor_kind kind, enum ap_red red);
+void ap_rule_add_partial(struct ap_rule *rule, int port, struct ap_rule_at over);
+void ap_rule_add_cut(struct ap_rule *rule, int port, int dim, int n, const int64_t *size);
+
+/* ---- refinement (nest_refine.c) ---- */
+
+/* Boundaries inside a dimension: sizes of what is minor to each, descending. */
+struct ap_bounds {
+    int n;
+    int64_t minor[2];
+};
+
+/* All dimensions of all nodes in classes that share factors. */
+struct ap_refine {
+    const struct ap_graph *g;
+    int *dim_start;           /* of each node */
+    int *class;               /* of each dimension: its class's representative */
+    struct ap_bounds *bounds; /* of representatives */
+};
+
+int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
+                    struct ap_rule *rule, struct ap_refine *refine, struct ap_err *err);
+const struct ap_bounds *ap_refine_bounds(const struct ap_refine *refine, int node,
+                                         int dim);
+/* The rule of reshape: the common refinement of both shapes. */
+void ap_rule_reshape(struct ap_rule *rule);
+
+/* ---- linear sets (nest_linear.c) ---- */
+
+#define AP_MAX_LINEAR 8
+/* Sets n_linear, linear and linear_values; pos[node] = its position among its group's
+ * members. */
+void ap_nest_find_linear(struct ap_arena *arena, struct ap_arena *scratch,
+                         const struct ap_graph *g, const int *pos, struct ap_nest *nest);
+
+#endif

@@ -1,0 +1,286 @@
+/*
+ * Problem: which values do the stages of a pipeline send each other, how often, and what
+ * does that cost?
+ * Idea: what a stage's graph has cut in is what it is sent. A value with a share for each
+ * microbatch goes once per microbatch, straight from its maker to each stage that reads
+ * it; stages in between are not bothered, but a stage further on keeps what came early.
+ * What is made of inputs and constants alone every stage makes for itself, from inputs
+ * that it reads. A weight that several stages hold is updated by one of them: the others
+ * send it their gradients and get the new value, once per step. Norms and other scalars
+ * of the update go once per step, too: the longest chain of them is what all stages wait
+ * for. Cost: linear in the operands and the values cut.
+ */
+#include <string.h>
+
+#include "pipeline/pipeline.h"
+
+const char *const ap_send_names[AP_N_SENDS] = {"microbatch", "gradient", "weight",
+                                               "once"};
+
+struct sender {
+    struct ap_pricing *p;
+    const uint8_t *origin; /* enum ap_origin */
+    bool *weightless;      /* [node]: made of inputs and constants alone */
+    int *owner, *place;    /* [node]: stage that makes it and its id there; -1 */
+    int *first, *next;     /* sends of a node, -1 at the end */
+    int cap;
+    struct ap_link *link; /* [from * n + to] */
+    bool *linked;
+};
+
+static void find_makers(struct sender *s)
+{
+    const struct ap_pricing *p = s->p;
+    const struct ap_graph *g = p->g;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        s->owner[i] = s->first[i] = -1;
+        s->weightless[i] = n->op != AP_OP_PARAMETER || n->role == AP_ROLE_INPUT ||
+                           n->role == AP_ROLE_CONSTANT;
+        for (int k = 0; k < n->n_in && s->weightless[i]; k++)
+            s->weightless[i] = s->weightless[n->in[k]];
+    }
+    for (int st = 0; st < p->stages->n; st++) {
+        const struct ap_subgraph *sub = &p->stages->stage[st].sub;
+        for (int k = 0; k < sub->n_cut_out; k++) {
+            s->owner[sub->source[sub->cut_out[k]]] = st;
+            s->place[sub->source[sub->cut_out[k]]] = sub->cut_out[k];
+        }
+    }
+}
+
+static const struct ap_link *link_of(struct sender *s, int from, int to)
+{
+    const struct ap_pricing *p = s->p;
+    int at = from * p->stages->n + to;
+
+    if (!s->linked[at]) {
+        const struct ap_stage *a = &p->stages->stage[from], *b = &p->stages->stage[to];
+        struct ap_devices x = {a->n_devices, a->devices}, y = {b->n_devices, b->devices};
+        s->link[at] = ap_link_between(p->cluster, &x, &y);
+        s->linked[at] = true;
+    }
+    return &s->link[at];
+}
+
+static void add_send(struct sender *s, int node, int from, int to, enum ap_send_kind kind,
+                     const struct ap_layout *layout)
+{
+    struct ap_pricing *p = s->p;
+    const struct ap_link *link = link_of(s, from, to);
+    const struct ap_cost *cost = &p->out->parts[to].cost;
+    const struct ap_shape *shape = &p->g->nodes[node].shape;
+    int64_t share = p->time.split[node] ? p->time.n : 1;
+    struct ap_crossing direct = ap_cross_link(link, shape, share, cost, layout, false);
+    struct ap_crossing gathered = ap_cross_link(link, shape, share, cost, layout, true);
+    int n = p->out->n_sends;
+
+    if (n == s->cap) {
+        struct ap_send *old = p->out->sends;
+        s->cap = s->cap ? 2 * s->cap : 64;
+        p->out->sends = AP_NEW_N(p->arena, s->cap, struct ap_send);
+        int *next = AP_NEW_N(p->arena, s->cap, int);
+        if (n > 0) {
+            memcpy(p->out->sends, old, (size_t)n * sizeof *old);
+            memcpy(next, s->next, (size_t)n * sizeof *next);
+        }
+        s->next = next;
+    }
+    p->out->sends[n] =
+        (struct ap_send){.node = node,
+                         .from = from,
+                         .to = to,
+                         .kind = kind,
+                         .crossing = gathered.sec < direct.sec ? gathered : direct,
+                         .link = *link};
+    s->next[n] = s->first[node];
+    s->first[node] = n;
+    p->out->n_sends++;
+}
+
+/* How often a value goes, by what it is. */
+static enum ap_send_kind kind_of(const struct sender *s, int node)
+{
+    const struct ap_pricing *p = s->p;
+    const struct ap_node *n = &p->g->nodes[node];
+    bool often = p->rows ? p->rows[node] : n->phase != AP_UPDATE;
+
+    if (n->phase != AP_UPDATE && s->origin[node] != AP_FROM_INPUTS)
+        return AP_SEND_WEIGHT;
+    if (often || (p->time.each && p->time.each[node]))
+        return AP_SEND_MICROBATCH;
+    return n->shape.rank > 0 && n->phase != AP_FORWARD ? AP_SEND_GRADIENT : AP_SEND_ONCE;
+}
+
+static void list_sends(struct sender *s)
+{
+    struct ap_pricing *p = s->p;
+
+    for (int to = 0; to < p->stages->n; to++) {
+        const struct ap_stage *st = &p->stages->stage[to];
+        for (int k = 0; k < st->sub.n_cut_in; k++) {
+            int node = st->sub.source[st->sub.cut_in[k]], from = s->owner[node];
+            struct ap_layout l =
+                ap_plan_node_layout(&st->sharding.plan, st->sub.cut_in[k]);
+            if (s->weightless[node] || from < 0)
+                continue;
+            add_send(s, node, from, to, kind_of(s, node), &l);
+        }
+    }
+}
+
+/* Weights that stages read as they are: from the stage that makes the new value. */
+static void list_weights(struct sender *s)
+{
+    struct ap_pricing *p = s->p;
+    const struct ap_graph *g = p->g;
+    int *updater = AP_NEW_N(p->arena, g->n_nodes, int);
+
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].alias >= 0 &&
+            g->nodes[g->results[r].node].op != AP_OP_PARAMETER)
+            updater[g->results[r].alias] = 1 + p->stage_of[g->results[r].node];
+    for (int to = 0; to < p->stages->n; to++) {
+        const struct ap_stage *st = &p->stages->stage[to];
+        for (int i = 0; i < st->sub.graph.n_nodes; i++) {
+            int node = st->sub.source[i];
+            if (g->nodes[node].op != AP_OP_PARAMETER ||
+                g->nodes[node].role != AP_ROLE_WEIGHT || updater[node] == 0 ||
+                updater[node] == 1 + to)
+                continue;
+            struct ap_layout l = ap_plan_node_layout(&st->sharding.plan, i);
+            add_send(s, node, updater[node] - 1, to, AP_SEND_WEIGHT, &l);
+        }
+    }
+}
+
+/* ---- what they add up to ---- */
+
+static int64_t kept_bytes(const struct ap_stage *st, int place, int64_t share)
+{
+    struct ap_layout l = ap_stage_out_layout(&st->sharding.plan, place);
+    return ap_ceil_div(ap_layout_local_bytes(&st->sharding.plan.mesh,
+                                             &st->sub.graph.nodes[place].shape, &l),
+                       share);
+}
+
+/* A value that skips stages arrives that many microbatches early. */
+static void add_waiting(struct sender *s, const struct ap_send *x)
+{
+    struct ap_pricing *p = s->p;
+    int hops = x->to > x->from ? x->to - x->from : x->from - x->to;
+    int64_t early = hops - 1 < p->time.n - 1 ? hops - 1 : p->time.n - 1;
+    const struct ap_cost *cost = &p->out->parts[x->to].cost;
+    int64_t n = ap_mesh_devices(&cost->mesh);
+    int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
+                                            : ap_ceil_div(x->crossing.sent_bytes, n);
+
+    if (early < 1)
+        return;
+    p->out->parts[x->to].waiting_bytes += early * tile;
+    p->out->stage[x->to].fixed_bytes += early * tile;
+}
+
+static void add_microbatch(struct sender *s, const struct ap_send *x)
+{
+    struct ap_sim_stage *st = &s->p->out->stage[x->from];
+
+    if (x->to > x->from) {
+        st->send_forward_sec += x->crossing.sec;
+        st->send_forward_bytes += x->crossing.sent_bytes;
+        if (x->link.level > st->send_forward_level)
+            st->send_forward_level = x->link.level;
+    } else {
+        st->send_backward_sec += x->crossing.sec;
+        st->send_backward_bytes += x->crossing.sent_bytes;
+        if (x->link.level > st->send_backward_level)
+            st->send_backward_level = x->link.level;
+    }
+    add_waiting(s, x);
+}
+
+static void add_up(struct sender *s)
+{
+    struct ap_pricing *p = s->p;
+
+    for (int i = 0; i < p->out->n_sends; i++) {
+        const struct ap_send *x = &p->out->sends[i];
+        double times = 1;
+        switch (x->kind) {
+        case AP_SEND_MICROBATCH:
+            add_microbatch(s, x);
+            times = (double)p->time.n;
+            break;
+        case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
+            p->out->stage[x->from].sync_sec += x->crossing.sec;
+            p->out->stage[x->to].sync_sec += x->crossing.sec;
+            p->out->stage[x->from].fixed_bytes +=
+                kept_bytes(&p->stages->stage[x->from], s->place[x->node], 1);
+            p->out->tied_bytes =
+                ap_add64(p->out->tied_bytes, ap_shape_bytes(&p->g->nodes[x->node].shape));
+            break;
+        case AP_SEND_WEIGHT:
+            p->out->stage[x->to].update_sec += x->crossing.sec;
+            break;
+        case AP_SEND_ONCE: /* by longest_chain */
+        case AP_N_SENDS:
+            break;
+        }
+        for (int l = 0; l < p->cluster->n_levels; l++)
+            p->out->level_bytes[l] +=
+                times * (double)x->crossing.sent_bytes * x->link.level_share[l];
+    }
+}
+
+/* Seconds until operand `in` is at a stage, from when it is made; of what is spread
+ * there, the scalar counts. */
+static double once_sec(const struct sender *s, int in, int stage)
+{
+    const struct ap_graph *g = s->p->g;
+
+    for (int x = s->first[in]; x >= 0; x = s->next[x]) {
+        const struct ap_send *send = &s->p->out->sends[x];
+        if (send->to == stage && send->kind == AP_SEND_ONCE)
+            return send->crossing.sec;
+    }
+    bool spread = g->nodes[in].op == AP_OP_BROADCAST &&
+                  g->nodes[g->nodes[in].in[0]].shape.rank == 0;
+    return spread ? once_sec(s, g->nodes[in].in[0], stage) : 0;
+}
+
+/* Seconds of the longest chain of scalars that go from stage to stage. */
+static double longest_chain(const struct sender *s)
+{
+    const struct ap_pricing *p = s->p;
+    double *depth = AP_NEW_N(p->arena, p->g->n_nodes, double), longest = 0;
+
+    for (int i = 0; i < p->g->n_nodes; i++) {
+        const struct ap_node *n = &p->g->nodes[i];
+        for (int k = 0; k < n->n_in; k++) {
+            double d = depth[n->in[k]] + once_sec(s, n->in[k], p->stage_of[i]);
+            depth[i] = d > depth[i] ? d : depth[i];
+        }
+        longest = depth[i] > longest ? depth[i] : longest;
+    }
+    return longest;
+}
+
+void ap_pipeline_sends(struct ap_pricing *p)
+{
+    int n = p->g->n_nodes, n_stages = p->stages->n;
+    struct sender s = {.p = p,
+                       .origin = ap_blocks_origins(p->arena, p->g),
+                       .weightless = AP_NEW_N(p->arena, n, bool),
+                       .owner = AP_NEW_N(p->arena, n, int),
+                       .place = AP_NEW_N(p->arena, n, int),
+                       .first = AP_NEW_N(p->arena, n, int),
+                       .link = AP_NEW_N(p->arena, n_stages * n_stages, struct ap_link),
+                       .linked = AP_NEW_N(p->arena, n_stages * n_stages, bool)};
+
+    find_makers(&s);
+    list_sends(&s);
+    list_weights(&s);
+    add_up(&s);
+    p->out->sim.norm_sec = longest_chain(&s);
+}

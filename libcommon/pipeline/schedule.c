@@ -1,0 +1,325 @@
+/*
+ * Problem: how long a pipelined step takes, and what each device holds meanwhile, for
+ * stages that differ.
+ * Idea: a schedule fixes the order of each device's instructions, and every link has one
+ * sender, so that the first moment at which an instruction can run depends only on the
+ * one before it on its device and on its input's arrival. Devices are run in turn, each
+ * until it lacks an input; a device that makes an input wakes the one that lacks it.
+ * Cost: linear in the instructions, each is looked at once when it runs and at most once
+ * when it waits.
+ * Source: GPipe (Huang et al., NeurIPS 2019, section 2.3), 1F1B (Fan et al., "DAPPLE",
+ * PPoPP 2021, section 3), interleaved 1F1B (Narayanan et al., SC 2021, section 2.2).
+ */
+#include "pipeline/schedule.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+
+const char *const ap_schedule_names[AP_N_SCHEDULES] = {"gpipe", "1f1b",
+                                                       "interleaved-1f1b", "inference"};
+
+/* ---- order ---- */
+
+static int check_shape(enum ap_schedule schedule, int n_devices, int chunks,
+                       int microbatches, struct ap_err *err)
+{
+    const char *name = ap_schedule_names[schedule];
+
+    if (n_devices < 1 || microbatches < 1 || chunks < 1)
+        return ap_err_set(err, "%s: expected stages, chunks and microbatches > 0", name);
+    if (schedule != AP_SCHEDULE_INTERLEAVED && chunks != 1)
+        return ap_err_set(err, "%s: a device has one stage, not %d", name, chunks);
+    if (schedule == AP_SCHEDULE_INTERLEAVED && microbatches % n_devices != 0)
+        return ap_err_set(err, "%s: %d devices do not divide %d microbatches", name,
+                          n_devices, microbatches);
+    if (ap_mul64(ap_mul64(2, microbatches), chunks) > INT_MAX)
+        return ap_err_set(err, "%s: %d microbatches are too many", name, microbatches);
+    return 0;
+}
+
+/* The k-th forward (or backward) of a device: groups of n_devices microbatches go through
+ * one chunk after the other. */
+static struct ap_instr nth(int k, int n_devices, int chunks, int device, bool backward)
+{
+    int group = n_devices * chunks, chunk = k % group / n_devices;
+
+    if (backward)
+        chunk = chunks - 1 - chunk;
+    return (struct ap_instr){.stage = chunk * n_devices + device,
+                             .microbatch = k / group * n_devices + k % n_devices,
+                             .backward = backward};
+}
+
+/* Forwards before the first backward, of n on the device. */
+static int warm_up(enum ap_schedule schedule, int n_devices, int chunks, int n,
+                   int device)
+{
+    int ahead = n_devices - device - 1;
+
+    if (schedule == AP_SCHEDULE_GPIPE || schedule == AP_SCHEDULE_INFERENCE)
+        return n;
+    if (schedule == AP_SCHEDULE_INTERLEAVED && chunks > 1)
+        ahead = 2 * ahead + (chunks - 1) * n_devices;
+    return ahead + 1 < n ? ahead + 1 : n;
+}
+
+int ap_schedule_order(struct ap_arena *arena, enum ap_schedule schedule, int n_devices,
+                      int chunks, int microbatches, int device, struct ap_instr **out,
+                      int *n_out, struct ap_err *err)
+{
+    if (check_shape(schedule, n_devices, chunks, microbatches, err))
+        return -1;
+    assert(device >= 0 && device < n_devices);
+    int n = microbatches * chunks, at = 0;
+    int warm = warm_up(schedule, n_devices, chunks, n, device);
+    int n_backward = schedule == AP_SCHEDULE_INFERENCE ? 0 : n;
+    struct ap_instr *list = AP_NEW_N(arena, n + n_backward, struct ap_instr);
+
+    for (int k = 0; k < warm; k++)
+        list[at++] = nth(k, n_devices, chunks, device, false);
+    for (int k = 0; k < n_backward; k++) {
+        list[at++] = nth(k, n_devices, chunks, device, true);
+        if (schedule == AP_SCHEDULE_GPIPE)
+            list[at - 1].microbatch = microbatches - 1 - k;
+        if (warm + k < n)
+            list[at++] = nth(warm + k, n_devices, chunks, device, false);
+    }
+    *out = list;
+    *n_out = at;
+    return 0;
+}
+
+/* ---- simulation ---- */
+
+struct run {
+    const struct ap_sim *sim;
+    struct ap_sim_result *out;
+    double *arrived[2]; /* per backward, stage and microbatch: NAN until it is there */
+    double *link[2];    /* per backward and stage: when its outgoing link is free */
+    double *free_at;    /* per device */
+    int *next;          /* per device: instruction to run */
+    int *flight;        /* per device: microbatches held */
+    int64_t *held;      /* per device: bytes between instructions */
+    double *last_start; /* per stage: of its last backward */
+    int *todo, n_todo;  /* devices that may be able to run */
+    bool *listed;       /* per device: in todo */
+};
+
+static double *arrival(const struct run *r, bool backward, int stage, int microbatch)
+{
+    return &r->arrived[backward]
+                      [(size_t)stage * (size_t)r->sim->microbatches + (size_t)microbatch];
+}
+
+static void wake(struct run *r, int device)
+{
+    if (r->listed[device])
+        return;
+    r->listed[device] = true;
+    r->todo[r->n_todo++] = device;
+}
+
+/* Sends the result of a slice to the stage that needs it and wakes its device. */
+static void send(struct run *r, int device, struct ap_sim_slice *s)
+{
+    const struct ap_sim *sim = r->sim;
+    const struct ap_sim_stage *st = &sim->stages[s->instr.stage];
+    bool back = s->instr.backward;
+    int to = s->instr.stage + (back ? -1 : 1), last = sim->n_stages - 1;
+    double sec = back ? st->send_backward_sec : st->send_forward_sec;
+    int64_t bytes = back ? st->send_backward_bytes : st->send_forward_bytes;
+
+    s->arrive_sec = s->end_sec;
+    if (!back && s->instr.stage == last && sim->schedule != AP_SCHEDULE_INFERENCE)
+        *arrival(r, true, last, s->instr.microbatch) = s->end_sec;
+    if (to < 0 || to > last)
+        return;
+    if (sim->overlap_send) {
+        double *link = &r->link[back][s->instr.stage];
+        *link = fmax(*link, s->end_sec) + sec;
+        s->arrive_sec = *link;
+    } else {
+        s->arrive_sec = s->end_sec + sec;
+        r->out->devices[device].send_sec += sec;
+        r->free_at[device] = s->arrive_sec;
+    }
+    int64_t *sum =
+        &r->out->level_bytes[back ? st->send_backward_level : st->send_forward_level];
+    *sum = ap_add64(*sum, bytes);
+    *arrival(r, back, to, s->instr.microbatch) = s->arrive_sec;
+    wake(r, to % r->out->n_devices);
+}
+
+static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
+{
+    const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
+    struct ap_sim_device *d = &r->out->devices[device];
+    bool back = s->instr.backward;
+
+    if (!back) {
+        r->held[device] = ap_add64(r->held[device], st->flight_bytes);
+        r->flight[device]++;
+    }
+    s->bytes = ap_add64(r->held[device], st->work_bytes);
+    if (back)
+        s->bytes = ap_add64(s->bytes, st->remade_bytes);
+    d->peak_bytes = s->bytes > d->peak_bytes ? s->bytes : d->peak_bytes;
+    d->peak_in_flight =
+        r->flight[device] > d->peak_in_flight ? r->flight[device] : d->peak_in_flight;
+    if (back || r->sim->schedule == AP_SCHEDULE_INFERENCE) {
+        r->held[device] -= st->flight_bytes;
+        r->flight[device]--;
+    }
+    s->after_bytes = r->held[device];
+}
+
+/* Runs a device until it lacks an input or is done. */
+static void run_device(struct run *r, int device)
+{
+    struct ap_sim_device *d = &r->out->devices[device];
+
+    for (; r->next[device] < d->n_slices; r->next[device]++) {
+        struct ap_sim_slice *s = &d->slices[r->next[device]];
+        const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
+        bool back = s->instr.backward;
+        double input = *arrival(r, back, s->instr.stage, s->instr.microbatch);
+        if (isnan(input))
+            return;
+        double sec = back ? st->recompute_sec + st->backward_sec : st->forward_sec;
+        s->start_sec = fmax(input, r->free_at[device]);
+        s->end_sec = s->start_sec + sec;
+        r->free_at[device] = s->end_sec;
+        d->compute_sec += sec;
+        if (back)
+            r->last_start[s->instr.stage] = s->start_sec;
+        account_memory(r, device, s);
+        send(r, device, s);
+    }
+}
+
+/* Reduces the gradients of a device's stages; returns when they are reduced. */
+static double reduce_gradients(struct run *r, int device)
+{
+    struct ap_sim_device *d = &r->out->devices[device];
+    double busy = r->free_at[device], end = busy, link = 0;
+
+    for (int s = r->sim->n_stages - r->out->n_devices + device; s >= 0;
+         s -= r->out->n_devices) {
+        double from = r->sim->overlap_sync ? r->last_start[s] : busy;
+        link = fmax(link, from) + r->sim->stages[s].sync_sec;
+        end = fmax(end, link);
+    }
+    d->sync_sec = end - busy;
+    return end;
+}
+
+static void finish(struct run *r)
+{
+    struct ap_sim_result *out = r->out;
+    double norm_end = 0, busy = 0;
+
+    for (int d = 0; d < out->n_devices; d++) {
+        out->devices[d].end_sec = reduce_gradients(r, d);
+        norm_end = fmax(norm_end, out->devices[d].end_sec + r->sim->norm_sec);
+    }
+    for (int d = 0; d < out->n_devices; d++) {
+        struct ap_sim_device *dev = &out->devices[d];
+        if (r->sim->norm_sec > 0) {
+            dev->end_sec = norm_end;
+            dev->sync_sec += r->sim->norm_sec;
+        }
+        for (int s = d; s < r->sim->n_stages; s += out->n_devices) {
+            dev->end_sec += r->sim->stages[s].update_sec;
+            dev->compute_sec += r->sim->stages[s].update_sec;
+        }
+        out->step_sec = fmax(out->step_sec, dev->end_sec);
+        busy += dev->compute_sec + dev->send_sec + dev->sync_sec;
+    }
+    if (out->step_sec > 0)
+        out->bubble = fmax(0, 1 - busy / (out->step_sec * out->n_devices));
+}
+
+static double *filled(struct ap_arena *arena, size_t n, double v)
+{
+    double *a = AP_NEW_N(arena, n, double);
+    for (size_t i = 0; i < n; i++)
+        a[i] = v;
+    return a;
+}
+
+/* Instructions, and what a device holds before the first. */
+static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
+{
+    const struct ap_sim *sim = r->sim;
+    int n = r->out->n_devices;
+    size_t cells = (size_t)sim->n_stages * (size_t)sim->microbatches;
+
+    for (int d = 0; d < n; d++) {
+        struct ap_sim_device *dev = &r->out->devices[d];
+        struct ap_instr *list;
+        if (ap_schedule_order(arena, sim->schedule, n, sim->chunks, sim->microbatches, d,
+                              &list, &dev->n_slices, err))
+            return -1;
+        dev->slices = AP_NEW_N(arena, dev->n_slices, struct ap_sim_slice);
+        for (int i = 0; i < dev->n_slices; i++)
+            dev->slices[i].instr = list[i];
+        for (int s = d; s < sim->n_stages; s += n)
+            r->held[d] = ap_add64(r->held[d], sim->stages[s].fixed_bytes);
+        dev->peak_bytes = r->held[d];
+    }
+    for (int back = 0; back < 2; back++) {
+        r->arrived[back] = filled(arena, cells, NAN);
+        r->link[back] = filled(arena, (size_t)sim->n_stages, 0);
+    }
+    for (int b = 0; b < sim->microbatches; b++)
+        *arrival(r, false, 0, b) = 0;
+    return 0;
+}
+
+int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
+                struct ap_sim_result *out, struct ap_err *err)
+{
+    *out = (struct ap_sim_result){0};
+    if (sim->chunks < 1 || sim->n_stages < 1 || sim->n_stages % sim->chunks != 0)
+        return ap_err_set(err, "%d stages are not %d to a device", sim->n_stages,
+                          sim->chunks);
+    int n = out->n_devices = sim->n_stages / sim->chunks;
+    out->devices = AP_NEW_N(arena, n, struct ap_sim_device);
+    struct run r = {.sim = sim,
+                    .out = out,
+                    .free_at = AP_NEW_N(arena, n, double),
+                    .next = AP_NEW_N(arena, n, int),
+                    .flight = AP_NEW_N(arena, n, int),
+                    .held = AP_NEW_N(arena, n, int64_t),
+                    .last_start = AP_NEW_N(arena, sim->n_stages, double),
+                    .todo = AP_NEW_N(arena, n, int),
+                    .listed = AP_NEW_N(arena, n, bool)};
+
+    if (prepare(arena, &r, err))
+        return -1;
+    for (int d = n - 1; d >= 0; d--)
+        wake(&r, d);
+    while (r.n_todo > 0) {
+        int d = r.todo[--r.n_todo];
+        r.listed[d] = false;
+        run_device(&r, d);
+    }
+    for (int d = 0; d < n; d++)
+        assert(r.next[d] == out->devices[d].n_slices);
+    finish(&r);
+    return 0;
+}
+
+double ap_sim_batch_sec(const struct ap_sim *sim)
+{
+    double most = 0;
+
+    for (int i = 0; i < sim->n_stages; i++) {
+        const struct ap_sim_stage *s = &sim->stages[i];
+        double send = i + 1 < sim->n_stages ? s->send_forward_sec : 0;
+        most = fmax(most, sim->overlap_send ? fmax(s->forward_sec, send)
+                                            : s->forward_sec + send);
+    }
+    return most * sim->microbatches;
+}

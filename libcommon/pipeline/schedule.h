@@ -1,0 +1,113 @@
+/*
+ * Pipeline schedules, and what a step takes under one: every device runs its instructions
+ * in the schedule's order, each as soon as its input is there. Stages may differ in all
+ * numbers; the devices of one stage act alike and count as one.
+ */
+#ifndef AP_SCHEDULE_H
+#define AP_SCHEDULE_H
+
+#include "base/base.h"
+
+/*
+ * gpipe: all forwards, then all backwards, the last microbatch first.
+ * 1f1b: after n - i forwards the device of stage i of n (from 0) runs one backward, one
+ *   forward and so on, so that it holds n - i microbatches at most.
+ * interleaved-1f1b: a device has several stages (chunks), stage s runs on device s modulo
+ *   the devices; microbatches go through in groups of as many as there are devices.
+ * inference: forwards only, nothing is kept.
+ */
+enum ap_schedule {
+    AP_SCHEDULE_GPIPE,
+    AP_SCHEDULE_1F1B,
+    AP_SCHEDULE_INTERLEAVED,
+    AP_SCHEDULE_INFERENCE,
+    AP_N_SCHEDULES
+};
+extern const char *const ap_schedule_names[AP_N_SCHEDULES];
+
+struct ap_instr {
+    int stage, microbatch;
+    bool backward;
+};
+
+/*
+ * Instructions of one device in order, into the arena; *n_out of them. chunks: stages of
+ * a device, 1 but for interleaved-1f1b, whose microbatches the devices must divide. -1
+ * when the schedule does not exist for these numbers.
+ */
+int ap_schedule_order(struct ap_arena *arena, enum ap_schedule schedule, int n_devices,
+                      int chunks, int microbatches, int device, struct ap_instr **out,
+                      int *n_out, struct ap_err *err);
+
+/* ---- simulation ---- */
+
+/* Seconds and bytes are those of one device of the stage. */
+struct ap_sim_stage {
+    double forward_sec, backward_sec; /* of one microbatch */
+    double recompute_sec;             /* made again before each backward; 0 for none */
+    double sync_sec;                  /* reduces the gradients, once per step */
+    double update_sec;                /* once per step, behind it */
+    /* of one microbatch: to the next stage, and back to the one before */
+    double send_forward_sec, send_backward_sec;
+    int64_t send_forward_bytes, send_backward_bytes;
+    int send_forward_level, send_backward_level; /* of links, < AP_SIM_LEVELS */
+    int64_t fixed_bytes;  /* weights, gradients, optimizer states */
+    int64_t flight_bytes; /* from a microbatch's forward to the end of its backward */
+    int64_t work_bytes;   /* while an instruction runs */
+    int64_t remade_bytes; /* while a backward runs, for recompute */
+};
+
+#define AP_SIM_LEVELS 6
+
+struct ap_sim {
+    enum ap_schedule schedule;
+    int n_stages, chunks, microbatches; /* n_stages / chunks devices */
+    const struct ap_sim_stage *stages;
+    bool overlap_send; /* a device computes while it sends; sends of one link wait for
+                          each other; otherwise a sender is busy until the end */
+    bool overlap_sync; /* gradients are reduced beside the last backward of a stage */
+    double norm_sec;   /* between all reductions and all updates: a global norm; with 0
+                          no stage waits for another */
+};
+
+struct ap_sim_slice {
+    double start_sec, end_sec; /* of the computation, without what it sends */
+    double arrive_sec;         /* when the next one has its result; end_sec if none */
+    int64_t bytes;             /* of the device while it runs */
+    int64_t after_bytes;       /* of the device once it is over */
+    struct ap_instr instr;
+};
+
+struct ap_sim_device {
+    int n_slices;
+    struct ap_sim_slice *slices; /* in order */
+    double compute_sec;          /* forwards, backwards, recompute and updates */
+    double send_sec;             /* busy with sends, 0 with overlap_send */
+    double sync_sec; /* reduction of gradients that nothing hides, and the norm's */
+    double end_sec;  /* after its update */
+    int64_t peak_bytes;
+    int peak_in_flight; /* microbatches, of all of its chunks */
+};
+
+struct ap_sim_result {
+    double step_sec;
+    double bubble; /* share of all devices' time in which they wait, [0, 1) */
+    int n_devices;
+    struct ap_sim_device *devices;
+    int64_t level_bytes[AP_SIM_LEVELS]; /* sent between stages, over the step */
+};
+
+/*
+ * Runs one step. Time and memory are linear in the instructions, 2 * stages *
+ * microbatches. -1 when the schedule does not exist for these numbers.
+ */
+int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
+                struct ap_sim_result *out, struct ap_err *err);
+
+/*
+ * inference: seconds from the end of one batch to that of the next when many come in a
+ * row, which is what the slowest stage or link takes for all microbatches.
+ */
+double ap_sim_batch_sec(const struct ap_sim *sim);
+
+#endif

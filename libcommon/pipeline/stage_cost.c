@@ -1,0 +1,744 @@
+/*
+ * Problem: a plan of a pipeline stage is searched for the whole batch; what does it cost
+ * per microbatch, and once per step? Idea: microbatches are a mesh axis in time, on which
+ * the whole graph lies as under data parallelism. An operator with a factor there runs
+ * once per microbatch on its share, a tensor split there is converted once per
+ * microbatch; sums over it (weight gradients) are kept and reduced once per step. Memory:
+ * parameters, gradients that wait for the update and the largest working set are there
+ * all the time; what the backward pass reads of the forward pass, per microbatch in
+ * flight. A stage that recomputes keeps what its blocks read of each other, and has the
+ * activations of one block at a time (Chen et al., "Training Deep Nets with Sublinear
+ * Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost:
+ * linear in operands.
+ */
+#include "pipeline/stage_cost.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "plan/microbatch.h"
+#include "pipeline/stage_facts.h"
+#include "cost/convert.h"
+
+struct pricer {
+    const struct ap_subgraph *sub;
+    const struct ap_stage_time *time;
+    const struct ap_plan *plan;
+    const struct ap_cost *cost;
+    enum ap_phase *phase; /* per group */
+    const bool *leaves;   /* per node: used outside of the stage */
+    const bool *remade;   /* per group: made again before each backward; NULL: none */
+    const bool *again;    /* per node: values that are not kept for it; NULL: none */
+    const bool *free;     /* per node: made of constants and scalars alone */
+    double *moved;        /* room for a group's */
+    double *scalar_sec;   /* [4], of conversions of scalars; NULL: not asked for */
+    int n_blocks;         /* above all numbers of blocks */
+};
+
+/* Whether the plan itself was made for microbatches, and says what runs with each. */
+static bool timed(const struct pricer *p)
+{
+    return p->plan->mesh.time;
+}
+
+/* In such a plan: whether the value is one microbatch's. */
+static bool is_share(const struct pricer *p, int node)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[node];
+    if (n->op == AP_OP_PARAMETER) /* there for all, read share by share */
+        return p->plan->choice[n->group].axis[0] >= 0;
+    return ap_plan_node_layout(p->plan, node).axis[0].kind == AP_SPLIT;
+}
+
+/* Local bytes of a value: of one microbatch's share where it has one. */
+static double local_bytes(const struct pricer *p, int node, const struct ap_layout *l)
+{
+    const struct ap_shape *shape = &p->sub->graph.nodes[node].shape;
+    double bytes = (double)ap_layout_local_bytes(&p->plan->mesh, shape, l);
+    if (timed(p))
+        return p->sub->graph.nodes[node].op == AP_OP_PARAMETER && is_share(p, node) &&
+                       l->axis[0].kind == AP_REPLICATED
+                   ? bytes / (double)p->time->n
+                   : bytes;
+    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+}
+
+static double value_bytes(const struct pricer *p, int node)
+{
+    struct ap_layout l = ap_plan_node_layout(p->plan, node);
+    return local_bytes(p, node, &l);
+}
+
+/* Made with each microbatch, but not a share of anything. */
+static bool is_whole_each(const struct pricer *p, int node)
+{
+    return p->time->each && p->time->each[p->sub->source[node]];
+}
+
+/* Once per microbatch? With one microbatch: all but the update. */
+static bool per_microbatch(const struct pricer *p, int node, const bool *marks,
+                           enum ap_phase phase)
+{
+    if (p->time->n == 1)
+        return phase != AP_UPDATE;
+    return marks[p->sub->source[node]] || is_whole_each(p, node);
+}
+
+static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
+{
+    if (timed(p))
+        return ap_runs_each(nest, p->plan->graph, &p->plan->mesh,
+                            &p->plan->choice[nest->group]);
+    for (int m = 0; m < nest->n_members; m++)
+        if (per_microbatch(p, nest->members[m], p->time->runs, p->phase[nest->group]))
+            return true;
+    return false;
+}
+
+/* Bytes of operand slot i as the group reads it. */
+static double in_bytes(const struct pricer *p, const struct ap_nest *nest, int i)
+{
+    int node = nest->ins[i].node;
+    struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
+                                           &p->plan->choice[nest->group], i);
+    return local_bytes(p, node, &l);
+}
+
+/* What a group has in memory, save what is `there` and read as it is ([node]). */
+static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
+                            const bool *there)
+{
+    double bytes = 0;
+    for (int i = 0; i < nest->n_ins; i++) {
+        int node = nest->ins[i].node;
+        double in = in_bytes(p, nest, i);
+        if (!there[node] || in != value_bytes(p, node))
+            bytes += in;
+    }
+    for (int i = 0; i < nest->n_outs; i++)
+        bytes += value_bytes(p, nest->outs[i]);
+    return bytes;
+}
+
+/* Of bytes of a value, those of one microbatch. */
+static double share_of(const struct pricer *p, int node, double bytes)
+{
+    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+}
+
+/* What it reads and writes for one microbatch. */
+static double moved_bytes(const struct pricer *p, const struct ap_nest *nest)
+{
+    double bytes = 0;
+
+    ap_nest_moved(nest, p->plan->graph, &p->plan->mesh, &p->plan->choice[nest->group],
+                  p->moved);
+    for (int i = 0; i < nest->n_ins; i++)
+        bytes += share_of(p, nest->ins[i].node, p->moved[i]);
+    for (int o = 0; o < nest->n_outs; o++)
+        bytes += share_of(p, nest->outs[o], p->moved[nest->n_ins + o]);
+    return bytes;
+}
+
+/* Masks of padded operands, for one microbatch. */
+static double masks_sec(const struct pricer *p, const struct ap_nest *nest)
+{
+    uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[nest->group]);
+    double sec = 0;
+    for (int i = 0; masked && i < nest->n_ins && i < 64; i++)
+        if (masked >> i & 1)
+            sec += ap_cost_compute(p->cost, 0,
+                                   p->plan->graph->nodes[nest->ins[i].node].shape.dtype,
+                                   2 * in_bytes(p, nest, i));
+    return sec;
+}
+
+/* Whether all of its work is done with each microbatch: what it reads has no share. */
+static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++)
+        if (p->time->runs[p->sub->source[nest->members[m]]])
+            return false;
+    return true;
+}
+
+/* Seconds of a group; of one microbatch's share if it runs once for each. */
+static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool shared)
+{
+    const struct ap_graph *g = p->plan->graph;
+    const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
+    double sec = ap_plan_group_sec(nest, g, p->cost, choice), flops, ignored;
+    enum ap_dtype dtype;
+    if (!shared || p->time->n == 1 || sec == 0)
+        return sec;
+    if (timed(p))
+        return sec / (double)p->time->n;
+    if (p->time->each && is_work_whole(p, nest))
+        return sec;
+    ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
+    return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
+                           moved_bytes(p, nest)) +
+           masks_sec(p, nest);
+}
+
+static void add_sec(struct ap_stage_point *point, bool shared, enum ap_phase phase,
+                    double sec)
+{
+    if (!shared)
+        point->update_sec += sec;
+    else if (phase == AP_FORWARD)
+        point->forward_sec += sec;
+    else
+        point->backward_sec += sec;
+}
+
+static double path_sec(const struct pricer *p, int node, const struct ap_path *path,
+                       bool shared)
+{
+    double sec = 0;
+    if (!shared || p->time->n == 1 || is_whole_each(p, node))
+        return path->sec;
+    for (int i = 0; i < path->n_steps; i++) {
+        const struct ap_step *s = &path->steps[i];
+        sec += ap_cost_collective(p->cost, s->op, s->coll.axes, s->bytes / p->time->n);
+    }
+    return sec;
+}
+
+static bool is_partial(const struct ap_layout *l)
+{
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l->axis[a].kind == AP_PARTIAL)
+            return true;
+    return false;
+}
+
+/*
+ * Steps of a plan for microbatches on a value of layout `from`: some are made with each,
+ * the others once. Returns the seconds with each.
+ */
+static double add_timed(const struct ap_path *path, const struct ap_layout *from,
+                        enum ap_phase phase, struct ap_stage_point *point)
+{
+    double each = 0;
+    for (int i = 0; i < path->n_steps; i++) {
+        const struct ap_step *s = &path->steps[i];
+        bool shared = s->times > 1;
+        double sec = s->sec / (double)s->times;
+        if (!shared && is_partial(from))
+            point->sync_sec += sec;
+        else
+            add_sec(point, shared, phase, sec);
+        each += shared ? sec : 0;
+    }
+    return each;
+}
+
+struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
+{
+    struct ap_layout l = ap_plan_node_layout(plan, node);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l.axis[a].kind == AP_PARTIAL)
+            l.axis[a] = (struct ap_placement){0};
+    return l;
+}
+
+/*
+ * A plan brings its results to every device whole; a value that only leaves the stage is
+ * sent as it lies, once its sums are complete. Whether the conversion is of that kind.
+ */
+static bool leaves_stage(const struct pricer *p, const struct ap_conversion *c)
+{
+    return c->first_group == p->plan->nests->n && p->leaves[c->node];
+}
+
+/* Adds what completes the sums of such a value, where it is made. */
+static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
+                        struct ap_stage_point *point)
+{
+    const struct ap_node *node = &p->plan->graph->nodes[c->node];
+    struct ap_layout to = ap_stage_out_layout(p->plan, c->node);
+    struct ap_step room[AP_MAX_STEPS];
+    struct ap_path path;
+    bool shared = per_microbatch(p, c->node, p->time->split, node->phase);
+
+    if (!is_partial(&c->from) ||
+        ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
+        return;
+    if (timed(p)) {
+        add_timed(&path, &c->from, node->phase, point);
+        return;
+    }
+    double sec = path_sec(p, c->node, &path, shared);
+    if (shared)
+        add_sec(point, true, node->phase, sec);
+    else
+        point->sync_sec += sec;
+}
+
+/* Bit per phase in which another group reads the value. */
+static unsigned read_in(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    unsigned phases = 0;
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        if (group != g->nodes[node].group)
+            phases |= 1u << p->phase[group];
+    }
+    return phases;
+}
+
+static bool read_again(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    for (int u = g->user_start[node]; p->remade && u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        if (group != g->nodes[node].group && p->remade[group])
+            return true;
+    }
+    return false;
+}
+
+struct memory {
+    double fixed, working, kept, kept_inputs, remade;
+    double *block; /* [block]: read by backward nodes and by no other block */
+    bool *there;   /* [node]: counted in fixed */
+};
+
+/* get-tuple-element is where its operand is. */
+static int block_of(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    while (g->nodes[node].op == AP_OP_GET_TUPLE_ELEMENT)
+        node = g->nodes[node].in[0];
+    return p->time->block_of ? p->time->block_of[p->sub->source[node]] : 0;
+}
+
+/*
+ * Block whose backward reads a forward value; -1: other blocks read it, too. What is made
+ * of constants is made again where it is read.
+ */
+static int reader_of(const struct pricer *p, int node)
+{
+    const struct ap_graph *g = p->plan->graph;
+    int home = block_of(p, node), reader = home;
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int user = g->users[u];
+        if (p->phase[g->nodes[user].group] == AP_UPDATE || block_of(p, user) == home)
+            continue;
+        if (!p->free[node])
+            return -1;
+        reader = block_of(p, user);
+    }
+    return reader;
+}
+
+/* Whether there is one for each microbatch. */
+static bool is_shared(const struct pricer *p, int node)
+{
+    return p->time->n == 1 ||
+           (timed(p) ? is_share(p, node)
+                     : per_microbatch(p, node, p->time->split,
+                                      p->plan->graph->nodes[node].phase));
+}
+
+/*
+ * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
+ * With what a stage that makes its blocks again needs: what other blocks read is kept,
+ * the rest is there while its reader's backward runs, or for the whole backward if it is
+ * made again for several.
+ */
+static unsigned count_value(const struct pricer *p, int node, int *reader)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[node];
+    bool own = n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT;
+    bool shared = is_shared(p, node), again = p->again && p->again[node];
+    unsigned phases = read_in(p, node), counted = 0;
+    bool to_backward = phases >> AP_BACKWARD & 1;
+
+    if (own || (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1))
+        return AP_IN_FIXED | AP_STAYS; /* a gradient until the update */
+    if (n->phase != AP_FORWARD)
+        return 0;
+    if (n->op == AP_OP_PARAMETER && shared) {
+        counted |= AP_IN_INPUTS;
+    } else if (shared && !p->again) {
+        *reader = reader_of(p, node);
+        counted |= *reader < 0 ? AP_IN_INPUTS : to_backward ? AP_IN_BLOCK : 0;
+    }
+    if (again) {
+        *reader = reader_of(p, node);
+        if (to_backward || (*reader < 0 && read_again(p, node)))
+            counted |= *reader < 0 ? AP_IN_REMADE : AP_IN_BLOCK;
+    } else if (to_backward || read_again(p, node)) {
+        counted |= shared ? AP_IN_KEPT : AP_IN_FIXED;
+    }
+    return counted | (to_backward && !shared && !again ? AP_STAYS : 0);
+}
+
+static void add_value(const struct pricer *p, int node, struct memory *m)
+{
+    int reader = -1;
+    unsigned counted = count_value(p, node, &reader);
+    double bytes = counted ? value_bytes(p, node) : 0;
+
+    m->fixed += counted & AP_IN_FIXED ? bytes : 0;
+    m->kept += counted & AP_IN_KEPT ? bytes : 0;
+    m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
+    m->remade += counted & AP_IN_REMADE ? bytes : 0;
+    if (counted & AP_IN_BLOCK)
+        m->block[reader] += bytes;
+    m->there[node] = counted & AP_STAYS;
+}
+
+/* What operators take; what is remade is in backward_sec. */
+static void price_groups(const struct pricer *p, struct ap_stage_point *point,
+                         struct memory *m)
+{
+    const struct ap_nests *nests = p->plan->nests;
+
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        bool shared = group_runs(p, nest);
+        double working = working_bytes(p, nest, m->there);
+        double sec = group_sec(p, nest, shared);
+        add_sec(point, shared, p->phase[i], sec);
+        if (p->remade && p->remade[i])
+            point->backward_sec += sec;
+        if (nest->n_ins > 0 && working > m->working)
+            m->working = working;
+        for (int o = 0; o < nest->n_outs; o++)
+            add_value(p, nest->outs[o], m);
+    }
+}
+
+/* Adds what conversions take. */
+static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
+                             struct ap_stage_point *point)
+{
+    const struct ap_nests *nests = p->plan->nests;
+    const bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
+    double sec = path_sec(p, c->node, &c->path, shared);
+
+    if (leaves_stage(p, c)) {
+        add_leaving(p, c, point);
+        return;
+    }
+    if (timed(p)) {
+        sec = add_timed(&c->path, &c->from, c->phase, point);
+        if (p->remade && c->first_group < nests->n && p->remade[c->first_group])
+            point->backward_sec += sec;
+        return;
+    }
+    if (!shared && is_partial(&c->from))
+        point->sync_sec += sec;
+    else
+        add_sec(point, shared, c->phase, sec);
+    if (p->remade && shared && c->first_group < nests->n && p->remade[c->first_group])
+        point->backward_sec += sec;
+}
+
+static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
+                              struct ap_stage_point *point)
+{
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_stage_point before = *point;
+        price_conversion(p, &conv->conv[i], point);
+        if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
+            continue;
+        p->scalar_sec[0] += point->forward_sec - before.forward_sec;
+        p->scalar_sec[1] += point->backward_sec - before.backward_sec;
+        p->scalar_sec[2] += point->sync_sec - before.sync_sec;
+        p->scalar_sec[3] += point->update_sec - before.update_sec;
+    }
+}
+
+/* Fills the point but for its bytes. */
+static void price(const struct pricer *p, const struct ap_conversions *conv,
+                  struct ap_stage_point *point, struct memory *m)
+{
+    price_groups(p, point, m);
+    if (conv)
+        price_conversions(p, conv, point);
+}
+
+static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        free[i] = n->op != AP_OP_PARAMETER;
+        for (int k = 0; k < n->n_in && free[i]; k++)
+            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
+    }
+    return free;
+}
+
+static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
+{
+    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+    for (int i = 0; i < sub->n_cut_out; i++)
+        leaves[sub->cut_out[i]] = true;
+    return leaves;
+}
+
+/* Operands and results of any group. */
+static int most_moved(const struct ap_nests *nests)
+{
+    int most = 1;
+    for (int i = 0; i < nests->n; i++)
+        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
+            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
+    return most;
+}
+
+static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
+                  const struct ap_stage_time *time, const struct ap_plan *plan,
+                  const struct ap_cost *cost, struct pricer *p)
+{
+    enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
+
+    for (int i = 0; i < plan->nests->n; i++)
+        phase[i] = ap_plan_group_phase(plan->graph, &plan->nests->nest[i]);
+    *p = (struct pricer){.sub = sub,
+                         .time = time,
+                         .plan = plan,
+                         .cost = cost,
+                         .phase = phase,
+                         .leaves = leaving(arena, sub),
+                         .free = made_of_scalars(arena, &sub->graph),
+                         .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
+                         .n_blocks = 1};
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        if (block_of(p, i) >= p->n_blocks)
+            p->n_blocks = block_of(p, i) + 1;
+}
+
+/* Of the blocks', which are made again one at a time. */
+static double most_of(const struct pricer *p, const struct memory *m)
+{
+    double most = 0;
+    for (int b = 0; b < p->n_blocks; b++)
+        most = m->block[b] > most ? m->block[b] : most;
+    return most;
+}
+
+static void measure_one(struct ap_arena *arena, const struct pricer *p,
+                        const struct ap_conversions *conv,
+                        struct ap_stage_measure *measure)
+{
+    struct ap_stage_point point = {0};
+    struct memory m = {0};
+
+    m.block = AP_NEW_N(arena, p->n_blocks, double);
+    m.there = AP_NEW_N(arena, p->plan->graph->n_nodes, bool);
+    price(p, conv, &point, &m);
+    *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
+                                         .backward_sec = point.backward_sec,
+                                         .sync_sec = point.sync_sec,
+                                         .update_sec = point.update_sec,
+                                         .fixed_bytes = m.fixed,
+                                         .working_bytes = m.working,
+                                         .kept_bytes = m.kept,
+                                         .input_bytes = m.kept_inputs,
+                                         .remade_bytes = most_of(p, &m)};
+}
+
+static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int k = 0; k < nest->n_ins; k++)
+        if (g->nodes[nest->ins[k].node].shape.rank > 0)
+            return false;
+    for (int o = 0; o < nest->n_outs; o++)
+        if (g->nodes[nest->outs[o]].shape.rank > 0)
+            return false;
+    return true;
+}
+
+void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
+                        const struct ap_nests *nests, struct ap_stage_fact *f)
+{
+    const struct ap_plan none = {.graph = &sub->graph, .nests = nests};
+    int n_groups = nests->n, n_nodes = sub->graph.n_nodes, n_ins = 0;
+    struct pricer p;
+
+    start(arena, sub, &f->time, &none, NULL, &p);
+    f->n_blocks = p.n_blocks;
+    f->phase = p.phase;
+    f->runs = AP_NEW_N(arena, n_groups + 1, bool);
+    f->whole = AP_NEW_N(arena, n_groups + 1, bool);
+    f->scalar = AP_NEW_N(arena, n_groups + 1, bool);
+    f->split = AP_NEW_N(arena, n_nodes + 1, bool);
+    f->counted = AP_NEW_N(arena, n_nodes + 1, uint8_t);
+    f->reader = AP_NEW_N(arena, n_nodes + 1, int);
+    for (int i = 0; i < n_groups; i++)
+        n_ins += nests->nest[i].n_ins;
+    f->stays = AP_NEW_N(arena, n_ins + 1, bool);
+    n_ins = 0;
+    for (int i = 0; i < n_groups; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        f->runs[i] = group_runs(&p, nest);
+        f->scalar[i] = is_scalar(&sub->graph, nest);
+        f->whole[i] =
+            !f->runs[i] || f->time.n == 1 || (f->time.each && is_work_whole(&p, nest));
+        for (int k = 0; k < nest->n_ins; k++)
+            f->stays[n_ins++] = f->counted[nest->ins[k].node] & AP_STAYS;
+        for (int o = 0; o < nest->n_outs; o++)
+            f->counted[nest->outs[o]] =
+                (uint8_t)count_value(&p, nest->outs[o], &f->reader[nest->outs[o]]);
+    }
+    for (int v = 0; v < n_nodes; v++)
+        f->split[v] = f->time.split[sub->source[v]];
+}
+
+void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
+                                  int n, const struct ap_stage_time *const *time,
+                                  const struct ap_plan *plan,
+                                  const struct ap_conversions *conv,
+                                  const struct ap_cost *cost,
+                                  struct ap_stage_measure *measure)
+{
+    struct pricer p = {
+        .sub = sub, .plan = plan, .cost = cost, .leaves = leaving(arena, sub)};
+
+    for (int i = 0; i < n; i++) {
+        struct ap_stage_measure *m = &measure[i];
+        struct ap_stage_point point = {.forward_sec = m->forward_sec,
+                                       .backward_sec = m->backward_sec,
+                                       .sync_sec = m->sync_sec,
+                                       .update_sec = m->update_sec};
+        p.time = time[i];
+        p.scalar_sec = m->scalar_sec;
+        price_conversions(&p, conv, &point);
+        m->forward_sec = point.forward_sec;
+        m->backward_sec = point.backward_sec;
+        m->sync_sec = point.sync_sec;
+        m->update_sec = point.update_sec;
+    }
+}
+
+void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
+{
+    double bytes = m->fixed_bytes + m->working_bytes;
+
+    point[0].forward_sec = m->forward_sec;
+    point[0].backward_sec = m->backward_sec;
+    point[0].sync_sec = m->sync_sec;
+    point[0].update_sec = m->update_sec;
+    point[0].stage_bytes = (int64_t)bytes;
+    point[0].microbatch_bytes = (int64_t)m->kept_bytes;
+    point[0].recompute = false;
+    point[0].slack_sec = m->slack_sec;
+    point[1] = point[0];
+    point[1].recompute = true;
+    point[1].backward_sec += m->forward_sec;
+    point[1].stage_bytes = (int64_t)(bytes + m->remade_bytes);
+    point[1].microbatch_bytes = (int64_t)m->input_bytes;
+}
+
+void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_point point[2])
+{
+    struct ap_stage_measure m;
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    measure_one(arena, &p, conv, &m);
+    ap_stage_points(&m, point);
+}
+
+void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
+                           const struct ap_stage_time *time, const struct ap_plan *plan,
+                           const struct ap_conversions *conv, const struct ap_cost *cost,
+                           const bool *remade, struct ap_stage_point *point)
+{
+    struct pricer p;
+    struct memory m = {0};
+    bool *groups = AP_NEW_N(arena, plan->nests->n, bool);
+
+    start(arena, sub, time, plan, cost, &p);
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        if (remade[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
+            groups[sub->graph.nodes[i].group] = true;
+    p.remade = groups;
+    p.again = remade;
+    m.block = AP_NEW_N(arena, p.n_blocks, double);
+    m.there = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+    price(&p, conv, point, &m);
+    point->recompute = true;
+    point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade + most_of(&p, &m));
+    point->microbatch_bytes = (int64_t)m.kept;
+}
+
+void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    struct ap_stage_weights *w)
+{
+    const struct ap_nests *nests = plan->nests;
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    w->group_sec = AP_NEW_N(arena, nests->n, double);
+    w->value = AP_NEW_N(arena, sub->graph.n_nodes, struct ap_stage_value);
+    w->n_blocks = p.n_blocks;
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        bool shared = group_runs(&p, nest);
+        w->group_sec[i] = group_sec(&p, nest, shared);
+        for (int o = 0; o < nest->n_outs && p.phase[i] == AP_FORWARD; o++) {
+            const struct ap_node *n = &sub->graph.nodes[nest->outs[o]];
+            struct ap_stage_value *v = &w->value[nest->outs[o]];
+            if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
+                continue;
+            v->bytes = value_bytes(&p, nest->outs[o]);
+            v->kept = read_in(&p, nest->outs[o]) >> AP_BACKWARD & 1;
+            v->each = is_shared(&p, nest->outs[o]);
+            v->reader = reader_of(&p, nest->outs[o]);
+            v->may = n->op != AP_OP_PARAMETER && n->phase == AP_FORWARD && v->each &&
+                     shared && v->reader >= 0;
+        }
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_conversion *c = &conv->conv[i];
+        struct ap_stage_point one = {0};
+        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        if (c->first_group == nests->n)
+            continue;
+        if (timed(&p))
+            w->group_sec[c->first_group] += add_timed(&c->path, &c->from, c->phase, &one);
+        else if (shared)
+            w->group_sec[c->first_group] += path_sec(&p, c->node, &c->path, true);
+    }
+}
+
+void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
+                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_conversions *conv, const struct ap_cost *cost,
+                    double *sec_of_group, double *conv_sec)
+{
+    struct pricer p;
+
+    start(arena, sub, time, plan, cost, &p);
+    for (int i = 0; i < plan->nests->n; i++) {
+        bool shared = group_runs(&p, &plan->nests->nest[i]);
+        double sec = group_sec(&p, &plan->nests->nest[i], shared);
+        sec_of_group[i] = shared ? sec * (double)time->n : sec;
+    }
+    for (int i = 0; i < conv->n; i++) {
+        const struct ap_conversion *c = &conv->conv[i];
+        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        double sec = path_sec(&p, c->node, &c->path, shared);
+        if (leaves_stage(&p, c)) {
+            struct ap_stage_point one = {0};
+            add_leaving(&p, c, &one);
+            sec = one.forward_sec + one.backward_sec + one.update_sec + one.sync_sec;
+            shared = one.sync_sec == 0;
+        }
+        conv_sec[i] = shared ? sec * (double)time->n : sec;
+    }
+}

@@ -1,0 +1,35 @@
+/* Between stage_cost.c, which says how a plan is priced, and stage_many.c. */
+#ifndef AP_STAGE_FACTS_H
+#define AP_STAGE_FACTS_H
+
+#include "pipeline/stage_cost.h"
+
+/* Where the memory of a value counts: a set of members of ap_stage_measure. */
+enum ap_stage_counted {
+    AP_IN_FIXED = 1,
+    AP_IN_KEPT = 2,
+    AP_IN_INPUTS = 4,
+    AP_IN_BLOCK = 8,   /* of the block that reads it, made again at once */
+    AP_IN_REMADE = 16, /* of all blocks */
+    AP_STAYS = 32      /* in fixed: who reads it as it is has it already */
+};
+
+/* Of a part and its groups, for numbers of microbatches that lie in time alike. */
+struct ap_stage_fact {
+    struct ap_stage_time time; /* of one of them; the arrays are the caller's */
+    struct ap_stage_fact *next;
+    int n_blocks;               /* above all numbers of blocks */
+    const enum ap_phase *phase; /* [group] */
+    bool *runs;                 /* [group]: with each microbatch */
+    bool *whole;                /* [group]: on all rows, whenever it runs */
+    bool *scalar;               /* [group]: reads and makes nothing but scalars */
+    bool *split;                /* [node]: its value is one microbatch's */
+    uint8_t *counted;           /* [node]: of values that groups hand out */
+    int *reader;                /* [node]: with AP_IN_BLOCK, the block */
+    bool *stays;                /* [operand of all groups]: AP_STAYS of what it reads */
+};
+/* Fills all but time, which is given, and next. */
+void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
+                        const struct ap_nests *nests, struct ap_stage_fact *f);
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * A pipelined plan (the document's section "stages"): which blocks run where, how each
+ * stage is sharded, in how many microbatches and in which order. ap-stage writes it,
+ * ap-cost prices it, also when written by hand.
+ */
+#ifndef AP_STAGES_H
+#define AP_STAGES_H
+
+#include "graph/blocks.h"
+#include "plan/plan.h"
+#include "pipeline/schedule.h"
+#include "graph/subgraph.h"
+
+/* What a stage makes again before each backward instead of keeping it. */
+enum ap_recompute { AP_RECOMPUTE_NONE, AP_RECOMPUTE_ALL, AP_RECOMPUTE_SELECTED };
+
+struct ap_stage {
+    int n_blocks;
+    const int *blocks; /* of the section "blocks", ascending */
+    int64_t hosts, devices_per_host;
+    /* global numbers (host * devices per host + device), in the order of the mesh of the
+       stage's sharding; the stages' are disjoint but for chunks of one device */
+    int64_t n_devices;
+    const int64_t *devices;
+    enum ap_recompute recompute;
+    int n_remade;
+    const int *remade; /* nodes of the whole graph, AP_RECOMPUTE_SELECTED only */
+    /* filled from the graph by whoever reads the section */
+    struct ap_subgraph sub;
+    struct ap_nests nests;
+    struct ap_sharding sharding; /* of sub.graph */
+    /* what is written: the section "sharding" of sub.graph, as text */
+    const char *sharding_json;
+};
+
+struct ap_stages {
+    const char *algorithm, *stopped;
+    const char *shard_command; /* NULL: written by hand */
+    enum ap_schedule schedule;
+    int chunks;
+    int64_t microbatches;
+    bool each; /* --microbatch each: reductions over the batch are per microbatch */
+    int64_t n_devices; /* of the cluster's devices that the plan may use */
+    bool throughput;   /* inference: seconds are those between batches in a row */
+    double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
+                                              proven */
+    int n;
+    struct ap_stage *stage; /* in forward order */
+    const char *extra;      /* written as it is: members, each with a comma in front */
+};
+
+/* Each stage's sharding_json must be there. */
+void ap_stages_to_json(struct ap_arena *arena, const struct ap_stages *s,
+                       struct ap_buf *out);
+/* Makes a stage's sharding_json (arena) of its plan, with the price and the memory that
+ * are missing. -1 when the plan is not legal. */
+int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *cluster,
+                          struct ap_stage *stage, struct ap_err *err);
+/*
+ * Reads and checks: blocks exist, each is in one stage (tied weights are held by each
+ * stage that reads them), edges between stages go forward, devices exist in the cluster,
+ * ascend, are disjoint and as many as the mesh has, the shardings fit the stages' graphs.
+ * A hand-written stage may leave out what has a default, and say of its sharding only
+ * "algorithm" (a baseline's name) and "mesh" (an object, or text such as "dp=2,tp=4").
+ * -1 with the place in the message.
+ */
+int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                        const struct ap_graph *g, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, struct ap_stages *s,
+                        struct ap_err *err);
+
+/*
+ * The same of the section's text, of which the JSON is valid but for members that occur
+ * twice. known: NULL, or for each stage NULL or one of the same blocks, of another plan,
+ * whose graph and sharding are the stage's, too, whatever the text says; it must outlive
+ * the stages.
+ */
+int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
+                        const struct ap_graph *g, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster,
+                        const struct ap_stage *const *known, struct ap_stages *s,
+                        struct ap_err *err);
+
+/*
+ * The same of a document, with its section "blocks". The cluster is the one given, or the
+ * one at path, or the document's, or as large a default as the devices that are named.
+ * 1: the one at path has not all of these.
+ */
+int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
+                  const struct ap_graph *g, const char *cluster_path,
+                  const struct ap_cluster *given, struct ap_blocks *blocks,
+                  struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err);
+
+/* Groups of a stage's graph that run again before each backward (arena); n_nodes is of
+ * the whole graph. */
+bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes);
+
+/* Stage of each node, by its block (arena). */
+int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
+                        const struct ap_graph *g, const struct ap_blocks *blocks);
+/* The cluster that is left when only these devices, ascending, are taken. -1 when they
+ * are not spread evenly over hosts and the levels above. */
+int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *devices,
+                    struct ap_cluster *c, struct ap_err *err);
+
+#endif

@@ -1,0 +1,172 @@
+/*
+ * A sharding plan for one mesh: one choice per fusion group, and everything that follows
+ * from it: layouts, conversions, price. ap-shard, ap-cost and ap-rewrite share this code,
+ * so that they cannot disagree.
+ */
+#ifndef AP_PLAN_H
+#define AP_PLAN_H
+
+#include "cost/cost.h"
+#include "layout/nest.h"
+#include "cost/convert.h"
+
+struct ap_plan {
+    const struct ap_graph *graph;
+    const struct ap_nests *nests;
+    struct ap_mesh mesh;
+    struct ap_choice_vec *choice; /* per group */
+    const int16_t *time;          /* per group: what baselines choose on an axis in time,
+                                     see microbatch.h; NULL without one */
+    /* per node: conversions of this node's value are made again in each phase that needs
+       them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
+    bool *remake;
+    /* per node: where this node's value is partial it is reduced whole (all-reduce)
+       before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
+     */
+    bool *whole;
+    /* per group: order among those that run before, with or behind the microbatches: by
+       this, then by number; rises from operands to users; NULL: all alike */
+    const int *turn;
+    /* heavy operators may be replicated where the cost model has compute free */
+    bool recompute_heavy;
+};
+
+/*
+ * A tensor brought to a layout once, for all users of that layout (of one phase if the
+ * tensor is remade per phase). Results: a result that becomes a parameter is brought to
+ * the parameter's layout; any other result to R on every axis. Layouts equal to the
+ * tensor's own need no conversion and are not listed.
+ */
+struct ap_conversion {
+    int node;
+    struct ap_layout from, to;
+    enum ap_phase phase; /* of the first user */
+    int first_group;     /* group before which it runs, n_groups for results */
+    bool each;           /* made again for every microbatch though it does not differ */
+    struct ap_path path; /* its steps: arena */
+};
+
+struct ap_conversions {
+    int n;
+    /* by first_group (in the order in which groups run), then node id, then first use */
+    struct ap_conversion *conv;
+    /* operand slots: in_conv[in_start[g] + i] = index of the conversion that serves
+       operand i of group g, -1 if the producer's layout serves */
+    const int *in_start, *in_conv;
+    const int *result_conv; /* per graph result, likewise */
+};
+
+/* Target layout of result r under the plan; of what a part hands on, its own with sums
+ * made whole. */
+struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
+/* Layout of node's own value (by its group's choice). */
+struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
+
+/*
+ * Phase of a group: that of its first member whose value is used outside the group or is
+ * a result (of its first member when there is none). A fused chain that straddles two
+ * phases thus counts for the one in which it is first needed.
+ */
+enum ap_phase ap_plan_group_phase(const struct ap_graph *g, const struct ap_nest *nest);
+/* Position of node in its nest's members. */
+int ap_nest_member(const struct ap_nest *nest, int node);
+
+/*
+ * All conversions, each once per tensor and target (and per phase, forward or later, of a
+ * remade tensor). -1 when some pair of layouts cannot be converted.
+ */
+int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_cost *cost, struct ap_conversions *out,
+                        struct ap_err *err);
+/* Layouts of a plan that are at hand. */
+struct ap_plan_layouts {
+    const struct ap_layout *const *const *in; /* [group][operand] */
+    const struct ap_layout *const *value;     /* [node]: those that groups hand out */
+    const enum ap_phase *phase;               /* [group]; of no plan. NULL: not at hand */
+};
+/* The same with them; NULL: none are. */
+int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
+                             const struct ap_plan_layouts *laid,
+                             const struct ap_cost *cost, struct ap_conversions *out,
+                             struct ap_err *err);
+
+/* True for what runs no kernel: values that are there already, views of others. */
+bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest);
+/*
+ * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as
+ * often as it runs in a step.
+ */
+double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                         const struct ap_cost *cost, const struct ap_choice_vec *choice);
+
+struct ap_price {
+    double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
+    /* of these, what runs once per microbatch (all microbatches together); 0 without */
+    double each_compute_sec, each_comm_sec;
+};
+/* Sum over groups and conversions, in that order (so that equal plans price to the bit).
+ */
+struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
+                              const struct ap_conversions *conv);
+/* The same with ap_plan_group_sec of every group at hand. */
+struct ap_price ap_plan_price_known(const struct ap_plan *plan,
+                                    const struct ap_cost *cost,
+                                    const struct ap_conversions *conv,
+                                    const double *group_sec);
+
+/*
+ * An axis that the choice leaves idle though a factor of at least as many elements as
+ * devices could take it, -1 for none. Heavy groups may have none where compute is free.
+ */
+int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                      const struct ap_choice_vec *choice);
+
+/*
+ * Why the plan is not legal (choices that the nests do not allow, heavy operators
+ * replicated where the cost model forbids it), or 0.
+ */
+int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
+                  struct ap_err *err);
+/* The same but for the conversions, for those who list them next. */
+int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost,
+                          struct ap_err *err);
+/*
+ * Seconds of a step: ap_plan_check, then serial_sec of ap_plan_price to the bit, without
+ * a list of the conversions. -1 where the plan is not legal.
+ */
+int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
+                struct ap_err *err);
+
+/* ---- the document's section "sharding" ---- */
+
+/* {"axes":["x","y"],"shape":[2,4]}, as sharding and program have it. */
+void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out);
+int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      struct ap_mesh *mesh, struct ap_err *err);
+
+struct ap_sharding {
+    struct ap_plan plan;
+    const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
+    bool alpa_space; /* conversions as Alpa makes them, ap_cost.alpa_steps */
+    double objective_sec, lower_bound_sec;
+    int64_t peak_bytes;                /* per device, of the program's buffer plan */
+    int64_t limit_bytes, device_bytes; /* written only: what the plan was to fit, what a
+                                          device has; 0: no limit, not known */
+    /* fit.h; NULL: not said */
+    const char *graph_fingerprint, *cluster_fingerprint;
+    const char
+        *extra; /* written as it is: members, each with a comma in front; or NULL */
+};
+
+void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,
+                         struct ap_buf *out);
+/* Reads and checks against graph and nests (fingerprint by shapes: layouts must agree).
+ */
+int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                          const struct ap_graph *g, const struct ap_nests *nests,
+                          struct ap_sharding *s, struct ap_err *err);
+/* The trivial plan: a mesh of one device. */
+void ap_plan_single(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, struct ap_plan *plan);
+
+#endif

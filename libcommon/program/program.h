@@ -1,0 +1,116 @@
+/*
+ * Programs: what ap-rewrite writes and ap-exec runs. One module (for SPMD: one for all
+ * ranks) is a local graph: the group's operators on local shapes, collectives and local
+ * steps as nodes, in execution order, with buffers assigned.
+ */
+#ifndef AP_PROGRAM_H
+#define AP_PROGRAM_H
+
+#include "plan/plan.h"
+
+/* Where a node's value lives. Bytes of one arena per rank; offsets are 64-byte aligned.
+ */
+struct ap_buffer {
+    int64_t offset; /* -1: no memory (fused inside its group, tuple, elided by alias) */
+    int64_t bytes;
+    int alias; /* node whose buffer this value shares (reshape, opt-barrier), or -1 */
+};
+
+struct ap_program {
+    struct ap_mesh mesh;
+    /* Parameters are those of the source graph, in order, with local shapes; results are
+       the source's, each in its parameter's layout or replicated. Groups: nodes that run
+       as one fused pass share node.group; ids rise in execution order. */
+    struct ap_graph local;
+    struct ap_buffer *buffer; /* per local node */
+    int64_t peak_bytes;       /* size of the arena */
+    int64_t alive_bytes;      /* the most of it that is in use at once; not written */
+    /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the axis in
+       time at its number; none without such an axis. Over that axis, all-reduce adds to
+       its own result (which the first microbatch starts), all-gather writes its blocks
+       into it, ap-slice reads: no communication. */
+    int each_lo, each_hi;
+    const int *source; /* per local node: node of the source graph that it computes
+                          a part or a copy of */
+    /* a part of a larger program: parameters may be one microbatch's share */
+    bool part;
+    const int *turn; /* per group: struct ap_plan's; not written */
+};
+
+/* How often a group runs in a step. */
+static inline int64_t ap_program_times(const struct ap_program *prog, int group)
+{
+    bool each = group >= prog->each_lo && group < prog->each_hi;
+    return each ? ap_mesh_microbatches(&prog->mesh) : 1;
+}
+
+/*
+ * SPMD partitioning: the plan as a local program. Each conversion once, before its first
+ * user, or for a later phase as soon as nothing else needs the larger value; masks where
+ * padded reduced factors need them; iota, constants, gather and scatter get their global
+ * place (attrs.global, attrs.layout).
+ */
+int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
+                 const struct ap_conversions *conv, struct ap_program *prog,
+                 struct ap_err *err);
+
+/*
+ * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
+ * throughout; a value lives from its group to its last user's group; values that only
+ * their own fused group reads get no buffer; a result that becomes a parameter is copied
+ * into the parameter's buffer at the end of the step unless it can be computed in place.
+ */
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
+/*
+ * The same with no more work than it takes to see whether the arena can be kept within a
+ * limit: peak_bytes is within it if and only if it is so by ap_plan_buffers.
+ */
+void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
+                            int64_t limit);
+
+/* Per group of the program (and at its end): bytes that are in use while it runs. */
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
+
+/*
+ * A value that is born in one group and last read in another lives over the whole loop of
+ * microbatches where it was there before, or is carried from one to the next.
+ */
+void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death);
+
+/* Collectives of a step: count and bytes (of the full tensor on the axes, per group) by
+ * kind and axes, those of all microbatches together. */
+struct ap_coll_count {
+    enum ap_op op;
+    unsigned axes;
+    int64_t count, bytes;
+};
+/* Sorted by op, axes. Caller's arena. Counted from the local graph's nodes. */
+int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog,
+                           struct ap_coll_count **out);
+/* The same counted from conversions. */
+int ap_conversion_collectives(struct ap_arena *arena, const struct ap_mesh *mesh,
+                              const struct ap_conversions *conv,
+                              struct ap_coll_count **out);
+/* "full tensor" bytes of a collective node, from its operand's local shape and coll. */
+int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
+                      const struct ap_shape *operand);
+
+/*
+ * Whether an interpreter may trust the program: groups are ones that run as one,
+ * collectives and shards fit the mesh, every value that is read from memory has as much
+ * of the arena as its shape needs. at names the module. The graph has been indexed and
+ * its shapes checked.
+ */
+int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
+                     struct ap_err *err);
+
+/* Section "program". The reader checks (ap_program_check). */
+void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
+int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_program *prog, struct ap_err *err);
+/* The same of a part of a larger program. */
+int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
+                              const struct ap_at *at, struct ap_program *prog,
+                              struct ap_err *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* Private to solve_pieces*.c: pieces as cores that are solved again and again. */
+#ifndef AP_SOLVE_PIECES_H
+#define AP_SOLVE_PIECES_H
+
+#include "solve/pieces.h"
+#include "solve/solve.h"
+
+enum { MAX_KNOWN = 32 };
+
+struct pieces_core {
+    const struct ap_part *piece;
+    struct ap_arena arena, scratch, found; /* pieces are solved side by side */
+    int *first;                            /* [potential], its place in phi; shared */
+    struct sel_core *whole; /* copies joined, reduced but for the terms' nodes */
+    struct sel_join *join;
+    int *max_sets;
+    int *n_labels;         /* [node of the problem], before it was reduced */
+    struct sel_core *core; /* what is left of it */
+    int *place;            /* [node of the problem], its node in core, -1 */
+    int *list;             /* [node of core], its node of the problem */
+    double base;           /* what the piece costs more than core */
+    double *origin;        /* [n_phi], the potentials that core has in it */
+    int n_phi;
+    const double *phi; /* of the present trial */
+    int64_t work_limit;
+    bool failed;
+    /* choices of the piece that are known: the start, then what trials found last */
+    struct known {
+        double cost;       /* without potentials */
+        const int *choice; /* [term] */
+    } known[MAX_KNOWN];
+    int n_known, n_found;
+    int max_refined;    /* how often this trial may add sets of copies; -1: always */
+    bool settled;       /* it needed no more of them, and was solved to the end */
+    int *solution;      /* [node of the problem], of the last trial */
+    int *choice;        /* [term], of the last trial: strategies */
+    double cost, bound; /* of it */
+};
+
+/* ---- solve_pieces_core.c ---- */
+
+/* With piece, first and n_phi set. A thread's start routine, as pieces_core_solve. */
+void *pieces_core_open(void *piece);
+void pieces_core_close(struct pieces_core *p);
+/* start [node]: a choice of the piece. */
+void pieces_core_start(struct pieces_core *p, const int *start);
+/*
+ * A core under p->phi in the arena, no cost negative; it costs *shift more than the
+ * piece.
+ */
+struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena *arena,
+                                   double *shift);
+/* Solves under p->phi: choice, solution, cost, bound. A thread's start routine. */
+void *pieces_core_solve(void *piece);
+/* See ap_pieces_answer; limit: what a piece of this kind may cost. Arena. */
+bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double limit);
+
+/* ---- solve_pieces_start.c ---- */
+
+/*
+ * Potentials to begin with, from messages between all pieces as they were opened;
+ * phi[n_phi], which is 0. Patience takes several times as long.
+ */
+void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,
+                  const int *first, bool patient, double *phi);
+
+#endif

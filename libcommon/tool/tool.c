@@ -1,0 +1,545 @@
+#include "tool/tool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <zlib.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "cost/cost.h"
+
+/* The running program, for messages that come without a struct ap_tool. */
+static const struct ap_tool nameless = {.name = "autopar"};
+static const struct ap_tool *running = &nameless;
+static double start_sec;
+static struct ap_buf history_args; /* JSON strings of the options that shape the result */
+
+/* ---- messages ---- */
+
+static void say(const char *before, const char *fmt, va_list args)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s: %s", running->name, before);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+}
+
+_Noreturn void ap_die(int code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
+    exit(code);
+}
+
+_Noreturn void ap_die_usage(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
+    fprintf(stderr, "try '%s --help'\n", running->name);
+    exit(AP_USAGE);
+}
+
+void ap_warn(const char *fmt, ...)
+{
+    va_list args;
+    if (running->quiet)
+        return;
+    va_start(args, fmt);
+    say("warning: ", fmt, args);
+    va_end(args);
+}
+
+double ap_now_sec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- options ---- */
+
+enum { N_COMMON = 6 };
+
+/* The common options, writing to tool and to help and version. */
+static void common_options(struct ap_tool *tool, bool *help, bool *version,
+                           struct ap_opt opts[N_COMMON + 1])
+{
+    const struct ap_opt common[N_COMMON + 1] = {
+        {.name = "o",
+         .kind = AP_OPT_STR,
+         .out = &tool->out_path,
+         .arg = "FILE",
+         .help = "write to FILE instead of standard output"},
+        {.name = "quiet", .out = &tool->quiet, .help = "print no warnings or progress"},
+        {.name = "stats",
+         .out = &tool->stats,
+         .help = "print seconds, peak bytes and counts as JSON on standard error"},
+        {.name = "no-history",
+         .out = &tool->no_history,
+         .help = "append nothing to the document's history"},
+        {.name = "help", .out = help, .help = "print this help and exit"},
+        {.name = "version", .out = version, .help = "print the version and exit"},
+        {0},
+    };
+    memcpy(opts, common, sizeof(common));
+}
+
+static const struct ap_choice *choice_at(const struct ap_opt *opt, int row)
+{
+    size_t stride = opt->choice_stride ? opt->choice_stride : sizeof(struct ap_choice);
+    return (const struct ap_choice *)(const void *)((const char *)opt->choices +
+                                                    (size_t)row * stride);
+}
+
+/* What is in front of an option's name. */
+static const char *dashes(const struct ap_opt *opt)
+{
+    return opt->name[1] ? "--" : "-";
+}
+
+/* "--name ARG" or "-x ARG". */
+static void print_option_name(const struct ap_opt *opt, struct ap_buf *out)
+{
+    ap_buf_printf(out, "%s%s", dashes(opt), opt->name);
+    if (opt->arg)
+        ap_buf_printf(out, " %s", opt->arg);
+}
+
+static void print_options(const struct ap_opt *opts, int width, struct ap_buf *out)
+{
+    for (; opts && opts->name; opts++) {
+        struct ap_buf name = {0};
+        print_option_name(opts, &name);
+        ap_buf_printf(out, "  %-*s   %s\n", width, name.data, opts->help);
+        ap_buf_free(&name);
+    }
+}
+
+static int options_width(const struct ap_opt *opts)
+{
+    size_t width = 0;
+
+    for (; opts && opts->name; opts++) {
+        struct ap_buf name = {0};
+        print_option_name(opts, &name);
+        width = name.len > width ? name.len : width;
+        ap_buf_free(&name);
+    }
+    return (int)width;
+}
+
+/* Writes all of buf to standard output or dies. */
+static void put_stdout(const struct ap_buf *buf)
+{
+    errno = 0;
+    if ((buf->len && fwrite(buf->data, 1, buf->len, stdout) != buf->len) ||
+        fflush(stdout))
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
+}
+
+_Noreturn static void print_and_exit(struct ap_buf *out)
+{
+    put_stdout(out);
+    ap_buf_free(out);
+    exit(AP_OK);
+}
+
+_Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt *common)
+{
+    struct ap_buf out = {0};
+    int own = options_width(tool->opts), all = options_width(common);
+
+    ap_buf_printf(&out, "usage: %s [OPTION]...%s%s\n%s\n\noptions:\n", tool->name,
+                  tool->operand ? " " : "", tool->operand ? tool->operand : "",
+                  tool->summary);
+    print_options(tool->opts, own > all ? own : all, &out);
+    print_options(common, own > all ? own : all, &out);
+    print_and_exit(&out);
+}
+
+_Noreturn static void print_choices(const struct ap_opt *opt)
+{
+    struct ap_buf out = {0};
+    size_t width = 0;
+
+    for (int i = 0; choice_at(opt, i)->name; i++) {
+        size_t len = strlen(choice_at(opt, i)->name);
+        width = len > width ? len : width;
+    }
+    for (int i = 0; choice_at(opt, i)->name; i++)
+        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, choice_at(opt, i)->name,
+                      choice_at(opt, i)->help, i ? "" : " (default)");
+    print_and_exit(&out);
+}
+
+_Noreturn static void print_clusters(void)
+{
+    struct ap_buf out = {0};
+    ap_cluster_list(&out);
+    print_and_exit(&out);
+}
+
+/* Before anything is read or written; what can be read once only is left to the tool. */
+static void check_cluster(const char *path)
+{
+    struct ap_arena arena = {0};
+    struct ap_cluster c;
+    struct ap_err err = {{0}};
+    struct stat st;
+
+    if (!strcmp(path, "-") || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
+        return;
+    if (ap_cluster_get(&arena, NULL, path, 1, &c, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_arena_free(&arena);
+}
+
+static void set_choice(const struct ap_opt *opt, const char *value)
+{
+    struct ap_buf names = {0};
+
+    if (!strcmp(value, "help"))
+        print_choices(opt);
+    for (int i = 0; choice_at(opt, i)->name; i++) {
+        if (!strcmp(value, choice_at(opt, i)->name)) {
+            *(int *)opt->out = i;
+            ap_buf_free(&names);
+            return;
+        }
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
+    }
+    ap_die_usage("%s%s: '%s' is none of %s", dashes(opt), opt->name, value,
+                 names.len ? names.data : "(nothing to choose)");
+}
+
+static void set_int(const struct ap_opt *opt, const char *value)
+{
+    bool bounded = opt->lo || opt->hi;
+    char *end;
+
+    errno = 0;
+    long long v = strtoll(value, &end, 10);
+    if (end == value || *end || errno || strchr(" \t\n\v\f\r", *value))
+        ap_die_usage("%s%s: expected an integer, got '%s'", dashes(opt), opt->name,
+                     value);
+    if (bounded && (v < opt->lo || v > opt->hi)) {
+        if (opt->hi == INT64_MAX)
+            ap_die_usage("%s%s: expected an integer >= %" PRId64 ", got %lld",
+                         dashes(opt), opt->name, opt->lo, v);
+        ap_die_usage("%s%s: expected an integer from %" PRId64 " to %" PRId64
+                     ", got %lld",
+                     dashes(opt), opt->name, opt->lo, opt->hi, v);
+    }
+    *(int64_t *)opt->out = v;
+}
+
+static void set_num(const struct ap_opt *opt, const char *value)
+{
+    bool bounded = opt->lo || opt->hi;
+    char *end;
+    double v = strtod(value, &end);
+
+    if (end == value || *end || !isfinite(v) || strchr(" \t\n\v\f\r", *value))
+        ap_die_usage("%s%s: expected a number, got '%s'", dashes(opt), opt->name, value);
+    if (bounded && (v < (double)opt->lo || v > (double)opt->hi))
+        ap_die_usage("%s%s: expected a number from %" PRId64 " to %" PRId64 ", got %s",
+                     dashes(opt), opt->name, opt->lo, opt->hi, value);
+    *(double *)opt->out = v;
+}
+
+static void set_option(const struct ap_opt *opt, const char *value)
+{
+    switch (opt->kind) {
+    case AP_OPT_FLAG:
+        *(bool *)opt->out = true;
+        return;
+    case AP_OPT_INT:
+        set_int(opt, value);
+        return;
+    case AP_OPT_NUM:
+        set_num(opt, value);
+        return;
+    case AP_OPT_CLUSTER:
+        if (!strcmp(value, "help"))
+            print_clusters();
+        check_cluster(value);
+        *(const char **)opt->out = value;
+        return;
+    case AP_OPT_STR:
+        *(const char **)opt->out = value;
+        return;
+    case AP_OPT_LIST: {
+        struct ap_list *list = opt->out;
+        if (list->n == AP_MAX_LIST)
+            ap_die_usage("option %s%s: more than %d times", dashes(opt), opt->name,
+                         AP_MAX_LIST);
+        list->v[list->n++] = value;
+        return;
+    }
+    case AP_OPT_CHOICE:
+        set_choice(opt, value);
+        return;
+    }
+}
+
+static const struct ap_opt *find_option(const struct ap_opt *opts, const char *name,
+                                        size_t len)
+{
+    for (; opts && opts->name; opts++)
+        if (!strncmp(opts->name, name, len) && !opts->name[len])
+            return opts;
+    return NULL;
+}
+
+static void remember(const char *arg)
+{
+    if (history_args.len)
+        ap_buf_putc(&history_args, ',');
+    ap_json_str(&history_args, arg);
+}
+
+/* Handles the option at argv[i]; returns how many arguments it took. */
+static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i)
+{
+    const char *arg = tool->argv[i];
+    bool is_long = arg[1] == '-';
+    const char *name = arg + 1 + is_long;
+    const char *equals = is_long ? strchr(name, '=') : NULL;
+    size_t len = equals ? (size_t)(equals - name) : strlen(name);
+    const char *value = equals ? equals + 1 : NULL;
+    int n = 1;
+
+    const struct ap_opt *opt = find_option(tool->opts, name, len);
+    bool own = opt != NULL;
+    if (!opt)
+        opt = find_option(common, name, len);
+    if (!opt || (len == 1) == is_long)
+        ap_die_usage("unknown option '%s'", arg);
+    if (opt->kind == AP_OPT_FLAG && value)
+        ap_die_usage("option '%s%s' takes no value", dashes(opt), opt->name);
+    if (opt->kind != AP_OPT_FLAG && !value) {
+        if (i + 1 >= tool->argc)
+            ap_die_usage("option '%s' needs a value", arg);
+        value = tool->argv[i + n++];
+    }
+    set_option(opt, value);
+    for (int k = 0; own && k < n; k++)
+        remember(tool->argv[i + k]);
+    if (own)
+        tool->given |= (uint64_t)1 << (opt - tool->opts);
+    return n;
+}
+
+bool ap_tool_given(const struct ap_tool *tool, const char *name)
+{
+    const struct ap_opt *opt = find_option(tool->opts, name, strlen(name));
+
+    assert(opt);
+    return tool->given >> (opt - tool->opts) & 1;
+}
+
+static void set_operand(struct ap_tool *tool, const char *arg, int *n)
+{
+    if (!tool->operand)
+        ap_die_usage("unexpected operand '%s'", arg);
+    if ((*n)++)
+        ap_die_usage("more than one operand: '%s' and '%s'", tool->path, arg);
+    tool->path = arg;
+}
+
+/*
+ * Searches make large tables and throw them away again. Memory that is freed stays with
+ * the process: fresh pages cost more than most tables do. Small pieces join their
+ * neighbours as they are freed, not all at once whenever a large piece is asked for.
+ */
+static void keep_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_MXFAST, 0);
+#endif
+}
+
+void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
+{
+    struct ap_opt common[N_COMMON + 1];
+    bool help = false, version = false, options_end = false;
+    int n_operands = 0;
+
+    running = tool;
+    start_sec = ap_now_sec();
+    signal(SIGPIPE, SIG_DFL);
+    keep_memory();
+    common_options(tool, &help, &version, common);
+    tool->argc = argc;
+    tool->argv = argv;
+    tool->path = "-";
+    for (int i = 1; i < argc;) {
+        if (options_end || argv[i][0] != '-' || !argv[i][1])
+            set_operand(tool, argv[i++], &n_operands);
+        else if (!strcmp(argv[i], "--"))
+            options_end = ++i > 0;
+        else
+            i += parse_option(tool, common, i);
+        if (help)
+            print_help(tool, common);
+        if (version) {
+            struct ap_buf out = {0};
+            ap_buf_printf(&out, "%s (autopar) %s\n", tool->name, AP_VERSION);
+            print_and_exit(&out);
+        }
+    }
+    if (tool->operand && tool->operand[0] != '[' && !n_operands)
+        ap_die_usage("operand %s is missing", tool->operand);
+}
+
+/* ---- input ---- */
+
+void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
+{
+    struct ap_err err = {""};
+
+    if (ap_doc_read(arena, tool->path, doc, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
+/* ---- output ---- */
+
+/* Where a tool writes: a standard stream, or a file. */
+struct output {
+    FILE *file;
+    const char *path;   /* NULL: standard output */
+    struct ap_buf temp; /* name until it is complete; empty: written in place */
+};
+
+_Noreturn static void write_failed(const struct output *out)
+{
+    int why = errno;
+
+    if (out->temp.len > 0)
+        unlink(out->temp.data);
+    if (!out->path)
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(why));
+    ap_die(AP_BAD_INPUT, "%s: cannot write: %s", out->path, strerror(why));
+}
+
+/* A regular file appears whole or not at all; pipes and devices are written in place. */
+static void open_file(struct output *out, const char *path)
+{
+    struct stat st;
+    int fd;
+
+    *out = (struct output){.path = path};
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        struct ap_buf temp = {0};
+        ap_buf_printf(&temp, "%s.XXXXXX", path);
+        fd = mkstemp(temp.data);
+        if (fd >= 0)
+            out->temp = temp;
+        else
+            ap_buf_free(&temp);
+    }
+    out->file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out->file)
+        write_failed(out);
+}
+
+static void open_output(struct output *out, const struct ap_tool *tool)
+{
+    *out = (struct output){.file = stdout};
+    if (tool->out_path && strcmp(tool->out_path, "-"))
+        open_file(out, tool->out_path);
+    errno = 0;
+}
+
+static void close_output(struct output *out)
+{
+    if (fflush(out->file) || ferror(out->file))
+        write_failed(out);
+    if (out->temp.len > 0) {
+        mode_t mask = umask(0);
+        umask(mask);
+        if (fchmod(fileno(out->file), 0666 & ~mask))
+            write_failed(out);
+    }
+    if (out->file != stdout && out->file != stderr && fclose(out->file))
+        write_failed(out);
+    if (out->temp.len > 0 && rename(out->temp.data, out->path))
+        write_failed(out);
+    ap_buf_free(&out->temp);
+}
+
+void ap_tool_write_file(const char *path, const struct ap_buf *buf)
+{
+    struct output out = {.file = stderr, .path = path};
+
+    if (strcmp(path, "-"))
+        open_file(&out, path);
+    errno = 0;
+    if (buf->len > 0)
+        fwrite(buf->data, 1, buf->len, out.file);
+    close_output(&out);
+}
+
+void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes)
+{
+    struct output out;
+
+    open_output(&out, tool);
+    if (bytes->len > 0)
+        fwrite(bytes->data, 1, bytes->len, out.file);
+    close_output(&out);
+}
+
+void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
+                   struct ap_new_section *sections, int n, const char *extra)
+{
+    struct ap_buf entry = {0};
+    struct output out;
+
+    ap_buf_puts(&entry, "{\"tool\":");
+    ap_json_str(&entry, tool->name);
+    ap_buf_printf(&entry, ",\"version\":\"%s\",\"args\":[%s]%s}", AP_VERSION,
+                  history_args.len ? history_args.data : "", extra);
+    open_output(&out, tool);
+    ap_doc_write(doc, sections, n, tool->no_history ? NULL : entry.data, out.file);
+    close_output(&out);
+    if (out.file == stdout) /* who reads it need not wait for what is still to be freed */
+        if (close(STDOUT_FILENO))
+            ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
+    for (int i = 0; i < n; i++)
+        ap_buf_free(&sections[i].json);
+    ap_buf_free(&entry);
+}
+
+int ap_tool_finish(struct ap_tool *tool, const char *extra)
+{
+    struct rusage usage;
+    int n = 0;
+
+    if (tool->stats && !getrusage(RUSAGE_SELF, &usage))
+        n = fprintf(stderr, "{\"tool\":\"%s\",\"sec\":%.6f,\"peak_bytes\":%lld%s}\n",
+                    tool->name, ap_now_sec() - start_sec,
+                    (long long)usage.ru_maxrss * 1024, extra);
+    ap_buf_free(&history_args);
+    return n < 0 ? AP_BAD_INPUT : AP_OK;
+}

@@ -1,0 +1,122 @@
+/*
+ * What every filter does alike: options, --help, --version, input, output, --stats, exit
+ * codes. With err.h and arena, the only part of libcommon that prints and exits.
+ */
+#ifndef AP_TOOL_H
+#define AP_TOOL_H
+
+#include "doc/doc.h"
+
+#define AP_VERSION "0.1.0"
+
+enum ap_exit { AP_OK = 0, AP_BAD_INPUT = 1, AP_USAGE = 2, AP_NO_SOLUTION = 3 };
+
+enum ap_opt_kind {
+    AP_OPT_FLAG,
+    AP_OPT_INT,
+    AP_OPT_NUM,
+    AP_OPT_STR,
+    AP_OPT_LIST,
+    AP_OPT_CHOICE,
+    AP_OPT_CLUSTER /* as AP_OPT_STR; "help" lists the clusters that are known by name */
+};
+
+/* What an option that may be given several times collects. */
+#define AP_MAX_LIST 64
+struct ap_list {
+    int n;
+    const char *v[AP_MAX_LIST];
+};
+
+/* A row of choices, e.g. of algorithms; the first is the default. NULL name ends. */
+struct ap_choice {
+    const char *name, *help;
+};
+
+struct ap_opt {
+    const char *name; /* without "--"; a one-letter name stands for "-x" */
+    enum ap_opt_kind kind;
+    void *out; /* bool, int64_t, double, const char *, struct ap_list, int (row
+           number) */
+    const char *arg, *help; /* arg: metavariable, NULL for flags */
+    const struct ap_choice *choices;
+    size_t choice_stride; /* bytes from one row's struct ap_choice to the next one's */
+    int64_t lo, hi;       /* bounds of AP_OPT_INT, both 0 for none */
+};
+
+struct ap_tool {
+    const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
+    const char *operand;        /* usage of the positional argument: "[FILE]" */
+    const struct ap_opt *opts;  /* its own; NULL name ends; the common ones are added */
+    /* filled by ap_tool_start */
+    int argc;
+    char **argv;
+    const char *path;     /* positional operand or "-" */
+    const char *out_path; /* -o, NULL for stdout */
+    bool quiet, stats, no_history;
+    uint64_t given; /* own options, a bit for each place in opts */
+};
+
+/*
+ * Parses options (GNU style: --name VALUE, --name=VALUE, -o FILE, --), handles --help,
+ * --version, --CHOICE=help and --CLUSTER=help, dies with usage errors (exit 2).
+ * Common options: -o FILE,
+ * --quiet, --stats, --no-history, --help, --version. Starts the clock of --stats.
+ */
+void ap_tool_start(struct ap_tool *tool, int argc, char **argv);
+/* Whether the own option `name` ("seed") was given; after ap_tool_start. */
+bool ap_tool_given(const struct ap_tool *tool, const char *name);
+
+_Noreturn void ap_die(int code, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
+_Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Reads the document of tool->path or dies (exit 1). */
+void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
+
+/* What a tool does with a document that comes through a pipe, while it comes. */
+struct ap_early {
+    /* Called once, with the section "graph" in doc or, where there is none, at the end.
+       more: the rest is still to come, and doc's texts will move. */
+    void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
+    void *ctx;
+    /* All that has come so far, again and again; NULL: is not looked at. */
+    void (*came)(void *ctx, const struct ap_doc *doc);
+    bool keeps_graph; /* ap_tool_write gets no new one */
+};
+/*
+ * As ap_tool_read, but a long graph is looked at as soon as it is there, and if it is
+ * kept, found right, and standard output is a pipe, too, its text goes on at once: the
+ * tools of a pipe work at the same time. One that fails later leaves half a document in
+ * the pipe, which all readers refuse; of a wrong graph nothing is written.
+ */
+void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        const struct ap_early *early);
+/* The same for tools that only read the graph, and keep it. */
+void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        struct ap_graph *g);
+
+/*
+ * Writes the document with the new sections and this tool's history entry {"tool",
+ * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
+ * (temporary file and rename) or stdout, all at once, but for what ap_tool_read_early has
+ * handed on; frees the sections' buffers; dies on failure (exit 1).
+ */
+void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
+                   struct ap_new_section *sections, int n, const char *extra);
+/* Writes bytes likewise (for tools whose output is no document). */
+void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
+
+/* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
+ * standard error, for the output is the document's. */
+void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
+
+/* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
+ * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */
+int ap_tool_finish(struct ap_tool *tool, const char *extra);
+
+/* Monotonic seconds, for --stats and --time-limit only. */
+double ap_now_sec(void);
+
+#endif
