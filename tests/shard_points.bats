@@ -157,8 +157,8 @@ N_WEIGHTS=34 N_LAYERS=2
     hand '{"mesh":"2x2","nodes":{},"remakes":["x"]}'
     refuses 1 "hand.json: /remakes: a plan has no such member" \
         ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
-    hand '{"mesh":"2x2","nodes":{},"remake":"x"}'
-    refuses 1 "hand.json: /remake: expected an array" \
+    hand '{"mesh":"2x2","nodes":{},"regather":"x"}'
+    refuses 1 "hand.json: /regather: expected an array" \
         ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"nodes":{}}'
     refuses 2 "names no mesh" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"

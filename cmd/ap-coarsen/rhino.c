@@ -1,8 +1,8 @@
 /*
  * Rhino's blocks: the segments between critical nodes, with the cones inside them.
  *
- * Problem and idea: libcommon/graph/critical.c and cones.c; this row writes down what they
- * find. --blocks joins segments into so many groups, as the published program's
+ * Problem and idea: libcommon/graph/critical.c and cones.c; this row writes down what
+ * they find. --blocks joins segments into so many groups, as the published program's
  * FORWARD_SUB_GRAPH_NUM does (which gives the last group all that is left over by the
  * division, where these are equal up to one, and which has one group unless told, where
  * the paper, and this row, have as many as there are). At levels 0 to 2 cones end at

@@ -106,18 +106,18 @@ static struct ap_buf correct_sharding(struct ap_arena *arena, struct cost_input 
     return json;
 }
 
-static void price_baselines(struct ap_arena *arena, const struct cost_input *in,
-                            struct priced *out)
+static void price_named_plans(struct ap_arena *arena, const struct cost_input *in,
+                              struct priced *out)
 {
-    for (int row = 0; row < AP_N_BASELINES; row++) {
+    for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
         struct ap_plan plan = {.graph = &in->graph,
                                .nests = &in->nests,
                                .mesh = in->cost.mesh,
                                .time = in->sharding.plan.time,
                                .recompute_heavy = in->sharding.plan.recompute_heavy};
         struct ap_err err = {0};
-        out[row].name = ap_baselines[row].name;
-        if (ap_baseline_plan(arena, row, &plan, &err) ||
+        out[row].name = ap_named_plans[row].name;
+        if (ap_named_plan_make(arena, row, &plan, &err) ||
             price_plan(arena, in, &plan, &out[row], &err))
             out[row].why_not = ap_arena_strdup(arena, err.msg);
     }
@@ -147,9 +147,9 @@ static void write_text(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_err err = {0};
 
     if (asked->report) {
-        struct priced baselines[AP_N_BASELINES] = {0};
-        price_baselines(arena, in, baselines);
-        price_report(arena, in, plan, baselines, AP_N_BASELINES, &text);
+        struct priced named_plans[AP_N_NAMED_PLANS] = {0};
+        price_named_plans(arena, in, named_plans);
+        price_report(arena, in, plan, named_plans, AP_N_NAMED_PLANS, &text);
     } else if (asked->why) {
         if (price_why(arena, in, plan, asked->why, &text, &err))
             ap_die_usage("--why: %s", err.msg);
@@ -187,7 +187,7 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
                          const struct asked *asked, const char *cluster_path)
 {
     struct pipe_input in = {0};
-    struct ap_pipeline p;
+    struct ap_pipeline_price p;
     struct ap_err err = {0};
     struct ap_buf text = {0};
 
@@ -240,8 +240,8 @@ int main(int argc, char **argv)
         {"diff", AP_OPT_STR, &asked.diff, "OTHER",
          "print where the price parts from that of another plan", NULL, 0, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
-         "print tables for people, the baselines beside the plan, not the document", NULL,
-         0, 0, 0},
+         "print tables for people, the named plans beside the plan, not the document",
+         NULL, 0, 0, 0},
         {"trace", AP_OPT_STR, &asked.trace, "FILE",
          "write the step's timeline as Perfetto JSON, too", NULL, 0, 0, 0},
         {"why", AP_OPT_STR, &asked.why, "NODE",
@@ -262,10 +262,9 @@ int main(int argc, char **argv)
     int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
     if (n_texts > 1)
         ap_die_usage("only one of --report, --why and --diff");
-    ap_tool_read_early(&tool, &arena, &doc,
-                       &(struct ap_early){.graph = know_graph,
-                                          .ctx = &known,
-                                          .keeps_graph = n_texts == 0});
+    ap_tool_stream(&tool, &arena, &doc,
+                   &(struct ap_stream){
+                       .graph = know_graph, .ctx = &known, .keeps_graph = n_texts == 0});
     if (ap_doc_find(&doc, "stages"))
         return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
     take_known(&known, &in.graph, &in.nests);

@@ -38,7 +38,7 @@ static int read_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *er
 
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
-              struct ap_pipeline *p, struct ap_err *err)
+              struct ap_pipeline_price *p, struct ap_err *err)
 {
     struct reading halves = {doc, cluster_path, cluster, in};
 
@@ -59,13 +59,13 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
     return 0;
 }
 
-double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline *p)
+double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline_price *p)
 {
     return s->throughput ? ap_sim_batch_sec(&p->sim) : p->result.step_sec;
 }
 
 struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
-                           const struct ap_pipeline *p, struct ap_err *err)
+                           const struct ap_pipeline_price *p, struct ap_err *err)
 {
     struct ap_stages *s = &in->stages;
     struct ap_buf json = {0};
@@ -90,8 +90,8 @@ struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
 
 /* ---- where the time goes ---- */
 
-struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pipeline *p,
-                                int device)
+struct pipe_spent pipe_spent_by(const struct pipe_input *in,
+                                const struct ap_pipeline_price *p, int device)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
     double times = (double)in->stages.microbatches;
@@ -110,7 +110,7 @@ struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pip
 }
 
 struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
-                                    const struct ap_pipeline *p)
+                                    const struct ap_pipeline_price *p)
 {
     struct pipe_spent sum = {0};
     for (int d = 0; d < p->result.n_devices; d++) {
@@ -142,8 +142,8 @@ static void put_spent(struct ap_buf *out, const struct pipe_spent *s)
     put_num(out, "wait_sec", s->wait_sec);
 }
 
-static void put_stage(const struct pipe_input *in, const struct ap_pipeline *p, int i,
-                      struct ap_buf *out)
+static void put_stage(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                      int i, struct ap_buf *out)
 {
     const struct ap_sim_stage *s = &p->stage[i];
     const struct ap_stage_parts *part = &p->parts[i];
@@ -172,7 +172,8 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline *p, 
 }
 
 /* [[seconds, most bytes from there to the next], ...] */
-static void put_over_time(const struct ap_pipeline *p, int device, struct ap_buf *out)
+static void put_over_time(const struct ap_pipeline_price *p, int device,
+                          struct ap_buf *out)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
     int64_t most[WINDOWS] = {0}, held = d->n_slices ? 0 : d->peak_bytes;
@@ -203,7 +204,7 @@ static void put_over_time(const struct ap_pipeline *p, int device, struct ap_buf
     ap_buf_putc(out, ']');
 }
 
-static void put_device(const struct pipe_input *in, const struct ap_pipeline *p,
+static void put_device(const struct pipe_input *in, const struct ap_pipeline_price *p,
                        int device, struct ap_buf *out)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
@@ -232,7 +233,7 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline *p,
     ap_buf_puts(out, "}}");
 }
 
-void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline *p,
+void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline_price *p,
                   struct ap_buf *out)
 {
     struct pipe_spent spent = pipe_spent_by_all(in, p);

@@ -2,7 +2,7 @@
 #ifndef PIPE_H
 #define PIPE_H
 
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 #include "price.h"
 
 struct pipe_input {
@@ -19,50 +19,50 @@ struct pipe_spent {
     double compute_sec, comm_sec; /* collectives inside the stage, gradients' aside */
     double send_sec, sync_sec, wait_sec;
 };
-struct pipe_spent pipe_spent_by(const struct pipe_input *in, const struct ap_pipeline *p,
-                                int device);
+struct pipe_spent pipe_spent_by(const struct pipe_input *in,
+                                const struct ap_pipeline_price *p, int device);
 /* The same on average over all devices of the plan. */
 struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
-                                    const struct ap_pipeline *p);
+                                    const struct ap_pipeline_price *p);
 
 /* Seconds that the plan is to keep low: of a step, or between batches in a row. */
-double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline *p);
+double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline_price *p);
 
 /* Section "cost". */
-void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline *p,
+void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline_price *p,
                   struct ap_buf *out);
 
 /* Tables for people, one screen of at most 100 columns. */
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline *p, struct ap_buf *out);
+                 const struct ap_pipeline_price *p, struct ap_buf *out);
 /* What would help most, by pricing the changed plan. */
 void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline *p, struct ap_buf *out);
+                 const struct ap_pipeline_price *p, struct ap_buf *out);
 
 /* The step as a timeline in Perfetto's JSON: stages as processes, microbatches as slices.
  */
 void pipe_trace(struct ap_arena *arena, const struct pipe_input *in,
-                const struct ap_pipeline *p, struct ap_buf *out);
+                const struct ap_pipeline_price *p, struct ap_buf *out);
 
 int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
-             const struct ap_pipeline *p, const char *node, struct ap_buf *out,
+             const struct ap_pipeline_price *p, const char *node, struct ap_buf *out,
              struct ap_err *err);
 
 /* Where the step's time parts from that of another plan of the graph, block by block; the
  * other one is pipelined, or has one sharding for all. */
 int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,
-              const struct ap_pipeline *p, const struct ap_doc *other, struct ap_buf *out,
-              struct ap_err *err);
+              const struct ap_pipeline_price *p, const struct ap_doc *other,
+              struct ap_buf *out, struct ap_err *err);
 
 /* Reads and prices the pipelined plan of a document; cluster NULL: the document's or the
  * one at path. in: zeros, or graph and nests where they are known. -1: bad input. */
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
-              struct ap_pipeline *p, struct ap_err *err);
+              struct ap_pipeline_price *p, struct ap_err *err);
 
 /* The section "stages" where it must be written again: it was by hand, or its objective
  * is not what the plan costs. Empty where it is right. */
 struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
-                           const struct ap_pipeline *p, struct ap_err *err);
+                           const struct ap_pipeline_price *p, struct ap_err *err);
 
 #endif

@@ -33,7 +33,7 @@ static int by_sec(const void *a, const void *b)
 struct advisor {
     struct ap_arena *arena;
     const struct pipe_input *in;
-    const struct ap_pipeline *p;
+    const struct ap_pipeline_price *p;
     struct pipe_change *list;
     int n;
 };
@@ -43,7 +43,7 @@ static void try_change(struct advisor *a, const struct ap_cluster *cluster,
                        const struct ap_stages *stages, const char *what)
 {
     struct ap_mark mark = ap_arena_mark(a->arena);
-    struct ap_pipeline other;
+    struct ap_pipeline_price other;
     struct ap_err err = {0};
     int rc = ap_pipeline_price(a->arena, &a->in->graph, &a->in->nests, &a->in->blocks,
                                cluster, stages, &other, &err);
@@ -120,7 +120,7 @@ static void try_memory(struct advisor *a)
 }
 
 void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline *p, struct ap_buf *out)
+                 const struct ap_pipeline_price *p, struct ap_buf *out)
 {
     static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
     struct pipe_change list[N_MOST];

@@ -40,7 +40,8 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static bool alike(const struct pipe_input *in, const struct ap_pipeline *p, int a, int b)
+static bool alike(const struct pipe_input *in, const struct ap_pipeline_price *p, int a,
+                  int b)
 {
     const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
     return x->n_devices == y->n_devices && x->recompute == y->recompute &&
@@ -60,8 +61,8 @@ static void put_range(struct ap_buf *out, int first, int last, int width)
     price_pad(out, at, width);
 }
 
-static void put_stages(const struct pipe_input *in, const struct ap_pipeline *p, int a,
-                       int b, struct ap_buf *out)
+static void put_stages(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                       int a, int b, struct ap_buf *out)
 {
     const struct ap_stage *first = &in->stages.stage[a], *last = &in->stages.stage[b];
     const struct ap_mesh *mesh = &first->sharding.plan.mesh;
@@ -98,7 +99,7 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline *p,
 
 #define MAX_ROWS 16
 
-static void put_plan(const struct pipe_input *in, const struct ap_pipeline *p,
+static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price *p,
                      struct ap_buf *out)
 {
     const struct ap_stages *s = &in->stages;
@@ -131,8 +132,8 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline *p,
 #define MOST_AGAIN 4 /* stages, and operators of each */
 
 /* Values of a stage that are not kept, the most frequent operators first. */
-static void put_again(const struct pipe_input *in, const struct ap_pipeline *p, int i,
-                      struct ap_buf *out)
+static void put_again(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                      int i, struct ap_buf *out)
 {
     const struct ap_stage *st = &in->stages.stage[i];
     int count[AP_N_OPS] = {0};
@@ -155,7 +156,7 @@ static void put_again(const struct pipe_input *in, const struct ap_pipeline *p, 
     ap_buf_putc(out, '\n');
 }
 
-static void put_selected(const struct pipe_input *in, const struct ap_pipeline *p,
+static void put_selected(const struct pipe_input *in, const struct ap_pipeline_price *p,
                          struct ap_buf *out)
 {
     int n = 0;
@@ -179,7 +180,7 @@ static void put_share(struct ap_buf *out, const char *what, double sec, double w
         ap_buf_printf(out, ", %s %.1f %%", what, 100 * sec / whole);
 }
 
-static void put_time(const struct pipe_input *in, const struct ap_pipeline *p,
+static void put_time(const struct pipe_input *in, const struct ap_pipeline_price *p,
                      struct ap_buf *out)
 {
     struct pipe_spent s = pipe_spent_by_all(in, p);
@@ -216,7 +217,7 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline *p,
     ap_buf_putc(out, '\n');
 }
 
-static void put_memory(const struct pipe_input *in, const struct ap_pipeline *p,
+static void put_memory(const struct pipe_input *in, const struct ap_pipeline_price *p,
                        struct ap_buf *out)
 {
     double limit = (double)in->cluster.memory_bytes;
@@ -260,7 +261,7 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline *p,
 }
 
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline *p, struct ap_buf *out)
+                 const struct ap_pipeline_price *p, struct ap_buf *out)
 {
     put_plan(in, p, out);
     put_selected(in, p, out);

@@ -17,7 +17,7 @@
 
 struct pipe_tracer {
     const struct pipe_input *in;
-    const struct ap_pipeline *p;
+    const struct ap_pipeline_price *p;
     struct ap_buf *out;
     int *slice_of[2]; /* by backward: [stage * microbatches + microbatch] */
 };
@@ -149,7 +149,7 @@ static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int 
 }
 
 void pipe_trace(struct ap_arena *arena, const struct pipe_input *in,
-                const struct ap_pipeline *p, struct ap_buf *out)
+                const struct ap_pipeline_price *p, struct ap_buf *out)
 {
     struct pipe_tracer t = {.in = in, .p = p, .out = out};
     size_t cells = (size_t)p->sim.n_stages * (size_t)p->sim.microbatches;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "pipe.h"
 
 static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
@@ -23,9 +23,9 @@ static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
 struct retry {
     struct ap_arena *arena;
     const struct pipe_input *in;
-    const struct ap_pipeline *p;
+    const struct ap_pipeline_price *p;
     const struct ap_cost *cost;
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     int stage;
 };
 
@@ -74,7 +74,7 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
 }
 
 int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
-             const struct ap_pipeline *p, const char *name, struct ap_buf *out,
+             const struct ap_pipeline_price *p, const char *name, struct ap_buf *out,
              struct ap_err *err)
 {
     int node = price_find_node(&in->graph, name), own = 0;
@@ -95,8 +95,8 @@ int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
         own++;
     if (own == st->sub.graph.n_nodes)
         return ap_err_set(err, "node %s is used by no stage", name);
-    if (ap_stage_time_of(arena, &in->graph, &in->nests, in->stages.microbatches, &r.time,
-                         err) ||
+    if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
+                                 &r.time, err) ||
         ap_cost_init(arena, &part.cost, AP_COST_DEFAULT, &part.cluster, &priced.plan.mesh,
                      err))
         return -1;
@@ -122,8 +122,9 @@ struct spent {
 };
 
 static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
-                     const struct ap_pipeline *p, int i, const struct ap_blocks *blocks,
-                     struct spent *parts, struct ap_err *err)
+                     const struct ap_pipeline_price *p, int i,
+                     const struct ap_blocks *blocks, struct spent *parts,
+                     struct ap_err *err)
 {
     const struct ap_stage *st = &in->stages.stage[i];
     const struct ap_conversions *conv = &p->parts[i].conv;
@@ -131,11 +132,11 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
     double *group = AP_NEW_N(arena, st->nests.n, double);
     double *moved = AP_NEW_N(arena, conv->n + 1, double);
     double share = (double)st->n_devices / (double)p->n_devices;
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     struct ap_cost cost;
 
-    if (ap_stage_time_of(arena, &in->graph, &in->nests, in->stages.microbatches, &time,
-                         err) ||
+    if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
+                                 &time, err) ||
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->parts[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
@@ -157,7 +158,7 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
 
 /* What the average device spends its step on; sums of gradients are their block's. */
 static int find_parts(struct ap_arena *arena, const struct pipe_input *in,
-                      const struct ap_pipeline *p, const struct ap_blocks *blocks,
+                      const struct ap_pipeline_price *p, const struct ap_blocks *blocks,
                       struct spent *parts, struct ap_err *err)
 {
     double known = 0;
@@ -178,7 +179,7 @@ static int find_parts(struct ap_arena *arena, const struct pipe_input *in,
 /* The other document's plan as a pipeline of one stage. */
 static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
                      const struct pipe_input *like, struct pipe_input *in,
-                     struct ap_pipeline *p, struct ap_err *err)
+                     struct ap_pipeline_price *p, struct ap_err *err)
 {
     const struct ap_section *section = ap_doc_find(doc, "sharding");
     struct ap_at at = {.key = "sharding"};
@@ -234,7 +235,7 @@ static void put_change(struct ap_buf *out, double sec)
 }
 
 static void put_total(struct ap_buf *out, const struct pipe_input *in,
-                      const struct ap_pipeline *p)
+                      const struct ap_pipeline_price *p)
 {
     size_t at = out->len;
     price_put_sec(out, &seconds, p->result.step_sec);
@@ -288,14 +289,14 @@ static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
 }
 
 int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,
-              const struct ap_pipeline *p, const struct ap_doc *doc, struct ap_buf *out,
-              struct ap_err *err)
+              const struct ap_pipeline_price *p, const struct ap_doc *doc,
+              struct ap_buf *out, struct ap_err *err)
 {
     int n = in->blocks.n + N_OTHERS;
     struct spent *a = AP_NEW_N(arena, n, struct spent),
                  *b = AP_NEW_N(arena, n, struct spent);
     struct pipe_input other = {0};
-    struct ap_pipeline q;
+    struct ap_pipeline_price q;
     struct ap_graph g;
 
     if (ap_doc_graph(arena, doc, &g, err))

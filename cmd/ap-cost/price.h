@@ -2,7 +2,7 @@
 #ifndef PRICE_H
 #define PRICE_H
 
-#include "plan/baseline.h"
+#include "plan/named_plan.h"
 #include "program/program.h"
 
 /* What a plan with another choice costs, where that is not its serial time. */
@@ -45,10 +45,10 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
 void price_to_json(const struct cost_input *in, const struct priced *p,
                    struct ap_buf *out);
 
-/* Tables for people: model, plan, plan beside the baselines, where time and memory go,
+/* Tables for people: model, plan, plan beside the named plans, where time and memory go,
  * what would help. At most 100 columns. */
 void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *baselines, int n,
+                  const struct priced *plan, const struct priced *named_plans, int n,
                   struct ap_buf *out);
 
 /* The three changes of the machine that save this plan most time, by pricing it again. */

@@ -291,7 +291,7 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
 }
 
 void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *baselines, int n,
+                  const struct priced *plan, const struct priced *named_plans, int n,
                   struct ap_buf *out)
 {
     put_model(in, out);
@@ -300,7 +300,7 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
                   "communication", "sent/device", "memory/device");
     put_row(in, plan, out);
     for (int i = 0; i < n; i++)
-        put_row(in, &baselines[i], out);
+        put_row(in, &named_plans[i], out);
     put_collectives(in, plan, out);
     put_time(in, plan, out);
     put_memory(in, plan, out);

@@ -109,7 +109,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct ap_err err = {{0}};
     struct ap_doc doc;
     struct ap_program prog;
-    struct ap_relay relay;
+    struct ap_pipeline_program relay;
     struct session s;
     struct comm comm;
     struct comparison cmp = {0}, verified = {0};

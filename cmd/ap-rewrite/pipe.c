@@ -2,7 +2,7 @@
  */
 #include "pipe.h"
 
-#include "pipeline/relay.h"
+#include "pipeline/pipeline_program.h"
 
 struct input {
     struct ap_graph graph;
@@ -33,7 +33,7 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct i
 }
 
 /* Members of the --stats line. */
-static const char *stats(struct ap_arena *arena, const struct ap_relay *r)
+static const char *stats(struct ap_arena *arena, const struct ap_pipeline_program *r)
 {
     int64_t nodes = 0, peak = 0, messages = 0;
 
@@ -54,17 +54,17 @@ static const char *stats(struct ap_arena *arena, const struct ap_relay *r)
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
     struct input in = {0};
-    struct ap_relay relay;
+    struct ap_pipeline_program relay;
     struct ap_err err = {0};
     /* the program was of an older plan */
     struct ap_new_section out[] = {{.name = "pipeline"}, {.name = "program"}};
     int exit_code;
 
     read_plan(arena, doc, &in);
-    if (ap_relay_build(arena, &in.graph, &in.nests, &in.blocks, &in.cluster, &in.stages,
-                       &relay, &exit_code, &err))
+    if (ap_pipeline_build(arena, &in.graph, &in.nests, &in.blocks, &in.cluster,
+                          &in.stages, &relay, &exit_code, &err))
         refuse(doc, exit_code, &err);
-    ap_relay_to_json(&relay, &out[0].json);
+    ap_pipeline_to_json(&relay, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");
     return ap_tool_finish(tool, stats(arena, &relay));
 }

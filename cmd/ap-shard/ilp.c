@@ -1,7 +1,7 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
  * least (Alpa, section 4, with conversions paid once per tensor and target).
- * Idea: the selection problem of select.h, folded: groups that stand at the same place of
+ * Idea: the selection problem of problem/statement.h, folded: groups that stand at the same place of
  * alike layers are one variable, and tensors between the same variables are one star that
  * counts as often as there are such tensors, so that the folded objective is the price of
  * the unfolded plan. The unfolded graph's lower bound (fold_bound.c) comes first: where
@@ -18,7 +18,7 @@
 #include "problem/fold.h"
 #include "problem/fold_bound.h"
 #include "memory/memory.h"
-#include "problem/select.h"
+#include "problem/statement.h"
 #include "tool/tool.h"
 
 #define PROVEN        1e-9
@@ -123,7 +123,7 @@ static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
         table.mask = 2 * table.mask + 1;
     table.key = AP_NEW_N(&scratch, table.mask + 1, uint64_t);
     table.star = AP_NEW_N(&scratch, table.mask + 1, int);
-    struct select_star *stars = AP_NEW_N(&scratch, n_outs + 1, struct select_star);
+    struct copy_set *stars = AP_NEW_N(&scratch, n_outs + 1, struct copy_set);
     select_users_init(&scratch, g, nests, &users);
     for (int i = 0; i < nests->n; i++)
         for (int o = 0; o < nests->nest[i].n_outs; o++) {
@@ -139,11 +139,11 @@ static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
                 stars[*at - 1].weight += 1;
                 continue;
             }
-            stars[n] = (struct select_star){.node = node,
-                                            .home = i,
-                                            .home_var = ties->var[i],
-                                            .n_uses = users.n,
-                                            .weight = 1};
+            stars[n] = (struct copy_set){.node = node,
+                                         .home = i,
+                                         .home_var = ties->var[i],
+                                         .n_uses = users.n,
+                                         .weight = 1};
             stars[n].uses =
                 ap_arena_dup(arena, users.uses, (size_t)users.n * sizeof *users.uses);
             *at = ++n;
@@ -193,7 +193,7 @@ struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
     plan.time = space->time;
     plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
-    plan.remake = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
+    plan.regather = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)
         plan.choice[i] = space->choice[i][choice[p->var[i]]];
     return plan;
@@ -212,7 +212,7 @@ void shard_ilp_state(struct ap_arena *arena, const struct shard_space *space,
     out->var = ties->var;
     out->tensor = ties->tensor;
     for (int i = 0; i < ties->n_stars; i++)
-        select_add_star(&out->builder, &ties->stars[i]);
+        statement_add_copy_set(&out->builder, &ties->stars[i]);
     out->problem = select_problem(&out->builder);
 }
 
@@ -329,7 +329,7 @@ static int cheapest(const struct shard_task *task)
 {
     int best = -1;
 
-    shard_price_baselines(task);
+    shard_price_named_plans(task);
     for (int i = 0; i < task->n_plans; i++)
         if (isfinite(task->plan_sec[i]) &&
             (best < 0 || task->plan_sec[i] < task->plan_sec[best]))
@@ -705,7 +705,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
 
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
-        plans[i].remake = NULL; /* the search keeps what it gathered */
+        plans[i].regather = NULL; /* the search keeps what it gathered */
     }
     struct ap_buf problem = {0};
     if (task->params->emit && emit_problem(arena, task, plans, &problem, err))

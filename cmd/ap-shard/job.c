@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "memory/memory.h"
 #include "plan/microbatch.h"
 #include "program/program.h"
@@ -15,11 +15,11 @@
 
 const struct shard_algorithm *shard_algorithms(void)
 {
-    static struct shard_algorithm table[N_SEARCHES + AP_N_BASELINES + 1] = {
+    static struct shard_algorithm table[N_SEARCHES + AP_N_NAMED_PLANS + 1] = {
         {.name = "ilp",
          .help = "integer program over all strategies, proven bound",
          .run = shard_ilp,
-         .baseline = -1,
+         .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_SOLVER | SHARD_TAKES_FAMILIES |
                   SHARD_TAKES_FOLDING | SHARD_TAKES_SPACE | SHARD_TAKES_START |
                   SHARD_TAKES_EMIT,
@@ -28,28 +28,28 @@ const struct shard_algorithm *shard_algorithms(void)
         {.name = "tofu",
          .help = "halve the devices again and again, each time moving least",
          .run = shard_tofu,
-         .baseline = -1,
+         .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_FAMILIES | SHARD_TAKES_TOFU,
          .whole_time = true,
          .halves = true},
         {.name = "tap",
          .help = "a pattern per weight, all plans of each block that repeats",
          .run = shard_tap,
-         .baseline = -1,
+         .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_FAMILIES},
         {.name = "rhino",
          .help = "Rhino: candidates by flooding, cones, segments, in bytes",
          .run = shard_rhino,
-         .baseline = -1,
+         .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_SOLVER | SHARD_TAKES_RHINO,
          .whole_time = true,
          .limits_params = true},
     };
-    for (int i = 0; i < AP_N_BASELINES; i++)
-        table[N_SEARCHES + i] = (struct shard_algorithm){.name = ap_baselines[i].name,
-                                                         .help = ap_baselines[i].help,
+    for (int i = 0; i < AP_N_NAMED_PLANS; i++)
+        table[N_SEARCHES + i] = (struct shard_algorithm){.name = ap_named_plans[i].name,
+                                                         .help = ap_named_plans[i].help,
                                                          .run = shard_rule,
-                                                         .baseline = i,
+                                                         .named_plan = i,
                                                          .keeps_pins = true};
     return table;
 }
@@ -247,14 +247,14 @@ static int make_rule(struct ap_arena *arena, const struct shard_task *task,
                                   struct ap_err *),
                      struct shard_answer *answer, struct ap_err *err)
 {
-    const char *name = ap_baselines[task->baseline].name;
+    const char *name = ap_named_plans[task->named_plan].name;
     struct ap_err why = {0};
 
     answer->plan = shard_empty_plan(task);
     answer->objective = -1;
     answer->stopped = "rule";
-    if (ap_baseline_plan_fixed(arena, task->baseline, &answer->plan, task->fixed, NULL,
-                               &why))
+    if (ap_named_plan_make_around(arena, task->named_plan, &answer->plan, task->fixed,
+                                  NULL, &why))
         return ap_err_set(err, "%s does not exist here: %s", name, why.msg);
     if (check(&answer->plan, task->cost, &why))
         return ap_err_set(err, "%s: %s", name, why.msg);
@@ -292,7 +292,7 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                                     .params = &job->params,
                                     .time = job->time,
                                     .memory_bytes = job->memory_bytes,
-                                    .baseline = row->baseline};
+                                    .named_plan = row->named_plan};
     if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;
     if (job->pins.n > 0 && (row->keeps_pins || req->pins.n > 0) &&
@@ -316,7 +316,7 @@ static void check_pins(const struct shard_job *job)
     }
 }
 
-/* The start joins the baselines, so that the space holds it. */
+/* The start joins the named plans, so that the space holds it. */
 static double add_start(struct shard_job *job, const struct shard_request *req,
                         struct ap_plan *start)
 {
@@ -364,7 +364,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     set_task(job, req);
     job->algorithm = row->name;
     if (row->compares_rules || req->top > 0)
-        shard_list_baselines(job->arena, &job->task);
+        shard_list_named_plans(job->arena, &job->task);
     if (req->plan_path) {
         given_plan(job, req, &job->answer.plan);
         job->answer.objective = -1;

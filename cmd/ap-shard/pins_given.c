@@ -1,10 +1,10 @@
 /*
  * Layouts that a person gives to nodes by name, and the choices that bring them about.
- * Cost: one glob match per node and pin; one small enumeration per pinned group (fit.h).
+ * Cost: one glob match per node and pin; one small enumeration per pinned group (layout_to_choice.h).
  */
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "shard.h"
 
 int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
@@ -148,8 +148,8 @@ static int refuse(const struct fitter *f, const struct ap_nest *nest, int m,
         if (!keep || k == m)
             continue;
         f->wanted[k] = false;
-        if (ap_fit_choice(nest, f->g, f->mesh, time_of(f, nest), f->wanted, f->layout,
-                          &ignored)) {
+        if (ap_choice_of_layouts(nest, f->g, f->mesh, time_of(f, nest), f->wanted,
+                                 f->layout, &ignored)) {
             const char *other = f->pins->asker[nest->members[k]];
             why = ap_arena_printf(f->arena,
                                   "%s, in the same fused group, has another by %s",
@@ -182,8 +182,8 @@ static int fit_group(struct fitter *f, const struct ap_nest *nest,
         f->layout[m] = f->pins->layout[nest->members[m]];
     }
     *fixed = true;
-    if (!ap_fit_choice(nest, f->g, f->mesh, time_of(f, nest), f->wanted, f->layout,
-                       choice))
+    if (!ap_choice_of_layouts(nest, f->g, f->mesh, time_of(f, nest), f->wanted, f->layout,
+                              choice))
         return refuse(f, nest, first, err);
     return 0;
 }

@@ -2,20 +2,20 @@
  * Plans from files: written by hand, {"mesh":"2x4","nodes":{"*fc/kernel":"R,S1"}}, or
  * taken from another document. Idea: where the document's fingerprint is that of the
  * graph at hand its choices are taken as they are; otherwise nodes are found by name,
- * their groups' choices fitted (fit.h), and all others follow (ap_baseline_complete).
+ * their groups' choices fitted (layout_to_choice.h), and all others follow (ap_named_plan_complete).
  * Cost: names are sorted once; one pass over all nodes per glob.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "shard.h"
 #include "base/file.h"
 
 /* What a person wrote and nobody reads is a slip. */
 static int check_members(const struct shard_given *given, struct ap_err *err)
 {
-    static const char *const known[] = {"mesh", "nodes", "remake", "fingerprint"};
+    static const char *const known[] = {"mesh", "nodes", "regather", "fingerprint"};
     const char *name;
     json_t *v;
 
@@ -27,7 +27,7 @@ static int check_members(const struct shard_given *given, struct ap_err *err)
         if (!found)
             return ap_err_set(
                 err,
-                "%s: /%s: a plan has no such member, but mesh, nodes, remake "
+                "%s: /%s: a plan has no such member, but mesh, nodes, regather "
                 "and fingerprint",
                 given->path, name);
     }
@@ -58,7 +58,7 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
     return given->is_document ? 0 : check_members(given, err);
 }
 
-/* What holds mesh, fingerprint and remake. */
+/* What holds mesh, fingerprint and regather. */
 static const json_t *body_of(const struct shard_given *given)
 {
     return given->is_document ? json_object_get(given->root, "sharding") : given->root;
@@ -297,12 +297,12 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
 }
 
 /* Nodes whose copies are made again: ids of the document's graph, or names. */
-static int read_remake(const struct shard_given *given, const struct names *names,
-                       bool *remake, struct ap_err *err)
+static int read_regather(const struct shard_given *given, const struct names *names,
+                         bool *regather, struct ap_err *err)
 {
-    const json_t *list = json_object_get(body_of(given), "remake");
+    const json_t *list = json_object_get(body_of(given), "regather");
     const json_t *nodes = json_object_get(json_object_get(given->root, "graph"), "nodes");
-    struct ap_at at = {.key = "remake"};
+    struct ap_at at = {.key = "regather"};
 
     if (list && !json_is_array(list))
         return ap_at_err(&at, err, "expected an array of nodes");
@@ -315,7 +315,7 @@ static int read_remake(const struct shard_given *given, const struct names *name
                 json_array_get(nodes, (size_t)json_integer_value(v)), "name"));
         if (!name)
             return ap_at_err(&here, err, "expected a node");
-        int n = each_named(names, name, mark_node, remake, err);
+        int n = each_named(names, name, mark_node, regather, err);
         if (n == 0 && !given->is_document)
             return ap_at_err(&here, err, "the graph has no node %s", name);
     }
@@ -347,13 +347,13 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
                        .task = task,
                        .mesh = task->cost->mesh};
     struct names names;
-    bool *fixed, *remake = AP_NEW_N(arena, task->graph->n_nodes, bool);
+    bool *fixed, *regather = AP_NEW_N(arena, task->graph->n_nodes, bool);
 
     ap_mesh_drop_time(&p.mesh);
     sort_names(arena, task->graph, &names);
     int rc = given->is_document ? pin_document(arena, given, &names, &p, err)
                                 : pin_nodes(arena, given, &names, &p, err);
-    if (rc || read_remake(given, &names, remake, err)) {
+    if (rc || read_regather(given, &names, regather, err)) {
         file_err(given, err);
         return AP_BAD_INPUT;
     }
@@ -362,8 +362,8 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
         shard_pins_fit(arena, task->nests, &task->cost->mesh, task->time, &p.pins,
                        &plan->choice, &fixed, err))
         return AP_NO_SOLUTION;
-    ap_baseline_complete(arena, plan, fixed);
-    plan->remake = remake;
+    ap_named_plan_complete(arena, plan, fixed);
+    plan->regather = regather;
     return 0;
 }
 
@@ -407,7 +407,7 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
     }
     shard_choices_time(task, &s.plan.mesh, s.plan.choice);
     plan->choice = s.plan.choice;
-    plan->remake = s.plan.remake;
+    plan->regather = s.plan.regather;
     plan->whole = s.plan.whole;
     return 0;
 }

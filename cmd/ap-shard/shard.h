@@ -2,7 +2,7 @@
 #ifndef SHARD_H
 #define SHARD_H
 
-#include "plan/baseline.h"
+#include "plan/named_plan.h"
 #include "doc/families.h"
 #include "solve/problem.h"
 #include "tool/tool.h"
@@ -48,7 +48,7 @@ struct shard_params {
     bool emit; /* ilp: the selection problem as text */
 };
 
-/* Strategies of every group, the baselines' own choices included. */
+/* Strategies of every group, the named plans' own choices included. */
 struct shard_space {
     struct ap_arena *arena;
     const struct ap_graph *graph;
@@ -78,7 +78,7 @@ struct shard_pins {
  * where those before it do not divide by the number of devices, linear sets only for
  * groups that add, move, convert or scale by a number. On meshes of more than two axes a
  * group has at most two different choices, each on neighbouring axes. Choices of the
- * given plans are added (so that the space holds the baselines; of tied groups only the
+ * given plans are added (so that the space holds the named_plans; of tied groups only the
  * first one's). Pins remove strategies. Twins share one list.
  */
 struct shard_task;
@@ -136,7 +136,7 @@ struct shard_given {
 };
 /*
  * Reads a plan file: a document with a section "sharding", or {"mesh", "nodes": {NAME or
- * GLOB: LAYOUT}, "remake", "fingerprint"}. The caller decrefs root.
+ * GLOB: LAYOUT}, "regather", "fingerprint"}. The caller decrefs root.
  */
 int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
                      struct ap_err *err);
@@ -154,14 +154,14 @@ struct shard_task {
     const struct ap_families *families; /* what repeats; NULL when nobody looked */
     const struct shard_pins *pins;      /* NULL: none */
     const struct shard_params *params;
-    /* the baselines that exist and are legal under the cost model, and their prices, NAN
-       while unknown, INFINITY without conversions; `remake` is theirs: a search that only
-       keeps copies clears it */
+    /* the named plans that exist and are legal under the cost model, and their prices,
+       NAN while unknown, INFINITY without conversions; `regather` is theirs: a search
+       that only keeps copies clears it */
     int n_plans;
     const struct ap_plan *plans;
     const double *plan_sec;
     const char *const *plan_name;
-    int baseline;         /* rules: the row of ap_baselines */
+    int named_plan;       /* rules: the row of ap_named_plans */
     int64_t memory_bytes; /* of a device, 0: any */
     /* what the pins decide: choices, and per group whether (NULL: no pins) */
     struct ap_choice_vec *pinned_choice;
@@ -189,7 +189,7 @@ shard_fn shard_ilp;   /* Alpa's integer program over the whole space */
 shard_fn shard_rhino; /* Rhino's candidates, cones and segments */
 shard_fn shard_tofu;  /* recursive halving, one dynamic program per cut */
 shard_fn shard_tap;   /* TAP's patterns, enumerated block by block */
-shard_fn shard_rule;  /* a baseline, written down by rules */
+shard_fn shard_rule;  /* a named_plan, written down by rules */
 /* the same where conversions, which always exist under the default cost model, are priced
    by the caller */
 shard_fn shard_rule_unpriced;
@@ -210,16 +210,16 @@ enum shard_takes {
 struct shard_algorithm {
     const char *name, *help; /* as struct ap_choice */
     shard_fn *run;
-    int baseline;        /* -1 unless run is shard_rule */
+    int named_plan;      /* -1 unless run is shard_rule */
     unsigned takes;      /* enum shard_takes */
     bool whole_time;     /* it knows no axis in time: its plan of the whole batch is
                             taken */
     bool keeps_pins;     /* imported ones, too */
     bool halves;         /* its meshes are of halves */
     bool limits_params;  /* its memory limit is one of parameters, which it keeps */
-    bool compares_rules; /* it wants to know all baselines */
+    bool compares_rules; /* it wants to know all named_plans */
 };
-/* The table, NULL name last: searches first, then a row per baseline. */
+/* The table, NULL name last: searches first, then a row per named plan. */
 const struct shard_algorithm *shard_algorithms(void);
 
 struct shard_solver {
@@ -297,11 +297,11 @@ struct shard_result shard_job_result(struct shard_job *job,
 double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_conversions *conv,
                    struct ap_err *err);
-/* Fills the task's plans and names, their prices unknown: all baselines that exist and
+/* Fills the task's plans and names, their prices unknown: all named plans that exist and
    whose choices are legal under the cost model; room is left for one more. */
-void shard_list_baselines(struct ap_arena *arena, struct shard_task *task);
+void shard_list_named_plans(struct ap_arena *arena, struct shard_task *task);
 /* Fills in those prices of the task's plans that are unknown. */
-void shard_price_baselines(const struct shard_task *task);
+void shard_price_named_plans(const struct shard_task *task);
 struct ap_plan shard_empty_plan(const struct shard_task *task);
 
 /*

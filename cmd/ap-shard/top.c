@@ -1,6 +1,6 @@
 /*
  * Problem: show what else there is besides the answer: the n best distinct plans at hand.
- * Idea: the pool is the answer, the baselines, and the answer with one group's choice
+ * Idea: the pool is the answer, the named plans, and the answer with one group's choice
  * changed on one axis, for the groups that hold a dot, a convolution or a weight (of each
  * the best change; what changes no price is no alternative). A change is priced by what
  * it touches: the group and the conversions of the tensors that it reads and makes. The
@@ -246,7 +246,7 @@ const char *shard_alternatives(struct shard_job *job, double objective, int n)
             p.result_of[job->graph.results[r].alias] = r;
     add(&p, job->algorithm, objective, -1, NULL, &p.plan);
     if (job->task.n_plans > 0)
-        shard_price_baselines(&job->task);
+        shard_price_named_plans(&job->task);
     for (int i = 0; i < job->task.n_plans; i++)
         add(&p, job->task.plan_name[i], job->task.plan_sec[i], -1, NULL,
             &job->task.plans[i]);

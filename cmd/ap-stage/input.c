@@ -226,10 +226,10 @@ static const char *const *file_args(void *ctx)
 
 void stage_input_read(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
 {
-    const struct ap_early ahead = {
+    const struct ap_stream ahead = {
         .graph = read_graph, .ctx = in, .came = feed_command, .keeps_graph = true};
 
-    ap_tool_read_early(tool, in->arena, doc, &ahead);
+    ap_tool_stream(tool, in->arena, doc, &ahead);
     in->doc = doc;
     if (!in->pool || in->n_fed == 0)
         return;

@@ -23,7 +23,7 @@ struct plan_value {
     bool once;  /* the gradient is a sum over the step, of a weight of several blocks; the
                    weight's new value comes back */
 };
-struct plan_links; /* memo of guess.c */
+struct plan_links; /* memo of estimated_sends.c */
 
 /* One way to run a part of the model, as ap-shard --serve answers. */
 struct plan_point {
@@ -89,7 +89,7 @@ struct plan_instance {
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
     bool overlap_send, overlap_sync; /* as in struct ap_sim */
     bool sends_are_guesses;   /* plans are priced again, with their layouts: sends are as
-                                 there (guess.c), and bounds count none, so that they are
+                                 there (estimated_sends.c), and bounds count none, so that they are
                                  below that price, too */
     struct plan_links *links; /* for these guesses; NULL: not kept */
     int n_microbatches;

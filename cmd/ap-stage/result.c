@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/looks.h"
+#include "oracle/priced_plans.h"
 #include "oracle/parts.h"
-#include "planners/select.h"
+#include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
                        int n_blocks, const int **out)
@@ -75,7 +75,8 @@ struct price {
     const int64_t *stage_bytes; /* [stage]; NULL: several are on a device */
 };
 
-static const int64_t *list_peaks(struct ap_arena *arena, const struct ap_pipeline *pipe)
+static const int64_t *list_peaks(struct ap_arena *arena,
+                                 const struct ap_pipeline_price *pipe)
 {
     int n = pipe->sim.n_stages;
     int64_t *bytes = AP_NEW_N(arena, n, int64_t);
@@ -100,7 +101,7 @@ struct looking {
 /* Of each stage those operators are made again that save most memory per second. */
 static int select_remade(struct ap_arena *arena, struct ap_arena *scratch,
                          const struct looking *x, struct ap_stages *read,
-                         struct ap_stages *stages, struct ap_pipeline *pipe,
+                         struct ap_stages *stages, struct ap_pipeline_price *pipe,
                          struct ap_err *err)
 {
     const struct stage_model *m = x->m;
@@ -123,11 +124,11 @@ static int select_remade(struct ap_arena *arena, struct ap_arena *scratch,
 
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         struct looking *x, const struct stage_detail *detail,
-                        struct ap_stages *stages, struct ap_pipeline *pipe,
+                        struct ap_stages *stages, struct ap_pipeline_price *pipe,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_known known = {
+    struct ap_pipeline_cache known = {
         .time = stage_parts_time(x->parts, stages->microbatches)};
     struct ap_stages read;
     int64_t nodes;
@@ -148,7 +149,7 @@ static int weigh(struct ap_arena *arena, struct looking *x,
                  struct price *price, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
-    struct ap_pipeline pipe;
+    struct ap_pipeline_price pipe;
     struct ap_err why = {0};
 
     if (price_stages(arena, &scratch, x, detail, stages, &pipe, &why)) {

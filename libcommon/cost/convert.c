@@ -4,7 +4,7 @@
  *
  * Idea: uniform-cost search over layouts. Neighbours of a layout are what one step makes
  * of it: a slice or its reverse, an all-gather, on an axis that is innermost in its
- * factor (form.c), so that the blocks of all other axes stay; an all-to-all, which is
+ * factor (nested_split.c), so that the blocks of all other axes stay; an all-to-all, which is
  * both at once on two dimensions; a swap of two equal axes; sums. An axis is only ever
  * placed as in the source or the target, replicated, or, when it is partial, on one of
  * the first two dimensions that it divides: reduce-scatter inside, all-reduce across,
@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout/form.h"
+#include "layout/nested_split.h"
 #include "cost/memo.h"
 #include "cost/convert.h"
 
@@ -54,8 +54,8 @@ struct search {
     struct ap_placement place[AP_MAX_AXES][MAX_PLACES]; /* strides of the finest form */
     struct ap_placement goal[AP_MAX_AXES];              /* likewise, of the target */
     struct ap_layout at;                                /* being expanded, */
-    struct ap_form form[AP_MAX_RANK]; /* finest forms of its dimensions, */
-    unsigned known;                   /* those that were needed so far */
+    struct ap_nested_split form[AP_MAX_RANK]; /* finest forms of its dimensions, */
+    unsigned known;                           /* those that were needed so far */
     int n, cap;
     struct node *nodes;
     int *slot; /* hash table of node numbers + 1, twice as many as cap */
@@ -90,11 +90,11 @@ int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
 /* ---- single steps ---- */
 
 /* Finest form of dimension d of the layout that is being expanded. */
-static const struct ap_form *form_of(struct search *s, int d)
+static const struct ap_nested_split *form_of(struct search *s, int d)
 {
     /* layouts are canonical, so that there is one */
     if (!(s->known >> d & 1))
-        ap_form_get(s->mesh, s->shape, &s->at, d, &s->form[d]);
+        ap_nested_split_get(s->mesh, s->shape, &s->at, d, &s->form[d]);
     s->known |= 1u << d;
     return &s->form[d];
 }
@@ -105,21 +105,21 @@ static const struct ap_form *form_of(struct search *s, int d)
  * innermost.
  */
 static bool unsplit(const struct search *s, const struct ap_layout *l,
-                    const struct ap_form *whole, int a, struct ap_layout *out,
+                    const struct ap_nested_split *whole, int a, struct ap_layout *out,
                     struct ap_split *split)
 {
     int d = l->axis[a].dim, i = 0;
-    struct ap_form form = *whole;
+    struct ap_nested_split form = *whole;
 
     *split = (struct ap_split){.dim = d, .outer = 1, .full = 1, .part = 1};
     if (form.dead >> a & 1) {
         form.dead &= ~(1u << a);
         for (; i < form.n; i++)
-            split->outer *= ap_form_local(s->mesh, &form.factor[i]);
+            split->outer *= ap_nested_split_local(s->mesh, &form.factor[i]);
     }
     for (; i < form.n; i++) {
-        struct ap_form_factor *f = &form.factor[i];
-        int64_t local = ap_form_local(s->mesh, f);
+        struct ap_split_factor *f = &form.factor[i];
+        int64_t local = ap_nested_split_local(s->mesh, f);
         int k = 0;
         while (k < f->n && f->axis[k] != a)
             k++;
@@ -131,13 +131,13 @@ static bool unsplit(const struct search *s, const struct ap_layout *l,
             return false;
         f->n--;
         split->part = local;
-        split->full = ap_form_local(s->mesh, f);
+        split->full = ap_nested_split_local(s->mesh, f);
         break;
     }
     *out = *l;
     out->axis[a] = (struct ap_placement){0};
-    return ap_form_refine(s->mesh, &form) == 0 &&
-           ap_form_put(s->mesh, s->shape, &form, d, out) == 0;
+    return ap_nested_split_refine(s->mesh, &form) == 0 &&
+           ap_nested_split_put(s->mesh, s->shape, &form, d, out) == 0;
 }
 
 /*
@@ -148,17 +148,17 @@ static bool slice(struct search *s, const struct ap_layout *l, int a,
                   const struct ap_placement *p, struct ap_layout *out,
                   struct ap_split *split)
 {
-    const struct ap_form *form = form_of(s, p->dim);
-    struct ap_form after;
+    const struct ap_nested_split *form = form_of(s, p->dim);
+    struct ap_nested_split after;
     struct ap_layout back;
 
     *out = *l;
     for (int b = 0; b < s->mesh->n_axes; b++)
         if (l->axis[b].kind == AP_SPLIT && l->axis[b].dim == p->dim)
-            out->axis[b].stride = ap_form_stride(form, b);
+            out->axis[b].stride = ap_nested_split_stride(form, b);
     out->axis[a] = *p;
-    return ap_form_get(s->mesh, s->shape, out, p->dim, &after) == 0 &&
-           ap_form_put(s->mesh, s->shape, &after, p->dim, out) == 0 &&
+    return ap_nested_split_get(s->mesh, s->shape, out, p->dim, &after) == 0 &&
+           ap_nested_split_put(s->mesh, s->shape, &after, p->dim, out) == 0 &&
            unsplit(s, out, &after, a, &back, split) && ap_layout_equal(&back, l);
 }
 
@@ -176,7 +176,7 @@ static bool swap(struct search *s, int a, int b, struct ap_layout *out)
     for (int d = 0; dims >> d; d++) {
         if (!(dims >> d & 1))
             continue;
-        struct ap_form form = *form_of(s, d);
+        struct ap_nested_split form = *form_of(s, d);
         for (int i = 0; i < form.n; i++)
             for (int k = 0; k < form.factor[i].n; k++) {
                 uint8_t *axis = &form.factor[i].axis[k];
@@ -184,7 +184,7 @@ static bool swap(struct search *s, int a, int b, struct ap_layout *out)
             }
         if ((form.dead & bits) && (form.dead & bits) != bits)
             form.dead ^= bits;
-        if (ap_form_put(s->mesh, s->shape, &form, d, out))
+        if (ap_nested_split_put(s->mesh, s->shape, &form, d, out))
             return false;
     }
     return true;
@@ -196,7 +196,7 @@ static struct ap_placement finest(struct search *s, int a)
 {
     struct ap_placement p = s->at.axis[a];
     if (p.kind == AP_SPLIT)
-        p.stride = ap_form_stride(form_of(s, p.dim), a);
+        p.stride = ap_nested_split_stride(form_of(s, p.dim), a);
     return p;
 }
 
@@ -381,10 +381,10 @@ static void from_partial(struct search *s, int from, int a)
     /* if it is to be split it goes there at once */
     int most = s->goal[a].kind == AP_SPLIT ? 0 : s->mesh->n_axes > 4 ? 1 : 2;
     for (int d = 0; d < s->shape->rank && tried < most; d++) {
-        const struct ap_form *form = form_of(s, d);
+        const struct ap_nested_split *form = form_of(s, d);
         if (form->n == 0)
             continue;
-        int64_t local = ap_form_local(s->mesh, &form->factor[form->n - 1]);
+        int64_t local = ap_nested_split_local(s->mesh, &form->factor[form->n - 1]);
         if (local == 0 || local % s->mesh->size[a] != 0)
             continue;
         tried++;

@@ -13,7 +13,7 @@ struct ap_attr_memo {
 /*
  * What ap_attrs_from_json makes of the object in text, for a node of this operator and
  * shape; the same pointer for the same question, in the arena. NULL: the text is not
- * plain JSON (plain.h), or wrong.
+ * plain JSON (fast_json.h), or wrong.
  */
 const struct ap_attrs *ap_attr_memo_get(struct ap_attr_memo *memo, struct ap_arena *arena,
                                         enum ap_op op, const struct ap_shape *shape,

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/plain.h"
+#include "doc/fast_json.h"
 #include "tool/tool.h"
 #include "base/file.h"
 
@@ -131,7 +131,7 @@ static int scan_string(struct scan *s)
     if (peek(s) != '"')
         return scan_err(s, "expected a string");
     for (s->pos++;;) {
-        s->pos = (size_t)(ap_plain_run(s->text + s->pos, s->text + s->len) - s->text);
+        s->pos = (size_t)(ap_fast_json_run(s->text + s->pos, s->text + s->len) - s->text);
         int c = peek(s);
         if (c == '"')
             break;
@@ -536,7 +536,7 @@ static json_t *load_text(const struct ap_doc *doc, size_t offset, const char *te
                          size_t len, size_t keep, size_t cut, struct ap_err *err)
 {
     json_error_t why;
-    json_t *value = ap_plain_json(text, len);
+    json_t *value = ap_fast_json_json(text, len);
 
     if (!value)
         value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);

@@ -3,7 +3,8 @@
  * that carry a gradient, are visited from the loss back; each hands its gradient on to
  * its operands by its operator's rule (grad_rules_*.c), where the gradients of several
  * uses are added. Each node is visited once. Then what costs next to nothing is made
- * again for the backward pass (grad_remake.c), and masks are of the forward one. Linear.
+ * again for the backward pass (grad_recompute.c), and masks are of the forward one.
+ * Linear.
  */
 #include "grad/grad_impl.h"
 
@@ -197,7 +198,7 @@ int ap_grad(struct ap_build *b, int loss, int n_wrt, const int *wrt, int *grads,
             rc = visit(&g, i);
     for (int i = 0; i < n_wrt; i++)
         grads[i] = g.of[wrt[i]];
-    grad_remake(b, n, n_wrt, grads);
+    grad_recompute(b, n, n_wrt, grads);
     ap_graph_keep_masks(b->nodes, b->n);
     b->scope = scope;
     b->phase = phase;

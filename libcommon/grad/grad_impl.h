@@ -71,7 +71,7 @@ int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err)
  * Makes cheap values of the first n_forward nodes again for the nodes after them that use
  * them; these and `grads` get new ids.
  */
-void grad_remake(struct ap_build *b, int n_forward, int n_grads, int *grads);
+void grad_recompute(struct ap_build *b, int n_forward, int n_grads, int *grads);
 
 /* ---- rules, by file ---- */
 

@@ -1,5 +1,5 @@
 /*
- * Meshes and layouts; the nesting of axes within a dimension is form.c's, conversions are
+ * Meshes and layouts; the nesting of axes within a dimension is nested_split.c's, conversions are
  * convert.c's.
  */
 #include "layout/layout.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "graph/attr_text.h"
-#include "layout/form.h"
+#include "layout/nested_split.h"
 
 /* ---- meshes ---- */
 
@@ -145,18 +145,20 @@ int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
                       struct ap_layout *l, int axis)
 {
     int d = l->axis[axis].dim;
-    struct ap_form form;
+    struct ap_nested_split form;
 
-    if (ap_form_get(mesh, shape, l, d, &form))
+    if (ap_nested_split_get(mesh, shape, l, d, &form))
         return -1;
     l->axis[axis] = (struct ap_placement){0};
     for (int i = 0; i < form.n; i++) {
-        struct ap_form_factor *f = &form.factor[i];
+        struct ap_split_factor *f = &form.factor[i];
         if (f->n == 0 || f->axis[f->n - 1] != axis)
             continue;
         f->n--;
-        return ap_form_refine(mesh, &form) || ap_form_put(mesh, shape, &form, d, l) ? -1
-                                                                                    : 0;
+        return ap_nested_split_refine(mesh, &form) ||
+                       ap_nested_split_put(mesh, shape, &form, d, l)
+                   ? -1
+                   : 0;
     }
     return -1;
 }
@@ -216,11 +218,11 @@ int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
     for (int a = mesh->n_axes; a < AP_MAX_AXES; a++)
         l->axis[a] = (struct ap_placement){0};
     for (int d = 0; strided >> d; d++) {
-        struct ap_form form;
+        struct ap_nested_split form;
         if (!(strided >> d & 1))
             continue;
-        if (ap_form_get(mesh, shape, l, d, &form) ||
-            ap_form_put(mesh, shape, &form, d, l))
+        if (ap_nested_split_get(mesh, shape, l, d, &form) ||
+            ap_nested_split_put(mesh, shape, &form, d, l))
             return -1;
     }
     return 0;
@@ -266,12 +268,12 @@ int ap_layout_parse(const struct ap_mesh *mesh, const struct ap_shape *shape,
 int ap_layout_pieces(const struct ap_mesh *mesh, const struct ap_shape *shape,
                      const struct ap_layout *l, int d, struct ap_piece *pieces)
 {
-    struct ap_form form;
-    if (ap_form_raw(mesh, shape, l, d, &form)) /* not canonical: keep it whole */
-        form = (struct ap_form){.n = 1, .factor = {{.size = shape->dims[d]}}};
+    struct ap_nested_split form;
+    if (ap_nested_split_raw(mesh, shape, l, d, &form)) /* not canonical: keep it whole */
+        form = (struct ap_nested_split){.n = 1, .factor = {{.size = shape->dims[d]}}};
     for (int i = 0; i < form.n; i++) {
-        const struct ap_form_factor *f = &form.factor[i];
-        pieces[i] = (struct ap_piece){f->size, ap_form_local(mesh, f), 0};
+        const struct ap_split_factor *f = &form.factor[i];
+        pieces[i] = (struct ap_piece){f->size, ap_nested_split_local(mesh, f), 0};
         for (int k = 0; k < f->n; k++)
             pieces[i].axes |= 1u << f->axis[k];
     }
@@ -347,7 +349,7 @@ bool ap_layout_is_padded(const struct ap_mesh *mesh, const struct ap_shape *shap
 }
 
 /* Index within a factor of local index i of the device at coords, -1 for padding. */
-static int64_t factor_index(const struct ap_mesh *mesh, const struct ap_form_factor *f,
+static int64_t factor_index(const struct ap_mesh *mesh, const struct ap_split_factor *f,
                             const int64_t *coords, int64_t i)
 {
     int64_t block[AP_MAX_AXES + 1];
@@ -366,9 +368,9 @@ void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shap
                          const struct ap_layout *l, int d, const int64_t *coords,
                          int64_t *map)
 {
-    struct ap_form form;
-    if (ap_form_raw(mesh, shape, l, d, &form))
-        form = (struct ap_form){.n = 1, .factor = {{.size = shape->dims[d]}}};
+    struct ap_nested_split form;
+    if (ap_nested_split_raw(mesh, shape, l, d, &form))
+        form = (struct ap_nested_split){.n = 1, .factor = {{.size = shape->dims[d]}}};
     /* one factor after the other, each making the list `local` times as long, in place
        from the end */
     int64_t n = 1;
@@ -376,8 +378,8 @@ void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shap
         return;
     map[0] = 0;
     for (int i = 0; i < form.n; i++) {
-        const struct ap_form_factor *f = &form.factor[i];
-        int64_t local = ap_form_local(mesh, f);
+        const struct ap_split_factor *f = &form.factor[i];
+        int64_t local = ap_nested_split_local(mesh, f);
         for (int64_t major = n - 1; major >= 0; major--) {
             int64_t up = map[major];
             for (int64_t k = local - 1; k >= 0; k--) {

@@ -12,7 +12,7 @@
  */
 #include <string.h>
 
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 
 const char *const ap_send_names[AP_N_SENDS] = {"microbatch", "gradient", "weight",
                                                "once"};
@@ -72,8 +72,10 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
     const struct ap_cost *cost = &p->out->parts[to].cost;
     const struct ap_shape *shape = &p->g->nodes[node].shape;
     int64_t share = p->time.split[node] ? p->time.n : 1;
-    struct ap_crossing direct = ap_cross_link(link, shape, share, cost, layout, false);
-    struct ap_crossing gathered = ap_cross_link(link, shape, share, cost, layout, true);
+    struct ap_transfer_price direct =
+        ap_price_transfer_on(link, shape, share, cost, layout, false);
+    struct ap_transfer_price gathered =
+        ap_price_transfer_on(link, shape, share, cost, layout, true);
     int n = p->out->n_sends;
 
     if (n == s->cap) {

@@ -22,7 +22,7 @@
 
 struct pricer {
     const struct ap_subgraph *sub;
-    const struct ap_stage_time *time;
+    const struct ap_stage_microbatch *time;
     const struct ap_plan *plan;
     const struct ap_cost *cost;
     enum ap_phase *phase; /* per group */
@@ -495,7 +495,7 @@ static int most_moved(const struct ap_nests *nests)
 }
 
 static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
-                  const struct ap_stage_time *time, const struct ap_plan *plan,
+                  const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                   const struct ap_cost *cost, struct pricer *p)
 {
     enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
@@ -594,7 +594,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_time *const *time,
+                                  int n, const struct ap_stage_microbatch *const *time,
                                   const struct ap_plan *plan,
                                   const struct ap_conversions *conv,
                                   const struct ap_cost *cost,
@@ -639,7 +639,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
 }
 
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_point point[2])
 {
@@ -652,9 +652,10 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
 }
 
 void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
-                           const struct ap_stage_time *time, const struct ap_plan *plan,
-                           const struct ap_conversions *conv, const struct ap_cost *cost,
-                           const bool *remade, struct ap_stage_point *point)
+                           const struct ap_stage_microbatch *time,
+                           const struct ap_plan *plan, const struct ap_conversions *conv,
+                           const struct ap_cost *cost, const bool *remade,
+                           struct ap_stage_point *point)
 {
     struct pricer p;
     struct memory m = {0};
@@ -675,7 +676,7 @@ void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_weights *w)
 {
@@ -717,7 +718,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
 }
 
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     double *sec_of_group, double *conv_sec)
 {

@@ -10,7 +10,7 @@
 
 /* How the whole graph lies on the time axis of n microbatches (by the sweep of `data`).
  */
-struct ap_stage_time {
+struct ap_stage_microbatch {
     int64_t n;
     bool *split; /* [node of the whole graph]: its value is one microbatch's */
     bool *runs;  /* [same]: its operator works on one microbatch's share */
@@ -28,21 +28,22 @@ struct ap_stage_time {
     bool even; /* numbers above 1 that divide n lie in the same way */
 };
 /* -1 when the batch does not have as many rows. */
-int ap_stage_time_of(struct ap_arena *arena, const struct ap_graph *g,
-                     const struct ap_nests *nests, int64_t n, struct ap_stage_time *time,
-                     struct ap_err *err);
+int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
+                             const struct ap_nests *nests, int64_t n,
+                             struct ap_stage_microbatch *time, struct ap_err *err);
 /* The same for another number of microbatches, with the arrays of t; false: it may be
  * another. */
-bool ap_stage_time_like(const struct ap_stage_time *t, int64_t n,
-                        struct ap_stage_time *time);
+bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
+                              struct ap_stage_microbatch *time);
 
 /*
  * Microbatches are alike, and each device has rows of each: an input that carries the
  * batch has as many on every device that splits them. Else the first that has not: its
  * node of sub->graph, its rows, and the devices that split them. -1: all have.
  */
-int ap_stage_few_rows(const struct ap_subgraph *sub, const struct ap_stage_time *time,
-                      const struct ap_plan *plan, int64_t *rows, int64_t *devices);
+int ap_stage_few_rows(const struct ap_subgraph *sub,
+                      const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                      int64_t *rows, int64_t *devices);
 
 struct ap_stage_point {
     const char *algorithm;
@@ -118,7 +119,7 @@ struct ap_stage_facts {
  */
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
                           struct ap_stage_facts *facts, int n,
-                          const struct ap_stage_time *const *time,
+                          const struct ap_stage_microbatch *const *time,
                           const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure);
@@ -127,7 +128,7 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *su
 
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_time *const *time,
+                                  int n, const struct ap_stage_microbatch *const *time,
                                   const struct ap_plan *plan,
                                   const struct ap_conversions *conv,
                                   const struct ap_cost *cost,
@@ -138,7 +139,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
 /* Two points: activations kept, and made again block by block from what each block reads
  * of others, which is kept. */
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_point point[2]);
 
@@ -148,9 +149,10 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
  * values that are kept for that.
  */
 void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
-                           const struct ap_stage_time *time, const struct ap_plan *plan,
-                           const struct ap_conversions *conv, const struct ap_cost *cost,
-                           const bool *remade, struct ap_stage_point *point);
+                           const struct ap_stage_microbatch *time,
+                           const struct ap_plan *plan, const struct ap_conversions *conv,
+                           const struct ap_cost *cost, const bool *remade,
+                           struct ap_stage_point *point);
 
 /* What there is to choose from: a forward value of a device and microbatch. */
 struct ap_stage_value {
@@ -169,7 +171,7 @@ struct ap_stage_weights {
 };
 /* Linear in operands; memory in the arena. */
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_weights *w);
 
@@ -178,7 +180,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
  * each microbatch or once in all; what is made again not counted.
  */
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_time *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     double *group_sec, double *conv_sec);
 

@@ -11,7 +11,8 @@
 #include "pipeline/stage_facts.h"
 
 /* Whether both lie in time by the same arrays; one microbatch is unlike several. */
-static bool same_time(const struct ap_stage_time *a, const struct ap_stage_time *b)
+static bool same_time(const struct ap_stage_microbatch *a,
+                      const struct ap_stage_microbatch *b)
 {
     return a->split == b->split && a->runs == b->runs && a->each == b->each &&
            a->block_of == b->block_of && (a->n == 1) == (b->n == 1);
@@ -20,7 +21,7 @@ static bool same_time(const struct ap_stage_time *a, const struct ap_stage_time 
 static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
                                            const struct ap_subgraph *sub,
                                            const struct ap_nests *nests,
-                                           const struct ap_stage_time *time)
+                                           const struct ap_stage_microbatch *time)
 {
     struct ap_stage_fact *f = facts->first;
 
@@ -172,7 +173,7 @@ static void measure_batch(const struct batch *b,
 
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
                           struct ap_stage_facts *facts, int n,
-                          const struct ap_stage_time *const *time,
+                          const struct ap_stage_microbatch *const *time,
                           const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure)

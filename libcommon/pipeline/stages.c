@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/baseline.h"
+#include "plan/named_plan.h"
 #include "program/program.h"
 #include "base/threads.h"
 #include "doc/blocks_json.h"
@@ -253,9 +253,10 @@ static int read_recompute(struct ap_arena *arena, const json_t *o, const struct 
     return 0;
 }
 
-/* A sharding that only names a baseline and its mesh. */
-static int read_baseline(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                         struct ap_stage *st, struct ap_err *err)
+/* A sharding that only names a named plan and its mesh. */
+static int read_named_plan(struct ap_arena *arena, const json_t *o,
+                           const struct ap_at *at, struct ap_stage *st,
+                           struct ap_err *err)
 {
     struct ap_at mesh_at = {at, "mesh", 0};
     const json_t *mesh = json_object_get(o, "mesh");
@@ -265,16 +266,16 @@ static int read_baseline(struct ap_arena *arena, const json_t *o, const struct a
 
     if (ap_get_str(o, at, "algorithm", &name, err))
         return -1;
-    while (row < AP_N_BASELINES && strcmp(name, ap_baselines[row].name) != 0)
+    while (row < AP_N_NAMED_PLANS && strcmp(name, ap_named_plans[row].name) != 0)
         row++;
-    if (row == AP_N_BASELINES)
+    if (row == AP_N_NAMED_PLANS)
         return ap_at_err(at, err,
-                         "\"%.80s\" is no baseline; a plan of another algorithm has "
+                         "\"%.80s\" is no named plan; a plan of another algorithm has "
                          "\"groups\"",
                          name);
     st->sharding =
         (struct ap_sharding){.plan = {.graph = &st->sub.graph, .nests = &st->nests},
-                             .algorithm = ap_baselines[row].name,
+                             .algorithm = ap_named_plans[row].name,
                              .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
                              .stopped = "rule"};
     if (json_is_string(mesh)) {
@@ -283,7 +284,7 @@ static int read_baseline(struct ap_arena *arena, const json_t *o, const struct a
     } else if (ap_mesh_from_json(arena, mesh, &mesh_at, &st->sharding.plan.mesh, err)) {
         return -1;
     }
-    if (ap_baseline_plan(arena, row, &st->sharding.plan, &why))
+    if (ap_named_plan_make(arena, row, &st->sharding.plan, &why))
         return ap_at_err(at, err, "%s: %s", name, why.msg);
     return 0;
 }
@@ -295,7 +296,7 @@ static int read_sharding(struct ap_arena *arena, const json_t *o, const struct a
     struct ap_at here = {at, "sharding", 0};
     bool brief = json_is_object(v) && !json_object_get(v, "groups");
 
-    return brief ? read_baseline(arena, v, &here, st, err)
+    return brief ? read_named_plan(arena, v, &here, st, err)
                  : ap_sharding_from_json(arena, v, &here, &st->sub.graph, &st->nests,
                                          &st->sharding, err);
 }

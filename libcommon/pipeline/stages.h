@@ -61,7 +61,7 @@ int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *clust
  * stage that reads them), edges between stages go forward, devices exist in the cluster,
  * ascend, are disjoint and as many as the mesh has, the shardings fit the stages' graphs.
  * A hand-written stage may leave out what has a default, and say of its sharding only
- * "algorithm" (a baseline's name) and "mesh" (an object, or text such as "dp=2,tp=4").
+ * "algorithm" (a named plan's name) and "mesh" (an object, or text such as "dp=2,tp=4").
  * -1 with the place in the message.
  */
 int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/baseline_impl.h"
+#include "plan/named_plan_impl.h"
 
 struct splitter {
     const struct ap_graph *g;

@@ -111,7 +111,7 @@ struct want_list {
 static bool serves(const struct ap_plan *plan, const struct wanted *w,
                    enum ap_phase phase)
 {
-    if (!plan->remake || !plan->remake[w->node])
+    if (!plan->regather || !plan->regather[w->node])
         return true;
     return (w->phase == AP_FORWARD) == (phase == AP_FORWARD);
 }
@@ -252,7 +252,7 @@ static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shap
 static void make_each(const struct ap_plan *plan, const uint8_t *when,
                       struct ap_step *steps, struct ap_conversion *c)
 {
-    bool remade = plan->remake && plan->remake[c->node];
+    bool remade = plan->regather && plan->regather[c->node];
     if (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
         (!remade && when[plan->graph->nodes[c->node].group] != AP_EACH))
         return;

@@ -15,11 +15,11 @@ struct ap_plan {
     const struct ap_nests *nests;
     struct ap_mesh mesh;
     struct ap_choice_vec *choice; /* per group */
-    const int16_t *time;          /* per group: what baselines choose on an axis in time,
-                                     see microbatch.h; NULL without one */
+    const int16_t *time; /* per group: what named_plans choose on an axis in time,
+                            see microbatch.h; NULL without one */
     /* per node: conversions of this node's value are made again in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
-    bool *remake;
+    bool *regather;
     /* per node: where this node's value is partial it is reduced whole (all-reduce)
        before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
      */
@@ -152,7 +152,7 @@ struct ap_sharding {
     int64_t peak_bytes;                /* per device, of the program's buffer plan */
     int64_t limit_bytes, device_bytes; /* written only: what the plan was to fit, what a
                                           device has; 0: no limit, not known */
-    /* fit.h; NULL: not said */
+    /* layout_to_choice.h; NULL: not said */
     const char *graph_fingerprint, *cluster_fingerprint;
     const char
         *extra; /* written as it is: members, each with a comma in front; or NULL */

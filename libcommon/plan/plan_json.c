@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "cost/convert.h"
 
 /* ---- meshes ---- */
@@ -243,7 +243,7 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
     ap_buf_puts(out, "]");
     if (plan->recompute_heavy)
         ap_buf_puts(out, ",\"recompute_heavy\":true");
-    put_marks(",\"remake\":[", plan->remake, plan->graph->n_nodes, out);
+    put_marks(",\"regather\":[", plan->regather, plan->graph->n_nodes, out);
     if (plan->whole)
         put_marks(",\"whole\":[", plan->whole, plan->graph->n_nodes, out);
     ap_buf_puts(out, ",\"conversions\":[");
@@ -436,7 +436,7 @@ static int read_conversions_how(struct ap_arena *arena, const json_t *o,
 {
     int n = plan->graph->n_nodes;
     plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
-    if (read_marks(arena, o, at, "remake", n, &plan->remake, err) ||
+    if (read_marks(arena, o, at, "regather", n, &plan->regather, err) ||
         read_marks(arena, o, at, "whole", n, &plan->whole, err))
         return -1;
     return 0;

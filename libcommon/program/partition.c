@@ -379,8 +379,8 @@ static void list_early(struct partition *p)
         int until = i; /* what it reads is needed */
         for (int o = 0; o < nest->n_outs; o++) {
             int v = nest->outs[o];
-            bool fixed =
-                (view && !sole[v]) || need[v] == n || (plan->remake && plan->remake[v]);
+            bool fixed = (view && !sole[v]) || need[v] == n ||
+                         (plan->regather && plan->regather[v]);
             if (first[v] >= 0 && !fixed)
                 need[v] = make_early(p, next, first[v], need[v]);
             if (view && fixed)

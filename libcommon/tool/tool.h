@@ -76,7 +76,7 @@ void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
 
 /* What a tool does with a document that comes through a pipe, while it comes. */
-struct ap_early {
+struct ap_stream {
     /* Called once, with the section "graph" in doc or, where there is none, at the end.
        more: the rest is still to come, and doc's texts will move. */
     void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
@@ -91,8 +91,8 @@ struct ap_early {
  * tools of a pipe work at the same time. One that fails later leaves half a document in
  * the pipe, which all readers refuse; of a wrong graph nothing is written.
  */
-void ap_tool_read_early(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
-                        const struct ap_early *early);
+void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                    const struct ap_stream *early);
 /* The same for tools that only read the graph, and keep it. */
 void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         struct ap_graph *g);
@@ -100,7 +100,7 @@ void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
- * (temporary file and rename) or stdout, all at once, but for what ap_tool_read_early has
+ * (temporary file and rename) or stdout, all at once, but for what ap_tool_stream has
  * handed on; frees the sections' buffers; dies on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,

@@ -107,9 +107,9 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
         s->plan.choice[i] = random_choice(&s->nests.nest[i], &mesh, weights, &state);
     keep_in_time(arena, &s->plan);
     if (seed % 3 == 0) { /* conversions made again in each phase */
-        s->plan.remake = AP_NEW_N(arena, s->graph.n_nodes, bool);
+        s->plan.regather = AP_NEW_N(arena, s->graph.n_nodes, bool);
         for (int i = 0; i < s->graph.n_nodes; i++)
-            s->plan.remake[i] = random_below(&state, 2);
+            s->plan.regather[i] = random_below(&state, 2);
     }
     if (ap_plan_check(&s->plan, &s->cost, err) ||
         ap_plan_conversions(arena, &s->plan, &s->cost, &s->conv, err) ||

@@ -64,11 +64,11 @@ static inline void random_plan(struct ap_arena *arena, struct ap_plan *plan,
 {
     uint64_t state = seed;
     plan->choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
-    plan->remake = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    plan->regather = AP_NEW_N(arena, plan->graph->n_nodes, bool);
     for (int i = 0; i < plan->nests->n; i++)
         plan->choice[i] = random_choice(&plan->nests->nest[i], &plan->mesh, w, &state);
     for (int i = 0; i < plan->graph->n_nodes; i++)
-        plan->remake[i] = random_below(&state, 4) == 0;
+        plan->regather[i] = random_below(&state, 4) == 0;
 }
 
 /* A mesh of 2 to 8 devices with 1 to 3 axes. */

@@ -150,7 +150,8 @@ static inline void gen_memory(struct ap_arena *arena, struct ap_problem *p, int 
 /*
  * A transformer's step on a mesh of two axes in an alpha-beta model. Tensors have dims
  * batch, sequence, width; an operator has factors, a strategy gives each axis a factor or
- * none; per axis a layout is R, S0, S1, S2 or P (libcommon/layout/layout.h says what they are).
+ * none; per axis a layout is R, S0, S1, S2 or P (libcommon/layout/layout.h says what they
+ * are).
  */
 enum { GEN_R, GEN_S0, GEN_S1, GEN_S2, GEN_P, GEN_LAYOUTS = 25 };
 

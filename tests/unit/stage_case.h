@@ -2,7 +2,7 @@
 #ifndef AP_TEST_STAGE_CASE_H
 #define AP_TEST_STAGE_CASE_H
 
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 #include "sample_graphs.h"
 
 struct stage_case {

@@ -265,7 +265,7 @@ static bool is_sparse(const struct ap_graph *g, const struct ap_nest *nest)
 
 /* Whether what the group reads and makes lies in time as the plan has it. */
 static bool lies_alike(const struct ap_plan *timed, const struct ap_nest *nest,
-                       const struct ap_stage_time *time)
+                       const struct ap_stage_microbatch *time)
 {
     const struct ap_choice_vec *choice = &timed->choice[nest->group];
     bool alike = true;
@@ -293,7 +293,7 @@ static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_
     struct ap_err err = {0};
     struct ap_plan timed, plan = {.graph = &s->g, .nests = &s->nests};
     struct ap_cost in_time, cost;
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     struct ap_conversions none = {0};
     struct ap_subgraph sub = {.graph = s->g};
     int *source = AP_NEW_N(arena, s->g.n_nodes, int), equal = 0;
@@ -303,7 +303,7 @@ static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_
         source[i] = i;
     sub.source = source;
     if (timed_plan(arena, s, n, &timed, &err) ||
-        ap_stage_time_of(arena, &s->g, &s->nests, n, &time, &err) || time.each ||
+        ap_stage_microbatch_axis(arena, &s->g, &s->nests, n, &time, &err) || time.each ||
         make_cost(arena, AP_COST_DEFAULT, &timed.mesh, &in_time, &err) ||
         ap_mesh_parse(arena, "1", &plan.mesh, &err) ||
         make_cost(arena, AP_COST_DEFAULT, &plan.mesh, &cost, &err))

@@ -1,6 +1,6 @@
 /* What a pipelined plan costs: bytes between meshes, parts that add up, sends, weights
  * that two stages hold, recomputation. */
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 
 #include <math.h>
 
@@ -44,10 +44,10 @@ static void local_all_gather(const struct ap_cluster *cluster)
         struct ap_layout l;
         struct ap_err err = {0};
         int rc = ap_layout_parse(&to, &shape, t[i].layout, &l, &err);
-        struct ap_crossing one =
-            ap_cross(cluster, &shape, &from, left, &to, &l, right, true);
-        struct ap_crossing all =
-            ap_cross(cluster, &shape, &from, left, &to, &l, right, false);
+        struct ap_transfer_price one =
+            ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, true);
+        struct ap_transfer_price all =
+            ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, false);
         CHECK(rc == 0 && one.sent_bytes == bytes &&
                   all.sent_bytes == t[i].copies * one.sent_bytes,
               "AL30: %s on %s: local all-gather sends 1/%lld of the bytes", t[i].layout,
@@ -95,7 +95,7 @@ static void links(void)
     ",{\"blocks\":[1],\"devices\":[2,3]," more DATA2 "]}"
 
 static int price(const struct stage_case *c, const char *text, struct ap_stages *s,
-                 struct ap_pipeline *p)
+                 struct ap_pipeline_price *p)
 {
     struct ap_err err = {0};
     int rc = read_stages_text(&arena, c, text, s, &err) ||
@@ -109,7 +109,7 @@ static int price(const struct stage_case *c, const char *text, struct ap_stages 
 static void single_stage(const struct stage_case *c)
 {
     struct ap_stages s;
-    struct ap_pipeline p;
+    struct ap_pipeline_price p;
     struct ap_cost cost;
     struct ap_conversions conv;
     struct ap_err err = {0};
@@ -134,7 +134,7 @@ static void single_stage(const struct stage_case *c)
 static void two_stages(const struct stage_case *c)
 {
     struct ap_stages s;
-    struct ap_pipeline p;
+    struct ap_pipeline_price p;
     double sent = 0;
     int n = 0;
 
@@ -165,7 +165,7 @@ static void two_stages(const struct stage_case *c)
 static void recompute(const struct stage_case *c)
 {
     struct ap_stages s;
-    struct ap_pipeline none, all, some;
+    struct ap_pipeline_price none, all, some;
 
     if (price(c, TWO_STAGES("\"microbatches\":3,", ""), &s, &none) ||
         price(c, TWO_STAGES("\"microbatches\":3,", "\"recompute\":\"all\","), &s, &all) ||
@@ -196,7 +196,7 @@ static void recompute(const struct stage_case *c)
 static void recompute_by_block(const struct stage_case *c)
 {
     struct ap_stages s;
-    struct ap_pipeline two, one, none;
+    struct ap_pipeline_price two, one, none;
 
     if (price(c, TWO_STAGES("\"microbatches\":3,", "\"recompute\":\"all\","), &s, &two) ||
         price(c,
@@ -294,7 +294,7 @@ static void tied_weight(struct stage_case *c)
           "its blocks are in order %s", err.msg);
     for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
         struct ap_stages s;
-        struct ap_pipeline p;
+        struct ap_pipeline_price p;
         memset(n, 0, sizeof n);
         if (price(c, plans[k], &s, &p))
             return;
@@ -318,7 +318,7 @@ static void tied_weight(struct stage_case *c)
     ",{\"blocks\":[1],\"devices\":" devices "," more NO_SHARDING "]}"
 
 static int compare(const struct stage_case *c, const struct ap_stages *s,
-                   const struct ap_pipeline_known *known, struct ap_pipeline *p,
+                   const struct ap_pipeline_cache *known, struct ap_pipeline_price *p,
                    struct ap_err *err)
 {
     return ap_pipeline_compare(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
@@ -333,7 +333,8 @@ static int read_known(const struct stage_case *c, const char *text,
                                &c->cluster, known, s, err);
 }
 
-static bool same_result(const struct ap_pipeline *a, const struct ap_pipeline *b)
+static bool same_result(const struct ap_pipeline_price *a,
+                        const struct ap_pipeline_price *b)
 {
     return a->result.step_sec == b->result.step_sec && a->peak_bytes == b->peak_bytes &&
            a->n_sends == b->n_sends && a->sim.norm_sec == b->sim.norm_sec;
@@ -356,10 +357,10 @@ static void known_stages(const struct stage_case *c)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct ap_stages s, again, full;
-        struct ap_pipeline all, p;
+        struct ap_pipeline_price all, p;
         struct ap_stage_priced priced[2] = {0};
         struct ap_stage_priced *const list[] = {&priced[0], &priced[1]};
-        const struct ap_pipeline_known known = {NULL, list};
+        const struct ap_pipeline_cache known = {NULL, list};
         struct ap_err err = {0};
 
         if (price(c, t[i].whole, &s, &all))
@@ -406,7 +407,7 @@ static void refused(const struct stage_case *c)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct ap_stages s;
-        struct ap_pipeline p;
+        struct ap_pipeline_price p;
         struct ap_err err = {0};
         int rc = read_stages_text(&arena, c, t[i].json, &s, &err) ||
                  ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,

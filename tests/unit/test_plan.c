@@ -23,7 +23,7 @@ static const char *check_conversions(const struct ap_plan *plan,
             return "conversions out of order";
         for (int j = 0; j < i; j++) {
             const struct ap_conversion *d = &conv->conv[j];
-            bool again = plan->remake[c->node] &&
+            bool again = plan->regather[c->node] &&
                          (c->phase == AP_FORWARD) != (d->phase == AP_FORWARD);
             if (c->node == d->node && ap_layout_equal(&c->to, &d->to) && !again)
                 return "a conversion made twice";

@@ -106,10 +106,10 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
             choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
         struct ap_plan plan = shard_ilp_plan(&q.ip, choice);
         for (int v = 0; v < q.sample.g.n_nodes; v++)
-            plan.remake[v] = random_below(&state, 3) == 0;
+            plan.regather[v] = random_below(&state, 3) == 0;
         for (int c = 0; c < m.n_copies; c++)
             choice[m.n_vars + c] = MEM_ABSENT;
-        mem_settle_copies(&m, &q.ip, plan.remake, choice);
+        mem_settle_copies(&m, &q.ip, plan.regather, choice);
         mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
         int64_t held = held_peak(&q, &m, choice);
         sound = !isfinite(sec) || (held <= peak && is_in_use(&q, &m, &plan, choice));

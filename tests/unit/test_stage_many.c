@@ -1,5 +1,5 @@
 /* Prices for many numbers of microbatches at once: those of each alone. */
-#include "plan/baseline.h"
+#include "plan/named_plan.h"
 #include "pipeline/stage_cost.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ struct part {
     struct ap_nests nests;
     struct ap_stage_facts facts;
     int n;
-    struct ap_stage_time time[MOST];
+    struct ap_stage_microbatch time[MOST];
 };
 
 /* All of the graph but its last quarter, in two blocks. */
@@ -30,7 +30,8 @@ static int cut(struct ap_arena *arena, const struct sample *s, struct part *p,
     }
     *p = (struct part){.facts.arena = arena};
     for (int64_t k = 1; k <= MOST; k++)
-        if (ap_stage_time_of(arena, &s->g, &s->nests, k, &p->time[p->n], err) == 0)
+        if (ap_stage_microbatch_axis(arena, &s->g, &s->nests, k, &p->time[p->n], err) ==
+            0)
             p->time[p->n++].block_of = block;
     return ap_subgraph(arena, &s->g, inside, &p->sub, err) ||
            ap_nests_build(arena, &p->sub.graph, &p->nests, err);
@@ -40,7 +41,7 @@ static int cut(struct ap_arena *arena, const struct sample *s, struct part *p,
 static int compare(struct ap_arena *arena, struct part *p, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_err *err)
 {
-    const struct ap_stage_time *time[MOST];
+    const struct ap_stage_microbatch *time[MOST];
     struct ap_stage_measure m[MOST];
     struct ap_stage_known known = {.n = 0};
     struct ap_conversions conv;
@@ -89,10 +90,10 @@ int main(void)
             CHECK(false, "%s: %s", sample_graphs[i].name, err.msg);
             continue;
         }
-        for (int row = 0; row < AP_N_BASELINES; row++) {
+        for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
             struct ap_plan plan = {
                 .graph = &p.sub.graph, .nests = &p.nests, .mesh = mesh};
-            if (ap_baseline_plan(&arena, row, &plan, &err))
+            if (ap_named_plan_make(&arena, row, &plan, &err))
                 continue;
             n_plans++;
             differ += compare(&arena, &p, &plan, &cost, &err);

@@ -144,7 +144,7 @@ static bool is_best(int rc, const struct plan_answer *a, double best)
     return rc == 0 ? near(best, a->objective) : rc == 1 && !isfinite(best);
 }
 
-/* AL29: the baselines are what they say, and no better than Alpa; how much worse. */
+/* AL29: the named plans are what they say, and no better than Alpa; how much worse. */
 static void equal_stages(void)
 {
     int same[2] = {0}, n_plans = 0, worse[2] = {0};

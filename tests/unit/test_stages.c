@@ -49,7 +49,7 @@ static void round_trip(const struct stage_case *c)
               ap_plan_node_layout(&s.stage[0].sharding.plan, s.stage[0].sub.cut_out[0])
                       .axis[0]
                       .kind == AP_SPLIT,
-          "the baseline is laid over the stage's own graph");
+          "the named plan is laid over the stage's own graph");
     const char *one = written(&s, &c->cluster);
     CHECK(read_stages_text(&arena, c, one, &t, &err) == 0, "written: %s", err.msg);
     if (err.msg[0])
@@ -95,7 +95,7 @@ static void bad_ones(const struct stage_case *c)
         {"{\"microbatches\":1,\"stages\":[]}", "/stages/stages: expected 1 to 2 stages"},
         {"{\"microbatches\":1,\"stages\":[{\"blocks\":[0,1],\"devices\":[0],"
          "\"sharding\":{\"algorithm\":\"ilp\",\"mesh\":\"1\"}}]}",
-         "/stages/stages/0/sharding: \"ilp\" is no baseline"},
+         "/stages/stages/0/sharding: \"ilp\" is no named plan"},
         {"{\"microbatches\":1,\"stages\":[{\"blocks\":[0,1],\"devices\":[0,1,2,3,4],"
          "\"sharding\":{\"algorithm\":\"data\",\"mesh\":\"x\"}}]}",
          "/stages/stages/0/sharding/mesh: "},

@@ -45,7 +45,7 @@ struct end {
 
 struct handover {
     struct ap_arena *arena;
-    const struct ap_relay *relay;
+    const struct ap_pipeline_program *relay;
     struct comm *job;
     const struct backend *backend;
     struct end *out, *in; /* [transfer] */
@@ -135,7 +135,7 @@ static int place_in(const struct ap_lane *lane, int rank)
 static struct bundle bundle_of(struct handover *h, int t, int message, int me, bool out,
                                int tag)
 {
-    const struct ap_relay *r = h->relay;
+    const struct ap_pipeline_program *r = h->relay;
     const struct ap_transfer *x = &r->transfer[t];
     const struct ap_program *from = &r->stage[x->from].prog, *to = &r->stage[x->to].prog;
     const struct ap_layout *takes =
@@ -170,7 +170,7 @@ static void open_end(struct handover *h, int t, struct exec *x, bool out, int ta
                      int64_t *most)
 {
     const struct ap_transfer *tr = &h->relay->transfer[t];
-    const struct ap_relay_stage *st = &h->relay->stage[out ? tr->from : tr->to];
+    const struct ap_pipeline_stage *st = &h->relay->stage[out ? tr->from : tr->to];
     const struct ap_graph *g = &st->prog.local;
     int me = place_in(&h->relay->lane[st->lane], h->job->rank);
     int node = out ? g->results[tr->result].node : g->params[tr->param];
@@ -217,8 +217,9 @@ static void place_packed(struct handover *h)
         }
 }
 
-struct handover *handover_open(struct ap_arena *arena, const struct ap_relay *relay,
-                               struct exec *x, struct comm *job)
+struct handover *handover_open(struct ap_arena *arena,
+                               const struct ap_pipeline_program *relay, struct exec *x,
+                               struct comm *job)
 {
     struct handover *h = AP_NEW(arena, struct handover);
     int64_t most = 0;

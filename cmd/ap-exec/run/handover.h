@@ -3,7 +3,7 @@
 #define EXEC_HANDOVER_H
 
 #include "exec.h"
-#include "pipeline/relay.h"
+#include "pipeline/pipeline_program.h"
 
 struct handover;
 
@@ -11,8 +11,9 @@ struct handover;
  * Prepares all messages that this rank sends or receives. x: [stage], the stages of this
  * rank ready to run, the others not looked at; job: of all ranks. Memory is the arena's.
  */
-struct handover *handover_open(struct ap_arena *arena, const struct ap_relay *relay,
-                               struct exec *x, struct comm *job);
+struct handover *handover_open(struct ap_arena *arena,
+                               const struct ap_pipeline_program *relay, struct exec *x,
+                               struct comm *job);
 void handover_close(struct handover *h);
 /* This rank's part of one message of a transfer; a send does not wait. */
 void handover_send(struct handover *h, int transfer, int message);

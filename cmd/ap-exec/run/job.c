@@ -180,8 +180,8 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
 }
 
 static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                        bool staged, struct ap_program *prog, struct ap_relay *relay,
-                        struct ap_err *err)
+                        bool staged, struct ap_program *prog,
+                        struct ap_pipeline_program *relay, struct ap_err *err)
 {
     const char *name = staged ? "pipeline" : "program";
     const struct ap_section *section = ap_doc_find(doc, name);
@@ -192,7 +192,7 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
     json_t *o = ap_doc_load(doc, section, &why);
     const struct ap_at at = {NULL, name, 0};
     int rc = !o       ? -1
-             : staged ? ap_relay_from_json(arena, o, &at, relay, &why)
+             : staged ? ap_pipeline_from_json(arena, o, &at, relay, &why)
                       : ap_program_from_json(arena, o, &at, prog, &why);
     json_decref(o);
     if (rc) {
@@ -210,7 +210,7 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
 }
 
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_relay *relay)
+                 struct ap_program *prog, struct ap_pipeline_program *relay)
 {
     struct ap_err err = {{0}};
     const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");

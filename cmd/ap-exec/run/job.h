@@ -20,6 +20,6 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
 /* The section "program", or "pipeline" if there is none, fit for this job; whether it was
  * the latter. */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_relay *relay);
+                 struct ap_program *prog, struct ap_pipeline_program *relay);
 
 #endif

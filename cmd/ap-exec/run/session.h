@@ -3,7 +3,7 @@
 #define EXEC_SESSION_H
 
 #include "run/data.h"
-#include "pipeline/relay.h"
+#include "pipeline/pipeline_program.h"
 
 struct settings {
     int64_t n_ranks; /* -n; 0: not given */
@@ -63,8 +63,8 @@ void session_close(struct session *s);
  */
 struct pipeline;
 struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
-                              const struct ap_relay *relay, const struct settings *set,
-                              struct comm *job, bool keep,
+                              const struct ap_pipeline_program *relay,
+                              const struct settings *set, struct comm *job, bool keep,
                               const struct session_hooks *hooks);
 void pipeline_close(struct pipeline *p, struct session *s);
 

@@ -119,14 +119,14 @@ double hunt_priced(const struct hunt *h, const struct hunt_cut *cut, const doubl
     return sec;
 }
 
-/* remake: of a plan, NULL when the choice tells. */
-static void meet(struct hunt *h, const int *choice, const bool *remake)
+/* regather: of a plan, NULL when the choice tells. */
+static void meet(struct hunt *h, const int *choice, const bool *regather)
 {
     struct hunt_cut *cut = &h->cut[h->n_cuts++];
     const struct ap_problem *p = &h->whole.ip.problem;
 
     cut->choice = ap_arena_dup(h->arena, choice, (size_t)p->n_nodes * sizeof *choice);
-    mem_settle_copies(&h->whole.model, &h->whole.ip, remake, cut->choice);
+    mem_settle_copies(&h->whole.model, &h->whole.ip, regather, cut->choice);
     cut->sec = mem_plan_score(&h->whole.model, &h->whole.ip, cut->choice);
     cut->lost = h->never && !hunt_is_inside(h, h->never, cut->choice);
     weigh(h, cut);
@@ -160,7 +160,7 @@ static void meet_view(struct hunt *h, const struct hunt_view *v, const int *choi
     struct ap_plan plan = mem_plan_of(&v->model, &v->ip, choice);
     for (int i = 0; i < h->task->nests->n; i++)
         whole[h->whole.ip.var[i]] = choice[v->ip.var[i]];
-    meet(h, whole, plan.remake);
+    meet(h, whole, plan.regather);
 }
 
 /* More than linear in cells, as caches see them, where many nodes stand for copies. */
@@ -420,7 +420,7 @@ static int build(struct hunt *h, const struct shard_answer *answer, struct ap_er
     if (task->n_plans > 0)
         memcpy(plans, task->plans, (size_t)task->n_plans * sizeof *plans);
     for (int i = 0; i < task->n_plans; i++)
-        plans[i].remake = NULL;
+        plans[i].regather = NULL;
     plans[task->n_plans] = answer->plan;
     shard_fold_find(h->arena, task->graph, task->nests, task->families, task->pins,
                     task->time, 1, &h->layers);
@@ -613,7 +613,7 @@ static int meet_plans(struct hunt *h, const struct ap_plan *answer)
         int *choice = hunt_choice(h, plan);
         hunt_try(h, plan);
         if (choice)
-            meet(h, choice, plan->remake);
+            meet(h, choice, plan->regather);
     }
     return h->n_cuts > 0 || hunt_solve(h, view_of(h), none, 1, 1, NULL) >= 0 ? 0 : -1;
 }

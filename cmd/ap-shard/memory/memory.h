@@ -21,7 +21,7 @@ int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
 struct ilp_ties {
     int *var, *tensor; /* as in struct ilp_problem */
     int n_stars;
-    const struct select_star *stars;
+    const struct copy_set *stars;
 };
 void shard_ilp_ties(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, const struct shard_fold *fold,
@@ -139,7 +139,7 @@ void mem_model_held(const struct mem_model *m, const int *choice, int64_t *held)
  * NULL).
  */
 void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
-                       const bool *remake, int *choice);
+                       const bool *regather, int *choice);
 /* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
 double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
                       const int *choice);
@@ -154,8 +154,8 @@ struct mem_wait {
 };
 
 struct mem_priced {
-    int n_stars; /* memory_star.c: tensors whose copies are one node */
-    struct mem_star *star;
+    int n_stars; /* memory_copy_set.c: tensors whose copies are one node */
+    struct mem_copy_set *star;
     int *star_of; /* [copy], -1 */
     int n_waits;
     struct mem_wait *wait;
@@ -183,7 +183,7 @@ int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
                       const struct mem_priced *priced, const int *choice);
 void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
                        const struct mem_priced *priced, int *choice);
-/* The plan of a settled choice; remake included. */
+/* The plan of a settled choice; regather included. */
 struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *ip,
                            const int *choice);
 

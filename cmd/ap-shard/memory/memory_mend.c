@@ -33,9 +33,9 @@ static struct ap_plan copy_plan(struct ap_arena *arena, const struct ap_plan *pl
 
     copy.choice =
         ap_arena_dup(arena, plan->choice, (size_t)plan->nests->n * sizeof *plan->choice);
-    copy.remake = AP_NEW_N(arena, n, bool);
-    if (plan->remake)
-        memcpy(copy.remake, plan->remake, (size_t)n * sizeof *plan->remake);
+    copy.regather = AP_NEW_N(arena, n, bool);
+    if (plan->regather)
+        memcpy(copy.regather, plan->regather, (size_t)n * sizeof *plan->regather);
     return copy;
 }
 
@@ -56,8 +56,8 @@ static struct hunt_seen *find_seen(struct hunt *h, const struct ap_plan *plan,
                                    uint64_t *hash)
 {
     *hash = ap_hash(plan->choice, (size_t)plan->nests->n * sizeof *plan->choice, 1);
-    for (int v = 0; v < plan->graph->n_nodes && plan->remake; v++)
-        if (plan->remake[v])
+    for (int v = 0; v < plan->graph->n_nodes && plan->regather; v++)
+        if (plan->regather[v])
             *hash = ap_hash(&v, sizeof v, *hash);
     if (!h->seen)
         h->seen = AP_NEW_N(h->arena, MOST_SEEN, struct hunt_seen);
@@ -118,8 +118,8 @@ static bool mark_kept(struct hunt *h, struct ap_plan *plan)
                 int c = conv.in_conv[conv.in_start[i] + k];
                 if (c < 0 || conv.conv[c].phase != AP_FORWARD)
                     continue;
-                any |= !plan->remake[conv.conv[c].node];
-                plan->remake[conv.conv[c].node] = true;
+                any |= !plan->regather[conv.conv[c].node];
+                plan->regather[conv.conv[c].node] = true;
             }
         }
     ap_arena_free(&scratch);
@@ -250,15 +250,15 @@ static void keep_copies(struct hunt *h)
     int64_t peak;
 
     for (int v = 0; v < n; v++)
-        n_made += base.remake[v];
+        n_made += base.regather[v];
     parts = n_made < MOST_PARTS ? n_made : MOST_PARTS;
     for (int i = 0; i < parts && !spent(h); i++) {
         struct ap_plan trial = copy_plan(&scratch, &base);
         seen = 0;
         for (int v = 0; v < n; v++)
-            if (h->best.remake[v] || base.remake[v]) {
+            if (h->best.regather[v] || base.regather[v]) {
                 if ((int64_t)seen * parts / n_made == i)
-                    trial.remake[v] = false;
+                    trial.regather[v] = false;
                 seen++;
             }
         if (measure(h, &trial, &sec, &peak))
@@ -310,7 +310,7 @@ static void blend_all(struct hunt *h)
         int *best = hunt_choice(h, &h->best);
         if (!best)
             return;
-        mem_settle_copies(&h->whole.model, &h->whole.ip, h->best.remake, best);
+        mem_settle_copies(&h->whole.model, &h->whole.ip, h->best.regather, best);
         if (h->cut[i].sec < h->best_sec)
             hunt_blend(h, best, h->cut[i].choice);
     }

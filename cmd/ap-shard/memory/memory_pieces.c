@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "memory/memory_search.h"
-#include "memory/memory_star.h"
+#include "memory/memory_copy_set.h"
 #include "solve/pieces.h"
 
 #define MOST_ROUNDS 4  /* trials of potentials */

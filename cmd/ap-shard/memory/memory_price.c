@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "memory/memory.h"
-#include "memory/memory_star.h"
+#include "memory/memory_copy_set.h"
 #include "plan/microbatch.h"
 
 #define CHEAP      0.2  /* part of what making again costs: keeping costs nothing */
@@ -59,12 +59,12 @@ static int state_of(const struct mem_copy *copy, const struct ap_problem *p,
 }
 
 void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
-                       const bool *remake, int *choice)
+                       const bool *regather, int *choice)
 {
     for (int c = 0; c < m->n_copies; c++) {
         int *state = &choice[m->n_vars + c];
         bool twice =
-            *state == MEM_TWICE || (remake && remake[ip->builder.copy[c].tensor]);
+            *state == MEM_TWICE || (regather && regather[ip->builder.copy[c].tensor]);
         *state = state_of(&m->copy[c], &ip->problem, choice, twice);
     }
 }
@@ -138,7 +138,7 @@ struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *
         if (choice[m->n_vars + c] == MEM_TWICE)
             twice[ip->builder.copy[c].tensor] = true;
     for (int v = 0; v < n_nodes; v++)
-        plan.remake[v] = twice[ip->tensor[v]];
+        plan.regather[v] = twice[ip->tensor[v]];
     return plan;
 }
 
@@ -330,7 +330,7 @@ static bool wants_star(const struct pricer *k, int copy)
     return k->out->kept[copy] && !is_cheap(k, copy);
 }
 
-static void take_prices(struct pricer *k, struct mem_star *star)
+static void take_prices(struct pricer *k, struct mem_copy_set *star)
 {
     for (int i = 0; i < star->n; i++) {
         star->kept[i] = k->out->kept[star->first + i];
@@ -351,17 +351,17 @@ static void find_stars(struct pricer *k, bool any)
     const int n_copies = k->m->n_copies;
     struct mem_priced *out = k->out;
 
-    out->star = AP_NEW_N(k->arena, n_copies + 1, struct mem_star);
+    out->star = AP_NEW_N(k->arena, n_copies + 1, struct mem_copy_set);
     out->star_of = AP_NEW_N(k->arena, n_copies + 1, int);
     for (int c = 0, n; c < n_copies; c += n) {
-        struct mem_star *star = &out->star[out->n_stars];
+        struct mem_copy_set *star = &out->star[out->n_stars];
         bool wanted = false;
         for (n = 0; c + n < n_copies && copy[c + n].tensor == copy[c].tensor; n++) {
             wanted |= any && wants_star(k, c + n);
             out->star_of[c + n] = -1;
         }
         if (!wanted ||
-            !mem_star_find(k->arena, k->m, c, n, k->left_out, &k->star_cells, star))
+            !mem_copy_set_find(k->arena, k->m, c, n, k->left_out, &k->star_cells, star))
             continue;
         take_prices(k, star);
         star->node = out->problem.n_nodes++;
@@ -541,7 +541,7 @@ static void add_costs(struct pricer *k)
     }
 }
 
-static void add_star_node(struct pricer *k, const struct mem_star *star)
+static void add_star_node(struct pricer *k, const struct mem_copy_set *star)
 {
     k->n_strategies[star->node] = star->n_states;
     k->cost[star->node] = AP_NEW_N(k->arena, star->n_states, double);
@@ -588,8 +588,8 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
         if (out->most[i] >= 0)
             add_most(&k, &m->mosts[i], out->most[i],
                      span_price(before, m->mosts[i].lo, m->mosts[i].hi));
-    k.n_edges = mem_stars_close(arena, m, weight, k.star_cells, out->star, out->n_stars,
-                                k.edges, k.n_edges);
+    k.n_edges = mem_copy_sets_close(arena, m, weight, k.star_cells, out->star,
+                                    out->n_stars, k.edges, k.n_edges);
     for (int i = 0; i < out->n_stars; i++)
         add_star_node(&k, &out->star[i]);
     out->problem.n_strategies = k.n_strategies;
@@ -617,7 +617,7 @@ int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
         }
     }
     for (int i = 0; i < priced->n_stars; i++)
-        start[priced->star[i].node] = mem_star_state(&priced->star[i], choice);
+        start[priced->star[i].node] = mem_copy_set_state(&priced->star[i], choice);
     for (int i = 0; i < priced->n_waits; i++)
         start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
     for (int i = 0; i < m->n_mosts; i++)
@@ -655,8 +655,8 @@ void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
         choice[m->n_vars + c] =
             priced->kept[c] && priced->kept[c][h] > again ? MEM_TWICE : MEM_KEPT;
         if (priced->star_of[c] >= 0) {
-            const struct mem_star *star = &priced->star[priced->star_of[c]];
-            if (star->twice[h * star->n_states + mem_star_state(star, choice)])
+            const struct mem_copy_set *star = &priced->star[priced->star_of[c]];
+            if (star->twice[h * star->n_states + mem_copy_set_state(star, choice)])
                 choice[m->n_vars + c] = MEM_TWICE;
         }
     }

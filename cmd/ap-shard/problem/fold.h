@@ -2,7 +2,7 @@
 #ifndef FOLD_H
 #define FOLD_H
 
-#include "problem/select.h"
+#include "problem/statement.h"
 
 /*
  * Twins stand at the same place of two instances of a family and have the same nest, so

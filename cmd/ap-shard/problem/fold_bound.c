@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 #include "solve/pieces.h"
-#include "problem/select.h"
+#include "problem/statement.h"
 
 /* Where a group is: an instance of a family, or outside (-1, -1). */
 struct site {
@@ -176,7 +176,7 @@ static void charge(struct bounder *b, int node, const struct select_use *uses, i
 {
     const struct shard_fold *fold = b->fold;
     int home = b->space->graph->nodes[node].group;
-    struct select_star star = {.node = node, .home = home, .n_uses = n, .weight = weight};
+    struct copy_set star = {.node = node, .home = home, .n_uses = n, .weight = weight};
 
     if (site_piece >= 0) {
         b->charged += weight * b->piece[site_piece].weight;
@@ -196,7 +196,7 @@ static void charge(struct bounder *b, int node, const struct select_use *uses, i
             star.uses[u].var = var;
     }
     if (star.uses)
-        select_add_star(&b->piece[site_piece].b, &star);
+        statement_add_copy_set(&b->piece[site_piece].b, &star);
 }
 
 /* Where a use is charged: what home shares a piece with is all one place. */

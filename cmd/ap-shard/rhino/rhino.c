@@ -232,7 +232,7 @@ static void set_answer(const struct search *s, int n_forced, int64_t param_bytes
                                     .nests = task->nests,
                                     .mesh = task->cost->mesh,
                                     .choice = s->choice};
-    answer->plan.remake = AP_NEW_N(s->arena, task->graph->n_nodes, bool);
+    answer->plan.regather = AP_NEW_N(s->arena, task->graph->n_nodes, bool);
     answer->objective = -1;
     answer->stopped = s->counts.n_cut_short > 0 ? "work limit" : "searched";
     answer->solver = level == 0 ? NULL : shard_solvers[task->params->solver].name;

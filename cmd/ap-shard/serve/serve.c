@@ -2,7 +2,7 @@
  * ap-shard --serve: answers one request per line, for planners of pipelines (the protocol
  * is in ap-shard(1)). A request names a part of the graph, a mesh and a submesh; the
  * answer holds the Pareto front over the plans at hand (ilp's at several prices of memory
- * and the baselines', or the one of another algorithm; each with and without
+ * and the named plans', or the one of another algorithm; each with and without
  * recomputation). The graph is searched once per mesh, parts are
  * added up (serve_sums.c). Whatever is wrong with a request is answered; only a
  * broken document or pipe ends the server.
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/fit.h"
+#include "plan/layout_to_choice.h"
 #include "program/program.h"
 #include "serve/serve.h"
 #include "base/threads.h"

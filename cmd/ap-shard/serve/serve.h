@@ -61,17 +61,17 @@ bool serve_content_equal(const struct serve_content *a, const struct serve_conte
 struct serve_written {
     int row;
     struct ap_mesh mesh;
-    struct ap_baseline_looks looks;
+    struct ap_mesh_queries looks;
     bool exists;
     struct ap_choice_vec *choice;
-    bool *remake, *whole;
+    bool *regather, *whole;
 };
 
 /* The rules' plans of a graph, for all meshes. Starts zeroed. */
 struct serve_book {
     struct ap_arena arena;
-    struct serve_shelf *shelf; /* NULL: all is written down here; else freed with it */
-    struct ap_baseline_links links;
+    struct serve_cache *shelf; /* NULL: all is written down here; else freed with it */
+    struct ap_named_plan_links links;
     int n;
     struct serve_written **list; /* malloc */
 };
@@ -89,27 +89,27 @@ serve_rules_new(const struct ap_graph *g, const struct ap_nests *nests,
                 const struct shard_request *req, struct serve_book *book);
 void serve_rules_free(struct serve_rules *rules);
 
-/* ---- serve_shelf.c: what all processes have written down ---- */
+/* ---- serve_cache.c: what all processes have written down ---- */
 
-struct serve_shelf;
+struct serve_cache;
 /* For plans of a graph so large; before processes are forked. NULL: there is no memory
  * that they have in common. */
-struct serve_shelf *serve_shelf_new(int n_groups, int n_nodes);
+struct serve_cache *serve_cache_new(int n_groups, int n_nodes);
 /* This process has no more use for it; may be NULL. */
-void serve_shelf_free(struct serve_shelf *shelf);
+void serve_cache_free(struct serve_cache *shelf);
 /* NULL: nobody has written it down; begun: but somebody may have begun to. shelf may be
  * NULL. */
-const struct serve_written *serve_shelf_find(struct serve_shelf *shelf, int row,
+const struct serve_written *serve_cache_find(struct serve_cache *shelf, int row,
                                              const struct ap_mesh *mesh, bool *begun);
 /* Says so; its number, -1 when there is no room. shelf may be NULL. */
-int serve_shelf_begin(struct serve_shelf *shelf, int row, const struct ap_mesh *mesh);
+int serve_cache_begin(struct serve_cache *shelf, int row, const struct ap_mesh *mesh);
 /* Room for all that `written` points to, and itself. NULL: none is left. */
-void *serve_shelf_room(struct serve_shelf *shelf, size_t bytes);
-void serve_shelf_end(struct serve_shelf *shelf, int i, const struct serve_written *w);
+void *serve_cache_room(struct serve_cache *shelf, size_t bytes);
+void serve_cache_end(struct serve_cache *shelf, int i, const struct serve_written *w);
 
 /* ---- serve_pool.c: plans of a graph on a mesh ---- */
 
-/* Plans of the searches at several prices of memory, and the baselines. */
+/* Plans of the searches at several prices of memory, and the named plans. */
 struct serve_pool {
     struct ap_arena arena;
     int n, n_groups, n_nodes;
@@ -117,7 +117,7 @@ struct serve_pool {
                           first */
     const char **name; /* [plan] */
     struct ap_choice_vec **choice; /* [plan][group] */
-    bool **remake;                 /* [plan][node], NULL: none */
+    bool **regather;               /* [plan][node], NULL: none */
     double objective;  /* of the search, < 0: it has another measure; whole batch */
     double bound;      /* of all plans; 0: only least_sec is known */
     double *least_sec; /* [group]: cheapest strategy, a bound without conversions */
@@ -149,7 +149,7 @@ void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
  */
 struct serve_pool *serve_search(const struct serve_rules *rules,
                                 const struct serve_ties *ties,
-                                const struct ap_stage_time *time,
+                                const struct ap_stage_microbatch *time,
                                 const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);
@@ -207,7 +207,7 @@ serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
 /*
  * Plan i of the whole graph's pool for a part of it: equal groups keep their choice, what
  * comes from outside arrives as the border has it, the rest follows
- * (ap_baseline_complete).
+ * (ap_named_plan_complete).
  */
 struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *part,
                                const struct serve_pool *pool, int i,
@@ -222,7 +222,7 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
  */
 void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_time *const *time,
+                      const struct ap_stage_microbatch *const *time,
                       struct ap_stage_known *sizes, bool known,
                       struct ap_stage_measure *alone, struct ap_stage_measure *measure,
                       double *whole);
@@ -249,12 +249,12 @@ void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests
                       int n_before, struct serve_shape *const *before,
                       struct serve_shape *s);
 
-/* ---- serve_time.c: numbers of microbatches ---- */
+/* ---- serve_microbatch.c: numbers of microbatches ---- */
 
 struct serve_time {
     int64_t n;
     struct ap_arena arena;
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     uint64_t *hash; /* [block]: of what its nodes do */
     uint64_t dims;  /* hash of the dimensions that are split */
     int64_t *rows;  /* distinct sizes of them, ascending */
@@ -274,7 +274,7 @@ void serve_time_free(struct serve_time *t);
  */
 uint64_t serve_time_rows(const struct serve_time *t, const struct ap_mesh *mesh);
 
-/* ---- serve_narrow.c: good answers at once ---- */
+/* ---- serve_columns.c: good answers at once ---- */
 
 /*
  * As a solver, but with few strategies per node at a time, those of the known answers
@@ -322,7 +322,7 @@ struct serve_found {
     const struct serve_pool *pool;
     const struct serve_border *border;
     const struct ap_cost *cost;
-    const struct ap_stage_time *time;
+    const struct ap_stage_microbatch *time;
     struct serve_prices prices;
 };
 /* Blocks, ascending; or, with n = 0, nodes with inside[node]. Arrays in the arena. */

@@ -20,7 +20,7 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
     *memo = (struct serve_memo){.job = job, .req = req, .b = b};
     memo->alone_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->pair_at = AP_NEW_N(&memo->arena, b->n + 1, int);
-    memo->book.shelf = serve_shelf_new(job->nests.n, job->graph.n_nodes);
+    memo->book.shelf = serve_cache_new(job->nests.n, job->graph.n_nodes);
     memo->families = job->has_families ? &job->families : NULL;
     return memo;
 }
@@ -315,7 +315,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     if (!m->nodes_pool)
         return -1;
     const struct serve_pool *pool = m->nodes_pool;
-    const struct ap_stage_time *const time = &t->time;
+    const struct ap_stage_microbatch *const time = &t->time;
     struct ap_arena scratch = {0};
     struct ap_stage_measure operators;
     struct ap_stage_known sizes = {.n = 0};

@@ -323,25 +323,25 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
     for (int k = 0; k < part->nests.n; k++)
         all &= fixed[k];
     if (!all)
-        ap_baseline_complete(arena, &plan, fixed);
-    if (!pool->remake[i])
+        ap_named_plan_complete(arena, &plan, fixed);
+    if (!pool->regather[i])
         return plan;
-    plan.remake = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    plan.regather = AP_NEW_N(arena, g->n_nodes + 1, bool);
     for (int v = 0; v < g->n_nodes; v++)
-        plan.remake[v] = pool->remake[i][source[v]];
+        plan.regather[v] = pool->regather[i][source[v]];
     return plan;
 }
 
 void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_time *const *time,
+                      const struct ap_stage_microbatch *const *time,
                       struct ap_stage_known *sizes, bool known,
                       struct ap_stage_measure *alone, struct ap_stage_measure *measure,
                       double *whole)
 {
     struct ap_stage_measure *m = AP_NEW_N(scratch, n, struct ap_stage_measure);
-    const struct ap_stage_time **asked =
-        AP_NEW_N(scratch, n, const struct ap_stage_time *);
+    const struct ap_stage_microbatch **asked =
+        AP_NEW_N(scratch, n, const struct ap_stage_microbatch *);
     int *at = AP_NEW_N(scratch, n, int), n_asked = 0;
     struct ap_conversions conv;
     struct ap_err ignored = {0};

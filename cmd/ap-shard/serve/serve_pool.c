@@ -97,8 +97,9 @@ struct searcher {
     struct ilp_problem ip;
     double **base, **bytes; /* [variable][strategy]: seconds, bytes of memory */
     struct ap_solve_params params;
-    const struct ap_stage_time *time; /* of microbatches with few rows; NULL: with many */
-    const struct serve_pool *wide;    /* few rows: what there is with many */
+    const struct ap_stage_microbatch
+        *time;                     /* of microbatches with few rows; NULL: with many */
+    const struct serve_pool *wide; /* few rows: what there is with many */
 };
 
 /* lasts: the plan outlives the pool. */
@@ -108,7 +109,7 @@ static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
     size_t n = (size_t)pool->n_groups;
     int i = pool->n;
     for (int k = 0; k < i; k++)
-        if (!plan->remake && !pool->remake[k] &&
+        if (!plan->regather && !pool->regather[k] &&
             memcmp(pool->choice[k], plan->choice, n * sizeof *plan->choice) == 0)
             return;
     pool->name[i] = name;
@@ -116,12 +117,12 @@ static void keep_plan(struct serve_pool *pool, const struct ap_plan *plan,
         lasts ? plan->choice
               : ap_arena_dup(&pool->arena, plan->choice, n * sizeof *plan->choice);
     bool any = false;
-    for (int v = 0; plan->remake && v < pool->n_nodes; v++)
-        any |= plan->remake[v];
-    pool->remake[i] =
+    for (int v = 0; plan->regather && v < pool->n_nodes; v++)
+        any |= plan->regather[v];
+    pool->regather[i] =
         !any    ? NULL
-        : lasts ? plan->remake
-                : ap_arena_dup(&pool->arena, plan->remake, (size_t)pool->n_nodes);
+        : lasts ? plan->regather
+                : ap_arena_dup(&pool->arena, plan->regather, (size_t)pool->n_nodes);
     pool->n++;
 }
 
@@ -353,7 +354,7 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
 
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
-        plans[i].remake = NULL; /* the search keeps what it gathered */
+        plans[i].regather = NULL; /* the search keeps what it gathered */
     }
     if (shard_space_build(s->arena, task, fold, plans, task->n_plans, &s->space, err))
         return -1;
@@ -384,7 +385,7 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
 }
 
 static int fill(struct ap_arena *arena, const struct serve_rules *given,
-                const struct serve_ties *ties, const struct ap_stage_time *time,
+                const struct serve_ties *ties, const struct ap_stage_microbatch *time,
                 const struct serve_pool *wide, const struct shard_request *req,
                 struct serve_pool *pool, struct ap_err *err)
 {
@@ -397,7 +398,7 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
     int most = task.n_plans + VARIANTS + 1;
     pool->name = AP_NEW_N(&pool->arena, most, const char *);
     pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
-    pool->remake = AP_NEW_N(&pool->arena, most, bool *);
+    pool->regather = AP_NEW_N(&pool->arena, most, bool *);
     pool->recompute_heavy = req->params.recompute_heavy;
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
@@ -418,7 +419,7 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
 
 struct serve_pool *serve_search(const struct serve_rules *given,
                                 const struct serve_ties *ties,
-                                const struct ap_stage_time *time,
+                                const struct ap_stage_microbatch *time,
                                 const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err)
 {
@@ -449,6 +450,6 @@ struct ap_plan serve_pool_plan(const struct serve_pool *pool, int i,
                             .nests = nests,
                             .mesh = cost->mesh,
                             .choice = pool->choice[i],
-                            .remake = pool->remake[i],
+                            .regather = pool->regather[i],
                             .recompute_heavy = pool->recompute_heavy};
 }

@@ -1,9 +1,9 @@
 /*
  * Problem: every search on a mesh starts from the plans that people type, and each of
  * these takes passes over the whole graph. Idea: on most meshes with as many axes they
- * are the same (ap_baseline_alike), and are made once, by one of the servers that have a
- * shelf in common. Cost: that of the rules, for each set of answers to what they ask of a
- * mesh.
+ * are the same (ap_mesh_queries_agree), and are made once, by one of the servers that
+ * have a shelf in common. Cost: that of the rules, for each set of answers to what they
+ * ask of a mesh.
  */
 #include "serve/serve.h"
 
@@ -19,7 +19,7 @@ static const char *const rules[] = {"data",     "zero2",       "zero3",
 static bool is_wanted(int row)
 {
     for (int i = 0; i < N_RULES; i++)
-        if (!strcmp(ap_baselines[row].name, rules[i]))
+        if (!strcmp(ap_named_plans[row].name, rules[i]))
             return true;
     return false;
 }
@@ -51,7 +51,7 @@ static const struct serve_written *keep(struct serve_book *book, int item,
            looks = w->looks.slot ? (w->looks.mask + 1) * sizeof *w->looks.slot : 0,
            bytes = rounded(sizeof *w) + rounded(looks) + rounded(choices) +
                    2 * rounded(nodes);
-    char *room = item >= 0 ? serve_shelf_room(book->shelf, bytes) : NULL;
+    char *room = item >= 0 ? serve_cache_room(book->shelf, bytes) : NULL;
     bool shared = room;
 
     if (!shared)
@@ -60,10 +60,10 @@ static const struct serve_written *keep(struct serve_book *book, int item,
     kept->looks.arena = NULL;
     kept->looks.slot = put(&room, w->looks.slot, looks);
     kept->choice = put(&room, w->choice, choices);
-    kept->remake = put(&room, w->remake, nodes);
+    kept->regather = put(&room, w->regather, nodes);
     kept->whole = put(&room, w->whole, nodes);
     if (shared) {
-        serve_shelf_end(book->shelf, item, kept);
+        serve_cache_end(book->shelf, item, kept);
         return kept;
     }
     book->list =
@@ -78,14 +78,14 @@ static const struct serve_written *write_down(struct serve_book *book,
     struct ap_plan plan = shard_empty_plan(task);
     struct ap_arena scratch = {0};
     struct ap_err ignored = {0};
-    int item = serve_shelf_begin(book->shelf, row, &w.mesh);
+    int item = serve_cache_begin(book->shelf, row, &w.mesh);
 
     w.looks.arena = &scratch;
-    w.exists = ap_baseline_plan_noted(&scratch, row, &plan, &book->links, &w.looks,
-                                      &ignored) == 0;
+    w.exists = ap_named_plan_make_noting(&scratch, row, &plan, &book->links, &w.looks,
+                                         &ignored) == 0;
     if (w.exists) {
         w.choice = plan.choice;
-        w.remake = plan.remake;
+        w.regather = plan.regather;
         w.whole = plan.whole;
     }
     const struct serve_written *kept = keep(book, item, &w, task);
@@ -102,9 +102,9 @@ look_up(struct serve_book *book, const struct shard_task *task, int row, bool le
 
     for (int i = 0; i < book->n; i++)
         if (book->list[i]->row == row &&
-            ap_baseline_alike(&book->list[i]->looks, &book->list[i]->mesh, mesh))
+            ap_mesh_queries_agree(&book->list[i]->looks, &book->list[i]->mesh, mesh))
             return book->list[i];
-    const struct serve_written *w = serve_shelf_find(book->shelf, row, mesh, &begun);
+    const struct serve_written *w = serve_cache_find(book->shelf, row, mesh, &begun);
     if (w || (begun && leave))
         return w;
     return write_down(book, task, row);
@@ -116,13 +116,13 @@ static void list_rules(struct ap_arena *arena, struct serve_book *book,
 {
     struct ap_plan *plans = AP_NEW_N(arena, N_RULES, struct ap_plan);
     const char **name = AP_NEW_N(arena, N_RULES, const char *);
-    const struct serve_written *written[AP_N_BASELINES] = {NULL};
+    const struct serve_written *written[AP_N_NAMED_PLANS] = {NULL};
     struct ap_err ignored = {0};
 
-    for (int row = 0; row < AP_N_BASELINES; row++)
+    for (int row = 0; row < AP_N_NAMED_PLANS; row++)
         if (is_wanted(row))
             written[row] = look_up(book, task, row, true);
-    for (int row = 0; row < AP_N_BASELINES; row++) {
+    for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
         if (is_wanted(row) && !written[row])
             written[row] = look_up(book, task, row, false);
         const struct serve_written *w = written[row];
@@ -130,13 +130,13 @@ static void list_rules(struct ap_arena *arena, struct serve_book *book,
             continue;
         struct ap_plan plan = shard_empty_plan(task);
         plan.choice = w->choice;
-        plan.remake = w->remake;
+        plan.regather = w->regather;
         plan.whole = w->whole;
         if (task->cost->variant != AP_COST_DEFAULT && /* where compute is free */
             ap_plan_check(&plan, task->cost, &ignored))
             continue;
         plans[task->n_plans] = plan;
-        name[task->n_plans++] = ap_baselines[row].name;
+        name[task->n_plans++] = ap_named_plans[row].name;
     }
     task->plans = plans;
     task->plan_name = name;
@@ -155,7 +155,7 @@ serve_rules_new(const struct ap_graph *g, const struct ap_nests *nests,
                                        .cost = cost,
                                        .families = families,
                                        .params = &req->params,
-                                       .baseline = row->baseline}};
+                                       .named_plan = row->named_plan}};
     if (row->run == shard_ilp)
         list_rules(&r->arena, book, &r->task);
     return r;
@@ -171,6 +171,6 @@ void serve_book_free(struct serve_book *book)
 {
     ap_arena_free(&book->arena);
     ap_arena_free(&book->links.arena);
-    serve_shelf_free(book->shelf);
+    serve_cache_free(book->shelf);
     free(book->list);
 }

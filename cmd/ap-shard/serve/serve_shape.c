@@ -23,11 +23,11 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
 {
     const struct serve_pool *pool = s->pool;
     const struct ap_choice_vec *choice = pool->choice[p];
-    const bool *remake = pool->remake[p];
+    const bool *regather = pool->regather[p];
     uint64_t *hash = AP_NEW_N(&s->arena, b->n + 1, uint64_t);
 
     for (int i = 0; i < b->n; i++) {
-        uint64_t h = 1 + (remake != NULL);
+        uint64_t h = 1 + (regather != NULL);
         for (int k = rows->group_start[i]; k < rows->group_start[i + 1]; k++) {
             const struct ap_choice_vec *c = &choice[rows->group[k]];
             for (int a = 0; a < AP_MAX_AXES; a += 3)
@@ -35,8 +35,8 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
                                (uint64_t)(uint16_t)c->axis[a + 1] << 16 |
                                (uint64_t)(uint16_t)c->axis[a + 2]);
         }
-        for (int k = b->node_start[i]; remake && k < b->node_start[i + 1]; k++)
-            h = mix(h, remake[b->node[k]]);
+        for (int k = b->node_start[i]; regather && k < b->node_start[i + 1]; k++)
+            h = mix(h, regather[b->node[k]]);
         for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
             int row = rows->number[b->ext[e]];
             if (row >= 0)
@@ -58,7 +58,7 @@ static bool seen_before(int n_before, struct serve_shape *const *before,
     for (int i = 0; i < n_before; i++) {
         const struct serve_pool *pool = before[i]->pool;
         for (int k = 0; before[i]->place == s->place && pool && k < pool->n; k++)
-            if (pool->remake[k] == own->remake[p] &&
+            if (pool->regather[k] == own->regather[p] &&
                 (pool->choice[k] == own->choice[p] ||
                  !memcmp(pool->choice[k], own->choice[p], n * sizeof *own->choice[p]))) {
                 *from = before[i];

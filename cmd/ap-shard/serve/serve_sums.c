@@ -225,8 +225,8 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
                       struct priced *const *out)
 {
     struct ap_arena scratch = {0};
-    const struct ap_stage_time **time =
-        AP_NEW_N(&scratch, n, const struct ap_stage_time *);
+    const struct ap_stage_microbatch **time =
+        AP_NEW_N(&scratch, n, const struct ap_stage_microbatch *);
     struct price_key *key = AP_NEW_N(&scratch, n, struct price_key);
     struct ap_stage_measure *measure = AP_NEW_N(&scratch, n, struct ap_stage_measure);
     struct ap_stage_measure *alone = AP_NEW_N(&scratch, n, struct ap_stage_measure);

@@ -16,7 +16,7 @@
  */
 #include "tap/tap.h"
 
-#include "plan/feeds.h"
+#include "plan/weight_roles.h"
 
 #include <math.h>
 #include <string.h>
@@ -95,7 +95,7 @@ static int route_whole(struct ap_router *router, int *chosen, struct ap_plan *pl
         struct ap_traffic t;
         int *pattern = i == N_USUAL ? chosen : AP_NEW_N(arena, w->n + 1, int);
         if (i > 0 && i < N_USUAL &&
-            ap_feeds_pattern(arena, router->plan, w, i & 1, i >> 1, pattern) == 0)
+            ap_weight_roles_pattern(arena, router->plan, w, i & 1, i >> 1, pattern) == 0)
             continue;
         if (ap_region_route(region, pattern, &t) ||
             (best && ap_traffic_exposed(&t) >= ap_traffic_exposed(traffic)))

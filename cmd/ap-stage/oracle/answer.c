@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/plain.h"
+#include "doc/fast_json.h"
 
 /* Sums over microbatches and stages stay finite. */
 #define MAX_SEC 1e30
@@ -80,13 +80,13 @@ static int get_front(struct ap_arena *arena, const json_t *o, struct answer *a,
 
 #define MAX_LEVELS 64
 
-static bool skip_value(struct ap_plain *p, int level)
+static bool skip_value(struct ap_fast_json *p, int level)
 {
     const char *text;
-    char open = ap_plain_next(p), close = open == '{' ? '}' : ']';
+    char open = ap_fast_json_next(p), close = open == '{' ? '}' : ']';
 
     if (open == '"')
-        return ap_plain_string(p, &text) >= 0;
+        return ap_fast_json_string(p, &text) >= 0;
     if (open != '{' && open != '[') {
         const char *from = p->at;
         while (p->at < p->end && (isalnum((unsigned char)*p->at) || *p->at == '-' ||
@@ -95,31 +95,32 @@ static bool skip_value(struct ap_plain *p, int level)
         return p->at > from;
     }
     p->at++;
-    if (ap_plain_take(p, close))
+    if (ap_fast_json_take(p, close))
         return true;
     do {
-        if (open == '{' && (ap_plain_string(p, &text) < 0 || !ap_plain_take(p, ':')))
+        if (open == '{' &&
+            (ap_fast_json_string(p, &text) < 0 || !ap_fast_json_take(p, ':')))
             return false;
         if (level == MAX_LEVELS || !skip_value(p, level + 1))
             return false;
-    } while (ap_plain_take(p, ','));
-    return ap_plain_take(p, close);
+    } while (ap_fast_json_take(p, ','));
+    return ap_fast_json_take(p, close);
 }
 
 /* Skips the members of an object up to the one of that name, or to the end. */
-static bool skip_to(struct ap_plain *p, const char *name, bool *found)
+static bool skip_to(struct ap_fast_json *p, const char *name, bool *found)
 {
     const char *text;
 
     *found = false;
-    if (!ap_plain_take(p, '{'))
+    if (!ap_fast_json_take(p, '{'))
         return false;
     do {
-        int n = ap_plain_string(p, &text);
-        if (n < 0 || !ap_plain_take(p, ':'))
+        int n = ap_fast_json_string(p, &text);
+        if (n < 0 || !ap_fast_json_take(p, ':'))
             return false;
         *found = n == (int)strlen(name) && memcmp(text, name, (size_t)n) == 0;
-    } while (!*found && skip_value(p, 1) && ap_plain_take(p, ','));
+    } while (!*found && skip_value(p, 1) && ap_fast_json_take(p, ','));
     return true;
 }
 
@@ -127,11 +128,11 @@ static bool skip_to(struct ap_plain *p, const char *name, bool *found)
  * to be read. The caller decrefs. */
 static json_t *take_sharding(const char *line, size_t len, struct answer *a)
 {
-    struct ap_plain p = {line, line + len}, inside;
+    struct ap_fast_json p = {line, line + len}, inside;
     struct ap_buf rest = {0};
     bool found, groups;
 
-    if (!skip_to(&p, "sharding", &found) || !found || ap_plain_next(&p) != '{')
+    if (!skip_to(&p, "sharding", &found) || !found || ap_fast_json_next(&p) != '{')
         return NULL;
     const char *from = p.at;
     inside = p;
@@ -140,7 +141,7 @@ static json_t *take_sharding(const char *line, size_t len, struct answer *a)
     ap_buf_put(&rest, line, (size_t)(from - line));
     ap_buf_putc(&rest, '0');
     ap_buf_put(&rest, p.at, (size_t)(p.end - p.at));
-    json_t *o = ap_plain_json(rest.data, rest.len);
+    json_t *o = ap_fast_json_json(rest.data, rest.len);
     ap_buf_free(&rest);
     if (!o)
         return NULL;
@@ -162,7 +163,7 @@ int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct an
     *a = (struct answer){.id = -1};
     json_t *o = take_sharding(line, len, a);
     if (!o)
-        o = ap_plain_json(line, len);
+        o = ap_fast_json_json(line, len);
     if (!o) /* slowly, and with a reason if it is wrong */
         o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
     if (!o)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/baseline.h"
+#include "plan/named_plan.h"
 #include "search/space.h"
 #include "doc/blocks_json.h"
 
@@ -127,7 +127,7 @@ static int list_microbatches(struct ap_arena *arena, const struct stage_model *m
 struct lister {
     struct ap_arena *arena;
     const struct stage_model *m;
-    const struct ap_stage_time *time;
+    const struct ap_stage_microbatch *time;
     bool *constant; /* [node] */
     int *seen;      /* [block]: last node that was found to be read there, + 1 */
     int n, cap;
@@ -247,7 +247,7 @@ static void list_values(struct lister *l)
 
 /* ---- what every plan does ---- */
 
-static bool is_work(const struct stage_model *m, const struct ap_stage_time *time,
+static bool is_work(const struct stage_model *m, const struct ap_stage_microbatch *time,
                     const struct ap_nest *nest)
 {
     const struct ap_graph *g = &m->graph;
@@ -272,7 +272,7 @@ static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
            (n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0);
 }
 
-static void add_bytes(const struct ap_stage_time *time, int node, double bytes,
+static void add_bytes(const struct ap_stage_microbatch *time, int node, double bytes,
                       struct stage_work *w)
 {
     if (time->split[node])
@@ -283,9 +283,9 @@ static void add_bytes(const struct ap_stage_time *time, int node, double bytes,
 
 /* What the group moves of each operand and result, on one device; moved is room for it.
  */
-static void count_bytes(const struct stage_model *m, const struct ap_stage_time *time,
-                        const bool *constant, const struct ap_nest *nest, double *moved,
-                        struct stage_work *w)
+static void count_bytes(const struct stage_model *m,
+                        const struct ap_stage_microbatch *time, const bool *constant,
+                        const struct ap_nest *nest, double *moved, struct stage_work *w)
 {
     const struct ap_mesh one = {.n_axes = 1, .size = {1}, .name = {"x"}};
     const struct ap_choice_vec none = AP_CHOICE_NONE;
@@ -316,7 +316,7 @@ static int compare_work(const void *pa, const void *pb)
 }
 
 static void list_work(struct ap_arena *arena, struct stage_model *m,
-                      const struct ap_stage_time *time, const bool *constant)
+                      const struct ap_stage_microbatch *time, const bool *constant)
 {
     int n = 0, kept = 0, most = 1;
 
@@ -350,11 +350,11 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
 /* How the graph lies in time does not depend on the number, if that is not one. */
 static int lie_in_time(struct ap_arena *arena, const struct stage_model *m,
                        const struct stage_limits *limits, struct plan_instance *inst,
-                       struct ap_stage_time *time, struct ap_err *err)
+                       struct ap_stage_microbatch *time, struct ap_err *err)
 {
     int64_t most = inst->microbatches[inst->n_microbatches - 1];
     struct ap_err why = {0};
-    if (ap_stage_time_of(arena, &m->graph, &m->nests, most, time, &why) == 0) {
+    if (ap_stage_microbatch_axis(arena, &m->graph, &m->nests, most, time, &why) == 0) {
         if (time->whole < 0 || limits->each)
             return 0;
         ap_err_set(&why,
@@ -365,7 +365,8 @@ static int lie_in_time(struct ap_arena *arena, const struct stage_model *m,
     if (limits->microbatches == 0 && most > 1) {
         ap_warn("the batch is not cut: %s", why.msg);
         inst->n_microbatches = 1;
-        return ap_stage_time_of(arena, &m->graph, &m->nests, 1, time, err) ? 1 : 0;
+        return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, 1, time, err) ? 1
+                                                                                   : 0;
     }
     ap_err_set(err, "%lld microbatches: %s", (long long)most, why.msg);
     return 1;
@@ -389,7 +390,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
                         struct ap_err *err)
 {
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     *inst = (struct plan_instance){.n_blocks = m->blocks.n,
                                    .cluster = &m->cluster,

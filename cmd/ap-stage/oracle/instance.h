@@ -27,7 +27,8 @@ struct stage_model {
     struct ap_block_sum *sums; /* [block] */
     int64_t batch;             /* rows; 0: no input has a batch */
     bool training;             /* there is a backward phase or an update */
-    struct ap_stage_time time; /* of the most microbatches; by stage_instance_make */
+    struct ap_stage_microbatch
+        time; /* of the most microbatches; by stage_instance_make */
     int n_work;
     struct stage_work *work;
 };

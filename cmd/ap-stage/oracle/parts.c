@@ -26,7 +26,7 @@ struct stage_parts {
     int n, cap;
     struct part **part;
     int n_times, cap_times;
-    struct ap_stage_time *time;
+    struct ap_stage_microbatch *time;
 };
 
 struct stage_parts *stage_parts_start(const struct stage_model *m)
@@ -78,7 +78,7 @@ static int find_part(struct stage_parts *parts, const struct ap_stage *st,
     return 0;
 }
 
-/* Shardings that only name a baseline are written out. */
+/* Shardings that only name a named plan are written out. */
 static int take_stage(struct stage_parts *parts, const struct stage_detail *detail,
                       struct ap_stage *read, struct part *part, struct ap_err *err)
 {
@@ -134,20 +134,20 @@ int stage_parts_read(struct stage_parts *parts, struct ap_arena *arena,
     return 0;
 }
 
-const struct ap_stage_time *stage_parts_time(struct stage_parts *parts,
-                                             int64_t microbatches)
+const struct ap_stage_microbatch *stage_parts_time(struct stage_parts *parts,
+                                                   int64_t microbatches)
 {
     const struct stage_model *m = parts->model;
     int64_t n = microbatches > 1 ? microbatches : 2; /* one lies as half of two does */
-    struct ap_stage_time time;
+    struct ap_stage_microbatch time;
     struct ap_err ignored = {0};
 
-    if (ap_stage_time_like(&m->time, n, &time))
+    if (ap_stage_microbatch_like(&m->time, n, &time))
         return &m->time;
     for (int i = 0; i < parts->n_times; i++)
-        if (ap_stage_time_like(&parts->time[i], n, &time))
+        if (ap_stage_microbatch_like(&parts->time[i], n, &time))
             return &parts->time[i];
-    if (ap_stage_time_of(&parts->arena, &m->graph, &m->nests, n, &time, &ignored))
+    if (ap_stage_microbatch_axis(&parts->arena, &m->graph, &m->nests, n, &time, &ignored))
         return NULL;
     if (parts->n_times == parts->cap_times) {
         parts->cap_times = 2 * parts->cap_times + 8;

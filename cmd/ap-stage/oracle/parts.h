@@ -6,7 +6,7 @@
 #define PARTS_H
 
 #include "oracle/oracle.h"
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 
 struct stage_parts; /* memo */
 
@@ -26,8 +26,8 @@ int stage_parts_read(struct stage_parts *parts, struct ap_arena *arena,
                      struct ap_stages *read, struct ap_stage_priced *const **priced,
                      int64_t *nodes, struct ap_err *err);
 
-/* For ap_pipeline_known; NULL: the graph has none for so many microbatches. */
-const struct ap_stage_time *stage_parts_time(struct stage_parts *parts,
-                                             int64_t microbatches);
+/* For ap_pipeline_cache; NULL: the graph has none for so many microbatches. */
+const struct ap_stage_microbatch *stage_parts_time(struct stage_parts *parts,
+                                                   int64_t microbatches);
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef SPACE_H
 #define SPACE_H
 
-#include "pipeline/pipeline.h"
+#include "pipeline/pipeline_price.h"
 #include "planner.h"
 
 /* ---- places (judge.c) ---- */
@@ -22,7 +22,7 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
 int plan_link_level(const struct ap_cluster *c, int host, int other);
 /*
  * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
- * without layouts (guess.c): fills the stages' sends, adds to what is paid once.
+ * without layouts (estimated_sends.c): fills the stages' sends, adds to what is paid once.
  */
 void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
                       struct ap_sim_stage *stages);
@@ -119,7 +119,7 @@ struct plan_rannc_loop {
 };
 int plan_rannc_loops(int n_hosts, int n_devices, struct plan_rannc_loop loop[32]);
 
-/* ---- Alpa's dynamic programme (alpa.c), with what its baselines restrict ---- */
+/* ---- Alpa's dynamic programme (alpa.c), with what its named plans restrict ---- */
 
 struct alpa_limits {
     const bool *allowed; /* [lo * n + hi], NULL: all runs */

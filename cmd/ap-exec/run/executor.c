@@ -1,0 +1,409 @@
+/*
+ * A pipeline's step loop: every rank runs the instructions of its lane. To the rest of
+ * the tool the run is a session like any other, of a program that has the whole graph's
+ * parameters and results and no operators.
+ */
+#include "backend.h"
+#include "run/handover.h"
+#include "run/session.h"
+
+#include "tool/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a stage's forward leaves to its backward: stretches of the program's memory, one
+ * copy of all for each microbatch that is in between. */
+struct kept {
+    int n;
+    struct exec_copy *piece; /* dst: offset in a slot */
+    int64_t bytes;           /* of a slot */
+    int n_slots;
+    char *slots; /* the backend's */
+};
+
+struct pipeline {
+    struct ap_arena *arena;
+    const struct ap_pipeline_program *relay;
+    struct comm *job;
+    const struct ap_lane *lane; /* of this rank */
+    struct comm *comm;          /* [stage]: of its ranks */
+    struct exec *exec;          /* [stage] */
+    bool *mine;                 /* [stage]: this rank takes part */
+    struct handover *handover;
+    struct kept *kept;         /* [stage] */
+    int loss_stage, loss_node; /* where the loss is made; -1 */
+    struct ap_program outline;
+};
+
+/* ---- the whole graph, as far as it shows ---- */
+
+static int count(const struct ap_pipeline_program *r, bool results)
+{
+    int most = -1;
+    for (int s = 0; s < r->n_stages; s++) {
+        const struct ap_pipeline_stage *st = &r->stage[s];
+        const int n = results ? st->prog.local.n_results : st->prog.local.n_params;
+        for (int k = 0; k < n; k++)
+            most = (results ? st->result : st->param)[k] > most
+                       ? (results ? st->result : st->param)[k]
+                       : most;
+    }
+    return most + 1;
+}
+
+/* Parameters come first, by number; a result that no stage makes is its parameter. */
+static int make_outline(struct pipeline *p, struct ap_err *err)
+{
+    const struct ap_pipeline_program *r = p->relay;
+    struct ap_graph *g = &p->outline.local;
+    g->n_params = count(r, false);
+    g->n_results = count(r, true);
+    int *params = AP_NEW_N(p->arena, g->n_params + 1, int);
+    bool *known = AP_NEW_N(p->arena, g->n_params + 1, bool);
+    g->nodes = AP_NEW_N(p->arena, g->n_params + g->n_results + 1, struct ap_node);
+    g->results = AP_NEW_N(p->arena, g->n_results + 1, struct ap_result);
+    g->n_nodes = g->n_params;
+    for (int k = 0; k < g->n_results; k++)
+        g->results[k] = (struct ap_result){.role = AP_ROLE_AUX};
+    for (int s = 0; s < r->n_stages; s++) {
+        const struct ap_pipeline_stage *st = &r->stage[s];
+        const struct ap_graph *own = &st->prog.local;
+        for (int k = 0; k < own->n_params; k++) {
+            if (st->param[k] < 0)
+                continue;
+            g->nodes[st->param[k]] = own->nodes[own->params[k]];
+            known[st->param[k]] = true;
+            params[st->param[k]] = st->param[k];
+        }
+        for (int k = 0; k < own->n_results; k++) {
+            if (st->result[k] < 0)
+                continue;
+            const struct ap_result *res = &own->results[k];
+            const int alias = res->alias < 0 ? -1 : own->nodes[res->alias].param;
+            g->nodes[g->n_nodes] = own->nodes[res->node];
+            g->results[st->result[k]] = (struct ap_result){
+                g->n_nodes++, res->role, alias < 0 ? -1 : st->param[alias]};
+        }
+    }
+    for (int k = 0; k < g->n_params; k++)
+        if (!known[k])
+            return ap_err_set(err, "/pipeline: no stage has parameter %d", k);
+    g->params = params;
+    return 0;
+}
+
+static void find_loss_stage(struct pipeline *p, int loss)
+{
+    p->loss_stage = -1;
+    for (int s = 0; s < p->relay->n_stages && loss >= 0; s++) {
+        const struct ap_pipeline_stage *st = &p->relay->stage[s];
+        for (int k = 0; k < st->prog.local.n_results; k++)
+            if (st->result[k] == loss) {
+                p->loss_stage = s;
+                p->loss_node = st->prog.local.results[k].node;
+            }
+    }
+}
+
+/* ---- what a forward leaves to its backward ---- */
+
+/* Values of one microbatch that are there when its backward starts, and read by it. */
+static void find_kept(struct pipeline *p, int stage)
+{
+    const struct ap_pipeline_stage *st = &p->relay->stage[stage];
+    const struct ap_program *prog = &st->prog;
+    const struct ap_graph *g = &prog->local;
+    struct kept *kept = &p->kept[stage];
+    bool *late = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
+
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            const int in = g->nodes[i].in[k], alias = prog->buffer[in].alias;
+            if (g->nodes[i].group >= st->cuts.backward_lo &&
+                g->nodes[i].group < st->cuts.each_hi)
+                late[alias >= 0 ? alias : in] = true;
+        }
+    kept->piece = AP_NEW_N(p->arena, g->n_nodes + 1, struct exec_copy);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *v = &g->nodes[i];
+        const struct ap_buffer *b = &prog->buffer[i];
+        bool carried = ap_ops[v->op].class == AP_CLASS_COLLECTIVE &&
+                       (v->attrs->coll.axes & prog->mesh.time);
+        bool share = v->op == AP_OP_PARAMETER && ap_pipeline_is_share(prog, v->param);
+        bool made = v->op != AP_OP_PARAMETER && v->group >= st->cuts.each_lo &&
+                    v->group < st->cuts.backward_lo && !carried;
+        if (!late[i] || b->offset < 0 || b->alias >= 0 || !(share || made))
+            continue;
+        kept->piece[kept->n++] = (struct exec_copy){
+            (void *)(intptr_t)kept->bytes, p->exec[stage].memory + b->offset, b->bytes};
+        kept->bytes += (b->bytes + 63) / 64 * 64;
+    }
+}
+
+static int open_kept(struct pipeline *p, struct ap_err *err)
+{
+    int *slots = AP_NEW_N(p->arena, p->relay->n_stages + 1, int);
+
+    for (int i = 0; i < p->lane->n; i++) {
+        const struct ap_pipeline_instr *x = &p->lane->instr[i];
+        if ((x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE) &&
+            x->slot >= slots[x->stage])
+            slots[x->stage] = x->slot + 1;
+    }
+    for (int s = 0; s < p->relay->n_stages; s++) {
+        if (slots[s] == 0)
+            continue;
+        find_kept(p, s);
+        p->kept[s].n_slots = slots[s];
+        p->kept[s].slots =
+            p->exec[s].backend->alloc(ap_mul64(p->kept[s].bytes, slots[s]));
+        if (!p->kept[s].slots)
+            return ap_err_set(err,
+                              "stage %d: no memory for %d microbatches of %lld bytes", s,
+                              slots[s], (long long)p->kept[s].bytes);
+    }
+    return 0;
+}
+
+static void keep(struct pipeline *p, int stage, int slot, bool back)
+{
+    const struct kept *kept = &p->kept[stage];
+    char *at = kept->slots + slot * kept->bytes;
+
+    for (int i = 0; i < kept->n; i++) {
+        const struct exec_copy *c = &kept->piece[i];
+        char *aside = at + (intptr_t)c->dst;
+        if (back)
+            p->exec[stage].backend->copy((void *)(uintptr_t)c->src, aside, c->bytes);
+        else
+            p->exec[stage].backend->copy(aside, c->src, c->bytes);
+    }
+}
+
+/* ---- running ---- */
+
+static void open_stages(struct pipeline *p, const struct settings *set,
+                        const struct session_hooks *hooks)
+{
+    const struct ap_pipeline_program *r = p->relay;
+    struct ap_err err = {{0}};
+    int rc = 0, exit_code = AP_BAD_INPUT;
+
+    for (int s = 0; s < r->n_stages; s++) {
+        const struct ap_lane *lane = &r->lane[r->stage[s].lane];
+        p->mine[s] = p->job->split(p->job, lane->ranks, lane->n_ranks, &p->comm[s]);
+        if (p->mine[s])
+            p->lane = lane;
+    }
+    for (int s = 0; s < r->n_stages && !rc; s++) {
+        struct exec *x = &p->exec[s];
+        if (!p->mine[s])
+            continue;
+        rc = exec_open(x, p->arena, &r->stage[s].prog, set->backend, &p->comm[s], &err);
+        x->number = r->stage[s].param;
+        if (!rc)
+            rc = data_load(x, &set->source, &err);
+        exit_code = x->exit_code;
+    }
+    if (!rc)
+        rc = open_kept(p, &err);
+    hooks->agree(p->job, rc, exit_code, &err);
+    p->handover = handover_open(p->arena, r, p->exec, p->job);
+}
+
+static void step(struct pipeline *p)
+{
+    for (int i = 0; i < p->lane->n; i++) {
+        const struct ap_pipeline_instr *x = &p->lane->instr[i];
+        switch (x->what) {
+        case AP_PIPELINE_RUN:
+            exec_run(&p->exec[x->stage], x->lo, x->hi, x->message);
+            break;
+        case AP_PIPELINE_SEND:
+            handover_send(p->handover, x->transfer, x->message);
+            break;
+        case AP_PIPELINE_RECEIVE:
+            handover_receive(p->handover, x->transfer, x->message);
+            break;
+        case AP_PIPELINE_KEEP:
+        case AP_PIPELINE_RESTORE:
+            keep(p, x->stage, x->slot, x->what == AP_PIPELINE_RESTORE);
+            break;
+        }
+    }
+    p->job->settle(p->job);
+}
+
+/* Bytes of the first rank of a stage's lane, on rank 0. */
+static void to_root(struct pipeline *p, int stage, void *buf, int64_t bytes)
+{
+    const int from = p->relay->lane[p->relay->stage[stage].lane].ranks[0];
+    if (p->job->rank == from || p->job->rank == 0)
+        p->job->to_root(p->job, from, buf, bytes);
+}
+
+static double read_loss(struct pipeline *p)
+{
+    const struct exec *x = &p->exec[p->loss_stage];
+    double loss = 0;
+    if (p->mine[p->loss_stage]) {
+        char host[16];
+        const enum ap_dtype dtype = x->prog->local.nodes[p->loss_node].shape.dtype;
+        x->backend->read(host, x->value[p->loss_node], ap_dtype_size(dtype));
+        loss = data_number(host, dtype, 0);
+    }
+    to_root(p, p->loss_stage, &loss, sizeof loss);
+    return loss;
+}
+
+/* ---- what the last step leaves behind ---- */
+
+/* Results that become no parameter are whole on every rank of their stage. */
+static void keep_results(struct pipeline *p, struct session *s)
+{
+    const struct ap_pipeline_program *r = p->relay;
+    s->results = AP_NEW_N(p->arena, p->outline.local.n_results + 1, void *);
+    for (int i = 0; i < r->n_stages; i++) {
+        const struct ap_graph *g = &r->stage[i].prog.local;
+        for (int k = 0; k < g->n_results; k++) {
+            if (r->stage[i].result[k] < 0 || g->results[k].alias >= 0)
+                continue;
+            const int64_t bytes = ap_shape_bytes(&g->nodes[g->results[k].node].shape);
+            char *host = ap_xrealloc(NULL, (size_t)bytes + 1);
+            if (p->mine[i])
+                p->exec[i].backend->read(host, p->exec[i].value[g->results[k].node],
+                                         bytes);
+            to_root(p, i, host, bytes);
+            if (p->job->rank == 0)
+                s->results[r->stage[i].result[k]] = host;
+            else
+                free(host);
+        }
+    }
+}
+
+static void keep_params(struct pipeline *p, struct session *s)
+{
+    const struct ap_pipeline_program *r = p->relay;
+    s->params = AP_NEW_N(p->arena, p->outline.local.n_params + 1, void *);
+    for (int i = 0; i < r->n_stages; i++) {
+        const struct ap_graph *g = &r->stage[i].prog.local;
+        for (int k = 0; k < g->n_results; k++) {
+            const int node = g->results[k].alias;
+            if (node < 0)
+                continue;
+            const struct placement place = exec_placement(&g->nodes[node]);
+            const int64_t bytes = ap_shape_bytes(&place.global);
+            void *whole = NULL;
+            if (p->mine[i])
+                whole = data_collect(&p->exec[i], p->exec[i].value[node], &place);
+            if (!whole && p->job->rank == 0)
+                whole = ap_xrealloc(NULL, (size_t)bytes + 1);
+            to_root(p, i, whole, bytes);
+            if (p->job->rank == 0)
+                s->params[r->stage[i].param[g->nodes[node].param]] = whole;
+            else
+                free(whole);
+        }
+    }
+}
+
+/* Bytes of memory of the rank that needs most. */
+static int64_t most_bytes(const struct pipeline *p, bool scratch)
+{
+    int64_t bytes = 0;
+    for (int s = 0; s < p->relay->n_stages; s++)
+        if (p->mine[s])
+            bytes += scratch ? p->exec[s].scratch_bytes + p->exec[s].temps_bytes
+                             : p->relay->stage[s].prog.peak_bytes +
+                                   p->kept[s].bytes * p->kept[s].n_slots;
+    return p->job->max(p->job, bytes);
+}
+
+/* What ran, on rank 0: collectives by the first rank of each stage, bytes by all. */
+static void gather_report(struct pipeline *p, struct session *s)
+{
+    const struct ap_pipeline_program *r = p->relay;
+    s->n_stages = r->n_stages;
+    s->stage = AP_NEW_N(p->arena, r->n_stages, struct stage_report);
+    for (int i = 0; i < r->n_stages; i++) {
+        struct stage_report *report = &s->stage[i];
+        int64_t n = 0;
+        if (p->mine[i])
+            n = session_collectives(p->arena, &p->exec[i], s->steps, &report->coll);
+        to_root(p, i, &n, sizeof n);
+        if (!p->mine[i])
+            report->coll = AP_NEW_N(p->arena, n + 1, struct ap_coll_count);
+        to_root(p, i, report->coll, n * (int64_t)sizeof *report->coll);
+        report->n = (int)n;
+        report->mesh = &r->stage[i].prog.mesh;
+    }
+    for (int k = 0; k < p->job->size; k++) {
+        int64_t bytes = handover_bytes(p->handover);
+        if (p->job->rank == k || p->job->rank == 0)
+            p->job->to_root(p->job, k, &bytes, sizeof bytes);
+        s->sent_bytes += bytes / (s->steps > 0 ? s->steps : 1);
+    }
+}
+
+struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
+                              const struct ap_pipeline_program *relay,
+                              const struct settings *set, struct comm *job, bool keep,
+                              const struct session_hooks *hooks)
+{
+    struct pipeline *p = AP_NEW(arena, struct pipeline);
+    struct ap_err err = {{0}};
+    *p = (struct pipeline){.arena = arena,
+                           .relay = relay,
+                           .job = job,
+                           .comm = AP_NEW_N(arena, relay->n_stages, struct comm),
+                           .exec = AP_NEW_N(arena, relay->n_stages, struct exec),
+                           .kept = AP_NEW_N(arena, relay->n_stages, struct kept),
+                           .mine = AP_NEW_N(arena, relay->n_stages, bool)};
+    hooks->agree(job, make_outline(p, &err), AP_BAD_INPUT, &err);
+    *s = (struct session){
+        .steps = set->steps,
+        .loss = session_loss(&p->outline.local),
+        .exec = {.prog = &p->outline, .backend = set->backend, .comm = job}};
+    find_loss_stage(p, s->loss);
+    open_stages(p, set, hooks);
+    p->outline.peak_bytes = most_bytes(p, false);
+    s->exec.scratch_bytes = most_bytes(p, true);
+    s->losses = AP_NEW_N(arena, set->steps + 1, double);
+    double sec = 0;
+    for (int64_t i = 0; i < set->steps; i++) {
+        job->max(job, 0); /* ranks start together */
+        const double start = ap_now_sec();
+        step(p);
+        if (s->loss >= 0)
+            s->losses[i] = read_loss(p);
+        if (keep && i + 1 == set->steps)
+            keep_results(p, s);
+        for (int k = 0; k < relay->n_stages; k++)
+            if (p->mine[k])
+                exec_advance(&p->exec[k]);
+        sec += job->max_sec(job, ap_now_sec() - start);
+        if (hooks->say && job->rank == 0)
+            hooks->say(hooks->ctx, i + 1, s->loss >= 0, s->losses[i]);
+    }
+    s->sec_per_step = set->steps ? sec / (double)set->steps : 0;
+    if (keep)
+        keep_params(p, s);
+    gather_report(p, s);
+    return p;
+}
+
+void pipeline_close(struct pipeline *p, struct session *s)
+{
+    session_close(s);
+    handover_close(p->handover);
+    for (int k = 0; k < p->relay->n_stages; k++)
+        if (p->mine[k]) {
+            if (p->kept[k].slots)
+                p->exec[k].backend->release(p->kept[k].slots);
+            exec_close(&p->exec[k]);
+            if (p->job->size > 1)
+                p->comm[k].close(&p->comm[k]);
+        }
+}

@@ -1,0 +1,375 @@
+/*
+ * Problem: state the choice of strategies as a selection problem in which a conversion is
+ * paid once per tensor and target layout (Alpa, section 4, pays it per consumer).
+ * Idea: an exact encoding with copies. A variable stands for a fusion group, or for all
+ * groups that are tied to choose alike. For a tensor and a layout that several variables
+ * may ask for, a copy node (absent, made) stands between producer and consumers: "made"
+ * costs the conversion from the producer's layout, "absent" is forbidden to a consumer
+ * that needs the layout. A layout that only one variable can ask for is charged on a
+ * direct edge. Cost: one table per edge; conversions are priced once per pair of distinct
+ * layouts.
+ */
+#include "problem/statement.h"
+#include "cost/convert.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* All that concerns one tensor while its nodes and edges are made. */
+struct tensor {
+    const struct copy_set *star;
+    int **target; /* [use][strategy]: number of the layout that it needs */
+    int n_layouts, cap_layouts;
+    struct ap_layout *layouts; /* distinct targets */
+    int n_homes, cap_homes;
+    struct ap_layout *homes; /* distinct layouts of the producer */
+    int *home_of;            /* per strategy of the home group */
+    double *conv;            /* [home layout][target] */
+};
+
+void select_init(struct select_builder *b, struct ap_arena *arena,
+                 const struct shard_space *space)
+{
+    *b = (struct select_builder){.arena = arena, .space = space};
+    b->member = AP_NEW_N(arena, space->graph->n_nodes, int);
+    for (int i = 0; i < space->nests->n; i++)
+        for (int m = 0; m < space->nests->nest[i].n_members; m++)
+            b->member[space->nests->nest[i].members[m]] = m;
+}
+
+void select_free(struct select_builder *b)
+{
+    free(b->n_strategies);
+    free(b->group);
+    free(b->cost);
+    free(b->edges);
+    free(b->copy);
+}
+
+static int add_node(struct select_builder *b, int group, int n, double *cost)
+{
+    if (b->n_nodes == b->cap_nodes) {
+        b->cap_nodes = b->cap_nodes ? 2 * b->cap_nodes : 1024;
+        size_t cap = (size_t)b->cap_nodes;
+        b->n_strategies = ap_xrealloc(b->n_strategies, cap * sizeof *b->n_strategies);
+        b->group = ap_xrealloc(b->group, cap * sizeof *b->group);
+        b->cost = ap_xrealloc(b->cost, cap * sizeof *b->cost);
+    }
+    b->n_strategies[b->n_nodes] = n;
+    b->group[b->n_nodes] = group;
+    b->cost[b->n_nodes] = cost;
+    return b->n_nodes++;
+}
+
+int select_var(struct select_builder *b, int group, double weight)
+{
+    const struct shard_space *sp = b->space;
+    double *cost = AP_NEW_N(b->arena, sp->n[group], double);
+    for (int s = 0; s < sp->n[group]; s++)
+        cost[s] = weight * sp->sec[group][s];
+    return add_node(b, group, sp->n[group], cost);
+}
+
+static void add_edge(struct select_builder *b, int x, int y, const double *cost)
+{
+    if (b->n_edges == b->cap_edges) {
+        b->cap_edges = b->cap_edges ? 2 * b->cap_edges : 4096;
+        b->edges = ap_xrealloc(b->edges, (size_t)b->cap_edges * sizeof *b->edges);
+    }
+    b->edges[b->n_edges++] = (struct ap_problem_edge){x, y, cost};
+}
+
+/* ---- stars: a tensor's producer and those who need it ---- */
+
+void select_users_init(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, struct select_users *u)
+{
+    *u = (struct select_users){.graph = g, .nests = nests};
+    u->first_result = AP_NEW_N(arena, g->n_nodes, int);
+    u->next_result = AP_NEW_N(arena, g->n_results + 1, int);
+    u->seen = AP_NEW_N(arena, nests->n, int);
+    for (int i = 0; i < nests->n; i++)
+        u->seen[i] = -1;
+    for (int r = g->n_results; r >= 1; r--) {
+        u->next_result[r] = u->first_result[g->results[r - 1].node];
+        u->first_result[g->results[r - 1].node] = r;
+    }
+}
+
+void select_users_free(struct select_users *u)
+{
+    free(u->uses);
+}
+
+static void put_use(struct select_users *u, int group, int slot, int alias)
+{
+    if (u->n == u->cap) {
+        u->cap = u->cap ? 2 * u->cap : 16;
+        u->uses = ap_xrealloc(u->uses, (size_t)u->cap * sizeof *u->uses);
+    }
+    u->uses[u->n++] = (struct select_use){group, slot, alias, -1, 0};
+}
+
+void select_users_of(struct select_users *u, int node)
+{
+    const struct ap_graph *g = u->graph;
+    int home = g->nodes[node].group;
+
+    u->n = 0;
+    u->seen[home] = node;
+    for (int k = g->user_start[node]; k < g->user_start[node + 1]; k++) {
+        int group = g->nodes[g->users[k]].group;
+        if (u->seen[group] == node)
+            continue;
+        u->seen[group] = node;
+        const struct ap_nest *nest = &u->nests->nest[group];
+        for (int i = 0; i < nest->n_ins; i++)
+            if (nest->ins[i].node == node)
+                put_use(u, group, i, -1);
+    }
+    for (int r = u->first_result[node]; r; r = u->next_result[r]) {
+        int alias = g->results[r - 1].alias;
+        int group = alias < 0 ? -1 : g->nodes[alias].group;
+        if (g->taken && g->taken[r - 1])
+            put_use(u, -1, SELECT_TAKEN, -1);
+        else if (group != home)
+            put_use(u, group, -1, alias);
+    }
+}
+
+static int intern(struct ap_layout **list, int *n, int *cap, const struct ap_layout *l)
+{
+    for (int i = 0; i < *n; i++)
+        if (ap_layout_equal(&(*list)[i], l))
+            return i;
+    if (*n == *cap) {
+        *cap = *cap ? 2 * *cap : 16;
+        *list = ap_xrealloc(*list, (size_t)*cap * sizeof **list);
+    }
+    (*list)[*n] = *l;
+    return (*n)++;
+}
+
+static void find_targets(struct select_builder *b, struct tensor *t)
+{
+    const struct shard_space *sp = b->space;
+    const struct copy_set *star = t->star;
+
+    t->target = AP_NEW_N(b->arena, star->n_uses + 1, int *);
+    for (int u = 0; u < star->n_uses; u++) {
+        const struct select_use *use = &star->uses[u];
+        if (use->group < 0)
+            continue;
+        const struct ap_nest *nest = &sp->nests->nest[use->group];
+        t->target[u] = AP_NEW_N(b->arena, sp->n[use->group], int);
+        for (int s = 0; s < sp->n[use->group]; s++) {
+            const struct ap_choice_vec *c = &sp->choice[use->group][s];
+            struct ap_layout l =
+                use->slot >= 0
+                    ? ap_nest_in_layout(nest, sp->graph, &sp->cost->mesh, c, use->slot)
+                    : ap_nest_value_layout(nest, sp->graph, &sp->cost->mesh, c,
+                                           b->member[use->alias]);
+            t->target[u][s] = intern(&t->layouts, &t->n_layouts, &t->cap_layouts, &l);
+        }
+    }
+}
+
+static void price_conversions(struct select_builder *b, struct tensor *t)
+{
+    const struct shard_space *sp = b->space;
+    const struct copy_set *star = t->star;
+    const struct ap_shape *shape = &sp->graph->nodes[star->node].shape;
+
+    t->home_of = AP_NEW_N(b->arena, sp->n[star->home], int);
+    for (int s = 0; s < sp->n[star->home]; s++) {
+        struct ap_layout l =
+            ap_nest_value_layout(&sp->nests->nest[star->home], sp->graph, &sp->cost->mesh,
+                                 &sp->choice[star->home][s], b->member[star->node]);
+        t->home_of[s] = intern(&t->homes, &t->n_homes, &t->cap_homes, &l);
+    }
+    t->conv =
+        ap_xrealloc(NULL, (size_t)(t->n_homes * t->n_layouts + 1) * sizeof *t->conv);
+    for (int h = 0; h < t->n_homes; h++)
+        for (int r = 0; r < t->n_layouts; r++) {
+            double sec = ap_convert_sec(sp->cost, shape, &t->homes[h], &t->layouts[r]);
+            t->conv[h * t->n_layouts + r] =
+                isfinite(sec) ? star->weight * sec : AP_FORBIDDEN;
+        }
+}
+
+static bool costs_nothing(const struct tensor *t, int r)
+{
+    for (int h = 0; h < t->n_homes; h++)
+        if (t->conv[h * t->n_layouts + r] > 0)
+            return false;
+    return true;
+}
+
+static double made_from(const struct tensor *t, int home_strategy, int r)
+{
+    return t->conv[t->home_of[home_strategy] * t->n_layouts + r];
+}
+
+/* Whether the variable asks for layout r when it takes strategy s. */
+static bool asks(const struct tensor *t, int var, int s, int r)
+{
+    for (int u = 0; u < t->star->n_uses; u++)
+        if (t->star->uses[u].group >= 0 && t->star->uses[u].var == var &&
+            t->target[u][s] == r)
+            return true;
+    return false;
+}
+
+/* Adds layout r to the direct edge's table (allocated on first use). */
+static void charge_direct(struct select_builder *b, const struct tensor *t, int var,
+                          int r, double **table)
+{
+    int n = b->n_strategies[var], home = t->star->home_var,
+        n_home = b->n_strategies[home];
+
+    if (home == var) { /* tied groups, one after the other */
+        for (int s = 0; s < n; s++)
+            if (asks(t, var, s, r))
+                b->cost[var][s] += made_from(t, s, r);
+        return;
+    }
+    if (!*table) {
+        *table = AP_NEW_N(b->arena, (int64_t)n_home * n, double);
+        add_edge(b, home, var, *table);
+    }
+    for (int s = 0; s < n; s++)
+        for (int h = 0; h < n_home && asks(t, var, s, r); h++)
+            (*table)[h * n + s] += made_from(t, h, r);
+}
+
+static void note_copy(struct select_builder *b, const struct tensor *t, int node, int r)
+{
+    if (b->n_copies == b->cap_copies) {
+        b->cap_copies = b->cap_copies ? 2 * b->cap_copies : 256;
+        b->copy = ap_xrealloc(b->copy, (size_t)b->cap_copies * sizeof *b->copy);
+    }
+    b->copy[b->n_copies++] = (struct select_copy){node, t->star->node, t->layouts[r]};
+}
+
+static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
+{
+    const struct copy_set *star = t->star;
+    int home = star->home_var, n_home = b->n_strategies[home];
+    int copy = add_node(b, -1, 2, AP_NEW_N(b->arena, 2, double));
+    double *made = AP_NEW_N(b->arena, 2 * n_home, double);
+
+    note_copy(b, t, copy, r);
+    for (int h = 0; h < n_home; h++)
+        made[2 * h + 1] = made_from(t, h, r);
+    add_edge(b, home, copy, made);
+    for (int u = 0; u < star->n_uses; u++) {
+        if (star->uses[u].group < 0)
+            continue;
+        int var = star->uses[u].var, n = b->n_strategies[var];
+        double *table = NULL;
+        for (int s = 0; s < n; s++) {
+            if (t->target[u][s] != r)
+                continue;
+            if (!table) {
+                table = AP_NEW_N(b->arena, 2 * n, double);
+                add_edge(b, copy, var, table);
+            }
+            table[s] = AP_FORBIDDEN;
+        }
+    }
+}
+
+/* The one variable that may ask for layout r, with its first use; -1 none, -2 several. */
+static int who_asks(const struct select_builder *b, const struct tensor *t, int r,
+                    int *first)
+{
+    int only = -1;
+    for (int u = 0; u < t->star->n_uses; u++) {
+        const struct select_use *use = &t->star->uses[u];
+        bool needs = false;
+        for (int s = 0; use->group >= 0 && s < b->n_strategies[use->var] && !needs; s++)
+            needs = t->target[u][s] == r;
+        if (!needs || use->var == only)
+            continue;
+        if (only >= 0)
+            return -2;
+        only = use->var;
+        *first = u;
+    }
+    return only;
+}
+
+/*
+ * A result that is taken as it lies costs what makes its sums whole. (Where somebody else
+ * wants the same it is made once, and the plan costs less than is charged here.)
+ */
+static void charge_sums(struct select_builder *b, const struct copy_set *star)
+{
+    const struct shard_space *sp = b->space;
+    const struct ap_nest *nest = &sp->nests->nest[star->home];
+    for (int s = 0; s < sp->n[star->home]; s++) {
+        struct ap_layout from =
+            ap_nest_value_layout(nest, sp->graph, &sp->cost->mesh,
+                                 &sp->choice[star->home][s], b->member[star->node]);
+        struct ap_layout to = ap_layout_whole(&from);
+        if (!ap_layout_equal(&from, &to))
+            b->cost[star->home_var][s] +=
+                star->weight *
+                ap_convert_sec(sp->cost, &sp->graph->nodes[star->node].shape, &from, &to);
+    }
+}
+
+void statement_add_copy_set(struct select_builder *b, const struct copy_set *star)
+{
+    struct tensor t = {.star = star};
+    double **direct = AP_NEW_N(b->arena, star->n_uses + 1, double *);
+    struct ap_layout whole = ap_layout_replicated();
+    bool ends_whole = false;
+
+    find_targets(b, &t);
+    for (int u = 0; u < star->n_uses; u++)
+        if (star->uses[u].slot == SELECT_TAKEN)
+            charge_sums(b, star);
+    for (int u = 0; u < star->n_uses; u++)
+        ends_whole |= star->uses[u].group < 0 && star->uses[u].slot != SELECT_TAKEN;
+    if (ends_whole)
+        intern(&t.layouts, &t.n_layouts, &t.cap_layouts, &whole);
+    price_conversions(b, &t);
+    for (int r = 0; r < t.n_layouts; r++) {
+        int first = 0;
+        if (costs_nothing(&t, r))
+            continue;
+        if (ends_whole && ap_layout_equal(&t.layouts[r], &whole)) {
+            for (int s = 0; s < b->n_strategies[star->home_var]; s++)
+                b->cost[star->home_var][s] += made_from(&t, s, r);
+            continue;
+        }
+        int only = who_asks(b, &t, r, &first);
+        if (only >= 0)
+            charge_direct(b, &t, only, r, &direct[first]);
+        else if (only == -2)
+            charge_copy(b, &t, r);
+    }
+    free(t.layouts);
+    free(t.homes);
+    free(t.conv);
+}
+
+void select_make_copies(const struct select_builder *b, int *choice)
+{
+    for (int e = 0; e < b->n_edges; e++) { /* a copy is made where somebody needs it */
+        const struct ap_problem_edge *edge = &b->edges[e];
+        if (b->group[edge->a] < 0 && edge->cost[choice[edge->b]] >= AP_FORBIDDEN)
+            choice[edge->a] = 1;
+    }
+}
+
+struct ap_problem select_problem(const struct select_builder *b)
+{
+    return (struct ap_problem){.n_nodes = b->n_nodes,
+                               .n_edges = b->n_edges,
+                               .n_strategies = b->n_strategies,
+                               .cost = (const double *const *)b->cost,
+                               .edges = b->edges};
+}

@@ -1,0 +1,583 @@
+/*
+ * Problem: a stage keeps too much for its backward pass. Which forward values are not
+ * kept but made again, in the least time? A knapsack in which items share their cost: to
+ * make a value again its group runs, for which its operands must be there.
+ * Idea: greedy by bytes saved per second. A value's price is that of the groups that must
+ * run: its own, and those of operands that nobody keeps, up to values that are kept or
+ * cross blocks; or its own alone, its operands being kept from now on (a wide value made
+ * of a narrow one), whichever saves more per second. Groups that run already cost
+ * nothing, so that prices only fall: a value is priced again when it is the best, and
+ * taken if it stays that. Values of a block are made again when its backward runs; the
+ * largest block's are there at once. At the end values that fit after all are kept, by
+ * seconds per byte; the same from all values made again is the other answer, for where
+ * the first does not fit or is slower.
+ * Cost: (values + operands) log values; a price looks at MOST_RUNS groups at most.
+ * Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice
+ * by operator is Korthikanti et al., "Reducing Activation Recomputation in Large
+ * Transformer Models" (2022), section 5.
+ */
+#include "planners/recompute_select.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_RUNS 64 /* groups that run for one value */
+
+/* ---- values by what they save per second, best first ---- */
+
+struct item {
+    double rate; /* bytes per second, DBL_MAX where it costs nothing */
+    int value;
+};
+
+struct heap {
+    int n;
+    struct item *item;
+};
+
+static bool is_before(const struct item *a, const struct item *b)
+{
+    return a->rate != b->rate ? a->rate > b->rate : a->value < b->value;
+}
+
+static void heap_add(struct heap *h, struct item new)
+{
+    int at = h->n++;
+    for (; at > 0 && is_before(&new, &h->item[(at - 1) / 2]); at = (at - 1) / 2)
+        h->item[at] = h->item[(at - 1) / 2];
+    h->item[at] = new;
+}
+
+static struct item heap_take(struct heap *h)
+{
+    struct item best = h->item[0], last = h->item[--h->n];
+    int at = 0;
+
+    for (int next; (next = 2 * at + 1) < h->n; at = next) {
+        next += next + 1 < h->n && is_before(&h->item[next + 1], &h->item[next]);
+        if (!is_before(&h->item[next], &last))
+            break;
+        h->item[at] = h->item[next];
+    }
+    h->item[at] = last;
+    return best;
+}
+
+/* ---- a stage ---- */
+
+/* What making one value again changes. */
+struct move {
+    double saved, sec; /* bytes of all microbatches in flight; of one microbatch */
+    int n_runs, n_again, n_kept;
+    int run[MOST_RUNS];
+    int *again, *kept; /* values: made again, kept from now on */
+};
+
+struct choice {
+    const struct ap_selection *s;
+    const struct ap_stage_value *value;
+    bool *again, *kept; /* value: not kept, kept for the backward pass */
+    bool *runs;         /* group: made again */
+    int *seen;          /* value: in the move of this number */
+    int n_moves;
+    double bytes;   /* of what is kept, and all the time */
+    double *remade; /* block: made again at once */
+    double most_remade;
+    struct move one, other;
+};
+
+/* Bytes of a value that is kept. */
+static double held(const struct ap_selection *s, int v)
+{
+    const struct ap_stage_value *value = &s->weights->value[v];
+    return value->bytes * (value->each ? s->flights : 1);
+}
+
+static bool will_run(const struct choice *c, const struct move *m, int group)
+{
+    for (int i = 0; i < m->n_runs; i++)
+        if (m->run[i] == group)
+            return true;
+    return c->runs[group];
+}
+
+/* An operand of a group that runs again. */
+static void need(struct choice *c, struct move *m, int v, bool deep)
+{
+    const struct ap_stage_value *value = &c->value[v];
+    int group = c->s->graph->nodes[v].group;
+
+    if (c->kept[v] || c->again[v] || value->bytes == 0 || c->seen[v] == c->n_moves)
+        return;
+    c->seen[v] = c->n_moves;
+    if (!value->may || (!deep && !will_run(c, m, group))) {
+        m->kept[m->n_kept++] = v;
+        m->saved -= held(c->s, v);
+        return;
+    }
+    m->again[m->n_again++] = v;
+    if (will_run(c, m, group))
+        return;
+    if (m->n_runs == MOST_RUNS)
+        m->saved = -INFINITY;
+    else
+        m->run[m->n_runs++] = group;
+}
+
+/* deep: operands that nobody keeps are made again, too; else they are kept. */
+static void try_move(struct choice *c, int v, bool deep, struct move *m)
+{
+    int group = c->s->graph->nodes[v].group;
+
+    c->n_moves++;
+    m->n_runs = m->n_again = m->n_kept = 0;
+    m->saved = held(c->s, v);
+    m->sec = 0;
+    m->again[m->n_again++] = v;
+    c->seen[v] = c->n_moves;
+    if (!c->runs[group])
+        m->run[m->n_runs++] = group;
+    for (int i = 0; i < m->n_runs && m->saved > 0; i++) {
+        const struct ap_nest *nest = &c->s->nests->nest[m->run[i]];
+        m->sec += c->s->weights->group_sec[m->run[i]];
+        for (int k = 0; k < nest->n_ins; k++)
+            need(c, m, nest->ins[k].node, deep);
+    }
+}
+
+static double rate_of(const struct move *m)
+{
+    if (!(m->saved > 0))
+        return 0;
+    return m->sec > 0 ? m->saved / m->sec : DBL_MAX;
+}
+
+/* The better way to do without a value, in c->one; what it saves per second. */
+static double best_move(struct choice *c, int v)
+{
+    try_move(c, v, true, &c->one);
+    try_move(c, v, false, &c->other);
+    if (rate_of(&c->other) > rate_of(&c->one)) {
+        struct move m = c->one;
+        c->one = c->other;
+        c->other = m;
+    }
+    return rate_of(&c->one);
+}
+
+/* Its other values cost nothing more. */
+static void cheapen(const struct choice *c, int group, struct heap *heap)
+{
+    const struct ap_nest *nest = &c->s->nests->nest[group];
+    for (int o = 0; o < nest->n_outs; o++)
+        if (c->kept[nest->outs[o]] && c->value[nest->outs[o]].may)
+            heap_add(heap, (struct item){DBL_MAX, nest->outs[o]});
+}
+
+static void do_move(struct choice *c, struct heap *heap)
+{
+    const struct move *m = &c->one;
+
+    for (int i = 0; i < m->n_again; i++) {
+        int v = m->again[i];
+        const struct ap_stage_value *value = &c->value[v];
+        c->again[v] = true;
+        c->kept[v] = false;
+        if (value->kept)
+            c->remade[value->reader] += value->bytes;
+        if (c->remade[value->reader] > c->most_remade)
+            c->most_remade = c->remade[value->reader];
+    }
+    for (int i = 0; i < m->n_kept; i++) {
+        c->kept[m->kept[i]] = true;
+        if (c->value[m->kept[i]].may)
+            heap_add(heap, (struct item){DBL_MAX, m->kept[i]});
+    }
+    for (int i = 0; i < m->n_runs; i++)
+        c->runs[m->run[i]] = true;
+    for (int i = 0; i < m->n_runs; i++)
+        cheapen(c, m->run[i], heap);
+    c->bytes -= m->saved;
+}
+
+static void start(struct ap_arena *arena, const struct ap_selection *s, struct choice *c)
+{
+    int n = s->graph->n_nodes;
+
+    *c = (struct choice){
+        .s = s,
+        .value = s->weights->value,
+        .again = AP_NEW_N(arena, n, bool),
+        .kept = AP_NEW_N(arena, n, bool),
+        .runs = AP_NEW_N(arena, s->nests->n, bool),
+        .seen = AP_NEW_N(arena, n, int),
+        .bytes = s->stage_bytes + s->flights * s->microbatch_bytes,
+        .remade = AP_NEW_N(arena, s->weights->n_blocks, double),
+        .one = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)},
+        .other = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)}};
+    for (int v = 0; v < n; v++)
+        c->kept[v] = c->value[v].kept;
+}
+
+/* Which values to do without, greedily; they are in c->again. */
+static void take_best(struct ap_arena *arena, struct choice *c)
+{
+    int n = c->s->graph->n_nodes, n_pushes = 0;
+    struct heap heap = {0};
+
+    /* first, when it is kept later, and when its group runs */
+    for (int v = 0; v < n; v++)
+        n_pushes += c->value[v].may ? 3 : 0;
+    heap.item = AP_NEW_N(arena, n_pushes + 1, struct item);
+    for (int v = 0; v < n; v++) {
+        double rate = c->kept[v] && c->value[v].may ? best_move(c, v) : 0;
+        if (rate > 0)
+            heap_add(&heap, (struct item){rate, v});
+    }
+    while (c->bytes + c->most_remade > c->s->most_bytes && heap.n > 0) {
+        struct item best = heap_take(&heap);
+        double rate = c->again[best.value] ? 0 : best_move(c, best.value);
+        struct item now = {rate, best.value};
+        if (rate > 0 && heap.n > 0 && is_before(&heap.item[0], &now))
+            heap_add(&heap, now);
+        else if (rate > 0)
+            do_move(c, &heap);
+    }
+}
+
+/* ---- what need not be made again after all ---- */
+
+/* What a trial changed, to be taken back. */
+struct change {
+    enum { KEEPS, STOPS, NOT_AGAIN, NOT_KEPT } kind; /* a value, a group, two values */
+    int id;
+};
+
+struct settled {
+    const struct ap_selection *s;
+    const struct ap_stage_value *value;
+    bool *again, *kept, *runs;
+    int *n_readers; /* value: groups that run and read it */
+    double bytes, sec, *remade, most_remade;
+    int n_log;
+    struct change *log;
+};
+
+static void find_most(struct settled *t)
+{
+    t->most_remade = 0;
+    for (int b = 0; b < t->s->weights->n_blocks; b++)
+        if (t->remade[b] > t->most_remade)
+            t->most_remade = t->remade[b];
+}
+
+static bool fits(const struct settled *t)
+{
+    return t->bytes + t->most_remade <= t->s->most_bytes;
+}
+
+static void count_readers(struct settled *t, int group, int change)
+{
+    const struct ap_nest *nest = &t->s->nests->nest[group];
+    for (int k = 0; k < nest->n_ins; k++)
+        t->n_readers[nest->ins[k].node] += change;
+}
+
+/* Of the values in `without` those that are needed are made again, the others kept. */
+static void settle(struct ap_arena *arena, const struct ap_selection *s,
+                   const bool *without, struct settled *t)
+{
+    const struct ap_stage_value *value = s->weights->value;
+    int n = s->graph->n_nodes;
+
+    *t = (struct settled){.s = s,
+                          .value = value,
+                          .again = AP_NEW_N(arena, n, bool),
+                          .kept = AP_NEW_N(arena, n, bool),
+                          .runs = AP_NEW_N(arena, s->nests->n, bool),
+                          .n_readers = AP_NEW_N(arena, n, int),
+                          .remade = AP_NEW_N(arena, s->weights->n_blocks, double),
+                          .log = AP_NEW_N(arena, n + s->nests->n, struct change)};
+    t->bytes = s->stage_bytes + s->flights * s->microbatch_bytes;
+    for (int i = s->nests->n - 1; i >= 0; i--) { /* readers before what they read */
+        const struct ap_nest *nest = &s->nests->nest[i];
+        for (int o = 0; o < nest->n_outs; o++) {
+            int v = nest->outs[o];
+            bool needed = value[v].kept || t->n_readers[v] > 0;
+            t->again[v] = needed && value[v].may && without[v];
+            t->kept[v] = needed && !t->again[v];
+            t->runs[i] |= t->again[v];
+            t->bytes += held(s, v) * ((int)t->kept[v] - (int)value[v].kept);
+            if (t->again[v] && value[v].kept)
+                t->remade[value[v].reader] += value[v].bytes;
+        }
+        t->sec += t->runs[i] ? s->weights->group_sec[i] : 0;
+        if (t->runs[i])
+            count_readers(t, i, 1);
+    }
+    find_most(t);
+}
+
+static void note(struct settled *t, int kind, int id)
+{
+    t->log[t->n_log].kind = kind;
+    t->log[t->n_log++].id = id;
+}
+
+/* A group that nothing needs any more, and with it what was there for it. */
+static void stop_group(struct settled *t, int group)
+{
+    const struct ap_nest *nest = &t->s->nests->nest[group];
+
+    for (int o = 0; o < nest->n_outs; o++)
+        if (t->again[nest->outs[o]])
+            return;
+    t->runs[group] = false;
+    t->sec -= t->s->weights->group_sec[group];
+    note(t, STOPS, group);
+    count_readers(t, group, -1);
+    for (int k = 0; k < nest->n_ins; k++) {
+        int v = nest->ins[k].node;
+        if (t->n_readers[v] > 0 || t->value[v].kept || !(t->again[v] || t->kept[v]))
+            continue;
+        note(t, t->again[v] ? NOT_AGAIN : NOT_KEPT, v);
+        t->bytes -= t->kept[v] ? held(t->s, v) : 0;
+        t->again[v] = t->kept[v] = false;
+    }
+}
+
+static void take_back(struct settled *t)
+{
+    while (t->n_log > 0) {
+        struct change c = t->log[--t->n_log];
+        switch (c.kind) {
+        case STOPS:
+            t->runs[c.id] = true;
+            count_readers(t, c.id, 1);
+            break;
+        case NOT_AGAIN:
+            t->again[c.id] = true;
+            break;
+        case NOT_KEPT:
+            t->kept[c.id] = true;
+            t->bytes += held(t->s, c.id);
+            break;
+        case KEEPS:
+            t->again[c.id] = true;
+            t->kept[c.id] = false;
+            t->bytes -= held(t->s, c.id);
+            if (t->value[c.id].kept)
+                t->remade[t->value[c.id].reader] += t->value[c.id].bytes;
+            break;
+        }
+    }
+}
+
+/* Keeps a value that is made again, if there is room and that saves time. */
+static void try_keep(struct settled *t, int v)
+{
+    double sec = t->sec, most = t->most_remade;
+    double *remade = &t->remade[t->value[v].reader];
+
+    t->n_log = 0;
+    note(t, KEEPS, v);
+    t->again[v] = false;
+    t->kept[v] = true;
+    t->bytes += held(t->s, v);
+    if (t->value[v].kept) {
+        bool was_most = *remade == most;
+        *remade -= t->value[v].bytes;
+        if (was_most)
+            find_most(t);
+    }
+    for (int i = 0; i < t->n_log; i++)
+        if ((t->log[i].kind == KEEPS || t->log[i].kind == NOT_AGAIN) &&
+            t->runs[t->s->graph->nodes[t->log[i].id].group])
+            stop_group(t, t->s->graph->nodes[t->log[i].id].group);
+    if (!fits(t) || t->sec >= sec) {
+        take_back(t);
+        t->sec = sec;
+        t->most_remade = most;
+    }
+}
+
+static int compare_items(const void *pa, const void *pb)
+{
+    const struct item *a = pa, *b = pb;
+    return is_before(a, b) ? -1 : is_before(b, a);
+}
+
+/* What takes most seconds per byte first. */
+static void keep_more(struct ap_arena *arena, struct settled *t)
+{
+    int n = 0;
+    struct item *item = AP_NEW_N(arena, t->s->graph->n_nodes, struct item);
+
+    for (int v = 0; v < t->s->graph->n_nodes; v++)
+        if (t->again[v])
+            item[n++] = (struct item){
+                t->s->weights->group_sec[t->s->graph->nodes[v].group] / t->value[v].bytes,
+                v};
+    qsort(item, (size_t)n, sizeof *item, compare_items);
+    for (int i = 0; i < n; i++)
+        if (t->again[item[i].value])
+            try_keep(t, item[i].value);
+}
+
+int ap_stage_select(struct ap_arena *arena, const struct ap_selection *s, bool *again)
+{
+    int n = s->graph->n_nodes;
+    struct choice c;
+    struct settled t[2];
+    bool *all = AP_NEW_N(arena, n, bool);
+
+    start(arena, s, &c);
+    take_best(arena, &c);
+    memset(all, true, (size_t)n);
+    settle(arena, s, c.again, &t[0]);
+    settle(arena, s, all, &t[1]);
+    for (int i = 0; i < 2; i++)
+        if (fits(&t[i]))
+            keep_more(arena, &t[i]);
+    int best = fits(&t[1]) && (!fits(&t[0]) || t[1].sec < t[0].sec);
+    memcpy(again, t[best].again, (size_t)n * sizeof *again);
+    return !fits(&t[best]);
+}
+
+/* ---- a plan ---- */
+
+#define MOST_ROUNDS 4 /* of prices, as what arrives early depends on all stages */
+
+struct selecting {
+    struct ap_arena *arena;
+    struct ap_stages *stages;
+    const struct ap_pipeline_price *all; /* the plan as it came */
+    double *slack; /* [device]: bytes that its stages may take more */
+};
+
+/* Microbatches of stage i that its device holds at most. */
+static double flights_of(const struct ap_pipeline_price *p, int i)
+{
+    const struct ap_sim_device *d = &p->result.devices[i % p->result.n_devices];
+    int now = 0, most = 1;
+
+    for (int k = 0; k < d->n_slices; k++) {
+        if (d->slices[k].instr.stage != i)
+            continue;
+        now += d->slices[k].instr.backward ? -1 : 1;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* Ids of the whole graph, ascending. */
+static void put_remade(struct ap_arena *arena, struct ap_stage *st, const bool *again)
+{
+    int *list = AP_NEW_N(arena, st->sub.graph.n_nodes, int), n = 0;
+
+    for (int v = 0; v < st->sub.graph.n_nodes; v++)
+        if (again[v])
+            list[n++] = st->sub.source[v];
+    qsort(list, (size_t)n, sizeof *list, ap_compare_int);
+    st->recompute = n > 0 ? AP_RECOMPUTE_SELECTED : AP_RECOMPUTE_NONE;
+    st->remade = list;
+    st->n_remade = n;
+}
+
+/* Chooses for a stage that made its blocks again, within so many bytes more. */
+static void select_stage(const struct selecting *x, int i, double more)
+{
+    struct ap_arena *arena = x->arena;
+    struct ap_stage *st = &x->stages->stage[i];
+    const struct ap_plan *plan = &st->sharding.plan;
+    const struct ap_stage_parts *part = &x->all->parts[i];
+    struct ap_cost cost = part->cost;
+    struct ap_stage_weights weights;
+    struct ap_stage_point point[2] = {{0}}, some = {0};
+    bool *again = AP_NEW_N(arena, st->sub.graph.n_nodes, bool);
+
+    cost.cache = NULL;
+    ap_stage_price(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, point);
+    ap_stage_weigh(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, &weights);
+    struct ap_selection s = {.graph = &st->sub.graph,
+                             .nests = &st->nests,
+                             .weights = &weights,
+                             .flights = flights_of(x->all, i),
+                             .stage_bytes = (double)point[0].stage_bytes,
+                             .microbatch_bytes = (double)point[0].microbatch_bytes};
+    s.most_bytes = (double)point[1].stage_bytes +
+                   s.flights * (double)point[1].microbatch_bytes + more;
+    bool fits = ap_stage_select(arena, &s, again) == 0;
+    ap_stage_price_remade(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, again,
+                          &some);
+    ap_cost_free(&cost);
+    if (fits && some.backward_sec < point[1].backward_sec)
+        put_remade(arena, st, again);
+}
+
+/* All stages that make their blocks again, each within its part of its device's slack. */
+static void select_all(const struct selecting *x)
+{
+    int n_devices = x->all->result.n_devices;
+    int *n_again = AP_NEW_N(x->arena, n_devices, int);
+
+    for (int i = 0; i < x->stages->n; i++)
+        n_again[i % n_devices] += x->stages->stage[i].recompute == AP_RECOMPUTE_ALL;
+    for (int i = 0; i < x->stages->n; i++)
+        if (x->stages->stage[i].recompute == AP_RECOMPUTE_ALL &&
+            x->slack[i % n_devices] >= 0)
+            select_stage(x, i, x->slack[i % n_devices] / n_again[i % n_devices]);
+}
+
+/* Takes what is too much from the devices' slack; false: nothing is. */
+static bool lower_slack(const struct selecting *x, const struct ap_pipeline_price *p,
+                        int64_t memory_bytes)
+{
+    bool too_much = false;
+
+    for (int d = 0; d < p->result.n_devices; d++) {
+        int64_t was = x->all->result.devices[d].peak_bytes;
+        int64_t most = was > memory_bytes ? was : memory_bytes;
+        int64_t over = p->result.devices[d].peak_bytes - most;
+        if (over <= 0)
+            continue;
+        too_much = true;
+        x->slack[d] -= (double)over;
+    }
+    return too_much;
+}
+
+int ap_pipeline_select(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, const struct ap_blocks *blocks,
+                       const struct ap_cluster *cluster, int64_t memory_bytes,
+                       struct ap_stages *stages, struct ap_pipeline_price *price,
+                       struct ap_err *err)
+{
+    const struct ap_pipeline_price all = *price;
+    int n_devices = all.result.n_devices;
+    struct ap_stage *given =
+        ap_arena_dup(arena, stages->stage, (size_t)stages->n * sizeof *given);
+    struct selecting x = {.arena = arena,
+                          .stages = stages,
+                          .all = &all,
+                          .slack = AP_NEW_N(arena, n_devices, double)};
+
+    for (int d = 0; d < n_devices; d++)
+        x.slack[d] = (double)(memory_bytes - all.result.devices[d].peak_bytes);
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
+        select_all(&x);
+        if (ap_pipeline_price(arena, g, nests, blocks, cluster, stages, price, err))
+            return -1;
+        if (!lower_slack(&x, price, memory_bytes)) {
+            if (price->result.step_sec <= all.result.step_sec)
+                return 0;
+            break;
+        }
+    }
+    memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
+    *price = all;
+    return 0;
+}

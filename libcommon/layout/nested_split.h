@@ -1,0 +1,58 @@
+/*
+ * The nesting of one dimension under a layout, as a list of factors: what layout.c and
+ * convert.c reason with. Not needed outside of the two.
+ *
+ * In a *finest* form no factor can be cut in two without moving elements, axes that only
+ * ever hold padding at coordinates > 0 (dead: nothing was left to split) stand apart, and
+ * no factor but the first is unsplit. Two layouts put the elements of a dimension on the
+ * same devices at the same local places if and only if their finest forms are equal.
+ */
+#ifndef AP_FORM_H
+#define AP_FORM_H
+
+#include "layout/layout.h"
+
+struct ap_split_factor {
+    int64_t size;
+    int n;                     /* axes that split it, */
+    uint8_t axis[AP_MAX_AXES]; /* outermost first */
+};
+
+struct ap_nested_split {
+    int n; /* factors, major to minor; 0 when the dimension has one element or less */
+    unsigned dead;
+    struct ap_split_factor factor[AP_MAX_AXES + 2];
+};
+
+/* The stride that placement p stands for on a dimension of this size. */
+static inline int64_t ap_stride(const struct ap_placement *p, int64_t size)
+{
+    return p->stride ? p->stride : size;
+}
+
+/* Factors of dimension d as the strides cut it, not yet finest. -1: they do not divide.
+ */
+int ap_nested_split_raw(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                        const struct ap_layout *l, int d, struct ap_nested_split *form);
+/* Brings a form to its finest. -1: no layout has this nesting (an unsplit factor follows
+ * an unevenly split one). */
+int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *form);
+/* ap_nested_split_raw and ap_nested_split_refine. */
+int ap_nested_split_get(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                        const struct ap_layout *l, int d, struct ap_nested_split *form);
+/*
+ * Writes the placements of the form's axes into l, canonical. -1: no layout has this
+ * nesting (axes are nested against mesh order). The form must be finest.
+ */
+int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape,
+                        const struct ap_nested_split *form, int d, struct ap_layout *l);
+/* Extent of a factor on a device. */
+int64_t ap_nested_split_local(const struct ap_mesh *mesh,
+                              const struct ap_split_factor *f);
+/*
+ * The stride at which the finest form holds axis a, which it splits. Unlike the canonical
+ * one it does not depend on what other axes do to the dimension, if all divides evenly.
+ */
+int64_t ap_nested_split_stride(const struct ap_nested_split *form, int a);
+
+#endif

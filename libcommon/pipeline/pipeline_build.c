@@ -1,0 +1,541 @@
+/*
+ * Problem: a pipelined plan says of each stage which blocks it runs and how they are
+ * split; which program does each device run, and what do the stages hand each other?
+ * Idea: a stage's graph is what ap_subgraph cuts out; it gets the axis in time that the
+ * whole graph has, in front of its own mesh, and is partitioned as any plan. Values that
+ * a stage hands on are results in the layout in which they lie, sums made whole, one
+ * microbatch's share at a time; where they arrive they are parameters in the layout in
+ * which they are read, likewise. So nothing but messages lies between two stages, and a
+ * value that several stages read goes to each straight from its maker. What a stage makes
+ * again has copies in its graph (regather.c). Cost: that of partitioning the stages;
+ * linear in what is cut. After Zheng et al., "Alpa", section 6.
+ */
+#include "pipeline/pipeline_program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/microbatch.h"
+#include "pipeline/recompute.h"
+#include "tool/tool.h"
+
+struct builder {
+    struct ap_arena *arena;
+    const struct ap_graph *g;
+    const struct ap_nests *nests;
+    const int *block_of; /* [node of g] */
+    const struct ap_cluster *cluster;
+    const struct ap_stages *stages;
+    struct ap_pipeline_program *relay;
+    const int16_t *whole;    /* choices of the whole graph on the axis in time */
+    struct ap_plan *plan;    /* [stage] */
+    int *owner, *handed_as;  /* [node of g]: stage that makes it, its result there; -1 */
+    struct ap_subgraph *sub; /* [stage]: with what is handed on */
+    int **turn;              /* [stage][group] */
+};
+
+bool ap_pipeline_is_share(const struct ap_program *prog, int param)
+{
+    const struct ap_attrs *attrs = prog->local.nodes[prog->local.params[param]].attrs;
+    return attrs->global && ap_layout_in_time(&prog->mesh, &attrs->layout);
+}
+
+/* ---- a stage ---- */
+
+/* The stage's graph with one more result for each value that is handed on and is a result
+ * of the whole, too: others take it as it lies. */
+static struct ap_subgraph hand_on(struct builder *b, int stage)
+{
+    struct ap_subgraph sub = b->stages->stage[stage].sub;
+    const struct ap_subgraph *old = &b->stages->stage[stage].sub;
+    struct ap_graph *g = &sub.graph;
+    bool *handed = AP_NEW_N(b->arena, g->n_nodes, bool);
+    bool *taken = AP_NEW_N(b->arena, g->n_results + sub.n_cut_out + 1, bool);
+
+    g->results = AP_NEW_N(b->arena, g->n_results + sub.n_cut_out + 1, struct ap_result);
+    for (int r = 0; r < g->n_results; r++) {
+        int node = sub.source[old->graph.results[r].node];
+        g->results[r] = old->graph.results[r];
+        taken[r] = old->graph.taken[r];
+        if (!taken[r])
+            continue;
+        b->owner[node] = stage;
+        b->handed_as[node] = r;
+    }
+    for (int k = 0; k < sub.n_cut_out; k++) {
+        int node = sub.source[sub.cut_out[k]];
+        if (b->owner[node] == stage)
+            continue;
+        b->owner[node] = stage;
+        b->handed_as[node] = g->n_results;
+        taken[g->n_results] = true;
+        g->results[g->n_results++] = (struct ap_result){sub.cut_out[k], AP_ROLE_AUX, -1};
+    }
+    for (int k = 0; k < sub.n_cut_in; k++)
+        handed[sub.cut_in[k]] = true;
+    g->taken = taken;
+    g->handed = handed;
+    return sub;
+}
+
+/* Which parameters and results of the whole graph the stage's are. */
+static void number(struct builder *b, const struct ap_subgraph *sub,
+                   struct ap_pipeline_stage *out)
+{
+    const struct ap_graph *g = &sub->graph;
+    int *param = AP_NEW_N(b->arena, g->n_params + 1, int);
+    int *result = AP_NEW_N(b->arena, g->n_results + 1, int);
+
+    for (int k = 0; k < g->n_params; k++)
+        param[k] =
+            g->handed[g->params[k]] ? -1 : b->g->nodes[sub->source[g->params[k]]].param;
+    for (int r = 0, w = 0; r < g->n_results; r++) {
+        const struct ap_result *res = &g->results[r];
+        result[r] = -1;
+        if (g->taken[r])
+            continue;
+        while (b->g->results[w].node != sub->source[res->node] ||
+               b->g->results[w].role != res->role)
+            w++; /* those of the part are in the order of the whole's */
+        result[r] = w++;
+    }
+    out->param = param;
+    out->result = result;
+}
+
+/* The stage's plan with the axis in time in front of its own. */
+static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *sub,
+                        struct ap_plan *plan, struct ap_err *err)
+{
+    const struct ap_stage *st = &b->stages->stage[stage];
+    const int16_t *time;
+
+    *plan = st->sharding.plan;
+    plan->graph = &sub->graph;
+    if (!b->whole)
+        return 0;
+    if (ap_mesh_add_time(&plan->mesh, b->relay->microbatches, err) ||
+        ap_microbatch_part(b->arena, b->g, b->nests, b->whole, b->relay->microbatches,
+                           sub, &st->nests, &time, err))
+        return -1;
+    plan->time = time;
+    plan->choice = AP_NEW_N(b->arena, st->nests.n, struct ap_choice_vec);
+    for (int i = 0; i < st->nests.n; i++) {
+        plan->choice[i].axis[0] = time[i];
+        for (int a = 1; a < AP_MAX_AXES; a++)
+            plan->choice[i].axis[a] = st->sharding.plan.choice[i].axis[a - 1];
+    }
+    return 0;
+}
+
+static int partition(struct builder *b, int stage, const struct ap_plan *plan,
+                     struct ap_program *prog, struct ap_err *err)
+{
+    const struct ap_stage *st = &b->stages->stage[stage];
+    struct ap_cluster own;
+    struct ap_cost cost;
+    struct ap_conversions conv;
+    int variant = AP_COST_DEFAULT;
+
+    while (strcmp(ap_cost_variant_names[variant], st->sharding.cost_model) != 0)
+        variant++; /* the reader knows that it is there */
+    if (ap_cluster_take(b->cluster, st->n_devices, st->devices, &own, err) ||
+        ap_cost_init(b->arena, &cost, (enum ap_cost_variant)variant, &own, &plan->mesh,
+                     err))
+        return -1;
+    cost.alpa_steps = st->sharding.alpa_space;
+    int rc = ap_plan_check(plan, &cost, err);
+    if (!rc)
+        rc = ap_plan_conversions(b->arena, plan, &cost, &conv, err);
+    if (!rc)
+        rc = ap_partition(b->arena, plan, &conv, prog, err);
+    ap_cost_free(&cost);
+    if (!rc)
+        ap_plan_buffers(b->arena, prog);
+    prog->part = true;
+    return rc;
+}
+
+/* ---- turns ---- */
+
+/* Nodes that a value is made of which goes to a later stage. */
+static bool *find_needed(struct builder *b)
+{
+    bool *needed = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+
+    for (int to = 0; to < b->stages->n; to++)
+        for (int k = 0; k < b->sub[to].n_cut_in; k++) {
+            int node = b->sub[to].source[b->sub[to].cut_in[k]];
+            needed[node] |= b->g->nodes[node].phase != AP_UPDATE && b->owner[node] < to;
+        }
+    for (int i = b->g->n_nodes - 1; i >= 0; i--)
+        for (int k = 0; needed[i] && k < b->g->nodes[i].n_in; k++)
+            needed[b->g->nodes[i].in[k]] = true;
+    return needed;
+}
+
+/* 0: forward, 1: backward, 2: what runs at the end. */
+static void start_turns(struct builder *b, int stage, const bool *needed)
+{
+    const struct ap_plan *plan = &b->plan[stage];
+    const uint8_t *when = ap_plan_when(b->arena, plan);
+
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        enum ap_phase phase = ap_plan_group_phase(plan->graph, nest);
+        bool early = phase == AP_FORWARD ||
+                     plan->graph->nodes[nest->members[0]].op == AP_OP_PARAMETER;
+        for (int m = 0; m < nest->n_members; m++)
+            early |= needed[b->sub[stage].source[nest->members[m]]];
+        int turn = early ? 0 : phase == AP_BACKWARD ? 1 : 2;
+        if (when) /* what runs once has turns of its own */
+            turn = when[i] == AP_BEHIND ? 2 : turn > 1 ? 1 : turn;
+        b->turn[stage][i] = turn;
+    }
+}
+
+/* The least turn of a group by its operands, and by who hands them on. */
+static int least_turn(const struct builder *b, int stage, const struct ap_nest *nest)
+{
+    const struct ap_subgraph *sub = &b->sub[stage];
+    int first = nest->members[0], node = sub->source[first], least = 0;
+
+    for (int k = 0; k < nest->n_ins; k++) {
+        int turn = b->turn[stage][sub->graph.nodes[nest->ins[k].node].group];
+        least = turn > least ? turn : least;
+    }
+    if (!sub->graph.handed[first])
+        return least;
+    int from = b->owner[node];
+    if (from < 0) /* refused later */
+        return least;
+    int made = b->sub[from].graph.results[b->handed_as[node]].node;
+    int turn = b->turn[from][b->sub[from].graph.nodes[made].group];
+    return turn > 1 ? turn + 1 : turn == 1 || from > stage;
+}
+
+/*
+ * In which turn each group runs, so that nobody waits for what comes later: forward,
+ * backward, and at the end by how often values have gone from stage to stage. Groups that
+ * need each other in turn never settle; then the order shows who waits.
+ */
+static void find_turns(struct builder *b)
+{
+    const bool *needed = find_needed(b);
+    int n = b->stages->n, passes = 2 * n + 8;
+    bool changed = true;
+
+    for (int s = 0; s < n; s++) {
+        b->turn[s] = AP_NEW_N(b->arena, b->plan[s].nests->n + 1, int);
+        start_turns(b, s, needed);
+    }
+    while (changed && passes-- > 0) {
+        changed = false;
+        for (int s = 0; s < n; s++)
+            for (int i = 0; i < b->plan[s].nests->n; i++) {
+                int least = least_turn(b, s, &b->plan[s].nests->nest[i]);
+                changed |= least > b->turn[s][i];
+                b->turn[s][i] = least > b->turn[s][i] ? least : b->turn[s][i];
+            }
+    }
+    for (int s = 0; s < n; s++)
+        b->plan[s].turn = b->turn[s];
+}
+
+/* ---- what runs again ---- */
+
+/* What the plan does not keep: values of one block alone, or those that it names; never
+ * results. */
+static bool *find_gone(const struct builder *b, const struct ap_stage *st,
+                       const struct ap_subgraph *sub)
+{
+    const struct ap_graph *g = &sub->graph;
+    bool *gone = AP_NEW_N(b->arena, g->n_nodes, bool);
+
+    if (st->recompute == AP_RECOMPUTE_ALL) {
+        for (int i = 0; i < g->n_nodes; i++) {
+            gone[i] = true;
+            for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
+                gone[i] &=
+                    b->block_of[sub->source[g->users[u]]] == b->block_of[sub->source[i]];
+        }
+    } else {
+        bool *remade = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+        for (int k = 0; k < st->n_remade; k++)
+            remade[st->remade[k]] = true;
+        for (int i = 0; i < g->n_nodes; i++)
+            gone[i] = remade[sub->source[i]];
+    }
+    for (int r = 0; r < g->n_results; r++)
+        gone[g->results[r].node] = false;
+    return gone;
+}
+
+static void remake_stages(struct builder *b)
+{
+    for (int s = 0; s < b->stages->n; s++) {
+        const struct ap_stage *st = &b->stages->stage[s];
+        if (st->recompute != AP_RECOMPUTE_NONE)
+            ap_recompute(b->arena, ap_stage_again(b->arena, st, b->g->n_nodes),
+                         find_gone(b, st, &b->sub[s]), &b->sub[s], &b->plan[s]);
+    }
+}
+
+/* ---- stages ---- */
+
+static int err_of(int stage, const struct ap_err *why, struct ap_err *err)
+{
+    return ap_err_set(err, "/stages/stages/%d: %s", stage, why->msg);
+}
+
+static int add_stage(struct builder *b, int i, struct ap_err *err)
+{
+    struct ap_pipeline_stage *out = &b->relay->stage[i];
+    const struct ap_program *p = &out->prog;
+    struct ap_err why = {0};
+
+    if (partition(b, i, &b->plan[i], &out->prog, &why))
+        return err_of(i, &why, err);
+    struct ap_pipeline_cuts *c = &out->cuts;
+    int n = p->local.n_groups;
+    *c = (struct ap_pipeline_cuts){p->each_lo, p->each_lo, p->each_hi};
+    while (!p->mesh.time && c->each_hi < n && p->turn[c->each_hi] < 2)
+        c->each_hi++; /* one microbatch: what the program does not tell from the rest */
+    while (c->backward_lo < c->each_hi && p->turn[c->backward_lo] == 0)
+        c->backward_lo++;
+    return 0;
+}
+
+static int add_stages(struct builder *b, struct ap_err *err)
+{
+    struct ap_err why = {0};
+    int n = b->stages->n;
+
+    for (int i = 0; i < n; i++) {
+        b->sub[i] = hand_on(b, i);
+        number(b, &b->sub[i], &b->relay->stage[i]);
+        if (plan_in_time(b, i, &b->sub[i], &b->plan[i], &why))
+            return err_of(i, &why, err);
+    }
+    find_turns(b);
+    remake_stages(b);
+    for (int i = 0; i < n; i++)
+        if (add_stage(b, i, err))
+            return -1;
+    return 0;
+}
+
+/* ---- lanes ---- */
+
+static int compare_ids(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Ranks are the devices of all stages in ascending order. */
+static void add_lanes(struct builder *b)
+{
+    const struct ap_stages *s = b->stages;
+    struct ap_pipeline_program *r = b->relay;
+    int64_t n = 0;
+
+    r->n_lanes = s->n / s->chunks;
+    r->lane = AP_NEW_N(b->arena, r->n_lanes, struct ap_lane);
+    for (int i = 0; i < r->n_lanes; i++)
+        n += s->stage[i].n_devices;
+    int64_t *ids = AP_NEW_N(b->arena, n, int64_t);
+    r->n_ranks = (int)n;
+    n = 0;
+    for (int i = 0; i < r->n_lanes; i++) {
+        memcpy(ids + n, s->stage[i].devices, (size_t)s->stage[i].n_devices * sizeof *ids);
+        n += s->stage[i].n_devices;
+    }
+    qsort(ids, (size_t)n, sizeof *ids, compare_ids);
+    for (int i = 0; i < r->n_lanes; i++) {
+        const struct ap_stage *st = &s->stage[i];
+        int *ranks = AP_NEW_N(b->arena, st->n_devices, int);
+        for (int64_t d = 0; d < st->n_devices; d++) {
+            const int64_t *at =
+                bsearch(&st->devices[d], ids, (size_t)n, sizeof *ids, compare_ids);
+            ranks[d] = (int)(at - ids);
+        }
+        r->lane[i] = (struct ap_lane){.n_ranks = (int)st->n_devices, .ranks = ranks};
+    }
+    for (int i = 0; i < s->n; i++)
+        r->stage[i].lane = i % r->n_lanes;
+}
+
+/* ---- transfers ---- */
+
+static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
+{
+    const struct ap_subgraph *sub = &b->stages->stage[to].sub;
+    int node = sub->source[cut], from = b->owner[node];
+    struct ap_pipeline_program *r = b->relay;
+
+    if (from < 0)
+        return ap_err_set(err, "node %d (%s): no stage hands it on to stage %d", node,
+                          b->g->nodes[node].name, to);
+    struct ap_transfer t = {.from = from,
+                            .to = to,
+                            .result = b->handed_as[node],
+                            .param = sub->graph.nodes[cut].param,
+                            .shape = b->g->nodes[node].shape};
+    const struct ap_program *sends = &r->stage[from].prog, *takes = &r->stage[to].prog;
+    t.layout = ap_plan_result_layout(&b->plan[from], t.result);
+    bool share = ap_layout_in_time(&sends->mesh, &t.layout);
+    bool takes_share = ap_pipeline_is_share(takes, t.param);
+    const struct ap_attrs *attrs = takes->local.nodes[takes->local.params[t.param]].attrs;
+    if (share && takes_share &&
+        (t.layout.axis[0].dim != attrs->layout.axis[0].dim ||
+         t.layout.axis[0].stride != attrs->layout.axis[0].stride))
+        return ap_err_set(err,
+                          "node %d (%s): its microbatches are not those of stage %d, "
+                          "which reads it",
+                          node, b->g->nodes[node].name, to);
+    t.n_messages = share || takes_share ? r->microbatches : 1;
+    r->transfer[r->n_transfers++] = t;
+    return 0;
+}
+
+/* New values of parameters that several stages hold, from the stage that makes them. */
+static int add_new_values(struct builder *b, struct ap_err *err)
+{
+    const struct ap_stages *s = b->stages;
+    struct ap_pipeline_program *r = b->relay;
+    int *maker = AP_NEW_N(b->arena, b->g->n_params + 1, int);
+    int *made_as = AP_NEW_N(b->arena, b->g->n_params + 1, int);
+
+    for (int k = 0; k < b->g->n_params; k++)
+        maker[k] = -1;
+    for (int i = 0; i < s->n; i++) {
+        const struct ap_graph *g = &b->sub[i].graph;
+        for (int k = 0; k < g->n_results; k++) {
+            int w = r->stage[i].result[k], alias = w < 0 ? -1 : b->g->results[w].alias;
+            if (alias < 0)
+                continue;
+            if (g->results[k].alias < 0)
+                return ap_err_set(err,
+                                  "/stages/stages/%d: it makes the new value of %s, "
+                                  "which it does not read",
+                                  i, b->g->nodes[alias].name);
+            maker[b->g->nodes[alias].param] = i;
+            made_as[b->g->nodes[alias].param] = k;
+        }
+    }
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < b->sub[i].graph.n_params; k++) {
+            int param = r->stage[i].param[k], from = param < 0 ? -1 : maker[param];
+            if (from < 0 || from == i)
+                continue;
+            r->transfer[r->n_transfers++] = (struct ap_transfer){
+                .from = from,
+                .to = i,
+                .result = made_as[param],
+                .param = k,
+                .shape = b->g->nodes[b->g->params[param]].shape,
+                .layout = ap_plan_result_layout(&b->plan[from], made_as[param]),
+                .n_messages = 1};
+        }
+    return 0;
+}
+
+static int add_transfers(struct builder *b, struct ap_err *err)
+{
+    const struct ap_stages *s = b->stages;
+    int64_t n = 0;
+
+    for (int i = 0; i < s->n; i++)
+        n += s->stage[i].sub.n_cut_in + s->stage[i].sub.graph.n_params;
+    b->relay->transfer = AP_NEW_N(b->arena, n + 1, struct ap_transfer);
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < s->stage[i].sub.n_cut_in; k++)
+            if (add_transfer(b, i, s->stage[i].sub.cut_in[k], err))
+                return -1;
+    return add_new_values(b, err);
+}
+
+/* ---- what is not done ---- */
+
+/* Schedule inference runs forward only. */
+static int check_schedule(const struct ap_graph *g, const struct ap_stages *stages,
+                          struct ap_err *err)
+{
+    for (int i = 0; i < g->n_nodes && stages->schedule == AP_SCHEDULE_INFERENCE; i++)
+        if (g->nodes[i].phase != AP_FORWARD)
+            return ap_err_set(err,
+                              "/stages/schedule: inference runs forward only, and node "
+                              "%d (%s) is of the %s phase",
+                              i, g->nodes[i].name, ap_phase_names[g->nodes[i].phase]);
+    return 0;
+}
+
+static int check_supported(const struct ap_graph *g, struct ap_err *err)
+{
+    for (int r = 0; r < g->n_results; r++) {
+        const struct ap_result *res = &g->results[r];
+        if (g->nodes[res->node].op == AP_OP_PARAMETER && res->alias != res->node)
+            return ap_err_set(err,
+                              "/stages: result %d is parameter %s as it is: no stage of "
+                              "a pipeline makes it",
+                              r, g->nodes[res->node].name);
+    }
+    return 0;
+}
+
+static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
+{
+    struct ap_err why = {0};
+
+    if (b->stages->microbatches == 1 ||
+        ap_microbatch_choices(b->arena, b->g, b->nests, b->stages->microbatches,
+                              &b->whole, &why) == 0)
+        return 0;
+    if (!b->stages->each)
+        return ap_err_set(err, "/stages/microbatches: %s", why.msg);
+    *exit_code = AP_USAGE;
+    return ap_err_set(err,
+                      "/stages/microbatch: %s; programs that take it of each microbatch "
+                      "are not built yet",
+                      why.msg);
+}
+
+int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests, const struct ap_blocks *blocks,
+                      const struct ap_cluster *cluster, const struct ap_stages *stages,
+                      struct ap_pipeline_program *relay, int *exit_code,
+                      struct ap_err *err)
+{
+    struct builder b = {.arena = arena,
+                        .g = g,
+                        .nests = nests,
+                        .block_of = blocks->block_of,
+                        .cluster = cluster,
+                        .stages = stages,
+                        .relay = relay,
+                        .plan = AP_NEW_N(arena, stages->n, struct ap_plan),
+                        .owner = AP_NEW_N(arena, g->n_nodes, int),
+                        .handed_as = AP_NEW_N(arena, g->n_nodes, int),
+                        .sub = AP_NEW_N(arena, stages->n, struct ap_subgraph),
+                        .turn = AP_NEW_N(arena, stages->n, int *)};
+    *relay = (struct ap_pipeline_program){
+        .schedule = stages->schedule,
+        .microbatches = (int)stages->microbatches,
+        .n_stages = stages->n,
+        .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};
+    *exit_code = AP_USAGE;
+    if (check_supported(g, err))
+        return -1;
+    *exit_code = AP_BAD_INPUT;
+    if (check_schedule(g, stages, err) || lie_in_time(&b, exit_code, err))
+        return -1;
+    memset(b.owner, -1, (size_t)g->n_nodes * sizeof *b.owner);
+    if (add_stages(&b, err))
+        return -1;
+    add_lanes(&b);
+    *exit_code = AP_USAGE;
+    if (add_transfers(&b, err))
+        return -1;
+    return ap_pipeline_order(arena, stages->chunks, relay, err);
+}

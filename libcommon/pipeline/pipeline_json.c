@@ -1,0 +1,355 @@
+/* Section "pipeline": programs of stages, transfers between them, lanes. */
+#include "pipeline/pipeline_program.h"
+
+#include <limits.h>
+#include <string.h>
+
+static const char *const do_names[] = {"run", "send", "receive", "keep", "restore"};
+
+/* ---- writing ---- */
+
+static void put_stage(const struct ap_pipeline_stage *st, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"lane\":");
+    ap_buf_int(out, st->lane);
+    const int cuts[] = {st->cuts.each_lo, st->cuts.backward_lo, st->cuts.each_hi};
+    ap_put_ids(out, "cuts", cuts, 3);
+    ap_put_ids(out, "params", st->param, st->prog.local.n_params);
+    ap_put_ids(out, "results", st->result, st->prog.local.n_results);
+    ap_put_key(out, "program");
+    ap_program_to_json(&st->prog, out);
+    ap_buf_putc(out, '}');
+}
+
+static void put_transfer(const struct ap_pipeline_program *r, const struct ap_transfer *t,
+                         struct ap_buf *out)
+{
+    struct ap_buf layout = {0};
+    ap_buf_puts(out, "{\"from\":");
+    ap_buf_int(out, t->from);
+    ap_put_int(out, "result", t->result);
+    ap_put_int(out, "to", t->to);
+    ap_put_int(out, "param", t->param);
+    ap_put_shape(out, "shape", &t->shape);
+    ap_layout_print(&r->stage[t->from].prog.mesh, &t->layout, &layout);
+    ap_buf_putc(&layout, '\0');
+    ap_put_str(out, "layout", layout.data);
+    ap_put_int(out, "messages", t->n_messages);
+    ap_buf_putc(out, '}');
+    ap_buf_free(&layout);
+}
+
+static void put_lane(const struct ap_lane *lane, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"ranks\":[");
+    for (int i = 0; i < lane->n_ranks; i++)
+        ap_buf_printf(out, "%s%d", i ? "," : "", lane->ranks[i]);
+    ap_buf_puts(out, "],\"instructions\":[");
+    for (int i = 0; i < lane->n; i++) {
+        const struct ap_pipeline_instr *x = &lane->instr[i];
+        ap_buf_puts(out, i ? "," : "");
+        if (x->what == AP_PIPELINE_RUN)
+            ap_buf_printf(out, "{\"run\":%d,\"groups\":[%d,%d],\"microbatch\":%d}",
+                          x->stage, x->lo, x->hi, x->message);
+        else if (x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE)
+            ap_buf_printf(out, "{\"%s\":%d,\"slot\":%d}", do_names[x->what], x->stage,
+                          x->slot);
+        else
+            ap_buf_printf(out, "{\"%s\":%d,\"message\":%d}", do_names[x->what],
+                          x->transfer, x->message);
+    }
+    ap_buf_puts(out, "]}");
+}
+
+void ap_pipeline_to_json(const struct ap_pipeline_program *r, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"schedule\":");
+    ap_json_str(out, ap_schedule_names[r->schedule]);
+    ap_put_int(out, "microbatches", r->microbatches);
+    ap_put_int(out, "n_ranks", r->n_ranks);
+    ap_put_key(out, "stages");
+    for (int i = 0; i < r->n_stages; i++) {
+        ap_buf_putc(out, i ? ',' : '[');
+        put_stage(&r->stage[i], out);
+    }
+    ap_buf_putc(out, ']');
+    ap_put_key(out, "transfers");
+    ap_buf_putc(out, '[');
+    for (int t = 0; t < r->n_transfers; t++) {
+        ap_buf_puts(out, t ? "," : "");
+        put_transfer(r, &r->transfer[t], out);
+    }
+    ap_buf_putc(out, ']');
+    ap_put_key(out, "lanes");
+    for (int i = 0; i < r->n_lanes; i++) {
+        ap_buf_putc(out, i ? ',' : '[');
+        put_lane(&r->lane[i], out);
+    }
+    ap_buf_puts(out, "]}");
+}
+
+/* ---- reading ---- */
+
+static int read_int(const json_t *o, const struct ap_at *at, const char *key, int lo,
+                    int hi, int *out, struct ap_err *err)
+{
+    int64_t v;
+    if (ap_get_int(o, at, key, lo, hi, &v, err))
+        return -1;
+    *out = (int)v;
+    return 0;
+}
+
+static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
+                      struct ap_err *err)
+{
+    struct ap_at prog_at = {at, "program", 0};
+    const struct ap_graph *g = &st->prog.local;
+    const int *cuts;
+
+    if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
+        ap_program_part_from_json(arena, json_object_get(o, "program"), &prog_at,
+                                  &st->prog, err) ||
+        ap_get_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, NULL, &st->param,
+                   err) ||
+        ap_get_ids(arena, o, at, "results", g->n_results, -1, INT_MAX - 1, NULL,
+                   &st->result, err) ||
+        ap_get_ids(arena, o, at, "cuts", 3, 0, g->n_groups, NULL, &cuts, err))
+        return -1;
+    st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
+    if (cuts[0] > cuts[1] || cuts[1] > cuts[2])
+        return ap_at_err(at, err, "cuts: expected groups in order");
+    if (ap_mesh_microbatches(&st->prog.mesh) != r->microbatches)
+        return ap_at_err(&prog_at, err, "is of %lld microbatches, the pipeline of %d",
+                         (long long)ap_mesh_microbatches(&st->prog.mesh),
+                         r->microbatches);
+    if (ap_mesh_devices(&st->prog.mesh) != r->lane[st->lane].n_ranks)
+        return ap_at_err(&prog_at, err, "is for %lld ranks, lane %d has %d",
+                         (long long)ap_mesh_devices(&st->prog.mesh), st->lane,
+                         r->lane[st->lane].n_ranks);
+    return 0;
+}
+
+/* Whether the value is where the message takes it from and goes where it fits. */
+static int check_transfer(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                          const struct ap_at *at, const struct ap_transfer *t,
+                          struct ap_err *err)
+{
+    const struct ap_program *from = &r->stage[t->from].prog, *to = &r->stage[t->to].prog;
+    const struct ap_shape *made =
+        &from->local.nodes[from->local.results[t->result].node].shape;
+    const struct ap_node *param = &to->local.nodes[to->local.params[t->param]];
+    struct ap_shape local = ap_layout_local(arena, &from->mesh, &t->shape, &t->layout);
+    bool share = ap_layout_in_time(&from->mesh, &t->layout);
+    bool takes_share = ap_pipeline_is_share(to, t->param);
+
+    for (int a = 0; a < from->mesh.n_axes; a++)
+        if (t->layout.axis[a].kind == AP_PARTIAL)
+            return ap_at_err(at, err, "layout: sums are made before a value is sent");
+    if (!ap_shape_equal(made, &local))
+        return ap_at_err(at, err, "result %d of stage %d has another shape", t->result,
+                         t->from);
+    if (!ap_shape_equal(param->attrs->global, &t->shape))
+        return ap_at_err(at, err, "parameter %d of stage %d has another shape", t->param,
+                         t->to);
+    if (t->n_messages != (share || takes_share ? r->microbatches : 1))
+        return ap_at_err(at, err, "messages: expected %d",
+                         share || takes_share ? r->microbatches : 1);
+    return 0;
+}
+
+static int read_transfer(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         const struct ap_pipeline_program *r, struct ap_transfer *t,
+                         struct ap_err *err)
+{
+    struct ap_at shape_at = {at, "shape", 0}, layout_at = {at, "layout", 0};
+    const char *shape, *layout;
+    struct ap_err why = {0};
+    size_t pos = 0;
+
+    if (!json_is_object(o))
+        return ap_at_err(at, err, "expected an object");
+    if (read_int(o, at, "from", 0, r->n_stages - 1, &t->from, err) ||
+        read_int(o, at, "to", 0, r->n_stages - 1, &t->to, err) ||
+        read_int(o, at, "result", 0, r->stage[t->from].prog.local.n_results - 1,
+                 &t->result, err) ||
+        read_int(o, at, "param", 0, r->stage[t->to].prog.local.n_params - 1, &t->param,
+                 err) ||
+        read_int(o, at, "messages", 1, INT_MAX, &t->n_messages, err) ||
+        ap_get_str(o, at, "shape", &shape, err) ||
+        ap_get_str(o, at, "layout", &layout, err))
+        return -1;
+    if (ap_shape_parse(arena, shape, &pos, &t->shape, &why) || shape[pos] ||
+        t->shape.dtype == AP_TUPLE)
+        return ap_at_err(&shape_at, err, "expected the shape of a tensor%s%s",
+                         why.msg[0] ? ": " : "", why.msg);
+    if (ap_layout_parse(&r->stage[t->from].prog.mesh, &t->shape, layout, &t->layout,
+                        &why))
+        return ap_at_err(&layout_at, err, "%s", why.msg);
+    return check_transfer(arena, r, at, t, err);
+}
+
+static int read_instr(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      struct ap_pipeline_instr *x, struct ap_err *err)
+{
+    const int *groups;
+
+    *x = (struct ap_pipeline_instr){0};
+    for (int k = AP_PIPELINE_RUN; k <= AP_PIPELINE_RESTORE; k++)
+        if (json_object_get(o, do_names[k]))
+            x->what = (enum ap_pipeline_do)k;
+    if (x->what == AP_PIPELINE_RUN) {
+        if (read_int(o, at, "run", 0, INT_MAX, &x->stage, err) ||
+            read_int(o, at, "microbatch", 0, INT_MAX, &x->message, err) ||
+            ap_get_ids(arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, err))
+            return -1;
+        x->lo = groups[0];
+        x->hi = groups[1];
+        return 0;
+    }
+    if (x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE)
+        return read_int(o, at, do_names[x->what], 0, INT_MAX, &x->stage, err) ||
+                       read_int(o, at, "slot", 0, INT_MAX, &x->slot, err)
+                   ? -1
+                   : 0;
+    return read_int(o, at, do_names[x->what], 0, INT_MAX, &x->transfer, err) ||
+                   read_int(o, at, "message", 0, INT_MAX, &x->message, err)
+               ? -1
+               : 0;
+}
+
+/* Ranks of the job, each in one lane: `seen` says which have one. */
+static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     const struct ap_pipeline_program *r, bool *seen,
+                     struct ap_lane *lane, struct ap_err *err)
+{
+    struct ap_at ranks_at = {at, "ranks", 0}, list = {at, "instructions", 0};
+    json_t *instr;
+
+    if (!json_is_object(o))
+        return ap_at_err(at, err, "expected an object");
+    if (ap_get_arr(o, at, "instructions", &instr, err) ||
+        ap_get_ids(arena, o, at, "ranks", -1, 0, r->n_ranks - 1, &lane->n_ranks,
+                   &lane->ranks, err))
+        return -1;
+    if (lane->n_ranks == 0)
+        return ap_at_err(&ranks_at, err, "expected the lane's ranks");
+    for (int i = 0; i < lane->n_ranks; i++) {
+        struct ap_at here = {&ranks_at, NULL, i};
+        if (seen[lane->ranks[i]])
+            return ap_at_err(&here, err, "rank %d has a place already", lane->ranks[i]);
+        seen[lane->ranks[i]] = true;
+    }
+    lane->n = (int)json_array_size(instr);
+    lane->instr = AP_NEW_N(arena, lane->n + 1, struct ap_pipeline_instr);
+    for (int i = 0; i < lane->n; i++) {
+        struct ap_at here = {&list, NULL, i};
+        if (read_instr(arena, json_array_get(instr, (size_t)i), &here, &lane->instr[i],
+                       err))
+            return -1;
+    }
+    return 0;
+}
+
+static int read_lanes(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      struct ap_pipeline_program *r, struct ap_err *err)
+{
+    struct ap_at list = {at, "lanes", 0};
+    bool *seen = AP_NEW_N(arena, r->n_ranks, bool);
+    json_t *lanes;
+
+    if (ap_get_arr(o, at, "lanes", &lanes, err))
+        return -1;
+    r->n_lanes = (int)json_array_size(lanes);
+    r->lane = AP_NEW_N(arena, r->n_lanes + 1, struct ap_lane);
+    for (int i = 0; i < r->n_lanes; i++) {
+        struct ap_at here = {&list, NULL, i};
+        if (read_lane(arena, json_array_get(lanes, (size_t)i), &here, r, seen,
+                      &r->lane[i], err))
+            return -1;
+    }
+    for (int i = 0; i < r->n_ranks; i++)
+        if (!seen[i])
+            return ap_at_err(&list, err, "rank %d is in no lane", i);
+    return 0;
+}
+
+/* What becomes a parameter of a stage becomes one of the graph's. */
+static int check_results(const struct ap_pipeline_stage *st, const struct ap_at *at,
+                         struct ap_err *err)
+{
+    const struct ap_graph *g = &st->prog.local;
+
+    for (int r = 0; r < g->n_results; r++) {
+        int alias = g->results[r].alias;
+        if (alias >= 0 && st->param[g->nodes[alias].param] < 0)
+            return ap_at_err(at, err, "results: %d becomes what another stage hands on",
+                             r);
+    }
+    return 0;
+}
+
+/* A parameter that another stage hands on comes by one transfer. */
+static int check_handed(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                        const struct ap_at *at, struct ap_err *err)
+{
+    struct ap_at list = {at, "stages", 0};
+    int **come = AP_NEW_N(arena, r->n_stages + 1, int *);
+
+    for (int s = 0; s < r->n_stages; s++)
+        come[s] = AP_NEW_N(arena, r->stage[s].prog.local.n_params + 1, int);
+    for (int t = 0; t < r->n_transfers; t++)
+        come[r->transfer[t].to][r->transfer[t].param]++;
+    for (int s = 0; s < r->n_stages; s++) {
+        struct ap_at here = {&list, NULL, s};
+        if (check_results(&r->stage[s], &here, err))
+            return -1;
+        for (int k = 0; k < r->stage[s].prog.local.n_params; k++)
+            if (r->stage[s].param[k] < 0 ? come[s][k] != 1 : come[s][k] > 1)
+                return ap_at_err(&here, err, "params: parameter %d comes by %d transfers",
+                                 k, come[s][k]);
+            else if (r->stage[s].param[k] >= 0 &&
+                     ap_pipeline_is_share(&r->stage[s].prog, k))
+                return ap_at_err(&here, err,
+                                 "params: parameter %d is one microbatch's share", k);
+    }
+    return 0;
+}
+
+int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                          struct ap_pipeline_program *r, struct ap_err *err)
+{
+    struct ap_at stages_at = {at, "stages", 0}, transfers_at = {at, "transfers", 0};
+    json_t *stages, *transfers;
+    int schedule = AP_SCHEDULE_INFERENCE;
+
+    *r = (struct ap_pipeline_program){0};
+    if (!json_is_object(o))
+        return ap_at_err(at, err, "expected an object");
+    if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
+                    err) ||
+        read_int(o, at, "microbatches", 1, AP_MAX_MICROBATCHES, &r->microbatches, err) ||
+        read_int(o, at, "n_ranks", 1, AP_MAX_DEVICES, &r->n_ranks, err) ||
+        read_lanes(arena, o, at, r, err) || ap_get_arr(o, at, "stages", &stages, err) ||
+        ap_get_arr(o, at, "transfers", &transfers, err))
+        return -1;
+    r->schedule = (enum ap_schedule)schedule;
+    r->n_stages = (int)json_array_size(stages);
+    r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
+    for (int i = 0; i < r->n_stages; i++) {
+        struct ap_at here = {&stages_at, NULL, i};
+        if (read_stage(arena, json_array_get(stages, (size_t)i), &here, r, &r->stage[i],
+                       err))
+            return -1;
+    }
+    r->n_transfers = (int)json_array_size(transfers);
+    r->transfer = AP_NEW_N(arena, r->n_transfers + 1, struct ap_transfer);
+    for (int t = 0; t < r->n_transfers; t++) {
+        struct ap_at here = {&transfers_at, NULL, t};
+        if (read_transfer(arena, json_array_get(transfers, (size_t)t), &here, r,
+                          &r->transfer[t], err))
+            return -1;
+    }
+    return check_handed(arena, r, at, err) ? -1 : ap_pipeline_check(r, at, err);
+}

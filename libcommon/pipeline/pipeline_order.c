@@ -1,0 +1,488 @@
+/*
+ * Problem: in which order does each device of a pipeline run, send and receive, so that
+ * it follows its schedule, computes as early as it can, and nobody waits for ever?
+ * Idea: the schedule gives stages and microbatches; a stage's groups of one microbatch
+ * run in order, with each message received in front of the first group that reads it and
+ * sent as soon as something has to be waited for, or at the end. What runs once per step
+ * comes before the first microbatch or behind the last one. The lists are then played: a
+ * lane that lacks a message sleeps until it is sent. Cost: linear in the instructions,
+ * and in the readers of what is handed on.
+ */
+#include "pipeline/pipeline_program.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a stage reads and hands on, by group ---- */
+
+enum { BEFORE, FORWARD, BACKWARD, BEHIND, N_SPANS };
+
+struct event {
+    int group, transfer;
+};
+struct events {
+    int n;
+    struct event *v; /* by group, then transfer */
+};
+
+/* Of one stage: first readers in each span; makers. */
+struct wiring {
+    struct events reads[N_SPANS], makes;
+};
+
+struct orderer {
+    struct ap_arena *arena;
+    struct ap_pipeline_program *relay;
+    struct wiring *wiring; /* [stage] */
+    int *n_left[2];        /* [backward][stage]: microbatches that are still to run */
+    int **slot;            /* [stage][microbatch]: where its forward is kept, -1 */
+    bool **taken;          /* [stage][slot] */
+    int *at;               /* [stage]: first group at the end that is not run */
+    int *start;            /* [transfer]: first of its messages in `got` */
+    bool *got, *sent;      /* [message]: received, sent */
+    struct ap_lane *lane;  /* at hand */
+    int cap;
+};
+
+static int span_of(const struct ap_pipeline_cuts *c, int group)
+{
+    return group < c->each_lo       ? BEFORE
+           : group < c->backward_lo ? FORWARD
+           : group < c->each_hi     ? BACKWARD
+                                    : BEHIND;
+}
+
+static int compare_events(const void *pa, const void *pb)
+{
+    const struct event *a = pa, *b = pb;
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
+    return a->transfer < b->transfer ? -1 : a->transfer > b->transfer;
+}
+
+static void add_event(struct events *e, int group, int transfer)
+{
+    e->v[e->n++] = (struct event){group, transfer};
+}
+
+static void wire(struct orderer *o)
+{
+    const struct ap_pipeline_program *r = o->relay;
+    int *n_in = AP_NEW_N(o->arena, r->n_stages, int);
+    int *n_out = AP_NEW_N(o->arena, r->n_stages, int);
+
+    for (int t = 0; t < r->n_transfers; t++) {
+        n_out[r->transfer[t].from]++;
+        n_in[r->transfer[t].to]++;
+    }
+    for (int s = 0; s < r->n_stages; s++) {
+        o->wiring[s].makes.v = AP_NEW_N(o->arena, n_out[s] + 1, struct event);
+        for (int k = 0; k < N_SPANS; k++)
+            o->wiring[s].reads[k].v = AP_NEW_N(o->arena, n_in[s] + 1, struct event);
+    }
+    for (int t = 0; t < r->n_transfers; t++) {
+        const struct ap_transfer *x = &r->transfer[t];
+        const struct ap_graph *from = &r->stage[x->from].prog.local;
+        const struct ap_graph *to = &r->stage[x->to].prog.local;
+        int param = to->params[x->param], first[N_SPANS] = {-1, -1, -1, -1};
+        add_event(&o->wiring[x->from].makes,
+                  from->nodes[from->results[x->result].node].group, t);
+        bool new_value = r->stage[x->to].param[x->param] >= 0; /* when all is done */
+        if (new_value)
+            first[BEHIND] = to->n_groups;
+        for (int u = to->user_start[param]; u < to->user_start[param + 1] && !new_value;
+             u++) {
+            int group = to->nodes[to->users[u]].group;
+            int span = span_of(&r->stage[x->to].cuts, group);
+            if (first[span] < 0 || group < first[span])
+                first[span] = group;
+        }
+        for (int k = 0; k < N_SPANS; k++)
+            if (first[k] >= 0)
+                add_event(&o->wiring[x->to].reads[k], first[k], t);
+    }
+    for (int s = 0; s < r->n_stages; s++) {
+        struct wiring *w = &o->wiring[s];
+        qsort(w->makes.v, (size_t)w->makes.n, sizeof *w->makes.v, compare_events);
+        for (int k = 0; k < N_SPANS; k++)
+            qsort(w->reads[k].v, (size_t)w->reads[k].n, sizeof *w->reads[k].v,
+                  compare_events);
+    }
+}
+
+/* ---- instructions of one lane ---- */
+
+static void add_instr(struct orderer *o, struct ap_pipeline_instr instr)
+{
+    struct ap_lane *lane = o->lane;
+    if (lane->n == o->cap) {
+        struct ap_pipeline_instr *old = lane->instr;
+        o->cap = o->cap ? 2 * o->cap : 64;
+        lane->instr = AP_NEW_N(o->arena, o->cap, struct ap_pipeline_instr);
+        if (lane->n)
+            memcpy(lane->instr, old, (size_t)lane->n * sizeof *old);
+    }
+    lane->instr[lane->n++] = instr;
+}
+
+/* Accumulated or gathered over microbatches: complete with the last one only. */
+static bool is_carried(const struct ap_program *prog, int node)
+{
+    const struct ap_node *n = &prog->local.nodes[node];
+    return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
+           (n->attrs->coll.axes & prog->mesh.time);
+}
+
+/* Sends what a made value has to say with microbatch m; last: no other one follows. */
+static void send(struct orderer *o, int t, int m, bool last)
+{
+    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_transfer *x = &r->transfer[t];
+    const struct ap_program *prog = &r->stage[x->from].prog;
+    bool share = ap_layout_in_time(&prog->mesh, &x->layout);
+    int node = prog->local.results[x->result].node, n = x->n_messages;
+
+    if (!share && !last && is_carried(prog, node))
+        return;
+    for (int k = share ? m : 0; k < (share ? m + 1 : n); k++) {
+        if (o->sent[o->start[t] + k])
+            continue;
+        o->sent[o->start[t] + k] = true;
+        add_instr(o, (struct ap_pipeline_instr){
+                         .what = AP_PIPELINE_SEND, .transfer = t, .message = k});
+    }
+}
+
+/* What microbatch m needs of a transfer and is not there yet; whether that was any. */
+static bool lacks(const struct orderer *o, int t, int m, int *lo, int *hi)
+{
+    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_transfer *x = &r->transfer[t];
+    bool share = ap_pipeline_is_share(&r->stage[x->to].prog, x->param);
+
+    *lo = share ? m : 0;
+    *hi = share ? m + 1 : x->n_messages;
+    return !o->got[o->start[t] + *lo];
+}
+
+static void receive(struct orderer *o, int t, int lo, int hi)
+{
+    for (int k = lo; k < hi; k++) {
+        o->got[o->start[t] + k] = true;
+        add_instr(o, (struct ap_pipeline_instr){
+                         .what = AP_PIPELINE_RECEIVE, .transfer = t, .message = k});
+    }
+}
+
+/* Groups lo .. hi - 1, what was made so far being sent; *made: next maker to look at. */
+static void run(struct orderer *o, int stage, int lo, int hi, int m, bool last, int *made)
+{
+    const struct events *makes = &o->wiring[stage].makes;
+    if (lo < hi && lo < o->relay->stage[stage].prog.local.n_groups)
+        add_instr(o, (struct ap_pipeline_instr){.what = AP_PIPELINE_RUN,
+                                                .stage = stage,
+                                                .lo = lo,
+                                                .hi = hi,
+                                                .message = m});
+    for (; *made < makes->n && makes->v[*made].group < hi; ++*made)
+        send(o, makes->v[*made].transfer, m, last);
+}
+
+/* Groups lo .. hi - 1 of a span of a stage, with microbatch m. */
+static void add_part(struct orderer *o, int stage, int span, int lo, int hi, int m,
+                     bool last)
+{
+    const struct wiring *w = &o->wiring[stage];
+    const struct events *reads = &w->reads[span];
+    int made = 0, read = 0, first, end;
+
+    while (made < w->makes.n && w->makes.v[made].group < lo)
+        made++;
+    while (read < reads->n && reads->v[read].group < lo)
+        read++;
+    for (; read < reads->n && reads->v[read].group < hi; read++) {
+        const struct event *e = &reads->v[read];
+        if (!lacks(o, e->transfer, m, &first, &end))
+            continue;
+        run(o, stage, lo, e->group, m, last, &made);
+        lo = e->group;
+        receive(o, e->transfer, first, end);
+    }
+    run(o, stage, lo, hi, m, last, &made);
+}
+
+static void add_span(struct orderer *o, int stage, int span, int m, bool last)
+{
+    const struct ap_pipeline_cuts *c = &o->relay->stage[stage].cuts;
+    int n_groups = o->relay->stage[stage].prog.local.n_groups;
+    const int edge[] = {0, c->each_lo, c->backward_lo, c->each_hi, n_groups};
+
+    add_part(o, stage, span, edge[span], edge[span + 1], m, last);
+}
+
+/* What runs once, at the end: the lane's stages one turn after the other, for they may
+ * wait for each other; then the new values of others. */
+static void add_end(struct orderer *o, int lane)
+{
+    const struct ap_pipeline_program *r = o->relay;
+
+    for (int left = 1, turn = 0; left > 0; turn++) {
+        left = 0;
+        for (int s = lane; s < r->n_stages; s += r->n_lanes) {
+            const struct ap_program *p = &r->stage[s].prog;
+            int lo = o->at[s], n = p->local.n_groups;
+            while (o->at[s] < n &&
+                   (p->turn[o->at[s]] <= turn || r->n_lanes == r->n_stages))
+                o->at[s]++;
+            add_part(o, s, BEHIND, lo, o->at[s], 0, true);
+            left += n - o->at[s];
+        }
+    }
+    for (int s = lane; s < r->n_stages; s += r->n_lanes) {
+        int n = r->stage[s].prog.local.n_groups;
+        add_part(o, s, BEHIND, n, n + 1, 0, true);
+    }
+}
+
+/* Puts aside what microbatch m's forward leaves to its backward, or takes it back. */
+static void add_keep(struct orderer *o, int stage, int m, bool back)
+{
+    int *slot = &o->slot[stage][m];
+    bool *taken = o->taken[stage];
+
+    if (!back)
+        for (*slot = 0; taken[*slot];)
+            ++*slot;
+    taken[*slot] = !back;
+    add_instr(o, (struct ap_pipeline_instr){.what = back ? AP_PIPELINE_RESTORE
+                                                         : AP_PIPELINE_KEEP,
+                                            .stage = stage,
+                                            .slot = *slot});
+    if (back)
+        *slot = -1;
+}
+
+/* Sums start with the first microbatch: gpipe goes back in the order in which it came. */
+static int microbatch_of(const struct ap_pipeline_program *r, const struct ap_instr *x)
+{
+    return x->backward && r->schedule == AP_SCHEDULE_GPIPE
+               ? r->microbatches - 1 - x->microbatch
+               : x->microbatch;
+}
+
+/* A lane's microbatches, as the schedule orders them. */
+static void add_microbatches(struct orderer *o, const struct ap_instr *order, int n)
+{
+    const struct ap_pipeline_program *r = o->relay;
+
+    for (int k = 0; k < n; k++) {
+        int s = order[k].stage, m = microbatch_of(r, &order[k]);
+        bool back = order[k].backward;
+        const struct ap_pipeline_cuts *c = &r->stage[s].cuts;
+        bool both = k + 1 < n && order[k + 1].stage == s && order[k + 1].backward &&
+                    microbatch_of(r, &order[k + 1]) == m; /* one after the other */
+        bool last = --o->n_left[back][s] == 0;
+        if (back && o->slot[s][m] >= 0)
+            add_keep(o, s, m, true);
+        add_span(o, s, back ? BACKWARD : FORWARD, m, last);
+        if (!back && !both && c->backward_lo < c->each_hi && r->microbatches > 1)
+            add_keep(o, s, m, false);
+    }
+}
+
+static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
+{
+    struct ap_pipeline_program *r = o->relay;
+    struct ap_instr *order;
+    int n;
+
+    o->lane = &r->lane[i];
+    o->cap = 0;
+    if (ap_schedule_order(o->arena, r->schedule, r->n_lanes, chunks, r->microbatches, i,
+                          &order, &n, err))
+        return -1;
+    for (int s = i; s < r->n_stages; s += r->n_lanes) {
+        add_span(o, s, BEFORE, 0, true);
+        o->at[s] = r->stage[s].cuts.each_hi;
+        o->n_left[0][s] = o->n_left[1][s] = r->microbatches;
+        o->slot[s] = AP_NEW_N(o->arena, r->microbatches, int);
+        o->taken[s] = AP_NEW_N(o->arena, r->microbatches, bool);
+        memset(o->slot[s], -1, (size_t)r->microbatches * sizeof(int));
+    }
+    add_microbatches(o, order, n);
+    add_end(o, i);
+    return 0;
+}
+
+static int n_messages(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                      int **start)
+{
+    int64_t n = 0;
+
+    *start = AP_NEW_N(arena, r->n_transfers + 1, int);
+    for (int t = 0; t < r->n_transfers; t++) {
+        (*start)[t] = (int)n;
+        n += r->transfer[t].n_messages;
+        if (n > INT_MAX / 2)
+            return -1;
+    }
+    return (int)n;
+}
+
+int ap_pipeline_order(struct ap_arena *arena, int chunks,
+                      struct ap_pipeline_program *relay, struct ap_err *err)
+{
+    struct orderer o = {.arena = arena, .relay = relay};
+    int n = n_messages(arena, relay, &o.start);
+    const struct ap_at at = {NULL, "pipeline", 0};
+
+    if (n < 0)
+        return ap_err_set(err, "/stages: too many messages between the stages");
+    o.wiring = AP_NEW_N(arena, relay->n_stages, struct wiring);
+    o.n_left[0] = AP_NEW_N(arena, relay->n_stages, int);
+    o.n_left[1] = AP_NEW_N(arena, relay->n_stages, int);
+    o.at = AP_NEW_N(arena, relay->n_stages, int);
+    o.slot = AP_NEW_N(arena, relay->n_stages, int *);
+    o.taken = AP_NEW_N(arena, relay->n_stages, bool *);
+    o.got = AP_NEW_N(arena, n + 1, bool);
+    o.sent = AP_NEW_N(arena, n + 1, bool);
+    wire(&o);
+    for (int i = 0; i < relay->n_lanes; i++)
+        if (add_lane(&o, i, chunks, err))
+            return -1;
+    return ap_pipeline_check(relay, &at, err);
+}
+
+/* ---- whether it works ---- */
+
+struct player {
+    const struct ap_pipeline_program *r;
+    const struct ap_at *at;
+    struct ap_err *err;
+    int *start;          /* [transfer] */
+    uint8_t *state;      /* [message]: 1 sent, 2 received */
+    int *waits;          /* [message]: lane that waits for it, -1 */
+    int *next;           /* [lane] */
+    int *awake, n_awake; /* lanes that may go on */
+};
+
+static int complain(const struct player *p, int lane, int i, const char *what)
+{
+    struct ap_at lanes = {p->at, "lanes", 0}, here = {&lanes, NULL, lane},
+                 list = {&here, "instructions", 0}, item = {&list, NULL, i};
+    return ap_at_err(&item, p->err, "%s", what);
+}
+
+/* What is wrong with instruction i of a lane, or NULL. */
+static const char *check_instr(const struct ap_pipeline_program *r, int lane,
+                               const struct ap_pipeline_instr *x)
+{
+    if (x->what != AP_PIPELINE_SEND && x->what != AP_PIPELINE_RECEIVE) {
+        if (x->stage < 0 || x->stage >= r->n_stages || r->stage[x->stage].lane != lane)
+            return "the stage is not of this lane";
+        if (x->what != AP_PIPELINE_RUN)
+            return x->slot < 0 || x->slot >= r->microbatches ? "has no such slot" : NULL;
+        if (x->lo < 0 || x->hi < x->lo || x->hi > r->stage[x->stage].prog.local.n_groups)
+            return "runs groups that its program does not have";
+        return x->message < 0 || x->message >= r->microbatches ? "has no such microbatch"
+                                                               : NULL;
+    }
+    if (x->transfer < 0 || x->transfer >= r->n_transfers)
+        return "no such transfer";
+    const struct ap_transfer *t = &r->transfer[x->transfer];
+    if (x->message < 0 || x->message >= t->n_messages)
+        return "the transfer has no such message";
+    if (r->stage[x->what == AP_PIPELINE_SEND ? t->from : t->to].lane != lane)
+        return "the transfer has its end in another lane";
+    return NULL;
+}
+
+/* Runs a lane until it lacks a message. */
+static int play(struct player *p, int lane)
+{
+    const struct ap_lane *l = &p->r->lane[lane];
+
+    for (; p->next[lane] < l->n; p->next[lane]++) {
+        int i = p->next[lane];
+        const struct ap_pipeline_instr *x = &l->instr[i];
+        const char *what = check_instr(p->r, lane, x);
+        if (what)
+            return complain(p, lane, i, what);
+        if (x->what != AP_PIPELINE_SEND && x->what != AP_PIPELINE_RECEIVE)
+            continue;
+        int m = p->start[x->transfer] + x->message;
+        bool sends = x->what == AP_PIPELINE_SEND;
+        if (sends ? p->state[m] != 0 : p->state[m] == 2)
+            return complain(p, lane, i,
+                            sends ? "sends the message again"
+                                  : "receives the message again");
+        if (!sends && p->state[m] == 0) {
+            p->waits[m] = lane;
+            return 0;
+        }
+        p->state[m]++;
+        if (sends && p->waits[m] >= 0) {
+            p->awake[p->n_awake++] = p->waits[m];
+            p->waits[m] = -1;
+        }
+    }
+    return 0;
+}
+
+static const char *value_name(const struct ap_pipeline_program *r, int transfer)
+{
+    const struct ap_transfer *t = &r->transfer[transfer];
+    const struct ap_graph *g = &r->stage[t->to].prog.local;
+    return g->nodes[g->params[t->param]].name;
+}
+
+static int check_ends(const struct player *p)
+{
+    const struct ap_pipeline_program *r = p->r;
+
+    for (int i = 0; i < r->n_lanes; i++) {
+        if (p->next[i] == r->lane[i].n)
+            continue;
+        const struct ap_pipeline_instr *x = &r->lane[i].instr[p->next[i]];
+        const struct ap_transfer *t = &r->transfer[x->transfer];
+        return ap_at_err(p->at, p->err,
+                         "stage %d waits for %s of stage %d, message %d, which that one "
+                         "sends only when it has gone on: the stages need each other in "
+                         "turn",
+                         t->to, value_name(r, x->transfer), t->from, x->message);
+    }
+    for (int t = 0; t < r->n_transfers; t++)
+        for (int k = 0; k < r->transfer[t].n_messages; k++)
+            if (p->state[p->start[t] + k] != 2)
+                return ap_at_err(
+                    p->at, p->err, "transfer %d (%s): message %d is never %s", t,
+                    value_name(r, t), k, p->state[p->start[t] + k] ? "received" : "sent");
+    return 0;
+}
+
+int ap_pipeline_check(const struct ap_pipeline_program *relay, const struct ap_at *at,
+                      struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct player p = {.r = relay, .at = at, .err = err};
+    int n = n_messages(&scratch, relay, &p.start), rc = 0;
+
+    if (n < 0) {
+        ap_arena_free(&scratch);
+        return ap_at_err(at, err, "too many messages");
+    }
+    p.state = AP_NEW_N(&scratch, n + 1, uint8_t);
+    p.waits = AP_NEW_N(&scratch, n + 1, int);
+    memset(p.waits, -1, ((size_t)n + 1) * sizeof *p.waits);
+    p.next = AP_NEW_N(&scratch, relay->n_lanes, int);
+    p.awake = AP_NEW_N(&scratch, relay->n_lanes + 1, int);
+    for (int i = relay->n_lanes - 1; i >= 0; i--)
+        p.awake[p.n_awake++] = i;
+    while (p.n_awake > 0 && !rc)
+        rc = play(&p, p.awake[--p.n_awake]);
+    if (!rc)
+        rc = check_ends(&p);
+    ap_arena_free(&scratch);
+    return rc;
+}

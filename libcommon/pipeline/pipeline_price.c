@@ -1,0 +1,458 @@
+/*
+ * Problem: what a step of a pipelined plan takes, and where its time and memory go.
+ * Idea: each stage's plan is priced for its own devices, per microbatch and once per
+ * step; what stages send each other is added; the schedule is simulated. Nothing is
+ * estimated twice: a stage's price is the one that its planner was told. Cost: linear in
+ * the graph, the sends and the instructions of the schedule. Source: Zheng et al., "Alpa"
+ * (OSDI 2022), sections 5 and 6; the schedules' are in schedule.c.
+ */
+#include "pipeline/pipeline_price.h"
+
+#include "base/threads.h"
+#include "cost/convert.h"
+
+#include <limits.h>
+#include <string.h>
+
+static int check_stage(const struct ap_stage *st, int i, struct ap_err *err)
+{
+    const struct ap_sharding *s = &st->sharding;
+    if (strcmp(s->cost_model, ap_cost_variant_names[AP_COST_DEFAULT]) != 0)
+        return ap_err_set(err, "/stages/stages/%d: cost model %s is not in seconds", i,
+                          s->cost_model);
+    return 0;
+}
+
+/* The stage's cost model and conversions. */
+static int lay_stage(struct ap_pricing *p, int i, struct ap_err *err)
+{
+    const struct ap_stage *st = &p->stages->stage[i];
+    struct ap_stage_parts *part = &p->out->parts[i];
+    struct ap_cluster own;
+    struct ap_err why = {0};
+
+    if (check_stage(st, i, err))
+        return -1;
+    if (ap_cluster_take(p->cluster, st->n_devices, st->devices, &own, &why) ||
+        ap_cost_init(p->arena, &part->cost, AP_COST_DEFAULT, &own,
+                     &st->sharding.plan.mesh, &why))
+        return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
+    part->cost.alpa_steps = st->sharding.alpa_space;
+    if (ap_plan_check_choices(&st->sharding.plan, &part->cost, &why) ||
+        ap_plan_conversions(p->arena, &st->sharding.plan, &part->cost, &part->conv, &why))
+        return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
+    return 0;
+}
+
+static int check_rows(const struct ap_pricing *p, int i, struct ap_err *err)
+{
+    const struct ap_stage *st = &p->stages->stage[i];
+    int64_t rows, devices;
+
+    if (ap_stage_few_rows(&st->sub, &p->time, &st->sharding.plan, &rows, &devices) < 0)
+        return 0;
+    if (rows % p->time.n)
+        return ap_err_set(err,
+                          "/stages/microbatches: %lld rows are not %lld microbatches of "
+                          "equal size",
+                          (long long)rows, (long long)p->time.n);
+    return ap_err_set(err,
+                      "/stages/stages/%d: %lld rows in %lld microbatches are too few for "
+                      "%lld devices that split them: at most %lld microbatches",
+                      i, (long long)rows, (long long)p->time.n, (long long)devices,
+                      (long long)(rows / devices));
+}
+
+static const bool *remade_nodes(struct ap_pricing *p, const struct ap_stage *st)
+{
+    bool *whole = AP_NEW_N(p->arena, p->g->n_nodes, bool);
+    bool *own = AP_NEW_N(p->arena, st->sub.graph.n_nodes, bool);
+
+    for (int k = 0; k < st->n_remade; k++)
+        whole[st->remade[k]] = true;
+    for (int i = 0; i < st->sub.graph.n_nodes; i++)
+        own[i] = whole[st->sub.source[i]];
+    return own;
+}
+
+/* A stage's price with its conversions, or without: what is theirs is the difference. The
+ * second of two is with what the plan makes again. */
+struct kept_price {
+    struct ap_stage_point with[2], without[2];
+};
+
+struct pricing_rounds {
+    const struct ap_pricing *p;
+    struct kept_price *kept; /* [stage] */
+};
+
+/* What a stage takes without conversions, and what does not depend on them. */
+static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point without[2])
+{
+    struct ap_stage_point some = {0};
+    const struct ap_stage *st = &p->stages->stage[stage];
+    struct ap_stage_parts *part = &p->out->parts[stage];
+    struct ap_conversions none = part->conv;
+    struct ap_cost cost = part->cost;
+
+    none.n = 0;
+    cost.cache = NULL; /* the other round's */
+    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &cost,
+                   without);
+    if (st->recompute == AP_RECOMPUTE_SELECTED) {
+        ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan, &none,
+                              &cost, remade_nodes(p, st), &some);
+        without[1] = some;
+    }
+    for (int i = 0; i < st->sub.graph.n_nodes; i++) {
+        const struct ap_node *n = &st->sub.graph.nodes[i];
+        struct ap_layout l = ap_plan_node_layout(&st->sharding.plan, i);
+        if (n->op == AP_OP_PARAMETER)
+            part->role_bytes[n->role] +=
+                ap_layout_local_bytes(&st->sharding.plan.mesh, &n->shape, &l);
+        part->flops += ap_node_heavy_flops(&st->sub.graph, i);
+    }
+}
+
+/* What the simulation is told of a stage, and its point. */
+static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point[2])
+{
+    const struct ap_stage *st = &p->stages->stage[i];
+    struct ap_stage_parts *part = &p->out->parts[i];
+    struct ap_sim_stage *sim = &p->out->stage[i];
+    struct ap_stage_point some = {0};
+
+    point[0] = (struct ap_stage_point){.algorithm = st->sharding.algorithm};
+    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &part->conv,
+                   &part->cost, point);
+    *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
+                                 .backward_sec = point[0].backward_sec,
+                                 .sync_sec = point[0].sync_sec,
+                                 .update_sec = point[0].update_sec,
+                                 .fixed_bytes = point[0].stage_bytes,
+                                 .flight_bytes = point[0].microbatch_bytes};
+    if (st->recompute == AP_RECOMPUTE_ALL) {
+        some = point[1];
+    } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
+        some.algorithm = st->sharding.algorithm;
+        ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan,
+                              &part->conv, &part->cost, remade_nodes(p, st), &some);
+        point[1] = some;
+    }
+    p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
+    if (st->recompute != AP_RECOMPUTE_NONE) {
+        sim->recompute_sec = some.backward_sec - point[0].backward_sec;
+        sim->flight_bytes = some.microbatch_bytes;
+        sim->remade_bytes = some.stage_bytes - point[0].stage_bytes;
+    }
+}
+
+static void price_conversions(const struct kept_price *kept, bool recompute,
+                              struct ap_stage_parts *part)
+{
+    const struct ap_stage_point *with = kept->with, *without = kept->without;
+
+    part->forward_comm_sec = with->forward_sec - without->forward_sec;
+    part->backward_comm_sec = with->backward_sec - without->backward_sec;
+    part->update_comm_sec = with->update_sec - without->update_sec;
+    if (recompute)
+        part->recompute_comm_sec =
+            with[1].backward_sec - without[1].backward_sec - part->backward_comm_sec;
+}
+
+/* ---- bytes on the links inside a stage ---- */
+
+/* Level that two devices of a list meet at. */
+static int level_between(const struct ap_cluster *c, int64_t a, int64_t b)
+{
+    int64_t span = 1;
+    for (int l = 0; l < c->n_levels; l++) {
+        span = ap_mul64(span, c->levels[l].size);
+        if (a / span == b / span)
+            return l;
+    }
+    return c->n_levels - 1;
+}
+
+/* Hops of the stage's first ring over the axes, by level. */
+static void ring_hops(const struct ap_cluster *cluster, const struct ap_stage *st,
+                      unsigned axes, int64_t hops[AP_MAX_LEVELS])
+{
+    const struct ap_mesh *mesh = &st->sharding.plan.mesh;
+    int64_t coords[AP_MAX_AXES], n = ap_mesh_devices(mesh), first = -1, last = -1;
+
+    memset(hops, 0, AP_MAX_LEVELS * sizeof *hops);
+    for (int64_t r = 0; r < n; r++) {
+        bool on = true;
+        ap_mesh_coords(mesh, r, coords);
+        for (int a = 0; a < mesh->n_axes; a++)
+            on &= (axes >> a & 1) || coords[a] == 0;
+        if (!on)
+            continue;
+        if (last >= 0)
+            hops[level_between(cluster, st->devices[last], st->devices[r])]++;
+        else
+            first = r;
+        last = r;
+    }
+    if (last != first)
+        hops[level_between(cluster, st->devices[last], st->devices[first])]++;
+}
+
+/* Adds what the stage's collectives move, a ring's bytes spread over its hops. */
+static int count_inside(struct ap_pricing *p, int i, struct ap_err *err)
+{
+    const struct ap_stage *st = &p->stages->stage[i];
+    const struct ap_conversions *conv = &p->out->parts[i].conv;
+    int64_t hops[1 << AP_MAX_AXES][AP_MAX_LEVELS];
+    bool known[1 << AP_MAX_AXES] = {false};
+    const bool *runs_again = ap_stage_again(p->arena, st, p->g->n_nodes);
+    struct ap_cost count;
+
+    if (ap_cost_init(p->arena, &count, AP_COST_BYTES, &p->out->parts[i].cost.cluster,
+                     &st->sharding.plan.mesh, err))
+        return -1;
+    for (int c = 0; c < conv->n; c++) {
+        const struct ap_conversion *v = &conv->conv[c];
+        bool again = v->first_group < st->nests.n && runs_again[v->first_group];
+        if (st->recompute == AP_RECOMPUTE_ALL)
+            again = v->phase == AP_FORWARD;
+        for (int k = 0; k < v->path.n_steps; k++) {
+            const struct ap_step *step = &v->path.steps[k];
+            unsigned axes = step->coll.axes;
+            double sent = ap_cost_collective(&count, step->op, axes, step->bytes);
+            if (sent == 0)
+                continue;
+            if (!known[axes])
+                ring_hops(p->cluster, st, axes, hops[axes]);
+            known[axes] = true;
+            double ring = 0;
+            for (int l = 0; l < AP_MAX_LEVELS; l++)
+                ring += (double)hops[axes][l];
+            for (int l = 0; l < AP_MAX_LEVELS && ring > 0; l++)
+                p->out->level_bytes[l] += (again ? 2 : 1) * sent * (double)st->n_devices *
+                                          (double)hops[axes][l] / ring;
+        }
+    }
+    ap_cost_free(&count);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static void count_flops(struct ap_pricing *p)
+{
+    struct ap_pipeline_price *out = p->out;
+    double ideal = 0;
+
+    for (int i = 0; i < p->g->n_nodes; i++) {
+        double flops = ap_node_heavy_flops(p->g, i);
+        if (flops == 0)
+            continue;
+        double peak =
+            p->cluster->flops_per_sec[p->g->nodes[p->g->nodes[i].in[0]].shape.dtype];
+        out->flops += flops;
+        ideal += flops / (peak > 0 ? peak : p->cluster->flops_per_sec[AP_F32]);
+    }
+    for (int i = 0; i < p->stages->n / p->stages->chunks; i++)
+        out->n_devices += p->stages->stage[i].n_devices;
+    if (out->result.step_sec > 0)
+        out->mfu = ideal / (out->result.step_sec * (double)out->n_devices);
+}
+
+static int check_graph(const struct ap_pricing *p, struct ap_err *err)
+{
+    bool backward = false;
+
+    for (int i = 0; i < p->g->n_nodes && !backward; i++)
+        backward = p->g->nodes[i].phase != AP_FORWARD;
+    if (backward && p->stages->schedule == AP_SCHEDULE_INFERENCE)
+        return ap_err_set(err, "/stages/schedule: inference, but the graph has a "
+                               "backward pass");
+    if (p->stages->microbatches > INT_MAX)
+        return ap_err_set(err, "/stages/microbatches: too many");
+    return 0;
+}
+
+static int lay_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    struct ap_pricing p = *(const struct ap_pricing *)ctx;
+
+    p.arena = arena;
+    return check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
+}
+
+/* Two rounds to a stage: a plan may have one that is all of a long model. */
+static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct pricing_rounds *rounds = ctx;
+    struct ap_pricing p = *rounds->p;
+    struct kept_price *kept = &rounds->kept[i / 2];
+
+    (void)err;
+    p.arena = arena;
+    if (i % 2 == 0)
+        price_stage(&p, i / 2, kept->with);
+    else
+        price_bare(&p, i / 2, kept->without);
+    return 0;
+}
+
+/* What stages send each other, and the schedule. */
+static int simulate(struct ap_pricing *p, struct ap_err *err)
+{
+    struct ap_pipeline_price *out = p->out;
+
+    ap_pipeline_sends(p);
+    if (ap_simulate(p->arena, &out->sim, &out->result, err))
+        return -1;
+    for (int d = 0; d < out->result.n_devices; d++)
+        if (out->result.devices[d].peak_bytes > out->peak_bytes)
+            out->peak_bytes = out->result.devices[d].peak_bytes;
+    return 0;
+}
+
+static int price(struct ap_pricing *p, struct ap_err *err)
+{
+    struct ap_pipeline_price *out = p->out;
+    int n = p->stages->n;
+    struct pricing_rounds rounds = {p, AP_NEW_N(p->arena, n, struct kept_price)};
+
+    if (ap_in_arenas(p->arena, n, lay_one, p, err) ||
+        ap_in_arenas(p->arena, 2 * n, price_half, &rounds, err))
+        return -1;
+    for (int i = 0; i < n; i++)
+        price_conversions(&rounds.kept[i],
+                          p->stages->stage[i].recompute != AP_RECOMPUTE_NONE,
+                          &out->parts[i]);
+    for (int i = 0; i < n; i++)
+        if (count_inside(p, i, err))
+            return -1;
+    if (simulate(p, err))
+        return -1;
+    count_flops(p);
+    return 0;
+}
+
+/* How the graph lies in time, and which values have rows of the batch. */
+static int lie_in_time(struct ap_pricing *p, const struct ap_nests *nests,
+                       const struct ap_stage_microbatch *known, struct ap_err *err)
+{
+    const struct ap_stages *stages = p->stages;
+    struct ap_stage_microbatch two; /* one microbatch has all rows: see with two */
+    struct ap_err why = {0};
+
+    if (!(known && ap_stage_microbatch_like(known, stages->microbatches, &p->time)) &&
+        ap_stage_microbatch_axis(p->arena, p->g, nests, stages->microbatches, &p->time,
+                                 &why))
+        return ap_err_set(err, "/stages/microbatches: %lld: %s",
+                          (long long)stages->microbatches, why.msg);
+    p->time.block_of = p->blocks->block_of;
+    if (!stages->each && p->time.whole >= 0)
+        return ap_err_set(err,
+                          "/stages/microbatch: exact, but node %d (%s) is needed of the "
+                          "whole batch before the update: \"each\" takes it of each "
+                          "microbatch",
+                          p->time.whole, p->g->nodes[p->time.whole].name);
+    if (stages->microbatches > 1)
+        p->rows = p->time.split;
+    else if ((known && ap_stage_microbatch_like(known, 2, &two)) ||
+             ap_stage_microbatch_axis(p->arena, p->g, nests, 2, &two, &why) == 0)
+        p->rows = two.split;
+    p->out->time = p->time;
+    return 0;
+}
+
+static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
+                   const struct ap_stage_microbatch *known, struct ap_err *err)
+{
+    const struct ap_stages *stages = p->stages;
+    struct ap_pipeline_price *out = p->out;
+
+    *out = (struct ap_pipeline_price){
+        .stage = AP_NEW_N(p->arena, stages->n, struct ap_sim_stage),
+        .point = AP_NEW_N(p->arena, stages->n, struct ap_stage_point),
+        .parts = AP_NEW_N(p->arena, stages->n, struct ap_stage_parts)};
+    out->sim = (struct ap_sim){.schedule = stages->schedule,
+                               .n_stages = stages->n,
+                               .chunks = stages->chunks,
+                               .microbatches = (int)stages->microbatches,
+                               .stages = out->stage,
+                               .overlap_send = true};
+    if (check_graph(p, err) || lie_in_time(p, nests, known, err))
+        return -1;
+    p->stage_of = ap_stages_of_nodes(p->arena, stages, p->g, p->blocks);
+    return 0;
+}
+
+int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests, const struct ap_blocks *blocks,
+                      const struct ap_cluster *cluster, const struct ap_stages *stages,
+                      struct ap_pipeline_price *out, struct ap_err *err)
+{
+    struct ap_pricing p = {.arena = arena,
+                           .g = g,
+                           .blocks = blocks,
+                           .cluster = cluster,
+                           .stages = stages,
+                           .out = out};
+    int rc = prepare(&p, nests, NULL, err);
+
+    if (!rc)
+        rc = price(&p, err);
+    for (int i = 0; i < stages->n; i++)
+        ap_cost_free(&out->parts[i].cost);
+    return rc;
+}
+
+/* ---- for comparison ---- */
+
+struct comparison {
+    const struct ap_pricing *p;
+    const struct ap_pipeline_cache *known;
+};
+
+static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct comparison *all = ctx;
+    struct ap_pricing p = *all->p;
+    struct ap_stage_parts *part = &p.out->parts[i];
+    struct ap_stage_priced *known = all->known->stage[i];
+    struct ap_stage_point points[2];
+
+    p.arena = arena;
+    if (!known->there) {
+        int rc = check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
+        if (!rc)
+            price_stage(&p, i, points);
+        ap_cost_free(&part->cost);
+        if (rc)
+            return rc;
+        *known =
+            (struct ap_stage_priced){true, part->cost, p.out->point[i], p.out->stage[i]};
+    }
+    part->cost = known->cost;
+    p.out->point[i] = known->point;
+    p.out->stage[i] = known->sim;
+    return 0;
+}
+
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+                        const struct ap_pipeline_cache *known,
+                        struct ap_pipeline_price *out, struct ap_err *err)
+{
+    struct ap_pricing p = {.arena = arena,
+                           .g = g,
+                           .blocks = blocks,
+                           .cluster = cluster,
+                           .stages = stages,
+                           .out = out};
+    struct comparison all = {&p, known};
+
+    if (prepare(&p, nests, known->time, err) ||
+        ap_in_arenas(arena, stages->n, compare_one, &all, err))
+        return -1;
+    return simulate(&p, err);
+}

@@ -1,0 +1,154 @@
+/*
+ * What a pipelined plan costs: each stage is priced per microbatch and per step
+ * (stage_cost.h), what crosses between stages by its layouts on both sides, and the
+ * schedule is simulated (schedule.h). ap-cost and ap-stage share this code.
+ */
+#ifndef AP_PIPELINE_H
+#define AP_PIPELINE_H
+
+#include "pipeline/stage_cost.h"
+#include "pipeline/stages.h"
+
+/* ---- between two sets of devices ---- */
+
+struct ap_devices {
+    int64_t n;
+    const int64_t *id; /* global numbers, ascending */
+};
+
+/* What bytes cost that go from all devices of one set to those of another, evenly. */
+struct ap_link {
+    double latency_sec, sec_per_byte;
+    double level_share[AP_MAX_LEVELS]; /* of the bytes, by the outermost level crossed */
+    int level;                         /* outermost of all */
+};
+struct ap_link ap_link_between(const struct ap_cluster *cluster,
+                               const struct ap_devices *from,
+                               const struct ap_devices *to);
+
+/*
+ * Bytes that devices of the source send so that every device of the destination has its
+ * part of a tensor. With local all-gather each tile of the destination that several of
+ * its devices hold is sent once, in parts, and gathered there (Zheng et al., "Alpa",
+ * section 6); without, to each of them. Sums are complete before a tensor is sent, and
+ * devices of the source that hold the same share the sending, so that the layout there
+ * does not matter.
+ */
+struct ap_transfer_price {
+    int64_t sent_bytes;   /* over the links between the meshes */
+    int64_t gather_bytes; /* full tile that is gathered inside; 0: nothing to gather */
+    double sec;           /* both, links and devices working side by side */
+};
+/* sent_bytes is -1 where the destination's devices or mesh are no part of the cluster. */
+struct ap_transfer_price
+ap_price_transfer(const struct ap_cluster *cluster, const struct ap_shape *shape,
+                  const struct ap_mesh *from_mesh, const int64_t *from_devices,
+                  const struct ap_mesh *to_mesh, const struct ap_layout *to,
+                  const int64_t *to_devices, bool local_all_gather);
+/* The same over a link for one share-th of the tensor; to_cost is the destination's. */
+struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
+                                              const struct ap_shape *shape, int64_t share,
+                                              const struct ap_cost *to_cost,
+                                              const struct ap_layout *to,
+                                              bool local_all_gather);
+
+/* ---- what stages send each other ---- */
+
+enum ap_send_kind {
+    AP_SEND_MICROBATCH, /* activations and their gradients, once per microbatch */
+    AP_SEND_GRADIENT,   /* once per step: of a weight that several stages hold */
+    AP_SEND_WEIGHT,     /* once per step: the new value of such a weight */
+    AP_SEND_ONCE,       /* once per step: norms, counts */
+    AP_N_SENDS
+};
+extern const char *const ap_send_names[AP_N_SENDS];
+
+struct ap_send {
+    int node;     /* of the whole graph */
+    int from, to; /* stages; values go straight there, over any stage in between */
+    enum ap_send_kind kind;
+    struct ap_transfer_price
+        crossing; /* the quicker way, of one microbatch or one step */
+    struct ap_link link;
+};
+
+/* ---- the plan ---- */
+
+/* One stage in parts. */
+struct ap_stage_parts {
+    struct ap_cost cost; /* of its devices and mesh; the memo is freed */
+    struct ap_conversions conv;
+    double forward_comm_sec, backward_comm_sec; /* per microbatch, inside the stage */
+    double recompute_comm_sec;      /* beside backward_comm_sec, of what is made again */
+    double update_comm_sec;         /* once per step, beside sync_sec */
+    double flops;                   /* heavy, of all devices and the step */
+    int64_t role_bytes[AP_N_ROLES]; /* parameters of a device */
+    int64_t waiting_bytes; /* values that arrive before a stage in between is done */
+};
+
+struct ap_pipeline_price {
+    struct ap_sim sim;
+    struct ap_sim_stage *stage;
+    struct ap_stage_point *point;    /* [stage], as its recompute says */
+    struct ap_stage_parts *parts;    /* [stage] */
+    struct ap_stage_microbatch time; /* that the stages were priced by */
+    struct ap_sim_result result;
+    double flops;       /* of the model, all devices and phases, no recompute */
+    double mfu;         /* flops / (peak * devices * step), [0, 1] */
+    int64_t n_devices;  /* that some stage runs on */
+    int64_t tied_bytes; /* gradients of weights held by several stages, summed
+                           across them once per step */
+    int n_sends;
+    struct ap_send *sends;
+    double level_bytes[AP_MAX_LEVELS]; /* all of a step: between and inside stages */
+    int64_t peak_bytes;                /* of the fullest device */
+};
+
+/* Prices and simulates. -1: a plan is not legal, a schedule does not exist. */
+int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct ap_nests *nests, const struct ap_blocks *blocks,
+                      const struct ap_cluster *cluster, const struct ap_stages *stages,
+                      struct ap_pipeline_price *out, struct ap_err *err);
+
+/*
+ * A stage that was priced as part of another plan: the same blocks with the same sharding
+ * and recompute, in as many microbatches, on devices that ap_cluster_take makes the same
+ * cluster of. Starts zeroed.
+ */
+struct ap_stage_priced {
+    bool there;
+    struct ap_cost cost; /* the memo is freed */
+    struct ap_stage_point point;
+    struct ap_sim_stage sim; /* without what it sends */
+};
+struct ap_pipeline_cache {
+    const struct ap_stage_microbatch
+        *time; /* of any number of microbatches; NULL: unknown */
+    struct ap_stage_priced *const *stage; /* [stage]: taken if it is there, else filled */
+};
+
+/* The same for plans that are only compared: fills sim, stage, point, time, result, sends
+ * and peak_bytes, and of parts what is in known. */
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, const struct ap_blocks *blocks,
+                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+                        const struct ap_pipeline_cache *known,
+                        struct ap_pipeline_price *out, struct ap_err *err);
+
+/* ---- private to the price: pipeline_sends.c ---- */
+
+struct ap_pricing {
+    struct ap_arena *arena;
+    const struct ap_graph *g;
+    const struct ap_blocks *blocks;
+    const struct ap_cluster *cluster;
+    const struct ap_stages *stages;
+    const int *stage_of; /* [node of g] */
+    struct ap_stage_microbatch time;
+    const bool *rows; /* [node of g]: has rows of the batch; NULL: a batch of one row */
+    struct ap_pipeline_price *out;
+};
+/* Fills sends and tied_bytes, adds their times and bytes to the stages. */
+void ap_pipeline_sends(struct ap_pricing *p);
+
+#endif

@@ -1,0 +1,161 @@
+/*
+ * Problem: a tensor lies on the devices of one stage in one layout, and the devices of
+ * another stage need it in another; how many bytes cross, and how long does that take?
+ * Idea: a tile is what a device of the destination holds; where several hold the same,
+ * it is sent once, in as many parts, and gathered there. Senders that hold the same share
+ * the work, so that bytes are spread evenly over the pairs of devices, and each link
+ * level carries those of the pairs whose path it is the outermost of. Levels, devices and
+ * buses work side by side: the busiest one counts. Cost: linear in the devices once per
+ * pair of stages, then constant per tensor. Source: Zheng et al., "Alpa" (OSDI 2022),
+ * section 6.
+ */
+#include <math.h>
+
+#include "pipeline/pipeline_price.h"
+
+/* ---- links between two sets of devices ---- */
+
+/* Devices of both sides in one group of a level, and in one child of it. */
+struct meeting {
+    double from, to;             /* in the group */
+    double from_child, to_child; /* in the child */
+    double inside;               /* pairs that stay in one child, so far */
+};
+
+/* What a level carries at its busiest place, per pair of devices. */
+struct busy {
+    double pairs; /* all over the level */
+    double bus, uplink, device;
+};
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Number of devices of a list, from *i on, with device / span == group. */
+static int64_t count_in(const int64_t *devices, int64_t n, int64_t *i, int64_t span,
+                        int64_t group)
+{
+    int64_t first = *i;
+    while (*i < n && devices[*i] / span == group)
+        ++*i;
+    return *i - first;
+}
+
+/* One group of a level, from positions *f and *t of the lists on. */
+static void visit_group(const struct ap_devices *from, const struct ap_devices *to,
+                        int64_t child, int64_t span, int64_t group, int64_t *f,
+                        int64_t *t, struct busy *b)
+{
+    int64_t f0 = *f, t0 = *t;
+    double n_from = (double)count_in(from->id, from->n, f, span, group);
+    double n_to = (double)count_in(to->id, to->n, t, span, group), pairs = 0;
+
+    if (n_from == 0 || n_to == 0)
+        return;
+    while (f0 < *f || t0 < *t) {
+        int64_t a = f0 < *f ? from->id[f0] / child : INT64_MAX;
+        int64_t c = t0 < *t ? to->id[t0] / child : INT64_MAX;
+        int64_t least = a < c ? a : c;
+        double in_from = (double)count_in(from->id, *f, &f0, child, least);
+        double in_to = (double)count_in(to->id, *t, &t0, child, least);
+        double out = in_from * (n_to - in_to), in = in_to * (n_from - in_from);
+        pairs += out;
+        b->uplink = max2(b->uplink, max2(out, in));
+        if (in_from > 0)
+            b->device = max2(b->device, n_to - in_to);
+        if (in_to > 0)
+            b->device = max2(b->device, n_from - in_from);
+    }
+    b->pairs += pairs;
+    b->bus = max2(b->bus, pairs);
+}
+
+struct ap_link ap_link_between(const struct ap_cluster *cluster,
+                               const struct ap_devices *from, const struct ap_devices *to)
+{
+    struct ap_link link = {0};
+    double all = (double)from->n * (double)to->n;
+    int64_t child = 1;
+
+    for (int l = 0; l < cluster->n_levels; l++) {
+        const struct ap_link_level *level = &cluster->levels[l];
+        int64_t span = ap_mul64(child, level->size);
+        struct busy b = {0};
+        for (int64_t f = 0, t = 0; f < from->n && t < to->n;) {
+            int64_t a = from->id[f] / span, c = to->id[t] / span;
+            visit_group(from, to, child, span, a < c ? a : c, &f, &t, &b);
+        }
+        child = span;
+        if (b.pairs == 0)
+            continue;
+        double busiest = level->shared ? b.bus : level->uplink ? b.uplink : b.device;
+        double sec = busiest / all / level->bandwidth_bytes_per_sec;
+        link.level_share[l] = b.pairs / all;
+        link.level = l;
+        link.latency_sec = level->latency_sec;
+        link.sec_per_byte = max2(link.sec_per_byte, sec);
+    }
+    return link;
+}
+
+/* ---- tensors ---- */
+
+/* Devices that hold the same part of a tensor: those along axes that do not split it. */
+static unsigned copy_axes(const struct ap_mesh *mesh, const struct ap_layout *l,
+                          int64_t *copies)
+{
+    unsigned axes = 0;
+    *copies = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (l->axis[a].kind != AP_SPLIT && mesh->size[a] > 1) {
+            axes |= 1u << a;
+            *copies *= mesh->size[a];
+        }
+    return axes;
+}
+
+struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
+                                              const struct ap_shape *shape, int64_t share,
+                                              const struct ap_cost *to_cost,
+                                              const struct ap_layout *to,
+                                              bool local_all_gather)
+{
+    struct ap_transfer_price x = {0};
+    int64_t copies, n = ap_mesh_devices(&to_cost->mesh);
+    unsigned axes = copy_axes(&to_cost->mesh, to, &copies);
+    int64_t tile = ap_ceil_div(ap_layout_local_bytes(&to_cost->mesh, shape, to), share);
+
+    x.sent_bytes = ap_mul64(tile, local_all_gather ? n / copies : n);
+    x.sec = link->latency_sec + (double)x.sent_bytes * link->sec_per_byte;
+    if (local_all_gather && copies > 1) {
+        x.gather_bytes = tile;
+        x.sec += ap_cost_collective(to_cost, AP_OP_ALL_GATHER, axes, tile);
+    }
+    return x;
+}
+
+struct ap_transfer_price
+ap_price_transfer(const struct ap_cluster *cluster, const struct ap_shape *shape,
+                  const struct ap_mesh *from_mesh, const int64_t *from_devices,
+                  const struct ap_mesh *to_mesh, const struct ap_layout *to,
+                  const int64_t *to_devices, bool local_all_gather)
+{
+    struct ap_devices a = {ap_mesh_devices(from_mesh), from_devices},
+                      b = {ap_mesh_devices(to_mesh), to_devices};
+    struct ap_arena scratch = {0};
+    struct ap_link link = ap_link_between(cluster, &a, &b);
+    struct ap_cluster own;
+    struct ap_cost cost;
+    struct ap_err err = {0};
+    struct ap_transfer_price x = {.sent_bytes = -1};
+
+    if (ap_cluster_take(cluster, b.n, b.id, &own, &err) == 0 &&
+        ap_cost_init(&scratch, &cost, AP_COST_DEFAULT, &own, to_mesh, &err) == 0) {
+        x = ap_price_transfer_on(&link, shape, 1, &cost, to, local_all_gather);
+        ap_cost_free(&cost);
+    }
+    ap_arena_free(&scratch);
+    return x;
+}

@@ -1,0 +1,513 @@
+/*
+ * Problem: write down the plans that people use by hand (data parallelism, ZeRO,
+ * Megatron, experts, "split the largest dimension") for any graph. Idea: per mesh axis,
+ * seeds say how parameters lie on it, and one sweep lets every group follow
+ * (named_plan_sweep.c). Cost: O(axes * operand slots).
+ */
+#include "plan/named_plan_impl.h"
+
+#include "plan/weight_roles.h"
+#include "plan/route.h"
+
+#include <string.h>
+
+const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS] = {
+    {"data", "the batch over all axes, weights whole", false},
+    {"zero1", "data, with optimizer states and update split, gradients whole", true},
+    {"zero2", "data, with optimizer states and update split over all axes", false},
+    {"zero3", "zero2, with weights split and gathered for each phase", false},
+    {"megatron", "tensor parallel on the last axis, the batch over the others", false},
+    {"megatron-sp", "megatron, with activations in between split along the sequence",
+     false},
+    {"expert", "experts over all axes where a layer has some, the batch elsewhere",
+     false},
+    {"largest-dim", "every weight split on its largest dimension over all axes", false},
+    {"mha-only", "attention's weights split on the last axis, data for the rest", false},
+    {"ffn-only", "feed-forward weights split on the last axis, data for the rest", false},
+};
+
+/* ---- seeds ---- */
+
+int64_t ap_batch_size(const struct ap_graph *g)
+{
+    int64_t best = 0;
+    int best_count = 0;
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *p = &g->nodes[g->params[i]];
+        int count = 0;
+        if (p->role != AP_ROLE_INPUT || p->shape.rank == 0)
+            continue;
+        for (int j = 0; j < g->n_params && count < 64; j++) {
+            const struct ap_node *q = &g->nodes[g->params[j]];
+            count += q->role == AP_ROLE_INPUT && q->shape.rank > 0 &&
+                     q->shape.dims[0] == p->shape.dims[0];
+        }
+        if (count > best_count) {
+            best = p->shape.dims[0];
+            best_count = count;
+        }
+    }
+    return best;
+}
+
+/* Splits an input along the major factor of dimension d (some have size 1). */
+static void seed_input(struct ap_sweep *s, int id, int d)
+{
+    const struct ap_nest *nest = &s->nests->nest[s->g->nodes[id].group];
+    const struct ap_dim_factors *list = &nest->values[0].dims[d];
+    int j = 0;
+    while (j + 1 < list->n && nest->factors[list->factor[j]].size == 1)
+        j++;
+    if (s->fixed && s->fixed[nest->group]) {
+        int c = s->choice[nest->group].axis[s->axis];
+        for (int k = 0; k < list->n; k++)
+            s->batch[id] |= list->factor[k] == c;
+        return;
+    }
+    s->batch[id] = list->n > 0 && ap_sweep_try(s, nest, list->factor[j]);
+}
+
+static void seed_batch(struct ap_sweep *s, int64_t batch)
+{
+    for (int i = 0; i < s->g->n_params; i++) {
+        const struct ap_node *p = &s->g->nodes[s->g->params[i]];
+        if (p->role == AP_ROLE_INPUT && p->shape.rank > 0 && p->shape.dims[0] == batch)
+            seed_input(s, s->g->params[i], 0);
+    }
+}
+
+/* Inputs with a sequence: integers [batch, seq], or numbers [batch, seq, features]. */
+static bool has_sequence(const struct ap_node *p, int64_t batch)
+{
+    if (p->role != AP_ROLE_INPUT || p->shape.rank < 2 || p->shape.dims[0] != batch)
+        return false;
+    return ap_dtype_is_int(p->shape.dtype) ? p->shape.rank == 2 : p->shape.rank == 3;
+}
+
+/* Splits a parameter's dimension (that which divides, else the largest) on this axis. */
+static void seed_split(struct ap_sweep *s, int id, bool largest)
+{
+    const struct ap_node *p = &s->g->nodes[id];
+    const struct ap_nest *nest = &s->nests->nest[p->group];
+    int64_t devices = ap_mesh_devices(s->mesh);
+    unsigned all = (1U << s->mesh->n_axes) - 1;
+    int best = -1;
+    for (int d = 0; d < p->shape.rank; d++) {
+        if (s->looks)
+            ap_mesh_query(s->looks, p->shape.dims[d], all, AP_MESH_REACHES);
+        if (p->shape.dims[d] < devices)
+            continue;
+        if (s->looks && p->shape.rank > 1)
+            ap_mesh_query(s->looks, p->shape.dims[d], all, AP_MESH_DIVIDES);
+        bool divides = p->shape.dims[d] % devices == 0;
+        bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
+        if (best < 0 || (!largest && divides && !best_divides) ||
+            ((largest || divides == best_divides) &&
+             p->shape.dims[d] > p->shape.dims[best]))
+            best = d;
+    }
+    if (best < 0)
+        return;
+    const struct ap_dim_factors *list = &nest->values[0].dims[best];
+    for (int j = 0; j < list->n; j++)
+        if (ap_sweep_try(s, nest, list->factor[j]))
+            return;
+}
+
+void ap_sweep_batch(struct ap_sweep *s, int axis)
+{
+    ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    seed_batch(s, ap_batch_size(s->g));
+    ap_sweep_run(s);
+}
+
+/* ---- the named plans ---- */
+
+/* No axis to decide: of one device, or in time, where the choices are given. */
+static bool is_idle(const struct ap_mesh *mesh, int a)
+{
+    return mesh->size[a] == 1 || (mesh->time >> a & 1);
+}
+
+/* A question for named plans. */
+struct asked {
+    struct ap_arena *arena;
+    const bool *fixed;
+    struct ap_named_plan_shared *shared; /* NULL: nothing */
+    bool *even;                          /* data: see ap_named_plan_data; may be NULL */
+    struct ap_named_plan_links *links;   /* NULL: this is the only plan */
+    struct ap_mesh_queries *looks;       /* NULL: nobody wants to know */
+};
+
+static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
+{
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed, ask->links);
+    s.looks = ask->looks;
+    return s;
+}
+
+static int check_batch(const struct asked *ask, const struct ap_plan *plan, int n_axes,
+                       struct ap_err *err)
+{
+    int64_t batch = ap_batch_size(plan->graph), devices = 1;
+    for (int a = 0; a < n_axes; a++)
+        devices *= plan->mesh.size[a];
+    if (batch == 0)
+        return ap_err_set(err, "no input has a batch dimension");
+    if (ask->looks)
+        ap_mesh_query(ask->looks, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
+    if (batch < devices && plan->mesh.time)
+        return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
+                          (long long)batch, (long long)plan->mesh.size[0],
+                          (long long)(devices / plan->mesh.size[0]));
+    if (batch < devices)
+        return ap_err_set(err, "batch %lld on %lld devices", (long long)batch,
+                          (long long)devices);
+    return 0;
+}
+
+static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states,
+                      bool weights, struct ap_err *err)
+{
+    const struct ap_graph *g = plan->graph;
+    int64_t batch = ap_batch_size(g);
+
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+        return -1;
+    struct ap_sweep s = sweep_for(ask, plan);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (is_idle(&plan->mesh, a))
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
+        seed_batch(&s, batch);
+        for (int i = 0; i < g->n_params; i++) {
+            enum ap_role role = g->nodes[g->params[i]].role;
+            if ((states && role == AP_ROLE_STATE) || (weights && role == AP_ROLE_WEIGHT))
+                seed_split(&s, g->params[i], false);
+        }
+        ap_sweep_run(&s);
+    }
+    if (ask->even)
+        *ask->even = !*s.uneven;
+    for (int i = 0; weights && i < g->n_nodes; i++)
+        plan->regather[i] =
+            s.derived[g->nodes[i].group] && g->nodes[i].role != AP_ROLE_STATE;
+    return 0;
+}
+
+static int plan_data(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_batch(ask, plan, false, false, err);
+}
+
+/* The choices of zero2; sums over the batch are all-reduced whole, then cut. */
+static int plan_zero1(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    if (plan_batch(ask, plan, true, false, err))
+        return -1;
+    plan->whole = AP_NEW_N(ask->arena, plan->graph->n_nodes, bool);
+    for (int i = 0; i < plan->graph->n_nodes; i++)
+        plan->whole[i] = plan->graph->nodes[i].phase != AP_FORWARD;
+    return 0;
+}
+
+static int plan_zero2(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_batch(ask, plan, true, false, err);
+}
+
+static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_batch(ask, plan, true, true, err);
+}
+
+/* The batch over all axes but the last, whose sweep is the caller's. */
+static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan,
+                            struct ap_sweep *s, struct ap_err *err)
+{
+    int last = plan->mesh.n_axes - 1;
+
+    if (check_batch(ask, plan, last, err))
+        return -1;
+    for (int a = 0; a < last; a++) {
+        if (!is_idle(&plan->mesh, a))
+            ap_sweep_batch(s, a);
+    }
+    return 0;
+}
+
+static int plan_megatron(const struct asked *ask, struct ap_plan *plan,
+                         struct ap_err *err)
+{
+    int last = plan->mesh.n_axes - 1;
+    struct ap_sweep s = sweep_for(ask, plan);
+
+    if (plan_outer_batch(ask, plan, &s, err))
+        return -1;
+    if (plan->mesh.size[last] > 1) {
+        ap_sweep_axis(&s, last, AP_SWEEP_TENSOR);
+        ap_sweep_run(&s);
+    }
+    return 0;
+}
+
+/* Which factor of each group runs along the sequence: a sweep whose choices go again. */
+static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap_sweep *s,
+                         int axis, struct ap_err *err)
+{
+    int64_t batch = ap_batch_size(plan->graph), devices = plan->mesh.size[axis], len = 0;
+
+    ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    for (int i = 0; i < plan->graph->n_params; i++) {
+        const struct ap_node *p = &plan->graph->nodes[plan->graph->params[i]];
+        if (!has_sequence(p, batch))
+            continue;
+        len = p->shape.dims[1] > len ? p->shape.dims[1] : len;
+        seed_input(s, plan->graph->params[i], 1);
+    }
+    if (len == 0)
+        return ap_err_set(err, "no input has a sequence behind the batch");
+    if (s->looks)
+        ap_mesh_query(s->looks, len, 1U << axis, AP_MESH_REACHES);
+    if (len < devices)
+        return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
+                          (long long)devices);
+    ap_sweep_run(s);
+    s->seq = AP_NEW_N(arena, plan->nests->n, int16_t);
+    for (int i = 0; i < plan->nests->n; i++) {
+        int c = plan->choice[i].axis[axis];
+        s->seq[i] = (int16_t)(c < plan->nests->nest[i].n_factors ? c : -1);
+        if (!s->fixed || !s->fixed[i])
+            plan->choice[i].axis[axis] = -1;
+    }
+    return 0;
+}
+
+static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
+                            struct ap_err *err)
+{
+    int last = plan->mesh.n_axes - 1;
+    struct ap_sweep s = sweep_for(ask, plan);
+
+    if (plan_outer_batch(ask, plan, &s, err))
+        return -1;
+    if (plan->mesh.size[last] > 1) {
+        if (find_sequence(ask->arena, plan, &s, last, err))
+            return -1;
+        ap_sweep_axis(&s, last, AP_SWEEP_SEQUENCE);
+        ap_sweep_run(&s);
+    }
+    return 0;
+}
+
+static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    struct ap_sweep s = sweep_for(ask, plan);
+    bool any = false;
+
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+        return -1;
+    bool none = ap_mesh_devices(&plan->mesh) > 1 && !ap_sweep_has_experts(&s);
+    for (int a = 0; a < plan->mesh.n_axes && !none; a++) {
+        if (is_idle(&plan->mesh, a))
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);
+        seed_batch(&s, ap_batch_size(plan->graph));
+        ap_sweep_run(&s);
+        for (int i = 0; i < plan->graph->n_nodes && !any; i++)
+            any = s.aside[i];
+    }
+    if (!any && ap_mesh_devices(&plan->mesh) > 1)
+        return ap_err_set(err,
+                          "no dot is batched over at least as many weights (experts) "
+                          "as an axis has devices");
+    return 0;
+}
+
+static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    (void)err;
+    struct ap_sweep s = sweep_for(ask, plan);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (is_idle(&plan->mesh, a))
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_FOLLOW);
+        for (int i = 0; i < plan->graph->n_params; i++) {
+            enum ap_role role = plan->graph->nodes[plan->graph->params[i]].role;
+            if (role == AP_ROLE_WEIGHT || role == AP_ROLE_STATE)
+                seed_split(&s, plan->graph->params[i], true);
+        }
+        ap_sweep_run(&s);
+    }
+    return 0;
+}
+
+static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
+{
+    struct ap_choice_vec none,
+        *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        none.axis[a] = -1;
+    for (int i = 0; i < plan->nests->n; i++) {
+        choice[i] = fixed && fixed[i] ? plan->choice[i] : none;
+        if (plan->mesh.time)
+            choice[i].axis[0] = plan->time[i];
+    }
+    plan->choice = choice;
+    plan->regather = AP_NEW_N(arena, plan->graph->n_nodes, bool);
+    plan->whole = NULL;
+}
+
+void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
+{
+    start_choices(arena, plan, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
+    for (int a = 0; a < plan->mesh.n_axes; a++)
+        if (!is_idle(&plan->mesh, a))
+            ap_sweep_batch(&s, a);
+}
+
+/* ---- TAP's points: some weights have a pattern, the rest is data parallel ---- */
+
+/* What these have in common. */
+struct ap_weight_roles {
+    struct ap_plan base; /* data parallel */
+    struct ap_weights weights;
+    struct ap_cluster cluster;
+    struct ap_cost cost;
+    struct ap_region *region; /* the whole graph; NULL: there is none, why says so */
+    struct ap_err why;
+};
+
+static struct ap_weight_roles *feeds_new(struct ap_arena *arena,
+                                         const struct ap_plan *plan)
+{
+    int n = plan->nests->n, last = plan->mesh.n_axes - 1;
+    int *groups = AP_NEW_N(arena, n, int);
+    struct ap_weight_roles *f = AP_NEW(arena, struct ap_weight_roles);
+
+    f->base = *plan;
+    ap_batch_plan(arena, &f->base);
+    ap_weights_find(arena, &f->base, last, false, &f->weights);
+    for (int i = 0; i < n; i++)
+        groups[i] = i;
+    if (ap_cluster_get(arena, NULL, NULL, ap_mesh_devices(&plan->mesh), &f->cluster,
+                       &f->why) == 0 &&
+        ap_cost_init(arena, &f->cost, AP_COST_BYTES, &f->cluster, &plan->mesh, &f->why) ==
+            0)
+        f->region = ap_region_new(
+            ap_router_new(arena, &f->base, &f->cost, &f->weights, last, false), groups,
+            n);
+    return f;
+}
+
+static int route_feeds(struct ap_arena *arena, struct ap_weight_roles *f,
+                       struct ap_plan *plan, bool attention, struct ap_err *err)
+{
+    int *pattern = AP_NEW_N(arena, f->weights.n + 1, int);
+    struct ap_traffic traffic;
+
+    if (!f->region)
+        return ap_err_set(err, "%s", f->why.msg);
+    if (ap_weight_roles_pattern(arena, &f->base, &f->weights, attention, !attention,
+                                pattern) == 0)
+        return ap_err_set(err, "no weight is %s",
+                          attention ? "attention's" : "a feed-forward layer's");
+    if (ap_region_route(f->region, pattern, &traffic))
+        return ap_err_set(err, "the weights are too small for the last axis");
+    ap_region_write(f->region, plan);
+    return 0;
+}
+
+static int plan_feeds(const struct asked *ask, struct ap_plan *plan, bool attention,
+                      struct ap_err *err)
+{
+    struct ap_named_plan_shared own = {.feeds = NULL},
+                                *s = ask->shared ? ask->shared : &own;
+
+    if (ask->fixed)
+        return ap_err_set(err, "it keeps no pins");
+    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+        return -1;
+    if (!s->feeds)
+        s->feeds = feeds_new(&s->arena, plan);
+    memcpy(plan->choice, s->feeds->base.choice,
+           sizeof *plan->choice * (size_t)plan->nests->n);
+    int rc = route_feeds(ask->arena, s->feeds, plan, attention, err);
+    ap_named_plan_shared_free(&own);
+    return rc;
+}
+
+void ap_named_plan_shared_free(struct ap_named_plan_shared *shared)
+{
+    if (shared->feeds)
+        ap_cost_free(&shared->feeds->cost);
+    ap_arena_free(&shared->arena);
+    shared->feeds = NULL;
+}
+
+static int plan_mha(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_feeds(ask, plan, true, err);
+}
+
+static int plan_ffn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
+{
+    return plan_feeds(ask, plan, false, err);
+}
+
+typedef int plan_fn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err);
+static plan_fn *const plan_of[AP_N_NAMED_PLANS] = {
+    plan_data,        plan_zero1,  plan_zero2,   plan_zero3, plan_megatron,
+    plan_megatron_sp, plan_expert, plan_largest, plan_mha,   plan_ffn,
+};
+
+int ap_named_plan_make_around(struct ap_arena *arena, int row, struct ap_plan *plan,
+                              const bool *fixed, struct ap_named_plan_shared *shared,
+                              struct ap_err *err)
+{
+    const struct asked ask = {.arena = arena, .fixed = fixed, .shared = shared};
+    start_choices(arena, plan, fixed);
+    return plan_of[row](&ask, plan, err);
+}
+
+int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
+                              struct ap_named_plan_links *links,
+                              struct ap_mesh_queries *looks, struct ap_err *err)
+{
+    const struct asked ask = {.arena = arena, .links = links, .looks = looks};
+    start_choices(arena, plan, NULL);
+    return plan_of[row](&ask, plan, err);
+}
+
+int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
+                       struct ap_err *err)
+{
+    const struct asked ask = {.arena = arena, .even = even};
+    start_choices(arena, plan, NULL);
+    return plan_data(&ask, plan, err);
+}
+
+int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
+                       struct ap_err *err)
+{
+    return ap_named_plan_make_around(arena, row, plan, NULL, NULL, err);
+}
+
+void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
+                            const bool *fixed)
+{
+    start_choices(arena, plan, fixed);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed, NULL);
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (is_idle(&plan->mesh, a))
+            continue;
+        ap_sweep_axis(&s, a, AP_SWEEP_GIVEN);
+        for (int i = 0; i < plan->graph->n_params; i++)
+            s.batch[plan->graph->params[i]] =
+                plan->graph->nodes[plan->graph->params[i]].role == AP_ROLE_INPUT &&
+                plan->choice[plan->graph->nodes[plan->graph->params[i]].group].axis[a] >=
+                    0;
+        ap_sweep_run(&s);
+    }
+}

@@ -1,0 +1,106 @@
+/*
+ * Named named plans: plans that a person would type, defined for every model by rules.
+ *
+ *   data         the batch split over all axes, weights whole
+ *   zero1        data, and optimizer states and the update split over all axes; gradients
+ *                are all-reduced and kept whole
+ *   zero2        the same with gradients reduce-scattered
+ *   zero3        zero2, and weights split, gathered again for the backward pass
+ *   megatron     the batch over all axes but the last; on the last, weight dots and
+ *                convolutions alternate output (column) and contracting (row) factor
+ *                along each chain, attention by heads, embedding and head by vocabulary
+ *   megatron-sp  megatron; on the last axis, activations outside of its tensor parallel
+ *                regions are split along the sequence
+ *   expert       dots batched over weights (experts) are split along them over all axes,
+ *                the batch everywhere else
+ *   largest-dim  every weight split on its largest dimension over all axes
+ *   mha-only     data, but on the last axis attention's weights are split: by output into
+ *                it, by input out of it
+ *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
+ *                output, the second by input
+ */
+#ifndef AP_BASELINE_H
+#define AP_BASELINE_H
+
+#include "plan/plan.h"
+
+struct ap_named_plan {
+    const char *name, *help;
+    bool whole; /* sets plan->whole: the same with reduce-scatter is never dearer */
+};
+#define AP_N_NAMED_PLANS 10
+extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
+
+/*
+ * Fills plan->choice, regather and whole (arena) for the graph, nests and mesh already
+ * set. On an axis in time the choices are plan->time. -1 with the reason when the named
+ * plan does not exist ("batch 4 on 8 devices").
+ */
+int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
+                       struct ap_err *err);
+/*
+ * Row 0 on a mesh of one axis. even: all sizes that it looked at are multiples of the
+ * axis and larger, so that its choices are those of every axis above 1 that divides this
+ * one.
+ */
+int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
+                       struct ap_err *err);
+/* What a plan's making asked of the sizes of its mesh. */
+struct ap_mesh_query {
+    int64_t size;
+    uint8_t axes; /* set of axes: how many devices they have together; 0: a free slot */
+    uint8_t what; /* enum ap_mesh_question */
+};
+struct ap_mesh_queries {
+    struct ap_arena *arena; /* of what is kept */
+    struct ap_mesh_query *slot, last;
+    size_t mask;
+    int n;
+};
+/* What rules' plans of one graph have in common on all meshes, made by the first. Starts
+ * zeroed; the caller frees the arena. */
+struct ap_named_plan_links {
+    struct ap_arena arena;
+    struct ap_sweep_links *made;
+};
+/*
+ * As ap_named_plan_make; notes in looks, which starts with its arena alone, what was
+ * asked. mha-only and ffn-only note nothing: their plans are not to be taken over.
+ */
+int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
+                              struct ap_named_plan_links *links,
+                              struct ap_mesh_queries *looks, struct ap_err *err);
+/* Whether a mesh gives the choices, or the lack of them, that were made for another one.
+ */
+bool ap_mesh_queries_agree(const struct ap_mesh_queries *looks,
+                           const struct ap_mesh *made, const struct ap_mesh *mesh);
+/*
+ * The same for data parallelism as far as it goes: axes on which the batch is too small
+ * stay idle. No named plan, what searches start from.
+ */
+void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
+/*
+ * What named plans of one graph, nests and mesh have in common, made by the first that
+ * needs it. Starts zeroed; freed by the caller, when no named plan is made any more.
+ */
+struct ap_named_plan_shared {
+    struct ap_arena arena;
+    struct ap_weight_roles *feeds; /* mha-only, ffn-only */
+};
+void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
+/* As ap_named_plan_make around groups whose choice in plan->choice is given and stays
+ * (fixed, per group; NULL: none); shared may be NULL. */
+int ap_named_plan_make_around(struct ap_arena *arena, int row, struct ap_plan *plan,
+                              const bool *fixed, struct ap_named_plan_shared *shared,
+                              struct ap_err *err);
+/*
+ * Completes a plan of which some groups are given: the others follow what is split
+ * already, the batch first, and are replicated where nothing is.
+ */
+void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
+                            const bool *fixed);
+
+/* The batch: the first dimension that most inputs share; 0 when there is none. */
+int64_t ap_batch_size(const struct ap_graph *g);
+
+#endif

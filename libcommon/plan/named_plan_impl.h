@@ -1,0 +1,78 @@
+/* Between named_plan.c, which seeds, and named_plan_sweep.c, which lets groups follow. */
+#ifndef AP_BASELINE_IMPL_H
+#define AP_BASELINE_IMPL_H
+
+#include "plan/named_plan.h"
+
+enum ap_sweep_mode {
+    AP_SWEEP_BATCH,    /* follow what stems from the batch; split parameters in the update
+                      and    in what is made of weights alone (casts, transposes) */
+    AP_SWEEP_TENSOR,   /* follow every split; weights are decided by their first use */
+    AP_SWEEP_SEQUENCE, /* the same, and what lies between is split along the sequence */
+    AP_SWEEP_EXPERT,   /* experts where there are some, the batch elsewhere */
+    AP_SWEEP_GIVEN,    /* follow every split, that of the batch first; weights and states
+                          that nothing was said of go with their users */
+    AP_SWEEP_FOLLOW    /* follow every split */
+};
+
+struct ap_sweep_operand {
+    int node, row; /* of links: it ends where the next one's starts */
+    int64_t bytes;
+};
+/* What a graph's nests say, whatever the mesh; near each other in memory. */
+struct ap_sweep_links {
+    int *member, *group;              /* as in a sweep */
+    bool *derived, *update;           /* the same */
+    struct ap_sweep_operand *operand; /* of all groups, and one more row */
+    int *first;                       /* per group: its first operand */
+    /* [row + factor of the operand's producer]: see find_link; filled when asked for */
+    int8_t *link;
+    uint64_t *outer; /* per group: see is_outer; 0: not asked for */
+};
+
+struct ap_sweep {
+    const struct ap_graph *g;
+    const struct ap_nests *nests;
+    const struct ap_mesh *mesh;
+    struct ap_choice_vec *choice;
+    int axis;
+    enum ap_sweep_mode mode;
+    bool *batch;  /* per node: split along the batch on this axis */
+    bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
+    bool *leaves; /* per group: partial at the end of a tensor parallel region */
+    int16_t *seq; /* per group: its factor along the sequence, -1; NULL for none */
+    const bool *derived;          /* per group: made of weights and states only */
+    const bool *update;           /* per group: of the update */
+    const bool *fixed;            /* per group: its choice was given; NULL for none */
+    bool *decided;                /* per group: its choice on this axis stands */
+    const int *member;            /* per node: position in its group's members */
+    const int *group;             /* per node */
+    struct ap_sweep_links *links; /* NULL: nobody else has use for them */
+    bool *uneven; /* one: a size was looked at that the devices on it do not divide,
+                     or that is not larger */
+    struct ap_mesh_queries *looks; /* NULL: nobody wants to know */
+};
+
+/* A question: whether a size reaches, or is a multiple of, the devices of some axes. */
+enum ap_mesh_question { AP_MESH_REACHES, AP_MESH_DIVIDES };
+/* Notes it. */
+void ap_mesh_query(struct ap_mesh_queries *looks, int64_t size, unsigned axes,
+                   enum ap_mesh_question what);
+
+/* Scratch for the sweeps of one plan (arena), whose choices they set. shared: NULL, or
+ * what sweeps over the graph have in common. */
+struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
+                             const bool *fixed, struct ap_named_plan_links *shared);
+/* Starts on another axis: forgets what was split on the one before. */
+void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
+/* Gives the nest's group choice c on the axis if that is legal and large enough. */
+bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
+/* The axis takes the batch of the inputs, and all that follows. */
+void ap_sweep_batch(struct ap_sweep *s, int axis);
+/* Whether some dot is batched over a weight, too: without one nothing is put aside in
+ * AP_SWEEP_EXPERT. */
+bool ap_sweep_has_experts(const struct ap_sweep *s);
+/* One pass over all groups that have operands and are not decided. */
+void ap_sweep_run(struct ap_sweep *s);
+
+#endif

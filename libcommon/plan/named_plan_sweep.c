@@ -1,0 +1,651 @@
+/*
+ * Problem: given how parameters lie on one mesh axis, let every group follow. Idea: one
+ * sweep over the groups. A group takes the factor along which most bytes of its operands
+ * are split already, keeps partial sums through operators that are linear in them, and is
+ * replicated otherwise. What may be followed, and what a weight's first user decides, is
+ * the mode. All of it works on the groups' nests; no operator is named but those that use
+ * a weight (dot and convolution, gather). Cost: O(operand slots) per axis. Sources, at
+ * the modes: Shoeybi et al., "Megatron-LM"; Korthikanti et al.; Lepikhin et al.,
+ * "GShard".
+ */
+#include "plan/named_plan_impl.h"
+
+#include <string.h>
+
+/* Where a tensor is split on one axis, before canonicalisation. */
+struct place {
+    enum ap_placement_kind kind;
+    int dim;
+    int64_t stride; /* product of the sizes of the split factor and those minor to it */
+};
+
+/* ---- between factors and places ---- */
+
+static struct place place_of(const struct ap_nest *nest, const struct ap_access *access,
+                             int rank, int factor)
+{
+    struct place p = {AP_REPLICATED, 0, 0};
+    if (factor < 0 || factor >= nest->n_factors)
+        return p;
+    if (access->partial >> factor & 1) {
+        p.kind = AP_PARTIAL;
+        return p;
+    }
+    for (int d = 0; d < rank; d++) {
+        const struct ap_dim_factors *list = &access->dims[d];
+        int64_t stride = 1;
+        for (int j = list->n - 1; j >= 0; j--) {
+            stride *= nest->factors[list->factor[j]].size;
+            if (list->factor[j] == factor)
+                return (struct place){AP_SPLIT, d, stride};
+        }
+    }
+    return p;
+}
+
+/* Factor at a place of an access, -1 when its boundaries do not fit. */
+static int factor_at(const struct ap_nest *nest, const struct ap_access *access,
+                     struct place p)
+{
+    const struct ap_dim_factors *list = &access->dims[p.dim];
+    int64_t stride = 1;
+    for (int j = list->n - 1; j >= 0; j--) {
+        stride *= nest->factors[list->factor[j]].size;
+        if (stride == p.stride && nest->factors[list->factor[j]].size > 1)
+            return list->factor[j];
+    }
+    return -1;
+}
+
+/* What the nest has where operand i is split by a factor of its producer's: a factor of
+ * its own, or one of these. */
+enum { SPLIT_BY_NONE = -1, IS_PARTIAL = -2, NOT_KNOWN = -3 };
+
+static int find_link(const struct ap_sweep *s, const struct ap_nest *nest, int i,
+                     int factor)
+{
+    int node = nest->ins[i].node;
+    const struct ap_nest *from = &s->nests->nest[s->group[node]];
+    struct place p = place_of(from, &from->values[s->member[node]],
+                              s->g->nodes[node].shape.rank, factor);
+    if (p.kind == AP_SPLIT)
+        return factor_at(nest, &nest->ins[i].access, p);
+    return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
+}
+
+static struct ap_sweep_operand *linked(const struct ap_sweep *s,
+                                       const struct ap_nest *nest, int i)
+{
+    return &s->links->operand[s->links->first[nest->group] + i];
+}
+
+/* Node of operand i. */
+static int operand_of(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    return s->links ? linked(s, nest, i)->node : nest->ins[i].node;
+}
+
+static int64_t operand_bytes(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    return s->links ? linked(s, nest, i)->bytes
+                    : ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape);
+}
+
+/* How operand i is split on the axis: as find_link. */
+static int operand_split(const struct ap_sweep *s, const struct ap_nest *nest, int i)
+{
+    int group = s->group[operand_of(s, nest, i)], c = s->choice[group].axis[s->axis];
+    if (c < 0)
+        return SPLIT_BY_NONE;
+    if (!s->links)
+        return c >= s->nests->nest[group].n_factors ? IS_PARTIAL
+                                                    : find_link(s, nest, i, c);
+    const struct ap_sweep_operand *in = linked(s, nest, i);
+    int8_t *link = &s->links->link[in->row + c];
+    if (c >= in[1].row - in->row)
+        return IS_PARTIAL;
+    if (*link == NOT_KNOWN)
+        *link = (int8_t)find_link(s, nest, i, c);
+    return *link;
+}
+
+static int64_t axis_size(const struct ap_sweep *s)
+{
+    return s->mesh->size[s->axis];
+}
+
+/* Devices that would share factor f of the group if this axis took it too; axes: theirs.
+ */
+static int64_t devices_on(const struct ap_sweep *s, int group, int f, unsigned *axes)
+{
+    int64_t n = axis_size(s);
+    *axes = 1U << s->axis;
+    for (int a = 0; a < s->mesh->n_axes; a++)
+        if (a != s->axis && s->choice[group].axis[a] == f) {
+            n *= s->mesh->size[a];
+            *axes |= 1U << a;
+        }
+    return n;
+}
+
+/* Whether factor f of the group is as large as the devices that would share it. */
+static bool reaches(const struct ap_sweep *s, const struct ap_nest *nest, int f)
+{
+    unsigned axes;
+    int64_t devices = devices_on(s, nest->group, f, &axes);
+    if (s->looks)
+        ap_mesh_query(s->looks, nest->factors[f].size, axes, AP_MESH_REACHES);
+    return nest->factors[f].size >= devices;
+}
+
+/* Bit f: some dimension has more behind the factor; whether it is padded decides about
+ * layouts. */
+static uint64_t outer_factors(const struct ap_nest *nest)
+{
+    uint64_t outer = 0;
+    for (int t = 0; t < nest->n_ins + nest->n_members; t++) {
+        const struct ap_access *a =
+            t < nest->n_ins ? &nest->ins[t].access : &nest->values[t - nest->n_ins];
+        for (int d = 0; d < a->rank; d++)
+            for (int j = 0; j + 1 < a->dims[d].n; j++)
+                outer |= (uint64_t)1 << a->dims[d].factor[j];
+    }
+    return outer;
+}
+
+static bool is_outer(const struct ap_sweep *s, const struct ap_nest *nest, int f)
+{
+    const uint64_t noted = (uint64_t)1 << 63; /* no factor has that number */
+    if (!s->links)
+        return outer_factors(nest) >> f & 1;
+    uint64_t *outer = &s->links->outer[nest->group];
+    if (*outer == 0)
+        *outer = outer_factors(nest) | noted;
+    return *outer >> f & 1;
+}
+
+bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
+{
+    if (s->fixed && s->fixed[nest->group])
+        return false;
+    if (c >= 0 && c < nest->n_factors) {
+        unsigned axes;
+        int64_t size = nest->factors[c].size;
+        int64_t devices = devices_on(s, nest->group, c, &axes);
+        *s->uneven |= size > 1 && (size % devices || size == devices);
+        if (!reaches(s, nest, c))
+            return false;
+        if (s->looks && is_outer(s, nest, c))
+            ap_mesh_query(s->looks, size, axes, AP_MESH_DIVIDES);
+    }
+    struct ap_choice_vec v = s->choice[nest->group];
+    v.axis[s->axis] = (int16_t)c;
+    if (!ap_choice_ok(nest, s->mesh, &v))
+        return false;
+    s->choice[nest->group] = v;
+    return true;
+}
+
+/* ---- weights: decided by the first user, back through what is derived from them ---- */
+
+static void pull_back(struct ap_sweep *s, int node, struct place p)
+{
+    while (p.kind == AP_SPLIT) {
+        const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
+        if (!s->derived[nest->group] || s->decided[nest->group])
+            return;
+        int f = factor_at(nest, &nest->values[s->member[node]], p);
+        if (f < 0 || !ap_sweep_try(s, nest, f))
+            return;
+        s->decided[nest->group] = true;
+        if (nest->n_ins == 0)
+            return;
+        int widest = 0; /* the other operands of such a group are small */
+        for (int i = 1; i < nest->n_ins; i++)
+            if (ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape) >
+                ap_shape_bytes(&s->g->nodes[nest->ins[widest].node].shape))
+                widest = i;
+        node = nest->ins[widest].node;
+        p = place_of(nest, &nest->ins[widest].access, s->g->nodes[node].shape.rank, f);
+    }
+}
+
+static void pull_back_all(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    int f = s->choice[nest->group].axis[s->axis];
+    for (int i = 0; f >= 0 && i < nest->n_ins; i++) {
+        int node = operand_of(s, nest, i);
+        if (s->derived[s->group[node]])
+            pull_back(
+                s, node,
+                place_of(nest, &nest->ins[i].access, s->g->nodes[node].shape.rank, f));
+    }
+}
+
+/* Output (column) factor for a first use of a weight; embedding tables: the vocabulary.
+ */
+static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
+{
+    int first = s->g->nodes[nest->members[0]].op;
+    if (!nest->heavy && first != AP_OP_GATHER)
+        return -1;
+    int best = -1;
+    int64_t n = axis_size(s);
+    for (int i = 0; i < nest->n_ins; i++) {
+        int node = nest->ins[i].node, rank = s->g->nodes[node].shape.rank;
+        if (!s->derived[s->g->nodes[node].group] || (first == AP_OP_GATHER && i > 0))
+            continue;
+        for (int d = 0; d < rank; d++) {
+            const struct ap_dim_factors *list = &nest->ins[i].access.dims[d];
+            for (int j = 0; j < list->n; j++) {
+                int f = list->factor[j];
+                const struct ap_factor *factor = &nest->factors[f];
+                if (factor->kind != (first == AP_OP_GATHER ? AP_FACTOR_INDEXED
+                                                           : AP_FACTOR_PARALLEL) ||
+                    !reaches(s, nest, f))
+                    continue;
+                if (best >= 0 && s->looks) {
+                    ap_mesh_query(s->looks, nest->factors[best].size, 1U << s->axis,
+                                  AP_MESH_DIVIDES);
+                    ap_mesh_query(s->looks, factor->size, 1U << s->axis, AP_MESH_DIVIDES);
+                }
+                if (best < 0 ||
+                    (nest->factors[best].size % n != 0 && factor->size % n == 0))
+                    best = f;
+            }
+        }
+    }
+    return best;
+}
+
+/* ---- following ---- */
+
+/* Whose split is followed: what the mode says, or one kind only. */
+enum from { FROM_MODE, FROM_ASIDE, FROM_BATCH };
+
+static bool may_follow(const struct ap_sweep *s, const struct ap_nest *nest, int node,
+                       enum from from)
+{
+    if (from == FROM_ASIDE)
+        return s->aside[node];
+    if (from == FROM_BATCH)
+        return s->batch[node];
+    if (s->mode == AP_SWEEP_SEQUENCE)
+        return !s->aside[node];
+    if (s->mode != AP_SWEEP_BATCH && s->mode != AP_SWEEP_EXPERT)
+        return true;
+    return s->batch[node] || s->derived[nest->group] || s->update[nest->group];
+}
+
+/* The factor along which most bytes of the operands that may be followed are split
+ * already, -1 for none. */
+static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum from from,
+                           bool *batch)
+{
+    int64_t votes[AP_MAX_FACTORS];
+    bool of_batch[AP_MAX_FACTORS], any = false;
+    for (int i = 0; i < nest->n_ins; i++) {
+        int node = operand_of(s, nest, i);
+        if (!may_follow(s, nest, node, from))
+            continue;
+        int f = operand_split(s, nest, i);
+        if (f < 0)
+            continue;
+        for (int k = 0; k < nest->n_factors && !any; k++) {
+            votes[k] = 0;
+            of_batch[k] = false;
+        }
+        any = true;
+        votes[f] = ap_add64(votes[f], operand_bytes(s, nest, i));
+        of_batch[f] |= s->batch[node];
+    }
+    while (any) {
+        int best = -1;
+        for (int f = 0; f < nest->n_factors; f++)
+            if (votes[f] > 0 && (best < 0 || votes[f] > votes[best]))
+                best = f;
+        if (best < 0)
+            return -1;
+        if (ap_sweep_try(s, nest, best)) {
+            *batch = of_batch[best];
+            return best;
+        }
+        votes[best] = 0;
+    }
+    return -1;
+}
+
+/* Sums and moves only: the value stays as near to a collective as it was. */
+static bool only_adds(const struct ap_sweep *s, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++) {
+        enum ap_op op = s->g->nodes[nest->members[m]].op;
+        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
+            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
+            return false;
+    }
+    return true;
+}
+
+/* Keeps partial sums: a linear set that holds all partial operands, and only such. */
+static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    uint64_t partial = 0;
+    for (int i = 0; i < nest->n_ins; i++) {
+        if (operand_split(s, nest, i) != IS_PARTIAL)
+            continue;
+        if (i >= 64) /* beyond what a linear set names */
+            return false;
+        partial |= (uint64_t)1 << i;
+    }
+    if (!partial || !only_adds(s, nest) || s->update[nest->group])
+        return false;
+    for (int k = 0; k < nest->n_linear; k++)
+        if (nest->linear[k].ins == partial && ap_sweep_try(s, nest, nest->n_factors + k))
+            return true;
+    return false;
+}
+
+/* Factor of a first use of a weight in the forward phase, taken; -1 for none. */
+static int take_weight_factor(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    if (s->g->nodes[nest->members[0]].phase != AP_FORWARD)
+        return -1;
+    int f = weight_factor(s, nest);
+    return f >= 0 && ap_sweep_try(s, nest, f) ? f : -1;
+}
+
+/* Marks the members whose values are split by factor f. */
+static void mark_split(const struct ap_sweep *s, const struct ap_nest *nest, int f,
+                       bool *marks)
+{
+    for (int m = 0; m < nest->n_members; m++) {
+        int node = nest->members[m];
+        marks[node] =
+            place_of(nest, &nest->values[m], s->g->nodes[node].shape.rank, f).kind ==
+            AP_SPLIT;
+    }
+}
+
+/* ---- sequences between tensor parallel regions ---- */
+
+/* An operand is the sum at the end of a tensor parallel region. */
+static bool reads_region(const struct ap_sweep *s, const struct ap_nest *nest)
+{
+    for (int i = 0; i < nest->n_ins; i++)
+        if (s->leaves[s->group[operand_of(s, nest, i)]] &&
+            operand_split(s, nest, i) == IS_PARTIAL)
+            return true;
+    return false;
+}
+
+/*
+ * Weights and what follows them first, as in AP_SWEEP_TENSOR; then along the sequence.
+ * Sums of tensor parallel regions are thereby reduce-scattered, what regions read
+ * gathered. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+ * Models", section 4.2.2.
+ */
+static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    bool ignored;
+
+    s->decided[nest->group] = true;
+    int f = followed_factor(s, nest, FROM_MODE, &ignored);
+    bool follows = f >= 0;
+    if (!follows)
+        f = take_weight_factor(s, nest);
+    if (f >= 0) {
+        s->leaves[nest->group] = nest->heavy || !follows;
+        pull_back_all(s, nest);
+        return;
+    }
+    bool region = reads_region(s, nest);
+    if (follow_partial(s, nest)) {
+        s->leaves[nest->group] = region;
+        return;
+    }
+    if (s->update[nest->group])
+        return;
+    f = followed_factor(s, nest, FROM_ASIDE, &ignored);
+    int along = s->seq[nest->group];
+    if (f < 0 && region && along >= 0 && ap_sweep_try(s, nest, along))
+        f = along;
+    if (f >= 0)
+        mark_split(s, nest, f, s->aside);
+}
+
+/* ---- experts ---- */
+
+static bool has_factor(const struct ap_access *access, int f)
+{
+    for (int d = 0; d < access->rank; d++)
+        for (int j = 0; j < access->dims[d].n; j++)
+            if (access->dims[d].factor[j] == f)
+                return true;
+    return false;
+}
+
+/* Every operand that is no scalar is indexed by factor f. */
+static bool in_all(const struct ap_nest *nest, int f)
+{
+    for (int i = 0; i < nest->n_ins; i++)
+        if (nest->ins[i].access.rank > 0 && !has_factor(&nest->ins[i].access, f))
+            return false;
+    return true;
+}
+
+/*
+ * Experts: what a weight and the activations of a dot are batched by. GShard (Lepikhin et
+ * al.), section 3.2. On any axis, or one that fits, -1 for none.
+ */
+static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, bool any)
+{
+    if (s->g->nodes[nest->members[0]].op != AP_OP_DOT)
+        return -1;
+    bool weight = false;
+    for (int i = 0; i < nest->n_ins; i++)
+        weight |= s->derived[s->group[operand_of(s, nest, i)]];
+    for (int f = 0; weight && f < nest->n_factors; f++)
+        if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
+            nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
+            return f;
+    return -1;
+}
+
+bool ap_sweep_has_experts(const struct ap_sweep *s)
+{
+    for (int i = 0; i < s->nests->n; i++)
+        if (expert_factor(s, &s->nests->nest[i], true) >= 0)
+            return true;
+    return false;
+}
+
+/* A factor along which an operand is split by experts, and which all operands have. */
+static int shared_factor(const struct ap_sweep *s, const struct ap_nest *nest)
+{
+    for (int i = 0; i < nest->n_ins; i++) {
+        if (!s->aside[operand_of(s, nest, i)])
+            continue;
+        int f = operand_split(s, nest, i);
+        if (f >= 0 && in_all(nest, f) &&
+            (!nest->heavy || nest->factors[f].kind == AP_FACTOR_PARALLEL))
+            return f;
+    }
+    return -1;
+}
+
+static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    bool batch = false;
+
+    s->decided[nest->group] = true;
+    int f = expert_factor(s, nest, false);
+    if (f < 0 || !ap_sweep_try(s, nest, f))
+        f = shared_factor(s, nest);
+    if (f >= 0 && ap_sweep_try(s, nest, f)) {
+        mark_split(s, nest, f, s->aside);
+        pull_back_all(s, nest);
+        return;
+    }
+    f = followed_factor(s, nest, FROM_MODE, &batch);
+    if (f < 0)
+        follow_partial(s, nest);
+    else if (s->update[nest->group])
+        pull_back_all(s, nest);
+    else if (batch)
+        mark_split(s, nest, f, s->batch);
+}
+
+/* ---- the sweep ---- */
+
+/*
+ * Values made of weights alone: their user decides, unless one of them is given. In the
+ * modes that do not ask users, they follow like any other.
+ */
+static bool left_to_user(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    bool ignored;
+    if (!s->derived[nest->group] || s->mode == AP_SWEEP_BATCH ||
+        s->mode == AP_SWEEP_FOLLOW)
+        return false;
+    if (s->fixed && followed_factor(s, nest, FROM_MODE, &ignored) >= 0)
+        s->decided[nest->group] = true;
+    return true;
+}
+
+static void sweep_group(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    bool batch = false;
+
+    int f = s->mode == AP_SWEEP_GIVEN ? followed_factor(s, nest, FROM_BATCH, &batch) : -1;
+    if (f < 0)
+        f = followed_factor(s, nest, FROM_MODE, &batch);
+    if (f < 0 && s->mode == AP_SWEEP_TENSOR)
+        f = take_weight_factor(s, nest);
+    if (f < 0)
+        follow_partial(s, nest);
+    else if (s->mode == AP_SWEEP_TENSOR || (s->mode == AP_SWEEP_GIVEN && !batch))
+        pull_back_all(s, nest);
+    s->decided[nest->group] = true;
+    if (batch)
+        mark_split(s, nest, f, s->batch);
+}
+
+void ap_sweep_run(struct ap_sweep *s)
+{
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
+        if (nest->n_ins == 0 || s->decided[i] || left_to_user(s, nest))
+            continue;
+        if (s->mode == AP_SWEEP_SEQUENCE)
+            sweep_sequence(s, nest);
+        else if (s->mode == AP_SWEEP_EXPERT)
+            sweep_expert(s, nest);
+        else
+            sweep_group(s, nest);
+    }
+}
+
+/* ---- setting up ---- */
+
+/* What the nests alone say of groups and nodes. */
+static void describe(struct ap_arena *arena, const struct ap_graph *g,
+                     const struct ap_nests *nests, struct ap_sweep_links *of)
+{
+    of->member = AP_NEW_N(arena, g->n_nodes, int);
+    of->group = AP_NEW_N(arena, g->n_nodes, int);
+    of->derived = AP_NEW_N(arena, nests->n, bool);
+    of->update = AP_NEW_N(arena, nests->n, bool);
+    for (int i = 0; i < nests->n; i++)
+        for (int m = 0; m < nests->nest[i].n_members; m++) {
+            of->member[nests->nest[i].members[m]] = m;
+            of->group[nests->nest[i].members[m]] = i;
+        }
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        const struct ap_node *first = &g->nodes[nest->members[0]];
+        of->update[i] = first->phase == AP_UPDATE;
+        bool derived = nest->n_ins > 0 && !nest->heavy && !of->update[i];
+        if (first->op == AP_OP_PARAMETER)
+            derived = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
+        bool weight = first->op == AP_OP_PARAMETER;
+        for (int k = 0; k < nest->n_ins && derived; k++) {
+            int in = of->group[nest->ins[k].node];
+            derived = of->derived[in] || g->nodes[nest->ins[k].node].shape.rank == 0;
+            weight |= of->derived[in];
+        }
+        of->derived[i] = derived && weight;
+    }
+}
+
+/* Room for the links of all operands. */
+static void list_links(struct ap_arena *arena, const struct ap_nests *nests,
+                       struct ap_sweep_links *l)
+{
+    int n = 0, at = 0;
+
+    l->first = AP_NEW_N(arena, nests->n + 1, int);
+    l->outer = AP_NEW_N(arena, nests->n, uint64_t);
+    for (int i = 0; i < nests->n; i++)
+        n += nests->nest[i].n_ins;
+    l->operand = AP_NEW_N(arena, n + 1, struct ap_sweep_operand);
+    n = 0;
+    for (int i = 0; i < nests->n; i++) {
+        l->first[i] = n;
+        for (int k = 0; k < nests->nest[i].n_ins; k++) {
+            int node = nests->nest[i].ins[k].node;
+            l->operand[n++] = (struct ap_sweep_operand){
+                node, at, ap_shape_bytes(&nests->graph->nodes[node].shape)};
+            at += nests->nest[l->group[node]].n_factors;
+        }
+    }
+    l->operand[n].row = at;
+    l->link = AP_NEW_N(arena, at + 1, int8_t);
+    memset(l->link, NOT_KNOWN, (size_t)at);
+}
+
+struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
+                             const bool *fixed, struct ap_named_plan_links *shared)
+{
+    const struct ap_graph *g = plan->graph;
+    const struct ap_nests *nests = plan->nests;
+    struct ap_sweep_links *of = shared ? shared->made : NULL;
+
+    if (!of) {
+        struct ap_arena *kept = shared ? &shared->arena : arena;
+        of = AP_NEW(kept, struct ap_sweep_links);
+        describe(kept, g, nests, of);
+    }
+    if (shared && !shared->made) {
+        list_links(&shared->arena, nests, of);
+        shared->made = of;
+    }
+    return (struct ap_sweep){
+        .g = g,
+        .nests = nests,
+        .mesh = &plan->mesh,
+        .choice = plan->choice,
+        .fixed = fixed,
+        .batch = AP_NEW_N(arena, g->n_nodes, bool),
+        .derived = of->derived,
+        .update = of->update,
+        .decided = AP_NEW_N(arena, nests->n, bool),
+        .aside = AP_NEW_N(arena, g->n_nodes, bool),
+        .leaves = AP_NEW_N(arena, nests->n, bool),
+        .member = of->member,
+        .group = of->group,
+        .links = shared ? of : NULL,
+        .uneven = AP_NEW(arena, bool),
+    };
+}
+
+void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)
+{
+    s->axis = axis;
+    s->mode = mode;
+    memset(s->batch, 0, sizeof *s->batch * (size_t)s->g->n_nodes);
+    memset(s->aside, 0, sizeof *s->aside * (size_t)s->g->n_nodes);
+    memset(s->leaves, 0, sizeof *s->leaves * (size_t)s->nests->n);
+    for (int i = 0; i < s->nests->n; i++)
+        s->decided[i] = s->fixed && s->fixed[i];
+}
