@@ -1,15 +1,15 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
  * least (Alpa, section 4, with conversions paid once per tensor and target).
- * Idea: the selection problem of problem/statement.h, folded: groups that stand at the same place of
- * alike layers are one variable, and tensors between the same variables are one star that
- * counts as often as there are such tensors, so that the folded objective is the price of
- * the unfolded plan. The unfolded graph's lower bound (fold_bound.c) comes first: where
- * what its pieces choose costs no more, that is proven; else the folded problem is solved
- * without what the bound rules out. Where its optimum does not meet the bound, the whole
- * graph is searched from there, without the strategies that by the bound are too dear
- * wherever they are chosen.
- * Cost: that of the distinct layers, plus linear passes over the graph.
+ * Idea: the selection problem of problem/statement.h, folded: groups that stand at the
+ * same place of alike layers are one variable, and tensors between the same variables are
+ * one star that counts as often as there are such tensors, so that the folded objective
+ * is the price of the unfolded plan. The unfolded graph's lower bound (fold_bound.c)
+ * comes first: where what its pieces choose costs no more, that is proven; else the
+ * folded problem is solved without what the bound rules out. Where its optimum does not
+ * meet the bound, the whole graph is searched from there, without the strategies that by
+ * the bound are too dear wherever they are chosen. Cost: that of the distinct layers,
+ * plus linear passes over the graph.
  */
 #include <math.h>
 #include <stdlib.h>
