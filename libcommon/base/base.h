@@ -88,6 +88,14 @@ static inline int64_t ap_ceil_div(int64_t a, int64_t b)
 
 /* 64-bit mix of n bytes; the same on every machine. seed chains calls. */
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed);
+/* One more number into a hash; the same on every machine. */
+static inline uint64_t ap_hash_mix(uint64_t hash, uint64_t word)
+{
+    uint64_t x = (hash ^ word) + 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
 /* Of ints, for qsort. */
 int ap_compare_int(const void *a, const void *b);
 

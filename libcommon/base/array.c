@@ -1,0 +1,35 @@
+#include "base/array.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { FIRST = 16 }; /* items */
+
+static int room_for(int64_t n, int cap)
+{
+    int64_t room = cap > 0 ? 2 * (int64_t)cap : FIRST;
+
+    if (room < n)
+        room = n;
+    return room > INT_MAX ? INT_MAX : (int)room;
+}
+
+void *ap_array_room(void *p, int64_t n, int *cap, size_t size)
+{
+    if (n <= *cap)
+        return p;
+    *cap = room_for(n, *cap);
+    return ap_xrealloc(p, (size_t)ap_mul64(*cap, (int64_t)size));
+}
+
+void *ap_array_room_in(struct ap_arena *arena, void *p, int64_t n, int *cap, size_t size)
+{
+    if (n <= *cap)
+        return p;
+    size_t used = (size_t)*cap * size;
+    *cap = room_for(n, *cap);
+    void *more = ap_arena_alloc_n(arena, (size_t)*cap, size);
+    if (used)
+        memcpy(more, p, used);
+    return more;
+}
