@@ -98,7 +98,7 @@ struct pipe_spent pipe_spent_by(const struct pipe_input *in,
     struct pipe_spent s = {.send_sec = d->send_sec, .sync_sec = d->sync_sec};
 
     for (int i = device; i < in->stages.n; i += p->result.n_devices) {
-        const struct ap_stage_parts *part = &p->parts[i];
+        const struct ap_stage_breakdown *part = &p->breakdown[i];
         double comm = part->forward_comm_sec;
         if (in->stages.schedule != AP_SCHEDULE_INFERENCE)
             comm += part->backward_comm_sec + part->recompute_comm_sec;
@@ -146,7 +146,7 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline_pric
                       int i, struct ap_buf *out)
 {
     const struct ap_sim_stage *s = &p->stage[i];
-    const struct ap_stage_parts *part = &p->parts[i];
+    const struct ap_stage_breakdown *part = &p->breakdown[i];
 
     ap_buf_puts(out, "{\"blocks\":[");
     for (int k = 0; k < in->stages.stage[i].n_blocks; k++)
@@ -167,7 +167,7 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline_pric
     put_num(out, "flops", part->flops);
     ap_put_int(out, "stage_bytes", s->fixed_bytes);
     ap_put_int(out, "microbatch_bytes", s->flight_bytes);
-    ap_put_int(out, "remade_bytes", s->remade_bytes);
+    ap_put_int(out, "remade_bytes", s->recomputed_bytes);
     ap_buf_putc(out, '}');
 }
 
@@ -217,7 +217,7 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
         ap_buf_printf(out, "%s%d", sep, i);
         sep = ",";
         for (int r = 0; r < AP_N_ROLES; r++)
-            role[r] += p->parts[i].role_bytes[r];
+            role[r] += p->breakdown[i].role_bytes[r];
     }
     ap_buf_putc(out, ']');
     ap_put_int(out, "n_devices", in->stages.stage[device].n_devices);

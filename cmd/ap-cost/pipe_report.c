@@ -138,10 +138,10 @@ static void put_again(const struct pipe_input *in, const struct ap_pipeline_pric
     const struct ap_stage *st = &in->stages.stage[i];
     int count[AP_N_OPS] = {0};
 
-    for (int k = 0; k < st->n_remade; k++)
-        count[in->graph.nodes[st->remade[k]].op]++;
-    ap_buf_printf(out, "  stage %d makes %d value%s again in ", i, st->n_remade,
-                  st->n_remade == 1 ? "" : "s");
+    for (int k = 0; k < st->n_recomputed; k++)
+        count[in->graph.nodes[st->recomputed[k]].op]++;
+    ap_buf_printf(out, "  stage %d makes %d value%s again in ", i, st->n_recomputed,
+                  st->n_recomputed == 1 ? "" : "s");
     put_sec(out, p->stage[i].recompute_sec, 0);
     ap_buf_puts(out, " a microbatch");
     for (int n = 0; n < MOST_AGAIN; n++) {
@@ -227,15 +227,15 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
         if (p->result.devices[d].peak_bytes > p->result.devices[full].peak_bytes)
             full = d;
     const struct ap_sim_device *d = &p->result.devices[full];
-    double weight = 0, state = 0, fixed = 0, waiting = 0, remade = 0;
+    double weight = 0, state = 0, fixed = 0, waiting = 0, recomputed = 0;
     for (int i = 0; i < d->n_slices; i++)
         if (d->slices[i].bytes == d->peak_bytes && d->slices[i].instr.backward)
-            remade = (double)p->stage[d->slices[i].instr.stage].remade_bytes;
+            recomputed = (double)p->stage[d->slices[i].instr.stage].recomputed_bytes;
     for (int i = full; i < in->stages.n; i += p->result.n_devices) {
-        weight += (double)p->parts[i].role_bytes[AP_ROLE_WEIGHT];
-        state += (double)p->parts[i].role_bytes[AP_ROLE_STATE];
+        weight += (double)p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
+        state += (double)p->breakdown[i].role_bytes[AP_ROLE_STATE];
         fixed += (double)p->stage[i].fixed_bytes;
-        waiting += (double)p->parts[i].waiting_bytes;
+        waiting += (double)p->breakdown[i].waiting_bytes;
     }
     ap_buf_printf(out, "\nwhat fills the fullest device (stage %d)\n  weights ", full);
     put_bytes(out, weight, 0);
@@ -244,10 +244,10 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_puts(out, ", gradients and work ");
     put_bytes(out, fixed - weight - state - waiting, 0);
     ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
-    put_bytes(out, (double)d->peak_bytes - fixed - remade, 0);
-    if (remade > 0) {
+    put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
+    if (recomputed > 0) {
         ap_buf_puts(out, ", what is made again ");
-        put_bytes(out, remade, 0);
+        put_bytes(out, recomputed, 0);
     }
     if (waiting > 0) {
         ap_buf_puts(out, ", early arrivals ");

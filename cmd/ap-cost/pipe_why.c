@@ -54,7 +54,7 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
     ap_stage_price(r->arena, &st->sub, &r->time, plan, conv, r->cost, with);
     ap_stage_price(r->arena, &st->sub, &r->time, plan, &none, r->cost, bare);
     ap_stage_price(r->arena, &st->sub, &r->time, &st->sharding.plan,
-                   &r->p->parts[r->stage].conv, r->cost, was);
+                   &r->p->breakdown[r->stage].conv, r->cost, was);
     struct ap_sim_stage *stages =
         ap_arena_dup(r->arena, sim.stages, (size_t)sim.n_stages * sizeof *stages);
     struct ap_sim_stage *s = &stages[r->stage];
@@ -84,7 +84,7 @@ int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
     const struct ap_stage *st = &in->stages.stage[stage];
     struct cost_input part = {.graph = st->sub.graph,
                               .nests = st->nests,
-                              .cluster = p->parts[stage].cost.cluster,
+                              .cluster = p->breakdown[stage].cost.cluster,
                               .sharding = st->sharding,
                               .price = simulate_with};
     struct retry r = {
@@ -101,7 +101,7 @@ int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
                      err))
         return -1;
     part.price_context = &r;
-    priced.price = simulate_with(&r, &priced.plan, &p->parts[stage].conv);
+    priced.price = simulate_with(&r, &priced.plan, &p->breakdown[stage].conv);
     ap_buf_printf(
         out, "stage %d of %d, %lld devices, %lld microbatches; ids are the stage's\n",
         stage, in->stages.n, (long long)st->n_devices,
@@ -127,8 +127,8 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
                      struct ap_err *err)
 {
     const struct ap_stage *st = &in->stages.stage[i];
-    const struct ap_conversions *conv = &p->parts[i].conv;
-    const bool *again = ap_stage_again(arena, st, in->graph.n_nodes);
+    const struct ap_conversions *conv = &p->breakdown[i].conv;
+    const bool *again = ap_stage_recomputed_groups(arena, st, in->graph.n_nodes);
     double *group = AP_NEW_N(arena, st->nests.n, double);
     double *moved = AP_NEW_N(arena, conv->n + 1, double);
     double share = (double)st->n_devices / (double)p->n_devices;
@@ -137,7 +137,7 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
 
     if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
                                  &time, err) ||
-        ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->parts[i].cost.cluster,
+        ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->breakdown[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
     ap_stage_spent(arena, &st->sub, &time, &st->sharding.plan, conv, &cost, group, moved);

@@ -249,7 +249,7 @@ static void fill_stage(const struct plan_instance *inst, const struct plan_answe
                                 .update_sec = p->update_sec,
                                 .fixed_bytes = p->stage_bytes,
                                 .flight_bytes = p->microbatch_bytes};
-    if (inst->sends_are_guesses)
+    if (inst->sends_are_estimates)
         return;
     if (s + 1 < a->n_stages) {
         st->send_forward_bytes = forward[s];
@@ -274,14 +274,14 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
 
     if (plan_place(inst, answer, err))
         return 1;
-    if (!inst->sends_are_guesses) {
+    if (!inst->sends_are_estimates) {
         crossing(arena, inst, answer, false, forward);
         crossing(arena, inst, answer, true, backward);
     }
     for (int s = 0; s < n; s++)
         fill_stage(inst, answer, s, forward, backward, &stages[s]);
-    if (inst->sends_are_guesses)
-        plan_guess_sends(inst, answer, stages);
+    if (inst->sends_are_estimates)
+        plan_estimate_sends(inst, answer, stages);
     struct ap_sim sim = {.schedule = answer->schedule,
                          .n_stages = n,
                          .chunks = answer->chunks,

@@ -88,10 +88,10 @@ struct plan_instance {
     int64_t memory_bytes;             /* of a device; 0: no limit */
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
     bool overlap_send, overlap_sync; /* as in struct ap_sim */
-    bool sends_are_guesses;   /* plans are priced again, with their layouts: sends are as
-                                 there (estimated_sends.c), and bounds count none, so that they are
-                                 below that price, too */
-    struct plan_links *links; /* for these guesses; NULL: not kept */
+    bool sends_are_estimates; /* plans are priced again, with their layouts: sends are as
+                               there (estimated_sends.c), and bounds count none, so that
+                               they are below that price, too */
+    struct plan_links *links; /* for these estimates; NULL: not kept */
     int n_microbatches;
     const int64_t *microbatches; /* what may be tried, ascending */
     bool inference;              /* no backward: schedule inference only */
@@ -111,14 +111,14 @@ struct plan_params {
     int submesh_space; /* row of plan_submesh_spaces */
     int n_submeshes;   /* > 0: of the space `all`, only these */
     const struct plan_submesh *submesh;
-    double epsilon_sec; /* alpa: gap of t_max that is not tried */
-    double imbalance;   /* rhino: tolerance of a stage's FLOPs, 0.08 */
-    bool search_all;    /* rannc: goes on after the first number of stages that fits */
-    bool latency;       /* inference: the time of one batch, not the slowest stage's */
-    int64_t n_kept;     /* auto: plans that are simulated */
-    double heard_sec;   /* auto: others' plans of up to this step are heard, however good
-                           its own are */
-    int64_t work_limit; /* 0: the planner's own */
+    double epsilon_sec;  /* alpa: gap of t_max that is not tried */
+    double imbalance;    /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;     /* rannc: goes on after the first number of stages that fits */
+    bool latency;        /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;      /* auto: plans that are simulated */
+    double reported_sec; /* auto: others' plans of up to this step are heard, however good
+                         its own are */
+    int64_t work_limit;  /* 0: the planner's own */
 };
 
 struct plan_stage {
@@ -147,13 +147,14 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device */
-    double least_sec; /* step if sends took no time, where they are guesses; 0: unknown */
+    double
+        least_sec; /* step if sends took no time, where they are estimates; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;
-    int n_rivals; /* behind the others, have other stages or devices: for when the best
-                     turns out dearer than they are said to be */
-    int n_heard;  /* behind those: what other planners found, however long it takes */
+    int n_rivals;   /* behind the others, have other stages or devices: for when the best
+                       turns out dearer than they are said to be */
+    int n_reported; /* behind those: what other planners found, however long it takes */
     const struct plan_answer *others;
 };
 

@@ -21,11 +21,11 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-#define DEARER 1.1 /* a plan may turn out so much dearer than it is said to be */
+#define UNDERESTIMATE 1.1 /* a plan may turn out so much dearer than it is said to be */
 
 /* Plans for when what is made again takes no time. */
 struct light {
-    double heard_sec;    /* as in struct plan_params */
+    double reported_sec; /* as in struct plan_params */
     double bound;        /* of all of them */
     struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
 };
@@ -39,7 +39,7 @@ static int plan_light_one(struct ap_arena *arena, const struct request *r,
     struct plan_params params = r->params;
     struct ap_err why = {0};
 
-    params.heard_sec = light->heard_sec;
+    params.reported_sec = light->reported_sec;
     int rc = plan_algorithms()[r->algorithm].run(arena, free, &params, &one, &why);
     if (rc == 0)
         rc = plan_judge(arena, free, &one, NULL, &why);
@@ -52,7 +52,7 @@ static int plan_light_one(struct ap_arena *arena, const struct request *r,
     add_plan(&light->plans, &one);
     for (int i = 0; i < one.n_others; i++)
         add_plan(&light->plans, &one.others[i]);
-    for (int i = 0; i < one.n_heard; i++)
+    for (int i = 0; i < one.n_reported; i++)
         add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
     return 0;
 }
@@ -70,7 +70,8 @@ static int plan_light(struct ap_arena *arena, const struct request *r,
 {
     static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct light light = {.heard_sec = DEARER * first->step_sec, .bound = INFINITY};
+    struct light light = {.reported_sec = UNDERESTIMATE * first->step_sec,
+                          .bound = INFINITY};
     int rc = 0;
 
     free.ask = stage_oracle_ask_light;
@@ -121,7 +122,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .each = r->limits.each,
                    .throughput = inst->inference && !r->params.latency}};
     if (p->select) /* they may make less again than now */
-        p->params.heard_sec = INFINITY;
+        p->params.reported_sec = INFINITY;
     start_oracle(arena, p, inst, in->pool);
 }
 
@@ -209,7 +210,7 @@ static void suggest_recompute(struct ap_arena *arena, const struct planning *p,
     struct ap_err why = {0}, said = {0};
 
     params.recompute = STAGE_RECOMPUTE_AUTO;
-    again.oracle = stage_oracle_again(inst->oracle, &params);
+    again.oracle = stage_oracle_share(inst->oracle, &params);
     int rc = p->algo->run(arena, &again, &p->params, &answer, &why);
     if (rc == 0 && plan_judge(arena, &again, &answer, NULL, &why) == 0) {
         ap_err_set(&said,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "oracle/priced_plans.h"
-#include "oracle/parts.h"
+#include "oracle/stage_memo.h"
 #include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -66,7 +66,7 @@ static const char *history(struct ap_arena *arena, const struct plan_answer *ans
     return text;
 }
 
-#define LOOK_SHARE 16 /* a plan of known stages takes that share of the graph's time */
+#define KNOWN_SHARE 16 /* a plan of known stages takes that share of the graph's time */
 
 /* What is compared of plans; all else of their prices is large, and soon gone. */
 struct price {
@@ -89,62 +89,63 @@ static const int64_t *list_peaks(struct ap_arena *arena,
 }
 
 /* What all plans that are looked at share. */
-struct looking {
+struct pricing {
     const struct stage_model *m;
     const struct plan_instance *inst;
     struct stage_oracle *oracle;
-    struct stage_parts *parts;
+    struct stage_memo *memo;
     bool select;
     int64_t n_priced; /* operators, of all plans */
 };
 
 /* Of each stage those operators are made again that save most memory per second. */
-static int select_remade(struct ap_arena *arena, struct ap_arena *scratch,
-                         const struct looking *x, struct ap_stages *read,
-                         struct ap_stages *stages, struct ap_pipeline_price *pipe,
-                         struct ap_err *err)
+static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
+                             const struct pricing *x, struct ap_stages *read,
+                             struct ap_stages *stages, struct ap_pipeline_price *pipe,
+                             struct ap_err *err)
 {
     const struct stage_model *m = x->m;
 
     if (ap_pipeline_price(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster, read,
                           pipe, err) ||
-        ap_pipeline_select(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
-                           x->inst->memory_bytes, read, pipe, err))
+        recompute_select_stages(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
+                                x->inst->memory_bytes, read, pipe, err))
         return -1;
     for (int s = 0; s < stages->n; s++) {
         const struct ap_stage *from = &read->stage[s];
         struct ap_stage *to = &stages->stage[s];
         to->recompute = from->recompute;
-        to->n_remade = from->n_remade;
-        to->remade = ap_arena_dup(arena, from->remade,
-                                  (size_t)from->n_remade * sizeof *from->remade);
+        to->n_recomputed = from->n_recomputed;
+        to->recomputed =
+            ap_arena_dup(arena, from->recomputed,
+                         (size_t)from->n_recomputed * sizeof *from->recomputed);
     }
     return 0;
 }
 
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
-                        struct looking *x, const struct stage_detail *detail,
+                        struct pricing *x, const struct stage_detail *detail,
                         struct ap_stages *stages, struct ap_pipeline_price *pipe,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {
-        .time = stage_parts_time(x->parts, stages->microbatches)};
+    struct ap_pipeline_cache known = {.time =
+                                          stage_memo_axis(x->memo, stages->microbatches)};
     struct ap_stages read;
     int64_t nodes;
 
-    if (stage_parts_read(x->parts, scratch, detail, stages, &read, &known.stage, &nodes,
-                         err))
+    if (stage_memo_read(x->memo, scratch, detail, stages, &read, &known.stage, &nodes,
+                        err))
         return -1;
-    x->n_priced += nodes + m->graph.n_nodes / LOOK_SHARE;
+    x->n_priced += nodes + m->graph.n_nodes / KNOWN_SHARE;
     if (x->select)
-        return select_remade(arena, scratch, x, &read, stages, pipe, err);
+        return select_recomputed(arena, scratch, x, &read, stages, pipe, err);
     return ap_pipeline_compare(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
                                &read, &known, pipe, err);
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */
-static int weigh(struct ap_arena *arena, struct looking *x,
+static int weigh(struct ap_arena *arena, struct pricing *x,
                  const struct stage_detail *detail, struct ap_stages *stages,
                  struct price *price, struct ap_err *err)
 {
@@ -165,7 +166,7 @@ static int weigh(struct ap_arena *arena, struct looking *x,
 }
 
 /* The plan's section and price; the shardings of *stages and its objective. */
-static int make(struct ap_arena *arena, struct looking *x,
+static int make(struct ap_arena *arena, struct pricing *x,
                 const struct plan_answer *answer, struct ap_stages *stages,
                 struct price *price, struct ap_err *err)
 {
@@ -195,9 +196,9 @@ static int make(struct ap_arena *arena, struct looking *x,
     return weigh(arena, x, detail, stages, price, err);
 }
 
-#define LEAST_LOOKS 4
-#define LOOK_NODES  400000 /* or so many operators are priced, if that is more */
-#define TWIN_NODES  50000  /* and for plans that do not seem better than their likes */
+#define LEAST_PRICED 4
+#define PRICED_NODES 400000 /* or so many operators are priced, if that is more */
+#define TWIN_NODES   50000  /* and for plans that do not seem better than their likes */
 /* A stage as it is written may be so much quicker than on its front: what rules found,
    and plans of one stage, are priced although they seem that much slower. */
 #define FRONT_SLACK 1.05
@@ -232,8 +233,8 @@ struct best {
     struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct price price;
     struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
-    struct looks looks;  /* all plans that were priced */
-    struct ap_arena looks_own;
+    struct priced_plans priced; /* all plans that were priced */
+    struct ap_arena priced_arena;
 };
 
 static void note_missed(const struct plan_instance *inst, const struct price *p,
@@ -243,17 +244,18 @@ static void note_missed(const struct plan_instance *inst, const struct price *p,
         best->missed = (struct price){p->step_sec, p->peak_bytes, NULL};
 }
 
-static void note_look(const struct plan_instance *inst, const struct plan_answer *plan,
-                      const struct price *p, struct best *best)
+static void note_priced(const struct plan_instance *inst, const struct plan_answer *plan,
+                        const struct price *p, struct best *best)
 {
-    looks_add(&best->looks_own, &best->looks, plan, p->step_sec, p->stage_bytes);
+    priced_plans_add(&best->priced_arena, &best->priced, plan, p->step_sec,
+                     p->stage_bytes);
     note_missed(inst, p, best);
 }
 
 /* Another plan, which takes the place of the best one if it is better. */
-static int look_at(struct looking *x, const struct plan_answer *other, struct best *best,
-                   struct plan_answer *answer, struct ap_stages *stages,
-                   struct ap_err *err)
+static int price_plan(struct pricing *x, const struct plan_answer *other,
+                      struct best *best, struct plan_answer *answer,
+                      struct ap_stages *stages, struct ap_err *err)
 {
     struct ap_stages its = best->blank;
     struct price price;
@@ -263,7 +265,7 @@ static int look_at(struct looking *x, const struct plan_answer *other, struct be
     plan.stopped = answer->stopped;
     int rc = make(&own, x, &plan, &its, &price, err);
     if (rc == 0)
-        note_look(x->inst, other, &price, best);
+        note_priced(x->inst, other, &price, best);
     if (rc || !is_better(x->inst, &price, &best->price)) {
         ap_arena_free(&own);
         return rc;
@@ -285,7 +287,7 @@ struct candidate {
 };
 
 /* By what the planner's judge says. */
-static int compare_said(const void *pa, const void *pb)
+static int compare_estimates(const void *pa, const void *pb)
 {
     const struct plan_answer *a = ((const struct candidate *)pa)->plan;
     const struct plan_answer *b = ((const struct candidate *)pb)->plan;
@@ -300,12 +302,12 @@ struct budget {
 };
 
 /* Whether a candidate may be better than what is found; said: what it would take. */
-static bool is_promising(const struct looking *x, struct candidate *c,
+static bool is_promising(const struct pricing *x, struct candidate *c,
                          const struct budget *left, struct best *best, double *said)
 {
     const struct plan_instance *inst = x->inst;
     const struct plan_answer *plan = c->plan;
-    struct forecast f = looks_forecast(&best->looks, inst, plan);
+    struct forecast f = priced_plans_forecast(&best->priced, inst, plan);
     const struct price seems = {f.step_sec, f.peak_bytes, NULL};
     double slack = plan->n_stages == 1 ? FRONT_SLACK : 1, most = INFINITY;
     double share = x->select && c->heard ? LIGHT_SHARE : 1;
@@ -339,13 +341,13 @@ static int compare_batches(const void *pa, const void *pb)
 
 /*
  * Of an inference by the time between batches, of which steps say little: all rules'
- * plans that are said to be quicker than what is found, and LEAST_LOOKS others.
+ * plans that are said to be quicker than what is found, and LEAST_PRICED others.
  */
-static int look_at_batches(struct looking *x, struct candidate *list, int n,
-                           struct best *best, struct plan_answer *answer,
-                           struct ap_stages *stages, struct ap_err *err)
+static int price_batches(struct pricing *x, struct candidate *list, int n,
+                         struct best *best, struct plan_answer *answer,
+                         struct ap_stages *stages, struct ap_err *err)
 {
-    int left = LEAST_LOOKS, rc = 0;
+    int left = LEAST_PRICED, rc = 0;
 
     qsort(list, (size_t)n, sizeof *list, compare_batches);
     for (int i = 0; i < n && rc == 0; i++) {
@@ -353,33 +355,33 @@ static int look_at_batches(struct looking *x, struct candidate *list, int n,
         if (fit && list[i].plan->batch_sec >= best->price.step_sec)
             break;
         if (list[i].heard || left-- > 0)
-            rc = look_at(x, list[i].plan, best, answer, stages, err);
+            rc = price_plan(x, list[i].plan, best, answer, stages, err);
     }
     return rc;
 }
 
 /* Plans that may be better than what is found, the most promising first. */
-static int look_at_all(struct looking *x, const struct plan_answer *first,
-                       struct best *best, struct plan_answer *answer,
-                       struct ap_stages *stages, struct ap_err *err)
+static int price_all(struct pricing *x, const struct plan_answer *first,
+                     struct best *best, struct plan_answer *answer,
+                     struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_rivals + first->n_heard, rc = 0, next = 0;
-    struct budget left = {LEAST_LOOKS * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
+    int n = first->n_others + first->n_rivals + first->n_reported, rc = 0, next = 0;
+    struct budget left = {LEAST_PRICED * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
     struct candidate *list;
 
     if (n == 0)
         return 0;
-    if (left.others < LOOK_NODES)
-        left.others = LOOK_NODES;
+    if (left.others < PRICED_NODES)
+        left.others = PRICED_NODES;
     list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
     for (int i = 0; i < n; i++)
         list[i] = (struct candidate){.plan = &first->others[i],
                                      .heard = i >= first->n_others + first->n_rivals};
     if (best->blank.throughput) {
-        rc = look_at_batches(x, list, n, best, answer, stages, err);
+        rc = price_batches(x, list, n, best, answer, stages, err);
         next = -1;
     }
-    qsort(list, (size_t)n, sizeof *list, compare_said);
+    qsort(list, (size_t)n, sizeof *list, compare_estimates);
     while (rc == 0 && next >= 0) {
         double least = INFINITY, said;
         next = -1;
@@ -393,7 +395,7 @@ static int look_at_all(struct looking *x, const struct plan_answer *first,
             break;
         const int64_t before = x->n_priced;
         list[next].done = true;
-        rc = look_at(x, list[next].plan, best, answer, stages, err);
+        rc = price_plan(x, list[next].plan, best, answer, stages, err);
         if (list[next].twin)
             left.twins -= x->n_priced - before;
         else if (!list[next].heard)
@@ -412,10 +414,10 @@ static int look_at_all(struct looking *x, const struct plan_answer *first,
  * ones too large, which are missed: as much less as the quickest lacks, and twice that if
  * it is not enough, or if what fits now is slower, as written, than the planner said.
  */
-static int look_at_lean(struct ap_arena *arena, struct looking *x,
-                        const struct stage_replan *again, struct best *best,
-                        struct plan_answer *answer, struct ap_stages *stages,
-                        struct ap_err *err)
+static int price_lean(struct ap_arena *arena, struct pricing *x,
+                      const struct stage_replan *again, struct best *best,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct ap_err *err)
 {
     const struct plan_instance *inst = x->inst;
     double said = INFINITY; /* by the planner, of the leaner plans */
@@ -441,42 +443,42 @@ static int look_at_lean(struct ap_arena *arena, struct looking *x,
             return 0;
         said = best->blank.throughput ? lean.batch_sec : lean.step_sec;
         best->missed.step_sec = INFINITY;
-        if (look_at(x, &lean, best, answer, stages, err) ||
-            look_at_all(x, &lean, best, answer, stages, err))
+        if (price_plan(x, &lean, best, answer, stages, err) ||
+            price_all(x, &lean, best, answer, stages, err))
             return -1;
     }
     return 0;
 }
 
-#define DEARER \
+#define UNDERESTIMATE \
     1.1 /* what rules find is heard up to so many times what a plan is said to be */
 
 /*
  * For when the best plan is dearer, as written, than any rule's that was heard need be:
  * those up to its price are heard.
  */
-static int look_at_heard(struct ap_arena *arena, struct looking *x,
-                         const struct stage_replan *again,
-                         const struct plan_answer *first, struct best *best,
-                         struct plan_answer *answer, struct ap_stages *stages,
-                         struct ap_err *err)
+static int price_reported(struct ap_arena *arena, struct pricing *x,
+                          const struct stage_replan *again,
+                          const struct plan_answer *first, struct best *best,
+                          struct plan_answer *answer, struct ap_stages *stages,
+                          struct ap_err *err)
 {
     struct plan_params params = *again->params;
     struct plan_answer more = {.replicas = 1, .chunks = 1};
     struct ap_err why = {0};
     const double said = best->blank.throughput ? first->batch_sec : first->step_sec;
 
-    if (best->price.step_sec <= DEARER * said)
+    if (best->price.step_sec <= UNDERESTIMATE * said)
         return 0;
-    params.heard_sec = INFINITY;
+    params.reported_sec = INFINITY;
     int rc = again->run(arena, x->inst, &params, &more, &why);
     if (rc < 0)
         return ap_err_set(err, "%s", why.msg);
-    return rc > 0 ? 0 : look_at_all(x, &more, best, answer, stages, err);
+    return rc > 0 ? 0 : price_all(x, &more, best, answer, stages, err);
 }
 
 /* The best of the plans; -1: the shard command broke. */
-static int find_best(struct ap_arena *arena, struct looking *x,
+static int find_best(struct ap_arena *arena, struct pricing *x,
                      const struct plan_answer *light, const struct stage_replan *again,
                      struct best *best, struct plan_answer *answer,
                      struct ap_stages *stages, struct ap_err *err)
@@ -485,14 +487,14 @@ static int find_best(struct ap_arena *arena, struct looking *x,
 
     if (make(arena, x, &first, stages, &best->price, err))
         return -1;
-    note_look(x->inst, &first, &best->price, best);
-    if (look_at_all(x, &first, best, answer, stages, err) ||
-        (again && (look_at_lean(arena, x, again, best, answer, stages, err) ||
-                   look_at_heard(arena, x, again, &first, best, answer, stages, err))))
+    note_priced(x->inst, &first, &best->price, best);
+    if (price_all(x, &first, best, answer, stages, err) ||
+        (again && (price_lean(arena, x, again, best, answer, stages, err) ||
+                   price_reported(arena, x, again, &first, best, answer, stages, err))))
         return -1;
     for (int i = 0; light && i < light->n_others; i++)
         if (light->others[i].step_sec < stages->objective_sec &&
-            look_at(x, &light->others[i], best, answer, stages, err))
+            price_plan(x, &light->others[i], best, answer, stages, err))
             return -1;
     return 0;
 }
@@ -505,10 +507,10 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
 {
     const struct plan_answer first = *answer;
     struct best best = {.blank = *stages, .missed = {.step_sec = INFINITY}};
-    struct looking x = {m, inst, oracle, stage_parts_start(m), light != NULL, 0};
+    struct pricing x = {m, inst, oracle, stage_memo_start(m), light != NULL, 0};
 
     if (find_best(arena, &x, light, again, &best, answer, stages, err)) {
-        stage_parts_stop(x.parts);
+        stage_memo_stop(x.memo);
         return -1;
     }
     stages->lower_bound_sec =
@@ -518,9 +520,9 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
                                  .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(arena, stages, &out->json);
     out->found = history(arena, &first, out);
-    stage_parts_stop(x.parts);
+    stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
-    ap_arena_free(&best.looks_own);
+    ap_arena_free(&best.priced_arena);
     stages->stage = NULL;
     return 0;
 }

@@ -26,7 +26,7 @@ struct builder {
     const int *block_of; /* [node of g] */
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
-    struct ap_pipeline_program *relay;
+    struct ap_pipeline_program *program;
     const int16_t *whole;    /* choices of the whole graph on the axis in time */
     struct ap_plan *plan;    /* [stage] */
     int *owner, *handed_as;  /* [node of g]: stage that makes it, its result there; -1 */
@@ -114,8 +114,8 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     plan->graph = &sub->graph;
     if (!b->whole)
         return 0;
-    if (ap_mesh_add_time(&plan->mesh, b->relay->microbatches, err) ||
-        ap_microbatch_part(b->arena, b->g, b->nests, b->whole, b->relay->microbatches,
+    if (ap_mesh_add_time(&plan->mesh, b->program->microbatches, err) ||
+        ap_microbatch_part(b->arena, b->g, b->nests, b->whole, b->program->microbatches,
                            sub, &st->nests, &time, err))
         return -1;
     plan->time = time;
@@ -260,23 +260,24 @@ static bool *find_gone(const struct builder *b, const struct ap_stage *st,
                     b->block_of[sub->source[g->users[u]]] == b->block_of[sub->source[i]];
         }
     } else {
-        bool *remade = AP_NEW_N(b->arena, b->g->n_nodes, bool);
-        for (int k = 0; k < st->n_remade; k++)
-            remade[st->remade[k]] = true;
+        bool *recomputed = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+        for (int k = 0; k < st->n_recomputed; k++)
+            recomputed[st->recomputed[k]] = true;
         for (int i = 0; i < g->n_nodes; i++)
-            gone[i] = remade[sub->source[i]];
+            gone[i] = recomputed[sub->source[i]];
     }
     for (int r = 0; r < g->n_results; r++)
         gone[g->results[r].node] = false;
     return gone;
 }
 
-static void remake_stages(struct builder *b)
+static void recompute_stages(struct builder *b)
 {
     for (int s = 0; s < b->stages->n; s++) {
         const struct ap_stage *st = &b->stages->stage[s];
         if (st->recompute != AP_RECOMPUTE_NONE)
-            ap_recompute(b->arena, ap_stage_again(b->arena, st, b->g->n_nodes),
+            ap_recompute(b->arena,
+                         ap_stage_recomputed_groups(b->arena, st, b->g->n_nodes),
                          find_gone(b, st, &b->sub[s]), &b->sub[s], &b->plan[s]);
     }
 }
@@ -290,7 +291,7 @@ static int err_of(int stage, const struct ap_err *why, struct ap_err *err)
 
 static int add_stage(struct builder *b, int i, struct ap_err *err)
 {
-    struct ap_pipeline_stage *out = &b->relay->stage[i];
+    struct ap_pipeline_stage *out = &b->program->stage[i];
     const struct ap_program *p = &out->prog;
     struct ap_err why = {0};
 
@@ -313,12 +314,12 @@ static int add_stages(struct builder *b, struct ap_err *err)
 
     for (int i = 0; i < n; i++) {
         b->sub[i] = hand_on(b, i);
-        number(b, &b->sub[i], &b->relay->stage[i]);
+        number(b, &b->sub[i], &b->program->stage[i]);
         if (plan_in_time(b, i, &b->sub[i], &b->plan[i], &why))
             return err_of(i, &why, err);
     }
     find_turns(b);
-    remake_stages(b);
+    recompute_stages(b);
     for (int i = 0; i < n; i++)
         if (add_stage(b, i, err))
             return -1;
@@ -337,7 +338,7 @@ static int compare_ids(const void *a, const void *b)
 static void add_lanes(struct builder *b)
 {
     const struct ap_stages *s = b->stages;
-    struct ap_pipeline_program *r = b->relay;
+    struct ap_pipeline_program *r = b->program;
     int64_t n = 0;
 
     r->n_lanes = s->n / s->chunks;
@@ -372,7 +373,7 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
 {
     const struct ap_subgraph *sub = &b->stages->stage[to].sub;
     int node = sub->source[cut], from = b->owner[node];
-    struct ap_pipeline_program *r = b->relay;
+    struct ap_pipeline_program *r = b->program;
 
     if (from < 0)
         return ap_err_set(err, "node %d (%s): no stage hands it on to stage %d", node,
@@ -403,7 +404,7 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
 static int add_new_values(struct builder *b, struct ap_err *err)
 {
     const struct ap_stages *s = b->stages;
-    struct ap_pipeline_program *r = b->relay;
+    struct ap_pipeline_program *r = b->program;
     int *maker = AP_NEW_N(b->arena, b->g->n_params + 1, int);
     int *made_as = AP_NEW_N(b->arena, b->g->n_params + 1, int);
 
@@ -448,7 +449,7 @@ static int add_transfers(struct builder *b, struct ap_err *err)
 
     for (int i = 0; i < s->n; i++)
         n += s->stage[i].sub.n_cut_in + s->stage[i].sub.graph.n_params;
-    b->relay->transfer = AP_NEW_N(b->arena, n + 1, struct ap_transfer);
+    b->program->transfer = AP_NEW_N(b->arena, n + 1, struct ap_transfer);
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->stage[i].sub.n_cut_in; k++)
             if (add_transfer(b, i, s->stage[i].sub.cut_in[k], err))
@@ -504,7 +505,7 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_nests *nests, const struct ap_blocks *blocks,
                       const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_program *relay, int *exit_code,
+                      struct ap_pipeline_program *program, int *exit_code,
                       struct ap_err *err)
 {
     struct builder b = {.arena = arena,
@@ -513,13 +514,13 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
                         .block_of = blocks->block_of,
                         .cluster = cluster,
                         .stages = stages,
-                        .relay = relay,
+                        .program = program,
                         .plan = AP_NEW_N(arena, stages->n, struct ap_plan),
                         .owner = AP_NEW_N(arena, g->n_nodes, int),
                         .handed_as = AP_NEW_N(arena, g->n_nodes, int),
                         .sub = AP_NEW_N(arena, stages->n, struct ap_subgraph),
                         .turn = AP_NEW_N(arena, stages->n, int *)};
-    *relay = (struct ap_pipeline_program){
+    *program = (struct ap_pipeline_program){
         .schedule = stages->schedule,
         .microbatches = (int)stages->microbatches,
         .n_stages = stages->n,
@@ -537,5 +538,5 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
     *exit_code = AP_USAGE;
     if (add_transfers(&b, err))
         return -1;
-    return ap_pipeline_order(arena, stages->chunks, relay, err);
+    return ap_pipeline_order(arena, stages->chunks, program, err);
 }

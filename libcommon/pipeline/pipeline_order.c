@@ -33,7 +33,7 @@ struct wiring {
 
 struct orderer {
     struct ap_arena *arena;
-    struct ap_pipeline_program *relay;
+    struct ap_pipeline_program *program;
     struct wiring *wiring; /* [stage] */
     int *n_left[2];        /* [backward][stage]: microbatches that are still to run */
     int **slot;            /* [stage][microbatch]: where its forward is kept, -1 */
@@ -68,7 +68,7 @@ static void add_event(struct events *e, int group, int transfer)
 
 static void wire(struct orderer *o)
 {
-    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_pipeline_program *r = o->program;
     int *n_in = AP_NEW_N(o->arena, r->n_stages, int);
     int *n_out = AP_NEW_N(o->arena, r->n_stages, int);
 
@@ -137,7 +137,7 @@ static bool is_carried(const struct ap_program *prog, int node)
 /* Sends what a made value has to say with microbatch m; last: no other one follows. */
 static void send(struct orderer *o, int t, int m, bool last)
 {
-    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_pipeline_program *r = o->program;
     const struct ap_transfer *x = &r->transfer[t];
     const struct ap_program *prog = &r->stage[x->from].prog;
     bool share = ap_layout_in_time(&prog->mesh, &x->layout);
@@ -157,7 +157,7 @@ static void send(struct orderer *o, int t, int m, bool last)
 /* What microbatch m needs of a transfer and is not there yet; whether that was any. */
 static bool lacks(const struct orderer *o, int t, int m, int *lo, int *hi)
 {
-    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_pipeline_program *r = o->program;
     const struct ap_transfer *x = &r->transfer[t];
     bool share = ap_pipeline_is_share(&r->stage[x->to].prog, x->param);
 
@@ -179,7 +179,7 @@ static void receive(struct orderer *o, int t, int lo, int hi)
 static void run(struct orderer *o, int stage, int lo, int hi, int m, bool last, int *made)
 {
     const struct events *makes = &o->wiring[stage].makes;
-    if (lo < hi && lo < o->relay->stage[stage].prog.local.n_groups)
+    if (lo < hi && lo < o->program->stage[stage].prog.local.n_groups)
         add_instr(o, (struct ap_pipeline_instr){.what = AP_PIPELINE_RUN,
                                                 .stage = stage,
                                                 .lo = lo,
@@ -214,8 +214,8 @@ static void add_part(struct orderer *o, int stage, int span, int lo, int hi, int
 
 static void add_span(struct orderer *o, int stage, int span, int m, bool last)
 {
-    const struct ap_pipeline_cuts *c = &o->relay->stage[stage].cuts;
-    int n_groups = o->relay->stage[stage].prog.local.n_groups;
+    const struct ap_pipeline_cuts *c = &o->program->stage[stage].cuts;
+    int n_groups = o->program->stage[stage].prog.local.n_groups;
     const int edge[] = {0, c->each_lo, c->backward_lo, c->each_hi, n_groups};
 
     add_part(o, stage, span, edge[span], edge[span + 1], m, last);
@@ -225,7 +225,7 @@ static void add_span(struct orderer *o, int stage, int span, int m, bool last)
  * wait for each other; then the new values of others. */
 static void add_end(struct orderer *o, int lane)
 {
-    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_pipeline_program *r = o->program;
 
     for (int left = 1, turn = 0; left > 0; turn++) {
         left = 0;
@@ -274,7 +274,7 @@ static int microbatch_of(const struct ap_pipeline_program *r, const struct ap_in
 /* A lane's microbatches, as the schedule orders them. */
 static void add_microbatches(struct orderer *o, const struct ap_instr *order, int n)
 {
-    const struct ap_pipeline_program *r = o->relay;
+    const struct ap_pipeline_program *r = o->program;
 
     for (int k = 0; k < n; k++) {
         int s = order[k].stage, m = microbatch_of(r, &order[k]);
@@ -293,7 +293,7 @@ static void add_microbatches(struct orderer *o, const struct ap_instr *order, in
 
 static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
 {
-    struct ap_pipeline_program *r = o->relay;
+    struct ap_pipeline_program *r = o->program;
     struct ap_instr *order;
     int n;
 
@@ -331,27 +331,27 @@ static int n_messages(struct ap_arena *arena, const struct ap_pipeline_program *
 }
 
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
-                      struct ap_pipeline_program *relay, struct ap_err *err)
+                      struct ap_pipeline_program *program, struct ap_err *err)
 {
-    struct orderer o = {.arena = arena, .relay = relay};
-    int n = n_messages(arena, relay, &o.start);
+    struct orderer o = {.arena = arena, .program = program};
+    int n = n_messages(arena, program, &o.start);
     const struct ap_at at = {NULL, "pipeline", 0};
 
     if (n < 0)
         return ap_err_set(err, "/stages: too many messages between the stages");
-    o.wiring = AP_NEW_N(arena, relay->n_stages, struct wiring);
-    o.n_left[0] = AP_NEW_N(arena, relay->n_stages, int);
-    o.n_left[1] = AP_NEW_N(arena, relay->n_stages, int);
-    o.at = AP_NEW_N(arena, relay->n_stages, int);
-    o.slot = AP_NEW_N(arena, relay->n_stages, int *);
-    o.taken = AP_NEW_N(arena, relay->n_stages, bool *);
+    o.wiring = AP_NEW_N(arena, program->n_stages, struct wiring);
+    o.n_left[0] = AP_NEW_N(arena, program->n_stages, int);
+    o.n_left[1] = AP_NEW_N(arena, program->n_stages, int);
+    o.at = AP_NEW_N(arena, program->n_stages, int);
+    o.slot = AP_NEW_N(arena, program->n_stages, int *);
+    o.taken = AP_NEW_N(arena, program->n_stages, bool *);
     o.got = AP_NEW_N(arena, n + 1, bool);
     o.sent = AP_NEW_N(arena, n + 1, bool);
     wire(&o);
-    for (int i = 0; i < relay->n_lanes; i++)
+    for (int i = 0; i < program->n_lanes; i++)
         if (add_lane(&o, i, chunks, err))
             return -1;
-    return ap_pipeline_check(relay, &at, err);
+    return ap_pipeline_check(program, &at, err);
 }
 
 /* ---- whether it works ---- */
@@ -461,12 +461,12 @@ static int check_ends(const struct player *p)
     return 0;
 }
 
-int ap_pipeline_check(const struct ap_pipeline_program *relay, const struct ap_at *at,
+int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap_at *at,
                       struct ap_err *err)
 {
     struct ap_arena scratch = {0};
-    struct player p = {.r = relay, .at = at, .err = err};
-    int n = n_messages(&scratch, relay, &p.start), rc = 0;
+    struct player p = {.r = program, .at = at, .err = err};
+    int n = n_messages(&scratch, program, &p.start), rc = 0;
 
     if (n < 0) {
         ap_arena_free(&scratch);
@@ -475,9 +475,9 @@ int ap_pipeline_check(const struct ap_pipeline_program *relay, const struct ap_a
     p.state = AP_NEW_N(&scratch, n + 1, uint8_t);
     p.waits = AP_NEW_N(&scratch, n + 1, int);
     memset(p.waits, -1, ((size_t)n + 1) * sizeof *p.waits);
-    p.next = AP_NEW_N(&scratch, relay->n_lanes, int);
-    p.awake = AP_NEW_N(&scratch, relay->n_lanes + 1, int);
-    for (int i = relay->n_lanes - 1; i >= 0; i--)
+    p.next = AP_NEW_N(&scratch, program->n_lanes, int);
+    p.awake = AP_NEW_N(&scratch, program->n_lanes + 1, int);
+    for (int i = program->n_lanes - 1; i >= 0; i--)
         p.awake[p.n_awake++] = i;
     while (p.n_awake > 0 && !rc)
         rc = play(&p, p.awake[--p.n_awake]);

@@ -27,7 +27,7 @@ static int check_stage(const struct ap_stage *st, int i, struct ap_err *err)
 static int lay_stage(struct ap_pricing *p, int i, struct ap_err *err)
 {
     const struct ap_stage *st = &p->stages->stage[i];
-    struct ap_stage_parts *part = &p->out->parts[i];
+    struct ap_stage_breakdown *part = &p->out->breakdown[i];
     struct ap_cluster own;
     struct ap_err why = {0};
 
@@ -63,13 +63,13 @@ static int check_rows(const struct ap_pricing *p, int i, struct ap_err *err)
                       (long long)(rows / devices));
 }
 
-static const bool *remade_nodes(struct ap_pricing *p, const struct ap_stage *st)
+static const bool *recomputed_nodes(struct ap_pricing *p, const struct ap_stage *st)
 {
     bool *whole = AP_NEW_N(p->arena, p->g->n_nodes, bool);
     bool *own = AP_NEW_N(p->arena, st->sub.graph.n_nodes, bool);
 
-    for (int k = 0; k < st->n_remade; k++)
-        whole[st->remade[k]] = true;
+    for (int k = 0; k < st->n_recomputed; k++)
+        whole[st->recomputed[k]] = true;
     for (int i = 0; i < st->sub.graph.n_nodes; i++)
         own[i] = whole[st->sub.source[i]];
     return own;
@@ -91,7 +91,7 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
 {
     struct ap_stage_point some = {0};
     const struct ap_stage *st = &p->stages->stage[stage];
-    struct ap_stage_parts *part = &p->out->parts[stage];
+    struct ap_stage_breakdown *part = &p->out->breakdown[stage];
     struct ap_conversions none = part->conv;
     struct ap_cost cost = part->cost;
 
@@ -100,8 +100,8 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
     ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &cost,
                    without);
     if (st->recompute == AP_RECOMPUTE_SELECTED) {
-        ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan, &none,
-                              &cost, remade_nodes(p, st), &some);
+        ap_stage_price_recomputed(p->arena, &st->sub, &p->time, &st->sharding.plan, &none,
+                                  &cost, recomputed_nodes(p, st), &some);
         without[1] = some;
     }
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
@@ -118,7 +118,7 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
 static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point[2])
 {
     const struct ap_stage *st = &p->stages->stage[i];
-    struct ap_stage_parts *part = &p->out->parts[i];
+    struct ap_stage_breakdown *part = &p->out->breakdown[i];
     struct ap_sim_stage *sim = &p->out->stage[i];
     struct ap_stage_point some = {0};
 
@@ -135,20 +135,21 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
         some.algorithm = st->sharding.algorithm;
-        ap_stage_price_remade(p->arena, &st->sub, &p->time, &st->sharding.plan,
-                              &part->conv, &part->cost, remade_nodes(p, st), &some);
+        ap_stage_price_recomputed(p->arena, &st->sub, &p->time, &st->sharding.plan,
+                                  &part->conv, &part->cost, recomputed_nodes(p, st),
+                                  &some);
         point[1] = some;
     }
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
     if (st->recompute != AP_RECOMPUTE_NONE) {
         sim->recompute_sec = some.backward_sec - point[0].backward_sec;
         sim->flight_bytes = some.microbatch_bytes;
-        sim->remade_bytes = some.stage_bytes - point[0].stage_bytes;
+        sim->recomputed_bytes = some.stage_bytes - point[0].stage_bytes;
     }
 }
 
 static void price_conversions(const struct kept_price *kept, bool recompute,
-                              struct ap_stage_parts *part)
+                              struct ap_stage_breakdown *part)
 {
     const struct ap_stage_point *with = kept->with, *without = kept->without;
 
@@ -203,13 +204,13 @@ static void ring_hops(const struct ap_cluster *cluster, const struct ap_stage *s
 static int count_inside(struct ap_pricing *p, int i, struct ap_err *err)
 {
     const struct ap_stage *st = &p->stages->stage[i];
-    const struct ap_conversions *conv = &p->out->parts[i].conv;
+    const struct ap_conversions *conv = &p->out->breakdown[i].conv;
     int64_t hops[1 << AP_MAX_AXES][AP_MAX_LEVELS];
     bool known[1 << AP_MAX_AXES] = {false};
-    const bool *runs_again = ap_stage_again(p->arena, st, p->g->n_nodes);
+    const bool *runs_again = ap_stage_recomputed_groups(p->arena, st, p->g->n_nodes);
     struct ap_cost count;
 
-    if (ap_cost_init(p->arena, &count, AP_COST_BYTES, &p->out->parts[i].cost.cluster,
+    if (ap_cost_init(p->arena, &count, AP_COST_BYTES, &p->out->breakdown[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
     for (int c = 0; c < conv->n; c++) {
@@ -324,7 +325,7 @@ static int price(struct ap_pricing *p, struct ap_err *err)
     for (int i = 0; i < n; i++)
         price_conversions(&rounds.kept[i],
                           p->stages->stage[i].recompute != AP_RECOMPUTE_NONE,
-                          &out->parts[i]);
+                          &out->breakdown[i]);
     for (int i = 0; i < n; i++)
         if (count_inside(p, i, err))
             return -1;
@@ -372,7 +373,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
     *out = (struct ap_pipeline_price){
         .stage = AP_NEW_N(p->arena, stages->n, struct ap_sim_stage),
         .point = AP_NEW_N(p->arena, stages->n, struct ap_stage_point),
-        .parts = AP_NEW_N(p->arena, stages->n, struct ap_stage_parts)};
+        .breakdown = AP_NEW_N(p->arena, stages->n, struct ap_stage_breakdown)};
     out->sim = (struct ap_sim){.schedule = stages->schedule,
                                .n_stages = stages->n,
                                .chunks = stages->chunks,
@@ -401,7 +402,7 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
     if (!rc)
         rc = price(&p, err);
     for (int i = 0; i < stages->n; i++)
-        ap_cost_free(&out->parts[i].cost);
+        ap_cost_free(&out->breakdown[i].cost);
     return rc;
 }
 
@@ -416,7 +417,7 @@ static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *
 {
     const struct comparison *all = ctx;
     struct ap_pricing p = *all->p;
-    struct ap_stage_parts *part = &p.out->parts[i];
+    struct ap_stage_breakdown *part = &p.out->breakdown[i];
     struct ap_stage_priced *known = all->known->stage[i];
     struct ap_stage_point points[2];
 

@@ -3,8 +3,8 @@
  * (stage_cost.h), what crosses between stages by its layouts on both sides, and the
  * schedule is simulated (schedule.h). ap-cost and ap-stage share this code.
  */
-#ifndef AP_PIPELINE_H
-#define AP_PIPELINE_H
+#ifndef AP_PIPELINE_PRICE_H
+#define AP_PIPELINE_PRICE_H
 
 #include "pipeline/stage_cost.h"
 #include "pipeline/stages.h"
@@ -75,7 +75,7 @@ struct ap_send {
 /* ---- the plan ---- */
 
 /* One stage in parts. */
-struct ap_stage_parts {
+struct ap_stage_breakdown {
     struct ap_cost cost; /* of its devices and mesh; the memo is freed */
     struct ap_conversions conv;
     double forward_comm_sec, backward_comm_sec; /* per microbatch, inside the stage */
@@ -89,9 +89,9 @@ struct ap_stage_parts {
 struct ap_pipeline_price {
     struct ap_sim sim;
     struct ap_sim_stage *stage;
-    struct ap_stage_point *point;    /* [stage], as its recompute says */
-    struct ap_stage_parts *parts;    /* [stage] */
-    struct ap_stage_microbatch time; /* that the stages were priced by */
+    struct ap_stage_point *point;         /* [stage], as its recompute says */
+    struct ap_stage_breakdown *breakdown; /* [stage] */
+    struct ap_stage_microbatch time;      /* that the stages were priced by */
     struct ap_sim_result result;
     double flops;       /* of the model, all devices and phases, no recompute */
     double mfu;         /* flops / (peak * devices * step), [0, 1] */

@@ -3,8 +3,8 @@
  * which order every device runs, sends and receives. ap-rewrite writes it (the document's
  * section "pipeline"), ap-exec runs it.
  */
-#ifndef AP_PIPELINE_H
-#define AP_PIPELINE_H
+#ifndef AP_PIPELINE_PROGRAM_H
+#define AP_PIPELINE_PROGRAM_H
 
 #include "program/program.h"
 #include "pipeline/stages.h"
@@ -89,7 +89,7 @@ struct ap_pipeline_program {
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_nests *nests, const struct ap_blocks *blocks,
                       const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_program *relay, int *exit_code,
+                      struct ap_pipeline_program *program, int *exit_code,
                       struct ap_err *err);
 
 /*
@@ -97,14 +97,14 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
  * is sent once and received once; and no lane waits for ever, if sends never wait. Linear
  * in the instructions.
  */
-int ap_pipeline_check(const struct ap_pipeline_program *relay, const struct ap_at *at,
+int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap_at *at,
                       struct ap_err *err);
 
 /* Section "pipeline". The reader checks all of it (ap_program_check, ap_pipeline_check).
  */
-void ap_pipeline_to_json(const struct ap_pipeline_program *relay, struct ap_buf *out);
+void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_buf *out);
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                          struct ap_pipeline_program *relay, struct ap_err *err);
+                          struct ap_pipeline_program *program, struct ap_err *err);
 
 /* Whether a stage's parameter holds one microbatch's share at a time. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);
@@ -113,6 +113,6 @@ bool ap_pipeline_is_share(const struct ap_program *prog, int param);
 
 /* Fills the lanes' instructions. -1 when some lane would wait for ever. */
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
-                      struct ap_pipeline_program *relay, struct ap_err *err);
+                      struct ap_pipeline_program *program, struct ap_err *err);
 
 #endif

@@ -69,7 +69,7 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
 {
     struct ap_pricing *p = s->p;
     const struct ap_link *link = link_of(s, from, to);
-    const struct ap_cost *cost = &p->out->parts[to].cost;
+    const struct ap_cost *cost = &p->out->breakdown[to].cost;
     const struct ap_shape *shape = &p->g->nodes[node].shape;
     int64_t share = p->time.split[node] ? p->time.n : 1;
     struct ap_transfer_price direct =
@@ -173,14 +173,14 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
     struct ap_pricing *p = s->p;
     int hops = x->to > x->from ? x->to - x->from : x->from - x->to;
     int64_t early = hops - 1 < p->time.n - 1 ? hops - 1 : p->time.n - 1;
-    const struct ap_cost *cost = &p->out->parts[x->to].cost;
+    const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
     int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
                                             : ap_ceil_div(x->crossing.sent_bytes, n);
 
     if (early < 1)
         return;
-    p->out->parts[x->to].waiting_bytes += early * tile;
+    p->out->breakdown[x->to].waiting_bytes += early * tile;
     p->out->stage[x->to].fixed_bytes += early * tile;
 }
 

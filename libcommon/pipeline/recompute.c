@@ -16,7 +16,7 @@
 
 #include "plan/microbatch.h"
 
-struct remaker {
+struct recomputer {
     struct ap_arena *arena;
     const struct ap_graph *g;
     const struct ap_plan *plan;
@@ -31,13 +31,13 @@ struct remaker {
     int n_nodes;
 };
 
-static bool with_each(const struct remaker *r, int group)
+static bool with_each(const struct recomputer *r, int group)
 {
     return !r->when || r->when[group] == AP_EACH;
 }
 
 /* Of the value's group there is a copy, and who reads this value reads that. */
-static bool is_made_again(const struct remaker *r, int node)
+static bool is_recomputed(const struct recomputer *r, int node)
 {
     int group = r->g->nodes[node].group;
     return r->gone[node] && r->again[group] && r->plan->turn[group] == 0 &&
@@ -45,7 +45,7 @@ static bool is_made_again(const struct remaker *r, int node)
 }
 
 /* Backward groups come behind forward ones, copies are read by groups behind theirs. */
-static int find_places(struct remaker *r)
+static int find_places(struct recomputer *r)
 {
     const struct ap_nests *nests = r->plan->nests;
     int n = 0;
@@ -60,14 +60,14 @@ static int find_places(struct remaker *r)
         n += r->place[i] < INT_MAX;
         for (int k = 0; k < nest->n_ins && at < INT_MAX; k++) {
             int maker = r->g->nodes[nest->ins[k].node].group;
-            if (is_made_again(r, nest->ins[k].node) && at < r->place[maker])
+            if (is_recomputed(r, nest->ins[k].node) && at < r->place[maker])
                 r->place[maker] = at;
         }
     }
     return n;
 }
 
-static void add_group(struct remaker *r, int group, bool is_copy)
+static void add_group(struct recomputer *r, int group, bool is_copy)
 {
     const struct ap_nest *nest = &r->plan->nests->nest[group];
 
@@ -80,7 +80,7 @@ static void add_group(struct remaker *r, int group, bool is_copy)
 }
 
 /* The new order: nodes by group. */
-static void order(struct remaker *r)
+static void order(struct recomputer *r)
 {
     const int n = r->plan->nests->n;
     int *start = AP_NEW_N(r->arena, n + 2, int),
@@ -103,7 +103,7 @@ static void order(struct remaker *r)
 }
 
 /* What a new group reads as old node `in`. */
-static int read_as(const struct remaker *r, int group, int in)
+static int read_as(const struct recomputer *r, int group, int in)
 {
     int old = r->group[group];
     bool is_copy = r->is_copy[group];
@@ -111,10 +111,10 @@ static int read_as(const struct remaker *r, int group, int in)
 
     if (is_copy && r->g->nodes[in].group == old)
         return r->copy[in];
-    return backward && is_made_again(r, in) ? r->copy[in] : r->id[in];
+    return backward && is_recomputed(r, in) ? r->copy[in] : r->id[in];
 }
 
-static struct ap_graph write_graph(const struct remaker *r)
+static struct ap_graph write_graph(const struct recomputer *r)
 {
     struct ap_graph g = *r->g;
     bool *handed = AP_NEW_N(r->arena, r->n_nodes, bool);
@@ -153,7 +153,7 @@ static struct ap_graph write_graph(const struct remaker *r)
     return g;
 }
 
-static void map_ids(const struct remaker *r, int n, const int **ids)
+static void map_ids(const struct recomputer *r, int n, const int **ids)
 {
     int *out = AP_NEW_N(r->arena, n + 1, int);
     for (int k = 0; k < n; k++)
@@ -162,7 +162,7 @@ static void map_ids(const struct remaker *r, int n, const int **ids)
 }
 
 /* The nests are the old ones under new numbers, so that choices mean the same. */
-static struct ap_nests *write_nests(const struct remaker *r, const struct ap_graph *g)
+static struct ap_nests *write_nests(const struct recomputer *r, const struct ap_graph *g)
 {
     struct ap_nests *nests = AP_NEW(r->arena, struct ap_nests);
 
@@ -192,7 +192,7 @@ static struct ap_nests *write_nests(const struct remaker *r, const struct ap_gra
 }
 
 /* Marks of nodes under their new numbers; NULL if there are none. */
-static bool *map_marks(const struct remaker *r, const bool *marks)
+static bool *map_marks(const struct recomputer *r, const bool *marks)
 {
     bool *out = marks ? AP_NEW_N(r->arena, r->n_nodes, bool) : NULL;
     for (int i = 0; i < r->n_nodes && marks; i++)
@@ -201,7 +201,7 @@ static bool *map_marks(const struct remaker *r, const bool *marks)
 }
 
 /* What copies read is brought to their layouts anew, but for what is there anyway. */
-static void read_anew(const struct remaker *r, struct ap_plan *plan)
+static void read_anew(const struct recomputer *r, struct ap_plan *plan)
 {
     if (!plan->regather)
         plan->regather = AP_NEW_N(r->arena, r->n_nodes, bool);
@@ -215,7 +215,7 @@ static void read_anew(const struct remaker *r, struct ap_plan *plan)
         }
 }
 
-static void write_plan(const struct remaker *r, const struct ap_graph *g,
+static void write_plan(const struct recomputer *r, const struct ap_graph *g,
                        struct ap_plan *plan)
 {
     struct ap_choice_vec *choice = AP_NEW_N(r->arena, r->n_groups, struct ap_choice_vec);
@@ -244,18 +244,18 @@ void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
     const struct ap_plan old = *plan;
     const int n = old.nests->n, n_nodes = sub->graph.n_nodes;
     struct ap_graph *before = AP_NEW(arena, struct ap_graph);
-    struct remaker r = {.arena = arena,
-                        .g = before,
-                        .plan = &old,
-                        .when = ap_plan_when(arena, &old),
-                        .again = again,
-                        .gone = gone,
-                        .place = AP_NEW_N(arena, n + 1, int),
-                        .id = AP_NEW_N(arena, n_nodes + 1, int),
-                        .copy = AP_NEW_N(arena, n_nodes + 1, int),
-                        .source = AP_NEW_N(arena, 2 * n_nodes + 1, int),
-                        .group = AP_NEW_N(arena, 2 * n + 1, int),
-                        .is_copy = AP_NEW_N(arena, 2 * n + 1, bool)};
+    struct recomputer r = {.arena = arena,
+                           .g = before,
+                           .plan = &old,
+                           .when = ap_plan_when(arena, &old),
+                           .again = again,
+                           .gone = gone,
+                           .place = AP_NEW_N(arena, n + 1, int),
+                           .id = AP_NEW_N(arena, n_nodes + 1, int),
+                           .copy = AP_NEW_N(arena, n_nodes + 1, int),
+                           .source = AP_NEW_N(arena, 2 * n_nodes + 1, int),
+                           .group = AP_NEW_N(arena, 2 * n + 1, int),
+                           .is_copy = AP_NEW_N(arena, 2 * n + 1, bool)};
 
     *before = sub->graph;
     if (find_places(&r) == 0)

@@ -2,8 +2,8 @@
  * Recompute: a part's plan in which groups of the forward phase run again in front of
  * the backward ones that read what they make, so that it need not be kept.
  */
-#ifndef AP_REMAKE_H
-#define AP_REMAKE_H
+#ifndef AP_RECOMPUTE_H
+#define AP_RECOMPUTE_H
 
 #include "plan/plan.h"
 #include "graph/subgraph.h"

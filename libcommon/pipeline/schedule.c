@@ -163,7 +163,7 @@ static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
     }
     s->bytes = ap_add64(r->held[device], st->work_bytes);
     if (back)
-        s->bytes = ap_add64(s->bytes, st->remade_bytes);
+        s->bytes = ap_add64(s->bytes, st->recomputed_bytes);
     d->peak_bytes = s->bytes > d->peak_bytes ? s->bytes : d->peak_bytes;
     d->peak_in_flight =
         r->flight[device] > d->peak_in_flight ? r->flight[device] : d->peak_in_flight;

@@ -51,10 +51,10 @@ struct ap_sim_stage {
     double send_forward_sec, send_backward_sec;
     int64_t send_forward_bytes, send_backward_bytes;
     int send_forward_level, send_backward_level; /* of links, < AP_SIM_LEVELS */
-    int64_t fixed_bytes;  /* weights, gradients, optimizer states */
-    int64_t flight_bytes; /* from a microbatch's forward to the end of its backward */
-    int64_t work_bytes;   /* while an instruction runs */
-    int64_t remade_bytes; /* while a backward runs, for recompute */
+    int64_t fixed_bytes;      /* weights, gradients, optimizer states */
+    int64_t flight_bytes;     /* from a microbatch's forward to the end of its backward */
+    int64_t work_bytes;       /* while an instruction runs */
+    int64_t recomputed_bytes; /* while a backward runs, for recompute */
 };
 
 #define AP_SIM_LEVELS 6

@@ -25,14 +25,14 @@ struct pricer {
     const struct ap_stage_microbatch *time;
     const struct ap_plan *plan;
     const struct ap_cost *cost;
-    enum ap_phase *phase; /* per group */
-    const bool *leaves;   /* per node: used outside of the stage */
-    const bool *remade;   /* per group: made again before each backward; NULL: none */
-    const bool *again;    /* per node: values that are not kept for it; NULL: none */
-    const bool *free;     /* per node: made of constants and scalars alone */
-    double *moved;        /* room for a group's */
-    double *scalar_sec;   /* [4], of conversions of scalars; NULL: not asked for */
-    int n_blocks;         /* above all numbers of blocks */
+    enum ap_phase *phase;   /* per group */
+    const bool *leaves;     /* per node: used outside of the stage */
+    const bool *recomputed; /* per group: made again before each backward; NULL: none */
+    const bool *again;      /* per node: values that are not kept for it; NULL: none */
+    const bool *free;       /* per node: made of constants and scalars alone */
+    double *moved;          /* room for a group's */
+    double *scalar_sec;     /* [4], of conversions of scalars; NULL: not asked for */
+    int n_blocks;           /* above all numbers of blocks */
 };
 
 /* Whether the plan itself was made for microbatches, and says what runs with each. */
@@ -292,16 +292,16 @@ static unsigned read_in(const struct pricer *p, int node)
 static bool read_again(const struct pricer *p, int node)
 {
     const struct ap_graph *g = p->plan->graph;
-    for (int u = g->user_start[node]; p->remade && u < g->user_start[node + 1]; u++) {
+    for (int u = g->user_start[node]; p->recomputed && u < g->user_start[node + 1]; u++) {
         int group = g->nodes[g->users[u]].group;
-        if (group != g->nodes[node].group && p->remade[group])
+        if (group != g->nodes[node].group && p->recomputed[group])
             return true;
     }
     return false;
 }
 
 struct memory {
-    double fixed, working, kept, kept_inputs, remade;
+    double fixed, working, kept, kept_inputs, recomputed;
     double *block; /* [block]: read by backward nodes and by no other block */
     bool *there;   /* [node]: counted in fixed */
 };
@@ -371,7 +371,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     if (again) {
         *reader = reader_of(p, node);
         if (to_backward || (*reader < 0 && read_again(p, node)))
-            counted |= *reader < 0 ? AP_IN_REMADE : AP_IN_BLOCK;
+            counted |= *reader < 0 ? AP_IN_RECOMPUTED : AP_IN_BLOCK;
     } else if (to_backward || read_again(p, node)) {
         counted |= shared ? AP_IN_KEPT : AP_IN_FIXED;
     }
@@ -387,13 +387,13 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     m->fixed += counted & AP_IN_FIXED ? bytes : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
-    m->remade += counted & AP_IN_REMADE ? bytes : 0;
+    m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
     if (counted & AP_IN_BLOCK)
         m->block[reader] += bytes;
     m->there[node] = counted & AP_STAYS;
 }
 
-/* What operators take; what is remade is in backward_sec. */
+/* What operators take; what is recomputed is in backward_sec. */
 static void price_groups(const struct pricer *p, struct ap_stage_point *point,
                          struct memory *m)
 {
@@ -405,7 +405,7 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
         double working = working_bytes(p, nest, m->there);
         double sec = group_sec(p, nest, shared);
         add_sec(point, shared, p->phase[i], sec);
-        if (p->remade && p->remade[i])
+        if (p->recomputed && p->recomputed[i])
             point->backward_sec += sec;
         if (nest->n_ins > 0 && working > m->working)
             m->working = working;
@@ -428,7 +428,7 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
     }
     if (timed(p)) {
         sec = add_timed(&c->path, &c->from, c->phase, point);
-        if (p->remade && c->first_group < nests->n && p->remade[c->first_group])
+        if (p->recomputed && c->first_group < nests->n && p->recomputed[c->first_group])
             point->backward_sec += sec;
         return;
     }
@@ -436,7 +436,8 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
         point->sync_sec += sec;
     else
         add_sec(point, shared, c->phase, sec);
-    if (p->remade && shared && c->first_group < nests->n && p->remade[c->first_group])
+    if (p->recomputed && shared && c->first_group < nests->n &&
+        p->recomputed[c->first_group])
         point->backward_sec += sec;
 }
 
@@ -543,7 +544,7 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                          .working_bytes = m.working,
                                          .kept_bytes = m.kept,
                                          .input_bytes = m.kept_inputs,
-                                         .remade_bytes = most_of(p, &m)};
+                                         .recomputed_bytes = most_of(p, &m)};
 }
 
 static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
@@ -634,7 +635,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;
-    point[1].stage_bytes = (int64_t)(bytes + m->remade_bytes);
+    point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
 
@@ -651,11 +652,12 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
     ap_stage_points(&m, point);
 }
 
-void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
-                           const struct ap_stage_microbatch *time,
-                           const struct ap_plan *plan, const struct ap_conversions *conv,
-                           const struct ap_cost *cost, const bool *remade,
-                           struct ap_stage_point *point)
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
+                               const struct ap_stage_microbatch *time,
+                               const struct ap_plan *plan,
+                               const struct ap_conversions *conv,
+                               const struct ap_cost *cost, const bool *recomputed,
+                               struct ap_stage_point *point)
 {
     struct pricer p;
     struct memory m = {0};
@@ -663,15 +665,15 @@ void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub
 
     start(arena, sub, time, plan, cost, &p);
     for (int i = 0; i < sub->graph.n_nodes; i++)
-        if (remade[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
+        if (recomputed[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
             groups[sub->graph.nodes[i].group] = true;
-    p.remade = groups;
-    p.again = remade;
+    p.recomputed = groups;
+    p.again = recomputed;
     m.block = AP_NEW_N(arena, p.n_blocks, double);
     m.there = AP_NEW_N(arena, sub->graph.n_nodes, bool);
     price(&p, conv, point, &m);
     point->recompute = true;
-    point->stage_bytes = (int64_t)(m.fixed + m.working + m.remade + most_of(&p, &m));
+    point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;
 }
 

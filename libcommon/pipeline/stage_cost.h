@@ -58,14 +58,14 @@ struct ap_stage_point {
 
 /*
  * What the two points below are made of: sums over the operators, but for working_bytes
- * (the largest of any) and remade_bytes (of any block).
+ * (the largest of any) and recomputed_bytes (of any block).
  */
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
     double fixed_bytes, working_bytes; /* there all the time */
     double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
                                           the stage and its blocks read of others */
-    double remade_bytes;               /* made again at once: the largest block's */
+    double recomputed_bytes;           /* made again at once: the largest block's */
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
@@ -148,11 +148,12 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
  * kept; the groups that make them run again before each backward, block by block, from
  * values that are kept for that.
  */
-void ap_stage_price_remade(struct ap_arena *arena, const struct ap_subgraph *sub,
-                           const struct ap_stage_microbatch *time,
-                           const struct ap_plan *plan, const struct ap_conversions *conv,
-                           const struct ap_cost *cost, const bool *remade,
-                           struct ap_stage_point *point);
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
+                               const struct ap_stage_microbatch *time,
+                               const struct ap_plan *plan,
+                               const struct ap_conversions *conv,
+                               const struct ap_cost *cost, const bool *recomputed,
+                               struct ap_stage_point *point);
 
 /* What there is to choose from: a forward value of a device and microbatch. */
 struct ap_stage_value {

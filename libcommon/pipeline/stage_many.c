@@ -167,8 +167,8 @@ static void measure_batch(const struct batch *b,
     }
     for (int i = 0; i < b->fact->n_blocks; i++)
         for (int k = 0; k < b->n; k++)
-            if (b->block[(ptrdiff_t)i * b->n + k] > b->m[k].remade_bytes)
-                b->m[k].remade_bytes = b->block[(ptrdiff_t)i * b->n + k];
+            if (b->block[(ptrdiff_t)i * b->n + k] > b->m[k].recomputed_bytes)
+                b->m[k].recomputed_bytes = b->block[(ptrdiff_t)i * b->n + k];
 }
 
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,

@@ -42,7 +42,7 @@ static void put_stage(const struct ap_stage *st, struct ap_buf *out)
     ap_buf_putc(out, ']');
     ap_put_str(out, "recompute", recompute_names[st->recompute]);
     if (st->recompute == AP_RECOMPUTE_SELECTED)
-        ap_put_ids(out, "remade", st->remade, st->n_remade);
+        ap_put_ids(out, "remade", st->recomputed, st->n_recomputed);
     ap_put_key(out, "sharding");
     ap_buf_puts(out, st->sharding_json);
     ap_buf_putc(out, '}');
@@ -248,8 +248,8 @@ static int read_recompute(struct ap_arena *arena, const json_t *o, const struct 
             return ap_at_err(&here, err, "node %d (%s) is not a forward node", v[i],
                              g->nodes[v[i]].name);
     }
-    st->n_remade = ids.n;
-    st->remade = v;
+    st->n_recomputed = ids.n;
+    st->recomputed = v;
     return 0;
 }
 
@@ -342,10 +342,10 @@ static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at 
     else if (ap_subgraph_blocks(arena, g, stage_of_node, i, i, &st->sub, &why) ||
              ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
         return ap_at_err(at, err, "%s", why.msg);
-    for (int k = 0; k < st->n_remade; k++)
-        if (stage_of_node[st->remade[k]] != i)
-            return ap_at_err(at, err, "remade: node %d is in stage %d", st->remade[k],
-                             stage_of_node[st->remade[k]]);
+    for (int k = 0; k < st->n_recomputed; k++)
+        if (stage_of_node[st->recomputed[k]] != i)
+            return ap_at_err(at, err, "remade: node %d is in stage %d", st->recomputed[k],
+                             stage_of_node[st->recomputed[k]]);
     if (!known && read_sharding(arena, o, at, st, err))
         return -1;
     return check_mesh(at, st, err);
@@ -471,19 +471,20 @@ static int check_devices(struct ap_arena *arena, const struct ap_at *list,
     return 0;
 }
 
-bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes)
+bool *ap_stage_recomputed_groups(struct ap_arena *arena, const struct ap_stage *st,
+                                 int n_nodes)
 {
     bool *again = AP_NEW_N(arena, st->nests.n, bool);
-    bool *remade = AP_NEW_N(arena, n_nodes, bool);
+    bool *recomputed = AP_NEW_N(arena, n_nodes, bool);
 
-    for (int k = 0; k < st->n_remade; k++)
-        remade[st->remade[k]] = true;
+    for (int k = 0; k < st->n_recomputed; k++)
+        recomputed[st->recomputed[k]] = true;
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
         int group = st->sub.graph.nodes[i].group;
         bool forward =
             ap_plan_group_phase(&st->sub.graph, &st->nests.nest[group]) == AP_FORWARD;
-        again[group] |=
-            forward && (st->recompute == AP_RECOMPUTE_ALL || remade[st->sub.source[i]]);
+        again[group] |= forward && (st->recompute == AP_RECOMPUTE_ALL ||
+                                    recomputed[st->sub.source[i]]);
     }
     return again;
 }

@@ -23,8 +23,8 @@ struct ap_stage {
     int64_t n_devices;
     const int64_t *devices;
     enum ap_recompute recompute;
-    int n_remade;
-    const int *remade; /* nodes of the whole graph, AP_RECOMPUTE_SELECTED only */
+    int n_recomputed;
+    const int *recomputed; /* nodes of the whole graph, AP_RECOMPUTE_SELECTED only */
     /* filled from the graph by whoever reads the section */
     struct ap_subgraph sub;
     struct ap_nests nests;
@@ -93,7 +93,8 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
 
 /* Groups of a stage's graph that run again before each backward (arena); n_nodes is of
  * the whole graph. */
-bool *ap_stage_again(struct ap_arena *arena, const struct ap_stage *st, int n_nodes);
+bool *ap_stage_recomputed_groups(struct ap_arena *arena, const struct ap_stage *st,
+                                 int n_nodes);
 
 /* Stage of each node, by its block (arena). */
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,

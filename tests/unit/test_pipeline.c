@@ -120,7 +120,7 @@ static void single_stage(const struct stage_case *c)
               &s, &p))
         return;
     struct ap_plan *plan = &s.stage[0].sharding.plan;
-    int rc = ap_cost_init(&arena, &cost, AP_COST_DEFAULT, &p.parts[0].cost.cluster,
+    int rc = ap_cost_init(&arena, &cost, AP_COST_DEFAULT, &p.breakdown[0].cost.cluster,
                           &plan->mesh, &err) ||
              ap_plan_conversions(&arena, plan, &cost, &conv, &err);
     CHECK(rc == 0 &&
@@ -181,9 +181,9 @@ static void recompute(const struct stage_case *c)
           "all: a forward is run again");
     CHECK(o->recompute_sec > 0 && o->recompute_sec < a->recompute_sec,
           "selected: only the named operators are");
-    CHECK(a->remade_bytes + a->flight_bytes == n->flight_bytes && a->flight_bytes > 0,
+    CHECK(a->recomputed_bytes + a->flight_bytes == n->flight_bytes && a->flight_bytes > 0,
           "all: inputs are kept instead of activations");
-    CHECK(o->remade_bytes > 0 && o->flight_bytes < n->flight_bytes,
+    CHECK(o->recomputed_bytes > 0 && o->flight_bytes < n->flight_bytes,
           "selected: %lld bytes less in flight",
           (long long)(n->flight_bytes - o->flight_bytes));
     CHECK(none.result.step_sec < some.result.step_sec &&
@@ -212,9 +212,9 @@ static void recompute_by_block(const struct stage_case *c)
                   two.stage[0].flight_bytes + two.stage[1].flight_bytes &&
               one.stage[0].flight_bytes < none.stage[0].flight_bytes,
           "what each block reads of others is kept");
-    CHECK(one.stage[0].remade_bytes == two.stage[0].remade_bytes &&
-              two.stage[0].remade_bytes > two.stage[1].remade_bytes &&
-              two.stage[1].remade_bytes > 0,
+    CHECK(one.stage[0].recomputed_bytes == two.stage[0].recomputed_bytes &&
+              two.stage[0].recomputed_bytes > two.stage[1].recomputed_bytes &&
+              two.stage[1].recomputed_bytes > 0,
           "activations of the largest block are there at once");
 }
 
@@ -306,8 +306,8 @@ static void tied_weight(struct stage_case *c)
         CHECK(n[AP_SEND_ONCE] == 2, "the norm's part goes, the norm comes back");
         CHECK(p.sim.norm_sec >= 2 * c->cluster.levels[0].latency_sec,
               "both stages wait for there and back");
-        CHECK(p.parts[0].role_bytes[AP_ROLE_WEIGHT] == 8 * 8 * 4 &&
-                  p.parts[1].role_bytes[AP_ROLE_WEIGHT] == 2 * 8 * 8 * 4,
+        CHECK(p.breakdown[0].role_bytes[AP_ROLE_WEIGHT] == 8 * 8 * 4 &&
+                  p.breakdown[1].role_bytes[AP_ROLE_WEIGHT] == 2 * 8 * 8 * 4,
               "the second stage holds both weights");
     }
 }

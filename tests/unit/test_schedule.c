@@ -401,7 +401,7 @@ static void test_ends(struct ap_arena *arena)
     ap_simulate(arena, &sim, &r, &err);
     CHECK(near(r.devices[0].end_sec, 11.5) && near(r.step_sec, 15.5),
           "a global norm waits for all stages: %g %g", r.devices[0].end_sec, r.step_sec);
-    st[0].remade_bytes = 100;
+    st[0].recomputed_bytes = 100;
     st[0].flight_bytes = 10;
     ap_simulate(arena, &sim, &r, &err);
     CHECK(r.devices[0].peak_bytes == 120, "what is made again counts in the backward");

@@ -208,7 +208,7 @@ static void not_chains(void)
 static void towers_are_sets(void)
 {
     static const double heard[] = {0.2, 0.5, 1, 100};
-    const int n_heard = sizeof heard / sizeof *heard;
+    const int n_reported = sizeof heard / sizeof *heard;
     int good = 0, sets = 0;
     struct plan_params params = {.schedule = -1, .imbalance = 0.08, .n_kept = 64};
     struct plan_answer best = {0};
@@ -224,7 +224,7 @@ static void towers_are_sets(void)
     cases.inst.class_of = NULL;
     params.n_stages = 2;
     int rc = plan_auto(&arena, &cases.inst, &params, &best, &err);
-    for (int i = 0; i < n_heard && rc == 0; i++) {
+    for (int i = 0; i < n_reported && rc == 0; i++) {
         struct plan_answer dag = {0};
         params.imbalance = heard[i];
         if (plan_rhino(&arena, &cases.inst, &params, &dag, &err) != 0)
@@ -233,7 +233,7 @@ static void towers_are_sets(void)
                 best.step_sec <= dag.step_sec * (1 + 1e-12);
         sets += dag.stage[0].set || dag.stage[1].set;
     }
-    CHECK(good == n_heard, "towers: auto is no worse: %d", good);
+    CHECK(good == n_reported, "towers: auto is no worse: %d", good);
     CHECK(sets > 0, "%d plans of sets", sets);
     CHECK(rc == 0 && best.stopped && !strcmp(best.stopped, "all runs of blocks"),
           "not all plans were looked at: %s", best.stopped ? best.stopped : err.msg);
@@ -260,7 +260,7 @@ static bool is_elsewhere(const struct plan_answer *rival, const struct plan_answ
     return true;
 }
 
-/* A bound of plans whose sends are guesses is below all plans if sends take no time. */
+/* A bound of plans whose sends are estimates is below all plans if sends take no time. */
 static void guessed_sends(void)
 {
     int n = 0, valid = 0, sends = 0, ordered = 0, others = 0, rivals = 0;
@@ -273,7 +273,7 @@ static void guessed_sends(void)
         case_random(&cases, 7000 + seed, 6);
         struct plan_instance bare = cases.inst;
         bare.n_values = 0;
-        cases.inst.sends_are_guesses = true;
+        cases.inst.sends_are_estimates = true;
         if (plan_auto(&arena, &cases.inst, &params, &found, &err) == 0 &&
             plan_exhaustive(&arena, &bare, &params, &all, &err) == 0) {
             double last = found.step_sec;
@@ -315,7 +315,7 @@ static int is_below(struct ap_arena *arena, const struct plan_instance *bare,
         p->sync_sec *= s % 3 ? slower : 1;
         a.stage[s].point = p;
     }
-    double least = hunt_least_bare(bare, &a);
+    double least = search_least_bare(bare, &a);
     return plan_judge(arena, bare, &a, NULL, &err) == 0 && least > 0 &&
            least <= a.step_sec;
 }
@@ -333,7 +333,7 @@ static void bare_steps(void)
         bare.n_values = bare.n_scalars = 0;
         bare.overlap_sync = seed % 2;
         if (plan_auto(&arena, &bare, &params, &found, &err) == 0 && !bare.inference)
-            for (int i = -1; i < found.n_others + found.n_rivals + found.n_heard; i++)
+            for (int i = -1; i < found.n_others + found.n_rivals + found.n_reported; i++)
                 for (double slower = 1; slower < 2000; slower *= 10) {
                     n++;
                     below += is_below(&arena, &bare, i < 0 ? &found : &found.others[i],

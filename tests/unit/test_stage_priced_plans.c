@@ -37,40 +37,40 @@ static void make(struct plans *p)
 static void of_several_stages(struct ap_arena *arena)
 {
     static const int64_t bytes[] = {5, 9};
-    struct looks looks = {0};
+    struct priced_plans priced = {0};
     struct plans p;
 
     make(&p);
     p.stage[1][1].point = &points[1];
-    struct forecast f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    struct forecast f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(!f.known && !f.same && f.step_sec == 11 && f.peak_bytes == 0,
           "nothing is known: as it was said");
-    looks_add(arena, &looks, &p.plan[0], 10.5, bytes);
-    f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    priced_plans_add(arena, &priced, &p.plan[0], 10.5, bytes);
+    f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(f.known && !f.same && f.step_sec == 11.5,
           "as much more than was said as another of its outline");
     CHECK(f.peak_bytes == 5, "of the stage that both have");
     p.stage[2][0].point = &points[2];
-    looks_add(arena, &looks, &p.plan[2], 12.25, NULL);
-    f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    priced_plans_add(arena, &priced, &p.plan[2], 12.25, NULL);
+    f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(f.step_sec == 11.25, "as little more as any has");
-    f = looks_forecast(&looks, &p.inst, &p.plan[3]);
+    f = priced_plans_forecast(&priced, &p.inst, &p.plan[3]);
     CHECK(f.same, "the same stages");
     p.plan[3].schedule = AP_SCHEDULE_GPIPE;
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "another schedule");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[3]).known, "another schedule");
     p.plan[3].schedule = AP_SCHEDULE_1F1B;
     p.plan[3].replicas = 2;
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "replicas");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[3]).known, "replicas");
     p.plan[3].replicas = 1;
     p.stage[3][0].hi = 0;
     p.stage[3][0].point = &points[3];
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "other blocks");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[3]).known, "other blocks");
 }
 
 static void in_another_order(struct ap_arena *arena)
 {
     static const int64_t bytes[] = {5, 9};
-    struct looks looks = {0};
+    struct priced_plans priced = {0};
     struct plans p;
 
     make(&p);
@@ -81,17 +81,17 @@ static void in_another_order(struct ap_arena *arena)
         p.stage[i][0].point = &points[other];
         p.stage[i][1].point = &points[!other];
     }
-    looks_add(arena, &looks, &p.plan[0], 12, bytes);
-    struct forecast f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    priced_plans_add(arena, &priced, &p.plan[0], 12, bytes);
+    struct forecast f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(f.known && !f.same && f.step_sec == 13 && f.peak_bytes == 0,
           "the same stages in another order: as much more, memory may be another");
     p.stage[3][0].point = &points[2];
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "other stages");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[3]).known, "other stages");
 }
 
 static void of_one_stage(struct ap_arena *arena)
 {
-    struct looks looks = {0};
+    struct priced_plans priced = {0};
     struct plans p;
 
     make(&p);
@@ -101,23 +101,24 @@ static void of_one_stage(struct ap_arena *arena)
         p.stage[i][0].hi = 3;
         p.stage[i][0].devices = 8;
     }
-    looks_add(arena, &looks, &p.plan[0], 12, NULL);
+    priced_plans_add(arena, &priced, &p.plan[0], 12, NULL);
     p.stage[1][0].point = &points[1];
-    struct forecast f = looks_forecast(&looks, &p.inst, &p.plan[1]);
+    struct forecast f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(!f.known && f.step_sec == 11, "another point says nothing of this one");
     p.plan[2].replicas = 8;
     p.stage[2][0].devices = 1;
     p.plan[2].schedule = AP_SCHEDULE_GPIPE;
-    CHECK(looks_forecast(&looks, &p.inst, &p.plan[2]).same,
+    CHECK(priced_plans_forecast(&priced, &p.inst, &p.plan[2]).same,
           "eight replicas of one device, one microbatch: what is written is the same");
     p.plan[2].replicas = 4;
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[2]).same, "but not on four devices");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[2]).same,
+          "but not on four devices");
 }
 
 static void of_sets(struct ap_arena *arena)
 {
     static const uint64_t even[] = {5}, again[] = {5}, odd[] = {10};
-    struct looks looks = {0};
+    struct priced_plans priced = {0};
     struct plans p;
 
     make(&p);
@@ -127,10 +128,11 @@ static void of_sets(struct ap_arena *arena)
     }
     p.stage[2][0].point = &points[1];
     p.stage[3][0].point = p.stage[3][1].point = &points[2];
-    looks_add(arena, &looks, &p.plan[0], 12, NULL);
-    CHECK(looks_forecast(&looks, &p.inst, &p.plan[1]).same, "sets with equal blocks");
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[2]).known, "other sets");
-    CHECK(!looks_forecast(&looks, &p.inst, &p.plan[3]).known, "runs are no sets");
+    priced_plans_add(arena, &priced, &p.plan[0], 12, NULL);
+    CHECK(priced_plans_forecast(&priced, &p.inst, &p.plan[1]).same,
+          "sets with equal blocks");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[2]).known, "other sets");
+    CHECK(!priced_plans_forecast(&priced, &p.inst, &p.plan[3]).known, "runs are no sets");
 }
 
 int main(void)

@@ -83,8 +83,8 @@ static int choose(const struct stage_case *c, int64_t memory_bytes, struct ap_st
     struct ap_err err = {0};
     if (price(c, "all", s, p))
         return -1;
-    int rc = ap_pipeline_select(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                &c->cluster, memory_bytes, s, p, &err);
+    int rc = recompute_select_stages(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
+                                     &c->cluster, memory_bytes, s, p, &err);
     if (rc)
         CHECK(false, "it is chosen: %s", err.msg);
     return rc;
@@ -131,26 +131,28 @@ static void by_hand(void)
     if (choose(&c, full - 1, &s, &some))
         return;
     /* four microbatches keep a fourth less each, one of them has it while it is read */
-    CHECK(s.stage[0].recompute == AP_RECOMPUTE_SELECTED && s.stage[0].n_remade == 1 &&
-              s.stage[0].remade[0] == e && some.stage[0].flight_bytes == 4 * value / 4 &&
+    CHECK(s.stage[0].recompute == AP_RECOMPUTE_SELECTED && s.stage[0].n_recomputed == 1 &&
+              s.stage[0].recomputed[0] == e &&
+              some.stage[0].flight_bytes == 4 * value / 4 &&
               full - some.peak_bytes == 4 * value / 4 - value / 4,
           "first e, which takes no contraction: %lld of %lld bytes saved",
           (long long)(full - some.peak_bytes), (long long)full);
     if (choose(&c, full - value, &s, &some))
         return;
-    CHECK(s.stage[0].n_remade == 2 && s.stage[0].remade[0] == v &&
-              s.stage[0].remade[1] == e &&
+    CHECK(s.stage[0].n_recomputed == 2 && s.stage[0].recomputed[0] == v &&
+              s.stage[0].recomputed[1] == e &&
               full - some.peak_bytes == 2 * value - 2 * value / 4,
           "then v, whose dot runs on u: both are there at once");
     if (choose(&c, full - 2 * value, &s, &some))
         return;
-    CHECK(s.stage[0].n_remade == 4 && s.stage[0].remade[0] == h &&
-              s.stage[0].remade[1] == t && some.stage[0].flight_bytes == 2 * value / 4 &&
+    CHECK(s.stage[0].n_recomputed == 4 && s.stage[0].recomputed[0] == h &&
+              s.stage[0].recomputed[1] == t &&
+              some.stage[0].flight_bytes == 2 * value / 4 &&
               some.peak_bytes <= full - 2 * value,
           "then t with h, which nobody keeps");
     if (price(&c, "all", &s, &none) || choose(&c, none.peak_bytes - 1, &s, &some))
         return;
-    CHECK(s.stage[0].recompute == AP_RECOMPUTE_ALL && s.stage[0].n_remade == 0 &&
+    CHECK(s.stage[0].recompute == AP_RECOMPUTE_ALL && s.stage[0].n_recomputed == 0 &&
               some.result.step_sec == none.result.step_sec,
           "too little memory as it is: left alone");
 }
@@ -201,12 +203,13 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
     const struct ap_plan *plan = &st->sharding.plan;
     int may[32], n = 0;
     struct ap_stage_weights weights;
-    struct ap_cost cost = p->parts[0].cost;
+    struct ap_cost cost = p->breakdown[0].cost;
     bool *again = AP_NEW_N(&arena, st->sub.graph.n_nodes, bool);
     double least = INFINITY;
 
     cost.cache = NULL;
-    ap_stage_weigh(&arena, &st->sub, &p->time, plan, &p->parts[0].conv, &cost, &weights);
+    ap_stage_weigh(&arena, &st->sub, &p->time, plan, &p->breakdown[0].conv, &cost,
+                   &weights);
     for (int v = 0; v < st->sub.graph.n_nodes; v++)
         if (weights.value[v].may && n < 32)
             may[n++] = v;
@@ -215,8 +218,8 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
         struct ap_stage_point point = {0};
         for (int k = 0; k < n; k++)
             again[may[k]] = set >> k & 1;
-        ap_stage_price_remade(&arena, &st->sub, &p->time, plan, &p->parts[0].conv, &cost,
-                              again, &point);
+        ap_stage_price_recomputed(&arena, &st->sub, &p->time, plan, &p->breakdown[0].conv,
+                                  &cost, again, &point);
         if ((double)point.stage_bytes + 4.0 * (double)point.microbatch_bytes <=
                 most_bytes &&
             point.backward_sec < least)

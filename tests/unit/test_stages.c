@@ -42,8 +42,8 @@ static void round_trip(const struct stage_case *c)
               strcmp(s.algorithm, "given") == 0,
           "what is left out has its default");
     CHECK(s.stage[0].hosts == 1 && s.stage[1].devices_per_host == 2 &&
-              s.stage[0].recompute == AP_RECOMPUTE_SELECTED && s.stage[0].n_remade == 1 &&
-              s.stage[1].recompute == AP_RECOMPUTE_ALL,
+              s.stage[0].recompute == AP_RECOMPUTE_SELECTED &&
+              s.stage[0].n_recomputed == 1 && s.stage[1].recompute == AP_RECOMPUTE_ALL,
           "hosts are counted, recompute is read");
     CHECK(s.stage[0].sub.n_cut_out > 0 && s.stage[1].sub.n_cut_in > 0 &&
               ap_plan_node_layout(&s.stage[0].sharding.plan, s.stage[0].sub.cut_out[0])

@@ -348,7 +348,7 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
         if (!largest)
             continue;
         m->working_bytes = fmax(m->working_bytes, a->working_bytes);
-        m->remade_bytes = fmax(m->remade_bytes, a->remade_bytes);
+        m->recomputed_bytes = fmax(m->recomputed_bytes, a->recomputed_bytes);
     }
 }
 

@@ -468,16 +468,16 @@ static void wait_no_longer(struct run *run)
 }
 
 /* All that has come from a process; every whole line is an answer. */
-static int hear(struct run *run, struct worker *w, coproc_answer_fn *answer, void *ctx,
-                struct ap_err *err)
+static int run_rule(struct run *run, struct worker *w, coproc_answer_fn *answer,
+                    void *ctx, struct ap_err *err)
 {
-    static char piece[1 << 16];
-    ssize_t n = read(w->from, piece, sizeof piece);
+    static char bytes[1 << 16];
+    ssize_t n = read(w->from, bytes, sizeof bytes);
     if (n < 0 && errno == EINTR)
         return 0;
     if (n <= 0)
         return died(run, w, err);
-    ap_buf_put(&w->got, piece, (size_t)n);
+    ap_buf_put(&w->got, bytes, (size_t)n);
     char *line = w->got.data, *end;
     while ((end = memchr(line + w->looked, '\n',
                          w->got.len - (size_t)(line - w->got.data) - w->looked))) {
@@ -545,7 +545,7 @@ int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
             if (pool->worker[i].state == WAITS)
                 hear_who(&run, &pool->worker[i]);
             else
-                rc = hear(&run, &pool->worker[i], answer, ctx, err);
+                rc = run_rule(&run, &pool->worker[i], answer, ctx, err);
             if (rc == 0)
                 feed(&run, i);
         }

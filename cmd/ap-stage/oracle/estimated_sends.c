@@ -69,13 +69,13 @@ struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
     return slot->link;
 }
 
-struct guess {
+struct estimate {
     const struct plan_instance *inst;
     const struct plan_answer *a;
     struct ap_sim_stage *stages;
 };
 
-static double send_sec(const struct guess *g, int from, int to, int64_t bytes, int n,
+static double send_sec(const struct estimate *g, int from, int to, int64_t bytes, int n,
                        int *level)
 {
     struct ap_link link =
@@ -84,7 +84,7 @@ static double send_sec(const struct guess *g, int from, int to, int64_t bytes, i
     return (n > 1 ? n : 1) * link.latency_sec + (double)bytes * link.sec_per_byte;
 }
 
-static void send_forward(const struct guess *g, const struct plan_value *v, int from,
+static void send_forward(const struct estimate *g, const struct plan_value *v, int from,
                          int to)
 {
     int64_t bytes = plan_value_bytes(v, false, g->a->microbatches, 1);
@@ -97,7 +97,7 @@ static void send_forward(const struct guess *g, const struct plan_value *v, int 
         send_sec(g, from, to, bytes, v->n_forward, &st->send_forward_level);
 }
 
-static void send_backward(const struct guess *g, const struct plan_value *v, int from,
+static void send_backward(const struct estimate *g, const struct plan_value *v, int from,
                           int to)
 {
     int64_t bytes =
@@ -119,10 +119,10 @@ static void send_backward(const struct guess *g, const struct plan_value *v, int
         send_sec(g, from, to, bytes, v->n_backward, &st->send_backward_level);
 }
 
-void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
-                      struct ap_sim_stage *stages)
+void plan_estimate_sends(const struct plan_instance *inst,
+                         const struct plan_answer *answer, struct ap_sim_stage *stages)
 {
-    struct guess g = {inst, answer, stages};
+    struct estimate g = {inst, answer, stages};
     struct ap_arena scratch = {0};
     int *stage_of = AP_NEW_N(&scratch, inst->n_blocks, int);
     int *last =

@@ -384,25 +384,25 @@ static void bound_front(struct stage_oracle *o, const struct entry *e,
 /* ---- asking ---- */
 
 /* An entry's request on one of its meshes. */
-struct part {
+struct query {
     const struct entry *entry;
     int n_axes, mesh, number;
 };
 
 /* What takes longest comes first, so that all processes end at about the same time. */
-static int compare_parts(const void *pa, const void *pb)
+static int compare_queries(const void *pa, const void *pb)
 {
-    const struct part *a = pa, *b = pb;
+    const struct query *a = pa, *b = pb;
     if (a->n_axes != b->n_axes)
         return b->n_axes - a->n_axes;
     return a->mesh != b->mesh ? a->mesh - b->mesh : a->number - b->number;
 }
 
 /* All requests of the entries, those of a mesh together. Caller frees. */
-static struct part *list_parts(struct stage_oracle *o, struct entry **batch, int n,
-                               int *n_parts)
+static struct query *list_queries(struct stage_oracle *o, struct entry **batch, int n,
+                                  int *n_queries)
 {
-    struct part *parts = NULL;
+    struct query *queries = NULL;
     int k = 0, cap = 0;
 
     for (int i = 0; i < n; i++) {
@@ -413,16 +413,16 @@ static struct part *list_parts(struct stage_oracle *o, struct entry **batch, int
         for (int r = 0; r < e->n_requests; r++) {
             if (k == cap) {
                 cap = 2 * cap + 64;
-                parts = ap_xrealloc(parts, sizeof *parts * (size_t)cap);
+                queries = ap_xrealloc(queries, sizeof *queries * (size_t)cap);
             }
             int n_axes = strchr(o->mesh[rows[r]], 'x') ? 2 : 1;
-            parts[k] = (struct part){e, n_axes, rows[r], k};
+            queries[k] = (struct query){e, n_axes, rows[r], k};
             k++;
         }
     }
-    qsort(parts, (size_t)k, sizeof *parts, compare_parts);
-    *n_parts = k;
-    return parts;
+    qsort(queries, (size_t)k, sizeof *queries, compare_queries);
+    *n_queries = k;
+    return queries;
 }
 
 static void take_fronts(struct stage_oracle *o, struct entry *e, const int *job_of)
@@ -442,13 +442,13 @@ static void take_fronts(struct stage_oracle *o, struct entry *e, const int *job_
 /* Asks for all entries, each of which is there once. */
 static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
 {
-    struct part *parts = list_parts(o, batch, n, &o->n_batch);
+    struct query *queries = list_queries(o, batch, n, &o->n_batch);
     size_t n_jobs = (size_t)o->n_batch;
     o->request = ap_xrealloc(NULL, sizeof *o->request * n_jobs);
     struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * n_jobs);
     int *job_of = ap_xrealloc(NULL, sizeof *job_of * n_jobs); /* [part's number] */
     for (int id = 0; id < o->n_batch; id++) {
-        const struct part *p = &parts[id];
+        const struct query *p = &queries[id];
         const struct entry *e = p->entry;
         job_of[p->number] = id;
         o->request[id] = (struct request){p->mesh, 0, NULL};
@@ -462,7 +462,7 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
     o->stats.n_requests += o->n_batch;
     for (int i = 0; i < n && rc == 0; i++)
         take_fronts(o, batch[i], job_of);
-    free(parts);
+    free(queries);
     free(jobs);
     free(job_of);
     free(o->request);
@@ -577,7 +577,7 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
     return o;
 }
 
-struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
+struct stage_oracle *stage_oracle_share(struct stage_oracle *o,
                                         const struct stage_oracle_params *params)
 {
     struct stage_oracle *again =

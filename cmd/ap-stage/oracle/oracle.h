@@ -38,7 +38,7 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
                                         const struct stage_oracle_params *params,
                                         struct coproc_pool *pool);
 /* Another one that asks the processes of o, which must outlive it and ends them. */
-struct stage_oracle *stage_oracle_again(struct stage_oracle *o,
+struct stage_oracle *stage_oracle_share(struct stage_oracle *o,
                                         const struct stage_oracle_params *params);
 /* plan_oracle_fn */
 int stage_oracle_ask(void *oracle, const struct plan_ask *ask,

@@ -1,27 +1,28 @@
 /*
  * Problem: a plan's price with its layouts takes as long as all of the planner's search
  * in a large graph, and the plans that a planner finds nearly as good as its best are
- * mostly the best with one stage's point hardly different. Idea: as priced_plans.h says. Cost:
- * linear in the plans priced and their stages.
+ * mostly the best with one stage's point hardly different. Idea: as priced_plans.h says.
+ * Cost: linear in the plans priced and their stages.
  */
 #include "oracle/priced_plans.h"
 
 #include <math.h>
 #include <string.h>
 
-void looks_add(struct ap_arena *arena, struct looks *l, const struct plan_answer *plan,
-               double step_sec, const int64_t *stage_bytes)
+void priced_plans_add(struct ap_arena *arena, struct priced_plans *l,
+                      const struct plan_answer *plan, double step_sec,
+                      const int64_t *stage_bytes)
 {
     size_t bytes = sizeof *stage_bytes * (size_t)plan->n_stages;
 
     if (l->n == l->cap) {
-        struct look *more = AP_NEW_N(arena, 2 * l->cap + 16, struct look);
+        struct priced_plan *more = AP_NEW_N(arena, 2 * l->cap + 16, struct priced_plan);
         if (l->n > 0)
-            memcpy(more, l->look, sizeof *more * (size_t)l->n);
+            memcpy(more, l->plan, sizeof *more * (size_t)l->n);
         l->cap = 2 * l->cap + 16;
-        l->look = more;
+        l->plan = more;
     }
-    l->look[l->n++] = (struct look){
+    l->plan[l->n++] = (struct priced_plan){
         *plan, step_sec, stage_bytes ? ap_arena_dup(arena, stage_bytes, bytes) : NULL};
 }
 
@@ -85,14 +86,15 @@ static bool same_stages(const struct plan_answer *a, const struct plan_answer *b
     return true;
 }
 
-struct forecast looks_forecast(const struct looks *l, const struct plan_instance *inst,
-                               const struct plan_answer *plan)
+struct forecast priced_plans_forecast(const struct priced_plans *l,
+                                      const struct plan_instance *inst,
+                                      const struct plan_answer *plan)
 {
     struct forecast f = {.step_sec = plan->step_sec};
     double more = INFINITY; /* than was said */
 
     for (int i = 0; i < l->n && !f.same; i++) {
-        const struct look *at = &l->look[i];
+        const struct priced_plan *at = &l->plan[i];
         int alike = 0;
         bool outline = same_outline(inst, &at->plan, plan);
         if (!outline && !same_stages(&at->plan, plan))

@@ -6,25 +6,26 @@
  * another as written than on its front), and a stage that does not fit in one of them
  * fits in none.
  */
-#ifndef LOOKS_H
-#define LOOKS_H
+#ifndef PRICED_PLANS_H
+#define PRICED_PLANS_H
 
 #include "planner.h"
 
-struct look {
+struct priced_plan {
     struct plan_answer plan;
     double step_sec;            /* priced; plan.step_sec was said */
     const int64_t *stage_bytes; /* [stage]: peak of a device; NULL: not of one stage */
 };
 
-struct looks {
+struct priced_plans {
     int n, cap;
-    struct look *look; /* arena of looks_add */
+    struct priced_plan *plan; /* arena of priced_plans_add */
 };
 
 /* stage_bytes may be NULL; what the plan points to must outlive the list. */
-void looks_add(struct ap_arena *arena, struct looks *l, const struct plan_answer *plan,
-               double step_sec, const int64_t *stage_bytes);
+void priced_plans_add(struct ap_arena *arena, struct priced_plans *l,
+                      const struct plan_answer *plan, double step_sec,
+                      const int64_t *stage_bytes);
 
 struct forecast {
     bool known;         /* something is known of it: one of its outline was priced */
@@ -33,7 +34,8 @@ struct forecast {
     int64_t peak_bytes; /* of stages that were priced; 0: of none */
 };
 
-struct forecast looks_forecast(const struct looks *l, const struct plan_instance *inst,
-                               const struct plan_answer *plan);
+struct forecast priced_plans_forecast(const struct priced_plans *l,
+                                      const struct plan_instance *inst,
+                                      const struct plan_answer *plan);
 
 #endif

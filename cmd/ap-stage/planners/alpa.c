@@ -19,14 +19,14 @@
 #include "search/space.h"
 
 /* A stage that begins at some block, on a mesh, run one way. */
-struct piece {
+struct candidate {
     int hi, mesh, devices, most_behind; /* stages from it to the end at most */
     double sec;
     const struct plan_point *point;
 };
 
 struct label {
-    int n_stages, piece, next; /* next: label of the rest */
+    int n_stages, candidate, next; /* next: label of the rest */
     double sum;
 };
 
@@ -36,8 +36,8 @@ struct dp {
     const struct alpa_limits *limits;
     struct ap_arena *scratch;
     int n, n_devices;
-    int *first_piece; /* [block], n + 1 */
-    struct piece *piece;
+    int *first_candidate; /* [block], n + 1 */
+    struct candidate *candidate;
     int *first_active, *active; /* the same of those within t_max */
     double *prefix;             /* [block]: least sum of the stages in front of it */
     double *device_sec;         /* [block]: least devices * seconds of those */
@@ -78,19 +78,20 @@ static void add_points(struct dp *dp, int lo, int hi, int mesh,
     (void)lo;
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
-        struct piece q = {.hi = hi,
-                          .mesh = mesh,
-                          .devices = mesh_size(&dp->c->mesh[mesh]),
-                          .most_behind = most_behind(dp, p),
-                          .sec = p->forward_sec + p->backward_sec,
-                          .point = p};
+        struct candidate q = {.hi = hi,
+                              .mesh = mesh,
+                              .devices = mesh_size(&dp->c->mesh[mesh]),
+                              .most_behind = most_behind(dp, p),
+                              .sec = p->forward_sec + p->backward_sec,
+                              .point = p};
         if (q.most_behind == 0)
             continue;
         if (*n == *cap) {
             *cap = *cap ? 2 * *cap : 1024;
-            dp->piece = ap_xrealloc(dp->piece, (size_t)*cap * sizeof *dp->piece);
+            dp->candidate =
+                ap_xrealloc(dp->candidate, (size_t)*cap * sizeof *dp->candidate);
         }
-        dp->piece[(*n)++] = q;
+        dp->candidate[(*n)++] = q;
     }
 }
 
@@ -180,7 +181,7 @@ static bool is_usable(const struct dp *dp, const int *end, int lo, int hi, int m
            hi < end[mesh * dp->n + lo];
 }
 
-static int list_pieces(struct dp *dp, struct ap_err *err)
+static int list_candidates(struct dp *dp, struct ap_err *err)
 {
     int n = 0, cap = 0, n_meshes = dp->c->n_meshes;
     int *end = AP_NEW_N(dp->scratch, dp->n * n_meshes, int);
@@ -195,7 +196,7 @@ static int list_pieces(struct dp *dp, struct ap_err *err)
     if (space_ask_noted(dp->sp, err))
         return -1;
     for (int lo = 0; lo < dp->n; lo++) {
-        dp->first_piece[lo] = n;
+        dp->first_candidate[lo] = n;
         for (int hi = lo; hi < dp->n; hi++)
             for (int m = 0; m < n_meshes; m++) {
                 const struct plan_front *front;
@@ -206,7 +207,7 @@ static int list_pieces(struct dp *dp, struct ap_err *err)
                 add_points(dp, lo, hi, m, front, &n, &cap);
             }
     }
-    dp->first_piece[dp->n] = n;
+    dp->first_candidate[dp->n] = n;
     return 0;
 }
 
@@ -215,8 +216,8 @@ static void sum_prefixes(struct dp *dp)
     for (int k = 1; k <= dp->n; k++)
         dp->prefix[k] = dp->device_sec[k] = INFINITY;
     for (int k = 0; k < dp->n; k++)
-        for (int i = dp->first_piece[k]; i < dp->first_piece[k + 1]; i++) {
-            const struct piece *q = &dp->piece[i];
+        for (int i = dp->first_candidate[k]; i < dp->first_candidate[k + 1]; i++) {
+            const struct candidate *q = &dp->candidate[i];
             double *sum = &dp->prefix[q->hi + 1], *dev = &dp->device_sec[q->hi + 1];
             *sum = fmin(*sum, dp->prefix[k] + (dp->counts ? 1 : q->sec));
             *dev = fmin(*dev, dp->device_sec[k] + q->sec * q->devices);
@@ -256,7 +257,7 @@ static void fill_state(struct dp *dp, int k, int d, double bound)
 {
     for (int j = dp->first_active[k]; j < dp->first_active[k + 1]; j++) {
         int i = dp->active[j];
-        const struct piece *q = &dp->piece[i];
+        const struct candidate *q = &dp->candidate[i];
         if (q->devices > d)
             continue;
         size_t rest = state(dp, q->hi + 1, d - q->devices);
@@ -270,7 +271,7 @@ static void fill_state(struct dp *dp, int k, int d, double bound)
             if (sum >= dp->best_sum[s] || dp->prefix[k] + sum >= bound)
                 continue;
             dp->best_sum[s] = sum;
-            dp->best[s] = (struct label){.n_stages = s, .piece = i, .next = l};
+            dp->best[s] = (struct label){.n_stages = s, .candidate = i, .next = l};
         }
     }
     keep_labels(dp, k, d);
@@ -281,8 +282,8 @@ static void choose_active(struct dp *dp, double t_max)
     int n = 0;
     for (int k = 0; k < dp->n; k++) {
         dp->first_active[k] = n;
-        for (int i = dp->first_piece[k]; i < dp->first_piece[k + 1]; i++)
-            if (dp->piece[i].sec <= t_max)
+        for (int i = dp->first_candidate[k]; i < dp->first_candidate[k + 1]; i++)
+            if (dp->candidate[i].sec <= t_max)
                 dp->active[n++] = i;
     }
     dp->first_active[dp->n] = n;
@@ -301,7 +302,7 @@ static int solve(struct dp *dp, double t_max, double bound)
         dp->cap = 4096;
         dp->label = ap_xrealloc(NULL, (size_t)dp->cap * sizeof *dp->label);
     }
-    dp->label[dp->n_all++] = (struct label){.piece = -1, .next = -1};
+    dp->label[dp->n_all++] = (struct label){.candidate = -1, .next = -1};
     for (int d = 0; d <= (dp->limits->idle ? all : 0); d++) {
         dp->first[state(dp, dp->n, d)] = 0;
         dp->n_labels[state(dp, dp->n, d)] = 1;
@@ -339,8 +340,8 @@ static void unroll(const struct dp *dp, int label, struct plan_answer *a)
     if (dp->sp->inst->inference)
         a->schedule = AP_SCHEDULE_INFERENCE;
     a->stage = AP_NEW_N(dp->sp->arena, a->n_stages, struct plan_stage);
-    for (; dp->label[label].piece >= 0; label = dp->label[label].next) {
-        const struct piece *q = &dp->piece[dp->label[label].piece];
+    for (; dp->label[label].candidate >= 0; label = dp->label[label].next) {
+        const struct candidate *q = &dp->candidate[dp->label[label].candidate];
         a->stage[s++] = (struct plan_stage){.lo = lo,
                                             .hi = q->hi,
                                             .hosts = dp->c->mesh[q->mesh].hosts,
@@ -374,10 +375,10 @@ static int compare_double(const void *a, const void *b)
 /* Distinct times, ascending; caller frees. */
 static double *list_times(const struct dp *dp, int *n_times)
 {
-    int n = dp->first_piece[dp->n], k = 0;
+    int n = dp->first_candidate[dp->n], k = 0;
     double *t = ap_xrealloc(NULL, ((size_t)n + 1) * sizeof *t);
     for (int i = 0; i < n; i++)
-        t[i] = dp->piece[i].sec;
+        t[i] = dp->candidate[i].sec;
     qsort(t, (size_t)n, sizeof *t, compare_double);
     for (int i = 0; i < n; i++)
         if (k == 0 || t[i] > t[k - 1])
@@ -519,7 +520,7 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
     size_t n_states = (size_t)(dp.n + 1) * (size_t)(dp.n_devices + 1);
     int rc = -1, n_times;
 
-    dp.first_piece = AP_NEW_N(&scratch, dp.n + 1, int);
+    dp.first_candidate = AP_NEW_N(&scratch, dp.n + 1, int);
     dp.prefix = AP_NEW_N(&scratch, dp.n + 1, double);
     dp.device_sec = AP_NEW_N(&scratch, dp.n + 1, double);
     dp.first = AP_NEW_N(&scratch, n_states, int);
@@ -528,16 +529,16 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
     dp.best = AP_NEW_N(&scratch, dp.n + 2, struct label);
     for (int s = 0; s < dp.n + 2; s++)
         dp.best_sum[s] = INFINITY;
-    if (list_pieces(&dp, err) == 0) {
+    if (list_candidates(&dp, err) == 0) {
         sum_prefixes(&dp);
-        int n_pieces = dp.first_piece[dp.n];
+        int n_candidates = dp.first_candidate[dp.n];
         dp.first_active = AP_NEW_N(&scratch, dp.n + 1, int);
-        dp.active = AP_NEW_N(&scratch, n_pieces + 1, int);
+        dp.active = AP_NEW_N(&scratch, n_candidates + 1, int);
         double *t = list_times(&dp, &n_times);
         rc = sweep(&dp, t, n_times, answer);
         free(t);
     }
-    free(dp.piece);
+    free(dp.candidate);
     free(dp.label);
     ap_arena_free(&scratch);
     return rc;

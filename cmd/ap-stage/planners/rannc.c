@@ -267,7 +267,7 @@ static bool table_init(struct table *t, struct space *sp, struct config *c,
     return true;
 }
 
-struct search {
+struct rannc {
     struct space *sp;
     struct plan_answer *answer;
     bool limited;        /* the limit of work was met */
@@ -294,7 +294,7 @@ static int fill_tables(struct space *sp, struct table *t, int *done, int n, int 
 }
 
 /* All MB for S from lo to hi on n hosts: Algorithm 2's two inner loops. */
-static int search_stages(struct search *q, int replicas, int lo, int hi,
+static int search_stages(struct rannc *q, int replicas, int lo, int hi,
                          struct ap_err *err)
 {
     struct space *sp = q->sp;
@@ -337,7 +337,7 @@ static int search_stages(struct search *q, int replicas, int lo, int hi,
 }
 
 /* Algorithm 2. */
-static int search(struct search *q, struct ap_err *err)
+static int search(struct rannc *q, struct ap_err *err)
 {
     struct plan_rannc_loop loop[32];
     int n = plan_rannc_loops(q->sp->inst->n_hosts, q->sp->inst->n_devices, loop), rc = 0;
@@ -360,7 +360,7 @@ int plan_rannc(struct ap_arena *arena, const struct plan_instance *inst,
         return ap_err_set(err, "rannc: its schedule is gpipe, not %s",
                           ap_schedule_names[params->schedule]);
     space_init(&sp, arena, inst, params);
-    struct search q = {.sp = &sp, .answer = &best, .least = 1, .most = MAX_PIPELINE};
+    struct rannc q = {.sp = &sp, .answer = &best, .least = 1, .most = MAX_PIPELINE};
     if (search(&q, err))
         return -1;
     q.least = MAX_PIPELINE + 1;

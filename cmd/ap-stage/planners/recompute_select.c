@@ -76,20 +76,20 @@ struct move {
 };
 
 struct choice {
-    const struct ap_selection *s;
+    const struct recompute_problem *s;
     const struct ap_stage_value *value;
     bool *again, *kept; /* value: not kept, kept for the backward pass */
     bool *runs;         /* group: made again */
     int *seen;          /* value: in the move of this number */
     int n_moves;
-    double bytes;   /* of what is kept, and all the time */
-    double *remade; /* block: made again at once */
-    double most_remade;
+    double bytes;       /* of what is kept, and all the time */
+    double *recomputed; /* block: made again at once */
+    double most_recomputed;
     struct move one, other;
 };
 
 /* Bytes of a value that is kept. */
-static double held(const struct ap_selection *s, int v)
+static double held(const struct recompute_problem *s, int v)
 {
     const struct ap_stage_value *value = &s->weights->value[v];
     return value->bytes * (value->each ? s->flights : 1);
@@ -186,9 +186,9 @@ static void do_move(struct choice *c, struct heap *heap)
         c->again[v] = true;
         c->kept[v] = false;
         if (value->kept)
-            c->remade[value->reader] += value->bytes;
-        if (c->remade[value->reader] > c->most_remade)
-            c->most_remade = c->remade[value->reader];
+            c->recomputed[value->reader] += value->bytes;
+        if (c->recomputed[value->reader] > c->most_recomputed)
+            c->most_recomputed = c->recomputed[value->reader];
     }
     for (int i = 0; i < m->n_kept; i++) {
         c->kept[m->kept[i]] = true;
@@ -202,7 +202,8 @@ static void do_move(struct choice *c, struct heap *heap)
     c->bytes -= m->saved;
 }
 
-static void start(struct ap_arena *arena, const struct ap_selection *s, struct choice *c)
+static void start(struct ap_arena *arena, const struct recompute_problem *s,
+                  struct choice *c)
 {
     int n = s->graph->n_nodes;
 
@@ -214,7 +215,7 @@ static void start(struct ap_arena *arena, const struct ap_selection *s, struct c
         .runs = AP_NEW_N(arena, s->nests->n, bool),
         .seen = AP_NEW_N(arena, n, int),
         .bytes = s->stage_bytes + s->flights * s->microbatch_bytes,
-        .remade = AP_NEW_N(arena, s->weights->n_blocks, double),
+        .recomputed = AP_NEW_N(arena, s->weights->n_blocks, double),
         .one = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)},
         .other = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)}};
     for (int v = 0; v < n; v++)
@@ -236,7 +237,7 @@ static void take_best(struct ap_arena *arena, struct choice *c)
         if (rate > 0)
             heap_add(&heap, (struct item){rate, v});
     }
-    while (c->bytes + c->most_remade > c->s->most_bytes && heap.n > 0) {
+    while (c->bytes + c->most_recomputed > c->s->most_bytes && heap.n > 0) {
         struct item best = heap_take(&heap);
         double rate = c->again[best.value] ? 0 : best_move(c, best.value);
         struct item now = {rate, best.value};
@@ -256,26 +257,26 @@ struct change {
 };
 
 struct settled {
-    const struct ap_selection *s;
+    const struct recompute_problem *s;
     const struct ap_stage_value *value;
     bool *again, *kept, *runs;
     int *n_readers; /* value: groups that run and read it */
-    double bytes, sec, *remade, most_remade;
+    double bytes, sec, *recomputed, most_recomputed;
     int n_log;
     struct change *log;
 };
 
 static void find_most(struct settled *t)
 {
-    t->most_remade = 0;
+    t->most_recomputed = 0;
     for (int b = 0; b < t->s->weights->n_blocks; b++)
-        if (t->remade[b] > t->most_remade)
-            t->most_remade = t->remade[b];
+        if (t->recomputed[b] > t->most_recomputed)
+            t->most_recomputed = t->recomputed[b];
 }
 
 static bool fits(const struct settled *t)
 {
-    return t->bytes + t->most_remade <= t->s->most_bytes;
+    return t->bytes + t->most_recomputed <= t->s->most_bytes;
 }
 
 static void count_readers(struct settled *t, int group, int change)
@@ -286,7 +287,7 @@ static void count_readers(struct settled *t, int group, int change)
 }
 
 /* Of the values in `without` those that are needed are made again, the others kept. */
-static void settle(struct ap_arena *arena, const struct ap_selection *s,
+static void settle(struct ap_arena *arena, const struct recompute_problem *s,
                    const bool *without, struct settled *t)
 {
     const struct ap_stage_value *value = s->weights->value;
@@ -298,7 +299,7 @@ static void settle(struct ap_arena *arena, const struct ap_selection *s,
                           .kept = AP_NEW_N(arena, n, bool),
                           .runs = AP_NEW_N(arena, s->nests->n, bool),
                           .n_readers = AP_NEW_N(arena, n, int),
-                          .remade = AP_NEW_N(arena, s->weights->n_blocks, double),
+                          .recomputed = AP_NEW_N(arena, s->weights->n_blocks, double),
                           .log = AP_NEW_N(arena, n + s->nests->n, struct change)};
     t->bytes = s->stage_bytes + s->flights * s->microbatch_bytes;
     for (int i = s->nests->n - 1; i >= 0; i--) { /* readers before what they read */
@@ -311,7 +312,7 @@ static void settle(struct ap_arena *arena, const struct ap_selection *s,
             t->runs[i] |= t->again[v];
             t->bytes += held(s, v) * ((int)t->kept[v] - (int)value[v].kept);
             if (t->again[v] && value[v].kept)
-                t->remade[value[v].reader] += value[v].bytes;
+                t->recomputed[value[v].reader] += value[v].bytes;
         }
         t->sec += t->runs[i] ? s->weights->group_sec[i] : 0;
         if (t->runs[i])
@@ -369,7 +370,7 @@ static void take_back(struct settled *t)
             t->kept[c.id] = false;
             t->bytes -= held(t->s, c.id);
             if (t->value[c.id].kept)
-                t->remade[t->value[c.id].reader] += t->value[c.id].bytes;
+                t->recomputed[t->value[c.id].reader] += t->value[c.id].bytes;
             break;
         }
     }
@@ -378,8 +379,8 @@ static void take_back(struct settled *t)
 /* Keeps a value that is made again, if there is room and that saves time. */
 static void try_keep(struct settled *t, int v)
 {
-    double sec = t->sec, most = t->most_remade;
-    double *remade = &t->remade[t->value[v].reader];
+    double sec = t->sec, most = t->most_recomputed;
+    double *recomputed = &t->recomputed[t->value[v].reader];
 
     t->n_log = 0;
     note(t, KEEPS, v);
@@ -387,8 +388,8 @@ static void try_keep(struct settled *t, int v)
     t->kept[v] = true;
     t->bytes += held(t->s, v);
     if (t->value[v].kept) {
-        bool was_most = *remade == most;
-        *remade -= t->value[v].bytes;
+        bool was_most = *recomputed == most;
+        *recomputed -= t->value[v].bytes;
         if (was_most)
             find_most(t);
     }
@@ -399,7 +400,7 @@ static void try_keep(struct settled *t, int v)
     if (!fits(t) || t->sec >= sec) {
         take_back(t);
         t->sec = sec;
-        t->most_remade = most;
+        t->most_recomputed = most;
     }
 }
 
@@ -426,7 +427,8 @@ static void keep_more(struct ap_arena *arena, struct settled *t)
             try_keep(t, item[i].value);
 }
 
-int ap_stage_select(struct ap_arena *arena, const struct ap_selection *s, bool *again)
+int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
+                     bool *again)
 {
     int n = s->graph->n_nodes;
     struct choice c;
@@ -473,7 +475,7 @@ static double flights_of(const struct ap_pipeline_price *p, int i)
 }
 
 /* Ids of the whole graph, ascending. */
-static void put_remade(struct ap_arena *arena, struct ap_stage *st, const bool *again)
+static void put_recomputed(struct ap_arena *arena, struct ap_stage *st, const bool *again)
 {
     int *list = AP_NEW_N(arena, st->sub.graph.n_nodes, int), n = 0;
 
@@ -482,8 +484,8 @@ static void put_remade(struct ap_arena *arena, struct ap_stage *st, const bool *
             list[n++] = st->sub.source[v];
     qsort(list, (size_t)n, sizeof *list, ap_compare_int);
     st->recompute = n > 0 ? AP_RECOMPUTE_SELECTED : AP_RECOMPUTE_NONE;
-    st->remade = list;
-    st->n_remade = n;
+    st->recomputed = list;
+    st->n_recomputed = n;
 }
 
 /* Chooses for a stage that made its blocks again, within so many bytes more. */
@@ -492,7 +494,7 @@ static void select_stage(const struct selecting *x, int i, double more)
     struct ap_arena *arena = x->arena;
     struct ap_stage *st = &x->stages->stage[i];
     const struct ap_plan *plan = &st->sharding.plan;
-    const struct ap_stage_parts *part = &x->all->parts[i];
+    const struct ap_stage_breakdown *part = &x->all->breakdown[i];
     struct ap_cost cost = part->cost;
     struct ap_stage_weights weights;
     struct ap_stage_point point[2] = {{0}}, some = {0};
@@ -501,20 +503,20 @@ static void select_stage(const struct selecting *x, int i, double more)
     cost.cache = NULL;
     ap_stage_price(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, point);
     ap_stage_weigh(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, &weights);
-    struct ap_selection s = {.graph = &st->sub.graph,
-                             .nests = &st->nests,
-                             .weights = &weights,
-                             .flights = flights_of(x->all, i),
-                             .stage_bytes = (double)point[0].stage_bytes,
-                             .microbatch_bytes = (double)point[0].microbatch_bytes};
+    struct recompute_problem s = {.graph = &st->sub.graph,
+                                  .nests = &st->nests,
+                                  .weights = &weights,
+                                  .flights = flights_of(x->all, i),
+                                  .stage_bytes = (double)point[0].stage_bytes,
+                                  .microbatch_bytes = (double)point[0].microbatch_bytes};
     s.most_bytes = (double)point[1].stage_bytes +
                    s.flights * (double)point[1].microbatch_bytes + more;
-    bool fits = ap_stage_select(arena, &s, again) == 0;
-    ap_stage_price_remade(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, again,
-                          &some);
+    bool fits = recompute_select(arena, &s, again) == 0;
+    ap_stage_price_recomputed(arena, &st->sub, &x->all->time, plan, &part->conv, &cost,
+                              again, &some);
     ap_cost_free(&cost);
     if (fits && some.backward_sec < point[1].backward_sec)
-        put_remade(arena, st, again);
+        put_recomputed(arena, st, again);
 }
 
 /* All stages that make their blocks again, each within its part of its device's slack. */
@@ -549,11 +551,11 @@ static bool lower_slack(const struct selecting *x, const struct ap_pipeline_pric
     return too_much;
 }
 
-int ap_pipeline_select(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_nests *nests, const struct ap_blocks *blocks,
-                       const struct ap_cluster *cluster, int64_t memory_bytes,
-                       struct ap_stages *stages, struct ap_pipeline_price *price,
-                       struct ap_err *err)
+int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
+                            const struct ap_nests *nests, const struct ap_blocks *blocks,
+                            const struct ap_cluster *cluster, int64_t memory_bytes,
+                            struct ap_stages *stages, struct ap_pipeline_price *price,
+                            struct ap_err *err)
 {
     const struct ap_pipeline_price all = *price;
     int n_devices = all.result.n_devices;

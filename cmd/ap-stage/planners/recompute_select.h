@@ -2,13 +2,13 @@
  * Which values a pipeline stage makes again before each backward: what saves most memory
  * per second spent, until the stage fits.
  */
-#ifndef AP_SELECT_H
-#define AP_SELECT_H
+#ifndef RECOMPUTE_SELECT_H
+#define RECOMPUTE_SELECT_H
 
 #include "pipeline/pipeline_price.h"
 
 /* What may be chosen, and for how much. */
-struct ap_selection {
+struct recompute_problem {
     const struct ap_graph *graph; /* of the stage */
     const struct ap_nests *nests;
     const struct ap_stage_weights *weights;
@@ -22,18 +22,19 @@ struct ap_selection {
  * takes no more than most_bytes; none where it does not anyway. 1: it takes more,
  * whatever it makes again.
  */
-int ap_stage_select(struct ap_arena *arena, const struct ap_selection *s, bool *again);
+int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
+                     bool *again);
 
 /*
  * Stages that make all of their blocks again make only what they must, or nothing, while
  * no device takes more than memory_bytes or what it takes now: changes recompute and
- * remade (arena) of those where that is quicker, and the price, which is the plan's
+ * recomputed (arena) of those where that is quicker, and the price, which is the plan's
  * before and after. The step is not slower than before. -1: as ap_pipeline_price.
  */
-int ap_pipeline_select(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_nests *nests, const struct ap_blocks *blocks,
-                       const struct ap_cluster *cluster, int64_t memory_bytes,
-                       struct ap_stages *stages, struct ap_pipeline_price *price,
-                       struct ap_err *err);
+int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
+                            const struct ap_nests *nests, const struct ap_blocks *blocks,
+                            const struct ap_cluster *cluster, int64_t memory_bytes,
+                            struct ap_stages *stages, struct ap_pipeline_price *price,
+                            struct ap_err *err);
 
 #endif

@@ -33,12 +33,12 @@ struct pool {
     struct kept *kept;
 };
 
-static bool is_within(struct hunt *h, const struct plan_answer *a)
+static bool is_within(struct stage_search *search, const struct plan_answer *a)
 {
     int64_t cost = 2 * ap_mul64(a->n_stages, a->microbatches);
-    if (h->instructions + cost > h->instruction_limit)
+    if (search->instructions + cost > search->instruction_limit)
         return false;
-    h->instructions += cost;
+    search->instructions += cost;
     return true;
 }
 
@@ -64,11 +64,11 @@ static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double sc
                                         const struct plan_answer *))
 {
     int at = 0;
-    if (l->n == HUNT_FINALISTS && score >= l->score[l->n - 1])
+    if (l->n == SEARCH_FINALISTS && score >= l->score[l->n - 1])
         return;
     while (at < l->n && !alike(&l->plan[at], a))
         at++;
-    if (at == HUNT_FINALISTS)
+    if (at == SEARCH_FINALISTS)
         at--;
     if (at < l->n && score >= l->score[at])
         return;
@@ -82,34 +82,35 @@ static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double sc
     l->score[at] = score;
 }
 
-void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
-               const char *from)
+void search_take(struct stage_search *search, double score, const struct plan_answer *a,
+                 const char *from)
 {
-    if (score < h->least) {
-        h->least = score;
-        h->best = plan_copy(h->arena, a);
-        h->from = from;
+    if (score < search->least) {
+        search->least = score;
+        search->best = plan_copy(search->arena, a);
+        search->from = from;
     }
-    put_shortlist(h->arena, &h->final, score, a, plan_same);
-    put_shortlist(h->arena, &h->rivals, score, a, same_outline);
+    put_shortlist(search->arena, &search->final, score, a, plan_same);
+    put_shortlist(search->arena, &search->rivals, score, a, same_outline);
 }
 
-void hunt_bare(struct hunt *h, struct plan_answer *a)
+void search_price_bare(struct stage_search *search, struct plan_answer *a)
 {
     struct ap_arena scratch = {0};
-    struct plan_instance bare = *h->inst;
+    struct plan_instance bare = *search->inst;
     struct plan_answer copy = plan_copy(&scratch, a);
     struct ap_err why = {0};
 
     bare.n_values = bare.n_scalars = 0;
-    if (h->inst->sends_are_guesses && !plan_judge(&scratch, &bare, &copy, NULL, &why)) {
+    if (search->inst->sends_are_estimates &&
+        !plan_judge(&scratch, &bare, &copy, NULL, &why)) {
         a->least_sec = copy.step_sec;
-        h->bare = least_of(h->bare, plan_score(&bare, h->params, &copy));
+        search->bare = least_of(search->bare, plan_score(&bare, search->params, &copy));
     }
     ap_arena_free(&scratch);
 }
 
-double hunt_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
+double search_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
 {
     int groups = plan_groups(a);
     double b = (double)a->microbatches, way = 0, back = 0, least = 0;
@@ -128,41 +129,42 @@ double hunt_least_bare(const struct plan_instance *inst, const struct plan_answe
     return least * (1 - 1e-9);
 }
 
-double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
-                  const char *from)
+double search_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                    const char *from)
 {
     struct ap_err why = {0};
     double score;
 
-    if (!is_within(h, a) || plan_try(sp, a, &score, &why))
+    if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
-    a->least_sec = 0; /* know_bare, if it is kept and lifts nothing now */
-    if (h->inst->inference || hunt_least_bare(h->inst, a) < h->bare)
-        hunt_bare(h, a);
-    hunt_take(h, score, a, from);
+    a->least_sec = 0; /* fill_bare, if it is kept and lifts nothing now */
+    if (search->inst->inference || search_least_bare(search->inst, a) < search->bare)
+        search_price_bare(search, a);
+    search_take(search, score, a, from);
     return score;
 }
 
 /* Of plans that are kept it is found after all. */
-static void know_bare(struct hunt *h, struct shortlist *l)
+static void fill_bare(struct stage_search *search, struct shortlist *l)
 {
     for (int i = 0; i < l->n; i++)
         if (l->plan[i].least_sec == 0)
-            hunt_bare(h, &l->plan[i]);
+            search_price_bare(search, &l->plan[i]);
 }
 
-int64_t hunt_share(struct hunt *h)
+int64_t search_share(struct stage_search *search)
 {
-    int64_t whole = h->instruction_limit;
-    h->instruction_limit = h->instructions + (whole - h->instructions) / 4;
+    int64_t whole = search->instruction_limit;
+    search->instruction_limit = search->instructions + (whole - search->instructions) / 4;
     return whole;
 }
 
-bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from)
+bool search_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                const char *from)
 {
-    int64_t before = h->instructions;
-    hunt_score(h, sp, a, from);
-    return h->instructions > before;
+    int64_t before = search->instructions;
+    search_score(search, sp, a, from);
+    return search->instructions > before;
 }
 
 /* ---- lines ---- */
@@ -183,10 +185,10 @@ static void put_pool(struct pool *pool, struct ap_arena *arena, double estimate,
 }
 
 /* Roots of a line's plans: the best is simulated now, the others wait. */
-static void gather(struct hunt *h, struct pool *pool, const struct line *ln,
+static void gather(struct stage_search *search, struct pool *pool, const struct line *ln,
                    const struct labels *l)
 {
-    int best = -1, want = h->params->n_stages;
+    int best = -1, want = search->params->n_stages;
 
     for (int d = 0; d <= ln->n_units; d++)
         for (int i = l->first[d]; i < l->first[d] + l->n[d]; i++) {
@@ -198,42 +200,42 @@ static void gather(struct hunt *h, struct pool *pool, const struct line *ln,
                 l->all[i].done >= pool->kept[pool->n - 1].estimate)
                 continue;
             struct plan_answer a = line_plan(ln, l, i);
-            put_pool(pool, h->arena, l->all[i].done, &a);
+            put_pool(pool, search->arena, l->all[i].done, &a);
         }
     if (best >= 0) {
         struct plan_answer a = line_plan(ln, l, best);
-        hunt_try(h, ln->sp, &a, "labels");
+        search_try(search, ln->sp, &a, "labels");
     }
 }
 
 /* 0; 1: no line of one stage per device can be better than the best; -1. */
-static int one_line(struct hunt *h, struct pool *pool, struct space *sp, struct config *c,
-                    enum ap_schedule schedule, struct ap_err *err)
+static int one_line(struct stage_search *search, struct pool *pool, struct space *sp,
+                    struct config *c, enum ap_schedule schedule, struct ap_err *err)
 {
     struct line ln;
     struct labels l;
     double b = (double)c->microbatches;
 
-    if (line_init(&ln, sp, c, schedule, h->least, err))
+    if (line_init(&ln, sp, c, schedule, search->least, err))
         return -1;
-    if (hunt_is_over(h, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
+    if (search_is_over(search, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
         return 1;
-    if (!h->proves) {
+    if (!search->proves) {
         line_labels(&ln, false, &l);
-        gather(h, pool, &ln, &l);
+        gather(search, pool, &ln, &l);
     } else {
-        ln.below = h->least * (1 + 1e-12);
+        ln.below = search->least * (1 + 1e-12);
         line_labels(&ln, true, &l);
-        hunt_tree(h, &ln, &l);
+        search_tree(search, &ln, &l);
     }
     line_free(&l);
     return 0;
 }
 
-static bool has_schedule(const struct hunt *h, int schedule)
+static bool has_schedule(const struct stage_search *search, int schedule)
 {
-    int asked = h->params->schedule;
-    if (h->inst->inference != (schedule == AP_SCHEDULE_INFERENCE))
+    int asked = search->params->schedule;
+    if (search->inst->inference != (schedule == AP_SCHEDULE_INFERENCE))
         return false;
     return asked < 0 || asked == schedule;
 }
@@ -249,8 +251,9 @@ static void leave_meshes(struct config *c)
         c->n_meshes--;
 }
 
-static int one_config(struct hunt *h, struct pool *pool, const struct space *whole,
-                      int replicas, int64_t microbatches, struct ap_err *err)
+static int one_config(struct stage_search *search, struct pool *pool,
+                      const struct space *whole, int replicas, int64_t microbatches,
+                      struct ap_err *err)
 {
     static const enum ap_schedule lines[] = {AP_SCHEDULE_1F1B, AP_SCHEDULE_GPIPE,
                                              AP_SCHEDULE_INFERENCE};
@@ -262,16 +265,16 @@ static int one_config(struct hunt *h, struct pool *pool, const struct space *who
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&
-        !hunt_is_over(h, line_known_bound(&sp, &c))) {
+        !search_is_over(search, line_known_bound(&sp, &c))) {
         leave_meshes(&c);
         for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
-            if (has_schedule(h, lines[i]))
-                rc = one_line(h, pool, &sp, &c, lines[i], err);
-        if (rc >= 0 && has_schedule(h, AP_SCHEDULE_INTERLEAVED))
-            rc = hunt_chunks(h, &sp, &c, err);
+            if (has_schedule(search, lines[i]))
+                rc = one_line(search, pool, &sp, &c, lines[i], err);
+        if (rc >= 0 && has_schedule(search, AP_SCHEDULE_INTERLEAVED))
+            rc = search_chunks(search, &sp, &c, err);
     }
-    h->n_asked += sp.n_asked;
-    h->n_plans += sp.n_plans;
+    search->n_asked += sp.n_asked;
+    search->n_plans += sp.n_plans;
     ap_arena_free(&scratch);
     return rc < 0 ? -1 : 0;
 }
@@ -317,32 +320,34 @@ static int shifted(struct space *sp, struct config *c, struct plan_answer *a, in
     return 0;
 }
 
-static int improve(struct hunt *h, const struct space *whole, struct ap_err *err)
+static int improve(struct stage_search *search, const struct space *whole,
+                   struct ap_err *err)
 {
     struct ap_arena scratch = {0};
     struct space sp = *whole;
     struct config c;
-    bool better = h->best.n_stages > 1 && h->best.chunks == 1 && !h->best.stage[0].set;
+    bool better = search->best.n_stages > 1 && search->best.chunks == 1 &&
+                  !search->best.stage[0].set;
     int rc = 0;
 
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (better)
-        config_init(&sp, &c, h->best.replicas, h->best.microbatches, NULL, 0);
+        config_init(&sp, &c, search->best.replicas, search->best.microbatches, NULL, 0);
     while (better && rc == 0) {
-        double before = h->least;
-        for (int s = 0; s + 1 < h->best.n_stages && rc == 0; s++)
+        double before = search->least;
+        for (int s = 0; s + 1 < search->best.n_stages && rc == 0; s++)
             for (int by = -1; by <= 1 && rc == 0; by += 2) {
-                struct plan_answer a = plan_copy(&scratch, &h->best);
+                struct plan_answer a = plan_copy(&scratch, &search->best);
                 bool ok;
                 rc = shifted(&sp, &c, &a, s, by, &ok, err);
                 if (rc == 0 && ok)
-                    hunt_try(h, &sp, &a, "moved cut");
+                    search_try(search, &sp, &a, "moved cut");
             }
-        better = h->least < before;
+        better = search->least < before;
     }
-    h->n_asked += sp.n_asked;
-    h->n_plans += sp.n_plans;
+    search->n_asked += sp.n_asked;
+    search->n_plans += sp.n_plans;
     ap_arena_free(&scratch);
     return rc;
 }
@@ -352,10 +357,10 @@ static int improve(struct hunt *h, const struct space *whole, struct ap_err *err
 #define NODE_LIMIT        ((int64_t)2000000)
 #define INSTRUCTION_LIMIT ((int64_t)8000000)
 
-static int all_configs(struct hunt *h, struct pool *pool, const struct space *sp,
-                       struct ap_err *err)
+static int all_configs(struct stage_search *search, struct pool *pool,
+                       const struct space *sp, struct ap_err *err)
 {
-    const struct plan_instance *inst = h->inst;
+    const struct plan_instance *inst = search->inst;
     int all = inst->n_hosts * inst->n_devices;
 
     for (int r = 1; r <= all; r++) {
@@ -363,29 +368,29 @@ static int all_configs(struct hunt *h, struct pool *pool, const struct space *sp
         if (!plan_grid(inst, r, &hosts, &devices))
             continue;
         for (int i = 0; i < inst->n_microbatches; i++)
-            if (one_config(h, pool, sp, r, inst->microbatches[i], err))
+            if (one_config(search, pool, sp, r, inst->microbatches[i], err))
                 return -1;
     }
     return 0;
 }
 
 /* Plans of all lines come first: a tree may use up what may be simulated. */
-static int hunt_all(struct hunt *h, struct space *sp, struct ap_err *err)
+static int search_lines(struct stage_search *search, struct space *sp, struct ap_err *err)
 {
-    int most = (int)h->params->n_kept;
+    int most = (int)search->params->n_kept;
     struct pool pool = {.most = most > 0 ? most : 64};
 
-    pool.kept = AP_NEW_N(h->arena, pool.most, struct kept);
-    if (all_configs(h, &pool, sp, err))
+    pool.kept = AP_NEW_N(search->arena, pool.most, struct kept);
+    if (all_configs(search, &pool, sp, err))
         return -1;
     for (int i = 0; i < pool.n; i++)
-        if (pool.kept[i].estimate < 1.2 * h->least)
-            hunt_try(h, sp, &pool.kept[i].plan, "labels");
-    h->proves = true;
-    if (all_configs(h, &pool, sp, err))
+        if (pool.kept[i].estimate < 1.2 * search->least)
+            search_try(search, sp, &pool.kept[i].plan, "labels");
+    search->proves = true;
+    if (all_configs(search, &pool, sp, err))
         return -1;
-    h->instruction_limit += INSTRUCTION_LIMIT / 4;
-    return improve(h, sp, err);
+    search->instruction_limit += INSTRUCTION_LIMIT / 4;
+    return improve(search, sp, err);
 }
 
 static void put_other(struct plan_answer *others, int *n, const struct plan_answer *first,
@@ -399,21 +404,21 @@ static void put_other(struct plan_answer *others, int *n, const struct plan_answ
 }
 
 /* The finalists behind the best, the rivals that are none, and what rules found. */
-static void put_others(const struct hunt *h, struct plan_answer *answer)
+static void put_others(const struct stage_search *search, struct plan_answer *answer)
 {
-    struct plan_answer *others =
-        AP_NEW_N(h->arena, 2 * HUNT_FINALISTS + HUNT_HEARD, struct plan_answer);
+    struct plan_answer *others = AP_NEW_N(
+        search->arena, 2 * SEARCH_FINALISTS + SEARCH_REPORTED, struct plan_answer);
     int n = 0;
 
-    for (int i = 1; i < h->final.n; i++)
-        others[n++] = h->final.plan[i];
+    for (int i = 1; i < search->final.n; i++)
+        others[n++] = search->final.plan[i];
     answer->n_others = n;
-    for (int i = 0; i < h->rivals.n; i++)
-        put_other(others, &n, &h->final.plan[0], &h->rivals.plan[i]);
+    for (int i = 0; i < search->rivals.n; i++)
+        put_other(others, &n, &search->final.plan[0], &search->rivals.plan[i]);
     answer->n_rivals = n - answer->n_others;
-    for (int i = 0; i < h->n_heard; i++)
-        put_other(others, &n, &h->final.plan[0], &h->heard[i]);
-    answer->n_heard = n - answer->n_others - answer->n_rivals;
+    for (int i = 0; i < search->n_reported; i++)
+        put_other(others, &n, &search->final.plan[0], &search->heard[i]);
+    answer->n_reported = n - answer->n_others - answer->n_rivals;
     answer->others = others;
 }
 
@@ -422,33 +427,35 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
               struct ap_err *err)
 {
     struct space sp;
-    struct hunt h = {.arena = arena,
-                     .inst = inst,
-                     .params = params,
-                     .least = INFINITY,
-                     .bound = INFINITY,
-                     .bare = INFINITY,
-                     .node_limit = params->work_limit ? params->work_limit : NODE_LIMIT,
-                     .instruction_limit = INSTRUCTION_LIMIT};
+    struct stage_search search = {.arena = arena,
+                                  .inst = inst,
+                                  .params = params,
+                                  .least = INFINITY,
+                                  .bound = INFINITY,
+                                  .bare = INFINITY,
+                                  .node_limit = params->work_limit ? params->work_limit
+                                                                   : NODE_LIMIT,
+                                  .instruction_limit = INSTRUCTION_LIMIT};
 
     space_init(&sp, arena, inst, params);
-    if (hunt_rules(&h, &sp, true, err) || hunt_all(&h, &sp, err) ||
-        hunt_rules(&h, &sp, false, err))
+    if (search_rules(&search, &sp, true, err) || search_lines(&search, &sp, err) ||
+        search_rules(&search, &sp, false, err))
         return -1;
-    if (!isfinite(h.least))
+    if (!isfinite(search.least))
         return plan_none_fits("auto", err);
-    know_bare(&h, &h.final);
-    know_bare(&h, &h.rivals);
-    double sets = hunt_sets_bound(&sp);
-    *answer = h.final.plan[0];
-    answer->objective = h.least;
-    answer->bound = fmin(h.least, fmin(sets, fmin(h.bound, h.bare)) * (1 - 1e-12));
+    fill_bare(&search, &search.final);
+    fill_bare(&search, &search.rivals);
+    double sets = space_sets_bound(&sp);
+    *answer = search.final.plan[0];
+    answer->objective = search.least;
+    answer->bound =
+        fmin(search.least, fmin(sets, fmin(search.bound, search.bare)) * (1 - 1e-12));
     answer->measure = "simulated";
-    answer->stopped = h.bound < h.least ? "work limit"
-                      : sets < h.least  ? "all runs of blocks"
-                                        : "all plans";
-    answer->n_asked = h.n_asked + sp.n_asked;
-    answer->n_plans = h.n_plans + sp.n_plans;
-    put_others(&h, answer);
+    answer->stopped = search.bound < search.least ? "work limit"
+                      : sets < search.least       ? "all runs of blocks"
+                                                  : "all plans";
+    answer->n_asked = search.n_asked + sp.n_asked;
+    answer->n_plans = search.n_plans + sp.n_plans;
+    put_others(&search, answer);
     return plan_judge(arena, inst, answer, NULL, err);
 }

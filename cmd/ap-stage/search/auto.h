@@ -36,7 +36,7 @@ struct line {
     enum ap_schedule schedule;
     struct cell *cell;    /* [run * n_meshes + mesh] */
     double *send[2];      /* [block * n_meshes + mesh]: least, behind the block */
-    struct ap_link *link; /* [mesh * n_meshes + mesh behind]; where sends are guesses */
+    struct ap_link *link; /* [mesh * n_meshes + mesh behind]; where sends are estimates */
     int n_units, unit;    /* of devices; unit > 1 in large clusters */
     double *front_sum; /* [block]: least forward and backward before it, sends left out */
     double *front_device_sec; /* [block]: least devices * seconds of a microbatch */
@@ -94,17 +94,17 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
 
 /* ---- the search ---- */
 
-#define HUNT_FINALISTS 16
-#define HUNT_HEARD     16 /* at least as many as rules */
+#define SEARCH_FINALISTS 16
+#define SEARCH_REPORTED  16 /* at least as many as rules */
 
 /* The best few plans of which no two are alike, best first. */
 struct shortlist {
     int n;
-    struct plan_answer plan[HUNT_FINALISTS];
-    double score[HUNT_FINALISTS];
+    struct plan_answer plan[SEARCH_FINALISTS];
+    double score[SEARCH_FINALISTS];
 };
 
-struct hunt {
+struct stage_search {
     struct ap_arena *arena; /* of best */
     const struct plan_instance *inst;
     const struct plan_params *params;
@@ -112,8 +112,8 @@ struct hunt {
     double least;            /* score of best, INFINITY while there is none */
     struct shortlist final;  /* distinct plans; the first is best */
     struct shortlist rivals; /* plans of different outlines; the first is best */
-    int n_heard;
-    struct plan_answer heard[HUNT_HEARD]; /* the rules' */
+    int n_reported;
+    struct plan_answer heard[SEARCH_REPORTED]; /* the rules' */
     double bound; /* of all that is looked at and not searched to the end */
     double bare;  /* least step of what was simulated if sends took no time */
     int64_t n_asked, n_plans;
@@ -123,39 +123,43 @@ struct hunt {
     const char *from; /* where the best came from */
 };
 /* Takes a judged plan for the best or one of the next. */
-void hunt_take(struct hunt *h, double score, const struct plan_answer *a,
-               const char *from);
-/* Where sends are guesses: least_sec is the plan's step without them, by its fronts. */
-void hunt_bare(struct hunt *h, struct plan_answer *a);
+void search_take(struct stage_search *search, double score, const struct plan_answer *a,
+                 const char *from);
+/* Where sends are estimates: least_sec is the plan's step without them, by its fronts. */
+void search_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, behind the way through the stages in front of it, and with the way back or
  * what it does once. */
-double hunt_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
+double search_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
-bool hunt_try(struct hunt *h, struct space *sp, struct plan_answer *a, const char *from);
+bool search_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                const char *from);
 /* The same; its score, INFINITY when it does not fit or the limit was met. */
-double hunt_score(struct hunt *h, struct space *sp, struct plan_answer *a,
-                  const char *from);
+double search_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                    const char *from);
 /* Lowers the limit to a tree's share of what is left; the limit to put back. */
-int64_t hunt_share(struct hunt *h);
+int64_t search_share(struct stage_search *search);
 /* A bound that rounding does not lift over a plan's score. */
-static inline bool hunt_is_over(const struct hunt *h, double bound)
+static inline bool search_is_over(const struct stage_search *search, double bound)
 {
-    return bound * (1 - 1e-12) >= h->least;
+    return bound * (1 - 1e-12) >= search->least;
 }
 /*
  * Depth first through the plans of a line whose bound is below the best; adds the line's
- * bound to the hunt's if a limit ends that.
+ * bound to the search's if a limit ends that.
  */
-void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bounds);
+void search_tree(struct stage_search *search, const struct line *ln,
+                 const struct labels *bounds);
 /* What people type and, later, what published planners find (auto_rules.c). -1: the
  * oracle broke. */
-int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err);
+int search_rules(struct stage_search *search, const struct space *sp, bool typed,
+                 struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */
-bool hunt_is_chain(const struct plan_instance *inst);
+bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
-double hunt_sets_bound(const struct space *sp);
+double space_sets_bound(const struct space *sp);
 /* Interleaved schedules of a configuration. -1: the oracle broke. */
-int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err);
+int search_chunks(struct stage_search *search, struct space *sp, struct config *c,
+                  struct ap_err *err);
 
 #endif

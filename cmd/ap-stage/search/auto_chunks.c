@@ -27,7 +27,7 @@ struct run_cost {
 };
 
 struct chunks {
-    struct hunt *h;
+    struct stage_search *search;
     struct space *sp;
     struct config *c;
     int mesh, groups, n;
@@ -60,7 +60,7 @@ static void fill_cost(const struct chunks *x, const struct plan_front *front,
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         double rest = rest_of(x, p);
-        if (!plan_fits(x->sp->inst, p, 1) || rest >= x->h->least)
+        if (!plan_fits(x->sp->inst, p, 1) || rest >= x->search->least)
             continue;
         cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
         if (!cost->fast || rest < rest_of(x, cost->fast))
@@ -156,7 +156,7 @@ static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lea
                                          .devices = x->c->mesh[x->mesh].devices,
                                          .point = s < n_lean ? cost->lean : cost->fast};
     }
-    return hunt_score(x->h, x->sp, &a, "chunks");
+    return search_score(x->search, x->sp, &a, "chunks");
 }
 
 /* The first stages hold most: as few of them lean as fit. */
@@ -193,8 +193,8 @@ static void climb(struct chunks *x, int n_stages)
     }
     double best = fit_cuts(x, end, n_stages);
     bool better = n_stages * x->c->microbatches <= MAX_CLIMB &&
-                  best <= (x->n > MAX_TREE ? 1.02 : 1.5) * x->h->least;
-    while (better && x->h->instructions < x->h->instruction_limit / 2) {
+                  best <= (x->n > MAX_TREE ? 1.02 : 1.5) * x->search->least;
+    while (better && x->search->instructions < x->search->instruction_limit / 2) {
         better = false;
         for (int s = 0; s + 1 < n_stages; s++)
             for (int by = -1; by <= 1; by += 2) {
@@ -237,7 +237,7 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
     if (s == x->n_stages) {
         x->now.n_stages = s;
         x->now.chunks = s / x->groups;
-        x->ended |= lo == n && !hunt_try(x->h, x->sp, &x->now, "tree");
+        x->ended |= lo == n && !search_try(x->search, x->sp, &x->now, "tree");
         return;
     }
     for (int hi = lo; hi < n && !x->ended; hi++) {
@@ -257,10 +257,11 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
             else
                 load += way;
             x->load[s] = load;
-            x->h->nodes++;
-            x->ended |= x->h->nodes > x->node_limit;
-            if (!plan_fits(x->sp->inst, p, 1) || hunt_is_over(x->h, load) ||
-                hunt_is_over(x->h, (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
+            x->search->nodes++;
+            x->ended |= x->search->nodes > x->node_limit;
+            if (!plan_fits(x->sp->inst, p, 1) || search_is_over(x->search, load) ||
+                search_is_over(x->search,
+                               (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
                 continue;
             x->now.stage[s] = (struct plan_stage){.lo = lo,
                                                   .hi = hi,
@@ -277,25 +278,25 @@ static void one_count(struct chunks *x, int n_stages)
     int at = n_stages * (x->n + 1) + x->n;
     double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
 
-    if (!isfinite(bound) || hunt_is_over(x->h, bound))
+    if (!isfinite(bound) || search_is_over(x->search, bound))
         return;
-    if (!x->h->proves) {
+    if (!x->search->proves) {
         climb(x, n_stages);
         return;
     }
     x->ended = x->n > MAX_TREE;
     if (!x->ended) {
         x->n_stages = n_stages;
-        x->node_limit = x->h->nodes + x->h->node_limit / 8;
-        if (x->node_limit > x->h->node_limit)
-            x->node_limit = x->h->node_limit;
+        x->node_limit = x->search->nodes + x->search->node_limit / 8;
+        if (x->node_limit > x->search->node_limit)
+            x->node_limit = x->search->node_limit;
         fill_behind(x);
-        int64_t whole = hunt_share(x->h);
+        int64_t whole = search_share(x->search);
         descend(x, 0, 0, 0, 0);
-        x->h->instruction_limit = whole;
+        x->search->instruction_limit = whole;
     }
     if (x->ended)
-        x->h->bound = least_of(x->h->bound, bound);
+        x->search->bound = least_of(x->search->bound, bound);
 }
 
 static int one_mesh(struct chunks *x, struct ap_err *err)
@@ -324,17 +325,18 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     return 0;
 }
 
-int hunt_chunks(struct hunt *h, struct space *sp, struct config *c, struct ap_err *err)
+int search_chunks(struct stage_search *search, struct space *sp, struct config *c,
+                  struct ap_err *err)
 {
     int all = c->hosts * c->devices;
     double work = line_known_bound(sp, c) * all; /* device-seconds */
 
     for (int m = 0; m < c->n_meshes; m++) {
-        struct chunks x = {.h = h, .sp = sp, .c = c, .mesh = m, .n = sp->n};
+        struct chunks x = {.search = search, .sp = sp, .c = c, .mesh = m, .n = sp->n};
         int size = mesh_size(&c->mesh[m]), most = all / size;
         for (x.groups = 2; x.groups <= most && 2 * x.groups <= sp->n; x.groups++) {
             if (c->microbatches % x.groups != 0 ||
-                hunt_is_over(h, work / (x.groups * size)))
+                search_is_over(search, work / (x.groups * size)))
                 continue;
             if (one_mesh(&x, err))
                 return -1;

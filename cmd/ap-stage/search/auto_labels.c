@@ -110,7 +110,7 @@ static void least_sends(struct line *ln)
 
     for (int back = 0; back < 2; back++) {
         ln->send[back] = AP_NEW_N(ln->sp->arena, n * m, double);
-        for (int k = 0; k < n - 1 && !ln->sp->inst->sends_are_guesses; k++)
+        for (int k = 0; k < n - 1 && !ln->sp->inst->sends_are_estimates; k++)
             for (int i = 0; i < m; i++) {
                 double least = INFINITY;
                 int64_t bytes = config_cut(ln->sp, ln->c, k, back);
@@ -124,7 +124,7 @@ static void least_sends(struct line *ln)
 }
 
 /* Two meshes when nothing is placed yet: inside a host if both fit. */
-static void guess_links(struct line *ln)
+static void estimate_links(struct line *ln)
 {
     const struct config *c = ln->c;
     int n = c->n_meshes;
@@ -289,8 +289,8 @@ int line_init(struct line *ln, struct space *sp, struct config *c,
     if (fill_cells(ln, err))
         return -1;
     least_sends(ln);
-    if (sp->inst->sends_are_guesses)
-        guess_links(ln);
+    if (sp->inst->sends_are_estimates)
+        estimate_links(ln);
     least_fronts(ln);
     return 0;
 }
@@ -358,7 +358,7 @@ static int units_of(const struct line *ln, int mesh, bool bounds)
 }
 
 /* Seconds between two meshes when nothing is placed yet. */
-static double guess_send(const struct line *ln, int k, bool back, int mesh, int other)
+static double estimate_send(const struct line *ln, int k, bool back, int mesh, int other)
 {
     const struct ap_cluster *cl = ln->sp->inst->cluster;
     const struct plan_submesh *a = &ln->c->mesh[mesh], *b = &ln->c->mesh[other];
@@ -476,9 +476,9 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
     }
     if (r) {
         p.send_forward = f->bounds ? ln->send[0][hi * n + mesh]
-                                   : guess_send(ln, hi, false, mesh, r->mesh);
+                                   : estimate_send(ln, hi, false, mesh, r->mesh);
         p.send_backward = f->bounds ? ln->send[1][hi * n + mesh]
-                                    : guess_send(ln, hi, true, mesh, r->mesh);
+                                    : estimate_send(ln, hi, true, mesh, r->mesh);
     }
     if (k > 0)
         p.send_front = ln->send[1][(k - 1) * n + mesh];

@@ -6,8 +6,8 @@
  * nothing: if a planner's own choice is better than the best it has none of them, is
  * still there, and is still its choice among fewer plans. Where the blocks are no chain,
  * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
- * sends are guesses the best may turn out dearer than it is said to be, and a plan behind
- * it better. Cost: the planners', on few stages.
+ * sends are estimates the best may turn out dearer than it is said to be, and a plan
+ * behind it better. Cost: the planners', on few stages.
  */
 #include "search/auto.h"
 
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define GUESSED 1.1 /* prices that are above guesses by more are not expected */
+#define SEND_MARGIN 1.1 /* prices that are above estimates by more are not expected */
 
 /* Stands between a planner and the oracle. */
 struct sieve {
@@ -100,58 +100,62 @@ struct rule {
     double imbalance; /* 0: as asked */
 };
 
-static bool applies(const struct hunt *h, const struct rule *r)
+static bool applies(const struct stage_search *search, const struct rule *r)
 {
-    int64_t size = (int64_t)h->inst->n_blocks * h->inst->n_hosts * h->inst->n_devices;
-    int asked = h->params->schedule;
+    int64_t size =
+        (int64_t)search->inst->n_blocks * search->inst->n_hosts * search->inst->n_devices;
+    int asked = search->params->schedule;
 
-    if (!r->typed && size > (h->inst->least ? 8192 : 1024))
+    if (!r->typed && size > (search->inst->least ? 8192 : 1024))
         return false;
     if (asked == AP_SCHEDULE_INTERLEAVED ||
         (r->schedule >= 0 && asked >= 0 && asked != r->schedule &&
          asked != AP_SCHEDULE_INFERENCE))
         return false;
-    if (r->imbalance > 0 && hunt_is_chain(h->inst))
+    if (r->imbalance > 0 && plan_is_chain(search->inst))
         return false;
-    if ((r->run == plan_equal_operator && !h->inst->n_ops) ||
-        (r->run == plan_rhino && !h->inst->flops))
+    if ((r->run == plan_equal_operator && !search->inst->n_ops) ||
+        (r->run == plan_rhino && !search->inst->flops))
         return false;
-    return r->run != plan_none || h->params->n_stages <= 1;
+    return r->run != plan_none || search->params->n_stages <= 1;
 }
 
-static int hear(struct hunt *h, struct sieve *v, const struct rule *r, struct ap_err *err)
+static int run_rule(struct stage_search *search, struct sieve *v, const struct rule *r,
+                    struct ap_err *err)
 {
     struct plan_answer a = {0};
     struct ap_err why = {0};
-    struct plan_instance inst = *h->inst;
-    struct plan_params params = *h->params;
+    struct plan_instance inst = *search->inst;
+    struct plan_params params = *search->params;
 
-    v->below = h->least * (h->inst->sends_are_guesses ? GUESSED : 1 + 1e-9);
-    v->below = most_of(v->below, h->params->heard_sec);
+    v->below =
+        search->least * (search->inst->sends_are_estimates ? SEND_MARGIN : 1 + 1e-9);
+    v->below = most_of(v->below, search->params->reported_sec);
     inst.ask = ask_sieve;
-    inst.ahead = h->inst->ahead ? sieve_ahead : NULL;
+    inst.ahead = search->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;
     inst.least = NULL;     /* its oracle is another */
     inst.monotone = false; /* hopeless next to few blocks is not so next to more */
     params.work_limit = 0;
     if (r->imbalance > 0)
         params.imbalance = r->imbalance;
-    int rc = r->run(h->arena, &inst, &params, &a, &why);
+    int rc = r->run(search->arena, &inst, &params, &a, &why);
     if (rc < 0) {
         *err = why;
         return -1;
     }
-    h->n_plans += a.n_plans;
+    search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
-    hunt_bare(h, &a);
-    hunt_take(h, plan_score(h->inst, h->params, &a), &a, r->name);
-    assert(h->n_heard < HUNT_HEARD);
-    h->heard[h->n_heard++] = plan_copy(h->arena, &a);
+    search_price_bare(search, &a);
+    search_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
+    assert(search->n_reported < SEARCH_REPORTED);
+    search->heard[search->n_reported++] = plan_copy(search->arena, &a);
     return 0;
 }
 
-int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err *err)
+int search_rules(struct stage_search *search, const struct space *sp, bool typed,
+                 struct ap_err *err)
 {
     static const struct rule rules[] = {
         {"megatron-grid", plan_megatron_grid, true, -1,
@@ -172,14 +176,14 @@ int hunt_rules(struct hunt *h, const struct space *sp, bool typed, struct ap_err
         {"rhino", plan_rhino, false, -1, NO_TOLERANCE},
     };
     struct ap_arena scratch = {0};
-    struct sieve v = {.inst = h->inst, .sp = *sp};
+    struct sieve v = {.inst = search->inst, .sp = *sp};
     int rc = 0;
 
     v.sp.arena = &scratch;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
-        if (rules[i].typed == typed && applies(h, &rules[i]))
-            rc = hear(h, &v, &rules[i], err);
-    h->n_asked += v.n_asked;
+        if (rules[i].typed == typed && applies(search, &rules[i]))
+            rc = run_rule(search, &v, &rules[i], err);
+    search->n_asked += v.n_asked;
     ap_arena_free(&scratch);
     return rc;
 }

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-bool hunt_is_chain(const struct plan_instance *inst)
+bool plan_is_chain(const struct plan_instance *inst)
 {
     struct ap_arena scratch = {0};
     bool *reads =
@@ -28,14 +28,14 @@ bool hunt_is_chain(const struct plan_instance *inst)
     return chain;
 }
 
-double hunt_sets_bound(const struct space *whole)
+double space_sets_bound(const struct space *whole)
 {
     const struct plan_instance *inst = whole->inst;
     struct ap_arena scratch = {0};
     struct space sp = *whole;
     double least = INFINITY;
 
-    if (hunt_is_chain(inst))
+    if (plan_is_chain(inst))
         return least;
     sp.arena = &scratch;
     for (int r = 1; r <= inst->n_hosts * inst->n_devices; r++)

@@ -4,7 +4,7 @@
  * the next stage gets its first microbatch and how long the way back takes; the rest is
  * at least its label (auto_labels.c) with that number of stages and as many devices or
  * fewer. Children are tried best first; what is not below the best plan is cut.
- * Cost: exponential at worst, ended by the hunt's limits; the line's bound stands then.
+ * Cost: exponential at worst, ended by the search's limits; the line's bound stands then.
  */
 #include "search/auto.h"
 
@@ -25,7 +25,7 @@ struct child {
 };
 
 struct tree {
-    struct hunt *h;
+    struct stage_search *search;
     const struct line *ln;
     struct rests rests;
     struct ap_arena scratch;
@@ -137,8 +137,8 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
                 line_prepend(ln, &c.p, v->behind > 1 ? rest : NULL, &out_label);
                 c.bound = v->arrival + most_of(out_label.done, out_label.end + v->back);
                 c.bound = most_of(c.bound, v->bound);
-                t->h->nodes++;
-                if (hunt_is_over(t->h, c.bound))
+                t->search->nodes++;
+                if (search_is_over(t->search, c.bound))
                     continue;
                 if (n_out == cap) {
                     cap = cap ? 2 * cap : 32;
@@ -158,16 +158,16 @@ static void descend(struct tree *t, const struct node *v)
     const struct line *ln = t->ln;
 
     if (v->behind == 0) {
-        t->ended |= !hunt_try(t->h, ln->sp, &t->now, "tree");
+        t->ended |= !search_try(t->search, ln->sp, &t->now, "tree");
         return;
     }
     int n = list_children(t, v, &children);
     for (int i = 0; i < n && !t->ended; i++) {
         const struct child *c = &children[i];
         const struct plan_submesh *m = &ln->c->mesh[c->mesh];
-        if (hunt_is_over(t->h, c->bound))
+        if (search_is_over(t->search, c->bound))
             break;
-        if (t->h->nodes > t->node_limit) {
+        if (t->search->nodes > t->node_limit) {
             t->ended = true;
             break;
         }
@@ -200,7 +200,7 @@ static int next_number(const struct tree *t, const bool *done, int *n_left, doub
     *n_left = 0;
     for (int s = 1; s <= t->ln->sp->n; s++) {
         double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
-        if (done[s] || (want > 0 && s != want) || hunt_is_over(t->h, bound))
+        if (done[s] || (want > 0 && s != want) || search_is_over(t->search, bound))
             continue;
         ++*n_left;
         if (bound < *least) {
@@ -214,18 +214,19 @@ static int next_number(const struct tree *t, const bool *done, int *n_left, doub
 /* Searches a number of stages within a share of what is left of the limits. */
 static void search_number(struct tree *t, int s, double least, int64_t share)
 {
-    struct hunt *h = t->h;
-    int64_t nodes = t->node_limit, instructions = h->instruction_limit;
+    struct stage_search *search = t->search;
+    int64_t nodes = t->node_limit, instructions = search->instruction_limit;
     struct node root = {
         .left = t->rests.n_units, .behind = s, .back = -INFINITY, .bound = least};
 
     t->now.n_stages = 0;
     t->ended = false;
-    t->node_limit = h->nodes + (nodes - h->nodes) / share;
-    h->instruction_limit = h->instructions + (instructions - h->instructions) / share;
+    t->node_limit = search->nodes + (nodes - search->nodes) / share;
+    search->instruction_limit =
+        search->instructions + (instructions - search->instructions) / share;
     descend(t, &root);
     t->node_limit = nodes;
-    h->instruction_limit = instructions;
+    search->instruction_limit = instructions;
 }
 
 /*
@@ -271,30 +272,31 @@ static double root_bound(const struct line *ln, const struct labels *l)
     return least;
 }
 
-void hunt_tree(struct hunt *h, const struct line *ln, const struct labels *bounds)
+void search_tree(struct stage_search *search, const struct line *ln,
+                 const struct labels *bounds)
 {
     int n = ln->sp->n;
-    struct tree t = {.h = h,
+    struct tree t = {.search = search,
                      .ln = ln,
                      .rests = {.n = n, .n_units = ln->n_units},
-                     .node_limit = h->nodes + h->node_limit / 8,
+                     .node_limit = search->nodes + search->node_limit / 8,
                      .now = {.replicas = ln->c->replicas,
                              .microbatches = ln->c->microbatches,
                              .schedule = ln->schedule,
                              .chunks = 1}};
     double open = root_bound(ln, bounds);
 
-    if (hunt_is_over(h, open))
+    if (search_is_over(search, open))
         return;
-    if (t.node_limit > h->node_limit)
-        t.node_limit = h->node_limit;
+    if (t.node_limit > search->node_limit)
+        t.node_limit = search->node_limit;
     if (ln->unit == 1 && (int64_t)n * n * ln->n_units < MAX_RESTS) {
         t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
         spread_labels(&t, bounds);
-        int64_t whole = hunt_share(h);
+        int64_t whole = search_share(search);
         open = search_stages(&t);
-        h->instruction_limit = whole;
+        search->instruction_limit = whole;
         ap_arena_free(&t.scratch);
     }
-    h->bound = least_of(h->bound, open);
+    search->bound = least_of(search->bound, open);
 }

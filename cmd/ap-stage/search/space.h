@@ -22,10 +22,11 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
 int plan_link_level(const struct ap_cluster *c, int host, int other);
 /*
  * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
- * without layouts (estimated_sends.c): fills the stages' sends, adds to what is paid once.
+ * without layouts (estimated_sends.c): fills the stages' sends, adds to what is paid
+ * once.
  */
-void plan_guess_sends(const struct plan_instance *inst, const struct plan_answer *answer,
-                      struct ap_sim_stage *stages);
+void plan_estimate_sends(const struct plan_instance *inst,
+                         const struct plan_answer *answer, struct ap_sim_stage *stages);
 /* Seconds that all stages of a placed plan wait for scalars of the update. */
 double plan_norm_sec(const struct plan_instance *inst, const struct plan_answer *answer);
 /* The link between two stages of one number of replicas, in their places. */

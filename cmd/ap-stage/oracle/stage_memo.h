@@ -2,17 +2,17 @@
  * Private to ap-stage: stages of plans that were read back and priced. Plans that are
  * nearly as good as another share most of them.
  */
-#ifndef PARTS_H
-#define PARTS_H
+#ifndef STAGE_MEMO_H
+#define STAGE_MEMO_H
 
 #include "oracle/oracle.h"
 #include "pipeline/pipeline_price.h"
 
-struct stage_parts; /* memo */
+struct stage_memo; /* memo */
 
 /* The caller stops it. The model must outlive it. */
-struct stage_parts *stage_parts_start(const struct stage_model *m);
-void stage_parts_stop(struct stage_parts *parts);
+struct stage_memo *stage_memo_start(const struct stage_model *m);
+void stage_memo_stop(struct stage_memo *memo);
 
 /*
  * Writes the section of the plan, whose shardings are those of detail, and reads it back
@@ -21,13 +21,13 @@ void stage_parts_stop(struct stage_parts *parts);
  * are to be written, with the memo's memory. priced: [stage], for ap_pipeline_compare.
  * *nodes: of stages that were new.
  */
-int stage_parts_read(struct stage_parts *parts, struct ap_arena *arena,
-                     const struct stage_detail *detail, struct ap_stages *stages,
-                     struct ap_stages *read, struct ap_stage_priced *const **priced,
-                     int64_t *nodes, struct ap_err *err);
+int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
+                    const struct stage_detail *detail, struct ap_stages *stages,
+                    struct ap_stages *read, struct ap_stage_priced *const **priced,
+                    int64_t *nodes, struct ap_err *err);
 
 /* For ap_pipeline_cache; NULL: the graph has none for so many microbatches. */
-const struct ap_stage_microbatch *stage_parts_time(struct stage_parts *parts,
-                                                   int64_t microbatches);
+const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
+                                                  int64_t microbatches);
 
 #endif
