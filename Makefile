@@ -14,6 +14,11 @@ LIB_LIBS = -lglpk -ljansson -lz -lm -pthread
 MPI := $(shell pkg-config --exists ompi-c openblas 2>/dev/null && echo yes)
 INC_ap-exec := $(if $(MPI),$(shell pkg-config --cflags ompi-c openblas))
 LIBS_ap-exec := $(if $(MPI),$(shell pkg-config --libs ompi-c openblas) -ldl)
+# Fourier transforms are FFTW's; without it ap-exec refuses them.
+ifneq ($(shell pkg-config --exists fftw3 2>/dev/null && echo yes),)
+INC_ap-exec += -DAP_FFTW $(shell pkg-config --cflags fftw3)
+LIBS_ap-exec += $(shell pkg-config --libs fftw3)
+endif
 # Kernels: vectorised, but an element's bits must not depend on where it lies.
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing

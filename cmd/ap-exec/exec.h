@@ -19,6 +19,7 @@ struct call {
     void *state; /* the backend's, in exec's arena */
     void **each; /* states per microbatch, NULL when they are all the same */
     int64_t n_runs;
+    void (*close)(void *state); /* what the state holds beside the arena; NULL: nothing */
 };
 
 struct exec_copy {
@@ -69,6 +70,19 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j);
 /* Parameters take their new values. */
 void exec_advance(struct exec *x);
 
+/* Bytes that a value of `bytes` takes up in memory whose values begin at multiples of 64.
+ */
+static inline int64_t exec_room(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+/* Where the next value of `bytes` begins; moves *at behind it. */
+static inline int64_t exec_take(int64_t *at, int64_t bytes)
+{
+    const int64_t here = *at;
+    *at = here + exec_room(bytes);
+    return here;
+}
 /* Raises the kernels' common scratch to at least bytes; during preparation only. */
 void exec_need_scratch(struct exec *x, int64_t bytes);
 /* "<name>: <op> ...: not supported yet", exit 2; returns -1. */

@@ -137,7 +137,7 @@ static void find_kept(struct pipeline *p, int stage)
             continue;
         kept->piece[kept->n++] = (struct exec_copy){
             (void *)(intptr_t)kept->bytes, p->exec[stage].memory + b->offset, b->bytes};
-        kept->bytes += (b->bytes + 63) / 64 * 64;
+        kept->bytes += exec_room(b->bytes);
     }
 }
 

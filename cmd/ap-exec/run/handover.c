@@ -160,7 +160,7 @@ static struct bundle bundle_of(struct handover *h, int t, int message, int me, b
         }
         p.peer = peers->ranks[q];
         p.tag = tag;
-        h->packed_bytes += (p.bytes + 63) / 64 * 64;
+        h->packed_bytes += exec_room(p.bytes);
         b.parcel[b.n++] = p;
     }
     return b;
@@ -202,7 +202,7 @@ static void place_packed(struct handover *h)
             struct bundle *in = h->in[t].bundle ? &h->in[t].bundle[m] : NULL;
             for (int k = 0; out && k < out->n; k++) {
                 out->parcel[k].packed = h->packed + at;
-                at += (out->parcel[k].bytes + 63) / 64 * 64;
+                at += exec_room(out->parcel[k].bytes);
                 if (out->parcel[k].peer == h->job->rank)
                     out->parcel[k].twin = &out->parcel[k];
             }
@@ -212,7 +212,7 @@ static void place_packed(struct handover *h)
                     if (out->parcel[i].peer == p->peer)
                         p->twin = &out->parcel[i];
                 p->packed = p->twin ? p->twin->packed : h->packed + at;
-                at += p->twin ? 0 : (p->bytes + 63) / 64 * 64;
+                at += p->twin ? 0 : exec_room(p->bytes);
             }
         }
 }

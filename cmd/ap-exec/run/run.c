@@ -139,13 +139,6 @@ static bool is_read_outside(const struct planner *p, int node)
     return !p->x->calls[p->x->call_of[node]].fused;
 }
 
-static int64_t take(int64_t *at, int64_t bytes)
-{
-    const int64_t here = *at;
-    *at = (here + bytes + 63) / 64 * 64;
-    return here;
-}
-
 static void place_parts(struct planner *p, int node, int64_t *temps)
 {
     struct exec *x = p->x;
@@ -161,7 +154,7 @@ static void place_parts(struct planner *p, int node, int64_t *temps)
     }
     for (int k = 0; k < s->n_parts; k++)
         if (!x->part[node][k])
-            p->part_temp[node][k] = take(temps, ap_shape_bytes(&s->parts[k]));
+            p->part_temp[node][k] = exec_take(temps, ap_shape_bytes(&s->parts[k]));
 }
 
 static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
@@ -216,10 +209,10 @@ static int place_values(struct planner *p, struct ap_err *err)
             for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
                 if (g->nodes[g->users[u]].group != v->group || v->group < 0)
                     return ap_err_set(err, "%s: the program gives it no buffer", v->name);
-            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
         } else if (x->call_of[i] >= 0 && x->value[i] && clashes(p, i)) {
             p->aside[i] = true;
-            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
         }
         if (temps > x->temps_bytes)
             x->temps_bytes = temps;
@@ -370,7 +363,7 @@ static int make_copies(struct planner *p, struct ap_err *err)
                 continue;
             if (is_param)
                 x->staged[x->n_staged++] = (struct exec_copy){
-                    (void *)(intptr_t)take(&staged, bytes), x->value[res->node], bytes};
+                    (void *)(intptr_t)exec_take(&staged, bytes), x->value[res->node], bytes};
             x->copies[x->n_copies++] =
                 (struct exec_copy){x->value[res->alias], x->value[res->node], bytes};
         }
@@ -421,6 +414,9 @@ void exec_close(struct exec *x)
 {
     for (struct exec *inner = x->inner; inner; inner = inner->next)
         exec_close(inner);
+    for (int i = 0; i < x->n_calls; i++)
+        if (x->calls[i].close)
+            x->calls[i].close(x->calls[i].state);
     x->backend->release(x->memory);
     x->backend->release(x->temps);
     x->backend->release(x->scratch);
