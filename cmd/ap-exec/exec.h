@@ -40,9 +40,9 @@ struct exec {
     char *scratch; /* of one kernel at a time */
     int64_t temps_bytes, scratch_bytes;
 
-    void **value; /* per node: its elements; NULL when fused away or a tuple */
-    void ***part; /* per tuple node: its parts */
-    int *call_of; /* per node: the call that makes it, -1 for none */
+    void **value;    /* per node: its elements; NULL when fused away or a tuple */
+    void ***element; /* per tuple node: the values of its elements */
+    int *call_of;    /* per node: the call that makes it, -1 for none */
     int n_calls;
     struct call *calls;
     int *first_call; /* [group + 1]: of this group or one behind it */
@@ -93,11 +93,19 @@ int exec_unsupported(struct exec *x, const struct ap_node *node, struct ap_err *
 const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
                               const struct ap_shape *local, int d);
 
-/* Where each rank's part of a tensor lies; used by data.c for parameters and results. */
+/* A tensor and its layout on the mesh of a program. */
 struct placement {
     struct ap_shape global;
     struct ap_layout layout;
 };
 struct placement exec_placement(const struct ap_node *param);
+
+/* What the device at some mesh coordinates holds of a tensor. */
+struct shard {
+    struct ap_shape local;
+    int64_t *map[AP_MAX_RANK]; /* [dimension][local index]: global index, -1: padding */
+};
+struct shard exec_shard(struct ap_arena *arena, const struct ap_mesh *mesh,
+                        const struct placement *place, const int64_t *coords);
 
 #endif

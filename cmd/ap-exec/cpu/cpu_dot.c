@@ -216,7 +216,8 @@ int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const int size = cpu_kind_size(d->kind);
     side_scratch(&d->lhs, &at, size);
     side_scratch(&d->rhs, &at, size);
-    d->out_at = cpu_is_plain(d->dtype) ? -1 : exec_take(&at, ap_shape_elems(&v->shape) * size);
+    d->out_at =
+        cpu_is_plain(d->dtype) ? -1 : exec_take(&at, ap_shape_elems(&v->shape) * size);
     exec_need_scratch(x, at);
     call->run = dot_run;
     call->state = d;

@@ -2,7 +2,8 @@
  * fft: discrete Fourier transforms over the last dimensions, by FFTW3. Transforms are
  * computed in double precision and rounded to f32 once, one at a time by one plan that is
  * made without measuring, so that the bits of a transform depend neither on the batch nor
- * on the rank. A rank has whole transforms. n log n operations per transform of n elements.
+ * on the rank. A rank has whole transforms. n log n operations per transform of n
+ * elements.
  */
 #include "cpu/cpu.h"
 
@@ -64,12 +65,12 @@ static fftw_plan plan_of(enum ap_fft type, int n, const int *len, int64_t in_byt
     fftw_complex *zin = (fftw_complex *)(void *)in, *zout = (fftw_complex *)(void *)out;
     fftw_plan plan = NULL;
     if (in && out)
-        plan = type == AP_FFT_RFFT    ? fftw_plan_dft_r2c(n, len, in, zout, flags)
-               : type == AP_FFT_IRFFT ? fftw_plan_dft_c2r(n, len, zin, out, flags)
-                                      : fftw_plan_dft(n, len, zin, zout,
-                                                      type == AP_FFT_FFT ? FFTW_FORWARD
-                                                                         : FFTW_BACKWARD,
-                                                      flags);
+        plan =
+            type == AP_FFT_RFFT ? fftw_plan_dft_r2c(n, len, in, zout, flags)
+            : type == AP_FFT_IRFFT
+                ? fftw_plan_dft_c2r(n, len, zin, out, flags)
+                : fftw_plan_dft(n, len, zin, zout,
+                                type == AP_FFT_FFT ? FFTW_FORWARD : FFTW_BACKWARD, flags);
     free(in);
     free(out);
     return plan;

@@ -333,7 +333,7 @@ int cpu_custom_reduce_prepare(struct exec *x, struct call *call, struct ap_err *
             return exec_unsupported(x, v, err, ap_dtype_name(in->dtype));
         c->src[i] = x->value[v->in[i]];
         c->init[i] = x->value[v->in[k + i]];
-        c->out[i] = v->shape.dtype == AP_TUPLE ? x->part[node][i] : x->value[node];
+        c->out[i] = v->shape.dtype == AP_TUPLE ? x->element[node][i] : x->value[node];
         custom_box(c, i, v, in);
         c->at[i] = at;
         if (!c->direct[i])
