@@ -46,7 +46,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check check-asan lint lint-format lint-scripts lint-man lint-headers \
+.PHONY: all unit asan check check-asan lint lint-format lint-house lint-scripts lint-man lint-headers \
     lint-tidy format bench install fuzz fuzzers clean help \
     without-mpi
 .DELETE_ON_ERROR:
@@ -133,10 +133,14 @@ fuzz: ## run every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan; needs
 	$(MAKE) --no-print-directory $(FUZZ) fuzzers
 	scripts/fuzz $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZERS)
 
-lint: lint-format lint-scripts lint-man lint-headers lint-tidy ## check format, scripts, man pages, headers; clang-tidy
+lint: lint-format lint-house lint-scripts lint-man lint-headers lint-tidy ## check format, rooms, scripts, man pages, headers; clang-tidy
 
 lint-format:
 	clang-format --dry-run -Werror $(C_FILES)
+
+# Rooms and their order, prints, tags, tested options, documented algorithms, words.
+lint-house: all ## the part of lint that knows the layout of the source; takes seconds
+	scripts/lint-house -b $(BUILD)
 
 lint-scripts:
 	shellcheck $(SCRIPTS)
