@@ -14,6 +14,11 @@ LIB_LIBS = -lglpk -ljansson -lz -lm -pthread
 MPI := $(shell pkg-config --exists ompi-c openblas 2>/dev/null && echo yes)
 INC_ap-exec := $(if $(MPI),$(shell pkg-config --cflags ompi-c openblas))
 LIBS_ap-exec := $(if $(MPI),$(shell pkg-config --libs ompi-c openblas) -ldl)
+# Fourier transforms are FFTW's; without it ap-exec refuses them.
+ifneq ($(shell pkg-config --exists fftw3 2>/dev/null && echo yes),)
+INC_ap-exec += -DAP_FFTW $(shell pkg-config --cflags fftw3)
+LIBS_ap-exec += $(shell pkg-config --libs fftw3)
+endif
 # Kernels: vectorised, but an element's bits must not depend on where it lies.
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing
@@ -46,7 +51,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check check-asan lint lint-format lint-scripts lint-man lint-headers \
+.PHONY: all unit asan check check-asan lint lint-format lint-house lint-scripts lint-man lint-headers \
     lint-tidy format bench install fuzz fuzzers clean help \
     without-mpi
 .DELETE_ON_ERROR:
@@ -133,10 +138,14 @@ fuzz: ## run every fuzz target for FUZZ_SECONDS (60) under ASan and UBSan; needs
 	$(MAKE) --no-print-directory $(FUZZ) fuzzers
 	scripts/fuzz $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZERS)
 
-lint: lint-format lint-scripts lint-man lint-headers lint-tidy ## check format, scripts, man pages, headers; clang-tidy
+lint: lint-format lint-house lint-scripts lint-man lint-headers lint-tidy ## check format, rooms, scripts, man pages, headers; clang-tidy
 
 lint-format:
 	clang-format --dry-run -Werror $(C_FILES)
+
+# Rooms and their order, prints, tags, tested options, documented algorithms, words.
+lint-house: all ## the part of lint that knows the layout of the source; takes seconds
+	scripts/lint-house -b $(BUILD)
 
 lint-scripts:
 	shellcheck $(SCRIPTS)

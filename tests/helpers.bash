@@ -24,6 +24,11 @@ needs_exec() {
     [ -x "$AP_BUILD/bin/ap-exec" ] || skip "ap-exec is not built"
 }
 
+# Whether ap-exec was built with FFTW.
+has_fft() {
+    ldd "$AP_BUILD/bin/ap-exec" | grep -q libfftw3
+}
+
 # Skips a test of searches that take minutes with sanitizers; shorter ones go the same ways.
 slow_with_sanitizers() {
     [[ $AP_BUILD != */asan ]] || skip "too slow with sanitizers"

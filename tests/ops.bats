@@ -106,6 +106,7 @@ END
 
 @test "ops: Fourier transforms of any length are their sums" {
     needs_exec
+    has_fft || skip "ap-exec is built without FFTW"
     holds "f32[4,2]" "{{10, 0}, {-2, 2}, {-2, 0}, {-2, -2}}" <<<'x = f32[4] constant({1, 2, 3, 4})
         c = c64[4] convert(x)  z = c64[4] fft(c), fft_type=FFT, fft_length={4}
         r = f32[4] real(z)  i = f32[4] imag(z)  ra = f32[4,1] reshape(r)  ia = f32[4,1] reshape(i)
@@ -264,6 +265,11 @@ ENTRY e { x = f32[8,4,4] parameter(0)  b = f32[8,4,12] parameter(1)
     y = f32[8,4,12] triangular-solve(l, b), left_side=true, lower=true, transpose_a=NO_TRANSPOSE
     z = f32[] constant(0)  ROOT s = f32[] reduce(y, z), dimensions={0,1,2}, to_apply=add_f }
 END
+    # a matrix that is not positive definite is NaN, and no other of the batch
+    holds "f32[]" 3 <<<'a = f32[2,2,2] constant({{{4,2},{2,5}},{{1,2},{2,1}}})
+        l = f32[2,2,2] cholesky(a), lower=true  nan = pred[2,2,2] compare(l, l), direction=NE
+        n = f32[2,2,2] convert(nan)  z = f32[] constant(0)
+        y = f32[] reduce(n, z), dimensions={0,1,2}, to_apply=add_f'
     refuses 1 "cholesky needs square matrices" ap-import - <<<'ENTRY e { x = f32[4,3] parameter(0)
         ROOT y = f32[4,3] cholesky(x), lower=true }'
     refuses 1 "the matrices and the right sides do not fit" ap-import - <<<'ENTRY e { a = f32[4,4] parameter(0)
@@ -282,4 +288,13 @@ END
     jq -e '[.graph.nodes[] | select(.op == "cholesky" or .op == "triangular-solve") |
         [.op, .lower, .left_side, .transpose_a]] ==
         [["cholesky", true, null, null], ["triangular-solve", true, true, true]]' <<<"$output"
+}
+
+@test "ops: without FFTW a Fourier transform is refused" {
+    needs_exec
+    ! has_fft || skip "ap-exec is built with FFTW"
+    ap-import --quiet --no-history - >"$BATS_TEST_TMPDIR/fft.json" <<<'ENTRY e { x = c64[4] parameter(0)
+        ROOT y = c64[4] fft(x), fft_type=FFT, fft_length={4} }'
+    refuses 2 "by an ap-exec without FFTW: not supported yet" bash -c \
+        "ap-rewrite '$BATS_TEST_TMPDIR/fft.json' | ap-exec"
 }

@@ -109,7 +109,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct ap_err err = {{0}};
     struct ap_doc doc;
     struct ap_program prog;
-    struct ap_pipeline_program relay;
+    struct ap_pipeline_program pipeline;
     struct session s;
     struct comm comm;
     struct comparison cmp = {0}, verified = {0};
@@ -122,10 +122,10 @@ static void run(struct ap_tool *tool, const struct settings *set)
     job_agree(&comm, rc, AP_USAGE, &err);
     tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
-    const bool staged = job_program(&arena, &doc, &comm, &prog, &relay);
+    const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
-    struct pipeline *pipeline =
-        staged ? pipeline_run(&s, &arena, &relay, set, &comm, keep, &hooks) : NULL;
+    struct executor *executor =
+        staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hooks) : NULL;
     if (!staged)
         session_run(&s, &arena, &prog, set, &comm, keep, &hooks);
     if (comm.rank == 0 && set->out_dir)
@@ -138,7 +138,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     if (comm.rank == 0)
         finish(tool, &arena, set, &s, &cmp, &verified);
     if (staged)
-        pipeline_close(pipeline, &s);
+        executor_close(executor, &s);
     else
         session_close(&s);
     comm.close(&comm);

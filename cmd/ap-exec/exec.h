@@ -19,6 +19,7 @@ struct call {
     void *state; /* the backend's, in exec's arena */
     void **each; /* states per microbatch, NULL when they are all the same */
     int64_t n_runs;
+    void (*close)(void *state); /* what the state holds beside the arena; NULL: nothing */
 };
 
 struct exec_copy {
@@ -39,9 +40,9 @@ struct exec {
     char *scratch; /* of one kernel at a time */
     int64_t temps_bytes, scratch_bytes;
 
-    void **value; /* per node: its elements; NULL when fused away or a tuple */
-    void ***part; /* per tuple node: its parts */
-    int *call_of; /* per node: the call that makes it, -1 for none */
+    void **value;    /* per node: its elements; NULL when fused away or a tuple */
+    void ***element; /* per tuple node: the values of its elements */
+    int *call_of;    /* per node: the call that makes it, -1 for none */
     int n_calls;
     struct call *calls;
     int *first_call; /* [group + 1]: of this group or one behind it */
@@ -69,6 +70,19 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j);
 /* Parameters take their new values. */
 void exec_advance(struct exec *x);
 
+/* Bytes that a value of `bytes` takes up in memory whose values begin at multiples of 64.
+ */
+static inline int64_t exec_room(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+/* Where the next value of `bytes` begins; moves *at behind it. */
+static inline int64_t exec_take(int64_t *at, int64_t bytes)
+{
+    const int64_t here = *at;
+    *at = here + exec_room(bytes);
+    return here;
+}
 /* Raises the kernels' common scratch to at least bytes; during preparation only. */
 void exec_need_scratch(struct exec *x, int64_t bytes);
 /* "<name>: <op> ...: not supported yet", exit 2; returns -1. */
@@ -79,11 +93,19 @@ int exec_unsupported(struct exec *x, const struct ap_node *node, struct ap_err *
 const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
                               const struct ap_shape *local, int d);
 
-/* Where each rank's part of a tensor lies; used by data.c for parameters and results. */
+/* A tensor and its layout on the mesh of a program. */
 struct placement {
     struct ap_shape global;
     struct ap_layout layout;
 };
 struct placement exec_placement(const struct ap_node *param);
+
+/* What the device at some mesh coordinates holds of a tensor. */
+struct shard {
+    struct ap_shape local;
+    int64_t *map[AP_MAX_RANK]; /* [dimension][local index]: global index, -1: padding */
+};
+struct shard exec_shard(struct ap_arena *arena, const struct ap_mesh *mesh,
+                        const struct placement *place, const int64_t *coords);
 
 #endif

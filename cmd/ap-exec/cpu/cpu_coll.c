@@ -222,11 +222,6 @@ static int swapped_peer(const struct exec *x, unsigned axes)
     return peer;
 }
 
-static int64_t round_up(int64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* The blocks of an operand that is cut, or of a result that is gathered. */
 static void set_blocks(struct exec *x, struct coll *c, const struct view *v, bool pack)
 {
@@ -295,7 +290,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
         if (check_view(x, v, &w, c->n_ranks, c->out_elems, err))
             return -1;
         set_blocks(x, c, &w, false);
-        c->recv_at = round_up(c->n_ranks * c->block_elems * c->size);
+        c->recv_at = exec_room(c->n_ranks * c->block_elems * c->size);
         call->run = all_to_all_run;
         exec_need_scratch(x, 2 * c->recv_at);
         break;

@@ -110,13 +110,6 @@ static void conv_run(struct exec *x, void *state)
     cpu_store(c->out, 1, x->scratch + c->half_at, c->dtype, c->out_elems);
 }
 
-static int64_t take(int64_t *at, int64_t bytes)
-{
-    const int64_t here = *at;
-    *at = (here + bytes + 63) / 64 * 64;
-    return here;
-}
-
 /* The three permutations: dimensions from major to minor of the packed form. */
 static void conv_boxes(struct conv *c, const struct ap_conv_dims *t,
                        const struct ap_shape *ls, const struct ap_shape *rs,
@@ -161,16 +154,16 @@ static void conv_scratch(struct exec *x, struct conv *c)
     const int size = cpu_kind_size(c->kind);
     const bool half = !cpu_is_plain(c->dtype);
     int64_t at = 0;
-    c->lhs_half = half ? take(&at, c->lhs_elems * size) : -1;
-    c->rhs_half = half ? take(&at, c->rhs_elems * size) : -1;
-    c->half_at = half ? take(&at, c->out_elems * size) : -1;
-    c->lhs_at = take(&at, c->lhs_elems * size);
-    c->rhs_at = take(&at, c->rhs_elems * size);
-    c->out_at = take(&at, c->out_elems * size);
+    c->lhs_half = half ? exec_take(&at, c->lhs_elems * size) : -1;
+    c->rhs_half = half ? exec_take(&at, c->rhs_elems * size) : -1;
+    c->half_at = half ? exec_take(&at, c->out_elems * size) : -1;
+    c->lhs_at = exec_take(&at, c->lhs_elems * size);
+    c->rhs_at = exec_take(&at, c->rhs_elems * size);
+    c->out_at = exec_take(&at, c->out_elems * size);
     c->block_rows = c->cols ? BLOCK_ELEMS / c->cols : c->rows;
     c->block_rows = c->block_rows < 1 ? 1 : c->block_rows;
     c->block_rows = c->block_rows > c->rows ? c->rows : c->block_rows;
-    c->cols_at = take(&at, c->block_rows * c->cols * size);
+    c->cols_at = exec_take(&at, c->block_rows * c->cols * size);
     exec_need_scratch(x, at);
 }
 

@@ -138,20 +138,13 @@ static void dot_run(struct exec *x, void *state)
         cpu_store(d->out, 1, out, d->dtype, n * d->m * d->n);
 }
 
-static int64_t take(int64_t *at, int64_t bytes)
-{
-    const int64_t here = *at;
-    *at = (here + bytes + 63) / 64 * 64;
-    return here;
-}
-
 static void side_scratch(struct side *sd, int64_t *at, int size)
 {
     sd->half_at = sd->pack_at = -1;
     if (!cpu_is_plain(sd->dtype))
-        sd->half_at = take(at, sd->elems * size);
+        sd->half_at = exec_take(at, sd->elems * size);
     if (sd->pack)
-        sd->pack_at = take(at, sd->elems * size);
+        sd->pack_at = exec_take(at, sd->elems * size);
 }
 
 /* Dimensions of s that are in neither list, ascending; returns their number. */
@@ -223,7 +216,8 @@ int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const int size = cpu_kind_size(d->kind);
     side_scratch(&d->lhs, &at, size);
     side_scratch(&d->rhs, &at, size);
-    d->out_at = cpu_is_plain(d->dtype) ? -1 : take(&at, ap_shape_elems(&v->shape) * size);
+    d->out_at =
+        cpu_is_plain(d->dtype) ? -1 : exec_take(&at, ap_shape_elems(&v->shape) * size);
     exec_need_scratch(x, at);
     call->run = dot_run;
     call->state = d;

@@ -314,7 +314,7 @@ int cpu_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
             return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
     }
     s->in_scratch = s->fn && !cpu_is_plain(s->dtype);
-    s->reg_at = s->in_scratch ? (s->operand_bytes * 2 + 63) / 64 * 64 : 0;
+    s->reg_at = s->in_scratch ? exec_room(s->operand_bytes * 2) : 0;
     s->body_at = s->reg_at + 2 * CPU_TILE * 8;
     if (s->has_body && !cpu_is_plain(s->dtype))
         return exec_unsupported(x, v, err, "with this computation in half precision");

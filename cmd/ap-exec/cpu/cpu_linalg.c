@@ -1,52 +1,70 @@
 /*
- * cholesky and triangular-solve of f32 and f64, one matrix after the other, sums in
- * double precision. Each device has whole matrices; of the right sides of a solve it may
- * have some columns (rows, for X A = B). n^3 / 3 and n^2 operations per right side.
+ * cholesky and triangular-solve of f32 and f64, by LAPACK's potrf and BLAS's trsv in
+ * double precision with one rounding to f32. One call per matrix and per right-hand side:
+ * a rank has whole matrices, but may have some of the right-hand sides only, and the bits
+ * of a solution must not depend on how many. n^3 / 3 operations per factorization, n^2
+ * per right-hand side.
  */
 #include "cpu/cpu.h"
 
+#include <cblas.h>
+#include <f77blas.h>
+#include <limits.h>
 #include <math.h>
 
 struct linalg {
     enum ap_dtype dtype;
     const char *a, *b;
     char *out;
-    int64_t batch, n, m; /* m: right sides */
+    int64_t batch, n, m; /* m: right-hand sides */
+    int64_t vector_at;   /* scratch: one right-hand side */
     bool lower, left, unit, transpose;
 };
 
-static double get(const struct linalg *s, const char *p, int64_t i)
+/* n elements, `step` apart in memory, to doubles and back. */
+static void load(const struct linalg *s, double *to, const char *p, int64_t at, int64_t n,
+                 int64_t step)
 {
-    return s->dtype == AP_F64 ? ((const double *)(const void *)p)[i]
-                              : (double)((const float *)(const void *)p)[i];
+    const double *wide = (const double *)(const void *)p + at;
+    const float *narrow = (const float *)(const void *)p + at;
+    for (int64_t i = 0; i < n; i++)
+        to[i] = s->dtype == AP_F64 ? wide[i * step] : (double)narrow[i * step];
 }
 
-static void put(const struct linalg *s, char *p, int64_t i, double v)
+static void store(const struct linalg *s, const double *from, char *p, int64_t at,
+                  int64_t n, int64_t step)
 {
-    if (s->dtype == AP_F64)
-        ((double *)(void *)p)[i] = v;
-    else
-        ((float *)(void *)p)[i] = (float)v;
+    double *wide = (double *)(void *)p + at;
+    float *narrow = (float *)(void *)p + at;
+    for (int64_t i = 0; i < n; i++)
+        if (s->dtype == AP_F64)
+            wide[i * step] = from[i];
+        else
+            narrow[i * step] = (float)from[i];
 }
 
-/* A = L L^T of the lower triangle, or A = U^T U of the upper; zero in the other one. */
+/*
+ * A = L L^T of the lower triangle, or A = U^T U of the upper; zero in the other one. A
+ * matrix that is not positive definite gives NaN, as in XLA. LAPACK's matrices are
+ * column-major: its upper triangle is our lower one.
+ */
 static void cholesky_run(struct exec *x, void *state)
 {
     const struct linalg *s = state;
-    const int64_t n = s->n, row = s->lower ? n : 1, col = s->lower ? 1 : n;
-    double *l = (double *)(void *)x->scratch; /* lower, row-major */
+    char uplo = s->lower ? 'U' : 'L';
+    int n = (int)s->n, lda = n > 0 ? n : 1;
+    double *a = (double *)(void *)x->scratch;
     for (int64_t q = 0; q < s->batch; q++) {
-        const int64_t at = q * n * n;
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t j = 0; j <= i; j++) {
-                double sum = get(s, s->a, at + i * row + j * col);
-                for (int64_t k = 0; k < j; k++)
-                    sum -= l[i * n + k] * l[j * n + k];
-                l[i * n + j] = i == j ? sqrt(sum) : sum / l[j * n + j];
-            }
+        int info = 0;
+        load(s, a, s->a, q * n * n, (int64_t)n * n, 1);
+        BLASFUNC(dpotrf)(&uplo, &n, a, &lda, &info);
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++)
-                put(s, s->out, at + i * row + j * col, j <= i ? l[i * n + j] : 0);
+                if (s->lower ? j > i : j < i)
+                    a[i * n + j] = 0;
+                else if (info)
+                    a[i * n + j] = NAN;
+        store(s, a, s->out, q * n * n, (int64_t)n * n, 1);
     }
 }
 
@@ -54,23 +72,19 @@ static void cholesky_run(struct exec *x, void *state)
 static void solve_run(struct exec *x, void *state)
 {
     const struct linalg *s = state;
-    const int64_t n = s->n, m = s->m;
-    const bool flip = s->transpose == s->left; /* the matrix to solve with is A^T */
-    const bool down = s->lower != flip;        /* ... and lower: from the first row on */
-    const int64_t row = flip ? 1 : n, col = flip ? n : 1;
-    const int64_t step = s->left ? m : 1, next = s->left ? 1 : n;
-    double *v = (double *)(void *)x->scratch;
-    for (int64_t q = 0; q < s->batch * m; q++) {
-        const int64_t a = q / m * n * n, b = q / m * n * m + q % m * next;
-        for (int64_t t = 0; t < n; t++) {
-            const int64_t i = down ? t : n - 1 - t;
-            double sum = get(s, s->b, b + i * step);
-            for (int64_t k = down ? 0 : i + 1; k < (down ? i : n); k++)
-                sum -= get(s, s->a, a + i * row + k * col) * v[k];
-            v[i] = s->unit ? sum : sum / get(s, s->a, a + i * (n + 1));
-        }
-        for (int64_t i = 0; i < n; i++)
-            put(s, s->out, b + i * step, v[i]);
+    const int n = (int)s->n;
+    const int64_t step = s->left ? s->m : 1, next = s->left ? 1 : n;
+    double *a = (double *)(void *)x->scratch;
+    double *v = (double *)(void *)(x->scratch + s->vector_at);
+    for (int64_t q = 0; q < s->batch * s->m; q++) {
+        const int64_t at = q / s->m * n * s->m + q % s->m * next;
+        if (q % s->m == 0)
+            load(s, a, s->a, q / s->m * n * n, (int64_t)n * n, 1);
+        load(s, v, s->b, at, n, step);
+        cblas_dtrsv(CblasRowMajor, s->lower ? CblasLower : CblasUpper,
+                    s->transpose == s->left ? CblasTrans : CblasNoTrans,
+                    s->unit ? CblasUnit : CblasNonUnit, n, a, n, v, 1);
+        store(s, v, s->out, at, n, step);
     }
 }
 
@@ -84,6 +98,8 @@ int cpu_linalg_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (s->dtype != AP_F32 && s->dtype != AP_F64)
         return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
     s->n = a->dims[a->rank - 1];
+    if (s->n > INT_MAX)
+        return exec_unsupported(x, v, err, "of this size");
     s->batch = 1;
     for (int d = 0; d < a->rank - 2; d++)
         s->batch *= a->dims[d];
@@ -95,7 +111,8 @@ int cpu_linalg_prepare(struct exec *x, struct call *call, struct ap_err *err)
     s->a = x->value[v->in[0]];
     s->b = solve ? x->value[v->in[1]] : NULL;
     s->out = x->value[call->nodes[0]];
-    exec_need_scratch(x, (solve ? s->n : s->n * s->n) * (int64_t)sizeof(double));
+    s->vector_at = exec_room(s->n * s->n * 8);
+    exec_need_scratch(x, s->vector_at + s->n * 8);
     call->run = solve ? solve_run : cholesky_run;
     call->state = s;
     return 0;

@@ -210,7 +210,7 @@ int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
         r->rank = 1;
     }
     r->in_scratch = !cpu_is_plain(r->dtype);
-    r->acc_bytes = r->in_scratch ? (r->n_out * 4 + 63) / 64 * 64 : 0;
+    r->acc_bytes = r->in_scratch ? exec_room(r->n_out * 4) : 0;
     exec_need_scratch(x, r->acc_bytes + CPU_TILE * 8 + LANES * 8);
     call->run = reduce_run;
     call->state = r;
@@ -333,11 +333,11 @@ int cpu_custom_reduce_prepare(struct exec *x, struct call *call, struct ap_err *
             return exec_unsupported(x, v, err, ap_dtype_name(in->dtype));
         c->src[i] = x->value[v->in[i]];
         c->init[i] = x->value[v->in[k + i]];
-        c->out[i] = v->shape.dtype == AP_TUPLE ? x->part[node][i] : x->value[node];
+        c->out[i] = v->shape.dtype == AP_TUPLE ? x->element[node][i] : x->value[node];
         custom_box(c, i, v, in);
         c->at[i] = at;
         if (!c->direct[i])
-            at += (ap_shape_bytes(in) + 63) / 64 * 64;
+            at += exec_room(ap_shape_bytes(in));
     }
     c->reg_at = at;
     c->body_at = at + (int64_t)3 * k * CPU_TILE * 8;

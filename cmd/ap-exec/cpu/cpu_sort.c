@@ -169,7 +169,7 @@ int cpu_sort_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (sort_common(x, call, s, v->n_in, (int)v->attrs->dimensions.v[0], err))
         return -1;
     for (int p = 0; p < s->n_ops; p++)
-        s->dst[p] = v->shape.dtype == AP_TUPLE ? x->part[node][p] : x->value[node];
+        s->dst[p] = v->shape.dtype == AP_TUPLE ? x->element[node][p] : x->value[node];
     const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
     if (red->n_nodes == 0)
         return exec_unsupported(x, v, err, "with a comparator that has no body");
@@ -202,8 +202,8 @@ int cpu_topk_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (!s->less)
         return exec_unsupported(x, v, err, ap_dtype_name(s->dtype[0]));
     s->k = v->shape.parts[0].dims[v->shape.parts[0].rank - 1];
-    s->dst[0] = x->part[node][0];
-    s->dst[1] = x->part[node][1];
+    s->dst[0] = x->element[node][0];
+    s->dst[1] = x->element[node][1];
     exec_need_scratch(x, s->body_at);
     call->run = topk_run;
     return 0;

@@ -131,7 +131,7 @@ int cpu_while_prepare(struct exec *x, struct call *call, struct ap_err *err)
     l->n = v->n_in;
     l->trips = v->attrs->trip_count;
     l->in = AP_NEW_N(x->arena, l->n, const void *);
-    l->out = x->part[call->nodes[0]];
+    l->out = x->element[call->nodes[0]];
     l->bytes = bytes;
     for (int k = 0; k < l->n; k++) {
         l->in[k] = x->value[v->in[k]];

@@ -183,7 +183,7 @@ int cpu_window_prepare(struct exec *x, struct call *call, struct ap_err *err)
         if (s->out.dims[s->tile_dim] < 8 && s->out.dims[d] > s->out.dims[s->tile_dim])
             s->tile_dim = d;
     s->in_scratch = !cpu_is_plain(s->out.dtype);
-    s->reg_at = s->in_scratch ? (ap_shape_elems(&s->out) * 4 + 63) / 64 * 64 : 0;
+    s->reg_at = s->in_scratch ? exec_room(ap_shape_elems(&s->out) * 4) : 0;
     s->body_at = s->reg_at + 2 * CPU_TILE * 8;
     exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes);
     call->run = window_run;
@@ -339,7 +339,7 @@ int cpu_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err 
             s->tile_dim = d;
     }
     s->in_scratch = !cpu_is_plain(s->in.dtype);
-    s->reg_at = s->in_scratch ? (ap_shape_elems(&s->in) * 4 + 63) / 64 * 64 : 0;
+    s->reg_at = s->in_scratch ? exec_room(ap_shape_elems(&s->in) * 4) : 0;
     s->body_at = s->reg_at + 4 * CPU_TILE * 8;
     exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes +
                              s->select.body.scratch_bytes);

@@ -14,38 +14,34 @@
 
 /* ---- blocks ---- */
 
-/* Walks over a rank's block row by row. */
+/* A rank's shard, row by row. */
 struct block {
-    struct ap_shape local;
-    int64_t *map[AP_MAX_RANK], stride[AP_MAX_RANK];
-    int64_t row, n_rows;
+    struct shard shard;
+    int64_t stride[AP_MAX_RANK]; /* of the whole array */
+    int64_t row, n_rows;         /* local elements of a row; rows */
 };
 
 static void block_open(struct ap_arena *arena, struct block *b,
                        const struct ap_mesh *mesh, const struct placement *place,
                        const int64_t *coords)
 {
-    *b = (struct block){.local =
-                            ap_layout_local(arena, mesh, &place->global, &place->layout)};
+    const struct shard s = exec_shard(arena, mesh, place, coords);
+    *b = (struct block){.shard = s,
+                        .row = s.local.rank ? s.local.dims[s.local.rank - 1] : 1};
     cpu_strides(&place->global, b->stride);
-    for (int d = 0; d < b->local.rank; d++) {
-        b->map[d] = AP_NEW_N(arena, b->local.dims[d] + 1, int64_t);
-        ap_layout_index_map(mesh, &place->global, &place->layout, d, coords, b->map[d]);
-    }
-    b->row = b->local.rank ? b->local.dims[b->local.rank - 1] : 1;
-    b->n_rows = b->row ? ap_shape_elems(&b->local) / b->row : 0;
+    b->n_rows = b->row ? ap_shape_elems(&s.local) / b->row : 0;
 }
 
 /* Global offset of row i's first column; -1 when the row is padding. */
 static int64_t block_row(const struct block *b, int64_t i)
 {
     int64_t base = 0;
-    for (int d = b->local.rank - 2; d >= 0; d--) {
-        const int64_t g = b->map[d][i % b->local.dims[d]];
+    for (int d = b->shard.local.rank - 2; d >= 0; d--) {
+        const int64_t g = b->shard.map[d][i % b->shard.local.dims[d]];
         if (g < 0)
             return -1;
         base += g * b->stride[d];
-        i /= b->local.dims[d];
+        i /= b->shard.local.dims[d];
     }
     return base;
 }
@@ -53,7 +49,7 @@ static int64_t block_row(const struct block *b, int64_t i)
 /* Global index of column j within its row, -1 for padding. */
 static int64_t block_column(const struct block *b, int64_t j)
 {
-    return b->local.rank ? b->map[b->local.rank - 1][j] : 0;
+    return b->shard.local.rank ? b->shard.map[b->shard.local.rank - 1][j] : 0;
 }
 
 /* Copies between a block and the whole array. */

@@ -4,7 +4,7 @@
  * parameters and results and no operators.
  */
 #include "backend.h"
-#include "run/handover.h"
+#include "run/transfer.h"
 #include "run/session.h"
 
 #include "tool/tool.h"
@@ -16,21 +16,21 @@
  * copy of all for each microbatch that is in between. */
 struct kept {
     int n;
-    struct exec_copy *piece; /* dst: offset in a slot */
-    int64_t bytes;           /* of a slot */
+    struct exec_copy *copy; /* dst: offset in a slot */
+    int64_t bytes;          /* of a slot */
     int n_slots;
     char *slots; /* the backend's */
 };
 
-struct pipeline {
+struct executor {
     struct ap_arena *arena;
-    const struct ap_pipeline_program *relay;
+    const struct ap_pipeline_program *pipeline;
     struct comm *job;
     const struct ap_lane *lane; /* of this rank */
     struct comm *comm;          /* [stage]: of its ranks */
     struct exec *exec;          /* [stage] */
     bool *mine;                 /* [stage]: this rank takes part */
-    struct handover *handover;
+    struct transfers *transfers;
     struct kept *kept;         /* [stage] */
     int loss_stage, loss_node; /* where the loss is made; -1 */
     struct ap_program outline;
@@ -53,9 +53,9 @@ static int count(const struct ap_pipeline_program *r, bool results)
 }
 
 /* Parameters come first, by number; a result that no stage makes is its parameter. */
-static int make_outline(struct pipeline *p, struct ap_err *err)
+static int make_outline(struct executor *p, struct ap_err *err)
 {
-    const struct ap_pipeline_program *r = p->relay;
+    const struct ap_pipeline_program *r = p->pipeline;
     struct ap_graph *g = &p->outline.local;
     g->n_params = count(r, false);
     g->n_results = count(r, true);
@@ -93,11 +93,11 @@ static int make_outline(struct pipeline *p, struct ap_err *err)
     return 0;
 }
 
-static void find_loss_stage(struct pipeline *p, int loss)
+static void find_loss_stage(struct executor *p, int loss)
 {
     p->loss_stage = -1;
-    for (int s = 0; s < p->relay->n_stages && loss >= 0; s++) {
-        const struct ap_pipeline_stage *st = &p->relay->stage[s];
+    for (int s = 0; s < p->pipeline->n_stages && loss >= 0; s++) {
+        const struct ap_pipeline_stage *st = &p->pipeline->stage[s];
         for (int k = 0; k < st->prog.local.n_results; k++)
             if (st->result[k] == loss) {
                 p->loss_stage = s;
@@ -109,9 +109,9 @@ static void find_loss_stage(struct pipeline *p, int loss)
 /* ---- what a forward leaves to its backward ---- */
 
 /* Values of one microbatch that are there when its backward starts, and read by it. */
-static void find_kept(struct pipeline *p, int stage)
+static void find_kept(struct executor *p, int stage)
 {
-    const struct ap_pipeline_stage *st = &p->relay->stage[stage];
+    const struct ap_pipeline_stage *st = &p->pipeline->stage[stage];
     const struct ap_program *prog = &st->prog;
     const struct ap_graph *g = &prog->local;
     struct kept *kept = &p->kept[stage];
@@ -124,7 +124,7 @@ static void find_kept(struct pipeline *p, int stage)
                 g->nodes[i].group < st->cuts.each_hi)
                 late[alias >= 0 ? alias : in] = true;
         }
-    kept->piece = AP_NEW_N(p->arena, g->n_nodes + 1, struct exec_copy);
+    kept->copy = AP_NEW_N(p->arena, g->n_nodes + 1, struct exec_copy);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
         const struct ap_buffer *b = &prog->buffer[i];
@@ -135,15 +135,15 @@ static void find_kept(struct pipeline *p, int stage)
                     v->group < st->cuts.backward_lo && !carried;
         if (!late[i] || b->offset < 0 || b->alias >= 0 || !(share || made))
             continue;
-        kept->piece[kept->n++] = (struct exec_copy){
+        kept->copy[kept->n++] = (struct exec_copy){
             (void *)(intptr_t)kept->bytes, p->exec[stage].memory + b->offset, b->bytes};
-        kept->bytes += (b->bytes + 63) / 64 * 64;
+        kept->bytes += exec_room(b->bytes);
     }
 }
 
-static int open_kept(struct pipeline *p, struct ap_err *err)
+static int open_kept(struct executor *p, struct ap_err *err)
 {
-    int *slots = AP_NEW_N(p->arena, p->relay->n_stages + 1, int);
+    int *slots = AP_NEW_N(p->arena, p->pipeline->n_stages + 1, int);
 
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
@@ -151,7 +151,7 @@ static int open_kept(struct pipeline *p, struct ap_err *err)
             x->slot >= slots[x->stage])
             slots[x->stage] = x->slot + 1;
     }
-    for (int s = 0; s < p->relay->n_stages; s++) {
+    for (int s = 0; s < p->pipeline->n_stages; s++) {
         if (slots[s] == 0)
             continue;
         find_kept(p, s);
@@ -166,13 +166,13 @@ static int open_kept(struct pipeline *p, struct ap_err *err)
     return 0;
 }
 
-static void keep(struct pipeline *p, int stage, int slot, bool back)
+static void keep(struct executor *p, int stage, int slot, bool back)
 {
     const struct kept *kept = &p->kept[stage];
     char *at = kept->slots + slot * kept->bytes;
 
     for (int i = 0; i < kept->n; i++) {
-        const struct exec_copy *c = &kept->piece[i];
+        const struct exec_copy *c = &kept->copy[i];
         char *aside = at + (intptr_t)c->dst;
         if (back)
             p->exec[stage].backend->copy((void *)(uintptr_t)c->src, aside, c->bytes);
@@ -183,10 +183,10 @@ static void keep(struct pipeline *p, int stage, int slot, bool back)
 
 /* ---- running ---- */
 
-static void open_stages(struct pipeline *p, const struct settings *set,
+static void open_stages(struct executor *p, const struct settings *set,
                         const struct session_hooks *hooks)
 {
-    const struct ap_pipeline_program *r = p->relay;
+    const struct ap_pipeline_program *r = p->pipeline;
     struct ap_err err = {{0}};
     int rc = 0, exit_code = AP_BAD_INPUT;
 
@@ -209,10 +209,10 @@ static void open_stages(struct pipeline *p, const struct settings *set,
     if (!rc)
         rc = open_kept(p, &err);
     hooks->agree(p->job, rc, exit_code, &err);
-    p->handover = handover_open(p->arena, r, p->exec, p->job);
+    p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }
 
-static void step(struct pipeline *p)
+static void step(struct executor *p)
 {
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
@@ -221,10 +221,10 @@ static void step(struct pipeline *p)
             exec_run(&p->exec[x->stage], x->lo, x->hi, x->message);
             break;
         case AP_PIPELINE_SEND:
-            handover_send(p->handover, x->transfer, x->message);
+            transfers_send(p->transfers, x->transfer, x->message);
             break;
         case AP_PIPELINE_RECEIVE:
-            handover_receive(p->handover, x->transfer, x->message);
+            transfers_receive(p->transfers, x->transfer, x->message);
             break;
         case AP_PIPELINE_KEEP:
         case AP_PIPELINE_RESTORE:
@@ -236,14 +236,14 @@ static void step(struct pipeline *p)
 }
 
 /* Bytes of the first rank of a stage's lane, on rank 0. */
-static void to_root(struct pipeline *p, int stage, void *buf, int64_t bytes)
+static void to_root(struct executor *p, int stage, void *buf, int64_t bytes)
 {
-    const int from = p->relay->lane[p->relay->stage[stage].lane].ranks[0];
+    const int from = p->pipeline->lane[p->pipeline->stage[stage].lane].ranks[0];
     if (p->job->rank == from || p->job->rank == 0)
         p->job->to_root(p->job, from, buf, bytes);
 }
 
-static double read_loss(struct pipeline *p)
+static double read_loss(struct executor *p)
 {
     const struct exec *x = &p->exec[p->loss_stage];
     double loss = 0;
@@ -260,9 +260,9 @@ static double read_loss(struct pipeline *p)
 /* ---- what the last step leaves behind ---- */
 
 /* Results that become no parameter are whole on every rank of their stage. */
-static void keep_results(struct pipeline *p, struct session *s)
+static void keep_results(struct executor *p, struct session *s)
 {
-    const struct ap_pipeline_program *r = p->relay;
+    const struct ap_pipeline_program *r = p->pipeline;
     s->results = AP_NEW_N(p->arena, p->outline.local.n_results + 1, void *);
     for (int i = 0; i < r->n_stages; i++) {
         const struct ap_graph *g = &r->stage[i].prog.local;
@@ -283,9 +283,9 @@ static void keep_results(struct pipeline *p, struct session *s)
     }
 }
 
-static void keep_params(struct pipeline *p, struct session *s)
+static void keep_params(struct executor *p, struct session *s)
 {
-    const struct ap_pipeline_program *r = p->relay;
+    const struct ap_pipeline_program *r = p->pipeline;
     s->params = AP_NEW_N(p->arena, p->outline.local.n_params + 1, void *);
     for (int i = 0; i < r->n_stages; i++) {
         const struct ap_graph *g = &r->stage[i].prog.local;
@@ -310,21 +310,21 @@ static void keep_params(struct pipeline *p, struct session *s)
 }
 
 /* Bytes of memory of the rank that needs most. */
-static int64_t most_bytes(const struct pipeline *p, bool scratch)
+static int64_t most_bytes(const struct executor *p, bool scratch)
 {
     int64_t bytes = 0;
-    for (int s = 0; s < p->relay->n_stages; s++)
+    for (int s = 0; s < p->pipeline->n_stages; s++)
         if (p->mine[s])
             bytes += scratch ? p->exec[s].scratch_bytes + p->exec[s].temps_bytes
-                             : p->relay->stage[s].prog.peak_bytes +
+                             : p->pipeline->stage[s].prog.peak_bytes +
                                    p->kept[s].bytes * p->kept[s].n_slots;
     return p->job->max(p->job, bytes);
 }
 
 /* What ran, on rank 0: collectives by the first rank of each stage, bytes by all. */
-static void gather_report(struct pipeline *p, struct session *s)
+static void gather_report(struct executor *p, struct session *s)
 {
-    const struct ap_pipeline_program *r = p->relay;
+    const struct ap_pipeline_program *r = p->pipeline;
     s->n_stages = r->n_stages;
     s->stage = AP_NEW_N(p->arena, r->n_stages, struct stage_report);
     for (int i = 0; i < r->n_stages; i++) {
@@ -340,27 +340,27 @@ static void gather_report(struct pipeline *p, struct session *s)
         report->mesh = &r->stage[i].prog.mesh;
     }
     for (int k = 0; k < p->job->size; k++) {
-        int64_t bytes = handover_bytes(p->handover);
+        int64_t bytes = transfers_bytes(p->transfers);
         if (p->job->rank == k || p->job->rank == 0)
             p->job->to_root(p->job, k, &bytes, sizeof bytes);
         s->sent_bytes += bytes / (s->steps > 0 ? s->steps : 1);
     }
 }
 
-struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
-                              const struct ap_pipeline_program *relay,
+struct executor *executor_run(struct session *s, struct ap_arena *arena,
+                              const struct ap_pipeline_program *pipeline,
                               const struct settings *set, struct comm *job, bool keep,
                               const struct session_hooks *hooks)
 {
-    struct pipeline *p = AP_NEW(arena, struct pipeline);
+    struct executor *p = AP_NEW(arena, struct executor);
     struct ap_err err = {{0}};
-    *p = (struct pipeline){.arena = arena,
-                           .relay = relay,
+    *p = (struct executor){.arena = arena,
+                           .pipeline = pipeline,
                            .job = job,
-                           .comm = AP_NEW_N(arena, relay->n_stages, struct comm),
-                           .exec = AP_NEW_N(arena, relay->n_stages, struct exec),
-                           .kept = AP_NEW_N(arena, relay->n_stages, struct kept),
-                           .mine = AP_NEW_N(arena, relay->n_stages, bool)};
+                           .comm = AP_NEW_N(arena, pipeline->n_stages, struct comm),
+                           .exec = AP_NEW_N(arena, pipeline->n_stages, struct exec),
+                           .kept = AP_NEW_N(arena, pipeline->n_stages, struct kept),
+                           .mine = AP_NEW_N(arena, pipeline->n_stages, bool)};
     hooks->agree(job, make_outline(p, &err), AP_BAD_INPUT, &err);
     *s = (struct session){
         .steps = set->steps,
@@ -380,7 +380,7 @@ struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
             s->losses[i] = read_loss(p);
         if (keep && i + 1 == set->steps)
             keep_results(p, s);
-        for (int k = 0; k < relay->n_stages; k++)
+        for (int k = 0; k < pipeline->n_stages; k++)
             if (p->mine[k])
                 exec_advance(&p->exec[k]);
         sec += job->max_sec(job, ap_now_sec() - start);
@@ -394,11 +394,11 @@ struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
     return p;
 }
 
-void pipeline_close(struct pipeline *p, struct session *s)
+void executor_close(struct executor *p, struct session *s)
 {
     session_close(s);
-    handover_close(p->handover);
-    for (int k = 0; k < p->relay->n_stages; k++)
+    transfers_close(p->transfers);
+    for (int k = 0; k < p->pipeline->n_stages; k++)
         if (p->mine[k]) {
             if (p->kept[k].slots)
                 p->exec[k].backend->release(p->kept[k].slots);

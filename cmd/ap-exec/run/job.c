@@ -22,7 +22,7 @@ static void forward(int sig)
 }
 
 /* All bytes that come from fd, to standard output; 0 or the errno of a failed write. */
-static int relay(int fd)
+static int pass_output(int fd)
 {
     static char block[1 << 16];
     for (;;) {
@@ -49,7 +49,7 @@ _Noreturn static void supervise(pid_t pid, int fd)
     sigaction(SIGHUP, &act, NULL);
     signal(SIGINT, SIG_IGN); /* the terminal sends mpirun its own */
     signal(SIGPIPE, SIG_IGN);
-    const int why = relay(fd);
+    const int why = pass_output(fd);
     if (why)
         kill(pid, SIGTERM);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
@@ -63,7 +63,7 @@ _Noreturn static void supervise(pid_t pid, int fd)
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-/* mpirun 4.1 can die of a null pointer at the end of a standard input that it hands on
+/* mpirun 4.1 can die of a null pointer at the end of a standard input that it forwards
    (its iof/hnp, when the reader's end closed first). It gets none: rank 0 opens our copy,
    a file without a name that lives as long as this process. */
 #define INPUT_VARIABLE "AP_EXEC_INPUT"
@@ -181,7 +181,7 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
 
 static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                         bool staged, struct ap_program *prog,
-                        struct ap_pipeline_program *relay, struct ap_err *err)
+                        struct ap_pipeline_program *pipeline, struct ap_err *err)
 {
     const char *name = staged ? "pipeline" : "program";
     const struct ap_section *section = ap_doc_find(doc, name);
@@ -192,7 +192,7 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
     json_t *o = ap_doc_load(doc, section, &why);
     const struct ap_at at = {NULL, name, 0};
     int rc = !o       ? -1
-             : staged ? ap_pipeline_from_json(arena, o, &at, relay, &why)
+             : staged ? ap_pipeline_from_json(arena, o, &at, pipeline, &why)
                       : ap_program_from_json(arena, o, &at, prog, &why);
     json_decref(o);
     if (rc) {
@@ -200,7 +200,8 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
         return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
                           why.msg);
     }
-    const long long n = staged ? relay->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
+    const long long n =
+        staged ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
     if (n != c->size)
         return ap_err_set(err,
                           "%s: the program is for %lld rank%s, this job has %d: run it "
@@ -210,11 +211,11 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
 }
 
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_pipeline_program *relay)
+                 struct ap_program *prog, struct ap_pipeline_program *pipeline)
 {
     struct ap_err err = {{0}};
     const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-    const int rc = read_program(arena, doc, c, staged, prog, relay, &err);
+    const int rc = read_program(arena, doc, c, staged, prog, pipeline, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
     return staged;
 }

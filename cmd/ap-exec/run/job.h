@@ -1,4 +1,4 @@
-/* The job: who takes part, how it is started, how it ends. */
+/* The job: its ranks, how it is started, how it ends. */
 #ifndef EXEC_JOB_H
 #define EXEC_JOB_H
 
@@ -8,7 +8,8 @@
 
 /* Whether mpirun started this process. */
 bool job_is_started(void);
-/* Runs mpirun -n N of this very command, hands its output on and ends as it does. */
+/* Runs mpirun -n N of this very command, passes its output on and exits with its status.
+ */
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
 /* MPI if mpirun started us, else one rank without it. */
 void job_join(struct comm *c);
@@ -20,6 +21,6 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
 /* The section "program", or "pipeline" if there is none, fit for this job; whether it was
  * the latter. */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_pipeline_program *relay);
+                 struct ap_program *prog, struct ap_pipeline_program *pipeline);
 
 #endif

@@ -61,12 +61,12 @@ void session_close(struct session *s);
  * The same of a pipeline: each rank runs the programs of its lane. s->exec.prog has the
  * parameters and results of the whole graph, and runs nothing; all else is as above.
  */
-struct pipeline;
-struct pipeline *pipeline_run(struct session *s, struct ap_arena *arena,
-                              const struct ap_pipeline_program *relay,
+struct executor;
+struct executor *executor_run(struct session *s, struct ap_arena *arena,
+                              const struct ap_pipeline_program *pipeline,
                               const struct settings *set, struct comm *job, bool keep,
                               const struct session_hooks *hooks);
-void pipeline_close(struct pipeline *p, struct session *s);
+void executor_close(struct executor *p, struct session *s);
 
 /* ---- results for people and programs (report.c) ---- */
 

@@ -1,13 +1,17 @@
 /*
- * Problem: find the fusion groups that may choose alike because their layers are alike.
+ * Problem: find the fusion groups that may make one choice because their layers are
+ * identical.
  * Idea: the families say which nodes correspond. Groups whose members correspond one by
- * one and whose nests are equal are twins. An instance is described by its groups' twins
- * and, for every tensor that enters or leaves it, by who makes it and who needs it, other
- * instances named by their distance; instances with the same description are tied. The
- * first and the last layer see other surroundings and stay free. Cost: linear, by hashes
- * of 64 bits (a false match would be found out: the price of the plan would differ).
+ * one and whose nests are equal are twins. The description of an instance lists its
+ * groups' twins and, for every tensor that enters or leaves the instance, the producer
+ * and the users of the tensor, other instances being named by their distance. Instances
+ * with equal descriptions are tied. The first and the last layer have other surroundings
+ * and stay free. Cost: linear, by hashes of 64 bits (a false match would be noticed: the
+ * plan's price would differ from the objective).
  */
 #include "problem/fold.h"
+
+#include "graph/classes.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -21,8 +25,8 @@ struct folder {
     const struct ap_graph *g;
     const struct ap_nests *nests;
     const struct ap_families *families;
-    const struct shard_pins *pins; /* may be NULL */
-    const int16_t *time;           /* likewise: choices on the axis of microbatches */
+    const struct shard_pins *pins;    /* may be NULL */
+    const int16_t *microbatch_choice; /* [group], may be NULL */
     struct shard_fold *fold;
     /* [node]: position in its instance, or a hash that stands for one, with OUTSIDE */
     uint64_t *place;
@@ -61,8 +65,8 @@ static int compare_ids(const void *x, const void *y)
 }
 
 /*
- * rank[k]: where instance k stands in the forward pass, by the first contraction there
- * (or whatever is no parameter or constant); names and parameters may be in any order.
+ * rank[k]: the position of instance k in the forward pass, by its first contraction (or
+ * first node that is no parameter or constant); names and parameters may be in any order.
  */
 static void rank_instances(const struct folder *f, const struct ap_family *fam, int *rank)
 {
@@ -111,8 +115,8 @@ static void place_nodes(struct folder *f)
 /* ---- nodes between instances ---- */
 
 /*
- * Adopts node v, which no family has: its place is told by its operands' places. Only if
- * what it reads, and what reads it, is in one family and in neighbouring instances.
+ * Adopts node v, which no family has: its place is a hash of its operands' places. Only
+ * if its operands and users are in one family and in neighbouring instances.
  */
 static void adopt(struct folder *f, int v)
 {
@@ -143,8 +147,7 @@ static void adopt(struct folder *f, int v)
         if (f->family[u] == family) {
             reads = true;
             end[1] = 1 + (uint64_t)(f->instance[u] - low);
-            if (!(f->place[u] &
-                  OUTSIDE)) /* a sum that goes on knows only the last term */
+            if (!(f->place[u] & OUTSIDE)) /* of a running sum only the last term */
                 place = ap_hash(&f->place[u], sizeof f->place[u], place);
         }
         place = ap_hash(end, sizeof end, place);
@@ -221,7 +224,7 @@ static bool same_pin(const struct folder *f, int a, int b)
             (!pins->pinned[a] || ap_layout_equal(&pins->layout[a], &pins->layout[b])));
 }
 
-/* Whether node x is to group a what y is to group b. */
+/* Whether node x corresponds to y when group a corresponds to b. */
 static bool same_place(const struct folder *f, int a, int x, int b, int y)
 {
     if (f->family[x] < 0 || f->family[y] < 0)
@@ -255,7 +258,8 @@ static bool are_twins(const struct folder *f, const struct ap_nest *a,
                       const struct ap_nest *b)
 {
     if (!shard_fold_same_nest(f->g, a, f->g, b) ||
-        (f->time && f->time[a->group] != f->time[b->group]))
+        (f->microbatch_choice &&
+         f->microbatch_choice[a->group] != f->microbatch_choice[b->group]))
         return false;
     for (int m = 0; m < a->n_members; m++)
         if (!same_place(f, a->group, a->members[m], b->group, b->members[m]) ||
@@ -264,33 +268,31 @@ static bool are_twins(const struct folder *f, const struct ap_nest *a,
     return true;
 }
 
+static bool same_twin(const void *ctx, int a, int b)
+{
+    const struct folder *f = ctx;
+    return f->fold->family[a] == f->fold->family[b] &&
+           are_twins(f, &f->nests->nest[a], &f->nests->nest[b]);
+}
+
 static void find_twins(struct folder *f)
 {
-    size_t mask = 1;
-    while (mask < 2 * (size_t)f->nests->n)
-        mask = 2 * mask + 1;
-    int *table = AP_NEW_N(f->arena, mask + 1, int); /* group + 1, by place */
+    struct ap_classes twins = {.same = same_twin, .ctx = f};
 
     for (int i = 0; i < f->nests->n; i++) {
         const int family = f->fold->family[i];
-        if (family < 0)
-            continue;
-        uint64_t h = ap_hash(&f->place[f->anchor[i]], sizeof(uint64_t), (uint64_t)family);
-        size_t at = h & mask;
-        while (table[at] &&
-               (f->fold->family[table[at] - 1] != family ||
-                !are_twins(f, &f->nests->nest[table[at] - 1], &f->nests->nest[i])))
-            at = (at + 1) & mask;
-        if (table[at])
-            f->fold->twin[i] = table[at] - 1;
-        else
-            table[at] = i + 1;
+        if (family >= 0)
+            f->fold->twin[i] = ap_class_of(
+                &twins,
+                ap_hash(&f->place[f->anchor[i]], sizeof(uint64_t), (uint64_t)family), i);
     }
+    ap_classes_free(&twins);
 }
 
-/* ---- instances that are alike ---- */
+/* ---- identical instances ---- */
 
-static uint64_t mix(uint64_t h, int64_t a, int64_t b, int64_t c)
+/* Its values order the classes, and so the pieces of fold_bound.c. */
+static uint64_t hash3(uint64_t h, int64_t a, int64_t b, int64_t c)
 {
     const int64_t v[3] = {a, b, c};
     return ap_hash(v, sizeof v, h);
@@ -301,12 +303,12 @@ uint64_t shard_fold_slot(const struct ap_nest *nest, int slot)
     if (slot < 0)
         return 0;
     const struct ap_access *a = &nest->ins[slot].access;
-    uint64_t h = mix(12, a->rank, (int64_t)a->partial, 0);
+    uint64_t h = hash3(12, a->rank, (int64_t)a->partial, 0);
     for (int d = 0; d < a->rank; d++)
         h = ap_hash(a->dims[d].factor, (size_t)a->dims[d].n * sizeof(int),
-                    mix(h, a->dims[d].n, d, 0));
+                    hash3(h, a->dims[d].n, d, 0));
     for (int k = 0; k < nest->n_linear && slot < 64; k++)
-        h = mix(h, k, (int64_t)(nest->linear[k].ins >> slot & 1), 0);
+        h = hash3(h, k, (int64_t)(nest->linear[k].ins >> slot & 1), 0);
     return h;
 }
 
@@ -325,27 +327,28 @@ bool shard_fold_wide(const struct shard_fold *fold, int home,
     return fold->family[home] < 0 || (low <= high && high - low > 1);
 }
 
-/* A user as the maker sees it; of a wide tensor's users only who they are counts. */
+/* A user in the description of the producer; of a wide tensor's users not the distance.
+ */
 static uint64_t see_user(const struct shard_fold *fold, uint64_t h, int home, int group,
                          bool wide)
 {
     if (group < 0 || fold->family[group] < 0)
-        return mix(h, 1, group, 0);
-    h = mix(h, 2, fold->family[group], fold->twin[group]);
+        return hash3(h, 1, group, 0);
+    h = hash3(h, 2, fold->family[group], fold->twin[group]);
     return wide && fold->family[group] != fold->family[home]
                ? h
-               : mix(h, 3, fold->instance[group] - fold->instance[home], 0);
+               : hash3(h, 3, fold->instance[group] - fold->instance[home], 0);
 }
 
-/* The maker as a user sees it. */
+/* The producer in the description of a user. */
 static uint64_t see_maker(const struct shard_fold *fold, uint64_t h, int group, int home,
                           bool wide)
 {
     if (fold->family[home] < 0 || fold->family[group] < 0 ||
         (wide && fold->family[group] != fold->family[home]))
-        return mix(h, 4, home, 0);
-    return mix(mix(h, 5, fold->family[home], fold->twin[home]), 6,
-               fold->instance[home] - fold->instance[group], 0);
+        return hash3(h, 4, home, 0);
+    return hash3(hash3(h, 5, fold->family[home], fold->twin[home]), 6,
+                 fold->instance[home] - fold->instance[group], 0);
 }
 
 static uint64_t slot_of(const struct folder *f, const struct select_use *use)
@@ -354,23 +357,23 @@ static uint64_t slot_of(const struct folder *f, const struct select_use *use)
 }
 
 /*
- * A tensor that is told by itself, since its users are anywhere. Numbers that one group
- * outside of the families makes are told by what they may be: each layer has its own
- * there.
+ * A wide tensor, described by its id, since its users are anywhere. A scalar that one
+ * group outside of the families makes is described by its possible layouts: each layer
+ * has a scalar of its own there.
  */
 static uint64_t see_wide(const struct folder *f, int home, int out)
 {
     const struct ap_nest *nest = &f->nests->nest[home];
     int node = nest->outs[out];
     if (f->fold->family[home] >= 0 || ap_shape_elems(&f->g->nodes[node].shape) != 1)
-        return mix(9, node, 0, 0);
+        return hash3(9, node, 0, 0);
     int m = ap_nest_member(nest, node);
-    return mix(13, home, (int64_t)nest->values[m].partial, nest->linear_values[m]);
+    return hash3(13, home, (int64_t)nest->values[m].partial, nest->linear_values[m]);
 }
 
 /*
- * Adds what every tensor says of the instances that make or need it to sum[] (per group;
- * order does not matter).
+ * Adds the description of every tensor to sum[] of the groups that make or need it (the
+ * order of the terms does not matter).
  */
 static void describe_tensors(struct folder *f, uint64_t *sum)
 {
@@ -382,22 +385,23 @@ static void describe_tensors(struct folder *f, uint64_t *sum)
         const struct ap_nest *nest = &f->nests->nest[i];
         for (int o = 0; o < nest->n_outs; o++) {
             int node = nest->outs[o];
-            uint64_t star = mix(7, fold->twin[i], o, 0);
+            uint64_t tensor = hash3(7, fold->twin[i], o, 0);
             select_users_of(&users, node);
             bool wide = shard_fold_wide(fold, i, &users);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
                 uint64_t slot = slot_of(f, use);
-                star += see_user(fold, mix(8, (int64_t)slot, 0, 0), i, use->group, wide);
+                tensor +=
+                    see_user(fold, hash3(8, (int64_t)slot, 0, 0), i, use->group, wide);
             }
             if (wide)
-                star = see_wide(f, i, o);
-            sum[i] += mix(star, 10, 0, 0);
+                tensor = see_wide(f, i, o);
+            sum[i] += hash3(tensor, 10, 0, 0);
             for (int u = 0; u < users.n; u++) {
                 const struct select_use *use = &users.uses[u];
                 if (use->group >= 0)
-                    sum[use->group] +=
-                        see_maker(fold, mix(star, 11, use->slot, 0), use->group, i, wide);
+                    sum[use->group] += see_maker(fold, hash3(tensor, 11, use->slot, 0),
+                                                 use->group, i, wide);
             }
         }
     }
@@ -427,25 +431,25 @@ static void name_cells(struct folder *f, struct cell *cells, int n, const int *s
 
     qsort(cells, (size_t)n, sizeof *cells, by_family);
     fold->class_of = AP_NEW_N(f->arena, n + 1, int);
-    fold->n_alike = AP_NEW_N(f->arena, n + 1, int);
+    fold->n_identical = AP_NEW_N(f->arena, n + 1, int);
     fold->cell_of_class = AP_NEW_N(f->arena, n + 1, int);
     for (int i = 0; i < n;) {
         int end = i + 1;
         while (end < n && cells[end].family == cells[i].family &&
                cells[end].hash == cells[i].hash)
             end++;
-        bool alike = end - i >= 2 && cells[i].n_groups > 0;
+        bool identical = end - i >= 2 && cells[i].n_groups > 0;
         for (int k = i; k < end; k++) {
             int *at = &cell_at[start[cells[k].family] + cells[k].instance];
             *at = -1;
-            if (alike) {
+            if (identical) {
                 *at = fold->n_cells;
                 fold->class_of[fold->n_cells++] = fold->n_classes;
             }
         }
-        if (alike) {
+        if (identical) {
             fold->cell_of_class[fold->n_classes] = fold->n_cells - (end - i);
-            fold->n_alike[fold->n_classes++] = end - i;
+            fold->n_identical[fold->n_classes++] = end - i;
         }
         i = end;
     }
@@ -471,7 +475,7 @@ static void find_cells(struct folder *f)
         if (fold->family[i] < 0)
             continue;
         struct cell *c = &cells[start[fold->family[i]] + fold->instance[i]];
-        c->hash += mix(sum[i], fold->twin[i], 0, 0);
+        c->hash += hash3(sum[i], fold->twin[i], 0, 0);
         c->n_groups++;
     }
     name_cells(f, cells, start[all->n], start, cell_at);
@@ -480,7 +484,7 @@ static void find_cells(struct folder *f)
             fold->cell[i] = cell_at[start[fold->family[i]] + fold->instance[i]];
 }
 
-/* Groups of alike cells at one place are tied. */
+/* Groups of identical cells at one place are tied. */
 static void tie(struct folder *f)
 {
     struct shard_fold *fold = f->fold;
@@ -508,8 +512,8 @@ static void tie(struct folder *f)
 
 void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, const int16_t *time, int period,
-                     struct shard_fold *fold)
+                     const struct shard_pins *pins, const int16_t *microbatch_choice,
+                     int period, struct shard_fold *fold)
 {
     static const struct ap_families none;
     struct folder f = {.arena = arena,
@@ -517,7 +521,7 @@ void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
                        .nests = nests,
                        .families = families ? families : &none,
                        .pins = pins,
-                       .time = time,
+                       .microbatch_choice = microbatch_choice,
                        .fold = fold};
 
     *fold = (struct shard_fold){.twin = AP_NEW_N(arena, nests->n, int),

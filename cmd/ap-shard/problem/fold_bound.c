@@ -1,53 +1,56 @@
 /*
- * Problem: bound the price of every plan of a deep graph, also of those that treat alike
- * layers differently, at the cost of its distinct layers.
- * Idea: Lagrangian decomposition. The graph falls into pieces: each tied instance is one,
- * all the rest another. A tensor between pieces is charged in one of them, in which a
- * stand-in takes the place of the group at the other end; a potential per strategy is
- * added to the stand-in's cost and taken from the group's, so that the sum of the pieces'
- * optima is a lower bound whatever the potentials are. Alike instances share their
- * potentials by place, so one piece speaks for all of them. libcommon finds good
- * potentials (pieces.h). A tensor with users in several places is charged where it is
- * made; one that is made outside of all layers (a mask, a tied weight) is charged in
- * equal parts to each place that needs it. Cost: per round one exact solve per distinct
- * layer and one of the rest.
+ * Problem: bound the price of every plan of a deep graph, also of the plans that treat
+ * identical layers differently, at the cost of its distinct layers.
+ * Idea: Lagrangian decomposition. The graph is split into pieces: each tied instance is a
+ * piece, all the rest another one. A tensor between two pieces is charged in one of them,
+ * where a proxy takes the place of the group at the other end. One multiplier per
+ * strategy is added to the proxy's cost and subtracted from the group's, so that the sum
+ * of the pieces' optima is a lower bound for any multipliers. Proxies at the same place
+ * of identical instances share their multipliers, so that one piece stands for all
+ * instances of its class. libcommon finds good multipliers (solve/pieces.h). A tensor
+ * with users in several places is charged where it is made; a tensor that is made outside
+ * of all layers (a mask, a tied weight) is charged in equal parts to each place that
+ * needs it. Cost: per round one exact solve per distinct layer and one of the rest. The
+ * README of ap-shard derives the bound.
  */
 #include "problem/fold_bound.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "solve/pieces.h"
+#include "base/array.h"
+#include "graph/classes.h"
 #include "problem/statement.h"
+#include "solve/pieces.h"
 
 /* Where a group is: an instance of a family, or outside (-1, -1). */
 struct site {
     int family, instance;
 };
 
-struct potential {
+struct multiplier {
     uint64_t key;
-    int n, first;       /* strategies; position of the first one in phi */
-    double plus, minus; /* how often it is added and taken, all pieces counted */
+    int n;              /* strategies */
+    double plus, minus; /* how often it is added and subtracted, all pieces counted */
 };
 
-/* A problem node whose cost a potential changes. */
+/* A problem node whose cost a multiplier changes. */
 struct term {
-    int potential, node;
+    int multiplier, node;
     double sign;
 };
 
 struct piece {
     struct select_builder b;
-    double weight; /* how many pieces it speaks for */
+    double weight; /* instances that it stands for */
     struct term *term;
     int n_terms, cap_terms;
 };
 
-/* A stand-in: who needs it (site) and for which group. */
-struct stand_in {
+/* The proxy, at a site, of a group elsewhere. */
+struct proxy {
     struct site site;
-    int group, potential;
+    int group, multiplier;
     int var; /* in the site's piece, -1 if that piece is not built */
 };
 
@@ -58,15 +61,12 @@ struct bounder {
     int n_pieces;
     struct piece *piece; /* 0: all that is in no cell; then one per class */
     int *var;            /* [group]: its variable in its piece, -1 if that is not built */
-    struct stand_in *stand_in;
-    int n_stand_ins, cap_stand_ins;
-    int *table; /* hash of stand-ins, index + 1 */
-    size_t mask;
-    struct potential *potential;
-    int n_potentials, cap_potentials;
-    int *key_table;
-    int n_phi;
-    double stars, charged; /* how many, and how many the pieces charge */
+    struct proxy *proxy;
+    int n_proxies, cap_proxies;
+    struct multiplier *multiplier;
+    int n_multipliers, cap_multipliers;
+    struct ap_classes proxies, multipliers; /* equal ones are one */
+    double tensors, charged;                /* how many, and how many the pieces charge */
     const struct shard_answer *known;
     const struct fold_search *search;
 };
@@ -86,7 +86,7 @@ static int piece_of(const struct bounder *b, int group)
     return b->fold->cell_of_class[class] == cell ? 1 + class : -1;
 }
 
-/* ---- potentials and stand-ins ---- */
+/* ---- multipliers and proxies ---- */
 
 static uint64_t hash4(int64_t a, int64_t b, int64_t c, int64_t d)
 {
@@ -94,81 +94,83 @@ static uint64_t hash4(int64_t a, int64_t b, int64_t c, int64_t d)
     return ap_hash(v, sizeof v, 0);
 }
 
-static int find_potential(struct bounder *b, uint64_t key, int group)
+static bool same_multiplier(const void *ctx, int a, int b)
 {
-    size_t i = key & b->mask;
-    while (b->key_table[i] && b->potential[b->key_table[i] - 1].key != key)
-        i = (i + 1) & b->mask;
-    if (b->key_table[i])
-        return b->key_table[i] - 1;
-    if (b->n_potentials == b->cap_potentials) {
-        b->cap_potentials = b->cap_potentials ? 2 * b->cap_potentials : 64;
-        b->potential =
-            ap_xrealloc(b->potential, (size_t)b->cap_potentials * sizeof *b->potential);
-    }
-    b->potential[b->n_potentials] =
-        (struct potential){.key = key, .n = b->space->n[group], .first = b->n_phi};
-    b->n_phi += b->space->n[group];
-    b->key_table[i] = ++b->n_potentials;
-    return b->n_potentials - 1;
+    const struct bounder *m = ctx;
+    return m->multiplier[a].key == m->multiplier[b].key;
 }
 
-static void add_term(struct piece *p, int potential, int node, double sign)
+static bool same_proxy(const void *ctx, int a, int b)
 {
-    if (p->n_terms == p->cap_terms) {
-        p->cap_terms = p->cap_terms ? 2 * p->cap_terms : 64;
-        p->term = ap_xrealloc(p->term, (size_t)p->cap_terms * sizeof *p->term);
-    }
-    p->term[p->n_terms++] = (struct term){potential, node, sign};
+    const struct bounder *m = ctx;
+    const struct proxy *p = &m->proxy[a], *q = &m->proxy[b];
+    return p->group == q->group && p->site.family == q->site.family &&
+           p->site.instance == q->site.instance;
 }
 
-/* The stand-in for a group at a site; made, with its potential, on first use. */
-static struct stand_in *stand_in(struct bounder *b, struct site site, int site_piece,
-                                 int group, bool wide)
+static int find_multiplier(struct bounder *b, uint64_t key, int group)
 {
-    struct site home = site_of(b, group);
-    uint64_t h = hash4(site.family, site.instance, group, 1);
-    size_t i = h & b->mask;
+    int i = b->n_multipliers;
 
-    for (; b->table[i]; i = (i + 1) & b->mask) {
-        struct stand_in *s = &b->stand_in[b->table[i] - 1];
-        if (s->group == group && s->site.family == site.family &&
-            s->site.instance == site.instance)
-            return s;
-    }
-    if (b->n_stand_ins == b->cap_stand_ins) {
-        b->cap_stand_ins = b->cap_stand_ins ? 2 * b->cap_stand_ins : 256;
-        b->stand_in =
-            ap_xrealloc(b->stand_in, (size_t)b->cap_stand_ins * sizeof *b->stand_in);
-    }
-    b->table[i] = b->n_stand_ins + 1;
-    struct stand_in *s = &b->stand_in[b->n_stand_ins++];
-    bool layers = home.family >= 0 && site.family >= 0 && /* one sees the other */
-                  !(wide && home.family != site.family);
-    uint64_t key =
-        layers ? hash4(16 + site.family, b->fold->twin[group],
-                       site.instance - home.instance, home.instance % b->fold->period)
-               : hash4(2, wide ? group : b->fold->twin[group], site.family, home.family);
-    *s = (struct stand_in){site, group, find_potential(b, key, group), -1};
+    AP_ROOM(b->multiplier, i, b->cap_multipliers);
+    b->multiplier[i] = (struct multiplier){.key = key, .n = b->space->n[group]};
+    int first = ap_class_of(&b->multipliers, key, i);
+    b->n_multipliers += first == i;
+    return first;
+}
+
+static void add_term(struct piece *p, int multiplier, int node, double sign)
+{
+    AP_ROOM(p->term, p->n_terms, p->cap_terms);
+    p->term[p->n_terms++] = (struct term){multiplier, node, sign};
+}
+
+/* The multiplier of a group's proxy at a site: identical instances share it. */
+static uint64_t key_of(const struct bounder *b, struct site site, int group, bool wide)
+{
+    const struct shard_fold *fold = b->fold;
+    const struct site home = site_of(b, group);
+    bool by_distance =
+        home.family >= 0 && site.family >= 0 && !(wide && home.family != site.family);
+
+    return by_distance
+               ? hash4(16 + site.family, fold->twin[group], site.instance - home.instance,
+                       home.instance % fold->period)
+               : hash4(2, wide ? group : fold->twin[group], site.family, home.family);
+}
+
+/* The variable of a group's proxy at a site; made, with its multiplier, on first use. */
+static int proxy_var(struct bounder *b, struct site site, int site_piece, int group,
+                     bool wide)
+{
+    int i = b->n_proxies, owner = piece_of(b, group);
+
+    AP_ROOM(b->proxy, i, b->cap_proxies);
+    struct proxy *p = &b->proxy[i];
+    *p = (struct proxy){.site = site, .group = group, .var = -1};
+    int first = ap_class_of(&b->proxies, hash4(site.family, site.instance, group, 1), i);
+    if (first < i)
+        return b->proxy[first].var;
+    b->n_proxies++;
+    p->multiplier = find_multiplier(b, key_of(b, site, group, wide), group);
+    struct multiplier *m = &b->multiplier[p->multiplier];
     if (site_piece >= 0) {
-        struct piece *p = &b->piece[site_piece];
-        s->var = select_var(&p->b, group, 0);
-        add_term(p, s->potential, s->var, 1);
-        b->potential[s->potential].plus += p->weight;
+        p->var = select_var(&b->piece[site_piece].b, group, 0);
+        add_term(&b->piece[site_piece], p->multiplier, p->var, 1);
+        m->plus += b->piece[site_piece].weight;
     }
-    int owner = piece_of(b, group);
     if (owner >= 0) {
-        add_term(&b->piece[owner], s->potential, b->var[group], -1);
-        b->potential[s->potential].minus += b->piece[owner].weight;
+        add_term(&b->piece[owner], p->multiplier, b->var[group], -1);
+        m->minus += b->piece[owner].weight;
     }
-    return s;
+    return p->var;
 }
 
-/* ---- stars ---- */
+/* ---- tensors ---- */
 
 /*
- * Charges the uses at `users` (all of one site, or the home's own) in the piece of site;
- * groups elsewhere are stood in for.
+ * Charges n uses of a tensor, all of one site or all there are, in the piece of `site`;
+ * groups elsewhere are replaced by proxies.
  */
 static void charge(struct bounder *b, int node, const struct select_use *uses, int n,
                    struct site site, int site_cell, int site_piece, bool wide,
@@ -176,30 +178,30 @@ static void charge(struct bounder *b, int node, const struct select_use *uses, i
 {
     const struct shard_fold *fold = b->fold;
     int home = b->space->graph->nodes[node].group;
-    struct copy_set star = {.node = node, .home = home, .n_uses = n, .weight = weight};
+    struct copy_set set = {.node = node, .home = home, .n_uses = n, .weight = weight};
 
     if (site_piece >= 0) {
         b->charged += weight * b->piece[site_piece].weight;
-        star.uses = ap_arena_dup(b->arena, uses, (size_t)n * sizeof *uses);
+        set.uses = ap_arena_dup(b->arena, uses, (size_t)n * sizeof *uses);
     }
-    star.home_var = fold->cell[home] == site_cell
-                        ? b->var[home]
-                        : stand_in(b, site, site_piece, home, wide)->var;
+    set.home_var = fold->cell[home] == site_cell
+                       ? b->var[home]
+                       : proxy_var(b, site, site_piece, home, wide);
     for (int u = 0; u < n; u++) {
         int group = uses[u].group;
         if (group < 0)
             continue;
         int var = fold->cell[group] == site_cell
                       ? b->var[group]
-                      : stand_in(b, site, site_piece, group, false)->var;
-        if (star.uses)
-            star.uses[u].var = var;
+                      : proxy_var(b, site, site_piece, group, false);
+        if (set.uses)
+            set.uses[u].var = var;
     }
-    if (star.uses)
-        statement_add_copy_set(&b->piece[site_piece].b, &star);
+    if (set.uses)
+        statement_add_copy_set(&b->piece[site_piece].b, &set);
 }
 
-/* Where a use is charged: what home shares a piece with is all one place. */
+/* Where a use is charged; all uses in the home's own piece count as one place. */
 static struct site use_site(const struct bounder *b, int home,
                             const struct select_use *use)
 {
@@ -240,7 +242,7 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
     if (users->n == 0)
         return;
     bool wide = shard_fold_wide(b->fold, home, users);
-    b->stars++;
+    b->tensors++;
     sort_uses(b, home, users->uses, users->n);
     for (int u = 0; u < users->n; u++)
         n_sites += u == 0 || by_site(b, home, &uses[u - 1], &uses[u]) != 0;
@@ -265,19 +267,13 @@ static void build_pieces(struct bounder *b)
 {
     const struct shard_space *sp = b->space;
     struct select_users users;
-    size_t cap = 1;
 
     b->n_pieces = 1 + b->fold->n_classes;
     b->piece = AP_NEW_N(b->arena, b->n_pieces, struct piece);
     for (int i = 0; i < b->n_pieces; i++) {
         select_init(&b->piece[i].b, b->arena, sp);
-        b->piece[i].weight = i == 0 ? 1 : b->fold->n_alike[i - 1];
+        b->piece[i].weight = i == 0 ? 1 : b->fold->n_identical[i - 1];
     }
-    while (cap < 4 * (size_t)sp->nests->n + 64)
-        cap *= 2;
-    b->mask = cap - 1;
-    b->table = AP_NEW_N(b->arena, cap, int);
-    b->key_table = AP_NEW_N(b->arena, cap, int);
     b->var = AP_NEW_N(b->arena, sp->nests->n, int);
     for (int i = 0; i < sp->nests->n; i++) {
         int p = piece_of(b, i);
@@ -332,19 +328,18 @@ static void find_starts(const struct bounder *b, const struct ap_plan *plan,
         start[i] = piece_start(b, &b->piece[i], strategy);
 }
 
-/* The pieces as libcommon wants them, without potentials that decide nothing. */
+/* The pieces as libcommon wants them, without multipliers that change nothing. */
 static struct ap_pieces as_pieces(struct bounder *b)
 {
     struct ap_part *pieces = AP_NEW_N(b->arena, b->n_pieces, struct ap_part);
-    int *number = AP_NEW_N(b->arena, b->n_potentials + 1, int);
-    int *n_strategies = AP_NEW_N(b->arena, b->n_potentials + 1, int), n = 0;
+    int *number = AP_NEW_N(b->arena, b->n_multipliers + 1, int);
+    int *n_strategies = AP_NEW_N(b->arena, b->n_multipliers + 1, int), n = 0;
 
-    for (int k = 0; k < b->n_potentials; k++) {
-        const struct potential *q = &b->potential[k];
+    for (int k = 0; k < b->n_multipliers; k++) {
+        const struct multiplier *q = &b->multiplier[k];
         number[k] = q->n > 1 && q->plus == q->minus ? n : -1;
         if (number[k] >= 0)
             n_strategies[n++] = q->n;
-        b->n_phi += number[k] >= 0 ? q->n : 0;
     }
     for (int i = 0; i < b->n_pieces; i++) {
         const struct piece *p = &b->piece[i];
@@ -352,8 +347,8 @@ static struct ap_pieces as_pieces(struct bounder *b)
             AP_NEW_N(b->arena, p->n_terms + 1, struct ap_part_term);
         int m = 0;
         for (int t = 0; t < p->n_terms; t++)
-            if (number[p->term[t].potential] >= 0)
-                term[m++] = (struct ap_part_term){number[p->term[t].potential],
+            if (number[p->term[t].multiplier] >= 0)
+                term[m++] = (struct ap_part_term){number[p->term[t].multiplier],
                                                   p->term[t].node, p->term[t].sign};
         pieces[i] = (struct ap_part){.problem = select_problem(&p->b),
                                      .weight = p->weight,
@@ -363,7 +358,7 @@ static struct ap_pieces as_pieces(struct bounder *b)
     return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
 }
 
-/* What is known of a piece's groups holds for all that are tied to them. */
+/* What is ruled out for a piece's groups is ruled out for all groups tied to them. */
 static const bool **kept_groups(const struct bounder *b, bool ***kept)
 {
     int n = b->space->nests->n;
@@ -377,7 +372,7 @@ static const bool **kept_groups(const struct bounder *b, bool ***kept)
     return out;
 }
 
-/* What the pieces choose, each for the groups that it speaks for. */
+/* The price of the pieces' choices, each taken for all groups that it stands for. */
 static double price_pieces(void *arg, int *const *choice)
 {
     struct bounder *b = arg;
@@ -421,6 +416,8 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     int rc = 0;
 
     *out = (struct fold_bound){0};
+    b.proxies = (struct ap_classes){.same = same_proxy, .ctx = &b};
+    b.multipliers = (struct ap_classes){.same = same_multiplier, .ctx = &b};
     build_pieces(&b);
     const struct ap_pieces pieces = as_pieces(&b);
     const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
@@ -428,19 +425,20 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
         find_starts(&b, &known->plan, start);
     for (int i = 0; i < b.n_pieces; i++)
         ((struct ap_part *)pieces.piece)[i].start = start[i];
-    /* all tensors are charged once: else instances were not as alike as they looked */
-    if (fabs(b.charged - b.stars) <= 1e-6 * b.stars)
+    /* all tensors are charged once, or instances were not as identical as the hashes said
+     */
+    if (fabs(b.charged - b.tensors) <= 1e-6 * b.tensors)
         rc = ap_pieces_bound(arena, &pieces, &params, &answer, err);
     out->bound = answer.bound;
     out->kept = answer.kept ? kept_groups(&b, answer.kept) : NULL;
     out->n_rounds = answer.n_rounds;
-    out->n_pieces = b.n_pieces;
-    out->n_potentials = b.n_phi;
     for (int i = 0; i < b.n_pieces; i++) {
         select_free(&b.piece[i].b);
         free(b.piece[i].term);
     }
-    free(b.stand_in);
-    free(b.potential);
+    free(b.proxy);
+    free(b.multiplier);
+    ap_classes_free(&b.proxies);
+    ap_classes_free(&b.multipliers);
     return rc;
 }

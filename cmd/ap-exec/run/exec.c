@@ -14,9 +14,9 @@ struct planner {
     const struct ap_graph *g;
     int *order; /* calls' nodes, one call after the other */
     int n_order;
-    int64_t *temp;       /* per node: offset in temps, -1 for none */
-    int64_t **part_temp; /* per tuple node and part */
-    bool *aside;         /* the call writes to temps, then copies */
+    int64_t *temp;          /* per node: offset in temps, -1 for none */
+    int64_t **element_temp; /* per tuple node and part */
+    bool *aside;            /* the call writes to temps, then copies */
 };
 
 void exec_need_scratch(struct exec *x, int64_t bytes)
@@ -41,6 +41,18 @@ struct placement exec_placement(const struct ap_node *param)
         p.layout = param->attrs->layout;
     }
     return p;
+}
+
+struct shard exec_shard(struct ap_arena *arena, const struct ap_mesh *mesh,
+                        const struct placement *place, const int64_t *coords)
+{
+    struct shard s = {.local =
+                          ap_layout_local(arena, mesh, &place->global, &place->layout)};
+    for (int d = 0; d < s.local.rank; d++) {
+        s.map[d] = AP_NEW_N(arena, s.local.dims[d] + 1, int64_t);
+        ap_layout_index_map(mesh, &place->global, &place->layout, d, coords, s.map[d]);
+    }
+    return s;
 }
 
 const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
@@ -139,29 +151,23 @@ static bool is_read_outside(const struct planner *p, int node)
     return !p->x->calls[p->x->call_of[node]].fused;
 }
 
-static int64_t take(int64_t *at, int64_t bytes)
-{
-    const int64_t here = *at;
-    *at = (here + bytes + 63) / 64 * 64;
-    return here;
-}
-
-static void place_parts(struct planner *p, int node, int64_t *temps)
+static void place_elements(struct planner *p, int node, int64_t *temps)
 {
     struct exec *x = p->x;
     const struct ap_graph *g = p->g;
     const struct ap_shape *s = &g->nodes[node].shape;
-    x->part[node] = AP_NEW_N(x->arena, s->n_parts + 1, void *);
-    p->part_temp[node] = AP_NEW_N(x->arena, s->n_parts + 1, int64_t);
+    x->element[node] = AP_NEW_N(x->arena, s->n_parts + 1, void *);
+    p->element_temp[node] = AP_NEW_N(x->arena, s->n_parts + 1, int64_t);
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         const int e = g->users[u];
         const int64_t k = g->nodes[e].attrs->index;
-        if (g->nodes[e].op == AP_OP_GET_TUPLE_ELEMENT && x->value[e] && !x->part[node][k])
-            x->part[node][k] = x->value[e];
+        if (g->nodes[e].op == AP_OP_GET_TUPLE_ELEMENT && x->value[e] &&
+            !x->element[node][k])
+            x->element[node][k] = x->value[e];
     }
     for (int k = 0; k < s->n_parts; k++)
-        if (!x->part[node][k])
-            p->part_temp[node][k] = take(temps, ap_shape_bytes(&s->parts[k]));
+        if (!x->element[node][k])
+            p->element_temp[node][k] = exec_take(temps, ap_shape_bytes(&s->parts[k]));
 }
 
 static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
@@ -211,15 +217,15 @@ static int place_values(struct planner *p, struct ap_err *err)
         if (i == 0 || v->group < 0 || v->group != g->nodes[i - 1].group)
             temps = 0;
         if (v->shape.dtype == AP_TUPLE) {
-            place_parts(p, i, &temps);
+            place_elements(p, i, &temps);
         } else if (x->call_of[i] >= 0 && !x->value[i] && is_read_outside(p, i)) {
             for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
                 if (g->nodes[g->users[u]].group != v->group || v->group < 0)
                     return ap_err_set(err, "%s: the program gives it no buffer", v->name);
-            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
         } else if (x->call_of[i] >= 0 && x->value[i] && clashes(p, i)) {
             p->aside[i] = true;
-            p->temp[i] = take(&temps, ap_shape_bytes(&v->shape));
+            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
         }
         if (temps > x->temps_bytes)
             x->temps_bytes = temps;
@@ -236,10 +242,10 @@ static void place_temps(struct planner *p)
         if (p->temp[i] >= 0 && !p->aside[i])
             x->value[i] = x->temps + p->temp[i];
         for (int k = 0; v->shape.dtype == AP_TUPLE && k < v->shape.n_parts; k++)
-            if (!x->part[i][k])
-                x->part[i][k] = x->temps + p->part_temp[i][k];
+            if (!x->element[i][k])
+                x->element[i][k] = x->temps + p->element_temp[i][k];
         if (v->op == AP_OP_GET_TUPLE_ELEMENT && !x->value[i])
-            x->value[i] = x->part[v->in[0]][v->attrs->index];
+            x->value[i] = x->element[v->in[0]][v->attrs->index];
     }
 }
 
@@ -260,7 +266,7 @@ static void add_copy(struct exec *x, struct call *call, void *dst, const void *s
 }
 
 /* A part that is taken out of a tuple twice is copied to its second place. */
-static int copy_parts(struct planner *p, int node, struct call *out)
+static int copy_elements(struct planner *p, int node, struct call *out)
 {
     struct exec *x = p->x;
     const struct ap_graph *g = p->g;
@@ -269,7 +275,7 @@ static int copy_parts(struct planner *p, int node, struct call *out)
         return 0;
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         const int e = g->users[u];
-        void *part = x->part[node][g->nodes[e].attrs->index];
+        void *part = x->element[node][g->nodes[e].attrs->index];
         if (x->value[e] != part)
             add_copy(x, &out[n++], x->value[e], part, ap_shape_bytes(&g->nodes[e].shape));
     }
@@ -334,7 +340,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
                          ap_shape_bytes(&p->g->nodes[node].shape));
                 x->value[node] = dst;
             }
-            n_out += copy_parts(p, node, &out[n_out]);
+            n_out += copy_elements(p, node, &out[n_out]);
         }
     }
     while (n_groups <= p->g->n_groups)
@@ -369,8 +375,9 @@ static int make_copies(struct planner *p, struct ap_err *err)
             if (is_param != (pass == 0))
                 continue;
             if (is_param)
-                x->staged[x->n_staged++] = (struct exec_copy){
-                    (void *)(intptr_t)take(&staged, bytes), x->value[res->node], bytes};
+                x->staged[x->n_staged++] =
+                    (struct exec_copy){(void *)(intptr_t)exec_take(&staged, bytes),
+                                       x->value[res->node], bytes};
             x->copies[x->n_copies++] =
                 (struct exec_copy){x->value[res->alias], x->value[res->node], bytes};
         }
@@ -393,12 +400,12 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
     struct planner p = {.x = x, .g = &prog->local};
     ap_mesh_coords(&prog->mesh, comm->rank, x->coords);
     x->value = AP_NEW_N(arena, n + 1, void *);
-    x->part = AP_NEW_N(arena, n + 1, void **);
+    x->element = AP_NEW_N(arena, n + 1, void **);
     x->call_of = AP_NEW_N(arena, n + 1, int);
     x->calls = AP_NEW_N(arena, n + 1, struct call);
     p.order = AP_NEW_N(arena, n + 1, int);
     p.temp = AP_NEW_N(arena, n + 1, int64_t);
-    p.part_temp = AP_NEW_N(arena, n + 1, int64_t *);
+    p.element_temp = AP_NEW_N(arena, n + 1, int64_t *);
     p.aside = AP_NEW_N(arena, n + 1, bool);
     x->memory = backend->alloc(prog->peak_bytes);
     if (!x->memory)
@@ -421,6 +428,9 @@ void exec_close(struct exec *x)
 {
     for (struct exec *inner = x->inner; inner; inner = inner->next)
         exec_close(inner);
+    for (int i = 0; i < x->n_calls; i++)
+        if (x->calls[i].close)
+            x->calls[i].close(x->calls[i].state);
     x->backend->release(x->memory);
     x->backend->release(x->temps);
     x->backend->release(x->scratch);

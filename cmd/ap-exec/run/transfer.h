@@ -1,0 +1,28 @@
+/*
+ * Transfers between the stages of a pipeline: a value leaves the devices of one stage in
+ * one layout and arrives on those of another in another layout (cross-mesh resharding).
+ */
+#ifndef EXEC_TRANSFER_H
+#define EXEC_TRANSFER_H
+
+#include "exec.h"
+#include "pipeline/pipeline_program.h"
+
+struct transfers;
+
+/*
+ * Prepares all messages that this rank sends or receives. x: [stage], opened for the
+ * stages of this rank, else not read; job: the communicator of all ranks. Closed by the
+ * caller, before the arena is freed.
+ */
+struct transfers *transfers_open(struct ap_arena *arena,
+                                 const struct ap_pipeline_program *pipeline,
+                                 struct exec *x, struct comm *job);
+void transfers_close(struct transfers *h);
+/* This rank's tiles of one message of a transfer; a send does not wait. */
+void transfers_send(struct transfers *h, int transfer, int message);
+void transfers_receive(struct transfers *h, int transfer, int message);
+/* Bytes that this rank has sent to other ranks. */
+int64_t transfers_bytes(const struct transfers *h);
+
+#endif

@@ -1,0 +1,160 @@
+#!/usr/bin/env bats
+# scripts/lint-house: it passes on this tree, and finds what is planted in a copy.
+
+load helpers
+
+setup() {
+    root=$BATS_TEST_TMPDIR/tree
+    mkdir -p "$root"
+}
+
+# Copies files into the tree.
+copy() {
+    local f
+    for f; do
+        mkdir -p "$root/$(dirname "$f")"
+        cp -r "$f" "$root/$f"
+    done
+}
+
+# finds CHECK TEXT...: the check fails on the tree, and prints a line that has all texts.
+finds() {
+    local check=$1 text lines
+    shift
+    run scripts/lint-house "$check" "$root"
+    [ "$status" -eq 1 ]
+    lines=$output
+    for text; do lines=$(grep -F -e "$text" <<<"$lines") || { echo "no $text in: $output"; return 1; }; done
+}
+
+@test "lint-house: this tree passes" {
+    run scripts/lint-house -b "$AP_BUILD"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    [ -z "$output" ]
+}
+
+@test "lint-house: a check that does not exist is refused" {
+    run scripts/lint-house --rooms
+    [ "$status" -eq 2 ]
+    [[ $output == *"includes"*"words"* ]]
+}
+
+@test "lint-house: an include of a later room is found" {
+    copy libcommon
+    run scripts/lint-house includes "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    echo '#include "plan/plan.h"' >>"$root/libcommon/layout/nest.c"
+    finds includes "libcommon/layout/nest.c:" 'layout/ includes "plan/plan.h" of a later room'
+}
+
+@test "lint-house: solve/ includes base/ only, and includes name their room" {
+    mkdir -p "$root/libcommon/"{base,solve,graph}
+    touch "$root/libcommon/graph/graph.h"
+    echo '#include "graph/graph.h"' >"$root/libcommon/solve/a.c"
+    finds includes 'libcommon/solve/a.c:1: solve/ includes "graph/graph.h"'
+    echo '#include "base.h"' >"$root/libcommon/solve/a.c"
+    finds includes 'libcommon/solve/a.c:1:' '"ROOM/FILE.h"'
+    mkdir "$root/libcommon/attic"
+    echo '#include "base/base.h"' >"$root/libcommon/attic/a.c"
+    finds includes 'libcommon/attic/a.c:1: libcommon/attic is no room'
+}
+
+@test "lint-house: an include of another tool is found" {
+    copy cmd/ap-cost cmd/ap-prune
+    mkdir "$root/libcommon"
+    run scripts/lint-house includes "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    echo '#include "prune.h"' >>"$root/cmd/ap-cost/ap-cost.c"
+    finds includes "cmd/ap-cost/ap-cost.c:" '"prune.h" is neither in libcommon nor in cmd/ap-cost'
+    echo '#include "../ap-prune/prune.h"' >"$root/cmd/ap-cost/more.c"
+    finds includes "cmd/ap-cost/more.c:1:" 'leaves its folder'
+}
+
+@test "lint-house: a symbol of a later room is found" {
+    mkdir -p "$root/libcommon/"{base,graph,tool} "$root/build/libcommon/"{base,graph,tool}
+    echo 'int ap_die(void); int low(void); int low(void) { return ap_die(); }' >"$root/libcommon/base/low.c"
+    echo 'int ap_die(void); int ap_die(void) { return 1; }' >"$root/libcommon/tool/high.c"
+    echo 'int low(void); int mid(void); int mid(void) { return low(); }' >"$root/libcommon/graph/mid.c"
+    for f in base/low tool/high graph/mid; do
+        cc -c -o "$root/build/libcommon/$f.o" "$root/libcommon/$f.c"
+    done
+    finds symbols 'libcommon/base/low.o: needs ap_die of tool/'
+    [ "$(wc -l <<<"$output")" -eq 1 ]
+}
+
+@test "lint-house: a print and an exit in a low room are found, in comments and strings they are not" {
+    copy libcommon/cost libcommon/base libcommon/tool
+    run scripts/lint-house prints "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    cat >"$root/libcommon/cost/planted.c" <<'END'
+/* printf("no"); and over
+   lines exit(1) */
+static const char *text = "printf(\"x\"); /* exit(1)";
+static void show(FILE *out) { fprintf(out, "of the caller"); }
+static void bad(void) { printf("%s\n", text); }
+static void worse(void) { /* a */ exit(3); }
+static void third(FILE *f) { f = stderr; }
+END
+    finds prints "libcommon/cost/planted.c:5: prints or exits below tool/" 'printf('
+    finds prints "libcommon/cost/planted.c:6:" 'exit(3)'
+    finds prints "libcommon/cost/planted.c:7:" 'stderr'
+    [ "$(wc -l <<<"$output")" -eq 3 ]
+}
+
+@test "lint-house: a struct tag of two private headers is found" {
+    copy cmd/ap-cost cmd/ap-solve
+    run scripts/lint-house tags "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    printf 'struct planted {\n    int a;\n};\n' | tee -a "$root/cmd/ap-cost/price.h" >"$root/cmd/ap-solve/solve_impl.h"
+    printf 'struct planted;\nint use(const struct planted *p);\n' >"$root/cmd/ap-solve/third.h"
+    finds tags "struct planted: defined in cmd/ap-cost/price.h:" "cmd/ap-solve/solve_impl.h:1"
+    [ "$(wc -l <<<"$output")" -eq 1 ]
+}
+
+@test "lint-house: an option that no test names is found" {
+    copy cmd/ap-prune/ap-prune.c tests/prune.bats
+    run scripts/lint-house options "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    sed -i 's/{"max-depth", AP_OPT_INT/{"planted", AP_OPT_INT, 0},\n&/' "$root/cmd/ap-prune/ap-prune.c"
+    finds options "ap-prune --planted: no test in tests/"
+    echo 'ap-prune --planted-more 3' >>"$root/tests/prune.bats" # another option
+    finds options "ap-prune --planted: no test in tests/"
+    echo 'ap-prune --planted 3' >>"$root/tests/prune.bats"
+    run scripts/lint-house options "$root"
+    [ "$status" -eq 0 ]
+}
+
+@test "lint-house: an algorithm that no README names is found" {
+    mkdir -p "$root/cmd/ap-prune" "$root/build/bin"
+    ln -s "$AP_BUILD/bin/ap-prune" "$root/build/bin/ap-prune"
+    echo 'Algorithms: `scope`, `structure-x`, `none`.' >"$root/cmd/ap-prune/README.md"
+    finds rows "ap-prune --algorithm structure: no README.md names it"
+    [ "$(wc -l <<<"$output")" -eq 1 ]
+    echo '`structure` too' >>"$root/cmd/ap-prune/README.md"
+    run scripts/lint-house rows "$root"
+    [ "$status" -eq 0 ]
+}
+
+@test "lint-house: folders with too many files or without a README are found" {
+    mkdir -p "$root/libcommon/base" "$root/cmd/ap-x/deep"
+    touch "$root/libcommon/base/"{1..40}.c "$root/cmd/ap-x/deep/"{1..11}.c
+    finds folders "libcommon/base: no README.md"
+    finds folders "cmd/ap-x: no README.md"
+    finds folders "cmd/ap-x/deep: no README.md"
+    for d in libcommon/base cmd/ap-x cmd/ap-x/deep; do echo x >"$root/$d/README.md"; done
+    run scripts/lint-house folders "$root"
+    [ "$status" -eq 0 ]
+    touch "$root/libcommon/base/41.h"
+    finds folders "libcommon/base: 41 source files, at most 40"
+}
+
+@test "lint-house: a coined word is found in code, comments, pages and messages" {
+    mkdir -p "$root/libcommon/base" "$root/man"
+    echo 'struct hunt { int a; };' >"$root/libcommon/base/a.h"
+    echo 'The Stand-In of the graph.' >"$root/man/ap-x.1"
+    echo 'Hunting is shunted, not early; a bookshelf looks fine.' >"$root/README.md"
+    finds words 'libcommon/base/a.h:1: "hunt": say memory search'
+    finds words 'man/ap-x.1:1: "Stand-In": say proxy'
+    finds words 'README.md:1: "Hunting"'
+    [ "$(wc -l <<<"$output")" -eq 3 ]
+}
