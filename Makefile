@@ -29,7 +29,7 @@ TOOLS := $(filter-out ap-exec,$(TOOLS))
 endif
 LIB := $(BUILD)/libcommon.a
 CLUSTERS := $(wildcard clusters/*.json)
-LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c)) $(BUILD)/presets.o
+LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c libcommon/*/*/*.c)) $(BUILD)/presets.o
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
 # tests/unit/test_<tool>_*.c test what is in cmd/ap-<tool>, all others libcommon
 TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
@@ -39,7 +39,7 @@ endif
 UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES := $(wildcard libcommon/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
+C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
 SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
@@ -79,8 +79,8 @@ $(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost/cost.h
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Message passing and answers: loops worth vectorising.
-SOLVE_LOOPS = solve_dual solve_mem_local solve_mem_try solve_mem_state solve_mem_dual \
-              solve_mem_fuse
+SOLVE_LOOPS = solve_dual memory/solve_mem_local memory/solve_mem_try memory/solve_mem_state \
+              memory/solve_mem_dual memory/solve_mem_fuse
 $(SOLVE_LOOPS:%=$(BUILD)/libcommon/solve/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)

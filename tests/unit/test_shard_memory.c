@@ -7,8 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "memory/memory_search.h"
+#include "memory/memory.h"
 #include "plan/microbatch.h"
+#include "solve/memory/memory_search.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"
@@ -58,10 +59,10 @@ static void drop(struct question *q)
 
 /* ---- the model ---- */
 
-static int64_t held_peak(struct question *q, const struct mem_model *m, const int *choice)
+static int64_t held_peak(struct question *q, const struct ap_memory *m, const int *choice)
 {
     int64_t *held = AP_NEW_N(&q->arena, m->n_times, int64_t), peak = 0;
-    mem_model_held(m, choice, held);
+    ap_memory_held(m, choice, held);
     for (int t = 0; t < m->n_times; t++)
         peak = held[t] > peak ? held[t] : peak;
     return peak;
@@ -71,10 +72,10 @@ static int64_t held_peak(struct question *q, const struct mem_model *m, const in
 static bool is_in_use(struct question *q, const struct mem_model *m,
                       const struct ap_plan *plan, const int *choice)
 {
-    int64_t *held = AP_NEW_N(&q->arena, m->n_times, int64_t);
-    int64_t *in_use = AP_NEW_N(&q->arena, m->n_times, int64_t);
+    int64_t *held = AP_NEW_N(&q->arena, m->memory.n_times, int64_t);
+    int64_t *in_use = AP_NEW_N(&q->arena, m->memory.n_times, int64_t);
 
-    mem_model_held(m, choice, held);
+    ap_memory_held(&m->memory, choice, held);
     if (mem_measure_held(plan, &q->cost, m, in_use))
         return true;
     for (int i = 0; i < q->sample.nests.n; i++) {
@@ -107,11 +108,11 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
         struct ap_plan plan = shard_ilp_plan(&q.ip, choice);
         for (int v = 0; v < q.sample.g.n_nodes; v++)
             plan.regather[v] = random_below(&state, 3) == 0;
-        for (int c = 0; c < m.n_copies; c++)
-            choice[m.n_vars + c] = MEM_ABSENT;
-        mem_settle_copies(&m, &q.ip, plan.regather, choice);
+        for (int c = 0; c < m.memory.n_copies; c++)
+            choice[m.memory.n_vars + c] = AP_COPY_ABSENT;
+        ap_memory_settle(&m.memory, plan.regather, choice);
         mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
-        int64_t held = held_peak(&q, &m, choice);
+        int64_t held = held_peak(&q, &m.memory, choice);
         sound = !isfinite(sec) || (held <= peak && is_in_use(&q, &m, &plan, choice));
         if (isfinite(sec))
             nearest = fmax(nearest, (double)held / (double)peak);
@@ -141,16 +142,17 @@ static void test_price(int microbatches, const char *mesh)
             uint64_t state = seed;
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
-            for (int c = 0; c < m.n_copies; c++)
-                choice[m.n_vars + c] = random_below(&state, 2) ? MEM_TWICE : MEM_KEPT;
-            mem_settle_copies(&m, &q.ip, NULL, choice);
-            struct ap_plan plan = mem_plan_of(&m, &q.ip, choice);
+            for (int c = 0; c < m.memory.n_copies; c++)
+                choice[m.memory.n_vars + c] =
+                    random_below(&state, 2) ? AP_COPY_REMADE : AP_COPY_KEPT;
+            ap_memory_settle(&m.memory, NULL, choice);
+            struct ap_plan plan = mem_plan_of(&m.memory, &q.ip, choice);
             mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
             if (!isfinite(sec))
                 continue;
-            for (int c = 0; c < m.n_copies; c++)
-                n_remade += choice[m.n_vars + c] == MEM_TWICE;
-            double score = mem_plan_score(&m, &q.ip, choice);
+            for (int c = 0; c < m.memory.n_copies; c++)
+                n_remade += choice[m.memory.n_vars + c] == AP_COPY_REMADE;
+            double score = ap_memory_score(&m.memory, choice);
             worst = fmax(worst, fabs(score - sec) / sec);
             n_priced++;
         }
@@ -166,49 +168,49 @@ static void test_price(int microbatches, const char *mesh)
 /* At prices a choice costs what it costs and holds, and no less where all is dear. */
 static void test_priced(const char *mesh)
 {
-    int n_exact = 0, n_all = 0, n_stars = 0;
+    int n_exact = 0, n_all = 0, n_sets = 0;
     double most = -INFINITY;
 
     for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
         struct question q;
         struct mem_model m;
-        struct mem_priced priced;
+        struct priced priced;
         if (!ask(&q, sample_graphs[i].json, mesh, 1)) {
             drop(&q);
             continue;
         }
         mem_model_build(&q.arena, &q.ip, 0, &m);
         int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
-        int64_t *held = AP_NEW_N(&q.arena, m.n_times, int64_t);
-        double *before = AP_NEW_N(&q.arena, m.n_times + 1, double);
-        double *share = AP_NEW_N(&q.arena, m.n_copies + 1, double);
+        int64_t *held = AP_NEW_N(&q.arena, m.memory.n_times, int64_t);
+        double *before = AP_NEW_N(&q.arena, m.memory.n_times + 1, double);
+        double *share = AP_NEW_N(&q.arena, m.memory.n_copies + 1, double);
         for (uint64_t seed = 1; seed <= 20; seed++) {
             uint64_t state = seed;
             double sec = 0;
-            for (int t = 0; t < m.n_times; t++)
+            for (int t = 0; t < m.memory.n_times; t++)
                 before[t + 1] = before[t] + 1e-6 * random_below(&state, 10);
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
-            mem_price_problem(&q.arena, &m, &q.ip, before, 1, share, NULL, true, &priced);
-            mem_priced_states(&m, &q.ip, &priced, choice);
-            sec = mem_plan_score(&m, &q.ip, choice);
-            mem_model_held(&m, choice, held);
-            for (int t = 0; t < m.n_times; t++)
+            price_problem(&q.arena, &m.memory, before, 1, share, NULL, true, &priced);
+            priced_states(&m.memory, &priced, choice);
+            sec = ap_memory_score(&m.memory, choice);
+            ap_memory_held(&m.memory, choice, held);
+            for (int t = 0; t < m.memory.n_times; t++)
                 sec += (before[t + 1] - before[t]) * (double)held[t];
-            int *start = mem_priced_start(&q.arena, &m, &priced, choice);
+            int *start = priced_start(&q.arena, &m.memory, &priced, choice);
             double value = ap_problem_score(&priced.problem, start);
             if (sec >= AP_FORBIDDEN)
                 continue;
             most = fmax(most, value / sec - 1);
             n_exact += value >= sec * (1 - 1e-9);
-            n_stars += priced.n_stars;
+            n_sets += priced.n_sets;
             n_all++;
         }
         drop(&q);
     }
-    CHECK(most < 1e-9 && n_exact > n_all * 0.9 && n_stars > 0,
-          "%s: priced %.2g too high, %d of %d exact, %d stars", mesh, most, n_exact,
-          n_all, n_stars);
+    CHECK(most < 1e-9 && n_exact > n_all * 0.9 && n_sets > 0,
+          "%s: priced %.2g too high, %d of %d exact, %d sets", mesh, most, n_exact, n_all,
+          n_sets);
 }
 
 /* ---- prices, and what they prove ---- */
@@ -218,24 +220,25 @@ static void test_mixture(void)
 {
     struct ap_arena arena = {0};
     int64_t held[3][3] = {{20, 18, 0}, {0, 4, 12}, {0, 0, 0}};
-    struct hunt_cut cut[] = {{.sec = 1, .held = held[0]},
-                             {.sec = 2, .held = held[1]},
-                             {.sec = 0, .held = held[2], .lost = true}};
+    struct search_cut cut[] = {{.sec = 1, .held = held[0]},
+                               {.sec = 2, .held = held[1]},
+                               {.sec = 0, .held = held[2], .lost = true}};
     int time[3] = {0};
     double price[3] = {0}, weight[3] = {0};
-    struct hunt h = {.arena = &arena,
-                     .cut = cut,
-                     .n_cuts = 3,
-                     .time = time,
-                     .n_times = 1,
-                     .unit = 1,
-                     .dearest = 100,
-                     .whole = {.model = {.n_times = 3}}};
-    const double theta = hunt_prices(&h, 10, NULL, price, weight);
+    const struct ap_memory model = {.n_times = 3};
+    struct memory_search ms = {.arena = &arena,
+                               .cut = cut,
+                               .n_cuts = 3,
+                               .time = time,
+                               .n_times = 1,
+                               .unit = 1,
+                               .highest = 100,
+                               .model = &model};
+    const double theta = search_prices(&ms, 10, NULL, price, weight);
 
     CHECK(fabs(theta - 11. / 7) < 1e-9, "a mixture is worth %.6f", theta);
-    CHECK(h.n_times == 2 && h.time[1] == 1 && price[0] < 1e-9 && price[1] > 0,
-          "%d times are priced", h.n_times);
+    CHECK(ms.n_times == 2 && ms.time[1] == 1 && price[0] < 1e-9 && price[1] > 0,
+          "%d times are priced", ms.n_times);
     CHECK(fabs(weight[0] - 3. / 7) < 1e-9 && fabs(weight[1] - 4. / 7) < 1e-9 &&
               weight[2] < 1e-9,
           "weights are %.6f %.6f %.6f", weight[0], weight[1], weight[2]);
@@ -243,20 +246,20 @@ static void test_mixture(void)
 }
 
 /* The priced problem's optimum and a choice that has it; -1: not proven. */
-static double solve_priced(struct hunt *h, const double *price, int **choice)
+static double solve_priced(struct memory_search *ms, const double *price, int **choice)
 {
-    const double per_byte = h->unit / (double)h->task->memory_bytes;
-    struct mem_priced priced;
+    const double per_byte = ms->unit / (double)ms->task->limit;
+    struct priced priced;
     struct ap_solve_params params = {0};
     struct ap_solution sol = {0};
     struct ap_err err = {0};
 
-    hunt_price_problem(h->arena, h, &h->whole, price, per_byte, 1, NULL, &priced);
-    if (ap_solve_exact(h->arena, &priced.problem, &params, &sol, &err) ||
+    search_price_problem(ms->arena, ms, &ms->whole, price, per_byte, 1, NULL, &priced);
+    if (ap_solve_exact(ms->arena, &priced.problem, &params, &sol, &err) ||
         sol.bound < sol.objective * (1 - 1e-9))
         return -1;
     *choice = sol.choice;
-    mem_priced_states(&h->whole.model, &h->whole.ip, &priced, *choice);
+    priced_states(ms->model, &priced, *choice);
     return sol.objective;
 }
 
@@ -273,34 +276,36 @@ static void test_pieces(const char *mesh)
             drop(&q);
             continue;
         }
-        const int n = q.sample.nests.n;
-        struct hunt h = {.arena = &q.arena, .task = &q.task, .unit = 1};
-        int time[3], *cell = AP_NEW_N(&q.arena, n, int), *choice;
+        struct mem_model m;
+        int time[3], *cell = AP_NEW_N(&q.arena, q.ip.n_vars, int), *choice;
         double price[3];
-        q.task.memory_bytes = 1000000;
-        h.whole.ip = q.ip;
-        mem_model_build(&q.arena, &q.ip, 0, &h.whole.model);
-        h.whole.share = AP_NEW_N(&q.arena, h.whole.model.n_copies + 1, double);
-        h.time = time;
-        h.n_times = 3;
-        h.layers.cell = cell;
+        mem_model_build(&q.arena, &q.ip, 0, &m);
+        struct ap_memory_task task = {.model = &m.memory, .limit = 1000000, .cell = cell};
+        struct memory_search ms = {.arena = &q.arena,
+                                   .task = &task,
+                                   .model = &m.memory,
+                                   .unit = 1,
+                                   .time = time,
+                                   .n_times = 3};
+        ms.whole = (struct search_view){
+            &m.memory, AP_NEW_N(&q.arena, m.memory.n_copies + 1, double), false};
         for (uint64_t seed = 1; seed <= 10; seed++) {
             uint64_t state = seed;
-            h.layers.n_cells = (int)(seed % 4);
-            for (int v = 0; v < n; v++)
-                cell[v] = random_below(&state, h.layers.n_cells + 1) - 1;
+            task.n_cells = (int)(seed % 4);
+            for (int v = 0; v < q.ip.n_vars; v++)
+                cell[v] = random_below(&state, task.n_cells + 1) - 1;
             for (int j = 0; j < 3; j++) {
-                time[j] = random_below(&state, h.whole.model.n_times);
+                time[j] = random_below(&state, m.memory.n_times);
                 price[j] = 1e-2 * random_below(&state, 10);
             }
-            const double optimum = solve_priced(&h, price, &choice);
+            const double optimum = solve_priced(&ms, price, &choice);
             if (optimum <= 0)
                 continue;
-            const double bound = hunt_bound_pieces(&h, price, choice);
+            const double bound = search_bound_pieces(&ms, price, choice);
             most = fmax(most, bound / optimum - 1);
             n_all++;
             n_good += bound > 0.9 * optimum;
-            n_whole += h.layers.n_cells == 0 && bound > optimum * (1 - 1e-6);
+            n_whole += task.n_cells == 0 && bound > optimum * (1 - 1e-6);
         }
         drop(&q);
     }

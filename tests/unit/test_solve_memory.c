@@ -5,7 +5,7 @@
 #include "solve/problem.h"
 
 #include "solve_gen.h"
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 #include "tap.h"
 
 #include <math.h>

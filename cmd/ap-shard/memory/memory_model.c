@@ -19,9 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "cost/convert.h"
 #include "memory/memory.h"
 #include "plan/microbatch.h"
-#include "cost/convert.h"
 
 #define ALIGN 64
 
@@ -31,7 +32,7 @@ struct modeller {
     const struct ilp_problem *ip;
     const int *var;
     int64_t least;
-    int *first_copy; /* [node], of the tensors that stars are made of; -1 */
+    int *first_copy; /* [node], [copy of the builder]; -1 */
     int *base;       /* [group]: its first time; the run is the last one of the group */
     int *turn;       /* [group]: its place in the order in which groups run */
     int **slot_time; /* [group][slot]: when its conversion is made */
@@ -39,8 +40,8 @@ struct modeller {
     int *covered;    /* [node], of roots: counted before this time */
     int *root;       /* [node]: whose memory a view is, itself if it is none */
     int *result;     /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
-    struct mem_model *m;
-    int cap, cap_keeps, cap_holds, cap_mosts;
+    struct ap_memory *m;
+    int cap, cap_keeps, cap_holds, cap_maxima;
 };
 
 /* A tensor while its items are made. */
@@ -59,9 +60,9 @@ static int64_t in_memory(const struct modeller *k, int node, const struct ap_lay
     return bytes > INT64_MAX / 4 ? INT64_MAX / 4 : (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void add_item(struct modeller *k, struct mem_item item, int n_a)
+static void add_item(struct modeller *k, struct ap_usage_item item, int n_a)
 {
-    struct mem_model *m = k->m;
+    struct ap_memory *m = k->m;
     int64_t most = 0;
 
     for (int i = 0; i < n_a * item.n_b; i++)
@@ -72,12 +73,9 @@ static void add_item(struct modeller *k, struct mem_item item, int n_a)
         int64_t *own = AP_NEW_N(k->arena, n_a, int64_t);
         for (int s = 0; s < n_a; s++)
             own[s] = item.bytes[s * n_a + s];
-        item = (struct mem_item){item.lo, item.hi, item.a, -1, 1, own};
+        item = (struct ap_usage_item){item.lo, item.hi, item.a, -1, 1, own};
     }
-    if (m->n_items == k->cap) {
-        k->cap = k->cap ? 2 * k->cap : 256;
-        m->items = ap_xrealloc(m->items, (size_t)k->cap * sizeof *m->items);
-    }
+    AP_ROOM(m->items, m->n_items, k->cap);
     m->items[m->n_items++] = item;
 }
 
@@ -175,19 +173,20 @@ static void add_pair(struct modeller *k, const struct mem_tensor *t, int first, 
     for (int h = 0; h < n_a; h++)
         for (int s = 0; s < n_b; s++)
             bytes[h * n_b + s] = held_by(k, t, first, n, h, s, as);
-    add_item(k, (struct mem_item){lo, hi, k->var[t->home], k->var[group], n_b, bytes},
+    add_item(k,
+             (struct ap_usage_item){lo, hi, k->var[t->home], k->var[group], n_b, bytes},
              n_a);
 }
 
 static void add_own(struct modeller *k, const struct mem_tensor *t, int lo, int hi)
 {
-    add_item(k, (struct mem_item){lo, hi, k->var[t->home], -1, 1, t->bytes},
+    add_item(k, (struct ap_usage_item){lo, hi, k->var[t->home], -1, 1, t->bytes},
              k->space->n[t->home]);
 }
 
 /* The uses first .. first + n - 1, of one group, by its strategy. */
-static struct mem_asker asker_of(const struct modeller *k, const struct mem_tensor *t,
-                                 int first, int n)
+static struct ap_usage_user asker_of(const struct modeller *k, const struct mem_tensor *t,
+                                     int first, int n)
 {
     const struct shard_space *sp = k->space;
     const int group = t->uses[first].group;
@@ -201,7 +200,7 @@ static struct mem_asker asker_of(const struct modeller *k, const struct mem_tens
             int64_t x = in_memory(k, t->node, &l);
             bytes[s] = x > bytes[s] ? x : bytes[s];
         }
-    return (struct mem_asker){k->var[group], bytes};
+    return (struct ap_usage_user){k->var[group], bytes};
 }
 
 static int max_int(int a, int b)
@@ -274,7 +273,7 @@ static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, in
 {
     const struct select_builder *b = &k->ip->builder;
     const int rep = k->ip->tensor[t->node], n = k->space->n[t->home];
-    struct mem_model *m = k->m;
+    struct ap_memory *m = k->m;
 
     for (int c = k->first_copy[rep];
          lo < hi && c >= 0 && c < b->n_copies && b->copy[c].tensor == rep; c++) {
@@ -284,37 +283,32 @@ static void add_keeps(struct modeller *k, const struct mem_tensor *t, int lo, in
         const int64_t most = list_extra(k, t, &b->copy[c].layout, own_stays, extra);
         if (most < k->least || most == 0)
             continue;
-        if (m->n_keeps == k->cap_keeps) {
-            k->cap_keeps = k->cap_keeps ? 2 * k->cap_keeps : 256;
-            m->keeps = ap_xrealloc(m->keeps, (size_t)k->cap_keeps * sizeof *m->keeps);
-        }
-        m->keeps[m->n_keeps++] = (struct mem_keep){lo, hi, c, k->var[t->home], extra};
+        AP_ROOM(m->keeps, m->n_keeps, k->cap_keeps);
+        m->keeps[m->n_keeps++] =
+            (struct ap_usage_keep){lo, hi, c, k->var[t->home], extra};
     }
 }
 
 /* ---- copies between users of a phase ---- */
 
-static void push_hold(struct modeller *k, struct mem_hold hold)
+static void push_hold(struct modeller *k, struct ap_usage_hold hold)
 {
-    struct mem_model *m = k->m;
+    struct ap_memory *m = k->m;
 
     if (hold.lo >= hold.hi)
         return;
-    if (m->n_holds == k->cap_holds) {
-        k->cap_holds = k->cap_holds ? 2 * k->cap_holds : 256;
-        m->holds = ap_xrealloc(m->holds, (size_t)k->cap_holds * sizeof *m->holds);
-    }
+    AP_ROOM(m->holds, m->n_holds, k->cap_holds);
     m->holds[m->n_holds++] = hold;
 }
 
 /* The use of a copy by a variable, which takes its turn if it has none; NULL: none. */
-static const struct mem_use *find_use(const struct modeller *k, struct mem_copy *copy,
-                                      int var, bool first)
+static const struct ap_copy_use *find_use(const struct modeller *k, struct ap_copy *copy,
+                                          int var, bool first)
 {
-    const struct mem_use *found = NULL;
+    const struct ap_copy_use *found = NULL;
 
     for (int u = 0; u < copy->n_uses; u++) {
-        struct mem_use *use = &copy->use[u];
+        struct ap_copy_use *use = &copy->use[u];
         if (k->ip->problem.edges[use->edge].b != var)
             continue;
         if (use->turn < 0 && first)
@@ -328,8 +322,8 @@ static const struct mem_use *find_use(const struct modeller *k, struct mem_copy 
 static void add_holds_of(struct modeller *k, const struct mem_tensor *t, int c, int birth,
                          const int64_t *extra)
 {
-    struct mem_copy *copy = &k->m->copy[c];
-    const struct mem_use *last = NULL;
+    struct ap_copy *copy = &k->m->copy[c];
+    const struct ap_copy_use *last = NULL;
     const bool first = copy->n_turns == 0;
     int from = 0;
 
@@ -337,12 +331,12 @@ static void add_holds_of(struct modeller *k, const struct mem_tensor *t, int c, 
         const int group = t->uses[u].group;
         if (u > 0 && group == t->uses[u - 1].group)
             continue;
-        const struct mem_use *use = find_use(k, copy, k->var[group], first);
+        const struct ap_copy_use *use = find_use(k, copy, k->var[group], first);
         if (!use || use->turn < 0)
             continue;
         const int at = slot_time(k, &t->uses[u]);
-        struct mem_hold hold = {max_int(from, birth), at,    c,    k->var[t->home], 0,
-                                use->later,           false, extra};
+        struct ap_usage_hold hold = {
+            max_int(from, birth), at, c, k->var[t->home], 0, use->later, false, extra};
         if (last && use->turn == last->turn + 1 && use->later == last->later) {
             hold.turn = last->turn;
             push_hold(k, hold);
@@ -393,20 +387,21 @@ static int by_bytes(const void *x, const void *y)
 static void add_most(struct modeller *k, const struct mem_tensor *t, int first, int last,
                      int lo, int hi)
 {
-    struct mem_model *m = k->m;
-    struct mem_asker *asker = AP_NEW_N(k->arena, last - first + 1, struct mem_asker);
+    struct ap_memory *m = k->m;
+    struct ap_usage_user *user =
+        AP_NEW_N(k->arena, last - first + 1, struct ap_usage_user);
     int64_t most = 0, *level;
     int n = 0, n_levels = 0, n_all = 0;
 
     for (int u = first; u <= last; u += n_alike(t, u)) {
-        asker[n++] = asker_of(k, t, u, n_alike(t, u));
+        user[n++] = asker_of(k, t, u, n_alike(t, u));
         n_all += k->space->n[t->uses[u].group];
     }
     level = AP_NEW_N(k->arena, n_all, int64_t);
     n_all = 0;
     for (int i = 0; i < n; i++)
-        for (int s = 0; s < k->ip->problem.n_strategies[asker[i].var]; s++)
-            level[n_all++] = asker[i].bytes[s];
+        for (int s = 0; s < k->ip->problem.n_strategies[user[i].var]; s++)
+            level[n_all++] = user[i].bytes[s];
     qsort(level, (size_t)n_all, sizeof *level, by_bytes);
     for (int i = 0; i < n_all; i++)
         if (n_levels == 0 || level[i] != level[n_levels - 1])
@@ -415,12 +410,9 @@ static void add_most(struct modeller *k, const struct mem_tensor *t, int first, 
         most = t->bytes[h] > most ? t->bytes[h] : most;
     if (lo >= hi || most < k->least || most == 0)
         return;
-    if (m->n_mosts == k->cap_mosts) {
-        k->cap_mosts = k->cap_mosts ? 2 * k->cap_mosts : 256;
-        m->mosts = ap_xrealloc(m->mosts, (size_t)k->cap_mosts * sizeof *m->mosts);
-    }
-    m->mosts[m->n_mosts++] =
-        (struct mem_most){lo, hi, k->var[t->home], t->bytes, n, asker, n_levels, level};
+    AP_ROOM(m->maxima, m->n_maxima, k->cap_maxima);
+    m->maxima[m->n_maxima++] = (struct ap_usage_max){lo, hi,   k->var[t->home], t->bytes,
+                                                     n,  user, n_levels,        level};
 }
 
 /* The same, or of one use to come. */
@@ -645,11 +637,12 @@ static void find_copies(struct modeller *k)
     const struct ilp_problem *ip = k->ip;
     const struct shard_space *sp = k->space;
     const struct ap_problem *p = &ip->problem;
-    struct mem_model *m = k->m;
+    struct ap_memory *m = k->m;
     const int64_t n_microbatches = ap_mesh_microbatches(&sp->cost->mesh);
     bool *later = AP_NEW_N(k->arena, ip->n_vars, bool);
     uint8_t *when = AP_NEW_N(k->arena, ip->n_vars, uint8_t);
     int *n_uses = AP_NEW_N(k->arena, p->n_nodes + 1, int);
+    int64_t *n_each = AP_NEW_N(k->arena, p->n_nodes + 1, int64_t);
 
     for (int i = 0; i < sp->nests->n; i++) { /* parameters ask for results */
         const struct ap_nest *nest = &sp->nests->nest[i];
@@ -660,34 +653,46 @@ static void find_copies(struct modeller *k)
     for (int v = 0; v < sp->graph->n_nodes; v++)
         k->first_copy[v] = -1;
     m->n_copies = ip->builder.n_copies;
-    m->copy = AP_NEW_N(k->arena, m->n_copies + 1, struct mem_copy);
+    m->copy = AP_NEW_N(k->arena, m->n_copies + 1, struct ap_copy);
     for (int c = m->n_copies - 1; c >= 0; c--)
         k->first_copy[ip->builder.copy[c].tensor] = c;
     for (int e = 0; e < p->n_edges; e++)
         if (p->edges[e].a >= ip->n_vars)
             n_uses[p->edges[e].a - ip->n_vars]++;
     for (int c = 0; c < m->n_copies; c++)
-        m->copy[c].use = AP_NEW_N(k->arena, n_uses[c] + 1, struct mem_use);
+        m->copy[c].use = AP_NEW_N(k->arena, n_uses[c] + 1, struct ap_copy_use);
     for (int e = 0; e < p->n_edges; e++) {
         const struct ap_problem_edge *edge = &p->edges[e];
         if (edge->b >= ip->n_vars) {
-            struct mem_copy *copy = &m->copy[edge->b - ip->n_vars];
+            struct ap_copy *copy = &m->copy[edge->b - ip->n_vars];
             copy->home_edge = e;
+            copy->tensor = ip->builder.copy[edge->b - ip->n_vars].tensor;
             /* what comes with every microbatch has that in its price */
-            copy->n_each = when[edge->a] == AP_EACH ? 1 : n_microbatches;
+            n_each[edge->b - ip->n_vars] = when[edge->a] == AP_EACH ? 1 : n_microbatches;
         }
         if (edge->a < ip->n_vars)
             continue;
-        struct mem_copy *copy = &m->copy[edge->a - ip->n_vars];
+        struct ap_copy *copy = &m->copy[edge->a - ip->n_vars];
         copy->use[copy->n_uses++] =
-            (struct mem_use){e, -1, later[edge->b], when[edge->b]};
+            (struct ap_copy_use){e, -1, later[edge->b], when[edge->b],
+                                 when[edge->b] == AP_EACH ? n_each[copy - m->copy] : 1};
         copy->both |= copy->use[0].later != later[edge->b];
     }
 }
 
-void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
-                     struct mem_model *m)
+/* A list that grew, in the arena. */
+static void *keep(struct ap_arena *arena, void *list, size_t size)
 {
+    void *kept = ap_arena_dup(arena, list, size);
+
+    free(list);
+    return kept;
+}
+
+void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
+                     struct mem_model *model)
+{
+    struct ap_memory *m = &model->memory;
     const struct shard_space *space = &ip->space;
     const struct ap_nests *nests = space->nests;
     const int n_nodes = space->graph->n_nodes;
@@ -706,10 +711,10 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
                          .m = m};
     struct select_users users;
 
-    *m = (struct mem_model){.n_vars = ip->n_vars, .problem = &ip->problem};
+    *m = (struct ap_memory){.n_vars = ip->n_vars, .problem = &ip->problem};
     order_groups(&k);
-    m->base = k.base;
-    m->slot_time = k.slot_time;
+    model->base = k.base;
+    model->slot_time = k.slot_time;
     find_roots(&k);
     find_copies(&k);
     select_users_init(arena, space->graph, nests, &users);
@@ -717,16 +722,8 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
         for (int o = 0; o < nests->nest[i].n_outs; o++)
             add_node(&k, &users, i, nests->nest[i].outs[o]);
     select_users_free(&users);
-    struct mem_item *items = m->items;
-    m->items = ap_arena_dup(arena, items, (size_t)m->n_items * sizeof *items);
-    free(items);
-    struct mem_most *mosts = m->mosts;
-    m->mosts = ap_arena_dup(arena, mosts, (size_t)m->n_mosts * sizeof *mosts);
-    free(mosts);
-    struct mem_keep *keeps = m->keeps;
-    m->keeps = ap_arena_dup(arena, keeps, (size_t)m->n_keeps * sizeof *keeps);
-    free(keeps);
-    struct mem_hold *holds = m->holds;
-    m->holds = ap_arena_dup(arena, holds, (size_t)m->n_holds * sizeof *holds);
-    free(holds);
+    m->items = keep(arena, m->items, (size_t)m->n_items * sizeof *m->items);
+    m->maxima = keep(arena, m->maxima, (size_t)m->n_maxima * sizeof *m->maxima);
+    m->keeps = keep(arena, m->keeps, (size_t)m->n_keeps * sizeof *m->keeps);
+    m->holds = keep(arena, m->holds, (size_t)m->n_holds * sizeof *m->holds);
 }

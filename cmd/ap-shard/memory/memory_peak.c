@@ -78,7 +78,7 @@ int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
     for (int i = g->n_nodes - 1; i >= 0; i--)
         next[i] = is_member(plan, &prog, i) ? plan->graph->nodes[prog.source[i]].group
                                             : next[i + 1];
-    memset(held, 0, (size_t)m->n_times * sizeof *held);
+    memset(held, 0, (size_t)m->memory.n_times * sizeof *held);
     for (int i = 0; i < g->n_nodes; i++) {
         int t;
         if (is_member(plan, &prog, i)) {
@@ -90,7 +90,8 @@ int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
         if (alive[g->nodes[i].group] > held[t])
             held[t] = alive[g->nodes[i].group];
     }
-    for (int t = 1, last = 0; t < m->n_times; t++) { /* nothing runs: as on both sides */
+    for (int t = 1, last = 0; t < m->memory.n_times;
+         t++) { /* nothing runs: as on both sides */
         if (held[t] == 0)
             continue;
         for (int i = last + 1; i < t; i++)

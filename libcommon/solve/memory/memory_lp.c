@@ -9,14 +9,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "memory/memory_search.h"
+#include "solve/memory/memory_search.h"
 
 #define PIVOTS     100000 /* of the simplex method */
 #define MOST_ADDED 64     /* times, for prices from the same plans */
 #define TOO_FULL   1e-4   /* part of the limit that a mixture may hold beyond it */
 
 struct prices {
-    struct hunt *h;
+    struct memory_search *ms;
     glp_prob *lp;
     double limit;
     bool only_memory;
@@ -27,48 +27,48 @@ struct prices {
 
 static bool counts(const struct prices *p, int cut)
 {
-    return (!p->inside || p->inside[cut]) && (p->only_memory || !p->h->cut[cut].lost);
+    return (!p->inside || p->inside[cut]) && (p->only_memory || !p->ms->cut[cut].lost);
 }
 
 /* The columns of theta and of the times from j on. */
 static void add_times(struct prices *p, int j)
 {
-    const struct hunt *h = p->h;
+    const struct memory_search *ms = p->ms;
 
-    for (; j < h->n_times; j++) {
+    for (; j < ms->n_times; j++) {
         const int column = glp_add_cols(p->lp, 1);
         int n = 0;
-        for (int i = 0; i < h->n_cuts; i++) {
+        for (int i = 0; i < ms->n_cuts; i++) {
             if (!counts(p, i))
                 continue;
             p->index[++n] = i + 1;
-            p->value[n] =
-                (p->only_memory ? 0 : 1) - (double)h->cut[i].held[h->time[j]] / p->limit;
+            p->value[n] = (p->only_memory ? 0 : 1) -
+                          (double)ms->cut[i].held[ms->time[j]] / p->limit;
         }
-        p->index[++n] = h->n_cuts + 1;
+        p->index[++n] = ms->n_cuts + 1;
         p->value[n] = 1;
         glp_set_mat_col(p->lp, column, n, p->index, p->value);
-        glp_set_col_bnds(p->lp, column, GLP_DB, 0, p->only_memory ? 1 : h->dearest);
+        glp_set_col_bnds(p->lp, column, GLP_DB, 0, p->only_memory ? 1 : ms->highest);
     }
 }
 
 static void open_prices(struct prices *p)
 {
-    const struct hunt *h = p->h;
+    const struct memory_search *ms = p->ms;
     int n = 0;
 
     p->lp = glp_create_prob();
     glp_set_obj_dir(p->lp, GLP_MAX);
-    glp_add_rows(p->lp, h->n_cuts + 1);
-    for (int i = 0; i < h->n_cuts; i++) {
+    glp_add_rows(p->lp, ms->n_cuts + 1);
+    for (int i = 0; i < ms->n_cuts; i++) {
         if (!counts(p, i))
             continue;
         p->index[++n] = i + 1;
         p->value[n] = 1;
         glp_set_row_bnds(p->lp, i + 1, GLP_UP, 0,
-                         p->only_memory ? 0 : h->cut[i].sec / h->unit);
+                         p->only_memory ? 0 : ms->cut[i].sec / ms->unit);
     }
-    glp_set_row_bnds(p->lp, h->n_cuts + 1, p->only_memory ? GLP_FX : GLP_FR, 1, 1);
+    glp_set_row_bnds(p->lp, ms->n_cuts + 1, p->only_memory ? GLP_FX : GLP_FR, 1, 1);
     glp_add_cols(p->lp, 1);
     glp_set_mat_col(p->lp, 1, n, p->index, p->value);
     glp_set_col_bnds(p->lp, 1, GLP_FR, 0, 0);
@@ -80,56 +80,56 @@ static void open_prices(struct prices *p)
  * one to price; false: there is none. */
 static bool find_time(const struct prices *p)
 {
-    struct hunt *h = p->h;
-    const int n_times = h->whole.model.n_times;
+    struct memory_search *ms = p->ms;
+    const int n_times = ms->model->n_times;
     const double theta = glp_get_obj_val(p->lp);
-    struct ap_mark mark = ap_arena_mark(h->arena);
-    double *held = AP_NEW_N(h->arena, n_times, double);
+    struct ap_mark mark = ap_arena_mark(ms->arena);
+    double *held = AP_NEW_N(ms->arena, n_times, double);
     int worst = 0;
 
-    for (int i = 0; i < h->n_cuts; i++) {
+    for (int i = 0; i < ms->n_cuts; i++) {
         const double weight = glp_get_row_dual(p->lp, i + 1);
         for (int t = 0; t < n_times && weight > 0; t++)
-            held[t] += weight * (double)h->cut[i].held[t];
+            held[t] += weight * (double)ms->cut[i].held[t];
     }
     for (int t = 1; t < n_times; t++)
         worst = held[t] > held[worst] ? t : worst;
     bool found = held[worst] > p->limit * (p->only_memory ? theta : 1) * (1 + TOO_FULL);
-    ap_arena_rewind(h->arena, mark);
-    for (int j = 0; j < h->n_times; j++)
-        found &= h->time[j] != worst;
+    ap_arena_rewind(ms->arena, mark);
+    for (int j = 0; j < ms->n_times; j++)
+        found &= ms->time[j] != worst;
     if (found)
-        h->time[h->n_times++] = worst;
+        ms->time[ms->n_times++] = worst;
     return found;
 }
 
 static void take_prices(const struct prices *p, double *price, double *weight)
 {
-    const struct hunt *h = p->h;
+    const struct memory_search *ms = p->ms;
 
-    memset(price, 0, (size_t)h->max_times * sizeof *price);
+    memset(price, 0, (size_t)ms->max_times * sizeof *price);
     for (int j = 0; j + 2 <= glp_get_num_cols(p->lp); j++)
         price[j] = fmax(glp_get_col_prim(p->lp, j + 2), 0);
-    for (int i = 0; i < h->n_cuts && weight; i++)
+    for (int i = 0; i < ms->n_cuts && weight; i++)
         weight[i] = fmax(glp_get_row_dual(p->lp, i + 1), 0);
 }
 
 /*
  * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
- * in units of h->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
+ * in units of ms->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
  * prices adding up to 1. Its dual is a mixture of plans, which keeps the limit at all
  * times: those at which it does not are added.
  */
-static double find_prices(struct hunt *h, double limit, bool only_memory,
+static double find_prices(struct memory_search *ms, double limit, bool only_memory,
                           const bool *inside, double *price, double *weight)
 {
-    struct prices p = {h, NULL, limit, only_memory, inside, NULL, NULL};
-    const struct ap_mark mark = ap_arena_mark(h->arena);
+    struct prices p = {ms, NULL, limit, only_memory, inside, NULL, NULL};
+    const struct ap_mark mark = ap_arena_mark(ms->arena);
     glp_smcp params;
     double theta = INFINITY;
 
-    p.index = AP_NEW_N(h->arena, h->n_cuts + 2, int);
-    p.value = AP_NEW_N(h->arena, h->n_cuts + 2, double);
+    p.index = AP_NEW_N(ms->arena, ms->n_cuts + 2, int);
+    p.value = AP_NEW_N(ms->arena, ms->n_cuts + 2, double);
     open_prices(&p);
     glp_init_smcp(&params);
     params.msg_lev = GLP_MSG_OFF;
@@ -141,20 +141,20 @@ static double find_prices(struct hunt *h, double limit, bool only_memory,
         take_prices(&p, price, weight);
         if (!find_time(&p))
             break;
-        add_times(&p, h->n_times - 1);
+        add_times(&p, ms->n_times - 1);
     }
     glp_delete_prob(p.lp);
-    ap_arena_rewind(h->arena, mark);
+    ap_arena_rewind(ms->arena, mark);
     return theta;
 }
 
-double hunt_prices(struct hunt *h, double limit, const bool *inside, double *price,
-                   double *weight)
+double search_prices(struct memory_search *ms, double limit, const bool *inside,
+                     double *price, double *weight)
 {
-    return find_prices(h, limit, false, inside, price, weight);
+    return find_prices(ms, limit, false, inside, price, weight);
 }
 
-double hunt_least_prices(struct hunt *h, double limit, double *price)
+double search_least_prices(struct memory_search *ms, double limit, double *price)
 {
-    return find_prices(h, limit, true, NULL, price, NULL);
+    return find_prices(ms, limit, true, NULL, price, NULL);
 }

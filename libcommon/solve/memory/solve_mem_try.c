@@ -13,7 +13,7 @@
  * Chains: a random node takes a random strategy, and its neighbours answer, and theirs,
  * breadth-first, up to MAX_CHAIN changes.
  */
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 
 #include <string.h>
 

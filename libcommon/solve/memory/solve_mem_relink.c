@@ -11,7 +11,7 @@
  * node takes its strategy from either choice (solve_mem_fuse.c). O(prices * parts of the
  * nodes that differ * log slots).
  */
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>

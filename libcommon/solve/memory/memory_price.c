@@ -12,12 +12,12 @@
  * beside it whose states are spans of its users; where that costs little there is none.
  * The value of the problem gets no larger by any of this. Cost: linear in the tables.
  */
+#include "solve/memory/memory_search.h"
+
 #include <math.h>
 #include <string.h>
 
-#include "memory/memory.h"
-#include "memory/memory_copy_set.h"
-#include "plan/microbatch.h"
+#include "solve/memory/memory_copy_set.h"
 
 #define CHEAP      0.2  /* part of what making again costs: keeping costs nothing */
 #define CHEAP_WAIT 0.05 /* the same, of waiting for the next user */
@@ -42,118 +42,17 @@ static bool forbids(const struct ap_problem *p, const struct ap_problem_edge *e)
     return false;
 }
 
-/* ---- states of copies ---- */
-
-static int state_of(const struct mem_copy *copy, const struct ap_problem *p,
-                    const int *choice, bool twice)
-{
-    bool needs[2] = {false, false};
-
-    for (int u = 0; u < copy->n_uses; u++) {
-        const struct ap_problem_edge *e = &p->edges[copy->use[u].edge];
-        needs[copy->use[u].later] |= is_forbidden(e->cost[choice[e->b]]);
-    }
-    if (needs[0] && needs[1])
-        return twice ? MEM_TWICE : MEM_KEPT;
-    return needs[0] ? MEM_FORWARD : needs[1] ? MEM_LATER : MEM_ABSENT;
-}
-
-void mem_settle_copies(const struct mem_model *m, const struct ilp_problem *ip,
-                       const bool *regather, int *choice)
-{
-    for (int c = 0; c < m->n_copies; c++) {
-        int *state = &choice[m->n_vars + c];
-        bool twice =
-            *state == MEM_TWICE || (regather && regather[ip->builder.copy[c].tensor]);
-        *state = state_of(&m->copy[c], &ip->problem, choice, twice);
-    }
-}
-
-/* How often a step makes a copy, once if it is kept. */
-static int64_t times_made(const struct mem_copy *copy, const struct ap_problem *p,
-                          const int *choice, bool remade)
-{
-    int64_t times[2] = {0, 0};
-    int first[2] = {-1, -1}; /* when its first user of a phase runs */
-
-    for (int u = 0; u < copy->n_uses; u++) {
-        const struct ap_problem_edge *e = &p->edges[copy->use[u].edge];
-        int *at = &first[copy->use[u].later];
-        if (is_forbidden(e->cost[choice[e->b]]) && (*at < 0 || copy->use[u].when < *at))
-            *at = copy->use[u].when;
-    }
-    for (int i = 0; i < 2; i++)
-        times[i] = first[i] < 0 ? 0 : first[i] == AP_EACH && remade ? copy->n_each : 1;
-    return remade ? times[0] + times[1] : times[0] || times[1];
-}
-
-/* What the copies of a settled choice cost: those of a tensor are all made again or none.
- */
-static double copies_score(const struct mem_model *m, const struct ilp_problem *ip,
-                           const int *choice)
-{
-    const struct select_copy *copy = ip->builder.copy;
-    double sec = 0;
-    bool remade = false;
-
-    for (int c = 0; c < m->n_copies; c++) {
-        const struct ap_problem_edge *home = &ip->problem.edges[m->copy[c].home_edge];
-        if (c == 0 || copy[c].tensor != copy[c - 1].tensor) {
-            remade = false;
-            for (int d = c; d < m->n_copies && copy[d].tensor == copy[c].tensor; d++)
-                remade |= choice[m->n_vars + d] == MEM_TWICE;
-        }
-        const int64_t times = times_made(&m->copy[c], &ip->problem, choice, remade);
-        if (times > 0)
-            sec += home->cost[choice[home->a] * 2 + 1] * (double)times;
-    }
-    return sec;
-}
-
-double mem_plan_score(const struct mem_model *m, const struct ilp_problem *ip,
-                      const int *choice)
-{
-    const struct ap_problem *p = &ip->problem;
-    double sec = copies_score(m, ip, choice);
-
-    for (int v = 0; v < m->n_vars; v++)
-        sec += p->cost[v][choice[v]];
-    for (int e = 0; e < p->n_edges; e++) {
-        const struct ap_problem_edge *edge = &p->edges[e];
-        if (edge->a < m->n_vars && edge->b < m->n_vars)
-            sec +=
-                edge->cost[choice[edge->a] * p->n_strategies[edge->b] + choice[edge->b]];
-    }
-    return sec;
-}
-
-struct ap_plan mem_plan_of(const struct mem_model *m, const struct ilp_problem *ip,
-                           const int *choice)
-{
-    struct ap_plan plan = shard_ilp_plan(ip, choice);
-    const int n_nodes = ip->space.graph->n_nodes;
-    bool *twice = AP_NEW_N(ip->space.arena, n_nodes, bool);
-
-    for (int c = 0; c < m->n_copies; c++)
-        if (choice[m->n_vars + c] == MEM_TWICE)
-            twice[ip->builder.copy[c].tensor] = true;
-    for (int v = 0; v < n_nodes; v++)
-        plan.regather[v] = twice[ip->tensor[v]];
-    return plan;
-}
-
 /* ---- the problem ---- */
 
 struct pricer {
     struct ap_arena *arena;
-    const struct mem_model *m;
-    const struct ilp_problem *ip;
+    const struct ap_memory *m;
     double weight;
-    const double *share;    /* [copy]: of what is saved, the later copy's */
-    struct mem_wait **wait; /* [2 * copy + later], NULL */
-    struct mem_priced *out;
+    const double *share;       /* [copy]: of what is saved, the later copy's */
+    struct priced_wait **wait; /* [2 * copy + later], NULL */
+    struct priced *out;
     bool *const *left_out; /* [var][strategy], NULL */
-    double star_cells;
+    double set_cells;
     double **cost;
     int *n_strategies;
     struct ap_problem_edge *edges;
@@ -172,19 +71,19 @@ static double weighed(const struct pricer *k, double cost)
 
 static const struct ap_problem_edge *home_edge(const struct pricer *k, int copy)
 {
-    return &k->ip->problem.edges[k->m->copy[copy].home_edge];
+    return &k->m->problem->edges[k->m->copy[copy].home_edge];
 }
 
 /* What keeping each copy costs, by the strategy of its home. */
 static void price_keeps(struct pricer *k, const double *before)
 {
-    const struct mem_model *m = k->m;
+    const struct ap_memory *m = k->m;
 
     k->out->kept = AP_NEW_N(k->arena, m->n_copies + 1, double *);
     for (int i = 0; i < m->n_keeps; i++) {
-        const struct mem_keep *it = &m->keeps[i];
+        const struct ap_usage_keep *it = &m->keeps[i];
         const double price = span_price(before, it->lo, it->hi);
-        const int n = k->ip->problem.n_strategies[it->home];
+        const int n = k->m->problem->n_strategies[it->home];
         if (price <= 0)
             continue;
         double **kept = &k->out->kept[it->copy];
@@ -200,7 +99,7 @@ static bool is_cheap(const struct pricer *k, int copy)
 {
     const struct ap_problem_edge *e = home_edge(k, copy);
 
-    for (int h = 0; h < k->ip->problem.n_strategies[e->a]; h++) {
+    for (int h = 0; h < k->m->problem->n_strategies[e->a]; h++) {
         const double made = weighed(k, e->cost[2 * h + 1]);
         if (!is_forbidden(made) && k->out->kept[copy][h] > CHEAP * made)
             return false;
@@ -211,7 +110,7 @@ static bool is_cheap(const struct pricer *k, int copy)
 /* Which copies there are one of for each phase. */
 static void find_split(struct pricer *k)
 {
-    struct mem_priced *out = k->out;
+    struct priced *out = k->out;
 
     out->later = AP_NEW_N(k->arena, k->m->n_copies + 1, int);
     for (int c = 0; c < k->m->n_copies; c++) {
@@ -240,10 +139,10 @@ static int n_spans(int n)
     return n * (n + 1) / 2;
 }
 
-static bool is_dear(const struct pricer *k, const struct mem_wait *w)
+static bool is_expensive(const struct pricer *k, const struct priced_wait *w)
 {
     const struct ap_problem_edge *e = home_edge(k, w->copy);
-    const int n = k->ip->problem.n_strategies[e->a];
+    const int n = k->m->problem->n_strategies[e->a];
 
     for (int h = 0; h < n; h++) {
         const double made = weighed(k, e->cost[2 * h + 1]);
@@ -257,7 +156,7 @@ static bool is_dear(const struct pricer *k, const struct mem_wait *w)
 }
 
 /* Users of a phase have turns one after the other. */
-static bool find_turns(const struct mem_copy *c, struct mem_wait *w)
+static bool find_turns(const struct ap_copy *c, struct priced_wait *w)
 {
     int last = -1;
 
@@ -278,18 +177,18 @@ static bool find_turns(const struct mem_copy *c, struct mem_wait *w)
 /* What copies cost while they wait; [2 * copy + later], NULL for nothing. */
 static void price_waits(struct pricer *k, const double *before)
 {
-    const struct mem_model *m = k->m;
+    const struct ap_memory *m = k->m;
 
-    k->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 2, struct mem_wait *);
+    k->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 2, struct priced_wait *);
     for (int i = 0; i < m->n_holds; i++) {
-        const struct mem_hold *it = &m->holds[i];
+        const struct ap_usage_hold *it = &m->holds[i];
         const double price = span_price(before, it->lo, it->hi);
-        const int n = k->ip->problem.n_strategies[it->home];
-        struct mem_wait **w = &k->wait[2 * it->copy + it->later];
+        const int n = k->m->problem->n_strategies[it->home];
+        struct priced_wait **w = &k->wait[2 * it->copy + it->later];
         if (price <= 0)
             continue;
         if (!*w) {
-            struct mem_wait new = {.copy = it->copy, .later = it->later};
+            struct priced_wait new = {.copy = it->copy, .later = it->later};
             if (!find_turns(&m->copy[it->copy], &new))
                 continue;
             new.cost = AP_NEW_N(k->arena, (int64_t)n * new.n, double);
@@ -306,13 +205,13 @@ static void price_waits(struct pricer *k, const double *before)
 /* The nodes of dear waits. */
 static void find_waits(struct pricer *k)
 {
-    const struct mem_model *m = k->m;
-    struct mem_priced *out = k->out;
+    const struct ap_memory *m = k->m;
+    struct priced *out = k->out;
 
-    out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct mem_wait);
+    out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct priced_wait);
     for (int i = 0; i < 2 * m->n_copies; i++) {
-        struct mem_wait *w = k->wait[i];
-        if (!w || out->star_of[i / 2] >= 0 || w->n > MOST_TURNS || !is_dear(k, w))
+        struct priced_wait *w = k->wait[i];
+        if (!w || out->set_of[i / 2] >= 0 || w->n > MOST_TURNS || !is_expensive(k, w))
             continue;
         w->node = out->problem.n_nodes++;
         out->wait[out->n_waits++] = *w;
@@ -322,60 +221,60 @@ static void find_waits(struct pricer *k)
 
 /* ---- tensors whose copies are one node ---- */
 
-static bool wants_star(const struct pricer *k, int copy)
+static bool wants_set(const struct pricer *k, int copy)
 {
     for (int i = 2 * copy; i < 2 * copy + 2; i++)
-        if (k->wait[i] && is_dear(k, k->wait[i]))
+        if (k->wait[i] && is_expensive(k, k->wait[i]))
             return true;
     return k->out->kept[copy] && !is_cheap(k, copy);
 }
 
-static void take_prices(struct pricer *k, struct mem_copy_set *star)
+static void take_prices(struct pricer *k, struct priced_set *set)
 {
-    for (int i = 0; i < star->n; i++) {
-        star->kept[i] = k->out->kept[star->first + i];
-        k->out->kept[star->first + i] = NULL;
-        k->out->star_of[star->first + i] = k->out->n_stars;
+    for (int i = 0; i < set->n; i++) {
+        set->kept[i] = k->out->kept[set->first + i];
+        k->out->kept[set->first + i] = NULL;
+        k->out->set_of[set->first + i] = k->out->n_sets;
         for (int j = 0; j < 2; j++) {
-            const struct mem_wait *w = k->wait[2 * (star->first + i) + j];
+            const struct priced_wait *w = k->wait[2 * (set->first + i) + j];
             if (!w)
                 continue;
-            star->wait[2 * i + j] = w;
+            set->wait[2 * i + j] = w;
         }
     }
 }
 
-static void find_stars(struct pricer *k, bool any)
+static void find_sets(struct pricer *k, bool any)
 {
-    const struct select_copy *copy = k->ip->builder.copy;
+    const struct ap_copy *copy = k->m->copy;
     const int n_copies = k->m->n_copies;
-    struct mem_priced *out = k->out;
+    struct priced *out = k->out;
 
-    out->star = AP_NEW_N(k->arena, n_copies + 1, struct mem_copy_set);
-    out->star_of = AP_NEW_N(k->arena, n_copies + 1, int);
+    out->set = AP_NEW_N(k->arena, n_copies + 1, struct priced_set);
+    out->set_of = AP_NEW_N(k->arena, n_copies + 1, int);
     for (int c = 0, n; c < n_copies; c += n) {
-        struct mem_copy_set *star = &out->star[out->n_stars];
+        struct priced_set *set = &out->set[out->n_sets];
         bool wanted = false;
         for (n = 0; c + n < n_copies && copy[c + n].tensor == copy[c].tensor; n++) {
-            wanted |= any && wants_star(k, c + n);
-            out->star_of[c + n] = -1;
+            wanted |= any && wants_set(k, c + n);
+            out->set_of[c + n] = -1;
         }
         if (!wanted ||
-            !mem_copy_set_find(k->arena, k->m, c, n, k->left_out, &k->star_cells, star))
+            !priced_set_find(k->arena, k->m, c, n, k->left_out, &k->set_cells, set))
             continue;
-        take_prices(k, star);
-        star->node = out->problem.n_nodes++;
-        k->cap_edges += 1 + star->n_users;
-        out->n_stars++;
+        take_prices(k, set);
+        set->node = out->problem.n_nodes++;
+        k->cap_edges += 1 + set->n_users;
+        out->n_sets++;
     }
 }
 
-static void add_wait(struct pricer *k, const struct mem_wait *w)
+static void add_wait(struct pricer *k, const struct priced_wait *w)
 {
-    const struct ap_problem *base = &k->ip->problem;
+    const struct ap_problem *base = k->m->problem;
     const int home = home_edge(k, w->copy)->a, n = base->n_strategies[home];
     const int n_states = n_spans(w->n);
-    const struct mem_copy *c = &k->m->copy[w->copy];
+    const struct ap_copy *c = &k->m->copy[w->copy];
     double *cost = AP_NEW_N(k->arena, (int64_t)n * n_states, double);
 
     for (int h = 0; h < n; h++)
@@ -403,10 +302,10 @@ static void add_wait(struct pricer *k, const struct mem_wait *w)
 }
 
 /* Between which of these users the copies of a choice wait. */
-static int wait_state(const struct mem_model *m, const struct mem_wait *w,
+static int wait_state(const struct ap_memory *m, const struct priced_wait *w,
                       const int *choice)
 {
-    const struct mem_copy *c = &m->copy[w->copy];
+    const struct ap_copy *c = &m->copy[w->copy];
     int lo = w->n, hi = -1;
 
     for (int u = 0; u < c->n_uses; u++) {
@@ -424,32 +323,33 @@ static int wait_state(const struct mem_model *m, const struct mem_wait *w,
 
 static void find_mosts(struct pricer *k, const double *before)
 {
-    const struct mem_model *m = k->m;
-    struct mem_priced *out = k->out;
+    const struct ap_memory *m = k->m;
+    struct priced *out = k->out;
 
-    out->most = AP_NEW_N(k->arena, m->n_mosts + 1, int);
-    for (int i = 0; i < m->n_mosts; i++) {
-        const struct mem_most *it = &m->mosts[i];
+    out->most = AP_NEW_N(k->arena, m->n_maxima + 1, int);
+    for (int i = 0; i < m->n_maxima; i++) {
+        const struct ap_usage_max *it = &m->maxima[i];
         out->most[i] = -1;
         if (span_price(before, it->lo, it->hi) <= 0)
             continue;
         out->most[i] = out->problem.n_nodes++;
-        k->cap_edges += 1 + it->n_askers;
+        k->cap_edges += 1 + it->n_users;
     }
 }
 
 /* No level below what a user asks for. */
-static void add_most(struct pricer *k, const struct mem_most *it, int node, double price)
+static void add_most(struct pricer *k, const struct ap_usage_max *it, int node,
+                     double price)
 {
-    const int *n = k->ip->problem.n_strategies, n_z = it->n_levels;
+    const int *n = k->m->problem->n_strategies, n_z = it->n_levels;
     double *cost = AP_NEW_N(k->arena, (int64_t)n[it->home] * n_z, double);
 
     for (int h = 0; h < n[it->home]; h++)
         for (int z = 0; z < n_z; z++)
             cost[h * n_z + z] = price * fmin((double)it->own[h], (double)it->level[z]);
     add_edge(k, it->home, node, cost);
-    for (int i = 0; i < it->n_askers; i++) {
-        const struct mem_asker *a = &it->asker[i];
+    for (int i = 0; i < it->n_users; i++) {
+        const struct ap_usage_user *a = &it->user[i];
         double *need = AP_NEW_N(k->arena, (int64_t)n[a->var] * n_z, double);
         for (int s = 0; s < n[a->var]; s++)
             for (int z = 0; z < n_z; z++)
@@ -462,7 +362,7 @@ static void add_most(struct pricer *k, const struct mem_most *it, int node, doub
 
 static void add_plain_edge(struct pricer *k, const struct ap_problem_edge *e)
 {
-    const struct ap_problem *p = &k->ip->problem;
+    const struct ap_problem *p = k->m->problem;
 
     if (k->weight > 0) {
         add_edge(k, e->a, e->b, e->cost);
@@ -478,9 +378,9 @@ static void add_plain_edge(struct pricer *k, const struct ap_problem_edge *e)
 static void add_split(struct pricer *k, int copy)
 {
     const struct ap_problem_edge *e = home_edge(k, copy);
-    const struct mem_copy *c = &k->m->copy[copy];
+    const struct ap_copy *c = &k->m->copy[copy];
     const double *kept = k->out->kept[copy];
-    const int n = k->ip->problem.n_strategies[e->a], later = k->out->later[copy];
+    const int n = k->m->problem->n_strategies[e->a], later = k->out->later[copy];
     double *first = AP_NEW_N(k->arena, n * 2, double);
     double *again = AP_NEW_N(k->arena, n * 2, double);
 
@@ -494,20 +394,20 @@ static void add_split(struct pricer *k, int copy)
     add_edge(k, e->a, e->b, first);
     add_edge(k, e->a, later, again);
     for (int u = 0; u < c->n_uses; u++) {
-        const struct ap_problem_edge *use = &k->ip->problem.edges[c->use[u].edge];
+        const struct ap_problem_edge *use = &k->m->problem->edges[c->use[u].edge];
         add_edge(k, c->use[u].later ? later : use->a, use->b, use->cost);
     }
 }
 
 static void add_base_edges(struct pricer *k)
 {
-    const struct ap_problem *base = &k->ip->problem;
-    const struct mem_model *m = k->m;
+    const struct ap_problem *base = k->m->problem;
+    const struct ap_memory *m = k->m;
 
     for (int e = 0; e < base->n_edges; e++) {
         const struct ap_problem_edge *edge = &base->edges[e];
         const int copy = (edge->a >= m->n_vars ? edge->a : edge->b) - m->n_vars;
-        if (copy < 0 || (!k->out->kept[copy] && k->out->star_of[copy] < 0))
+        if (copy < 0 || (!k->out->kept[copy] && k->out->set_of[copy] < 0))
             add_plain_edge(k, edge);
     }
     for (int c = 0; c < m->n_copies; c++)
@@ -519,7 +419,7 @@ static void add_base_edges(struct pricer *k)
 
 static void add_costs(struct pricer *k)
 {
-    const struct ap_problem *base = &k->ip->problem;
+    const struct ap_problem *base = k->m->problem;
     const int n = k->out->problem.n_nodes;
 
     k->cost = AP_NEW_N(k->arena, n, double *);
@@ -528,9 +428,9 @@ static void add_costs(struct pricer *k)
         k->n_strategies[v] = v < base->n_nodes ? base->n_strategies[v] : 2;
     for (int i = 0; i < k->out->n_waits; i++)
         k->n_strategies[k->out->wait[i].node] = n_spans(k->out->wait[i].n);
-    for (int i = 0; i < k->m->n_mosts; i++)
+    for (int i = 0; i < k->m->n_maxima; i++)
         if (k->out->most[i] >= 0)
-            k->n_strategies[k->out->most[i]] = k->m->mosts[i].n_levels;
+            k->n_strategies[k->out->most[i]] = k->m->maxima[i].n_levels;
     for (int v = 0; v < n; v++) {
         k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
         for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
@@ -541,31 +441,29 @@ static void add_costs(struct pricer *k)
     }
 }
 
-static void add_star_node(struct pricer *k, const struct mem_copy_set *star)
+static void add_set_node(struct pricer *k, const struct priced_set *set)
 {
-    k->n_strategies[star->node] = star->n_states;
-    k->cost[star->node] = AP_NEW_N(k->arena, star->n_states, double);
+    k->n_strategies[set->node] = set->n_states;
+    k->cost[set->node] = AP_NEW_N(k->arena, set->n_states, double);
 }
 
-void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
-                       const struct ilp_problem *ip, const double *before, double weight,
-                       const double *share, bool *const *left_out, bool stars,
-                       struct mem_priced *out)
+void price_problem(struct ap_arena *arena, const struct ap_memory *m,
+                   const double *before, double weight, const double *share,
+                   bool *const *left_out, bool sets, struct priced *out)
 {
     struct pricer k = {.arena = arena,
                        .m = m,
-                       .ip = ip,
                        .weight = weight,
                        .share = share,
                        .left_out = left_out,
                        .out = out};
 
-    *out = (struct mem_priced){0};
-    out->problem.n_nodes = ip->problem.n_nodes;
-    k.cap_edges = ip->problem.n_edges + m->n_items + 1;
+    *out = (struct priced){0};
+    out->problem.n_nodes = m->problem->n_nodes;
+    k.cap_edges = m->problem->n_edges + m->n_items + 1;
     price_keeps(&k, before);
     price_waits(&k, before);
-    find_stars(&k, stars);
+    find_sets(&k, sets);
     find_split(&k);
     find_waits(&k);
     find_mosts(&k, before);
@@ -573,7 +471,7 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
     k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
     add_base_edges(&k);
     for (int i = 0; i < m->n_items; i++) {
-        const struct mem_item *it = &m->items[i];
+        const struct ap_usage_item *it = &m->items[i];
         const double price = span_price(before, it->lo, it->hi);
         const int n = k.n_strategies[it->a] * it->n_b;
         if (price <= 0)
@@ -584,14 +482,14 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
         if (it->b >= 0)
             add_edge(&k, it->a, it->b, table);
     }
-    for (int i = 0; i < m->n_mosts; i++)
+    for (int i = 0; i < m->n_maxima; i++)
         if (out->most[i] >= 0)
-            add_most(&k, &m->mosts[i], out->most[i],
-                     span_price(before, m->mosts[i].lo, m->mosts[i].hi));
-    k.n_edges = mem_copy_sets_close(arena, m, weight, k.star_cells, out->star,
-                                    out->n_stars, k.edges, k.n_edges);
-    for (int i = 0; i < out->n_stars; i++)
-        add_star_node(&k, &out->star[i]);
+            add_most(&k, &m->maxima[i], out->most[i],
+                     span_price(before, m->maxima[i].lo, m->maxima[i].hi));
+    k.n_edges = priced_sets_close(arena, m, weight, k.set_cells, out->set, out->n_sets,
+                                  k.edges, k.n_edges);
+    for (int i = 0; i < out->n_sets; i++)
+        add_set_node(&k, &out->set[i]);
     out->problem.n_strategies = k.n_strategies;
     out->problem.cost = (const double *const *)k.cost;
     out->problem.edges = k.edges;
@@ -600,34 +498,34 @@ void mem_price_problem(struct ap_arena *arena, const struct mem_model *m,
 
 /* ---- its choices ---- */
 
-int *mem_priced_start(struct ap_arena *arena, const struct mem_model *m,
-                      const struct mem_priced *priced, const int *choice)
+int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
+                  const struct priced *priced, const int *choice)
 {
     int *start = AP_NEW_N(arena, priced->problem.n_nodes, int);
 
     memcpy(start, choice, (size_t)(m->n_vars + m->n_copies) * sizeof *start);
     for (int c = 0; c < m->n_copies; c++) {
         int *state = &start[m->n_vars + c];
-        const bool both = *state == MEM_KEPT || *state == MEM_TWICE;
+        const bool both = *state == AP_COPY_KEPT || *state == AP_COPY_REMADE;
         if (priced->kept[c]) {
-            start[priced->later[c]] = both || *state == MEM_LATER;
-            *state = both || *state == MEM_FORWARD;
+            start[priced->later[c]] = both || *state == AP_COPY_LATER;
+            *state = both || *state == AP_COPY_FORWARD;
         } else {
-            *state = *state != MEM_ABSENT;
+            *state = *state != AP_COPY_ABSENT;
         }
     }
-    for (int i = 0; i < priced->n_stars; i++)
-        start[priced->star[i].node] = mem_copy_set_state(&priced->star[i], choice);
+    for (int i = 0; i < priced->n_sets; i++)
+        start[priced->set[i].node] = priced_set_state(&priced->set[i], choice);
     for (int i = 0; i < priced->n_waits; i++)
         start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
-    for (int i = 0; i < m->n_mosts; i++)
+    for (int i = 0; i < m->n_maxima; i++)
         if (priced->most[i] >= 0)
-            start[priced->most[i]] = mem_most_level(&m->mosts[i], choice);
+            start[priced->most[i]] = usage_level(&m->maxima[i], choice);
     return start;
 }
 
-bool mem_move_shares(const struct mem_model *m, const struct mem_priced *priced,
-                     const int *choice, double step, double *share)
+bool price_move_shares(const struct ap_memory *m, const struct priced *priced,
+                       const int *choice, double step, double *share)
 {
     bool moved = false;
 
@@ -644,21 +542,20 @@ bool mem_move_shares(const struct mem_model *m, const struct mem_priced *priced,
     return moved;
 }
 
-void mem_priced_states(const struct mem_model *m, const struct ilp_problem *ip,
-                       const struct mem_priced *priced, int *choice)
+void priced_states(const struct ap_memory *m, const struct priced *priced, int *choice)
 {
     for (int c = 0; c < m->n_copies; c++) {
-        const struct ap_problem_edge *e = &ip->problem.edges[m->copy[c].home_edge];
+        const struct ap_problem_edge *e = &m->problem->edges[m->copy[c].home_edge];
         const int h = choice[e->a];
-        const int64_t more = times_made(&m->copy[c], &ip->problem, choice, true) - 1;
+        const int64_t more = copy_times(m, &m->copy[c], choice, true) - 1;
         const double again = e->cost[2 * h + 1] * (double)more;
         choice[m->n_vars + c] =
-            priced->kept[c] && priced->kept[c][h] > again ? MEM_TWICE : MEM_KEPT;
-        if (priced->star_of[c] >= 0) {
-            const struct mem_copy_set *star = &priced->star[priced->star_of[c]];
-            if (star->twice[h * star->n_states + mem_copy_set_state(star, choice)])
-                choice[m->n_vars + c] = MEM_TWICE;
+            priced->kept[c] && priced->kept[c][h] > again ? AP_COPY_REMADE : AP_COPY_KEPT;
+        if (priced->set_of[c] >= 0) {
+            const struct priced_set *set = &priced->set[priced->set_of[c]];
+            if (set->twice[h * set->n_states + priced_set_state(set, choice)])
+                choice[m->n_vars + c] = AP_COPY_REMADE;
         }
     }
-    mem_settle_copies(m, ip, NULL, choice);
+    ap_memory_settle(m, NULL, choice);
 }

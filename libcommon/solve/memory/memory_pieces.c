@@ -6,15 +6,15 @@
  * belongs to the layer of its group, what no layer has to a piece of its own. A table is
  * charged in one piece, in which a stand-in takes the place of the node at the other end
  * if that is elsewhere. Pieces are solved exactly, so that what every layer costs more
- * adds up; libcommon finds the potentials (pieces.h).
+ * adds up; libcommon finds the potentials (pieces.ms).
  * Cost: per round a solution of every piece.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory_search.h"
-#include "memory/memory_copy_set.h"
+#include "solve/memory/memory_search.h"
+#include "solve/memory/memory_copy_set.h"
 #include "solve/pieces.h"
 
 #define MOST_ROUNDS 4  /* trials of potentials */
@@ -41,33 +41,33 @@ struct cutter {
 
 /* ---- where nodes belong ---- */
 
-static int home_of(const struct mem_model *m, int copy)
+static int home_of(const struct ap_memory *m, int copy)
 {
     return m->problem->edges[m->copy[copy].home_edge].a;
 }
 
-static void find_cells(struct cutter *k, const struct hunt *h,
-                       const struct mem_priced *priced)
+static void find_cells(struct cutter *k, const struct memory_search *ms,
+                       const struct priced *priced)
 {
-    const struct mem_model *m = &h->whole.model;
+    const struct ap_memory *m = ms->model;
 
-    k->n_pieces = 1 + h->layers.n_cells;
+    k->n_pieces = 1 + ms->task->n_cells;
     k->cell = AP_NEW_N(k->arena, k->p->n_nodes + 1, int);
-    for (int i = 0; i < h->task->nests->n; i++)
-        k->cell[h->whole.ip.var[i]] = 1 + h->layers.cell[i];
+    for (int v = 0; v < m->n_vars; v++)
+        k->cell[v] = 1 + ms->task->cell[v];
     for (int c = 0; c < m->n_copies; c++) {
         const int home = home_of(m, c);
         k->cell[m->n_vars + c] = k->cell[home];
         if (priced->later[c] >= 0)
             k->cell[priced->later[c]] = k->cell[home];
     }
-    for (int i = 0; i < priced->n_stars; i++)
-        k->cell[priced->star[i].node] = k->cell[priced->star[i].home];
+    for (int i = 0; i < priced->n_sets; i++)
+        k->cell[priced->set[i].node] = k->cell[priced->set[i].home];
     for (int i = 0; i < priced->n_waits; i++)
         k->cell[priced->wait[i].node] = k->cell[home_of(m, priced->wait[i].copy)];
-    for (int i = 0; i < m->n_mosts; i++)
+    for (int i = 0; i < m->n_maxima; i++)
         if (priced->most[i] >= 0)
-            k->cell[priced->most[i]] = k->cell[m->mosts[i].home];
+            k->cell[priced->most[i]] = k->cell[m->maxima[i].home];
 }
 
 /* ---- pieces ---- */
@@ -184,19 +184,20 @@ static void add_terms(struct cutter *k)
     }
 }
 
-double hunt_bound_pieces(struct hunt *h, const double *price, const int *choice)
+double search_bound_pieces(struct memory_search *ms, const double *price,
+                           const int *choice)
 {
     struct ap_arena scratch = {0};
-    struct mem_priced priced;
+    struct priced priced;
     struct ap_pieces_answer answer = {0};
     struct ap_err err = {0};
 
-    hunt_price_problem(&scratch, h, &h->whole, price,
-                       h->unit / (double)h->task->memory_bytes, 1, NULL, &priced);
+    search_price_problem(&scratch, ms, &ms->whole, price,
+                         ms->unit / (double)ms->task->limit, 1, NULL, &priced);
     struct cutter k = {.arena = &scratch, .p = &priced.problem};
     const int n = k.p->n_nodes;
-    const int *start = mem_priced_start(&scratch, &h->whole.model, &priced, choice);
-    find_cells(&k, h, &priced);
+    const int *start = priced_start(&scratch, ms->model, &priced, choice);
+    find_cells(&k, ms, &priced);
     k.piece = AP_NEW_N(&scratch, k.n_pieces, struct ap_part);
     k.place = AP_NEW_N(&scratch, n + 1, int);
     k.last = AP_NEW_N(&scratch, n + 1, int);
@@ -204,7 +205,7 @@ double hunt_bound_pieces(struct hunt *h, const double *price, const int *choice)
         k.place[v] = k.piece[k.cell[v]].problem.n_nodes++;
         k.last[v] = -1;
     }
-    cut_edges(&k, h->whole.model.n_vars);
+    cut_edges(&k, ms->model->n_vars);
     fill_nodes(&k, start);
     add_terms(&k);
     int *n_strategies = AP_NEW_N(&scratch, k.n_stand_ins + 1, int);

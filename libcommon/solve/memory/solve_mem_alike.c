@@ -9,7 +9,7 @@
  * decided at least cost (solve_mem_fuse.c), so parts need not end where layers do.
  * O(neighbours^2) a node, and what fusing costs.
  */
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * strategies (no more usage, no more cost whatever the neighbours do) go; this repeats
  * while it helps. O(strategies of composites * nodes in them + slots log slots).
  */
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  * 2010, and Bertele and Brioschi, "Nonserial dynamic programming", 1972. O(nodes *
  * 2^MAX_WIDTH), most often far less.
  */
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>

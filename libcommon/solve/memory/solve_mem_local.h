@@ -7,7 +7,7 @@
 #ifndef AP_SOLVE_MEM_LOCAL_H
 #define AP_SOLVE_MEM_LOCAL_H
 
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 #define N_FACTORS 7
 #define N_SIZES   10 /* of forests: 4, 8, ... nodes */

@@ -14,7 +14,7 @@
  * ROUND_SEC. Without, they do ROUND_WORK work, there are always two workers, and threads
  * only decide whether they run at once: results repeat byte for byte.
  */
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 #include <assert.h>
 #include <pthread.h>

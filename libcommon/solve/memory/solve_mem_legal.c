@@ -6,7 +6,7 @@
  * is below 1. Their forests decide long chains of forbidden cells exactly, which answers
  * of single nodes cannot. O(cells of the tables by class) to set up.
  */
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 struct mem_legal {
     struct mem_core priced; /* the problem as above; parts and room are the problem's */

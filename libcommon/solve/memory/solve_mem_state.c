@@ -4,7 +4,7 @@
  * is left of the memory, in a tree over the slots with the least of every subtree and
  * what was added to all of it (range add, range minimum, O(log slots)).
  */
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 #include <string.h>
 #include <time.h>

@@ -9,24 +9,22 @@
  * Cost: the product of the users' needs per tensor; where that is too large there is no
  * such node.
  */
-#include "memory/memory_copy_set.h"
+#include "solve/memory/memory_copy_set.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/microbatch.h"
-
 #define MOST_STATES 4000     /* of a node */
 #define MOST_CELLS  150000   /* of one of its tables */
-#define MOST_ALL    16000000 /* cells of all stars */
+#define MOST_ALL    16000000 /* cells of all sets */
 
 static bool is_forbidden(double cost)
 {
     return cost >= AP_FORBIDDEN;
 }
 
-static const struct ap_problem_edge *home_edge(const struct mem_model *m, int copy)
+static const struct ap_problem_edge *home_edge(const struct ap_memory *m, int copy)
 {
     return &m->problem->edges[m->copy[copy].home_edge];
 }
@@ -47,7 +45,7 @@ static int by_cells(const void *x, const void *y)
 }
 
 /* Strategies with equal rows have the same need; those that are left out have none. */
-static void name_needs(struct ap_arena *arena, struct star_user *u, const double *cells,
+static void name_needs(struct ap_arena *arena, struct set_user *u, const double *cells,
                        int n_strategies, int width)
 {
     struct row *row = AP_NEW_N(arena, n_strategies, struct row);
@@ -70,22 +68,22 @@ static void name_needs(struct ap_arena *arena, struct star_user *u, const double
     }
 }
 
-static struct star_user *user_of(const struct mem_copy_set *star, int var)
+static struct set_user *user_of(const struct priced_set *set, int var)
 {
-    for (int u = 0; u < star->n_users; u++)
-        if (star->user[u].var == var)
-            return &star->user[u];
+    for (int u = 0; u < set->n_users; u++)
+        if (set->user[u].var == var)
+            return &set->user[u];
     return NULL;
 }
 
-static void find_needs(struct ap_arena *arena, const struct mem_model *m,
-                       const struct mem_copy_set *star, struct star_user *user)
+static void find_needs(struct ap_arena *arena, const struct ap_memory *m,
+                       const struct priced_set *set, struct set_user *user)
 {
     const int n = m->problem->n_strategies[user->var], width = user->n_uses;
     double *cells = AP_NEW_N(arena, (int64_t)n * width, double);
     int k = 0;
 
-    for (int c = star->first; c < star->first + star->n; c++)
+    for (int c = set->first; c < set->first + set->n; c++)
         for (int i = 0; i < m->copy[c].n_uses; i++) {
             const struct ap_problem_edge *e = &m->problem->edges[m->copy[c].use[i].edge];
             if (e->b != user->var)
@@ -98,34 +96,33 @@ static void find_needs(struct ap_arena *arena, const struct mem_model *m,
 }
 
 /* Cells of its tables; INFINITY when it is too large. */
-static double count_cells(const struct mem_model *m, const struct mem_copy_set *star)
+static double count_cells(const struct ap_memory *m, const struct priced_set *set)
 {
     const int *n_strategies = m->problem->n_strategies;
-    double n = 1, most = n_strategies[star->home], sum = most;
+    double n = 1, most = n_strategies[set->home], sum = most;
 
-    for (int u = 0; u < star->n_users; u++) {
-        const double n_s = n_strategies[star->user[u].var];
-        n *= star->user[u].n_needs;
+    for (int u = 0; u < set->n_users; u++) {
+        const double n_s = n_strategies[set->user[u].var];
+        n *= set->user[u].n_needs;
         sum += n_s;
         most = n_s > most ? n_s : most;
     }
     return n < 1 || n > MOST_STATES || n * most > MOST_CELLS ? INFINITY : n * sum;
 }
 
-bool mem_copy_set_find(struct ap_arena *arena, const struct mem_model *m, int first,
-                       int n, bool *const *left_out, double *cells,
-                       struct mem_copy_set *out)
+bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
+                     bool *const *left_out, double *cells, struct priced_set *out)
 {
     int most = 0;
 
-    *out = (struct mem_copy_set){.first = first, .n = n, .home = home_edge(m, first)->a};
+    *out = (struct priced_set){.first = first, .n = n, .home = home_edge(m, first)->a};
     for (int c = first; c < first + n; c++)
         most += m->copy[c].n_uses;
-    out->user = AP_NEW_N(arena, most + 1, struct star_user);
+    out->user = AP_NEW_N(arena, most + 1, struct set_user);
     for (int c = first; c < first + n; c++)
         for (int i = 0; i < m->copy[c].n_uses; i++) {
             const int var = m->problem->edges[m->copy[c].use[i].edge].b;
-            struct star_user *user = user_of(out, var);
+            struct set_user *user = user_of(out, var);
             if (!user) {
                 user = &out->user[out->n_users++];
                 user->var = var;
@@ -136,7 +133,7 @@ bool mem_copy_set_find(struct ap_arena *arena, const struct mem_model *m, int fi
     for (int u = 0; u < out->n_users; u++)
         find_needs(arena, m, out, &out->user[u]);
     out->kept = AP_NEW_N(arena, n, double *);
-    out->wait = AP_NEW_N(arena, 2 * n, const struct mem_wait *);
+    out->wait = AP_NEW_N(arena, 2 * n, const struct priced_wait *);
     const double more = count_cells(m, out);
     if (*cells + more > MOST_ALL)
         return false;
@@ -147,15 +144,15 @@ bool mem_copy_set_find(struct ap_arena *arena, const struct mem_model *m, int fi
 /* ---- what lies between the home and a user ---- */
 
 /* Needs are told apart by what strategies cost with the home; false: not worth it. */
-static bool refine(struct ap_arena *arena, const struct mem_model *m,
-                   const struct mem_copy_set *star, struct star_user *user,
+static bool refine(struct ap_arena *arena, const struct ap_memory *m,
+                   const struct priced_set *set, struct set_user *user,
                    const struct ap_problem_edge *edges, double *all)
 {
-    const int n_home = m->problem->n_strategies[star->home];
+    const int n_home = m->problem->n_strategies[set->home];
     const int n = m->problem->n_strategies[user->var];
     const int width = 1 + user->n_between * n_home;
-    const struct star_user before = *user;
-    const double now = count_cells(m, star);
+    const struct set_user before = *user;
+    const double now = count_cells(m, set);
     double *cells = AP_NEW_N(arena, (int64_t)n * width, double);
 
     for (int s = 0; s < n; s++) {
@@ -166,7 +163,7 @@ static bool refine(struct ap_arena *arena, const struct mem_model *m,
                     edges[user->between[i]].cost[h * n + s];
     }
     name_needs(arena, user, cells, n, width);
-    const double more = count_cells(m, star) - now;
+    const double more = count_cells(m, set) - now;
     if (*all + more <= MOST_ALL) {
         *all += more;
         return true;
@@ -180,35 +177,35 @@ struct homes {
     int *first, *next;
 };
 
-static struct star_user *find_star(const struct homes *homes, struct mem_copy_set *stars,
-                                   const struct ap_problem_edge *e)
+static struct set_user *find_set(const struct homes *homes, struct priced_set *sets,
+                                 const struct ap_problem_edge *e)
 {
     for (int i = homes->first[e->a]; i >= 0; i = homes->next[i]) {
-        struct star_user *user = user_of(&stars[i], e->b);
+        struct set_user *user = user_of(&sets[i], e->b);
         if (user)
             return user;
     }
     return NULL;
 }
 
-static void list_between(struct ap_arena *arena, const struct mem_model *m,
-                         struct mem_copy_set *stars, int n_stars,
+static void list_between(struct ap_arena *arena, const struct ap_memory *m,
+                         struct priced_set *sets, int n_sets,
                          const struct ap_problem_edge *edges, int n_edges)
 {
     struct homes homes = {AP_NEW_N(arena, m->n_vars, int),
-                          AP_NEW_N(arena, n_stars + 1, int)};
+                          AP_NEW_N(arena, n_sets + 1, int)};
 
     for (int v = 0; v < m->n_vars; v++)
         homes.first[v] = -1;
-    for (int i = n_stars - 1; i >= 0; i--) {
-        homes.next[i] = homes.first[stars[i].home];
-        homes.first[stars[i].home] = i;
+    for (int i = n_sets - 1; i >= 0; i--) {
+        homes.next[i] = homes.first[sets[i].home];
+        homes.first[sets[i].home] = i;
     }
     for (int count = 1; count >= 0; count--) /* how many, then which */
         for (int e = 0; e < n_edges; e++) {
             if (edges[e].a >= m->n_vars || edges[e].b >= m->n_vars)
                 continue;
-            struct star_user *user = find_star(&homes, stars, &edges[e]);
+            struct set_user *user = find_set(&homes, sets, &edges[e]);
             if (!user)
                 continue;
             if (count) {
@@ -230,46 +227,50 @@ struct asked {
     bool any;
     int first, last; /* turns */
     int when;        /* of the first */
+    int64_t times;   /* that it is made for them */
 };
 
-static void ask(const struct mem_model *m, int copy, const int *choice,
+static void ask(const struct ap_memory *m, int copy, const int *choice,
                 struct asked asked[2])
 {
-    const struct mem_copy *c = &m->copy[copy];
+    const struct ap_copy *c = &m->copy[copy];
 
     asked[0] = asked[1] = (struct asked){.first = c->n_turns, .last = -1};
     for (int i = 0; i < c->n_uses; i++) {
-        const struct mem_use *use = &c->use[i];
+        const struct ap_copy_use *use = &c->use[i];
         const struct ap_problem_edge *e = &m->problem->edges[use->edge];
         struct asked *a = &asked[use->later];
         if (!is_forbidden(e->cost[choice[e->b]]))
             continue;
-        a->when = !a->any || use->when < a->when ? use->when : a->when;
+        if (!a->any || use->when < a->when) {
+            a->when = use->when;
+            a->times = use->times;
+        }
         a->any = true;
         a->first = use->turn < a->first ? use->turn : a->first;
         a->last = use->turn > a->last ? use->turn : a->last;
     }
 }
 
-/* Adds what a copy of the star costs while it waits, by the strategy of its home. */
-static void add_wait(const struct mem_model *m, const struct mem_wait *w, int n_home,
+/* Adds what a copy of the set costs while it waits, by the strategy of its home. */
+static void add_wait(const struct ap_memory *m, const struct priced_wait *w, int n_home,
                      const struct asked *asked, const int *choice, double *wait)
 {
     for (int t = asked->first; t < asked->last; t++) {
         const double *cost = w->cost + (t - w->first) * n_home;
         const double *over = w->over + (t - w->first) * n_home;
         const bool passes =
-            t > asked->first && !mem_asks(m, &m->copy[w->copy], w->later, t, choice);
+            t > asked->first && !copy_asks(m, &m->copy[w->copy], w->later, t, choice);
         for (int h = 0; h < n_home; h++)
             wait[h] += cost[h] + (passes ? over[h] : 0);
     }
 }
 
-/* Adds what copy i of the star costs with each strategy of the home: kept, or remade. */
-static void add_copy(const struct mem_model *m, const struct mem_copy_set *star, int i,
+/* Adds what copy i of the set costs with each strategy of the home: kept, or remade. */
+static void add_copy(const struct ap_memory *m, const struct priced_set *set, int i,
                      const int *choice, double weight, double *once, double *twice)
 {
-    const int copy = star->first + i, n_home = m->problem->n_strategies[star->home];
+    const int copy = set->first + i, n_home = m->problem->n_strategies[set->home];
     const double *made = home_edge(m, copy)->cost;
     struct asked asked[2];
     int64_t again = 0;
@@ -277,68 +278,68 @@ static void add_copy(const struct mem_model *m, const struct mem_copy_set *star,
     ask(m, copy, choice, asked);
     for (int k = 0; k < 2; k++)
         if (asked[k].any)
-            again += asked[k].when == AP_EACH ? m->copy[copy].n_each : 1;
+            again += asked[k].times;
     if (again == 0)
         return;
-    memset(star->spare, 0, (size_t)n_home * sizeof *star->spare);
+    memset(set->spare, 0, (size_t)n_home * sizeof *set->spare);
     for (int k = 0; k < 2; k++)
-        if (asked[k].any && star->wait[2 * i + k])
-            add_wait(m, star->wait[2 * i + k], n_home, &asked[k], choice, star->spare);
+        if (asked[k].any && set->wait[2 * i + k])
+            add_wait(m, set->wait[2 * i + k], n_home, &asked[k], choice, set->spare);
     for (int h = 0; h < n_home; h++) {
         if (is_forbidden(made[2 * h + 1])) {
             once[h] = twice[h] = AP_FORBIDDEN;
             continue;
         }
-        const bool both = asked[0].any && asked[1].any && star->kept[i];
-        const double wait = star->spare[h];
-        once[h] += wait + weight * made[2 * h + 1] + (both ? star->kept[i][h] : 0);
+        const bool both = asked[0].any && asked[1].any && set->kept[i];
+        const double wait = set->spare[h];
+        once[h] += wait + weight * made[2 * h + 1] + (both ? set->kept[i][h] : 0);
         twice[h] += wait + weight * made[2 * h + 1] * (double)again;
     }
 }
 
 /* A strategy of each user for a state, in choice. */
-static void decode(const struct mem_copy_set *star, int state, int *choice)
+static void decode(const struct priced_set *set, int state, int *choice)
 {
-    for (int u = star->n_users - 1; u >= 0; u--) {
-        const struct star_user *user = &star->user[u];
+    for (int u = set->n_users - 1; u >= 0; u--) {
+        const struct set_user *user = &set->user[u];
         choice[user->var] = user->one[state % user->n_needs];
         state /= user->n_needs;
     }
 }
 
-int mem_copy_set_state(const struct mem_copy_set *star, const int *choice)
+int priced_set_state(const struct priced_set *set, const int *choice)
 {
     int state = 0;
 
-    for (int u = 0; u < star->n_users; u++)
+    for (int u = 0; u < set->n_users; u++)
         state =
-            state * star->user[u].n_needs + star->user[u].need[choice[star->user[u].var]];
+            state * set->user[u].n_needs + set->user[u].need[choice[set->user[u].var]];
     return state;
 }
 
-static double *price_home(struct ap_arena *arena, const struct mem_model *m,
-                          double weight, struct mem_copy_set *star,
+static double *price_home(struct ap_arena *arena, const struct ap_memory *m,
+                          double weight, struct priced_set *set,
                           const struct ap_problem_edge *edges, int *choice)
 {
-    const int n_home = m->problem->n_strategies[star->home], n = star->n_states;
+    const int n_home = m->problem->n_strategies[set->home], n = set->n_states;
     double *table = AP_NEW_N(arena, (int64_t)n_home * n, double);
     double *once = AP_NEW_N(arena, n_home, double);
     double *twice = AP_NEW_N(arena, n_home, double);
 
-    star->spare = AP_NEW_N(arena, n_home, double);
-    star->twice = AP_NEW_N(arena, (int64_t)n_home * n, bool);
+    set->spare = AP_NEW_N(arena, n_home, double);
+    set->twice = AP_NEW_N(arena, (int64_t)n_home * n, bool);
     for (int state = 0; state < n; state++) {
         memset(once, 0, (size_t)n_home * sizeof *once);
         memset(twice, 0, (size_t)n_home * sizeof *twice);
-        decode(star, state, choice);
-        for (int i = 0; i < star->n; i++)
-            add_copy(m, star, i, choice, weight, once, twice);
+        decode(set, state, choice);
+        for (int i = 0; i < set->n; i++)
+            add_copy(m, set, i, choice, weight, once, twice);
         for (int h = 0; h < n_home; h++) {
             double *cell = &table[h * n + state];
-            star->twice[h * n + state] = twice[h] < once[h];
+            set->twice[h * n + state] = twice[h] < once[h];
             *cell = fmin(once[h], twice[h]);
-            for (int u = 0; u < star->n_users; u++) {
-                const struct star_user *user = &star->user[u];
+            for (int u = 0; u < set->n_users; u++) {
+                const struct set_user *user = &set->user[u];
                 const int n_s = m->problem->n_strategies[user->var];
                 for (int k = 0; k < user->n_between; k++)
                     *cell += edges[user->between[k]].cost[h * n_s + choice[user->var]];
@@ -350,35 +351,35 @@ static double *price_home(struct ap_arena *arena, const struct mem_model *m,
 }
 
 /* Which states have the need of each of the user's strategies. */
-static double *tell_needs(struct ap_arena *arena, const struct mem_model *m,
-                          const struct mem_copy_set *star, int u)
+static double *tell_needs(struct ap_arena *arena, const struct ap_memory *m,
+                          const struct priced_set *set, int u)
 {
-    const struct star_user *user = &star->user[u];
+    const struct set_user *user = &set->user[u];
     const int n_s = m->problem->n_strategies[user->var];
-    double *table = AP_NEW_N(arena, (int64_t)star->n_states * n_s, double);
+    double *table = AP_NEW_N(arena, (int64_t)set->n_states * n_s, double);
     int step = 1;
 
-    for (int k = u + 1; k < star->n_users; k++)
-        step *= star->user[k].n_needs;
-    for (int state = 0; state < star->n_states; state++)
+    for (int k = u + 1; k < set->n_users; k++)
+        step *= set->user[k].n_needs;
+    for (int state = 0; state < set->n_states; state++)
         for (int s = 0; s < n_s; s++)
             if (user->need[s] != state / step % user->n_needs)
                 table[state * n_s + s] = AP_FORBIDDEN;
     return table;
 }
 
-int mem_copy_sets_close(struct ap_arena *arena, const struct mem_model *m, double weight,
-                        double cells, struct mem_copy_set *stars, int n_stars,
-                        struct ap_problem_edge *edges, int n_edges)
+int priced_sets_close(struct ap_arena *arena, const struct ap_memory *m, double weight,
+                      double cells, struct priced_set *sets, int n_sets,
+                      struct ap_problem_edge *edges, int n_edges)
 {
     bool *gone = AP_NEW_N(arena, n_edges + 1, bool);
     int *choice = AP_NEW_N(arena, m->n_vars + 1, int), n = 0;
 
-    list_between(arena, m, stars, n_stars, edges, n_edges);
-    for (int i = 0; i < n_stars; i++)
-        for (int u = 0; u < stars[i].n_users; u++) {
-            struct star_user *user = &stars[i].user[u];
-            if (user->n_between > 0 && !refine(arena, m, &stars[i], user, edges, &cells))
+    list_between(arena, m, sets, n_sets, edges, n_edges);
+    for (int i = 0; i < n_sets; i++)
+        for (int u = 0; u < sets[i].n_users; u++) {
+            struct set_user *user = &sets[i].user[u];
+            if (user->n_between > 0 && !refine(arena, m, &sets[i], user, edges, &cells))
                 user->n_between = 0;
             for (int k = 0; k < user->n_between; k++)
                 gone[user->between[k]] = true;
@@ -388,16 +389,16 @@ int mem_copy_sets_close(struct ap_arena *arena, const struct mem_model *m, doubl
     for (int e = 0; e < n_edges; e++)
         if (!gone[e])
             edges[n++] = new[e];
-    for (int i = 0; i < n_stars; i++) {
-        struct mem_copy_set *star = &stars[i];
-        star->n_states = 1;
-        for (int u = 0; u < star->n_users; u++)
-            star->n_states *= star->user[u].n_needs;
+    for (int i = 0; i < n_sets; i++) {
+        struct priced_set *set = &sets[i];
+        set->n_states = 1;
+        for (int u = 0; u < set->n_users; u++)
+            set->n_states *= set->user[u].n_needs;
         edges[n++] = (struct ap_problem_edge){
-            star->home, star->node, price_home(arena, m, weight, star, new, choice)};
-        for (int u = 0; u < star->n_users; u++)
-            edges[n++] = (struct ap_problem_edge){star->node, star->user[u].var,
-                                                  tell_needs(arena, m, star, u)};
+            set->home, set->node, price_home(arena, m, weight, set, new, choice)};
+        for (int u = 0; u < set->n_users; u++)
+            edges[n++] = (struct ap_problem_edge){set->node, set->user[u].var,
+                                                  tell_needs(arena, m, set, u)};
     }
     return n;
 }

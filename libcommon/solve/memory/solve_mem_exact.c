@@ -9,7 +9,7 @@
  * Rows of other slots are added when a solution of the relaxation, or of the program,
  * breaks them. Integer programs of this kind: Zheng et al., "Alpa", section 4.2.
  */
-#include "solve/solve_mem.h"
+#include "solve/memory/solve_mem.h"
 
 #include <float.h>
 #include <glpk.h>

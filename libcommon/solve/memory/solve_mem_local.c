@@ -16,7 +16,7 @@
  * "Optimization by simulated annealing", 1983, Papandreou and Yuille, "Perturb-and-MAP
  * random fields", 2011, and Hansen and Mladenovic, "Variable neighborhood search", 2001.
  */
-#include "solve/solve_mem_local.h"
+#include "solve/memory/solve_mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,159 @@
+/*
+ * The selection problem under a limit of memory: what a choice holds over time, on nodes,
+ * on edges and in copies, and the search for the cheapest choice that keeps the limit.
+ *
+ * A problem's first n_vars nodes are variables. Behind them come the copies of tensors: a
+ * copy node has the strategies absent and made, one edge from the node that makes the
+ * tensor (its home) with the cost of making the copy, and edges to the users, which
+ * forbid absent where the copy is needed. A settled choice has a strategy per variable
+ * and, per copy, an ap_copy_state, which follows from the users but for one decision:
+ * whether a copy that both phases need is kept in between or made again.
+ *
+ * Times are whole numbers 0 .. n_times - 1. Usage is in bytes.
+ */
+#ifndef AP_MEMORY_H
+#define AP_MEMORY_H
+
+#include "solve/problem.h"
+
+/* Usage of one variable, or of an edge: of two. At the times lo .. hi - 1. */
+struct ap_usage_item {
+    int lo, hi;
+    int a, b;             /* variables; b is -1 when a alone decides */
+    int n_b;              /* strategies of b, 1 without */
+    const int64_t *bytes; /* [s_a * n_b + s_b] */
+};
+
+/* What a user asks for, by its strategy. */
+struct ap_usage_user {
+    int var;
+    const int64_t *bytes; /* [strategy] */
+};
+
+/* The largest of what several users ask for, but no more than the home's own bytes. */
+struct ap_usage_max {
+    int lo, hi, home;
+    const int64_t *own; /* [strategy of home] */
+    int n_users;
+    const struct ap_usage_user *user;
+    int n_levels;
+    const int64_t *level; /* what the users may ask for, ascending */
+};
+
+/* Made for one phase, kept from the first phase to the later one, or made in each. */
+enum ap_copy_state {
+    AP_COPY_ABSENT,
+    AP_COPY_FORWARD,
+    AP_COPY_LATER,
+    AP_COPY_KEPT,
+    AP_COPY_REMADE
+};
+
+/* What a copy that is kept holds between the phases, by the strategy of its home. */
+struct ap_usage_keep {
+    int lo, hi, copy, home;
+    const int64_t *extra; /* [strategy of home] */
+};
+
+/*
+ * What a copy holds between one user of a phase and the next one, if both lie between the
+ * first and the last user that ask for it; or while a user runs that does not ask (over).
+ */
+struct ap_usage_hold {
+    int lo, hi, copy, home;
+    int turn; /* of the user before, or of the one that runs */
+    bool later, over;
+    const int64_t *extra; /* [strategy of home] */
+};
+
+struct ap_copy_use {
+    int edge;   /* of the problem, from the copy to the user */
+    int turn;   /* of the copy's users, from 0 in the order in which they run; -1: unknown
+                 */
+    bool later; /* in the later phase */
+    uint8_t when;  /* uses of a phase with the least of these make the copy ... */
+    int64_t times; /* ... so many times per step, if each phase makes its own */
+};
+
+struct ap_copy {
+    int tensor; /* copies of one tensor stand together: all are made again, or none */
+    int home_edge, n_uses, n_turns;
+    struct ap_copy_use *use;
+    bool both; /* users in both phases */
+};
+
+struct ap_memory {
+    const struct ap_problem *problem; /* its nodes: n_vars variables, then n_copies */
+    int n_vars, n_copies;
+    struct ap_copy *copy;
+    int n_times;
+    int n_items, n_maxima, n_keeps, n_holds;
+    struct ap_usage_item *items;
+    struct ap_usage_max *maxima;
+    struct ap_usage_keep *keeps;
+    struct ap_usage_hold *holds; /* of a copy and phase stand together */
+};
+
+/* held[time], of n_times: the sum of all usage of a settled choice. */
+void ap_memory_held(const struct ap_memory *m, const int *choice, int64_t *held);
+/*
+ * States of the copies by who asks for them. Copies for both phases are kept, but made
+ * again where they were (their state in choice) or where their tensor is (remade[tensor];
+ * NULL: none).
+ */
+void ap_memory_settle(const struct ap_memory *m, const bool *remade, int *choice);
+/* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
+double ap_memory_score(const struct ap_memory *m, const int *choice);
+
+/* ---- the search ---- */
+
+/*
+ * What choices stand for, programs, may need more than the model says. The caller
+ * measures them and keeps what it wants of them.
+ */
+struct ap_measure {
+    void *arg;
+    /*
+     * Price (INFINITY: not legal) and peak of a settled choice's program; remake: with
+     * all copies made in each phase, false when that changes nothing. A peak above the
+     * limit may be what is alive at once, which is less than the program needs.
+     */
+    bool (*program)(void *arg, const int *choice, bool remake, double *sec,
+                    int64_t *peak);
+    /* held[time] of that program; -1: not legal. */
+    int (*held)(void *arg, const int *choice, int64_t *held);
+};
+
+struct ap_memory_task {
+    const struct ap_memory *model;
+    int64_t limit;
+    /* the same with repeated nodes as one, in which prices are looked for first; or NULL
+     */
+    const struct ap_memory *tied;
+    const int *tied_var;    /* [variable]: its variable in tied */
+    const int *tied_copy;   /* [copy]: the copy in tied of the same layout, -1 */
+    const int *tied_copies; /* [copy]: first copy in tied of the copy's tensor, -1 */
+    /* layers: nodes of one family and layer belong together; -1: to none */
+    const int *family, *layer;
+    const int *cell; /* [variable]: which of n_cells pieces is bounded by itself, -1 */
+    int n_cells;
+    int n_starts;
+    int *const *start;       /* settled choices */
+    double bound, objective; /* of the problem without a limit */
+    double best_sec;      /* a price known to be reached within the limit, or INFINITY */
+    int64_t program_work; /* of measuring a program: about 1 us each */
+    struct ap_measure measure;
+};
+
+struct ap_memory_answer {
+    int *choice;          /* settled; NULL: none was found */
+    double sec, bound;    /* sec: no more than best_sec */
+    int64_t least_proven; /* bytes that every choice needs; 0: not looked for */
+    int n_solves, n_measured, n_times;
+};
+
+/* -1 with err when no choice is legal, whatever the limit. */
+int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
+                     struct ap_memory_answer *answer, struct ap_err *err);
+
+#endif

@@ -1,0 +1,330 @@
+/*
+ * Problem: of two choices one fits and is expensive, the other is cheap and too large;
+ * between them lie choices in which only some layers choose the expensive way. A limit
+ * that k of L layers must meet has its best choices there.
+ * Idea: nodes and copies that the choices treat differently fall into parts, connected
+ * within one layer. The model prices and weighs a choice without its program. First the
+ * best run of layers, from the first or to the last one, is taken over, for a layer alone
+ * may have to convert at both ends; then parts one by one, by what they save for the
+ * bytes that they add, as long as the model says that the limit is kept; then the program
+ * is measured. Where it needs more than the model sees, the model's limit is lowered by
+ * that.
+ * Cost: a look at all tables per part and layer, and a few programs.
+ */
+#include "solve/memory/memory_search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/union_find.h"
+
+#define MOST_PARTS 256
+#define MOST_RUNS  32
+#define PROGRAMS   4
+#define MOST_WORK  1600000 /* us of measuring programs, of a search */
+#define MOST_SEEN  4096    /* choices measured that are remembered */
+
+/* ---- measuring ---- */
+
+static bool spent(const struct memory_search *ms)
+{
+    return ms->n_measured * ms->task->program_work > MOST_WORK;
+}
+
+/* A choice that was measured, by a hash of it. */
+struct search_seen {
+    uint64_t hash;
+    double sec;
+    int64_t peak;
+};
+
+/* The choice's place: a later choice may take that of another one. */
+static struct search_seen *find_seen(struct memory_search *ms, const int *choice,
+                                     bool remake, uint64_t *hash)
+{
+    const struct ap_memory *m = ms->model;
+
+    *hash = ap_hash(choice, (size_t)m->n_vars * sizeof *choice, 1 + remake);
+    for (int c = 0; c < m->n_copies; c++) {
+        const int state = choice[m->n_vars + c];
+        if (state == AP_COPY_REMADE || (remake && state == AP_COPY_KEPT))
+            *hash = ap_hash(&c, sizeof c, *hash);
+    }
+    if (!ms->seen)
+        ms->seen = AP_NEW_N(ms->arena, MOST_SEEN, struct search_seen);
+    return &ms->seen[*hash % MOST_SEEN];
+}
+
+/* As ap_measure.program, once per choice; keeps the best that fits. */
+static bool measure(struct memory_search *ms, const int *choice, bool remake, double *sec,
+                    int64_t *peak)
+{
+    const struct ap_memory *m = ms->model;
+    uint64_t hash;
+    struct search_seen *seen = find_seen(ms, choice, remake, &hash);
+
+    if (seen->hash == hash && seen->sec > 0) {
+        *sec = seen->sec;
+        *peak = seen->peak;
+        return true;
+    }
+    if (!ms->task->measure.program(ms->task->measure.arg, choice, remake, sec, peak))
+        return false;
+    *seen = (struct search_seen){hash, *sec, *peak};
+    ms->n_measured++;
+    if (*peak > ms->task->limit || *sec >= ms->best_sec)
+        return true;
+    ms->best_sec = *sec;
+    ms->best = ap_arena_dup(ms->arena, choice,
+                            (size_t)(m->n_vars + m->n_copies) * sizeof *choice);
+    for (int c = m->n_vars; c < m->n_vars + m->n_copies && remake; c++)
+        if (ms->best[c] == AP_COPY_KEPT)
+            ms->best[c] = AP_COPY_REMADE;
+    return true;
+}
+
+int64_t search_measure(struct memory_search *ms, const int *choice)
+{
+    double sec;
+    int64_t peak;
+
+    measure(ms, choice, false, &sec, &peak);
+    return peak;
+}
+
+int64_t search_try(struct memory_search *ms, const int *choice)
+{
+    double sec;
+    int64_t peak, smaller = INT64_MAX;
+
+    measure(ms, choice, false, &sec, &peak);
+    if (peak > ms->task->limit)
+        measure(ms, choice, true, &sec, &smaller);
+    return smaller < peak ? smaller : peak;
+}
+
+/* ---- parts ---- */
+
+/* A choice by the model. */
+struct weighed {
+    double sec;
+    int64_t peak;
+};
+
+struct blend_part {
+    int id;
+    double gain, bytes; /* taken over alone: seconds saved, bytes more at the peak */
+};
+
+static struct weighed weigh(struct memory_search *ms, struct ap_arena *scratch,
+                            int *choice)
+{
+    struct ap_mark mark = ap_arena_mark(scratch);
+    int64_t *held = AP_NEW_N(scratch, ms->model->n_times, int64_t);
+    struct weighed w = {0};
+
+    ap_memory_settle(ms->model, NULL, choice);
+    w.sec = ap_memory_score(ms->model, choice);
+    ap_memory_held(ms->model, choice, held);
+    for (int t = 0; t < ms->model->n_times; t++)
+        w.peak = held[t] > w.peak ? held[t] : w.peak;
+    ap_arena_rewind(scratch, mark);
+    return w;
+}
+
+static bool same_layer(const struct memory_search *ms, int a, int b)
+{
+    return ms->task->family[a] == ms->task->family[b] &&
+           ms->task->layer[a] == ms->task->layer[b];
+}
+
+static int home_of(const struct ap_memory *m, int copy)
+{
+    return m->problem->edges[m->copy[copy].home_edge].a;
+}
+
+/* Joins variables that differ, in one layer, and are neighbours. */
+static void join_parts(const struct memory_search *ms, const bool *differs, int *up)
+{
+    const struct ap_memory *m = ms->model;
+    const struct ap_problem *p = m->problem;
+
+    for (int e = 0; e < p->n_edges; e++) {
+        const int b = p->edges[e].b;
+        int a = p->edges[e].a;
+        if (a >= m->n_vars)
+            a = home_of(m, a - m->n_vars);
+        if (b < m->n_vars && differs[a] && differs[b] && same_layer(ms, a, b))
+            ap_sets_join(up, a, b);
+    }
+}
+
+/*
+ * part[node of the problem], -1 where the choices are the same. A copy goes with its
+ * home; if only the copy differs the home is a part, too. layer[node] is -1 outside of
+ * layers.
+ */
+static int find_parts(struct ap_arena *arena, const struct memory_search *ms,
+                      const int *from, const int *to, int *part, int *layer)
+{
+    const struct ap_memory *m = ms->model;
+    int *up = ap_sets_new(arena, m->n_vars), *name = AP_NEW_N(arena, m->n_vars, int);
+    bool *differs = AP_NEW_N(arena, m->n_vars, bool);
+    int n = 0;
+
+    for (int v = 0; v < m->n_vars; v++)
+        differs[v] = from[v] != to[v];
+    for (int c = 0; c < m->n_copies; c++)
+        if ((from[m->n_vars + c] == AP_COPY_REMADE) !=
+            (to[m->n_vars + c] == AP_COPY_REMADE))
+            differs[home_of(m, c)] = true;
+    join_parts(ms, differs, up);
+    for (int v = 0; v < m->n_vars; v++) {
+        int *id = &name[ap_sets_root(up, v)];
+        part[v] = -1;
+        if (!differs[v])
+            continue;
+        if (*id == 0)
+            *id = ++n;
+        part[v] = *id - 1;
+        layer[v] = ms->task->layer[v];
+    }
+    for (int c = 0; c < m->n_copies; c++) {
+        part[m->n_vars + c] = part[home_of(m, c)];
+        layer[m->n_vars + c] = layer[home_of(m, c)];
+    }
+    for (int v = 0; v < m->n_vars + m->n_copies && n > MOST_PARTS; v++)
+        part[v] = part[v] < 0 ? -1 : (int)((int64_t)part[v] * MOST_PARTS / n);
+    return n < MOST_PARTS ? n : MOST_PARTS;
+}
+
+static int by_worth(const void *x, const void *y)
+{
+    const struct blend_part *a = x, *b = y;
+    const double p = a->gain * b->bytes, q = b->gain * a->bytes;
+
+    if (p != q)
+        return p > q ? -1 : 1;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+static void take(int *choice, const int *from, const int *part, int id, int n)
+{
+    for (int v = 0; v < n; v++)
+        if (part[v] == id)
+            choice[v] = from[v];
+}
+
+/* Parts that save anything alone, the worthiest first. */
+static int rank_parts(struct memory_search *ms, struct ap_arena *scratch, const int *base,
+                      const int *cheap, const int *part, int n_parts,
+                      struct blend_part *list)
+{
+    const int n_nodes = ms->model->problem->n_nodes;
+    int *trial = AP_NEW_N(scratch, n_nodes, int), n = 0;
+
+    memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
+    const struct weighed from = weigh(ms, scratch, trial);
+    for (int i = 0; i < n_parts; i++) {
+        memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
+        take(trial, cheap, part, i, n_nodes);
+        const struct weighed w = weigh(ms, scratch, trial);
+        if (w.sec < from.sec)
+            list[n++] = (struct blend_part){i, from.sec - w.sec,
+                                            fmax((double)(w.peak - from.peak), 1)};
+    }
+    qsort(list, (size_t)n, sizeof *list, by_worth);
+    return n;
+}
+
+/* base takes over, in order, what keeps the model's limit and saves. */
+static struct weighed take_over(struct memory_search *ms, struct ap_arena *scratch,
+                                const int *cheap, const int *part,
+                                const struct blend_part *list, int n, int64_t limit,
+                                int *base)
+{
+    const int n_nodes = ms->model->problem->n_nodes;
+    int *trial = AP_NEW_N(scratch, n_nodes, int);
+    struct weighed now = weigh(ms, scratch, base);
+
+    for (int i = 0; i < n; i++) {
+        memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
+        take(trial, cheap, part, list[i].id, n_nodes);
+        const struct weighed w = weigh(ms, scratch, trial);
+        if (w.peak > limit || w.sec >= now.sec)
+            continue;
+        memcpy(base, trial, (size_t)n_nodes * sizeof *trial);
+        now = w;
+    }
+    return now;
+}
+
+/*
+ * The cheapest plan within the model's limit in which the layers of a run, from the first
+ * one or to the last one, and all or nothing of the rest are as in `cheap`. In place of
+ * base if it is cheaper.
+ */
+static void take_run(struct memory_search *ms, struct ap_arena *scratch, const int *cheap,
+                     const int *part, const int *layer, int64_t limit, int *base)
+{
+    const int n_nodes = ms->model->problem->n_nodes;
+    int *trial = AP_NEW_N(scratch, n_nodes, int), *fits = AP_NEW_N(scratch, n_nodes, int);
+    double best = weigh(ms, scratch, base).sec;
+    int n_layers = 0;
+
+    memcpy(fits, base, (size_t)n_nodes * sizeof *fits);
+    for (int v = 0; v < n_nodes; v++)
+        if (part[v] >= 0 && layer[v] >= n_layers)
+            n_layers = layer[v] + 1;
+    for (int k = 0; k <= n_layers && k <= MOST_RUNS; k++)
+        for (int kind = 0; kind < 4; kind++) {
+            const int n =
+                (int)((int64_t)k * n_layers /
+                      (n_layers < MOST_RUNS ? n_layers + (n_layers == 0) : MOST_RUNS));
+            for (int v = 0; v < n_nodes; v++) {
+                bool in_run = layer[v] < 0 ? kind & 1
+                              : kind & 2   ? layer[v] >= n_layers - n
+                                           : layer[v] < n;
+                trial[v] = part[v] >= 0 && in_run ? cheap[v] : fits[v];
+            }
+            const struct weighed w = weigh(ms, scratch, trial);
+            if (w.peak > limit || w.sec >= best)
+                continue;
+            best = w.sec;
+            memcpy(base, trial, (size_t)n_nodes * sizeof *base);
+        }
+}
+
+static void blend(struct memory_search *ms, const int *fits, const int *cheap)
+{
+    struct ap_arena scratch = {0};
+    const int n_nodes = ms->model->problem->n_nodes;
+    int *part = AP_NEW_N(&scratch, n_nodes, int);
+    int *choice = AP_NEW_N(&scratch, n_nodes, int);
+    int *layer = AP_NEW_N(&scratch, n_nodes, int);
+    int n_parts = find_parts(&scratch, ms, fits, cheap, part, layer);
+    struct blend_part *list = AP_NEW_N(&scratch, n_parts + 1, struct blend_part);
+    int n = rank_parts(ms, &scratch, fits, cheap, part, n_parts, list);
+    int64_t limit = ms->task->limit, peak = limit;
+
+    for (int i = 0; i < PROGRAMS && n_parts > 0; i++) {
+        memcpy(choice, fits, (size_t)n_nodes * sizeof *choice);
+        take_run(ms, &scratch, cheap, part, layer, limit, choice);
+        struct weighed w = take_over(ms, &scratch, cheap, part, list, n, limit, choice);
+        if (w.sec >= ms->best_sec)
+            break;
+        peak = search_measure(ms, choice);
+        if (peak <= ms->task->limit || peak == INT64_MAX)
+            break;
+        limit = w.peak - (peak - ms->task->limit);
+    }
+    ap_arena_free(&scratch);
+}
+
+void search_mend(struct memory_search *ms)
+{
+    for (int i = 0; i < ms->n_cuts && ms->best && !spent(ms); i++)
+        if (ms->cut[i].sec < ms->best_sec)
+            blend(ms, ms->best, ms->cut[i].choice);
+}

@@ -1,0 +1,170 @@
+/*
+ * Problem: a priced problem of all strategies takes long, and few of them matter.
+ * Idea: what each one costs at least, exactly or by message passing, tells which ones no
+ * plan that is wanted has (ruled out for good), and which are near the best plans (prices
+ * are made among these first).
+ * Cost: that of ap_solve_rule_out and ap_solve_least.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "solve/memory/memory_search.h"
+
+#define NEAREST     0.15  /* part of the strategies that prices are made among */
+#define PLAIN_CELLS 14000 /* of tables that take as long as ever, see search_effort */
+
+int64_t search_cells(struct ap_arena *scratch, const struct priced *priced, int first_set,
+                     bool all)
+{
+    const struct ap_problem *p = &priced->problem;
+    const int end = first_set + priced->n_sets;
+    int *n_left = AP_NEW_N(scratch, p->n_nodes, int);
+    int64_t n = 0;
+
+    for (int v = 0; v < p->n_nodes; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            n_left[v] += all || p->cost[v][s] < AP_FORBIDDEN;
+    for (int e = 0; e < p->n_edges; e++)
+        if (p->edges[e].a < first_set || p->edges[e].a >= end)
+            n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
+    return n;
+}
+
+int64_t search_effort(const struct memory_search *ms, int64_t cells)
+{
+    return ms->plain ? cells * cells / PLAIN_CELLS : cells;
+}
+
+void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
+                          const struct search_view *v, const double *price,
+                          double per_byte, double weight, bool *const *out,
+                          struct priced *priced)
+{
+    double *before = AP_NEW_N(scratch, v->model->n_times + 1, double);
+
+    for (int j = 0; j < ms->n_times; j++)
+        before[ms->time[j] + 1] += price[j] * per_byte;
+    for (int t = 0; t < v->model->n_times; t++)
+        before[t + 1] += before[t];
+    if (!out && weight > 0 && v == &ms->whole)
+        out = ms->never;
+    price_problem(scratch, v->model, before, weight, v->share, out, !ms->plain, priced);
+}
+
+static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
+{
+    for (int v = 0; v < n_vars; v++)
+        for (int s = 0; s < p->n_strategies[v] && out[v]; s++)
+            if (out[v][s])
+                ((double *)p->cost[v])[s] = AP_FORBIDDEN;
+}
+
+bool search_rule_out(struct memory_search *ms, const double *price, double limit,
+                     double sec, bool *const *out)
+{
+    struct ap_arena scratch = {0};
+    struct priced priced;
+
+    for (int j = 0; j < ms->n_times; j++)
+        sec += price[j] * ms->unit;
+    search_price_problem(&scratch, ms, &ms->whole, price, ms->unit / limit, 1, out,
+                         &priced);
+    bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
+    memcpy(node, out, (size_t)ms->model->n_vars * sizeof *node);
+    const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
+    leave_out(&priced.problem, ms->model->n_vars, out);
+    ms->effort += search_effort(
+        ms, search_cells(&scratch, &priced, ms->model->problem->n_nodes, false));
+    ap_arena_free(&scratch);
+    return any;
+}
+
+/* How many strategies no plan has that keeps the limit at a time; -1: there is none. */
+static int64_t rule_out_at(struct memory_search *ms, int time)
+{
+    struct ap_arena scratch = {0};
+    struct priced priced;
+    double *price = AP_NEW_N(&scratch, ms->n_times, double);
+
+    price[time] = 1;
+    search_price_problem(&scratch, ms, &ms->whole, price, 1, 0, ms->never, &priced);
+    bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
+    memcpy(node, ms->never, (size_t)ms->model->n_vars * sizeof *node);
+    const int64_t n =
+        ap_solve_rule_out(&priced.problem, (double)ms->task->limit + 1, node);
+    ms->effort += search_effort(
+        ms, search_cells(&scratch, &priced, ms->model->problem->n_nodes, false));
+    ap_arena_free(&scratch);
+    return n;
+}
+
+bool search_rule_out_for_good(struct memory_search *ms)
+{
+    const int n_vars = ms->model->n_vars;
+    int64_t all = 0;
+
+    if (!ms->never) {
+        ms->never = AP_NEW_N(ms->arena, n_vars, bool *);
+        for (int v = 0; v < n_vars; v++)
+            ms->never[v] = AP_NEW_N(ms->arena, ms->model->problem->n_strategies[v], bool);
+    }
+    for (int j = 0; j < ms->n_times; j++) {
+        const int64_t n = rule_out_at(ms, j);
+        if (n < 0)
+            break;
+        all += n;
+    }
+    for (int i = 0; i < ms->n_cuts; i++)
+        ms->cut[i].lost = !search_is_inside(ms, ms->never, ms->cut[i].choice);
+    return all > 0;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+/* What all but the NEAREST part of the strategies cost more than. */
+static double threshold(struct ap_arena *arena, const struct ap_problem *p, int n_vars,
+                        double *const *least)
+{
+    double *list;
+    int n = 0;
+
+    for (int v = 0; v < n_vars; v++)
+        n += p->n_strategies[v];
+    list = AP_NEW_N(arena, n + 1, double);
+    n = 0;
+    for (int v = 0; v < n_vars; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            list[n++] = least[v][s];
+    qsort(list, (size_t)n, sizeof *list, by_value);
+    return list[(int)(n * NEAREST)];
+}
+
+void search_find_far(struct memory_search *ms, double limit, const double *price)
+{
+    struct search_view *v = &ms->whole;
+    struct ap_arena scratch = {0};
+    struct priced priced;
+
+    search_price_problem(&scratch, ms, v, price, ms->unit / limit, 1, NULL, &priced);
+    const struct ap_problem *p = &priced.problem;
+    double **least = AP_NEW_N(&scratch, p->n_nodes, double *);
+    for (int i = 0; i < p->n_nodes; i++)
+        least[i] = AP_NEW_N(&scratch, p->n_strategies[i], double);
+    ap_solve_least(&scratch, p, INFINITY, least);
+    const double most = threshold(&scratch, p, v->model->n_vars, least);
+    if (!ms->far)
+        ms->far = AP_NEW_N(ms->arena, v->model->n_vars, bool *);
+    for (int i = 0; i < v->model->n_vars; i++) {
+        if (!ms->far[i])
+            ms->far[i] = AP_NEW_N(ms->arena, p->n_strategies[i], bool);
+        for (int s = 0; s < p->n_strategies[i]; s++)
+            ms->far[i][s] = least[i][s] > most;
+    }
+    ms->effort += search_cells(&scratch, &priced, v->model->problem->n_nodes, false);
+    ap_arena_free(&scratch);
+}

@@ -1,0 +1,626 @@
+/*
+ * Problem: the cheapest plan whose program fits a limit of memory on every device.
+ * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. What
+ * is surely held (memory_model.c) is priced on the tables of the selection problem, which
+ * stays as easy as it was and is solved exactly; its value less what the limit is worth
+ * at these prices is a lower bound, whatever the prices are. Prices come from a linear
+ * program over the plans met so far (memory_lp.c). Between two solutions of the whole
+ * problem prices settle among the strategies that cost little by a message-passing bound,
+ * which takes a small part of the time; strategies that hold too much at some time,
+ * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
+ * alike layers were priced as one the bound is that of the whole (memory_prove.c). Then
+ * plans are looked for by what their programs have in use at each time, which the model
+ * may not see in full; since arenas are larger than that, also for lower limits, by as
+ * much as was missing, then between one that is kept and one that is not. Every plan that
+ * may fit is measured by its program's buffers.
+ * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
+ * al. 2020, section 5.3) is part of the priced problem (memory_price.c). The best plan
+ * that fits is blended with cheaper ones, layer by layer (memory_blend.c), and takes over
+ * what it can of them (memory_mend.c); the gap that is left is closed by branching
+ * (memory_branch.c) where that takes a bounded number of solutions.
+ * Cost: an exact solution of the problem per round, a program per plan.
+ */
+#include "solve/memory/memory_search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOWER        0.85     /* of a limit that no plan met */
+#define TRIES_LOWER  8        /* such limits */
+#define COARSE       50       /* parts of the limit: steps to lower ones */
+#define FINE         100      /* the same where it is known how much is missing */
+#define ABOUT        1.02     /* times a limit that prices are for: plans that keep it */
+#define ROUNDS       8        /* per limit that prices are made for */
+#define FEW_ROUNDS   3        /* the same where they take much work */
+#define MOST_ROUNDS  32       /* the same where they take little work */
+#define ROUNDS_WORK  30000000 /* see memory_search.work */
+#define TRIES        3        /* of those, more in small graphs */
+#define MANY_TRIES   40
+#define LEAST_TRIES  3     /* of lower limits */
+#define MOST_FITTING 8     /* plans that may fit: measured at a time */
+#define MOST_LOWER   12    /* the same where they take little work */
+#define TRIES_WORK   1e6   /* strategies * nodes * tries */
+#define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
+#define DEAREST \
+    1000. /* the highest limit of a price: the whole memory, in plans without one */
+#define NEAR        1e-3    /* good enough */
+#define FAIR        5e-3    /* the same where more tries take long */
+#define INWARD      0.5     /* of the best prices, in the next ones */
+#define MOST_STALLS 2       /* plans met again, one after the other */
+#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
+#define MOST_CUTS   4000    /* of branches */
+#define CACHED      4       /* thousands of cells */
+#define CELL        8       /* work of one where copies are one node per tensor */
+#define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
+#define GIVEN_UP    1.2     /* times the gap asked for: more was left open */
+#define OPEN_TO     20      /* the same of that times the gap that is open */
+#define SETTLES     2       /* times that these are chosen before all are asked */
+#define EFFORT      8000000 /* see memory_search.effort */
+#define SEARCHED    10      /* nodes that take as long as reading the tables */
+
+/* ---- prices from the plans met ---- */
+
+/* Its fullest time is one to price. */
+static void find_peak(struct memory_search *ms, struct search_cut *cut)
+{
+    int worst = 0;
+
+    for (int t = 1; t < ms->model->n_times; t++)
+        if (cut->held[t] > cut->held[worst])
+            worst = t;
+    cut->peak = cut->held[worst];
+    for (int j = 0; j < ms->n_times; j++)
+        if (ms->time[j] == worst)
+            return;
+    ms->time[ms->n_times++] = worst;
+}
+
+/* What a choice holds. */
+static void weigh(struct memory_search *ms, struct search_cut *cut)
+{
+    const struct ap_memory *m = ms->model;
+    const struct ap_measure *measure = &ms->task->measure;
+
+    if (!cut->by_model) {
+        cut->by_model = AP_NEW_N(ms->arena, m->n_times, int64_t);
+        ap_memory_held(m, cut->choice, cut->by_model);
+    }
+    cut->held = cut->by_model;
+    if (ms->by_program && !cut->by_program) {
+        cut->by_program = AP_NEW_N(ms->arena, m->n_times, int64_t);
+        if (measure->held(measure->arg, cut->choice, cut->by_program))
+            memcpy(cut->by_program, cut->by_model,
+                   (size_t)m->n_times * sizeof *cut->by_program);
+    }
+    if (ms->by_program)
+        cut->held = cut->by_program;
+    find_peak(ms, cut);
+}
+
+/* From now on what choices hold is what their programs do, or what the model says. */
+static void look_at(struct memory_search *ms, bool programs)
+{
+    ms->by_program = programs;
+    for (int i = 0; i < ms->n_cuts; i++)
+        weigh(ms, &ms->cut[i]);
+}
+
+double search_priced(const struct memory_search *ms, const struct search_cut *cut,
+                     const double *price, double limit)
+{
+    double sec = cut->sec;
+
+    for (int j = 0; j < ms->n_times; j++)
+        sec += price[j] * ms->unit * ((double)cut->held[ms->time[j]] / limit - 1);
+    return sec;
+}
+
+static size_t choice_size(const struct ap_memory *m)
+{
+    return (size_t)(m->n_vars + m->n_copies) * sizeof(int);
+}
+
+/* A choice whose copies may have to be settled. */
+static void meet(struct memory_search *ms, const int *choice)
+{
+    struct search_cut *cut = &ms->cut[ms->n_cuts++];
+
+    cut->choice = ap_arena_dup(ms->arena, choice, choice_size(ms->model));
+    ap_memory_settle(ms->model, NULL, cut->choice);
+    cut->sec = ap_memory_score(ms->model, cut->choice);
+    cut->lost = ms->never && !search_is_inside(ms, ms->never, cut->choice);
+    weigh(ms, cut);
+}
+
+/* A choice met as a start for the problem of a view, whose copies it settles. */
+static int *start_at(struct ap_arena *arena, const struct memory_search *ms,
+                     const struct search_view *v, const struct priced *priced,
+                     const int *last)
+{
+    int *choice;
+
+    if (v == &ms->whole) {
+        choice = ap_arena_dup(arena, last, choice_size(ms->model));
+    } else {
+        choice = AP_NEW_N(arena, v->model->n_vars + v->model->n_copies, int);
+        for (int x = ms->model->n_vars - 1; x >= 0; x--)
+            choice[ms->task->tied_var[x]] = last[x];
+        ap_memory_settle(v->model, NULL, choice);
+    }
+    return priced_start(arena, v->model, priced, choice);
+}
+
+/* The choice of the whole that a settled choice of the tied problem stands for. */
+static int *untie(struct memory_search *ms, const int *choice)
+{
+    const struct ap_memory *m = ms->model, *tied = ms->tied->model;
+    int *whole = AP_NEW_N(ms->arena, m->n_vars + m->n_copies, int);
+
+    for (int v = 0; v < m->n_vars; v++)
+        whole[v] = choice[ms->task->tied_var[v]];
+    for (int c = 0; c < m->n_copies; c++)
+        for (int t = ms->task->tied_copies[c];
+             t >= 0 && t < tied->n_copies &&
+             tied->copy[t].tensor == tied->copy[ms->task->tied_copies[c]].tensor;
+             t++)
+            if (choice[tied->n_vars + t] == AP_COPY_REMADE)
+                whole[m->n_vars + c] = AP_COPY_REMADE;
+    return whole;
+}
+
+/* Meets what a view's settled choice stands for. */
+static void meet_view(struct memory_search *ms, const struct search_view *v,
+                      const int *choice)
+{
+    meet(ms, v == &ms->whole ? choice : untie(ms, choice));
+}
+
+/* More than linear in cells, as caches see them, where many nodes stand for copies. */
+static int64_t work_of(const struct memory_search *ms, int64_t all, int64_t cells,
+                       int64_t n_searched)
+{
+    const int64_t once = ms->tied ? cells * (cells / 1000) / CACHED : CELL * cells;
+
+    return all + once * (n_searched > 0 ? n_searched : 1);
+}
+
+bool search_is_inside(const struct memory_search *ms, bool *const *out, const int *choice)
+{
+    for (int v = 0; v < ms->model->n_vars; v++)
+        if (out[v] && out[v][choice[v]])
+            return false;
+    return true;
+}
+
+/* Of the plans met that leave these strategies out; -1: there is none. */
+static int cheapest_inside(const struct memory_search *ms, bool *const *out,
+                           const double *price, double per_byte, double weight)
+{
+    double least = INFINITY;
+    int best = -1;
+
+    for (int i = 0; i < ms->n_cuts; i++) {
+        double cost = weight * ms->cut[i].sec;
+        if (!search_is_inside(ms, out, ms->cut[i].choice))
+            continue;
+        for (int j = 0; j < ms->n_times; j++)
+            cost += price[j] * per_byte * (double)ms->cut[i].held[ms->time[j]];
+        if (cost < least) {
+            least = cost;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* Of a priced problem: little beside what is open, and beside what is good enough. */
+static double gap_of(const struct memory_search *ms, bool *const *out)
+{
+    const double open = ms->best_sec < INFINITY ? 1 - ms->bound / ms->best_sec : 1;
+
+    return ms->near *
+           (out || !ms->tied ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
+}
+
+double search_solve(struct memory_search *ms, struct search_view *v, const double *price,
+                    double per_byte, double weight, bool *const *out)
+{
+    struct ap_arena scratch = {0};
+    struct ap_err err = {0};
+    struct ap_solution sol = {0};
+    struct priced priced;
+    double bound = -1;
+
+    search_price_problem(&scratch, ms, v, price, per_byte, weight, out, &priced);
+    struct ap_solve_params params = {.work_limit = ms->solve_work,
+                                     .gap = gap_of(ms, out)};
+    const int from =
+        out ? cheapest_inside(ms, out, price, per_byte, weight) : ms->n_cuts - 1;
+    if (from >= 0)
+        params.start = start_at(&scratch, ms, v, &priced, ms->cut[from].choice);
+    int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
+    const int first = v->model->problem->n_nodes;
+    const int64_t cells = search_cells(&scratch, &priced, first, false);
+    ms->effort += search_effort(ms, cells) * (SEARCHED + sol.work) / SEARCHED;
+    ms->work += work_of(ms, search_cells(&scratch, &priced, first, true), cells,
+                        rc == 0 ? sol.work : 1);
+    if (rc && out && !sol.stopped)
+        bound = INFINITY;
+    if (!out)
+        ms->gave_up = rc || sol.bound < sol.objective * (1 - GIVEN_UP * params.gap);
+    if (rc == 0) {
+        bound = sol.bound;
+        v->moved = price_move_shares(v->model, &priced, sol.choice,
+                                     1.0 / (2 + ms->n_solves), v->share);
+        priced_states(v->model, &priced, sol.choice);
+        meet_view(ms, v, sol.choice);
+        ms->n_solves++;
+    }
+    ap_arena_free(&scratch);
+    return bound;
+}
+
+bool search_met_before(const struct memory_search *ms)
+{
+    const size_t size = choice_size(ms->model);
+    const int last = ms->n_cuts - 1;
+
+    for (int i = 0; i < last; i++)
+        if (memcmp(ms->cut[i].choice, ms->cut[last].choice, size) == 0)
+            return true;
+    return false;
+}
+
+static bool at_dearest(const struct memory_search *ms, const double *price)
+{
+    for (int j = 0; j < ms->n_times; j++)
+        if (price[j] >= ms->highest * (1 - NEAR))
+            return true;
+    return false;
+}
+
+static bool pay_more(struct memory_search *ms)
+{
+    if (ms->highest >= DEAREST)
+        return false;
+    ms->highest = fmin(8 * ms->highest, DEAREST);
+    return true;
+}
+
+bool search_pays_more(struct memory_search *ms, const double *price)
+{
+    return at_dearest(ms, price) && pay_more(ms);
+}
+
+void search_try_last(struct memory_search *ms)
+{
+    const int64_t peak = search_try(ms, ms->cut[ms->n_cuts - 1].choice);
+
+    if ((double)ms->cut[ms->n_cuts - 1].peak <= ms->limit * ABOUT && peak < INT64_MAX)
+        ms->excess = fmin(ms->excess, (double)(peak - ms->task->limit));
+    if (peak < INT64_MAX)
+        ms->slack = fmin(ms->slack, (double)(peak - ms->cut[ms->n_cuts - 1].peak));
+}
+
+static struct search_view *view_of(struct memory_search *ms)
+{
+    return ms->tied ? ms->tied : &ms->whole;
+}
+
+/* Whether some plan met may be one that fits. */
+static bool any_left(const struct memory_search *ms)
+{
+    for (int i = 0; i < ms->n_cuts; i++)
+        if (!ms->cut[i].lost)
+            return true;
+    return false;
+}
+
+/* The next prices to solve for; false when they promise no more than what is known. */
+static bool next_prices(struct memory_search *ms, double limit, double aimed, bool inward,
+                        double *price)
+{
+    if (!any_left(ms)) {
+        memcpy(price, ms->last_price, (size_t)ms->n_times * sizeof *price);
+        return true;
+    }
+    const double theta = search_prices(ms, limit, NULL, price, NULL);
+    if (theta * ms->unit <= aimed * (1 + ms->near / 4) || !isfinite(theta))
+        return false;
+    for (int i = 0; i < SETTLES && !ms->tied; i++) {
+        search_find_far(ms, limit, price);
+        search_settle(ms, limit, price);
+    }
+    for (int j = 0; j < ms->n_times && inward; j++)
+        price[j] = INWARD * ms->last_price[j] + (1 - INWARD) * price[j];
+    return true;
+}
+
+/* Prices for a limit; bounds hold for the true one. */
+static void price_memory(struct memory_search *ms, double limit)
+{
+    struct search_view *v = view_of(ms);
+    double *price = AP_NEW_N(ms->arena, ms->max_times, double);
+    const int64_t until = ms->work + ROUNDS_WORK;
+    double *best = ms->last_price, aimed = 0; /* the best value for this limit */
+    bool inward = ms->tied != NULL;
+    int stalls = 0;
+
+    ms->limit = limit;
+    ms->excess = ms->slack = INFINITY;
+    if (any_left(ms))
+        memset(best, 0, (size_t)ms->n_times * sizeof *best);
+    for (int round = 0; round < MOST_ROUNDS && ms->n_cuts < ms->max_cuts; round++) {
+        const bool between = inward && stalls == 0 && aimed > 0;
+        if ((round >= ROUNDS && ms->work > until) ||
+            (round >= FEW_ROUNDS && ms->effort > EFFORT &&
+             (!ms->tied || aimed > ms->bound)) ||
+            ms->bound > ms->best_sec * (1 - NEAR / 10) ||
+            !next_prices(ms, limit, aimed, between, price))
+            return;
+        const bool highest = at_dearest(ms, price);
+        double paid = search_price_sum(ms, price, ms->n_times, limit);
+        double value = search_solve(ms, v, price, ms->unit / limit, 1, NULL);
+        if (value < 0)
+            return;
+        inward = ms->tied || value - paid * limit <= aimed;
+        if (value - paid * limit > aimed) {
+            aimed = value - paid * limit;
+            memcpy(best, price, (size_t)ms->n_times * sizeof *price);
+            if (limit >= (double)ms->task->limit && aimed > ms->best_value) {
+                ms->best_value = aimed;
+                memcpy(ms->best_price, price, (size_t)ms->n_times * sizeof *price);
+            }
+        }
+        if (v == &ms->whole)
+            search_raise_bound(ms, value, paid);
+        search_try_last(ms);
+        stalls = search_met_before(ms) ? stalls + 1 : 0;
+        if (stalls == 0 || between || (v->moved && stalls < MOST_STALLS))
+            continue;
+        if (!highest || !pay_more(ms))
+            return;
+    }
+}
+
+/* The least memory that plans surely need, and plans that need little. */
+static void find_least(struct memory_search *ms)
+{
+    struct search_view *v = view_of(ms);
+    double *price = AP_NEW_N(ms->arena, ms->max_times, double);
+    double aimed = 0, value = 0, limit = 1;
+
+    for (int i = 0; i < ms->n_cuts; i++) /* in numbers near 1 the simplex method ends */
+        limit = fmax(limit, (double)ms->cut[i].peak);
+    for (int round = 0; round < ROUNDS; round++) {
+        double theta = search_least_prices(ms, limit, price);
+        if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
+            break;
+        value = search_solve(ms, v, price, 1, 0, NULL);
+        if (value < 0)
+            break;
+        if (value > aimed) {
+            aimed = value;
+            memcpy(ms->last_price, price, (size_t)ms->n_times * sizeof *price);
+        }
+        search_try_last(ms);
+    }
+    if (v != &ms->whole && aimed > 0) {
+        aimed = fmax(search_solve(ms, &ms->whole, ms->last_price, 1, 0, NULL), 0);
+        search_try_last(ms);
+    }
+    ms->least_proven = (int64_t)(aimed * (1 - 1e-9));
+}
+
+/* ---- the search ---- */
+
+static void open_view(struct memory_search *ms, struct search_view *v,
+                      const struct ap_memory *model)
+{
+    v->model = model;
+    v->share = AP_NEW_N(ms->arena, model->n_copies + 1, double);
+    for (int c = 0; c < model->n_copies; c++)
+        v->share[c] = 0.5;
+}
+
+/* Limits of the model between which programs begin to fit. */
+struct bracket {
+    double low, high; /* they fit, 0: not known; they do not */
+};
+
+/* Where to look after plans for a limit; 0: nowhere. */
+static double next_limit(const struct memory_search *ms, struct bracket *b, double limit,
+                         bool fits)
+{
+    const double full = (double)ms->task->limit;
+    double next;
+
+    if (fits)
+        b->low = fmax(b->low, limit);
+    else
+        b->high = fmin(b->high, limit);
+    if (b->low > 0)
+        next = b->high - b->low < full / FINE ? 0 : 0.5 * (b->low + b->high);
+    else if (isfinite(ms->excess))
+        next = fmin(b->high - ms->excess, b->high - full / FINE);
+    else if (isfinite(ms->slack))
+        next = fmin(full - ms->slack, b->high - full / COARSE);
+    else /* no plan was worth a program */
+        next = b->high - full / FINE;
+    return next > full / 2 ? next : 0;
+}
+
+/* The same for a lower limit, of which no bound is asked for. */
+static void price_below(struct memory_search *ms, double limit)
+{
+    if (ms->tied) {
+        price_memory(ms, limit);
+        return;
+    }
+    ms->limit = limit;
+    ms->excess = ms->slack = INFINITY;
+    search_settle(ms, limit, ms->last_price);
+}
+
+/* Tries the cheapest plans met of which no more is in use at once than fits. */
+static void try_fitting(struct memory_search *ms)
+{
+    for (int i = 0; i < MOST_FITTING; i++) {
+        int best = -1;
+        for (int c = 0; c < ms->n_cuts; c++) {
+            const struct search_cut *cut = &ms->cut[c];
+            if (!cut->tried && cut->sec < ms->best_sec && cut->peak <= ms->task->limit &&
+                (best < 0 || cut->sec < ms->cut[best].sec))
+                best = c;
+        }
+        if (best < 0)
+            return;
+        ms->cut[best].tried = true;
+        search_measure(ms, ms->cut[best].choice);
+    }
+}
+
+/* Plans for lower limits, since arenas are larger than what is in use. */
+static void search_below(struct memory_search *ms)
+{
+    const double full = (double)ms->task->limit;
+    struct bracket bracket = {0, full};
+    double limit = full;
+    bool fits = ms->tied && ms->excess <= 0;
+
+    for (int i = 0; i < MOST_LOWER && !search_is_near(ms); i++) {
+        const double before = ms->best_sec;
+        limit = next_limit(ms, &bracket, limit, fits);
+        if (limit <= 0 || (i >= LEAST_TRIES && ms->effort >= EFFORT))
+            return;
+        price_below(ms, limit);
+        search_mend(ms);
+        search_among(ms, limit, ms->last_price);
+        try_fitting(ms);
+        fits = ms->tied && (ms->excess <= 0 || ms->best_sec < before);
+    }
+}
+
+/* Plans for the limit, by what their programs hold. */
+static void search_programs(struct memory_search *ms)
+{
+    look_at(ms, true);
+    price_below(ms, (double)ms->task->limit);
+    search_mend(ms);
+    search_among(ms, (double)ms->task->limit, ms->last_price);
+    try_fitting(ms);
+    search_below(ms);
+    look_at(ms, false);
+}
+
+/* A plan that fits where prices for the limit itself met none: for lower ones. */
+static void search_lower(struct memory_search *ms)
+{
+    double limit = (double)ms->task->limit;
+
+    find_least(ms);
+    if (ms->least_proven > ms->task->limit)
+        return;
+    for (int i = 0; i < TRIES_LOWER && ms->best_sec == INFINITY; i++) {
+        if (ms->n_cuts >= ms->max_cuts)
+            return;
+        price_memory(ms, limit *= LOWER);
+    }
+    search_mend(ms);
+}
+
+/* Plans for the limit and a bound. */
+static void search(struct memory_search *ms)
+{
+    const double full = (double)ms->task->limit;
+
+    price_memory(ms, full);
+    if (!ms->tied && !search_is_wide(ms) && !search_is_near(ms) &&
+        search_rule_out_for_good(ms))
+        price_memory(ms, full);
+    search_mend(ms);
+    search_prove_tied(ms);
+    if (ms->best_sec == INFINITY)
+        search_lower(ms);
+    if (ms->best_sec == INFINITY)
+        return;
+    if (!search_is_near(ms))
+        search_among(ms, full, ms->last_price);
+    if (!search_is_near(ms))
+        search_programs(ms);
+    search_prove_tied(ms);
+    if (!search_is_near(ms))
+        search_prove(ms);
+    for (int i = 1; i < ms->n_tries && !search_is_near(ms) && ms->effort < EFFORT; i++) {
+        const double limit = full - i * full / COARSE;
+        price_memory(ms, limit);
+        search_mend(ms);
+        search_among(ms, limit, ms->last_price);
+    }
+}
+
+/* Choices at hand: what prices are first made from. */
+static int meet_starts(struct memory_search *ms)
+{
+    double *none = AP_NEW_N(ms->arena, ms->max_cuts + 1, double);
+
+    for (int i = 0; i < ms->task->n_starts; i++) {
+        search_try(ms, ms->task->start[i]);
+        meet(ms, ms->task->start[i]);
+    }
+    return ms->n_cuts > 0 || search_solve(ms, view_of(ms), none, 1, 1, NULL) >= 0 ? 0
+                                                                                  : -1;
+}
+
+static void open_search(struct memory_search *ms)
+{
+    const struct ap_memory_task *task = ms->task;
+    double tries;
+
+    open_view(ms, &ms->whole, task->model);
+    if (task->tied) {
+        ms->tied = AP_NEW(ms->arena, struct search_view);
+        open_view(ms, ms->tied, task->tied);
+    }
+    for (int v = 0; v < task->model->n_vars; v++)
+        ms->n_strategies += task->model->problem->n_strategies[v];
+    tries = TRIES_WORK / ((double)ms->n_strategies * (double)task->program_work);
+    ms->n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
+    ms->near = ms->n_tries > TRIES ? NEAR : FAIR;
+    ms->max_cuts =
+        MOST_ROUNDS * (ms->n_tries + 1) + MOST_CUTS + SEARCH_PROOFS + task->n_starts + 1;
+    ms->max_times = task->model->n_times + 2 * (ms->max_cuts + MOST_ROUNDS) + 1;
+    ms->cut = AP_NEW_N(ms->arena, ms->max_cuts + 2 * MOST_ROUNDS + 1, struct search_cut);
+    ms->time = AP_NEW_N(ms->arena, ms->max_times, int);
+    ms->best_price = AP_NEW_N(ms->arena, ms->max_times, double);
+    ms->last_price = AP_NEW_N(ms->arena, ms->max_times, double);
+}
+
+int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
+                     struct ap_memory_answer *answer, struct ap_err *err)
+{
+    struct memory_search ms = {
+        .arena = arena,
+        .task = task,
+        .model = task->model,
+        .best_sec = task->best_sec,
+        .highest = 0.25,
+        .solve_work = SEARCH_SOLVE_WORK,
+        .bound = task->bound,
+        .unit = task->objective > 0 ? task->objective : 1,
+    };
+
+    open_search(&ms);
+    if (meet_starts(&ms))
+        return ap_err_set(err, "no solution");
+    search(&ms);
+    *answer = (struct ap_memory_answer){.choice = ms.best,
+                                        .sec = ms.best_sec,
+                                        .bound = fmin(ms.bound, ms.best_sec),
+                                        .least_proven = ms.least_proven,
+                                        .n_solves = ms.n_solves,
+                                        .n_measured = ms.n_measured,
+                                        .n_times = ms.n_times};
+    return 0;
+}
