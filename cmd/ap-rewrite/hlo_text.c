@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "doc/literal.h"
+#include "graph/attr_text.h"
 #include "graph/element.h"
 
 /* ---- names ---- */
@@ -134,4 +135,16 @@ void hlo_put_literal(const struct ap_literal *literal, const struct ap_shape *sh
         ap_buf_puts(out, "{...}");
     else
         put_array(literal, shape, 0, &p, out);
+}
+
+void hlo_put_attrs(const struct ap_node *node, struct ap_buf *out)
+{
+    for (int i = 0; i < AP_N_ATTRS; i++) {
+        enum ap_attr attr = (enum ap_attr)i;
+        if (!ap_attr_table[i].hlo || (!(ap_attr_of(node->op, attr) & AP_ATTR_TO_HLO) &&
+                                      !ap_attr_is_set(attr, node->attrs)))
+            continue;
+        ap_buf_printf(out, ", %s=", ap_attr_table[i].hlo);
+        ap_attr_print(attr, node->attrs, out);
+    }
 }

@@ -1,143 +1,20 @@
 /*
- * Attributes as JSON: one table (name, kind, place in struct ap_attrs) drives reading and
- * writing. Names are HLO's, and so are the texts of windows, paddings, slices, labels.
+ * Attributes as JSON: members of a node's object, by name. Their names are HLO's, and so
+ * are the texts of windows, paddings, slices, labels; attrs.def lists them.
  */
 #include "doc/attr_json.h"
 
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "graph/attr_text.h"
-#include "layout/layout.h"
 #include "doc/literal.h"
-
-enum attr_kind {
-    ATTR_AXES,
-    ATTR_BOOL,
-    ATTR_DIM_LABELS,
-    ATTR_DIRECTION,
-    ATTR_FFT,
-    ATTR_INT, /* >= 0 */
-    ATTR_INTS,
-    ATTR_LAYOUT,
-    ATTR_PADDING,
-    ATTR_RED,
-    ATTR_REDUCER,
-    ATTR_SHAPE,
-    ATTR_SLICE,
-    ATTR_SPLIT,
-    ATTR_STRING,
-    ATTR_VALUE,
-    ATTR_WINDOW
-};
-
-/*
- * An attribute with its default value is not written, unless the node's operator is one
- * of `always`: there the attribute is always written and must be present, so that a
- * misspelt name is no silent default.
- */
-struct attr {
-    const char *name;
-    enum attr_kind kind;
-    size_t offset;
-    enum ap_op always[2];
-};
-
-#define PLACE(member) offsetof(struct ap_attrs, member)
-#define NEVER              \
-    {                      \
-        AP_N_OPS, AP_N_OPS \
-    }
-#define OF(op)               \
-    {                        \
-        AP_OP_##op, AP_N_OPS \
-    }
-#define OF2(op, other)            \
-    {                             \
-        AP_OP_##op, AP_OP_##other \
-    }
-
-/* Sorted by name, for bsearch. */
-static const struct attr attrs[] = {
-    {"axes", ATTR_AXES, PLACE(coll.axes), NEVER},
-    {"batch_group_count", ATTR_INT, PLACE(batch_group_count), NEVER},
-    {"body", ATTR_REDUCER, PLACE(body), OF(WHILE)},
-    {"collapsed_slice_dims", ATTR_INTS, PLACE(collapsed_slice_dims), NEVER},
-    {"condition", ATTR_REDUCER, PLACE(condition), OF(WHILE)},
-    {"dim_labels", ATTR_DIM_LABELS, PLACE(conv), NEVER},
-    {"dimensions", ATTR_INTS, PLACE(dimensions), NEVER},
-    {"direction", ATTR_DIRECTION, PLACE(direction), OF(COMPARE)},
-    {"dynamic_slice_sizes", ATTR_INTS, PLACE(dynamic_slice_sizes), NEVER},
-    {"exponent_bits", ATTR_INT, PLACE(exponent_bits), OF(REDUCE_PRECISION)},
-    {"feature_group_count", ATTR_INT, PLACE(feature_group_count), NEVER},
-    {"fft_length", ATTR_INTS, PLACE(fft_length), OF(FFT)},
-    {"fft_type", ATTR_FFT, PLACE(fft_type), OF(FFT)},
-    {"flops", ATTR_INT, PLACE(flops), NEVER},
-    {"global", ATTR_SHAPE, PLACE(global), NEVER},
-    {"index", ATTR_INT, PLACE(index), OF(GET_TUPLE_ELEMENT)},
-    {"index_vector_dim", ATTR_INT, PLACE(index_vector_dim), OF2(GATHER, SCATTER)},
-    {"indices_are_sorted", ATTR_BOOL, PLACE(indices_are_sorted), NEVER},
-    {"input_batching_dims", ATTR_INTS, PLACE(input_batching_dims), NEVER},
-    {"inserted_window_dims", ATTR_INTS, PLACE(inserted_window_dims), NEVER},
-    {"iota_dimension", ATTR_INT, PLACE(iota_dimension), OF(IOTA)},
-    {"is_stable", ATTR_BOOL, PLACE(is_stable), NEVER},
-    {"join", ATTR_SPLIT, PLACE(coll.join), NEVER},
-    {"k", ATTR_INT, PLACE(k), OF(TOPK)},
-    {"largest", ATTR_BOOL, PLACE(largest), OF(TOPK)},
-    {"layout", ATTR_LAYOUT, PLACE(layout), NEVER},
-    {"left_side", ATTR_BOOL, PLACE(left_side), OF(TRIANGULAR_SOLVE)},
-    {"lhs_batch_dims", ATTR_INTS, PLACE(lhs_batch_dims), NEVER},
-    {"lhs_contracting_dims", ATTR_INTS, PLACE(lhs_contracting_dims), NEVER},
-    {"lower", ATTR_BOOL, PLACE(lower), OF2(CHOLESKY, TRIANGULAR_SOLVE)},
-    {"mantissa_bits", ATTR_INT, PLACE(mantissa_bits), OF(REDUCE_PRECISION)},
-    {"offset_dims", ATTR_INTS, PLACE(offset_dims), NEVER},
-    {"operand_batching_dims", ATTR_INTS, PLACE(operand_batching_dims), NEVER},
-    {"padding", ATTR_PADDING, PLACE(padding), NEVER},
-    {"red", ATTR_RED, PLACE(coll.red), NEVER},
-    {"rhs_batch_dims", ATTR_INTS, PLACE(rhs_batch_dims), NEVER},
-    {"rhs_contracting_dims", ATTR_INTS, PLACE(rhs_contracting_dims), NEVER},
-    {"scatter", ATTR_REDUCER, PLACE(scatter), NEVER},
-    {"scatter_dims_to_operand_dims", ATTR_INTS, PLACE(scatter_dims_to_operand_dims),
-     NEVER},
-    {"scatter_indices_batching_dims", ATTR_INTS, PLACE(scatter_indices_batching_dims),
-     NEVER},
-    {"select", ATTR_REDUCER, PLACE(select), NEVER},
-    {"slice", ATTR_SLICE, PLACE(slice), NEVER},
-    {"slice_sizes", ATTR_INTS, PLACE(slice_sizes), NEVER},
-    {"split", ATTR_SPLIT, PLACE(coll.split), NEVER},
-    {"start_index_map", ATTR_INTS, PLACE(start_index_map), NEVER},
-    {"start_indices_batching_dims", ATTR_INTS, PLACE(start_indices_batching_dims), NEVER},
-    {"target", ATTR_STRING, PLACE(target), OF(CUSTOM_CALL)},
-    {"to_apply", ATTR_REDUCER, PLACE(to_apply), NEVER},
-    {"total_order", ATTR_BOOL, PLACE(total_order), NEVER},
-    {"transpose_a", ATTR_BOOL, PLACE(transpose_a), NEVER},
-    {"trip_count", ATTR_INT, PLACE(trip_count), NEVER},
-    {"unique_indices", ATTR_BOOL, PLACE(unique_indices), NEVER},
-    {"unit_diagonal", ATTR_BOOL, PLACE(unit_diagonal), NEVER},
-    {"update_window_dims", ATTR_INTS, PLACE(update_window_dims), NEVER},
-    {"value", ATTR_VALUE, PLACE(literal), OF2(CONSTANT, AP_MASK)},
-    {"window", ATTR_WINDOW, PLACE(window), NEVER},
-};
-enum { N_ATTRS = sizeof(attrs) / sizeof(attrs[0]) };
-_Static_assert(N_ATTRS <= 64, "a bit each");
-
-static bool attr_always(const struct attr *a, enum ap_op op)
-{
-    return a->always[0] == op || a->always[1] == op;
-}
+#include "graph/attr_text.h"
 
 bool ap_attrs_needed(enum ap_op op)
 {
-    for (int i = 0; i < N_ATTRS; i++)
-        if (attr_always(&attrs[i], op))
+    for (int i = 0; i < AP_N_ATTRS; i++)
+        if (ap_attr_of(op, (enum ap_attr)i) & AP_ATTR_IN_JSON)
             return true;
     return false;
-}
-
-static int attr_compare(const void *key, const void *row)
-{
-    return strcmp(key, ((const struct attr *)row)->name);
 }
 
 /* ---- reading ---- */
@@ -211,26 +88,15 @@ static int read_layout(const json_t *v, const struct ap_at *at, struct ap_layout
 
 /* Attributes that are strings in HLO's spelling. */
 static int read_text(struct ap_arena *arena, const json_t *v, const struct ap_at *at,
-                     enum attr_kind kind, struct ap_attrs *out, struct ap_err *err)
+                     enum ap_attr attr, struct ap_attrs *out, struct ap_err *err)
 {
     const char *text = json_string_value(v);
     struct ap_err why = {""};
     size_t pos = 0;
-    int rc;
 
     if (!text)
         return ap_at_err(at, err, "expected a string in HLO's spelling");
-    if (kind == ATTR_WINDOW)
-        rc = ap_window_parse(arena, text, &pos, out, &why);
-    else if (kind == ATTR_PADDING)
-        rc = ap_padding_parse(arena, text, &pos, out, &why);
-    else if (kind == ATTR_SLICE)
-        rc = ap_slice_parse(arena, text, &pos, out, &why);
-    else if (kind == ATTR_DIRECTION)
-        rc = ap_direction_parse(text, &pos, &out->direction, &why);
-    else
-        rc = ap_dim_labels_parse(text, &pos, out, &why);
-    if (rc)
+    if (ap_attr_parse(arena, attr, text, &pos, out, &why))
         return ap_at_err(at, err, "%s in \"%s\"", why.msg, text);
     if (text[pos])
         return ap_at_err(at, err, "text behind the attribute in \"%s\"", text);
@@ -256,65 +122,59 @@ static int read_bool(const json_t *v, const struct ap_at *at, bool *out,
     return 0;
 }
 
-/* Member a->name with value v of node object o. */
+/* The attribute's member, with value v, of node object o. */
 static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
-                     const struct ap_at *at, const struct attr *a, struct ap_attrs *out,
+                     const struct ap_at *at, enum ap_attr attr, struct ap_attrs *out,
                      struct ap_err *err)
 {
-    void *place = (char *)out + a->offset;
-    struct ap_at here = {at, a->name, 0};
+    const char *name = ap_attr_table[attr].name;
+    void *place = ap_attr_place_of(attr, out);
+    struct ap_at here = {at, name, 0};
     struct ap_shape *global;
     int red = 0;
 
-    switch (a->kind) {
-    case ATTR_AXES:
+    switch (ap_attr_table[attr].kind) {
+    case AP_ATTR_IS_AXES:
         return read_axes(arena, o, at, place, err);
-    case ATTR_BOOL:
+    case AP_ATTR_IS_BOOL:
+    case AP_ATTR_IS_ORDER:
+    case AP_ATTR_IS_TRANSPOSE:
         return read_bool(v, &here, place, err);
-    case ATTR_STRING:
-        return read_string(arena, o, at, a->name, place, err);
-    case ATTR_INT:
-        return ap_get_int(o, at, a->name, 0, INT64_MAX, place, err);
-    case ATTR_INTS:
-        return ap_get_ints(arena, o, at, a->name, place, err);
-    case ATTR_LAYOUT:
+    case AP_ATTR_IS_STRING:
+        return read_string(arena, o, at, name, place, err);
+    case AP_ATTR_IS_INT:
+        return ap_get_int(o, at, name, 0, INT64_MAX, place, err);
+    case AP_ATTR_IS_INTS:
+        return ap_get_ints(arena, o, at, name, place, err);
+    case AP_ATTR_IS_LAYOUT:
         return read_layout(v, &here, place, err);
-    case ATTR_RED:
-        if (ap_opt_name(o, at, a->name, ap_red_names, AP_N_REDS, &red, err))
+    case AP_ATTR_IS_RED:
+        if (ap_opt_name(o, at, name, ap_red_names, AP_N_REDS, &red, err))
             return -1;
         *(enum ap_red *)place = (enum ap_red)red;
         return 0;
-    case ATTR_FFT:
-        if (ap_opt_name(o, at, a->name, ap_fft_names, AP_N_FFTS, &red, err))
-            return -1;
-        out->fft_type = (enum ap_fft)red;
-        return 0;
-    case ATTR_REDUCER:
-        return ap_opt_int(o, at, a->name, -1, place, err);
-    case ATTR_SHAPE:
+    case AP_ATTR_IS_COMP:
+    case AP_ATTR_IS_REDUCER:
+        return ap_opt_int(o, at, name, -1, place, err);
+    case AP_ATTR_IS_SHAPE:
         if (!json_is_string(v))
             return ap_at_err(&here, err, "expected a shape such as \"f32[8,4]\"");
         global = AP_NEW(arena, struct ap_shape);
         out->global = global;
         return ap_shape_from_text(arena, json_string_value(v), &here, global, err);
-    case ATTR_SPLIT:
+    case AP_ATTR_IS_SPLIT:
         return read_split(v, &here, place, err);
-    case ATTR_VALUE: /* read_value, once `global` is known */
+    case AP_ATTR_IS_VALUE: /* read_value, once `global` is known */
         return 0;
-    case ATTR_DIM_LABELS:
-    case ATTR_DIRECTION:
-    case ATTR_PADDING:
-    case ATTR_SLICE:
-    case ATTR_WINDOW:
-        return read_text(arena, v, &here, a->kind, out, err);
+    case AP_ATTR_IS_DIM_LABELS:
+    case AP_ATTR_IS_DIRECTION:
+    case AP_ATTR_IS_FFT:
+    case AP_ATTR_IS_PADDING:
+    case AP_ATTR_IS_SLICE:
+    case AP_ATTR_IS_WINDOW:
+        return read_text(arena, v, &here, attr, out, err);
     }
     return -1;
-}
-
-/* A constant of a program holds the whole tensor. */
-static const struct ap_shape *value_shape(const struct ap_node *node)
-{
-    return node->attrs->global ? node->attrs->global : &node->shape;
 }
 
 static int read_value(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -326,7 +186,8 @@ static int read_value(struct ap_arena *arena, const json_t *o, const struct ap_a
 
     if (!v)
         return 0;
-    return ap_literal_from_json(arena, v, value_shape(node), &here, &out->literal, err);
+    return ap_literal_from_json(arena, v, ap_attr_value_shape(node), &here, &out->literal,
+                                err);
 }
 
 int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -338,23 +199,23 @@ int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_
     node->attrs = &ap_attrs_default;
     for (void *it = json_object_iter((json_t *)o); it;
          it = json_object_iter_next((json_t *)o, it)) {
-        const struct attr *a = bsearch(json_object_iter_key(it), attrs, N_ATTRS,
-                                       sizeof(attrs[0]), attr_compare);
-        if (!a)
+        const char *name = json_object_iter_key(it);
+        enum ap_attr attr = ap_attr_find(name, strlen(name));
+        if (attr == AP_N_ATTRS)
             continue;
         if (!out)
             out = ap_arena_dup(arena, &ap_attrs_default, sizeof(*out));
         node->attrs = out;
-        if (read_attr(arena, o, json_object_iter_value(it), at, a, out, err))
+        if (read_attr(arena, o, json_object_iter_value(it), at, attr, out, err))
             return -1;
-        seen |= (uint64_t)1 << (a - attrs);
+        seen |= (uint64_t)1 << attr;
     }
     if (out && read_value(arena, o, at, node, out, err))
         return -1;
-    for (int i = 0; i < N_ATTRS; i++)
-        if (attr_always(&attrs[i], node->op) && !(seen >> i & 1))
+    for (int i = 0; i < AP_N_ATTRS; i++)
+        if (ap_attr_of(node->op, (enum ap_attr)i) & AP_ATTR_IN_JSON && !(seen >> i & 1))
             return ap_at_err(at, err, "%s needs the attribute \"%s\"",
-                             ap_ops[node->op].name, attrs[i].name);
+                             ap_ops[node->op].name, ap_attr_table[i].name);
     return 0;
 }
 
@@ -395,24 +256,6 @@ static void write_layout(struct ap_buf *out, const char *key, const struct ap_la
     ap_buf_puts(out, n ? "]" : "[]");
 }
 
-static void write_text(struct ap_buf *out, const struct attr *a,
-                       const struct ap_attrs *in)
-{
-    ap_put_key(out, a->name);
-    ap_buf_putc(out, '"');
-    if (a->kind == ATTR_WINDOW)
-        ap_window_print(in, out);
-    else if (a->kind == ATTR_PADDING)
-        ap_padding_print(in, out);
-    else if (a->kind == ATTR_SLICE)
-        ap_slice_print(in, out);
-    else if (a->kind == ATTR_DIRECTION)
-        ap_buf_puts(out, ap_direction_name(in->direction));
-    else
-        ap_dim_labels_print(in, out);
-    ap_buf_putc(out, '"');
-}
-
 static void write_ints(struct ap_buf *out, const char *key, const struct ap_ints *ints)
 {
     ap_put_key(out, key);
@@ -425,114 +268,82 @@ static void write_ints(struct ap_buf *out, const char *key, const struct ap_ints
     ap_buf_putc(out, ']');
 }
 
-/* True when the attribute says no more than its absence would. */
-static bool attr_is_default(const struct attr *a, const struct ap_attrs *in)
-{
-    const void *place = (const char *)in + a->offset;
-    const void *unset = (const char *)&ap_attrs_default + a->offset;
-
-    switch (a->kind) {
-    case ATTR_AXES:
-        return *(const unsigned *)place == 0;
-    case ATTR_STRING:
-        return !*(const char *const *)place;
-    case ATTR_BOOL:
-        return !*(const bool *)place;
-    case ATTR_DIM_LABELS:
-        return in->conv.lhs_batch == in->conv.lhs_feature;
-    case ATTR_DIRECTION:
-        return in->direction == AP_EQ;
-    case ATTR_FFT:
-        return in->fft_type == AP_FFT_FFT;
-    case ATTR_INT:
-        return *(const int64_t *)place == *(const int64_t *)unset;
-    case ATTR_INTS:
-        return ((const struct ap_ints *)place)->n == 0;
-    case ATTR_LAYOUT:
-        for (int i = 0; i < AP_MAX_AXES; i++)
-            if (in->layout.axis[i].kind != AP_REPLICATED)
-                return false;
-        return true;
-    case ATTR_PADDING:
-        return in->n_padding == 0;
-    case ATTR_RED:
-        return *(const enum ap_red *)place == AP_RED_NONE;
-    case ATTR_REDUCER:
-        return *(const int *)place == -1;
-    case ATTR_SHAPE:
-        return !in->global;
-    case ATTR_SLICE:
-        return in->n_slice == 0;
-    case ATTR_SPLIT:
-        return ((const struct ap_split *)place)->outer == 0;
-    case ATTR_VALUE:
-        return !in->literal.elided && !in->literal.data;
-    case ATTR_WINDOW:
-        return in->n_window == 0;
-    }
-    return true;
-}
-
-static void write_attr(struct ap_buf *out, const struct attr *a,
-                       const struct ap_node *node)
+static void write_attr(struct ap_buf *out, enum ap_attr attr, const struct ap_node *node)
 {
     const struct ap_attrs *in = node->attrs;
-    const void *place = (const char *)in + a->offset;
+    const void *place = ap_attr_place(attr, in);
+    const char *name = ap_attr_table[attr].name;
 
-    switch (a->kind) {
-    case ATTR_AXES:
-        write_axes(out, a->name, *(const unsigned *)place);
+    switch (ap_attr_table[attr].kind) {
+    case AP_ATTR_IS_AXES:
+        write_axes(out, name, *(const unsigned *)place);
         return;
-    case ATTR_STRING:
-        ap_put_str(out, a->name, *(const char *const *)place);
+    case AP_ATTR_IS_STRING:
+        ap_put_str(out, name, *(const char *const *)place);
         return;
-    case ATTR_BOOL:
-        ap_put_key(out, a->name);
+    case AP_ATTR_IS_BOOL:
+    case AP_ATTR_IS_ORDER:
+    case AP_ATTR_IS_TRANSPOSE:
+        ap_put_key(out, name);
         ap_buf_puts(out, *(const bool *)place ? "true" : "false");
         return;
-    case ATTR_INT:
-        ap_put_int(out, a->name, *(const int64_t *)place);
+    case AP_ATTR_IS_INT:
+        ap_put_int(out, name, *(const int64_t *)place);
         return;
-    case ATTR_INTS:
-        write_ints(out, a->name, place);
+    case AP_ATTR_IS_INTS:
+        write_ints(out, name, place);
         return;
-    case ATTR_LAYOUT:
-        write_layout(out, a->name, place);
+    case AP_ATTR_IS_LAYOUT:
+        write_layout(out, name, place);
         return;
-    case ATTR_RED:
-        ap_put_str(out, a->name, ap_red_names[*(const enum ap_red *)place]);
+    case AP_ATTR_IS_RED:
+        ap_put_str(out, name, ap_red_names[*(const enum ap_red *)place]);
         return;
-    case ATTR_FFT:
-        ap_put_str(out, a->name, ap_fft_names[in->fft_type]);
+    case AP_ATTR_IS_COMP:
+    case AP_ATTR_IS_REDUCER:
+        ap_put_int(out, name, *(const int *)place);
         return;
-    case ATTR_REDUCER:
-        ap_put_int(out, a->name, *(const int *)place);
+    case AP_ATTR_IS_SHAPE:
+        ap_put_shape(out, name, in->global);
         return;
-    case ATTR_SHAPE:
-        ap_put_shape(out, a->name, in->global);
+    case AP_ATTR_IS_SPLIT:
+        write_split(out, name, place);
         return;
-    case ATTR_SPLIT:
-        write_split(out, a->name, place);
+    case AP_ATTR_IS_VALUE:
+        ap_put_key(out, name);
+        ap_literal_to_json(&in->literal, ap_attr_value_shape(node), out);
         return;
-    case ATTR_VALUE:
-        ap_put_key(out, a->name);
-        ap_literal_to_json(&in->literal, value_shape(node), out);
-        return;
-    case ATTR_DIM_LABELS:
-    case ATTR_DIRECTION:
-    case ATTR_PADDING:
-    case ATTR_SLICE:
-    case ATTR_WINDOW:
-        write_text(out, a, in);
+    case AP_ATTR_IS_DIM_LABELS:
+    case AP_ATTR_IS_DIRECTION:
+    case AP_ATTR_IS_FFT:
+    case AP_ATTR_IS_PADDING:
+    case AP_ATTR_IS_SLICE:
+    case AP_ATTR_IS_WINDOW:
+        ap_put_key(out, name);
+        ap_buf_putc(out, '"');
+        ap_attr_print(attr, in, out);
+        ap_buf_putc(out, '"');
         return;
     }
 }
 
 void ap_attrs_to_json(const struct ap_node *node, struct ap_buf *out)
 {
-    for (int i = 0; i < N_ATTRS; i++)
-        if (attr_always(&attrs[i], node->op) ||
-            (node->attrs != &ap_attrs_default &&
-             !attr_is_default(&attrs[i], node->attrs)))
-            write_attr(out, &attrs[i], node);
+    enum ap_attr list[AP_N_ATTRS]; /* to write, by name */
+    int n = 0;
+
+    for (int i = 0; i < AP_N_ATTRS; i++) {
+        enum ap_attr attr = (enum ap_attr)i;
+        int at = n;
+        if (!(ap_attr_of(node->op, attr) & AP_ATTR_IN_JSON) &&
+            (node->attrs == &ap_attrs_default || !ap_attr_is_set(attr, node->attrs)))
+            continue;
+        for (; at && strcmp(ap_attr_table[list[at - 1]].name, ap_attr_table[i].name) > 0;
+             at--)
+            list[at] = list[at - 1];
+        list[at] = attr;
+        n++;
+    }
+    for (int i = 0; i < n; i++)
+        write_attr(out, list[i], node);
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "doc/fast_json.h"
-#include "tool/tool.h"
 #include "base/file.h"
 
 /* ---- scanning ---- */

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "layout/layout.h"
-
 static void skip_blanks(const char *text, size_t *pos)
 {
     while (text[*pos] == ' ' || text[*pos] == '\t' || text[*pos] == '\n' ||
@@ -33,7 +31,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-int ap_int_parse(const char *text, size_t *pos, int64_t *value, struct ap_err *err)
+static int int_parse(const char *text, size_t *pos, int64_t *value, struct ap_err *err)
 {
     skip_blanks(text, pos);
     size_t p = *pos;
@@ -69,7 +67,7 @@ int ap_ints_parse(struct ap_arena *arena, const char *text, size_t *pos,
         int64_t v;
         if (buf.len && expect(text, pos, ',', "list of integers", err))
             goto out;
-        if (ap_int_parse(text, pos, &v, err))
+        if (int_parse(text, pos, &v, err))
             goto out;
         ap_buf_put(&buf, &v, sizeof(v));
         skip_blanks(text, pos);
@@ -115,20 +113,20 @@ static int window_value(const char *text, size_t *pos, enum window_field field,
 
     switch (field) {
     case WINDOW_SIZE:
-        return ap_int_parse(text, pos, &d->size, err);
+        return int_parse(text, pos, &d->size, err);
     case WINDOW_STRIDE:
-        return ap_int_parse(text, pos, &d->stride, err);
+        return int_parse(text, pos, &d->stride, err);
     case WINDOW_PAD:
-        if (ap_int_parse(text, pos, &d->pad_lo, err) ||
+        if (int_parse(text, pos, &d->pad_lo, err) ||
             expect(text, pos, '_', "window pad", err))
             return -1;
-        return ap_int_parse(text, pos, &d->pad_hi, err);
+        return int_parse(text, pos, &d->pad_hi, err);
     case WINDOW_LHS_DILATE:
-        return ap_int_parse(text, pos, &d->lhs_dilate, err);
+        return int_parse(text, pos, &d->lhs_dilate, err);
     case WINDOW_RHS_DILATE:
-        return ap_int_parse(text, pos, &d->rhs_dilate, err);
+        return int_parse(text, pos, &d->rhs_dilate, err);
     case WINDOW_REVERSAL:
-        if (ap_int_parse(text, pos, &flag, err))
+        if (int_parse(text, pos, &flag, err))
             return -1;
         if (flag != 0 && flag != 1)
             return ap_err_set(err, "window rhs_reversal: expected 0 or 1");
@@ -140,8 +138,8 @@ static int window_value(const char *text, size_t *pos, enum window_field field,
     return ap_err_set(err, "unknown window field");
 }
 
-int ap_window_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                    struct ap_attrs *attrs, struct ap_err *err)
+static int window_parse(struct ap_arena *arena, const char *text, size_t *pos,
+                        struct ap_attrs *attrs, struct ap_err *err)
 {
     struct ap_window_dim dims[AP_MAX_RANK];
     unsigned seen = 0;
@@ -215,7 +213,7 @@ static bool window_is_default(const struct ap_attrs *a, enum window_field field)
     return true;
 }
 
-void ap_window_print(const struct ap_attrs *a, struct ap_buf *out)
+static void window_print(const struct ap_attrs *a, struct ap_buf *out)
 {
     const char *sep = "";
 
@@ -242,8 +240,8 @@ void ap_window_print(const struct ap_attrs *a, struct ap_buf *out)
 
 /* ---- padding and slice ---- */
 
-int ap_padding_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                     struct ap_attrs *attrs, struct ap_err *err)
+static int padding_parse(struct ap_arena *arena, const char *text, size_t *pos,
+                         struct ap_attrs *attrs, struct ap_err *err)
 {
     struct ap_pad_dim dims[AP_MAX_RANK] = {{0}};
     int n = 0;
@@ -252,10 +250,9 @@ int ap_padding_parse(struct ap_arena *arena, const char *text, size_t *pos,
         if (n == AP_MAX_RANK)
             return ap_err_set(err, "padding: more than %d dimensions", AP_MAX_RANK);
         struct ap_pad_dim *d = &dims[n++];
-        if (ap_int_parse(text, pos, &d->lo, err) ||
-            expect(text, pos, '_', "padding", err) ||
-            ap_int_parse(text, pos, &d->hi, err) ||
-            (take(text, pos, '_') && ap_int_parse(text, pos, &d->interior, err)))
+        if (int_parse(text, pos, &d->lo, err) || expect(text, pos, '_', "padding", err) ||
+            int_parse(text, pos, &d->hi, err) ||
+            (take(text, pos, '_') && int_parse(text, pos, &d->interior, err)))
             return -1;
         if (d->interior < 0)
             return ap_err_set(err, "padding: negative interior padding");
@@ -265,7 +262,7 @@ int ap_padding_parse(struct ap_arena *arena, const char *text, size_t *pos,
     return 0;
 }
 
-void ap_padding_print(const struct ap_attrs *a, struct ap_buf *out)
+static void padding_print(const struct ap_attrs *a, struct ap_buf *out)
 {
     for (int i = 0; i < a->n_padding; i++) {
         const struct ap_pad_dim *d = &a->padding[i];
@@ -285,17 +282,17 @@ static int slice_dim(const char *text, size_t *pos, struct ap_slice_dim *d,
 {
     d->stride = 1;
     skip_blanks(text, pos);
-    if (expect(text, pos, '[', "slice", err) || ap_int_parse(text, pos, &d->start, err) ||
-        expect(text, pos, ':', "slice", err) || ap_int_parse(text, pos, &d->limit, err) ||
-        (take(text, pos, ':') && ap_int_parse(text, pos, &d->stride, err)) ||
+    if (expect(text, pos, '[', "slice", err) || int_parse(text, pos, &d->start, err) ||
+        expect(text, pos, ':', "slice", err) || int_parse(text, pos, &d->limit, err) ||
+        (take(text, pos, ':') && int_parse(text, pos, &d->stride, err)) ||
         expect(text, pos, ']', "slice", err))
         return -1;
     skip_blanks(text, pos);
     return 0;
 }
 
-int ap_slice_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                   struct ap_attrs *attrs, struct ap_err *err)
+static int slice_parse(struct ap_arena *arena, const char *text, size_t *pos,
+                       struct ap_attrs *attrs, struct ap_err *err)
 {
     struct ap_slice_dim dims[AP_MAX_RANK] = {{0}};
     int n = 0;
@@ -317,7 +314,7 @@ int ap_slice_parse(struct ap_arena *arena, const char *text, size_t *pos,
     return 0;
 }
 
-void ap_slice_print(const struct ap_attrs *a, struct ap_buf *out)
+static void slice_print(const struct ap_attrs *a, struct ap_buf *out)
 {
     ap_buf_putc(out, '{');
     for (int i = 0; i < a->n_slice; i++) {
@@ -374,8 +371,8 @@ static int label_parse(const char *text, size_t *pos, const char *letters, int *
     return 0;
 }
 
-int ap_dim_labels_parse(const char *text, size_t *pos, struct ap_attrs *attrs,
-                        struct ap_err *err)
+static int dim_labels_parse(const char *text, size_t *pos, struct ap_attrs *attrs,
+                            struct ap_err *err)
 {
     struct ap_conv_dims c = {.n_spatial = -1};
 
@@ -408,7 +405,7 @@ static void label_print(struct ap_buf *out, const char *letters, int at_a, int a
     ap_buf_puts(out, label);
 }
 
-void ap_dim_labels_print(const struct ap_attrs *a, struct ap_buf *out)
+static void dim_labels_print(const struct ap_attrs *a, struct ap_buf *out)
 {
     const struct ap_conv_dims *c = &a->conv;
 
@@ -419,27 +416,188 @@ void ap_dim_labels_print(const struct ap_attrs *a, struct ap_buf *out)
     label_print(out, "bf", c->out_batch, c->out_feature, c->out_spatial, c->n_spatial);
 }
 
-/* ---- direction and placement ---- */
+/* ---- words ---- */
 
 static const char *const direction_names[] = {"EQ", "NE", "GE", "GT", "LE", "LT"};
 
-int ap_direction_parse(const char *text, size_t *pos, enum ap_direction *direction,
-                       struct ap_err *err)
+/* Length of the letters, digits and underscores at *pos, behind blanks. */
+static size_t word_len(const char *text, size_t *pos)
 {
+    size_t len = 0;
+
     skip_blanks(text, pos);
-    for (int i = 0; i <= AP_LT; i++)
-        if (!strncmp(text + *pos, direction_names[i], 2)) {
-            *direction = (enum ap_direction)i;
-            *pos += 2;
-            return 0;
-        }
-    return ap_err_set(err, "direction: expected EQ, NE, GE, GT, LE or LT");
+    for (char c;
+         (c = text[*pos + len]) &&
+         (is_digit(c) || c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'));)
+        len++;
+    return len;
 }
 
-const char *ap_direction_name(enum ap_direction direction)
+/* One of n names, moves behind it; its number, -1 for none. */
+static int name_parse(const char *text, size_t *pos, const char *const *names, int n)
 {
-    return direction_names[direction];
+    size_t len = word_len(text, pos);
+
+    for (int i = 0; i < n; i++)
+        if (strlen(names[i]) == len && !strncmp(text + *pos, names[i], len)) {
+            *pos += len;
+            return i;
+        }
+    return -1;
 }
+
+static int direction_parse(const char *text, size_t *pos, enum ap_direction *direction,
+                           struct ap_err *err)
+{
+    int i = name_parse(text, pos, direction_names, AP_LT + 1);
+
+    if (i < 0)
+        return ap_err_set(err, "direction: expected EQ, NE, GE, GT, LE or LT");
+    *direction = (enum ap_direction)i;
+    return 0;
+}
+
+static int fft_parse(const char *text, size_t *pos, enum ap_fft *type, struct ap_err *err)
+{
+    int i = name_parse(text, pos, ap_fft_names, AP_N_FFTS);
+
+    if (i < 0)
+        return ap_err_set(err, "expected FFT, IFFT, RFFT or IRFFT");
+    *type = (enum ap_fft)i;
+    return 0;
+}
+
+static int bool_parse(const char *text, size_t *pos, bool *value, struct ap_err *err)
+{
+    static const char *const names[] = {"false", "true", "0", "1"};
+    int i = name_parse(text, pos, names, 4);
+
+    if (i < 0)
+        return ap_err_set(err, "expected true or false");
+    *value = i % 2;
+    return 0;
+}
+
+/* True for every word but this one, or for this one only. */
+static void word_parse(const char *text, size_t *pos, const char *word, bool yes,
+                       bool *value)
+{
+    size_t len = word_len(text, pos);
+    bool is = strlen(word) == len && !strncmp(text + *pos, word, len);
+
+    *value = is == yes;
+    *pos += len;
+}
+
+/* ---- any attribute ---- */
+
+int ap_attr_parse(struct ap_arena *arena, enum ap_attr attr, const char *text,
+                  size_t *pos, struct ap_attrs *attrs, struct ap_err *err)
+{
+    void *place = ap_attr_place_of(attr, attrs);
+
+    switch (ap_attr_table[attr].kind) {
+    case AP_ATTR_IS_BOOL:
+        return bool_parse(text, pos, place, err);
+    case AP_ATTR_IS_DIM_LABELS:
+        return dim_labels_parse(text, pos, attrs, err);
+    case AP_ATTR_IS_DIRECTION:
+        return direction_parse(text, pos, &attrs->direction, err);
+    case AP_ATTR_IS_FFT:
+        return fft_parse(text, pos, &attrs->fft_type, err);
+    case AP_ATTR_IS_INT:
+        return int_parse(text, pos, place, err);
+    case AP_ATTR_IS_INTS:
+        return ap_ints_parse(arena, text, pos, place, err);
+    case AP_ATTR_IS_ORDER:
+        word_parse(text, pos, "TOTALORDER", true, place);
+        return 0;
+    case AP_ATTR_IS_PADDING:
+        return padding_parse(arena, text, pos, attrs, err);
+    case AP_ATTR_IS_SLICE:
+        return slice_parse(arena, text, pos, attrs, err);
+    case AP_ATTR_IS_TRANSPOSE: /* ADJOINT of real numbers */
+        word_parse(text, pos, "NO_TRANSPOSE", false, place);
+        return 0;
+    case AP_ATTR_IS_WINDOW:
+        return window_parse(arena, text, pos, attrs, err);
+    case AP_ATTR_IS_AXES:
+    case AP_ATTR_IS_COMP:
+    case AP_ATTR_IS_LAYOUT:
+    case AP_ATTR_IS_RED:
+    case AP_ATTR_IS_REDUCER:
+    case AP_ATTR_IS_SHAPE:
+    case AP_ATTR_IS_SPLIT:
+    case AP_ATTR_IS_STRING:
+    case AP_ATTR_IS_VALUE:
+        break;
+    }
+    return ap_err_set(err, "%s has no spelling in HLO", ap_attr_table[attr].name);
+}
+
+static void ints_print(const struct ap_ints *ints, struct ap_buf *out)
+{
+    ap_buf_putc(out, '{');
+    for (int i = 0; i < ints->n; i++) {
+        if (i)
+            ap_buf_putc(out, ',');
+        ap_buf_int(out, ints->v[i]);
+    }
+    ap_buf_putc(out, '}');
+}
+
+void ap_attr_print(enum ap_attr attr, const struct ap_attrs *attrs, struct ap_buf *out)
+{
+    const void *place = ap_attr_place(attr, attrs);
+
+    switch (ap_attr_table[attr].kind) {
+    case AP_ATTR_IS_BOOL:
+        ap_buf_puts(out, *(const bool *)place ? "true" : "false");
+        return;
+    case AP_ATTR_IS_DIM_LABELS:
+        dim_labels_print(attrs, out);
+        return;
+    case AP_ATTR_IS_DIRECTION:
+        ap_buf_puts(out, direction_names[attrs->direction]);
+        return;
+    case AP_ATTR_IS_FFT:
+        ap_buf_puts(out, ap_fft_names[attrs->fft_type]);
+        return;
+    case AP_ATTR_IS_INT:
+        ap_buf_int(out, *(const int64_t *)place);
+        return;
+    case AP_ATTR_IS_INTS:
+        ints_print(place, out);
+        return;
+    case AP_ATTR_IS_ORDER:
+        ap_buf_puts(out, attrs->total_order ? "TOTALORDER" : "FLOAT");
+        return;
+    case AP_ATTR_IS_PADDING:
+        padding_print(attrs, out);
+        return;
+    case AP_ATTR_IS_SLICE:
+        slice_print(attrs, out);
+        return;
+    case AP_ATTR_IS_TRANSPOSE:
+        ap_buf_puts(out, attrs->transpose_a ? "TRANSPOSE" : "NO_TRANSPOSE");
+        return;
+    case AP_ATTR_IS_WINDOW:
+        window_print(attrs, out);
+        return;
+    case AP_ATTR_IS_AXES:
+    case AP_ATTR_IS_COMP:
+    case AP_ATTR_IS_LAYOUT:
+    case AP_ATTR_IS_RED:
+    case AP_ATTR_IS_REDUCER:
+    case AP_ATTR_IS_SHAPE:
+    case AP_ATTR_IS_SPLIT:
+    case AP_ATTR_IS_STRING:
+    case AP_ATTR_IS_VALUE:
+        return;
+    }
+}
+
+/* ---- placements ---- */
 
 static int partial_parse(const char *text, size_t *pos, struct ap_placement *p,
                          struct ap_err *err)
@@ -477,14 +635,14 @@ int ap_placement_parse(const char *text, size_t *pos, struct ap_placement *place
             return -1;
     } else if (take(text, pos, 'S')) {
         p.kind = AP_SPLIT;
-        if (ap_int_parse(text, pos, &dim, err))
+        if (int_parse(text, pos, &dim, err))
             return -1;
         if (dim < 0 || dim >= AP_MAX_RANK)
             return ap_err_set(err, "placement: dimension %lld is not between 0 and %d",
                               (long long)dim, AP_MAX_RANK - 1);
         p.dim = (uint8_t)dim;
         if (take(text, pos, '/')) {
-            if (ap_int_parse(text, pos, &p.stride, err))
+            if (int_parse(text, pos, &p.stride, err))
                 return -1;
             if (p.stride < 1)
                 return ap_err_set(err, "placement: expected a stride > 0, got %lld",

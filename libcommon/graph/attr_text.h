@@ -1,6 +1,7 @@
 /*
- * Compound attributes in HLO's own text: "{size=3x3 pad=1_1x1_1}", "0_0x1_1_2",
- * "{[0:4],[1:8:2]}", "b01f_01io->b01f", "EQ"; and one placement of a layout, "S1/64".
+ * Attributes in HLO's own text: "{size=3x3 pad=1_1x1_1}", "0_0x1_1_2", "{[0:4],[1:8:2]}",
+ * "b01f_01io->b01f", "EQ", "true" (attrs.h says which kind is spelled how); and one
+ * placement of a layout, "S1/64".
  *
  * A parser reads NUL-terminated text from *pos on (blanks in front are skipped), moves
  * *pos behind what it read and fills the attribute. -1 with err set, without a place,
@@ -10,38 +11,16 @@
 #ifndef AP_ATTR_TEXT_H
 #define AP_ATTR_TEXT_H
 
-#include "graph/graph.h"
+#include "graph/attrs.h"
 
-/* Fills window, n_window. "{}" is a window without dimensions. */
-int ap_window_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                    struct ap_attrs *attrs, struct ap_err *err);
-void ap_window_print(const struct ap_attrs *attrs, struct ap_buf *out);
-
-/* Fills padding, n_padding: lo_hi or lo_hi_interior per dimension, joined by "x". */
-int ap_padding_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                     struct ap_attrs *attrs, struct ap_err *err);
-void ap_padding_print(const struct ap_attrs *attrs, struct ap_buf *out);
-
-/* Fills slice, n_slice. */
-int ap_slice_parse(struct ap_arena *arena, const char *text, size_t *pos,
-                   struct ap_attrs *attrs, struct ap_err *err);
-void ap_slice_print(const struct ap_attrs *attrs, struct ap_buf *out);
-
-/* Fills conv. */
-int ap_dim_labels_parse(const char *text, size_t *pos, struct ap_attrs *attrs,
-                        struct ap_err *err);
-void ap_dim_labels_print(const struct ap_attrs *attrs, struct ap_buf *out);
-
-int ap_direction_parse(const char *text, size_t *pos, enum ap_direction *direction,
-                       struct ap_err *err);
-const char *ap_direction_name(enum ap_direction direction);
+/* An attribute that has a spelling in HLO (windows, lists, ...: ap_attr_table's hlo). */
+int ap_attr_parse(struct ap_arena *arena, enum ap_attr attr, const char *text,
+                  size_t *pos, struct ap_attrs *attrs, struct ap_err *err);
+void ap_attr_print(enum ap_attr attr, const struct ap_attrs *attrs, struct ap_buf *out);
 
 /* "{1,0,2}", as in dimensions={1,0,2}; "{}" gives n = 0. */
 int ap_ints_parse(struct ap_arena *arena, const char *text, size_t *pos,
                   struct ap_ints *ints, struct ap_err *err);
-
-/* A decimal integer, also negative; an overflow is an error. */
-int ap_int_parse(const char *text, size_t *pos, int64_t *value, struct ap_err *err);
 
 /* "R", "S<dim>", "S<dim>/<stride>", "P" (sum) or "Pprod", "Pmax", "Pmin", "Pand", "Por".
  */

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/literal.h"
-#include "layout/nest.h"
 #include "graph/element.h"
+#include "graph/group.h"
 
 void ap_build_init(struct ap_build *b, struct ap_arena *arena)
 {

@@ -295,17 +295,6 @@ const char *const ap_role_names[AP_N_ROLES] = {
 
 const char *const ap_fft_names[AP_N_FFTS] = {"FFT", "IFFT", "RFFT", "IRFFT"};
 
-const struct ap_attrs ap_attrs_default = {
-    .feature_group_count = 1,
-    .batch_group_count = 1,
-    .to_apply = -1,
-    .select = -1,
-    .scatter = -1,
-    .condition = -1,
-    .body = -1,
-    .trip_count = -1,
-};
-
 /* ---- phases ---- */
 
 /* Through broadcasts that are not of the forward phase, to what they spread. */

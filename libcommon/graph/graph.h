@@ -182,8 +182,10 @@ struct ap_coll {
     struct ap_split split, join;
 };
 
+/* How one mesh axis distributes a tensor; layouts are layout.h's subject. */
+enum ap_placement_kind { AP_REPLICATED, AP_SPLIT, AP_PARTIAL };
 struct ap_placement {
-    uint8_t kind; /* enum ap_placement_kind of layout.h */
+    uint8_t kind; /* enum ap_placement_kind */
     uint8_t red;
     uint8_t dim;
     int64_t stride;
@@ -192,46 +194,44 @@ struct ap_layout {
     struct ap_placement axis[AP_MAX_AXES];
 };
 
-/* Union of all attributes; each operator reads those that HLO gives it. */
+/*
+ * Union of all attributes, each operator reads those that HLO gives it: the members of
+ * attrs.def, one of its type each. coll's parts are attributes of their own there.
+ */
 struct ap_attrs {
-    struct ap_ints dimensions;
-    struct ap_ints lhs_contracting_dims, rhs_contracting_dims, lhs_batch_dims,
-        rhs_batch_dims;
-    struct ap_ints offset_dims, collapsed_slice_dims, start_index_map, slice_sizes,
-        operand_batching_dims, start_indices_batching_dims;
-    struct ap_ints update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims,
-        input_batching_dims, scatter_indices_batching_dims;
-    struct ap_ints dynamic_slice_sizes;
-    int64_t index, iota_dimension, index_vector_dim, k;
-    int64_t feature_group_count, batch_group_count; /* 1 unless given */
-    int64_t exponent_bits, mantissa_bits;
-    const char
-        *target;      /* custom-call: what is called; `index` says which result this is */
-    int64_t flops;    /* custom-call: of this result, 0 if not known */
-    bool total_order; /* compare of floats: -NaN < -inf < ... < -0 < 0 < ... < NaN */
-    bool lower, left_side, transpose_a, unit_diagonal; /* cholesky, triangular-solve */
-    bool largest, is_stable, indices_are_sorted, unique_indices;
-    enum ap_direction direction;
-    enum ap_fft fft_type;
-    struct ap_ints fft_length;        /* of the last dimensions, as many */
-    int n_window, n_padding, n_slice; /* = rank of what they describe */
-    const struct ap_window_dim *window;
-    const struct ap_pad_dim *padding;
-    const struct ap_slice_dim *slice;
-    struct ap_conv_dims conv;
-    int to_apply, select, scatter; /* reducer ids, -1 for none */
-    int condition, body;           /* while: computation ids, -1 for none */
-    int64_t trip_count;            /* while: iterations, -1 if not known */
-    struct ap_literal literal;     /* constant; ap-mask's fill value (splat) */
-    /* programs only */
+#define AP_MEMBER_BOOL(m)       bool m;
+#define AP_MEMBER_COMP(m)       int m;
+#define AP_MEMBER_DIM_LABELS(m) struct ap_conv_dims m;
+#define AP_MEMBER_DIRECTION(m)  enum ap_direction m;
+#define AP_MEMBER_FFT(m)        enum ap_fft m;
+#define AP_MEMBER_INT(m)        int64_t m;
+#define AP_MEMBER_INTS(m)       struct ap_ints m;
+#define AP_MEMBER_LAYOUT(m)     struct ap_layout m;
+#define AP_MEMBER_ORDER(m)      bool m;
+#define AP_MEMBER_PADDING(m) \
+    int n_##m;               \
+    const struct ap_pad_dim *m;
+#define AP_MEMBER_REDUCER(m) int m;
+#define AP_MEMBER_SHAPE(m)   const struct ap_shape *m;
+#define AP_MEMBER_SLICE(m) \
+    int n_##m;             \
+    const struct ap_slice_dim *m;
+#define AP_MEMBER_STRING(m)    const char *m;
+#define AP_MEMBER_TRANSPOSE(m) bool m;
+#define AP_MEMBER_VALUE(m)     struct ap_literal m;
+#define AP_MEMBER_WINDOW(m) \
+    int n_##m;              \
+    const struct ap_window_dim *m;
+/* members of coll: */
+#define AP_MEMBER_AXES(m)
+#define AP_MEMBER_RED(m)
+#define AP_MEMBER_SPLIT(m)
+#define AP_ATTR(name, kind, member, hlo) AP_MEMBER_##kind(member)
+#include "graph/attrs.def"
     struct ap_coll coll;
-    struct ap_layout layout;       /* of the tensor that `global` describes */
-    const struct ap_shape *global; /* parameter, constant, iota, ap-mask: the whole
-                                      result; gather, scatter: the whole operand 0;
-                                      NULL outside programs */
 };
 
-/* What a node has unless something else is said: ids -1, group counts 1, the rest 0. */
+/* The attributes of a node that gives none: ids -1, group counts 1, the rest 0. */
 extern const struct ap_attrs ap_attrs_default;
 
 /* ---- nodes ---- */

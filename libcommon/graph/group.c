@@ -16,7 +16,8 @@
  * where that keeps no more bytes alive. Groups are numbered in the order in which they
  * run (order.c). Cost: O((nodes + edges) log groups).
  */
-#include "layout/nest.h"
+#include "graph/group.h"
+
 #include "graph/order.h"
 
 #include <assert.h>

@@ -4,7 +4,7 @@
  */
 #include "graph/subgraph.h"
 
-#include "layout/nest.h"
+#include "graph/group.h"
 
 enum taking { LEFT, WHOLE, COPIED, CUT };
 

@@ -20,8 +20,6 @@
 
 #include "graph/graph.h"
 
-enum ap_placement_kind { AP_REPLICATED, AP_SPLIT, AP_PARTIAL };
-
 /*
  * Devices are numbered row-major over the axes: the last axis varies fastest. The first
  * axis may be one in time: its coordinate is the number of the microbatch at hand, and

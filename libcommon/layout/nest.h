@@ -10,6 +10,7 @@
 #ifndef AP_NEST_H
 #define AP_NEST_H
 
+#include "graph/group.h"
 #include "layout/layout.h"
 
 enum ap_factor_kind {
@@ -81,28 +82,6 @@ struct ap_nests {
     int n;
     struct ap_nest *nest;
 };
-
-/*
- * Puts every node into a fusion group and numbers groups in execution order
- * (node->group, g->n_groups). Elementwise and broadcast nodes of equal dims and phase
- * that are joined by edges form one group where that keeps groups convex: with level(v) =
- * max over operands u of level(u) + (1 unless the edge joins two fusible nodes of equal
- * dims and phase), groups are the components of the fusible edges within one level. Sums
- * of contractions stay apart from what is done with them. Chains of parameters and
- * constants alone take the highest level that their users allow. Scalar constants, iotas
- * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
- * of equal dims) join it. get-tuple-element joins its producer. Ids are the order in
- * which groups run, parameters first: the program's, but what gives memory back as early
- * as that can be (order.c). O((nodes + edges) log groups).
- */
-void ap_group(struct ap_arena *arena, struct ap_graph *g);
-/*
- * Groups of a part of a graph. whole[node]: its group in the whole graph, -1: it is
- * alone. Members of a group are joined by its edges: those that an edge still joins stay
- * one group, a group that the part's border cuts falls into its pieces. So a part runs
- * what the whole graph runs, and an operator takes the same in both.
- */
-void ap_group_part(struct ap_arena *arena, struct ap_graph *g, const int *whole);
 
 /*
  * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes

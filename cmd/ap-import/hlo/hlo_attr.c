@@ -5,25 +5,16 @@
  */
 #include "hlo/hlo_parse.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "graph/attr_text.h"
 
-enum attr_kind {
-    ATTR_BOOL, /* into the set, as all up to ATTR_LABELS */
-    ATTR_DIRECTION,
-    ATTR_INT,
-    ATTR_INTS,
-    ATTR_LABELS,
-    ATTR_FFT,
-    ATTR_ORDER,
-    ATTR_PADDING,
-    ATTR_SLICE,
-    ATTR_TRANSPOSE,
-    ATTR_WINDOW,
-    ATTR_BACKEND, /* into the instruction, as all that follow */
+/* Attributes that are not in the table of graph/attrs.def. */
+enum own_kind {
+    ATTR_INDEX, /* `index`, under another name */
+    ATTR_BACKEND,
     ATTR_COMP,
     ATTR_COMPS,
     ATTR_BRANCH,
@@ -38,137 +29,82 @@ enum attr_kind {
     ATTR_SKIP  /* known, and of no consequence here */
 };
 
-struct attr_row {
+struct own_row {
     const char *name;
-    enum attr_kind kind;
-    size_t where; /* offset in struct ap_attrs, or index in hlo_instr.comp */
+    enum own_kind kind;
+    size_t which; /* in hlo_instr.comp, or of the two branches */
 };
 
-#define AT(member) offsetof(struct ap_attrs, member)
 /* Sorted by name. */
-static const struct attr_row rows[] = {
+static const struct own_row rows[] = {
     {"algorithm", ATTR_WORD, 0},
     {"api_version", ATTR_SKIP, 0},
     {"backend_config", ATTR_BACKEND, 0},
-    {"batch_group_count", ATTR_INT, AT(batch_group_count)},
     {"body", ATTR_COMP, 0},
     {"branch_computations", ATTR_BRANCHES, 0},
     {"called_computations", ATTR_COMPS, 0},
     {"calls", ATTR_COMP, 0},
     {"channel_id", ATTR_SKIP, 0},
-    {"collapsed_slice_dims", ATTR_INTS, AT(collapsed_slice_dims)},
     {"condition", ATTR_COMP, 1},
     {"control-predecessors", ATTR_SKIP, 0},
     {"custom_call_has_side_effect", ATTR_EFFECT, 0},
     {"custom_call_schedule", ATTR_SKIP, 0},
     {"custom_call_target", ATTR_TARGET, 0},
-    {"dim_labels", ATTR_LABELS, 0},
-    {"dimensions", ATTR_INTS, AT(dimensions)},
-    {"direction", ATTR_DIRECTION, AT(direction)},
     {"distribution", ATTR_WORD, 0},
-    {"dynamic_slice_sizes", ATTR_INTS, AT(dynamic_slice_sizes)},
     {"epsilon", ATTR_EPSILON, 0},
-    {"exponent_bits", ATTR_INT, AT(exponent_bits)},
     {"false_computation", ATTR_BRANCH, 1},
-    {"feature_group_count", ATTR_INT, AT(feature_group_count)},
-    {"feature_index", ATTR_INT, AT(index)},
-    {"fft_length", ATTR_INTS, AT(fft_length)},
-    {"fft_type", ATTR_FFT, AT(fft_type)},
+    {"feature_index", ATTR_INDEX, 0},
     {"frontend_attributes", ATTR_FRONTEND, 0},
-    {"index", ATTR_INT, AT(index)},
-    {"index_vector_dim", ATTR_INT, AT(index_vector_dim)},
-    {"indices_are_sorted", ATTR_BOOL, AT(indices_are_sorted)},
-    {"input_batching_dims", ATTR_INTS, AT(input_batching_dims)},
-    {"inserted_window_dims", ATTR_INTS, AT(inserted_window_dims)},
-    {"iota_dimension", ATTR_INT, AT(iota_dimension)},
-    {"is_stable", ATTR_BOOL, AT(is_stable)},
-    {"k", ATTR_INT, AT(k)},
-    {"largest", ATTR_BOOL, AT(largest)},
-    {"left_side", ATTR_BOOL, AT(left_side)},
-    {"lhs_batch_dims", ATTR_INTS, AT(lhs_batch_dims)},
-    {"lhs_contracting_dims", ATTR_INTS, AT(lhs_contracting_dims)},
-    {"lower", ATTR_BOOL, AT(lower)},
-    {"mantissa_bits", ATTR_INT, AT(mantissa_bits)},
     {"metadata", ATTR_METADATA, 0},
-    {"offset_dims", ATTR_INTS, AT(offset_dims)},
-    {"operand_batching_dims", ATTR_INTS, AT(operand_batching_dims)},
     {"operand_precision", ATTR_SKIP, 0},
     {"origin", ATTR_SKIP, 0},
     {"output_to_operand_aliasing", ATTR_SKIP, 0},
-    {"padding", ATTR_PADDING, 0},
     {"parameter_replication", ATTR_SKIP, 0},
     {"result_accuracy", ATTR_SKIP, 0},
-    {"rhs_batch_dims", ATTR_INTS, AT(rhs_batch_dims)},
-    {"rhs_contracting_dims", ATTR_INTS, AT(rhs_contracting_dims)},
     {"scatter", ATTR_COMP, 1},
-    {"scatter_dims_to_operand_dims", ATTR_INTS, AT(scatter_dims_to_operand_dims)},
-    {"scatter_indices_batching_dims", ATTR_INTS, AT(scatter_indices_batching_dims)},
     {"schedule", ATTR_SKIP, 0},
     {"select", ATTR_COMP, 0},
     {"sharding", ATTR_SHARDING, 0},
-    {"slice", ATTR_SLICE, 0},
-    {"slice_sizes", ATTR_INTS, AT(slice_sizes)},
-    {"start_index_map", ATTR_INTS, AT(start_index_map)},
-    {"start_indices_batching_dims", ATTR_INTS, AT(start_indices_batching_dims)},
     {"statistics", ATTR_SKIP, 0},
     {"to_apply", ATTR_COMP, 0},
-    {"transpose_a", ATTR_TRANSPOSE, 0},
     {"true_computation", ATTR_BRANCH, 0},
-    {"type", ATTR_ORDER, AT(total_order)},
-    {"unique_indices", ATTR_BOOL, AT(unique_indices)},
-    {"unit_diagonal", ATTR_BOOL, AT(unit_diagonal)},
-    {"update_window_dims", ATTR_INTS, AT(update_window_dims)},
-    {"window", ATTR_WINDOW, 0},
-};
-#undef AT
-
-/* Attributes without which an operator has no meaning. */
-static const struct {
-    enum ap_op op;
-    const char *names[3];
-} required[] = {
-    {AP_OP_CHOLESKY, {"lower"}},
-    {AP_OP_COMPARE, {"direction"}},
-    {AP_OP_CONCATENATE, {"dimensions"}},
-    {AP_OP_CONVOLUTION, {"dim_labels"}},
-    {AP_OP_DYNAMIC_SLICE, {"dynamic_slice_sizes"}},
-    {AP_OP_FFT, {"fft_type", "fft_length"}},
-    {AP_OP_GATHER, {"slice_sizes", "index_vector_dim"}},
-    {AP_OP_IOTA, {"iota_dimension"}},
-    {AP_OP_PAD, {"padding"}},
-    {AP_OP_REDUCE, {"dimensions", "to_apply"}},
-    {AP_OP_REDUCE_PRECISION, {"exponent_bits", "mantissa_bits"}},
-    {AP_OP_REDUCE_WINDOW, {"window", "to_apply"}},
-    {AP_OP_REVERSE, {"dimensions"}},
-    {AP_OP_SCATTER, {"index_vector_dim", "to_apply"}},
-    {AP_OP_SELECT_AND_SCATTER, {"window", "select", "scatter"}},
-    {AP_OP_SLICE, {"slice"}},
-    {AP_OP_SORT, {"dimensions", "to_apply"}},
-    {AP_OP_TOPK, {"k"}},
-    {AP_OP_TRANSPOSE, {"dimensions"}},
-    {AP_OP_TRIANGULAR_SOLVE, {"left_side", "lower"}},
 };
 
 #define N_ROWS    (sizeof rows / sizeof rows[0])
 #define MAX_ATTRS 40 /* attributes of one instruction */
 
 struct given {
-    const struct attr_row *row;
+    const char *name;
+    enum ap_attr attr;         /* of the graph; AP_N_ATTRS: another, */
+    const struct own_row *own; /* this */
     struct hlo_span value;
 };
 
 static int compare_row(const void *key, const void *row)
 {
     const struct hlo_span *name = key;
-    const char *s = ((const struct attr_row *)row)->name;
+    const char *s = ((const struct own_row *)row)->name;
     size_t len = strlen(s), n = name->len < len ? name->len : len;
     int c = memcmp(name->s, s, n);
     return c ? c : (name->len > len) - (name->len < len);
 }
 
-struct ap_attrs hlo_default_attrs(void)
+/* Looks an attribute up; false: nobody knows it. */
+static bool find_attr(struct hlo_span name, struct given *g)
 {
-    return ap_attrs_default;
+    g->own = NULL;
+    g->attr = ap_attr_find_hlo(name.s, name.len);
+    if (g->attr < AP_N_ATTRS) {
+        g->name = ap_attr_table[g->attr].hlo;
+        return true;
+    }
+    g->own = bsearch(&name, rows, N_ROWS, sizeof rows[0], compare_row);
+    if (!g->own)
+        return false;
+    g->name = g->own->name;
+    if (g->own->kind == ATTR_INDEX)
+        g->attr = AP_ATTR_index;
+    return true;
 }
 
 void hlo_attr_cache_free(struct hlo_attr_cache *cache)
@@ -189,74 +125,15 @@ static int read_bool(struct hlo_src *src, struct hlo_span value, bool *out)
     return 0;
 }
 
-static int read_fft(struct hlo_src *src, struct hlo_span value, struct ap_attrs *a)
-{
-    for (int i = 0; i < AP_N_FFTS; i++)
-        if (hlo_span_is(value, ap_fft_names[i])) {
-            a->fft_type = (enum ap_fft)i;
-            return 0;
-        }
-    return hlo_fail(src, hlo_at(src, value.s), "expected FFT, IFFT, RFFT or IRFFT");
-}
-
 static int read_value(struct hlo_src *src, const struct given *g, struct ap_attrs *a)
 {
     struct ap_err err = {{0}};
     size_t pos = hlo_at(src, g->value.s);
-    char *member = (char *)a + g->row->where;
-    int rc = 0;
-    switch (g->row->kind) {
-    case ATTR_BOOL:
-        return read_bool(src, g->value, (bool *)(void *)member);
-    case ATTR_FFT:
-        return read_fft(src, g->value, a);
-    case ATTR_TRANSPOSE: /* ADJOINT of real numbers */
-        a->transpose_a = !hlo_span_is(g->value, "NO_TRANSPOSE");
-        return 0;
-    case ATTR_ORDER:
-        a->total_order = hlo_span_is(g->value, "TOTALORDER");
-        return 0;
-    case ATTR_DIRECTION:
-        rc = ap_direction_parse(src->text, &pos, &a->direction, &err);
-        break;
-    case ATTR_INT:
-        rc = ap_int_parse(src->text, &pos, (int64_t *)(void *)member, &err);
-        break;
-    case ATTR_INTS:
-        rc = ap_ints_parse(src->arena, src->text, &pos, (struct ap_ints *)(void *)member,
-                           &err);
-        break;
-    case ATTR_LABELS:
-        rc = ap_dim_labels_parse(src->text, &pos, a, &err);
-        break;
-    case ATTR_PADDING:
-        rc = ap_padding_parse(src->arena, src->text, &pos, a, &err);
-        break;
-    case ATTR_SLICE:
-        rc = ap_slice_parse(src->arena, src->text, &pos, a, &err);
-        break;
-    case ATTR_WINDOW:
-        rc = ap_window_parse(src->arena, src->text, &pos, a, &err);
-        break;
-    case ATTR_BACKEND:
-    case ATTR_COMP:
-    case ATTR_COMPS:
-    case ATTR_BRANCH:
-    case ATTR_BRANCHES:
-    case ATTR_EFFECT:
-    case ATTR_EPSILON:
-    case ATTR_FRONTEND:
-    case ATTR_METADATA:
-    case ATTR_SHARDING:
-    case ATTR_TARGET:
-    case ATTR_WORD:
-    case ATTR_SKIP:
-        break;
-    }
-    if (rc)
-        return hlo_fail(src, pos, "%s: %s", g->row->name, err.msg);
+
+    if (ap_attr_parse(src->arena, g->attr, src->text, &pos, a, &err))
+        return hlo_fail(src, pos, "%s: %s", g->name, err.msg);
     if (pos != hlo_at(src, g->value.s) + g->value.len)
-        return hlo_fail(src, pos, "%s: trailing text in the value", g->row->name);
+        return hlo_fail(src, pos, "%s: trailing text in the value", g->name);
     return 0;
 }
 
@@ -267,26 +144,23 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
     cache->key.len = 0;
     ap_buf_int(&cache->key, op);
     for (int i = 0; i < n; i++) {
-        if (given[i].row->kind >= ATTR_BACKEND)
+        if (given[i].attr == AP_N_ATTRS)
             continue;
         ap_buf_putc(&cache->key, ',');
-        ap_buf_int(&cache->key, given[i].row - rows);
+        ap_buf_int(&cache->key, given[i].attr);
         ap_buf_putc(&cache->key, '=');
         ap_buf_put(&cache->key, given[i].value.s, given[i].value.len);
     }
     int known = hlo_map_get(&cache->texts, cache->key.data, cache->key.len);
     if (known < 0) {
         struct ap_attrs *a = AP_NEW(src->arena, struct ap_attrs);
-        *a = hlo_default_attrs();
+        *a = ap_attrs_default;
         a->largest = op == AP_OP_TOPK;
         for (int i = 0; i < n; i++)
-            if (given[i].row->kind < ATTR_BACKEND && read_value(src, &given[i], a))
+            if (given[i].attr < AP_N_ATTRS && read_value(src, &given[i], a))
                 return -1;
-        if (cache->n == cache->cap) {
-            cache->cap = cache->cap ? 2 * cache->cap : 256;
-            cache->sets = ap_xrealloc(cache->sets, cache->cap * sizeof(void *));
-        }
-        known = (int)cache->n;
+        AP_ROOM(cache->sets, cache->n, cache->cap);
+        known = cache->n;
         cache->sets[cache->n++] = a;
         const char *key = ap_arena_dup(src->arena, cache->key.data, cache->key.len);
         hlo_map_put(&cache->texts, key, cache->key.len, known);
@@ -406,47 +280,47 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
 {
     size_t back = src->pos;
     int rc = 0;
-    if (g->row->kind == ATTR_BACKEND) {
+    if (g->own->kind == ATTR_BACKEND) {
         instr->config = g->value;
         if (instr->kind == HLO_WHILE)
             instr->trip_count = trip_count(g->value);
         if (instr->trip_count < -1)
             rc = hlo_fail(src, hlo_at(src, g->value.s), "known_trip_count is negative");
-    } else if (g->row->kind == ATTR_COMP) {
+    } else if (g->own->kind == ATTR_COMP) {
         src->pos = hlo_at(src, g->value.s);
-        rc = read_comp(src, comps, &instr->comp[g->row->where]);
-    } else if (g->row->kind == ATTR_COMPS) {
+        rc = read_comp(src, comps, &instr->comp[g->own->which]);
+    } else if (g->own->kind == ATTR_COMPS) {
         src->pos = hlo_at(src, g->value.s);
         bool list = hlo_eat(src, '{');
         if (!list || hlo_skip(src) != '}')
             rc = read_comp(src, comps, &instr->comp[0]);
-    } else if (g->row->kind == ATTR_BRANCH || g->row->kind == ATTR_BRANCHES) {
+    } else if (g->own->kind == ATTR_BRANCH || g->own->kind == ATTR_BRANCHES) {
         src->pos = hlo_at(src, g->value.s);
-        rc = g->row->kind == ATTR_BRANCHES
+        rc = g->own->kind == ATTR_BRANCHES
                  ? read_branches(src, comps, instr)
-                 : read_branch(src, comps, g->row->where, instr);
-    } else if (g->row->kind == ATTR_METADATA) {
+                 : read_branch(src, comps, g->own->which, instr);
+    } else if (g->own->kind == ATTR_METADATA) {
         rc = find_string(src, g->value, "op_name", &instr->op_name);
-    } else if (g->row->kind == ATTR_FRONTEND) {
+    } else if (g->own->kind == ATTR_FRONTEND) {
         const char *own = NULL;
         rc = find_string(src, g->value, "autopar.layout", &own);
         if (own)
             instr->pin = own;
         else if (!rc && !instr->pin)
             rc = find_string(src, g->value, "xla.sdy.sharding", &instr->pin);
-    } else if (g->row->kind == ATTR_SHARDING) {
+    } else if (g->own->kind == ATTR_SHARDING) {
         if (!instr->pin || strchr("{#", *instr->pin)) /* a layout says more */
             instr->pin = hlo_span_dup(src->arena, g->value);
-    } else if (g->row->kind == ATTR_EPSILON) {
+    } else if (g->own->kind == ATTR_EPSILON) {
         char *end;
         instr->epsilon = strtod(g->value.s, &end);
         if (end != g->value.s + g->value.len || !(instr->epsilon >= 0))
             rc = hlo_fail(src, hlo_at(src, g->value.s), "expected a number >= 0");
-    } else if (g->row->kind == ATTR_EFFECT) {
+    } else if (g->own->kind == ATTR_EFFECT) {
         rc = read_bool(src, g->value, &instr->side_effect);
-    } else if (g->row->kind == ATTR_WORD) {
+    } else if (g->own->kind == ATTR_WORD) {
         instr->target = hlo_span_dup(src->arena, g->value);
-    } else if (g->row->kind == ATTR_TARGET) {
+    } else if (g->own->kind == ATTR_TARGET) {
         src->pos = hlo_at(src, g->value.s);
         rc = hlo_string(src, &instr->target);
     }
@@ -469,18 +343,17 @@ static void warn_unknown(struct hlo_src *src, struct hlo_attr_cache *cache,
 static int check_required(struct hlo_src *src, const struct given *given, int n,
                           const struct hlo_instr *instr)
 {
-    for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
-        if (required[i].op != instr->op)
+    for (int i = 0; i < AP_N_ATTRS; i++) {
+        if (!(ap_attr_of(instr->op, (enum ap_attr)i) & AP_ATTR_IN_HLO))
             continue;
-        for (int k = 0; k < 3 && required[i].names[k]; k++) {
-            int j = 0;
-            while (j < n && strcmp(given[j].row->name, required[i].names[k]) != 0)
-                j++;
-            if (j == n)
-                return hlo_fail(src, hlo_at(src, instr->opcode.s),
-                                "%s needs %s=", ap_ops[instr->op].name,
-                                required[i].names[k]);
-        }
+        const struct ap_attr_info *a = &ap_attr_table[i];
+        const char *name = a->hlo ? a->hlo : a->name;
+        int j = 0;
+        while (j < n && strcmp(given[j].name, name) != 0)
+            j++;
+        if (j == n)
+            return hlo_fail(src, hlo_at(src, instr->opcode.s),
+                            "%s needs %s=", ap_ops[instr->op].name, name);
     }
     return 0;
 }
@@ -506,21 +379,20 @@ int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
             return -1;
         if (instr->kind == HLO_UNSUPPORTED)
             continue;
-        const struct attr_row *row =
-            bsearch(&name, rows, N_ROWS, sizeof rows[0], compare_row);
-        if (!row) {
+        struct given g = {.value = value};
+        if (!find_attr(name, &g)) {
             warn_unknown(src, cache, name);
             continue;
         }
         for (int i = 0; i < n; i++)
-            if (given[i].row == row)
-                return hlo_fail(src, hlo_at(src, name.s), "%s is given twice", row->name);
-        if (row->kind == ATTR_SKIP)
+            if (given[i].name == g.name)
+                return hlo_fail(src, hlo_at(src, name.s), "%s is given twice", g.name);
+        if (g.own && g.own->kind == ATTR_SKIP)
             continue;
         if (n == MAX_ATTRS)
             return hlo_fail(src, hlo_at(src, name.s), "too many attributes");
-        given[n++] = (struct given){row, value};
-        if (row->kind >= ATTR_BACKEND && read_for_instr(src, comps, &given[n - 1], instr))
+        given[n++] = g;
+        if (g.own && read_for_instr(src, comps, &g, instr))
             return -1;
     }
     if (instr->kind == HLO_OP && check_required(src, given, n, instr))

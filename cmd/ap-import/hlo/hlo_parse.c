@@ -214,7 +214,7 @@ static int compact_get(struct parser *p, int id, size_t pos, int *out)
         if (get.number < 0 || get.number >= tuple->n_parts)
             return hlo_fail(p->src, pos, "the operand has no element %lld",
                             (long long)get.number);
-        *attrs = hlo_default_attrs();
+        *attrs = ap_attrs_default;
         get.kind = HLO_GET;
         get.name = ap_arena_printf(p->src->arena, "%s#%lld", p->instr[id].name,
                                    (long long)get.number);
@@ -431,7 +431,7 @@ static int parse_rhs(struct parser *p, struct hlo_instr *instr, int depth)
             return -1;
     } else {
         struct ap_attrs *attrs = AP_NEW(src->arena, struct ap_attrs);
-        *attrs = hlo_default_attrs();
+        *attrs = ap_attrs_default;
         instr->attrs = attrs;
     }
     if (instr->kind == HLO_GET)

@@ -99,7 +99,7 @@ const struct ap_literal *hlo_literal_make(struct ap_arena *arena, const void *da
 struct hlo_attr_cache {
     struct hlo_map texts; /* "<op><name>=<value>..." to index in sets */
     const struct ap_attrs **sets;
-    size_t n, cap;
+    int n, cap;
     struct hlo_map warned;
     struct ap_buf key;
 };
@@ -114,7 +114,5 @@ int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
 /* Attributes of the module header; fills the aliases. */
 int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
                      struct hlo_module *module);
-/* What an operator has when its text says nothing. */
-struct ap_attrs hlo_default_attrs(void);
 
 #endif

@@ -69,7 +69,7 @@ int inline_parts(struct import *im, int id)
         struct ap_node get = blank_node(AP_OP_GET_TUPLE_ELEMENT, NULL);
         struct node_info info = im->info[id];
         struct ap_attrs *attrs = AP_NEW(im->src->arena, struct ap_attrs);
-        *attrs = hlo_default_attrs();
+        *attrs = ap_attrs_default;
         attrs->index = i;
         get.name = ap_arena_printf(im->src->arena, "%s#%d", im->g.nodes[id].name, i);
         get.in = ap_arena_dup(im->src->arena, &id, sizeof id);

@@ -49,7 +49,7 @@ static bool is_scalar_constant(const struct ap_node *node)
 static const struct ap_attrs *with_dims(struct clean *c, const int64_t *dims, int n)
 {
     struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    *a = ap_attrs_default;
     a->dimensions.n = n;
     if (n)
         a->dimensions.v = ap_arena_dup(c->arena, dims, (size_t)n * sizeof *dims);
@@ -183,7 +183,7 @@ static const struct ap_attrs *constant_attrs(struct clean *c, const void *data,
                                              size_t size)
 {
     struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    *a = ap_attrs_default;
     a->literal = *hlo_literal_make(c->arena, data, 1, size);
     return a;
 }
@@ -560,7 +560,7 @@ static bool same_cheap(const struct ap_node *a, const struct ap_node *b)
 static void make_iota(struct clean *c, struct ap_node *node, const struct ap_node *x)
 {
     struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    *a = ap_attrs_default;
     a->iota_dimension = node->attrs->dimensions.v[x->attrs->iota_dimension];
     node->op = AP_OP_IOTA;
     node->attrs = a;

@@ -151,7 +151,7 @@ static const struct ap_attrs *scalar_attrs(struct import *im, enum ap_dtype dtyp
 {
     unsigned char data[16] = {0};
     struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    *a = ap_attrs_default;
     ap_elem_from_int(dtype, value, data);
     a->literal = *hlo_literal_make(im->src->arena, data, 1, (size_t)ap_dtype_size(dtype));
     return a;
@@ -170,7 +170,7 @@ static void fold_slice(struct import *im, struct ap_node *node, struct node_info
         slice[d] = (struct ap_slice_dim){start, start + size, 1};
     }
     struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    *a = ap_attrs_default;
     a->slice = slice;
     a->n_slice = x->rank;
     node->op = AP_OP_SLICE;

@@ -1,0 +1,81 @@
+/* Attributes one by one, as attrs.def lists them. */
+#ifndef AP_ATTRS_H
+#define AP_ATTRS_H
+
+#include "graph/graph.h"
+
+/* What an attribute's value is and how it is spelled. */
+enum ap_attr_kind {
+    AP_ATTR_IS_AXES, /* mesh axes, one bit each */
+    AP_ATTR_IS_BOOL,
+    AP_ATTR_IS_COMP,       /* id of a computation, -1 for none */
+    AP_ATTR_IS_DIM_LABELS, /* "b01f_01io->b01f" */
+    AP_ATTR_IS_DIRECTION,  /* "EQ" */
+    AP_ATTR_IS_FFT,        /* "RFFT" */
+    AP_ATTR_IS_INT,        /* in JSON 0 or more */
+    AP_ATTR_IS_INTS,       /* "{1,0,2}" */
+    AP_ATTR_IS_LAYOUT,
+    AP_ATTR_IS_ORDER,   /* a bool that HLO spells TOTALORDER, or something else */
+    AP_ATTR_IS_PADDING, /* lo_hi or lo_hi_interior per dimension: "0_0x1_1_2" */
+    AP_ATTR_IS_RED,
+    AP_ATTR_IS_REDUCER, /* id of a reducer, -1 for none */
+    AP_ATTR_IS_SHAPE,
+    AP_ATTR_IS_SLICE, /* "{[0:4],[1:8:2]}" */
+    AP_ATTR_IS_SPLIT,
+    AP_ATTR_IS_STRING,
+    AP_ATTR_IS_TRANSPOSE, /* a bool that HLO spells NO_TRANSPOSE, or something else */
+    AP_ATTR_IS_VALUE,
+    AP_ATTR_IS_WINDOW /* "{size=3x3 pad=1_1x1_1}"; "{}": no dimensions */
+};
+
+enum ap_attr {
+#define AP_ATTR(name, kind, member, hlo) AP_ATTR_##name,
+#include "graph/attrs.def"
+    AP_N_ATTRS
+};
+_Static_assert(AP_N_ATTRS <= 64, "sets of attributes are 64 bits");
+
+struct ap_attr_info {
+    const char *name; /* in JSON */
+    const char *hlo;  /* in HLO text, NULL for none */
+    enum ap_attr_kind kind;
+    size_t offset; /* of the member in struct ap_attrs */
+};
+extern const struct ap_attr_info ap_attr_table[AP_N_ATTRS];
+
+/* What an operator cannot do without: AP_ATTR_OF of attrs.def. */
+enum { AP_ATTR_IN_JSON = 1, AP_ATTR_IN_HLO = 2, AP_ATTR_TO_HLO = 4 };
+unsigned ap_attr_of(enum ap_op op, enum ap_attr attr);
+
+/* The attribute of this name in JSON, or in HLO text; AP_N_ATTRS when there is none. */
+enum ap_attr ap_attr_find(const char *name, size_t len);
+enum ap_attr ap_attr_find_hlo(const char *name, size_t len);
+
+static inline const void *ap_attr_place(enum ap_attr attr, const struct ap_attrs *attrs)
+{
+    return (const char *)attrs + ap_attr_table[attr].offset;
+}
+static inline void *ap_attr_place_of(enum ap_attr attr, struct ap_attrs *attrs)
+{
+    return (char *)attrs + ap_attr_table[attr].offset;
+}
+
+/* Whether a value says more than its absence would. */
+bool ap_attr_is_set(enum ap_attr attr, const struct ap_attrs *attrs);
+/*
+ * Equal values of an attribute that is set in both; ids of reducers are not compared.
+ * shape: of both nodes' `value`.
+ */
+bool ap_attr_equal(enum ap_attr attr, const struct ap_attrs *a, const struct ap_attrs *b,
+                   const struct ap_shape *shape);
+/* A hash of the value of an attribute that is set, equal where ap_attr_equal holds. */
+uint64_t ap_attr_hash(enum ap_attr attr, const struct ap_attrs *attrs,
+                      const struct ap_shape *shape);
+
+/* The shape of what `value` holds: a constant of a program holds the whole tensor. */
+static inline const struct ap_shape *ap_attr_value_shape(const struct ap_node *node)
+{
+    return node->attrs->global ? node->attrs->global : &node->shape;
+}
+
+#endif
