@@ -347,8 +347,8 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--top 4 is more than --experts 2' ap-model moe --top 4 --experts 2
     refuses 2 '--forward has no use for --optimizer' ap-model mlp --forward --optimizer adam
     refuses 2 '--forward has no use for --lr' ap-model mlp --forward --lr 1
-    refuses 2 '--beta1 is not for optimizer sgd' ap-model mlp --optimizer sgd --beta1 0.5
-    refuses 2 '--master-weights has no use' ap-model mlp --master-weights
+    refuses 2 '--beta1 is not for --optimizer sgd' ap-model mlp --optimizer sgd --beta1 0.5
+    refuses 2 '--master-weights needs --dtype' ap-model mlp --master-weights
 }
 
 @test "model: the page lists families and configurations, and the options of each" {

@@ -31,8 +31,9 @@
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/bit_set.h"
 
 #define MAX_WORK  200000000LL /* pairs of cuts times layers */
 #define MAX_PAIRS 8000000LL   /* pairs that are held */
@@ -273,22 +274,23 @@ static void mark_useful(struct search *s, int *useful)
 /* The cuts of one layering under the intervals, marked in `keep`. */
 static void mark_one(struct search *s, const struct layer_rule *rule, int *keep)
 {
-    int n = s->l->n, words = n / 64 + 1, p = n;
-    uint64_t *rows = AP_NEW_N(s->arena, (int64_t)rule->n_layers * words, uint64_t);
+    int n = s->l->n, p = n;
+    uint64_t **rows = AP_NEW_N(s->arena, rule->n_layers, uint64_t *);
 
     memset(s->reach[0], 0, ((size_t)n + 2) * sizeof(int));
     s->reach[0][0] = 1;
     for (int q = 0; q < rule->n_layers; q++) {
         const int *row = s->reach[q % 2];
+        rows[q] = ap_bits_new(s->arena, n + 1);
         for (int i = 0; i <= n; i++)
-            rows[(int64_t)q * words + i / 64] |= (uint64_t)(row[i] != 0) << i % 64;
+            if (row[i])
+                ap_bits_add(rows[q], i);
         reach_step(s, row, s->reach[1 - q % 2]);
     }
     keep[n] = 1;
     for (int q = rule->n_layers - 1; q >= 0; q--) {
         int from = p - 1;
-        while (!(rows[(int64_t)q * words + from / 64] >> from % 64 & 1) ||
-               s->lo[from] > p - 1 || s->hi[from] < p - 1)
+        while (!ap_bits_has(rows[q], from) || s->lo[from] > p - 1 || s->hi[from] < p - 1)
             from--;
         p = from;
         keep[p] = 1;

@@ -1,36 +1,7 @@
 /* ap-grad: a train step of a forward graph. */
-#include <math.h>
 #include <string.h>
 
-#include "grad/grad.h"
-#include "tool/tool.h"
-
-static const struct ap_choice dtypes[] = {
-    {"f32", "as the graph says"},
-    {"bf16", "contractions in bf16"},
-    {"f16", "contractions in f16, with a scaled loss"},
-    {NULL, NULL},
-};
-
-struct job {
-    int optimizer, dtype;                                             /* rows */
-    double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* NaN: default */
-    bool master_weights;
-    const char *loss;
-    struct ap_list freeze;
-    bool freeze_used[AP_MAX_LIST];
-};
-
-static bool is_frozen(const char *name, void *ctx)
-{
-    struct job *job = ctx;
-    bool frozen = false;
-
-    for (int k = 0; k < job->freeze.n; k++)
-        if (ap_glob(job->freeze.v[k], name))
-            frozen = job->freeze_used[k] = true;
-    return frozen;
-}
+#include "tool/train_opts.h"
 
 /* What was computed from the graph as it is would be wrong after this. */
 static void check_document(const struct ap_doc *doc)
@@ -81,39 +52,6 @@ static int find_loss(const struct ap_doc *doc, const struct ap_graph *g, const c
     if (found < 0)
         ap_die(AP_USAGE, "%s: no result is a float scalar: say --loss NODE", doc->file);
     return found;
-}
-
-static void set(double *to, double given)
-{
-    if (!isnan(given))
-        *to = given;
-}
-
-static void fill(struct job *job, const struct ap_tool *tool, struct ap_grad_params *p)
-{
-    const char *optimizer = ap_optimizers[job->optimizer].name;
-    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
-    struct ap_err err = {{0}};
-
-    if (job->master_weights && types[job->dtype] == AP_F32)
-        ap_die_usage("--master-weights needs --dtype bf16 or f16");
-    for (const struct ap_opt *opt = tool->opts; opt->name; opt++)
-        if (ap_tool_given(tool, opt->name) && !ap_grad_uses(optimizer, opt->name))
-            ap_die_usage("--%s is not for --optimizer %s", opt->name, optimizer);
-    if (ap_grad_defaults(optimizer, p, &err))
-        ap_die_usage("%s", err.msg);
-    set(&p->lr, job->lr);
-    set(&p->beta1, job->beta1);
-    set(&p->beta2, job->beta2);
-    set(&p->eps, job->eps);
-    set(&p->momentum, job->momentum);
-    set(&p->weight_decay, job->weight_decay);
-    p->compute = types[job->dtype];
-    p->master_weights = job->master_weights;
-    p->loss_scale = p->compute == AP_F16 ? 65536 : 0;
-    set(&p->loss_scale, job->loss_scale);
-    p->frozen = is_frozen;
-    p->ctx = job;
 }
 
 /* The train step of g. Results of g other than the loss stay, after the new ones. */
@@ -171,56 +109,24 @@ static char *stats(struct ap_arena *arena, int before, const struct ap_graph *g)
                            count[AP_UPDATE], weights, states);
 }
 
-#define NUM(n, field, h)                                                        \
-    {                                                                           \
-        .name = n, .kind = AP_OPT_NUM, .out = &job.field, .arg = "X", .help = h \
-    }
-
 int main(int argc, char **argv)
 {
-    struct job job = {.lr = NAN,
-                      .beta1 = NAN,
-                      .beta2 = NAN,
-                      .eps = NAN,
-                      .momentum = NAN,
-                      .weight_decay = NAN,
-                      .loss_scale = NAN};
-    const struct ap_opt opts[] = {
+    int optimizer = 0; /* row */
+    const char *loss = NULL;
+    struct ap_train_opts train;
+    struct ap_opt opts[AP_N_TRAIN_OPTS + 3] = {
         {.name = "optimizer",
          .kind = AP_OPT_CHOICE,
-         .out = &job.optimizer,
+         .out = &optimizer,
          .arg = "NAME",
          .help = "how weights are updated (sgd)",
          .choices = (const struct ap_choice *)ap_optimizers,
          .choice_stride = sizeof ap_optimizers[0]},
-        NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
-        NUM("beta1", beta1, "decay of Adam's mean (0.9)"),
-        NUM("beta2", beta2, "decay of Adam's square (0.999)"),
-        NUM("eps", eps, "what Adam adds to the root (1e-8)"),
-        NUM("momentum", momentum, "decay of the momentum (0.9)"),
-        NUM("weight-decay", weight_decay, "pull of weights to zero (0; adamw: 0.01)"),
         {.name = "loss",
          .kind = AP_OPT_STR,
-         .out = &job.loss,
+         .out = &loss,
          .arg = "NODE",
          .help = "name of the node to minimise"},
-        {.name = "freeze",
-         .kind = AP_OPT_LIST,
-         .out = &job.freeze,
-         .arg = "GLOB",
-         .help = "weights to leave alone; may be given several times"},
-        {.name = "dtype",
-         .kind = AP_OPT_CHOICE,
-         .out = &job.dtype,
-         .arg = "TYPE",
-         .help = "type of contractions (f32)",
-         .choices = dtypes,
-         .choice_stride = sizeof dtypes[0]},
-        {.name = "master-weights",
-         .out = &job.master_weights,
-         .help = "with --dtype: keep weights and states in f32"},
-        NUM("loss-scale", loss_scale, "first scale of the loss, 0 for none (f16: 65536)"),
-        {.name = NULL},
     };
     struct ap_tool tool = {.name = "ap-grad",
                            .summary = "turn a forward graph into a train step",
@@ -232,19 +138,19 @@ int main(int argc, char **argv)
     struct ap_grad_params params;
     struct ap_err err = {{0}};
 
+    ap_train_opts_init(&train, opts + 2);
     ap_tool_start(&tool, argc, argv);
-    fill(&job, &tool, &params);
+    ap_train_opts_fill(&train, &tool, ap_optimizers[optimizer].name, &params);
     ap_tool_read(&tool, &arena, &doc);
     check_document(&doc);
     if (ap_doc_graph(&arena, &doc, &graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     check_forward(&doc, &graph);
-    params.loss = find_loss(&doc, &graph, job.loss);
+    params.loss = find_loss(&doc, &graph, loss);
     int before = graph.n_nodes;
     differentiate(&arena, &doc, &graph, &params);
-    for (int k = 0; k < job.freeze.n; k++)
-        if (!job.freeze_used[k])
-            ap_die(AP_BAD_INPUT, "--freeze '%s' matches no weight", job.freeze.v[k]);
+    if (ap_train_opts_check_freeze(&train, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
     struct ap_new_section section = {.name = "graph", .graph = &graph};
     ap_tool_write(&tool, &doc, &section, 1, "");
     return ap_tool_finish(&tool, stats(&arena, before, &graph));

@@ -1,106 +1,29 @@
 /* ap-model: train steps of the papers' model families, at any size. */
 #include "model.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "grad/grad.h"
-#include "tool/tool.h"
 #include "tool/totals.h"
+#include "tool/train_opts.h"
 
-#define LOSS_SCALE 65536.0   /* of f16, at the start */
 #define MAX_LAYERS (1 << 16) /* so that the nodes can be counted, and held */
 
 /* What was asked for. */
 struct request {
     const char *optimizer; /* NULL: the family's */
-    double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* NaN: default */
-    int dtype;
-    bool forward, master_weights;
-    struct ap_list freeze; /* patterns for names of weights */
-    bool freeze_used[AP_MAX_LIST];
+    struct ap_train_opts train;
+    bool forward;
     int64_t size[MODEL_N_SIZES]; /* 0: not given */
     bool flag[MODEL_N_SIZES];
 };
 
-static const struct ap_choice dtypes[] = {
-    {"f32", "single precision"},
-    {"bf16", "contractions and weights in bf16"},
-    {"f16", "in f16, with a scaled loss"},
-    {NULL, NULL},
-};
+enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 2 };
 
-static const char *const size_help[MODEL_N_SIZES] = {
-    [MODEL_LAYERS] = "layers; of each side, of a U-Net: levels",
-    [MODEL_HIDDEN] = "width of the layers, features of the first stage",
-    [MODEL_HEADS] = "heads of attention",
-    [MODEL_HEAD_DIM] = "width of a head (hidden / heads)",
-    [MODEL_FFN] = "width inside feed-forward layers (4 * hidden)",
-    [MODEL_EXPERTS] = "experts of a mixture",
-    [MODEL_TOP] = "experts that a token goes to, at most 8",
-    [MODEL_MOE_EVERY] = "every N-th layer has experts",
-    [MODEL_CAPACITY] = "tokens of a row that an expert takes (top * seq / experts)",
-    [MODEL_SEQ] = "length of the sequence; samples of a wave",
-    [MODEL_TARGET_SEQ] = "length of the decoder's sequence (seq)",
-    [MODEL_BATCH] = "rows of the batch",
-    [MODEL_CLASSES] = "classes",
-    [MODEL_VOCAB] = "size of the vocabulary",
-    [MODEL_EMBED] = "width of the embedding",
-    [MODEL_TEXT_HIDDEN] = "width of the text's layers",
-    [MODEL_IMAGE] = "height and width of the image",
-    [MODEL_PATCH] = "height and width of a patch",
-    [MODEL_WIDTH_FACTOR] = "how many times as wide",
-    [MODEL_FEATURES] = "features of the input",
-    [MODEL_UNTIED] = "the head has a weight of its own",
-    [MODEL_HEAD_BIAS] = "the head has a bias",
-    [MODEL_NO_KEY_BIAS] = "attention's keys have no bias",
-    [MODEL_NO_EXPERT_BIAS] = "experts have no biases",
-    [MODEL_NO_CAPACITY] = "experts see every token, masked",
-    [MODEL_LAYER_NORM] = "layer norms and biases, not RMS norms without",
-};
-
-enum { N_OWN = 12 }; /* options that are no sizes */
-
-#define NUM(n, field, h)                                                       \
-    {                                                                          \
-        .name = n, .kind = AP_OPT_NUM, .out = &r->field, .arg = "X", .help = h \
-    }
-
-static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1])
+static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
 {
-    const struct ap_opt own[N_OWN] = {
-        {.name = "dtype",
-         .kind = AP_OPT_CHOICE,
-         .out = &r->dtype,
-         .arg = "TYPE",
-         .help = "type of weights and contractions",
-         .choices = dtypes,
-         .choice_stride = sizeof dtypes[0]},
-        {.name = "master-weights",
-         .out = &r->master_weights,
-         .help = "keep weights in f32 whatever --dtype is"},
-        {.name = "optimizer",
-         .kind = AP_OPT_STR,
-         .out = &r->optimizer,
-         .arg = "NAME",
-         .help = "sgd, momentum, adam or adamw (by family)"},
-        NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
-        NUM("beta1", beta1, "decay of Adam's mean (0.9)"),
-        NUM("beta2", beta2, "decay of Adam's square (0.999)"),
-        NUM("eps", eps, "what Adam adds to the root (1e-8)"),
-        NUM("momentum", momentum, "decay of the momentum (0.9)"),
-        NUM("weight-decay", weight_decay, "pull of weights to zero (0; adamw: 0.01)"),
-        NUM("loss-scale", loss_scale, "first scale of the loss (none; f16: 65536)"),
-        {.name = "freeze",
-         .kind = AP_OPT_LIST,
-         .out = &r->freeze,
-         .arg = "GLOB",
-         .help = "weights to leave alone; may be given several times"},
-        {.name = "forward", .out = &r->forward, .help = "only the loss"},
-    };
     for (int s = 0; s < MODEL_N_SIZES; s++) {
-        opts[s] = (struct ap_opt){.name = model_size_names[s], .help = size_help[s]};
+        opts[s] =
+            (struct ap_opt){.name = model_sizes[s].name, .help = model_sizes[s].help};
         if (s >= MODEL_FIRST_FLAG) {
             opts[s].out = &r->flag[s];
             continue;
@@ -111,8 +34,16 @@ static void set_options(struct request *r, struct ap_opt opts[MODEL_N_SIZES + N_
         opts[s].lo = 1;
         opts[s].hi = s == MODEL_TOP ? 8 : s == MODEL_LAYERS ? MAX_LAYERS : 1 << 30;
     }
-    memcpy(opts + MODEL_N_SIZES, own, sizeof own);
-    opts[MODEL_N_SIZES + N_OWN] = (struct ap_opt){.name = NULL};
+    ap_train_opts_init(&r->train, opts + MODEL_N_SIZES);
+    opts[N_OPTS - 2] =
+        (struct ap_opt){.name = "optimizer",
+                        .kind = AP_OPT_STR,
+                        .out = &r->optimizer,
+                        .arg = "NAME",
+                        .help = "sgd, momentum, adam or adamw (by family)"};
+    opts[N_OPTS - 1] =
+        (struct ap_opt){.name = "forward", .out = &r->forward, .help = "only the loss"};
+    opts[N_OPTS] = (struct ap_opt){.name = NULL};
 }
 
 /* `help` in place of a name: all names. */
@@ -130,22 +61,6 @@ static void print_names(struct ap_tool *tool)
     ap_buf_free(&out);
 }
 
-static void check_request(const struct request *r, const struct ap_tool *tool,
-                          const struct model_family *f)
-{
-    const char *optimizer = r->optimizer ? r->optimizer : f->optimizer;
-    for (const struct ap_opt *opt = tool->opts + MODEL_N_SIZES; opt->name; opt++) {
-        if (!ap_tool_given(tool, opt->name))
-            continue;
-        if (r->forward && opt->out != &r->forward)
-            ap_die_usage("--forward has no use for --%s", opt->name);
-        if (!ap_grad_uses(optimizer, opt->name))
-            ap_die_usage("--%s is not for optimizer %s", opt->name, optimizer);
-    }
-    if (r->master_weights && !r->dtype)
-        ap_die_usage("--master-weights has no use without --dtype");
-}
-
 /* Family, configuration and options together; dies of options the family lacks. */
 static const struct model_family *resolve(const char *name, const struct request *r,
                                           struct model *m)
@@ -158,7 +73,7 @@ static const struct model_family *resolve(const char *name, const struct request
     for (int s = 0; s < MODEL_N_SIZES; s++) {
         int64_t given = s >= MODEL_FIRST_FLAG ? r->flag[s] : r->size[s];
         if (given && !f->size[s])
-            ap_die_usage("--%s: %s has no such size", model_size_names[s], f->name);
+            ap_die_usage("--%s: %s has no such size", model_sizes[s].name, f->name);
         m->size[s] = given                       ? given
                      : config && config->size[s] ? config->size[s]
                                                  : f->size[s];
@@ -169,70 +84,33 @@ static const struct model_family *resolve(const char *name, const struct request
     return f;
 }
 
-static void set(double *to, double given)
+/* With --forward nothing is said of the train step. */
+static void check_forward(const struct request *r, const struct ap_tool *tool)
 {
-    if (!isnan(given))
-        *to = given;
+    for (const struct ap_opt *opt = tool->opts + MODEL_N_SIZES; opt->name; opt++)
+        if (ap_tool_given(tool, opt->name) && opt->out != &r->forward)
+            ap_die_usage("--forward has no use for --%s", opt->name);
 }
 
-/* ctx: the request. A weight is asked for by name and by path. */
-static bool is_frozen(const char *name, void *ctx)
-{
-    struct request *r = ctx;
-    bool frozen = false;
-
-    for (int k = 0; k < r->freeze.n; k++)
-        if (ap_glob(r->freeze.v[k], name))
-            frozen = r->freeze_used[k] = true;
-    return frozen;
-}
-
-static int fill(struct request *r, const struct model_family *f, struct ap_grad_params *p,
-                struct ap_err *err)
-{
-    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16};
-
-    if (ap_grad_defaults(r->optimizer ? r->optimizer : f->optimizer, p, err))
-        return -1;
-    set(&p->lr, r->lr);
-    set(&p->beta1, r->beta1);
-    set(&p->beta2, r->beta2);
-    set(&p->eps, r->eps);
-    set(&p->momentum, r->momentum);
-    set(&p->weight_decay, r->weight_decay);
-    p->compute = types[r->dtype];
-    p->master_weights = r->master_weights;
-    p->frozen = r->freeze.n ? is_frozen : NULL;
-    p->ctx = r;
-    p->loss_scale = p->compute == AP_F16 ? LOSS_SCALE : 0;
-    set(&p->loss_scale, r->loss_scale);
-    return 0;
-}
-
-/* Forward, backward and update, or forward alone; new statistics are results as well. */
-static int finish(struct model *m, const char *name, struct request *r,
-                  const struct model_family *f, int loss, struct ap_graph *g)
+/* The train step, or the forward graph alone if params is NULL; new statistics are
+ * results as well. */
+static int finish(struct model *m, const char *name, const struct ap_train_opts *train,
+                  struct ap_grad_params *params, int loss, struct ap_graph *g)
 {
     struct ap_result forward = {loss, AP_ROLE_LOSS, -1}, *step = &forward;
     int n = 1, *keep = AP_NEW_N(m->arena, 2 * m->n_stats + 1, int);
-    struct ap_grad_params p;
 
     for (int i = 0; i < m->n_stats; i++) {
         keep[2 * i] = m->stats[i].node;
         keep[2 * i + 1] = m->stats[i].alias;
     }
-    if (!r->forward) {
-        if (fill(r, f, &p, m->err))
+    if (params) {
+        params->loss = loss;
+        params->keep = keep;
+        params->n_keep = 2 * m->n_stats;
+        if (ap_grad_train_step(&m->b, params, &step, &n, m->err) ||
+            ap_train_opts_check_freeze(train, m->err))
             return -1;
-        p.loss = loss;
-        p.keep = keep;
-        p.n_keep = 2 * m->n_stats;
-        if (ap_grad_train_step(&m->b, &p, &step, &n, m->err))
-            return -1;
-        for (int k = 0; k < r->freeze.n; k++)
-            if (!r->freeze_used[k])
-                return ap_err_set(m->err, "--freeze '%s' matches no weight",
-                                  r->freeze.v[k]);
     }
     struct ap_result *results = AP_NEW_N(m->arena, n + m->n_stats, struct ap_result);
     memcpy(results, step, (size_t)n * sizeof *results);
@@ -243,14 +121,8 @@ static int finish(struct model *m, const char *name, struct request *r,
 
 int main(int argc, char **argv)
 {
-    struct request r = {.lr = NAN,
-                        .beta1 = NAN,
-                        .beta2 = NAN,
-                        .eps = NAN,
-                        .momentum = NAN,
-                        .weight_decay = NAN,
-                        .loss_scale = NAN};
-    struct ap_opt opts[MODEL_N_SIZES + N_OWN + 1];
+    struct request r = {0};
+    struct ap_opt opts[N_OPTS + 1];
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
                            .operand = "NAME|help",
@@ -258,7 +130,9 @@ int main(int argc, char **argv)
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};
     struct model m = {.arena = &arena, .err = &err, .aux = -1};
+    struct ap_grad_params params;
     struct ap_graph graph;
+
     set_options(&r, opts);
     ap_tool_start(&tool, argc, argv);
     if (strcmp(tool.path, "help") == 0) {
@@ -267,12 +141,16 @@ int main(int argc, char **argv)
     }
 
     const struct model_family *family = resolve(tool.path, &r, &m);
-    check_request(&r, &tool, family);
+    if (r.forward)
+        check_forward(&r, &tool);
+    else
+        ap_train_opts_fill(&r.train, &tool, r.optimizer ? r.optimizer : family->optimizer,
+                           &params);
     ap_build_init(&m.b, &arena);
     int loss = family->build(&m);
     if (loss < 0)
         ap_die_usage("%s: %s", tool.path, err.msg);
-    if (finish(&m, tool.path, &r, family, loss, &graph))
+    if (finish(&m, tool.path, &r.train, r.forward ? NULL : &params, loss, &graph))
         ap_die_usage("%s: %s", tool.path, err.msg);
 
     struct ap_doc doc = {.file = tool.path};
@@ -286,6 +164,7 @@ int main(int argc, char **argv)
     int rc = ap_tool_finish(&tool, stats.data);
     ap_buf_free(&extra);
     ap_buf_free(&stats);
+    ap_index_free(&m.by_name);
     ap_arena_free(&arena);
     return rc;
 }

@@ -42,9 +42,7 @@ static int token_head(struct model *m, const char *root, int x, int64_t width, i
     x = model_layer_norm(m, model_path(m, "%s/cls/ln", root), x);
     if (model_flag(m, MODEL_UNTIED))
         return model_dense(m, decoder, x, vocab, true);
-    x = model_tied_head(m, decoder, x, table);
-    int bias = model_weight(m, decoder, "b", 1, &vocab);
-    return model_add(m, x, model_along(m, bias, x, -1));
+    return model_bias(m, decoder, model_tied_head(m, decoder, x, table));
 }
 
 /* Both losses: of the masked tokens, and of the sentences' order. */
@@ -52,7 +50,7 @@ static int losses(struct model *m, const char *root, const struct inputs *in, in
                   int64_t width, int table)
 {
     model_scope(m, "%s/pooler", root);
-    int first = model_first_row(m, x);
+    int first = model_row(m, x, 0);
     int pooled = model_dense(m, model_path(m, "%s/pooler", root), first,
                              m->size[MODEL_HIDDEN], true);
     pooled = ap_build_unary(&m->b, AP_OP_TANH, pooled);
@@ -78,9 +76,7 @@ int model_bert(struct model *m)
     block.post_norm = true;
     struct inputs in = read_inputs(m);
     int x = embeddings(m, "bert", &in, hidden, &table);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
-        x = model_transformer(m, model_path(m, "bert/encoder/layer_%lld", (long long)i),
-                              &block, x, -1, -1);
+    x = model_stack(m, "bert/encoder/layer_", &block, NULL, x, -1, -1);
     return losses(m, "bert", &in, x, hidden, table);
 }
 

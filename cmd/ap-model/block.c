@@ -32,12 +32,6 @@ void model_block_experts(const struct model *m, struct model_block *block, int64
         block->capacity = 0;
 }
 
-bool model_is_mixed(const struct model *m, int64_t i)
-{
-    int64_t every = m->size[MODEL_MOE_EVERY];
-    return i % every == every - 1;
-}
-
 /* [batch, seq, heads * dim] as [batch, seq, heads, dim]. */
 static int split_heads(struct model *m, int x, const struct model_block *block)
 {
@@ -110,11 +104,15 @@ static int feed_forward(struct model *m, const char *path,
                        block->bias);
 }
 
+int model_norm(struct model *m, const struct model_block *block, const char *path, int x)
+{
+    return block->rms ? model_rms_norm(m, path, x) : model_layer_norm(m, path, x);
+}
+
 static int norm(struct model *m, const struct model_block *block, const char *path,
                 const char *name, int x)
 {
-    const char *full = model_path(m, "%s/%s", path, name);
-    return block->rms ? model_rms_norm(m, full, x) : model_layer_norm(m, full, x);
+    return model_norm(m, block, model_path(m, "%s/%s", path, name), x);
 }
 
 /* x + y in the layer's own scope, normed when norms come last. */
@@ -161,4 +159,16 @@ int model_transformer(struct model *m, const char *path, const struct model_bloc
     y = feed_forward(m, path, block, y);
     share_no_more(m, block);
     return join(m, block, path, names->ln_mlp, x, y);
+}
+
+int model_stack(struct model *m, const char *prefix, const struct model_block *block,
+                const struct model_block *mixed, int x, int memory, int position)
+{
+    int64_t every = mixed ? m->size[MODEL_MOE_EVERY] : 1;
+
+    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
+        x = model_transformer(m, model_path(m, "%s%lld", prefix, (long long)i),
+                              mixed && i % every == every - 1 ? mixed : block, x, memory,
+                              position);
+    return x;
 }

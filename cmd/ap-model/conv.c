@@ -5,6 +5,8 @@
  */
 #include "model.h"
 
+#include "base/array.h"
+
 static struct ap_window_dim window(int64_t size, int64_t stride)
 {
     return (struct ap_window_dim){
@@ -36,12 +38,6 @@ static struct ap_conv_dims features_last(int n_spatial)
     return c;
 }
 
-static int add_bias(struct model *m, const char *path, int x)
-{
-    int64_t n = model_dim(m, x, -1);
-    return model_add(m, x, model_along(m, model_weight(m, path, "b", 1, &n), x, -1));
-}
-
 int model_convolve(struct model *m, const char *path, int x,
                    const struct model_conv *conv)
 {
@@ -66,7 +62,7 @@ int model_convolve(struct model *m, const char *path, int x,
     int w = model_weight(m, path, "w", n + 2, dims);
     model_scope(m, "%s", path);
     x = ap_build_conv(b, x, w, a);
-    return conv->bias ? add_bias(m, path, x) : x;
+    return conv->bias ? model_bias(m, path, x) : x;
 }
 
 /* A new running statistic: 0.9 old + 0.1 value. */
@@ -81,17 +77,12 @@ static void keep(struct model *m, const char *path, const char *leaf, int value)
     b->scope = scope;
     int kept = model_add(m, ap_build_with(b, AP_OP_MULTIPLY, old, 0.9),
                          ap_build_with(b, AP_OP_MULTIPLY, value, 0.1));
-    if (m->n_stats == m->cap_stats) {
-        m->cap_stats = m->cap_stats ? 2 * m->cap_stats : 64;
-        struct ap_result *more = AP_NEW_N(m->arena, m->cap_stats, struct ap_result);
-        for (int i = 0; i < m->n_stats; i++)
-            more[i] = m->stats[i];
-        m->stats = more;
-    }
+    AP_ROOM_IN(m->arena, m->stats, m->n_stats, m->cap_stats);
     m->stats[m->n_stats++] = (struct ap_result){kept, AP_ROLE_STATE, old};
 }
 
-int model_batch_norm(struct model *m, const char *path, int x)
+/* By the batch's statistics; new running ones are results. */
+static int batch_norm(struct model *m, const char *path, int x)
 {
     struct ap_build *b = &m->b;
     static const int64_t dims[3] = {0, 1, 2};
@@ -111,25 +102,13 @@ int model_batch_norm(struct model *m, const char *path, int x)
     return model_add(m, y, model_along(m, bias, y, -1));
 }
 
-int model_max_pool(struct model *m, int x, int64_t size, int64_t stride, bool valid)
+static int max_pool(struct model *m, int x, int64_t size, int64_t stride, bool valid)
 {
     struct ap_window_dim w[4] = {window(1, 1), window(size, stride), window(size, stride),
                                  window(1, 1)};
     for (int d = 1; d <= 2 && !valid; d++)
         w[d] = same_window(model_dim(m, x, d), size, stride);
     return ap_build_reduce_window(&m->b, x, AP_RED_MAX, w);
-}
-
-static int image_input(struct model *m, int64_t features)
-{
-    int64_t side = m->size[MODEL_IMAGE];
-    int64_t dims[4] = {m->size[MODEL_BATCH], side, side, features};
-    return model_input(m, "image", AP_F32, 4, dims);
-}
-
-static int label_input(struct model *m)
-{
-    return model_input(m, "label", AP_S32, 1, &m->size[MODEL_BATCH]);
 }
 
 /* [batch, height * width * features] */
@@ -160,7 +139,7 @@ static int conv_norm(struct model *m, const char *path, int x, int64_t n_out,
 {
     struct model_conv conv = {.n_out = n_out, .size = size, .stride = stride};
     x = model_convolve(m, path, x, &conv);
-    return model_batch_norm(m, model_path(m, "%s/bn", path), x);
+    return batch_norm(m, model_path(m, "%s/bn", path), x);
 }
 
 static int relu_at(struct model *m, const char *path, const char *leaf, int x)
@@ -198,11 +177,11 @@ static int residual_net(struct model *m, const char *root, const struct stages *
     static const int64_t sides[2] = {1, 2};
     bool small = m->size[MODEL_IMAGE] < 64;
 
-    int image = image_input(m, 3), label = label_input(m);
+    int image = model_image(m, 3), label = model_label(m);
     int x = conv_norm(m, model_path(m, "%s/stem", root), image, width, small ? 3 : 7,
                       small ? 1 : 2);
     x = relu_at(m, root, "stem/pool", x);
-    x = model_max_pool(m, x, 3, 2, false);
+    x = max_pool(m, x, 3, 2, false);
     for (int s = 0; s < 4; s++) {
         for (int i = 0; i < stages->blocks[s]; i++) {
             const char *path = model_path(m, "%s/stage_%d/block_%d", root, s, i);
@@ -278,14 +257,14 @@ int model_vgg19(struct model *m)
     if (m->size[MODEL_IMAGE] < 32)
         return ap_err_set(m->err, "--image %lld: expected at least 32",
                           (long long)m->size[MODEL_IMAGE]);
-    int x = image_input(m, 3), label = label_input(m);
+    int x = model_image(m, 3), label = model_label(m);
     for (int s = 0; s < 5; s++) {
         int64_t width = ap_mul64(m->size[MODEL_HIDDEN], s < 3 ? 1 << s : 8);
         for (int i = 0; i < convs[s]; i++)
             x = conv_relu(m, model_path(m, "vgg19/stage_%d/conv_%d", s, i), x, width, 3,
                           1, false);
         model_scope(m, "vgg19/stage_%d/pool", s);
-        x = model_max_pool(m, x, 2, 2, true);
+        x = max_pool(m, x, 2, 2, true);
     }
     return model_loss(m, dense_head(m, "vgg19", x, m->size[MODEL_FFN]), label);
 }
@@ -304,20 +283,20 @@ int model_alexnet(struct model *m)
     if (m->size[MODEL_IMAGE] < 67)
         return ap_err_set(m->err, "--image %lld: expected at least 67",
                           (long long)m->size[MODEL_IMAGE]);
-    int x = image_input(m, 3), label = label_input(m);
+    int x = model_image(m, 3), label = model_label(m);
     for (int i = 0; i < 5; i++) {
         x = conv_relu(m, model_path(m, "alexnet/conv_%d", i), x, convs[i].n_out,
                       convs[i].size, convs[i].stride, i == 0);
         model_scope(m, "alexnet/pool_%d", i);
         if (convs[i].pool)
-            x = model_max_pool(m, x, 3, 2, true);
+            x = max_pool(m, x, 3, 2, true);
     }
     return model_loss(m, dense_head(m, "alexnet", x, m->size[MODEL_FFN]), label);
 }
 
 int model_cnn(struct model *m)
 {
-    int x = image_input(m, m->size[MODEL_FEATURES]), label = label_input(m);
+    int x = model_image(m, m->size[MODEL_FEATURES]), label = model_label(m);
     for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
         x = conv_relu(m, model_path(m, "cnn/conv_%lld", (long long)i), x,
                       m->size[MODEL_HIDDEN], 3, 1, false);
@@ -355,7 +334,7 @@ static int up_conv(struct model *m, const char *path, int x)
     a->conv = features_last(2);
     int weight = model_weight(m, path, "w", 4, dims);
     model_scope(m, "%s", path);
-    return add_bias(m, path, ap_build_conv(b, x, weight, a));
+    return model_bias(m, path, ap_build_conv(b, x, weight, a));
 }
 
 #define MAX_DEPTH 16
@@ -372,14 +351,14 @@ int model_unet(struct model *m)
                           "that halves at each of at most %d layers, and even features",
                           (long long)side, (long long)depth,
                           (long long)m->size[MODEL_HIDDEN], MAX_DEPTH);
-    int x = image_input(m, m->size[MODEL_FEATURES]);
+    int x = model_image(m, m->size[MODEL_FEATURES]);
     int labels = model_input(m, "label", AP_S32, 3, dims);
     int64_t width = m->size[MODEL_HIDDEN];
     for (int i = 0; i < depth; i++) {
         x = skip[i] =
             double_conv(m, model_path(m, "unet/down_%d", i), x, ap_mul64(width, 1 << i));
         model_scope(m, "unet/down_%d/pool", i);
-        x = model_max_pool(m, x, 2, 2, true);
+        x = max_pool(m, x, 2, 2, true);
     }
     x = double_conv(m, "unet/bottom", x, ap_mul64(width, 1 << depth));
     for (int i = (int)depth - 1; i >= 0; i--) {

@@ -1,14 +1,6 @@
 /* Decoders: GPT, and with mixtures of experts in some layers GShard's MoE and M6-MoE. */
 #include "model.h"
 
-/* The widths of a row of heads must be the layer's unless said. */
-static int check(struct model *m)
-{
-    return m->size[MODEL_HEAD_DIM] > 0
-               ? 0
-               : model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS);
-}
-
 static int decoder(struct model *m, const char *root, bool mixed)
 {
     int64_t dims[2] = {m->size[MODEL_BATCH], m->size[MODEL_SEQ]};
@@ -16,7 +8,7 @@ static int decoder(struct model *m, const char *root, bool mixed)
     struct model_block dense, moe;
     int table;
 
-    if (check(m))
+    if (m->size[MODEL_HEAD_DIM] < 0 && model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
         return -1;
     model_block_init(m, &dense);
     dense.causal = true;
@@ -27,19 +19,16 @@ static int decoder(struct model *m, const char *root, bool mixed)
     int labels = model_input(m, "labels", AP_S32, 2, dims);
     int x = model_embed(m, model_path(m, "%s/wte", root), tokens, vocab, hidden, &table);
     x = model_add_positions(m, model_path(m, "%s/wpe", root), x);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
-        x = model_transformer(m, model_path(m, "%s/h_%lld", root, (long long)i),
-                              mixed && model_is_mixed(m, i) ? &moe : &dense, x, -1, -1);
+    x = model_stack(m, model_path(m, "%s/h_", root), &dense, mixed ? &moe : NULL, x, -1,
+                    -1);
     x = model_layer_norm(m, model_path(m, "%s/ln_f", root), x);
     const char *head = model_path(m, "%s/head", root);
     if (model_flag(m, MODEL_UNTIED))
         return model_loss(
             m, model_dense(m, head, x, vocab, model_flag(m, MODEL_HEAD_BIAS)), labels);
     x = model_tied_head(m, head, x, table);
-    if (model_flag(m, MODEL_HEAD_BIAS)) {
-        int bias = model_weight(m, head, "b", 1, &vocab);
-        x = model_add(m, x, model_along(m, bias, x, -1));
-    }
+    if (model_flag(m, MODEL_HEAD_BIAS))
+        x = model_bias(m, head, x);
     return model_loss(m, x, labels);
 }
 

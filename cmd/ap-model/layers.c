@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 int64_t model_get(const struct model *m, enum model_size s, int64_t derived)
 {
     return m->size[s] > 0 ? m->size[s] : derived;
@@ -22,7 +24,7 @@ int model_check_divides(struct model *m, enum model_size a, enum model_size b)
     if (m->size[a] % m->size[b] == 0)
         return 0;
     return ap_err_set(m->err, "--%s %lld is not a multiple of --%s %lld",
-                      model_size_names[a], (long long)m->size[a], model_size_names[b],
+                      model_sizes[a].name, (long long)m->size[a], model_sizes[b].name,
                       (long long)m->size[b]);
 }
 
@@ -61,27 +63,15 @@ void model_share(struct model *m, const char *from, const char *to)
 
 /* ---- leaves ---- */
 
-/* The slot of a weight's name: its own or the free one where it goes. */
-static struct model_slot *find_slot(struct model *m, const char *name)
+/* Where the weight of this name is, -1: nowhere. */
+static int find_weight(const struct model *m, const char *name, uint64_t hash)
 {
-    if (2 * m->n_slots >= m->cap_slots) {
-        struct model_slot *old = m->slots;
-        int n = m->cap_slots;
-        m->cap_slots = n ? 2 * n : 256;
-        m->slots = AP_NEW_N(m->arena, m->cap_slots, struct model_slot);
-        m->n_slots = 0;
-        for (int i = 0; i < n; i++)
-            if (old[i].name) {
-                *find_slot(m, old[i].name) = old[i];
-                m->n_slots++;
-            }
-    }
-    size_t i = ap_hash(name, strlen(name), 0);
-    for (;; i++) {
-        struct model_slot *slot = &m->slots[i & (size_t)(m->cap_slots - 1)];
-        if (!slot->name || strcmp(slot->name, name) == 0)
-            return slot;
-    }
+    struct ap_index_walk walk;
+    int i = ap_index_first(&m->by_name, hash, &walk);
+
+    while (i >= 0 && strcmp(m->weights[i].name, name) != 0)
+        i = ap_index_next(&m->by_name, &walk);
+    return i;
 }
 
 int model_weight(struct model *m, const char *path, const char *leaf, int rank,
@@ -95,17 +85,19 @@ int model_weight(struct model *m, const char *path, const char *leaf, int rank,
         skip = 0;
     const char *name = ap_arena_printf(m->arena, "%s%s%s%s", prefix, path + skip,
                                        leaf ? "/" : "", leaf ? leaf : "");
-    struct model_slot *slot = find_slot(m, name);
-    if (!slot->name) {
-        const char *scope = m->b.scope;
-        m->b.scope = name;
-        m->n_slots++;
-        *slot = (struct model_slot){
-            name, ap_build_param(&m->b, name, ap_build_shape(&m->b, AP_F32, rank, dims),
-                                 AP_ROLE_WEIGHT)};
-        m->b.scope = scope;
-    }
-    return slot->node;
+    uint64_t hash = ap_hash(name, strlen(name), 0);
+    int known = find_weight(m, name, hash);
+    if (known >= 0)
+        return m->weights[known].node;
+    const char *scope = m->b.scope;
+    m->b.scope = name;
+    int node = ap_build_param(&m->b, name, ap_build_shape(&m->b, AP_F32, rank, dims),
+                              AP_ROLE_WEIGHT);
+    m->b.scope = scope;
+    AP_ROOM_IN(m->arena, m->weights, m->n_weights, m->cap_weights);
+    ap_index_put(&m->by_name, hash, m->n_weights);
+    m->weights[m->n_weights++] = (struct model_weight){name, node};
+    return node;
 }
 
 int model_input(struct model *m, const char *name, enum ap_dtype dtype, int rank,
@@ -114,6 +106,18 @@ int model_input(struct model *m, const char *name, enum ap_dtype dtype, int rank
     m->b.scope = name;
     return ap_build_param(&m->b, name, ap_build_shape(&m->b, dtype, rank, dims),
                           AP_ROLE_INPUT);
+}
+
+int model_image(struct model *m, int64_t features)
+{
+    int64_t side = m->size[MODEL_IMAGE];
+    int64_t dims[4] = {m->size[MODEL_BATCH], side, side, features};
+    return model_input(m, "image", AP_F32, 4, dims);
+}
+
+int model_label(struct model *m)
+{
+    return model_input(m, "label", AP_S32, 1, &m->size[MODEL_BATCH]);
 }
 
 /* ---- arithmetic ---- */
@@ -219,6 +223,12 @@ int model_softmax(struct model *m, int x)
 
 /* ---- layers ---- */
 
+int model_bias(struct model *m, const char *path, int x)
+{
+    int64_t n = model_dim(m, x, -1);
+    return model_add(m, x, model_along(m, model_weight(m, path, "b", 1, &n), x, -1));
+}
+
 int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bias)
 {
     struct ap_build *b = &m->b;
@@ -228,9 +238,7 @@ int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bi
     int w = model_weight(m, path, "w", 2, dims);
     model_scope(m, "%s", path);
     int y = ap_build_dot(b, x, w, 0, NULL, NULL, 1, &last, &zero);
-    if (!bias)
-        return y;
-    return model_add(m, y, model_along(m, model_weight(m, path, "b", 1, &n_out), y, -1));
+    return bias ? model_bias(m, path, y) : y;
 }
 
 int model_layer_norm(struct model *m, const char *path, int x)
@@ -263,6 +271,14 @@ int model_rms_norm(struct model *m, const char *path, int x)
     return model_mul(m, y, model_along(m, scale, y, -1));
 }
 
+int model_unit_rows(struct model *m, int x)
+{
+    int sum = model_sum(m, model_mul(m, x, x), -1);
+    int r =
+        ap_build_unary(&m->b, AP_OP_RSQRT, ap_build_with(&m->b, AP_OP_ADD, sum, 1e-12));
+    return model_mul(m, x, model_over(m, r, x, -1));
+}
+
 int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
                 int *table)
 {
@@ -292,10 +308,11 @@ int model_tied_head(struct model *m, const char *path, int x, int table)
     return ap_build_dot(&m->b, x, table, 0, NULL, NULL, 1, &last, &one);
 }
 
-int model_first_row(struct model *m, int x)
+int model_row(struct model *m, int x, int64_t row)
 {
     struct ap_shape s = *ap_build_shape_of(&m->b, x);
-    struct ap_slice_dim cut[3] = {{0, s.dims[0], 1}, {0, 1, 1}, {0, s.dims[2], 1}};
+    struct ap_slice_dim cut[3] = {
+        {0, s.dims[0], 1}, {row, row + 1, 1}, {0, s.dims[2], 1}};
     int64_t dims[2] = {s.dims[0], s.dims[2]};
     return ap_build_reshape(&m->b, ap_build_slice(&m->b, x, cut), 2, dims);
 }

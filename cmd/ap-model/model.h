@@ -6,6 +6,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
+#include "base/index_map.h"
 #include "graph/build.h"
 
 /* What a family may be sized by; each has an option. Flags are 1 when given. */
@@ -40,10 +41,12 @@ enum model_size {
 };
 #define MODEL_FIRST_FLAG MODEL_UNTIED
 
-extern const char *const model_size_names[MODEL_N_SIZES]; /* without "--" */
+struct model_size_row {
+    const char *name, *help; /* of its option */
+};
+extern const struct model_size_row model_sizes[MODEL_N_SIZES];
 
-/* A weight by name, for layers that share it. */
-struct model_slot {
+struct model_weight {
     const char *name;
     int node;
 };
@@ -56,9 +59,10 @@ struct model {
     /* Weights of paths that begin with shared_from are those of shared_to, see
      * model_share. */
     const char *shared_from, *shared_to;
-    int n_slots, cap_slots; /* hash table of weights, a power of two */
-    struct model_slot *slots;
-    int n_stats, cap_stats; /* results: new running statistics */
+    int n_weights, cap_weights;
+    struct model_weight *weights;
+    struct ap_index by_name; /* weights, for layers that share them */
+    int n_stats, cap_stats;  /* results: new running statistics */
     struct ap_result *stats;
     bool share_layers; /* vision: all layers have one's weights, but for norms */
     int aux;           /* sum of the load-balancing losses, -1 for none */
@@ -128,6 +132,9 @@ int model_input(struct model *m, const char *name, enum ap_dtype dtype, int rank
 const char *model_path(struct model *m, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* [batch, image, image, features], and [batch] of classes. */
+int model_image(struct model *m, int64_t features);
+int model_label(struct model *m);
 int64_t model_dim(const struct model *m, int x, int d);         /* d < 0: from the end */
 int model_binary(struct model *m, enum ap_op op, int x, int y); /* same shapes */
 int model_add(struct model *m, int x, int y);
@@ -143,10 +150,13 @@ int model_mean_all(struct model *m, int x);
 int model_relu(struct model *m, int x);
 int model_gelu(struct model *m, int x); /* by tanh */
 int model_softmax(struct model *m, int x);
+/* x plus the vector "<path>/b" along its last dimension. */
+int model_bias(struct model *m, const char *path, int x);
 /* x . w (+ b) over the last dimension. */
 int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bias);
 int model_layer_norm(struct model *m, const char *path, int x);
 int model_rms_norm(struct model *m, const char *path, int x);
+int model_unit_rows(struct model *m, int x); /* last dimension: vectors of length one */
 /* Rows of the table at path, [n, width]; table: where to put it, or NULL. */
 int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
                 int *table);
@@ -154,8 +164,8 @@ int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t w
 int model_add_positions(struct model *m, const char *path, int x);
 /* x [..., width] . table [n, width], transposed: a head tied to an embedding. */
 int model_tied_head(struct model *m, const char *path, int x, int table);
-/* Vector x[:, 0, :] of x [batch, seq, width], in the current scope. */
-int model_first_row(struct model *m, int x);
+/* x[:, row, :] of x [batch, seq, width], in the current scope. */
+int model_row(struct model *m, int x, int64_t row);
 /* one_hot(ids, n) as f32, ids of any shape. */
 int model_one_hot(struct model *m, int ids, int64_t n);
 /* Per row: logsumexp(logits) - logits[label]. */
@@ -201,11 +211,13 @@ void model_block_init(const struct model *m, struct model_block *block);
 /* Puts experts in, from m's sizes; tokens: of a row of the batch. */
 void model_block_experts(const struct model *m, struct model_block *block,
                          int64_t tokens);
-/* Whether layer i has experts: the last one of every --moe-every. */
-bool model_is_mixed(const struct model *m, int64_t i);
-/* A vision transformer on image [batch, image, image, 3]: [batch, 1 + patches, hidden].
+int model_norm(struct model *m, const struct model_block *block, const char *path, int x);
+/*
+ * --layers layers, "<prefix>0" and so on; mixed (NULL: none) is the block of the last one
+ * of every --moe-every.
  */
-int model_vision(struct model *m, const char *root, int image);
+int model_stack(struct model *m, const char *prefix, const struct model_block *block,
+                const struct model_block *mixed, int x, int memory, int position);
 
 /* ---- convolutions (conv.c) ---- */
 
@@ -219,8 +231,5 @@ struct model_conv {
 /* x [batch, spatial ..., features]; weight "<path>/w" [size ..., in, out]. */
 int model_convolve(struct model *m, const char *path, int x,
                    const struct model_conv *conv);
-/* By the batch's statistics; new running ones are results. */
-int model_batch_norm(struct model *m, const char *path, int x);
-int model_max_pool(struct model *m, int x, int64_t size, int64_t stride, bool valid);
 
 #endif

@@ -64,15 +64,9 @@ static int positions(struct model *m, const char *path, int64_t n, bool both_sid
     return ap_build_transpose(b, ap_build_take(b, table, bucket), perm);
 }
 
-static int final_norm(struct model *m, const struct model_block *block, const char *path,
-                      int x)
-{
-    return block->rms ? model_rms_norm(m, path, x) : model_layer_norm(m, path, x);
-}
-
 /* One side; memory -1: the encoder. */
-static int stack(struct model *m, const char *root, struct model_block block, bool mixed,
-                 int x, int memory)
+static int side_of(struct model *m, const char *root, struct model_block block,
+                   bool mixed, int x, int memory)
 {
     const char *side = memory < 0 ? "encoder" : "decoder";
     struct model_block moe;
@@ -83,12 +77,9 @@ static int stack(struct model *m, const char *root, struct model_block block, bo
         model_block_experts(m, &moe, model_dim(m, x, 1));
     int position = positions(m, model_path(m, "%s/%s/position", root, side),
                              model_dim(m, x, 1), memory < 0);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++) {
-        const char *path = model_path(m, "%s/%s/block_%lld", root, side, (long long)i);
-        x = model_transformer(m, path, mixed && model_is_mixed(m, i) ? &moe : &block, x,
-                              memory, position);
-    }
-    return final_norm(m, &block, model_path(m, "%s/%s/ln_f", root, side), x);
+    x = model_stack(m, model_path(m, "%s/%s/block_", root, side), &block,
+                    mixed ? &moe : NULL, x, memory, position);
+    return model_norm(m, &block, model_path(m, "%s/%s/ln_f", root, side), x);
 }
 
 static int encoder_decoder(struct model *m, const char *root, bool mixed)
@@ -111,9 +102,9 @@ static int encoder_decoder(struct model *m, const char *root, bool mixed)
     int target = model_input(m, "target", AP_S32, 2, dims);
     int labels = model_input(m, "labels", AP_S32, 2, dims);
     int memory = model_embed(m, embed, source, vocab, hidden, &table);
-    memory = stack(m, root, block, mixed, memory, -1);
+    memory = side_of(m, root, block, mixed, memory, -1);
     int x = model_embed(m, embed, target, vocab, hidden, NULL);
-    x = stack(m, root, block, mixed, x, memory);
+    x = side_of(m, root, block, mixed, x, memory);
     model_scope(m, "%s/head", root);
     x = ap_build_with(&m->b, AP_OP_MULTIPLY, x, 1 / sqrt((double)hidden));
     return model_loss(m, model_tied_head(m, model_path(m, "%s/head", root), x, table),

@@ -33,7 +33,8 @@ static int patches(struct model *m, const char *root, int image)
     return model_add_positions(m, model_path(m, "%s/position", root), x);
 }
 
-int model_vision(struct model *m, const char *root, int image)
+/* On image [batch, image, image, 3]: [batch, 1 + patches, hidden]. */
+static int vision(struct model *m, const char *root, int image)
 {
     int x = patches(m, root, image);
     struct model_block block, moe;
@@ -45,29 +46,19 @@ int model_vision(struct model *m, const char *root, int image)
     block.experts = 0;
     if (m->share_layers)
         moe.weights = block.weights = model_path(m, "%s/encoder/shared_layer", root);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
-        x = model_transformer(
-            m, model_path(m, "%s/encoder/layer_%lld", root, (long long)i),
-            moe.experts && model_is_mixed(m, i) ? &moe : &block, x, -1, -1);
+    x = model_stack(m, model_path(m, "%s/encoder/layer_", root), &block,
+                    moe.experts ? &moe : NULL, x, -1, -1);
     return model_layer_norm(m, model_path(m, "%s/encoder/ln_f", root), x);
-}
-
-static int image_input(struct model *m)
-{
-    int64_t side = m->size[MODEL_IMAGE];
-    int64_t dims[4] = {m->size[MODEL_BATCH], side, side, 3};
-    return model_input(m, "image", AP_F32, 4, dims);
 }
 
 static int classifier(struct model *m, const char *root)
 {
     if (check(m))
         return -1;
-    int image = image_input(m);
-    int label = model_input(m, "label", AP_S32, 1, &m->size[MODEL_BATCH]);
-    int x = model_vision(m, root, image);
+    int image = model_image(m, 3), label = model_label(m);
+    int x = vision(m, root, image);
     model_scope(m, "%s/head", root);
-    x = model_first_row(m, x);
+    x = model_row(m, x, 0);
     x = model_dense(m, model_path(m, "%s/head", root), x, m->size[MODEL_CLASSES], true);
     return model_loss(m, x, label);
 }
@@ -90,20 +81,10 @@ int model_widenet(struct model *m)
 
 /* ---- CLIP ---- */
 
-/* Rows of length one. */
-static int unit_rows(struct model *m, int x)
-{
-    int sum = model_sum(m, model_mul(m, x, x), -1);
-    int r =
-        ap_build_unary(&m->b, AP_OP_RSQRT, ap_build_with(&m->b, AP_OP_ADD, sum, 1e-12));
-    return model_mul(m, x, model_over(m, r, x, -1));
-}
-
 /* The text tower has the image tower's layers, with 64 wide heads of its own width. */
 static int text(struct model *m, int tokens)
 {
     int64_t width = m->size[MODEL_TEXT_HIDDEN];
-    struct ap_build *b = &m->b;
     struct model_block block;
 
     model_block_init(m, &block);
@@ -114,16 +95,10 @@ static int text(struct model *m, int tokens)
     block.causal = true;
     int x = model_embed(m, "clip/text/wte", tokens, m->size[MODEL_VOCAB], width, NULL);
     x = model_add_positions(m, "clip/text/wpe", x);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
-        x = model_transformer(m, model_path(m, "clip/text/layer_%lld", (long long)i),
-                              &block, x, -1, -1);
+    x = model_stack(m, "clip/text/layer_", &block, NULL, x, -1, -1);
     x = model_layer_norm(m, "clip/text/ln_f", x);
     model_scope(m, "clip/text/projection");
-    int64_t n = model_dim(m, x, 1);
-    struct ap_slice_dim last[3] = {
-        {0, model_dim(m, x, 0), 1}, {n - 1, n, 1}, {0, width, 1}};
-    int64_t dims[2] = {model_dim(m, x, 0), width};
-    x = ap_build_reshape(b, ap_build_slice(b, x, last), 2, dims);
+    x = model_row(m, x, model_dim(m, x, 1) - 1);
     return model_dense(m, "clip/text/projection", x, m->size[MODEL_EMBED], false);
 }
 
@@ -135,16 +110,16 @@ int model_clip(struct model *m)
 
     if (check(m))
         return -1;
-    int image = image_input(m), tokens = model_input(m, "tokens", AP_S32, 2, dims);
-    int x = model_vision(m, "clip/visual", image);
+    int image = model_image(m, 3), tokens = model_input(m, "tokens", AP_S32, 2, dims);
+    int x = vision(m, "clip/visual", image);
     model_scope(m, "clip/visual/projection");
-    x = model_first_row(m, x);
+    x = model_row(m, x, 0);
     x = model_dense(m, "clip/visual/projection", x, m->size[MODEL_EMBED], false);
     int y = text(m, tokens);
     int scale = model_weight(m, "clip/logit_scale", NULL, 0, NULL);
     model_scope(m, "clip/logits");
-    x = unit_rows(m, x);
-    y = unit_rows(m, y);
+    x = model_unit_rows(m, x);
+    y = model_unit_rows(m, y);
     int logits = ap_build_dot(b, x, y, 0, NULL, NULL, 1, &one, &one);
     int64_t square[2] = {dims[0], dims[0]};
     scale = ap_build_unary(b, AP_OP_EXPONENTIAL, scale);

@@ -53,9 +53,7 @@ static int context(struct model *m, const struct frames *in)
     x = model_add(m, x, model_mul(m, share, delta));
     int y = model_convolve(m, "wav2vec2/position", x, &wide);
     x = model_add(m, x, model_gelu(m, y));
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
-        x = model_transformer(m, model_path(m, "wav2vec2/layer_%lld", (long long)i),
-                              &block, x, -1, -1);
+    x = model_stack(m, "wav2vec2/layer_", &block, NULL, x, -1, -1);
     x = model_layer_norm(m, "wav2vec2/ln_f", x);
     return model_dense(m, "wav2vec2/project_context", x, m->size[MODEL_EMBED], true);
 }
@@ -92,14 +90,6 @@ static int quantise(struct model *m, int features, int *diversity)
     return model_dense(m, "wav2vec2/project_target", x, embed, true);
 }
 
-static int unit_rows(struct model *m, int x)
-{
-    int sum = model_sum(m, model_mul(m, x, x), -1);
-    int r =
-        ap_build_unary(&m->b, AP_OP_RSQRT, ap_build_with(&m->b, AP_OP_ADD, sum, 1e-12));
-    return model_mul(m, x, model_over(m, r, x, -1));
-}
-
 int model_wav2vec2(struct model *m)
 {
     struct ap_build *b = &m->b;
@@ -120,8 +110,8 @@ int model_wav2vec2(struct model *m)
     int target = quantise(m, in.features, &diversity);
     int x = context(m, &in);
     model_scope(m, "loss");
-    x = unit_rows(m, x);
-    target = unit_rows(m, target);
+    x = model_unit_rows(m, x);
+    target = model_unit_rows(m, target);
     int scores = ap_build_dot(b, x, target, 1, &zero, &zero, 1, &two, &two);
     scores = ap_build_with(b, AP_OP_MULTIPLY, scores, 10);
     int own = ap_build_iota(b, ap_build_shape(b, AP_S32, 2, dims), 1);

@@ -21,6 +21,7 @@
 
 #define MAX_USERS 32 /* of a node through which a match grows downwards */
 
+/* Not ap_hash_mix: matches are made in the order of these hashes, which breaks ties. */
 static uint64_t mix(uint64_t a, uint64_t b)
 {
     uint64_t h =
@@ -84,18 +85,18 @@ struct match {
     int *stack, n_stack;
 };
 
-struct ranked {
-    uint64_t hash;
-    int at;
-};
-
 static int compare_ranked(const void *x, const void *y)
 {
-    const struct ranked *a = x, *b = y;
+    const struct prune_ranked *a = x, *b = y;
 
     if (a->hash != b->hash)
         return a->hash < b->hash ? -1 : 1;
     return a->at - b->at;
+}
+
+void prune_rank(struct prune_ranked *list, int n)
+{
+    qsort(list, (size_t)n, sizeof(*list), compare_ranked);
 }
 
 static void pair(struct match *m, int i, int j)
@@ -196,20 +197,20 @@ static uint64_t round_hash(const struct prune_space *s, enum round round, int v)
 }
 
 static int rank_free(const struct match *m, enum round round, const int *nodes, int n,
-                     const int *of, struct ranked *out)
+                     const int *of, struct prune_ranked *out)
 {
     int n_out = 0;
 
     for (int i = 0; i < n; i++)
         if (of[i] < 0)
-            out[n_out++] = (struct ranked){round_hash(m->s, round, nodes[i]), i};
-    qsort(out, (size_t)n_out, sizeof(*out), compare_ranked);
+            out[n_out++] = (struct prune_ranked){round_hash(m->s, round, nodes[i]), i};
+    prune_rank(out, n_out);
     return n_out;
 }
 
 /* Pairs free nodes of equal hashes, those of one hash in the order of their ids. */
-static void match_round(struct match *m, enum round round, struct ranked *ra,
-                        struct ranked *rb)
+static void match_round(struct match *m, enum round round, struct prune_ranked *ra,
+                        struct prune_ranked *rb)
 {
     int n_ra = rank_free(m, round, m->a, m->n_a, m->of_a, ra);
     int n_rb = rank_free(m, round, m->b, m->n_b, m->of_b, rb);
@@ -222,11 +223,7 @@ static void match_round(struct match *m, enum round round, struct ranked *ra,
                 j++;
             continue;
         }
-        int i_end = i, j_end = j;
-        while (i_end < n_ra && ra[i_end].hash == ra[i].hash)
-            i_end++;
-        while (j_end < n_rb && rb[j_end].hash == rb[j].hash)
-            j_end++;
+        int i_end = prune_run_end(ra, n_ra, i), j_end = prune_run_end(rb, n_rb, j);
         bool take = round == ROUND_UNIQUE ? i_end - i == 1 && j_end - j == 1
                     : round == ROUND_KEY  ? i_end - i == j_end - j
                                           : true;
@@ -258,8 +255,8 @@ int prune_align(struct prune_space *s, const int *a, int n_a, const int *b, int 
 {
     struct ap_mark mark = ap_arena_mark(s->arena);
     struct match m = {.s = s, .a = a, .b = b, .n_a = n_a, .n_b = n_b};
-    struct ranked *ra = AP_NEW_N(s->arena, n_a, struct ranked);
-    struct ranked *rb = AP_NEW_N(s->arena, n_b, struct ranked);
+    struct prune_ranked *ra = AP_NEW_N(s->arena, n_a, struct prune_ranked);
+    struct prune_ranked *rb = AP_NEW_N(s->arena, n_b, struct prune_ranked);
     int *rows = AP_NEW_N(s->arena, 2 * (int64_t)n_a, int), n_pairs = 0;
 
     m.of_a = AP_NEW_N(s->arena, n_a, int);

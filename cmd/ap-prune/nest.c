@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "owner.h"
+
 /* ---- a child in every instance of its parent ---- */
 
 /* Where the last part of a path begins. */
@@ -150,17 +152,6 @@ static void name_family(struct ap_arena *arena, int id, const struct prune_draft
 
 /* ---- order ---- */
 
-struct placed {
-    int key, at;
-};
-
-static int compare_placed(const void *x, const void *y)
-{
-    const struct placed *a = x, *b = y;
-
-    return a->key != b->key ? (a->key < b->key ? -1 : 1) : a->at - b->at;
-}
-
 /* Of all instances the first is the one with the lowest id; its ids order the columns. */
 static void finish_family(struct ap_arena *arena, int id, const struct prune_draft *draft,
                           struct ap_family *f)
@@ -169,18 +160,20 @@ static void finish_family(struct ap_arena *arena, int id, const struct prune_dra
     int64_t first = 0;
     int *nodes = AP_NEW_N(arena, (int64_t)n * n_rows, int);
     int *order = AP_NEW_N(arena, n_rows, int);
-    struct placed *rows = AP_NEW_N(arena, n_rows, struct placed);
-    struct placed *columns = AP_NEW_N(arena, n, struct placed);
+    struct prune_ranked *rows = AP_NEW_N(arena, n_rows, struct prune_ranked);
+    struct prune_ranked *columns = AP_NEW_N(arena, n, struct prune_ranked);
 
     for (int64_t at = 1; at < (int64_t)n * n_rows; at++)
         if (draft->nodes[at] < draft->nodes[first])
             first = at;
     for (int i = 0; i < n_rows; i++)
-        rows[i] = (struct placed){draft->nodes[(int64_t)i * n + first % n], i};
-    qsort(rows, (size_t)n_rows, sizeof(*rows), compare_placed);
+        rows[i] =
+            (struct prune_ranked){(uint64_t)draft->nodes[(int64_t)i * n + first % n], i};
+    prune_rank(rows, n_rows);
     for (int j = 0; j < n; j++)
-        columns[j] = (struct placed){draft->nodes[(int64_t)rows[0].at * n + j], j};
-    qsort(columns, (size_t)n, sizeof(*columns), compare_placed);
+        columns[j] =
+            (struct prune_ranked){(uint64_t)draft->nodes[(int64_t)rows[0].at * n + j], j};
+    prune_rank(columns, n);
     for (int i = 0; i < n_rows; i++) {
         order[i] = rows[i].at;
         for (int j = 0; j < n; j++)
@@ -192,27 +185,14 @@ static void finish_family(struct ap_arena *arena, int id, const struct prune_dra
     name_family(arena, id, draft, order, f);
 }
 
-/* ---- what was not looked at ---- */
-
-static void mark_made_of_constants(const struct ap_graph *g, bool *constant)
-{
-    for (int v = 0; v < g->n_nodes; v++) {
-        const struct ap_node *node = &g->nodes[v];
-        constant[v] = node->op != AP_OP_PARAMETER;
-        for (int k = 0; k < node->n_in; k++)
-            constant[v] &= constant[node->in[k]];
-    }
-}
-
 void prune_finish(struct ap_arena *arena, const struct ap_graph *g,
                   const struct prune_draft *drafts, int n, struct ap_families *f)
 {
     struct ap_family *family = AP_NEW_N(arena, n, struct ap_family);
     bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
-    bool *auxiliary = AP_NEW_N(arena, g->n_nodes, bool);
+    const bool *auxiliary = owners_constant(arena, g);
     int *trimmed = AP_NEW_N(arena, g->n_nodes, int), n_trimmed = 0;
 
-    mark_made_of_constants(g, auxiliary);
     for (int i = 0; i < n; i++) {
         finish_family(arena, i, &drafts[i], &family[i]);
         for (int64_t at = 0; at < (int64_t)family[i].n_instances * family[i].n_nodes;

@@ -16,6 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/csr.h"
+#include "base/index_map.h"
+
 #define UNKNOWN (-1)
 
 struct finder {
@@ -23,11 +27,9 @@ struct finder {
     const struct ap_graph *g;
     struct owners *o;
     int cap;
-    /* scopes by path */
-    int *slots;
-    size_t n_slots;
-    bool *constant; /* [node]: made of constants alone */
-    int *below;     /* [node]: where its users are, UNKNOWN */
+    struct ap_index by_path; /* scopes */
+    const bool *constant;    /* [node]: owners_constant's */
+    int *below;              /* [node]: where its users are, UNKNOWN */
 };
 
 /* ---- the tree ---- */
@@ -36,10 +38,7 @@ static int new_scope(struct finder *f, int parent, const char *path)
 {
     struct owners *o = f->o;
 
-    if (o->n_scopes == f->cap) {
-        f->cap = f->cap ? 2 * f->cap : 256;
-        o->scopes = ap_xrealloc(o->scopes, (size_t)f->cap * sizeof(*o->scopes));
-    }
+    AP_ROOM(o->scopes, o->n_scopes, f->cap);
     o->scopes[o->n_scopes] =
         (struct scope){.parent = parent,
                        .depth = parent < 0 ? 0 : o->scopes[parent].depth + 1,
@@ -47,27 +46,21 @@ static int new_scope(struct finder *f, int parent, const char *path)
     return o->n_scopes++;
 }
 
-static size_t slot_of(const struct finder *f, const char *path, size_t len)
+/* The scope of a path of len bytes below another one, made if it is new. */
+static int scope_below(struct finder *f, int parent, const char *path, size_t len)
 {
-    size_t at = ap_hash(path, len, 0) % f->n_slots;
+    uint64_t hash = ap_hash(path, len, 0);
+    struct ap_index_walk walk;
 
-    while (f->slots[at]) {
-        const char *known = f->o->scopes[f->slots[at]].path;
+    for (int i = ap_index_first(&f->by_path, hash, &walk); i >= 0;
+         i = ap_index_next(&f->by_path, &walk)) {
+        const char *known = f->o->scopes[i].path;
         if (!strncmp(known, path, len) && !known[len])
-            break;
-        at = (at + 1) % f->n_slots;
+            return i;
     }
-    return at;
-}
-
-static void grow_slots(struct finder *f)
-{
-    f->n_slots = f->n_slots ? 2 * f->n_slots : 512;
-    free(f->slots);
-    f->slots = ap_xrealloc(NULL, f->n_slots * sizeof(*f->slots));
-    memset(f->slots, 0, f->n_slots * sizeof(*f->slots));
-    for (int i = 1; i < f->o->n_scopes; i++)
-        f->slots[slot_of(f, f->o->scopes[i].path, strlen(f->o->scopes[i].path))] = i;
+    int scope = new_scope(f, parent, ap_arena_strndup(f->arena, path, len));
+    ap_index_put(&f->by_path, hash, scope);
+    return scope;
 }
 
 /* The scope of a path, cut at max_depth; made with its ancestors if it is new. */
@@ -77,13 +70,7 @@ static int scope_of(struct finder *f, const char *path, int max_depth)
 
     for (const char *end = path; *end && max_depth--;) {
         end += strcspn(end, "/");
-        if (2 * (size_t)f->o->n_scopes >= f->n_slots)
-            grow_slots(f);
-        size_t at = slot_of(f, path, (size_t)(end - path));
-        if (!f->slots[at])
-            f->slots[at] = new_scope(
-                f, scope, ap_arena_strndup(f->arena, path, (size_t)(end - path)));
-        scope = f->slots[at];
+        scope = scope_below(f, scope, path, (size_t)(end - path));
         end += *end == '/';
     }
     return scope;
@@ -103,6 +90,19 @@ static int common(const struct owners *o, int a, int b)
 
 /* ---- who owns what ---- */
 
+bool *owners_constant(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *constant = AP_NEW_N(arena, g->n_nodes, bool);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *node = &g->nodes[v];
+        constant[v] = node->op != AP_OP_PARAMETER;
+        for (int k = 0; k < node->n_in; k++)
+            constant[v] &= constant[node->in[k]];
+    }
+    return constant;
+}
+
 static bool has_name(const struct finder *f, int v)
 {
     const struct ap_node *node = &f->g->nodes[v];
@@ -118,9 +118,6 @@ static void read_names(struct finder *f, int max_depth)
 
     for (int v = 0; v < f->g->n_nodes; v++) {
         const struct ap_node *node = &f->g->nodes[v];
-        f->constant[v] = node->op != AP_OP_PARAMETER;
-        for (int k = 0; k < node->n_in; k++)
-            f->constant[v] &= f->constant[node->in[k]];
         f->o->of[v] = f->below[v] = UNKNOWN;
         if (!has_name(f, v))
             continue;
@@ -215,19 +212,16 @@ static void rank_scopes(struct ap_arena *arena, struct owners *o)
 
 static void sort_nodes(struct ap_arena *arena, const struct ap_graph *g, struct owners *o)
 {
-    int *start = AP_NEW_N(arena, o->n_scopes + 1, int);
+    int *rank = AP_NEW_N(arena, g->n_nodes, int);
 
-    o->order = AP_NEW_N(arena, g->n_nodes, int);
     for (int v = 0; v < g->n_nodes; v++)
-        start[o->scopes[o->of[v]].rank + 1]++;
-    for (int r = 0; r < o->n_scopes; r++)
-        start[r + 1] += start[r];
+        rank[v] = o->scopes[o->of[v]].rank;
+    struct ap_csr nodes = ap_csr_new(arena, o->n_scopes, g->n_nodes, rank, NULL);
+    o->order = nodes.item;
     for (int i = 0; i < o->n_scopes; i++) {
-        o->scopes[i].first = start[o->scopes[i].rank];
-        o->scopes[i].n = start[o->scopes[i].last + 1] - o->scopes[i].first;
+        o->scopes[i].first = nodes.start[o->scopes[i].rank];
+        o->scopes[i].n = nodes.start[o->scopes[i].last + 1] - o->scopes[i].first;
     }
-    for (int v = 0; v < g->n_nodes; v++)
-        o->order[start[o->scopes[o->of[v]].rank]++] = v;
 }
 
 void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
@@ -236,7 +230,7 @@ void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth
     struct finder f = {.arena = arena, .g = g, .o = out};
 
     *out = (struct owners){.of = AP_NEW_N(arena, g->n_nodes, int)};
-    f.constant = AP_NEW_N(arena, g->n_nodes, bool);
+    f.constant = owners_constant(arena, g);
     f.below = AP_NEW_N(arena, g->n_nodes, int);
     new_scope(&f, -1, "");
     read_names(&f, max_depth);
@@ -254,7 +248,7 @@ void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth
     struct scope *scopes = out->scopes;
     out->scopes = ap_arena_dup(arena, scopes, (size_t)out->n_scopes * sizeof(*scopes));
     free(scopes);
-    free(f.slots);
+    ap_index_free(&f.by_path);
     rank_scopes(arena, out);
     sort_nodes(arena, g, out);
 }

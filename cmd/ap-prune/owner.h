@@ -24,6 +24,9 @@ struct owners {
     int *by_rank; /* scopes in preorder */
 };
 
+/* [node]: whether it is made of constants alone. Arena. */
+bool *owners_constant(struct ap_arena *arena, const struct ap_graph *g);
+
 /* Scopes deeper than max_depth count as their ancestor of that depth. */
 void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth,
                  struct owners *out);

@@ -16,7 +16,8 @@
  */
 #include "period.h"
 
-#include <stdlib.h>
+#include "base/csr.h"
+#include "prune.h"
 
 enum { MAX_PERIOD = 12 };
 
@@ -28,33 +29,18 @@ struct text {
     int *count;             /* [place]: how often its letter is in the text */
 };
 
-struct ranked {
-    uint64_t letter;
-    int place;
-};
-
-static int compare_ranked(const void *x, const void *y)
-{
-    const struct ranked *a = x, *b = y;
-
-    if (a->letter != b->letter)
-        return a->letter < b->letter ? -1 : 1;
-    return a->place - b->place;
-}
-
 static void count_letters(struct ap_arena *arena, struct text *t)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    struct ranked *ranked = AP_NEW_N(arena, t->n, struct ranked);
+    struct prune_ranked *ranked = AP_NEW_N(arena, t->n, struct prune_ranked);
 
     for (int i = 0; i < t->n; i++)
-        ranked[i] = (struct ranked){t->letter[i], i};
-    qsort(ranked, (size_t)t->n, sizeof(*ranked), compare_ranked);
+        ranked[i] = (struct prune_ranked){t->letter[i], i};
+    prune_rank(ranked, t->n);
     for (int i = 0, end; i < t->n; i = end) {
-        for (end = i; end < t->n && ranked[end].letter == ranked[i].letter; end++)
-            ;
+        end = prune_run_end(ranked, t->n, i);
         for (int k = i; k < end; k++)
-            t->count[ranked[k].place] = end - i;
+            t->count[ranked[k].at] = end - i;
     }
     ap_arena_rewind(arena, mark);
 }
@@ -112,38 +98,25 @@ static int cut_words(const struct text *t, int *group, int last)
     return last;
 }
 
-/* Children of every scope in order: those of scope i are child[start[i]..start[i + 1]).
- */
-static void list_children(const struct owners *o, int *start, int *filled, int *child)
-{
-    for (int i = 1; i < o->n_scopes; i++)
-        start[o->scopes[i].parent + 1]++;
-    for (int i = 0; i < o->n_scopes; i++)
-        start[i + 1] += start[i];
-    for (int i = 1; i < o->n_scopes; i++) {
-        int parent = o->scopes[i].parent;
-        child[start[parent] + filled[parent]++] = i;
-    }
-}
-
 int *period_groups(struct ap_arena *arena, const struct owners *o,
                    const uint64_t *skeleton)
 {
     int n = o->n_scopes, last = 0;
     int *group = AP_NEW_N(arena, n, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    int *start = AP_NEW_N(arena, n + 1, int), *child = AP_NEW_N(arena, n, int);
-    int *count = AP_NEW_N(arena, n, int);
+    int *parent = AP_NEW_N(arena, n, int), *count = AP_NEW_N(arena, n, int);
     int *extents = AP_NEW_N(arena, (int64_t)n * (MAX_PERIOD + 1), int);
     uint64_t *letter = AP_NEW_N(arena, n, uint64_t);
 
-    list_children(o, start, count, child);
-    for (int i = 0; i < start[n]; i++)
-        letter[i] = skeleton[child[i]];
+    for (int i = 0; i < n; i++)
+        parent[i] = o->scopes[i].parent;
+    struct ap_csr child = ap_csr_new(arena, n, n, parent, NULL);
+    for (int i = 0; i < child.start[n]; i++)
+        letter[i] = skeleton[child.item[i]];
     for (int i = 0; i < n; i++) {
-        struct text t = {.n = start[i + 1] - start[i],
-                         .scope = child + start[i],
-                         .letter = letter + start[i],
+        struct text t = {.n = ap_csr_count(&child, i),
+                         .scope = child.item + child.start[i],
+                         .letter = letter + child.start[i],
                          .count = count,
                          .ext = extents};
         if (t.n < 4)

@@ -16,6 +16,22 @@ struct prune_params {
     int order;         /* enum prune_order */
 };
 
+/* Things by hash: equal hashes stand side by side, in the order of `at`. */
+struct prune_ranked {
+    uint64_t hash;
+    int at;
+};
+void prune_rank(struct prune_ranked *list, int n);
+/* Where the run of equal hashes that begins at i ends. */
+static inline int prune_run_end(const struct prune_ranked *list, int n, int i)
+{
+    int end = i + 1;
+
+    while (end < n && list[end].hash == list[i].hash)
+        end++;
+    return end;
+}
+
 typedef int prune_fn(struct ap_arena *arena, const struct ap_graph *g,
                      const struct prune_params *params, struct ap_families *f,
                      struct ap_err *err);
@@ -65,6 +81,7 @@ struct prune_draft {
     int *nodes;                /* [instance * n_nodes + j] */
     const char *const *labels; /* [instance], NULL: made up */
     int parent;                /* enclosing draft, an earlier one, or -1 */
+    int scope;                 /* of the first instance; by prune_scope only */
 };
 
 /*

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "owner.h"
 #include "period.h"
 
@@ -44,9 +45,8 @@
 #define MAX_LONE   4  /* scopes that are tried with a group beside them */
 
 struct draft_list {
-    struct prune_draft *draft;
-    int *scope; /* of the first instance */
     int n, cap;
+    struct prune_draft *draft;
 };
 
 struct finder {
@@ -72,13 +72,6 @@ struct candidate {
     bool by_part;
 };
 
-static uint64_t spread(uint64_t h)
-{
-    h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdu;
-    h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53u;
-    return h ^ (h >> 33);
-}
-
 static bool is_bone(const struct ap_node *node)
 {
     enum ap_op_class class = ap_ops[node->op].class;
@@ -103,7 +96,7 @@ static void hash_scopes(struct ap_arena *arena, const struct ap_graph *g,
 
     f->skeleton = AP_NEW_N(arena, o->n_scopes, uint64_t);
     for (int v = 0; v < g->n_nodes; v++) {
-        uint64_t h = spread(f->space->sig[v]);
+        uint64_t h = ap_hash_mix(0, f->space->sig[v]);
         if (is_bone(&g->nodes[v]))
             f->skeleton[o->of[v]] += h;
         else if (g->nodes[v].phase == AP_FORWARD)
@@ -214,7 +207,7 @@ static int add_by_part(struct finder *f, struct candidate *out, int n)
         for (int k = 0; k < n_parts; k++) {
             struct candidate *c = &out[n_all++];
             *c = out[i];
-            c->key = spread(part[k].key + (uint64_t)o->scopes[c->scope].parent);
+            c->key = ap_hash_mix(part[k].key, (uint64_t)o->scopes[c->scope].parent);
             c->by_part = true;
         }
     }
@@ -304,7 +297,7 @@ static void load_region(struct finder *f, int scope, int home, struct region *ou
     for (int i = s->first; i < s->first + s->n; i++)
         if (f->home[o->order[i]] == home) {
             out->nodes[out->n++] = o->order[i];
-            out->content += spread(f->space->sig[o->order[i]]);
+            out->content += ap_hash_mix(0, f->space->sig[o->order[i]]);
         }
     qsort(out->nodes, (size_t)out->n, sizeof(int), ap_compare_int);
     set_keys(f, out);
@@ -321,34 +314,19 @@ struct group {
     bool *lacks;   /* [region]: one of them, a contraction */
 };
 
-struct content {
-    uint64_t hash;
-    int at;
-};
-
-static int compare_content(const void *x, const void *y)
-{
-    const struct content *a = x, *b = y;
-
-    if (a->hash != b->hash)
-        return a->hash < b->hash ? -1 : 1;
-    return a->at - b->at;
-}
-
 /* A region whose content most regions have, the first of them; -1 when all are done. */
 static int representative(struct ap_arena *arena, const struct group *group)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    struct content *content = AP_NEW_N(arena, group->n, struct content);
+    struct prune_ranked *content = AP_NEW_N(arena, group->n, struct prune_ranked);
     int n = 0, best = -1, best_count = 0;
 
     for (int i = 0; i < group->n; i++)
         if (!group->done[i])
-            content[n++] = (struct content){group->regions[i].content, i};
-    qsort(content, (size_t)n, sizeof(*content), compare_content);
+            content[n++] = (struct prune_ranked){group->regions[i].content, i};
+    prune_rank(content, n);
     for (int i = 0, end; i < n; i = end) {
-        for (end = i; end < n && content[end].hash == content[i].hash; end++)
-            ;
+        end = prune_run_end(content, n, i);
         if (end - i > best_count || (end - i == best_count && content[i].at < best)) {
             best_count = end - i;
             best = content[i].at;
@@ -448,21 +426,9 @@ static bool make_draft(struct finder *f, const struct group *group, int first, b
                                   .n_nodes = kept,
                                   .nodes = nodes,
                                   .labels = labels,
-                                  .parent = home};
+                                  .parent = home,
+                                  .scope = group->regions[first].scope};
     return kept >= f->params->min_nodes;
-}
-
-static void add_draft(struct finder *f, const struct prune_draft *draft, int scope)
-{
-    struct draft_list *l = &f->drafts;
-
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 16;
-        l->draft = ap_xrealloc(l->draft, (size_t)l->cap * sizeof(*l->draft));
-        l->scope = ap_xrealloc(l->scope, (size_t)l->cap * sizeof(*l->scope));
-    }
-    l->draft[l->n] = *draft;
-    l->scope[l->n++] = scope;
 }
 
 /* Nothing else is looked for in an instance's scope, nor around it. */
@@ -523,7 +489,8 @@ static void split_group(struct finder *f, struct group *group, int top, int home
             }
         if (parent)
             prune_repeat(f->space, &f->drafts.draft[home], home, &draft);
-        add_draft(f, &draft, group->regions[first].scope);
+        AP_ROOM(f->drafts.draft, f->drafts.n, f->drafts.cap);
+        f->drafts.draft[f->drafts.n++] = draft;
         parent = home < 0 ? NULL : &f->drafts.draft[home];
     }
 }
@@ -618,10 +585,9 @@ int prune_scope(struct ap_arena *arena, const struct ap_graph *g,
     for (int i = 0; params->order == PRUNE_DEEP && i < f.drafts.n; i++) {
         for (int j = 0; j < f.drafts.draft[i].n_nodes; j++)
             f.home[f.drafts.draft[i].nodes[j]] = i;
-        find_below(&f, f.drafts.scope[i], i);
+        find_below(&f, f.drafts.draft[i].scope, i);
     }
     prune_finish(arena, g, f.drafts.draft, f.drafts.n, families);
     free(f.drafts.draft);
-    free(f.drafts.scope);
     return 0;
 }

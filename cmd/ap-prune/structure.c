@@ -25,6 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/index_map.h"
+
 enum {
     MAX_CUTS = 12,
     MAX_REACH = 1 << 14,
@@ -57,49 +60,22 @@ struct search {
     const struct prune_params *params;
     int n_drafts, cap_drafts;
     struct prune_draft *drafts;
-    int *total; /* [draft]: instances in the whole graph */
-    /* hash set of groups that were tried, and that were seen in a region */
-    size_t n_seen, n_slots;
-    uint64_t *seen;
+    struct ap_index seen;   /* groups that were tried, and that were seen in a region */
     int64_t work, max_work; /* nodes grown for estimates that may be repetitions */
 };
 
 /* ---- anchors ---- */
 
-struct colored {
-    uint64_t color;
-    int node;
-};
-
-static int compare_colored(const void *a, const void *b)
+/* Adds a group's hash to those seen; false when it was there. */
+static bool see(struct search *f, uint64_t hash)
 {
-    const struct colored *x = a, *y = b;
+    struct ap_index_walk walk;
 
-    if (x->color != y->color)
-        return x->color < y->color ? -1 : 1;
-    return (x->node > y->node) - (x->node < y->node);
-}
-
-/* Adds h to the set; false when it was there. */
-static bool see(struct search *f, uint64_t h)
-{
-    h |= 1;
-    if (2 * (f->n_seen + 1) > f->n_slots) {
-        uint64_t *old = f->seen;
-        size_t n_old = f->n_slots;
-        f->n_slots = n_old ? 2 * n_old : 1024;
-        f->seen = AP_NEW_N(&f->scratch, f->n_slots, uint64_t);
-        f->n_seen = 0;
-        for (size_t i = 0; i < n_old; i++)
-            if (old[i])
-                see(f, old[i]);
-    }
-    size_t at = (size_t)(h >> 7) & (f->n_slots - 1);
-    for (; f->seen[at]; at = (at + 1) & (f->n_slots - 1))
-        if (f->seen[at] == h)
+    for (int i = ap_index_first(&f->seen, hash, &walk); i >= 0;
+         i = ap_index_next(&f->seen, &walk))
+        if (f->seen.hash[i] == hash)
             return false;
-    f->seen[at] = h;
-    f->n_seen++;
+    ap_index_put(&f->seen, hash, f->seen.n);
     return true;
 }
 
@@ -182,10 +158,10 @@ static int like_cut(const struct structure *s, int like, int from_end, int n,
 
 /*
  * Marks the ends of instances in the gaps next to the instances `which` (ascending) like
- * the cut `like`; ends gets them, n_which + 1 at most per call. False: one has none.
+ * the group's cut; ends gets them, two an instance at most. False: one gap has none.
  */
-static bool mark_ends(struct structure *s, const struct group *group, int like,
-                      int from_end, int n_which, const int *which, int *ends, int *n_ends)
+static bool mark_ends(struct structure *s, const struct group *group, int n_which,
+                      const int *which, int *ends, int *n_ends)
 {
     int cut[MAX_CUTS], done = -1;
 
@@ -195,7 +171,7 @@ static bool mark_ends(struct structure *s, const struct group *group, int like,
             if (gap <= done || gap + 1 >= group->k)
                 continue;
             int n = gap_cuts(s, group, gap, cut);
-            int end = like_cut(s, like, from_end, n, cut);
+            int end = like_cut(s, group->like, group->from_end, n, cut);
             if (end < 0)
                 return false;
             ends[(*n_ends)++] = end;
@@ -213,15 +189,15 @@ static void unmark_ends(struct structure *s, const int *ends, int n_ends)
 
 /* ---- one group ---- */
 
-/* Grows the instances `which` of a group, ended like a cut (-1: not ended). */
-static bool grow(struct search *f, int home, const struct group *group, int like,
-                 int from_end, int n_which, const int *which, struct region *r)
+/* Grows the instances `which` of a group, ended like its cut (-1: not ended). */
+static bool grow(struct search *f, int home, const struct group *group, int n_which,
+                 const int *which, struct region *r)
 {
     struct ap_mark mark = ap_arena_mark(&f->scratch);
     int *ends = AP_NEW_N(&f->scratch, 2 * n_which, int), n_ends = 0;
     int *anchors = AP_NEW_N(&f->scratch, n_which, int);
-    bool ended = like < 0 ||
-                 mark_ends(&f->s, group, like, from_end, n_which, which, ends, &n_ends);
+    bool ended =
+        group->like < 0 || mark_ends(&f->s, group, n_which, which, ends, &n_ends);
 
     for (int i = 0; i < n_which; i++)
         anchors[i] = group->anchors[which[i]];
@@ -444,16 +420,18 @@ static int64_t estimate(struct search *f, int home, struct group *group)
     for (int c = 0; c < n + !group->worth.n; c++) {
         struct region r;
         struct worth worth = {0};
-        if (grow(f, home, group, cut[c], n - c, n_which, which, &r)) {
+        struct group trial = *group;
+        trial.like = cut[c];
+        trial.from_end = n - c;
+        if (grow(f, home, &trial, n_which, which, &r)) {
             worth = region_worth(&f->s, &r, group->k);
             work += (int64_t)r.n * r.k;
         }
         if (!best.nodes || is_better(&worth, &group->worth)) {
             free(best.nodes);
             best = r;
-            group->worth = worth;
-            group->like = cut[c];
-            group->from_end = n - c;
+            trial.worth = worth;
+            *group = trial;
         } else {
             free(r.nodes);
         }
@@ -471,11 +449,7 @@ static void add_draft(struct search *f, int home, const struct region *r)
     size_t n = (size_t)r->k * (size_t)r->n;
     int id = f->n_drafts++;
 
-    if (id == f->cap_drafts) {
-        f->cap_drafts = id ? 2 * id : 16;
-        f->drafts = ap_xrealloc(f->drafts, (size_t)f->cap_drafts * sizeof(*f->drafts));
-        f->total = ap_xrealloc(f->total, (size_t)f->cap_drafts * sizeof(*f->total));
-    }
+    AP_ROOM(f->drafts, id, f->cap_drafts);
     for (size_t at = 0; at < n; at++)
         f->s.home[r->nodes[at]] = at < (size_t)r->n ? id + 1 : -1;
     f->drafts[id] =
@@ -483,11 +457,8 @@ static void add_draft(struct search *f, int home, const struct region *r)
                              .n_nodes = r->n,
                              .nodes = ap_arena_dup(f->arena, r->nodes, n * sizeof(int)),
                              .parent = home - 1};
-    f->total[id] = r->k;
-    if (home) {
+    if (home)
         prune_repeat(f->s.space, &f->drafts[home - 1], home - 1, &f->drafts[id]);
-        f->total[id] *= f->total[home - 1];
-    }
 }
 
 /* Grows all of a group; true if it is about as good as its estimate, and a family now. */
@@ -499,7 +470,7 @@ static bool accept(struct search *f, int home, const struct group *group)
 
     for (int i = 0; i < group->k; i++)
         which[i] = i;
-    grow(f, home, group, group->like, group->from_end, group->k, which, &r);
+    grow(f, home, group, group->k, which, &r);
     ap_arena_rewind(&f->scratch, mark);
     struct worth worth = region_worth(&f->s, &r, r.k);
     bool enough = r.n >= f->params->min_nodes && worth.n &&
@@ -527,31 +498,27 @@ static bool drop_taken(const struct structure *s, int home, struct group *group)
 static int find_groups(struct search *f, int home, const int *members, int n_members,
                        struct group **groups)
 {
-    struct colored *list = AP_NEW_N(&f->scratch, n_members, struct colored);
+    struct prune_ranked *list = AP_NEW_N(&f->scratch, n_members, struct prune_ranked);
     int n_list = 0, n = 0, cap = 0;
 
     *groups = NULL;
     for (int i = 0; i < n_members; i++)
         if (f->s.home[members[i]] == home && is_anchor(&f->s, members[i]))
-            list[n_list++].node = members[i];
+            list[n_list++].at = members[i];
     for (int r = STRUCTURE_GROUPINGS - 1; r >= 0; r--) {
         for (int i = 0; i < n_list; i++)
-            list[i].color = f->s.color[r][list[i].node];
-        qsort(list, (size_t)n_list, sizeof(*list), compare_colored);
+            list[i].hash = f->s.color[r][list[i].at];
+        prune_rank(list, n_list);
         for (int i = 0, end; i < n_list; i = end) {
-            for (end = i + 1; end < n_list && list[end].color == list[i].color;)
-                end++;
+            end = prune_run_end(list, n_list, i);
             if (end - i < 2)
                 continue;
-            if (n == cap) {
-                cap = cap ? 2 * cap : 64;
-                *groups = ap_xrealloc(*groups, (size_t)cap * sizeof(**groups));
-            }
+            AP_ROOM(*groups, n, cap);
             struct group *group = &(*groups)[n++];
             *group = (struct group){.k = end - i,
                                     .anchors = AP_NEW_N(&f->scratch, end - i, int)};
             for (int j = i; j < end; j++)
-                group->anchors[j - i] = list[j].node;
+                group->anchors[j - i] = list[j].at;
         }
     }
     return n;
@@ -561,7 +528,7 @@ static int find_groups(struct search *f, int home, const int *members, int n_mem
 static bool try_group(struct search *f, int home, struct group *group)
 {
     int which[STRUCTURE_SAMPLE], anchors[STRUCTURE_SAMPLE];
-    int64_t times = home ? f->total[home - 1] : 1;
+    int64_t times = home ? f->drafts[home - 1].n_instances : 1;
 
     if (group->k < 2 || group->k * times < f->params->min_duplicate)
         return false;
@@ -583,7 +550,7 @@ static int try_groups(struct search *f, int home, struct group *groups, int n, b
 {
     int kept = 0;
 
-    f->n_seen = f->n_slots = 0;
+    ap_index_clear(&f->seen);
     for (int i = 0; i < n; i++)
         if (!(drop_taken(&f->s, home, &groups[i]) || all) ||
             try_group(f, home, &groups[i]))
@@ -654,7 +621,7 @@ int prune_structure(struct ap_arena *arena, const struct ap_graph *g,
     }
     prune_finish(arena, g, f.drafts, f.n_drafts, families);
     free(f.drafts);
-    free(f.total);
+    ap_index_free(&f.seen);
     ap_arena_free(&f.scratch);
     return 0;
 }

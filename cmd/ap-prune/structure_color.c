@@ -21,12 +21,6 @@
 
 static const int radii[STRUCTURE_COLORS] = {0, 1, 2, 3, 4, 6, 8, 12};
 
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-    h = (h ^ v) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
 /* One round: out[v] from in[] of v and its neighbours. */
 static void refine(const struct ap_graph *g, bool operands, const uint64_t *in,
                    uint64_t *users, uint64_t *out)
@@ -34,22 +28,22 @@ static void refine(const struct ap_graph *g, bool operands, const uint64_t *in,
     memset(users, 0, (size_t)g->n_nodes * sizeof(*users));
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *node = &g->nodes[v];
-        uint64_t h = mix(1, in[v]);
+        uint64_t h = ap_hash_mix(1, in[v]);
         for (int j = 0; j < node->n_in; j++) {
-            h = operands ? mix(h, in[node->in[j]]) : h;
-            users[node->in[j]] += mix(mix(2, in[v]), (uint64_t)j);
+            h = operands ? ap_hash_mix(h, in[node->in[j]]) : h;
+            users[node->in[j]] += ap_hash_mix(ap_hash_mix(2, in[v]), (uint64_t)j);
         }
         out[v] = h;
     }
     for (int v = 0; v < g->n_nodes; v++)
-        out[v] = mix(out[v], users[v]);
+        out[v] = ap_hash_mix(out[v], users[v]);
 }
 
 static uint64_t mix_shape(uint64_t h, const struct ap_shape *shape)
 {
-    h = mix(h, (uint64_t)shape->dtype);
+    h = ap_hash_mix(h, (uint64_t)shape->dtype);
     for (int d = 0; d < shape->rank; d++)
-        h = mix(h, (uint64_t)shape->dims[d]);
+        h = ap_hash_mix(h, (uint64_t)shape->dims[d]);
     return h;
 }
 
@@ -81,7 +75,7 @@ static void color_graph(struct structure *s, struct ap_arena *arena)
         for (int j = 0; j < node->n_in; j++)
             work[0][v] = mix_shape(work[0][v], &g->nodes[node->in[j]].shape);
         if (node->role == AP_ROLE_WEIGHT)
-            work[0][v] = mix(work[0][v], count_heavy_users(g, v));
+            work[0][v] = ap_hash_mix(work[0][v], count_heavy_users(g, v));
     }
     for (int r = 0; r < STRUCTURE_COLORS; r++) {
         for (; round < radii[r]; round++)

@@ -57,10 +57,8 @@ static inline int ap_index_next(const struct ap_index *index, struct ap_index_wa
 static inline int ap_index_first(const struct ap_index *index, uint64_t hash,
                                  struct ap_index_walk *walk)
 {
-    if (!index->slot)
-        return -1;
     *walk = (struct ap_index_walk){(size_t)hash & index->mask, (uint32_t)(hash >> 32)};
-    return ap_index_next(index, walk);
+    return index->slot ? ap_index_next(index, walk) : -1;
 }
 
 #endif

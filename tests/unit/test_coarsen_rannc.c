@@ -21,58 +21,43 @@ static void test_formulas(void)
     /* ten layers of 512 units on two devices, batch 64; memory as the tutorial measured
      */
     int64_t param = 10 * (512 * 512 + 512) * 4, row = 64 * 512 * 4;
-    struct ap_rannc_profile p = {.param_bytes = param, .in_bytes = row, .out_bytes = row};
+    struct rannc_profile p = {.param_bytes = param, .in_bytes = row, .out_bytes = row};
     CHECK(param == 10506240 && row == 131072,
           "RA6: parameters and inputs of the tutorial");
-    CHECK((int64_t)(ap_rannc_all_reduce_sec(param) * 1e6) == 978, "RA6: all-reduce, us");
-    CHECK(ap_rannc_buffer_bytes(&p) == 393216, "RA6: buffers are 3 x the input");
-    CHECK(ap_rannc_optimizer_bytes(param, 2) == 21012480, "RA6: Adam's states");
-    CHECK(ap_rannc_memory_bytes(&p, 33353728, 2) == 54759424, "RA6: total");
+    CHECK(rannc_buffer_bytes(&p) == 393216, "RA6: buffers are 3 x the input");
+    CHECK(rannc_optimizer_bytes(param, 2) == 21012480, "RA6: Adam's states");
+    CHECK(rannc_memory_bytes(&p, 33353728, 2) == 54759424, "RA6: total");
 
     /* a hundred layers of 5000 units on eight devices, stages of 47 and 53 layers */
     int64_t layer = (5000 * 5000 + 5000) * 4LL, in = 2560000;
     static const struct {
         int layers;
-        int64_t param, all_reduce_us, alloc, total;
-    } stage[] = {{47, 4700940000, 437809, 14298232544, 23707792544},
-                 {53, 5301060000, 493699, 16122409376, 26732209376}};
+        int64_t param, alloc, total;
+    } stage[] = {{47, 4700940000, 14298232544, 23707792544},
+                 {53, 5301060000, 16122409376, 26732209376}};
     for (int i = 0; i < 2; i++) {
-        struct ap_rannc_profile s = {
+        struct rannc_profile s = {
             .param_bytes = stage[i].layers * layer, .in_bytes = in, .out_bytes = in};
         CHECK(s.param_bytes == stage[i].param, "RA7: parameters of stage %d", i);
-        CHECK((int64_t)(ap_rannc_all_reduce_sec(s.param_bytes) * 1e6) ==
-                  stage[i].all_reduce_us,
-              "RA7: all-reduce of stage %d", i);
-        CHECK(ap_rannc_buffer_bytes(&s) == 7680000, "RA7: buffers of stage %d", i);
-        CHECK(ap_rannc_memory_bytes(&s, stage[i].alloc, 2) == stage[i].total,
+        CHECK(rannc_buffer_bytes(&s) == 7680000, "RA7: buffers of stage %d", i);
+        CHECK(rannc_memory_bytes(&s, stage[i].alloc, 2) == stage[i].total,
               "RA7: total of stage %d", i);
     }
-    CHECK(ap_rannc_limit_bytes(42506321920, 0.1) == 38255689728, "RA7: limit is 0.9 x");
+    CHECK(rannc_limit_bytes(42506321920, 0.1) == 38255689728, "RA7: limit is 0.9 x");
 }
 
 static void test_estimates(void)
 {
-    struct ap_rannc_profile a = {1, 2, 100, 10, 7, 3, 4, 0},
-                            b = {2, 4, 50, 20, 5, 4, 1, 0};
-    struct ap_rannc_params with = {2, 8, true}, without = {2, 8, false};
-    double sec[4] = {3, 3, 3, 3}, uneven[3] = {1, 5, 2};
-    int64_t params[4] = {1 << 20, 5 << 20, 1 << 20, 1 << 20};
+    struct rannc_profile a = {1, 2, 100, 10, 7, 3, 4, 0}, b = {2, 4, 50, 20, 5, 4, 1, 0};
+    struct rannc_memory with = {2, 8, true}, without = {2, 8, false};
 
-    ap_rannc_join(&a, &b);
+    rannc_join(&a, &b);
     CHECK(a.fwd_sec == 3 && a.bwd_sec == 6 && a.param_bytes == 150 &&
               a.activation_bytes == 30 && a.working_bytes == 7,
           "joined: all add up, but work is the larger");
-    CHECK(ap_rannc_alloc_bytes(&a, &with) == 2 * 150 + 30 + 7 + 4, "with checkpointing");
-    CHECK(ap_rannc_alloc_bytes(&a, &without) == 2 * 150 + 8 * 30 + 7 + 4,
+    CHECK(rannc_alloc_bytes(&a, &with) == 2 * 150 + 30 + 7 + 4, "with checkpointing");
+    CHECK(rannc_alloc_bytes(&a, &without) == 2 * 150 + 8 * 30 + 7 + 4,
           "without: activations of all microbatches");
-    double all_reduce = ap_rannc_all_reduce_sec(5 << 20);
-    CHECK(fabs(ap_rannc_pipeline_sec(4, sec, sec, params, 8) - (11 * 6 + all_reduce)) <
-              1e-9,
-          "equal stages: (microbatches + stages - 1) (fwd + bwd) + all-reduce");
-    /* ticks of 3 stages, 2 microbatches: 1 | 1 5 | 5 2 | 2 */
-    CHECK(fabs(ap_rannc_pipeline_sec(3, uneven, uneven, params, 2) -
-               (2 * (1 + 5 + 5 + 2) + all_reduce)) < 1e-9,
-          "uneven stages: the slowest that is active");
 }
 
 /* ---- random component graphs ---- */
@@ -93,7 +78,7 @@ static void make(struct random *r, int n, int degree, int reach)
     int *sstart = AP_NEW_N(arena, n + 1, int), *shared = AP_NEW_N(arena, 5 * n + 1, int);
     double *ssec = AP_NEW_N(arena, 5, double);
     bool *result = AP_NEW_N(arena, n, bool);
-    struct ap_rannc_profile *own = AP_NEW_N(arena, n, struct ap_rannc_profile);
+    struct rannc_profile *own = AP_NEW_N(arena, n, struct rannc_profile);
 
     for (int s = 0; s < 5; s++) {
         ssec[s] = 0.25 * (1 + pick(4));
@@ -103,11 +88,11 @@ static void make(struct random *r, int n, int degree, int reach)
         int at = start[v];
         bytes[v] = (int64_t)(1 + pick(1000)) << 30;
         result[v] = pick(10) == 0;
-        own[v] = (struct ap_rannc_profile){.fwd_sec = 0.25 * (1 + pick(16)),
-                                           .bwd_sec = 0.25 * (1 + pick(16)),
-                                           .param_bytes = pick(50),
-                                           .activation_bytes = pick(50),
-                                           .working_bytes = pick(50)};
+        own[v] = (struct rannc_profile){.fwd_sec = 0.25 * (1 + pick(16)),
+                                        .bwd_sec = 0.25 * (1 + pick(16)),
+                                        .param_bytes = pick(50),
+                                        .activation_bytes = pick(50),
+                                        .working_bytes = pick(50)};
         for (int w = v + 1; w < n && w <= v + reach && at < start[v] + degree; w++)
             if (pick(reach) < degree)
                 list[at++] = w;
@@ -208,7 +193,7 @@ static bool order_agrees(int n, int degree, int reach_of, int *merged)
     return ok;
 }
 
-static bool close_to(const struct ap_rannc_profile *a, const struct ap_rannc_profile *b)
+static bool close_to(const struct rannc_profile *a, const struct rannc_profile *b)
 {
     return fabs(rannc_sec(a) - rannc_sec(b)) < 1e-9 && a->param_bytes == b->param_bytes &&
            a->activation_bytes == b->activation_bytes &&
@@ -225,7 +210,7 @@ static bool join_agrees(int n)
     struct rannc_level *l = rannc_level_first(&r.arena, &r.atoms);
     for (int pass = 0; pass < 3 && l->n > 2; pass++) {
         int *map = AP_NEW_N(&r.arena, l->n, int), a = pick(l->n - 1), b = a + 1;
-        struct ap_rannc_profile joined;
+        struct rannc_profile joined;
         int64_t cut, in = l->all[a].in_bytes + l->all[b].in_bytes;
         for (int c = 0; c < l->n; c++)
             map[c] = c <= a ? c : c - 1;
@@ -281,8 +266,8 @@ static void run_all(int n, struct tally *t)
     t->too_many += with->n > r.params.max_blocks || without->n > r.params.max_blocks;
     if (r.params.max_blocks == n) {
         t->bad += with->n != without->n;
-        double a = ap_rannc_send_sec(sent_bytes(with)) + clone_sec(with);
-        double b = ap_rannc_send_sec(sent_bytes(without)) + clone_sec(without);
+        double a = rannc_send_sec(sent_bytes(with)) + clone_sec(with);
+        double b = rannc_send_sec(sent_bytes(without)) + clone_sec(without);
         t->dearer += a > b + 1e-9;
         t->less_sent += a < b;
     }
@@ -300,16 +285,16 @@ static bool moves_hold(int n)
         before[c] = after[c] = c * k / n;
     struct rannc_level *a = rannc_level_contract(&r.arena, l, k, before);
     for (int b = 0; b < k; b++) { /* as tight as the blocks are */
-        int64_t need = ap_rannc_memory_bytes(
-            &a->all[b], ap_rannc_alloc_bytes(&a->all[b], &r.params.memory), 2);
+        int64_t need = rannc_memory_bytes(
+            &a->all[b], rannc_alloc_bytes(&a->all[b], &r.params.memory), 2);
         if (b == 0 || need > r.params.limit_bytes)
             r.params.limit_bytes = need;
     }
     rannc_uncoarsen(&r.arena, l, &r.params, k, after);
     struct rannc_level *b = rannc_level_contract(&r.arena, l, k, after);
     bool ok = edges_rise(b) && /* blocks of a chain keep their order */
-              ap_rannc_send_sec(sent_bytes(b)) + clone_sec(b) <=
-                  ap_rannc_send_sec(sent_bytes(a)) + clone_sec(a) + 1e-9;
+              rannc_send_sec(sent_bytes(b)) + clone_sec(b) <=
+                  rannc_send_sec(sent_bytes(a)) + clone_sec(a) + 1e-9;
     for (int i = 0; i < k; i++)
         ok = ok && rannc_fits(&r.params, &b->all[i]);
     ap_arena_free(&r.arena);

@@ -48,7 +48,7 @@ static struct rannc_params params_of(const struct ap_graph *g,
         .cluster = params->cluster,
     };
     if (params->memory_bytes)
-        p.limit_bytes = ap_rannc_limit_bytes(params->memory_bytes, o->memory_margin);
+        p.limit_bytes = rannc_limit_bytes(params->memory_bytes, o->memory_margin);
     return p;
 }
 

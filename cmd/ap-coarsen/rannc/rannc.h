@@ -21,7 +21,7 @@ struct rannc_params {
     bool uncoarsen;
     int64_t limit_bytes; /* of a block */
     int64_t n_devices;   /* of the cluster: a microbatch is the batch by n_devices */
-    struct ap_rannc_params memory; /* and by microbatches */
+    struct rannc_memory memory; /* and by microbatches */
     const struct ap_cluster *cluster;
 };
 
@@ -39,7 +39,7 @@ struct rannc_atoms {
     const bool *is_result;      /* [component] read by the graph's caller too */
     /* distinct components that read a component's result, ascending */
     const int *reader_start, *reader;
-    struct ap_rannc_profile *own; /* what only this component has; no in, out, copies */
+    struct rannc_profile *own; /* what only this component has; no in, out, copies */
     /* constants that several components read (clones): what each costs whoever has it,
        and which ones a component has, ascending */
     int n_shared;
@@ -55,13 +55,6 @@ int rannc_atoms_make(struct ap_arena *arena, const struct ap_graph *g,
                      const struct rannc_params *params, struct rannc_atoms *atoms,
                      struct ap_err *err);
 
-/* A value that enters a cluster: component id, and whether several components in it read
- * it. */
-struct rannc_in {
-    int value;
-    bool several;
-};
-
 /*
  * An acyclic partition of the components into clusters, numbered in topological order.
  * All lists are ascending.
@@ -72,13 +65,13 @@ struct rannc_level {
     int *owner;                 /* [value] cluster of the component that makes it */
     int *reader_start;          /* [value] other clusters that read it, ... */
     int *reader, *reader_count; /* ... and how many components do there */
-    int *in_start;              /* [cluster] */
-    struct rannc_in *in;
-    int *out_start, *out;         /* [cluster] values that other clusters read */
-    int *shared_start, *shared;   /* [cluster] clones */
-    struct ap_rannc_profile *own; /* [cluster] without clones, in, out, copies */
-    struct ap_rannc_profile *all; /* [cluster] with them */
-    int *parent;                  /* [cluster] of the next coarser level, set by it */
+    int *in_start, *in;         /* [cluster] values that other clusters make, ... */
+    bool *in_several;           /* ... and whether several components here read them */
+    int *out_start, *out;       /* [cluster] values that other clusters read */
+    int *shared_start, *shared; /* [cluster] clones */
+    struct rannc_profile *own;  /* [cluster] without clones, in, out, copies */
+    struct rannc_profile *all;  /* [cluster] with them */
+    int *parent;                /* [cluster] of the next coarser level, set by it */
 };
 
 /* Each component alone. */
@@ -95,10 +88,13 @@ struct rannc_level *rannc_level_contract(struct ap_arena *arena, struct rannc_le
  * other. O(min of their lists * log of the larger), which is exact.
  */
 void rannc_level_join(const struct rannc_level *l, int a, int b,
-                      struct ap_rannc_profile *joined, int64_t *cut_bytes);
+                      struct rannc_profile *joined, int64_t *cut_bytes);
 
-double rannc_sec(const struct ap_rannc_profile *p);
-bool rannc_fits(const struct rannc_params *params, const struct ap_rannc_profile *p);
+/* Where x is in the ascending list v[start[row]..start[row + 1]), -1: nowhere. */
+int rannc_find(const int *start, const int *v, int row, int x);
+
+double rannc_sec(const struct rannc_profile *p);
+bool rannc_fits(const struct rannc_params *params, const struct rannc_profile *p);
 
 /*
  * One pass of merging: map for rannc_level_contract, and the number of clusters then

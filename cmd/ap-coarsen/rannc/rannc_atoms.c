@@ -13,6 +13,7 @@
  * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
  * section III-A.
  */
+#include "base/array.h"
 #include "graph/blocks.h"
 #include "layout/nest.h"
 #include "rannc/rannc_price.h"
@@ -182,24 +183,20 @@ static void find_clones(struct build *b, struct rannc_atoms *atoms)
     int *start = AP_NEW_N(b->arena, b->n + 1, int);
     int *seen = AP_NEW_N(b->arena, g->n_nodes, int);
     int *queue = AP_NEW_N(b->arena, g->n_nodes, int);
-    struct ap_buf list = {0};
+    int *list = NULL, n_list = 0, cap = 0;
 
     for (int a = 0; a < b->n; a++) {
-        int n = closure(b, a, seen, queue), first = start[a];
-        for (int i = 0; i < n; i++) {
-            int item = b->item_of[queue[i]];
-            if (item >= 0)
-                ap_buf_put(&list, &item, sizeof item);
-        }
-        start[a + 1] = (int)(list.len / sizeof(int));
-        if (start[a + 1] > first)
-            qsort(list.data + (size_t)first * sizeof(int), (size_t)(start[a + 1] - first),
-                  sizeof(int), ap_compare_int);
+        int n = closure(b, a, seen, queue);
+        AP_ROOM_FOR(list, n_list, cap, n + 1);
+        for (int i = 0; i < n; i++)
+            if (b->item_of[queue[i]] >= 0)
+                list[n_list++] = b->item_of[queue[i]];
+        qsort(list + start[a], (size_t)(n_list - start[a]), sizeof(int), ap_compare_int);
+        start[a + 1] = n_list;
     }
     atoms->shared_start = start;
-    atoms->shared = ap_arena_dup(b->arena, list.data ? list.data : (char *)start,
-                                 list.data ? list.len + 1 : sizeof(int));
-    ap_buf_free(&list);
+    atoms->shared = ap_arena_dup(b->arena, list, ((size_t)n_list + 1) * sizeof(int));
+    free(list);
 }
 
 /* ---- what is a component's own ---- */
@@ -255,7 +252,7 @@ static void add_own(struct build *b, struct rannc_atoms *atoms)
     const struct ap_graph *g = &b->g;
     const int *backward = place_backward(b);
 
-    atoms->own = AP_NEW_N(b->arena, b->n, struct ap_rannc_profile);
+    atoms->own = AP_NEW_N(b->arena, b->n, struct rannc_profile);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *n = &g->nodes[i];
         int a = n->phase == AP_BACKWARD ? backward[i] : b->atom_of[i];
@@ -263,7 +260,7 @@ static void add_own(struct build *b, struct rannc_atoms *atoms)
             a = b->owner[i];
         if (a < 0)
             continue; /* shared, or an input, or an update */
-        struct ap_rannc_profile *p = &atoms->own[a];
+        struct rannc_profile *p = &atoms->own[a];
         *(n->phase == AP_BACKWARD ? &p->bwd_sec : &p->fwd_sec) += b->sec[i];
         p->param_bytes = ap_add64(p->param_bytes, weight_bytes(n));
         if (b->atom_of[i] >= 0 && n->shape.dtype != AP_TUPLE && read_backward(g, i))

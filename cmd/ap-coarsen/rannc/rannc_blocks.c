@@ -22,9 +22,9 @@ static int check_components(const struct rannc_level *l,
         if (rannc_fits(params, &l->all[c]))
             continue;
         int node = l->atoms->node[c];
-        int64_t need = ap_rannc_memory_bytes(
-            &l->all[c], ap_rannc_alloc_bytes(&l->all[c], &params->memory),
-            params->memory.optimizer_factor);
+        int64_t need =
+            rannc_memory_bytes(&l->all[c], rannc_alloc_bytes(&l->all[c], &params->memory),
+                               params->memory.optimizer_factor);
         return ap_err_set(err,
                           "/graph/nodes/%d (%s): its component needs %lld bytes, the "
                           "limit is %lld",

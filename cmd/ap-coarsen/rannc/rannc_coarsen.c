@@ -60,8 +60,8 @@ static double mean_plus_two_sigma(const struct rannc_level *l)
 /* Whether v may join w, and how well it would: less is better. */
 static bool price(const struct pass *p, int v, int w, double *key)
 {
-    const struct ap_rannc_profile *a = &p->l->all[v], *b = &p->l->all[w];
-    struct ap_rannc_profile joined;
+    const struct rannc_profile *a = &p->l->all[v], *b = &p->l->all[w];
+    struct rannc_profile joined;
     int64_t cut_bytes;
     bool gain = p->params->merge == RANNC_MERGE_GAIN;
 
@@ -74,7 +74,7 @@ static bool price(const struct pass *p, int v, int w, double *key)
     if (!p->unprofiled && (*key > p->cap_sec || !rannc_fits(p->params, &joined)))
         return false;
     double joined_sec = p->unprofiled ? 0 : *key;
-    *key = joined_sec - rannc_sec(a) - rannc_sec(b) - ap_rannc_send_sec(cut_bytes);
+    *key = joined_sec - rannc_sec(a) - rannc_sec(b) - rannc_send_sec(cut_bytes);
     return *key <= 0;
 }
 
@@ -98,7 +98,7 @@ static void wishes(struct pass *p, int v)
             wish(p, v, l->reader[k]);
     for (int i = l->in_start[v]; i < l->in_start[v + 1] && !p->params->successors_only;
          i++)
-        wish(p, v, l->owner[l->in[i].value]);
+        wish(p, v, l->owner[l->in[i]]);
     qsort(p->wish, (size_t)p->n_wishes, sizeof *p->wish, by_key);
 }
 
@@ -137,7 +137,7 @@ static int cheaper_side(const struct pass *p, int v)
     int best = -1;
 
     for (int w = v - 1; w <= v + 1; w += 2) {
-        struct ap_rannc_profile joined;
+        struct rannc_profile joined;
         int64_t cut_bytes;
         if (w < 0 || w >= p->l->n || p->order.mate[w] >= 0)
             continue;

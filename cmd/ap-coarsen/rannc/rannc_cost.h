@@ -3,17 +3,16 @@
  * over its operators. Closed forms only; whoever calls decides what the figures are of
  * (a whole batch, or one microbatch).
  */
-#ifndef AP_RANNC_COST_H
-#define AP_RANNC_COST_H
+#ifndef RANNC_COST_H
+#define RANNC_COST_H
 
 #include "base/base.h"
 
 /* What RaNNC takes links to do, whatever the cluster is. */
-#define AP_RANNC_SEND_BYTES_PER_SEC       (20.0 * (1 << 30))
-#define AP_RANNC_ALL_REDUCE_BYTES_PER_SEC (10.0 * (1 << 30))
+#define RANNC_SEND_BYTES_PER_SEC (20.0 * (1 << 30))
 
 /* A block's record; members that are marked + add up when blocks join. */
-struct ap_rannc_profile {
+struct rannc_profile {
     double fwd_sec, bwd_sec;  /* + */
     int64_t param_bytes;      /* + */
     int64_t activation_bytes; /* + what the backward pass reads of the forward values */
@@ -22,36 +21,28 @@ struct ap_rannc_profile {
     int64_t copy_bytes;          /* those of in_bytes with several consumers inside */
 };
 
-struct ap_rannc_params {
+struct rannc_memory {
     double optimizer_factor; /* optimizer state per parameter byte: 2 Adam, 1 momentum */
     int64_t microbatches;    /* what activations are kept of, unless checkpointing */
     bool checkpointing;      /* activations of one microbatch, made again */
 };
 
 /* Into a: times, parameters, activations and work of b; in, out and copies are left. */
-void ap_rannc_join(struct ap_rannc_profile *a, const struct ap_rannc_profile *b);
+void rannc_join(struct rannc_profile *a, const struct rannc_profile *b);
 
 /* Parameters, their gradients, activations, working memory and the result. */
-int64_t ap_rannc_alloc_bytes(const struct ap_rannc_profile *p,
-                             const struct ap_rannc_params *params);
-int64_t ap_rannc_optimizer_bytes(int64_t param_bytes, double optimizer_factor);
+int64_t rannc_alloc_bytes(const struct rannc_profile *p,
+                          const struct rannc_memory *params);
+int64_t rannc_optimizer_bytes(int64_t param_bytes, double optimizer_factor);
 /* Buffers of the transfers: inputs, outputs, input gradients, copies and theirs. */
-int64_t ap_rannc_buffer_bytes(const struct ap_rannc_profile *p);
-/* alloc_bytes is ap_rannc_alloc_bytes', or a measured one. */
-int64_t ap_rannc_memory_bytes(const struct ap_rannc_profile *p, int64_t alloc_bytes,
-                              double optimizer_factor);
+int64_t rannc_buffer_bytes(const struct rannc_profile *p);
+/* alloc_bytes is rannc_alloc_bytes', or a measured one. */
+int64_t rannc_memory_bytes(const struct rannc_profile *p, int64_t alloc_bytes,
+                           double optimizer_factor);
 
 /* Of each device with a margin left free, and of the cluster's n devices. */
-int64_t ap_rannc_limit_bytes(int64_t device_bytes, double margin);
+int64_t rannc_limit_bytes(int64_t device_bytes, double margin);
 
-double ap_rannc_send_sec(int64_t bytes);
-double ap_rannc_all_reduce_sec(int64_t param_bytes);
-/*
- * A synchronous step: at each of microbatches + n - 1 ticks the slowest active stage
- * forward and backward, then the longest all-reduce. For equal stages
- * (microbatches + n - 1) * (fwd + bwd) + all-reduce. O((microbatches + n) * n).
- */
-double ap_rannc_pipeline_sec(int n, const double *fwd_sec, const double *bwd_sec,
-                             const int64_t *param_bytes, int64_t microbatches);
+double rannc_send_sec(int64_t bytes);
 
 #endif

@@ -11,51 +11,41 @@
 
 #include <stdlib.h>
 
-double rannc_sec(const struct ap_rannc_profile *p)
+#include "base/csr.h"
+
+double rannc_sec(const struct rannc_profile *p)
 {
     return p->fwd_sec + p->bwd_sec;
 }
 
-bool rannc_fits(const struct rannc_params *params, const struct ap_rannc_profile *p)
+bool rannc_fits(const struct rannc_params *params, const struct rannc_profile *p)
 {
-    return ap_rannc_memory_bytes(p, ap_rannc_alloc_bytes(p, &params->memory),
-                                 params->memory.optimizer_factor) <= params->limit_bytes;
+    return rannc_memory_bytes(p, rannc_alloc_bytes(p, &params->memory),
+                              params->memory.optimizer_factor) <= params->limit_bytes;
 }
 
 /* ---- lists from the readers ---- */
 
-/* Starts of rows from their lengths, which stand one to the right. */
-static void sum_up(int n, int *start)
-{
-    for (int i = 0; i < n; i++)
-        start[i + 1] += start[i];
-}
-
 static void derive_lists(struct ap_arena *arena, struct rannc_level *l)
 {
-    int n_values = l->atoms->n;
-    int *in_at = AP_NEW_N(arena, l->n + 1, int), *out_at = AP_NEW_N(arena, l->n + 1, int);
+    int n_values = l->atoms->n, n_reads = l->reader_start[n_values];
+    int *maker = AP_NEW_N(arena, n_values, int), *read = AP_NEW_N(arena, n_reads, int);
 
-    l->in_start = AP_NEW_N(arena, l->n + 1, int);
-    l->out_start = AP_NEW_N(arena, l->n + 1, int);
     for (int v = 0; v < n_values; v++) {
-        l->out_start[l->owner[v] + 1] += l->reader_start[v] < l->reader_start[v + 1];
+        maker[v] = l->reader_start[v] < l->reader_start[v + 1] ? l->owner[v] : -1;
         for (int i = l->reader_start[v]; i < l->reader_start[v + 1]; i++)
-            l->in_start[l->reader[i] + 1]++;
+            read[i] = v;
     }
-    sum_up(l->n, l->in_start);
-    sum_up(l->n, l->out_start);
-    l->in = AP_NEW_N(arena, l->in_start[l->n] + 1, struct rannc_in);
-    l->out = AP_NEW_N(arena, l->out_start[l->n] + 1, int);
-    for (int v = 0; v < n_values; v++) {
-        int o = l->owner[v];
-        if (l->reader_start[v] < l->reader_start[v + 1])
-            l->out[l->out_start[o] + out_at[o]++] = v;
-        for (int i = l->reader_start[v]; i < l->reader_start[v + 1]; i++) {
-            int c = l->reader[i];
-            l->in[l->in_start[c] + in_at[c]++] =
-                (struct rannc_in){v, l->reader_count[i] > 1};
-        }
+    struct ap_csr out = ap_csr_new(arena, l->n, n_values, maker, NULL);
+    struct ap_csr in = ap_csr_new(arena, l->n, n_reads, l->reader, NULL);
+    l->out_start = out.start;
+    l->out = out.item;
+    l->in_start = in.start;
+    l->in = in.item;
+    l->in_several = AP_NEW_N(arena, n_reads, bool);
+    for (int i = 0; i < n_reads; i++) {
+        l->in_several[i] = l->reader_count[in.item[i]] > 1;
+        in.item[i] = read[in.item[i]];
     }
 }
 
@@ -64,18 +54,18 @@ static void derive_profiles(struct ap_arena *arena, struct rannc_level *l)
 {
     const struct rannc_atoms *atoms = l->atoms;
 
-    l->all = AP_NEW_N(arena, l->n, struct ap_rannc_profile);
+    l->all = AP_NEW_N(arena, l->n, struct rannc_profile);
     for (int c = 0; c < l->n; c++) {
-        struct ap_rannc_profile *p = &l->all[c];
+        struct rannc_profile *p = &l->all[c];
         *p = l->own[c];
         for (int i = l->shared_start[c]; i < l->shared_start[c + 1]; i++) {
             p->fwd_sec += atoms->shared_sec[l->shared[i]];
             p->param_bytes = ap_add64(p->param_bytes, atoms->shared_bytes[l->shared[i]]);
         }
         for (int i = l->in_start[c]; i < l->in_start[c + 1]; i++) {
-            int64_t bytes = atoms->value_bytes[l->in[i].value];
+            int64_t bytes = atoms->value_bytes[l->in[i]];
             p->in_bytes = ap_add64(p->in_bytes, bytes);
-            if (l->in[i].several)
+            if (l->in_several[i])
                 p->copy_bytes = ap_add64(p->copy_bytes, bytes);
         }
         for (int i = l->out_start[c]; i < l->out_start[c + 1]; i++)
@@ -84,7 +74,7 @@ static void derive_profiles(struct ap_arena *arena, struct rannc_level *l)
     }
     for (int v = 0; v < atoms->n; v++)
         if (atoms->is_result[v]) {
-            struct ap_rannc_profile *p = &l->all[l->owner[v]];
+            struct rannc_profile *p = &l->all[l->owner[v]];
             p->out_bytes = ap_add64(p->out_bytes, atoms->value_bytes[v]);
         }
 }
@@ -148,35 +138,21 @@ static void contract_readers(struct ap_arena *arena, const struct rannc_level *f
     l->reader_start[n_values] = at;
 }
 
-/* Members of every new cluster in a row: order[start[c] .. start[c + 1]). */
-static int *members(struct ap_arena *arena, const struct rannc_level *fine, int n,
-                    int *start)
-{
-    int *order = AP_NEW_N(arena, fine->n, int), *at = AP_NEW_N(arena, n, int);
-    for (int c = 0; c < fine->n; c++)
-        start[fine->parent[c] + 1]++;
-    sum_up(n, start);
-    for (int c = 0; c < fine->n; c++)
-        order[start[fine->parent[c]] + at[fine->parent[c]]++] = c;
-    return order;
-}
-
 static void contract_own(struct ap_arena *arena, const struct rannc_level *fine,
                          struct rannc_level *l)
 {
-    int *start = AP_NEW_N(arena, l->n + 1, int), at = 0;
-    const int *order = members(arena, fine, l->n, start);
-    int *seen = AP_NEW_N(arena, l->atoms->n_shared, int);
+    struct ap_csr members = ap_csr_new(arena, l->n, fine->n, fine->parent, NULL);
+    int *seen = AP_NEW_N(arena, l->atoms->n_shared, int), at = 0;
 
-    l->own = AP_NEW_N(arena, l->n, struct ap_rannc_profile);
+    l->own = AP_NEW_N(arena, l->n, struct rannc_profile);
     l->shared_start = AP_NEW_N(arena, l->n + 1, int);
     l->shared = AP_NEW_N(arena, fine->shared_start[fine->n] + 1, int);
     for (int c = 0; c < l->n; c++) {
         int first = at;
         l->shared_start[c] = at;
-        for (int m = start[c]; m < start[c + 1]; m++) {
-            int x = order[m];
-            ap_rannc_join(&l->own[c], &fine->own[x]);
+        for (int m = members.start[c]; m < members.start[c + 1]; m++) {
+            int x = members.item[m];
+            rannc_join(&l->own[c], &fine->own[x]);
             for (int i = fine->shared_start[x]; i < fine->shared_start[x + 1]; i++) {
                 int s = fine->shared[i];
                 if (seen[s] != c + 1) {
@@ -210,9 +186,10 @@ struct rannc_level *rannc_level_contract(struct ap_arena *arena, struct rannc_le
 
 /* ---- joins ---- */
 
-/* First position in v[lo, hi) that is >= x. */
-static int lower(const int *v, int lo, int hi, int x)
+int rannc_find(const int *start, const int *v, int row, int x)
 {
+    int lo = start[row], hi = start[row + 1], end = hi;
+
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
         if (v[mid] < x)
@@ -220,96 +197,86 @@ static int lower(const int *v, int lo, int hi, int x)
         else
             hi = mid;
     }
-    return lo;
+    return lo < end && v[lo] == x ? lo : -1;
 }
 
-static const struct rannc_in *find_in(const struct rannc_level *l, int c, int value)
+static int row_length(const int *start, int row)
 {
-    int lo = l->in_start[c], hi = l->in_start[c + 1], end = hi;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (l->in[mid].value < value)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < end && l->in[lo].value == value ? &l->in[lo] : NULL;
+    return start[row + 1] - start[row];
 }
 
-static bool has(const int *start, const int *v, int c, int x)
+/* Which of rows a and b of a list is shorter, and which longer. */
+static void order_rows(const int *start, int a, int b, int *few, int *many)
 {
-    int i = lower(v, start[c], start[c + 1], x);
-    return i < start[c + 1] && v[i] == x;
+    bool swap = row_length(start, a) > row_length(start, b);
+
+    *few = swap ? b : a;
+    *many = swap ? a : b;
 }
 
 /* Both read the value from elsewhere: it comes in once and is copied. */
 static void join_common(const struct rannc_level *l, int a, int b,
-                        struct ap_rannc_profile *p)
+                        struct rannc_profile *p)
 {
-    if (l->in_start[a + 1] - l->in_start[a] > l->in_start[b + 1] - l->in_start[b]) {
-        int swap = a;
-        a = b;
-        b = swap;
-    }
-    for (int i = l->in_start[a]; i < l->in_start[a + 1]; i++) {
-        const struct rannc_in *in = &l->in[i], *other = find_in(l, b, in->value);
-        if (!other)
+    int few, many;
+
+    order_rows(l->in_start, a, b, &few, &many);
+    for (int i = l->in_start[few]; i < l->in_start[few + 1]; i++) {
+        int other = rannc_find(l->in_start, l->in, many, l->in[i]);
+        if (other < 0)
             continue;
-        int64_t bytes = l->atoms->value_bytes[in->value];
+        int64_t bytes = l->atoms->value_bytes[l->in[i]];
         p->in_bytes -= bytes;
-        p->copy_bytes += bytes * (1 - in->several - other->several);
+        p->copy_bytes += bytes * (1 - l->in_several[i] - l->in_several[other]);
     }
 }
 
-/* Value v, made by a, is read by b; inside the join it is neither input nor copy, and no
- * output unless somebody else reads it. */
-static void join_value(const struct rannc_level *l, int v, const struct rannc_in *in,
-                       struct ap_rannc_profile *p, int64_t *cut_bytes)
+/* Input i of b is made by a; inside the join it is neither input nor copy, and no output
+ * unless somebody else reads it. */
+static void join_value(const struct rannc_level *l, int i, struct rannc_profile *p,
+                       int64_t *cut_bytes)
 {
+    int v = l->in[i];
     int64_t bytes = l->atoms->value_bytes[v];
     p->in_bytes -= bytes;
-    if (in->several)
+    if (l->in_several[i])
         p->copy_bytes -= bytes;
-    if (l->reader_start[v + 1] - l->reader_start[v] == 1 && !l->atoms->is_result[v])
+    if (row_length(l->reader_start, v) == 1 && !l->atoms->is_result[v])
         p->out_bytes -= bytes;
     *cut_bytes = ap_add64(*cut_bytes, bytes);
 }
 
-static void join_edge(const struct rannc_level *l, int a, int b,
-                      struct ap_rannc_profile *p, int64_t *cut_bytes)
+static void join_edge(const struct rannc_level *l, int a, int b, struct rannc_profile *p,
+                      int64_t *cut_bytes)
 {
-    if (l->out_start[a + 1] - l->out_start[a] < l->in_start[b + 1] - l->in_start[b]) {
+    if (row_length(l->out_start, a) < row_length(l->in_start, b)) {
         for (int i = l->out_start[a]; i < l->out_start[a + 1]; i++) {
-            const struct rannc_in *in = find_in(l, b, l->out[i]);
-            if (in)
-                join_value(l, l->out[i], in, p, cut_bytes);
+            int in = rannc_find(l->in_start, l->in, b, l->out[i]);
+            if (in >= 0)
+                join_value(l, in, p, cut_bytes);
         }
         return;
     }
     for (int i = l->in_start[b]; i < l->in_start[b + 1]; i++)
-        if (has(l->out_start, l->out, a, l->in[i].value))
-            join_value(l, l->in[i].value, &l->in[i], p, cut_bytes);
+        if (rannc_find(l->out_start, l->out, a, l->in[i]) >= 0)
+            join_value(l, i, p, cut_bytes);
 }
 
 void rannc_level_join(const struct rannc_level *l, int a, int b,
-                      struct ap_rannc_profile *joined, int64_t *cut_bytes)
+                      struct rannc_profile *joined, int64_t *cut_bytes)
 {
     const struct rannc_atoms *atoms = l->atoms;
-    int few = a, many = b;
+    int few, many;
 
     *cut_bytes = 0;
     *joined = l->all[a];
-    ap_rannc_join(joined, &l->all[b]);
+    rannc_join(joined, &l->all[b]);
     joined->in_bytes = ap_add64(l->all[a].in_bytes, l->all[b].in_bytes);
     joined->out_bytes = ap_add64(l->all[a].out_bytes, l->all[b].out_bytes);
     joined->copy_bytes = ap_add64(l->all[a].copy_bytes, l->all[b].copy_bytes);
-    if (l->shared_start[a + 1] - l->shared_start[a] >
-        l->shared_start[b + 1] - l->shared_start[b]) {
-        few = b;
-        many = a;
-    }
+    order_rows(l->shared_start, a, b, &few, &many);
     for (int i = l->shared_start[few]; i < l->shared_start[few + 1]; i++)
-        if (has(l->shared_start, l->shared, many, l->shared[i])) {
+        if (rannc_find(l->shared_start, l->shared, many, l->shared[i]) >= 0) {
             joined->fwd_sec -= atoms->shared_sec[l->shared[i]];
             joined->param_bytes -= atoms->shared_bytes[l->shared[i]];
         }

@@ -79,7 +79,7 @@ static bool visit_predecessors(struct search *s, int c, int but)
 {
     const struct rannc_level *l = s->o->l;
     for (int i = l->in_start[c]; i < l->in_start[c + 1]; i++) {
-        int p = l->owner[l->in[i].value];
+        int p = l->owner[l->in[i]];
         if (p != but && !visit(s, p))
             return false;
     }

@@ -7,6 +7,7 @@
  */
 #include "rannc/rannc_price.h"
 
+#include "base/csr.h"
 #include "graph/blocks.h"
 
 struct rannc_rows rannc_rows_of(const struct ap_graph *g,
@@ -147,21 +148,14 @@ static bool is_leaf(const struct ap_graph *g, int i)
     return ap_ops[g->nodes[i].op].class == AP_CLASS_LEAF;
 }
 
-/* Members by group, ids ascending; updates and groups of leaves alone are left out. */
-static int *members(struct ap_arena *arena, const struct ap_graph *g, int **start)
+/* Members by group, ids ascending; updates are left out. */
+static struct ap_csr members(struct ap_arena *arena, const struct ap_graph *g)
 {
-    int *order = AP_NEW_N(arena, g->n_nodes, int);
-    int *at = AP_NEW_N(arena, g->n_groups + 2, int);
+    int *group = AP_NEW_N(arena, g->n_nodes, int);
 
     for (int i = 0; i < g->n_nodes; i++)
-        at[g->nodes[i].group + 2] += g->nodes[i].phase != AP_UPDATE;
-    for (int c = 0; c < g->n_groups; c++)
-        at[c + 2] += at[c + 1];
-    for (int i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i].phase != AP_UPDATE)
-            order[at[g->nodes[i].group + 1]++] = i;
-    *start = at;
-    return order;
+        group[i] = g->nodes[i].phase == AP_UPDATE ? -1 : g->nodes[i].group;
+    return ap_csr_new(arena, g->n_groups, g->n_nodes, group, NULL);
 }
 
 const double *rannc_node_sec(struct ap_arena *arena, const struct ap_graph *g,
@@ -172,15 +166,14 @@ const double *rannc_node_sec(struct ap_arena *arena, const struct ap_graph *g,
     struct ap_cost cost = {.variant = AP_COST_DEFAULT, .cluster = *cluster};
     bool *is_result = AP_NEW_N(arena, g->n_nodes, bool);
     struct pricing p = {g, rows, varies, gradients(arena, g), is_result, NULL};
-    int *start;
-    const int *order = members(arena, g, &start);
+    struct ap_csr groups = members(arena, g);
 
     for (int i = 0; i < g->n_results; i++)
         is_result[g->results[i].node] = true;
     p.seen = AP_NEW_N(arena, g->n_nodes, int);
     for (int c = 0; c < g->n_groups; c++) {
-        const int *member = order + start[c];
-        int n = start[c + 1] - start[c];
+        const int *member = groups.item + groups.start[c];
+        int n = ap_csr_count(&groups, c);
         double written = 0;
         for (int m = 0; m < n; m++)
             if (!is_leaf(g, member[m]))

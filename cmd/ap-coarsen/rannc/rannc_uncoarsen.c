@@ -13,21 +13,42 @@
  */
 #include "rannc/rannc.h"
 
-/* Counts of (thing, block); open addressing, never shrinks. */
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "base/index_map.h"
+
+/* Counts of (thing, block). */
 struct counts {
-    uint64_t *key; /* + 1; 0: free */
-    int *count;
-    uint64_t mask;
+    struct ap_index index;
+    int n, cap;
+    struct count {
+        int thing, block, n;
+    } * count;
 };
 
+/* Holds until the next call. */
 static int *count_of(struct counts *t, int thing, int block)
 {
-    uint64_t key = ((uint64_t)thing << 32 | (uint32_t)block) + 1;
-    uint64_t at = ap_hash(&key, sizeof key, 0) & t->mask;
-    while (t->key[at] && t->key[at] != key)
-        at = (at + 1) & t->mask;
-    t->key[at] = key;
-    return &t->count[at];
+    uint64_t hash = ap_hash_mix((uint64_t)thing, (uint64_t)block);
+    struct ap_index_walk walk;
+    int i = ap_index_first(&t->index, hash, &walk);
+
+    while (i >= 0 && (t->count[i].thing != thing || t->count[i].block != block))
+        i = ap_index_next(&t->index, &walk);
+    if (i < 0) {
+        AP_ROOM(t->count, t->n, t->cap);
+        i = t->n++;
+        t->count[i] = (struct count){thing, block, 0};
+        ap_index_put(&t->index, hash, i);
+    }
+    return &t->count[i].n;
+}
+
+static void counts_free(struct counts *t)
+{
+    ap_index_free(&t->index);
+    free(t->count);
 }
 
 struct shift {
@@ -38,7 +59,7 @@ struct shift {
     int *block_of;         /* [cluster] */
     int64_t *result_bytes; /* [cluster] of what the graph's caller reads */
     int *n_clusters;       /* [block] */
-    struct ap_rannc_profile *block;
+    struct rannc_profile *block;
     int64_t sent_bytes; /* every value once to each block that reads it */
     double clone_sec;   /* all blocks' clones; other times only change hands */
 };
@@ -83,27 +104,19 @@ static void clone_in(struct shift *s, int c, int b, int n)
     s->clone_sec += sign * s->atoms->shared_sec[c];
 }
 
-/* Number of components of cluster x that read its i-th input. */
+/* Number of components of cluster x that read value v. */
 static int readings(const struct rannc_level *l, int x, int v)
 {
-    int lo = l->reader_start[v], hi = l->reader_start[v + 1];
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (l->reader[mid] < x)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return l->reader_count[lo];
+    return l->reader_count[rannc_find(l->reader_start, l->reader, v, x)];
 }
 
 static void shift_inputs(struct shift *s, int x, int from, int to)
 {
     const struct rannc_level *l = s->l;
     for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++) {
-        int n = readings(l, x, l->in[i].value);
-        read_by(s, l->in[i].value, from, -n);
-        read_by(s, l->in[i].value, to, n);
+        int n = readings(l, x, l->in[i]);
+        read_by(s, l->in[i], from, -n);
+        read_by(s, l->in[i], to, n);
     }
     for (int i = l->shared_start[x]; i < l->shared_start[x + 1]; i++) {
         clone_in(s, l->shared[i], from, -1);
@@ -130,9 +143,9 @@ static void shift_outputs(struct shift *s, int x, int from, int to)
 
 static void shift_own(struct shift *s, int x, int from, int to)
 {
-    const struct ap_rannc_profile *p = &s->l->own[x];
-    struct ap_rannc_profile *a = &s->block[from];
-    ap_rannc_join(&s->block[to], p);
+    const struct rannc_profile *p = &s->l->own[x];
+    struct rannc_profile *a = &s->block[from];
+    rannc_join(&s->block[to], p);
     a->fwd_sec -= p->fwd_sec;
     a->bwd_sec -= p->bwd_sec;
     a->param_bytes -= p->param_bytes;
@@ -173,7 +186,7 @@ static int block_before(const struct shift *s, int x)
     const struct rannc_level *l = s->l;
     int b = -1;
     for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++) {
-        int o = s->block_of[l->owner[l->in[i].value]];
+        int o = s->block_of[l->owner[l->in[i]]];
         if (o == s->block_of[x] || (b >= 0 && o != b))
             return -1;
         b = o;
@@ -189,11 +202,11 @@ static void try_move(struct shift *s, const struct rannc_params *params, int x, 
         return;
     int64_t sent_bytes = s->sent_bytes;
     double clone_sec = s->clone_sec;
-    struct ap_rannc_profile a = s->block[from], b = s->block[to];
+    struct rannc_profile a = s->block[from], b = s->block[to];
 
     move(s, x, to);
-    double gain = clone_sec - s->clone_sec + ap_rannc_send_sec(sent_bytes) -
-                  ap_rannc_send_sec(s->sent_bytes);
+    double gain = clone_sec - s->clone_sec + rannc_send_sec(sent_bytes) -
+                  rannc_send_sec(s->sent_bytes);
     if (gain > 0 && rannc_fits(params, &s->block[from]) &&
         rannc_fits(params, &s->block[to]))
         return;
@@ -203,33 +216,19 @@ static void try_move(struct shift *s, const struct rannc_params *params, int x, 
     s->block[to] = b;
 }
 
-static void counts_init(struct ap_arena *arena, struct counts *t, int64_t n)
-{
-    uint64_t size = 16;
-    while (size < 4 * (uint64_t)n)
-        size *= 2;
-    t->mask = size - 1;
-    t->key = AP_NEW_N(arena, size, uint64_t);
-    t->count = AP_NEW_N(arena, size, int);
-}
-
-/* A moved cluster may need an entry in the other block for each thing that it lists. */
 static void shift_init(struct ap_arena *arena, struct shift *s, int n)
 {
     const struct rannc_level *l = s->l;
 
-    counts_init(arena, &s->readers,
-                2 * (int64_t)l->in_start[l->n] + 2 * l->out_start[l->n]);
-    counts_init(arena, &s->clones, 2 * (int64_t)l->shared_start[l->n]);
     s->n_outside = AP_NEW_N(arena, s->atoms->n, int);
     s->n_clusters = AP_NEW_N(arena, n, int);
-    s->block = AP_NEW_N(arena, n, struct ap_rannc_profile);
+    s->block = AP_NEW_N(arena, n, struct rannc_profile);
     for (int x = 0; x < l->n; x++) {
         int b = s->block_of[x];
         s->n_clusters[b]++;
-        ap_rannc_join(&s->block[b], &l->own[x]);
+        rannc_join(&s->block[b], &l->own[x]);
         for (int i = l->in_start[x]; i < l->in_start[x + 1]; i++)
-            read_by(s, l->in[i].value, b, readings(l, x, l->in[i].value));
+            read_by(s, l->in[i], b, readings(l, x, l->in[i]));
         for (int i = l->shared_start[x]; i < l->shared_start[x + 1]; i++)
             clone_in(s, l->shared[i], b, 1);
     }
@@ -252,5 +251,7 @@ void rannc_uncoarsen(struct ap_arena *arena, const struct rannc_level *l,
         try_move(&s, params, x, block_behind(&s, x));
         try_move(&s, params, x, block_before(&s, x));
     }
+    counts_free(&s.readers);
+    counts_free(&s.clones);
     ap_arena_rewind(arena, mark);
 }

@@ -1,0 +1,110 @@
+#include "tool/train_opts.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LOSS_SCALE 65536.0 /* first scale of the loss in f16, as in PyTorch's scaler */
+
+static const struct {
+    struct ap_choice choice;
+    enum ap_dtype dtype;
+} dtypes[] = {
+    {{"f32", "single precision"}, AP_F32},
+    {{"bf16", "contractions and weights in bf16"}, AP_BF16},
+    {{"f16", "contractions and weights in f16, with a scaled loss"}, AP_F16},
+    {{NULL, NULL}, AP_F32},
+};
+
+#define NUM(n, field, h)                                                       \
+    {                                                                          \
+        .name = n, .kind = AP_OPT_NUM, .out = &o->field, .arg = "X", .help = h \
+    }
+
+void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_OPTS])
+{
+    const struct ap_opt all[AP_N_TRAIN_OPTS] = {
+        {.name = "dtype",
+         .kind = AP_OPT_CHOICE,
+         .out = &o->dtype,
+         .arg = "TYPE",
+         .help = "type of contractions and weights (f32)",
+         .choices = &dtypes[0].choice,
+         .choice_stride = sizeof dtypes[0]},
+        {.name = "master-weights",
+         .out = &o->master_weights,
+         .help = "with --dtype: keep weights and states in f32"},
+        NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
+        NUM("beta1", beta1, "decay of Adam's mean (0.9)"),
+        NUM("beta2", beta2, "decay of Adam's square (0.999)"),
+        NUM("eps", eps, "what Adam adds to the root (1e-8)"),
+        NUM("momentum", momentum, "decay of the momentum (0.9)"),
+        NUM("weight-decay", weight_decay, "pull of weights to zero (0; adamw: 0.01)"),
+        NUM("loss-scale", loss_scale, "first scale of the loss, 0 for none (f16: 65536)"),
+        {.name = "freeze",
+         .kind = AP_OPT_LIST,
+         .out = &o->freeze,
+         .arg = "GLOB",
+         .help = "weights to leave alone; may be given several times"},
+    };
+
+    *o = (struct ap_train_opts){.lr = NAN,
+                                .beta1 = NAN,
+                                .beta2 = NAN,
+                                .eps = NAN,
+                                .momentum = NAN,
+                                .weight_decay = NAN,
+                                .loss_scale = NAN};
+    memcpy(rows, all, sizeof all);
+}
+
+/* ctx: the options. A weight is asked for by name and by path. */
+static bool is_frozen(const char *name, void *ctx)
+{
+    struct ap_train_opts *o = ctx;
+    bool frozen = false;
+
+    for (int k = 0; k < o->freeze.n; k++)
+        if (ap_glob(o->freeze.v[k], name))
+            frozen = o->freeze_used[k] = true;
+    return frozen;
+}
+
+static void set(double *to, double given)
+{
+    if (!isnan(given))
+        *to = given;
+}
+
+void ap_train_opts_fill(struct ap_train_opts *o, const struct ap_tool *tool,
+                        const char *optimizer, struct ap_grad_params *p)
+{
+    struct ap_err err = {{0}};
+
+    if (o->master_weights && dtypes[o->dtype].dtype == AP_F32)
+        ap_die_usage("--master-weights needs --dtype bf16 or f16");
+    if (ap_grad_defaults(optimizer, p, &err))
+        ap_die_usage("%s", err.msg);
+    for (const struct ap_opt *opt = tool->opts; opt->name; opt++)
+        if (ap_tool_given(tool, opt->name) && !ap_grad_uses(optimizer, opt->name))
+            ap_die_usage("--%s is not for --optimizer %s", opt->name, optimizer);
+    set(&p->lr, o->lr);
+    set(&p->beta1, o->beta1);
+    set(&p->beta2, o->beta2);
+    set(&p->eps, o->eps);
+    set(&p->momentum, o->momentum);
+    set(&p->weight_decay, o->weight_decay);
+    p->compute = dtypes[o->dtype].dtype;
+    p->master_weights = o->master_weights;
+    p->loss_scale = p->compute == AP_F16 ? LOSS_SCALE : 0;
+    set(&p->loss_scale, o->loss_scale);
+    p->frozen = o->freeze.n ? is_frozen : NULL;
+    p->ctx = o;
+}
+
+int ap_train_opts_check_freeze(const struct ap_train_opts *o, struct ap_err *err)
+{
+    for (int k = 0; k < o->freeze.n; k++)
+        if (!o->freeze_used[k])
+            return ap_err_set(err, "--freeze '%s' matches no weight", o->freeze.v[k]);
+    return 0;
+}
