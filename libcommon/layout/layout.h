@@ -79,6 +79,12 @@ static inline struct ap_layout ap_layout_replicated(void)
 }
 /* The same with sums made: R where it is partial. */
 struct ap_layout ap_layout_whole(const struct ap_layout *l);
+/* A placement as one word, of strides below 2^48. */
+static inline uint64_t ap_placement_word(const struct ap_placement *p)
+{
+    return (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
+           p->kind;
+}
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
