@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "cost/memo.h"
+#include "cost/conversion_cache.h"
 #include "shard.h"
 
 #define HALF 6 /* rows before it take as long as the others */
@@ -75,7 +75,7 @@ void shard_list_named_plans(struct ap_arena *arena, struct shard_task *task)
                                   .first = i == 0 ? 0 : HALF,
                                   .last = i == 0 ? HALF : AP_N_NAMED_PLANS,
                                   .made = made};
-    maker[1].cost.cache = ap_memo_new(task->cost->mesh.n_axes);
+    maker[1].cost.cache = ap_conversion_cache_new(task->cost->mesh.n_axes);
     bool runs = pthread_create(&thread, NULL, make_some, &maker[1]) == 0;
     make_some(&maker[0]);
     if (runs)
@@ -93,7 +93,7 @@ void shard_list_named_plans(struct ap_arena *arena, struct shard_task *task)
         sec[n] = NAN;
         name[n++] = ap_named_plans[row].name;
     }
-    ap_memo_free(maker[1].cost.cache);
+    ap_conversion_cache_free(maker[1].cost.cache);
     for (int i = 0; i < 2; i++) {
         ap_named_plan_shared_free(&maker[i].shared);
         ap_arena_free(&maker[i].arena);
@@ -131,12 +131,12 @@ void shard_price_named_plans(const struct shard_task *task)
 
     for (int i = 0; i < 2; i++)
         pricer[i] = (struct pricer){task, *task->cost, i, (double *)task->plan_sec};
-    pricer[1].cost.cache = ap_memo_new(task->cost->mesh.n_axes);
+    pricer[1].cost.cache = ap_conversion_cache_new(task->cost->mesh.n_axes);
     bool runs = pthread_create(&thread, NULL, price_some, &pricer[1]) == 0;
     price_some(&pricer[0]);
     if (runs)
         pthread_join(thread, NULL);
     else
         price_some(&pricer[1]);
-    ap_memo_free(pricer[1].cost.cache);
+    ap_conversion_cache_free(pricer[1].cost.cache);
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tool/tool.h"
 #include "base/file.h"
 
 int64_t ap_cluster_devices(const struct ap_cluster *c)

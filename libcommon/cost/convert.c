@@ -4,30 +4,32 @@
  *
  * Idea: uniform-cost search over layouts. Neighbours of a layout are what one step makes
  * of it: a slice or its reverse, an all-gather, on an axis that is innermost in its
- * factor (nested_split.c), so that the blocks of all other axes stay; an all-to-all, which is
- * both at once on two dimensions; a swap of two equal axes; sums. An axis is only ever
- * placed as in the source or the target, replicated, or, when it is partial, on one of
- * the first two dimensions that it divides: reduce-scatter inside, all-reduce across,
- * all-gather inside is found that way. Gathering and summing all, then slicing, is always
- * one of the ways.
+ * factor (nested_split.c), so that the blocks of all other axes stay; an all-to-all,
+ * which is both at once on two dimensions; a swap of two equal axes; sums. An axis is
+ * only ever placed as in the source or the target, replicated, or, when it is partial, on
+ * one of the first two dimensions that it divides: reduce-scatter inside, all-reduce
+ * across, all-gather inside is found that way. Gathering and summing all, then slicing,
+ * is always one of the ways.
  *
  * An axis in time only ever goes from the source's placement to the target's, by a step
  * of its own that moves nothing. While it is not replicated the value is one
  * microbatch's, and a step is paid as often as there are microbatches: sums are thus
  * accumulated first and reduced over devices once.
  *
- * Cost: at most 5^axes layouts, in practice a dozen; results are kept (memo.c).
+ * Cost: at most 5^axes layouts, in practice a dozen; results are kept
+ * (conversion_cache.c).
  */
 #include "cost/alpa.h"
 #include "cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/array.h"
+#include "base/heap.h"
+#include "base/index_map.h"
+#include "cost/conversion_cache.h"
 #include "layout/nested_split.h"
-#include "cost/memo.h"
-#include "cost/convert.h"
 
 enum { MAX_PLACES = 2 }; /* source's and target's */
 
@@ -51,17 +53,22 @@ struct search {
     bool fewest; /* every step costs 1 */
     struct ap_layout target;
     int n_places[AP_MAX_AXES];
-    struct ap_placement place[AP_MAX_AXES][MAX_PLACES]; /* strides of the finest form */
+    struct ap_placement place[AP_MAX_AXES][MAX_PLACES]; /* finest strides */
     struct ap_placement goal[AP_MAX_AXES];              /* likewise, of the target */
     struct ap_layout at;                                /* being expanded, */
-    struct ap_nested_split form[AP_MAX_RANK]; /* finest forms of its dimensions, */
-    unsigned known;                           /* those that were needed so far */
+    struct ap_nested_split nested[AP_MAX_RANK];         /* finest, of its dimensions, */
+    unsigned known; /* those that were needed so far */
     int n, cap;
     struct node *nodes;
-    int *slot; /* hash table of node numbers + 1, twice as many as cap */
-    int *heap; /* node numbers by cost; sifted when costs fall */
-    int n_heap;
-    int *place_in_heap;
+    struct ap_index index; /* of nodes, by layout */
+    struct ap_heap queue;  /* of struct candidate: one each time that a node is reached
+                              more cheaply, and the first of them counts */
+};
+
+/* A node by what it takes to reach it. */
+struct candidate {
+    double sec;
+    int n_steps, node;
 };
 
 /* ---- bytes ---- */
@@ -89,19 +96,19 @@ int64_t ap_step_bytes(const struct ap_mesh *mesh, enum ap_op op,
 
 /* ---- single steps ---- */
 
-/* Finest form of dimension d of the layout that is being expanded. */
-static const struct ap_nested_split *form_of(struct search *s, int d)
+/* Finest nested of dimension d of the layout that is being expanded. */
+static const struct ap_nested_split *nested_of(struct search *s, int d)
 {
     /* layouts are canonical, so that there is one */
     if (!(s->known >> d & 1))
-        ap_nested_split_get(s->mesh, s->shape, &s->at, d, &s->form[d]);
+        ap_nested_split_get(s->mesh, s->shape, &s->at, d, &s->nested[d]);
     s->known |= 1u << d;
-    return &s->form[d];
+    return &s->nested[d];
 }
 
 /*
  * Takes the split by axis a away: *out is the layout that an ap-slice on a would start
- * from, *split what it would cut; form is of a's dimension in l. False if a is not
+ * from, *split what it would cut; nested is of a's dimension in l. False if a is not
  * innermost.
  */
 static bool unsplit(const struct search *s, const struct ap_layout *l,
@@ -109,16 +116,16 @@ static bool unsplit(const struct search *s, const struct ap_layout *l,
                     struct ap_split *split)
 {
     int d = l->axis[a].dim, i = 0;
-    struct ap_nested_split form = *whole;
+    struct ap_nested_split nested = *whole;
 
     *split = (struct ap_split){.dim = d, .outer = 1, .full = 1, .part = 1};
-    if (form.dead >> a & 1) {
-        form.dead &= ~(1u << a);
-        for (; i < form.n; i++)
-            split->outer *= ap_nested_split_local(s->mesh, &form.factor[i]);
+    if (nested.dead >> a & 1) {
+        nested.dead &= ~(1u << a);
+        for (; i < nested.n; i++)
+            split->outer *= ap_nested_split_local(s->mesh, &nested.factor[i]);
     }
-    for (; i < form.n; i++) {
-        struct ap_split_factor *f = &form.factor[i];
+    for (; i < nested.n; i++) {
+        struct ap_split_factor *f = &nested.factor[i];
         int64_t local = ap_nested_split_local(s->mesh, f);
         int k = 0;
         while (k < f->n && f->axis[k] != a)
@@ -136,8 +143,8 @@ static bool unsplit(const struct search *s, const struct ap_layout *l,
     }
     *out = *l;
     out->axis[a] = (struct ap_placement){0};
-    return ap_nested_split_refine(s->mesh, &form) == 0 &&
-           ap_nested_split_put(s->mesh, s->shape, &form, d, out) == 0;
+    return ap_nested_split_refine(s->mesh, &nested) == 0 &&
+           ap_nested_split_put(s->mesh, s->shape, &nested, d, out) == 0;
 }
 
 /*
@@ -148,14 +155,14 @@ static bool slice(struct search *s, const struct ap_layout *l, int a,
                   const struct ap_placement *p, struct ap_layout *out,
                   struct ap_split *split)
 {
-    const struct ap_nested_split *form = form_of(s, p->dim);
+    const struct ap_nested_split *nested = nested_of(s, p->dim);
     struct ap_nested_split after;
     struct ap_layout back;
 
     *out = *l;
     for (int b = 0; b < s->mesh->n_axes; b++)
         if (l->axis[b].kind == AP_SPLIT && l->axis[b].dim == p->dim)
-            out->axis[b].stride = ap_nested_split_stride(form, b);
+            out->axis[b].stride = ap_nested_split_stride(nested, b);
     out->axis[a] = *p;
     return ap_nested_split_get(s->mesh, s->shape, out, p->dim, &after) == 0 &&
            ap_nested_split_put(s->mesh, s->shape, &after, p->dim, out) == 0 &&
@@ -176,27 +183,27 @@ static bool swap(struct search *s, int a, int b, struct ap_layout *out)
     for (int d = 0; dims >> d; d++) {
         if (!(dims >> d & 1))
             continue;
-        struct ap_nested_split form = *form_of(s, d);
-        for (int i = 0; i < form.n; i++)
-            for (int k = 0; k < form.factor[i].n; k++) {
-                uint8_t *axis = &form.factor[i].axis[k];
+        struct ap_nested_split nested = *nested_of(s, d);
+        for (int i = 0; i < nested.n; i++)
+            for (int k = 0; k < nested.factor[i].n; k++) {
+                uint8_t *axis = &nested.factor[i].axis[k];
                 *axis = (uint8_t)(*axis == a ? b : *axis == b ? a : *axis);
             }
-        if ((form.dead & bits) && (form.dead & bits) != bits)
-            form.dead ^= bits;
-        if (ap_nested_split_put(s->mesh, s->shape, &form, d, out))
+        if ((nested.dead & bits) && (nested.dead & bits) != bits)
+            nested.dead ^= bits;
+        if (ap_nested_split_put(s->mesh, s->shape, &nested, d, out))
             return false;
     }
     return true;
 }
 
-/* Placement of axis a with the stride of the finest form, in the layout being expanded.
+/* Placement of axis a with the stride of the finest nested, in the layout being expanded.
  */
 static struct ap_placement finest(struct search *s, int a)
 {
     struct ap_placement p = s->at.axis[a];
     if (p.kind == AP_SPLIT)
-        p.stride = ap_nested_split_stride(form_of(s, p.dim), a);
+        p.stride = ap_nested_split_stride(nested_of(s, p.dim), a);
     return p;
 }
 
@@ -208,97 +215,41 @@ static bool same_place(const struct ap_placement *p, const struct ap_placement *
 
 /* ---- the frontier ---- */
 
-static bool before(const struct search *s, int i, int j)
+static bool before(const void *x, const void *y)
 {
-    const struct node *a = &s->nodes[i], *b = &s->nodes[j];
+    const struct candidate *a = x, *b = y;
     if (a->sec != b->sec)
         return a->sec < b->sec;
     if (a->n_steps != b->n_steps)
         return a->n_steps < b->n_steps;
-    return i < j;
+    return a->node < b->node;
 }
 
-static void heap_set(struct search *s, int at, int node)
+static void push(struct search *s, int i)
 {
-    s->heap[at] = node;
-    s->place_in_heap[node] = at;
-}
-
-static void sift_up(struct search *s, int at)
-{
-    int node = s->heap[at];
-    for (; at > 0 && before(s, node, s->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap_set(s, at, s->heap[(at - 1) / 2]);
-    heap_set(s, at, node);
-}
-
-static int heap_pop(struct search *s)
-{
-    int top = s->heap[0], node = s->heap[--s->n_heap], at = 0;
-    for (;;) {
-        int child = 2 * at + 1;
-        if (child >= s->n_heap)
-            break;
-        if (child + 1 < s->n_heap && before(s, s->heap[child + 1], s->heap[child]))
-            child++;
-        if (!before(s, s->heap[child], node))
-            break;
-        heap_set(s, at, s->heap[child]);
-        at = child;
-    }
-    if (s->n_heap > 0)
-        heap_set(s, at, node);
-    return top;
-}
-
-/* Slot of layout l: of its node, or a free one. */
-static int *slot_of(const struct search *s, const struct ap_layout *l)
-{
-    uint64_t h = 0;
-    for (int a = 0; a < s->mesh->n_axes; a++) {
-        const struct ap_placement *p = &l->axis[a];
-        h ^= (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
-             p->kind;
-        h *= 0x9e3779b97f4a7c15u;
-        h ^= h >> 29;
-    }
-    size_t mask = 2 * (size_t)s->cap - 1, at = h & mask;
-    while (s->slot[at] && !ap_layout_equal(&s->nodes[s->slot[at] - 1].at, l))
-        at = (at + 1) & mask;
-    return &s->slot[at];
-}
-
-/* Room for cap nodes, a power of two. */
-static void make_room(struct search *s, int cap)
-{
-    size_t n = (size_t)cap;
-    s->cap = cap;
-    s->nodes = ap_xrealloc(s->nodes, n * sizeof(*s->nodes));
-    s->heap = ap_xrealloc(s->heap, n * sizeof(*s->heap));
-    s->place_in_heap = ap_xrealloc(s->place_in_heap, n * sizeof(*s->place_in_heap));
-    s->slot = ap_xrealloc(s->slot, 2 * n * sizeof(*s->slot));
-    memset(s->slot, 0, 2 * n * sizeof(*s->slot));
-    for (int i = 0; i < s->n; i++)
-        *slot_of(s, &s->nodes[i].at) = i + 1;
+    const struct candidate c = {s->nodes[i].sec, s->nodes[i].n_steps, i};
+    ap_heap_push(&s->queue, &c);
 }
 
 /* The node of layout l, a new one with infinite cost if there is none. */
 static int node_of(struct search *s, const struct ap_layout *l)
 {
-    int *slot = slot_of(s, l);
-    if (*slot)
-        return *slot - 1;
-    if (s->n == s->cap) {
-        make_room(s, 2 * s->cap);
-        slot = slot_of(s, l);
-    }
-    *slot = s->n + 1;
+    struct ap_index_walk walk;
+    uint64_t hash = 0;
+
+    for (int a = 0; a < s->mesh->n_axes; a++)
+        hash = ap_hash_mix(hash, ap_placement_word(&l->axis[a]));
+    for (int i = ap_index_first(&s->index, hash, &walk); i >= 0;
+         i = ap_index_next(&s->index, &walk))
+        if (ap_layout_equal(&s->nodes[i].at, l))
+            return i;
+    ap_index_put(&s->index, hash, s->n);
+    AP_ROOM(s->nodes, s->n, s->cap);
     s->nodes[s->n] =
         (struct node){.at = *l,
                       .local_bytes = ap_layout_local_bytes(s->mesh, s->shape, l),
                       .sec = INFINITY,
                       .from = -1};
-    heap_set(s, s->n_heap++, s->n);
     return s->n++;
 }
 
@@ -330,7 +281,7 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     v->bytes = bytes;
     v->times = times;
     v->step_sec = step_sec;
-    sift_up(s, s->place_in_heap[i]);
+    push(s, i);
 }
 
 /* ---- neighbours of s->at, the layout of node `from` ---- */
@@ -381,10 +332,10 @@ static void from_partial(struct search *s, int from, int a)
     /* if it is to be split it goes there at once */
     int most = s->goal[a].kind == AP_SPLIT ? 0 : s->mesh->n_axes > 4 ? 1 : 2;
     for (int d = 0; d < s->shape->rank && tried < most; d++) {
-        const struct ap_nested_split *form = form_of(s, d);
-        if (form->n == 0)
+        const struct ap_nested_split *nested = nested_of(s, d);
+        if (nested->n == 0)
             continue;
-        int64_t local = ap_nested_split_local(s->mesh, &form->factor[form->n - 1]);
+        int64_t local = ap_nested_split_local(s->mesh, &nested->factor[nested->n - 1]);
         if (local == 0 || local % s->mesh->size[a] != 0)
             continue;
         tried++;
@@ -403,7 +354,7 @@ static void from_split(struct search *s, int from, int a)
 
     if (is_time(s, a) && s->goal[a].kind != AP_REPLICATED)
         return;
-    if (!unsplit(s, &s->at, form_of(s, dim), a, &gathered, &join))
+    if (!unsplit(s, &s->at, nested_of(s, dim), a, &gathered, &join))
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
@@ -550,19 +501,21 @@ static void add_place(struct search *s, int a, const struct ap_placement *p)
 /* Fills nodes; returns the target's, -1 if it was not reached. */
 static int run(struct search *s, const struct ap_layout *from)
 {
-    s->n = s->n_heap = 0;
-    make_room(s, 32);
+    struct candidate c;
+
+    s->n = s->queue.n = 0;
+    ap_index_clear(&s->index);
     int i = node_of(s, from);
     s->nodes[i].sec = 0;
-    while (s->n_heap > 0) {
-        i = heap_pop(s);
-        if (s->nodes[i].sec == INFINITY)
-            break;
-        s->nodes[i].done = true;
-        look_at(s, &s->nodes[i].at);
-        if (ap_layout_equal(&s->nodes[i].at, &s->target))
-            return i;
-        expand(s, i);
+    push(s, i);
+    while (ap_heap_pop(&s->queue, &c)) {
+        if (s->nodes[c.node].done)
+            continue;
+        s->nodes[c.node].done = true;
+        look_at(s, &s->nodes[c.node].at);
+        if (ap_layout_equal(&s->at, &s->target))
+            return c.node;
+        expand(s, c.node);
     }
     return -1;
 }
@@ -591,7 +544,11 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                   const struct ap_layout *from, const struct ap_layout *to,
                   struct ap_step *room, struct ap_path *path)
 {
-    struct search s = {.cost = cost, .mesh = &cost->mesh, .shape = shape, .target = *to};
+    struct search s = {.cost = cost,
+                       .mesh = &cost->mesh,
+                       .shape = shape,
+                       .target = *to,
+                       .queue = {sizeof(struct candidate), before}};
     if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
         return -1;
     look_at(&s, to);
@@ -612,9 +569,8 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
     if (goal >= 0)
         write_path(&s, goal, room, path);
     free(s.nodes);
-    free(s.slot);
-    free(s.heap);
-    free(s.place_in_heap);
+    ap_index_free(&s.index);
+    ap_heap_free(&s.queue);
     return goal >= 0 ? 0 : -1;
 }
 
@@ -628,8 +584,9 @@ int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
     path->sec = 0;
     if (ap_layout_equal(from, to))
         return 0;
-    struct ap_memo_entry *e =
-        cost->cache ? ap_memo_get(cost->cache, shape, from, to, &found) : NULL;
+    struct ap_cached_conversion *e =
+        cost->cache ? ap_conversion_cache_get(cost->cache, shape, from, to, &found)
+                    : NULL;
     if (found && e->sec == INFINITY)
         return -1;
     if (found && e->n_steps >= 0) {
@@ -642,7 +599,7 @@ int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
     if (e)
         e->sec = rc ? INFINITY : path->sec;
     if (e && rc == 0)
-        ap_memo_put_path(cost->cache, e, path);
+        ap_conversion_cache_put_path(cost->cache, e, path);
     return rc;
 }
 
@@ -655,8 +612,9 @@ double ap_convert_sec(const struct ap_cost *cost, const struct ap_shape *shape,
 
     if (ap_layout_equal(from, to))
         return 0;
-    struct ap_memo_entry *e =
-        cost->cache ? ap_memo_get(cost->cache, shape, from, to, &found) : NULL;
+    struct ap_cached_conversion *e =
+        cost->cache ? ap_conversion_cache_get(cost->cache, shape, from, to, &found)
+                    : NULL;
     if (found)
         return e->sec;
     double sec = search(cost, shape, from, to, room, &path) ? INFINITY : path.sec;

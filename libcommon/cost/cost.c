@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "cost/memo.h"
+#include "cost/conversion_cache.h"
 
 const char *const ap_cost_variant_names[] = {"default", "alpa", "bytes"};
 
@@ -127,13 +127,13 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
         cost->bandwidth[a] = cost->set_bandwidth[1u << a];
         cost->latency[a] = cost->set_latency[1u << a];
     }
-    cost->cache = ap_memo_new(mesh->n_axes);
+    cost->cache = ap_conversion_cache_new(mesh->n_axes);
     return 0;
 }
 
 void ap_cost_free(struct ap_cost *cost)
 {
-    ap_memo_free(cost->cache);
+    ap_conversion_cache_free(cost->cache);
     cost->cache = NULL;
 }
 
@@ -141,11 +141,7 @@ void ap_cost_free(struct ap_cost *cost)
 
 static double devices_on(const struct ap_mesh *mesh, unsigned axes)
 {
-    double n = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        if ((axes & ~mesh->time) >> a & 1)
-            n *= (double)mesh->size[a];
-    return n;
+    return (double)ap_mesh_group(mesh, axes & ~mesh->time);
 }
 
 /* Bytes that each device sends. */
@@ -163,22 +159,22 @@ static double bytes_moved(enum ap_op op, double n, double b)
 /*
  * Hops of a ring all-reduce over the axes, one way. Axes over the same links are reduced
  * one after the other, (n1 - 1) + (n2 - 1) + ... hops for as many bytes, so that one
- * all-reduce is never dearer than reduce-scatters and all-gathers in its place.
+ * all-reduce never costs more than reduce-scatters and all-gathers in its place.
  */
 static double ring_hops(const struct ap_cost *cost, unsigned axes)
 {
     double n = 1, hops = 0;
-    bool alike = true;
+    bool same_links = true;
 
     for (int a = 0; a < cost->mesh.n_axes; a++) {
         if (!((axes & ~cost->mesh.time) >> a & 1) || cost->mesh.size[a] == 1)
             continue;
         n *= (double)cost->mesh.size[a];
         hops += (double)(cost->mesh.size[a] - 1);
-        alike &= cost->bandwidth[a] == cost->set_bandwidth[axes] &&
-                 cost->latency[a] == cost->set_latency[axes];
+        same_links &= cost->bandwidth[a] == cost->set_bandwidth[axes] &&
+                      cost->latency[a] == cost->set_latency[axes];
     }
-    return alike ? hops : n - 1;
+    return same_links ? hops : n - 1;
 }
 
 static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, double b)

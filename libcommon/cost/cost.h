@@ -76,7 +76,8 @@ struct ap_cost {
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
     /* the same of several axes taken as one ring, by bit set */
     double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
-    void *cache; /* memo of ap_convert; not shared between threads */
+    /* of ap_convert; not shared between threads */
+    struct ap_conversion_cache *cache;
 };
 
 /* -1: the mesh does not fit the cluster (exit 3), message names both sizes. */
@@ -84,7 +85,7 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
                  enum ap_cost_variant variant, const struct ap_cluster *cluster,
                  const struct ap_mesh *mesh, struct ap_err *err);
 /*
- * Frees the memo. It has memory of its own, so that callers of ap_convert may mark and
+ * Frees the cache. It has memory of its own, so that callers of ap_convert may mark and
  * rewind the arena as they like.
  */
 void ap_cost_free(struct ap_cost *cost);

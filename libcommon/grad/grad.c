@@ -69,11 +69,6 @@ static const bool flat[AP_N_OPS] = {
     [AP_OP_ROUND_EVEN] = true, [AP_OP_SIGN] = true,
 };
 
-bool ap_grad_has_rule(enum ap_op op)
-{
-    return grad_rules[op] != NULL;
-}
-
 int grad_refuse(const struct grad *g, int i, const char *why)
 {
     const struct ap_node *n = &g->b->nodes[i];

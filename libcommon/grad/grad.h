@@ -76,7 +76,4 @@ int ap_grad_train_step(struct ap_build *b, const struct ap_grad_params *p,
 int ap_grad(struct ap_build *b, int loss, int n_wrt, const int *wrt, int *grads,
             struct ap_err *err);
 
-/* Whether an operator has a rule; those without a derivative, or with none, have none. */
-bool ap_grad_has_rule(enum ap_op op);
-
 #endif

@@ -1,6 +1,6 @@
 /*
- * Meshes and layouts; the nesting of axes within a dimension is nested_split.c's, conversions are
- * convert.c's.
+ * Meshes and layouts; the nesting of axes within a dimension is nested_split.c's,
+ * conversions are cost/convert.c's.
  */
 #include "layout/layout.h"
 
@@ -17,6 +17,15 @@ int64_t ap_mesh_devices(const struct ap_mesh *mesh)
     int64_t n = 1;
     for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
         n = ap_mul64(n, mesh->size[a]);
+    return n;
+}
+
+int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes)
+{
+    int64_t n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (axes >> a & 1)
+            n *= mesh->size[a];
     return n;
 }
 
@@ -145,18 +154,18 @@ int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
                       struct ap_layout *l, int axis)
 {
     int d = l->axis[axis].dim;
-    struct ap_nested_split form;
+    struct ap_nested_split nested;
 
-    if (ap_nested_split_get(mesh, shape, l, d, &form))
+    if (ap_nested_split_get(mesh, shape, l, d, &nested))
         return -1;
     l->axis[axis] = (struct ap_placement){0};
-    for (int i = 0; i < form.n; i++) {
-        struct ap_split_factor *f = &form.factor[i];
+    for (int i = 0; i < nested.n; i++) {
+        struct ap_split_factor *f = &nested.factor[i];
         if (f->n == 0 || f->axis[f->n - 1] != axis)
             continue;
         f->n--;
-        return ap_nested_split_refine(mesh, &form) ||
-                       ap_nested_split_put(mesh, shape, &form, d, l)
+        return ap_nested_split_refine(mesh, &nested) ||
+                       ap_nested_split_put(mesh, shape, &nested, d, l)
                    ? -1
                    : 0;
     }
@@ -218,11 +227,11 @@ int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
     for (int a = mesh->n_axes; a < AP_MAX_AXES; a++)
         l->axis[a] = (struct ap_placement){0};
     for (int d = 0; strided >> d; d++) {
-        struct ap_nested_split form;
+        struct ap_nested_split nested;
         if (!(strided >> d & 1))
             continue;
-        if (ap_nested_split_get(mesh, shape, l, d, &form) ||
-            ap_nested_split_put(mesh, shape, &form, d, l))
+        if (ap_nested_split_get(mesh, shape, l, d, &nested) ||
+            ap_nested_split_put(mesh, shape, &nested, d, l))
             return -1;
     }
     return 0;
@@ -265,19 +274,28 @@ int ap_layout_parse(const struct ap_mesh *mesh, const struct ap_shape *shape,
 
 /* ---- pieces and extents ---- */
 
+/* The nesting of dimension d; a layout that is not canonical leaves it whole. */
+static struct ap_nested_split nested_of(const struct ap_mesh *mesh,
+                                        const struct ap_shape *shape,
+                                        const struct ap_layout *l, int d)
+{
+    struct ap_nested_split nested;
+    if (ap_nested_split_raw(mesh, shape, l, d, &nested))
+        nested = (struct ap_nested_split){.n = 1, .factor = {{.size = shape->dims[d]}}};
+    return nested;
+}
+
 int ap_layout_pieces(const struct ap_mesh *mesh, const struct ap_shape *shape,
                      const struct ap_layout *l, int d, struct ap_piece *pieces)
 {
-    struct ap_nested_split form;
-    if (ap_nested_split_raw(mesh, shape, l, d, &form)) /* not canonical: keep it whole */
-        form = (struct ap_nested_split){.n = 1, .factor = {{.size = shape->dims[d]}}};
-    for (int i = 0; i < form.n; i++) {
-        const struct ap_split_factor *f = &form.factor[i];
+    struct ap_nested_split nested = nested_of(mesh, shape, l, d);
+    for (int i = 0; i < nested.n; i++) {
+        const struct ap_split_factor *f = &nested.factor[i];
         pieces[i] = (struct ap_piece){f->size, ap_nested_split_local(mesh, f), 0};
         for (int k = 0; k < f->n; k++)
             pieces[i].axes |= 1u << f->axis[k];
     }
-    return form.n;
+    return nested.n;
 }
 
 /* Extent of dimension d on a device. */
@@ -327,27 +345,6 @@ int64_t ap_layout_local_bytes(const struct ap_mesh *mesh, const struct ap_shape 
     return n;
 }
 
-bool ap_layout_is_padded(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                         const struct ap_layout *l)
-{
-    unsigned split = split_dims(mesh, l);
-    for (int d = 0; split >> d; d++) {
-        struct ap_piece piece[AP_MAX_AXES + 1];
-        if (!(split >> d & 1))
-            continue;
-        int n = ap_layout_pieces(mesh, shape, l, d, piece);
-        for (int i = 0; i < n; i++) {
-            int64_t devices = 1;
-            for (int a = 0; a < mesh->n_axes; a++)
-                if (piece[i].axes >> a & 1)
-                    devices *= mesh->size[a];
-            if (piece[i].size % devices != 0)
-                return true;
-        }
-    }
-    return false;
-}
-
 /* Index within a factor of local index i of the device at coords, -1 for padding. */
 static int64_t factor_index(const struct ap_mesh *mesh, const struct ap_split_factor *f,
                             const int64_t *coords, int64_t i)
@@ -368,17 +365,15 @@ void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shap
                          const struct ap_layout *l, int d, const int64_t *coords,
                          int64_t *map)
 {
-    struct ap_nested_split form;
-    if (ap_nested_split_raw(mesh, shape, l, d, &form))
-        form = (struct ap_nested_split){.n = 1, .factor = {{.size = shape->dims[d]}}};
+    struct ap_nested_split nested = nested_of(mesh, shape, l, d);
     /* one factor after the other, each making the list `local` times as long, in place
        from the end */
     int64_t n = 1;
     if (shape->dims[d] == 0)
         return;
     map[0] = 0;
-    for (int i = 0; i < form.n; i++) {
-        const struct ap_split_factor *f = &form.factor[i];
+    for (int i = 0; i < nested.n; i++) {
+        const struct ap_split_factor *f = &nested.factor[i];
         int64_t local = ap_nested_split_local(mesh, f);
         for (int64_t major = n - 1; major >= 0; major--) {
             int64_t up = map[major];

@@ -61,6 +61,8 @@ int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
 #define AP_MAX_MICROBATCHES (1 << 20)
 /* Those in time aside. */
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
+/* Product of the sizes of a set of axes: devices of one group of a collective over it. */
+int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
 /* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
@@ -75,6 +77,12 @@ static inline struct ap_layout ap_layout_replicated(void)
 }
 /* The same with sums made: R where it is partial. */
 struct ap_layout ap_layout_whole(const struct ap_layout *l);
+/* A placement as one word, of strides below 2^48. */
+static inline uint64_t ap_placement_word(const struct ap_placement *p)
+{
+    return (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
+           p->kind;
+}
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
@@ -107,8 +115,6 @@ struct ap_shape ap_layout_local(struct ap_arena *arena, const struct ap_mesh *me
                                 const struct ap_shape *shape, const struct ap_layout *l);
 int64_t ap_layout_local_bytes(const struct ap_mesh *mesh, const struct ap_shape *shape,
                               const struct ap_layout *l);
-bool ap_layout_is_padded(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                         const struct ap_layout *l);
 /*
  * Where the elements of dimension d of one device's block lie in the whole tensor:
  * map[i] = global index of local index i, -1 for padding. map has room for the local

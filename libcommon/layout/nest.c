@@ -11,10 +11,12 @@
 #include "layout/nest_impl.h"
 
 #include <assert.h>
-#include <string.h>
+
+#include "base/array.h"
+#include "base/csr.h"
+#include "base/union_find.h"
 
 struct atom {
-    int parent;
     int node, dim; /* one of the dimensions that it stands for */
     int64_t size;
     enum ap_factor_kind kind;
@@ -52,19 +54,16 @@ struct builder {
     struct ap_nest *nest;
     int n_atoms, n_ports, n_starts, n_partials, cap_partials;
     struct atom *atoms;
+    int *class; /* of atoms: union-find; what a class is stands at its root */
     struct port *ports;
     int *starts;
     struct partial *partials;
     int **port_of; /* [member][k]: port of an operand */
 };
 
-static int find(struct atom *atoms, int i)
+static struct atom *root_of(const struct builder *b, int atom)
 {
-    while (atoms[i].parent != i) {
-        atoms[i].parent = atoms[atoms[i].parent].parent;
-        i = atoms[i].parent;
-    }
-    return i;
+    return &b->atoms[ap_sets_root(b->class, atom)];
 }
 
 static void atom_mark(struct atom *a, enum ap_factor_kind kind, enum ap_red red)
@@ -75,21 +74,16 @@ static void atom_mark(struct atom *a, enum ap_factor_kind kind, enum ap_red red)
         a->red = red;
 }
 
-static void join(struct atom *atoms, int i, int j)
+static void join(struct builder *b, int i, int j)
 {
-    i = find(atoms, i);
-    j = find(atoms, j);
-    if (i == j)
+    struct atom *a = root_of(b, i), *c = root_of(b, j);
+
+    if (!ap_sets_join(b->class, i, j))
         return;
-    if (i > j) {
-        int swap = i;
-        i = j;
-        j = swap;
-    }
-    assert(atoms[i].size == atoms[j].size);
-    atoms[j].parent = i;
-    atoms[i].coarse |= atoms[j].coarse;
-    atom_mark(&atoms[i], atoms[j].kind, atoms[j].red);
+    assert(a->size == c->size);
+    struct atom *root = root_of(b, i), *other = root == a ? c : a;
+    root->coarse |= other->coarse;
+    atom_mark(root, other->kind, other->red);
 }
 
 /* ---- atoms ---- */
@@ -105,13 +99,11 @@ static const struct ap_rule_cut *cut_of(const struct ap_rule *rule, int port, in
 
 static void new_atom(struct builder *b, int node, int dim, int64_t size, bool coarse)
 {
-    b->atoms[b->n_atoms] = (struct atom){.parent = b->n_atoms,
-                                         .node = node,
-                                         .dim = dim,
-                                         .size = size,
-                                         .coarse = coarse,
-                                         .n_factors = b->rule.opaque ? 0 : -1};
-    b->n_atoms++;
+    b->atoms[b->n_atoms++] = (struct atom){.node = node,
+                                           .dim = dim,
+                                           .size = size,
+                                           .coarse = coarse,
+                                           .n_factors = b->rule.opaque ? 0 : -1};
 }
 
 static int new_port(struct builder *b, int node, int member, int k)
@@ -140,14 +132,7 @@ static int atom_at(const struct builder *b, int member, struct ap_rule_at at)
 
 static void add_partial(struct builder *b, int port, int atom)
 {
-    if (b->n_partials == b->cap_partials) {
-        int cap = b->cap_partials ? 2 * b->cap_partials : 16;
-        struct partial *more = AP_NEW_N(b->scratch, cap, struct partial);
-        if (b->n_partials > 0)
-            memcpy(more, b->partials, (size_t)b->n_partials * sizeof(*more));
-        b->partials = more;
-        b->cap_partials = cap;
-    }
+    AP_ROOM_IN(b->scratch, b->partials, b->n_partials, b->cap_partials);
     b->partials[b->n_partials++] = (struct partial){port, atom};
 }
 
@@ -157,11 +142,10 @@ static void apply_rule(struct builder *b, int m)
     const struct ap_rule *rule = &b->rule;
 
     for (int i = 0; i < rule->n_links; i++)
-        join(b->atoms, atom_at(b, m, rule->links[i].a), atom_at(b, m, rule->links[i].b));
+        join(b, atom_at(b, m, rule->links[i].a), atom_at(b, m, rule->links[i].b));
     for (int i = 0; i < rule->n_marks; i++) {
         const struct ap_rule_mark *mark = &rule->marks[i];
-        int a = find(b->atoms, atom_at(b, m, mark->at));
-        atom_mark(&b->atoms[a], mark->kind, mark->red);
+        atom_mark(root_of(b, atom_at(b, m, mark->at)), mark->kind, mark->red);
     }
     for (int i = 0; i < rule->n_partials; i++) {
         int port = rule->partials[i].port;
@@ -186,6 +170,7 @@ static void make_room(struct builder *b)
     }
     b->n_atoms = b->n_ports = b->n_starts = b->n_partials = b->cap_partials = 0;
     b->atoms = AP_NEW_N(b->scratch, n_dims + 2 * AP_MAX_PIECES, struct atom);
+    b->class = ap_sets_new(b->scratch, n_dims + 2 * AP_MAX_PIECES);
     b->ports = AP_NEW_N(b->scratch, n_ports, struct port);
     b->starts = AP_NEW_N(b->scratch, n_dims + n_ports, int);
     b->port_of = AP_NEW_N(b->scratch, nest->n_members, int *);
@@ -260,7 +245,7 @@ static int make_factors(struct builder *b)
         int first = b->ports[p].first;
         int rank = ap_value_shape(&b->g->nodes[b->ports[p].node])->rank;
         for (int i = b->starts[first]; i < b->starts[first + rank]; i++) {
-            struct atom *a = &b->atoms[find(b->atoms, i)];
+            struct atom *a = root_of(b, i);
             if (a->n_factors < 0)
                 number_factors(b, a);
         }
@@ -272,7 +257,7 @@ static int dim_factors(struct builder *b, int first, int d, int *list)
 {
     int n = 0;
     for (int i = b->starts[first + d]; i < b->starts[first + d + 1]; i++) {
-        const struct atom *a = &b->atoms[find(b->atoms, i)];
+        const struct atom *a = root_of(b, i);
         for (int f = 0; f < a->n_factors; f++)
             list[n++] = a->first_factor + f;
     }
@@ -416,7 +401,7 @@ static int build_one(struct builder *b, struct ap_err *err)
     for (int p = 0; p < b->n_ports; p++)
         access[p] = make_access(b, p, p > 0 ? &access[p - 1] : NULL);
     for (int i = 0; i < b->n_partials; i++) {
-        const struct atom *a = &b->atoms[find(b->atoms, b->partials[i].atom)];
+        const struct atom *a = root_of(b, b->partials[i].atom);
         for (int f = 0; f < a->n_factors; f++)
             access[b->partials[i].port].partial |= UINT64_C(1) << (a->first_factor + f);
     }
@@ -437,22 +422,16 @@ static int build_one(struct builder *b, struct ap_err *err)
 static void list_members(struct ap_arena *arena, const struct ap_graph *g, int *pos,
                          struct ap_nests *nests)
 {
-    int *start = AP_NEW_N(arena, g->n_groups + 2, int);
-    int *members = AP_NEW_N(arena, g->n_nodes, int);
+    int *group = AP_NEW_N(arena, g->n_nodes, int);
 
-    for (int v = 0; v < g->n_nodes; v++)
-        start[g->nodes[v].group + 2]++;
-    for (int i = 0; i < g->n_groups; i++)
-        start[i + 2] += start[i + 1];
     for (int v = 0; v < g->n_nodes; v++) {
-        int group = g->nodes[v].group;
-        struct ap_nest *nest = &nests->nest[group];
-        pos[v] = nest->n_members++;
-        members[start[group + 1]++] = v;
+        group[v] = g->nodes[v].group;
+        pos[v] = nests->nest[group[v]].n_members++;
     }
+    struct ap_csr members = ap_csr_new(arena, g->n_groups, g->n_nodes, group, NULL);
     for (int i = 0; i < g->n_groups; i++) {
         nests->nest[i].group = i;
-        nests->nest[i].members = members + start[i];
+        nests->nest[i].members = members.item + members.start[i];
     }
 }
 

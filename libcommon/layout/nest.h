@@ -104,6 +104,13 @@ struct ap_choice_vec {
 #define AP_CHOICE_NONE ((struct ap_choice_vec){{-1, -1, -1, -1, -1, -1}})
 _Static_assert(AP_MAX_AXES == 6, "a -1 for each axis");
 
+/* Devices that share c, a factor or a linear set, under a choice: of all axes on it. */
+int64_t ap_choice_devices(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                          int c);
+/* Whether c is no factor, or one with an element for each device that shares it. */
+bool ap_choice_reaches(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int c);
+
 /*
  * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
  * and no padded factor lies right in front of an unsplit one in a dimension (layouts
@@ -128,6 +135,9 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
 /* Local extent of factor f (size split by its axes in mesh order, rounded up each time).
  */
 int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f);
+/* Whether the devices' extents of factor f together exceed its size. */
+bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, int f);
 /*
  * Bit i: operand i must be masked with the reducer's neutral element before use, because

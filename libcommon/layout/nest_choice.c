@@ -20,16 +20,28 @@ int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
     return extent;
 }
 
-/* True when the devices' extents of factor f together exceed its size. */
-static bool is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
-                      const struct ap_choice_vec *choice, int f)
+int64_t ap_choice_devices(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                          int c)
 {
-    int64_t padded = ap_nest_extent(nest, mesh, choice, f);
-    for (int a = 0; a < mesh->n_axes; a++) {
-        if (choice->axis[a] == f)
-            padded = ap_mul64(padded, mesh->size[a]);
-    }
-    return padded > nest->factors[f].size;
+    int64_t n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (choice->axis[a] == c)
+            n = ap_mul64(n, mesh->size[a]);
+    return n;
+}
+
+bool ap_choice_reaches(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int c)
+{
+    return c < 0 || c >= nest->n_factors ||
+           nest->factors[c].size >= ap_choice_devices(mesh, choice, c);
+}
+
+bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                       const struct ap_choice_vec *choice, int f)
+{
+    return ap_mul64(ap_nest_extent(nest, mesh, choice, f),
+                    ap_choice_devices(mesh, choice, f)) > nest->factors[f].size;
 }
 
 /* ---- legality ---- */
@@ -69,7 +81,7 @@ static bool all_have_layouts(const struct ap_nest *nest, const struct ap_mesh *m
     uint64_t padded = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
         int c = choice->axis[a];
-        if (c >= 0 && c < nest->n_factors && is_padded(nest, mesh, choice, c))
+        if (c >= 0 && c < nest->n_factors && ap_nest_is_padded(nest, mesh, choice, c))
             padded |= UINT64_C(1) << c;
     }
     bool ok = true;
@@ -198,7 +210,7 @@ uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
     for (int f = 0; f < nest->n_factors; f++) {
         bool reduced = nest->factors[f].kind == AP_FACTOR_REDUCED;
-        if (reduced && is_padded(nest, mesh, choice, f))
+        if (reduced && ap_nest_is_padded(nest, mesh, choice, f))
             padded |= UINT64_C(1) << f;
     }
     for (int i = 0; padded && i < nest->n_ins && i < 64; i++) {

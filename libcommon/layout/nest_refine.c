@@ -15,8 +15,10 @@
 #include "layout/nest_impl.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/csr.h"
+#include "base/union_find.h"
 
 /* ---- boundaries of one dimension ---- */
 
@@ -37,25 +39,6 @@ static bool bounds_add(struct ap_bounds *b, int64_t size, int64_t minor)
     b->minor[i] = minor;
     b->n++;
     return true;
-}
-
-static int find(int *parent, int i)
-{
-    while (parent[i] != i) {
-        parent[i] = parent[parent[i]];
-        i = parent[i];
-    }
-    return i;
-}
-
-static void join(int *parent, int a, int b)
-{
-    a = find(parent, a);
-    b = find(parent, b);
-    if (a < b)
-        parent[b] = a;
-    else
-        parent[a] = b;
 }
 
 const struct ap_bounds *ap_refine_bounds(const struct ap_refine *refine, int node,
@@ -240,8 +223,8 @@ void ap_rule_reshape(struct ap_rule *r)
 
 /* Reshapes by the classes that they relate, and those that must be looked at again. */
 struct worklist {
-    int *start, *reshape; /* CSR: reshapes of class c */
-    int *queue;           /* ring of `size` nodes */
+    struct ap_csr of; /* reshapes of each class */
+    int *queue;       /* ring of `size` nodes */
     int head, n, size;
     bool *queued; /* of each node */
 };
@@ -258,37 +241,28 @@ static void list_reshapes(struct ap_arena *arena, const struct ap_refine *r, int
                           struct worklist *w)
 {
     const struct ap_graph *g = r->g;
+    int n = 0;
 
-    w->start = AP_NEW_N(arena, n_dims + 2, int);
-    w->queued = AP_NEW_N(arena, g->n_nodes, bool);
-    for (int fill = 0; fill < 2; fill++) {
-        for (int v = 0; v < g->n_nodes; v++) {
-            if (g->nodes[v].op != AP_OP_RESHAPE)
-                continue;
-            w->size += !fill;
-            int both[2] = {g->nodes[v].in[0], v};
-            for (int s = 0; s < 2; s++) {
-                int end = r->dim_start[both[s] + 1];
-                for (int d = r->dim_start[both[s]]; d < end; d++) {
-                    if (fill)
-                        w->reshape[w->start[r->class[d] + 1]++] = v;
-                    else
-                        w->start[r->class[d] + 2]++;
-                }
+    for (int v = 0; v < g->n_nodes; v++)
+        w->size += g->nodes[v].op == AP_OP_RESHAPE;
+    int *class = AP_NEW_N(arena, (int64_t)w->size * 2 * AP_MAX_RANK, int);
+    int *reshape = AP_NEW_N(arena, (int64_t)w->size * 2 * AP_MAX_RANK, int);
+    for (int v = 0; v < g->n_nodes; v++) {
+        const int both[2] = {g->nodes[v].op == AP_OP_RESHAPE ? g->nodes[v].in[0] : v, v};
+        for (int s = 0; s < 2 && both[0] != v; s++)
+            for (int d = r->dim_start[both[s]]; d < r->dim_start[both[s] + 1]; d++) {
+                class[n] = r->class[d];
+                reshape[n++] = v;
             }
-        }
-        if (fill)
-            break;
-        for (int i = 0; i < n_dims; i++)
-            w->start[i + 2] += w->start[i + 1];
-        w->reshape = AP_NEW_N(arena, w->start[n_dims + 1] + 1, int);
     }
+    w->of = ap_csr_new(arena, n_dims, n, class, reshape);
+    w->queued = AP_NEW_N(arena, g->n_nodes, bool);
     w->queue = AP_NEW_N(arena, w->size + 1, int);
 }
 
-/* Hands the boundaries of one side of a reshape to the classes of its dimensions. */
-static void hand_out(struct ap_refine *r, struct worklist *w, int node,
-                     const struct side *s)
+/* Adds the boundaries of one side of a reshape to the classes of its dimensions. */
+static void add_boundaries(struct ap_refine *r, struct worklist *w, int node,
+                           const struct side *s)
 {
     const struct ap_shape *shape = ap_value_shape(&r->g->nodes[node]);
     int64_t minor = s->at[0];
@@ -300,8 +274,8 @@ static void hand_out(struct ap_refine *r, struct worklist *w, int node,
         for (; k < s->n && s->at[k] > minor; k++) {
             if (!bounds_add(&r->bounds[class], shape->dims[d], s->at[k] / minor))
                 continue;
-            for (int i = w->start[class]; i < w->start[class + 1]; i++)
-                enqueue(w, w->reshape[i]);
+            for (int i = w->of.start[class]; i < w->of.start[class + 1]; i++)
+                enqueue(w, w->of.item[i]);
         }
         if (k < s->n && s->at[k] == minor)
             k++;
@@ -325,8 +299,8 @@ static void carry(struct ap_arena *arena, struct ap_refine *r, int n_dims)
         w.queued[v] = false;
         if (!both_sides(r->g, &r->g->nodes[v], v, r, &in, &out))
             continue;
-        hand_out(r, &w, r->g->nodes[v].in[0], &in);
-        hand_out(r, &w, v, &out);
+        add_boundaries(r, &w, r->g->nodes[v].in[0], &in);
+        add_boundaries(r, &w, v, &out);
     }
 }
 
@@ -340,7 +314,8 @@ static void join_links(struct ap_refine *r, const struct ap_rule *rule, int id)
             continue;
         int node_a = a.port == AP_OUT ? id : n->in[a.port];
         int node_b = b.port == AP_OUT ? id : n->in[b.port];
-        join(r->class, r->dim_start[node_a] + a.dim, r->dim_start[node_b] + b.dim);
+        ap_sets_join(r->class, r->dim_start[node_a] + a.dim,
+                     r->dim_start[node_b] + b.dim);
     }
 }
 
@@ -354,10 +329,8 @@ int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
             refine->dim_start[v] + ap_value_shape(&g->nodes[v])->rank;
     int n_dims = refine->dim_start[g->n_nodes];
 
-    refine->class = AP_NEW_N(arena, n_dims + 1, int);
+    refine->class = ap_sets_new(arena, n_dims + 1);
     refine->bounds = AP_NEW_N(arena, n_dims + 1, struct ap_bounds);
-    for (int d = 0; d < n_dims; d++)
-        refine->class[d] = d;
     for (int v = 0; v < g->n_nodes; v++) {
         if (g->nodes[v].op == AP_OP_RESHAPE)
             continue;
@@ -366,7 +339,7 @@ int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
         join_links(refine, rule, v);
     }
     for (int d = 0; d < n_dims; d++)
-        refine->class[d] = find(refine->class, d);
+        refine->class[d] = ap_sets_root(refine->class, d);
     carry(arena, refine, n_dims);
     return 0;
 }

@@ -10,45 +10,36 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* ---- filling a rule ---- */
+#include "base/array.h"
 
-/* Makes room for one more item of `size` bytes. */
-static void *grow(void *items, int n, int *cap, size_t size)
-{
-    if (n < *cap)
-        return items;
-    *cap = *cap ? 2 * *cap : 16;
-    return ap_xrealloc(items, (size_t)*cap * size);
-}
+/* ---- filling a rule ---- */
 
 void ap_rule_add_link(struct ap_rule *r, struct ap_rule_at a, struct ap_rule_at b)
 {
-    r->links = grow(r->links, r->n_links, &r->cap_links, sizeof(*r->links));
+    AP_ROOM(r->links, r->n_links, r->cap_links);
     r->links[r->n_links++] = (struct ap_rule_link){a, b};
 }
 
 void ap_rule_add_mark(struct ap_rule *r, struct ap_rule_at at, enum ap_factor_kind kind,
                       enum ap_red red)
 {
-    r->marks = grow(r->marks, r->n_marks, &r->cap_marks, sizeof(*r->marks));
+    AP_ROOM(r->marks, r->n_marks, r->cap_marks);
     r->marks[r->n_marks++] = (struct ap_rule_mark){at, kind, red};
 }
 
 void ap_rule_add_partial(struct ap_rule *r, int port, struct ap_rule_at over)
 {
-    r->partials =
-        grow(r->partials, r->n_partials, &r->cap_partials, sizeof(*r->partials));
+    AP_ROOM(r->partials, r->n_partials, r->cap_partials);
     r->partials[r->n_partials++] = (struct ap_rule_partial){port, over};
 }
 
 void ap_rule_add_cut(struct ap_rule *r, int port, int dim, int n, const int64_t *size)
 {
-    r->cuts = grow(r->cuts, r->n_cuts, &r->cap_cuts, sizeof(*r->cuts));
+    AP_ROOM(r->cuts, r->n_cuts, r->cap_cuts);
     r->cuts[r->n_cuts++] = (struct ap_rule_cut){port, dim, n, r->n_sizes};
-    for (int i = 0; i < n; i++) {
-        r->sizes = grow(r->sizes, r->n_sizes, &r->cap_sizes, sizeof(*r->sizes));
+    AP_ROOM_FOR(r->sizes, r->n_sizes, r->cap_sizes, n);
+    for (int i = 0; i < n; i++)
         r->sizes[r->n_sizes++] = size[i];
-    }
 }
 
 void ap_rule_free(struct ap_rule *r)

@@ -8,8 +8,9 @@
  * (or taken out) exactly if no weight changes: a factor [f | A, C] is [f / B | A] [B | C]
  * with B the block after A, if B divides f and ceil(f / P) = ceil(f / B / P) * B for the
  * products P of the sizes of A's first axes. Boundaries do not hinder each other, so that
- * putting in all of them gives the finest form, and it is unique. The canonical layout is
- * then made by taking out boundaries from major to minor where mesh order allows it.
+ * putting in all of them gives the finest nested split, and it is unique. The canonical
+ * layout is then made by taking out boundaries from major to minor where mesh order
+ * allows it.
  *
  * Cost: linear in the axes of the dimension, a few divisions each.
  */
@@ -38,7 +39,7 @@ int64_t ap_nested_split_local(const struct ap_mesh *mesh, const struct ap_split_
 }
 
 int ap_nested_split_raw(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_layout *l, int d, struct ap_nested_split *form)
+                        const struct ap_layout *l, int d, struct ap_nested_split *nested)
 {
     int64_t size = shape->dims[d], stride[AP_MAX_AXES + 2];
     int n = 0;
@@ -54,29 +55,29 @@ int ap_nested_split_raw(const struct ap_mesh *mesh, const struct ap_shape *shape
         if (i == n || stride[i] != s) {
             for (int k = n++; k > i; k--) {
                 stride[k] = stride[k - 1];
-                form->factor[k] = form->factor[k - 1];
+                nested->factor[k] = nested->factor[k - 1];
             }
             stride[i] = s;
-            form->factor[i].n = 0;
+            nested->factor[i].n = 0;
         }
-        form->factor[i].axis[form->factor[i].n++] = (uint8_t)a;
+        nested->factor[i].axis[nested->factor[i].n++] = (uint8_t)a;
     }
-    form->dead = 0;
+    nested->dead = 0;
     if (n == 0 || stride[0] != size) { /* an unsplit factor in front */
         for (int k = n++; k > 0; k--) {
             stride[k] = stride[k - 1];
-            form->factor[k] = form->factor[k - 1];
+            nested->factor[k] = nested->factor[k - 1];
         }
         stride[0] = size;
-        form->factor[0].n = 0;
+        nested->factor[0].n = 0;
     }
     stride[n] = 1;
     for (int i = 0; i < n; i++) {
         if (i + 1 < n && (stride[i + 1] <= 0 || stride[i] % stride[i + 1] != 0))
             return -1;
-        form->factor[i].size = i + 1 < n ? stride[i] / stride[i + 1] : stride[i];
+        nested->factor[i].size = i + 1 < n ? stride[i] / stride[i + 1] : stride[i];
     }
-    form->n = n;
+    nested->n = n;
     return 0;
 }
 
@@ -123,37 +124,37 @@ static void put_cut(const struct ap_mesh *mesh, const struct ap_split_factor *f,
     out->factor[out->n++] = rest;
 }
 
-int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *form)
+int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *nested)
 {
-    struct ap_nested_split out = {.dead = form->dead};
+    struct ap_nested_split out = {.dead = nested->dead};
     int n = 0;
 
-    for (int i = 0; i < form->n; i++) {
-        struct ap_split_factor f = form->factor[i];
+    for (int i = 0; i < nested->n; i++) {
+        struct ap_split_factor f = nested->factor[i];
         drop_dead(mesh, &f, &out.dead);
         if (f.n == 0 && f.size == 1)
             continue;
         if (f.n == 0 && n > 0) { /* belongs to the block of the factor before */
-            struct ap_split_factor *up = &form->factor[n - 1];
+            struct ap_split_factor *up = &nested->factor[n - 1];
             if (!scales(mesh, up->size, f.size, up->axis, up->n))
                 return -1;
             up->size *= f.size;
             continue;
         }
-        form->factor[n++] = f;
+        nested->factor[n++] = f;
     }
     for (int i = 0; i < n; i++)
-        put_cut(mesh, &form->factor[i], &out);
-    *form = out;
+        put_cut(mesh, &nested->factor[i], &out);
+    *nested = out;
     return 0;
 }
 
 int ap_nested_split_get(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_layout *l, int d, struct ap_nested_split *form)
+                        const struct ap_layout *l, int d, struct ap_nested_split *nested)
 {
-    if (ap_nested_split_raw(mesh, shape, l, d, form))
+    if (ap_nested_split_raw(mesh, shape, l, d, nested))
         return -1;
-    return ap_nested_split_refine(mesh, form);
+    return ap_nested_split_refine(mesh, nested);
 }
 
 /* Joins factor b to a, which is major to it, if that moves nothing. */
@@ -171,18 +172,18 @@ static bool join(const struct ap_mesh *mesh, struct ap_split_factor *a,
 }
 
 int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_nested_split *form, int d, struct ap_layout *l)
+                        const struct ap_nested_split *nested, int d, struct ap_layout *l)
 {
     struct ap_split_factor f[AP_MAX_AXES + 2];
     int64_t size = shape->dims[d], stride = size;
     int n = 0;
 
-    for (int i = 0; i < form->n; i++) {
-        for (int k = 1; k < form->factor[i].n; k++)
-            if (form->factor[i].axis[k - 1] > form->factor[i].axis[k])
+    for (int i = 0; i < nested->n; i++) {
+        for (int k = 1; k < nested->factor[i].n; k++)
+            if (nested->factor[i].axis[k - 1] > nested->factor[i].axis[k])
                 return -1;
-        if (n == 0 || !join(mesh, &f[n - 1], &form->factor[i]))
-            f[n++] = form->factor[i];
+        if (n == 0 || !join(mesh, &f[n - 1], &nested->factor[i]))
+            f[n++] = nested->factor[i];
     }
     int64_t last = 1; /* stride of the dead axes */
     for (int i = 0; i < n; i++) {
@@ -192,24 +193,24 @@ int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape
                                       .dim = (uint8_t)d,
                                       .stride = stride == size ? 0 : stride};
         if (i == n - 1 && f[i].n > 0 && ap_nested_split_local(mesh, &f[i]) == 1 &&
-            form->dead && f[i].axis[f[i].n - 1] < __builtin_ctz(form->dead))
+            nested->dead && f[i].axis[f[i].n - 1] < __builtin_ctz(nested->dead))
             last = stride;
         stride /= f[i].size;
     }
     for (int a = 0; a < mesh->n_axes; a++)
-        if (form->dead >> a & 1)
+        if (nested->dead >> a & 1)
             l->axis[a] = (struct ap_placement){
                 .kind = AP_SPLIT, .dim = (uint8_t)d, .stride = last == size ? 0 : last};
     return 0;
 }
 
-int64_t ap_nested_split_stride(const struct ap_nested_split *form, int a)
+int64_t ap_nested_split_stride(const struct ap_nested_split *nested, int a)
 {
     int64_t minor = 1;
-    for (int i = form->n - 1; i >= 0; i--) {
-        minor *= form->factor[i].size;
-        for (int k = 0; k < form->factor[i].n; k++)
-            if (form->factor[i].axis[k] == a)
+    for (int i = nested->n - 1; i >= 0; i--) {
+        minor *= nested->factor[i].size;
+        for (int k = 0; k < nested->factor[i].n; k++)
+            if (nested->factor[i].axis[k] == a)
                 return minor;
     }
     return 1; /* dead */

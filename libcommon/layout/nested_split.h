@@ -1,14 +1,15 @@
 /*
- * The nesting of one dimension under a layout, as a list of factors: what layout.c and
- * convert.c reason with. Not needed outside of the two.
+ * The nested split of one dimension under a layout, as a list of factors: what layout.c
+ * and cost/convert.c reason with. Not needed outside of the two.
  *
- * In a *finest* form no factor can be cut in two without moving elements, axes that only
- * ever hold padding at coordinates > 0 (dead: nothing was left to split) stand apart, and
- * no factor but the first is unsplit. Two layouts put the elements of a dimension on the
- * same devices at the same local places if and only if their finest forms are equal.
+ * In a *finest* nested split no factor can be cut in two without moving elements, axes
+ * that only ever hold padding at coordinates > 0 (dead: nothing was left to split) stand
+ * apart, and no factor but the first is unsplit. Two layouts put the elements of a
+ * dimension on the same devices at the same local places if and only if their finest
+ * nested splits are equal.
  */
-#ifndef AP_FORM_H
-#define AP_FORM_H
+#ifndef AP_NESTED_SPLIT_H
+#define AP_NESTED_SPLIT_H
 
 #include "layout/layout.h"
 
@@ -33,26 +34,27 @@ static inline int64_t ap_stride(const struct ap_placement *p, int64_t size)
 /* Factors of dimension d as the strides cut it, not yet finest. -1: they do not divide.
  */
 int ap_nested_split_raw(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_layout *l, int d, struct ap_nested_split *form);
-/* Brings a form to its finest. -1: no layout has this nesting (an unsplit factor follows
+                        const struct ap_layout *l, int d, struct ap_nested_split *nested);
+/* Makes a nested split finest. -1: no layout has this nesting (an unsplit factor follows
  * an unevenly split one). */
-int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *form);
+int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *nested);
 /* ap_nested_split_raw and ap_nested_split_refine. */
 int ap_nested_split_get(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_layout *l, int d, struct ap_nested_split *form);
+                        const struct ap_layout *l, int d, struct ap_nested_split *nested);
 /*
- * Writes the placements of the form's axes into l, canonical. -1: no layout has this
- * nesting (axes are nested against mesh order). The form must be finest.
+ * Writes the placements of the nested split's axes into l, canonical. -1: no layout has
+ * this nesting (axes are nested against mesh order). The nested split must be finest.
  */
 int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape,
-                        const struct ap_nested_split *form, int d, struct ap_layout *l);
+                        const struct ap_nested_split *nested, int d, struct ap_layout *l);
 /* Extent of a factor on a device. */
 int64_t ap_nested_split_local(const struct ap_mesh *mesh,
                               const struct ap_split_factor *f);
 /*
- * The stride at which the finest form holds axis a, which it splits. Unlike the canonical
- * one it does not depend on what other axes do to the dimension, if all divides evenly.
+ * The stride at which the finest nested split holds axis a, which it splits. Unlike the
+ * canonical one it does not depend on what other axes do to the dimension, if all divides
+ * evenly.
  */
-int64_t ap_nested_split_stride(const struct ap_nested_split *form, int a);
+int64_t ap_nested_split_stride(const struct ap_nested_split *nested, int a);
 
 #endif

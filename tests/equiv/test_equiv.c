@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit/padded.h"
 #include "../unit/random_plan.h"
 #include "cost/convert.h"
 
@@ -286,8 +287,8 @@ static void cover(struct coverage *c, const struct sample *s)
             if (l.axis[a].kind == AP_PARTIAL)
                 c->red[l.axis[a].red] = true;
         }
-        c->padded |= n->shape.dtype != AP_TUPLE &&
-                     ap_layout_is_padded(&s->plan.mesh, &n->shape, &l);
+        c->padded |=
+            n->shape.dtype != AP_TUPLE && is_padded(&s->plan.mesh, &n->shape, &l);
     }
     for (int i = 0; i < s->conv.n; i++)
         for (int k = 0; k < s->conv.conv[i].path.n_steps; k++)

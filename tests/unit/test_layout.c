@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "padded.h"
 #include "tap.h"
 
 static struct ap_arena arena;
@@ -153,7 +154,7 @@ static void try_layout(const struct ap_mesh *mesh, const struct ap_shape *shape,
     bool pad = false;
     for (int i = 0; i < n; i++)
         pad |= map[i] == -1;
-    if (pad != ap_layout_is_padded(mesh, shape, &canon))
+    if (pad != is_padded(mesh, shape, &canon))
         t->wrong_map++;
     t->padded += pad;
     int known = -1;
@@ -310,13 +311,13 @@ static void test_pieces(void)
     n = ap_layout_pieces(&mesh, &shape, &l, 1, p);
     CHECK(n == 1 && p[0].size == 5 && p[0].local == 2 && p[0].axes == 2,
           "5 split by 4: blocks of 2");
-    CHECK(ap_layout_is_padded(&mesh, &shape, &l), "that one is padded");
+    CHECK(is_padded(&mesh, &shape, &l), "that one is padded");
     CHECK(ap_layout_local_bytes(&mesh, &shape, &l) == 2 * 3 * 2 * 4,
           "6x2 floats on a device: 48 bytes");
     struct ap_shape local = ap_layout_local(&arena, &mesh, &shape, &l);
     CHECK(local.rank == 2 && local.dims[0] == 6 && local.dims[1] == 2, "local shape 6x2");
     ap_layout_parse(&mesh, &shape, "S0/6,R", &l, &err);
-    CHECK(!ap_layout_is_padded(&mesh, &shape, &l), "S0/6,R is not padded");
+    CHECK(!is_padded(&mesh, &shape, &l), "S0/6,R is not padded");
 }
 
 static void test_zero(void)
@@ -354,7 +355,7 @@ static int count(const char *mesh_text, const int64_t *dims, bool strides, bool 
         struct ap_layout l = ap_layout_replicated();
         for (int a = 0, k = i; a < mesh.n_axes; a++, k /= n)
             l.axis[a] = p[k % n];
-        if (ap_layout_canon(&mesh, &shape, &l) || ap_layout_is_padded(&mesh, &shape, &l))
+        if (ap_layout_canon(&mesh, &shape, &l) || is_padded(&mesh, &shape, &l))
             continue;
         int k = 0;
         while (k < found && !ap_layout_equal(&seen[k], &l))
