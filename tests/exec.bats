@@ -195,3 +195,16 @@ HLO
     run --separate-stderr ap-exec -n 4 --quiet --stats "$BATS_TEST_TMPDIR/four.json"
     [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ] && jq -e .sec <<<"$stderr"
 }
+
+@test "exec: --int-range bounds seeded integer inputs; --backend names what computes" {
+    printf '%s' '{"autopar":1,"graph":{"name":"g","nodes":[
+        {"op":"parameter","name":"i","param":0,"role":"input","shape":"s32[64]"},
+        {"op":"convert","name":"f","in":[0],"shape":"f32[64]"}],"results":[{"node":1}],"reducers":[]}}' |
+        ap-rewrite >"$BATS_TEST_TMPDIR/ints.json"
+    ap-exec --quiet --backend cpu --int-range 7 --out "$BATS_TEST_TMPDIR/out" "$BATS_TEST_TMPDIR/ints.json"
+    floats "$BATS_TEST_TMPDIR/out/result_0.npy" | awk '
+        { if ($1 != int($1) || $1 < 0 || $1 > 6) bad = 1; seen[$1 + 0] = 1 }
+        END { n = 0; for (v in seen) n++; exit bad || NR != 64 || n != 7 }'
+    ap-exec --json --backend cpu "$BATS_TEST_TMPDIR/ints.json" | jq -e '.backend == "cpu"'
+    refuses 2 "--backend" ap-exec --backend abacus "$BATS_TEST_TMPDIR/ints.json"
+}

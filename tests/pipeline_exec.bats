@@ -260,6 +260,13 @@ expected groups in order|.pipeline.stages[0].cuts = [3, 2, 1]
 lane|.pipeline.stages[0].lane = 3
 expected an object|.pipeline.stages[0].program = []
 expected an object|.pipeline.transfers[0] = 1
+no stage is of this lane|.pipeline.lanes += [{ranks: [6], instructions: []}] | .pipeline.n_ranks = 7
+is made twice|.pipeline.stages[1].results[0] = 1
+another shape in another stage|.pipeline.stages[1].params[1] = 0
+is there twice|.pipeline.stages[1].params[2] = 2
+100000000, where the stages hold|.pipeline.stages[1].params[0] = 100000000
+100000000, where the stages make|.pipeline.stages[1].results[0] = 100000000
+no stage has parameter 20|.pipeline.stages[2].params[7] = 21
 END
-    [ $i -eq 25 ]
+    [ $i -eq 32 ]
 }

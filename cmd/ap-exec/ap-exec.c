@@ -47,7 +47,6 @@ static void verify(struct ap_arena *arena, const struct ap_doc *doc,
     struct ap_graph g;
     struct ap_program whole_prog;
     struct session whole;
-    const struct session_hooks hooks = {.agree = job_agree};
     int rc = 0;
     if (c->rank == 0)
         rc = ap_doc_graph(arena, doc, &g, &err) ||
@@ -55,7 +54,7 @@ static void verify(struct ap_arena *arena, const struct ap_doc *doc,
     job_agree(c, rc, AP_BAD_INPUT, &err);
     if (c->rank == 0) {
         comm_self_open(&self);
-        session_run(&whole, arena, &whole_prog, set, &self, true, &hooks);
+        session_run(&whole, arena, &whole_prog, set, &self, true, NULL);
         rc = verify_sessions(s, &whole, isnan(set->tolerance) ? 1e-4 : set->tolerance,
                              cmp, &err);
         session_close(&whole);
@@ -113,7 +112,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct session s;
     struct comm comm;
     struct comparison cmp = {0}, verified = {0};
-    const struct session_hooks hooks = {job_agree, say_step, (void *)set};
+    const struct session_hook hook = {say_step, (void *)set};
     job_join(&comm);
     int rc = 0;
     if (set->n_ranks && set->n_ranks != comm.size)
@@ -125,9 +124,9 @@ static void run(struct ap_tool *tool, const struct settings *set)
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
     struct executor *executor =
-        staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hooks) : NULL;
+        staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
     if (!staged)
-        session_run(&s, &arena, &prog, set, &comm, keep, &hooks);
+        session_run(&s, &arena, &prog, set, &comm, keep, &hook);
     if (comm.rank == 0 && set->out_dir)
         rc = report_files(&s, set->out_dir, &err);
     if (comm.rank == 0 && set->compare_dir && !rc)

@@ -317,6 +317,102 @@ static int check_handed(struct ap_arena *arena, const struct ap_pipeline_program
     return 0;
 }
 
+/* What the stages say of the whole graph's parameters and results, by number. */
+struct whole {
+    int n_params, n_results;       /* bounds of the numbers */
+    const struct ap_shape **shape; /* [parameter]; NULL: no stage has it */
+    int *held;                     /* [parameter]: 1 + the last stage that lists it */
+    bool *updated, *made;          /* [parameter], [result]: by a stage */
+};
+
+static int check_stage_numbers(const struct ap_pipeline_stage *st, int stage,
+                               struct whole *w, const struct ap_at *at,
+                               struct ap_err *err)
+{
+    const struct ap_graph *g = &st->prog.local;
+
+    for (int k = 0; k < g->n_params; k++) {
+        const int p = st->param[k];
+        const struct ap_node *v = &g->nodes[g->params[k]];
+        const struct ap_shape *shape = v->attrs->global ? v->attrs->global : &v->shape;
+        if (p < 0)
+            continue;
+        if (p >= w->n_params)
+            return ap_at_err(at, err, "params: %d, where the stages hold %d", p,
+                             w->n_params);
+        if (w->held[p] == stage + 1)
+            return ap_at_err(at, err, "params: %d is there twice", p);
+        if (w->shape[p] && !ap_shape_equal(w->shape[p], shape))
+            return ap_at_err(at, err, "params: %d has another shape in another stage", p);
+        w->shape[p] = shape;
+        w->held[p] = stage + 1;
+    }
+    for (int k = 0; k < g->n_results; k++) {
+        const int r = st->result[k], alias = g->results[k].alias;
+        const int p = alias < 0 ? -1 : st->param[g->nodes[alias].param];
+        if (r >= w->n_results)
+            return ap_at_err(at, err, "results: %d, where the stages make %d", r,
+                             w->n_results - w->n_params);
+        if ((r >= 0 && w->made[r]) || (p >= 0 && w->updated[p]))
+            return ap_at_err(at, err, "results: %d is made twice", r >= 0 ? r : p);
+        if (r >= 0)
+            w->made[r] = true;
+        if (p >= 0)
+            w->updated[p] = true;
+    }
+    return 0;
+}
+
+/*
+ * Numbers in the whole graph: every parameter has one shape, every result and every new
+ * value of a parameter is made once. No parameter is left out; a result may be, where it
+ * is a parameter that does not change. So no number exceeds what the stages list.
+ */
+static int check_numbers(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                         const struct ap_at *at, struct ap_err *err)
+{
+    struct ap_at list = {at, "stages", 0};
+    struct whole w = {0};
+    int n = 0; /* parameters in use */
+
+    for (int s = 0; s < r->n_stages; s++) {
+        w.n_params += r->stage[s].prog.local.n_params;
+        w.n_results += r->stage[s].prog.local.n_results;
+    }
+    w.n_results += w.n_params;
+    w.shape = AP_NEW_N(arena, w.n_params + 1, const struct ap_shape *);
+    w.held = AP_NEW_N(arena, w.n_params + 1, int);
+    w.updated = AP_NEW_N(arena, w.n_params + 1, bool);
+    w.made = AP_NEW_N(arena, w.n_results + 1, bool);
+    for (int s = 0; s < r->n_stages; s++) {
+        struct ap_at here = {&list, NULL, s};
+        if (check_stage_numbers(&r->stage[s], s, &w, &here, err))
+            return -1;
+    }
+    for (int k = 0; k < w.n_params; k++)
+        n = w.shape[k] ? k + 1 : n;
+    for (int k = 0; k < n; k++)
+        if (!w.shape[k])
+            return ap_at_err(at, err, "no stage has parameter %d", k);
+    return 0;
+}
+
+static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                       const struct ap_at *at, struct ap_err *err)
+{
+    struct ap_at list = {at, "lanes", 0};
+    bool *used = AP_NEW_N(arena, r->n_lanes + 1, bool);
+
+    for (int s = 0; s < r->n_stages; s++)
+        used[r->stage[s].lane] = true;
+    for (int i = 0; i < r->n_lanes; i++) {
+        struct ap_at here = {&list, NULL, i};
+        if (!used[i])
+            return ap_at_err(&here, err, "no stage is of this lane");
+    }
+    return 0;
+}
+
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *r, struct ap_err *err)
 {
@@ -351,5 +447,8 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
                           &r->transfer[t], err))
             return -1;
     }
-    return check_handed(arena, r, at, err) ? -1 : ap_pipeline_check(r, at, err);
+    return check_lanes(arena, r, at, err) || check_handed(arena, r, at, err) ||
+                   check_numbers(arena, r, at, err) || ap_pipeline_check(r, at, err)
+               ? -1
+               : 0;
 }

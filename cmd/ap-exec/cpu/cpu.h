@@ -23,6 +23,19 @@
 #define CPU_WIDE
 #endif
 
+/* LOOP, a statement for one type, for that of elements of `size` bytes. */
+#define CPU_BY_SIZE(size, LOOP) \
+    switch (size) {             \
+    case 1:                     \
+        LOOP(uint8_t) break;    \
+    case 2:                     \
+        LOOP(uint16_t) break;   \
+    case 4:                     \
+        LOOP(uint32_t) break;   \
+    case 8:                     \
+        LOOP(uint64_t) break;   \
+    }
+
 /* ---- element types and operations (cpu_ops.c, cpu_ops_int.c, cpu_ops_complex.c,
  * cpu_convert.c) ---- */
 
@@ -63,7 +76,6 @@ cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in
                     enum ap_dtype out);
 /* Of a comparison, which may be by total order. */
 cpu_fn *cpu_compare_find(const struct ap_attrs *attrs, enum ap_dtype in);
-cpu_fn *cpu_float_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
 cpu_fn *cpu_int_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
 cpu_fn *cpu_complex_find(enum ap_op op, enum ap_direction direction);
 /* NULL between complex and other numbers, but from real to complex. */
@@ -135,6 +147,24 @@ void box_add(struct box *b, int64_t n, int64_t src, int64_t dst);
 /* Merges dimensions and puts them in a good order; once, before box_copy. */
 void box_finish(struct box *b);
 void box_copy(const struct box *b, void *dst, const void *src, int size);
+/*
+ * The next multi-index of `rank` dimensions of sizes n, the last one fastest, and with it
+ * two offsets that move by strides s and t; false after the last (all are 0 again).
+ */
+static inline bool cpu_next(int rank, const int64_t *n, int64_t *at, const int64_t *s,
+                            int64_t *from, const int64_t *t, int64_t *to)
+{
+    for (int d = rank - 1; d >= 0; d--) {
+        *from += s[d];
+        *to += t[d];
+        if (++at[d] < n[d])
+            return true;
+        *from -= s[d] * n[d];
+        *to -= t[d] * n[d];
+        at[d] = 0;
+    }
+    return false;
+}
 /* Row-major strides in elements. */
 void cpu_strides(const struct ap_shape *s, int64_t *stride);
 

@@ -82,7 +82,6 @@ void box_finish(struct box *b)
             for (int64_t i = 0; i < n; i++) \
                 d[i * sd] = s[i * ss];      \
         }                                   \
-        return;                             \
     }
 
 static void copy_row(void *dst, int64_t sd, const void *src, int64_t ss, int64_t n,
@@ -92,16 +91,7 @@ static void copy_row(void *dst, int64_t sd, const void *src, int64_t ss, int64_t
         memcpy(dst, src, (size_t)(n * size));
         return;
     }
-    switch (size) {
-    case 1:
-        ROW(uint8_t)
-    case 2:
-        ROW(uint16_t)
-    case 4:
-        ROW(uint32_t)
-    case 8:
-        ROW(uint64_t)
-    }
+    CPU_BY_SIZE(size, ROW)
 }
 
 #define BLOCK 32
@@ -117,23 +107,13 @@ static void copy_row(void *dst, int64_t sd, const void *src, int64_t ss, int64_t
                     for (int64_t j = j0; j < j1; j++)                        \
                         d[i * sd[0] + j * sd[1]] = s[i * ss[0] + j * ss[1]]; \
             }                                                                \
-        return;                                                              \
     }
 
 /* The last two dimensions, blocked so that both sides stay in the cache. */
 static void copy_plane(void *dst, const int64_t *sd, const void *src, const int64_t *ss,
                        const int64_t *n, int size)
 {
-    switch (size) {
-    case 1:
-        PLANE(uint8_t)
-    case 2:
-        PLANE(uint16_t)
-    case 4:
-        PLANE(uint32_t)
-    case 8:
-        PLANE(uint64_t)
-    }
+    CPU_BY_SIZE(size, PLANE)
 }
 
 void box_copy(const struct box *b, void *dst, const void *src, int size)
@@ -145,27 +125,17 @@ void box_copy(const struct box *b, void *dst, const void *src, int size)
     const bool plane = r >= 2 && b->src[r - 2] == 1 && b->src[r - 1] != 1;
     const int inner = plane ? 2 : r > 0;
     const int outer = r - inner;
-    int64_t at[AP_MAX_RANK + 2] = {0};
-    char *d = dst;
-    const char *s = src;
+    int64_t at[AP_MAX_RANK + 2] = {0}, from = 0, to = 0;
     for (;;) {
+        char *d = (char *)dst + to * size;
+        const char *s = (const char *)src + from * size;
         if (plane)
             copy_plane(d, b->dst + outer, s, b->src + outer, b->n + outer, size);
         else if (inner)
             copy_row(d, b->dst[outer], s, b->src[outer], b->n[outer], size);
         else
             memcpy(d, s, (size_t)size);
-        int i = outer - 1;
-        for (; i >= 0; i--) {
-            d += b->dst[i] * size;
-            s += b->src[i] * size;
-            if (++at[i] < b->n[i])
-                break;
-            d -= b->dst[i] * b->n[i] * size;
-            s -= b->src[i] * b->n[i] * size;
-            at[i] = 0;
-        }
-        if (i < 0)
+        if (!cpu_next(outer, b->n, at, b->src, &from, b->dst, &to))
             return;
     }
 }

@@ -131,15 +131,7 @@ static void scatter_one(struct exec *x, struct index *s, char *acc, int64_t to,
             }
             cpu_store(a, os, res, plain, n);
         }
-        for (int d = last - 1; d >= 0; d--) {
-            from += w->src[d];
-            to += w->dst[d];
-            if (++at[d] < w->n[d])
-                break;
-            from -= w->src[d] * w->n[d];
-            to -= w->dst[d] * w->n[d];
-            at[d] = 0;
-        }
+        cpu_next(last, w->n, at, w->src, &from, w->dst, &to);
     }
 }
 

@@ -3,14 +3,10 @@
  * are computed in double precision and rounded once, so that no component is lost to
  * cancellation or early overflow.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_elem.h"
 
 #include <complex.h>
 #include <math.h>
-
-struct c64 {
-    float re, im;
-};
 
 static double complex wide(struct c64 x)
 {
@@ -21,33 +17,6 @@ static struct c64 narrow(double complex x)
 {
     return (struct c64){(float)creal(x), (float)cimag(x)};
 }
-
-#define UNARY(name, T, R, expr)                                            \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        (void)stride, (void)b, (void)c;                                    \
-        R *o = d;                                                          \
-        const T *p = a;                                                    \
-        for (int64_t i = 0; i < n; i++) {                                  \
-            const T x = p[i];                                              \
-            o[i] = (expr);                                                 \
-        }                                                                  \
-    }
-
-#define BINARY(name, T, R, expr)                                           \
-    static void name(void *d, const void *a, const void *b, const void *c, \
-                     const int *stride, int64_t n)                         \
-    {                                                                      \
-        (void)c;                                                           \
-        R *o = d;                                                          \
-        const T *p = a, *q = b;                                            \
-        const int64_t s = stride[0], t = stride[1];                        \
-        for (int64_t i = 0; i < n; i++) {                                  \
-            const T x = p[i * s], y = q[i * t];                            \
-            o[i] = (expr);                                                 \
-        }                                                                  \
-    }
 
 static double complex divided(double complex x, double complex y)
 {
@@ -67,57 +36,43 @@ static double complex power(double complex x, double complex y)
     return x == 0 && y == 0 ? 1 : cpow(x, y);
 }
 
-UNARY(real_c64, struct c64, float, x.re)
-UNARY(imag_c64, struct c64, float, x.im)
-UNARY(abs_c64, struct c64, float, (float)cabs(wide(x)))
-UNARY(neg_c64, struct c64, struct c64, ((struct c64){-x.re, -x.im}))
-UNARY(cos_c64, struct c64, struct c64, narrow(ccos(wide(x))))
-UNARY(exp_c64, struct c64, struct c64, narrow(cexp(wide(x))))
-UNARY(expm1_c64, struct c64, struct c64, narrow(cexp(wide(x)) - 1))
-UNARY(log_c64, struct c64, struct c64, narrow(clog(wide(x))))
-UNARY(log1p_c64, struct c64, struct c64, narrow(clog(wide(x) + 1)))
-UNARY(logistic_c64, struct c64, struct c64, narrow(divided(1, 1 + cexp(-wide(x)))))
-UNARY(rsqrt_c64, struct c64, struct c64, narrow(divided(1, csqrt(wide(x)))))
-UNARY(sign_c64, struct c64, struct c64, narrow(sign_of(wide(x))))
-UNARY(sin_c64, struct c64, struct c64, narrow(csin(wide(x))))
-UNARY(sqrt_c64, struct c64, struct c64, narrow(csqrt(wide(x))))
-UNARY(tan_c64, struct c64, struct c64, narrow(ctan(wide(x))))
-UNARY(tanh_c64, struct c64, struct c64, narrow(ctanh(wide(x))))
-BINARY(complex_c64, float, struct c64, ((struct c64){x, y}))
-BINARY(add_c64, struct c64, struct c64, ((struct c64){x.re + y.re, x.im + y.im}))
-BINARY(sub_c64, struct c64, struct c64, ((struct c64){x.re - y.re, x.im - y.im}))
-BINARY(mul_c64, struct c64, struct c64, narrow(wide(x) * wide(y)))
-BINARY(div_c64, struct c64, struct c64, narrow(divided(wide(x), wide(y))))
-BINARY(pow_c64, struct c64, struct c64, narrow(power(wide(x), wide(y))))
-BINARY(eq_c64, struct c64, uint8_t, x.re == y.re && x.im == y.im)
-BINARY(ne_c64, struct c64, uint8_t, x.re != y.re || x.im != y.im)
+#define COMPLEX_OPS(UNARY, BINARY)                          \
+    UNARY(COSINE, narrow(ccos(wide(x))))                    \
+    UNARY(EXPONENTIAL, narrow(cexp(wide(x))))               \
+    UNARY(EXPONENTIAL_MINUS_ONE, narrow(cexp(wide(x)) - 1)) \
+    UNARY(LOG, narrow(clog(wide(x))))                       \
+    UNARY(LOG_PLUS_ONE, narrow(clog(wide(x) + 1)))          \
+    UNARY(LOGISTIC, narrow(divided(1, 1 + cexp(-wide(x))))) \
+    UNARY(NEGATE, ((struct c64){-x.re, -x.im}))             \
+    UNARY(RSQRT, narrow(divided(1, csqrt(wide(x)))))        \
+    UNARY(SIGN, narrow(sign_of(wide(x))))                   \
+    UNARY(SINE, narrow(csin(wide(x))))                      \
+    UNARY(SQRT, narrow(csqrt(wide(x))))                     \
+    UNARY(TAN, narrow(ctan(wide(x))))                       \
+    UNARY(TANH, narrow(ctanh(wide(x))))                     \
+    BINARY(ADD, ((struct c64){x.re + y.re, x.im + y.im}))   \
+    BINARY(DIVIDE, narrow(divided(wide(x), wide(y))))       \
+    BINARY(MULTIPLY, narrow(wide(x) * wide(y)))             \
+    BINARY(POWER, narrow(power(wide(x), wide(y))))          \
+    BINARY(SUBTRACT, ((struct c64){x.re - y.re, x.im - y.im}))
+
+#define UNARY_FN(OP, expr)  CPU_UNARY(, OP##_c64, struct c64, struct c64, expr)
+#define BINARY_FN(OP, expr) CPU_BINARY(, OP##_c64, struct c64, struct c64, expr)
+#define ROW(OP, expr)       [AP_OP_##OP] = OP##_c64,
+
+COMPLEX_OPS(UNARY_FN, BINARY_FN)
+CPU_UNARY(, real_c64, struct c64, float, x.re)
+CPU_UNARY(, imag_c64, struct c64, float, x.im)
+CPU_UNARY(, abs_c64, struct c64, float, (float)cabs(wide(x)))
+CPU_BINARY(, complex_c64, float, struct c64, ((struct c64){x, y}))
+CPU_BINARY(, eq_c64, struct c64, uint8_t, x.re == y.re && x.im == y.im)
+CPU_BINARY(, ne_c64, struct c64, uint8_t, x.re != y.re || x.im != y.im)
 
 cpu_fn *cpu_complex_find(enum ap_op op, enum ap_direction direction)
 {
     static cpu_fn *const table[AP_N_OPS] = {
-        [AP_OP_REAL] = real_c64,
-        [AP_OP_IMAG] = imag_c64,
-        [AP_OP_ABS] = abs_c64,
-        [AP_OP_NEGATE] = neg_c64,
-        [AP_OP_COSINE] = cos_c64,
-        [AP_OP_EXPONENTIAL] = exp_c64,
-        [AP_OP_EXPONENTIAL_MINUS_ONE] = expm1_c64,
-        [AP_OP_LOG] = log_c64,
-        [AP_OP_LOG_PLUS_ONE] = log1p_c64,
-        [AP_OP_LOGISTIC] = logistic_c64,
-        [AP_OP_RSQRT] = rsqrt_c64,
-        [AP_OP_SIGN] = sign_c64,
-        [AP_OP_SINE] = sin_c64,
-        [AP_OP_SQRT] = sqrt_c64,
-        [AP_OP_TAN] = tan_c64,
-        [AP_OP_TANH] = tanh_c64,
-        [AP_OP_COMPLEX] = complex_c64,
-        [AP_OP_ADD] = add_c64,
-        [AP_OP_SUBTRACT] = sub_c64,
-        [AP_OP_MULTIPLY] = mul_c64,
-        [AP_OP_DIVIDE] = div_c64,
-        [AP_OP_POWER] = pow_c64,
-    };
+        COMPLEX_OPS(ROW, ROW)[AP_OP_REAL] = real_c64, [AP_OP_IMAG] = imag_c64,
+        [AP_OP_ABS] = abs_c64, [AP_OP_COMPLEX] = complex_c64};
     if (op == AP_OP_COMPARE)
         return direction == AP_EQ ? eq_c64 : direction == AP_NE ? ne_c64 : NULL;
     return table[op];

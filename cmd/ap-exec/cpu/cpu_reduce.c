@@ -13,10 +13,13 @@
 
 #define LANES 16
 
+typedef void run_lanes_fn(void *acc, const void *x, int64_t n);
+
 struct reduce {
     enum ap_dtype dtype;
     enum cpu_kind kind;
     cpu_fn *fn;
+    run_lanes_fn *run_lanes; /* NULL: by fn */
     const char *src, *init;
     char *out;
     int64_t n_out;
@@ -45,50 +48,37 @@ static void reduce_lanes(const struct reduce *r, char *acc, const char *x, int64
         r->fn(acc, acc, lanes + k * size, acc, one, 1);
 }
 
-/* The same for f32 sums, the common case, without a call per LANES elements. */
-CPU_WIDE static void sum_lanes_f32(float *acc, const float *x, int64_t n)
-{
-    float lanes[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lanes[k] += x[i + k];
-    for (int k = 0; i < n; i++, k++)
-        lanes[k] += x[i];
-    float sum = *acc;
-    for (int k = 0; k < LANES; k++)
-        sum += lanes[k];
-    *acc = sum;
-}
+/* The same of common reducers without a call per LANES elements: a lane starts at START
+ * and combines by OF. */
+#define RUN_LANES(name, T, START, OF)                                             \
+    CPU_WIDE static void name(void *accumulator, const void *elements, int64_t n) \
+    {                                                                             \
+        T *acc = accumulator, lanes[LANES];                                       \
+        const T *x = elements;                                                    \
+        int64_t i = 0;                                                            \
+        for (int k = 0; k < LANES; k++)                                           \
+            lanes[k] = START;                                                     \
+        for (; i + LANES <= n; i += LANES)                                        \
+            for (int k = 0; k < LANES; k++)                                       \
+                lanes[k] = OF(lanes[k], x[i + k]);                                \
+        for (int k = 0; i < n; i++, k++)                                          \
+            lanes[k] = OF(lanes[k], x[i]);                                        \
+        T all = *acc;                                                             \
+        for (int k = 0; k < LANES; k++)                                           \
+            all = OF(all, lanes[k]);                                              \
+        *acc = all;                                                               \
+    }
+#define SUM(x, y) ((x) + (y))
+#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y))
+RUN_LANES(sum_lanes_f32, float, 0, SUM)
+RUN_LANES(sum_lanes_f64, double, 0, SUM)
+RUN_LANES(max_lanes_f32, float, *acc, MAX)
 
-CPU_WIDE static void sum_lanes_f64(double *acc, const double *x, int64_t n)
+static run_lanes_fn *find_run_lanes(enum ap_red red, enum cpu_kind kind)
 {
-    double lanes[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lanes[k] += x[i + k];
-    for (int k = 0; i < n; i++, k++)
-        lanes[k] += x[i];
-    double sum = *acc;
-    for (int k = 0; k < LANES; k++)
-        sum += lanes[k];
-    *acc = sum;
-}
-
-CPU_WIDE static void max_lanes_f32(float *acc, const float *x, int64_t n)
-{
-    float lanes[LANES];
-    int64_t i = 0;
-    for (int k = 0; k < LANES; k++)
-        lanes[k] = *acc;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lanes[k] = lanes[k] > x[i + k] || lanes[k] != lanes[k] ? lanes[k] : x[i + k];
-    for (int k = 0; i < n; i++, k++)
-        lanes[k] = lanes[k] > x[i] || lanes[k] != lanes[k] ? lanes[k] : x[i];
-    for (int k = 0; k < LANES; k++)
-        *acc = *acc > lanes[k] || *acc != *acc ? *acc : lanes[k];
+    if (red == AP_RED_SUM)
+        return kind == CPU_F32 ? sum_lanes_f32 : kind == CPU_F64 ? sum_lanes_f64 : NULL;
+    return red == AP_RED_MAX && kind == CPU_F32 ? max_lanes_f32 : NULL;
 }
 
 /* One inner run of n elements. */
@@ -108,13 +98,8 @@ static void reduce_run_inner(struct exec *x, const struct reduce *r, char *acc,
         }
         if (!r->reduced[last])
             r->fn(acc + i * size, acc + i * size, p, p, one, k);
-        else if (r->kind == CPU_F32 && r->fn == cpu_float_find(AP_OP_ADD, AP_EQ, CPU_F32))
-            sum_lanes_f32((float *)(void *)acc, (const float *)(const void *)p, k);
-        else if (r->kind == CPU_F64 && r->fn == cpu_float_find(AP_OP_ADD, AP_EQ, CPU_F64))
-            sum_lanes_f64((double *)(void *)acc, (const double *)(const void *)p, k);
-        else if (r->kind == CPU_F32 &&
-                 r->fn == cpu_float_find(AP_OP_MAXIMUM, AP_EQ, CPU_F32))
-            max_lanes_f32((float *)(void *)acc, (const float *)(const void *)p, k);
+        else if (r->run_lanes)
+            r->run_lanes(acc, p, k);
         else
             reduce_lanes(r, acc, p, k, lanes);
     }
@@ -136,17 +121,7 @@ static void reduce_run(struct exec *x, void *state)
         empty |= r->n[d] == 0;
     while (!empty) {
         reduce_run_inner(x, r, acc + to * size, r->src + from * esize);
-        int d = outer - 1;
-        for (; d >= 0; d--) {
-            from += r->stride[d];
-            to += r->step[d];
-            if (++at[d] < r->n[d])
-                break;
-            from -= r->stride[d] * r->n[d];
-            to -= r->step[d] * r->n[d];
-            at[d] = 0;
-        }
-        if (d < 0)
+        if (!cpu_next(outer, r->n, at, r->stride, &from, r->step, &to))
             break;
     }
     if (r->in_scratch)
@@ -185,6 +160,7 @@ int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
                 : cpu_op_find(cpu_red_op(red->red), AP_EQ, r->dtype, r->dtype);
     if (!r->fn)
         return exec_unsupported(x, v, err, ap_dtype_name(r->dtype));
+    r->run_lanes = find_run_lanes(red->red, r->kind);
     r->src = x->value[v->in[0]];
     r->init = x->value[v->in[1]];
     r->out = x->value[call->nodes[0]];

@@ -51,7 +51,7 @@ static bool before_topk(struct sort *s, int64_t i, int64_t j)
     const char *a = s->row[0] + i * size, *b = s->row[0] + j * size;
     uint8_t na = 0, nb = 0, yes;
     if (kind == CPU_F32 || kind == CPU_F64) {
-        cpu_fn *ne = cpu_float_find(AP_OP_COMPARE, AP_NE, kind);
+        cpu_fn *ne = cpu_op_find(AP_OP_COMPARE, AP_NE, s->dtype[0], AP_PRED);
         ne(&na, a, a, a, one, 1);
         ne(&nb, b, b, b, one, 1);
         if (na || nb)

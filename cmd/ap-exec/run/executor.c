@@ -5,7 +5,7 @@
  */
 #include "backend.h"
 #include "run/transfer.h"
-#include "run/session.h"
+#include "run/job.h"
 
 #include "tool/tool.h"
 
@@ -24,6 +24,7 @@ struct kept {
 
 struct executor {
     struct ap_arena *arena;
+    struct session *session;
     const struct ap_pipeline_program *pipeline;
     struct comm *job;
     const struct ap_lane *lane; /* of this rank */
@@ -36,46 +37,43 @@ struct executor {
     struct ap_program outline;
 };
 
-/* ---- the whole graph, as far as it shows ---- */
+/* ---- the whole graph's parameters and results ---- */
 
+/* 1 + the largest number of a parameter (or result) of the whole graph. */
 static int count(const struct ap_pipeline_program *r, bool results)
 {
-    int most = -1;
+    int n = 0;
     for (int s = 0; s < r->n_stages; s++) {
         const struct ap_pipeline_stage *st = &r->stage[s];
-        const int n = results ? st->prog.local.n_results : st->prog.local.n_params;
-        for (int k = 0; k < n; k++)
-            most = (results ? st->result : st->param)[k] > most
-                       ? (results ? st->result : st->param)[k]
-                       : most;
+        const int *number = results ? st->result : st->param;
+        const int m = results ? st->prog.local.n_results : st->prog.local.n_params;
+        for (int k = 0; k < m; k++)
+            n = number[k] >= n ? number[k] + 1 : n;
     }
-    return most + 1;
+    return n;
 }
 
-/* Parameters come first, by number; a result that no stage makes is its parameter. */
-static int make_outline(struct executor *p, struct ap_err *err)
+/* Nodes are the parameters, by number, and what the results are computed as. A result
+ * that no stage makes is a parameter that does not change. */
+static void make_outline(struct executor *p)
 {
     const struct ap_pipeline_program *r = p->pipeline;
     struct ap_graph *g = &p->outline.local;
-    g->n_params = count(r, false);
+    g->n_params = g->n_nodes = count(r, false);
     g->n_results = count(r, true);
     int *params = AP_NEW_N(p->arena, g->n_params + 1, int);
-    bool *known = AP_NEW_N(p->arena, g->n_params + 1, bool);
     g->nodes = AP_NEW_N(p->arena, g->n_params + g->n_results + 1, struct ap_node);
     g->results = AP_NEW_N(p->arena, g->n_results + 1, struct ap_result);
-    g->n_nodes = g->n_params;
+    for (int k = 0; k < g->n_params; k++)
+        params[k] = k;
     for (int k = 0; k < g->n_results; k++)
         g->results[k] = (struct ap_result){.role = AP_ROLE_AUX};
     for (int s = 0; s < r->n_stages; s++) {
         const struct ap_pipeline_stage *st = &r->stage[s];
         const struct ap_graph *own = &st->prog.local;
-        for (int k = 0; k < own->n_params; k++) {
-            if (st->param[k] < 0)
-                continue;
-            g->nodes[st->param[k]] = own->nodes[own->params[k]];
-            known[st->param[k]] = true;
-            params[st->param[k]] = st->param[k];
-        }
+        for (int k = 0; k < own->n_params; k++)
+            if (st->param[k] >= 0)
+                g->nodes[st->param[k]] = own->nodes[own->params[k]];
         for (int k = 0; k < own->n_results; k++) {
             if (st->result[k] < 0)
                 continue;
@@ -86,11 +84,7 @@ static int make_outline(struct executor *p, struct ap_err *err)
                 g->n_nodes++, res->role, alias < 0 ? -1 : st->param[alias]};
         }
     }
-    for (int k = 0; k < g->n_params; k++)
-        if (!known[k])
-            return ap_err_set(err, "/pipeline: no stage has parameter %d", k);
     g->params = params;
-    return 0;
 }
 
 static void find_loss_stage(struct executor *p, int loss)
@@ -183,8 +177,7 @@ static void keep(struct executor *p, int stage, int slot, bool back)
 
 /* ---- running ---- */
 
-static void open_stages(struct executor *p, const struct settings *set,
-                        const struct session_hooks *hooks)
+static void open_stages(struct executor *p, const struct settings *set)
 {
     const struct ap_pipeline_program *r = p->pipeline;
     struct ap_err err = {{0}};
@@ -208,12 +201,13 @@ static void open_stages(struct executor *p, const struct settings *set,
     }
     if (!rc)
         rc = open_kept(p, &err);
-    hooks->agree(p->job, rc, exit_code, &err);
+    job_agree(p->job, rc, exit_code, &err);
     p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }
 
-static void step(struct executor *p)
+static void run_step(void *ctx)
 {
+    struct executor *p = ctx;
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
         switch (x->what) {
@@ -243,25 +237,31 @@ static void to_root(struct executor *p, int stage, void *buf, int64_t bytes)
         p->job->to_root(p->job, from, buf, bytes);
 }
 
-static double read_loss(struct executor *p)
+static double read_loss(void *ctx)
 {
-    const struct exec *x = &p->exec[p->loss_stage];
+    struct executor *p = ctx;
     double loss = 0;
-    if (p->mine[p->loss_stage]) {
-        char host[16];
-        const enum ap_dtype dtype = x->prog->local.nodes[p->loss_node].shape.dtype;
-        x->backend->read(host, x->value[p->loss_node], ap_dtype_size(dtype));
-        loss = data_number(host, dtype, 0);
-    }
+    if (p->mine[p->loss_stage])
+        loss = session_scalar(&p->exec[p->loss_stage], p->loss_node);
     to_root(p, p->loss_stage, &loss, sizeof loss);
     return loss;
+}
+
+static void advance(void *ctx)
+{
+    struct executor *p = ctx;
+    for (int s = 0; s < p->pipeline->n_stages; s++)
+        if (p->mine[s])
+            exec_advance(&p->exec[s]);
 }
 
 /* ---- what the last step leaves behind ---- */
 
 /* Results that become no parameter are whole on every rank of their stage. */
-static void keep_results(struct executor *p, struct session *s)
+static void keep_results(void *ctx)
 {
+    struct executor *p = ctx;
+    struct session *s = p->session;
     const struct ap_pipeline_program *r = p->pipeline;
     s->results = AP_NEW_N(p->arena, p->outline.local.n_results + 1, void *);
     for (int i = 0; i < r->n_stages; i++) {
@@ -350,44 +350,29 @@ static void gather_report(struct executor *p, struct session *s)
 struct executor *executor_run(struct session *s, struct ap_arena *arena,
                               const struct ap_pipeline_program *pipeline,
                               const struct settings *set, struct comm *job, bool keep,
-                              const struct session_hooks *hooks)
+                              const struct session_hook *hook)
 {
     struct executor *p = AP_NEW(arena, struct executor);
-    struct ap_err err = {{0}};
+    const struct step_of of = {run_step, read_loss, keep_results, advance, p};
     *p = (struct executor){.arena = arena,
+                           .session = s,
                            .pipeline = pipeline,
                            .job = job,
                            .comm = AP_NEW_N(arena, pipeline->n_stages, struct comm),
                            .exec = AP_NEW_N(arena, pipeline->n_stages, struct exec),
                            .kept = AP_NEW_N(arena, pipeline->n_stages, struct kept),
                            .mine = AP_NEW_N(arena, pipeline->n_stages, bool)};
-    hooks->agree(job, make_outline(p, &err), AP_BAD_INPUT, &err);
+    make_outline(p);
     *s = (struct session){
         .steps = set->steps,
         .loss = session_loss(&p->outline.local),
-        .exec = {.prog = &p->outline, .backend = set->backend, .comm = job}};
+        .exec = {
+            .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};
     find_loss_stage(p, s->loss);
-    open_stages(p, set, hooks);
+    open_stages(p, set);
     p->outline.peak_bytes = most_bytes(p, false);
     s->exec.scratch_bytes = most_bytes(p, true);
-    s->losses = AP_NEW_N(arena, set->steps + 1, double);
-    double sec = 0;
-    for (int64_t i = 0; i < set->steps; i++) {
-        job->max(job, 0); /* ranks start together */
-        const double start = ap_now_sec();
-        step(p);
-        if (s->loss >= 0)
-            s->losses[i] = read_loss(p);
-        if (keep && i + 1 == set->steps)
-            keep_results(p, s);
-        for (int k = 0; k < pipeline->n_stages; k++)
-            if (p->mine[k])
-                exec_advance(&p->exec[k]);
-        sec += job->max_sec(job, ap_now_sec() - start);
-        if (hooks->say && job->rank == 0)
-            hooks->say(hooks->ctx, i + 1, s->loss >= 0, s->losses[i]);
-    }
-    s->sec_per_step = set->steps ? sec / (double)set->steps : 0;
+    session_steps(s, &of, keep, hook);
     if (keep)
         keep_params(p, s);
     gather_report(p, s);

@@ -1,5 +1,5 @@
-/* The step loop. */
-#include "run/session.h"
+/* The loop over training steps, and a program's step. */
+#include "run/job.h"
 
 #include "tool/tool.h"
 
@@ -20,20 +20,44 @@ int session_loss(const struct ap_graph *g)
     return -1;
 }
 
-static double read_loss(struct session *s)
+double session_scalar(const struct exec *x, int node)
 {
-    const struct ap_result *res = &s->exec.prog->local.results[s->loss];
-    const enum ap_dtype dtype = s->exec.prog->local.nodes[res->node].shape.dtype;
+    const enum ap_dtype dtype = x->prog->local.nodes[node].shape.dtype;
     char host[16];
-    s->exec.backend->read(host, s->exec.value[res->node], ap_dtype_size(dtype));
+    x->backend->read(host, x->value[node], ap_dtype_size(dtype));
     return data_number(host, dtype, 0);
 }
 
-/* Results that become no parameter are whole on every rank. */
-static void keep_results(struct session *s, struct ap_arena *arena)
+void session_steps(struct session *s, const struct step_of *of, bool keep,
+                   const struct session_hook *hook)
 {
+    struct comm *comm = s->exec.comm;
+    double sec = 0;
+    s->losses = AP_NEW_N(s->exec.arena, s->steps + 1, double);
+    for (int64_t i = 0; i < s->steps; i++) {
+        comm->max(comm, 0); /* ranks start together */
+        const double start = ap_now_sec();
+        of->run(of->ctx);
+        if (s->loss >= 0)
+            s->losses[i] = of->loss(of->ctx);
+        if (keep && i + 1 == s->steps)
+            of->keep_results(of->ctx);
+        of->advance(of->ctx);
+        sec += comm->max_sec(comm, ap_now_sec() - start);
+        if (hook && comm->rank == 0)
+            hook->say(hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
+    }
+    s->sec_per_step = s->steps ? sec / (double)s->steps : 0;
+}
+
+/* ---- a program ---- */
+
+/* Results that become no parameter are whole on every rank. */
+static void keep_results(void *ctx)
+{
+    struct session *s = ctx;
     const struct ap_graph *g = &s->exec.prog->local;
-    s->results = AP_NEW_N(arena, g->n_results + 1, void *);
+    s->results = AP_NEW_N(s->exec.arena, g->n_results + 1, void *);
     for (int r = 0; r < g->n_results; r++) {
         const struct ap_result *res = &g->results[r];
         const struct placement p = {g->nodes[res->node].shape, ap_layout_replicated()};
@@ -45,8 +69,9 @@ static void keep_results(struct session *s, struct ap_arena *arena)
     }
 }
 
-static void keep_params(struct session *s, struct ap_arena *arena)
+static void keep_params(struct session *s)
 {
+    struct ap_arena *arena = s->exec.arena;
     const struct ap_graph *g = &s->exec.prog->local;
     bool *updated = AP_NEW_N(arena, g->n_nodes + 1, bool);
     for (int r = 0; r < g->n_results; r++)
@@ -60,34 +85,36 @@ static void keep_params(struct session *s, struct ap_arena *arena)
     }
 }
 
+static void run_step(void *ctx)
+{
+    exec_step(&((struct session *)ctx)->exec);
+}
+
+static double read_loss(void *ctx)
+{
+    const struct session *s = ctx;
+    return session_scalar(&s->exec, s->exec.prog->local.results[s->loss].node);
+}
+
+static void advance(void *ctx)
+{
+    exec_advance(&((struct session *)ctx)->exec);
+}
+
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
                  const struct settings *set, struct comm *comm, bool keep,
-                 const struct session_hooks *hooks)
+                 const struct session_hook *hook)
 {
+    const struct step_of of = {run_step, read_loss, keep_results, advance, s};
     struct ap_err err = {{0}};
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
     int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
-    hooks->agree(comm, rc, s->exec.exit_code, &err);
+    job_agree(comm, rc, s->exec.exit_code, &err);
     rc = data_load(&s->exec, &set->source, &err);
-    hooks->agree(comm, rc, s->exec.exit_code, &err);
-    s->losses = AP_NEW_N(arena, set->steps + 1, double);
-    double sec = 0;
-    for (int64_t i = 0; i < set->steps; i++) {
-        comm->max(comm, 0); /* ranks start together */
-        const double start = ap_now_sec();
-        exec_step(&s->exec);
-        if (s->loss >= 0)
-            s->losses[i] = read_loss(s);
-        if (keep && i + 1 == set->steps)
-            keep_results(s, arena);
-        exec_advance(&s->exec);
-        sec += comm->max_sec(comm, ap_now_sec() - start);
-        if (hooks->say && comm->rank == 0)
-            hooks->say(hooks->ctx, i + 1, s->loss >= 0, s->losses[i]);
-    }
-    s->sec_per_step = set->steps ? sec / (double)set->steps : 0;
+    job_agree(comm, rc, s->exec.exit_code, &err);
+    session_steps(s, &of, keep, hook);
     if (keep)
-        keep_params(s, arena);
+        keep_params(s);
 }
 
 void session_close(struct session *s)

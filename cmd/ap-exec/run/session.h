@@ -41,32 +41,45 @@ struct stage_report {
  * that is kept nowhere; -1: none. */
 int session_loss(const struct ap_graph *g);
 
-/*
- * Opens the program, loads its data and runs the steps. keep: collect parameters and
- * results. say: called on rank 0 after every step. All ranks; -1 on ranks where it failed
- * (before the first step, so that ranks can agree: see `agree`).
- */
-struct session_hooks {
-    /* Ends the job everywhere if rc is not 0 on some rank. */
-    void (*agree)(struct comm *c, int rc, int exit_code, const struct ap_err *err);
+/* Called after every step, on rank 0. */
+struct session_hook {
     void (*say)(void *ctx, int64_t step, bool has_loss, double loss);
     void *ctx;
 };
+/*
+ * Opens the program, loads its data and runs the steps; keep: collects parameters and
+ * results of the last one. hook: NULL for none. Called by all ranks; where preparation
+ * fails on one, job_agree ends the job.
+ */
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
                  const struct settings *set, struct comm *comm, bool keep,
-                 const struct session_hooks *hooks);
+                 const struct session_hook *hook);
 void session_close(struct session *s);
 
 /*
- * The same of a pipeline: each rank runs the programs of its lane. s->exec.prog has the
- * parameters and results of the whole graph, and runs nothing; all else is as above.
+ * session_run of a pipeline program: each rank runs the programs of its lane.
+ * s->exec.prog has the parameters and results of the whole graph and no operators.
  */
 struct executor;
 struct executor *executor_run(struct session *s, struct ap_arena *arena,
                               const struct ap_pipeline_program *pipeline,
                               const struct settings *set, struct comm *job, bool keep,
-                              const struct session_hooks *hooks);
+                              const struct session_hook *hook);
 void executor_close(struct executor *p, struct session *s);
+
+/* What a step is made of. */
+struct step_of {
+    void (*run)(void *ctx);
+    double (*loss)(void *ctx); /* where the session has one; called by all ranks */
+    void (*keep_results)(void *ctx);
+    void (*advance)(void *ctx); /* parameters take their new values */
+    void *ctx;
+};
+/* Runs s->steps steps and measures them; s->losses are in the arena of s->exec. */
+void session_steps(struct session *s, const struct step_of *of, bool keep,
+                   const struct session_hook *hook);
+/* A scalar node's value. */
+double session_scalar(const struct exec *x, int node);
 
 /* ---- results for people and programs (report.c) ---- */
 
@@ -86,9 +99,7 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
 
-/*
- * The unpartitioned graph as a program for one rank.
- */
+/* The unpartitioned graph as a program for one rank. */
 int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
                    struct ap_err *err);
 /* Losses and parameters of two runs; -1 names the first that is out of tolerance. */
