@@ -51,9 +51,8 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check check-asan lint lint-format lint-house lint-scripts lint-man lint-headers \
-    lint-tidy format bench install fuzz fuzzers clean help \
-    without-mpi
+.PHONY: all unit asan check test check-asan lint lint-format lint-house lint-scripts lint-man \
+    lint-headers lint-tidy format bench install uninstall fuzz fuzzers clean help without-mpi
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -126,7 +125,7 @@ $(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fu
 asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
 	$(MAKE) --no-print-directory $(ASAN) all unit
 
-check: all unit ## run all tests
+check test: all unit ## run all tests
 	scripts/tap -b $(BUILD) $(UNIT) $(BATS)
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
@@ -189,11 +188,16 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 
+uninstall: ## remove what install put below PREFIX and DESTDIR
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(BINS) $(wildcard scripts/ap-plan)))
+	rm -rf $(SHARE)/autopar
+	rm -f $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
+
 clean: ## remove what was built
 	rm -rf $(BUILD)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TESTS:%=$(BUILD)/tests/unit/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

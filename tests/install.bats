@@ -35,3 +35,13 @@ install_to() { # FOLDER PREFIX
         ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/program.json"
     jq -e '.program.peak_bytes > 0' "$BATS_TEST_TMPDIR/program.json"
 }
+
+@test "install: uninstall removes all of it, and nothing else" {
+    dest=$BATS_TEST_TMPDIR/dest
+    install_to "$dest" /usr
+    touch "$dest/usr/bin/other" "$dest/usr/share/man/man1/other.1" # somebody else's
+    make -s uninstall BUILD="$AP_BUILD" DESTDIR="$dest" PREFIX=/usr
+    [ "$(find "$dest" -type f | sort)" = "$dest/usr/bin/other
+$dest/usr/share/man/man1/other.1" ]
+    [ ! -e "$dest/usr/share/autopar" ]
+}

@@ -113,7 +113,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
     # the first line of advice by hand
     jq '.launch_sec /= 2' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/quick.json"
     local said step
-    said=$(sed -n 's/^  operators started in half the time *\([0-9.]* [mu]*s\) .*/\1/p' <<<"$output")
+    said=$(sed -n 's/^  half the kernel-launch overhead *\([0-9.]* [mu]*s\) .*/\1/p' <<<"$output")
     step=$(ap-cost --no-history --cluster "$BATS_TEST_TMPDIR/quick.json" \
         "$BATS_TEST_TMPDIR/hand.json" | jq .cost.step_sec)
     [ -n "$said" ]

@@ -1,9 +1,10 @@
 #!/usr/bin/env bats
-# README's commands run as printed and print what README says.
+# The commands of README.md and cmd/README.md run as printed and print what stands below them;
+# the map and the glossary of libcommon/README.md are up to date.
 
 load helpers
 
-# The shell session in README: lines of indented blocks whose first line starts with "$ ".
+# The shell session in a README: lines of indented blocks whose first line starts with "$ ".
 sessions() {
     awk '/^    / {
             text = substr($0, 5)
@@ -12,13 +13,13 @@ sessions() {
             next
         }
         /^$/ { next }
-        { inside = 0 }' README.md
+        { inside = 0 }' "$1"
 }
 
-@test "readme: every command of its sessions prints what stands below it" {
-    needs_exec
-    sessions >"$BATS_TEST_TMPDIR/expected"
-    ln -s "$AP_TOP/testdata" "$BATS_TEST_TMPDIR/testdata"
+# Runs the session of a README in a folder of its own, and compares.
+runs_as_printed() {
+    sessions "$1" >"$BATS_TEST_TMPDIR/expected"
+    ln -s "$AP_TOP/testdata" "$AP_TOP/scripts" "$BATS_TEST_TMPDIR"
     ln -s "$AP_BUILD" "$BATS_TEST_TMPDIR/build"
     cd "$BATS_TEST_TMPDIR"
     { # a command goes on while its lines end in a pipe or a backslash
@@ -36,9 +37,46 @@ sessions() {
     diff -B expected got
 }
 
-@test "readme: at most 150 lines, and files that it names exist" {
-    [ "$(wc -l <README.md)" -le 150 ]
+# Files and folders that a README names in code spans exist: from the top, from the README's own
+# folder, or somewhere below libcommon, cmd or tests. "ap-x" stands for any tool.
+names_what_exists() {
+    local f
     while read -r f; do
-        [ -e "$f" ] || { echo "$f"; return 1; }
-    done < <(grep -oE '`?(scripts|testdata|man)/[A-Za-z0-9_./-]+' README.md | tr -d '`' | sed 's/[.]$//' | sort -u)
+        [[ $f != *ap-x* && ! -e $f && ! -e $(dirname "$1")/$f ]] || continue
+        find libcommon cmd tests -path "*/${f%/}" | grep -q . || { echo "$1 names $f"; return 1; }
+    done < <(grep -oE '`[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*(/|\.[chm]d?|\.bats|\.def)`|`(scripts|testdata|man|cmd|libcommon|tests)/[A-Za-z0-9_./-]+`' "$1" |
+        tr -d '\140' | sort -u)
+}
+
+@test "README: every command of its sessions prints what stands below it" {
+    needs_exec
+    runs_as_printed README.md
+    cmp timeline.svg "$AP_TOP/man/timeline.svg" # the picture is what its commands draw
+}
+
+@test "README of cmd: every command of its sessions prints what stands below it" {
+    needs_exec
+    runs_as_printed cmd/README.md
+}
+
+@test "README: at most 190 lines of at most 130 columns" {
+    [ "$(wc -l <README.md)" -le 190 ]
+    awk 'length > 130 && !/^\|/ { print FILENAME ": " FNR; bad = 1 } END { exit bad }' README.md
+}
+
+@test "READMEs: files that they name exist" {
+    for f in README.md cmd/README.md cmd/*/README.md cmd/*/*/README.md libcommon/README.md libcommon/*/README.md; do
+        [ ! -e "$f" ] || names_what_exists "$f"
+    done
+}
+
+@test "README of libcommon: it names every room, and no other" {
+    diff <(grep -oE '^\| \[[a-z]+\]\(' libcommon/README.md | tr -dc 'a-z\n' | sort) \
+        <(for d in libcommon/*/; do basename "$d"; done | sort)
+}
+
+@test "README of libcommon: every term of the glossary is explained once" {
+    terms=$(awk -F'|' '/^## Glossary/ { on = 1 } on && /^\|/ && !/---/ && $2 != " term " { print $2 }' libcommon/README.md |
+        sed 's/, /\n/g; s/ *$//; s/^ *//; s/ of a graph$//; s/ of a problem$//')
+    [ "$(sort <<<"$terms" | uniq -d)" = "" ]
 }

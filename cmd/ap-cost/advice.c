@@ -99,7 +99,7 @@ static int find_changes(struct ap_arena *arena, const struct cost_input *in,
     try_change(in, p, &c, mesh, "devices of twice the memory bandwidth", list, &n);
     c = in->cluster;
     c.launch_sec /= 2;
-    try_change(in, p, &c, mesh, "operators started in half the time", list, &n);
+    try_change(in, p, &c, mesh, "half the kernel-launch overhead", list, &n);
     return n;
 }
 

@@ -82,7 +82,7 @@ static void try_devices(struct advisor *a)
     try_change(a, &c, &a->in->stages, "devices of twice the memory bandwidth");
     c = a->in->cluster;
     c.launch_sec /= 2;
-    try_change(a, &c, &a->in->stages, "operators started in half the time");
+    try_change(a, &c, &a->in->stages, "half the kernel-launch overhead");
 }
 
 static void try_microbatches(struct advisor *a, int64_t n)

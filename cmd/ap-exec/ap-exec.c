@@ -13,7 +13,7 @@ struct backend_row {
 };
 
 static const struct backend_row backends[] = {
-    {{"cpu", "this machine's processors, BLAS for products"}, &cpu_backend},
+    {{"cpu", "CPU cores, matrix products by BLAS"}, &cpu_backend},
     {{NULL, NULL}, NULL},
 };
 
@@ -167,25 +167,25 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .kind = AP_OPT_STR,
          .out = &set->source.dir,
          .arg = "DIR",
-         .help = "parameter K starts as DIR/K.npy"},
+         .help = "initial values: DIR/K.npy for parameter K"},
         {.name = "seed",
          .kind = AP_OPT_INT,
          .out = seed,
          .arg = "S",
-         .help = "seed of parameters without a file (0 without --data)",
+         .help = "random seed for parameters without a file (0 without --data)",
          .lo = 0,
          .hi = INT64_MAX},
         {.name = "int-range",
          .kind = AP_OPT_INT,
          .out = &set->source.int_range,
          .arg = "N",
-         .help = "seeded integer inputs are in [0, N) (2)",
+         .help = "random integers are in [0, N) (2)",
          .lo = 1,
          .hi = INT64_MAX},
         {.name = "small-ints",
          .kind = AP_OPT_FLAG,
          .out = &set->source.small_ints,
-         .help = "seeded floats are integers in [-2, 2]"},
+         .help = "random floats are integers in [-2, 2]"},
         {.name = "out",
          .kind = AP_OPT_STR,
          .out = &set->out_dir,
@@ -204,12 +204,12 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .kind = AP_OPT_NUM,
          .out = &set->tolerance,
          .arg = "T",
-         .help = "error that --verify (1e-4) and --compare (any) accept; 0: equal"},
+         .help = "largest error of --verify (1e-4) and --compare (any); 0: equal"},
         {.name = "backend",
          .kind = AP_OPT_CHOICE,
          .out = row,
          .arg = "NAME",
-         .help = "what computes",
+         .help = "compute backend",
          .choices = &backends[0].choice,
          .choice_stride = sizeof backends[0]},
         {.name = "json",
@@ -219,7 +219,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
         {.name = "report",
          .kind = AP_OPT_FLAG,
          .out = &set->report,
-         .help = "print times, memory and collectives, too"},
+         .help = "also print times, memory and collectives"},
         {.name = NULL}};
     return ap_arena_dup(arena, opts, sizeof opts);
 }

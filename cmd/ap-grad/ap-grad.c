@@ -126,7 +126,7 @@ int main(int argc, char **argv)
          .kind = AP_OPT_STR,
          .out = &loss,
          .arg = "NODE",
-         .help = "name of the node to minimise"},
+         .help = "name of the node to minimize"},
     };
     struct ap_tool tool = {.name = "ap-grad",
                            .summary = "turn a forward graph into a train step",

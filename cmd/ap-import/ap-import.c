@@ -14,7 +14,7 @@
 enum format { FORMAT_AUTO, FORMAT_HLO, FORMAT_ONNX, FORMAT_STABLEHLO };
 
 static const struct ap_choice formats[] = {
-    {"auto", "tell by the first bytes"},
+    {"auto", "detect from the first bytes"},
     {"hlo", "XLA's HLO text, plain or gzip"},
     {"onnx", "an ONNX model"},
     {"stablehlo", "not supported yet"},
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
          .kind = AP_OPT_STR,
          .out = &onnx.values,
          .arg = "DIR",
-         .help = "ONNX: input K that decides a shape is DIR/K.npy"},
+         .help = "ONNX: DIR/K.npy is input K, where a shape depends on it"},
         {.name = "weights",
          .kind = AP_OPT_STR,
          .out = &onnx.weights,

@@ -22,11 +22,11 @@ struct prune_algo {
 };
 
 static const struct prune_algo algos[] = {
-    {{"scope", "scopes of names that repeat, and what repeats inside them"},
+    {{"scope", "name scopes that repeat, and what repeats inside"},
      prune_scope,
      true,
      true},
-    {{"structure", "regions that repeat, whatever their names"},
+    {{"structure", "isomorphic regions, whatever their names"},
      prune_structure,
      false,
      true},
@@ -79,13 +79,12 @@ int main(int argc, char **argv)
     int row = 0, order = 0;
     int64_t min_duplicate = 2, min_nodes = 8, max_depth = 20;
     const struct ap_opt opts[] = {
-        {"algorithm", AP_OPT_CHOICE, &row, "NAME", "how to look for repetition",
-         &algos[0].choice, sizeof(algos[0]), 0, 0},
+        {"algorithm", AP_OPT_CHOICE, &row, "NAME", "what repetition is", &algos[0].choice,
+         sizeof(algos[0]), 0, 0},
         {"depth-order", AP_OPT_CHOICE, &order, "NAME",
-         "where scope starts, and whether families nest", orders, sizeof(orders[0]), 0,
-         0},
-        {"max-depth", AP_OPT_INT, &max_depth, "N",
-         "look at scopes of at most N parts (20)", NULL, 0, 1, 1000000},
+         "order in which scope visits the names", orders, sizeof(orders[0]), 0, 0},
+        {"max-depth", AP_OPT_INT, &max_depth, "N", "names have at most N components (20)",
+         NULL, 0, 1, 1000000},
         {"min-duplicate", AP_OPT_INT, &min_duplicate, "N",
          "a family has at least N instances (2)", NULL, 0, 2, 1000000},
         {"min-nodes", AP_OPT_INT, &min_nodes, "N", "an instance has at least N nodes (8)",

@@ -11,7 +11,7 @@ struct solver {
 };
 
 static const struct solver solvers[] = {
-    {{"auto", "bound, proof and local search, sharing what they find"}, ap_solve_auto},
+    {{"auto", "bound, proof and local search, exchanging solutions"}, ap_solve_auto},
     {{"exact", "reductions, bound, then proof"}, ap_solve_exact},
     {{"local", "bound and local search, no proof"}, ap_solve_local},
     {{"glpk", "integer program in GLPK, in the tight form"}, ap_solve_glpk},
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     int64_t threads = 2, seed = 0;
     struct ap_solve_params params = {0};
     const struct ap_opt opts[] = {
-        {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME", "how to solve", &solvers->choice,
+        {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME", "method", &solvers->choice,
          sizeof *solvers, 0, 0},
         {"time-limit", AP_OPT_NUM, &params.time_limit_sec, "S",
          "answer after S seconds, reading included", NULL, 0, 0, 1000000},
@@ -52,11 +52,11 @@ int main(int argc, char **argv)
          "stop after N rounds (30), or units of the solver's work", NULL, 0, 0,
          INT64_MAX},
         {"threads", AP_OPT_INT, &threads, "N", "threads (2)", NULL, 0, 1, 64},
-        {"seed", AP_OPT_INT, &seed, "N", "of random numbers (0)", NULL, 0, 0, INT64_MAX},
+        {"seed", AP_OPT_INT, &seed, "N", "random seed (0)", NULL, 0, 0, INT64_MAX},
         {0},
     };
     struct ap_tool tool = {.name = "ap-solve",
-                           .summary = "choose one strategy per node of a bare problem",
+                           .summary = "solve a selection problem: one strategy per node",
                            .operand = "[FILE]",
                            .opts = opts};
     struct ap_arena arena = {0};

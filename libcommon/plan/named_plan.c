@@ -12,15 +12,13 @@
 #include <string.h>
 
 const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS] = {
-    {"data", "the batch over all axes, weights whole", false},
-    {"zero1", "data, with optimizer states and update split, gradients whole", true},
-    {"zero2", "data, with optimizer states and update split over all axes", false},
-    {"zero3", "zero2, with weights split and gathered for each phase", false},
-    {"megatron", "tensor parallel on the last axis, the batch over the others", false},
-    {"megatron-sp", "megatron, with activations in between split along the sequence",
-     false},
-    {"expert", "experts over all axes where a layer has some, the batch elsewhere",
-     false},
+    {"data", "data parallel: the batch over all axes", false},
+    {"zero1", "ZeRO-1: data, optimizer states and update sharded", true},
+    {"zero2", "ZeRO-2: zero1, gradients sharded, too", false},
+    {"zero3", "ZeRO-3: zero2, weights sharded, too, gathered in each phase", false},
+    {"megatron", "tensor parallel on the last axis, data on the others", false},
+    {"megatron-sp", "megatron with sequence parallel activations in between", false},
+    {"expert", "expert parallel where a layer has experts, data elsewhere", false},
     {"largest-dim", "every weight split on its largest dimension over all axes", false},
     {"mha-only", "attention's weights split on the last axis, data for the rest", false},
     {"ffn-only", "feed-forward weights split on the last axis, data for the rest", false},

@@ -39,8 +39,8 @@ const struct ap_choice shard_levels[] = {
 };
 
 const struct ap_choice shard_criticals[] = {
-    {"paper", "heavy, and no slack when operators take one unit"},
-    {"code", "heavy, and all other heavy ones are before or after"},
+    {"paper", "heavy, without slack if every operator takes unit time"},
+    {"code", "heavy, and ordered against all other heavy operators"},
     {NULL, NULL},
 };
 

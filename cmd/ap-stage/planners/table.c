@@ -3,8 +3,8 @@
 const struct plan_algorithm *plan_algorithms(void)
 {
     static const struct plan_algorithm table[] = {
-        {"auto", "least simulated time: sends, schedule, microbatches, recompute",
-         plan_auto, PLAN_CUTS_STAGES, true},
+        {"auto", "least simulated step time, over all that is not fixed", plan_auto,
+         PLAN_CUTS_STAGES, true},
         {"alpa", "Alpa: sum + (B - 1) max over cuts and submeshes", plan_alpa,
          PLAN_CUTS_STAGES, false},
         {"rhino", "Rhino: factorisations of the mesh, stages by ILP on the DAG",
@@ -25,7 +25,7 @@ const struct plan_algorithm *plan_algorithms(void)
          PLAN_CUTS_STAGES, false},
         {"deepspeed-moe-grid", "experts x data, no pipeline", plan_deepspeed_moe_grid,
          PLAN_CUTS_BATCH, false},
-        {"none", "one stage on all devices, the batch at once", plan_none,
+        {"none", "one stage on all devices, no microbatches", plan_none,
          PLAN_CUTS_NOTHING, false},
         {"exhaustive", "every plan of a tiny instance", plan_exhaustive, PLAN_CUTS_STAGES,
          false},
