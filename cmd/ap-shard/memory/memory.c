@@ -423,7 +423,7 @@ static int build(struct hunt *h, const struct shard_answer *answer, struct ap_er
         plans[i].regather = NULL;
     plans[task->n_plans] = answer->plan;
     shard_fold_find(h->arena, task->graph, task->nests, task->families, task->pins,
-                    task->time, 1, &h->layers);
+                    task->microbatch_choice, 1, &h->layers);
     alone = h->layers;
     alone.tied = AP_NEW_N(h->arena, task->nests->n, int);
     alone.weight = AP_NEW_N(h->arena, task->nests->n, int);

@@ -539,7 +539,7 @@ static bool measure_all(struct tree *t, const double *weight)
     const struct mem_model *m = &h->whole.model;
     struct ap_arena scratch = {0};
     struct trial k = {.n_left = MOST_TRIALS};
-    bool few = !h->task->time;
+    bool few = !h->task->microbatch_choice;
 
     k.choice = ap_arena_dup(&scratch, h->cut[heaviest(h, weight)].choice,
                             (size_t)h->whole.ip.problem.n_nodes * sizeof *k.choice);
