@@ -1,23 +1,24 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
  * least (Alpa, section 4, with conversions paid once per tensor and target).
- * Idea: the selection problem of problem/statement.h, folded: groups that stand at the
- * same place of alike layers are one variable, and tensors between the same variables are
- * one star that counts as often as there are such tensors, so that the folded objective
- * is the price of the unfolded plan. The unfolded graph's lower bound (fold_bound.c)
- * comes first: where what its pieces choose costs no more, that is proven; else the
- * folded problem is solved without what the bound rules out. Where its optimum does not
- * meet the bound, the whole graph is searched from there, without the strategies that by
- * the bound are too dear wherever they are chosen. Cost: that of the distinct layers,
- * plus linear passes over the graph.
+ * Idea: the selection problem of problem/statement.h, folded: groups at the same place of
+ * identical layers are one variable, and tensors between the same variables are one copy
+ * set, weighted by the number of such tensors, so that the folded objective is the price
+ * of the unfolded plan. The lower bound of the unfolded graph (fold_bound.c) comes first:
+ * if the choices of its pieces cost no more than the bound, they are optimal; else the
+ * folded problem is solved without the strategies that the bound rules out. Where the
+ * folded optimum does not meet the bound, the whole graph is searched from there, without
+ * the strategies whose cost by the bound exceeds the answer. Cost: that of the distinct
+ * layers, plus linear passes over the graph.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/classes.h"
+#include "memory/memory.h"
 #include "problem/fold.h"
 #include "problem/fold_bound.h"
-#include "memory/memory.h"
 #include "problem/statement.h"
 #include "tool/tool.h"
 
@@ -38,7 +39,7 @@ const struct shard_solver shard_solvers[] = {
     {NULL, NULL, NULL, 0, 0},
 };
 
-/* ---- stars that are the same once groups are tied ---- */
+/* ---- tensors whose copies are the same once groups are tied ---- */
 
 static int by_var(const void *x, const void *y)
 {
@@ -74,7 +75,7 @@ static void name_uses(struct select_users *users, const struct ap_nests *nests,
     users->n = n;
 }
 
-static uint64_t star_hash(int home_var, int out, const struct select_users *users)
+static uint64_t hash_copy_set(int home_var, int out, const struct select_users *users)
 {
     uint64_t h = ap_hash(&home_var, sizeof home_var, (uint64_t)out);
     for (int u = 0; u < users->n; u++) {
@@ -85,32 +86,21 @@ static uint64_t star_hash(int home_var, int out, const struct select_users *user
     return h;
 }
 
-struct star_table {
-    uint64_t *key; /* 0: free */
-    int *star;
-    size_t mask;
-};
-
-static int *star_slot(struct star_table *t, uint64_t key)
+static bool same_key(const void *ctx, int a, int b)
 {
-    size_t i = key & t->mask;
-    key += key == 0;
-    while (t->key[i] && t->key[i] != key)
-        i = (i + 1) & t->mask;
-    t->key[i] = key;
-    return &t->star[i];
+    const uint64_t *key = ctx;
+    return key[a] == key[b];
 }
 
 /*
- * All stars of the graph with groups replaced by variables, equal ones once. Tied groups
- * have their members at equal places.
+ * The copy sets of all tensors with groups replaced by variables, equal ones once. Tied
+ * groups have their members at equal places.
  */
-static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_nests *nests, struct ilp_ties *ties)
+static void fold_copy_sets(struct ap_arena *arena, const struct ap_graph *g,
+                           const struct ap_nests *nests, struct ilp_ties *ties)
 {
     int n_outs = 0, n = 0;
     struct select_users users;
-    struct star_table table = {.mask = 1};
     struct ap_arena scratch = {0};
     int *place = AP_NEW_N(&scratch, g->n_nodes, int); /* within its group */
 
@@ -119,11 +109,9 @@ static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
         for (int m = 0; m < nests->nest[i].n_members; m++)
             place[nests->nest[i].members[m]] = m;
     }
-    while (table.mask < 2 * (size_t)n_outs)
-        table.mask = 2 * table.mask + 1;
-    table.key = AP_NEW_N(&scratch, table.mask + 1, uint64_t);
-    table.star = AP_NEW_N(&scratch, table.mask + 1, int);
-    struct copy_set *stars = AP_NEW_N(&scratch, n_outs + 1, struct copy_set);
+    uint64_t *key = AP_NEW_N(&scratch, n_outs + 1, uint64_t); /* [copy set] */
+    struct copy_set *sets = AP_NEW_N(&scratch, n_outs + 1, struct copy_set);
+    struct ap_classes classes = {.same = same_key, .ctx = key};
     select_users_init(&scratch, g, nests, &users);
     for (int i = 0; i < nests->n; i++)
         for (int o = 0; o < nests->nest[i].n_outs; o++) {
@@ -132,25 +120,25 @@ static void fold_stars(struct ap_arena *arena, const struct ap_graph *g,
             if (users.n == 0)
                 continue;
             name_uses(&users, nests, ties->var, place);
-            int *at = star_slot(&table, star_hash(ties->var[i], o, &users));
-            ties->tensor[node] = node;
-            if (*at > 0) {
-                ties->tensor[node] = stars[*at - 1].node;
-                stars[*at - 1].weight += 1;
+            key[n] = hash_copy_set(ties->var[i], o, &users);
+            int first = ap_class_of(&classes, key[n], n);
+            ties->tensor[node] = first < n ? sets[first].node : node;
+            if (first < n) {
+                sets[first].weight += 1;
                 continue;
             }
-            stars[n] = (struct copy_set){.node = node,
-                                         .home = i,
-                                         .home_var = ties->var[i],
-                                         .n_uses = users.n,
-                                         .weight = 1};
-            stars[n].uses =
+            sets[n] = (struct copy_set){.node = node,
+                                        .home = i,
+                                        .home_var = ties->var[i],
+                                        .n_uses = users.n,
+                                        .weight = 1};
+            sets[n++].uses =
                 ap_arena_dup(arena, users.uses, (size_t)users.n * sizeof *users.uses);
-            *at = ++n;
         }
     select_users_free(&users);
+    ap_classes_free(&classes);
     ties->n_stars = n;
-    ties->stars = ap_arena_dup(arena, stars, (size_t)n * sizeof *stars);
+    ties->stars = ap_arena_dup(arena, sets, (size_t)n * sizeof *sets);
     ap_arena_free(&scratch);
 }
 
@@ -164,7 +152,7 @@ void shard_ilp_ties(struct ap_arena *arena, const struct ap_graph *g,
                               .tensor = AP_NEW_N(arena, g->n_nodes + 1, int)};
     for (int i = 0; i < nests->n; i++)
         ties->var[i] = fold->tied[i] == i ? n++ : ties->var[fold->tied[i]];
-    fold_stars(arena, g, nests, ties);
+    fold_copy_sets(arena, g, nests, ties);
 }
 
 /* ---- the problem, its start and its answer ---- */
@@ -191,7 +179,7 @@ struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
     const struct shard_space *space = &p->space;
     struct ap_plan plan = {
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
-    plan.time = space->time;
+    plan.time = space->microbatch_choice;
     plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
     plan.regather = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)
@@ -235,7 +223,7 @@ int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* What the searches took, all together; sizes are of the first one. */
+/* Seconds of all searches together; the sizes are those of the first one. */
 struct timing {
     double fold, space, build, solve, bound;
     int n_nodes, n_edges, n_tied, rounds, n_searches;
@@ -265,8 +253,8 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
-/* Solves it; where the solver was stopped but little is left to prove, goes on from
- * there. */
+/* Solves it; where the work limit stopped the solver near a proof, continues from its
+ * answer. */
 static int solve_patiently(struct ap_arena *arena, const struct shard_task *task,
                            const struct ap_problem *p, const int *start,
                            struct ap_solution *sol, struct ap_err *err)
@@ -292,7 +280,7 @@ static int solve_patiently(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
-/* One search in a space, folded or not (then fold says that nothing is alike). */
+/* One search in a space, folded or not (then fold ties nothing). */
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct shard_space *space,
                     const struct ap_plan *start, struct shard_answer *answer,
@@ -337,7 +325,7 @@ static int cheapest(const struct shard_task *task)
     return best;
 }
 
-/* The unfolded search from the folded plan, which it never makes dearer. */
+/* The unfolded search from the folded plan, and never worse than that. */
 static int search_unfolded(struct ap_arena *arena, const struct shard_task *task,
                            const struct ap_plan *plans, struct shard_answer *answer,
                            struct timing *t, struct ap_err *err)
@@ -352,8 +340,8 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     more[task->n_plans] = answer->plan;
     if (start < 0 || answer->objective <= task->plan_sec[start])
         start = task->n_plans;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
-                    &alone);
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
+                    task->microbatch_choice, 1, &alone);
     double t0 = ap_now_sec();
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
@@ -365,7 +353,7 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
-/* What the best folded bound knows. */
+/* A fold, its space, and its bound. */
 struct folded {
     struct shard_fold fold;
     struct shard_space space;
@@ -420,8 +408,8 @@ static bool none_left(const struct shard_space *left)
 }
 
 /*
- * The whole graph with the strategies that the folded bound left; what it left out costs
- * as much as the answer or more.
+ * Searches the whole graph with the strategies that the folded bound left; every plan
+ * with another strategy costs as much as the answer or more.
  */
 static int search_left(struct ap_arena *arena, const struct shard_task *task,
                        const struct folded *f, struct shard_answer *answer,
@@ -439,8 +427,8 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     }
     if (none_left(&left) || left.n_strategies > task->params->unfold)
         return 0;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
-                    &alone);
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
+                    task->microbatch_choice, 1, &alone);
     if (solve_in(arena, task, &alone, &left, &answer->plan, &whole, &now, err))
         return -1;
     add_timing(t, &now);
@@ -544,8 +532,8 @@ static int solve_left(void *arg, const bool **kept, struct ap_err *err)
 }
 
 /*
- * What the pieces of the bound choose is the folded optimum where the bound meets it;
- * else the bound rules out much of the folded problem before that is solved.
+ * The choices of the bound's pieces are the folded optimum where their price meets the
+ * bound; else the bound rules out strategies of the folded problem before it is solved.
  */
 static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
                           const struct ap_plan *plans, struct folded *f,
@@ -584,8 +572,8 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
 }
 
 /*
- * The search folded with a period, and its bound; a better answer and a higher bound are
- * kept, and what the highest bound knows.
+ * Searches folded with a period and finds the bound; keeps the better answer, the higher
+ * bound, and what that bound rules out.
  */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
                          const struct ap_plan *plans, int period,
@@ -598,10 +586,10 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     double t0 = ap_now_sec();
 
     shard_fold_find(arena, task->graph, task->nests, task->families, task->pins,
-                    task->time, period, &f.fold);
+                    task->microbatch_choice, period, &f.fold);
     if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time,
-                        period, &f.fold);
+        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
+                        task->microbatch_choice, period, &f.fold);
     now.fold = ap_now_sec() - t0;
     t0 = ap_now_sec();
     if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
@@ -617,7 +605,7 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     now.space_sizes = f.space;
     now.n_left = f.space.n_strategies;
     if (f.fold.n_tied > 0 && !bounded) {
-        folded.bound = 0; /* its own is one of tied plans only */
+        folded.bound = 0; /* the solver's bound holds for tied plans only */
         folded.stopped = "folded";
     }
     now.folded_objective = folded.objective;
@@ -652,7 +640,7 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         t->folded_bound, (long long)t->n_left, (long long)t->work);
 }
 
-static double dearest(const struct ap_problem *p)
+static double largest_cost(const struct ap_problem *p)
 {
     double most = 0;
 
@@ -681,16 +669,16 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     struct ilp_problem ip;
     int rc = 0;
 
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins, task->time, 1,
-                    &alone);
+    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
+                    task->microbatch_choice, 1, &alone);
     if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
     const struct ap_problem p = ip.problem;
-    if (dearest(&p) * scale < EMIT_LARGEST)
+    if (largest_cost(&p) * scale < EMIT_LARGEST)
         ap_problem_write(&p, "ap-shard", scale, out);
     else
         rc = ap_err_set(err, "a cost of %g is too large for the contest's format",
-                        dearest(&p));
+                        largest_cost(&p));
     select_free(&ip.builder);
     ap_arena_rewind(arena, mark);
     return rc;
@@ -719,12 +707,12 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     }
     bool open = t.n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
     int best = open ? cheapest(task) : -1;
-    bool dear = best >= 0 && task->plan_sec[best] < answer->objective;
-    if (open && !dear && folded.bound.kept) {
+    bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;
+    if (open && !named_is_better && folded.bound.kept) {
         if (search_left(arena, task, &folded, answer, &t, err))
             return -1;
-    } else if (t.n_tied > 0 &&
-               (dear || (open && t.space_sizes.n_strategies <= task->params->unfold))) {
+    } else if (t.n_tied > 0 && (named_is_better || (open && t.space_sizes.n_strategies <=
+                                                                task->params->unfold))) {
         if (search_unfolded(arena, task, plans, answer, &whole, err))
             return -1;
         add_timing(&t, &whole);

@@ -30,7 +30,7 @@ const struct shard_algorithm *shard_algorithms(void)
          .run = shard_tofu,
          .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_FAMILIES | SHARD_TAKES_TOFU,
-         .whole_time = true,
+         .whole_batch = true,
          .halves = true},
         {.name = "tap",
          .help = "TAP: a pattern per weight, exhaustive per repeated block",
@@ -42,7 +42,7 @@ const struct shard_algorithm *shard_algorithms(void)
          .run = shard_rhino,
          .named_plan = -1,
          .takes = SHARD_TAKES_PADDING | SHARD_TAKES_SOLVER | SHARD_TAKES_RHINO,
-         .whole_time = true,
+         .whole_batch = true,
          .limits_params = true},
     };
     for (int i = 0; i < AP_N_NAMED_PLANS; i++)
@@ -95,7 +95,7 @@ void shard_job_read(void *ctx, const struct ap_doc *doc, bool more)
     (void)more;
     if (ap_doc_graph(job->arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_group(job->arena, &job->graph); /* whatever the document says of groups */
+    ap_group(job->arena, &job->graph); /* the document's own groups are ignored */
     if (ap_nests_build(job->arena, &job->graph, &job->nests, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
 }
@@ -176,9 +176,9 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     mesh = &timed;
     if (mesh->time &&
         (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA))
-        ap_die_usage("--microbatches: Alpa's space and units know no axis in time");
-    if (mesh->time &&
-        ap_microbatch_choices(arena, &job->graph, &job->nests, n, &job->time, &err))
+        ap_die_usage("--microbatches: Alpa's space and units know no microbatch axis");
+    if (mesh->time && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
+                                            &job->microbatch_choice, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))
@@ -198,7 +198,8 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (shard_pins_add(arena, &job->graph, &devices, &req->pins, &job->pins, &err))
         ap_die_usage("%s", err.msg);
     job->device_pins = job->pins;
-    if (shard_pins_time(arena, &job->pins, &job->nests, mesh, job->time, &err))
+    if (shard_pins_on_mesh(arena, &job->pins, &job->nests, mesh, job->microbatch_choice,
+                           &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
 
@@ -208,7 +209,7 @@ struct ap_plan shard_empty_plan(const struct shard_task *task)
                             .nests = task->nests,
                             .mesh = task->cost->mesh,
                             .choice = task->pinned_choice,
-                            .time = task->time,
+                            .time = task->microbatch_choice,
                             .recompute_heavy = task->params->recompute_heavy};
 }
 
@@ -290,14 +291,14 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                                     .families = job->has_families ? &job->families : NULL,
                                     .pins = job->pins.n > 0 ? &job->pins : NULL,
                                     .params = &job->params,
-                                    .time = job->time,
+                                    .microbatch_choice = job->microbatch_choice,
                                     .memory_bytes = job->memory_bytes,
                                     .named_plan = row->named_plan};
     if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;
     if (job->pins.n > 0 && (row->keeps_pins || req->pins.n > 0) &&
-        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, job->time, &job->pins,
-                       &job->task.pinned_choice, &fixed, &err))
+        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, job->microbatch_choice,
+                       &job->pins, &job->task.pinned_choice, &fixed, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     job->task.fixed = fixed;
 }
@@ -322,12 +323,12 @@ static double add_start(struct shard_job *job, const struct shard_request *req,
 {
     struct shard_task *task = &job->task;
     double sec = given_plan(job, req, start);
-    ((struct ap_plan *)task->plans)[task->n_plans] = *start;
-    ((double *)task->plan_sec)[task->n_plans++] = sec;
+    task->plans[task->n_plans] = *start;
+    task->plan_sec[task->n_plans++] = sec;
     return sec;
 }
 
-/* A search that knows no axis in time plans the whole batch, and that plan is taken. */
+/* Runs a search that knows no microbatch axis on the whole batch and takes its plan. */
 static int run_whole(struct shard_job *job, shard_fn *run, struct ap_err *err)
 {
     struct shard_task task = job->task;
@@ -339,15 +340,15 @@ static int run_whole(struct shard_job *job, shard_fn *run, struct ap_err *err)
     if (ap_cost_init(job->arena, &cost, job->cost.variant, &job->cluster, &mesh, err))
         return -1;
     task.cost = &cost;
-    task.time = NULL;
+    task.microbatch_choice = NULL;
     task.pins = job->device_pins.n > 0 ? &job->device_pins : NULL;
     int rc = run(job->arena, &task, &job->answer, err);
     ap_cost_free(&cost);
     if (rc)
         return -1;
-    shard_choices_time(&job->task, &mesh, plan->choice);
+    shard_choices_on_mesh(&job->task, &mesh, plan->choice);
     plan->mesh = job->cost.mesh;
-    plan->time = job->time;
+    plan->time = job->microbatch_choice;
     struct ap_err why = {0};
     if (ap_plan_check(plan, &job->cost, &why))
         return ap_err_set(err, "%s, in microbatches: %s", job->algorithm, why.msg);
@@ -374,14 +375,14 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     }
     if (req->start_path)
         start_sec = add_start(job, req, &start);
-    if (job->cost.mesh.time && row->whole_time
+    if (job->cost.mesh.time && row->whole_batch
             ? run_whole(job, row->run, &err)
             : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     check_pins(job);
     if (job->memory_bytes == 0 && job->answer.objective >= 0 &&
         start_sec < job->answer.objective) {
-        job->answer.plan = start; /* a limit, or pins, kept the search from it */
+        job->answer.plan = start; /* pins kept the search from it */
         job->answer.objective = start_sec;
         job->answer.bound = fmin(job->answer.bound, start_sec);
     }
@@ -416,7 +417,7 @@ struct shard_result shard_job_result(struct shard_job *job,
         job->memory_bytes > 0 && !shard_algorithms()[req->algorithm].limits_params;
     if (limited && prog.peak_bytes > job->memory_bytes)
         die_too_large(job, prog.peak_bytes);
-    /* else problem and plan disagree */
+    /* or the selection problem misstates the plan's price */
     assert(a->objective < 0 || fabs(sec - a->objective) <= 1e-9 * sec);
     struct ap_sharding s = {
         .plan = a->plan,

@@ -1,17 +1,17 @@
 /*
- * The named plans of a task, which every search has at hand, and their prices, which few
- * need. They do not depend on each other and are made, and priced, in two threads, each
- * with memory and a memo of conversions of its own; which thread makes which changes
- * nothing.
+ * The named plans of a task, from which every search starts, and their prices, which few
+ * searches need. Named plans do not depend on each other: two threads make and price
+ * them, each with memory and a conversion cache of its own, and the result does not
+ * depend on which thread made which.
  */
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "cost/conversion_cache.h"
 #include "shard.h"
 
-#define HALF 6 /* rows before it take as long as the others */
+#define HALF 6 /* the rows before it take as long as the rows from it on */
 
 struct made {
     struct ap_plan plan;
@@ -50,20 +50,18 @@ static void make_one(struct maker *m, int row)
     ap_arena_rewind(&m->arena, mark);
 }
 
-static void *make_some(void *arg)
+static void make_some(void *ctx, int i)
 {
-    struct maker *m = arg;
+    struct maker *m = (struct maker *)ctx + i;
 
     for (int row = m->first; row < m->last; row++)
         make_one(m, row);
-    return NULL;
 }
 
 void shard_list_named_plans(struct ap_arena *arena, struct shard_task *task)
 {
     struct made made[AP_N_NAMED_PLANS];
     struct maker maker[2];
-    pthread_t thread;
     struct ap_plan *plans = AP_NEW_N(arena, AP_N_NAMED_PLANS + 1, struct ap_plan);
     double *sec = AP_NEW_N(arena, AP_N_NAMED_PLANS + 1, double);
     const char **name = AP_NEW_N(arena, AP_N_NAMED_PLANS + 1, const char *);
@@ -76,12 +74,7 @@ void shard_list_named_plans(struct ap_arena *arena, struct shard_task *task)
                                   .last = i == 0 ? HALF : AP_N_NAMED_PLANS,
                                   .made = made};
     maker[1].cost.cache = ap_conversion_cache_new(task->cost->mesh.n_axes);
-    bool runs = pthread_create(&thread, NULL, make_some, &maker[1]) == 0;
-    make_some(&maker[0]);
-    if (runs)
-        pthread_join(thread, NULL);
-    else
-        make_some(&maker[1]);
+    ap_in_threads(2, make_some, maker);
     for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
         if (!made[row].exists)
             continue;
@@ -112,31 +105,24 @@ struct pricer {
     double *sec;
 };
 
-static void *price_some(void *arg)
+static void price_some(void *ctx, int k)
 {
-    struct pricer *p = arg;
+    struct pricer *p = (struct pricer *)ctx + k;
     struct ap_err err = {0};
 
     for (int i = p->first; i < p->task->n_plans; i += 2)
         if (isnan(p->sec[i]) &&
             ap_plan_sec(&p->task->plans[i], &p->cost, &p->sec[i], &err))
             p->sec[i] = INFINITY;
-    return NULL;
 }
 
 void shard_price_named_plans(const struct shard_task *task)
 {
     struct pricer pricer[2];
-    pthread_t thread;
 
     for (int i = 0; i < 2; i++)
-        pricer[i] = (struct pricer){task, *task->cost, i, (double *)task->plan_sec};
+        pricer[i] = (struct pricer){task, *task->cost, i, task->plan_sec};
     pricer[1].cost.cache = ap_conversion_cache_new(task->cost->mesh.n_axes);
-    bool runs = pthread_create(&thread, NULL, price_some, &pricer[1]) == 0;
-    price_some(&pricer[0]);
-    if (runs)
-        pthread_join(thread, NULL);
-    else
-        price_some(&pricer[1]);
+    ap_in_threads(2, price_some, pricer);
     ap_conversion_cache_free(pricer[1].cost.cache);
 }

@@ -1,6 +1,7 @@
 /*
  * Layouts that a person gives to nodes by name, and the choices that bring them about.
- * Cost: one glob match per node and pin; one small enumeration per pinned group (layout_to_choice.h).
+ * Cost: one glob match per node and pin; one small enumeration per pinned group
+ * (layout_to_choice.h).
  */
 #include <string.h>
 
@@ -52,20 +53,21 @@ int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
     return 0;
 }
 
-/* The layout on a mesh with an axis in time of what has layout l without; -1: none. */
-static int add_time(const struct ap_nests *nests, const struct ap_mesh *mesh,
-                    const int16_t *time, int node, struct ap_layout *l)
+/* Makes layout l of the devices' axes one of a mesh with a microbatch axis; -1: none. */
+static int add_microbatch_axis(const struct ap_nests *nests, const struct ap_mesh *mesh,
+                               const int16_t *microbatch_choice, int node,
+                               struct ap_layout *l)
 {
     const struct ap_graph *g = nests->graph;
     const struct ap_nest *nest = &nests->nest[g->nodes[node].group];
     const struct ap_shape *shape = &g->nodes[node].shape;
     struct ap_choice_vec alone = AP_CHOICE_NONE;
-    struct ap_mesh plain = *mesh;
+    struct ap_mesh devices_only = *mesh;
 
-    plain.time = 0; /* parameters as what is made of them */
-    alone.axis[0] = time[nest->group];
+    devices_only.time = 0; /* parameters are split as their users are */
+    alone.axis[0] = microbatch_choice[nest->group];
     struct ap_layout timed =
-        ap_nest_value_layout(nest, g, &plain, &alone, ap_nest_member(nest, node));
+        ap_nest_value_layout(nest, g, &devices_only, &alone, ap_nest_member(nest, node));
     for (int a = 1; a < mesh->n_axes; a++)
         timed.axis[a] = l->axis[a - 1];
     *l = timed;
@@ -76,9 +78,9 @@ static int add_time(const struct ap_nests *nests, const struct ap_mesh *mesh,
                                                 : 0;
 }
 
-int shard_pins_time(struct ap_arena *arena, struct shard_pins *pins,
-                    const struct ap_nests *nests, const struct ap_mesh *mesh,
-                    const int16_t *time, struct ap_err *err)
+int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
+                       const struct ap_nests *nests, const struct ap_mesh *mesh,
+                       const int16_t *microbatch_choice, struct ap_err *err)
 {
     const struct ap_graph *g = nests->graph;
     struct ap_layout *layout;
@@ -87,7 +89,8 @@ int shard_pins_time(struct ap_arena *arena, struct shard_pins *pins,
         return 0;
     layout = ap_arena_dup(arena, pins->layout, (size_t)g->n_nodes * sizeof *layout);
     for (int i = 0; i < g->n_nodes; i++)
-        if (pins->pinned[i] && add_time(nests, mesh, time, i, &layout[i]))
+        if (pins->pinned[i] &&
+            add_microbatch_axis(nests, mesh, microbatch_choice, i, &layout[i]))
             return shard_pins_refuse(pins, g, i, "microbatches do not divide it so", err);
     pins->layout = layout;
     return 0;
@@ -113,16 +116,16 @@ struct fitter {
     struct ap_arena *arena;
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
-    const int16_t *time; /* per group, NULL: none */
+    const int16_t *microbatch_choice; /* [group], NULL: none */
     const struct shard_pins *pins;
     bool *wanted; /* per member of the group at hand */
     struct ap_layout *layout;
     int cap;
 };
 
-static int time_of(const struct fitter *f, const struct ap_nest *nest)
+static int microbatch_choice_of(const struct fitter *f, const struct ap_nest *nest)
 {
-    return f->time ? f->time[nest->group] : -1;
+    return f->microbatch_choice ? f->microbatch_choice[nest->group] : -1;
 }
 
 /* Why a group has no choice: a dimension that is too small, another pin, or its kind. */
@@ -148,8 +151,8 @@ static int refuse(const struct fitter *f, const struct ap_nest *nest, int m,
         if (!keep || k == m)
             continue;
         f->wanted[k] = false;
-        if (ap_choice_of_layouts(nest, f->g, f->mesh, time_of(f, nest), f->wanted,
-                                 f->layout, &ignored)) {
+        if (ap_choice_of_layouts(nest, f->g, f->mesh, microbatch_choice_of(f, nest),
+                                 f->wanted, f->layout, &ignored)) {
             const char *other = f->pins->asker[nest->members[k]];
             why = ap_arena_printf(f->arena,
                                   "%s, in the same fused group, has another by %s",
@@ -182,19 +185,22 @@ static int fit_group(struct fitter *f, const struct ap_nest *nest,
         f->layout[m] = f->pins->layout[nest->members[m]];
     }
     *fixed = true;
-    if (!ap_choice_of_layouts(nest, f->g, f->mesh, time_of(f, nest), f->wanted, f->layout,
-                              choice))
+    if (!ap_choice_of_layouts(nest, f->g, f->mesh, microbatch_choice_of(f, nest),
+                              f->wanted, f->layout, choice))
         return refuse(f, nest, first, err);
     return 0;
 }
 
 int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
-                   const struct ap_mesh *mesh, const int16_t *time,
+                   const struct ap_mesh *mesh, const int16_t *microbatch_choice,
                    const struct shard_pins *pins, struct ap_choice_vec **choice,
                    bool **fixed, struct ap_err *err)
 {
-    struct fitter f = {
-        .arena = arena, .g = nests->graph, .mesh = mesh, .time = time, .pins = pins};
+    struct fitter f = {.arena = arena,
+                       .g = nests->graph,
+                       .mesh = mesh,
+                       .microbatch_choice = microbatch_choice,
+                       .pins = pins};
     *choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec);
     *fixed = AP_NEW_N(arena, nests->n, bool);
     for (int i = 0; i < nests->n; i++)

@@ -2,8 +2,9 @@
  * Plans from files: written by hand, {"mesh":"2x4","nodes":{"*fc/kernel":"R,S1"}}, or
  * taken from another document. Idea: where the document's fingerprint is that of the
  * graph at hand its choices are taken as they are; otherwise nodes are found by name,
- * their groups' choices fitted (layout_to_choice.h), and all others follow (ap_named_plan_complete).
- * Cost: names are sorted once; one pass over all nodes per glob.
+ * their groups' choices fitted (layout_to_choice.h), and all others follow
+ * (ap_named_plan_complete). Cost: names are sorted once; one pass over all nodes per
+ * glob.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -195,7 +196,7 @@ static struct ap_shape shape_of(struct ap_arena *arena, const json_t *node)
 }
 
 /*
- * A parameter's layout in a plan of microbatches, without the axis in time: what splits
+ * A parameter's layout in a plan of microbatches, on the devices' axes: what splits
  * each microbatch's rows (an input's S0/4, of 8 rows in two) splits all rows.
  */
 static const char *without_time(struct ap_arena *arena, const struct ap_mesh *theirs,
@@ -296,7 +297,7 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
     return n_found ? 0 : ap_at_err(&list, err, "the graph has none of these parameters");
 }
 
-/* Nodes whose copies are made again: ids of the document's graph, or names. */
+/* Nodes whose copies are regathered: ids of the document's graph, or names. */
 static int read_regather(const struct shard_given *given, const struct names *names,
                          bool *regather, struct ap_err *err)
 {
@@ -357,18 +358,18 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
         file_err(given, err);
         return AP_BAD_INPUT;
     }
-    if (shard_pins_time(arena, &p.pins, task->nests, &task->cost->mesh, task->time,
-                        err) ||
-        shard_pins_fit(arena, task->nests, &task->cost->mesh, task->time, &p.pins,
-                       &plan->choice, &fixed, err))
+    if (shard_pins_on_mesh(arena, &p.pins, task->nests, &task->cost->mesh,
+                           task->microbatch_choice, err) ||
+        shard_pins_fit(arena, task->nests, &task->cost->mesh, task->microbatch_choice,
+                       &p.pins, &plan->choice, &fixed, err))
         return AP_NO_SOLUTION;
     ap_named_plan_complete(arena, plan, fixed);
     plan->regather = regather;
     return 0;
 }
 
-void shard_choices_time(const struct shard_task *task, const struct ap_mesh *from,
-                        struct ap_choice_vec *choice)
+void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *from,
+                           struct ap_choice_vec *choice)
 {
     int to = (int)task->cost->mesh.time, less = to - (int)from->time;
     for (int i = 0; i < task->nests->n; i++) {
@@ -376,7 +377,7 @@ void shard_choices_time(const struct shard_task *task, const struct ap_mesh *fro
         for (int a = to; a < task->cost->mesh.n_axes; a++)
             c.axis[a] = choice[i].axis[a - less];
         if (to)
-            c.axis[0] = task->time[i];
+            c.axis[0] = task->microbatch_choice[i];
         choice[i] = c;
     }
 }
@@ -405,7 +406,7 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
         ap_err_set(err, "%s: %s", given->path, why.msg);
         return AP_BAD_INPUT;
     }
-    shard_choices_time(task, &s.plan.mesh, s.plan.choice);
+    shard_choices_on_mesh(task, &s.plan.mesh, s.plan.choice);
     plan->choice = s.plan.choice;
     plan->regather = s.plan.regather;
     plan->whole = s.plan.whole;

@@ -54,7 +54,7 @@ struct shard_space {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
-    const int16_t *time;              /* as of shard_task */
+    const int16_t *microbatch_choice; /* as of shard_task */
     int *n;                           /* per group */
     struct ap_choice_vec **choice;    /* [group][strategy] */
     double **sec;                     /* [group][strategy] */
@@ -107,19 +107,19 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
 int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
                    struct shard_pins *pins, struct ap_err *err);
-/* People speak of the devices' axes alone: layouts with what lies on an axis in time, if
- * the mesh has one, where groups do `time` (arena). -1 when the two do not go together.
- */
-int shard_pins_time(struct ap_arena *arena, struct shard_pins *pins,
-                    const struct ap_nests *nests, const struct ap_mesh *mesh,
-                    const int16_t *time, struct ap_err *err);
+/* Pins name layouts on the devices' axes alone. On a mesh with a microbatch axis, makes
+ * them layouts of all its axes, given each group's choice there (arena). -1: a pin and
+ * the microbatches exclude each other. */
+int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
+                       const struct ap_nests *nests, const struct ap_mesh *mesh,
+                       const int16_t *microbatch_choice, struct ap_err *err);
 /*
  * Choices of the groups with pinned values, and which groups these are (per group,
- * arena); time: what groups do on an axis in time, NULL without one. -1 naming the first
+ * arena); microbatch_choice: NULL without a microbatch axis. -1 naming the first
  * node whose group cannot have the layouts, who asked, and why not.
  */
 int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
-                   const struct ap_mesh *mesh, const int16_t *time,
+                   const struct ap_mesh *mesh, const int16_t *microbatch_choice,
                    const struct shard_pins *pins, struct ap_choice_vec **choice,
                    bool **fixed, struct ap_err *err);
 
@@ -140,7 +140,7 @@ struct shard_given {
  */
 int shard_given_load(struct ap_arena *arena, const char *path, struct shard_given *given,
                      struct ap_err *err);
-/* Its mesh, with an axis in time if it has one; n_axes 0 when it names none. */
+/* Its mesh, with a microbatch axis if it has one; n_axes 0 when it names none. */
 int shard_given_mesh(struct ap_arena *arena, const struct shard_given *given,
                      struct ap_mesh *mesh, struct ap_err *err);
 
@@ -151,22 +151,22 @@ struct shard_task {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
-    const struct ap_families *families; /* what repeats; NULL when nobody looked */
+    const struct ap_families *families; /* NULL: unknown */
     const struct shard_pins *pins;      /* NULL: none */
     const struct shard_params *params;
     /* the named plans that exist and are legal under the cost model, and their prices,
        NAN while unknown, INFINITY without conversions; `regather` is theirs: a search
        that only keeps copies clears it */
     int n_plans;
-    const struct ap_plan *plans;
-    const double *plan_sec;
+    struct ap_plan *plans;
+    double *plan_sec;
     const char *const *plan_name;
     int named_plan;       /* rules: the row of ap_named_plans */
     int64_t memory_bytes; /* of a device, 0: any */
     /* what the pins decide: choices, and per group whether (NULL: no pins) */
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
-    const int16_t *time; /* per group: choice on the axis of microbatches; NULL: none */
+    const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
 };
 
 struct shard_answer {
@@ -212,8 +212,7 @@ struct shard_algorithm {
     shard_fn *run;
     int named_plan;      /* -1 unless run is shard_rule */
     unsigned takes;      /* enum shard_takes */
-    bool whole_time;     /* it knows no axis in time: its plan of the whole batch is
-                            taken */
+    bool whole_batch;    /* it knows no microbatch axis: it plans the whole batch */
     bool keeps_pins;     /* imported ones, too */
     bool halves;         /* its meshes are of halves */
     bool limits_params;  /* its memory limit is one of parameters, which it keeps */
@@ -261,9 +260,9 @@ struct shard_job {
     struct ap_cluster cluster;
     struct ap_cost cost;
     struct shard_pins pins,
-        device_pins;      /* on the task's mesh; without its axis in time */
-    int64_t memory_bytes; /* the limit, 0: none */
-    const int16_t *time;  /* see shard_task */
+        device_pins;                  /* on the task's mesh; on its devices' axes alone */
+    int64_t memory_bytes;             /* the limit, 0: none */
+    const int16_t *microbatch_choice; /* see shard_task */
     struct shard_task task;
     struct shard_answer answer;
     struct shard_alpa alpa;
@@ -275,8 +274,8 @@ struct shard_job {
 void shard_job_read(void *job, const struct ap_doc *doc, bool more);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
-/* The mesh of --mesh, or that of the plan file, with the file's microbatches as an axis
-   in time; --mesh auto is not for here. */
+/* The mesh of --mesh, or that of the plan file, with the file's microbatches as an axis;
+ * --mesh auto is not for here. */
 struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req);
 /* Lays the mesh over the cluster, adds the microbatches that are asked for, and reads the
    pins. */
@@ -305,7 +304,7 @@ void shard_price_named_plans(const struct shard_task *task);
 struct ap_plan shard_empty_plan(const struct shard_task *task);
 
 /*
- * The plan of a file for the task, completed around what it says. Tells in *differs
+ * The plan of a file for the task, completed around what it says. Says in *differs
  * (NULL: nothing) whether it was made for another graph or cluster. 0, or the exit code
  * for err.
  */
@@ -313,10 +312,10 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
                      const struct shard_task *task, struct ap_plan *plan,
                      const char **differs, struct ap_err *err);
 
-/* Choices on mesh `from` made those on the task's, which has an axis in time more, less,
- * or of another size. */
-void shard_choices_time(const struct shard_task *task, const struct ap_mesh *from,
-                        struct ap_choice_vec *choice);
+/* Makes choices on mesh `from` choices on the task's mesh, which has the same devices and
+ * differs in its microbatch axis. */
+void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *from,
+                           struct ap_choice_vec *choice);
 
 /* top.c: the member "alternatives": the n best distinct plans at hand. */
 const char *shard_alternatives(struct shard_job *job, double objective, int n);

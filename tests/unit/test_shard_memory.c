@@ -42,10 +42,10 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
         ap_mesh_parse(&q->arena, mesh, &q->mesh, &q->err) ||
         ap_mesh_add_time(&q->mesh, microbatches, &q->err) ||
         (q->mesh.time && ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests,
-                                               microbatches, &q->task.time, &q->err)) ||
+                                               microbatches, &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
-    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, q->task.time,
+    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, q->task.microbatch_choice,
                     1, &fold);
     return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
 }

@@ -329,9 +329,8 @@ static void find_starts(const struct bounder *b, const struct ap_plan *plan,
 }
 
 /* The pieces as libcommon wants them, without multipliers that change nothing. */
-static struct ap_pieces as_pieces(struct bounder *b)
+static struct ap_pieces as_pieces(struct bounder *b, struct ap_part *pieces)
 {
-    struct ap_part *pieces = AP_NEW_N(b->arena, b->n_pieces, struct ap_part);
     int *number = AP_NEW_N(b->arena, b->n_multipliers + 1, int);
     int *n_strategies = AP_NEW_N(b->arena, b->n_multipliers + 1, int), n = 0;
 
@@ -419,12 +418,13 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     b.proxies = (struct ap_classes){.same = same_proxy, .ctx = &b};
     b.multipliers = (struct ap_classes){.same = same_multiplier, .ctx = &b};
     build_pieces(&b);
-    const struct ap_pieces pieces = as_pieces(&b);
+    struct ap_part *piece = AP_NEW_N(arena, b.n_pieces, struct ap_part);
+    const struct ap_pieces pieces = as_pieces(&b, piece);
     const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
     if (!search)
         find_starts(&b, &known->plan, start);
     for (int i = 0; i < b.n_pieces; i++)
-        ((struct ap_part *)pieces.piece)[i].start = start[i];
+        piece[i].start = start[i];
     /* all tensors are charged once, or instances were not as identical as the hashes said
      */
     if (fabs(b.charged - b.tensors) <= 1e-6 * b.tensors)

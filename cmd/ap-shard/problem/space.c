@@ -20,7 +20,7 @@ struct lister {
     const struct ap_cost *cost;
     const struct shard_params *params;
     const struct shard_pins *pins;
-    const int16_t *time; /* per group: its choice on the axis of microbatches, given */
+    const int16_t *microbatch_choice; /* [group]: given */
     bool offered[AP_MAX_FACTORS];
     bool linear;      /* linear sets are listed */
     bool any_padding; /* more than a quarter, where nothing else is left */
@@ -45,10 +45,11 @@ static void offer_factors(struct lister *l)
             bool enough = false;
             for (int j = 0; j < a->dims[d].n; j++) {
                 int f = a->dims[d].factor[j];
-                bool time = l->time && l->time[nest->group] == f;
+                bool on_microbatches =
+                    l->microbatch_choice && l->microbatch_choice[nest->group] == f;
                 l->offered[f] |= !enough;
                 enough |= nest->factors[f].size %
-                              (time ? devices * l->mesh->size[0] : devices) ==
+                              (on_microbatches ? devices * l->mesh->size[0] : devices) ==
                           0;
             }
         }
@@ -56,8 +57,8 @@ static void offer_factors(struct lister *l)
 }
 
 /*
- * Partial operands are kept through groups that only add, move, convert or scale by a
- * number: elsewhere a later collective is no cheaper than an earlier one.
+ * Partial sums are passed on by groups that only add, move, convert or scale by a number:
+ * elsewhere a later collective is no cheaper than an earlier one.
  */
 static bool keeps_sums(const struct lister *l)
 {
@@ -203,7 +204,7 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
         return;
     }
     if (l->mesh->time >> axis & 1) {
-        c->axis[axis] = l->time[nest->group];
+        c->axis[axis] = l->microbatch_choice[nest->group];
         list_axis(l, axis + 1, c);
         return;
     }
@@ -295,12 +296,12 @@ int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
                        .cost = task->cost,
                        .params = task->params,
                        .pins = task->pins,
-                       .time = task->time};
+                       .microbatch_choice = task->microbatch_choice};
     int *next = list_twins(arena, fold, n);
 
     *space = (struct shard_space){
         .arena = arena, .graph = task->graph, .nests = task->nests, .cost = task->cost};
-    space->time = task->time;
+    space->microbatch_choice = task->microbatch_choice;
     space->n = AP_NEW_N(arena, n, int);
     space->choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
     space->sec = AP_NEW_N(arena, n, double *);

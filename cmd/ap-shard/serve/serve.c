@@ -144,7 +144,7 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
     return serve_take(&s->job->cluster, v[0], v[1], &q->place.cluster, err);
 }
 
-static int read_question(const struct server *s, struct ap_arena *arena, const json_t *o,
+static int read_question(const struct server *s, struct ap_arena *arena, json_t *o,
                          struct question *q, struct ap_err *err)
 {
     static const char *const known[] = {"id",           "nodes",  "blocks",
@@ -154,7 +154,7 @@ static int read_question(const struct server *s, struct ap_arena *arena, const j
     json_t *v;
 
     *q = (struct question){.microbatches = 1, .plan = -1};
-    json_object_foreach((json_t *)o, key, v)
+    json_object_foreach(o, key, v)
     {
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
