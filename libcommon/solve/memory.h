@@ -46,7 +46,7 @@ enum ap_copy_state {
     AP_COPY_FORWARD,
     AP_COPY_LATER,
     AP_COPY_KEPT,
-    AP_COPY_REMADE
+    AP_COPY_AGAIN
 };
 
 /* What a copy that is kept holds between the phases, by the strategy of its home. */
@@ -98,10 +98,10 @@ struct ap_memory {
 void ap_memory_held(const struct ap_memory *m, const int *choice, int64_t *held);
 /*
  * States of the copies by who asks for them. Copies for both phases are kept, but made
- * again where they were (their state in choice) or where their tensor is (remade[tensor];
+ * again where they were (their state in choice) or where of_tensor[tensor] says so (NULL:
  * NULL: none).
  */
-void ap_memory_settle(const struct ap_memory *m, const bool *remade, int *choice);
+void ap_memory_settle(const struct ap_memory *m, const bool *again, int *choice);
 /* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
 double ap_memory_score(const struct ap_memory *m, const int *choice);
 
@@ -114,11 +114,11 @@ double ap_memory_score(const struct ap_memory *m, const int *choice);
 struct ap_measure {
     void *arg;
     /*
-     * Price (INFINITY: not legal) and peak of a settled choice's program; remake: with
+     * Price (INFINITY: not legal) and peak of a settled choice's program; again: with
      * all copies made in each phase, false when that changes nothing. A peak above the
      * limit may be what is alive at once, which is less than the program needs.
      */
-    bool (*program)(void *arg, const int *choice, bool remake, double *sec,
+    bool (*program)(void *arg, const int *choice, bool again, double *sec,
                     int64_t *peak);
     /* held[time] of that program; -1: not legal. */
     int (*held)(void *arg, const int *choice, int64_t *held);

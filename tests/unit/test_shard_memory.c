@@ -125,7 +125,7 @@ static void test_model(const struct sample_graph *sg, const char *mesh, int n_se
 /* The price of a choice is its program's, also where copies come with microbatches. */
 static void test_price(int microbatches, const char *mesh)
 {
-    int n_priced = 0, n_remade = 0;
+    int n_priced = 0, n_again = 0;
 
     for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
         struct question q;
@@ -144,14 +144,14 @@ static void test_price(int microbatches, const char *mesh)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
             for (int c = 0; c < m.memory.n_copies; c++)
                 choice[m.memory.n_vars + c] =
-                    random_below(&state, 2) ? AP_COPY_REMADE : AP_COPY_KEPT;
+                    random_below(&state, 2) ? AP_COPY_AGAIN : AP_COPY_KEPT;
             ap_memory_settle(&m.memory, NULL, choice);
             struct ap_plan plan = mem_plan_of(&m.memory, &q.ip, choice);
             mem_measure(&plan, &q.cost, 0, &sec, &peak, NULL);
             if (!isfinite(sec))
                 continue;
             for (int c = 0; c < m.memory.n_copies; c++)
-                n_remade += choice[m.memory.n_vars + c] == AP_COPY_REMADE;
+                n_again += choice[m.memory.n_vars + c] == AP_COPY_AGAIN;
             double score = ap_memory_score(&m.memory, choice);
             worst = fmax(worst, fabs(score - sec) / sec);
             n_priced++;
@@ -160,9 +160,9 @@ static void test_price(int microbatches, const char *mesh)
               sample_graphs[i].name, mesh, microbatches, worst);
         drop(&q);
     }
-    CHECK(n_priced > 0 && n_remade > 0,
+    CHECK(n_priced > 0 && n_again > 0,
           "%d microbatches: %d prices, %d copies made twice", microbatches, n_priced,
-          n_remade);
+          n_again);
 }
 
 /* At prices a choice costs what it costs and holds, and no less where all is dear. */
@@ -174,7 +174,7 @@ static void test_priced(const char *mesh)
     for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
         struct question q;
         struct mem_model m;
-        struct priced priced;
+        struct priced_problem priced;
         if (!ask(&q, sample_graphs[i].json, mesh, 1)) {
             drop(&q);
             continue;
@@ -249,7 +249,7 @@ static void test_mixture(void)
 static double solve_priced(struct memory_search *ms, const double *price, int **choice)
 {
     const double per_byte = ms->unit / (double)ms->task->limit;
-    struct priced priced;
+    struct priced_problem priced;
     struct ap_solve_params params = {0};
     struct ap_solution sol = {0};
     struct ap_err err = {0};

@@ -35,13 +35,13 @@ struct ap_plan mem_plan_of(const struct ap_memory *m, const struct ilp_problem *
 {
     struct ap_plan plan = shard_ilp_plan(ip, choice);
     const int n_nodes = ip->space.graph->n_nodes;
-    bool *remade = AP_NEW_N(ip->space.arena, n_nodes, bool);
+    bool *again = AP_NEW_N(ip->space.arena, n_nodes, bool);
 
     for (int c = 0; c < m->n_copies; c++)
-        if (choice[m->n_vars + c] == AP_COPY_REMADE)
-            remade[m->copy[c].tensor] = true;
+        if (choice[m->n_vars + c] == AP_COPY_AGAIN)
+            again[m->copy[c].tensor] = true;
     for (int v = 0; v < n_nodes; v++)
-        plan.regather[v] = remade[ip->tensor[v]];
+        plan.regather[v] = again[ip->tensor[v]];
     return plan;
 }
 
@@ -109,13 +109,13 @@ static bool mark_kept(const struct limiter *l, struct ap_plan *plan)
 }
 
 /* See ap_measure. */
-static bool measure_choice(void *arg, const int *choice, bool remake, double *sec,
+static bool measure_choice(void *arg, const int *choice, bool again, double *sec,
                            int64_t *peak)
 {
     struct limiter *l = arg;
     struct ap_plan plan = mem_plan_of(&l->model.memory, &l->ip, choice);
 
-    if (remake && !mark_kept(l, &plan))
+    if (again && !mark_kept(l, &plan))
         return false;
     measure_plan(l, &plan, sec, peak);
     return true;

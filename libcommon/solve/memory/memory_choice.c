@@ -18,29 +18,29 @@ static bool asks_for(const struct ap_memory *m, const struct ap_copy_use *use,
 /* ---- states and price ---- */
 
 static int state_of(const struct ap_memory *m, const struct ap_copy *copy,
-                    const int *choice, bool remade)
+                    const int *choice, bool again)
 {
     bool needs[2] = {false, false};
 
     for (int u = 0; u < copy->n_uses; u++)
         needs[copy->use[u].later] |= asks_for(m, &copy->use[u], choice);
     if (needs[0] && needs[1])
-        return remade ? AP_COPY_REMADE : AP_COPY_KEPT;
+        return again ? AP_COPY_AGAIN : AP_COPY_KEPT;
     return needs[0] ? AP_COPY_FORWARD : needs[1] ? AP_COPY_LATER : AP_COPY_ABSENT;
 }
 
-void ap_memory_settle(const struct ap_memory *m, const bool *remade, int *choice)
+void ap_memory_settle(const struct ap_memory *m, const bool *of_tensor, int *choice)
 {
     for (int c = 0; c < m->n_copies; c++) {
         int *state = &choice[m->n_vars + c];
         const bool again =
-            *state == AP_COPY_REMADE || (remade && remade[m->copy[c].tensor]);
+            *state == AP_COPY_AGAIN || (of_tensor && of_tensor[m->copy[c].tensor]);
         *state = state_of(m, &m->copy[c], choice, again);
     }
 }
 
 int64_t copy_times(const struct ap_memory *m, const struct ap_copy *copy,
-                   const int *choice, bool remade)
+                   const int *choice, bool again)
 {
     const struct ap_copy_use *first[2] = {NULL, NULL}; /* user of each phase */
     int64_t times = 0;
@@ -50,7 +50,7 @@ int64_t copy_times(const struct ap_memory *m, const struct ap_copy *copy,
         if (asks_for(m, use, choice) && (!*at || use->when < (*at)->when))
             *at = use;
     }
-    if (!remade)
+    if (!again)
         return first[0] || first[1];
     for (int i = 0; i < 2; i++)
         times += first[i] ? first[i]->times : 0;
@@ -63,16 +63,16 @@ static double copies_score(const struct ap_memory *m, const int *choice)
 {
     const struct ap_copy *copy = m->copy;
     double sec = 0;
-    bool remade = false;
+    bool again = false;
 
     for (int c = 0; c < m->n_copies; c++) {
         const struct ap_problem_edge *home = &m->problem->edges[copy[c].home_edge];
         if (c == 0 || copy[c].tensor != copy[c - 1].tensor) {
-            remade = false;
+            again = false;
             for (int d = c; d < m->n_copies && copy[d].tensor == copy[c].tensor; d++)
-                remade |= choice[m->n_vars + d] == AP_COPY_REMADE;
+                again |= choice[m->n_vars + d] == AP_COPY_AGAIN;
         }
-        const int64_t times = copy_times(m, &copy[c], choice, remade);
+        const int64_t times = copy_times(m, &copy[c], choice, again);
         if (times > 0)
             sec += home->cost[choice[home->a] * 2 + 1] * (double)times;
     }

@@ -266,7 +266,7 @@ static void add_wait(const struct ap_memory *m, const struct priced_wait *w, int
     }
 }
 
-/* Adds what copy i of the set costs with each strategy of the home: kept, or remade. */
+/* Adds what copy i of the set costs with each strategy of the home: kept, or again. */
 static void add_copy(const struct ap_memory *m, const struct priced_set *set, int i,
                      const int *choice, double weight, double *once, double *twice)
 {

@@ -41,14 +41,14 @@ struct search_seen {
 
 /* The choice's place: a later choice may take that of another one. */
 static struct search_seen *find_seen(struct memory_search *ms, const int *choice,
-                                     bool remake, uint64_t *hash)
+                                     bool again, uint64_t *hash)
 {
     const struct ap_memory *m = ms->model;
 
-    *hash = ap_hash(choice, (size_t)m->n_vars * sizeof *choice, 1 + remake);
+    *hash = ap_hash(choice, (size_t)m->n_vars * sizeof *choice, 1 + again);
     for (int c = 0; c < m->n_copies; c++) {
         const int state = choice[m->n_vars + c];
-        if (state == AP_COPY_REMADE || (remake && state == AP_COPY_KEPT))
+        if (state == AP_COPY_AGAIN || (again && state == AP_COPY_KEPT))
             *hash = ap_hash(&c, sizeof c, *hash);
     }
     if (!ms->seen)
@@ -57,19 +57,19 @@ static struct search_seen *find_seen(struct memory_search *ms, const int *choice
 }
 
 /* As ap_measure.program, once per choice; keeps the best that fits. */
-static bool measure(struct memory_search *ms, const int *choice, bool remake, double *sec,
+static bool measure(struct memory_search *ms, const int *choice, bool again, double *sec,
                     int64_t *peak)
 {
     const struct ap_memory *m = ms->model;
     uint64_t hash;
-    struct search_seen *seen = find_seen(ms, choice, remake, &hash);
+    struct search_seen *seen = find_seen(ms, choice, again, &hash);
 
     if (seen->hash == hash && seen->sec > 0) {
         *sec = seen->sec;
         *peak = seen->peak;
         return true;
     }
-    if (!ms->task->measure.program(ms->task->measure.arg, choice, remake, sec, peak))
+    if (!ms->task->measure.program(ms->task->measure.arg, choice, again, sec, peak))
         return false;
     *seen = (struct search_seen){hash, *sec, *peak};
     ms->n_measured++;
@@ -78,9 +78,9 @@ static bool measure(struct memory_search *ms, const int *choice, bool remake, do
     ms->best_sec = *sec;
     ms->best = ap_arena_dup(ms->arena, choice,
                             (size_t)(m->n_vars + m->n_copies) * sizeof *choice);
-    for (int c = m->n_vars; c < m->n_vars + m->n_copies && remake; c++)
+    for (int c = m->n_vars; c < m->n_vars + m->n_copies && again; c++)
         if (ms->best[c] == AP_COPY_KEPT)
-            ms->best[c] = AP_COPY_REMADE;
+            ms->best[c] = AP_COPY_AGAIN;
     return true;
 }
 
@@ -176,8 +176,8 @@ static int find_parts(struct ap_arena *arena, const struct memory_search *ms,
     for (int v = 0; v < m->n_vars; v++)
         differs[v] = from[v] != to[v];
     for (int c = 0; c < m->n_copies; c++)
-        if ((from[m->n_vars + c] == AP_COPY_REMADE) !=
-            (to[m->n_vars + c] == AP_COPY_REMADE))
+        if ((from[m->n_vars + c] == AP_COPY_AGAIN) !=
+            (to[m->n_vars + c] == AP_COPY_AGAIN))
             differs[home_of(m, c)] = true;
     join_parts(ms, differs, up);
     for (int v = 0; v < m->n_vars; v++) {

@@ -14,7 +14,7 @@
 #define NEAREST     0.15  /* part of the strategies that prices are made among */
 #define PLAIN_CELLS 14000 /* of tables that take as long as ever, see search_effort */
 
-int64_t search_cells(struct ap_arena *scratch, const struct priced *priced, int first_set,
+int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced, int first_set,
                      bool all)
 {
     const struct ap_problem *p = &priced->problem;
@@ -39,7 +39,7 @@ int64_t search_effort(const struct memory_search *ms, int64_t cells)
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const double *price,
                           double per_byte, double weight, bool *const *out,
-                          struct priced *priced)
+                          struct priced_problem *priced)
 {
     double *before = AP_NEW_N(scratch, v->model->n_times + 1, double);
 
@@ -64,7 +64,7 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
                      double sec, bool *const *out)
 {
     struct ap_arena scratch = {0};
-    struct priced priced;
+    struct priced_problem priced;
 
     for (int j = 0; j < ms->n_times; j++)
         sec += price[j] * ms->unit;
@@ -84,7 +84,7 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
 static int64_t rule_out_at(struct memory_search *ms, int time)
 {
     struct ap_arena scratch = {0};
-    struct priced priced;
+    struct priced_problem priced;
     double *price = AP_NEW_N(&scratch, ms->n_times, double);
 
     price[time] = 1;
@@ -148,7 +148,7 @@ void search_find_far(struct memory_search *ms, double limit, const double *price
 {
     struct search_view *v = &ms->whole;
     struct ap_arena scratch = {0};
-    struct priced priced;
+    struct priced_problem priced;
 
     search_price_problem(&scratch, ms, v, price, ms->unit / limit, 1, NULL, &priced);
     const struct ap_problem *p = &priced.problem;

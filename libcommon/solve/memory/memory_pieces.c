@@ -47,7 +47,7 @@ static int home_of(const struct ap_memory *m, int copy)
 }
 
 static void find_cells(struct cutter *k, const struct memory_search *ms,
-                       const struct priced *priced)
+                       const struct priced_problem *priced)
 {
     const struct ap_memory *m = ms->model;
 
@@ -188,7 +188,7 @@ double search_bound_pieces(struct memory_search *ms, const double *price,
                            const int *choice)
 {
     struct ap_arena scratch = {0};
-    struct priced priced;
+    struct priced_problem priced;
     struct ap_pieces_answer answer = {0};
     struct ap_err err = {0};
 

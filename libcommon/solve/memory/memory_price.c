@@ -50,7 +50,7 @@ struct pricer {
     double weight;
     const double *share;       /* [copy]: of what is saved, the later copy's */
     struct priced_wait **wait; /* [2 * copy + later], NULL */
-    struct priced *out;
+    struct priced_problem *out;
     bool *const *left_out; /* [var][strategy], NULL */
     double set_cells;
     double **cost;
@@ -110,7 +110,7 @@ static bool is_cheap(const struct pricer *k, int copy)
 /* Which copies there are one of for each phase. */
 static void find_split(struct pricer *k)
 {
-    struct priced *out = k->out;
+    struct priced_problem *out = k->out;
 
     out->later = AP_NEW_N(k->arena, k->m->n_copies + 1, int);
     for (int c = 0; c < k->m->n_copies; c++) {
@@ -206,7 +206,7 @@ static void price_waits(struct pricer *k, const double *before)
 static void find_waits(struct pricer *k)
 {
     const struct ap_memory *m = k->m;
-    struct priced *out = k->out;
+    struct priced_problem *out = k->out;
 
     out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct priced_wait);
     for (int i = 0; i < 2 * m->n_copies; i++) {
@@ -248,7 +248,7 @@ static void find_sets(struct pricer *k, bool any)
 {
     const struct ap_copy *copy = k->m->copy;
     const int n_copies = k->m->n_copies;
-    struct priced *out = k->out;
+    struct priced_problem *out = k->out;
 
     out->set = AP_NEW_N(k->arena, n_copies + 1, struct priced_set);
     out->set_of = AP_NEW_N(k->arena, n_copies + 1, int);
@@ -324,7 +324,7 @@ static int wait_state(const struct ap_memory *m, const struct priced_wait *w,
 static void find_mosts(struct pricer *k, const double *before)
 {
     const struct ap_memory *m = k->m;
-    struct priced *out = k->out;
+    struct priced_problem *out = k->out;
 
     out->most = AP_NEW_N(k->arena, m->n_maxima + 1, int);
     for (int i = 0; i < m->n_maxima; i++) {
@@ -449,7 +449,7 @@ static void add_set_node(struct pricer *k, const struct priced_set *set)
 
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
-                   bool *const *left_out, bool sets, struct priced *out)
+                   bool *const *left_out, bool sets, struct priced_problem *out)
 {
     struct pricer k = {.arena = arena,
                        .m = m,
@@ -458,7 +458,7 @@ void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                        .left_out = left_out,
                        .out = out};
 
-    *out = (struct priced){0};
+    *out = (struct priced_problem){0};
     out->problem.n_nodes = m->problem->n_nodes;
     k.cap_edges = m->problem->n_edges + m->n_items + 1;
     price_keeps(&k, before);
@@ -499,14 +499,14 @@ void price_problem(struct ap_arena *arena, const struct ap_memory *m,
 /* ---- its choices ---- */
 
 int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
-                  const struct priced *priced, const int *choice)
+                  const struct priced_problem *priced, const int *choice)
 {
     int *start = AP_NEW_N(arena, priced->problem.n_nodes, int);
 
     memcpy(start, choice, (size_t)(m->n_vars + m->n_copies) * sizeof *start);
     for (int c = 0; c < m->n_copies; c++) {
         int *state = &start[m->n_vars + c];
-        const bool both = *state == AP_COPY_KEPT || *state == AP_COPY_REMADE;
+        const bool both = *state == AP_COPY_KEPT || *state == AP_COPY_AGAIN;
         if (priced->kept[c]) {
             start[priced->later[c]] = both || *state == AP_COPY_LATER;
             *state = both || *state == AP_COPY_FORWARD;
@@ -524,7 +524,7 @@ int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
     return start;
 }
 
-bool price_move_shares(const struct ap_memory *m, const struct priced *priced,
+bool price_move_shares(const struct ap_memory *m, const struct priced_problem *priced,
                        const int *choice, double step, double *share)
 {
     bool moved = false;
@@ -542,7 +542,7 @@ bool price_move_shares(const struct ap_memory *m, const struct priced *priced,
     return moved;
 }
 
-void priced_states(const struct ap_memory *m, const struct priced *priced, int *choice)
+void priced_states(const struct ap_memory *m, const struct priced_problem *priced, int *choice)
 {
     for (int c = 0; c < m->n_copies; c++) {
         const struct ap_problem_edge *e = &m->problem->edges[m->copy[c].home_edge];
@@ -550,11 +550,11 @@ void priced_states(const struct ap_memory *m, const struct priced *priced, int *
         const int64_t more = copy_times(m, &m->copy[c], choice, true) - 1;
         const double again = e->cost[2 * h + 1] * (double)more;
         choice[m->n_vars + c] =
-            priced->kept[c] && priced->kept[c][h] > again ? AP_COPY_REMADE : AP_COPY_KEPT;
+            priced->kept[c] && priced->kept[c][h] > again ? AP_COPY_AGAIN : AP_COPY_KEPT;
         if (priced->set_of[c] >= 0) {
             const struct priced_set *set = &priced->set[priced->set_of[c]];
             if (set->twice[h * set->n_states + priced_set_state(set, choice)])
-                choice[m->n_vars + c] = AP_COPY_REMADE;
+                choice[m->n_vars + c] = AP_COPY_AGAIN;
         }
     }
     ap_memory_settle(m, NULL, choice);

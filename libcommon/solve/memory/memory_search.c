@@ -135,7 +135,7 @@ static void meet(struct memory_search *ms, const int *choice)
 
 /* A choice met as a start for the problem of a view, whose copies it settles. */
 static int *start_at(struct ap_arena *arena, const struct memory_search *ms,
-                     const struct search_view *v, const struct priced *priced,
+                     const struct search_view *v, const struct priced_problem *priced,
                      const int *last)
 {
     int *choice;
@@ -164,8 +164,8 @@ static int *untie(struct memory_search *ms, const int *choice)
              t >= 0 && t < tied->n_copies &&
              tied->copy[t].tensor == tied->copy[ms->task->tied_copies[c]].tensor;
              t++)
-            if (choice[tied->n_vars + t] == AP_COPY_REMADE)
-                whole[m->n_vars + c] = AP_COPY_REMADE;
+            if (choice[tied->n_vars + t] == AP_COPY_AGAIN)
+                whole[m->n_vars + c] = AP_COPY_AGAIN;
     return whole;
 }
 
@@ -229,7 +229,7 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     struct ap_arena scratch = {0};
     struct ap_err err = {0};
     struct ap_solution sol = {0};
-    struct priced priced;
+    struct priced_problem priced;
     double bound = -1;
 
     search_price_problem(&scratch, ms, v, price, per_byte, weight, out, &priced);
@@ -505,7 +505,7 @@ static void search_below(struct memory_search *ms)
 /* Plans for the limit, by what their programs hold. */
 static void search_programs(struct memory_search *ms)
 {
-    look_at(ms, true);
+    look_at(ms, ms->task->measure.held != NULL);
     price_below(ms, (double)ms->task->limit);
     search_mend(ms);
     search_among(ms, (double)ms->task->limit, ms->last_price);

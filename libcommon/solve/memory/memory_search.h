@@ -11,7 +11,7 @@ bool copy_asks(const struct ap_memory *m, const struct ap_copy *copy, bool later
                int turn, const int *choice);
 /* How often a step makes a copy: at most once if it is kept. */
 int64_t copy_times(const struct ap_memory *m, const struct ap_copy *copy,
-                   const int *choice, bool remade);
+                   const int *choice, bool again);
 /* The level that the users' strategies come to. */
 int usage_level(const struct ap_usage_max *most, const int *choice);
 
@@ -29,7 +29,7 @@ struct priced_wait {
     double *over; /* the same while that user runs, if it does not ask for it */
 };
 
-struct priced {
+struct priced_problem {
     int n_sets; /* memory_copy_set.c: tensors whose copies are one node */
     struct priced_set *set;
     int *set_of; /* [copy], -1 */
@@ -50,14 +50,14 @@ struct priced {
  */
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
-                   bool *const *out, bool sets, struct priced *priced);
+                   bool *const *out, bool sets, struct priced_problem *priced);
 /* Moves shares from copies that the solution makes alone; false when there are none. */
-bool price_move_shares(const struct ap_memory *m, const struct priced *priced,
+bool price_move_shares(const struct ap_memory *m, const struct priced_problem *priced,
                        const int *choice, double step, double *share);
 /* A settled choice as one of the priced problem, and back (in place). */
 int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
-                  const struct priced *priced, const int *choice);
-void priced_states(const struct ap_memory *m, const struct priced *priced, int *choice);
+                  const struct priced_problem *priced, const int *choice);
+void priced_states(const struct ap_memory *m, const struct priced_problem *priced, int *choice);
 
 /* ---- the search ---- */
 
@@ -191,7 +191,7 @@ void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* Cells of tables, without those between copy sets (from node first_set on) and users,
  * which say little; of all strategies, or of those that are not left out. */
-int64_t search_cells(struct ap_arena *scratch, const struct priced *priced, int first_set,
+int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced, int first_set,
                      bool all);
 /* What solving takes, see memory_search.effort. Nodes that stand for copies one by one
  * are wide: combinations of their users' strategies are what takes time then. */
@@ -200,7 +200,7 @@ int64_t search_effort(const struct memory_search *ms, int64_t cells);
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const double *price,
                           double per_byte, double weight, bool *const *out,
-                          struct priced *priced);
+                          struct priced_problem *priced);
 /*
  * Marks strategies in out that no choice has that costs less than sec and keeps the
  * limit, by prices in units of it; false when there is no such choice at all.
