@@ -1,5 +1,7 @@
 /* ap-prune: find what a graph repeats. */
 #include "prune.h"
+
+#include "doc/families_json.h"
 #include "tool/tool.h"
 
 static int prune_none(struct ap_arena *arena, const struct ap_graph *g,

@@ -7,14 +7,16 @@
  * Idea: a region is acyclic, so two sweeps hash for every node all that lies above and
  * all that lies below it inside the region. Nodes whose hashes are unique are matched
  * first and the match grows along operands (their order is given) and along users that
- * cannot be confused; ties are then broken one by one by id, growing after each; what is
- * left is matched by the hash of one side only, for next to an odd node one side is
- * disturbed. Nothing of this need be right: the pairs are verified in the end, and a pair
- * whose operands do not correspond is dropped. A dropped pair stands outside on both
- * sides and its users go on to agree, so that one pass suffices. Cost: O((nodes + edges)
- * log nodes).
+ * cannot be confused; ties are then broken one by one, small ones first, by id, growing
+ * after each; what is left is matched by the hash of one side only, for next to an odd
+ * node one side is disturbed. Nothing of this need be right: the pairs are verified in
+ * the end, and a pair whose operands do not correspond is dropped. A dropped pair stands
+ * outside on both sides and its users go on to agree, so that one pass suffices. Cost:
+ * O((nodes + edges) log nodes).
  */
 #include "prune.h"
+
+#include "graph/identity.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -208,29 +210,55 @@ static int rank_free(const struct match *m, enum round round, const int *nodes, 
     return n_out;
 }
 
+/* Free nodes of one hash: ra[a] up to ra[a_end], rb[b] up to rb[b_end]. */
+struct tie {
+    int first; /* the lowest position in a */
+    int a, a_end, b, b_end;
+};
+
+/* The least ambiguous first, then by id: never by hash. */
+static int compare_ties(const void *x, const void *y)
+{
+    const struct tie *p = x, *q = y;
+    int a = p->a_end - p->a, b = q->a_end - q->a;
+    return a != b ? a - b : p->first - q->first;
+}
+
+static int list_ties(const struct prune_ranked *ra, int n_ra, const struct prune_ranked *rb, int n_rb,
+                     struct tie *ties)
+{
+    int n = 0;
+
+    for (int i = 0, j = 0; i < n_ra && j < n_rb;) {
+        struct tie t = {ra[i].at, i, prune_run_end(ra, n_ra, i), j,
+                        prune_run_end(rb, n_rb, j)};
+        if (ra[i].hash == rb[j].hash)
+            ties[n++] = t;
+        bool behind = ra[i].hash > rb[j].hash, ahead = ra[i].hash < rb[j].hash;
+        i = behind ? i : t.a_end;
+        j = ahead ? j : t.b_end;
+    }
+    qsort(ties, (size_t)n, sizeof *ties, compare_ties);
+    return n;
+}
+
 /* Pairs free nodes of equal hashes, those of one hash in the order of their ids. */
 static void match_round(struct match *m, enum round round, struct prune_ranked *ra,
-                        struct prune_ranked *rb)
+                        struct prune_ranked *rb, struct tie *ties)
 {
     int n_ra = rank_free(m, round, m->a, m->n_a, m->of_a, ra);
     int n_rb = rank_free(m, round, m->b, m->n_b, m->of_b, rb);
+    int n_ties = list_ties(ra, n_ra, rb, n_rb, ties);
 
-    for (int i = 0, j = 0; i < n_ra && j < n_rb;) {
-        if (ra[i].hash != rb[j].hash) {
-            if (ra[i].hash < rb[j].hash)
-                i++;
-            else
-                j++;
-            continue;
-        }
-        int i_end = prune_run_end(ra, n_ra, i), j_end = prune_run_end(rb, n_rb, j);
-        bool take = round == ROUND_UNIQUE ? i_end - i == 1 && j_end - j == 1
-                    : round == ROUND_KEY  ? i_end - i == j_end - j
+    for (int t = 0; t < n_ties; t++) {
+        int n_a = ties[t].a_end - ties[t].a, n_b = ties[t].b_end - ties[t].b;
+        bool take = round == ROUND_UNIQUE ? n_a == 1 && n_b == 1
+                    : round == ROUND_KEY  ? n_a == n_b
                                           : true;
-        for (int x = i, y = j; take && x < i_end; x++) {
-            while (y < j_end && m->of_b[rb[y].at] >= 0)
+        for (int x = ties[t].a, y = ties[t].b; take && x < ties[t].a_end; x++) {
+            while (y < ties[t].b_end && m->of_b[rb[y].at] >= 0)
                 y++;
-            if (y == j_end)
+            if (y == ties[t].b_end)
                 break;
             if (m->of_a[ra[x].at] >= 0)
                 continue;
@@ -238,8 +266,6 @@ static void match_round(struct match *m, enum round round, struct prune_ranked *
             if (round != ROUND_UNIQUE)
                 grow(m);
         }
-        i = i_end;
-        j = j_end;
     }
     grow(m);
 }
@@ -257,6 +283,7 @@ int prune_align(struct prune_space *s, const int *a, int n_a, const int *b, int 
     struct match m = {.s = s, .a = a, .b = b, .n_a = n_a, .n_b = n_b};
     struct prune_ranked *ra = AP_NEW_N(s->arena, n_a, struct prune_ranked);
     struct prune_ranked *rb = AP_NEW_N(s->arena, n_b, struct prune_ranked);
+    struct tie *ties = AP_NEW_N(s->arena, n_a, struct tie);
     int *rows = AP_NEW_N(s->arena, 2 * (int64_t)n_a, int), n_pairs = 0;
 
     m.of_a = AP_NEW_N(s->arena, n_a, int);
@@ -269,7 +296,7 @@ int prune_align(struct prune_space *s, const int *a, int n_a, const int *b, int 
     hash_region(s, 0, a, n_a);
     hash_region(s, 1, b, n_b);
     for (enum round round = ROUND_UNIQUE; round < N_ROUNDS; round++)
-        match_round(&m, round, ra, rb);
+        match_round(&m, round, ra, rb, ties);
     mark_region(s, 0, a, n_a, false);
     mark_region(s, 1, b, n_b, false);
 

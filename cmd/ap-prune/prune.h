@@ -2,7 +2,7 @@
 #ifndef PRUNE_H
 #define PRUNE_H
 
-#include "doc/families.h"
+#include "graph/families.h"
 
 enum prune_order {
     PRUNE_DEEP,   /* from the deepest scopes up: families inside families are kept */
@@ -41,7 +41,7 @@ prune_fn prune_scope, prune_structure;
 
 /*
  * What every step needs of the graph. sig[v] is a hash of operator, shape, attributes,
- * role and phase of node v; nodes alike (ap_nodes_alike) have equal ones. key[v] is
+ * role and phase of node v; identical nodes (ap_nodes_identical) have equal ones. key[v] is
  * sig[v] or a refinement of it that corresponding nodes must agree in when they are first
  * matched (scope: with the name below the instance); the caller may change it.
  * The other arrays are the functions' own: [node], -1 or 0 between calls.

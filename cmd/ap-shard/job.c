@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "doc/families_json.h"
 #include "plan/layout_to_choice.h"
 #include "memory/memory.h"
 #include "plan/microbatch.h"

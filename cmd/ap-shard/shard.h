@@ -3,7 +3,7 @@
 #define SHARD_H
 
 #include "plan/named_plan.h"
-#include "doc/families.h"
+#include "graph/families.h"
 #include "solve/problem.h"
 #include "tool/tool.h"
 

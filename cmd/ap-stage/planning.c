@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "explain.h"
-#include "doc/families.h"
+#include "doc/families_json.h"
 #include "search/space.h"
 
 static void add_plan(struct ap_buf *plans, const struct plan_answer *a)

@@ -6,8 +6,6 @@
  */
 #include "plan/layout_to_choice.h"
 
-#include "doc/families.h"
-
 struct fit {
     const struct ap_nest *nest;
     const struct ap_graph *g;
@@ -103,27 +101,6 @@ bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
 static const char *hex(struct ap_arena *arena, uint64_t h)
 {
     return ap_arena_printf(arena, "%016llx", (unsigned long long)h);
-}
-
-const char *ap_graph_fingerprint(struct ap_arena *arena, const struct ap_graph *g)
-{
-    struct ap_mark mark = ap_arena_mark(arena);
-    uint64_t *sig = AP_NEW_N(arena, g->n_nodes, uint64_t), h = 0;
-
-    ap_node_signatures(g, sig);
-    for (int i = 0; i < g->n_nodes; i++) {
-        h = ap_hash(&sig[i], sizeof sig[i], h);
-        for (int k = 0; k < g->nodes[i].n_in; k++) {
-            int64_t in = g->nodes[i].in[k];
-            h = ap_hash(&in, sizeof in, h);
-        }
-    }
-    for (int r = 0; r < g->n_results; r++) {
-        int64_t v[2] = {g->results[r].node, g->results[r].alias};
-        h = ap_hash(v, sizeof v, h);
-    }
-    ap_arena_rewind(arena, mark);
-    return hex(arena, h);
 }
 
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c)

@@ -2,6 +2,7 @@
 #ifndef AP_FIT_H
 #define AP_FIT_H
 
+#include "doc/fingerprint.h"
 #include "plan/plan.h"
 
 /*
@@ -15,12 +16,7 @@ bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
                           const struct ap_mesh *mesh, int time, const bool *wanted,
                           const struct ap_layout *layout, struct ap_choice_vec *choice);
 
-/*
- * 16 hexadecimal digits that tell whether two documents speak of the same graph
- * (operators, shapes, attributes, operands, results; not names) or cluster. The same on
- * every machine.
- */
-const char *ap_graph_fingerprint(struct ap_arena *arena, const struct ap_graph *g);
+/* As ap_graph_fingerprint, of a cluster. */
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c);
 
 #endif

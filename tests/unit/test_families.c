@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/families.h"
+#include "doc/families_json.h"
+#include "graph/identity.h"
 #include "tap.h"
 
 /*
@@ -223,8 +224,8 @@ int main(void)
           "one outer family of three instances");
     CHECK(sum.weights == 3 && sum.all_weights == 4 && sum.n_distinct == 2,
           "the head's weight is a block of its own");
-    CHECK(ap_nodes_alike(&g, FIRST + 2, FIRST + 3) &&
-              !ap_nodes_alike(&g, FIRST + 3, FIRST + 4) && !ap_nodes_alike(&g, X, FIRST),
+    CHECK(ap_nodes_identical(&g, FIRST + 2, FIRST + 3) &&
+              !ap_nodes_identical(&g, FIRST + 3, FIRST + 4) && !ap_nodes_identical(&g, X, FIRST),
           "operators and roles tell nodes apart");
     ap_arena_free(&arena);
     return tap_done();

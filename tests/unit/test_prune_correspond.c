@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "prune.h"
+
+#include "doc/doc.h"
 #include "tap.h"
 
 enum { COPIES = 3, SIZE = 40, FIRST = 3, N_NODES = FIRST + COPIES * SIZE + 1 };

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "prune.h"
+
+#include "doc/doc.h"
 #include "tap.h"
 
 enum { BODY = 9, MAX_LAYERS = 12, MAX_KINDS = 3 };

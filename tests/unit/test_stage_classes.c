@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "graph/build.h"
-#include "doc/families.h"
+#include "graph/identity.h"
 #include "graph/subgraph.h"
 #include "tap.h"
 
@@ -99,7 +99,7 @@ static bool equal_parts(const struct net *net, const struct ap_subgraph *a,
         return false;
     for (int i = 0; i < a->graph.n_nodes; i++) {
         const struct ap_node *x = &a->graph.nodes[i], *y = &b->graph.nodes[i];
-        if (!ap_nodes_alike(&net->g, a->source[i], b->source[i]) || x->op != y->op ||
+        if (!ap_nodes_identical(&net->g, a->source[i], b->source[i]) || x->op != y->op ||
             x->role != y->role || x->n_in != y->n_in ||
             (x->n_in > 0 && memcmp(x->in, y->in, sizeof(int) * (size_t)x->n_in) != 0))
             return false;

@@ -12,6 +12,7 @@
 #include "problem/fold.h"
 
 #include "graph/classes.h"
+#include "graph/identity.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -228,7 +229,7 @@ static bool same_pin(const struct folder *f, int a, int b)
 static bool same_place(const struct folder *f, int a, int x, int b, int y)
 {
     if (f->family[x] < 0 || f->family[y] < 0)
-        return f->family[x] == f->family[y] && ap_nodes_alike(f->g, x, y);
+        return f->family[x] == f->family[y] && ap_nodes_identical(f->g, x, y);
     return f->family[x] == f->family[y] && f->place[x] == f->place[y] &&
            f->instance[x] - f->fold->instance[a] == f->instance[y] - f->fold->instance[b];
 }

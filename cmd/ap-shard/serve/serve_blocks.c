@@ -8,6 +8,8 @@
  */
 #include "serve/serve.h"
 
+#include "graph/identity.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,7 +166,7 @@ static int class_among(const struct serve_blocks *b, const struct words *w,
             memcmp(w[i].data, w[block].data, w[i].len) != 0)
             continue;
         int n = b->node_start[i + 1] - b->node_start[i], k = 0;
-        while (k < n && ap_nodes_alike(b->graph, b->node[b->node_start[i] + k],
+        while (k < n && ap_nodes_identical(b->graph, b->node[b->node_start[i] + k],
                                        b->node[b->node_start[block] + k]))
             k++;
         if (k == n)

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/families.h"
+#include "graph/identity.h"
 
 struct finder {
     struct ap_arena *arena;

@@ -9,7 +9,7 @@
 #ifndef AP_FAMILIES_H
 #define AP_FAMILIES_H
 
-#include "doc/doc.h"
+#include "graph/graph.h"
 
 struct ap_family {
     const char *name; /* where it repeats: "gpt/h_*"; made up where there are no names */
@@ -42,11 +42,6 @@ struct ap_families_summary {
     int64_t all_weights; /* parameters of role weight in the graph */
 };
 
-/* Equal operators, shapes, attributes, roles and phases; names and operands aside. */
-bool ap_nodes_alike(const struct ap_graph *g, int a, int b);
-/* sig[node] gets a hash of the same, equal for nodes alike. */
-void ap_node_signatures(const struct ap_graph *g, uint64_t *sig);
-
 /*
  * Checks what the comment at the top promises, in time linear in nodes and edges: ids
  * exist, instances are disjoint within a family and among families that are not nested,
@@ -61,17 +56,5 @@ int ap_families_check(struct ap_arena *arena, const struct ap_graph *g,
 
 void ap_families_sum(struct ap_arena *arena, const struct ap_graph *g,
                      const struct ap_families *f, struct ap_families_summary *sum);
-
-/* ---- the section ---- */
-
-void ap_families_to_json(struct ap_arena *arena, const struct ap_graph *g,
-                         const struct ap_families *f, struct ap_buf *out);
-/* Reads and checks (ap_families_check). */
-int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                          const struct ap_graph *g, struct ap_families *f,
-                          struct ap_err *err);
-/* The document's, of its graph; 1: it has none. Errors name the file. */
-int ap_doc_families(struct ap_arena *arena, const struct ap_doc *doc,
-                    const struct ap_graph *g, struct ap_families *f, struct ap_err *err);
 
 #endif
