@@ -150,11 +150,8 @@ static const struct ap_attrs *scalar_attrs(struct import *im, enum ap_dtype dtyp
                                            int64_t value)
 {
     unsigned char data[16] = {0};
-    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
     ap_elem_from_int(dtype, value, data);
-    a->literal = *hlo_literal_make(im->src->arena, data, 1, (size_t)ap_dtype_size(dtype));
-    return a;
+    return import_scalar_attrs(im->src->arena, dtype, data);
 }
 
 static void fold_slice(struct import *im, struct ap_node *node, struct node_info *info)
@@ -169,8 +166,7 @@ static void fold_slice(struct import *im, struct ap_node *node, struct node_info
         start = start < 0 ? 0 : start > x->dims[d] - size ? x->dims[d] - size : start;
         slice[d] = (struct ap_slice_dim){start, start + size, 1};
     }
-    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = hlo_default_attrs();
+    struct ap_attrs *a = import_new_attrs(im->src->arena);
     a->slice = slice;
     a->n_slice = x->rank;
     node->op = AP_OP_SLICE;
