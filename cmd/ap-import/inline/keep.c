@@ -294,12 +294,14 @@ void import_loop_phases(struct import *im)
     for (int c = 0; c < n; c++)
         phase[c] = -1;
     for (int c = n; c >= 0; c--) { /* the graph, then computations after their users */
-        const struct ap_node *nodes = c == n ? im->g.nodes : im->comps[c].nodes;
         int n_nodes = c == n ? im->g.n_nodes : im->comps[c].n_nodes;
-        struct ap_node *own = c == n ? NULL : (struct ap_node *)nodes;
+        struct ap_node *nodes = im->g.nodes;
+        if (c < n)
+            im->comps[c].nodes = nodes = ap_arena_dup(im->src->arena, im->comps[c].nodes,
+                                                      (size_t)n_nodes * sizeof *nodes);
         for (int i = 0; i < n_nodes; i++) {
-            if (own && phase[c] >= 0)
-                own[i].phase = (enum ap_phase)phase[c];
+            if (c < n && phase[c] >= 0)
+                nodes[i].phase = (enum ap_phase)phase[c];
             if (nodes[i].op != AP_OP_WHILE)
                 continue;
             phase[nodes[i].attrs->condition] = (int)nodes[i].phase;

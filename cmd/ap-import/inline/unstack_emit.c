@@ -68,36 +68,50 @@ static const struct ap_attrs *attrs_without(struct unstack *u, const struct ap_n
 {
     const struct ap_attrs *old = node->attrs;
     struct ap_attrs *out = ap_arena_dup(u->arena, old, sizeof *old);
-    if (node->op == AP_OP_BROADCAST) {
+    switch ((int)node->op) {
+    case AP_OP_BROADCAST: {
         int64_t *dims = AP_NEW_N(u->arena, old->dimensions.n + 1, int64_t);
         int n = 0;
         for (int i = 0; i < old->dimensions.n; i++)
             if (i != b)
                 dims[n++] = old->dimensions.v[i] - (old->dimensions.v[i] > a);
         out->dimensions = (struct ap_ints){n, dims};
-    } else if (node->op == AP_OP_TRANSPOSE || node->op == AP_OP_REDUCE) {
+        break;
+    }
+    case AP_OP_TRANSPOSE:
+    case AP_OP_REDUCE:
         out->dimensions = ints_without(u, &old->dimensions, b);
-    } else if (node->op == AP_OP_CONCATENATE || node->op == AP_OP_REVERSE) {
+        break;
+    case AP_OP_CONCATENATE:
+    case AP_OP_REVERSE:
         out->dimensions = ints_without(u, &old->dimensions, a);
-    } else if (node->op == AP_OP_IOTA) {
+        break;
+    case AP_OP_IOTA:
         out->iota_dimension -= old->iota_dimension > a;
-    } else if (node->op == AP_OP_SLICE) {
+        break;
+    case AP_OP_SLICE:
         out->slice = list_without(u, old->slice, old->n_slice, sizeof *old->slice, a);
         out->n_slice--;
-    } else if (node->op == AP_OP_PAD) {
+        break;
+    case AP_OP_PAD:
         out->padding =
             list_without(u, old->padding, old->n_padding, sizeof *old->padding, a);
         out->n_padding--;
-    } else if (node->op == AP_OP_DYNAMIC_SLICE) {
+        break;
+    case AP_OP_DYNAMIC_SLICE: {
         const struct ap_ints *sizes = &old->dynamic_slice_sizes;
         out->dynamic_slice_sizes = (struct ap_ints){
             sizes->n - 1, list_without(u, sizes->v, sizes->n, sizeof *sizes->v, a)};
-    } else if (node->op == AP_OP_DOT) {
+        break;
+    }
+    case AP_OP_DOT: {
         int rhs = (int)old->rhs_batch_dims.v[a];
         out->lhs_batch_dims = ints_without(u, &old->lhs_batch_dims, b);
         out->lhs_contracting_dims = ints_without(u, &old->lhs_contracting_dims, b);
         out->rhs_batch_dims = ints_without(u, &old->rhs_batch_dims, rhs);
         out->rhs_contracting_dims = ints_without(u, &old->rhs_contracting_dims, rhs);
+        break;
+    }
     }
     return out;
 }

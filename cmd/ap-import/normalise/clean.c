@@ -435,32 +435,46 @@ static bool is_empty_pad(const struct ap_node *node)
  */
 static int simplify(struct clean *c, struct ap_node *node, const struct node_info *info)
 {
-    const struct ap_shape *x = node->n_in ? &node_at(c, node->in[0])->shape : NULL;
-    if (node->op == AP_OP_COPY)
-        return node->in[0];
-    if (node->op == AP_OP_CONVERT) {
-        int same = simplify_convert(c, node, info);
-        if (same >= 0 || node->op != AP_OP_CONVERT)
-            return same;
-    }
-    if (node->op == AP_OP_CONSTANT)
+    bool same = false;
+    int folded;
+
+    switch ((int)node->op) {
+    case AP_OP_CONSTANT:
         return simplify_constant(c, node, info);
-    if (node->op == AP_OP_BROADCAST)
+    case AP_OP_BROADCAST:
         return simplify_broadcast(c, node);
-    if (node->op == AP_OP_RESHAPE)
+    case AP_OP_RESHAPE:
         return simplify_reshape(c, node);
-    if (node->op == AP_OP_TRANSPOSE)
+    case AP_OP_TRANSPOSE:
         return simplify_transpose(c, node);
-    if (node->op == AP_OP_REDUCE)
+    case AP_OP_REDUCE:
         return simplify_reduce(c, node);
-    for (int k = 0; k < 2 && node->op == AP_OP_DOT; k++)
-        fold_transpose(c, node, k);
+    case AP_OP_CONVERT:
+        folded = simplify_convert(c, node, info);
+        if (folded >= 0 || node->op != AP_OP_CONVERT)
+            return folded;
+        break;
+    case AP_OP_DOT:
+        for (int k = 0; k < 2; k++)
+            fold_transpose(c, node, k);
+        break;
+    case AP_OP_COPY:
+        return node->in[0];
+    case AP_OP_SLICE:
+        same = is_whole_slice(node, &node_at(c, node->in[0])->shape);
+        break;
+    case AP_OP_PAD:
+        same = is_empty_pad(node);
+        break;
+    case AP_OP_REVERSE:
+        same = !node->attrs->dimensions.n;
+        break;
+    case AP_OP_CONCATENATE:
+        same = node->n_in == 1;
+        break;
+    }
     if (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE)
         return simplify_elementwise(c, node, info);
-    bool same = (node->op == AP_OP_SLICE && is_whole_slice(node, x)) ||
-                (node->op == AP_OP_PAD && is_empty_pad(node)) ||
-                (node->op == AP_OP_REVERSE && !node->attrs->dimensions.n) ||
-                (node->op == AP_OP_CONCATENATE && node->n_in == 1);
     return same ? node->in[0] : -1;
 }
 
