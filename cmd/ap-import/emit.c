@@ -31,23 +31,23 @@ const struct ap_shape *emit_shape(const struct emit *e, int node)
 
 struct ap_attrs *emit_attrs(const struct emit *e)
 {
-    return ap_arena_dup(e->f->im->src->arena, &ap_attrs_default, sizeof ap_attrs_default);
+    return import_new_attrs(e->f->im->src->arena);
 }
 
 int emit_op(const struct emit *e, enum ap_op op, int n_in, const int *in,
             const struct ap_shape *shape, const struct ap_attrs *attrs)
 {
     struct ap_arena *arena = e->f->im->src->arena;
-    struct ap_node node = {.op = op,
-                           .name =
-                               ap_arena_printf(arena, "%s/%s", e->name, ap_ops[op].name),
-                           .n_in = n_in,
-                           .shape = *shape,
-                           .attrs = attrs ? attrs : &ap_attrs_default,
-                           .scope = e->scope,
-                           .param = -1,
-                           .group = -1};
+    const char *name = e->name;
+    if (!e->bare)
+        name = ap_arena_printf(arena, "%s/%s", e->name, ap_ops[op].name);
+    struct ap_node node = import_node(op, name);
+    node.shape = *shape;
+    node.scope = e->scope;
+    if (attrs)
+        node.attrs = attrs;
     e->f->im->work++;
+    node.n_in = n_in;
     if (n_in)
         node.in = ap_arena_dup(arena, in, (size_t)n_in * sizeof *in);
     return import_add(e->f->im, &node, &e->info);
@@ -115,9 +115,7 @@ static int constant(const struct emit *e, enum ap_dtype dtype, const void *data,
                     const struct ap_shape *like)
 {
     struct ap_shape shape = {.dtype = dtype};
-    struct ap_attrs *a = emit_attrs(e);
-    a->literal =
-        *hlo_literal_make(e->f->im->src->arena, data, 1, (size_t)ap_dtype_size(dtype));
+    struct ap_attrs *a = import_scalar_attrs(e->f->im->src->arena, dtype, data);
     return emit_spread(e, emit_op(e, AP_OP_CONSTANT, 0, NULL, &shape, a), like);
 }
 
@@ -150,6 +148,16 @@ int emit_select(const struct emit *e, int pred, int on_true, int on_false)
     return emit_op(e, AP_OP_SELECT, 3, in, &shape, NULL);
 }
 
+int emit_compare(const struct emit *e, enum ap_direction direction, int x, int y)
+{
+    int in[2] = {x, y};
+    struct ap_shape shape = *emit_shape(e, x);
+    struct ap_attrs *a = emit_attrs(e);
+    a->direction = direction;
+    shape.dtype = AP_PRED;
+    return emit_op(e, AP_OP_COMPARE, 2, in, &shape, a);
+}
+
 int emit_iota(const struct emit *e, enum ap_dtype dtype, const struct ap_shape *like,
               int dim)
 {
@@ -160,16 +168,6 @@ int emit_iota(const struct emit *e, enum ap_dtype dtype, const struct ap_shape *
     return emit_op(e, AP_OP_IOTA, 0, NULL, &shape, a);
 }
 
-/* The operator that a reducer without a body is. */
-static enum ap_op op_of(enum ap_red red)
-{
-    static const enum ap_op ops[AP_N_REDS] = {
-        [AP_RED_SUM] = AP_OP_ADD,     [AP_RED_PROD] = AP_OP_MULTIPLY,
-        [AP_RED_MAX] = AP_OP_MAXIMUM, [AP_RED_MIN] = AP_OP_MINIMUM,
-        [AP_RED_AND] = AP_OP_AND,     [AP_RED_OR] = AP_OP_OR};
-    return ops[red];
-}
-
 int emit_apply(const struct emit *e, int reducer, const int *args, int *roots)
 {
     const struct ap_reducer r = e->f->im->g.reducers[reducer];
@@ -177,7 +175,7 @@ int emit_apply(const struct emit *e, int reducer, const int *args, int *roots)
     if (r.red != AP_RED_NONE) {
         roots[0] = r.red == AP_RED_ASSIGN
                        ? args[1]
-                       : emit_binary(e, op_of(r.red), args[0], args[1]);
+                       : emit_binary(e, ap_red_ops[r.red], args[0], args[1]);
         return 0;
     }
     int *id = ap_xrealloc(NULL, ((size_t)r.n_nodes + 1) * sizeof *id);

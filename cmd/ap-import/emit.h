@@ -4,12 +4,13 @@
 
 #include "inline/inline.h"
 
-/* What the nodes of one instruction have alike. */
+/* What the nodes of one instruction have in common. */
 struct emit {
     struct frame *f;
     const struct hlo_instr *instr;
     struct node_info info;
     const char *name, *scope;
+    bool bare; /* nodes have the name as it is, without their operators' */
     size_t pos;
 };
 
@@ -39,6 +40,8 @@ int emit_number(const struct emit *e, enum ap_dtype dtype, double v,
 /* x op v */
 int emit_with(const struct emit *e, enum ap_op op, int x, int64_t v);
 int emit_select(const struct emit *e, int pred, int on_true, int on_false);
+/* pred of x's dimensions */
+int emit_compare(const struct emit *e, enum ap_direction direction, int x, int y);
 int emit_iota(const struct emit *e, enum ap_dtype dtype, const struct ap_shape *like,
               int dim);
 /*

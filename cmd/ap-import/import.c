@@ -3,23 +3,119 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "layout/nest.h"
 
 #define DEFAULT_MAX_WORK 2000000 /* instructions after inlining */
+
+/* ---- nodes ---- */
+
+struct ap_node import_node(enum ap_op op, const char *name)
+{
+    return (struct ap_node){.op = op,
+                            .name = name,
+                            .attrs = &ap_attrs_default,
+                            .scope = "",
+                            .param = -1,
+                            .group = -1};
+}
+
+struct ap_attrs *import_new_attrs(struct ap_arena *arena)
+{
+    return ap_arena_dup(arena, &ap_attrs_default, sizeof ap_attrs_default);
+}
+
+struct ap_attrs *import_scalar_attrs(struct ap_arena *arena, enum ap_dtype dtype,
+                                     const void *data)
+{
+    struct ap_attrs *a = import_new_attrs(arena);
+
+    a->literal = *hlo_literal_make(arena, data, 1, (size_t)ap_dtype_size(dtype));
+    return a;
+}
+
+void import_rewire(struct ap_arena *arena, struct ap_node *node, const int *to)
+{
+    int *in = AP_NEW_N(arena, node->n_in, int);
+
+    for (int k = 0; k < node->n_in; k++)
+        in[k] = to[node->in[k]];
+    node->in = in;
+}
+
+void import_mark_needed(const struct ap_node *nodes, int n, bool *mark)
+{
+    for (int i = n - 1; i >= 0; i--)
+        for (int k = 0; mark[i] && k < nodes[i].n_in; k++)
+            mark[nodes[i].in[k]] = true;
+}
+
+struct import_nodes import_set_aside(struct import *im)
+{
+    struct import_nodes old = {im->g, im->info, im->cap};
+
+    im->g.nodes = NULL;
+    im->info = NULL;
+    im->g.n_nodes = im->cap = 0;
+    return old;
+}
+
+void import_free_nodes(struct import_nodes *old)
+{
+    free(old->g.nodes);
+    free(old->info);
+}
+
+int import_add(struct import *im, const struct ap_node *node,
+               const struct node_info *info)
+{
+    struct ap_graph *g = &im->g;
+    int cap = im->cap;
+
+    AP_ROOM(im->info, g->n_nodes, cap);
+    AP_ROOM(g->nodes, g->n_nodes, im->cap);
+    g->nodes[g->n_nodes] = *node;
+    im->info[g->n_nodes] = *info;
+    return g->n_nodes++;
+}
+
+void import_drop(struct import *im, const char *name)
+{
+    AP_ROOM(im->dropped, im->g.n_dropped, im->cap_dropped);
+    im->dropped[im->g.n_dropped++] = name;
+    im->g.dropped = im->dropped;
+}
+
+bool *import_live(struct import *im)
+{
+    const struct ap_graph *g = &im->g;
+    bool *live = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
+
+    for (int i = 0; i < g->n_params; i++)
+        live[i] = true;
+    for (int i = 0; i < g->n_results; i++)
+        live[g->results[i].node] = true;
+    import_mark_needed(g->nodes, g->n_nodes, live);
+    return live;
+}
+
+/* ---- the whole ---- */
+
+static void *in_arena(struct ap_arena *arena, const void *p, int n, size_t size)
+{
+    return ap_arena_dup(arena, n ? p : "", (size_t)n * size);
+}
 
 /* Moves what grew by malloc into the arena. */
 static void settle(struct import *im)
 {
     struct ap_graph *g = &im->g;
     struct ap_arena *arena = im->src->arena;
-    g->nodes = ap_arena_dup(arena, g->nodes ? (const void *)g->nodes : "",
-                            (size_t)g->n_nodes * sizeof *g->nodes);
-    g->reducers = ap_arena_dup(arena, im->reducers ? (const void *)im->reducers : "",
-                               (size_t)g->n_reducers * sizeof *im->reducers);
-    g->comps = ap_arena_dup(arena, im->comps ? (const void *)im->comps : "",
-                            (size_t)g->n_comps * sizeof *im->comps);
-    g->dropped = ap_arena_dup(arena, im->dropped ? (const void *)im->dropped : "",
-                              (size_t)g->n_dropped * sizeof *im->dropped);
+
+    g->nodes = in_arena(arena, g->nodes, g->n_nodes, sizeof *g->nodes);
+    g->reducers = in_arena(arena, im->reducers, g->n_reducers, sizeof *im->reducers);
+    g->comps = in_arena(arena, im->comps, g->n_comps, sizeof *im->comps);
+    g->dropped = in_arena(arena, im->dropped, g->n_dropped, sizeof *im->dropped);
 }
 
 int import_finish(struct import *im, struct ap_graph *g, struct import_stats *stats)

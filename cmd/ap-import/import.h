@@ -82,6 +82,27 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
 
 /* ---- steps ---- */
 
+/* A node without operands, shape and attributes; no parameter. */
+struct ap_node import_node(enum ap_op op, const char *name);
+/* The attributes' defaults, and those of a scalar constant. */
+struct ap_attrs *import_new_attrs(struct ap_arena *arena);
+struct ap_attrs *import_scalar_attrs(struct ap_arena *arena, enum ap_dtype dtype,
+                                     const void *data);
+/* Operands by their new ids, to[old id]. */
+void import_rewire(struct ap_arena *arena, struct ap_node *node, const int *to);
+/* Marks all that marked nodes need. */
+void import_mark_needed(const struct ap_node *nodes, int n, bool *mark);
+
+/* The nodes of a graph being built, set aside while others are made; malloc. */
+struct import_nodes {
+    struct ap_graph g;
+    struct node_info *info;
+    int cap;
+};
+/* im has no nodes then. */
+struct import_nodes import_set_aside(struct import *im);
+void import_free_nodes(struct import_nodes *old);
+
 /* Adds a node whose operands are there; returns its id. */
 int import_add(struct import *im, const struct ap_node *node,
                const struct node_info *info);
@@ -98,18 +119,16 @@ int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
 int import_reducer_part(struct import *im, int comp, int i, int n, size_t pos);
 /* The reducer that adds. */
 int import_sum(struct import *im);
-/* Attributes of an operator node: reducers and literal put in. NULL on error. */
-const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *instr);
 /* Splits the stacked tensors of unrolled loops: see unstack.c. */
 void import_unstack(struct import *im);
 /* Per node: whether results need it. All parameters are live. */
 bool *import_live(struct import *im);
 /* Normal form: see clean.c. Rebuilds nodes and info; parameters come first. */
 void import_clean(struct import *im);
-/* Makes all names different. */
-void import_unique_names(struct import *im);
 /* Roles of parameters and results, aliases. */
 int import_roles(struct import *im, struct import_params *params);
+/* Parameters' roles that --roles gives; -1 when one of its patterns was not used. */
+int import_override_roles(struct import *im, struct import_params *params);
 int import_phases(struct import *im, struct import_params *params);
 /* What is inside of kept loops has the phase of its loop (of the first one to use it). */
 void import_loop_phases(struct import *im);
@@ -125,7 +144,4 @@ enum node_hint import_hint(const char *op_name);
 bool import_is_path(const char *op_name);
 /* The path as a scope: "h_0/w" of "params['h_0']['w']", "opt/0/mu" of "opt[0].mu". */
 const char *import_path_scope(struct import *im, const char *path);
-/* Shell-like match: * and ? only. */
-bool import_glob(const char *glob, const char *s);
-
 #endif

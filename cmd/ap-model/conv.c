@@ -7,16 +7,10 @@
 
 #include "base/array.h"
 
-static struct ap_window_dim window(int64_t size, int64_t stride)
-{
-    return (struct ap_window_dim){
-        .size = size, .stride = stride, .lhs_dilate = 1, .rhs_dilate = 1};
-}
-
 /* Padding so that there are ceil(extent / stride) positions. */
 static struct ap_window_dim same_window(int64_t extent, int64_t size, int64_t stride)
 {
-    struct ap_window_dim w = window(size, stride);
+    struct ap_window_dim w = ap_build_window(size, stride);
     int64_t total = (ap_ceil_div(extent, stride) - 1) * stride + size - extent;
     w.pad_lo = total > 0 ? total / 2 : 0;
     w.pad_hi = total > 0 ? total - total / 2 : 0;
@@ -50,7 +44,7 @@ int model_convolve(struct model *m, const char *path, int x,
     for (int i = 0; i < n; i++) {
         dims[i] = conv->size;
         windows[i] = conv->valid
-                         ? window(conv->size, conv->stride)
+                         ? ap_build_window(conv->size, conv->stride)
                          : same_window(model_dim(m, x, i + 1), conv->size, conv->stride);
     }
     dims[n] = model_dim(m, x, -1) / groups;
@@ -104,8 +98,8 @@ static int batch_norm(struct model *m, const char *path, int x)
 
 static int max_pool(struct model *m, int x, int64_t size, int64_t stride, bool valid)
 {
-    struct ap_window_dim w[4] = {window(1, 1), window(size, stride), window(size, stride),
-                                 window(1, 1)};
+    struct ap_window_dim w[4] = {ap_build_window(1, 1), ap_build_window(size, stride),
+                                 ap_build_window(size, stride), ap_build_window(1, 1)};
     for (int d = 1; d <= 2 && !valid; d++)
         w[d] = same_window(model_dim(m, x, d), size, stride);
     return ap_build_reduce_window(&m->b, x, AP_RED_MAX, w);
@@ -320,15 +314,13 @@ static int up_conv(struct model *m, const char *path, int x)
 {
     struct ap_build *b = &m->b;
     int64_t n = model_dim(m, x, -1), dims[4] = {2, 2, n, n / 2};
-    struct ap_window_dim w = {.size = 2,
-                              .stride = 1,
-                              .pad_lo = 1,
-                              .pad_hi = 1,
-                              .lhs_dilate = 2,
-                              .rhs_dilate = 1};
-    struct ap_window_dim both[2] = {w, w};
+    struct ap_window_dim both[2] = {ap_build_window(2, 1), ap_build_window(2, 1)};
     struct ap_attrs *a = ap_build_attrs(b);
 
+    for (int d = 0; d < 2; d++) {
+        both[d].pad_lo = both[d].pad_hi = 1;
+        both[d].lhs_dilate = 2;
+    }
     a->n_window = 2;
     a->window = ap_arena_dup(m->arena, both, sizeof both);
     a->conv = features_last(2);

@@ -55,8 +55,7 @@ static int count_so_far(struct model *m, int places)
     int64_t seq = model_dim(m, places, 1);
 
     for (int d = 0; d < 3; d++)
-        window[d] = (struct ap_window_dim){
-            .size = 1, .stride = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+        window[d] = ap_build_window(1, 1);
     window[1].size = seq;
     window[1].pad_lo = seq - 1;
     return ap_build_reduce_window(&m->b, places, AP_RED_SUM, window);

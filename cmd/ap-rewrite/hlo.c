@@ -47,15 +47,6 @@ static void put_shape(struct printer *p, const struct ap_shape *shape)
 
 /* ---- reducers ---- */
 
-static enum ap_op op_of(enum ap_red red)
-{
-    static const enum ap_op ops[AP_N_REDS] = {
-        [AP_RED_SUM] = AP_OP_ADD,     [AP_RED_PROD] = AP_OP_MULTIPLY,
-        [AP_RED_MAX] = AP_OP_MAXIMUM, [AP_RED_MIN] = AP_OP_MINIMUM,
-        [AP_RED_AND] = AP_OP_AND,     [AP_RED_OR] = AP_OP_OR};
-    return ops[red];
-}
-
 /* Where a reducer is listed that works on elements like those of the first operand. */
 static int *comp_row(struct printer *p, const struct ap_node *nodes,
                      const struct ap_node *node, int reducer)
@@ -112,7 +103,7 @@ static void put_named(struct printer *p, const struct ap_reducer *r, enum ap_dty
     ap_buf_printf(p->out, "  %sb = %s[] parameter(1)\n", assign ? "ROOT " : "", type);
     if (!assign)
         ap_buf_printf(p->out, "  ROOT c = %s[] %s(a, b)\n", type,
-                      ap_ops[op_of(r->red)].name);
+                      ap_ops[ap_red_ops[r->red]].name);
 }
 
 static void put_body(struct printer *p, const struct ap_reducer *r)

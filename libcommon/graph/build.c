@@ -407,10 +407,6 @@ int ap_build_conv(struct ap_build *b, int x, int w, struct ap_attrs *attrs)
 
 int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
 {
-    static const enum ap_op ops[AP_N_REDS] = {
-        [AP_RED_SUM] = AP_OP_ADD,     [AP_RED_PROD] = AP_OP_MULTIPLY,
-        [AP_RED_MAX] = AP_OP_MAXIMUM, [AP_RED_MIN] = AP_OP_MINIMUM,
-        [AP_RED_AND] = AP_OP_AND,     [AP_RED_OR] = AP_OP_OR};
     static const int operands[2] = {0, 1};
     static const int result = 2;
 
@@ -422,13 +418,13 @@ int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype)
         b->reducer_of[red][dtype] = r + 1;
         return r;
     }
-    assert(ops[red]);
+    assert(ap_red_ops[red]);
     struct ap_node *body = AP_NEW_N(b->arena, 3, struct ap_node);
     for (int i = 0; i < 3; i++) {
         body[i] = (struct ap_node){
-            .op = i < 2 ? AP_OP_PARAMETER : ops[red],
+            .op = i < 2 ? AP_OP_PARAMETER : ap_red_ops[red],
             .name = ap_arena_printf(b->arena, "%s.%d",
-                                    i < 2 ? "x" : ap_ops[ops[red]].name, i),
+                                    i < 2 ? "x" : ap_ops[ap_red_ops[red]].name, i),
             .n_in = i < 2 ? 0 : 2,
             .in = operands,
             .shape = ap_build_shape(b, dtype, 0, NULL),

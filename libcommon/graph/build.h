@@ -45,6 +45,12 @@ struct ap_attrs *ap_build_attrs(struct ap_build *b);
 /* Shape with copied dims. */
 struct ap_shape ap_build_shape(struct ap_build *b, enum ap_dtype dtype, int rank,
                                const int64_t *dims);
+/* A window of one dimension without padding, dilation or reversal. */
+static inline struct ap_window_dim ap_build_window(int64_t size, int64_t stride)
+{
+    return (struct ap_window_dim){
+        .size = size, .stride = stride, .lhs_dilate = 1, .rhs_dilate = 1};
+}
 struct ap_ints ap_build_ints(struct ap_build *b, int n, const int64_t *v);
 static inline const struct ap_shape *ap_build_shape_of(const struct ap_build *b, int id)
 {

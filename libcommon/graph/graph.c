@@ -282,6 +282,10 @@ const char *const ap_red_names[AP_N_REDS] = {
     [AP_RED_MAX] = "max",   [AP_RED_MIN] = "min",       [AP_RED_AND] = "and",
     [AP_RED_OR] = "or",     [AP_RED_ASSIGN] = "assign",
 };
+const enum ap_op ap_red_ops[AP_N_REDS] = {
+    [AP_RED_SUM] = AP_OP_ADD,     [AP_RED_PROD] = AP_OP_MULTIPLY,
+    [AP_RED_MAX] = AP_OP_MAXIMUM, [AP_RED_MIN] = AP_OP_MINIMUM,
+    [AP_RED_AND] = AP_OP_AND,     [AP_RED_OR] = AP_OP_OR};
 const char *const ap_phase_names[AP_N_PHASES] = {
     [AP_FORWARD] = "forward",
     [AP_BACKWARD] = "backward",

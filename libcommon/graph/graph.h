@@ -144,6 +144,8 @@ enum ap_red {
     AP_N_REDS
 };
 extern const char *const ap_red_names[AP_N_REDS]; /* "sum", "max", ... */
+/* The operator that combines two values so; AP_OP_PARAMETER: there is none. */
+extern const enum ap_op ap_red_ops[AP_N_REDS];
 
 /*
  * A constant's value. data holds one element if splat, else all in row-major order, in

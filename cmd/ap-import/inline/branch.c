@@ -4,91 +4,51 @@
  * says so is refused), and what accelerators do with small branches anyway. Where the
  * choice is known (it may follow from a loop's counter), only the branch taken is there.
  */
-#include "inline/inline.h"
-
-#include <stdlib.h>
-
-#include "doc/literal.h"
-#include "graph/element.h"
+#include "emit.h"
 
 struct choice {
-    struct frame *f;
-    const struct hlo_instr *instr;
-    struct node_info info;
-    const char *name, *scope;
+    struct emit e;
     int selector;   /* pred[] or s32[] */
     bool undecided; /* which branch is taken is not known here */
 };
 
-static int add(struct choice *c, enum ap_op op, const int *in, int n_in,
-               struct ap_shape shape, const struct ap_attrs *attrs)
-{
-    struct ap_arena *arena = c->f->im->src->arena;
-    struct ap_node node = {.op = op,
-                           .name = c->name,
-                           .n_in = n_in,
-                           .in = ap_arena_dup(arena, in, (size_t)n_in * sizeof *in),
-                           .shape = shape,
-                           .attrs = attrs ? attrs : &ap_attrs_default,
-                           .scope = c->scope,
-                           .param = -1,
-                           .group = -1};
-    return import_add(c->f->im, &node, &c->info);
-}
-
 /* pred[]: whether branch i is taken. */
-static int is_taken(struct choice *c, int i)
+static int is_taken(const struct choice *c, int i)
 {
-    struct import *im = c->f->im;
-    struct ap_shape shape = im->g.nodes[c->selector].shape;
+    struct ap_shape shape = *emit_shape(&c->e, c->selector);
     if (shape.dtype == AP_PRED)
         return c->selector;
-    unsigned char data[16] = {0};
-    struct ap_attrs *number =
-        ap_arena_dup(im->src->arena, &ap_attrs_default, sizeof *number);
-    struct ap_attrs *equal =
-        ap_arena_dup(im->src->arena, &ap_attrs_default, sizeof *equal);
-    ap_elem_from_int(shape.dtype, i, data);
-    number->literal =
-        *hlo_literal_make(im->src->arena, data, 1, (size_t)ap_dtype_size(shape.dtype));
-    equal->direction = AP_EQ;
-    int in[2] = {c->selector, add(c, AP_OP_CONSTANT, in, 0, shape, number)};
-    shape.dtype = AP_PRED;
-    return add(c, AP_OP_COMPARE, in, 2, shape, equal);
+    return emit_compare(&c->e, AP_EQ, c->selector,
+                        emit_int(&c->e, shape.dtype, i, &shape));
 }
 
 /* taken ? a : b, part by part; the values have the same shape. */
-static struct value choose(struct choice *c, int taken, const struct value *a,
+static struct value choose(const struct choice *c, int taken, const struct value *a,
                            const struct value *b)
 {
-    struct import *im = c->f->im;
     if (a->node < 0) {
-        struct value *parts = AP_NEW_N(im->src->arena, a->n_parts + 1, struct value);
+        struct value *parts =
+            AP_NEW_N(c->e.f->im->src->arena, a->n_parts + 1, struct value);
         for (int i = 0; i < a->n_parts; i++)
             parts[i] = choose(c, taken, &a->parts[i], &b->parts[i]);
         return (struct value){-1, a->n_parts, parts};
     }
-    int in[3] = {taken, a->node, b->node};
     if (a->node == b->node)
         return *a;
-    return (struct value){
-        .node = add(c, AP_OP_SELECT, in, 3, im->g.nodes[a->node].shape, NULL)};
+    return (struct value){.node = emit_select(&c->e, taken, a->node, b->node)};
 }
 
 static int run_branch(struct choice *c, int i, struct value *out)
 {
-    struct frame *f = c->f;
+    struct frame *f = c->e.f;
     struct import *im = f->im;
-    size_t pos = hlo_at(im->src, c->instr->opcode.s);
-    const struct hlo_comp *comp = &im->module->comps[c->instr->branches[i]];
-    struct frame inner = {im,
-                          comp,
-                          NULL,
-                          ap_arena_printf(im->src->arena, "%s/%d", c->name, i),
-                          inline_op_name(f, c->instr),
-                          f->depth + 1,
-                          f->iteration,
-                          c->undecided || f->in_branch};
+    size_t pos = c->e.pos;
+    const struct hlo_instr *instr = c->e.instr;
+    const struct hlo_comp *comp = &im->module->comps[instr->branches[i]];
+    struct frame inner =
+        inline_inner(f, comp, ap_arena_printf(im->src->arena, "%s/%d", c->e.name, i),
+                     inline_op_name(f, instr));
+    inner.in_branch |= c->undecided;
     if (f->depth == INLINE_MAX_CALLS)
         return hlo_refuse(im->src, pos,
                           "branches nested more than %d deep are not supported",
@@ -96,9 +56,9 @@ static int run_branch(struct choice *c, int i, struct value *out)
     if (comp->n_params != 1)
         return hlo_fail(im->src, pos, "conditional: '%.100s' takes %d parameters, not 1",
                         comp->name, comp->n_params);
-    if (inline_comp(&inner, &f->values[c->instr->in[1 + i]], out))
+    if (inline_comp(&inner, &f->values[instr->in[1 + i]], out))
         return -1;
-    if (!inline_has_shape(im, out, &c->instr->shape))
+    if (!inline_has_shape(im, out, &instr->shape))
         return hlo_fail(im->src, pos,
                         "conditional: the result of '%.100s' has another shape",
                         comp->name);
@@ -108,11 +68,9 @@ static int run_branch(struct choice *c, int i, struct value *out)
 int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
     struct import *im = f->im;
-    size_t pos = hlo_at(im->src, instr->opcode.s);
-    const char *op_name = inline_op_name(f, instr);
-    struct choice c = {.f = f, .instr = instr, .name = inline_name(f, instr)};
-    c.info = (struct node_info){.pos = pos, .hint = import_hint(op_name)};
-    c.scope = import_scope(im, op_name);
+    struct choice c = {.e = emit_start(f, instr)};
+    size_t pos = c.e.pos;
+    c.e.bare = true;
     c.selector = f->values[instr->in[0]].node;
     const struct ap_shape *s = c.selector < 0 ? NULL : &im->g.nodes[c.selector].shape;
     int n = instr->n_branches;

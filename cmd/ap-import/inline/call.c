@@ -275,13 +275,10 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
     const char *op_name = inline_op_name(f, instr);
-    struct ap_node node = {.op = AP_OP_CUSTOM_CALL,
-                           .name = inline_name(f, instr),
-                           .n_in = instr->n_in,
-                           .scope = import_scope(im, op_name),
-                           .pin = instr->pin,
-                           .param = -1,
-                           .group = -1};
+    struct ap_node node = import_node(AP_OP_CUSTOM_CALL, inline_name(f, instr));
+    node.n_in = instr->n_in;
+    node.scope = import_scope(im, op_name);
+    node.pin = instr->pin;
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int *in = AP_NEW_N(im->src->arena, instr->n_in + 1, int);
     if (instr->side_effect && f->in_branch)
@@ -295,8 +292,7 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
             return hlo_refuse(im->src, pos,
                               "custom call '%.100s' on a tuple is not supported", target);
     }
-    struct ap_attrs *attrs =
-        ap_arena_dup(im->src->arena, &ap_attrs_default, sizeof *attrs);
+    struct ap_attrs *attrs = import_new_attrs(im->src->arena);
     attrs->target = target;
     attrs->flops = flops_of(&(struct work){im, instr, in, instr->n_in}, target);
     if (!attrs->flops)

@@ -14,37 +14,6 @@
 
 #define MAX_SPAN(len) ((int)((len) < 100 ? (len) : 100))
 
-int import_add(struct import *im, const struct ap_node *node,
-               const struct node_info *info)
-{
-    struct ap_graph *g = &im->g;
-    if (g->n_nodes == im->cap) {
-        im->cap = im->cap ? 2 * im->cap : 1024;
-        g->nodes = ap_xrealloc(g->nodes, (size_t)im->cap * sizeof *g->nodes);
-        im->info = ap_xrealloc(im->info, (size_t)im->cap * sizeof *im->info);
-    }
-    g->nodes[g->n_nodes] = *node;
-    im->info[g->n_nodes] = *info;
-    return g->n_nodes++;
-}
-
-void import_drop(struct import *im, const char *name)
-{
-    if (im->g.n_dropped == im->cap_dropped) {
-        im->cap_dropped = im->cap_dropped ? 2 * im->cap_dropped : 256;
-        im->dropped =
-            ap_xrealloc(im->dropped, (size_t)im->cap_dropped * sizeof *im->dropped);
-    }
-    im->dropped[im->g.n_dropped++] = name;
-    im->g.dropped = im->dropped;
-}
-
-static struct ap_node blank_node(enum ap_op op, const char *name)
-{
-    return (struct ap_node){
-        .op = op, .name = name, .scope = "", .param = -1, .group = -1};
-}
-
 /* ---- values ---- */
 
 bool inline_has_shape(struct import *im, const struct value *v,
@@ -66,12 +35,12 @@ int inline_parts(struct import *im, int id)
     struct ap_shape shape = im->g.nodes[id].shape;
     int first = im->g.n_nodes;
     for (int i = 0; i < shape.n_parts; i++) {
-        struct ap_node get = blank_node(AP_OP_GET_TUPLE_ELEMENT, NULL);
         struct node_info info = im->info[id];
-        struct ap_attrs *attrs = AP_NEW(im->src->arena, struct ap_attrs);
-        *attrs = ap_attrs_default;
+        struct ap_attrs *attrs = import_new_attrs(im->src->arena);
         attrs->index = i;
-        get.name = ap_arena_printf(im->src->arena, "%s#%d", im->g.nodes[id].name, i);
+        struct ap_node get = import_node(
+            AP_OP_GET_TUPLE_ELEMENT,
+            ap_arena_printf(im->src->arena, "%s#%d", im->g.nodes[id].name, i));
         get.in = ap_arena_dup(im->src->arena, &id, sizeof id);
         get.n_in = 1;
         get.shape = shape.parts[i];
@@ -121,7 +90,8 @@ const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr)
 
 /* ---- instructions ---- */
 
-const struct ap_attrs *import_attrs(struct import *im, const struct hlo_instr *instr)
+/* Reducers and literal put in; NULL on error. */
+static const struct ap_attrs *attrs_of(struct import *im, const struct hlo_instr *instr)
 {
     if (!instr->literal && instr->comp[0] < 0 && instr->comp[1] < 0)
         return instr->attrs;
@@ -154,7 +124,7 @@ int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
 {
     struct import *im = f->im;
     size_t pos = hlo_at(im->src, instr->opcode.s);
-    struct ap_node node = blank_node(instr->op, inline_name(f, instr));
+    struct ap_node node = import_node(instr->op, inline_name(f, instr));
     const char *op_name = inline_op_name(f, instr);
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int *in = AP_NEW_N(im->src->arena, instr->n_in ? instr->n_in : 1, int);
@@ -174,7 +144,7 @@ int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
     node.shape = instr->shape;
     node.scope = import_scope(im, op_name);
     node.pin = instr->pin;
-    node.attrs = import_attrs(im, instr);
+    node.attrs = attrs_of(im, instr);
     if (!node.attrs || inline_check(im, pos, &node))
         return -1;
     int same = inline_fold(im, &node, &info);
@@ -280,14 +250,8 @@ static int eval_call(struct frame *f, const struct hlo_instr *instr, struct valu
     if (instr->n_in != comp->n_params)
         return hlo_fail(im->src, pos, "'%.100s' has %d parameters, got %d operands",
                         comp->name, comp->n_params, instr->n_in);
-    struct frame inner = {im,
-                          comp,
-                          NULL,
-                          inline_name(f, instr),
-                          inline_op_name(f, instr),
-                          f->depth + 1,
-                          f->iteration,
-                          f->in_branch};
+    struct frame inner =
+        inline_inner(f, comp, inline_name(f, instr), inline_op_name(f, instr));
     struct value *args = ap_xrealloc(NULL, ((size_t)instr->n_in + 1) * sizeof *args);
     for (int i = 0; i < instr->n_in; i++)
         args[i] = f->values[instr->in[i]];
@@ -349,6 +313,19 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
     return -1;
 }
 
+struct frame inline_inner(const struct frame *f, const struct hlo_comp *comp,
+                          const char *prefix, const char *op_name)
+{
+    struct frame inner = *f;
+
+    inner.comp = comp;
+    inner.values = NULL;
+    inner.prefix = prefix;
+    inner.op_name = op_name;
+    inner.depth++;
+    return inner;
+}
+
 int inline_comp(struct frame *f, const struct value *args, struct value *out)
 {
     const struct hlo_comp *comp = f->comp;
@@ -378,7 +355,7 @@ static struct value param_value(struct import *im, const struct hlo_instr *instr
         return (struct value){-1, shape->n_parts, parts};
     }
     bool path = import_is_path(instr->op_name) && shape == &instr->shape;
-    struct ap_node node = blank_node(AP_OP_PARAMETER, path ? instr->op_name : name);
+    struct ap_node node = import_node(AP_OP_PARAMETER, path ? instr->op_name : name);
     struct node_info info = {.pos = instr->pos};
     node.param = im->g.n_nodes;
     node.shape = *shape;

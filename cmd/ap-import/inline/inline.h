@@ -31,6 +31,9 @@ struct frame {
 
 #define INLINE_MAX_CALLS 256 /* calls and loops in one another */
 
+/* The frame of a computation that an instruction of f evaluates. */
+struct frame inline_inner(const struct frame *f, const struct hlo_comp *comp,
+                          const char *prefix, const char *op_name);
 /* The value of f->comp for these arguments. */
 int inline_comp(struct frame *f, const struct value *args, struct value *out);
 bool inline_has_shape(struct import *im, const struct value *v,

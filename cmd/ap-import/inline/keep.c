@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 #define MAX_COUNTED (1 << 24) /* nodes evaluated to find a trip count */
 
 /* ---- leaves ---- */
@@ -58,14 +60,10 @@ static void add_params(struct import *im, const struct ap_shape *shape)
             add_params(im, &shape->parts[i]);
         return;
     }
-    struct ap_node node = {.op = AP_OP_PARAMETER,
-                           .name =
-                               ap_arena_printf(im->src->arena, "state.%d", im->g.n_nodes),
-                           .shape = *shape,
-                           .attrs = &ap_attrs_default,
-                           .scope = "",
-                           .param = im->g.n_nodes,
-                           .group = -1};
+    struct ap_node node = import_node(
+        AP_OP_PARAMETER, ap_arena_printf(im->src->arena, "state.%d", im->g.n_nodes));
+    node.shape = *shape;
+    node.param = im->g.n_nodes;
     struct node_info info = {.auto_named = true};
     import_add(im, &node, &info);
 }
@@ -80,8 +78,8 @@ static int fill(struct import *im, const struct frame *outer, const struct hlo_c
     add_params(im, &param->shape);
     im->g.n_params = im->g.n_nodes;
     struct value root, state = value_of(arena, &param->shape, &next);
-    struct frame f = {
-        im, comp, NULL, "", op_name, outer->depth + 1, NULL, outer->in_branch};
+    struct frame f = inline_inner(outer, comp, "", op_name);
+    f.iteration = NULL;
     if (inline_comp(&f, &state, &root))
         return -1;
     int n = count_leaves(&root);
@@ -105,11 +103,8 @@ static int add_comp(struct import *im, const struct hlo_comp *comp)
         comp->name, im->g.n_nodes,
         ap_arena_dup(arena, im->g.nodes, (size_t)im->g.n_nodes * sizeof *im->g.nodes),
         im->g.n_results, results};
-    if (im->g.n_comps == im->cap_comps) {
-        im->cap_comps = im->cap_comps ? 2 * im->cap_comps : 16;
-        im->comps = ap_xrealloc(im->comps, (size_t)im->cap_comps * sizeof *im->comps);
-        im->g.comps = im->comps;
-    }
+    AP_ROOM(im->comps, im->g.n_comps, im->cap_comps);
+    im->g.comps = im->comps;
     im->comps[im->g.n_comps] = made;
     return im->g.n_comps++;
 }
@@ -120,25 +115,21 @@ static int computation(struct frame *f, int id, const char *op_name)
     struct import *im = f->im;
     if (im->comp_of[id] >= 0)
         return im->comp_of[id];
-    struct ap_graph outer = im->g;
-    struct node_info *info = im->info;
-    int cap = im->cap;
-    im->g.nodes = NULL;
+    struct import_nodes outer = import_set_aside(im);
     im->g.results = NULL;
-    im->info = NULL;
-    im->g.n_nodes = im->g.n_results = im->g.n_params = im->cap = 0;
+    im->g.n_results = im->g.n_params = 0;
     int made = -1;
     if (!fill(im, f, &im->module->comps[id], op_name))
         made = add_comp(im, &im->module->comps[id]);
-    free(im->g.nodes);
-    free(im->info);
-    im->g.nodes = outer.nodes;
-    im->g.n_nodes = outer.n_nodes;
-    im->g.results = outer.results;
-    im->g.n_results = outer.n_results;
-    im->g.n_params = outer.n_params;
-    im->info = info;
-    im->cap = cap;
+    struct import_nodes inner = import_set_aside(im);
+    import_free_nodes(&inner);
+    im->g.nodes = outer.g.nodes;
+    im->g.n_nodes = outer.g.n_nodes;
+    im->g.results = outer.g.results;
+    im->g.n_results = outer.g.n_results;
+    im->g.n_params = outer.g.n_params;
+    im->info = outer.info;
+    im->cap = outer.cap;
     return im->comp_of[id] = made;
 }
 
@@ -264,7 +255,7 @@ int inline_kept_while(struct frame *f, const struct hlo_instr *instr, struct val
     struct ap_arena *arena = im->src->arena;
     size_t pos = hlo_at(im->src, instr->opcode.s);
     const char *op_name = inline_op_name(f, instr);
-    struct ap_attrs *attrs = ap_arena_dup(arena, &ap_attrs_default, sizeof *attrs);
+    struct ap_attrs *attrs = import_new_attrs(arena);
     attrs->condition =
         computation(f, instr->comp[1], ap_arena_printf(arena, "%s/cond", op_name));
     if (attrs->condition < 0)
@@ -276,15 +267,12 @@ int inline_kept_while(struct frame *f, const struct hlo_instr *instr, struct val
     const struct value *state = &f->values[instr->in[0]];
     int n = count_leaves(state), *leaf = AP_NEW_N(arena, n + 1, int);
     put_leaves(state, leaf);
-    struct ap_node node = {.op = AP_OP_WHILE,
-                           .name = inline_name(f, instr),
-                           .n_in = n,
-                           .in = leaf,
-                           .shape = state_shape(im, leaf, n),
-                           .attrs = attrs,
-                           .scope = import_scope(im, op_name),
-                           .param = -1,
-                           .group = -1};
+    struct ap_node node = import_node(AP_OP_WHILE, inline_name(f, instr));
+    node.n_in = n;
+    node.in = leaf;
+    node.shape = state_shape(im, leaf, n);
+    node.attrs = attrs;
+    node.scope = import_scope(im, op_name);
     if (inline_check(im, pos, &node))
         return -1;
     attrs->trip_count =
@@ -306,12 +294,14 @@ void import_loop_phases(struct import *im)
     for (int c = 0; c < n; c++)
         phase[c] = -1;
     for (int c = n; c >= 0; c--) { /* the graph, then computations after their users */
-        const struct ap_node *nodes = c == n ? im->g.nodes : im->comps[c].nodes;
         int n_nodes = c == n ? im->g.n_nodes : im->comps[c].n_nodes;
-        struct ap_node *own = c == n ? NULL : (struct ap_node *)nodes;
+        struct ap_node *nodes = im->g.nodes;
+        if (c < n)
+            im->comps[c].nodes = nodes = ap_arena_dup(im->src->arena, im->comps[c].nodes,
+                                                      (size_t)n_nodes * sizeof *nodes);
         for (int i = 0; i < n_nodes; i++) {
-            if (own && phase[c] >= 0)
-                own[i].phase = (enum ap_phase)phase[c];
+            if (c < n && phase[c] >= 0)
+                nodes[i].phase = (enum ap_phase)phase[c];
             if (nodes[i].op != AP_OP_WHILE)
                 continue;
             phase[nodes[i].attrs->condition] = (int)nodes[i].phase;

@@ -121,14 +121,7 @@ static int condition(const struct loop *l, const struct value *state, int64_t i)
     size_t pos = hlo_at(im->src, l->instr->opcode.s);
     if (l->instr->trip_count >= 0)
         return i < l->instr->trip_count;
-    struct frame inner = {im,
-                          l->cond,
-                          NULL,
-                          l->name,
-                          l->op_name,
-                          l->f->depth + 1,
-                          l->f->iteration,
-                          l->f->in_branch};
+    struct frame inner = inline_inner(l->f, l->cond, l->name, l->op_name);
     int n_nodes = im->g.n_nodes, n_dropped = im->g.n_dropped;
     struct value out;
     if (inline_comp(&inner, state, &out))
@@ -171,15 +164,11 @@ static int iterate(struct loop *l, int64_t i, const struct value *state,
         struct iteration it = {l->f->iteration, l->depth,
                                l->n_layers ? l->n_layers - 1 - i : i};
         struct ap_arena *arena = im->src->arena;
-        struct frame inner = {
-            im,
-            l->body,
-            NULL,
+        struct frame inner = inline_inner(
+            l->f, l->body,
             ap_arena_printf(arena, "%s/%lld", l->name, (long long)it.number),
-            ap_arena_printf(arena, "%s/body/#%lld", l->op_name, (long long)it.number),
-            l->f->depth + 1,
-            &it,
-            l->f->in_branch};
+            ap_arena_printf(arena, "%s/body/#%lld", l->op_name, (long long)it.number));
+        inner.iteration = &it;
         if (inline_comp(&inner, state, next))
             return -1;
         int64_t n = i || l->n_layers ? 0 : layers_from_last(im, n_nodes, l->depth);

@@ -17,25 +17,23 @@
  */
 #include "inline/unstack.h"
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "base/csr.h"
+#include "base/union_find.h"
 #include "inline/inline.h"
 
 struct sets {
     const struct import *im;
     int *slot;           /* per node: its first dimension */
-    int *parent;         /* per dimension */
+    int *up;             /* per dimension: ap_sets */
     bool *fixed, *layer; /* per dimension that stands for its set */
 };
 
 /* ---- joining ---- */
 
-static int find(struct sets *s, int x)
+/* The dimension that stands for the set of a node's. */
+static int set_of(struct sets *s, int node, int dim)
 {
-    while (s->parent[x] != x)
-        x = s->parent[x] = s->parent[s->parent[x]];
-    return x;
+    return ap_sets_root(s->up, s->slot[node] + dim);
 }
 
 static const struct ap_shape *shape_of(const struct sets *s, int node)
@@ -45,16 +43,17 @@ static const struct ap_shape *shape_of(const struct sets *s, int node)
 
 static void join(struct sets *s, int a, int dim_a, int b, int dim_b)
 {
-    int x = find(s, s->slot[a] + dim_a), y = find(s, s->slot[b] + dim_b);
-    int low = x < y ? x : y, high = x < y ? y : x;
-    s->parent[high] = low;
-    s->fixed[low] |= s->fixed[high];
-    s->layer[low] |= s->layer[high];
+    int x = set_of(s, a, dim_a), y = set_of(s, b, dim_b);
+    bool fixed = s->fixed[x] || s->fixed[y], layer = s->layer[x] || s->layer[y];
+    ap_sets_join(s->up, x, y);
+    x = ap_sets_root(s->up, x);
+    s->fixed[x] = fixed;
+    s->layer[x] = layer;
 }
 
 static void fix(struct sets *s, int node, int dim)
 {
-    s->fixed[find(s, s->slot[node] + dim)] = true;
+    s->fixed[set_of(s, node, dim)] = true;
 }
 
 static void fix_all(struct sets *s, int node)
@@ -132,7 +131,7 @@ static void join_slice(struct sets *s, int id)
             join(s, node->in[0], d, id, d);
         } else if (node->shape.dims[d] == 1) {
             if (s->im->info[id].layered)
-                s->layer[find(s, s->slot[node->in[0]] + d)] = true;
+                s->layer[set_of(s, node->in[0], d)] = true;
         } else {
             fix(s, node->in[0], d);
             fix(s, id, d);
@@ -162,7 +161,7 @@ static void join_update(struct sets *s, int id)
             join(s, node->in[1], d, id, d);
         } else if (unstack_sets(s->im, node, d, &place)) {
             if (s->im->info[id].layered)
-                s->layer[find(s, s->slot[id] + d)] = true;
+                s->layer[set_of(s, id, d)] = true;
         } else {
             fix(s, id, d);
             fix(s, node->in[1], d);
@@ -231,37 +230,49 @@ static void join_dot(struct sets *s, int id)
         fix(s, id, d);
 }
 
-static void join_node(struct sets *s, int id)
+static void join_transpose(struct sets *s, int id)
 {
     const struct ap_node *node = &s->im->g.nodes[id];
-    const struct ap_ints *dims = &node->attrs->dimensions;
-    if (node->op == AP_OP_PARAMETER || node->op == AP_OP_CONSTANT ||
-        node->op == AP_OP_IOTA)
-        return;
-    if (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE || node->op == AP_OP_REVERSE)
+    for (int d = 0; d < node->attrs->dimensions.n; d++)
+        join(s, node->in[0], (int)node->attrs->dimensions.v[d], id, d);
+}
+
+static void join_broadcast(struct sets *s, int id)
+{
+    const struct ap_node *node = &s->im->g.nodes[id];
+    for (int d = 0; d < node->attrs->dimensions.n; d++)
+        join(s, node->in[0], d, id, (int)node->attrs->dimensions.v[d]);
+}
+
+static void join_nothing(struct sets *s, int id)
+{
+    (void)s;
+    (void)id;
+}
+
+static void join_node(struct sets *s, int id)
+{
+    static void (*const joins[AP_N_OPS])(struct sets * s, int id) = {
+        [AP_OP_PARAMETER] = join_nothing,
+        [AP_OP_CONSTANT] = join_nothing,
+        [AP_OP_IOTA] = join_nothing,
+        [AP_OP_REVERSE] = join_elementwise,
+        [AP_OP_TRANSPOSE] = join_transpose,
+        [AP_OP_BROADCAST] = join_broadcast,
+        [AP_OP_RESHAPE] = join_reshape,
+        [AP_OP_REDUCE] = join_reduce,
+        [AP_OP_SLICE] = join_slice,
+        [AP_OP_DYNAMIC_UPDATE_SLICE] = join_update,
+        [AP_OP_DYNAMIC_SLICE] = join_dynamic_slice,
+        [AP_OP_CONCATENATE] = join_concatenate,
+        [AP_OP_PAD] = join_pad,
+        [AP_OP_DOT] = join_dot,
+    };
+    enum ap_op op = s->im->g.nodes[id].op;
+    if (joins[op])
+        joins[op](s, id);
+    else if (ap_ops[op].class == AP_CLASS_ELEMENTWISE)
         join_elementwise(s, id);
-    else if (node->op == AP_OP_TRANSPOSE)
-        for (int d = 0; d < dims->n; d++)
-            join(s, node->in[0], (int)dims->v[d], id, d);
-    else if (node->op == AP_OP_BROADCAST)
-        for (int d = 0; d < dims->n; d++)
-            join(s, node->in[0], d, id, (int)dims->v[d]);
-    else if (node->op == AP_OP_RESHAPE)
-        join_reshape(s, id);
-    else if (node->op == AP_OP_REDUCE)
-        join_reduce(s, id);
-    else if (node->op == AP_OP_SLICE)
-        join_slice(s, id);
-    else if (node->op == AP_OP_DYNAMIC_UPDATE_SLICE)
-        join_update(s, id);
-    else if (node->op == AP_OP_DYNAMIC_SLICE)
-        join_dynamic_slice(s, id);
-    else if (node->op == AP_OP_CONCATENATE)
-        join_concatenate(s, id);
-    else if (node->op == AP_OP_PAD)
-        join_pad(s, id);
-    else if (node->op == AP_OP_DOT)
-        join_dot(s, id);
     else
         fix_around(s, id);
 }
@@ -276,7 +287,7 @@ static int *choose(struct sets *s, struct ap_arena *arena)
 {
     const struct ap_graph *g = &s->im->g;
     int n = s->slot[g->n_nodes], *node_of = AP_NEW_N(arena, n + 1, int);
-    int *start = AP_NEW_N(arena, n + 2, int), *members = AP_NEW_N(arena, n + 1, int);
+    int *root_of = AP_NEW_N(arena, n + 1, int);
     int *axis = AP_NEW_N(arena, g->n_nodes + 1, int);
     bool any = false;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -285,23 +296,20 @@ static int *choose(struct sets *s, struct ap_arena *arena)
             node_of[x] = i;
     }
     for (int x = 0; x < n; x++)
-        start[find(s, x) + 1]++;
-    for (int x = 0; x < n; x++)
-        start[x + 1] += start[x];
-    int *at = ap_arena_dup(arena, start, (size_t)(n + 1) * sizeof *at);
-    for (int x = 0; x < n; x++)
-        members[at[find(s, x)]++] = x;
+        root_of[x] = ap_sets_root(s->up, x);
+    struct ap_csr members = ap_csr_new(arena, n, n, root_of, NULL);
     for (int root = 0; root < n; root++) {
-        if (find(s, root) != root || !s->layer[root] || s->fixed[root])
+        if (root_of[root] != root || !s->layer[root] || s->fixed[root])
             continue;
+        const int *member = members.item + members.start[root];
+        int n_members = ap_csr_count(&members, root);
         bool split = true;
-        for (int k = start[root]; k < start[root + 1] && split; k++) {
-            int node = node_of[members[k]];
-            split =
-                axis[node] < 0 && (k == start[root] || node_of[members[k - 1]] != node);
+        for (int k = 0; k < n_members && split; k++) {
+            int node = node_of[member[k]];
+            split = axis[node] < 0 && (!k || node_of[member[k - 1]] != node);
         }
-        for (int k = start[root]; k < start[root + 1] && split; k++)
-            axis[node_of[members[k]]] = members[k] - s->slot[node_of[members[k]]];
+        for (int k = 0; k < n_members && split; k++)
+            axis[node_of[member[k]]] = member[k] - s->slot[node_of[member[k]]];
         any |= split;
     }
     return any ? axis : NULL;
@@ -316,11 +324,9 @@ static int *find_axes(struct import *im, const bool *live)
     for (int i = 0; i < g->n_nodes; i++)
         s.slot[i + 1] = s.slot[i] + g->nodes[i].shape.rank;
     int n = s.slot[g->n_nodes];
-    s.parent = AP_NEW_N(arena, n + 1, int);
+    s.up = ap_sets_new(arena, n);
     s.fixed = AP_NEW_N(arena, n + 1, bool);
     s.layer = AP_NEW_N(arena, n + 1, bool);
-    for (int x = 0; x < n; x++)
-        s.parent[x] = x;
     for (int i = 0; i < g->n_nodes; i++)
         if (live[i])
             join_node(&s, i);
@@ -371,8 +377,7 @@ static void split_results(struct unstack *u)
 static void split(struct import *im, const bool *live, const int *axis)
 {
     struct ap_graph *g = &im->g;
-    struct unstack u = {
-        .im = im, .arena = im->src->arena, .old = *g, .old_info = im->info};
+    struct unstack u = {.im = im, .arena = im->src->arena};
     u.live = live;
     u.axis = axis;
     u.to = AP_NEW_N(u.arena, g->n_nodes + 1, int);
@@ -386,9 +391,9 @@ static void split(struct import *im, const bool *live, const int *axis)
         if (g->results[i].alias >= 0)
             u.n_users[g->results[i].alias]++;
     }
-    im->g.nodes = NULL;
-    im->info = NULL;
-    im->g.n_nodes = im->cap = 0;
+    struct import_nodes old = import_set_aside(im);
+    u.old = old.g;
+    u.old_info = old.info;
     unstack_emit(&u);
     int n_params = 0;
     while (n_params < im->g.n_nodes && im->g.nodes[n_params].op == AP_OP_PARAMETER) {
@@ -397,8 +402,7 @@ static void split(struct import *im, const bool *live, const int *axis)
     }
     im->g.n_params = n_params;
     split_results(&u);
-    free(u.old.nodes);
-    free(u.old_info);
+    import_free_nodes(&old);
 }
 
 void import_unstack(struct import *im)

@@ -68,36 +68,50 @@ static const struct ap_attrs *attrs_without(struct unstack *u, const struct ap_n
 {
     const struct ap_attrs *old = node->attrs;
     struct ap_attrs *out = ap_arena_dup(u->arena, old, sizeof *old);
-    if (node->op == AP_OP_BROADCAST) {
+    switch ((int)node->op) {
+    case AP_OP_BROADCAST: {
         int64_t *dims = AP_NEW_N(u->arena, old->dimensions.n + 1, int64_t);
         int n = 0;
         for (int i = 0; i < old->dimensions.n; i++)
             if (i != b)
                 dims[n++] = old->dimensions.v[i] - (old->dimensions.v[i] > a);
         out->dimensions = (struct ap_ints){n, dims};
-    } else if (node->op == AP_OP_TRANSPOSE || node->op == AP_OP_REDUCE) {
+        break;
+    }
+    case AP_OP_TRANSPOSE:
+    case AP_OP_REDUCE:
         out->dimensions = ints_without(u, &old->dimensions, b);
-    } else if (node->op == AP_OP_CONCATENATE || node->op == AP_OP_REVERSE) {
+        break;
+    case AP_OP_CONCATENATE:
+    case AP_OP_REVERSE:
         out->dimensions = ints_without(u, &old->dimensions, a);
-    } else if (node->op == AP_OP_IOTA) {
+        break;
+    case AP_OP_IOTA:
         out->iota_dimension -= old->iota_dimension > a;
-    } else if (node->op == AP_OP_SLICE) {
+        break;
+    case AP_OP_SLICE:
         out->slice = list_without(u, old->slice, old->n_slice, sizeof *old->slice, a);
         out->n_slice--;
-    } else if (node->op == AP_OP_PAD) {
+        break;
+    case AP_OP_PAD:
         out->padding =
             list_without(u, old->padding, old->n_padding, sizeof *old->padding, a);
         out->n_padding--;
-    } else if (node->op == AP_OP_DYNAMIC_SLICE) {
+        break;
+    case AP_OP_DYNAMIC_SLICE: {
         const struct ap_ints *sizes = &old->dynamic_slice_sizes;
         out->dynamic_slice_sizes = (struct ap_ints){
             sizes->n - 1, list_without(u, sizes->v, sizes->n, sizeof *sizes->v, a)};
-    } else if (node->op == AP_OP_DOT) {
+        break;
+    }
+    case AP_OP_DOT: {
         int rhs = (int)old->rhs_batch_dims.v[a];
         out->lhs_batch_dims = ints_without(u, &old->lhs_batch_dims, b);
         out->lhs_contracting_dims = ints_without(u, &old->lhs_contracting_dims, b);
         out->rhs_batch_dims = ints_without(u, &old->rhs_batch_dims, rhs);
         out->rhs_contracting_dims = ints_without(u, &old->rhs_contracting_dims, rhs);
+        break;
+    }
     }
     return out;
 }
@@ -141,15 +155,13 @@ static int add_scalar(struct unstack *u, int like, const char *name, enum ap_dty
                       const void *data)
 {
     struct ap_node node = *old_node(u, like);
-    struct ap_attrs *a = ap_arena_dup(u->arena, &ap_attrs_default, sizeof *a);
     struct node_info info = u->old_info[like];
-    a->literal = *hlo_literal_make(u->arena, data, 1, (size_t)ap_dtype_size(dtype));
     node.op = AP_OP_CONSTANT;
     node.name = name;
     node.n_in = 0;
     node.in = NULL;
     node.shape = (struct ap_shape){.dtype = dtype};
-    node.attrs = a;
+    node.attrs = import_scalar_attrs(u->arena, dtype, data);
     node.pin = NULL;
     info.layered = false;
     return add_as(u, &node, &info);
@@ -308,32 +320,9 @@ static int add_pick(struct unstack *u, int id)
     return add_unary(u, id, AP_OP_RESHAPE, node->name, x, &node->shape, NULL);
 }
 
-static enum ap_op combiner(enum ap_red red)
-{
-    switch (red) {
-    case AP_RED_SUM:
-        return AP_OP_ADD;
-    case AP_RED_PROD:
-        return AP_OP_MULTIPLY;
-    case AP_RED_MAX:
-        return AP_OP_MAXIMUM;
-    case AP_RED_MIN:
-        return AP_OP_MINIMUM;
-    case AP_RED_AND:
-        return AP_OP_AND;
-    case AP_RED_OR:
-        return AP_OP_OR;
-    case AP_RED_NONE:
-    case AP_RED_ASSIGN:
-    case AP_N_REDS:
-        break;
-    }
-    return AP_N_OPS;
-}
-
 bool unstack_can_combine(const struct import *im, const struct ap_node *node)
 {
-    return combiner(im->reducers[node->attrs->to_apply].red) != AP_N_OPS;
+    return ap_red_ops[im->reducers[node->attrs->to_apply].red] != AP_OP_PARAMETER;
 }
 
 static int add_combine(struct unstack *u, int id, enum ap_op op, int x, int y)
@@ -381,13 +370,13 @@ static int add_reduce(struct unstack *u, int id)
             layer.pin = NULL;
             part = add_as(u, &layer, &u->old_info[id]);
         }
-        total = total < 0 ? part : add_combine(u, id, combiner(red), total, part);
+        total = total < 0 ? part : add_combine(u, id, ap_red_ops[red], total, part);
     }
     if (!from_neutral && node->shape.rank)
         init = add_unary(u, id, AP_OP_BROADCAST,
                          ap_arena_printf(u->arena, "%s.init", node->name), init,
                          &node->shape, NULL);
-    return from_neutral ? total : add_combine(u, id, combiner(red), init, total);
+    return from_neutral ? total : add_combine(u, id, ap_red_ops[red], init, total);
 }
 
 /* ---- nodes in order ---- */
@@ -401,10 +390,7 @@ static int add_whole(struct unstack *u, int id)
         assert(node.op == AP_OP_REDUCE);
         return add_reduce(u, id);
     }
-    int *in = AP_NEW_N(u->arena, node.n_in + 1, int);
-    for (int k = 0; k < node.n_in; k++)
-        in[k] = u->to[node.in[k]];
-    node.in = in;
+    import_rewire(u->arena, &node, u->to);
     return import_add(u->im, &node, &u->old_info[id]);
 }
 

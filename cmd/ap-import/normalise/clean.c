@@ -20,7 +20,6 @@
  */
 #include "import.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "doc/literal.h"
@@ -48,8 +47,7 @@ static bool is_scalar_constant(const struct ap_node *node)
 /* A node's own copy of attributes with these dimensions. */
 static const struct ap_attrs *with_dims(struct clean *c, const int64_t *dims, int n)
 {
-    struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = ap_attrs_default;
+    struct ap_attrs *a = import_new_attrs(c->arena);
     a->dimensions.n = n;
     if (n)
         a->dimensions.v = ap_arena_dup(c->arena, dims, (size_t)n * sizeof *dims);
@@ -179,15 +177,6 @@ static int simplify_transpose(struct clean *c, struct ap_node *node)
     return is_identity(&node->attrs->dimensions) ? node->in[0] : -1;
 }
 
-static const struct ap_attrs *constant_attrs(struct clean *c, const void *data,
-                                             size_t size)
-{
-    struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = ap_attrs_default;
-    a->literal = *hlo_literal_make(c->arena, data, 1, size);
-    return a;
-}
-
 /* The scalar constant at p converted, into out; false when the result is not certain. */
 static bool convert_element(enum ap_dtype from, const void *p, enum ap_dtype to,
                             void *out)
@@ -228,7 +217,7 @@ static int simplify_convert(struct clean *c, struct ap_node *node,
     folded.n_in = 0;
     folded.in = NULL;
     folded.shape.rank = 0;
-    folded.attrs = constant_attrs(c, out, (size_t)ap_dtype_size(node->shape.dtype));
+    folded.attrs = import_scalar_attrs(c->arena, node->shape.dtype, out);
     if (x->op != AP_OP_BROADCAST) {
         *node = folded;
         return -1;
@@ -446,90 +435,79 @@ static bool is_empty_pad(const struct ap_node *node)
  */
 static int simplify(struct clean *c, struct ap_node *node, const struct node_info *info)
 {
-    const struct ap_shape *x = node->n_in ? &node_at(c, node->in[0])->shape : NULL;
-    if (node->op == AP_OP_COPY)
-        return node->in[0];
-    if (node->op == AP_OP_CONVERT) {
-        int same = simplify_convert(c, node, info);
-        if (same >= 0 || node->op != AP_OP_CONVERT)
-            return same;
-    }
-    if (node->op == AP_OP_CONSTANT)
+    bool same = false;
+    int folded;
+
+    switch ((int)node->op) {
+    case AP_OP_CONSTANT:
         return simplify_constant(c, node, info);
-    if (node->op == AP_OP_BROADCAST)
+    case AP_OP_BROADCAST:
         return simplify_broadcast(c, node);
-    if (node->op == AP_OP_RESHAPE)
+    case AP_OP_RESHAPE:
         return simplify_reshape(c, node);
-    if (node->op == AP_OP_TRANSPOSE)
+    case AP_OP_TRANSPOSE:
         return simplify_transpose(c, node);
-    if (node->op == AP_OP_REDUCE)
+    case AP_OP_REDUCE:
         return simplify_reduce(c, node);
-    for (int k = 0; k < 2 && node->op == AP_OP_DOT; k++)
-        fold_transpose(c, node, k);
+    case AP_OP_CONVERT:
+        folded = simplify_convert(c, node, info);
+        if (folded >= 0 || node->op != AP_OP_CONVERT)
+            return folded;
+        break;
+    case AP_OP_DOT:
+        for (int k = 0; k < 2; k++)
+            fold_transpose(c, node, k);
+        break;
+    case AP_OP_COPY:
+        return node->in[0];
+    case AP_OP_SLICE:
+        same = is_whole_slice(node, &node_at(c, node->in[0])->shape);
+        break;
+    case AP_OP_PAD:
+        same = is_empty_pad(node);
+        break;
+    case AP_OP_REVERSE:
+        same = !node->attrs->dimensions.n;
+        break;
+    case AP_OP_CONCATENATE:
+        same = node->n_in == 1;
+        break;
+    }
     if (ap_ops[node->op].class == AP_CLASS_ELEMENTWISE)
         return simplify_elementwise(c, node, info);
-    bool same = (node->op == AP_OP_SLICE && is_whole_slice(node, x)) ||
-                (node->op == AP_OP_PAD && is_empty_pad(node)) ||
-                (node->op == AP_OP_REVERSE && !node->attrs->dimensions.n) ||
-                (node->op == AP_OP_CONCATENATE && node->n_in == 1);
     return same ? node->in[0] : -1;
 }
 
 /* ---- passes ---- */
 
-bool *import_live(struct import *im)
+static void move_results(struct import *im, const int *to)
 {
-    const struct ap_graph *g = &im->g;
-    bool *live = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
-    for (int i = 0; i < g->n_params; i++)
-        live[i] = true;
-    for (int i = 0; i < g->n_results; i++)
-        live[g->results[i].node] = true;
-    for (int i = g->n_nodes - 1; i >= 0; i--)
-        for (int k = 0; live[i] && k < g->nodes[i].n_in; k++)
-            live[g->nodes[i].in[k]] = true;
-    return live;
-}
-
-/* Takes the lists of im away, for it to grow new ones. */
-static struct ap_graph take_nodes(struct import *im, struct node_info **info)
-{
-    struct ap_graph old = im->g;
-    *info = im->info;
-    im->g.nodes = NULL;
-    im->info = NULL;
-    im->g.n_nodes = im->cap = 0;
-    return old;
+    for (int i = 0; i < im->g.n_results; i++)
+        im->g.results[i].node = to[im->g.results[i].node];
 }
 
 static void simplify_all(struct clean *c)
 {
     struct import *im = c->im;
     bool *live = import_live(im);
-    struct node_info *info;
-    struct ap_graph old = take_nodes(im, &info);
-    int *to = AP_NEW_N(c->arena, old.n_nodes + 1, int);
-    for (int i = 0; i < old.n_nodes; i++) {
-        struct ap_node node = old.nodes[i];
+    struct import_nodes old = import_set_aside(im);
+    int *to = AP_NEW_N(c->arena, old.g.n_nodes + 1, int);
+    for (int i = 0; i < old.g.n_nodes; i++) {
+        struct ap_node node = old.g.nodes[i];
         if (!live[i]) {
-            if (!info[i].auto_named)
+            if (!old.info[i].auto_named)
                 import_drop(im, node.name);
             continue;
         }
-        int *in = AP_NEW_N(c->arena, node.n_in + 1, int);
-        for (int k = 0; k < node.n_in; k++)
-            in[k] = to[node.in[k]];
-        node.in = in;
-        to[i] = simplify(c, &node, &info[i]);
+        import_rewire(c->arena, &node, to);
+        to[i] = simplify(c, &node, &old.info[i]);
         if (to[i] < 0)
-            to[i] = import_add(im, &node, &info[i]);
+            to[i] = import_add(im, &node, &old.info[i]);
         else if (node.pin && !im->g.nodes[to[i]].pin)
             im->g.nodes[to[i]].pin = node.pin;
     }
-    for (int i = 0; i < im->g.n_results; i++)
-        im->g.results[i].node = to[im->g.results[i].node];
-    free(old.nodes);
-    free(info);
+    move_results(im, to);
+    import_free_nodes(&old);
 }
 
 /* Made anew for every user. */
@@ -559,8 +537,7 @@ static bool same_cheap(const struct ap_node *a, const struct ap_node *b)
 /* A broadcast of iota x as an iota. */
 static void make_iota(struct clean *c, struct ap_node *node, const struct ap_node *x)
 {
-    struct ap_attrs *a = AP_NEW(c->arena, struct ap_attrs);
-    *a = ap_attrs_default;
+    struct ap_attrs *a = import_new_attrs(c->arena);
     a->iota_dimension = node->attrs->dimensions.v[x->attrs->iota_dimension];
     node->op = AP_OP_IOTA;
     node->attrs = a;
@@ -569,19 +546,19 @@ static void make_iota(struct clean *c, struct ap_node *node, const struct ap_nod
 }
 
 /* A copy of a cheap node of the old list at the end of the new one. */
-static int put_copy(struct clean *c, const struct ap_graph *old,
-                    const struct node_info *info, const int *to, int id)
+static int put_copy(struct clean *c, const struct import_nodes *old, const int *to,
+                    int id)
 {
-    struct ap_node node = old->nodes[id];
+    struct ap_node node = old->g.nodes[id];
     if (node.n_in) {
-        int x = node.in[0];
-        if (old->nodes[x].op == AP_OP_IOTA && !old->nodes[x].pin)
-            make_iota(c, &node, &old->nodes[x]);
+        const struct ap_node *x = &old->g.nodes[node.in[0]];
+        if (x->op == AP_OP_IOTA && !x->pin)
+            make_iota(c, &node, x);
         else
             set_operand(c, &node,
-                        is_cheap(&old->nodes[x]) ? put_copy(c, old, info, to, x) : to[x]);
+                        is_cheap(x) ? put_copy(c, old, to, node.in[0]) : to[node.in[0]]);
     }
-    return import_add(c->im, &node, &info[id]);
+    return import_add(c->im, &node, &old->info[id]);
 }
 
 /* Nodes that results need, in order, cheap ones once per user. */
@@ -589,41 +566,39 @@ static void copy_all(struct clean *c)
 {
     struct import *im = c->im;
     bool *live = import_live(im);
-    struct node_info *info;
-    struct ap_graph old = take_nodes(im, &info);
-    int *to = AP_NEW_N(c->arena, old.n_nodes + 1, int);
-    bool *is_result = AP_NEW_N(c->arena, old.n_nodes + 1, bool);
-    for (int i = 0; i < old.n_results; i++)
-        is_result[old.results[i].node] = true;
-    for (int i = 0; i < old.n_nodes; i++) {
-        struct ap_node node = old.nodes[i];
+    struct import_nodes old = import_set_aside(im);
+    int *to = AP_NEW_N(c->arena, old.g.n_nodes + 1, int);
+    bool *is_result = AP_NEW_N(c->arena, old.g.n_nodes + 1, bool);
+    for (int i = 0; i < old.g.n_results; i++)
+        is_result[old.g.results[i].node] = true;
+    for (int i = 0; i < old.g.n_nodes; i++) {
+        struct ap_node node = old.g.nodes[i];
         if (!live[i] || (is_cheap(&node) && !is_result[i]))
             continue;
         if (is_cheap(&node)) {
-            to[i] = put_copy(c, &old, info, to, i);
+            to[i] = put_copy(c, &old, to, i);
             continue;
         }
         int *in = AP_NEW_N(c->arena, node.n_in + 1, int);
         for (int k = 0; k < node.n_in; k++) {
-            const struct ap_node *x = &old.nodes[node.in[k]];
+            const struct ap_node *x = &old.g.nodes[node.in[k]];
             int twin = is_cheap(x) && node.n_in <= 8 ? 0 : k;
             while (twin < k && !(node.in[twin] == node.in[k] ||
-                                 same_cheap(&old.nodes[node.in[twin]], x)))
+                                 same_cheap(&old.g.nodes[node.in[twin]], x)))
                 twin++;
             in[k] = twin < k      ? in[twin]
-                    : is_cheap(x) ? put_copy(c, &old, info, to, node.in[k])
+                    : is_cheap(x) ? put_copy(c, &old, to, node.in[k])
                                   : to[node.in[k]];
         }
         node.in = in;
-        to[i] = import_add(im, &node, &info[i]);
+        to[i] = import_add(im, &node, &old.info[i]);
     }
-    for (int i = 0; i < im->g.n_results; i++)
-        im->g.results[i].node = to[im->g.results[i].node];
-    free(old.nodes);
-    free(info);
+    move_results(im, to);
+    import_free_nodes(&old);
 }
 
-void import_unique_names(struct import *im)
+/* Makes all names different. */
+static void unique_names(struct import *im)
 {
     struct hlo_map next = {0}; /* first free suffix, 0 while nobody has the bare name */
     struct ap_graph *g = &im->g;
@@ -656,5 +631,5 @@ void import_clean(struct import *im)
     struct clean c = {im, im->src->arena};
     simplify_all(&c);
     copy_all(&c);
-    import_unique_names(im);
+    unique_names(im);
 }

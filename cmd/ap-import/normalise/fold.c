@@ -76,11 +76,13 @@ static bool compare(enum ap_direction direction, enum ap_dtype dtype, int64_t a,
 static bool divide(enum ap_op op, enum ap_dtype dtype, int64_t a, int64_t b,
                    uint64_t *out)
 {
-    if (b == 0 || dtype == AP_PRED || (b == -1 && !is_unsigned(dtype)))
-        return false;
     bool quotient = op == AP_OP_DIVIDE;
+    if (b == 0 || dtype == AP_PRED)
+        return false;
     if (is_unsigned(dtype))
         *out = quotient ? (uint64_t)a / (uint64_t)b : (uint64_t)a % (uint64_t)b;
+    else if (b == -1) /* the least number has no quotient in C */
+        *out = quotient ? 0 - (uint64_t)a : 0;
     else
         *out = (uint64_t)(quotient ? a / b : a % b);
     return true;
@@ -91,40 +93,59 @@ static bool evaluate(const struct ap_node *node, enum ap_dtype dtype, const int6
                      uint64_t *out)
 {
     uint64_t a = (uint64_t)v[0], b = node->n_in > 1 ? (uint64_t)v[1] : 0;
-    if (node->op == AP_OP_ADD)
-        *out = dtype == AP_PRED ? a | b : a + b;
-    else if (node->op == AP_OP_SUBTRACT && dtype != AP_PRED)
+    bool pred = dtype == AP_PRED, second_less = node->n_in > 1 && less(dtype, v[1], v[0]);
+
+    switch ((int)node->op) {
+    case AP_OP_ADD:
+        *out = pred ? a | b : a + b;
+        return true;
+    case AP_OP_SUBTRACT:
         *out = a - b;
-    else if (node->op == AP_OP_MULTIPLY)
+        return !pred;
+    case AP_OP_MULTIPLY:
         *out = a * b;
-    else if (node->op == AP_OP_DIVIDE || node->op == AP_OP_REMAINDER)
+        return true;
+    case AP_OP_DIVIDE:
+    case AP_OP_REMAINDER:
         return divide(node->op, dtype, v[0], v[1], out);
-    else if (node->op == AP_OP_MINIMUM)
-        *out = less(dtype, v[0], v[1]) ? a : b;
-    else if (node->op == AP_OP_MAXIMUM)
-        *out = less(dtype, v[0], v[1]) ? b : a;
-    else if (node->op == AP_OP_AND)
+    case AP_OP_MINIMUM:
+        *out = second_less ? b : a;
+        return true;
+    case AP_OP_MAXIMUM:
+        *out = second_less ? a : b;
+        return true;
+    case AP_OP_AND:
         *out = a & b;
-    else if (node->op == AP_OP_OR)
+        return true;
+    case AP_OP_OR:
         *out = a | b;
-    else if (node->op == AP_OP_XOR)
+        return true;
+    case AP_OP_XOR:
         *out = a ^ b;
-    else if (node->op == AP_OP_NOT)
-        *out = dtype == AP_PRED ? !a : ~a;
-    else if (node->op == AP_OP_NEGATE && dtype != AP_PRED)
+        return true;
+    case AP_OP_NOT:
+        *out = pred ? !a : ~a;
+        return true;
+    case AP_OP_NEGATE:
         *out = 0 - a;
-    else if (node->op == AP_OP_COMPARE)
+        return !pred;
+    case AP_OP_ABS:
+        *out = !is_unsigned(dtype) && v[0] < 0 ? 0 - a : a;
+        return true;
+    case AP_OP_COMPARE:
         *out = compare(node->attrs->direction, dtype, v[0], v[1]);
-    else if (node->op == AP_OP_CLAMP)
-        *out = (uint64_t)(less(dtype, v[1], v[0])   ? v[0]
-                          : less(dtype, v[2], v[1]) ? v[2]
-                                                    : v[1]);
-    else if (node->op == AP_OP_CONVERT || node->op == AP_OP_COPY ||
-             node->op == AP_OP_RESHAPE || node->op == AP_OP_BROADCAST)
+        return true;
+    case AP_OP_CLAMP:
+        *out = (uint64_t)(second_less ? v[0] : less(dtype, v[2], v[1]) ? v[2] : v[1]);
+        return true;
+    case AP_OP_CONVERT:
+    case AP_OP_COPY:
+    case AP_OP_RESHAPE:
+    case AP_OP_BROADCAST:
         *out = a;
-    else
-        return false;
-    return true;
+        return true;
+    }
+    return false;
 }
 
 bool inline_countable(const struct ap_node *node)
@@ -150,11 +171,8 @@ static const struct ap_attrs *scalar_attrs(struct import *im, enum ap_dtype dtyp
                                            int64_t value)
 {
     unsigned char data[16] = {0};
-    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = ap_attrs_default;
     ap_elem_from_int(dtype, value, data);
-    a->literal = *hlo_literal_make(im->src->arena, data, 1, (size_t)ap_dtype_size(dtype));
-    return a;
+    return import_scalar_attrs(im->src->arena, dtype, data);
 }
 
 static void fold_slice(struct import *im, struct ap_node *node, struct node_info *info)
@@ -169,8 +187,7 @@ static void fold_slice(struct import *im, struct ap_node *node, struct node_info
         start = start < 0 ? 0 : start > x->dims[d] - size ? x->dims[d] - size : start;
         slice[d] = (struct ap_slice_dim){start, start + size, 1};
     }
-    struct ap_attrs *a = AP_NEW(im->src->arena, struct ap_attrs);
-    *a = ap_attrs_default;
+    struct ap_attrs *a = import_new_attrs(im->src->arena);
     a->slice = slice;
     a->n_slice = x->rank;
     node->op = AP_OP_SLICE;

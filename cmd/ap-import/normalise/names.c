@@ -8,6 +8,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "base/array.h"
+
 #define MAX_WRAPS 16
 
 static bool is_one_of(struct hlo_span s, const char *const *list)
@@ -108,11 +110,7 @@ static const char *intern(struct import *im, const char *s, size_t len)
     int known = hlo_map_get(&im->scopes, s, len);
     if (known >= 0)
         return im->scope_list[known];
-    if (im->n_scopes == im->cap_scopes) {
-        im->cap_scopes = im->cap_scopes ? 2 * im->cap_scopes : 256;
-        im->scope_list =
-            ap_xrealloc(im->scope_list, (size_t)im->cap_scopes * sizeof(char *));
-    }
+    AP_ROOM(im->scope_list, im->n_scopes, im->cap_scopes);
     const char *copy = ap_arena_strndup(im->src->arena, s, len);
     hlo_map_put(&im->scopes, copy, len, im->n_scopes);
     return im->scope_list[im->n_scopes++] = copy;
@@ -169,9 +167,4 @@ const char *import_path_scope(struct import *im, const char *path)
             put_word(&scope, key);
     }
     return im->scratch.len ? intern(im, im->scratch.data, im->scratch.len) : "";
-}
-
-bool import_glob(const char *glob, const char *s)
-{
-    return ap_glob(glob, s);
 }

@@ -41,9 +41,7 @@ static void mark(struct phases *p)
         if (g->results[i].role == AP_ROLE_LOSS)
             p->loss = p->forward[g->results[i].node] = true;
     }
-    for (int i = g->n_nodes - 1; i >= 0; i--)
-        for (int k = 0; p->forward[i] && k < g->nodes[i].n_in; k++)
-            p->forward[g->nodes[i].in[k]] = true;
+    import_mark_needed(g->nodes, g->n_nodes, p->forward);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
         p->metadata |= !trains && (p->info[i].hint == HINT_FORWARD ||
@@ -68,9 +66,7 @@ static void mark_statistics(struct phases *p, struct ap_arena *arena)
     for (int i = 0; i < g->n_results; i++)
         if (g->results[i].role == AP_ROLE_WEIGHT)
             weight[g->results[i].node] = true;
-    for (int i = g->n_nodes - 1; i >= 0; i--)
-        for (int k = 0; weight[i] && k < g->nodes[i].n_in; k++)
-            weight[g->nodes[i].in[k]] = true;
+    import_mark_needed(g->nodes, g->n_nodes, weight);
     for (int i = 0; i < g->n_nodes; i++) {
         enum ap_op_class class = ap_ops[g->nodes[i].op].class;
         forward[i] = p->forward[i] || class == AP_CLASS_LEAF ||
@@ -202,8 +198,8 @@ static int override(struct import *im, struct import_params *params)
     for (int k = 0; k < params->n_phases; k++) {
         struct override *o = &params->phases[k];
         for (int i = 0; i < g->n_nodes; i++)
-            if (import_glob(o->glob, g->nodes[i].name) ||
-                (*g->nodes[i].scope && import_glob(o->glob, g->nodes[i].scope))) {
+            if (ap_glob(o->glob, g->nodes[i].name) ||
+                (*g->nodes[i].scope && ap_glob(o->glob, g->nodes[i].scope))) {
                 g->nodes[i].phase = (enum ap_phase)o->value;
                 o->used = true;
             }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 #define MAX_NODES 4096 /* of one reducer, calls inlined */
 #define MAX_CALLS 32
 
@@ -21,10 +23,7 @@ struct body {
 
 static int add(struct body *b, const struct ap_node *node)
 {
-    if (b->g.n_nodes == b->cap) {
-        b->cap = b->cap ? 2 * b->cap : 16;
-        b->g.nodes = ap_xrealloc(b->g.nodes, (size_t)b->cap * sizeof *b->g.nodes);
-    }
+    AP_ROOM(b->g.nodes, b->g.n_nodes, b->cap);
     b->g.nodes[b->g.n_nodes] = *node;
     return b->g.n_nodes++;
 }
@@ -55,15 +54,11 @@ static int eval_op(struct body *b, const struct hlo_instr *instr, const int *ids
     struct ap_attrs *attrs = ap_arena_dup(src->arena, instr->attrs, sizeof *attrs);
     if (instr->literal)
         attrs->literal = *instr->literal;
-    struct ap_node node = {.op = instr->op,
-                           .name = instr->name,
-                           .n_in = instr->n_in,
-                           .in = in,
-                           .shape = instr->shape,
-                           .attrs = attrs,
-                           .scope = "",
-                           .param = -1,
-                           .group = -1};
+    struct ap_node node = import_node(instr->op, instr->name);
+    node.n_in = instr->n_in;
+    node.in = in;
+    node.shape = instr->shape;
+    node.attrs = attrs;
     struct ap_err err = {{0}};
     for (int i = 0; i < node.n_in; i++)
         if (in[i] < 0)
@@ -159,22 +154,19 @@ static int eval(struct body *b, const struct hlo_comp *comp, const int *args, in
 /* Keeps what the results need, and the n_params parameters in front. */
 static void drop_dead(struct body *b, int n_params, int *roots, int n_roots)
 {
-    int *id = AP_NEW_N(b->im->src->arena, b->g.n_nodes, int), n = 0;
+    struct ap_arena *arena = b->im->src->arena;
+    bool *live = AP_NEW_N(arena, b->g.n_nodes, bool);
+    int *id = AP_NEW_N(arena, b->g.n_nodes, int), n = 0;
     for (int i = 0; i < n_params; i++)
-        id[i] = 1;
+        live[i] = true;
     for (int i = 0; i < n_roots; i++)
-        id[roots[i]] = 1;
-    for (int i = b->g.n_nodes - 1; i >= 0; i--)
-        for (int k = 0; id[i] && k < b->g.nodes[i].n_in; k++)
-            id[b->g.nodes[i].in[k]] = 1;
+        live[roots[i]] = true;
+    import_mark_needed(b->g.nodes, b->g.n_nodes, live);
     for (int i = 0; i < b->g.n_nodes; i++) {
-        if (!id[i])
+        if (!live[i])
             continue;
         struct ap_node node = b->g.nodes[i];
-        int *in = AP_NEW_N(b->im->src->arena, node.n_in + 1, int);
-        for (int k = 0; k < node.n_in; k++)
-            in[k] = id[node.in[k]];
-        node.in = in;
+        import_rewire(arena, &node, id);
         id[i] = n;
         b->g.nodes[n++] = node;
     }
@@ -193,17 +185,10 @@ static enum ap_red recognise(const struct body *b, int n_params, const int *root
     const struct ap_node *root = &b->g.nodes[roots[0]];
     if (root->n_in != 2 || b->g.n_nodes != 3 || root->in[0] == root->in[1])
         return AP_RED_NONE;
-    if (root->op == AP_OP_ADD)
-        return AP_RED_SUM;
-    if (root->op == AP_OP_MULTIPLY)
-        return AP_RED_PROD;
-    if (root->op == AP_OP_MAXIMUM)
-        return AP_RED_MAX;
-    if (root->op == AP_OP_MINIMUM)
-        return AP_RED_MIN;
-    if (root->op == AP_OP_AND)
-        return AP_RED_AND;
-    return root->op == AP_OP_OR ? AP_RED_OR : AP_RED_NONE;
+    for (int red = 0; red < AP_N_REDS; red++)
+        if (ap_red_ops[red] == root->op)
+            return (enum ap_red)red;
+    return AP_RED_NONE;
 }
 
 /* Equal text means equal meaning; names do not count. */
@@ -233,11 +218,7 @@ static int find_or_add(struct import *im, const struct ap_reducer *reducer)
     int id = hlo_map_get(&im->reducer_texts, im->scratch.data, im->scratch.len);
     if (id >= 0)
         return id;
-    if (im->g.n_reducers == im->cap_reducers) {
-        im->cap_reducers = im->cap_reducers ? 2 * im->cap_reducers : 16;
-        im->reducers =
-            ap_xrealloc(im->reducers, (size_t)im->cap_reducers * sizeof *im->reducers);
-    }
+    AP_ROOM(im->reducers, im->g.n_reducers, im->cap_reducers);
     im->reducers[id = im->g.n_reducers++] = *reducer;
     im->g.reducers = im->reducers;
     const char *key = ap_arena_dup(im->src->arena, im->scratch.data, im->scratch.len);
@@ -277,13 +258,10 @@ static int build_body(struct body *b, const struct hlo_comp *comp, int *roots)
     int *args = AP_NEW_N(im->src->arena, comp->n_params + 1, int);
     for (int i = 0; i < comp->n_params; i++) {
         const struct hlo_instr *instr = &comp->instr[comp->params[i]];
-        struct ap_node node = {.op = AP_OP_PARAMETER,
-                               .name = instr->name,
-                               .scope = "",
-                               .shape = instr->shape,
-                               .attrs = instr->attrs,
-                               .param = i,
-                               .group = -1};
+        struct ap_node node = import_node(AP_OP_PARAMETER, instr->name);
+        node.shape = instr->shape;
+        node.attrs = instr->attrs;
+        node.param = i;
         if (instr->shape.rank || instr->shape.dtype == AP_TUPLE)
             return hlo_fail(im->src, instr->pos, "a reducer works on scalars only");
         args[i] = add(b, &node);

@@ -182,13 +182,9 @@ static int pick(const struct bits *b, const int *x, int n, int which)
 {
     if (n == 1)
         return x[0];
-    struct ap_shape pred = *emit_shape(&b->e, which);
-    int bit[2] = {with(b, AP_OP_AND, which, n / 2),
-                  emit_int(&b->e, pred.dtype, 0, &b->like)};
-    struct ap_attrs *a = emit_attrs(&b->e);
-    a->direction = AP_NE;
-    pred.dtype = AP_PRED;
-    int upper = emit_op(&b->e, AP_OP_COMPARE, 2, bit, &pred, a);
+    int bit = with(b, AP_OP_AND, which, n / 2);
+    int zero = emit_int(&b->e, emit_shape(&b->e, which)->dtype, 0, &b->like);
+    int upper = emit_compare(&b->e, AP_NE, bit, zero);
     return emit_select(&b->e, upper, pick(b, x + n / 2, n / 2, which),
                        pick(b, x, n / 2, which));
 }
@@ -205,12 +201,8 @@ static void block_of(const struct generator *g, int block, int x[4])
         threefry(b, key, x);
         return;
     }
-    int in[2] = {counter, base}, top = g->n_state == 3 ? spread(g, 2) : state;
-    struct ap_shape pred = b->like;
-    struct ap_attrs *a = emit_attrs(&b->e);
-    a->direction = AP_LT;
-    pred.dtype = AP_PRED;
-    int carry = emit_op(&b->e, AP_OP_COMPARE, 2, in, &pred, a);
+    int top = g->n_state == 3 ? spread(g, 2) : state;
+    int carry = emit_compare(&b->e, AP_LT, counter, base);
     top = op2(b, AP_OP_ADD, top, WORD(b, carry, AP_U64));
     x[2] = low(b, top);
     x[3] = high(b, top);
@@ -267,11 +259,7 @@ static int advance(struct generator *g, int64_t n)
     int before = g->at[1];
     g->at[1] = emit_with(e, AP_OP_ADD, before, n);
     if (g->n_state == 3) {
-        struct ap_shape pred = {.dtype = AP_PRED};
-        struct ap_attrs *a = emit_attrs(e);
-        int in[2] = {g->at[1], before};
-        a->direction = AP_LT;
-        int carry = emit_op(e, AP_OP_COMPARE, 2, in, &pred, a);
+        int carry = emit_compare(e, AP_LT, g->at[1], before);
         carry = emit_recast(e, AP_OP_CONVERT, carry, AP_U64);
         g->at[2] = emit_binary(e, AP_OP_ADD, g->at[2], carry);
     }

@@ -21,8 +21,9 @@
  */
 #include "import.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/csr.h"
 
 #define MAX_CANDIDATES 4
 
@@ -36,7 +37,7 @@ struct roles {
     struct candidates *cand; /* per result */
     int *count;              /* per result: candidates that nobody took */
     int *taken;              /* per parameter: result, or -1 */
-    int *user_start, *users; /* results that have a parameter as candidate */
+    struct ap_csr users;     /* per parameter: results that have it as candidate */
     int *queue, head, tail;
     int loss; /* result, or -1 */
 };
@@ -158,7 +159,7 @@ static int find_loss(const struct import *im, const struct import_params *params
         const struct ap_node *node = &g->nodes[g->results[i].node];
         for (int k = 0; k < params->n_roles; k++)
             if (params->roles[k].value == AP_ROLE_LOSS &&
-                import_glob(params->roles[k].glob, node->name)) {
+                ap_glob(params->roles[k].glob, node->name)) {
                 params->roles[k].used = true;
                 return i;
             }
@@ -185,9 +186,7 @@ static bool *mark_forward(const struct import *im, int loss)
     bool *forward = AP_NEW_N(im->src->arena, g->n_nodes + 1, bool);
     if (loss >= 0)
         forward[g->results[loss].node] = true;
-    for (int i = g->n_nodes - 1; i >= 0; i--)
-        for (int k = 0; forward[i] && k < g->nodes[i].n_in; k++)
-            forward[g->nodes[i].in[k]] = true;
+    import_mark_needed(g->nodes, g->n_nodes, forward);
     return forward;
 }
 
@@ -205,8 +204,8 @@ static void take(struct roles *r, int result, int param)
 {
     r->im->g.results[result].alias = param;
     r->taken[param] = result;
-    for (int i = r->user_start[param]; i < r->user_start[param + 1]; i++) {
-        int other = r->users[i];
+    for (int i = r->users.start[param]; i < r->users.start[param + 1]; i++) {
+        int other = r->users.item[i];
         if (--r->count[other] == 1 && r->im->g.results[other].alias < 0)
             r->queue[r->tail++] = other;
     }
@@ -230,7 +229,8 @@ static void collect(struct roles *r)
     const struct candidates *flows = flow(r->im, r->forward);
     r->cand = AP_NEW_N(arena, g->n_results + 1, struct candidates);
     r->count = AP_NEW_N(arena, g->n_results + 1, int);
-    r->user_start = AP_NEW_N(arena, g->n_params + 2, int);
+    int n = 0, n_most = MAX_CANDIDATES * g->n_results;
+    int *param = AP_NEW_N(arena, n_most, int), *user = AP_NEW_N(arena, n_most, int);
     for (int i = 0; i < g->n_results; i++) {
         struct candidates all =
             may_alias(r, i) ? of_result(g, flows, i) : (struct candidates){0};
@@ -238,16 +238,12 @@ static void collect(struct roles *r)
             if (r->taken[all.param[j]] < 0)
                 add_candidate(&r->cand[i], all.param[j]);
         r->count[i] = r->cand[i].n;
-        for (int j = 0; j < r->cand[i].n; j++)
-            r->user_start[r->cand[i].param[j] + 1]++;
+        for (int j = 0; j < r->cand[i].n; j++) {
+            param[n] = r->cand[i].param[j];
+            user[n++] = i;
+        }
     }
-    for (int p = 0; p < g->n_params; p++)
-        r->user_start[p + 1] += r->user_start[p];
-    int *at = ap_arena_dup(arena, r->user_start, (size_t)(g->n_params + 1) * sizeof *at);
-    r->users = AP_NEW_N(arena, r->user_start[g->n_params] + 1, int);
-    for (int i = 0; i < g->n_results; i++)
-        for (int j = 0; j < r->cand[i].n; j++)
-            r->users[at[r->cand[i].param[j]]++] = i;
+    r->users = ap_csr_new(arena, g->n_params, n, param, user);
 }
 
 static void resolve(struct roles *r)
@@ -326,13 +322,13 @@ static enum ap_role param_role(const struct roles *r, int param)
     return r->forward[param] ? AP_ROLE_WEIGHT : AP_ROLE_STATE;
 }
 
-static int override(struct import *im, struct import_params *params)
+int import_override_roles(struct import *im, struct import_params *params)
 {
     struct ap_graph *g = &im->g;
     for (int k = 0; k < params->n_roles; k++) {
         struct override *o = &params->roles[k];
         for (int i = 0; i < g->n_params && o->value <= AP_ROLE_CONSTANT; i++)
-            if (import_glob(o->glob, g->nodes[i].name)) {
+            if (ap_glob(o->glob, g->nodes[i].name)) {
                 g->nodes[i].role = (enum ap_role)o->value;
                 o->used = true;
             }
@@ -353,7 +349,7 @@ int import_roles(struct import *im, struct import_params *params)
     find_aliases(&r);
     for (int i = 0; i < g->n_params; i++)
         g->nodes[i].role = param_role(&r, i);
-    if (override(im, params))
+    if (import_override_roles(im, params))
         return -1;
     for (int i = 0; i < g->n_results; i++) {
         int alias = g->results[i].alias;

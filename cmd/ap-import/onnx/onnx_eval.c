@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/literal.h"
+#include "base/array.h"
 #include "doc/npy.h"
 #include "graph/element.h"
+#include "inline/inline.h"
 
 #define MAX_ELEMS 65536
 
@@ -95,37 +96,48 @@ static struct ox_val *param_value(struct ox *c, const struct ap_node *node)
 
 /* ---- elementwise ---- */
 
-static bool fold_unary(enum ap_op op, struct ox_val *out, const struct ox_val *x)
+/* Integers and truth values, as the counters of loops are folded (fold.c). */
+static bool fold_ints(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
+    enum ap_dtype dtype = c->b.nodes[node->in[0]].shape.dtype;
     for (int64_t i = 0; i < out->n; i++) {
-        double d = x->f ? x->f[i] : 0;
-        int64_t k = x->i ? x->i[i] : 0;
-        double *f = out->f ? &out->f[i] : NULL;
-        if (op == AP_OP_NEGATE && f)
-            *f = -d;
-        else if (op == AP_OP_ABS && f)
-            *f = fabs(d);
-        else if (op == AP_OP_FLOOR && f)
-            *f = floor(d);
-        else if (op == AP_OP_CEIL && f)
-            *f = ceil(d);
-        else if (op == AP_OP_SQRT && f)
-            *f = sqrt(d);
-        else if (op == AP_OP_ROUND_EVEN && f)
-            *f = nearbyint(d);
-        else if (op == AP_OP_NEGATE)
-            out->i[i] = (int64_t)(0 - (uint64_t)k);
-        else if (op == AP_OP_ABS)
-            out->i[i] = k < 0 ? (int64_t)(0 - (uint64_t)k) : k;
-        else if (op == AP_OP_NOT)
-            out->i[i] = !k;
-        else
+        int64_t v[3] = {0};
+        for (int k = 0; k < node->n_in; k++) {
+            const struct ox_val *x = c->known[node->in[k]];
+            v[k] = x->i[x->n == 1 ? 0 : i];
+        }
+        if (!inline_count(node, dtype, v, &out->i[i]))
             return false;
     }
     return true;
 }
 
-static bool fold_floats(enum ap_op op, double x, double y, double *out)
+static bool fold_unary(enum ap_op op, double x, double *out)
+{
+    switch ((int)op) {
+    case AP_OP_NEGATE:
+        *out = -x;
+        return true;
+    case AP_OP_ABS:
+        *out = fabs(x);
+        return true;
+    case AP_OP_FLOOR:
+        *out = floor(x);
+        return true;
+    case AP_OP_CEIL:
+        *out = ceil(x);
+        return true;
+    case AP_OP_SQRT:
+        *out = sqrt(x);
+        return true;
+    case AP_OP_ROUND_EVEN:
+        *out = nearbyint(x);
+        return true;
+    }
+    return false;
+}
+
+static bool fold_binary(enum ap_op op, double x, double y, double *out)
 {
     switch ((int)op) {
     case AP_OP_ADD:
@@ -150,83 +162,27 @@ static bool fold_floats(enum ap_op op, double x, double y, double *out)
     return false;
 }
 
-static bool fold_ints(enum ap_op op, int64_t x, int64_t y, int64_t *out)
+static bool fold_floats(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
-    uint64_t a = (uint64_t)x, b = (uint64_t)y;
-    switch ((int)op) {
-    case AP_OP_ADD:
-        *out = (int64_t)(a + b);
-        return true;
-    case AP_OP_SUBTRACT:
-        *out = (int64_t)(a - b);
-        return true;
-    case AP_OP_MULTIPLY:
-        *out = (int64_t)(a * b);
-        return true;
-    case AP_OP_DIVIDE:
-        *out = y == 0 || y == -1 ? 0 : x / y;
-        if (y == -1)
-            *out = (int64_t)(0 - a);
-        return y != 0;
-    case AP_OP_REMAINDER:
-        *out = y == 0 || y == -1 ? 0 : x % y;
-        return y != 0;
-    case AP_OP_MAXIMUM:
-        *out = x > y ? x : y;
-        return true;
-    case AP_OP_MINIMUM:
-        *out = x < y ? x : y;
-        return true;
-    case AP_OP_AND:
-        *out = x & y;
-        return true;
-    case AP_OP_OR:
-        *out = x | y;
-        return true;
-    case AP_OP_XOR:
-        *out = x ^ y;
-        return true;
-    }
-    return false;
-}
-
-static bool fold_binary(enum ap_op op, struct ox_val *out, const struct ox_val *x,
-                        const struct ox_val *y)
-{
+    const struct ox_val *x = c->known[node->in[0]];
+    const struct ox_val *y = node->n_in == 2 ? c->known[node->in[1]] : NULL;
     for (int64_t i = 0; i < out->n; i++)
-        if (out->f ? !fold_floats(op, x->f[i], y->f[i], &out->f[i])
-                   : !fold_ints(op, x->i[i], y->i[i], &out->i[i]))
+        if (y ? !fold_binary(node->op, x->f[i], y->f[i], &out->f[i])
+              : !fold_unary(node->op, x->f[i], &out->f[i]))
             return false;
     return true;
-}
-
-static bool holds(enum ap_direction dir, bool less, bool equal)
-{
-    switch (dir) {
-    case AP_EQ:
-        return equal;
-    case AP_NE:
-        return !equal;
-    case AP_GE:
-        return !less;
-    case AP_GT:
-        return !less && !equal;
-    case AP_LE:
-        return less || equal;
-    case AP_LT:
-        return less;
-    }
-    return false;
 }
 
 static bool fold_compare(enum ap_direction dir, struct ox_val *out,
                          const struct ox_val *x, const struct ox_val *y)
 {
     for (int64_t i = 0; i < out->n; i++) {
-        if (x->f && (isnan(x->f[i]) || isnan(y->f[i])))
+        double a = x->f[i], b = y->f[i];
+        bool is[] = {[AP_EQ] = a == b, [AP_NE] = a != b, [AP_GE] = a >= b,
+                     [AP_GT] = a > b,  [AP_LE] = a <= b, [AP_LT] = a < b};
+        if (isnan(a) || isnan(b))
             return false;
-        out->i[i] = x->f ? holds(dir, x->f[i] < y->f[i], x->f[i] == y->f[i])
-                         : holds(dir, x->i[i] < y->i[i], x->i[i] == y->i[i]);
+        out->i[i] = is[dir];
     }
     return true;
 }
@@ -236,8 +192,6 @@ static bool fold_convert(struct ox_val *out, const struct ox_val *x)
     for (int64_t i = 0; i < out->n; i++) {
         if (out->f)
             out->f[i] = as_double(x, i);
-        else if (x->i)
-            out->i[i] = x->i[i];
         else if (fabs(x->f[i]) < 9e18)
             out->i[i] = (int64_t)x->f[i];
         else
@@ -345,13 +299,12 @@ static bool fold_iota(const struct ap_node *node, struct ox_val *out)
 
 static bool fold_reduce(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
-    static const enum ap_op ops[AP_N_REDS] = {
-        [AP_RED_SUM] = AP_OP_ADD,     [AP_RED_PROD] = AP_OP_MULTIPLY,
-        [AP_RED_MAX] = AP_OP_MAXIMUM, [AP_RED_MIN] = AP_OP_MINIMUM,
-        [AP_RED_AND] = AP_OP_AND,     [AP_RED_OR] = AP_OP_OR};
     const struct ox_val *x = c->known[node->in[0]], *init = c->known[node->in[1]];
     const struct ap_shape *xs = &c->b.nodes[node->in[0]].shape;
-    enum ap_op op = ops[c->b.reducers[node->attrs->to_apply].red];
+    const struct ap_node step = {.op =
+                                     ap_red_ops[c->b.reducers[node->attrs->to_apply].red],
+                                 .n_in = 2,
+                                 .shape.dtype = node->shape.dtype};
     int64_t stride[AP_MAX_RANK], to[AP_MAX_RANK] = {0};
     int kept = 0;
     strides_of(&node->shape, stride);
@@ -369,8 +322,9 @@ static bool fold_reduce(struct ox *c, const struct ap_node *node, struct ox_val 
             at += rest % xs->dims[d] * to[d];
             rest /= xs->dims[d];
         }
-        if (out->f ? !fold_floats(op, out->f[at], x->f[i], &out->f[at])
-                   : !fold_ints(op, out->i[at], x->i[i], &out->i[at]))
+        if (out->f ? !fold_binary(step.op, out->f[at], x->f[i], &out->f[at])
+                   : !inline_count(&step, xs->dtype,
+                                   (const int64_t[]){out->i[at], x->i[i]}, &out->i[at]))
             return false;
     }
     return true;
@@ -407,25 +361,37 @@ static bool fold_take(struct ox *c, const struct ap_node *node, struct ox_val *o
 
 /* ---- the walk ---- */
 
+static bool fold_elementwise(struct ox *c, const struct ap_node *node, struct ox_val *out)
+{
+    const struct ox_val *x[3] = {NULL};
+    bool ints = out->i && node->n_in <= 3;
+    for (int k = 0; k < node->n_in && k < 3; k++) {
+        x[k] = c->known[node->in[k]];
+        ints = ints && x[k]->i && (x[k]->n == out->n || x[k]->n == 1);
+    }
+    if (ints)
+        return fold_ints(c, node, out);
+    if (node->op == AP_OP_CONVERT)
+        return fold_convert(out, x[0]);
+    if (node->op == AP_OP_SELECT)
+        return fold_select(out, x[0], x[1], x[2]);
+    if (node->op == AP_OP_COMPARE)
+        return fold_compare(node->attrs->direction, out, x[0], x[1]);
+    return node->n_in <= 2 && out->f && fold_floats(c, node, out);
+}
+
 static bool fold(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
-    const struct ox_val *x = node->n_in > 0 ? c->known[node->in[0]] : NULL;
-    const struct ox_val *y = node->n_in > 1 ? c->known[node->in[1]] : NULL;
     switch ((int)node->op) {
     case AP_OP_IOTA:
         return fold_iota(node, out);
-    case AP_OP_CONVERT:
-        return fold_convert(out, x);
-    case AP_OP_COMPARE:
-        return fold_compare(node->attrs->direction, out, x, y);
-    case AP_OP_SELECT:
-        return fold_select(out, x, y, c->known[node->in[2]]);
     case AP_OP_BROADCAST:
     case AP_OP_RESHAPE:
     case AP_OP_TRANSPOSE:
     case AP_OP_SLICE:
     case AP_OP_REVERSE:
-        return fold_move(node, &c->b.nodes[node->in[0]].shape, out, x);
+        return fold_move(node, &c->b.nodes[node->in[0]].shape, out,
+                         c->known[node->in[0]]);
     case AP_OP_CONCATENATE:
         return fold_concat(c, node, out);
     case AP_OP_REDUCE:
@@ -433,11 +399,8 @@ static bool fold(struct ox *c, const struct ap_node *node, struct ox_val *out)
     case AP_OP_GATHER:
         return fold_take(c, node, out);
     }
-    if (ap_ops[node->op].class != AP_CLASS_ELEMENTWISE)
-        return false;
-    if (node->n_in == 1)
-        return fold_unary(node->op, out, x);
-    return node->n_in == 2 && x->n == y->n && fold_binary(node->op, out, x, y);
+    return ap_ops[node->op].class == AP_CLASS_ELEMENTWISE &&
+           fold_elementwise(c, node, out);
 }
 
 /* Integers wrap to their type, floats are rounded to theirs. */
@@ -484,27 +447,19 @@ static void grow(struct ox *c)
     c->cap_known = n;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
 /* The nodes that id depends on and that are still to be computed, id among them. */
 static int *ask(struct ox *c, int id, int *n)
 {
-    int cap = 64, *list = ap_xrealloc(NULL, (size_t)cap * sizeof *list);
+    int cap = 0, *list = NULL;
     *n = 0;
+    AP_ROOM(list, *n, cap);
     list[(*n)++] = id;
     c->known_state[id] = ASKED;
     for (int at = 0; at < *n; at++) {
         const struct ap_node *node = &c->b.nodes[list[at]];
         if (ap_shape_elems(&node->shape) > MAX_ELEMS)
             continue;
-        if (*n + node->n_in > cap) {
-            cap = 2 * cap + node->n_in;
-            list = ap_xrealloc(list, (size_t)cap * sizeof *list);
-        }
+        AP_ROOM_FOR(list, *n, cap, node->n_in);
         for (int k = 0; k < node->n_in; k++)
             if (c->known_state[node->in[k]] == UNSEEN) {
                 c->known_state[node->in[k]] = ASKED;
@@ -522,7 +477,8 @@ const struct ox_val *ox_eval(struct ox *c, int id)
     if (c->known_state[id] == DONE)
         return c->known[id];
     int n, *list = ask(c, id, &n);
-    qsort(list, (size_t)n, sizeof *list, by_number); /* operands have lower numbers */
+    qsort(list, (size_t)n, sizeof *list,
+          ap_compare_int); /* operands have lower numbers */
     for (int i = 0; i < n; i++) {
         c->known[list[i]] = compute(c, list[i]);
         c->known_state[list[i]] = DONE;

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
 #include "layout/nest.h"
 #include "doc/npy.h"
 
-#define MAX_CONSTANT                                                   \
-    4096 /* elements of an integer initialiser that becomes a constant \
-          */
+/* Elements of an integer initialiser that becomes a constant. */
+#define MAX_CONSTANT 4096
 
 static int find_value(struct ox *c, const char *name)
 {
@@ -34,10 +34,7 @@ static int put_value(struct ox *c, const char *name, int id)
 static int add_param(struct ox *c, const char *name, struct ap_shape shape,
                      enum ap_role role, struct ox_leaf leaf)
 {
-    if (c->n_leaves == c->cap_leaves) {
-        c->cap_leaves = c->cap_leaves ? 2 * c->cap_leaves : 64;
-        c->leaves = ap_xrealloc(c->leaves, (size_t)c->cap_leaves * sizeof *c->leaves);
-    }
+    AP_ROOM(c->leaves, c->n_leaves, c->cap_leaves);
     c->leaves[c->n_leaves++] = leaf;
     return ap_build_param(&c->b, name, shape, role);
 }
@@ -281,9 +278,7 @@ static bool *live_nodes(const struct ox *c, const struct import *im)
     bool *live = AP_NEW_N(c->file->arena, c->b.n + 1, bool);
     for (int k = 0; k < im->g.n_results; k++)
         live[im->g.results[k].node] = true;
-    for (int i = c->b.n - 1; i >= 0; i--)
-        for (int k = 0; live[i] && k < c->b.nodes[i].n_in; k++)
-            live[c->b.nodes[i].in[k]] = true;
+    import_mark_needed(c->b.nodes, c->b.n, live);
     return live;
 }
 
@@ -309,10 +304,7 @@ static void move_nodes(struct ox *c, struct import *im)
                 if (node.role != AP_ROLE_INPUT)
                     node.scope = import_path_scope(im, node.name);
             }
-            int *in = AP_NEW_N(c->file->arena, node.n_in + 1, int);
-            for (int k = 0; k < node.n_in; k++)
-                in[k] = to[node.in[k]];
-            node.in = in;
+            import_rewire(c->file->arena, &node, to);
             to[i] = import_add(im, &node, &info);
         }
     for (int k = 0; k < im->g.n_results; k++)
@@ -338,22 +330,14 @@ static int set_roles(struct import *im, struct import_params *params)
     for (int j = 0; j < params->n_roles; j++) {
         struct override *o = &params->roles[j];
         for (int k = 0; k < g->n_results && o->value == AP_ROLE_LOSS; k++)
-            if (import_glob(o->glob, g->nodes[g->results[k].node].name)) {
+            if (ap_glob(o->glob, g->nodes[g->results[k].node].name)) {
                 loss = k;
                 o->used = true;
             }
-        for (int i = 0; i < g->n_params && o->value <= AP_ROLE_CONSTANT; i++)
-            if (import_glob(o->glob, g->nodes[i].name)) {
-                g->nodes[i].role = (enum ap_role)o->value;
-                o->used = true;
-            }
-        if (!o->used)
-            return ap_err_set(im->src->err, "roles: '%.200s' matches no %s", o->glob,
-                              o->value == AP_ROLE_LOSS ? "result" : "parameter");
     }
     if (loss >= 0)
         g->results[loss].role = AP_ROLE_LOSS;
-    return 0;
+    return import_override_roles(im, params);
 }
 
 /* ---- weights ---- */

@@ -325,8 +325,7 @@ static int lrn(struct ox *c)
     if (rank < 2 || size < 1 || size > 1 << 20)
         return ox_fail(c, "size %lld", (long long)size);
     for (int d = 0; d < rank; d++)
-        w[d] = (struct ap_window_dim){
-            .size = 1, .stride = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+        w[d] = ap_build_window(1, 1);
     w[1].size = size;
     w[1].pad_lo = (size - 1) / 2;
     w[1].pad_hi = size - 1 - w[1].pad_lo;

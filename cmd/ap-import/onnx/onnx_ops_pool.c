@@ -18,10 +18,8 @@ bool ox_window_steps(struct ox *c, int n, const int64_t *kernel, struct ap_windo
     }
     for (int d = 0; d < n; d++) {
         int64_t bound = 1 << 20;
-        w[d] = (struct ap_window_dim){.size = kernel[d],
-                                      .stride = strides.n ? strides.v[d] : 1,
-                                      .lhs_dilate = 1,
-                                      .rhs_dilate = dilations.n ? dilations.v[d] : 1};
+        w[d] = ap_build_window(kernel[d], strides.n ? strides.v[d] : 1);
+        w[d].rhs_dilate = dilations.n ? dilations.v[d] : 1;
         if (w[d].size < 1 || w[d].stride < 1 || w[d].rhs_dilate < 1 ||
             w[d].size > bound || w[d].stride > bound || w[d].rhs_dilate > bound ||
             (shape.n && shape.v[d] != kernel[d])) {
@@ -94,8 +92,7 @@ static bool pool_window(struct ox *c, int x, struct ap_window_dim *w, int64_t *e
         return false;
     }
     for (int d = 0; d < 2; d++)
-        w[d] = (struct ap_window_dim){
-            .size = 1, .stride = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+        w[d] = ap_build_window(1, 1);
     if (!ox_window(c, kernel.n, s.dims + 2, kernel.v, w + 2))
         return false;
     for (int d = 0; d < s.rank; d++) {
@@ -118,12 +115,11 @@ static int max_pool(struct ox *c)
     return ox_reduce_window(c, c->in[0], AP_RED_MAX, w);
 }
 
-/* Elements that count in each window along dimension d: an f32 vector, or a number. */
-static int counts(struct ox *c, const struct ap_window_dim *w, int64_t in, int64_t out,
-                  int64_t extra, bool with_pads, enum ap_dtype dtype, double *same)
+/* Elements in [lo, hi) in each of `out` windows: a vector, or -1 and one number. */
+static int counts(struct ox *c, const struct ap_window_dim *w, int64_t lo, int64_t hi,
+                  int64_t out, enum ap_dtype dtype, double *same)
 {
     double *n = AP_NEW_N(c->file->arena, out + 1, double);
-    int64_t lo = with_pads ? -w->pad_lo : 0, hi = with_pads ? in + w->pad_hi - extra : in;
     bool equal = true;
     for (int64_t i = 0; i < out; i++) {
         for (int64_t k = 0; k < w->size; k++) {
@@ -151,7 +147,9 @@ static int average_pool(struct ox *c)
     for (int d = 2; d < s.rank && y >= 0; d++) {
         if (ap_mul64(t.dims[d], w[d].size) > 1 << 24)
             return ox_refuse(c, "of this size is not supported yet");
-        int v = counts(c, &w[d], s.dims[d], t.dims[d], extra[d], with_pads, s.dtype, &n);
+        int64_t lo = with_pads ? -w[d].pad_lo : 0;
+        int64_t hi = s.dims[d] + (with_pads ? w[d].pad_hi - extra[d] : 0);
+        int v = counts(c, &w[d], lo, hi, t.dims[d], s.dtype, &n);
         if (v < 0) {
             all *= n;
             continue;

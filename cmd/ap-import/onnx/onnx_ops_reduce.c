@@ -200,8 +200,7 @@ static int cum_sum(struct ox *c)
     if (n == 0)
         return x;
     for (int k = 0; k < s.rank; k++)
-        w[k] = (struct ap_window_dim){
-            .size = 1, .stride = 1, .lhs_dilate = 1, .rhs_dilate = 1};
+        w[k] = ap_build_window(1, 1);
     w[d].size = n;
     *(reverse ? &w[d].pad_hi : &w[d].pad_lo) = n - 1;
     int y = ox_reduce_window(c, x, AP_RED_SUM, w);
