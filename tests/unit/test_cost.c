@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/layout_to_choice.h"
 #include "tap.h"
 
 static struct ap_arena arena;
