@@ -80,3 +80,7 @@ names_what_exists() {
         sed 's/, /\n/g; s/ *$//; s/^ *//; s/ of a graph$//; s/ of a problem$//')
     [ "$(sort <<<"$terms" | uniq -d)" = "" ]
 }
+
+@test "README of libcommon/layout: its sessions print what stands below them" {
+    runs_as_printed libcommon/layout/README.md
+}
