@@ -84,3 +84,7 @@ names_what_exists() {
 @test "README of libcommon/layout: its sessions print what stands below them" {
     runs_as_printed libcommon/layout/README.md
 }
+
+@test "README of libcommon/cost: its sessions print what stands below them" {
+    runs_as_printed libcommon/cost/README.md
+}
