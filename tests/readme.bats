@@ -88,3 +88,7 @@ names_what_exists() {
 @test "README of libcommon/cost: its sessions print what stands below them" {
     runs_as_printed libcommon/cost/README.md
 }
+
+@test "README of libcommon/program: its sessions print what stands below them" {
+    runs_as_printed libcommon/program/README.md
+}
