@@ -92,3 +92,8 @@ names_what_exists() {
 @test "README of libcommon/program: its sessions print what stands below them" {
     runs_as_printed libcommon/program/README.md
 }
+
+@test "README of libcommon/plan: its sessions print what stands below them" {
+    needs_exec
+    runs_as_printed libcommon/plan/README.md
+}
