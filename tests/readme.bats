@@ -97,3 +97,7 @@ names_what_exists() {
     needs_exec
     runs_as_printed libcommon/plan/README.md
 }
+
+@test "README of libcommon/grad: its sessions print what stands below them" {
+    runs_as_printed libcommon/grad/README.md
+}
