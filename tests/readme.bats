@@ -80,3 +80,24 @@ names_what_exists() {
         sed 's/, /\n/g; s/ *$//; s/^ *//; s/ of a graph$//; s/ of a problem$//')
     [ "$(sort <<<"$terms" | uniq -d)" = "" ]
 }
+
+@test "README of libcommon/layout: its sessions print what stands below them" {
+    runs_as_printed libcommon/layout/README.md
+}
+
+@test "README of libcommon/cost: its sessions print what stands below them" {
+    runs_as_printed libcommon/cost/README.md
+}
+
+@test "README of libcommon/program: its sessions print what stands below them" {
+    runs_as_printed libcommon/program/README.md
+}
+
+@test "README of libcommon/plan: its sessions print what stands below them" {
+    needs_exec
+    runs_as_printed libcommon/plan/README.md
+}
+
+@test "README of libcommon/grad: its sessions print what stands below them" {
+    runs_as_printed libcommon/grad/README.md
+}

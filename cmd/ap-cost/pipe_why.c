@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/layout_to_choice.h"
+#include "doc/fingerprint.h"
 #include "pipe.h"
 
 static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};

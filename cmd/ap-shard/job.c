@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "doc/families_json.h"
-#include "plan/layout_to_choice.h"
+#include "doc/fingerprint.h"
 #include "memory/memory.h"
 #include "plan/microbatch.h"
 #include "program/program.h"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "doc/fingerprint.h"
 #include "plan/layout_to_choice.h"
 #include "shard.h"
 #include "base/file.h"

@@ -287,6 +287,17 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_puts(out, sep[1] ? "}" : "}}");
 }
 
+const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c)
+{
+    struct ap_buf text = {0};
+    struct ap_cluster figures = *c;
+    figures.source = NULL;
+    ap_cluster_to_json(&figures, &text);
+    uint64_t h = ap_hash(text.data, text.len, 0);
+    ap_buf_free(&text);
+    return ap_arena_printf(arena, "%016llx", (unsigned long long)h);
+}
+
 /* ---- choosing ---- */
 
 static int from_text(struct ap_arena *arena, const char *path, const char *text,

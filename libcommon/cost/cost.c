@@ -231,7 +231,7 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
 {
     double n = devices_on(&cost->mesh, axes);
 
-    if (op < AP_OP_ALL_REDUCE || op > AP_OP_COLLECTIVE_PERMUTE || n == 1)
+    if (ap_ops[op].class != AP_CLASS_COLLECTIVE || n == 1)
         return 0;
     switch (cost->variant) {
     case AP_COST_DEFAULT:

@@ -49,6 +49,8 @@ double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err);
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
+/* 16 hexadecimal digits (arena) of all but the source, the same on every machine. */
+const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c);
 /* A cluster known by name: the text of clusters/NAME.json. Made by the Makefile. */
 struct ap_preset {
     const char *name, *text;

@@ -76,6 +76,9 @@ struct ap_nest {
     const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 
+/* The shape that a node's nest talks about: the first part of a tuple. */
+const struct ap_shape *ap_value_shape(const struct ap_node *n);
+
 /* All nests of a grouped graph; index = group id. */
 struct ap_nests {
     const struct ap_graph *graph;

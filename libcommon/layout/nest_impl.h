@@ -58,9 +58,6 @@ struct ap_rule {
     bool opaque; /* all of the node's dimensions stay whole and are no factors at all */
 };
 
-/* The shape that a node's nest talks about: the first part of a tuple. */
-const struct ap_shape *ap_value_shape(const struct ap_node *n);
-
 /* Fills `rule` for node `id`; -1 when the operator has no rule (programs only). */
 int ap_rule_run(struct ap_rule *rule, const struct ap_graph *g, int id,
                 const struct ap_refine *refine, struct ap_err *err);

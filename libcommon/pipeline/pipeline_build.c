@@ -108,6 +108,8 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
                         struct ap_plan *plan, struct ap_err *err)
 {
     const struct ap_stage *st = &b->stages->stage[stage];
+    const struct ap_microbatched whole = {b->g, b->nests, b->whole,
+                                          b->program->microbatches};
     const int16_t *time;
 
     *plan = st->sharding.plan;
@@ -115,8 +117,7 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     if (!b->whole)
         return 0;
     if (ap_mesh_add_time(&plan->mesh, b->program->microbatches, err) ||
-        ap_microbatch_part(b->arena, b->g, b->nests, b->whole, b->program->microbatches,
-                           sub, &st->nests, &time, err))
+        ap_microbatch_part(b->arena, &whole, sub, &st->nests, &time, err))
         return -1;
     plan->time = time;
     plan->choice = AP_NEW_N(b->arena, st->nests.n, struct ap_choice_vec);

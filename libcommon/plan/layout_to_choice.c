@@ -6,7 +6,7 @@
  */
 #include "plan/layout_to_choice.h"
 
-struct fit {
+struct request {
     const struct ap_nest *nest;
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
@@ -16,70 +16,59 @@ struct fit {
     struct ap_choice_vec choice;
 };
 
-static bool large_enough(const struct fit *f, int c)
-{
-    int64_t devices = 1;
-    for (int a = 0; a < f->mesh->n_axes; a++)
-        if (f->choice.axis[a] == c)
-            devices *= f->mesh->size[a];
-    return c < 0 || c >= f->nest->n_factors || f->nest->factors[c].size >= devices;
-}
-
 /* Does axis a alone, doing c, treat the wanted values as asked (strides aside)? */
-static bool axis_fits(const struct fit *f, int a, int c)
+static bool serves_alone(const struct request *r, int a, int c)
 {
-    struct ap_choice_vec alone;
-    for (int b = 0; b < AP_MAX_AXES; b++)
-        alone.axis[b] = -1;
+    struct ap_choice_vec alone = AP_CHOICE_NONE;
     alone.axis[a] = (int16_t)c;
-    if (!ap_choice_ok(f->nest, f->mesh, &alone))
+    if (!ap_choice_ok(r->nest, r->mesh, &alone))
         return false;
-    for (int m = 0; m < f->nest->n_members; m++) {
-        if (!f->wanted[m])
+    for (int m = 0; m < r->nest->n_members; m++) {
+        if (!r->wanted[m])
             continue;
-        struct ap_layout l = ap_nest_value_layout(f->nest, f->g, f->mesh, &alone, m);
-        if (l.axis[a].kind != f->layout[m].axis[a].kind ||
-            (l.axis[a].kind == AP_SPLIT && l.axis[a].dim != f->layout[m].axis[a].dim))
+        struct ap_layout l = ap_nest_value_layout(r->nest, r->g, r->mesh, &alone, m);
+        if (l.axis[a].kind != r->layout[m].axis[a].kind ||
+            (l.axis[a].kind == AP_SPLIT && l.axis[a].dim != r->layout[m].axis[a].dim))
             return false;
     }
     return true;
 }
 
-static bool all_fit(const struct fit *f)
+static bool serves(const struct request *r)
 {
-    for (int a = 0; a < f->mesh->n_axes; a++)
-        if (!large_enough(f, f->choice.axis[a]))
+    for (int a = 0; a < r->mesh->n_axes; a++)
+        if (!ap_choice_reaches(r->nest, r->mesh, &r->choice, r->choice.axis[a]))
             return false;
-    if (!ap_choice_ok(f->nest, f->mesh, &f->choice))
+    if (!ap_choice_ok(r->nest, r->mesh, &r->choice))
         return false;
-    for (int m = 0; m < f->nest->n_members; m++) {
-        if (!f->wanted[m])
+    for (int m = 0; m < r->nest->n_members; m++) {
+        if (!r->wanted[m])
             continue;
-        struct ap_layout l = ap_nest_value_layout(f->nest, f->g, f->mesh, &f->choice, m);
-        if (!ap_layout_equal(&l, &f->layout[m]))
+        struct ap_layout l = ap_nest_value_layout(r->nest, r->g, r->mesh, &r->choice, m);
+        if (!ap_layout_equal(&l, &r->layout[m]))
             return false;
     }
     return true;
 }
 
-static bool fit_axis(struct fit *f, int a)
+static bool choose_axis(struct request *r, int a)
 {
-    if (a == f->mesh->n_axes)
-        return all_fit(f);
-    if (f->mesh->time >> a & 1) {
-        f->choice.axis[a] = (int16_t)f->time;
-        return fit_axis(f, a + 1);
+    if (a == r->mesh->n_axes)
+        return serves(r);
+    if (r->mesh->time >> a & 1) {
+        r->choice.axis[a] = (int16_t)r->time;
+        return choose_axis(r, a + 1);
     }
-    for (int c = -1; c < f->nest->n_factors + f->nest->n_linear; c++) {
-        if (c >= 0 && f->mesh->size[a] == 1)
+    for (int c = -1; c < r->nest->n_factors + r->nest->n_linear; c++) {
+        if (c >= 0 && r->mesh->size[a] == 1)
             break;
-        if (!axis_fits(f, a, c))
+        if (!serves_alone(r, a, c))
             continue;
-        f->choice.axis[a] = (int16_t)c;
-        if (fit_axis(f, a + 1))
+        r->choice.axis[a] = (int16_t)c;
+        if (choose_axis(r, a + 1))
             return true;
     }
-    f->choice.axis[a] = -1;
+    r->choice.axis[a] = -1;
     return false;
 }
 
@@ -87,29 +76,9 @@ bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
                           const struct ap_mesh *mesh, int time, const bool *wanted,
                           const struct ap_layout *layout, struct ap_choice_vec *choice)
 {
-    struct fit f = {nest, g, mesh, time, wanted, layout, {{0}}};
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        f.choice.axis[a] = -1;
-    if (!fit_axis(&f, 0))
+    struct request r = {nest, g, mesh, time, wanted, layout, AP_CHOICE_NONE};
+    if (!choose_axis(&r, 0))
         return false;
-    *choice = f.choice;
+    *choice = r.choice;
     return true;
-}
-
-/* ---- fingerprints ---- */
-
-static const char *hex(struct ap_arena *arena, uint64_t h)
-{
-    return ap_arena_printf(arena, "%016llx", (unsigned long long)h);
-}
-
-const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c)
-{
-    struct ap_buf text = {0};
-    struct ap_cluster figures = *c;
-    figures.source = NULL;
-    ap_cluster_to_json(&figures, &text);
-    uint64_t h = ap_hash(text.data, text.len, 0);
-    ap_buf_free(&text);
-    return hex(arena, h);
 }

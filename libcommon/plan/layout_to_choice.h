@@ -1,22 +1,18 @@
 /* From what people write down (layouts of named values) to choices of groups. */
-#ifndef AP_FIT_H
-#define AP_FIT_H
+#ifndef AP_LAYOUT_TO_CHOICE_H
+#define AP_LAYOUT_TO_CHOICE_H
 
-#include "doc/fingerprint.h"
 #include "plan/plan.h"
 
 /*
  * A legal choice of the nest's group under which the value of each member m with
  * wanted[m] has layout[m] (indexed by position in nest->members). Where several do, an
  * axis on which nothing is asked stays idle, and lower factors win. False when there is
- * none. Only factors and linear sets that fit an axis alone are combined. On an axis in
+ * none. Only factors and linear sets that serve an axis alone are combined. On an axis in
  * time the group does `time`.
  */
 bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
                           const struct ap_mesh *mesh, int time, const bool *wanted,
                           const struct ap_layout *layout, struct ap_choice_vec *choice);
-
-/* As ap_graph_fingerprint, of a cluster. */
-const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c);
 
 #endif

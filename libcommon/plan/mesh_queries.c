@@ -1,80 +1,51 @@
 /*
- * Problem: a rule's plans for dozens of meshes are mostly the same, and each takes passes
- * over the whole graph. Idea: what a plan's making asks of the sizes of the mesh is kept,
- * each question once; another mesh that answers all of them alike has the same choices.
- * Cost: a look-up in a small table for each question.
+ * Problem: a named plan is wanted for dozens of meshes, the plans are mostly the same,
+ * and each takes passes over the whole graph. Idea: what the making of a plan asks of the
+ * sizes of its mesh is kept, each query once; a mesh that answers all of them as the
+ * first one did has the same choices. Cost: an expected constant number of steps per
+ * query.
  */
+#include "base/array.h"
 #include "plan/named_plan_impl.h"
 
-#include <stdlib.h>
-
-static int64_t devices_of(const struct ap_mesh *mesh, unsigned axes)
+static bool same_query(const struct ap_mesh_query *a, const struct ap_mesh_query *b)
 {
-    int64_t n = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (axes >> a & 1)
-            n *= mesh->size[a];
-    return n;
+    return a->size == b->size && a->axes == b->axes && a->what == b->what;
 }
 
-static uint64_t hash_look(const struct ap_mesh_query *look)
-{
-    return ap_hash(&look->size, sizeof look->size, look->axes * 4ULL + look->what);
-}
-
-static struct ap_mesh_query *slot_of(const struct ap_mesh_queries *looks,
-                                     const struct ap_mesh_query *look)
-{
-    size_t i = hash_look(look) & looks->mask;
-    while (looks->slot[i].axes &&
-           (looks->slot[i].size != look->size || looks->slot[i].axes != look->axes ||
-            looks->slot[i].what != look->what))
-        i = (i + 1) & looks->mask;
-    return &looks->slot[i];
-}
-
-static void grow(struct ap_mesh_queries *looks)
-{
-    const struct ap_mesh_queries old = *looks;
-
-    looks->mask = old.slot ? 2 * old.mask + 1 : 63;
-    looks->slot = AP_NEW_N(looks->arena, looks->mask + 1, struct ap_mesh_query);
-    for (size_t i = 0; old.slot && i <= old.mask; i++)
-        if (old.slot[i].axes)
-            *slot_of(looks, &old.slot[i]) = old.slot[i];
-}
-
-void ap_mesh_query(struct ap_mesh_queries *looks, int64_t size, unsigned axes,
+void ap_mesh_query(struct ap_mesh_queries *queries, int64_t size, unsigned axes,
                    enum ap_mesh_question what)
 {
-    const struct ap_mesh_query look = {size, (uint8_t)axes, (uint8_t)what};
-    if (axes == 0)
+    const struct ap_mesh_query query = {size, (uint8_t)axes, (uint8_t)what};
+    struct ap_index_walk walk;
+
+    if (axes == 0 || same_query(&queries->last, &query))
         return;
-    if (looks->last.size == size && looks->last.axes == axes && looks->last.what == what)
-        return;
-    looks->last = look;
-    if (2 * (size_t)looks->n >= looks->mask)
-        grow(looks);
-    struct ap_mesh_query *slot = slot_of(looks, &look);
-    looks->n += slot->axes == 0;
-    *slot = look;
+    queries->last = query;
+    uint64_t hash = ap_hash_mix((uint64_t)size, (uint64_t)axes << 8 | (uint64_t)what);
+    for (int i = ap_index_first(&queries->index, hash, &walk); i >= 0;
+         i = ap_index_next(&queries->index, &walk))
+        if (same_query(&queries->query[i], &query))
+            return;
+    ap_index_put(&queries->index, hash, queries->n);
+    AP_ROOM_IN(queries->arena, queries->query, queries->n, queries->cap);
+    queries->query[queries->n++] = query;
 }
 
-static bool answers(const struct ap_mesh *mesh, const struct ap_mesh_query *look)
+static bool answer(const struct ap_mesh *mesh, const struct ap_mesh_query *query)
 {
-    int64_t devices = devices_of(mesh, look->axes);
-    return look->what == AP_MESH_DIVIDES ? look->size % devices == 0
-                                         : look->size >= devices;
+    int64_t devices = ap_mesh_group(mesh, query->axes);
+    return query->what == AP_MESH_DIVIDES ? query->size % devices == 0
+                                          : query->size >= devices;
 }
 
-bool ap_mesh_queries_agree(const struct ap_mesh_queries *looks,
+bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
                            const struct ap_mesh *made, const struct ap_mesh *mesh)
 {
-    bool alike = made->n_axes == mesh->n_axes && !made->time && !mesh->time;
-    for (int a = 0; a < made->n_axes && alike; a++)
-        alike = (made->size[a] == 1) == (mesh->size[a] == 1);
-    for (size_t i = 0; looks->slot && i <= looks->mask && alike; i++)
-        if (looks->slot[i].axes)
-            alike = answers(made, &looks->slot[i]) == answers(mesh, &looks->slot[i]);
-    return alike;
+    bool agree = made->n_axes == mesh->n_axes && !made->time && !mesh->time;
+    for (int a = 0; a < made->n_axes && agree; a++)
+        agree = (made->size[a] == 1) == (mesh->size[a] == 1);
+    for (int i = 0; i < queries->n && agree; i++)
+        agree = answer(made, &queries->query[i]) == answer(mesh, &queries->query[i]);
+    return agree;
 }

@@ -399,11 +399,12 @@ static void seed(struct splitter *s, struct ap_sweep *sweep, const struct ap_mes
     }
 }
 
-int ap_microbatch_part(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_nests *nests, const int16_t *whole, int64_t n,
+int ap_microbatch_part(struct ap_arena *arena, const struct ap_microbatched *whole,
                        const struct ap_subgraph *sub, const struct ap_nests *sub_nests,
                        const int16_t **choice, struct ap_err *err)
 {
+    const struct ap_graph *g = whole->graph;
+    int64_t n = whole->n;
     int16_t *out = AP_NEW_N(arena, sub_nests->n, int16_t);
     struct ap_mark mark = ap_arena_mark(arena);
     struct splitter s = splitter_new(arena, &sub->graph, sub_nests, n);
@@ -416,9 +417,9 @@ int ap_microbatch_part(struct ap_arena *arena, const struct ap_graph *g,
     ap_sweep_axis(&sweep, 0, AP_SWEEP_BATCH);
     for (int k = 0; k < sub->graph.n_params; k++) {
         int node = sub->graph.params[k], from = sub->source[node];
-        const struct ap_nest *nest = &nests->nest[g->nodes[from].group];
+        const struct ap_nest *nest = &whole->nests->nest[g->nodes[from].group];
         struct ap_choice_vec c = AP_CHOICE_NONE;
-        c.axis[0] = whole[nest->group];
+        c.axis[0] = whole->choice[nest->group];
         struct ap_layout lies =
             ap_nest_value_layout(nest, g, &mesh, &c, ap_nest_member(nest, from));
         seed(&s, &sweep, &mesh, node, &lies);

@@ -24,12 +24,16 @@ int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
                           const struct ap_nests *nests, int64_t n, const int16_t **choice,
                           struct ap_err *err);
 
-/*
- * The same for a part of the graph, whose inputs from outside lie on the axis as in the
- * whole (whole: its choices). -1 as above.
- */
-int ap_microbatch_part(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_nests *nests, const int16_t *whole, int64_t n,
+/* A whole graph in n microbatches, by ap_microbatch_choices. */
+struct ap_microbatched {
+    const struct ap_graph *graph;
+    const struct ap_nests *nests;
+    const int16_t *choice;
+    int64_t n;
+};
+/* The choices of a part of the graph, whose inputs from outside lie on the axis as in the
+ * whole. -1 as above. */
+int ap_microbatch_part(struct ap_arena *arena, const struct ap_microbatched *whole,
                        const struct ap_subgraph *sub, const struct ap_nests *sub_nests,
                        const int16_t **choice, struct ap_err *err);
 

@@ -91,12 +91,12 @@ static void seed_split(struct ap_sweep *s, int id, bool largest)
     unsigned all = (1U << s->mesh->n_axes) - 1;
     int best = -1;
     for (int d = 0; d < p->shape.rank; d++) {
-        if (s->looks)
-            ap_mesh_query(s->looks, p->shape.dims[d], all, AP_MESH_REACHES);
+        if (s->queries)
+            ap_mesh_query(s->queries, p->shape.dims[d], all, AP_MESH_REACHES);
         if (p->shape.dims[d] < devices)
             continue;
-        if (s->looks && p->shape.rank > 1)
-            ap_mesh_query(s->looks, p->shape.dims[d], all, AP_MESH_DIVIDES);
+        if (s->queries && p->shape.rank > 1)
+            ap_mesh_query(s->queries, p->shape.dims[d], all, AP_MESH_DIVIDES);
         bool divides = p->shape.dims[d] % devices == 0;
         bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
         if (best < 0 || (!largest && divides && !best_divides) ||
@@ -134,26 +134,25 @@ struct asked {
     struct ap_named_plan_shared *shared; /* NULL: nothing */
     bool *even;                          /* data: see ap_named_plan_data; may be NULL */
     struct ap_named_plan_links *links;   /* NULL: this is the only plan */
-    struct ap_mesh_queries *looks;       /* NULL: nobody wants to know */
+    struct ap_mesh_queries *queries;     /* NULL: not noted */
 };
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
     struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed, ask->links);
-    s.looks = ask->looks;
+    s.queries = ask->queries;
     return s;
 }
 
 static int check_batch(const struct asked *ask, const struct ap_plan *plan, int n_axes,
                        struct ap_err *err)
 {
-    int64_t batch = ap_batch_size(plan->graph), devices = 1;
-    for (int a = 0; a < n_axes; a++)
-        devices *= plan->mesh.size[a];
+    int64_t batch = ap_batch_size(plan->graph);
+    int64_t devices = ap_mesh_group(&plan->mesh, (1U << n_axes) - 1);
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (ask->looks)
-        ap_mesh_query(ask->looks, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
+    if (ask->queries)
+        ap_mesh_query(ask->queries, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
     if (batch < devices && plan->mesh.time)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
@@ -234,21 +233,6 @@ static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan,
     return 0;
 }
 
-static int plan_megatron(const struct asked *ask, struct ap_plan *plan,
-                         struct ap_err *err)
-{
-    int last = plan->mesh.n_axes - 1;
-    struct ap_sweep s = sweep_for(ask, plan);
-
-    if (plan_outer_batch(ask, plan, &s, err))
-        return -1;
-    if (plan->mesh.size[last] > 1) {
-        ap_sweep_axis(&s, last, AP_SWEEP_TENSOR);
-        ap_sweep_run(&s);
-    }
-    return 0;
-}
-
 /* Which factor of each group runs along the sequence: a sweep whose choices go again. */
 static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap_sweep *s,
                          int axis, struct ap_err *err)
@@ -265,8 +249,8 @@ static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap
     }
     if (len == 0)
         return ap_err_set(err, "no input has a sequence behind the batch");
-    if (s->looks)
-        ap_mesh_query(s->looks, len, 1U << axis, AP_MESH_REACHES);
+    if (s->queries)
+        ap_mesh_query(s->queries, len, 1U << axis, AP_MESH_REACHES);
     if (len < devices)
         return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
                           (long long)devices);
@@ -281,21 +265,33 @@ static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap
     return 0;
 }
 
-static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
-                            struct ap_err *err)
+static int plan_tensor(const struct asked *ask, struct ap_plan *plan, bool sequence,
+                       struct ap_err *err)
 {
     int last = plan->mesh.n_axes - 1;
     struct ap_sweep s = sweep_for(ask, plan);
 
     if (plan_outer_batch(ask, plan, &s, err))
         return -1;
-    if (plan->mesh.size[last] > 1) {
-        if (find_sequence(ask->arena, plan, &s, last, err))
-            return -1;
-        ap_sweep_axis(&s, last, AP_SWEEP_SEQUENCE);
-        ap_sweep_run(&s);
-    }
+    if (plan->mesh.size[last] == 1)
+        return 0;
+    if (sequence && find_sequence(ask->arena, plan, &s, last, err))
+        return -1;
+    ap_sweep_axis(&s, last, sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
+    ap_sweep_run(&s);
     return 0;
+}
+
+static int plan_megatron(const struct asked *ask, struct ap_plan *plan,
+                         struct ap_err *err)
+{
+    return plan_tensor(ask, plan, false, err);
+}
+
+static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
+                            struct ap_err *err)
+{
+    return plan_tensor(ask, plan, true, err);
 }
 
 static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
@@ -342,12 +338,9 @@ static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap
 
 static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
 {
-    struct ap_choice_vec none,
-        *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        none.axis[a] = -1;
+    struct ap_choice_vec *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
     for (int i = 0; i < plan->nests->n; i++) {
-        choice[i] = fixed && fixed[i] ? plan->choice[i] : none;
+        choice[i] = fixed && fixed[i] ? plan->choice[i] : AP_CHOICE_NONE;
         if (plan->mesh.time)
             choice[i].axis[0] = plan->time[i];
     }
@@ -367,8 +360,8 @@ void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 
 /* ---- TAP's points: some weights have a pattern, the rest is data parallel ---- */
 
-/* What these have in common. */
-struct ap_weight_roles {
+/* What mha-only and ffn-only have in common. */
+struct ap_role_plans {
     struct ap_plan base; /* data parallel */
     struct ap_weights weights;
     struct ap_cluster cluster;
@@ -377,12 +370,12 @@ struct ap_weight_roles {
     struct ap_err why;
 };
 
-static struct ap_weight_roles *feeds_new(struct ap_arena *arena,
-                                         const struct ap_plan *plan)
+static struct ap_role_plans *role_plans_new(struct ap_arena *arena,
+                                            const struct ap_plan *plan)
 {
     int n = plan->nests->n, last = plan->mesh.n_axes - 1;
     int *groups = AP_NEW_N(arena, n, int);
-    struct ap_weight_roles *f = AP_NEW(arena, struct ap_weight_roles);
+    struct ap_role_plans *f = AP_NEW(arena, struct ap_role_plans);
 
     f->base = *plan;
     ap_batch_plan(arena, &f->base);
@@ -399,7 +392,7 @@ static struct ap_weight_roles *feeds_new(struct ap_arena *arena,
     return f;
 }
 
-static int route_feeds(struct ap_arena *arena, struct ap_weight_roles *f,
+static int route_roles(struct ap_arena *arena, struct ap_role_plans *f,
                        struct ap_plan *plan, bool attention, struct ap_err *err)
 {
     int *pattern = AP_NEW_N(arena, f->weights.n + 1, int);
@@ -417,41 +410,41 @@ static int route_feeds(struct ap_arena *arena, struct ap_weight_roles *f,
     return 0;
 }
 
-static int plan_feeds(const struct asked *ask, struct ap_plan *plan, bool attention,
+static int plan_roles(const struct asked *ask, struct ap_plan *plan, bool attention,
                       struct ap_err *err)
 {
-    struct ap_named_plan_shared own = {.feeds = NULL},
+    struct ap_named_plan_shared own = {.roles = NULL},
                                 *s = ask->shared ? ask->shared : &own;
 
     if (ask->fixed)
         return ap_err_set(err, "it keeps no pins");
     if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
-    if (!s->feeds)
-        s->feeds = feeds_new(&s->arena, plan);
-    memcpy(plan->choice, s->feeds->base.choice,
+    if (!s->roles)
+        s->roles = role_plans_new(&s->arena, plan);
+    memcpy(plan->choice, s->roles->base.choice,
            sizeof *plan->choice * (size_t)plan->nests->n);
-    int rc = route_feeds(ask->arena, s->feeds, plan, attention, err);
+    int rc = route_roles(ask->arena, s->roles, plan, attention, err);
     ap_named_plan_shared_free(&own);
     return rc;
 }
 
 void ap_named_plan_shared_free(struct ap_named_plan_shared *shared)
 {
-    if (shared->feeds)
-        ap_cost_free(&shared->feeds->cost);
+    if (shared->roles)
+        ap_cost_free(&shared->roles->cost);
     ap_arena_free(&shared->arena);
-    shared->feeds = NULL;
+    shared->roles = NULL;
 }
 
 static int plan_mha(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_feeds(ask, plan, true, err);
+    return plan_roles(ask, plan, true, err);
 }
 
 static int plan_ffn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
-    return plan_feeds(ask, plan, false, err);
+    return plan_roles(ask, plan, false, err);
 }
 
 typedef int plan_fn(const struct asked *ask, struct ap_plan *plan, struct ap_err *err);
@@ -471,11 +464,13 @@ int ap_named_plan_make_around(struct ap_arena *arena, int row, struct ap_plan *p
 
 int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
                               struct ap_named_plan_links *links,
-                              struct ap_mesh_queries *looks, struct ap_err *err)
+                              struct ap_mesh_queries *queries, struct ap_err *err)
 {
-    const struct asked ask = {.arena = arena, .links = links, .looks = looks};
+    const struct asked ask = {.arena = arena, .links = links, .queries = queries};
     start_choices(arena, plan, NULL);
-    return plan_of[row](&ask, plan, err);
+    int rc = plan_of[row](&ask, plan, err);
+    ap_index_free(&queries->index);
+    return rc;
 }
 
 int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,

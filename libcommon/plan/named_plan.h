@@ -1,5 +1,5 @@
 /*
- * Named named plans: plans that a person would type, defined for every model by rules.
+ * Named plans: what a person would type, defined for every model by rules.
  *
  *   data         the batch split over all axes, weights whole
  *   zero1        data, and optimizer states and the update split over all axes; gradients
@@ -19,14 +19,15 @@
  *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
  *                output, the second by input
  */
-#ifndef AP_BASELINE_H
-#define AP_BASELINE_H
+#ifndef AP_NAMED_PLAN_H
+#define AP_NAMED_PLAN_H
 
+#include "base/index_map.h"
 #include "plan/plan.h"
 
 struct ap_named_plan {
     const char *name, *help;
-    bool whole; /* sets plan->whole: the same with reduce-scatter is never dearer */
+    bool whole; /* sets plan->whole: reduce-scatter instead never costs more */
 };
 #define AP_N_NAMED_PLANS 10
 extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
@@ -39,40 +40,39 @@ extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
 int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
                        struct ap_err *err);
 /*
- * Row 0 on a mesh of one axis. even: all sizes that it looked at are multiples of the
- * axis and larger, so that its choices are those of every axis above 1 that divides this
- * one.
+ * Row 0 on a mesh of one axis. even: all sizes that it was compared with are multiples of
+ * the axis and larger, so that every axis above 1 that divides this one has the same
+ * choices.
  */
 int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
                        struct ap_err *err);
-/* What a plan's making asked of the sizes of its mesh. */
+/* What the making of a plan asked of the sizes of its mesh. */
 struct ap_mesh_query {
     int64_t size;
-    uint8_t axes; /* set of axes: how many devices they have together; 0: a free slot */
+    uint8_t axes; /* set of axes: how many devices they have together */
     uint8_t what; /* enum ap_mesh_question */
 };
 struct ap_mesh_queries {
-    struct ap_arena *arena; /* of what is kept */
-    struct ap_mesh_query *slot, last;
-    size_t mask;
-    int n;
+    struct ap_arena *arena; /* of the queries */
+    struct ap_mesh_query *query, last;
+    int n, cap;
+    struct ap_index index; /* of the queries, while the plan is made */
 };
-/* What rules' plans of one graph have in common on all meshes, made by the first. Starts
+/* What named plans of one graph have in common on all meshes, made by the first. Starts
  * zeroed; the caller frees the arena. */
 struct ap_named_plan_links {
     struct ap_arena arena;
     struct ap_sweep_links *made;
 };
 /*
- * As ap_named_plan_make; notes in looks, which starts with its arena alone, what was
- * asked. mha-only and ffn-only note nothing: their plans are not to be taken over.
+ * As ap_named_plan_make; notes in queries, which starts with its arena alone, what was
+ * asked. mha-only and ffn-only note nothing: their plans hold for the one mesh only.
  */
 int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
                               struct ap_named_plan_links *links,
-                              struct ap_mesh_queries *looks, struct ap_err *err);
-/* Whether a mesh gives the choices, or the lack of them, that were made for another one.
- */
-bool ap_mesh_queries_agree(const struct ap_mesh_queries *looks,
+                              struct ap_mesh_queries *queries, struct ap_err *err);
+/* Whether `mesh` has the same plan, or none for the same reason, as the mesh `made`. */
+bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
                            const struct ap_mesh *made, const struct ap_mesh *mesh);
 /*
  * The same for data parallelism as far as it goes: axes on which the batch is too small
@@ -85,7 +85,7 @@ void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
  */
 struct ap_named_plan_shared {
     struct ap_arena arena;
-    struct ap_weight_roles *feeds; /* mha-only, ffn-only */
+    struct ap_role_plans *roles; /* mha-only, ffn-only */
 };
 void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
 /* As ap_named_plan_make around groups whose choice in plan->choice is given and stays

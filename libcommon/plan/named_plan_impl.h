@@ -1,12 +1,12 @@
 /* Between named_plan.c, which seeds, and named_plan_sweep.c, which lets groups follow. */
-#ifndef AP_BASELINE_IMPL_H
-#define AP_BASELINE_IMPL_H
+#ifndef AP_NAMED_PLAN_IMPL_H
+#define AP_NAMED_PLAN_IMPL_H
 
 #include "plan/named_plan.h"
 
 enum ap_sweep_mode {
     AP_SWEEP_BATCH,    /* follow what stems from the batch; split parameters in the update
-                      and    in what is made of weights alone (casts, transposes) */
+                          and in what is made of weights alone (casts, transposes) */
     AP_SWEEP_TENSOR,   /* follow every split; weights are decided by their first use */
     AP_SWEEP_SEQUENCE, /* the same, and what lies between is split along the sequence */
     AP_SWEEP_EXPERT,   /* experts where there are some, the batch elsewhere */
@@ -48,15 +48,15 @@ struct ap_sweep {
     const int *member;            /* per node: position in its group's members */
     const int *group;             /* per node */
     struct ap_sweep_links *links; /* NULL: nobody else has use for them */
-    bool *uneven; /* one: a size was looked at that the devices on it do not divide,
-                     or that is not larger */
-    struct ap_mesh_queries *looks; /* NULL: nobody wants to know */
+    bool *uneven; /* one: a size was compared with devices that do not divide it, or that
+                     are not fewer */
+    struct ap_mesh_queries *queries; /* NULL: not noted */
 };
 
 /* A question: whether a size reaches, or is a multiple of, the devices of some axes. */
 enum ap_mesh_question { AP_MESH_REACHES, AP_MESH_DIVIDES };
-/* Notes it. */
-void ap_mesh_query(struct ap_mesh_queries *looks, int64_t size, unsigned axes,
+/* Notes a query, unless it was noted before. */
+void ap_mesh_query(struct ap_mesh_queries *queries, int64_t size, unsigned axes,
                    enum ap_mesh_question what);
 
 /* Scratch for the sweeps of one plan (arena), whose choices they set. shared: NULL, or

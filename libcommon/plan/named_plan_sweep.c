@@ -9,53 +9,9 @@
  * "GShard".
  */
 #include "plan/named_plan_impl.h"
+#include "plan/patterns.h"
 
 #include <string.h>
-
-/* Where a tensor is split on one axis, before canonicalisation. */
-struct place {
-    enum ap_placement_kind kind;
-    int dim;
-    int64_t stride; /* product of the sizes of the split factor and those minor to it */
-};
-
-/* ---- between factors and places ---- */
-
-static struct place place_of(const struct ap_nest *nest, const struct ap_access *access,
-                             int rank, int factor)
-{
-    struct place p = {AP_REPLICATED, 0, 0};
-    if (factor < 0 || factor >= nest->n_factors)
-        return p;
-    if (access->partial >> factor & 1) {
-        p.kind = AP_PARTIAL;
-        return p;
-    }
-    for (int d = 0; d < rank; d++) {
-        const struct ap_dim_factors *list = &access->dims[d];
-        int64_t stride = 1;
-        for (int j = list->n - 1; j >= 0; j--) {
-            stride *= nest->factors[list->factor[j]].size;
-            if (list->factor[j] == factor)
-                return (struct place){AP_SPLIT, d, stride};
-        }
-    }
-    return p;
-}
-
-/* Factor at a place of an access, -1 when its boundaries do not fit. */
-static int factor_at(const struct ap_nest *nest, const struct ap_access *access,
-                     struct place p)
-{
-    const struct ap_dim_factors *list = &access->dims[p.dim];
-    int64_t stride = 1;
-    for (int j = list->n - 1; j >= 0; j--) {
-        stride *= nest->factors[list->factor[j]].size;
-        if (stride == p.stride && nest->factors[list->factor[j]].size > 1)
-            return list->factor[j];
-    }
-    return -1;
-}
 
 /* What the nest has where operand i is split by a factor of its producer's: a factor of
  * its own, or one of these. */
@@ -66,10 +22,9 @@ static int find_link(const struct ap_sweep *s, const struct ap_nest *nest, int i
 {
     int node = nest->ins[i].node;
     const struct ap_nest *from = &s->nests->nest[s->group[node]];
-    struct place p = place_of(from, &from->values[s->member[node]],
-                              s->g->nodes[node].shape.rank, factor);
+    struct ap_place p = ap_place_of(from, &from->values[s->member[node]], factor);
     if (p.kind == AP_SPLIT)
-        return factor_at(nest, &nest->ins[i].access, p);
+        return ap_place_factor(nest, &nest->ins[i].access, p);
     return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
 }
 
@@ -133,8 +88,8 @@ static bool reaches(const struct ap_sweep *s, const struct ap_nest *nest, int f)
 {
     unsigned axes;
     int64_t devices = devices_on(s, nest->group, f, &axes);
-    if (s->looks)
-        ap_mesh_query(s->looks, nest->factors[f].size, axes, AP_MESH_REACHES);
+    if (s->queries)
+        ap_mesh_query(s->queries, nest->factors[f].size, axes, AP_MESH_REACHES);
     return nest->factors[f].size >= devices;
 }
 
@@ -175,8 +130,8 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
         *s->uneven |= size > 1 && (size % devices || size == devices);
         if (!reaches(s, nest, c))
             return false;
-        if (s->looks && is_outer(s, nest, c))
-            ap_mesh_query(s->looks, size, axes, AP_MESH_DIVIDES);
+        if (s->queries && is_outer(s, nest, c))
+            ap_mesh_query(s->queries, size, axes, AP_MESH_DIVIDES);
     }
     struct ap_choice_vec v = s->choice[nest->group];
     v.axis[s->axis] = (int16_t)c;
@@ -188,13 +143,13 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
 
 /* ---- weights: decided by the first user, back through what is derived from them ---- */
 
-static void pull_back(struct ap_sweep *s, int node, struct place p)
+static void pull_back(struct ap_sweep *s, int node, struct ap_place p)
 {
     while (p.kind == AP_SPLIT) {
         const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
         if (!s->derived[nest->group] || s->decided[nest->group])
             return;
-        int f = factor_at(nest, &nest->values[s->member[node]], p);
+        int f = ap_place_factor(nest, &nest->values[s->member[node]], p);
         if (f < 0 || !ap_sweep_try(s, nest, f))
             return;
         s->decided[nest->group] = true;
@@ -206,7 +161,7 @@ static void pull_back(struct ap_sweep *s, int node, struct place p)
                 ap_shape_bytes(&s->g->nodes[nest->ins[widest].node].shape))
                 widest = i;
         node = nest->ins[widest].node;
-        p = place_of(nest, &nest->ins[widest].access, s->g->nodes[node].shape.rank, f);
+        p = ap_place_of(nest, &nest->ins[widest].access, f);
     }
 }
 
@@ -216,9 +171,7 @@ static void pull_back_all(struct ap_sweep *s, const struct ap_nest *nest)
     for (int i = 0; f >= 0 && i < nest->n_ins; i++) {
         int node = operand_of(s, nest, i);
         if (s->derived[s->group[node]])
-            pull_back(
-                s, node,
-                place_of(nest, &nest->ins[i].access, s->g->nodes[node].shape.rank, f));
+            pull_back(s, node, ap_place_of(nest, &nest->ins[i].access, f));
     }
 }
 
@@ -244,10 +197,11 @@ static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
                                                            : AP_FACTOR_PARALLEL) ||
                     !reaches(s, nest, f))
                     continue;
-                if (best >= 0 && s->looks) {
-                    ap_mesh_query(s->looks, nest->factors[best].size, 1U << s->axis,
+                if (best >= 0 && s->queries) {
+                    ap_mesh_query(s->queries, nest->factors[best].size, 1U << s->axis,
                                   AP_MESH_DIVIDES);
-                    ap_mesh_query(s->looks, factor->size, 1U << s->axis, AP_MESH_DIVIDES);
+                    ap_mesh_query(s->queries, factor->size, 1U << s->axis,
+                                  AP_MESH_DIVIDES);
                 }
                 if (best < 0 ||
                     (nest->factors[best].size % n != 0 && factor->size % n == 0))
@@ -315,18 +269,6 @@ static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum 
     return -1;
 }
 
-/* Sums and moves only: the value stays as near to a collective as it was. */
-static bool only_adds(const struct ap_sweep *s, const struct ap_nest *nest)
-{
-    for (int m = 0; m < nest->n_members; m++) {
-        enum ap_op op = s->g->nodes[nest->members[m]].op;
-        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
-            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
-            return false;
-    }
-    return true;
-}
-
 /* Keeps partial sums: a linear set that holds all partial operands, and only such. */
 static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
 {
@@ -338,7 +280,7 @@ static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
             return false;
         partial |= (uint64_t)1 << i;
     }
-    if (!partial || !only_adds(s, nest) || s->update[nest->group])
+    if (!partial || !ap_nest_only_adds(s->g, nest) || s->update[nest->group])
         return false;
     for (int k = 0; k < nest->n_linear; k++)
         if (nest->linear[k].ins == partial && ap_sweep_try(s, nest, nest->n_factors + k))
@@ -356,15 +298,10 @@ static int take_weight_factor(struct ap_sweep *s, const struct ap_nest *nest)
 }
 
 /* Marks the members whose values are split by factor f. */
-static void mark_split(const struct ap_sweep *s, const struct ap_nest *nest, int f,
-                       bool *marks)
+static void mark_split(const struct ap_nest *nest, int f, bool *marks)
 {
-    for (int m = 0; m < nest->n_members; m++) {
-        int node = nest->members[m];
-        marks[node] =
-            place_of(nest, &nest->values[m], s->g->nodes[node].shape.rank, f).kind ==
-            AP_SPLIT;
-    }
+    for (int m = 0; m < nest->n_members; m++)
+        marks[nest->members[m]] = ap_place_of(nest, &nest->values[m], f).kind == AP_SPLIT;
 }
 
 /* ---- sequences between tensor parallel regions ---- */
@@ -411,25 +348,16 @@ static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
     if (f < 0 && region && along >= 0 && ap_sweep_try(s, nest, along))
         f = along;
     if (f >= 0)
-        mark_split(s, nest, f, s->aside);
+        mark_split(nest, f, s->aside);
 }
 
 /* ---- experts ---- */
-
-static bool has_factor(const struct ap_access *access, int f)
-{
-    for (int d = 0; d < access->rank; d++)
-        for (int j = 0; j < access->dims[d].n; j++)
-            if (access->dims[d].factor[j] == f)
-                return true;
-    return false;
-}
 
 /* Every operand that is no scalar is indexed by factor f. */
 static bool in_all(const struct ap_nest *nest, int f)
 {
     for (int i = 0; i < nest->n_ins; i++)
-        if (nest->ins[i].access.rank > 0 && !has_factor(&nest->ins[i].access, f))
+        if (nest->ins[i].access.rank > 0 && !ap_access_has(&nest->ins[i].access, f))
             return false;
     return true;
 }
@@ -483,7 +411,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     if (f < 0 || !ap_sweep_try(s, nest, f))
         f = shared_factor(s, nest);
     if (f >= 0 && ap_sweep_try(s, nest, f)) {
-        mark_split(s, nest, f, s->aside);
+        mark_split(nest, f, s->aside);
         pull_back_all(s, nest);
         return;
     }
@@ -493,7 +421,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     else if (s->update[nest->group])
         pull_back_all(s, nest);
     else if (batch)
-        mark_split(s, nest, f, s->batch);
+        mark_split(nest, f, s->batch);
 }
 
 /* ---- the sweep ---- */
@@ -528,7 +456,7 @@ static void sweep_group(struct ap_sweep *s, const struct ap_nest *nest)
         pull_back_all(s, nest);
     s->decided[nest->group] = true;
     if (batch)
-        mark_split(s, nest, f, s->batch);
+        mark_split(nest, f, s->batch);
 }
 
 void ap_sweep_run(struct ap_sweep *s)

@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/csr.h"
+
 const char *const ap_pattern_names[AP_N_PATTERNS] = {"replicate", "column", "row",
                                                      "expert", "table"};
 
@@ -53,6 +56,26 @@ int ap_place_factor(const struct ap_nest *nest, const struct ap_access *access,
     return -1;
 }
 
+bool ap_access_has(const struct ap_access *access, int f)
+{
+    for (int d = 0; d < access->rank; d++)
+        for (int j = 0; j < access->dims[d].n; j++)
+            if (access->dims[d].factor[j] == f)
+                return true;
+    return false;
+}
+
+bool ap_nest_only_adds(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int m = 0; m < nest->n_members; m++) {
+        enum ap_op op = g->nodes[nest->members[m]].op;
+        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
+            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
+            return false;
+    }
+    return true;
+}
+
 bool ap_choice_with(const struct ap_plan *plan, int group, int axis, int choice,
                     bool no_padding, struct ap_choice_vec *out)
 {
@@ -60,14 +83,11 @@ bool ap_choice_with(const struct ap_plan *plan, int group, int axis, int choice,
 
     *out = plan->choice[group];
     out->axis[axis] = (int16_t)choice;
-    if (choice >= 0 && choice < nest->n_factors) {
-        int64_t devices = 1, size = nest->factors[choice].size;
-        for (int a = 0; a < plan->mesh.n_axes; a++)
-            if (out->axis[a] == choice)
-                devices *= plan->mesh.size[a];
-        if (size < devices || (no_padding && size % devices != 0))
-            return false;
-    }
+    if (!ap_choice_reaches(nest, &plan->mesh, out, choice))
+        return false;
+    if (no_padding && choice >= 0 && choice < nest->n_factors &&
+        nest->factors[choice].size % ap_choice_devices(&plan->mesh, out, choice))
+        return false;
     return ap_choice_ok(nest, &plan->mesh, out);
 }
 
@@ -80,11 +100,10 @@ struct finder {
     int axis;
     bool no_padding;
     struct ap_weights *w;
-    int *origin;    /* per group: number of the weight that it is made of alone, or -1 */
-    int *seen;      /* per group: the last walk that came by */
-    int walk;       /* number of the walk */
-    int *dep_start; /* per weight: groups that use it or what is made of it alone */
-    int *dep;
+    int *origin; /* per group: number of the weight that it is made of alone, or -1 */
+    int *seen;   /* per group: the last walk that came by */
+    int walk;    /* number of the walk */
+    struct ap_csr use; /* per parameter: groups that use it or what is made of it alone */
 };
 
 static const struct ap_nest *nest_of(const struct finder *f, int node)
@@ -122,17 +141,20 @@ static int origin_of(const struct finder *f, const struct ap_nest *nest)
     return origin;
 }
 
-static bool is_dependant(const struct finder *f, const struct ap_nest *nest, int k)
+/* Whether slot k makes the group one that the pattern of the weight decides about. */
+static bool is_use(const struct finder *f, const struct ap_nest *nest, int k)
 {
     return f->origin[nest->group] >= 0 || nest->heavy || (looks_up(f, nest) && k == 0);
 }
 
 /* Candidates for weights, numbered as parameters are; then groups by weight. */
-static void find_dependants(struct finder *f)
+static void find_uses(struct finder *f)
 {
     const struct ap_nests *nests = f->plan->nests;
-    int n = f->g->n_params, *last = AP_NEW_N(f->arena, n + 1, int);
+    int n = 0, cap[2] = {0, 0}, *weight = NULL, *group = NULL;
+    int *last = AP_NEW_N(f->arena, f->g->n_params + 1, int);
 
+    memset(last, -1, sizeof *last * (size_t)f->g->n_params);
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         const struct ap_node *p = &f->g->nodes[nest->members[0]];
@@ -140,50 +162,32 @@ static void find_dependants(struct finder *f)
             p->op == AP_OP_PARAMETER && p->role == AP_ROLE_WEIGHT && p->shape.rank >= 2
                 ? p->param
                 : origin_of(f, nest);
-    }
-    f->dep_start = AP_NEW_N(f->arena, n + 2, int);
-    for (int fill = 0; fill < 2; fill++) {
-        memset(last, -1, sizeof *last * (size_t)n);
-        for (int i = 0; i < nests->n; i++) {
-            const struct ap_nest *nest = &nests->nest[i];
-            for (int k = 0; k < nest->n_ins; k++) {
-                int o = f->origin[f->g->nodes[nest->ins[k].node].group];
-                if (o < 0 || last[o] == i || !is_dependant(f, nest, k))
-                    continue;
-                last[o] = i;
-                if (fill)
-                    f->dep[f->dep_start[o + 1]++] = i;
-                else
-                    f->dep_start[o + 2]++;
-            }
+        for (int k = 0; k < nest->n_ins; k++) {
+            int o = f->origin[f->g->nodes[nest->ins[k].node].group];
+            if (o < 0 || last[o] == i || !is_use(f, nest, k))
+                continue;
+            last[o] = i;
+            AP_ROOM(weight, n, cap[0]);
+            AP_ROOM(group, n, cap[1]);
+            weight[n] = o;
+            group[n++] = i;
         }
-        for (int o = 0; o < n && !fill; o++)
-            f->dep_start[o + 2] += f->dep_start[o + 1];
-        if (!fill)
-            f->dep = AP_NEW_N(f->arena, f->dep_start[n + 1] + 1, int);
     }
+    f->use = ap_csr_new(f->arena, f->g->n_params, n, weight, group);
+    free(weight);
+    free(group);
 }
 
 /* Slot of the group that holds weight o, or what is made of it alone. */
 static int slot_of(const struct finder *f, const struct ap_nest *nest, int o)
 {
     for (int k = 0; k < nest->n_ins; k++)
-        if (f->origin[f->g->nodes[nest->ins[k].node].group] == o &&
-            is_dependant(f, nest, k))
+        if (f->origin[f->g->nodes[nest->ins[k].node].group] == o && is_use(f, nest, k))
             return k;
     return -1;
 }
 
 /* ---- patterns ---- */
-
-static bool has_factor(const struct ap_access *access, int f)
-{
-    for (int d = 0; d < access->rank; d++)
-        for (int j = 0; j < access->dims[d].n; j++)
-            if (access->dims[d].factor[j] == f)
-                return true;
-    return false;
-}
 
 /* What splitting factor x of the operand in the slot amounts to. */
 static enum ap_pattern pattern_of(const struct ap_nest *nest, int slot, int x)
@@ -201,7 +205,7 @@ static enum ap_pattern pattern_of(const struct ap_nest *nest, int slot, int x)
         break;
     }
     for (int k = 0; k < nest->n_ins; k++)
-        if (k != slot && has_factor(&nest->ins[k].access, x))
+        if (k != slot && ap_access_has(&nest->ins[k].access, x))
             return lookup ? AP_PATTERN_REPLICATE : AP_PATTERN_EXPERT;
     return lookup ? AP_PATTERN_REPLICATE : AP_PATTERN_COLUMN;
 }
@@ -287,8 +291,8 @@ static void walk_forward(struct finder *f, int number, int p, struct ap_place pl
     const struct ap_nest *nest = nest_of(f, node);
 
     own(f, number, p, nest->group, ap_place_factor(nest, &nest->values[0], place));
-    for (int i = f->dep_start[o]; i < f->dep_start[o + 1]; i++) {
-        nest = &f->plan->nests->nest[f->dep[i]];
+    for (int i = f->use.start[o]; i < f->use.start[o + 1]; i++) {
+        nest = &f->plan->nests->nest[f->use.item[i]];
         int slot = slot_of(f, nest, o), in = nest->ins[slot].node;
         const struct ap_nest *from = nest_of(f, in);
         const struct ap_weight *w = &f->w->weight[number];
@@ -315,11 +319,12 @@ static void walk_back(struct finder *f, int result, int number, int p,
                       struct ap_place place)
 {
     int64_t elems = ap_shape_elems(&f->g->nodes[result].shape);
-    int n = 1, cap = 16;
-    struct step *stack = ap_xrealloc(NULL, (size_t)cap * sizeof *stack);
+    int n = 0, cap = 0;
+    struct step *stack = NULL;
 
     f->walk++;
-    stack[0] = (struct step){result, place};
+    AP_ROOM(stack, n, cap);
+    stack[n++] = (struct step){result, place};
     while (n > 0) {
         struct step at = stack[--n];
         const struct ap_nest *nest = nest_of(f, at.node);
@@ -341,8 +346,7 @@ static void walk_back(struct finder *f, int result, int number, int p,
         for (int k = 0; k < nest->n_ins; k++) {
             if (ap_shape_elems(&f->g->nodes[nest->ins[k].node].shape) != elems)
                 continue;
-            if (n == cap)
-                stack = ap_xrealloc(stack, (size_t)(cap *= 2) * sizeof *stack);
+            AP_ROOM(stack, n, cap);
             stack[n++] = (struct step){nest->ins[k].node,
                                        ap_place_of(nest, &nest->ins[k].access, x)};
         }
@@ -383,11 +387,11 @@ static void decide(struct finder *f, int number, const int *factor, int slot,
 /* First use in the forward phase: -1 if there is none. */
 static int first_use(const struct finder *f, int o)
 {
-    for (int i = f->dep_start[o]; i < f->dep_start[o + 1]; i++) {
-        const struct ap_nest *nest = &f->plan->nests->nest[f->dep[i]];
+    for (int i = f->use.start[o]; i < f->use.start[o + 1]; i++) {
+        const struct ap_nest *nest = &f->plan->nests->nest[f->use.item[i]];
         if (f->origin[nest->group] < 0 &&
             f->g->nodes[nest->members[0]].phase == AP_FORWARD)
-            return f->dep[i];
+            return f->use.item[i];
     }
     return -1;
 }
@@ -458,6 +462,6 @@ void ap_weights_find(struct ap_arena *arena, const struct ap_plan *plan, int axi
     for (int r = 0; r < g->n_results; r++)
         if (g->results[r].alias >= 0)
             result_of[g->nodes[g->results[r].alias].param] = g->results[r].node;
-    find_dependants(&f);
+    find_uses(&f);
     decide_all(&f, result_of);
 }

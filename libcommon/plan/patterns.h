@@ -66,6 +66,11 @@ struct ap_place ap_place_of(const struct ap_nest *nest, const struct ap_access *
 /* Factor at a place of an access, -1 when its boundaries do not fit. */
 int ap_place_factor(const struct ap_nest *nest, const struct ap_access *access,
                     struct ap_place place);
+/* Whether the tensor has a dimension that factor f is part of. */
+bool ap_access_has(const struct ap_access *access, int f);
+/* Sums of operands and moves only: partial operands may stay so as far as the next
+ * collective. */
+bool ap_nest_only_adds(const struct ap_graph *g, const struct ap_nest *nest);
 /*
  * The plan's choice of the group with another one on this axis: false when it is not
  * legal, or a factor is smaller than the devices that share it (or, without padding, does

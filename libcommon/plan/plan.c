@@ -7,9 +7,9 @@
  */
 #include "plan/plan.h"
 
+#include "base/array.h"
 #include "cost/alpa.h"
 #include "plan/microbatch.h"
-#include "cost/convert.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ struct want_list {
     struct ap_layout *made;
 };
 
-/* Kept copies serve every phase; remade ones serve the forward phase or the later ones.
+/* A kept copy serves every phase; a regathered one the forward phase or the later ones.
  */
 static bool serves(const struct ap_plan *plan, const struct wanted *w,
                    enum ap_phase phase)
@@ -132,10 +132,7 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
     for (int i = l->head[node]; i >= 0; i = l->item[i].next)
         if (ap_layout_equal(&l->item[i].to, to) && serves(l->plan, &l->item[i], phase))
             return i;
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->item = ap_xrealloc(l->item, (size_t)l->cap * sizeof(*l->item));
-    }
+    AP_ROOM(l->item, l->n, l->cap);
     l->item[l->n] = (struct wanted){node, group, l->head[node], phase, *from, *to};
     l->head[node] = l->n;
     return l->n++;
@@ -246,15 +243,15 @@ static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shap
 }
 
 /*
- * Remade copies, and copies of what is made with every microbatch, are made again with
- * every one that needs them.
+ * Regathered copies, and copies of what every microbatch computes, are made once per
+ * microbatch that needs them.
  */
 static void make_each(const struct ap_plan *plan, const uint8_t *when,
                       struct ap_step *steps, struct ap_conversion *c)
 {
-    bool remade = plan->regather && plan->regather[c->node];
+    bool regather = plan->regather && plan->regather[c->node];
     if (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
-        (!remade && when[plan->graph->nodes[c->node].group] != AP_EACH))
+        (!regather && when[plan->graph->nodes[c->node].group] != AP_EACH))
         return;
     c->each = true;
     c->path.sec = 0;
@@ -477,17 +474,6 @@ struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *
 
 /* ---- legality ---- */
 
-/* Factor f is as large as the devices that share it under the choice. */
-static bool large_enough(const struct ap_nest *nest, const struct ap_mesh *mesh,
-                         const struct ap_choice_vec *choice, int f)
-{
-    int64_t devices = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (choice->axis[a] == f)
-            devices *= mesh->size[a];
-    return f >= nest->n_factors || nest->factors[f].size >= devices;
-}
-
 int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
                       const struct ap_choice_vec *choice)
 {
@@ -497,7 +483,8 @@ int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
         for (int f = 0; f < nest->n_factors; f++) {
             struct ap_choice_vec other = *choice;
             other.axis[a] = (int16_t)f;
-            if (ap_choice_ok(nest, mesh, &other) && large_enough(nest, mesh, &other, f))
+            if (ap_choice_ok(nest, mesh, &other) &&
+                ap_choice_reaches(nest, mesh, &other, f))
                 return a;
         }
     }
@@ -595,6 +582,5 @@ void ap_plan_single(struct ap_arena *arena, const struct ap_graph *g,
     plan->mesh.name[0] = "x";
     plan->choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec);
     for (int i = 0; i < nests->n; i++)
-        for (int a = 0; a < AP_MAX_AXES; a++)
-            plan->choice[i].axis[a] = -1;
+        plan->choice[i] = AP_CHOICE_NONE;
 }

@@ -15,9 +15,9 @@ struct ap_plan {
     const struct ap_nests *nests;
     struct ap_mesh mesh;
     struct ap_choice_vec *choice; /* per group */
-    const int16_t *time; /* per group: what named_plans choose on an axis in time,
-                            see microbatch.h; NULL without one */
-    /* per node: conversions of this node's value are made again in each phase that needs
+    const int16_t *time; /* per group: the choice of named plans on an axis in time, see
+                            microbatch.h; NULL without one */
+    /* per node: conversions of this node's value are recomputed in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *regather;
     /* per node: where this node's value is partial it is reduced whole (all-reduce)
@@ -25,7 +25,7 @@ struct ap_plan {
      */
     bool *whole;
     /* per group: order among those that run before, with or behind the microbatches: by
-       this, then by number; rises from operands to users; NULL: all alike */
+       this, then by number; rises from operands to users; NULL: all equal */
     const int *turn;
     /* heavy operators may be replicated where the cost model has compute free */
     bool recompute_heavy;
@@ -33,7 +33,7 @@ struct ap_plan {
 
 /*
  * A tensor brought to a layout once, for all users of that layout (of one phase if the
- * tensor is remade per phase). Results: a result that becomes a parameter is brought to
+ * tensor is regathered). Results: a result that becomes a parameter is brought to
  * the parameter's layout; any other result to R on every axis. Layouts equal to the
  * tensor's own need no conversion and are not listed.
  */
@@ -42,7 +42,7 @@ struct ap_conversion {
     struct ap_layout from, to;
     enum ap_phase phase; /* of the first user */
     int first_group;     /* group before which it runs, n_groups for results */
-    bool each;           /* made again for every microbatch though it does not differ */
+    bool each;           /* repeated for every microbatch though it does not differ */
     struct ap_path path; /* its steps: arena */
 };
 
@@ -56,7 +56,7 @@ struct ap_conversions {
     const int *result_conv; /* per graph result, likewise */
 };
 
-/* Target layout of result r under the plan; of what a part hands on, its own with sums
+/* Target layout of result r under the plan; of what a part passes on, its own with sums
  * made whole. */
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
 /* Layout of node's own value (by its group's choice). */
@@ -73,7 +73,7 @@ int ap_nest_member(const struct ap_nest *nest, int node);
 
 /*
  * All conversions, each once per tensor and target (and per phase, forward or later, of a
- * remade tensor). -1 when some pair of layouts cannot be converted.
+ * regathered tensor). -1 when some pair of layouts cannot be converted.
  */
 int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
@@ -81,7 +81,7 @@ int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
 /* Layouts of a plan that are at hand. */
 struct ap_plan_layouts {
     const struct ap_layout *const *const *in; /* [group][operand] */
-    const struct ap_layout *const *value;     /* [node]: those that groups hand out */
+    const struct ap_layout *const *value;     /* [node]: of the outs of groups */
     const enum ap_phase *phase;               /* [group]; of no plan. NULL: not at hand */
 };
 /* The same with them; NULL: none are. */
@@ -152,7 +152,7 @@ struct ap_sharding {
     int64_t peak_bytes;                /* per device, of the program's buffer plan */
     int64_t limit_bytes, device_bytes; /* written only: what the plan was to fit, what a
                                           device has; 0: no limit, not known */
-    /* layout_to_choice.h; NULL: not said */
+    /* doc/fingerprint.h, cost.h; NULL: not said */
     const char *graph_fingerprint, *cluster_fingerprint;
     const char
         *extra; /* written as it is: members, each with a comma in front; or NULL */

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-#include "plan/layout_to_choice.h"
-#include "cost/convert.h"
+#include "doc/fingerprint.h"
 
 /* ---- meshes ---- */
 
@@ -271,8 +270,7 @@ static int read_choice(const json_t *group, const struct ap_at *at,
     if (json_array_size(axes) != (size_t)mesh->n_axes)
         return ap_at_err(&here, err, "expected one number per mesh axis");
     int n = nest->n_factors + nest->n_linear;
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        choice->axis[a] = -1;
+    *choice = AP_CHOICE_NONE;
     for (int a = 0; a < mesh->n_axes; a++) {
         const json_t *v = json_array_get(axes, (size_t)a);
         if (!json_is_integer(v) || json_integer_value(v) < -1 ||
@@ -315,12 +313,6 @@ static int check_layout(const struct ap_mesh *mesh, const struct ap_shape *shape
     return rc;
 }
 
-static const struct ap_shape *value_shape(const struct ap_node *node)
-{
-    bool tuple = node->shape.dtype == AP_TUPLE && node->shape.n_parts > 0;
-    return tuple ? &node->shape.parts[0] : &node->shape;
-}
-
 /* Members "in" and "out" of a group. */
 static int check_group(const struct ap_plan *plan, int g, const json_t *group,
                        const struct ap_at *at, struct ap_err *err)
@@ -342,14 +334,14 @@ static int check_group(const struct ap_plan *plan, int g, const json_t *group,
         struct ap_at here = {&ins, NULL, k};
         struct ap_layout l =
             ap_nest_in_layout(nest, plan->graph, &plan->mesh, &plan->choice[g], k);
-        if (check_layout(&plan->mesh, value_shape(&nodes[nest->ins[k].node]), &l,
+        if (check_layout(&plan->mesh, ap_value_shape(&nodes[nest->ins[k].node]), &l,
                          json_array_get(in, (size_t)k), &here, err))
             return -1;
     }
     for (int k = 0; k < nest->n_outs; k++) {
         struct ap_at here = {&outs, NULL, k};
         struct ap_layout l = ap_plan_node_layout(plan, nest->outs[k]);
-        if (check_layout(&plan->mesh, value_shape(&nodes[nest->outs[k]]), &l,
+        if (check_layout(&plan->mesh, ap_value_shape(&nodes[nest->outs[k]]), &l,
                          json_array_get(out, (size_t)k), &here, err))
             return -1;
     }
@@ -402,7 +394,7 @@ static int check_layouts(const json_t *o, const struct ap_at *at,
     for (int i = 0; i < n; i++) {
         struct ap_at here = {&list, NULL, i};
         struct ap_layout l = ap_plan_node_layout(plan, i);
-        if (check_layout(&plan->mesh, value_shape(&plan->graph->nodes[i]), &l,
+        if (check_layout(&plan->mesh, ap_value_shape(&plan->graph->nodes[i]), &l,
                          json_array_get(layouts, (size_t)i), &here, err))
             return -1;
     }

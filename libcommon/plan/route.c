@@ -13,12 +13,12 @@
  * and all operands count.
  */
 #include "plan/route.h"
-#include "cost/convert.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/array.h"
 
 #define MAX_CHOICES 10 /* per group; more are not followed */
 
@@ -126,18 +126,6 @@ static void add_choice(const struct ap_router *r, struct member *m, int choice)
         m->choice[m->n++] = choice;
 }
 
-/* Sums of operands and moves: partial operands may stay so. */
-static bool only_adds(const struct ap_graph *g, const struct ap_nest *nest)
-{
-    for (int m = 0; m < nest->n_members; m++) {
-        enum ap_op op = g->nodes[nest->members[m]].op;
-        if (op != AP_OP_ADD && op != AP_OP_CONVERT && op != AP_OP_COPY &&
-            op != AP_OP_NEGATE && ap_ops[op].class != AP_CLASS_MOVE)
-            return false;
-    }
-    return true;
-}
-
 static void follow_operands(struct ap_region *rg, struct member *m)
 {
     const struct ap_router *r = rg->router;
@@ -158,7 +146,7 @@ static void follow_operands(struct ap_region *rg, struct member *m)
                 add_choice(r, m, f);
         }
     }
-    for (int k = 0; k < nest->n_linear && only_adds(r->plan->graph, nest); k++)
+    for (int k = 0; k < nest->n_linear && ap_nest_only_adds(r->plan->graph, nest); k++)
         add_choice(r, m, nest->n_factors + k);
 }
 
@@ -212,13 +200,7 @@ static int intern(struct ap_arena *arena, struct ap_layout **list, int *n, int *
     for (int i = 0; i < *n; i++)
         if (ap_layout_equal(&(*list)[i], l))
             return i;
-    if (*n == *cap) {
-        *cap = *cap ? 2 * *cap : 4;
-        struct ap_layout *more = AP_NEW_N(arena, *cap, struct ap_layout);
-        if (*n > 0)
-            memcpy(more, *list, sizeof *more * (size_t)*n);
-        *list = more;
-    }
+    AP_ROOM_IN(arena, *list, *n, *cap);
     (*list)[*n] = *l;
     return (*n)++;
 }
@@ -310,22 +292,20 @@ static void link_outs(struct ap_region *rg, struct member *m)
 
 /* Targets that users outside the region have, which stay. */
 struct outside {
-    int tensor, target;
+    int n, cap;
+    struct outside_target {
+        int tensor, target;
+    } * item; /* malloc */
 };
 
-static void add_outside(struct ap_region *rg, int t, struct outside **list, int *n,
-                        int *cap, const struct ap_layout *l)
+static void add_outside(struct ap_region *rg, int t, const struct ap_layout *l,
+                        struct outside *list)
 {
-    int target = add_target(rg, t, l);
-    if (*n == *cap) {
-        *cap = *cap ? 2 * *cap : 64;
-        *list = ap_xrealloc(*list, (size_t)*cap * sizeof **list);
-    }
-    (*list)[(*n)++] = (struct outside){t, target};
+    AP_ROOM(list->item, list->n, list->cap);
+    list->item[list->n++] = (struct outside_target){t, add_target(rg, t, l)};
 }
 
-static void look_outside(struct ap_region *rg, int t, struct outside **list, int *n,
-                         int *cap)
+static void find_outside(struct ap_region *rg, int t, struct outside *list)
 {
     struct ap_router *r = rg->router;
     const struct ap_graph *g = r->plan->graph;
@@ -347,7 +327,7 @@ static void look_outside(struct ap_region *rg, int t, struct outside **list, int
                 continue;
             struct ap_layout l =
                 ap_nest_in_layout(nest, g, &r->plan->mesh, &r->plan->choice[group], k);
-            add_outside(rg, t, list, n, cap, &l);
+            add_outside(rg, t, &l, list);
         }
     }
     for (int i = r->first_result[node]; i >= 0; i = r->next_result[i]) {
@@ -355,17 +335,16 @@ static void look_outside(struct ap_region *rg, int t, struct outside **list, int
         if (alias >= 0 && r->local_group[g->nodes[alias].group] >= 0)
             continue;
         struct ap_layout l = ap_plan_result_layout(r->plan, i);
-        add_outside(rg, t, list, n, cap, &l);
+        add_outside(rg, t, &l, list);
     }
 }
 
 static void finish_tensors(struct ap_region *rg)
 {
-    struct outside *list = NULL;
-    int n = 0, cap = 0;
+    struct outside list = {0};
 
     for (int t = 0; t < rg->n_tensors; t++)
-        look_outside(rg, t, &list, &n, &cap);
+        find_outside(rg, t, &list);
     for (int t = 0; t < rg->n_tensors; t++) {
         struct tensor *x = &rg->tensor[t];
         x->cost = AP_NEW_N(rg->router->arena, x->n_from * x->n_to + 1, double);
@@ -375,9 +354,9 @@ static void finish_tensors(struct ap_region *rg)
         for (int i = 0; i < x->n_from * x->n_to; i++)
             x->cost[i] = NAN;
     }
-    for (int i = 0; i < n; i++)
-        rg->tensor[list[i].tensor].fixed[list[i].target]++;
-    free(list);
+    for (int i = 0; i < list.n; i++)
+        rg->tensor[list.item[i].tensor].fixed[list.item[i].target]++;
+    free(list.item);
 }
 
 struct ap_region *ap_region_new(struct ap_router *r, const int *groups, int n)

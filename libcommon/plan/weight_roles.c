@@ -1,5 +1,5 @@
 /*
- * Problem: tell attention's and feed-forward layers' weights without any name. Idea: say
+ * Problem: tell attention's and role-forward layers' weights without any name. Idea: say
  * of every forward value where it comes from: from constants and weights alone, straight
  * from contractions with weights (through elementwise operators and moves), from
  * attention (through anything but a contraction with a weight), or from a mixture
@@ -21,10 +21,10 @@ struct origin {
     int n, maker[MAX_MAKERS]; /* weights of the contractions, of FROM_WEIGHTED */
 };
 
-struct feeder {
+struct role_finder {
     const struct ap_plan *plan;
     const struct ap_weights *weights;
-    enum ap_weight_role *feed;
+    enum ap_weight_role *role;
     struct origin *origin; /* per group */
     int *used;             /* per group: weight that it contracts with, or -1 */
 };
@@ -50,34 +50,35 @@ static void join(struct origin *a, const struct origin *b)
     }
 }
 
-static void mark(struct feeder *f, const struct origin *o, enum ap_weight_role feed)
+static void mark(struct role_finder *f, const struct origin *o, enum ap_weight_role role)
 {
     for (int i = 0; o->source == FROM_WEIGHTED && i < o->n; i++)
-        if (f->feed[o->maker[i]] == AP_WEIGHT_ROLE_OTHER)
-            f->feed[o->maker[i]] = feed;
+        if (f->role[o->maker[i]] == AP_WEIGHT_ROLE_OTHER)
+            f->role[o->maker[i]] = role;
 }
 
-static bool all_other(const struct feeder *f, const struct origin *o)
+static bool all_other(const struct role_finder *f, const struct origin *o)
 {
     for (int i = 0; i < o->n; i++)
-        if (f->feed[o->maker[i]] != AP_WEIGHT_ROLE_OTHER)
+        if (f->role[o->maker[i]] != AP_WEIGHT_ROLE_OTHER)
             return false;
     return true;
 }
 
-static struct origin contract_weight(struct feeder *f, const struct origin *in, int w)
+static struct origin contract_weight(struct role_finder *f, const struct origin *in,
+                                     int w)
 {
-    if (in->source == FROM_ATTENTION && f->feed[w] == AP_WEIGHT_ROLE_OTHER)
-        f->feed[w] = AP_WEIGHT_ROLE_OUT_OF_ATTENTION;
-    if (in->source == FROM_WEIGHTED && f->feed[w] == AP_WEIGHT_ROLE_OTHER &&
+    if (in->source == FROM_ATTENTION && f->role[w] == AP_WEIGHT_ROLE_OTHER)
+        f->role[w] = AP_WEIGHT_ROLE_OUT_OF_ATTENTION;
+    if (in->source == FROM_WEIGHTED && f->role[w] == AP_WEIGHT_ROLE_OTHER &&
         all_other(f, in)) {
-        f->feed[w] = AP_WEIGHT_ROLE_SECOND;
+        f->role[w] = AP_WEIGHT_ROLE_SECOND;
         mark(f, in, AP_WEIGHT_ROLE_FIRST);
     }
     return (struct origin){FROM_WEIGHTED, 1, {w}};
 }
 
-static struct origin contract_values(struct feeder *f, const struct ap_nest *nest)
+static struct origin contract_values(struct role_finder *f, const struct ap_nest *nest)
 {
     bool attention = false, straight = nest->n_ins > 0;
 
@@ -102,7 +103,7 @@ static bool reduces(const struct ap_nest *nest)
     return false;
 }
 
-static struct origin origin_of(struct feeder *f, const struct ap_nest *nest)
+static struct origin origin_of(struct role_finder *f, const struct ap_nest *nest)
 {
     const struct ap_graph *g = f->plan->graph;
     const struct ap_node *first = &g->nodes[nest->members[0]];
@@ -122,18 +123,18 @@ static struct origin origin_of(struct feeder *f, const struct ap_nest *nest)
 }
 
 void ap_weight_roles_find(struct ap_arena *arena, const struct ap_plan *plan,
-                          const struct ap_weights *weights, enum ap_weight_role *feed)
+                          const struct ap_weights *weights, enum ap_weight_role *role)
 {
     int n = plan->nests->n;
-    struct feeder f = {.plan = plan,
-                       .weights = weights,
-                       .feed = feed,
-                       .origin = AP_NEW_N(arena, n, struct origin),
-                       .used = AP_NEW_N(arena, n, int)};
+    struct role_finder f = {.plan = plan,
+                            .weights = weights,
+                            .role = role,
+                            .origin = AP_NEW_N(arena, n, struct origin),
+                            .used = AP_NEW_N(arena, n, int)};
 
     memset(f.used, -1, sizeof *f.used * (size_t)n);
     for (int i = weights->n - 1; i >= 0; i--) {
-        feed[i] = AP_WEIGHT_ROLE_OTHER;
+        role[i] = AP_WEIGHT_ROLE_OTHER;
         f.used[weights->weight[i].use] = i;
     }
     for (int i = 0; i < n; i++) {
@@ -147,16 +148,16 @@ int ap_weight_roles_pattern(struct ap_arena *arena, const struct ap_plan *plan,
                             const struct ap_weights *weights, bool attention,
                             bool feed_forward, int *pattern)
 {
-    enum ap_weight_role *feed = AP_NEW_N(arena, weights->n + 1, enum ap_weight_role);
+    enum ap_weight_role *role = AP_NEW_N(arena, weights->n + 1, enum ap_weight_role);
     int n = 0;
 
-    ap_weight_roles_find(arena, plan, weights, feed);
+    ap_weight_roles_find(arena, plan, weights, role);
     for (int i = 0; i < weights->n; i++) {
         const struct ap_weight *w = &weights->weight[i];
-        bool column = (attention && feed[i] == AP_WEIGHT_ROLE_INTO_ATTENTION) ||
-                      (feed_forward && feed[i] == AP_WEIGHT_ROLE_FIRST);
-        bool row = (attention && feed[i] == AP_WEIGHT_ROLE_OUT_OF_ATTENTION) ||
-                   (feed_forward && feed[i] == AP_WEIGHT_ROLE_SECOND);
+        bool column = (attention && role[i] == AP_WEIGHT_ROLE_INTO_ATTENTION) ||
+                      (feed_forward && role[i] == AP_WEIGHT_ROLE_FIRST);
+        bool row = (attention && role[i] == AP_WEIGHT_ROLE_OUT_OF_ATTENTION) ||
+                   (feed_forward && role[i] == AP_WEIGHT_ROLE_SECOND);
         for (int p = 1; p < w->n && (column || row); p++)
             if (w->pattern[p] == (column ? AP_PATTERN_COLUMN : AP_PATTERN_ROW)) {
                 pattern[i] = p;

@@ -1,9 +1,9 @@
 /*
  * What weights are for, seen from the data flow of the forward phase: attention's
- * projections, and the pairs of contractions of feed-forward layers.
+ * projections, and the pairs of contractions of role-forward layers.
  */
-#ifndef AP_FEEDS_H
-#define AP_FEEDS_H
+#ifndef AP_WEIGHT_ROLES_H
+#define AP_WEIGHT_ROLES_H
 
 #include "plan/patterns.h"
 
@@ -15,12 +15,12 @@ enum ap_weight_role {
     AP_WEIGHT_ROLE_SECOND
 };
 
-/* feed[i] for each weight. Linear in the operand slots. */
+/* role[i] for each weight. Linear in the operand slots. */
 void ap_weight_roles_find(struct ap_arena *arena, const struct ap_plan *plan,
-                          const struct ap_weights *weights, enum ap_weight_role *feed);
+                          const struct ap_weights *weights, enum ap_weight_role *role);
 
 /*
- * A pattern for each of those weights that attention, or feed-forward layers, have:
+ * A pattern for each of those weights that attention, or role-forward layers, have:
  * columns into attention and for the first of a pair, rows out of it and for the second;
  * pattern[] of others stays. Returns how many there are.
  */

@@ -12,6 +12,7 @@
  * Groups that run once per microbatch are a loop: what is made before and read in it
  * lives to its end, and what it accumulates or gathers lives from its start.
  */
+#include "base/csr.h"
 #include "base/pack.h"
 #include "program/program.h"
 
@@ -19,10 +20,14 @@
 #include <string.h>
 
 #define ALIGN AP_PACK_ALIGN
-/* Looks of the packer: at most so many, and so many times the square of the pieces. */
-#define PACK_WORK 40000000
-#define MANY      200
-#define FEW       4 /* when nothing can be small enough */
+/*
+ * Work of the packer (visits of placed pieces): at most PACK_WORK, half a second, and
+ * PACK_ROUNDS times the square of the pieces; PACK_ROUNDS_HOPELESS times when no arena is
+ * within the limit. `ap-rewrite --stats` on a plan shows what more of it saves.
+ */
+#define PACK_WORK            40000000
+#define PACK_ROUNDS          200
+#define PACK_ROUNDS_HOPELESS 4
 
 /* What buffers are planned from; arrays are per local node. */
 struct lives {
@@ -52,8 +57,7 @@ static bool is_view(const struct ap_graph *g, int node)
            (node + 1 == g->n_nodes || g->nodes[node + 1].group != n->group);
 }
 
-/* Read by its own group only, and by that at least once. */
-static bool is_inner(const struct ap_graph *g, int node)
+bool ap_program_is_inner(const struct ap_graph *g, int node)
 {
     int group = g->nodes[node].group;
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
@@ -96,7 +100,8 @@ static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
         const struct ap_node *n = &g->nodes[i];
         l->root[i] = is_view(g, i) ? l->root[n->in[0]] : i;
         l->birth[i] = l->death[i] = n->group;
-        l->has[i] = l->root[i] == i && n->shape.dtype != AP_TUPLE && !is_inner(g, i);
+        l->has[i] =
+            l->root[i] == i && n->shape.dtype != AP_TUPLE && !ap_program_is_inner(g, i);
         for (int k = 0; k < n->n_in; k++) {
             int from = l->root[n->in[k]];
             if (l->death[from] < n->group)
@@ -376,48 +381,45 @@ static void add_alive(const struct lives *l, const bool *which, int64_t *held)
         held[i] += held[i - 1];
 }
 
-/* Buffers that share memory over time: ids sorted by group, start[g] .. start[g + 1). */
-struct by_group {
-    int *start, *node;
+/* What is to be placed, and in what. */
+struct placing {
+    struct ap_arena *arena;
+    const struct lives *l;
+    const struct ap_buffer *buffer;
+    bool *shared; /* per node: its buffer is not placed yet */
 };
 
-static struct by_group sort_by_group(struct ap_arena *arena, const struct lives *l,
-                                     const int *group, const bool *shared)
+/* The buffers that are to be placed, by the group in which their life begins or ends. */
+static struct ap_csr list_by_group(const struct placing *p, const int *group)
 {
-    int n = l->g->n_nodes, n_groups = l->g->n_groups;
-    struct by_group s = {AP_NEW_N(arena, n_groups + 2, int), AP_NEW_N(arena, n, int)};
+    int n = p->l->g->n_nodes, *row = AP_NEW_N(p->arena, n, int);
+
     for (int i = 0; i < n; i++)
-        if (shared[i])
-            s.start[group[i] + 1]++;
-    for (int i = 0; i <= n_groups; i++)
-        s.start[i + 1] += s.start[i];
-    int *at = ap_arena_dup(arena, s.start, ((size_t)n_groups + 2) * sizeof(int));
-    for (int i = 0; i < n; i++)
-        if (shared[i])
-            s.node[at[group[i]]++] = i;
-    return s;
+        row[i] = p->shared[i] ? group[i] : -1;
+    return ap_csr_new(p->arena, p->l->g->n_groups + 1, n, row, NULL);
 }
 
 /*
  * Places all shared buffers; step 1 goes forward through the groups (first taken at
  * birth, given back after death), -1 backward. Returns the peak.
  */
-static int64_t sweep(struct ap_arena *arena, const struct ap_graph *g,
-                     const struct by_group *take, const struct by_group *give,
-                     const struct ap_buffer *buffer, int step, int64_t *offset)
+static int64_t sweep(const struct placing *p, int step, int64_t *offset)
 {
+    const struct ap_graph *g = p->l->g;
+    const struct ap_csr take = list_by_group(p, step > 0 ? p->l->birth : p->l->death);
+    const struct ap_csr give = list_by_group(p, step > 0 ? p->l->death : p->l->birth);
     struct heap h = {.last = -1, .root = -1, .spare = -1};
-    h.block = AP_NEW_N(arena, 2 * (int64_t)g->n_nodes + 2, struct block);
-    int *held = AP_NEW_N(arena, g->n_nodes, int);
+    h.block = AP_NEW_N(p->arena, 2 * (int64_t)g->n_nodes + 2, struct block);
+    int *held = AP_NEW_N(p->arena, g->n_nodes, int);
     for (int i = 0; i <= g->n_groups; i++) {
         int group = step > 0 ? i : g->n_groups - i;
-        for (int k = take->start[group]; k < take->start[group + 1]; k++) {
-            int v = take->node[k];
-            held[v] = heap_take(&h, align(buffer[v].bytes));
+        for (int k = take.start[group]; k < take.start[group + 1]; k++) {
+            int v = take.item[k];
+            held[v] = heap_take(&h, align(p->buffer[v].bytes));
             offset[v] = h.block[held[v]].offset;
         }
-        for (int k = give->start[group]; k < give->start[group + 1]; k++)
-            heap_give(&h, held[give->node[k]]);
+        for (int k = give.start[group]; k < give.start[group + 1]; k++)
+            heap_give(&h, held[give.item[k]]);
     }
     return h.peak;
 }
@@ -425,13 +427,13 @@ static int64_t sweep(struct ap_arena *arena, const struct ap_graph *g,
 /* ---- packing ---- */
 
 /* The most that is in use at once: no arena is smaller. */
-static int64_t most_alive(struct ap_arena *arena, const struct lives *l,
-                          const bool *shared)
+static int64_t most_alive(const struct placing *p)
 {
-    int64_t *held = AP_NEW_N(arena, l->g->n_groups + 2, int64_t), most = 0;
+    int n_groups = p->l->g->n_groups;
+    int64_t *held = AP_NEW_N(p->arena, n_groups + 2, int64_t), most = 0;
 
-    add_alive(l, shared, held);
-    for (int i = 0; i <= l->g->n_groups; i++)
+    add_alive(p->l, p->shared, held);
+    for (int i = 0; i <= n_groups; i++)
         most = held[i] > most ? held[i] : most;
     return most;
 }
@@ -449,20 +451,20 @@ static int by_size(const void *x, const void *y)
     return (a->node > b->node) - (a->node < b->node);
 }
 
-/* The largest shared buffers (owned by arena), n of them; they are no longer shared. */
-static struct sized *take_largest(struct ap_arena *arena, const struct ap_graph *g,
-                                  const struct ap_buffer *buffer, bool *shared, int *n)
+/* The largest shared buffers (arena), n of them; they are no longer shared. */
+static struct sized *take_largest(const struct placing *p, int *n)
 {
-    struct sized *size = AP_NEW_N(arena, g->n_nodes, struct sized);
+    int n_nodes = p->l->g->n_nodes;
+    struct sized *size = AP_NEW_N(p->arena, n_nodes, struct sized);
 
     *n = 0;
-    for (int i = 0; i < g->n_nodes; i++)
-        if (shared[i])
-            size[(*n)++] = (struct sized){align(buffer[i].bytes), i};
+    for (int i = 0; i < n_nodes; i++)
+        if (p->shared[i])
+            size[(*n)++] = (struct sized){align(p->buffer[i].bytes), i};
     qsort(size, (size_t)*n, sizeof *size, by_size);
     *n = *n < AP_PACK_MOST ? *n : AP_PACK_MOST;
     for (int i = 0; i < *n; i++)
-        shared[size[i].node] = false;
+        p->shared[size[i].node] = false;
     return size;
 }
 
@@ -471,28 +473,25 @@ static struct sized *take_largest(struct ap_arena *arena, const struct ap_graph 
  * `enough`, or that has been tried; the others are swept, behind them. hopeless: it is
  * known that they never are. Returns the peak, which is no larger than it was.
  */
-static int64_t pack_shared(struct ap_arena *arena, const struct lives *l,
-                           const struct ap_buffer *buffer, bool *shared, int64_t peak,
-                           bool hopeless, int64_t enough, int64_t *offset)
+static int64_t pack_shared(const struct placing *p, int64_t peak, bool hopeless,
+                           int64_t enough, int64_t *offset)
 {
-    const struct ap_graph *g = l->g;
-    int64_t *rest = AP_NEW_N(arena, g->n_nodes, int64_t), work;
+    const struct lives *l = p->l;
+    int64_t *rest = AP_NEW_N(p->arena, l->g->n_nodes, int64_t), work;
     int n;
 
-    const struct sized *large = take_largest(arena, g, buffer, shared, &n);
-    struct ap_pack_piece *piece = AP_NEW_N(arena, n, struct ap_pack_piece);
-    struct by_group birth = sort_by_group(arena, l, l->birth, shared);
-    struct by_group death = sort_by_group(arena, l, l->death, shared);
-    const int64_t above = sweep(arena, g, &birth, &death, buffer, 1, rest);
+    const struct sized *large = take_largest(p, &n);
+    struct ap_pack_piece *piece = AP_NEW_N(p->arena, n, struct ap_pack_piece);
+    const int64_t above = sweep(p, 1, rest);
     for (int i = 0; i < n; i++)
         piece[i] = (struct ap_pack_piece){l->birth[large[i].node],
                                           l->death[large[i].node], large[i].bytes, 0};
-    work = (int64_t)n * n * (hopeless ? FEW : MANY);
+    work = (int64_t)n * n * (hopeless ? PACK_ROUNDS_HOPELESS : PACK_ROUNDS);
     work = work < PACK_WORK ? work : PACK_WORK;
-    const int64_t end = ap_pack(arena, piece, n, enough - above, work);
+    const int64_t end = ap_pack(p->arena, piece, n, enough - above, work);
     if (end + above >= peak)
         return peak;
-    for (int i = 0; i < g->n_nodes; i++)
+    for (int i = 0; i < l->g->n_nodes; i++)
         offset[i] = end + rest[i];
     for (int i = 0; i < n; i++)
         offset[large[i].node] = piece[i].offset;
@@ -504,22 +503,20 @@ static void place_shared(struct ap_arena *arena, const struct lives *l, int64_t 
                          int64_t limit, struct ap_buffer *buffer, struct ap_program *prog)
 {
     const struct ap_graph *g = l->g;
-    bool *shared = AP_NEW_N(arena, g->n_nodes, bool);
+    const struct placing p = {arena, l, buffer, AP_NEW_N(arena, g->n_nodes, bool)};
     for (int i = 0; i < g->n_nodes; i++)
-        shared[i] = l->has[i] && g->nodes[i].op != AP_OP_PARAMETER;
-    struct by_group birth = sort_by_group(arena, l, l->birth, shared);
-    struct by_group death = sort_by_group(arena, l, l->death, shared);
+        p.shared[i] = l->has[i] && g->nodes[i].op != AP_OP_PARAMETER;
     int64_t *forward = AP_NEW_N(arena, g->n_nodes, int64_t);
     int64_t *backward = AP_NEW_N(arena, g->n_nodes, int64_t);
-    int64_t peak = sweep(arena, g, &birth, &death, buffer, 1, forward);
-    int64_t other = sweep(arena, g, &death, &birth, buffer, -1, backward);
+    int64_t peak = sweep(&p, 1, forward);
+    int64_t other = sweep(&p, -1, backward);
     int64_t *offset = other < peak ? backward : forward;
-    int64_t alive = most_alive(arena, l, shared);
+    int64_t alive = most_alive(&p);
     const bool hopeless = limit > 0 && base + alive > limit;
     const int64_t enough = limit - base > alive ? limit - base : alive;
     peak = other < peak ? other : peak;
     if (peak > enough && alive < INT64_MAX / AP_PACK_MOST)
-        peak = pack_shared(arena, l, buffer, shared, peak, hopeless, enough, offset);
+        peak = pack_shared(&p, peak, hopeless, enough, offset);
     for (int i = 0; i < g->n_nodes; i++)
         if (l->has[i] && g->nodes[i].op != AP_OP_PARAMETER)
             buffer[i].offset = base + offset[i];

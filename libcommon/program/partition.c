@@ -12,13 +12,13 @@
  * one, those in between with every microbatch; what is accumulated, right behind the
  * group that makes it. Sums of half precision are accumulated in f32.
  *
- * What a part hands on is brought to its layout right behind the group that makes it; of
- * sums over microbatches, behind the last one.
+ * What a part of a larger program passes on is brought to its layout right behind the
+ * group that makes it; of sums over microbatches, behind the last one.
  *
  * A conversion to less memory for the backward phase would keep the larger value until
  * then: it is made as soon as nobody else needs that value (list_early). Not with
- * microbatches or turns, whose order is given, nor of values that are remade or end as
- * results.
+ * microbatches or turns, whose order is given, nor of values that are regathered or
+ * end as results.
  *
  * A step that makes a value partial is left out where the value is the reducer's neutral
  * element everywhere (zeros that a sum starts from): it is partial as it stands.
@@ -29,7 +29,6 @@
 #include <string.h>
 
 #include "plan/microbatch.h"
-#include "cost/convert.h"
 
 struct partition {
     struct ap_arena *arena;
@@ -41,7 +40,7 @@ struct partition {
     int *node_of;   /* per source node: local node of its own value */
     int *conv_node; /* per conversion: local node of its result, or as far as it came */
     int *n_made;    /* per conversion: steps made; one more when it is done */
-    bool *leaves;   /* per conversion: made for a value that a part hands on */
+    bool *leaves;   /* per conversion: made for a value that a part passes on */
     int *slot_node; /* per operand slot of the group at hand */
     int next_conv;  /* first one not made yet */
     int n_groups;   /* of the local graph, so far */
@@ -163,7 +162,7 @@ static void add_conversion(struct partition *p, int c)
 
 /* ---- conversions over time ---- */
 
-/* What is handed on, and no sum over microbatches. */
+/* What is passed on, and no sum over microbatches. */
 static bool leaves_at_once(const struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
@@ -215,7 +214,7 @@ static void list_started(struct partition *p)
     }
 }
 
-/* What is handed on, and made with no other group: made as soon as it can be. */
+/* What is passed on, and made with no other group: made as soon as it can be. */
 static void list_leaving(struct partition *p)
 {
     const struct ap_graph *g = p->plan->graph;
@@ -227,7 +226,7 @@ static void list_leaving(struct partition *p)
     }
 }
 
-/* The rest of what is handed on of sums over microbatches. */
+/* The rest of what is passed on of sums over microbatches. */
 static void finish_leaving(struct partition *p)
 {
     for (int c = 0; c < p->conv->n; c++)
@@ -404,14 +403,8 @@ static enum ap_red mask_red(const struct partition *p, const struct ap_nest *nes
     for (int d = 0; d < rank; d++)
         for (int i = 0; i < access->dims[d].n; i++) {
             int f = access->dims[d].factor[i];
-            if (nest->factors[f].kind != AP_FACTOR_REDUCED)
-                continue;
-            int64_t parts = 1;
-            for (int a = 0; a < p->plan->mesh.n_axes; a++)
-                if (choice->axis[a] == f)
-                    parts *= p->plan->mesh.size[a];
-            if (ap_nest_extent(nest, &p->plan->mesh, choice, f) * parts !=
-                nest->factors[f].size)
+            if (nest->factors[f].kind == AP_FACTOR_REDUCED &&
+                ap_nest_is_padded(nest, &p->plan->mesh, choice, f))
                 return nest->factors[f].red;
         }
     assert(!"a masked operand carries a padded reduced factor");

@@ -1,7 +1,7 @@
 /*
  * Operators on a shard. The factor rules split only dimensions that an operator treats as
  * a whole, so that most attributes stay; the extents among them become local ones, and
- * what depends on an element's global place (iota, literals, lookups) is told that place.
+ * what depends on an element's global place (iota, literals, lookups) carries that place.
  */
 #include "program/partition.h"
 
@@ -43,7 +43,7 @@ static struct ap_attrs *copy_attrs(struct ap_arena *arena, const struct ap_attrs
     return ap_arena_dup(arena, a, sizeof(*a));
 }
 
-/* Tells the node where its shard lies; attributes of an unsplit value stay as they are.
+/* Notes where the shard lies; attributes of an unsplit value stay as they are.
  */
 static const struct ap_attrs *place(struct ap_arena *arena, const struct ap_attrs *attrs,
                                     const struct ap_shape *global,

@@ -61,6 +61,13 @@ static int tally_list(struct ap_arena *arena, const struct tally *t,
     return n;
 }
 
+/* How often a group runs in a step. */
+static int64_t times_of(const struct ap_program *prog, int group)
+{
+    bool each = group >= prog->each_lo && group < prog->each_hi;
+    return each ? ap_mesh_microbatches(&prog->mesh) : 1;
+}
+
 int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog,
                            struct ap_coll_count **out)
 {
@@ -70,7 +77,7 @@ int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog
         if (ap_ops[node->op].class == AP_CLASS_COLLECTIVE)
             tally_add(
                 &t, &prog->mesh, node->op, node->attrs->coll.axes,
-                ap_program_times(prog, node->group),
+                times_of(prog, node->group),
                 ap_coll_bytes(&prog->mesh, node, &prog->local.nodes[node->in[0]].shape));
     }
     return tally_list(arena, &t, out);

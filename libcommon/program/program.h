@@ -37,13 +37,6 @@ struct ap_program {
     const int *turn; /* per group: struct ap_plan's; not written */
 };
 
-/* How often a group runs in a step. */
-static inline int64_t ap_program_times(const struct ap_program *prog, int group)
-{
-    bool each = group >= prog->each_lo && group < prog->each_hi;
-    return each ? ap_mesh_microbatches(&prog->mesh) : 1;
-}
-
 /*
  * SPMD partitioning: the plan as a local program. Each conversion once, before its first
  * user, or for a later phase as soon as nothing else needs the larger value; masks where
@@ -67,6 +60,10 @@ void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
  */
 void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
                             int64_t limit);
+
+/* Whether a value is read by its own group only, and by that at least once: it needs no
+ * memory. */
+bool ap_program_is_inner(const struct ap_graph *g, int node);
 
 /* Per group of the program (and at its end): bytes that are in use while it runs. */
 int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);

@@ -117,30 +117,13 @@ static const char *check_place(const struct ap_mesh *mesh, const struct ap_attrs
     return same ? NULL : "its shape is not the shard of attribute global under layout";
 }
 
-static int count_bits(unsigned v)
-{
-    int n = 0;
-    for (; v; v &= v - 1)
-        n++;
-    return n;
-}
-
-static int64_t axes_size(const struct ap_mesh *mesh, unsigned axes)
-{
-    int64_t n = 1;
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (axes >> a & 1)
-            n *= mesh->size[a];
-    return n;
-}
-
 /* Replaces x (full or part) of the split dimension by the other one in dims. */
 static bool apply_split(const struct ap_mesh *mesh, unsigned axes,
                         const struct ap_split *s, bool to_part, int rank, int64_t *dims)
 {
     if (s->dim < 0 || s->dim >= rank || s->full < 1 || s->outer < 1)
         return false;
-    if (s->part != ap_ceil_div(s->full, axes_size(mesh, axes)))
+    if (s->part != ap_ceil_div(s->full, ap_mesh_group(mesh, axes)))
         return false;
     int64_t from = to_part ? s->full : s->part, to = to_part ? s->part : s->full;
     int64_t *dim = &dims[s->dim];
@@ -158,7 +141,7 @@ static const char *check_splits(const struct ap_mesh *mesh, const struct ap_node
     for (int d = 0; d < operand->rank; d++)
         dims[d] = operand->dims[d];
     bool to_part = node->op != AP_OP_ALL_GATHER;
-    bool ok = count_bits(c->axes) == 1 &&
+    bool ok = __builtin_popcount(c->axes) == 1 &&
               apply_split(mesh, c->axes, &c->split, to_part, operand->rank, dims);
     if (ok && node->op == AP_OP_ALL_TO_ALL)
         ok = apply_split(mesh, c->axes, &c->join, false, operand->rank, dims);
@@ -186,14 +169,10 @@ static const char *check_coll(const struct ap_mesh *mesh, const struct ap_node *
     if (reduces && !combines(c->red))
         return "needs a reduction such as sum";
     if (node->op == AP_OP_COLLECTIVE_PERMUTE) {
-        int a = 0, b = AP_MAX_AXES - 1;
-        if (count_bits(c->axes) != 2)
+        if (__builtin_popcount(c->axes) != 2)
             return "swaps two axes";
-        while (!(c->axes >> a & 1))
-            a++;
-        while (!(c->axes >> b & 1))
-            b--;
-        if (mesh->size[a] != mesh->size[b])
+        if (mesh->size[__builtin_ctz(c->axes)] !=
+            mesh->size[__builtin_ctz(c->axes & (c->axes - 1))])
             return "swaps two axes of one size";
     }
     if (node->op == AP_OP_ALL_REDUCE || node->op == AP_OP_AP_PARTIAL ||
@@ -257,22 +236,13 @@ static const char *check_time(const struct ap_program *prog, const struct ap_nod
 
 /* ---- memory ---- */
 
-/* Nothing but its own group reads the node, and something does. */
-static bool is_inner(const struct ap_graph *g, int node)
-{
-    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
-        if (g->nodes[g->users[u]].group != g->nodes[node].group)
-            return false;
-    return g->user_start[node] < g->user_start[node + 1];
-}
-
 static const char *check_buffer(const struct ap_program *prog, int node)
 {
     const struct ap_graph *g = &prog->local;
     const struct ap_buffer *b = &prog->buffer[node];
     const struct ap_node *n = &g->nodes[node];
     if (b->offset == -1) {
-        bool inner = is_inner(g, node) && n->op != AP_OP_PARAMETER;
+        bool inner = ap_program_is_inner(g, node) && n->op != AP_OP_PARAMETER;
         if (n->shape.dtype == AP_TUPLE || (inner && b->alias < 0))
             return NULL;
         return "is read from memory but has no buffer";

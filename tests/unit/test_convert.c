@@ -582,9 +582,51 @@ static void test_al5(void)
     ap_cost_free(&cost);
 }
 
+/*
+ * A device that holds h of the b bytes that it is to have must receive b - h, over links
+ * no faster than its fastest axis: no path between layouts without sums takes less.
+ */
+static double bound_of(const struct ap_cost *cost, const struct ap_shape *shape,
+                       const struct ap_layout *from, const struct ap_layout *to)
+{
+    int64_t bytes = ap_layout_local_bytes(&cost->mesh, shape, to);
+    double most = 0, held = (double)ap_layout_local_bytes(&cost->mesh, shape, from);
+    for (int a = 0; a < cost->mesh.n_axes; a++)
+        most = fmax(most, cost->bandwidth[a]);
+    return fmax(0, (double)bytes - held) / most;
+}
+
+static void test_readme(void)
+{
+    struct ap_cost cost;
+    const int64_t dims[] = {4000, 4000};
+    struct ap_shape shape = {.dtype = AP_F32, .rank = 2, .dims = dims};
+    static struct ap_layout all[4096];
+    int below = 0;
+
+    setup(&cost, "2x8", AP_COST_DEFAULT); /* x crosses nodes */
+    check_path(&cost, &shape, "P,P", "R,R",
+               "reduce-scatter(y) all-reduce(x) all-gather(y)");
+    struct ap_path path = convert(&cost, &shape, "P,P", "R,R");
+    CHECK(path.n_steps == 3 && round(path.sec * 1e7) == 7553,
+          "README of libcommon/cost: P,P to R,R takes %g us", path.sec * 1e6);
+    const int64_t few[] = {8, 8};
+    shape.dims = few;
+    int n = all_layouts(&cost.mesh, &shape, all, 4096);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            below += ap_convert_sec(&cost, &shape, &all[i], &all[j]) <
+                     bound_of(&cost, &shape, &all[i], &all[j]) * (1 - 1e-12);
+    CHECK(n > 0 && below == 0,
+          "README of libcommon/cost: none of %d pairs below the bound on received bytes",
+          n * n);
+    ap_cost_free(&cost);
+}
+
 int main(void)
 {
     test_named();
+    test_readme();
     test_al5();
     test_all_pairs();
     ap_arena_free(&arena);

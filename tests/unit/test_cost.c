@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/layout_to_choice.h"
 #include "tap.h"
 
 static struct ap_arena arena;
@@ -361,6 +360,55 @@ static void test_bad(void)
           "a missing file: %s", err.msg);
 }
 
+/* Rounded to a tenth of a microsecond. */
+static double microseconds(double sec)
+{
+    return round(sec * 1e7) / 10;
+}
+
+static void test_readme(void)
+{
+    struct ap_cluster c;
+    struct ap_err err = {""};
+    static const struct {
+        const char *mesh;
+        unsigned axes;
+        enum ap_op op;
+        int64_t bytes;
+        double us;
+    } coll[] = {
+        {"8", 1, AP_OP_ALL_REDUCE, 1000, 18.0},
+        {"8", 1, AP_OP_ALL_REDUCE, 64000000, 415.3},
+        {"8", 1, AP_OP_ALL_GATHER, 64000000, 207.7},
+        {"8", 1, AP_OP_ALL_TO_ALL, 64000000, 44.3},
+        {"2x8", 3, AP_OP_ALL_REDUCE, 64000000, 5100},
+        {"2x8", 2, AP_OP_REDUCE_SCATTER, 64000000, 207.7},
+        {"2x8", 1, AP_OP_ALL_REDUCE, 8000000, 340},
+    };
+    for (size_t i = 0; i < sizeof coll / sizeof *coll; i++) {
+        bool two = coll[i].mesh[1] != 0;
+        if (ap_cluster_get(&arena, NULL, NULL, two ? 16 : 8, &c, &err))
+            return;
+        struct ap_cost cost = cost_of(coll[i].mesh, &c, AP_COST_DEFAULT);
+        double us = microseconds(
+            ap_cost_collective(&cost, coll[i].op, coll[i].axes, coll[i].bytes));
+        CHECK(fabs(us - coll[i].us) < 0.05,
+              "README of libcommon/cost: %s of %lld B: %g us", ap_ops[coll[i].op].name,
+              (long long)coll[i].bytes, us);
+        ap_cost_free(&cost);
+    }
+    if (ap_cluster_get(&arena, NULL, NULL, 8, &c, &err))
+        return;
+    struct ap_cost cost = cost_of("8", &c, AP_COST_DEFAULT);
+    const double n = 4096, elems = n * n;
+    double dot =
+        microseconds(ap_cost_compute(&cost, 2 * n * n * n, AP_BF16, 3 * 2 * elems));
+    double add = microseconds(ap_cost_compute(&cost, elems, AP_BF16, 3 * 2 * elems));
+    CHECK(dot == 633.3 && add == 54.3, "README of libcommon/cost: dot %g us, add %g us",
+          dot, add);
+    ap_cost_free(&cost);
+}
+
 int main(void)
 {
     test_levels();
@@ -374,6 +422,7 @@ int main(void)
     test_presets();
     test_default();
     test_bad();
+    test_readme();
     ap_arena_free(&arena);
     return tap_done();
 }

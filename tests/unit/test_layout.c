@@ -380,6 +380,52 @@ static void test_counts(void)
     CHECK(n == 9, "AL4: a 2-D tensor has 9 specs on 2x2 (%d)", n);
 }
 
+/* Dimension 0 of each device's block, devices separated by bars, padding as dots. */
+static const char *blocks(const char *mesh_text, int64_t dim, const char *layout)
+{
+    struct ap_mesh mesh = mesh_of(mesh_text);
+    struct ap_shape shape = {.dtype = AP_F32, .rank = 1, .dims = &dim};
+    struct ap_layout l;
+    struct ap_err err = {""};
+    struct ap_buf out = {0};
+    int64_t map[256];
+
+    if (ap_layout_parse(&mesh, &shape, layout, &l, &err))
+        return "no layout";
+    int n = mapped(&mesh, &shape, &l, map);
+    for (int i = 0; i + 1 < n; i++)
+        if (map[i] == -2)
+            ap_buf_puts(&out, " |");
+        else if (map[i] == -1)
+            ap_buf_puts(&out, " .");
+        else
+            ap_buf_printf(&out, " %lld", (long long)map[i]);
+    const char *text = ap_arena_strdup(&arena, out.data + 1);
+    ap_buf_free(&out);
+    return text;
+}
+
+static void test_readme(void)
+{
+    static const struct {
+        const char *mesh;
+        int64_t dim;
+        const char *layout, *blocks;
+    } cases[] = {
+        {"2", 12, "S0", "0 1 2 3 4 5 | 6 7 8 9 10 11"},
+        {"2", 12, "S0/6", "0 1 2 6 7 8 | 3 4 5 9 10 11"},
+        {"2x2", 12, "S0,S0", "0 1 2 | 3 4 5 | 6 7 8 | 9 10 11"},
+        {"2x2", 12, "S0/6,S0", "0 1 2 | 6 7 8 | 3 4 5 | 9 10 11"},
+        {"2x2", 10, "S0,S0", "0 1 2 | 3 4 . | 5 6 7 | 8 9 ."},
+        {"4", 10, "S0", "0 1 2 | 3 4 5 | 6 7 8 | 9 . ."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = blocks(cases[i].mesh, cases[i].dim, cases[i].layout);
+        CHECK(!strcmp(got, cases[i].blocks), "README of libcommon/layout: %s of %lld: %s",
+              cases[i].layout, (long long)cases[i].dim, got);
+    }
+}
+
 int main(void)
 {
     test_mesh();
@@ -388,6 +434,7 @@ int main(void)
     test_zero();
     test_canon();
     test_counts();
+    test_readme();
     ap_arena_free(&arena);
     return tap_done();
 }

@@ -651,6 +651,68 @@ static void batched_matmul_rows(void)
     }
 }
 
+/* The nest of the last node's group, as README.md of libcommon/layout prints it. */
+static const struct ap_nest *readme_nest(const char *what, const char *nodes,
+                                         const char *expect, struct ap_graph *g)
+{
+    struct ap_nests nests;
+    if (!graph_of_last(nodes, g) || !build(g, &nests))
+        return NULL;
+    const struct ap_nest *nest = nest_of(g, &nests, g->n_nodes - 1);
+    const char *got = print_nest(nest);
+    CHECK(!strcmp(got, expect), "README of libcommon/layout: %s: %s", what, got);
+    return nest;
+}
+
+static void readme(void)
+{
+    static const struct ap_mesh mesh = {2, {2, 2}, {"dp", "tp"}, 0};
+    static const struct {
+        int dp, tp;
+        const char *layouts;
+        double flops;
+    } ways[] = {
+        {-1, -1, "R,R R,R -> R,R", 32768},  {0, -1, "S0,R R,R -> S0,R", 16384},
+        {0, 1, "S0,R R,S1 -> S0,S1", 8192}, {0, 2, "S0,S1 R,S0 -> S0,P", 8192},
+        {2, 2, "S1,S1 S0,S0 -> P,P", 8192}, {0, 3, "S0,P R,R -> S0,P", 16384},
+    };
+    struct ap_graph g;
+    const struct ap_nest *dot = readme_nest(
+        "a dot",
+        P("f32[8,32]") "," P("f32[32,64]") "," A("dot", "f32[8,64]", "0,1",
+                                                 "'lhs_contracting_dims':[1],"
+                                                 "'rhs_contracting_dims':[0]"),
+        "8 64 32:sum | (0 2) (2 1) -> (0 1 P2) | {0} {1}", &g);
+    for (size_t i = 0; dot && i < sizeof ways / sizeof *ways; i++) {
+        const struct ap_choice_vec c = choose(ways[i].dp, ways[i].tp);
+        const char *got = layouts(dot, &g, &mesh, c);
+        double flops, bytes;
+        enum ap_dtype dtype;
+        ap_nest_work(dot, &g, &mesh, &c, &flops, &bytes, &dtype);
+        CHECK(!strcmp(got, ways[i].layouts) && flops == ways[i].flops,
+              "README of libcommon/layout: choice (%d, %d): %s, %g FLOPs", ways[i].dp,
+              ways[i].tp, got, flops);
+    }
+    readme_nest("a sum",
+                P("f32[8,64]") "," P("f32[8,64]") "," N("add", "f32[8,64]", "0,1"),
+                "8 64 | (0 1) (0 1) -> (0 1) | {0,1}", &g);
+    readme_nest("a maximum",
+                P("f32[8,64]") "," P("f32[8,64]") "," N("maximum", "f32[8,64]", "0,1"),
+                "8 64 | (0 1) (0 1) -> (0 1) |", &g);
+    readme_nest("a reshape that cuts",
+                P("f32[8,64]") "," N("reshape", "f32[8,4,16]", "0"),
+                "8 4 16 | (0 1.2) -> (0 1 2) | {0}", &g);
+    readme_nest("a reshape that does not fit",
+                P("f32[6,4]") "," N("reshape", "f32[8,3]", "0"),
+                "2 4w 3w 3w 4w | (0.3 4) -> (0.1 2) | {0}", &g);
+    readme_nest("a look-up",
+                P("f32[50,16]") "," P("s32[8,1]") "," A(
+                    "gather", "f32[8,16]", "0,1",
+                    "'offset_dims':[1],'collapsed_slice_dims':[0],'start_index_map':[0],"
+                    "'index_vector_dim':1,'slice_sizes':[1,16]"),
+                "8 16 50?sum | (2 1) (0 -) -> (0 1 P2) | {0}", &g);
+}
+
 static void programs_are_refused(void)
 {
     struct ap_graph g;
@@ -679,6 +741,7 @@ int main(void)
     specs(P("f32[8,8,8]"), 16);
     batched_matmul_rows();
     programs_are_refused();
+    readme();
     ap_arena_free(&arena);
     return tap_done();
 }

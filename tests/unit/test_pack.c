@@ -198,8 +198,19 @@ static void test_walls(void)
     ap_arena_free(&arena);
 }
 
+static void test_readme(void)
+{
+    struct ap_pack_piece p[] = {{0, 2, 128, -1}, {1, 3, 64, -1}, {3, 4, 192, -1}};
+    struct ap_arena arena = {0};
+    int64_t end = ap_pack(&arena, p, 3, 0, 1000);
+    CHECK(end == 256 && !check_apart(p, 3, end),
+          "README of libcommon/program: three pieces end at %lld", (long long)end);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
+    test_readme();
     test_random();
     test_small();
     test_walls();

@@ -166,9 +166,95 @@ static void test_messages(void)
     ap_arena_free(&arena);
 }
 
+/*
+ * README of libcommon/program: h = exp(x) is whole in the forward pass and split in the
+ * backward pass, between which exp(z) runs.
+ */
+static const char kept[] =
+    "{\"autopar\":1,\"graph\":{\"reducers\":[{\"kind\":\"sum\",\"results\":[]}],"
+    "\"nodes\":["
+    "{\"op\":\"parameter\",\"name\":\"x\",\"shape\":\"f32[4096]\",\"in\":[],\"param\":0},"
+    "{\"op\":\"exponential\",\"name\":\"h\",\"shape\":\"f32[4096]\",\"in\":[0]},"
+    "{\"op\":\"constant\",\"shape\":\"f32[]\",\"in\":[],\"value\":0},"
+    "{\"op\":\"reduce\",\"name\":\"sum\",\"shape\":\"f32[]\",\"in\":[1,2],\"dimensions\":"
+    "[0],\"to_apply\":0},"
+    "{\"op\":\"broadcast\",\"name\":\"spread\",\"shape\":\"f32[4096]\",\"in\":[3],"
+    "\"dimensions\":[]},"
+    "{\"op\":\"exponential\",\"name\":\"more\",\"shape\":\"f32[4096]\",\"in\":[4]},"
+    "{\"op\":\"reduce\",\"name\":\"loss\",\"shape\":\"f32[]\",\"in\":[5,2],"
+    "\"dimensions\":"
+    "[0],\"to_apply\":0},"
+    "{\"op\":\"broadcast\",\"name\":\"dh\",\"shape\":\"f32[4096]\",\"in\":[6],"
+    "\"dimensions\":[],\"phase\":\"backward\"},"
+    "{\"op\":\"multiply\",\"name\":\"dx\",\"shape\":\"f32[4096]\",\"in\":[1,7],"
+    "\"phase\":\"backward\"}],"
+    "\"results\":[{\"node\":6},{\"node\":8}]}}";
+
+static int group_named(const struct ap_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (!strcmp(g->nodes[i].name, name))
+            return g->nodes[i].group;
+    return -1;
+}
+
+/* Plans and partitions it; early: conversions may be made before they are needed, as they
+ * are where the order of groups is not given. */
+static int partition_kept(struct ap_arena *arena, bool early, struct ap_program *prog,
+                          struct ap_err *err)
+{
+    struct sample *s = AP_NEW(arena, struct sample);
+    struct ap_cost cost = {.cache = NULL};
+    struct ap_conversions conv;
+    struct ap_plan plan = {.graph = &s->g, .nests = &s->nests};
+
+    if (load_sample(arena, kept, s, err) || ap_mesh_parse(arena, "4", &plan.mesh, err))
+        return -1;
+    plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
+    for (int i = 0; i < s->nests.n; i++)
+        plan.choice[i] = AP_CHOICE_NONE;
+    plan.choice[s->g.nodes[8].group].axis[0] = 0;
+    plan.turn = early ? NULL : AP_NEW_N(arena, s->nests.n, int);
+    int rc = make_cost(arena, AP_COST_DEFAULT, &plan.mesh, &cost, err) ||
+             ap_plan_conversions(arena, &plan, &cost, &conv, err) ||
+             ap_partition(arena, &plan, &conv, prog, err);
+    ap_cost_free(&cost);
+    return rc;
+}
+
+static void test_readme(void)
+{
+    static const int64_t want[2] = {49280, 36992};
+
+    for (int early = 0; early < 2; early++) {
+        struct ap_arena arena = {0};
+        struct ap_program prog;
+        struct ap_err err = {""};
+        int slice = -1;
+        if (partition_kept(&arena, early, &prog, &err)) {
+            CHECK(false, "README of libcommon/program: %s", err.msg);
+            return;
+        }
+        for (int i = 0; i < prog.local.n_nodes && slice < 0; i++)
+            if (prog.local.nodes[i].op == AP_OP_AP_SLICE)
+                slice = prog.local.nodes[i].group;
+        int sum = group_named(&prog.local, "sum");
+        int loss = group_named(&prog.local, "loss");
+        int64_t alive = ap_program_alive(&arena, &prog)[loss];
+        CHECK(early ? slice == sum + 1 && slice < loss : slice > loss,
+              "README of libcommon/program: the slice is made %s the loss",
+              slice < loss ? "before" : "behind");
+        CHECK(alive == want[early],
+              "README of libcommon/program: %lld bytes alive at the loss",
+              (long long)alive);
+        ap_arena_free(&arena);
+    }
+}
+
 int main(void)
 {
     test_messages();
+    test_readme();
     for (int i = 0; i < N_SAMPLE_GRAPHS; i++)
         test_numbers(&sample_graphs[i]);
     return tap_done();

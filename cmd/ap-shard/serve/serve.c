@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/layout_to_choice.h"
+#include "doc/fingerprint.h"
 #include "program/program.h"
 #include "serve/serve.h"
 #include "base/threads.h"

@@ -48,7 +48,7 @@ static const struct serve_written *keep(struct serve_book *book, int item,
 {
     size_t nodes = (size_t)task->graph->n_nodes,
            choices = (size_t)task->nests->n * sizeof *w->choice,
-           looks = w->looks.slot ? (w->looks.mask + 1) * sizeof *w->looks.slot : 0,
+           looks = (size_t)w->looks.n * sizeof *w->looks.query,
            bytes = rounded(sizeof *w) + rounded(looks) + rounded(choices) +
                    2 * rounded(nodes);
     char *room = item >= 0 ? serve_cache_room(book->shelf, bytes) : NULL;
@@ -58,7 +58,7 @@ static const struct serve_written *keep(struct serve_book *book, int item,
         room = ap_arena_alloc(&book->arena, bytes);
     struct serve_written *kept = put(&room, w, sizeof *w);
     kept->looks.arena = NULL;
-    kept->looks.slot = put(&room, w->looks.slot, looks);
+    kept->looks.query = put(&room, w->looks.query, looks);
     kept->choice = put(&room, w->choice, choices);
     kept->regather = put(&room, w->regather, nodes);
     kept->whole = put(&room, w->whole, nodes);
