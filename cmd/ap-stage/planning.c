@@ -31,7 +31,7 @@ struct light {
 };
 
 /* Plans of one number of microbatches in so much memory; 1: there is none. */
-static int plan_light_one(struct ap_arena *arena, const struct request *r,
+static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
                           const struct plan_instance *free, bool is_whole,
                           struct light *light, struct ap_err *err)
 {
@@ -64,7 +64,7 @@ static int plan_light_one(struct ap_arena *arena, const struct request *r,
  * planner hears of others is among them, so that it is no worse than they are, asked so;
  * first is its answer at the full price: slower plans cannot be better than that.
  */
-static int plan_light(struct ap_arena *arena, const struct request *r,
+static int plan_light(struct ap_arena *arena, const struct stage_options *r,
                       const struct plan_instance *inst, const struct plan_answer *first,
                       struct plan_answer *out, struct ap_err *err)
 {
@@ -104,9 +104,10 @@ static void start_oracle(struct ap_arena *arena, struct planning *p,
 }
 
 void planning_start(struct ap_arena *arena, const struct input *in,
-                    struct plan_instance *inst, struct planning *p)
+                    struct coproc_pool *pool, struct plan_instance *inst,
+                    struct planning *p)
 {
-    const struct request *r = in->r;
+    const struct stage_options *r = in->r;
     const struct plan_algorithm *algo = &plan_algorithms()[r->algorithm];
 
     *p = (struct planning){
@@ -123,7 +124,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .throughput = inst->inference && !r->params.latency}};
     if (p->select) /* they may make less again than now */
         p->params.reported_sec = INFINITY;
-    start_oracle(arena, p, inst, in->pool);
+    start_oracle(arena, p, inst, pool);
 }
 
 /* The section of the planner's answer, or of a better one of its others. */

@@ -44,10 +44,7 @@ struct stage_limits {
 void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
                        struct stage_model *m);
 
-/*
- * Reads blocks and cluster, or dies (exit 1), which is all that the shard command
- * needs beside the graph. cluster_path may be NULL: the document's.
- */
+/* Reads blocks and cluster, or dies (exit 1). cluster_path may be NULL: the document's. */
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m);
 /* Groups the graph and builds its nests. */
