@@ -147,15 +147,15 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
-    search_price_bare(search, &a);
-    search_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
+    auto_price_bare(search, &a);
+    auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
     assert(search->n_reported < SEARCH_REPORTED);
     search->heard[search->n_reported++] = plan_copy(search->arena, &a);
     return 0;
 }
 
-int search_rules(struct stage_search *search, const struct space *sp, bool typed,
-                 struct ap_err *err)
+int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
+               struct ap_err *err)
 {
     static const struct rule rules[] = {
         {"megatron-grid", plan_megatron_grid, true, -1,
