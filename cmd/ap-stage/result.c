@@ -129,7 +129,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {.time =
+    struct ap_pipeline_cache known = {.micro =
                                           stage_memo_axis(x->memo, stages->microbatches)};
     struct ap_stages read;
     int64_t nodes;

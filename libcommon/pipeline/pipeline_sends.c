@@ -71,7 +71,7 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
     const struct ap_link *link = link_of(s, from, to);
     const struct ap_cost *cost = &p->out->breakdown[to].cost;
     const struct ap_shape *shape = &p->g->nodes[node].shape;
-    int64_t share = p->time.split[node] ? p->time.n : 1;
+    int64_t share = p->micro.split[node] ? p->micro.n : 1;
     struct ap_transfer_price direct =
         ap_price_transfer_on(link, shape, share, cost, layout, false);
     struct ap_transfer_price gathered =
@@ -110,7 +110,7 @@ static enum ap_send_kind kind_of(const struct sender *s, int node)
 
     if (n->phase != AP_UPDATE && s->origin[node] != AP_FROM_INPUTS)
         return AP_SEND_WEIGHT;
-    if (often || (p->time.each && p->time.each[node]))
+    if (often || (p->micro.each && p->micro.each[node]))
         return AP_SEND_MICROBATCH;
     return n->shape.rank > 0 && n->phase != AP_FORWARD ? AP_SEND_GRADIENT : AP_SEND_ONCE;
 }
@@ -172,7 +172,7 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
 {
     struct ap_pricing *p = s->p;
     int hops = x->to > x->from ? x->to - x->from : x->from - x->to;
-    int64_t early = hops - 1 < p->time.n - 1 ? hops - 1 : p->time.n - 1;
+    int64_t early = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
     const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
     int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
@@ -212,7 +212,7 @@ static void add_up(struct sender *s)
         switch (x->kind) {
         case AP_SEND_MICROBATCH:
             add_microbatch(s, x);
-            times = (double)p->time.n;
+            times = (double)p->micro.n;
             break;
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
             p->out->stage[x->from].sync_sec += x->crossing.sec;

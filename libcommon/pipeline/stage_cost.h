@@ -30,11 +30,11 @@ struct ap_stage_microbatch {
 /* -1 when the batch does not have as many rows. */
 int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
                              const struct ap_nests *nests, int64_t n,
-                             struct ap_stage_microbatch *time, struct ap_err *err);
+                             struct ap_stage_microbatch *micro, struct ap_err *err);
 /* The same for another number of microbatches, with the arrays of t; false: it may be
  * another. */
 bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
-                              struct ap_stage_microbatch *time);
+                              struct ap_stage_microbatch *micro);
 
 /*
  * Microbatches are alike, and each device has rows of each: an input that carries the
@@ -42,7 +42,7 @@ bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
  * node of sub->graph, its rows, and the devices that split them. -1: all have.
  */
 int ap_stage_few_rows(const struct ap_subgraph *sub,
-                      const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                      const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                       int64_t *rows, int64_t *devices);
 
 struct ap_stage_point {
@@ -119,7 +119,7 @@ struct ap_stage_facts {
  */
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
                           struct ap_stage_facts *facts, int n,
-                          const struct ap_stage_microbatch *const *time,
+                          const struct ap_stage_microbatch *const *micro,
                           const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure);
@@ -128,7 +128,7 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *su
 
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_microbatch *const *time,
+                                  int n, const struct ap_stage_microbatch *const *micro,
                                   const struct ap_plan *plan,
                                   const struct ap_conversions *conv,
                                   const struct ap_cost *cost,
@@ -139,7 +139,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
 /* Two points: activations kept, and made again block by block from what each block reads
  * of others, which is kept. */
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_point point[2]);
 
@@ -149,7 +149,7 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
  * values that are kept for that.
  */
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
-                               const struct ap_stage_microbatch *time,
+                               const struct ap_stage_microbatch *micro,
                                const struct ap_plan *plan,
                                const struct ap_conversions *conv,
                                const struct ap_cost *cost, const bool *recomputed,
@@ -172,7 +172,7 @@ struct ap_stage_weights {
 };
 /* Linear in operands; memory in the arena. */
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_weights *w);
 
@@ -181,7 +181,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
  * each microbatch or once in all; what is made again not counted.
  */
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     double *group_sec, double *conv_sec);
 

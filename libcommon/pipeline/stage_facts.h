@@ -16,7 +16,7 @@ enum ap_stage_counted {
 
 /* Of a part and its groups, for numbers of microbatches that lie in time alike. */
 struct ap_stage_fact {
-    struct ap_stage_microbatch time; /* of one of them; the arrays are the caller's */
+    struct ap_stage_microbatch micro; /* of one of them; the arrays are the caller's */
     struct ap_stage_fact *next;
     int n_blocks;               /* above all numbers of blocks */
     const enum ap_phase *phase; /* [group] */

@@ -25,8 +25,8 @@ struct stage_memo {
     struct ap_arena arena;
     int n, cap;
     struct memo_stage **part;
-    int n_times, cap_times;
-    struct ap_stage_microbatch *time;
+    int n_micro, cap_micro;
+    struct ap_stage_microbatch *micro;
 };
 
 struct stage_memo *stage_memo_start(const struct stage_model *m)
@@ -40,7 +40,7 @@ void stage_memo_stop(struct stage_memo *memo)
 {
     ap_arena_free(&memo->arena);
     free(memo->part);
-    free(memo->time);
+    free(memo->micro);
     free(memo);
 }
 
@@ -139,21 +139,21 @@ const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
 {
     const struct stage_model *m = memo->model;
     int64_t n = microbatches > 1 ? microbatches : 2; /* one lies as half of two does */
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     struct ap_err ignored = {0};
 
-    if (ap_stage_microbatch_like(&m->time, n, &time))
-        return &m->time;
-    for (int i = 0; i < memo->n_times; i++)
-        if (ap_stage_microbatch_like(&memo->time[i], n, &time))
-            return &memo->time[i];
-    if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &time, &ignored))
+    if (ap_stage_microbatch_like(&m->micro, n, &micro))
+        return &m->micro;
+    for (int i = 0; i < memo->n_micro; i++)
+        if (ap_stage_microbatch_like(&memo->micro[i], n, &micro))
+            return &memo->micro[i];
+    if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &micro, &ignored))
         return NULL;
-    if (memo->n_times == memo->cap_times) {
-        memo->cap_times = 2 * memo->cap_times + 8;
-        memo->time =
-            ap_xrealloc(memo->time, sizeof *memo->time * (size_t)memo->cap_times);
+    if (memo->n_micro == memo->cap_micro) {
+        memo->cap_micro = 2 * memo->cap_micro + 8;
+        memo->micro =
+            ap_xrealloc(memo->micro, sizeof *memo->micro * (size_t)memo->cap_micro);
     }
-    memo->time[memo->n_times] = time;
-    return &memo->time[memo->n_times++];
+    memo->micro[memo->n_micro] = micro;
+    return &memo->micro[memo->n_micro++];
 }
