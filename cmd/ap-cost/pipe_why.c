@@ -1,6 +1,6 @@
 /*
  * Problem: why an operator of a pipelined plan is split as it is, and why one plan of a
- * graph is dearer than another, pipelined or not.
+ * graph is more expensive than another, pipelined or not.
  * Idea: for one operator, its stage is priced again with each legal choice of its group,
  * and the step simulated with that stage. For two plans, the step is the same for all
  * devices, and each spends it on blocks, on sums of gradients, on sends and on waiting:
@@ -29,7 +29,7 @@ struct retry {
     int stage;
 };
 
-/* Stages are made again as in the plan; selected operators are those of the plan. */
+/* Stages are recomputed as in the plan; selected operators are those of the plan. */
 static double sum_of(const struct retry *r, const struct ap_stage_point *point)
 {
     bool again = r->in->stages.stage[r->stage].recompute == AP_RECOMPUTE_ALL;

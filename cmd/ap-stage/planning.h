@@ -14,7 +14,7 @@ struct planning {
     struct stage_oracle_params oracle_params;
     struct plan_params params; /* the planner's */
     struct ap_stages stages;   /* but for the stages */
-    bool select;               /* operators that are made again */
+    bool select;               /* operators that are recomputed */
 };
 
 /* p must stay where it is; the instance gets the oracle. */

@@ -6,7 +6,7 @@
  * sent as soon as something has to be waited for, or at the end. What runs once per step
  * comes before the first microbatch or behind the last one. The lists are then played: a
  * lane that lacks a message sleeps until it is sent. Cost: linear in the instructions,
- * and in the readers of what is handed on.
+ * and in the readers of what is passed on.
  */
 #include "pipeline/pipeline_program.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a stage reads and hands on, by group ---- */
+/* ---- what a stage reads and passes on, by group ---- */
 
 enum { BEFORE, FORWARD, BACKWARD, BEHIND, N_SPANS };
 

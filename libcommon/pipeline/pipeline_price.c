@@ -76,7 +76,7 @@ static const bool *recomputed_nodes(struct ap_pricing *p, const struct ap_stage 
 }
 
 /* A stage's price with its conversions, or without: what is theirs is the difference. The
- * second of two is with what the plan makes again. */
+ * second of two is with what the plan recomputes. */
 struct kept_price {
     struct ap_stage_point with[2], without[2];
 };
@@ -335,7 +335,7 @@ static int price(struct ap_pricing *p, struct ap_err *err)
     return 0;
 }
 
-/* How the graph lies in time, and which values have rows of the batch. */
+/* How the graph lies on the microbatch axis, and which values have rows of the batch. */
 static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
                      const struct ap_stage_microbatch *known, struct ap_err *err)
 {

@@ -79,7 +79,7 @@ struct ap_stage_breakdown {
     struct ap_cost cost; /* of its devices and mesh; the memo is freed */
     struct ap_conversions conv;
     double forward_comm_sec, backward_comm_sec; /* per microbatch, inside the stage */
-    double recompute_comm_sec;      /* beside backward_comm_sec, of what is made again */
+    double recompute_comm_sec;      /* beside backward_comm_sec, of what is recomputed */
     double update_comm_sec;         /* once per step, beside sync_sec */
     double flops;                   /* heavy, of all devices and the step */
     int64_t role_bytes[AP_N_ROLES]; /* parameters of a device */

@@ -3,7 +3,7 @@
  * does that cost?
  * Idea: what a stage's graph has cut in is what it is sent. A value with a share for each
  * microbatch goes once per microbatch, straight from its maker to each stage that reads
- * it; stages in between are not bothered, but a stage further on keeps what came early.
+ * it, past the stages in between; a stage further on keeps what arrives before its turn.
  * What is made of inputs and constants alone every stage makes for itself, from inputs
  * that it reads. A weight that several stages hold is updated by one of them: the others
  * send it their gradients and get the new value, once per step. Norms and other scalars
@@ -172,16 +172,16 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
 {
     struct ap_pricing *p = s->p;
     int hops = x->to > x->from ? x->to - x->from : x->from - x->to;
-    int64_t early = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
+    int64_t waiting = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
     const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
     int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
                                             : ap_ceil_div(x->crossing.sent_bytes, n);
 
-    if (early < 1)
+    if (waiting < 1)
         return;
-    p->out->breakdown[x->to].waiting_bytes += early * tile;
-    p->out->stage[x->to].fixed_bytes += early * tile;
+    p->out->breakdown[x->to].waiting_bytes += waiting * tile;
+    p->out->stage[x->to].fixed_bytes += waiting * tile;
 }
 
 static void add_microbatch(struct sender *s, const struct ap_send *x)

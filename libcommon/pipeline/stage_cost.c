@@ -27,7 +27,7 @@ struct pricer {
     const struct ap_cost *cost;
     enum ap_phase *phase;   /* per group */
     const bool *leaves;     /* per node: used outside of the stage */
-    const bool *recomputed; /* per group: made again before each backward; NULL: none */
+    const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
     double *moved;          /* room for a group's */
@@ -317,7 +317,7 @@ static int block_of(const struct pricer *p, int node)
 
 /*
  * Block whose backward reads a forward value; -1: other blocks read it, too. What is made
- * of constants is made again where it is read.
+ * of constants is recomputed where it is read.
  */
 static int reader_of(const struct pricer *p, int node)
 {
@@ -346,9 +346,9 @@ static bool is_shared(const struct pricer *p, int node)
 
 /*
  * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
- * With what a stage that makes its blocks again needs: what other blocks read is kept,
+ * With what a stage that recomputes its blocks needs: what other blocks read is kept,
  * the rest is there while its reader's backward runs, or for the whole backward if it is
- * made again for several.
+ * recomputed for several.
  */
 static unsigned count_value(const struct pricer *p, int node, int *reader)
 {
@@ -517,7 +517,7 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
             p->n_blocks = block_of(p, i) + 1;
 }
 
-/* Of the blocks', which are made again one at a time. */
+/* Of the blocks', which are recomputed one at a time. */
 static double most_of(const struct pricer *p, const struct memory *m)
 {
     double most = 0;

@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "graph/subgraph.h"
 
-/* How the whole graph lies on the time axis of n microbatches (by the sweep of `data`).
+/* How the whole graph lies on the microbatch axis (by the sweep of `data`).
  */
 struct ap_stage_microbatch {
     int64_t n;
@@ -37,7 +37,7 @@ bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
                               struct ap_stage_microbatch *micro);
 
 /*
- * Microbatches are alike, and each device has rows of each: an input that carries the
+ * Microbatches are identical, and each device has rows of each: an input that carries the
  * batch has as many on every device that splits them. Else the first that has not: its
  * node of sub->graph, its rows, and the devices that split them. -1: all have.
  */
@@ -65,7 +65,7 @@ struct ap_stage_measure {
     double fixed_bytes, working_bytes; /* there all the time */
     double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
                                           the stage and its blocks read of others */
-    double recomputed_bytes;           /* made again at once: the largest block's */
+    double recomputed_bytes;           /* recomputed at once: the largest block's */
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
@@ -83,7 +83,7 @@ struct ap_stage_group {
     double *bytes, *moved; /* as it lies, and of it (ap_nest_moved) */
 };
 /*
- * Those that were met, of groups that are alike: on one mesh, wherever it lies on a
+ * Those that were met, of groups that are identical: on one mesh, wherever it lies on a
  * cluster. Starts zeroed; the caller frees the arena.
  */
 struct ap_stage_known {
@@ -136,7 +136,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgra
 /* The two points below; algorithm and tag are those of point[0]. */
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2]);
 
-/* Two points: activations kept, and made again block by block from what each block reads
+/* Two points: activations kept, and recomputed block by block from what each block reads
  * of others, which is kept. */
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
                     const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
@@ -160,8 +160,8 @@ struct ap_stage_value {
     double bytes; /* 0: a weight or a state, which is there all the time */
     bool kept;    /* the backward pass reads it */
     bool each;    /* one per microbatch, else one for all */
-    bool may;   /* may be made again: with each microbatch, and read by one block only */
-    int reader; /* block whose backward has it when it is made again; -1: several */
+    bool may;   /* may be recomputed: with each microbatch, and read by one block only */
+    int reader; /* block whose backward has it when it is recomputed; -1: several */
 };
 struct ap_stage_weights {
     double *group_sec; /* [group]: to run it again for a microbatch, with what is sent for
@@ -178,7 +178,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
 
 /*
  * Where a point's seconds come from: those of a step by group and by conversion, once for
- * each microbatch or once in all; what is made again not counted.
+ * each microbatch or once in all; what is recomputed not counted.
  */
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
                     const struct ap_stage_microbatch *micro, const struct ap_plan *plan,

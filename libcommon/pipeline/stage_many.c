@@ -10,7 +10,8 @@
 
 #include "pipeline/stage_facts.h"
 
-/* Whether both lie in time by the same arrays; one microbatch is unlike several. */
+/* Whether both lies on the microbatch axis by the same arrays; one microbatch is unlike
+ * several. */
 static bool same_axis(const struct ap_stage_microbatch *a,
                       const struct ap_stage_microbatch *b)
 {
@@ -36,7 +37,7 @@ static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
     return facts->first = f;
 }
 
-/* Numbers of microbatches that lie in time alike. */
+/* Numbers of microbatches that lie identically on the microbatch axis. */
 struct batch {
     const struct ap_stage_fact *fact;
     const struct ap_plan *plan;

@@ -1,5 +1,5 @@
 /*
- * Problem: how does a graph lie on the time axis of microbatches? Idea: as under data
+ * Problem: how does a graph lie on the microbatch axis? Idea: as under data
  * parallelism on a mesh of that one axis. Where every size that the plan looked at is a
  * multiple of the number of microbatches, and larger, the plan is that of all numbers
  * that divide it. Cost: linear in operands.
@@ -21,7 +21,7 @@ static bool *made_of_inputs(struct ap_arena *arena, const struct ap_graph *g)
     return inputs;
 }
 
-/* [node]: how its value lies in time. */
+/* [node]: how its value lies on the microbatch axis. */
 static struct ap_placement *lay(struct ap_arena *arena, const struct ap_plan *plan)
 {
     struct ap_placement *at =

@@ -264,7 +264,7 @@ static bool is_work(const struct stage_model *m, const struct ap_stage_microbatc
     return true;
 }
 
-/* Whether stages that read the value make it again: from constants, from a scalar. */
+/* Whether stages that read the value recompute it: from constants, from a scalar. */
 static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
 {
     const struct ap_node *n = &g->nodes[node];
@@ -347,7 +347,8 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
 
 /* ---- the instance ---- */
 
-/* How the graph lies in time does not depend on the number, if that is not one. */
+/* How the graph lies on the microbatch axis does not depend on the number, if that is not
+ * one. */
 static int find_axis(struct ap_arena *arena, const struct stage_model *m,
                      const struct stage_limits *limits, struct plan_instance *inst,
                      struct ap_stage_microbatch *micro, struct ap_err *err)

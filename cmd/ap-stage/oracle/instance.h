@@ -11,7 +11,7 @@
 
 /* What every plan does in a block with each microbatch: groups that lie in it whole. */
 struct stage_work {
-    int block, n; /* groups that are alike in all of this */
+    int block, n; /* groups that are identical in all of this */
     enum ap_dtype dtype;
     double flops;
     double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for

@@ -25,7 +25,7 @@
 
 struct entry {
     struct entry *next;     /* of the bucket */
-    struct plan_ask ask;    /* of the lowest run alike */
+    struct plan_ask ask;    /* of the lowest identical run */
     int64_t hosts, devices; /* submesh of all replicas */
     bool asked, done;
     bool ahead;                     /* asked for before, by someone who would ask */
@@ -103,8 +103,8 @@ static int first_block(const struct plan_ask *ask)
 }
 
 /*
- * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
- * set without gaps is a run.
+ * The ask for the lowest identical run, with all replicas in one submesh, if there is
+ * one; a set without gaps is a run.
  */
 struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan_ask *ask)
 {

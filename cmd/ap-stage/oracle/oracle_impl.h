@@ -60,8 +60,8 @@ struct stage_oracle {
 bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
                     int64_t *hosts, int64_t *devices);
 /*
- * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
- * set without gaps is a run.
+ * The ask for the lowest identical run, with all replicas in one submesh, if there is
+ * one; a set without gaps is a run.
  */
 struct plan_ask oracle_canonical(const struct stage_oracle *o,
                                  const struct plan_ask *ask);

@@ -69,7 +69,8 @@ static bool same_outline(const struct plan_instance *inst, const struct plan_ans
     return true;
 }
 
-/* Whether the stages are the same, in any order; points are of a run, alike ones once. */
+/* Whether the stages are the same, in any order; points are of a run, identical ones
+ * once. */
 static bool same_stages(const struct plan_answer *a, const struct plan_answer *b)
 {
     if (a->n_stages != b->n_stages || a->microbatches != b->microbatches ||
@@ -95,18 +96,18 @@ struct forecast priced_plans_forecast(const struct priced_plans *l,
 
     for (int i = 0; i < l->n && !f.same; i++) {
         const struct priced_plan *at = &l->plan[i];
-        int alike = 0;
+        int n_same = 0;
         bool outline = same_outline(inst, &at->plan, plan);
         if (!outline && !same_stages(&at->plan, plan))
             continue;
         for (int s = 0; s < plan->n_stages && outline; s++) {
             if (plan->stage[s].point != at->plan.stage[s].point)
                 continue;
-            alike++;
+            n_same++;
             if (at->stage_bytes && at->stage_bytes[s] > f.peak_bytes)
                 f.peak_bytes = at->stage_bytes[s];
         }
-        f.same |= alike == plan->n_stages;
+        f.same |= n_same == plan->n_stages;
         f.known = f.same || plan->n_stages > 1;
         more = fmin(more, at->step_sec - at->plan.step_sec);
     }

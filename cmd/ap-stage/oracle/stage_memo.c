@@ -1,9 +1,10 @@
 /*
  * Problem: to read a plan back and to price it takes as long as all of the planner's
  * search in a large graph, and there are several to compare. Idea: a stage with the same
- * blocks, sharding and recompute, on devices that lie alike, is the same in all plans:
- * its part of the graph, its sharding and its price are kept. Only what is said of the
- * plan as a whole is written and read each time, and only sends and schedule are priced.
+ * blocks, sharding and recompute, on devices that lie in the same way, is the same in all
+ * plans: its part of the graph, its sharding and its price are kept. Only what is said of
+ * the plan as a whole is written and read each time, and only sends and schedule are
+ * priced.
  */
 #include "oracle/stage_memo.h"
 
@@ -97,7 +98,7 @@ static int read_text(struct stage_memo *memo, const struct ap_stages *stages,
     const struct stage_model *m = memo->model;
     struct ap_buf json = {0};
 
-    ap_stages_to_json(&memo->arena, stages, &json);
+    ap_stages_to_json(stages, &json);
     int rc = ap_stages_from_text(&memo->arena, json.data, json.len, &m->graph, &m->blocks,
                                  &m->cluster, known, read, err);
     ap_buf_free(&json);

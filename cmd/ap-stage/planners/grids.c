@@ -1,5 +1,5 @@
 /*
- * Problem: what people type or search by hand: pipelines whose stages are alike.
+ * Problem: what people type or search by hand: pipelines whose stages are identical.
  * Idea: all members of each family, by simulated time.
  *   none: one stage on everything, no microbatches.
  *   intra-only: one stage on everything.
@@ -40,7 +40,7 @@ static void consider(struct grid *g, struct plan_answer *a)
     g->best->stopped = "whole family";
 }
 
-/* One of a family: stages that are alike, on the configuration's only mesh. */
+/* One of a family: stages that are identical, on the configuration's only mesh. */
 struct member {
     struct config c;
     int n_stages, *end;

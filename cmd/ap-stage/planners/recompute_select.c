@@ -1,15 +1,15 @@
 /*
  * Problem: a stage keeps too much for its backward pass. Which forward values are not
- * kept but made again, in the least time? A knapsack in which items share their cost: to
+ * kept but recomputed, in the least time? A knapsack in which items share their cost: to
  * make a value again its group runs, for which its operands must be there.
  * Idea: greedy by bytes saved per second. A value's price is that of the groups that must
  * run: its own, and those of operands that nobody keeps, up to values that are kept or
  * cross blocks; or its own alone, its operands being kept from now on (a wide value made
  * of a narrow one), whichever saves more per second. Groups that run already cost
  * nothing, so that prices only fall: a value is priced again when it is the best, and
- * taken if it stays that. Values of a block are made again when its backward runs; the
+ * taken if it stays that. Values of a block are recomputed when its backward runs; the
  * largest block's are there at once. At the end values that fit after all are kept, by
- * seconds per byte; the same from all values made again is the other answer, for where
+ * seconds per byte; the same from all values recomputed is the other answer, for where
  * the first does not fit or is slower.
  * Cost: (values + operands) log values; a price looks at MOST_RUNS groups at most.
  * Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice
@@ -72,18 +72,18 @@ struct move {
     double saved, sec; /* bytes of all microbatches in flight; of one microbatch */
     int n_runs, n_again, n_kept;
     int run[MOST_RUNS];
-    int *again, *kept; /* values: made again, kept from now on */
+    int *again, *kept; /* values: recomputed, kept from now on */
 };
 
 struct choice {
     const struct recompute_problem *s;
     const struct ap_stage_value *value;
     bool *again, *kept; /* value: not kept, kept for the backward pass */
-    bool *runs;         /* group: made again */
+    bool *runs;         /* group: recomputed */
     int *seen;          /* value: in the move of this number */
     int n_moves;
     double bytes;       /* of what is kept, and all the time */
-    double *recomputed; /* block: made again at once */
+    double *recomputed; /* block: recomputed at once */
     double most_recomputed;
     struct move one, other;
 };
@@ -126,7 +126,7 @@ static void need(struct choice *c, struct move *m, int v, bool deep)
         m->run[m->n_runs++] = group;
 }
 
-/* deep: operands that nobody keeps are made again, too; else they are kept. */
+/* deep: operands that nobody keeps are recomputed, too; else they are kept. */
 static void try_move(struct choice *c, int v, bool deep, struct move *m)
 {
     int group = c->s->graph->nodes[v].group;
@@ -248,7 +248,7 @@ static void take_best(struct ap_arena *arena, struct choice *c)
     }
 }
 
-/* ---- what need not be made again after all ---- */
+/* ---- what need not be recomputed after all ---- */
 
 /* What a trial changed, to be taken back. */
 struct change {
@@ -286,7 +286,7 @@ static void count_readers(struct settled *t, int group, int change)
         t->n_readers[nest->ins[k].node] += change;
 }
 
-/* Of the values in `without` those that are needed are made again, the others kept. */
+/* Of the values in `without` those that are needed are recomputed, the others kept. */
 static void settle(struct ap_arena *arena, const struct recompute_problem *s,
                    const bool *without, struct settled *t)
 {
@@ -376,7 +376,7 @@ static void take_back(struct settled *t)
     }
 }
 
-/* Keeps a value that is made again, if there is room and that saves time. */
+/* Keeps a value that is recomputed, if there is room and that saves time. */
 static void try_keep(struct settled *t, int v)
 {
     double sec = t->sec, most = t->most_recomputed;
@@ -488,7 +488,7 @@ static void put_recomputed(struct ap_arena *arena, struct ap_stage *st, const bo
     st->n_recomputed = n;
 }
 
-/* Chooses for a stage that made its blocks again, within so many bytes more. */
+/* Chooses for a stage that recomputed its blocks, within so many bytes more. */
 static void select_stage(const struct selecting *x, int i, double more)
 {
     struct ap_arena *arena = x->arena;
@@ -519,7 +519,7 @@ static void select_stage(const struct selecting *x, int i, double more)
         put_recomputed(arena, st, again);
 }
 
-/* All stages that make their blocks again, each within its part of its device's slack. */
+/* All stages that recompute their blocks, each within its part of its device's slack. */
 static void select_all(const struct selecting *x)
 {
     int n_devices = x->all->result.n_devices;

@@ -60,13 +60,13 @@ static bool same_outline(const struct plan_answer *a, const struct plan_answer *
 
 static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double score,
                           const struct plan_answer *a,
-                          bool (*alike)(const struct plan_answer *,
-                                        const struct plan_answer *))
+                          bool (*same)(const struct plan_answer *,
+                                       const struct plan_answer *))
 {
     int at = 0;
     if (l->n == SEARCH_FINALISTS && score >= l->score[l->n - 1])
         return;
-    while (at < l->n && !alike(&l->plan[at], a))
+    while (at < l->n && !same(&l->plan[at], a))
         at++;
     if (at == SEARCH_FINALISTS)
         at--;
@@ -417,7 +417,7 @@ static void put_others(const struct stage_search *search, struct plan_answer *an
         put_other(others, &n, &search->final.plan[0], &search->rivals.plan[i]);
     answer->n_rivals = n - answer->n_others;
     for (int i = 0; i < search->n_reported; i++)
-        put_other(others, &n, &search->final.plan[0], &search->heard[i]);
+        put_other(others, &n, &search->final.plan[0], &search->reported[i]);
     answer->n_reported = n - answer->n_others - answer->n_rivals;
     answer->others = others;
 }

@@ -97,7 +97,7 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
 #define SEARCH_FINALISTS 16
 #define SEARCH_REPORTED  16 /* at least as many as rules */
 
-/* The best few plans of which no two are alike, best first. */
+/* The best few plans, no two of them the same, best first. */
 struct shortlist {
     int n;
     struct plan_answer plan[SEARCH_FINALISTS];
@@ -113,7 +113,7 @@ struct stage_search {
     struct shortlist final;  /* distinct plans; the first is best */
     struct shortlist rivals; /* plans of different outlines; the first is best */
     int n_reported;
-    struct plan_answer heard[SEARCH_REPORTED]; /* the rules' */
+    struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
     double bound; /* of all that is looked at and not searched to the end */
     double bare;  /* least step of what was simulated if sends took no time */
     int64_t n_asked, n_plans;
@@ -150,8 +150,8 @@ static inline bool auto_is_over(const struct stage_search *search, double bound)
  */
 void auto_tree(struct stage_search *search, const struct line *ln,
                const struct labels *bounds);
-/* What people type and, later, what published planners find (auto_rules.c). -1: the
- * oracle broke. */
+/* typed: grids that people type; else what published planners find (auto_rules.c). -1:
+ * the oracle broke. */
 int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */

@@ -1,13 +1,13 @@
 /*
  * Problem: `auto` must be no worse than what people type and published planners find,
  * without asking for all that those ask for.
- * Idea: the grids of alike stages, which ask for little, come before the search; the
+ * Idea: the grids of identical stages, which ask for little, come before the search; the
  * others behind it. Stages that no plan below the best can have are answered with
  * nothing: if a planner's own choice is better than the best it has none of them, is
  * still there, and is still its choice among fewer plans. Where the blocks are no chain,
  * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
- * sends are estimates the best may turn out dearer than it is said to be, and a plan
- * behind it better. Cost: the planners', on few stages.
+ * sends are estimates the best may turn out more expensive than it is said to be, and a
+ * plan behind it better. Cost: the planners', on few stages.
  */
 #include "search/auto.h"
 
@@ -150,7 +150,7 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     auto_price_bare(search, &a);
     auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
     assert(search->n_reported < SEARCH_REPORTED);
-    search->heard[search->n_reported++] = plan_copy(search->arena, &a);
+    search->reported[search->n_reported++] = plan_copy(search->arena, &a);
     return 0;
 }
 
