@@ -10,6 +10,8 @@
  */
 #include "pipeline/pipeline_program.h"
 
+#include "base/array.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,13 +118,7 @@ static void wire(struct orderer *o)
 static void add_instr(struct orderer *o, struct ap_pipeline_instr instr)
 {
     struct ap_lane *lane = o->lane;
-    if (lane->n == o->cap) {
-        struct ap_pipeline_instr *old = lane->instr;
-        o->cap = o->cap ? 2 * o->cap : 64;
-        lane->instr = AP_NEW_N(o->arena, o->cap, struct ap_pipeline_instr);
-        if (lane->n)
-            memcpy(lane->instr, old, (size_t)lane->n * sizeof *old);
-    }
+    AP_ROOM_IN(o->arena, lane->instr, lane->n, o->cap);
     lane->instr[lane->n++] = instr;
 }
 

@@ -14,6 +14,8 @@
 
 #include "pipeline/pipeline_price.h"
 
+#include "base/array.h"
+
 const char *const ap_send_names[AP_N_SENDS] = {"microbatch", "gradient", "weight",
                                                "once"};
 
@@ -23,7 +25,7 @@ struct sender {
     bool *weightless;      /* [node]: made of inputs and constants alone */
     int *owner, *place;    /* [node]: stage that makes it and its id there; -1 */
     int *first, *next;     /* sends of a node, -1 at the end */
-    int cap;
+    int cap, cap_next;
     struct ap_link *link; /* [from * n + to] */
     bool *linked;
 };
@@ -78,17 +80,8 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
         ap_price_transfer_on(link, shape, share, cost, layout, true);
     int n = p->out->n_sends;
 
-    if (n == s->cap) {
-        struct ap_send *old = p->out->sends;
-        s->cap = s->cap ? 2 * s->cap : 64;
-        p->out->sends = AP_NEW_N(p->arena, s->cap, struct ap_send);
-        int *next = AP_NEW_N(p->arena, s->cap, int);
-        if (n > 0) {
-            memcpy(p->out->sends, old, (size_t)n * sizeof *old);
-            memcpy(next, s->next, (size_t)n * sizeof *next);
-        }
-        s->next = next;
-    }
+    AP_ROOM_IN(p->arena, p->out->sends, n, s->cap);
+    AP_ROOM_IN(p->arena, s->next, n, s->cap_next);
     p->out->sends[n] =
         (struct ap_send){.node = node,
                          .from = from,

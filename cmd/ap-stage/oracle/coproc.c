@@ -296,13 +296,6 @@ static void list_ranges(struct run *run, int n)
 
 /* ---- talking ---- */
 
-static double now_sec(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int died(const struct run *run, struct worker *w, struct ap_err *err)
 {
     const char *line = w->n_flight > 0 ? run->jobs[w->flight[0]].line : "none";
@@ -350,7 +343,7 @@ static void feed(struct run *run, int worker)
         if (job < 0)
             break;
         if (w->n_flight == 0)
-            w->since = now_sec();
+            w->since = ap_now_sec();
         w->flight[w->n_flight++] = job;
         if (!put_line(w->to, run->jobs[job].line))
             break;
@@ -375,7 +368,7 @@ static int take_answer(struct run *run, struct worker *w, const char *line, size
     memmove(w->flight + at, w->flight + at + 1,
             sizeof(int) * (size_t)(w->n_flight - at - 1));
     w->n_flight--;
-    w->since = now_sec();
+    w->since = ap_now_sec();
     run->n_answered++;
     return 0;
 }
@@ -417,7 +410,7 @@ static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
                      struct ap_err *err)
 {
     struct coproc_pool *pool = run->pool;
-    double now = now_sec(), wait = limit_sec;
+    double now = ap_now_sec(), wait = limit_sec;
     for (int i = 0; i < pool->n; i++) {
         struct worker *w = &pool->worker[i];
         fds[i] = (struct pollfd){.fd = w->n_flight ? w->from : -1, .events = POLLIN};
@@ -430,7 +423,7 @@ static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
         ap_die(AP_BAD_INPUT, "poll: %s", strerror(errno));
     for (int i = 0; rc == 0 && i < pool->n; i++) {
         const struct worker *w = &pool->worker[i];
-        if (w->n_flight && now_sec() >= w->since + limit_sec)
+        if (w->n_flight && ap_now_sec() >= w->since + limit_sec)
             return ap_err_set(err,
                               "the shard command gave no answer in %g seconds "
                               "(--time-out); request: %.300s",

@@ -7,6 +7,8 @@
  */
 #include "oracle/instance.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,13 +138,7 @@ struct lister {
 
 static void add_value(struct lister *l, const struct plan_value *v)
 {
-    if (l->n == l->cap) {
-        struct plan_value *more = AP_NEW_N(l->arena, 2 * l->cap + 64, struct plan_value);
-        if (l->n > 0)
-            memcpy(more, l->value, sizeof *more * (size_t)l->n);
-        l->cap = 2 * l->cap + 64;
-        l->value = more;
-    }
+    AP_ROOM_IN(l->arena, l->value, l->n, l->cap);
     l->value[l->n] = *v;
     l->value[l->n].to = ap_arena_dup(l->arena, v->to, sizeof(int) * (size_t)v->n_to);
     l->value[l->n].n_forward = v->forward_bytes > 0;

@@ -12,6 +12,8 @@
 
 #include "oracle/oracle_impl.h"
 
+#include "base/array.h"
+
 /* Fronts may be sums over blocks: a plan may cost this share more than its front
  * promised, beside the slack in seconds that the front states. */
 #define PROMISE_SLACK 0.01
@@ -59,10 +61,7 @@ static const struct known_plan *find_plan(const struct stage_oracle *o, const ch
 static void keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
                       const struct stage_detail *got)
 {
-    if (o->n_plans == o->cap_plans) {
-        o->cap_plans = 2 * o->cap_plans + 64;
-        o->plan = ap_xrealloc(o->plan, sizeof *o->plan * (size_t)o->cap_plans);
-    }
+    AP_ROOM(o->plan, o->n_plans, o->cap_plans);
     o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
                                                 (char *)got->sharding, got->names_only};
 }

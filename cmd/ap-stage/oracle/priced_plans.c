@@ -6,6 +6,8 @@
  */
 #include "oracle/priced_plans.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -15,13 +17,7 @@ void priced_plans_add(struct ap_arena *arena, struct priced_plans *l,
 {
     size_t bytes = sizeof *stage_bytes * (size_t)plan->n_stages;
 
-    if (l->n == l->cap) {
-        struct priced_plan *more = AP_NEW_N(arena, 2 * l->cap + 16, struct priced_plan);
-        if (l->n > 0)
-            memcpy(more, l->plan, sizeof *more * (size_t)l->n);
-        l->cap = 2 * l->cap + 16;
-        l->plan = more;
-    }
+    AP_ROOM_IN(arena, l->plan, l->n, l->cap);
     l->plan[l->n++] = (struct priced_plan){
         *plan, step_sec, stage_bytes ? ap_arena_dup(arena, stage_bytes, bytes) : NULL};
 }

@@ -8,6 +8,8 @@
  */
 #include "oracle/stage_memo.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,11 +70,7 @@ static int find_stage(struct stage_memo *memo, const struct ap_stage *st,
             *part = memo->part[i];
             return 0;
         }
-    if (memo->n == memo->cap) {
-        memo->cap = 2 * memo->cap + 64;
-        memo->part =
-            ap_xrealloc(memo->part, sizeof(struct memo_stage *) * (size_t)memo->cap);
-    }
+    AP_ROOM(memo->part, memo->n, memo->cap);
     *part = AP_NEW(&memo->arena, struct memo_stage);
     **part = key;
     memo->part[memo->n++] = *part;
@@ -150,11 +148,7 @@ const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
             return &memo->micro[i];
     if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &micro, &ignored))
         return NULL;
-    if (memo->n_micro == memo->cap_micro) {
-        memo->cap_micro = 2 * memo->cap_micro + 8;
-        memo->micro =
-            ap_xrealloc(memo->micro, sizeof *memo->micro * (size_t)memo->cap_micro);
-    }
+    AP_ROOM(memo->micro, memo->n_micro, memo->cap_micro);
     memo->micro[memo->n_micro] = micro;
     return &memo->micro[memo->n_micro++];
 }

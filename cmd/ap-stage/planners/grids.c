@@ -17,6 +17,8 @@
 
 #include "search/space.h"
 
+#include "base/array.h"
+
 struct grid {
     struct space sp;
     struct plan_answer *best;
@@ -64,13 +66,7 @@ static void add_member(struct grid *g, struct members *all, int64_t microbatches
     m.end = AP_NEW_N(g->sp.arena, n_stages, int);
     for (int s = 0; s < n_stages; s++)
         m.end[s] = (int)((int64_t)g->sp.n * (s + 1) / n_stages) - 1;
-    if (all->n == all->cap) {
-        all->cap = 2 * all->cap + 32;
-        struct member *more = AP_NEW_N(g->sp.arena, all->cap, struct member);
-        for (int i = 0; i < all->n; i++)
-            more[i] = all->member[i];
-        all->member = more;
-    }
+    AP_ROOM_IN(g->sp.arena, all->member, all->n, all->cap);
     all->member[all->n++] = m;
 }
 

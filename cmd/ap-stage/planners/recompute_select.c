@@ -18,6 +18,8 @@
  */
 #include "planners/recompute_select.h"
 
+#include "base/heap.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -32,37 +34,10 @@ struct item {
     int value;
 };
 
-struct heap {
-    int n;
-    struct item *item;
-};
-
-static bool is_before(const struct item *a, const struct item *b)
+static bool is_before(const void *pa, const void *pb)
 {
+    const struct item *a = pa, *b = pb;
     return a->rate != b->rate ? a->rate > b->rate : a->value < b->value;
-}
-
-static void heap_add(struct heap *h, struct item new)
-{
-    int at = h->n++;
-    for (; at > 0 && is_before(&new, &h->item[(at - 1) / 2]); at = (at - 1) / 2)
-        h->item[at] = h->item[(at - 1) / 2];
-    h->item[at] = new;
-}
-
-static struct item heap_take(struct heap *h)
-{
-    struct item best = h->item[0], last = h->item[--h->n];
-    int at = 0;
-
-    for (int next; (next = 2 * at + 1) < h->n; at = next) {
-        next += next + 1 < h->n && is_before(&h->item[next + 1], &h->item[next]);
-        if (!is_before(&h->item[next], &last))
-            break;
-        h->item[at] = h->item[next];
-    }
-    h->item[at] = last;
-    return best;
 }
 
 /* ---- a stage ---- */
@@ -168,15 +143,15 @@ static double best_move(struct choice *c, int v)
 }
 
 /* Its other values cost nothing more. */
-static void cheapen(const struct choice *c, int group, struct heap *heap)
+static void cheapen(const struct choice *c, int group, struct ap_heap *heap)
 {
     const struct ap_nest *nest = &c->s->nests->nest[group];
     for (int o = 0; o < nest->n_outs; o++)
         if (c->kept[nest->outs[o]] && c->value[nest->outs[o]].may)
-            heap_add(heap, (struct item){DBL_MAX, nest->outs[o]});
+            ap_heap_push(heap, &(struct item){DBL_MAX, nest->outs[o]});
 }
 
-static void do_move(struct choice *c, struct heap *heap)
+static void do_move(struct choice *c, struct ap_heap *heap)
 {
     const struct move *m = &c->one;
 
@@ -193,7 +168,7 @@ static void do_move(struct choice *c, struct heap *heap)
     for (int i = 0; i < m->n_kept; i++) {
         c->kept[m->kept[i]] = true;
         if (c->value[m->kept[i]].may)
-            heap_add(heap, (struct item){DBL_MAX, m->kept[i]});
+            ap_heap_push(heap, &(struct item){DBL_MAX, m->kept[i]});
     }
     for (int i = 0; i < m->n_runs; i++)
         c->runs[m->run[i]] = true;
@@ -223,29 +198,26 @@ static void start(struct ap_arena *arena, const struct recompute_problem *s,
 }
 
 /* Which values to do without, greedily; they are in c->again. */
-static void take_best(struct ap_arena *arena, struct choice *c)
+static void take_best(struct choice *c)
 {
-    int n = c->s->graph->n_nodes, n_pushes = 0;
-    struct heap heap = {0};
+    struct ap_heap heap = {.size = sizeof(struct item), .before = is_before};
+    struct item best;
 
-    /* first, when it is kept later, and when its group runs */
-    for (int v = 0; v < n; v++)
-        n_pushes += c->value[v].may ? 3 : 0;
-    heap.item = AP_NEW_N(arena, n_pushes + 1, struct item);
-    for (int v = 0; v < n; v++) {
+    for (int v = 0; v < c->s->graph->n_nodes; v++) {
         double rate = c->kept[v] && c->value[v].may ? best_move(c, v) : 0;
         if (rate > 0)
-            heap_add(&heap, (struct item){rate, v});
+            ap_heap_push(&heap, &(struct item){rate, v});
     }
-    while (c->bytes + c->most_recomputed > c->s->most_bytes && heap.n > 0) {
-        struct item best = heap_take(&heap);
+    while (c->bytes + c->most_recomputed > c->s->most_bytes &&
+           ap_heap_pop(&heap, &best)) {
         double rate = c->again[best.value] ? 0 : best_move(c, best.value);
         struct item now = {rate, best.value};
-        if (rate > 0 && heap.n > 0 && is_before(&heap.item[0], &now))
-            heap_add(&heap, now);
+        if (rate > 0 && heap.n > 0 && is_before(ap_heap_top(&heap), &now))
+            ap_heap_push(&heap, &now);
         else if (rate > 0)
             do_move(c, &heap);
     }
+    ap_heap_free(&heap);
 }
 
 /* ---- what need not be recomputed after all ---- */
@@ -436,7 +408,7 @@ int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
     bool *all = AP_NEW_N(arena, n, bool);
 
     start(arena, s, &c);
-    take_best(arena, &c);
+    take_best(&c);
     memset(all, true, (size_t)n);
     settle(arena, s, c.again, &t[0]);
     settle(arena, s, all, &t[1]);

@@ -11,6 +11,8 @@
  */
 #include "search/auto.h"
 
+#include "base/array.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -36,14 +38,7 @@ static struct sieve_config *find_config(struct sieve *v, const struct plan_ask *
         if (v->config[i].c.replicas == ask->replicas &&
             v->config[i].c.microbatches == ask->microbatches)
             return &v->config[i];
-    if (v->n == v->cap) {
-        struct sieve_config *more =
-            AP_NEW_N(v->sp.arena, 2 * v->cap + 8, struct sieve_config);
-        for (int i = 0; i < v->n; i++)
-            more[i] = v->config[i];
-        v->config = more;
-        v->cap = 2 * v->cap + 8;
-    }
+    AP_ROOM_IN(v->sp.arena, v->config, v->n, v->cap);
     struct sieve_config *c = &v->config[v->n];
     if (!config_init(&v->sp, &c->c, ask->replicas, ask->microbatches, NULL, 0))
         return NULL;

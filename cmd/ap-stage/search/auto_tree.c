@@ -8,6 +8,8 @@
  */
 #include "search/auto.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -140,10 +142,7 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
                 t->search->nodes++;
                 if (auto_is_over(t->search, c.bound))
                     continue;
-                if (n_out == cap) {
-                    cap = cap ? 2 * cap : 32;
-                    *out = ap_xrealloc(*out, (size_t)cap * sizeof **out);
-                }
+                AP_ROOM(*out, n_out, cap);
                 (*out)[n_out++] = c;
             }
         }
