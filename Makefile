@@ -89,6 +89,9 @@ $(LIB): $(LIB_OBJ)
 # Objects of a tool, with and without its main.
 objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c))
 parts = $(filter-out %/$(1).o,$(call objects,$(1)))
+# Tools that call another tool's code.
+LIBRARIES_ap-stage = ap-shard
+libraries = $(foreach t,$(LIBRARIES_$(1)),$(call parts,$(t)))
 # Which tool a test is about: said here, or seen from its name.
 TOOL_fuzz_hlo = ap-import
 TOOL_fuzz_onnx = ap-import
@@ -96,17 +99,17 @@ TOOL_fuzz_answer = ap-stage
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 define tool_rules
-$(BUILD)/bin/$(1): $(call objects,$(1)) $(LIB)
+$(BUILD)/bin/$(1): $(call objects,$(1)) $(call libraries,$(1)) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
-$(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1)
+$(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1) $(LIBRARIES_$(1):%=-Icmd/%)
 $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link
 define test_rules
-$(BUILD)/$(2)/$(1): $(BUILD)/tests/$(2)/$(1).o $(if $(3),$(call parts,$(3))) $(LIB)
+$(BUILD)/$(2)/$(1): $(BUILD)/tests/$(2)/$(1).o $(if $(3),$(call parts,$(3)) $(call libraries,$(3))) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
 $(BUILD)/tests/$(2)/$(1).o: INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)

@@ -75,45 +75,31 @@ fake() {
     cmp <(jq .stages.stages "$BATS_TEST_TMPDIR/1") <(jq .stages.stages "$BATS_TEST_TMPDIR/late")
 }
 
-@test "processes share what one has read, unless something stands between" {
-    local log=$BATS_TEST_TMPDIR/starts n
-    started() { # NUMBER COMMAND: the plan is the same, NUMBER processes were started
-        : >"$log"
-        ap-stage --no-history "${CPU8[@]}" --algorithm inter-only --microbatches 2 --jobs 3 --shard-command \
-            "sh -c 'echo >>$log; $2' sh" -o "$BATS_TEST_TMPDIR/out" "$(GPT)"
-        n=$(wc -l <"$log")
-        [ "$n" -eq "$1" ] || { echo "$n starts of: $2"; return 1; }
-        cmp <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/out") \
-            <(jq 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/one")
+@test "ap-shard's own prices are called as a library; other commands are started once per process" {
+    local log=$BATS_TEST_TMPDIR/starts stage n
+    stage=$(command -v ap-stage)
+    plan() { # COMMAND [OPTION]...: into out
+        "$stage" --no-history "${CPU8[@]}" --algorithm inter-only --microbatches 2 --jobs 3 \
+            --shard-command "$@" -o "$BATS_TEST_TMPDIR/out" "$(GPT)"
     }
-    ap-stage --no-history "${CPU8[@]}" --algorithm inter-only --microbatches 2 --jobs 1 \
-        --shard-command 'ap-shard --serve --algorithm data' -o "$BATS_TEST_TMPDIR/one" "$(GPT)"
-    started 1 'exec ap-shard --serve --algorithm data "$@"'
-    started 3 'ap-shard --serve --algorithm data "$@" | sed -u s/x/x/'
-    started 3 'ap-shard --serve --algorithm data "$@"; exit $?' # it holds all pipes open
-    started 3 'unset AP_SERVE_PIPES; exec ap-shard --serve --algorithm data "$@"'
-    # one that forks slowly is waited for, whoever has answered meanwhile
-    cat >"$BATS_TEST_TMPDIR/slow" <<'EOF'
-#!/bin/bash
-IFS=, read -ra pipes <<<"$AP_SERVE_PIPES"
-unset AP_SERVE_PIPES
-for p in "${pipes[@]:1}"; do
-    ap-shard --serve --algorithm data "$@" <&"${p%:*}" >&"${p#*:}" &
-    echo "{\"pid\":$!}" >&"${p#*:}"
-    sleep 0.5
-done
-exec ap-shard --serve --algorithm data "$@"
-EOF
-    for n in 1 3; do
-        ap-stage --no-history "${CPU8[@]}" --algorithm alpa --microbatches 2 --jobs $n --shard-command \
-            "bash $BATS_TEST_TMPDIR/slow" -o "$BATS_TEST_TMPDIR/out$n" "$(GPT)"
+    same() { cmp <(jq -S 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/out") \
+        <(jq -S 'del(.stages.shard_command)' "$BATS_TEST_TMPDIR/one"); }
+    PATH=/nonexistent plan 'ap-shard --serve --algorithm data'
+    mv "$BATS_TEST_TMPDIR/out" "$BATS_TEST_TMPDIR/one"
+    for n in 'exec ap-shard --serve --algorithm data "$@"' \
+        'ap-shard --serve --algorithm data "$@" | sed -u s/x/x/'; do
+        : >"$log"
+        plan "sh -c 'echo >>$log; $n' sh"
+        [ "$(wc -l <"$log")" -eq 3 ] && same
     done
-    cmp "$BATS_TEST_TMPDIR/out1" "$BATS_TEST_TMPDIR/out3"
-    # each says what it did, and none is left
-    ap-stage "${CPU8[@]}" --jobs 3 --shard-command 'ap-shard --serve --algorithm data --stats' \
-        --algorithm none -o "$BATS_TEST_TMPDIR/out" "$(GPT)" 2>"$log"
+    PATH=/nonexistent plan 'ap-shard  --serve --algorithm=data --stats' 2>"$log"
+    same
+    # each process says what it did
+    [ "$(jq -s 'map(select(.tool == "ap-shard" and .requests > 0)) | length' "$log")" -ge 1 ]
     [ "$(jq -s length "$log")" -eq 3 ]
-    AP_SERVE_PIPES=1:2,3 run -2 ap-shard --serve "${CPU8[@]}" "$(GPT)" </dev/null
+    refuses 1 'ended with exit status 2; request: {"id":' plan 'ap-shard --serve --algorithm no'
+    [[ $stderr == *"ap-shard: --algorithm: "* ]]
+    refuses 1 'not found' plan 'no-such/ap-shard --serve'
 }
 
 @test "what is alike is asked once: equal layers, replicas as a submesh" {
@@ -170,7 +156,7 @@ EOF
     mkdir "$BATS_TEST_TMPDIR/tmp"
     TMPDIR=$BATS_TEST_TMPDIR/tmp ap-stage "${CPU8[@]}" --shard-command \
         "sh -c 'sleep 78.$$; sleep 79.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
-    local pid=$! rc=0
+    local pid=$! rc=0 n
     until pgrep -fx "sleep 78.$$"; do sleep 0.05; done
     kill -TERM $pid
     wait $pid || rc=$?
@@ -180,6 +166,19 @@ EOF
     refuses 1 'no answer in 0.3 seconds' ap-stage "${CPU8[@]}" --time-out 0.3 \
         --shard-command "sh -c 'sleep 78.$$; sleep 79.$$'" "$(GPT)"
     ! pgrep -f "sleep 7[89].$$" || return 1
+    # the library's processes end with the program, too
+    ap-model gpt3-1.3b | ap-prune | ap-coarsen --blocks 8 -o "$BATS_TEST_TMPDIR/large.json"
+    ap-stage --cluster p3x1 --time-out 77$$ "$BATS_TEST_TMPDIR/large.json" >/dev/null &
+    pid=$!
+    for n in {1..100}; do
+        [ "$(pgrep -fc "ap-stage .*--time-out 77$$")" -le 1 ] || break
+        sleep 0.05
+    done
+    [ "$n" -lt 100 ]
+    kill -TERM $pid
+    wait $pid || true
+    sleep 0.1
+    ! pgrep -f "ap-stage .*--time-out 77$$" || return 1
 }
 
 @test "families that are wrong: the document is named, not the file that the command got" {

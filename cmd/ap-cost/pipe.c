@@ -84,7 +84,7 @@ struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
     for (int i = 0; i < s->n; i++)
         if (ap_stage_put_sharding(arena, &in->cluster, &s->stage[i], err))
             return json;
-    ap_stages_to_json(arena, s, &json);
+    ap_stages_to_json(s, &json);
     return json;
 }
 

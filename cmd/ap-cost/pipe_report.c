@@ -1,8 +1,8 @@
 /*
  * Problem: let a person see a pipelined plan on one screen.
- * Idea: a row per stage, but runs of stages that are alike share one, with the most that
- * one of them has; then where the time of an average device goes, what the links carry,
- * and what fills the fullest device.
+ * Idea: a row per stage, but runs of stages that are identical share one, with the most
+ * that one of them has; then where the time of an average device goes, what the links
+ * carry, and what fills the fullest device.
  */
 #include <math.h>
 #include <string.h>
@@ -40,8 +40,8 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static bool alike(const struct pipe_input *in, const struct ap_pipeline_price *p, int a,
-                  int b)
+static bool same_row(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                     int a, int b)
 {
     const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
     return x->n_devices == y->n_devices && x->recompute == y->recompute &&
@@ -118,7 +118,7 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
                   "devices", "sharding", "forward", "backward", "per step", "send on",
                   "memory");
     for (int a = 0, b; a < s->n; a = b + 1) {
-        for (b = a; b + 1 < s->n && alike(in, p, a, b + 1);)
+        for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
             b++;
         if (rows++ < MAX_ROWS)
             put_stages(in, p, a, b, out);
@@ -127,7 +127,7 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
     }
 }
 
-/* ---- what is made again ---- */
+/* ---- what is recomputed ---- */
 
 #define MOST_AGAIN 4 /* stages, and operators of each */
 

@@ -1,11 +1,11 @@
 /*
  * Problem: show a pipelined step on a timeline, in the JSON that Perfetto and
  * chrome://tracing read.
- * Idea: the devices of a stage act alike, so one process stands for them; a track of what
- * they compute (a slice for each microbatch, forward or backward, then the gradients' sum
- * and the update), two tracks of what they send on and back, a counter of memory, and an
- * arrow from each send to the slice that waits for it. Cost: linear in the slices.
- * Source: the trace event format (Google, "Trace Event Format", 2016).
+ * Idea: the devices of a stage act identically, so one process stands for them; a track
+ * of what they compute (a slice for each microbatch, forward or backward, then the
+ * gradients' sum and the update), two tracks of what they send on and back, a counter of
+ * memory, and an arrow from each send to the slice that waits for it. Cost: linear in the
+ * slices. Source: the trace event format (Google, "Trace Event Format", 2016).
  */
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /*
  * Problem: why an operator of a pipelined plan is split as it is, and why one plan of a
- * graph is dearer than another, pipelined or not.
+ * graph is more expensive than another, pipelined or not.
  * Idea: for one operator, its stage is priced again with each legal choice of its group,
  * and the step simulated with that stage. For two plans, the step is the same for all
  * devices, and each spends it on blocks, on sums of gradients, on sends and on waiting:
@@ -25,15 +25,15 @@ struct retry {
     const struct pipe_input *in;
     const struct ap_pipeline_price *p;
     const struct ap_cost *cost;
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     int stage;
 };
 
-/* Stages are made again as in the plan; selected operators are those of the plan. */
+/* Stages are recomputed as in the plan; selected operators are those of the plan. */
 static double sum_of(const struct retry *r, const struct ap_stage_point *point)
 {
     bool again = r->in->stages.stage[r->stage].recompute == AP_RECOMPUTE_ALL;
-    return (double)r->time.n *
+    return (double)r->micro.n *
                (point->forward_sec * (again ? 2 : 1) + point->backward_sec) +
            point->sync_sec + point->update_sec;
 }
@@ -51,9 +51,9 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
     struct ap_err err = {0};
 
     none.n = 0;
-    ap_stage_price(r->arena, &st->sub, &r->time, plan, conv, r->cost, with);
-    ap_stage_price(r->arena, &st->sub, &r->time, plan, &none, r->cost, bare);
-    ap_stage_price(r->arena, &st->sub, &r->time, &st->sharding.plan,
+    ap_stage_price(r->arena, &st->sub, &r->micro, plan, conv, r->cost, with);
+    ap_stage_price(r->arena, &st->sub, &r->micro, plan, &none, r->cost, bare);
+    ap_stage_price(r->arena, &st->sub, &r->micro, &st->sharding.plan,
                    &r->p->breakdown[r->stage].conv, r->cost, was);
     struct ap_sim_stage *stages =
         ap_arena_dup(r->arena, sim.stages, (size_t)sim.n_stages * sizeof *stages);
@@ -96,7 +96,7 @@ int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
     if (own == st->sub.graph.n_nodes)
         return ap_err_set(err, "node %s is used by no stage", name);
     if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
-                                 &r.time, err) ||
+                                 &r.micro, err) ||
         ap_cost_init(arena, &part.cost, AP_COST_DEFAULT, &part.cluster, &priced.plan.mesh,
                      err))
         return -1;
@@ -132,15 +132,16 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
     double *group = AP_NEW_N(arena, st->nests.n, double);
     double *moved = AP_NEW_N(arena, conv->n + 1, double);
     double share = (double)st->n_devices / (double)p->n_devices;
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     struct ap_cost cost;
 
     if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
-                                 &time, err) ||
+                                 &micro, err) ||
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->breakdown[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
-    ap_stage_spent(arena, &st->sub, &time, &st->sharding.plan, conv, &cost, group, moved);
+    ap_stage_spent(arena, &st->sub, &micro, &st->sharding.plan, conv, &cost, group,
+                   moved);
     ap_cost_free(&cost);
     for (int k = 0; k < st->nests.n; k++) {
         int node = st->sub.source[st->nests.nest[k].members[0]];

@@ -9,6 +9,8 @@
 
 #include "price.h"
 
+#include "base/array.h"
+
 #define MAX_KINDS 12 /* that are shown of a list */
 
 /* Tensors of one normalised name, shape and layout. */
@@ -112,10 +114,7 @@ static void add_kind(struct kinds *ks, const struct ap_mesh *mesh, const char *n
             ap_buf_free(&k.text);
             return;
         }
-    if (ks->n == ks->cap) {
-        ks->cap = ks->cap ? 2 * ks->cap : 64;
-        ks->kind = ap_xrealloc(ks->kind, (size_t)ks->cap * sizeof *ks->kind);
-    }
+    AP_ROOM(ks->kind, ks->n, ks->cap);
     ks->kind[ks->n++] = k;
 }
 

@@ -1,10 +1,9 @@
 /*
- * Problem: why an operator is split as it is, and why one plan is dearer than another.
- * Idea: for one operator, price the plan again with each legal choice of its group; for
- * two plans, take the difference group by group and conversion by conversion, and sum it
- * up by kinds of names.
- * Cost: `why` prices the plan once a choice, MAX_TRIED at most (beyond it one mesh axis
- * changes at a time); `diff` sorts the groups.
+ * Problem: why an operator is split as it is, and why one plan is more expensive than
+ * another. Idea: for one operator, price the plan again with each legal choice of its
+ * group; for two plans, take the difference group by group and conversion by conversion,
+ * and sum it up by kinds of names. Cost: `why` prices the plan once a choice, MAX_TRIED
+ * at most (beyond it one mesh axis changes at a time); `diff` sorts the groups.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -239,6 +239,8 @@ enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
 struct shard_request {
     int algorithm, cost_model, pin_mode;
     const char *mesh_text, *cluster_path, *plan_path, *start_path;
+    const struct ap_cluster
+        *cluster;            /* of --serve; NULL: cluster_path's or the document's */
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
@@ -270,6 +272,9 @@ struct shard_job {
     const char *algorithm;      /* of the answer */
 };
 
+/* Fills tool and request, or dies (exit 2). */
+void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
+                        struct shard_request *req, int argc, char **argv);
 /* Each dies with the tool's exit codes when it cannot go on. */
 void shard_job_read(void *job, const struct ap_doc *doc, bool more);
 /* The section "families", if there is one. */
@@ -320,9 +325,18 @@ void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *
 /* top.c: the member "alternatives": the n best distinct plans at hand. */
 const char *shard_alternatives(struct shard_job *job, double objective, int n);
 
-/* serve.c: answers requests on standard input until it ends; members for --stats. */
+/* Ends of pipes: where requests come in, and where answers go. */
+struct shard_pipes {
+    int n;
+    const int (*end)[2];
+};
+/*
+ * serve.c: answers requests on standard input until it ends; members for --stats. pipes:
+ * NULL, or for each a process, the first this one, which is forked when all is prepared
+ * that they share; the pipe becomes its standard input and output.
+ */
 const char *shard_serve(struct shard_job *job, const struct shard_request *req,
-                        const struct ap_doc *doc);
+                        const struct ap_doc *doc, const struct shard_pipes *pipes);
 
 /* auto.c: the best of all logical views of the cluster, each searched by a process. */
 struct shard_result shard_auto(struct shard_job *job, const struct shard_request *req,

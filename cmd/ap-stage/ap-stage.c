@@ -47,7 +47,8 @@ static const struct {
 
 /* ---- options ---- */
 
-static void read_options(struct ap_tool *tool, struct request *r, int argc, char **argv)
+static void read_options(struct ap_tool *tool, struct stage_options *r, int argc,
+                         char **argv)
 {
     const struct ap_opt opts[] = {
         {"algorithm", AP_OPT_CHOICE, &r->algorithm, "NAME", "planner",
@@ -110,7 +111,7 @@ static void read_options(struct ap_tool *tool, struct request *r, int argc, char
 }
 
 /* "1x4,2x8" */
-static void read_submeshes(struct request *r)
+static void read_submeshes(struct stage_options *r)
 {
     const int most = sizeof r->submesh / sizeof *r->submesh;
     const char *at = r->submeshes;
@@ -135,7 +136,7 @@ static void read_submeshes(struct request *r)
     }
 }
 
-static void check_options(struct request *r)
+static void check_options(struct stage_options *r)
 {
     char *end;
     read_submeshes(r);
@@ -174,7 +175,7 @@ static void check_options(struct request *r)
 }
 
 /* The cluster has the submeshes that are asked for, and they can make it up. */
-static void check_submeshes(struct ap_arena *arena, const struct request *r,
+static void check_submeshes(struct ap_arena *arena, const struct stage_options *r,
                             const struct ap_cluster *c)
 {
     int devices = (int)c->levels[0].size, whole = (int)ap_cluster_devices(c), k;
@@ -202,7 +203,7 @@ static void check_submeshes(struct ap_arena *arena, const struct request *r,
 }
 
 /* What a graph of this kind can be asked. */
-static void check_graph(const struct request *r, const struct stage_model *m)
+static void check_graph(const struct stage_options *r, const struct stage_model *m)
 {
     bool inference = r->params.schedule == AP_SCHEDULE_INFERENCE;
     if (m->training && inference)
@@ -221,20 +222,16 @@ static void check_graph(const struct request *r, const struct stage_model *m)
 
 /* ---- the run ---- */
 
-/* While the shard command reads the document, too. */
-static void make_instance(const struct input *in, struct plan_instance *inst)
+/* While the processes that price stages prepare. */
+static void make_instance(const struct input *in, struct coproc_pool *pool,
+                          struct plan_instance *inst)
 {
     struct ap_err err = {0};
-    int code = AP_OK;
 
-    if (!in->has_nests && stage_model_nests(in->arena, in->doc, in->model, &err))
-        code = AP_BAD_INPUT;
-    else if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err))
-        code = AP_NO_SOLUTION;
-    if (code == AP_OK)
+    if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0)
         return;
-    coproc_kill(in->pool);
-    ap_die(code, "%s", err.msg);
+    coproc_kill(pool);
+    ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
 
 /* Appends a plan that is not among them. */
@@ -256,7 +253,7 @@ static const char *stats_text(struct ap_arena *arena, const struct stage_model *
 
 int main(int argc, char **argv)
 {
-    struct request req = {
+    struct stage_options req = {
         .limit_sec = 600,
         .params = {.epsilon_sec = 1e-6, .imbalance = 0.08, .n_kept = 64}};
     struct ap_tool tool = {.name = "ap-stage",
@@ -272,8 +269,7 @@ int main(int argc, char **argv)
     struct ap_stages stages;
     struct stage_oracle_stats stats;
     struct stage_result result;
-    struct input in = {
-        .arena = &arena, .tool = &tool, .r = &req, .model = &model, .feed = -1};
+    struct input in = {.arena = &arena, .tool = &tool, .r = &req, .model = &model};
 
     read_options(&tool, &req, argc, argv);
     check_options(&req);
@@ -281,10 +277,10 @@ int main(int argc, char **argv)
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
     check_submeshes(&arena, &req, &model.cluster);
-    stage_input_command(&in);
-    make_instance(&in, &inst);
+    struct coproc_pool *pool = stage_input_command(&in);
+    make_instance(&in, pool, &inst);
 
-    planning_start(&arena, &in, &inst, &planning);
+    planning_start(&arena, &in, pool, &inst, &planning);
     int code = planning_run(&arena, &planning, &inst, &answer, &stages, &result, &err);
     if (code != AP_OK)
         planning_give_up(&arena, &planning, &inst, code, &err);

@@ -78,7 +78,7 @@ struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
     const int *n_ops;    /* [block], forward operators (equal-operator) */
-    const int *class_of; /* [block]: blocks of one class are alike; NULL: not known */
+    const int *class_of; /* [block]: blocks of one class are identical; NULL: not known */
     int n_values;
     const struct plan_value *value;
     int n_scalars; /* of the update: all stages wait for them (scalars.c) */
@@ -153,7 +153,7 @@ struct plan_answer {
        more closely */
     int n_others;
     int n_rivals;   /* behind the others, have other stages or devices: for when the best
-                       turns out dearer than they are said to be */
+                       turns out more expensive than they are said to be */
     int n_reported; /* behind those: what other planners found, however long it takes */
     const struct plan_answer *others;
 };

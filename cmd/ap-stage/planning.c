@@ -21,9 +21,10 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-#define UNDERESTIMATE 1.1 /* a plan may turn out so much dearer than it is said to be */
+#define UNDERESTIMATE \
+    1.1 /* a plan may turn out so much more expensive than it is said to be */
 
-/* Plans for when what is made again takes no time. */
+/* Plans for when what is recomputed takes no time. */
 struct light {
     double reported_sec; /* as in struct plan_params */
     double bound;        /* of all of them */
@@ -31,7 +32,7 @@ struct light {
 };
 
 /* Plans of one number of microbatches in so much memory; 1: there is none. */
-static int plan_light_one(struct ap_arena *arena, const struct request *r,
+static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
                           const struct plan_instance *free, bool is_whole,
                           struct light *light, struct ap_err *err)
 {
@@ -58,13 +59,13 @@ static int plan_light_one(struct ap_arena *arena, const struct request *r,
 }
 
 /*
- * Plans for when what is made again takes no time, as out->others: with little of it they
+ * Plans for when what is recomputed takes no time, as out->others: with little of it they
  * may be the best. Some for each number of microbatches, which trade memory for time,
  * too, and some that leave memory for what is kept. The bound is of all of them. What the
  * planner hears of others is among them, so that it is no worse than they are, asked so;
  * first is its answer at the full price: slower plans cannot be better than that.
  */
-static int plan_light(struct ap_arena *arena, const struct request *r,
+static int plan_light(struct ap_arena *arena, const struct stage_options *r,
                       const struct plan_instance *inst, const struct plan_answer *first,
                       struct plan_answer *out, struct ap_err *err)
 {
@@ -104,9 +105,10 @@ static void start_oracle(struct ap_arena *arena, struct planning *p,
 }
 
 void planning_start(struct ap_arena *arena, const struct input *in,
-                    struct plan_instance *inst, struct planning *p)
+                    struct coproc_pool *pool, struct plan_instance *inst,
+                    struct planning *p)
 {
-    const struct request *r = in->r;
+    const struct stage_options *r = in->r;
     const struct plan_algorithm *algo = &plan_algorithms()[r->algorithm];
 
     *p = (struct planning){
@@ -123,7 +125,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .throughput = inst->inference && !r->params.latency}};
     if (p->select) /* they may make less again than now */
         p->params.reported_sec = INFINITY;
-    start_oracle(arena, p, inst, in->pool);
+    start_oracle(arena, p, inst, pool);
 }
 
 /* The section of the planner's answer, or of a better one of its others. */
@@ -200,24 +202,24 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
 
 /* ---- where there is none ---- */
 
-/* No plan that keeps its activations fits: says so if one that makes them again does. */
+/* No plan that keeps its activations fits: says so if one that recomputes them does. */
 static void suggest_recompute(struct ap_arena *arena, const struct planning *p,
                               const struct plan_instance *inst, struct ap_err *err)
 {
     struct stage_oracle_params params = p->oracle_params;
     struct plan_instance again = *inst;
     struct plan_answer answer = {.replicas = 1, .chunks = 1};
-    struct ap_err why = {0}, said = {0};
+    struct ap_err why = {0}, both = {0};
 
     params.recompute = STAGE_RECOMPUTE_AUTO;
     again.oracle = stage_oracle_share(inst->oracle, &params);
     int rc = p->algo->run(arena, &again, &p->params, &answer, &why);
     if (rc == 0 && plan_judge(arena, &again, &answer, NULL, &why) == 0) {
-        ap_err_set(&said,
+        ap_err_set(&both,
                    "%s; or --recompute auto: %d stages, %lld microbatches with "
                    "recomputation fit",
                    err->msg, answer.n_stages, (long long)answer.microbatches);
-        *err = said;
+        *err = both;
     }
     stage_oracle_stop(again.oracle);
 }

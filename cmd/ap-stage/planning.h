@@ -10,16 +10,17 @@ struct planning {
     const struct input *in;
     const struct plan_algorithm *algo;
     const struct stage_model *model;
-    struct stage_oracle *oracle; /* ends the processes of in->pool */
+    struct stage_oracle *oracle; /* ends the pool */
     struct stage_oracle_params oracle_params;
     struct plan_params params; /* the planner's */
     struct ap_stages stages;   /* but for the stages */
-    bool select;               /* operators that are made again */
+    bool select;               /* operators that are recomputed */
 };
 
 /* p must stay where it is; the instance gets the oracle. */
 void planning_start(struct ap_arena *arena, const struct input *in,
-                    struct plan_instance *inst, struct planning *p);
+                    struct coproc_pool *pool, struct plan_instance *inst,
+                    struct planning *p);
 
 /*
  * Returns the exit code; err says why there is no plan. A plan may need more memory as it

@@ -98,7 +98,7 @@ struct pricing {
     int64_t n_priced; /* operators, of all plans */
 };
 
-/* Of each stage those operators are made again that save most memory per second. */
+/* Of each stage those operators are recomputed that save most memory per second. */
 static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
                              const struct pricing *x, struct ap_stages *read,
                              struct ap_stages *stages, struct ap_pipeline_price *pipe,
@@ -129,7 +129,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {.time =
+    struct ap_pipeline_cache known = {.micro =
                                           stage_memo_axis(x->memo, stages->microbatches)};
     struct ap_stages read;
     int64_t nodes;
@@ -209,7 +209,7 @@ static int make(struct ap_arena *arena, struct pricing *x,
 #define SMALL_SLACK 1.01
 #define LARGE_NODES 50000
 #define LARGE_SLACK 1.001
-/* Where less is made again than planned with, that much of a step is left at least: a
+/* Where less is recomputed than planned with, that much of a step is left at least: a
    forward less. */
 #define LIGHT_SHARE 0.5
 
@@ -281,7 +281,7 @@ static int price_plan(struct pricing *x, const struct plan_answer *other,
 
 struct candidate {
     const struct plan_answer *plan;
-    bool heard;
+    bool reported;
     bool twin; /* one of its likes was priced, and it does not seem better */
     bool done; /* looked at, or it need not be */
 };
@@ -303,23 +303,23 @@ struct budget {
 
 /* Whether a candidate may be better than what is found; said: what it would take. */
 static bool is_promising(const struct pricing *x, struct candidate *c,
-                         const struct budget *left, struct best *best, double *said)
+                         const struct budget *left, struct best *best, double *estimate)
 {
     const struct plan_instance *inst = x->inst;
     const struct plan_answer *plan = c->plan;
     struct forecast f = priced_plans_forecast(&best->priced, inst, plan);
     const struct price seems = {f.step_sec, f.peak_bytes, NULL};
     double slack = plan->n_stages == 1 ? FRONT_SLACK : 1, most = INFINITY;
-    double share = x->select && c->heard ? LIGHT_SHARE : 1;
+    double share = x->select && c->reported ? LIGHT_SHARE : 1;
 
     if (fits(inst, &best->price))
         most = slack * best->price.step_sec;
-    *said = f.step_sec;
+    *estimate = f.step_sec;
     c->done = f.same || share * plan->least_sec >= most || !fits(inst, &seems);
     if (c->done && !f.same)
         note_missed(inst, &seems, best);
     c->twin = (f.known && f.step_sec >= most) || plan->step_sec > most;
-    if (c->heard) {
+    if (c->reported) {
         bool large = x->m->graph.n_nodes > LARGE_NODES;
         c->done |= large && share * plan->step_sec > LARGE_SLACK * most;
     } else {
@@ -354,7 +354,7 @@ static int price_batches(struct pricing *x, struct candidate *list, int n,
         bool fit = fits(x->inst, &best->price);
         if (fit && list[i].plan->batch_sec >= best->price.step_sec)
             break;
-        if (list[i].heard || left-- > 0)
+        if (list[i].reported || left-- > 0)
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     }
     return rc;
@@ -376,19 +376,19 @@ static int price_all(struct pricing *x, const struct plan_answer *first,
     list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
     for (int i = 0; i < n; i++)
         list[i] = (struct candidate){.plan = &first->others[i],
-                                     .heard = i >= first->n_others + first->n_rivals};
+                                     .reported = i >= first->n_others + first->n_rivals};
     if (best->blank.throughput) {
         rc = price_batches(x, list, n, best, answer, stages, err);
         next = -1;
     }
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     while (rc == 0 && next >= 0) {
-        double least = INFINITY, said;
+        double least = INFINITY, estimate;
         next = -1;
         for (int i = 0; i < n; i++)
-            if (!list[i].done && is_promising(x, &list[i], &left, best, &said) &&
-                said < least) {
-                least = said;
+            if (!list[i].done && is_promising(x, &list[i], &left, best, &estimate) &&
+                estimate < least) {
+                least = estimate;
                 next = i;
             }
         if (next < 0)
@@ -398,7 +398,7 @@ static int price_all(struct pricing *x, const struct plan_answer *first,
         rc = price_plan(x, list[next].plan, best, answer, stages, err);
         if (list[next].twin)
             left.twins -= x->n_priced - before;
-        else if (!list[next].heard)
+        else if (!list[next].reported)
             left.others -= x->n_priced - before;
     }
     free(list);
@@ -420,7 +420,7 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
                       struct ap_err *err)
 {
     const struct plan_instance *inst = x->inst;
-    double said = INFINITY; /* by the planner, of the leaner plans */
+    double estimate = INFINITY; /* by the planner, of the leaner plans */
     int64_t less = inst->memory_bytes / LEAST_SHARE / 2;
 
     for (int i = 0; i < REPLANS; i++) {
@@ -429,7 +429,7 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
         struct ap_err why = {0};
 
         if (fits(inst, &best->price) &&
-            fmin(best->missed.step_sec, said) > MISSED * best->price.step_sec)
+            fmin(best->missed.step_sec, estimate) > MISSED * best->price.step_sec)
             return 0;
         int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
         less = lacks > 2 * less ? lacks : 2 * less;
@@ -441,7 +441,7 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
             return ap_err_set(err, "%s", why.msg);
         if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
             return 0;
-        said = best->blank.throughput ? lean.batch_sec : lean.step_sec;
+        estimate = best->blank.throughput ? lean.batch_sec : lean.step_sec;
         best->missed.step_sec = INFINITY;
         if (price_plan(x, &lean, best, answer, stages, err) ||
             price_all(x, &lean, best, answer, stages, err))
@@ -454,8 +454,8 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
     1.1 /* what rules find is heard up to so many times what a plan is said to be */
 
 /*
- * For when the best plan is dearer, as written, than any rule's that was heard need be:
- * those up to its price are heard.
+ * For when the best plan is more expensive, as written, than any rule's that was heard
+ * need be: those up to its price are heard.
  */
 static int price_reported(struct ap_arena *arena, struct pricing *x,
                           const struct stage_replan *again,
@@ -466,9 +466,9 @@ static int price_reported(struct ap_arena *arena, struct pricing *x,
     struct plan_params params = *again->params;
     struct plan_answer more = {.replicas = 1, .chunks = 1};
     struct ap_err why = {0};
-    const double said = best->blank.throughput ? first->batch_sec : first->step_sec;
+    const double estimate = best->blank.throughput ? first->batch_sec : first->step_sec;
 
-    if (best->price.step_sec <= UNDERESTIMATE * said)
+    if (best->price.step_sec <= UNDERESTIMATE * estimate)
         return 0;
     params.reported_sec = INFINITY;
     int rc = again->run(arena, x->inst, &params, &more, &why);
@@ -518,7 +518,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec,
                                  .peak_bytes = best.price.peak_bytes};
-    ap_stages_to_json(arena, stages, &out->json);
+    ap_stages_to_json(stages, &out->json);
     out->found = history(arena, &first, out);
     stage_memo_stop(x.memo);
     ap_arena_free(&best.own);

@@ -1,14 +1,14 @@
 /*
  * Problem: a pipelined plan says of each stage which blocks it runs and how they are
  * split; which program does each device run, and what do the stages hand each other?
- * Idea: a stage's graph is what ap_subgraph cuts out; it gets the axis in time that the
- * whole graph has, in front of its own mesh, and is partitioned as any plan. Values that
- * a stage hands on are results in the layout in which they lie, sums made whole, one
- * microbatch's share at a time; where they arrive they are parameters in the layout in
- * which they are read, likewise. So nothing but messages lies between two stages, and a
- * value that several stages read goes to each straight from its maker. What a stage makes
- * again has copies in its graph (regather.c). Cost: that of partitioning the stages;
- * linear in what is cut. After Zheng et al., "Alpa", section 6.
+ * Idea: a stage's graph is what ap_subgraph cuts out; it gets the microbatch axis that
+ * the whole graph has, in front of its own mesh, and is partitioned as any plan. Values
+ * that a stage passes on are results in the layout in which they lie, sums made whole,
+ * one microbatch's share at a time; where they arrive they are parameters in the layout
+ * in which they are read, likewise. So nothing but messages lies between two stages, and
+ * a value that several stages read goes to each straight from its maker. What a stage
+ * makes again has copies in its graph (regather.c). Cost: that of partitioning the
+ * stages; linear in what is cut. After Zheng et al., "Alpa", section 6.
  */
 #include "pipeline/pipeline_program.h"
 
@@ -27,10 +27,10 @@ struct builder {
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
     struct ap_pipeline_program *program;
-    const int16_t *whole;    /* choices of the whole graph on the axis in time */
+    const int16_t *whole;    /* choices of the whole graph on the microbatch axis */
     struct ap_plan *plan;    /* [stage] */
     int *owner, *handed_as;  /* [node of g]: stage that makes it, its result there; -1 */
-    struct ap_subgraph *sub; /* [stage]: with what is handed on */
+    struct ap_subgraph *sub; /* [stage]: with what is passed on */
     int **turn;              /* [stage][group] */
 };
 
@@ -42,7 +42,7 @@ bool ap_pipeline_is_share(const struct ap_program *prog, int param)
 
 /* ---- a stage ---- */
 
-/* The stage's graph with one more result for each value that is handed on and is a result
+/* The stage's graph with one more result for each value that is passed on and is a result
  * of the whole, too: others take it as it lies. */
 static struct ap_subgraph hand_on(struct builder *b, int stage)
 {
@@ -103,7 +103,7 @@ static void number(struct builder *b, const struct ap_subgraph *sub,
     out->result = result;
 }
 
-/* The stage's plan with the axis in time in front of its own. */
+/* The stage's plan with the microbatch axis in front of its own. */
 static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *sub,
                         struct ap_plan *plan, struct ap_err *err)
 {
@@ -184,11 +184,11 @@ static void start_turns(struct builder *b, int stage, const bool *needed)
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         enum ap_phase phase = ap_plan_group_phase(plan->graph, nest);
-        bool early = phase == AP_FORWARD ||
-                     plan->graph->nodes[nest->members[0]].op == AP_OP_PARAMETER;
+        bool forward = phase == AP_FORWARD ||
+                       plan->graph->nodes[nest->members[0]].op == AP_OP_PARAMETER;
         for (int m = 0; m < nest->n_members; m++)
-            early |= needed[b->sub[stage].source[nest->members[m]]];
-        int turn = early ? 0 : phase == AP_BACKWARD ? 1 : 2;
+            forward |= needed[b->sub[stage].source[nest->members[m]]];
+        int turn = forward ? 0 : phase == AP_BACKWARD ? 1 : 2;
         if (when) /* what runs once has turns of its own */
             turn = when[i] == AP_BEHIND ? 2 : turn > 1 ? 1 : turn;
         b->turn[stage][i] = turn;

@@ -290,7 +290,7 @@ static int check_results(const struct ap_pipeline_stage *st, const struct ap_at 
     return 0;
 }
 
-/* A parameter that another stage hands on comes by one transfer. */
+/* A parameter that another stage passes on comes by one transfer. */
 static int check_handed(struct ap_arena *arena, const struct ap_pipeline_program *r,
                         const struct ap_at *at, struct ap_err *err)
 {

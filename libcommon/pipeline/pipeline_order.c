@@ -6,15 +6,17 @@
  * sent as soon as something has to be waited for, or at the end. What runs once per step
  * comes before the first microbatch or behind the last one. The lists are then played: a
  * lane that lacks a message sleeps until it is sent. Cost: linear in the instructions,
- * and in the readers of what is handed on.
+ * and in the readers of what is passed on.
  */
 #include "pipeline/pipeline_program.h"
+
+#include "base/array.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a stage reads and hands on, by group ---- */
+/* ---- what a stage reads and passes on, by group ---- */
 
 enum { BEFORE, FORWARD, BACKWARD, BEHIND, N_SPANS };
 
@@ -116,13 +118,7 @@ static void wire(struct orderer *o)
 static void add_instr(struct orderer *o, struct ap_pipeline_instr instr)
 {
     struct ap_lane *lane = o->lane;
-    if (lane->n == o->cap) {
-        struct ap_pipeline_instr *old = lane->instr;
-        o->cap = o->cap ? 2 * o->cap : 64;
-        lane->instr = AP_NEW_N(o->arena, o->cap, struct ap_pipeline_instr);
-        if (lane->n)
-            memcpy(lane->instr, old, (size_t)lane->n * sizeof *old);
-    }
+    AP_ROOM_IN(o->arena, lane->instr, lane->n, o->cap);
     lane->instr[lane->n++] = instr;
 }
 

@@ -49,17 +49,17 @@ static int check_rows(const struct ap_pricing *p, int i, struct ap_err *err)
     const struct ap_stage *st = &p->stages->stage[i];
     int64_t rows, devices;
 
-    if (ap_stage_few_rows(&st->sub, &p->time, &st->sharding.plan, &rows, &devices) < 0)
+    if (ap_stage_few_rows(&st->sub, &p->micro, &st->sharding.plan, &rows, &devices) < 0)
         return 0;
-    if (rows % p->time.n)
+    if (rows % p->micro.n)
         return ap_err_set(err,
                           "/stages/microbatches: %lld rows are not %lld microbatches of "
                           "equal size",
-                          (long long)rows, (long long)p->time.n);
+                          (long long)rows, (long long)p->micro.n);
     return ap_err_set(err,
                       "/stages/stages/%d: %lld rows in %lld microbatches are too few for "
                       "%lld devices that split them: at most %lld microbatches",
-                      i, (long long)rows, (long long)p->time.n, (long long)devices,
+                      i, (long long)rows, (long long)p->micro.n, (long long)devices,
                       (long long)(rows / devices));
 }
 
@@ -76,7 +76,7 @@ static const bool *recomputed_nodes(struct ap_pricing *p, const struct ap_stage 
 }
 
 /* A stage's price with its conversions, or without: what is theirs is the difference. The
- * second of two is with what the plan makes again. */
+ * second of two is with what the plan recomputes. */
 struct kept_price {
     struct ap_stage_point with[2], without[2];
 };
@@ -97,11 +97,11 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
 
     none.n = 0;
     cost.cache = NULL; /* the other round's */
-    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &none, &cost,
+    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &none, &cost,
                    without);
     if (st->recompute == AP_RECOMPUTE_SELECTED) {
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->time, &st->sharding.plan, &none,
-                                  &cost, recomputed_nodes(p, st), &some);
+        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
+                                  &none, &cost, recomputed_nodes(p, st), &some);
         without[1] = some;
     }
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
@@ -123,7 +123,7 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     struct ap_stage_point some = {0};
 
     point[0] = (struct ap_stage_point){.algorithm = st->sharding.algorithm};
-    ap_stage_price(p->arena, &st->sub, &p->time, &st->sharding.plan, &part->conv,
+    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &part->conv,
                    &part->cost, point);
     *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
                                  .backward_sec = point[0].backward_sec,
@@ -135,7 +135,7 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
         some.algorithm = st->sharding.algorithm;
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->time, &st->sharding.plan,
+        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
                                   &part->conv, &part->cost, recomputed_nodes(p, st),
                                   &some);
         point[1] = some;
@@ -335,32 +335,32 @@ static int price(struct ap_pricing *p, struct ap_err *err)
     return 0;
 }
 
-/* How the graph lies in time, and which values have rows of the batch. */
-static int lie_in_time(struct ap_pricing *p, const struct ap_nests *nests,
-                       const struct ap_stage_microbatch *known, struct ap_err *err)
+/* How the graph lies on the microbatch axis, and which values have rows of the batch. */
+static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
+                     const struct ap_stage_microbatch *known, struct ap_err *err)
 {
     const struct ap_stages *stages = p->stages;
     struct ap_stage_microbatch two; /* one microbatch has all rows: see with two */
     struct ap_err why = {0};
 
-    if (!(known && ap_stage_microbatch_like(known, stages->microbatches, &p->time)) &&
-        ap_stage_microbatch_axis(p->arena, p->g, nests, stages->microbatches, &p->time,
+    if (!(known && ap_stage_microbatch_like(known, stages->microbatches, &p->micro)) &&
+        ap_stage_microbatch_axis(p->arena, p->g, nests, stages->microbatches, &p->micro,
                                  &why))
         return ap_err_set(err, "/stages/microbatches: %lld: %s",
                           (long long)stages->microbatches, why.msg);
-    p->time.block_of = p->blocks->block_of;
-    if (!stages->each && p->time.whole >= 0)
+    p->micro.block_of = p->blocks->block_of;
+    if (!stages->each && p->micro.whole >= 0)
         return ap_err_set(err,
                           "/stages/microbatch: exact, but node %d (%s) is needed of the "
                           "whole batch before the update: \"each\" takes it of each "
                           "microbatch",
-                          p->time.whole, p->g->nodes[p->time.whole].name);
+                          p->micro.whole, p->g->nodes[p->micro.whole].name);
     if (stages->microbatches > 1)
-        p->rows = p->time.split;
+        p->rows = p->micro.split;
     else if ((known && ap_stage_microbatch_like(known, 2, &two)) ||
              ap_stage_microbatch_axis(p->arena, p->g, nests, 2, &two, &why) == 0)
         p->rows = two.split;
-    p->out->time = p->time;
+    p->out->micro = p->micro;
     return 0;
 }
 
@@ -380,7 +380,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .microbatches = (int)stages->microbatches,
                                .stages = out->stage,
                                .overlap_send = true};
-    if (check_graph(p, err) || lie_in_time(p, nests, known, err))
+    if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;
     p->stage_of = ap_stages_of_nodes(p->arena, stages, p->g, p->blocks);
     return 0;
@@ -452,7 +452,7 @@ int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
                            .out = out};
     struct comparison all = {&p, known};
 
-    if (prepare(&p, nests, known->time, err) ||
+    if (prepare(&p, nests, known->micro, err) ||
         ap_in_arenas(arena, stages->n, compare_one, &all, err))
         return -1;
     return simulate(&p, err);

@@ -79,7 +79,7 @@ struct ap_stage_breakdown {
     struct ap_cost cost; /* of its devices and mesh; the memo is freed */
     struct ap_conversions conv;
     double forward_comm_sec, backward_comm_sec; /* per microbatch, inside the stage */
-    double recompute_comm_sec;      /* beside backward_comm_sec, of what is made again */
+    double recompute_comm_sec;      /* beside backward_comm_sec, of what is recomputed */
     double update_comm_sec;         /* once per step, beside sync_sec */
     double flops;                   /* heavy, of all devices and the step */
     int64_t role_bytes[AP_N_ROLES]; /* parameters of a device */
@@ -91,7 +91,7 @@ struct ap_pipeline_price {
     struct ap_sim_stage *stage;
     struct ap_stage_point *point;         /* [stage], as its recompute says */
     struct ap_stage_breakdown *breakdown; /* [stage] */
-    struct ap_stage_microbatch time;      /* that the stages were priced by */
+    struct ap_stage_microbatch micro;     /* that the stages were priced by */
     struct ap_sim_result result;
     double flops;       /* of the model, all devices and phases, no recompute */
     double mfu;         /* flops / (peak * devices * step), [0, 1] */
@@ -123,7 +123,7 @@ struct ap_stage_priced {
 };
 struct ap_pipeline_cache {
     const struct ap_stage_microbatch
-        *time; /* of any number of microbatches; NULL: unknown */
+        *micro; /* of any number of microbatches; NULL: unknown */
     struct ap_stage_priced *const *stage; /* [stage]: taken if it is there, else filled */
 };
 
@@ -144,7 +144,7 @@ struct ap_pricing {
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
     const int *stage_of; /* [node of g] */
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     const bool *rows; /* [node of g]: has rows of the batch; NULL: a batch of one row */
     struct ap_pipeline_price *out;
 };

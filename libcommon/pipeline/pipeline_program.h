@@ -23,7 +23,7 @@ struct ap_pipeline_stage {
     /* [parameter of prog]: its number in the whole graph, -1: another stage hands it on
      */
     const int *param;
-    /* [result of prog]: its number in the whole graph, -1: handed on only */
+    /* [result of prog]: its number in the whole graph, -1: passed on only */
     const int *result;
 };
 

@@ -3,7 +3,7 @@
  * does that cost?
  * Idea: what a stage's graph has cut in is what it is sent. A value with a share for each
  * microbatch goes once per microbatch, straight from its maker to each stage that reads
- * it; stages in between are not bothered, but a stage further on keeps what came early.
+ * it, past the stages in between; a stage further on keeps what arrives before its turn.
  * What is made of inputs and constants alone every stage makes for itself, from inputs
  * that it reads. A weight that several stages hold is updated by one of them: the others
  * send it their gradients and get the new value, once per step. Norms and other scalars
@@ -14,6 +14,8 @@
 
 #include "pipeline/pipeline_price.h"
 
+#include "base/array.h"
+
 const char *const ap_send_names[AP_N_SENDS] = {"microbatch", "gradient", "weight",
                                                "once"};
 
@@ -23,7 +25,7 @@ struct sender {
     bool *weightless;      /* [node]: made of inputs and constants alone */
     int *owner, *place;    /* [node]: stage that makes it and its id there; -1 */
     int *first, *next;     /* sends of a node, -1 at the end */
-    int cap;
+    int cap, cap_next;
     struct ap_link *link; /* [from * n + to] */
     bool *linked;
 };
@@ -71,24 +73,15 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
     const struct ap_link *link = link_of(s, from, to);
     const struct ap_cost *cost = &p->out->breakdown[to].cost;
     const struct ap_shape *shape = &p->g->nodes[node].shape;
-    int64_t share = p->time.split[node] ? p->time.n : 1;
+    int64_t share = p->micro.split[node] ? p->micro.n : 1;
     struct ap_transfer_price direct =
         ap_price_transfer_on(link, shape, share, cost, layout, false);
     struct ap_transfer_price gathered =
         ap_price_transfer_on(link, shape, share, cost, layout, true);
     int n = p->out->n_sends;
 
-    if (n == s->cap) {
-        struct ap_send *old = p->out->sends;
-        s->cap = s->cap ? 2 * s->cap : 64;
-        p->out->sends = AP_NEW_N(p->arena, s->cap, struct ap_send);
-        int *next = AP_NEW_N(p->arena, s->cap, int);
-        if (n > 0) {
-            memcpy(p->out->sends, old, (size_t)n * sizeof *old);
-            memcpy(next, s->next, (size_t)n * sizeof *next);
-        }
-        s->next = next;
-    }
+    AP_ROOM_IN(p->arena, p->out->sends, n, s->cap);
+    AP_ROOM_IN(p->arena, s->next, n, s->cap_next);
     p->out->sends[n] =
         (struct ap_send){.node = node,
                          .from = from,
@@ -110,7 +103,7 @@ static enum ap_send_kind kind_of(const struct sender *s, int node)
 
     if (n->phase != AP_UPDATE && s->origin[node] != AP_FROM_INPUTS)
         return AP_SEND_WEIGHT;
-    if (often || (p->time.each && p->time.each[node]))
+    if (often || (p->micro.each && p->micro.each[node]))
         return AP_SEND_MICROBATCH;
     return n->shape.rank > 0 && n->phase != AP_FORWARD ? AP_SEND_GRADIENT : AP_SEND_ONCE;
 }
@@ -172,16 +165,16 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
 {
     struct ap_pricing *p = s->p;
     int hops = x->to > x->from ? x->to - x->from : x->from - x->to;
-    int64_t early = hops - 1 < p->time.n - 1 ? hops - 1 : p->time.n - 1;
+    int64_t waiting = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
     const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
     int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
                                             : ap_ceil_div(x->crossing.sent_bytes, n);
 
-    if (early < 1)
+    if (waiting < 1)
         return;
-    p->out->breakdown[x->to].waiting_bytes += early * tile;
-    p->out->stage[x->to].fixed_bytes += early * tile;
+    p->out->breakdown[x->to].waiting_bytes += waiting * tile;
+    p->out->stage[x->to].fixed_bytes += waiting * tile;
 }
 
 static void add_microbatch(struct sender *s, const struct ap_send *x)
@@ -212,7 +205,7 @@ static void add_up(struct sender *s)
         switch (x->kind) {
         case AP_SEND_MICROBATCH:
             add_microbatch(s, x);
-            times = (double)p->time.n;
+            times = (double)p->micro.n;
             break;
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
             p->out->stage[x->from].sync_sec += x->crossing.sec;

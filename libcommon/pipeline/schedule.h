@@ -1,7 +1,7 @@
 /*
  * Pipeline schedules, and what a step takes under one: every device runs its instructions
  * in the schedule's order, each as soon as its input is there. Stages may differ in all
- * numbers; the devices of one stage act alike and count as one.
+ * numbers; the devices of one stage act identically and count as one.
  */
 #ifndef AP_SCHEDULE_H
 #define AP_SCHEDULE_H
@@ -44,7 +44,7 @@ int ap_schedule_order(struct ap_arena *arena, enum ap_schedule schedule, int n_d
 /* Seconds and bytes are those of one device of the stage. */
 struct ap_sim_stage {
     double forward_sec, backward_sec; /* of one microbatch */
-    double recompute_sec;             /* made again before each backward; 0 for none */
+    double recompute_sec;             /* recomputed before each backward; 0 for none */
     double sync_sec;                  /* reduces the gradients, once per step */
     double update_sec;                /* once per step, behind it */
     /* of one microbatch: to the next stage, and back to the one before */

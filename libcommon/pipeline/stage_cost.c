@@ -22,12 +22,12 @@
 
 struct pricer {
     const struct ap_subgraph *sub;
-    const struct ap_stage_microbatch *time;
+    const struct ap_stage_microbatch *micro;
     const struct ap_plan *plan;
     const struct ap_cost *cost;
     enum ap_phase *phase;   /* per group */
     const bool *leaves;     /* per node: used outside of the stage */
-    const bool *recomputed; /* per group: made again before each backward; NULL: none */
+    const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
     double *moved;          /* room for a group's */
@@ -58,9 +58,9 @@ static double local_bytes(const struct pricer *p, int node, const struct ap_layo
     if (timed(p))
         return p->sub->graph.nodes[node].op == AP_OP_PARAMETER && is_share(p, node) &&
                        l->axis[0].kind == AP_REPLICATED
-                   ? bytes / (double)p->time->n
+                   ? bytes / (double)p->micro->n
                    : bytes;
-    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+    return p->micro->split[p->sub->source[node]] ? bytes / (double)p->micro->n : bytes;
 }
 
 static double value_bytes(const struct pricer *p, int node)
@@ -72,14 +72,14 @@ static double value_bytes(const struct pricer *p, int node)
 /* Made with each microbatch, but not a share of anything. */
 static bool is_whole_each(const struct pricer *p, int node)
 {
-    return p->time->each && p->time->each[p->sub->source[node]];
+    return p->micro->each && p->micro->each[p->sub->source[node]];
 }
 
 /* Once per microbatch? With one microbatch: all but the update. */
 static bool per_microbatch(const struct pricer *p, int node, const bool *marks,
                            enum ap_phase phase)
 {
-    if (p->time->n == 1)
+    if (p->micro->n == 1)
         return phase != AP_UPDATE;
     return marks[p->sub->source[node]] || is_whole_each(p, node);
 }
@@ -90,7 +90,7 @@ static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
         return ap_runs_each(nest, p->plan->graph, &p->plan->mesh,
                             &p->plan->choice[nest->group]);
     for (int m = 0; m < nest->n_members; m++)
-        if (per_microbatch(p, nest->members[m], p->time->runs, p->phase[nest->group]))
+        if (per_microbatch(p, nest->members[m], p->micro->runs, p->phase[nest->group]))
             return true;
     return false;
 }
@@ -123,7 +123,7 @@ static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
 /* Of bytes of a value, those of one microbatch. */
 static double share_of(const struct pricer *p, int node, double bytes)
 {
-    return p->time->split[p->sub->source[node]] ? bytes / (double)p->time->n : bytes;
+    return p->micro->split[p->sub->source[node]] ? bytes / (double)p->micro->n : bytes;
 }
 
 /* What it reads and writes for one microbatch. */
@@ -157,7 +157,7 @@ static double masks_sec(const struct pricer *p, const struct ap_nest *nest)
 static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
 {
     for (int m = 0; m < nest->n_members; m++)
-        if (p->time->runs[p->sub->source[nest->members[m]]])
+        if (p->micro->runs[p->sub->source[nest->members[m]]])
             return false;
     return true;
 }
@@ -169,14 +169,14 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
     const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
     double sec = ap_plan_group_sec(nest, g, p->cost, choice), flops, ignored;
     enum ap_dtype dtype;
-    if (!shared || p->time->n == 1 || sec == 0)
+    if (!shared || p->micro->n == 1 || sec == 0)
         return sec;
     if (timed(p))
-        return sec / (double)p->time->n;
-    if (p->time->each && is_work_whole(p, nest))
+        return sec / (double)p->micro->n;
+    if (p->micro->each && is_work_whole(p, nest))
         return sec;
     ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    return ap_cost_compute(p->cost, flops / (double)p->time->n, dtype,
+    return ap_cost_compute(p->cost, flops / (double)p->micro->n, dtype,
                            moved_bytes(p, nest)) +
            masks_sec(p, nest);
 }
@@ -196,11 +196,11 @@ static double path_sec(const struct pricer *p, int node, const struct ap_path *p
                        bool shared)
 {
     double sec = 0;
-    if (!shared || p->time->n == 1 || is_whole_each(p, node))
+    if (!shared || p->micro->n == 1 || is_whole_each(p, node))
         return path->sec;
     for (int i = 0; i < path->n_steps; i++) {
         const struct ap_step *s = &path->steps[i];
-        sec += ap_cost_collective(p->cost, s->op, s->coll.axes, s->bytes / p->time->n);
+        sec += ap_cost_collective(p->cost, s->op, s->coll.axes, s->bytes / p->micro->n);
     }
     return sec;
 }
@@ -260,7 +260,7 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
     struct ap_layout to = ap_stage_out_layout(p->plan, c->node);
     struct ap_step room[AP_MAX_STEPS];
     struct ap_path path;
-    bool shared = per_microbatch(p, c->node, p->time->split, node->phase);
+    bool shared = per_microbatch(p, c->node, p->micro->split, node->phase);
 
     if (!is_partial(&c->from) ||
         ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
@@ -312,12 +312,12 @@ static int block_of(const struct pricer *p, int node)
     const struct ap_graph *g = p->plan->graph;
     while (g->nodes[node].op == AP_OP_GET_TUPLE_ELEMENT)
         node = g->nodes[node].in[0];
-    return p->time->block_of ? p->time->block_of[p->sub->source[node]] : 0;
+    return p->micro->block_of ? p->micro->block_of[p->sub->source[node]] : 0;
 }
 
 /*
  * Block whose backward reads a forward value; -1: other blocks read it, too. What is made
- * of constants is made again where it is read.
+ * of constants is recomputed where it is read.
  */
 static int reader_of(const struct pricer *p, int node)
 {
@@ -338,17 +338,17 @@ static int reader_of(const struct pricer *p, int node)
 /* Whether there is one for each microbatch. */
 static bool is_shared(const struct pricer *p, int node)
 {
-    return p->time->n == 1 ||
+    return p->micro->n == 1 ||
            (timed(p) ? is_share(p, node)
-                     : per_microbatch(p, node, p->time->split,
+                     : per_microbatch(p, node, p->micro->split,
                                       p->plan->graph->nodes[node].phase));
 }
 
 /*
  * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
- * With what a stage that makes its blocks again needs: what other blocks read is kept,
+ * With what a stage that recomputes its blocks needs: what other blocks read is kept,
  * the rest is there while its reader's backward runs, or for the whole backward if it is
- * made again for several.
+ * recomputed for several.
  */
 static unsigned count_value(const struct pricer *p, int node, int *reader)
 {
@@ -419,7 +419,7 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
                              struct ap_stage_point *point)
 {
     const struct ap_nests *nests = p->plan->nests;
-    const bool shared = per_microbatch(p, c->node, p->time->split, c->phase);
+    const bool shared = per_microbatch(p, c->node, p->micro->split, c->phase);
     double sec = path_sec(p, c->node, &c->path, shared);
 
     if (leaves_stage(p, c)) {
@@ -496,7 +496,7 @@ static int most_moved(const struct ap_nests *nests)
 }
 
 static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
-                  const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                  const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                   const struct ap_cost *cost, struct pricer *p)
 {
     enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
@@ -504,7 +504,7 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < plan->nests->n; i++)
         phase[i] = ap_plan_group_phase(plan->graph, &plan->nests->nest[i]);
     *p = (struct pricer){.sub = sub,
-                         .time = time,
+                         .micro = micro,
                          .plan = plan,
                          .cost = cost,
                          .phase = phase,
@@ -517,7 +517,7 @@ static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
             p->n_blocks = block_of(p, i) + 1;
 }
 
-/* Of the blocks', which are made again one at a time. */
+/* Of the blocks', which are recomputed one at a time. */
 static double most_of(const struct pricer *p, const struct memory *m)
 {
     double most = 0;
@@ -565,7 +565,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     int n_groups = nests->n, n_nodes = sub->graph.n_nodes, n_ins = 0;
     struct pricer p;
 
-    start(arena, sub, &f->time, &none, NULL, &p);
+    start(arena, sub, &f->micro, &none, NULL, &p);
     f->n_blocks = p.n_blocks;
     f->phase = p.phase;
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
@@ -583,7 +583,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
         f->runs[i] = group_runs(&p, nest);
         f->scalar[i] = is_scalar(&sub->graph, nest);
         f->whole[i] =
-            !f->runs[i] || f->time.n == 1 || (f->time.each && is_work_whole(&p, nest));
+            !f->runs[i] || f->micro.n == 1 || (f->micro.each && is_work_whole(&p, nest));
         for (int k = 0; k < nest->n_ins; k++)
             f->stays[n_ins++] = f->counted[nest->ins[k].node] & AP_STAYS;
         for (int o = 0; o < nest->n_outs; o++)
@@ -591,11 +591,11 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                 (uint8_t)count_value(&p, nest->outs[o], &f->reader[nest->outs[o]]);
     }
     for (int v = 0; v < n_nodes; v++)
-        f->split[v] = f->time.split[sub->source[v]];
+        f->split[v] = f->micro.split[sub->source[v]];
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_microbatch *const *time,
+                                  int n, const struct ap_stage_microbatch *const *micro,
                                   const struct ap_plan *plan,
                                   const struct ap_conversions *conv,
                                   const struct ap_cost *cost,
@@ -610,7 +610,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgra
                                        .backward_sec = m->backward_sec,
                                        .sync_sec = m->sync_sec,
                                        .update_sec = m->update_sec};
-        p.time = time[i];
+        p.micro = micro[i];
         p.scalar_sec = m->scalar_sec;
         price_conversions(&p, conv, &point);
         m->forward_sec = point.forward_sec;
@@ -640,20 +640,20 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
 }
 
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_point point[2])
 {
     struct ap_stage_measure m;
     struct pricer p;
 
-    start(arena, sub, time, plan, cost, &p);
+    start(arena, sub, micro, plan, cost, &p);
     measure_one(arena, &p, conv, &m);
     ap_stage_points(&m, point);
 }
 
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
-                               const struct ap_stage_microbatch *time,
+                               const struct ap_stage_microbatch *micro,
                                const struct ap_plan *plan,
                                const struct ap_conversions *conv,
                                const struct ap_cost *cost, const bool *recomputed,
@@ -663,7 +663,7 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph 
     struct memory m = {0};
     bool *groups = AP_NEW_N(arena, plan->nests->n, bool);
 
-    start(arena, sub, time, plan, cost, &p);
+    start(arena, sub, micro, plan, cost, &p);
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (recomputed[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
             groups[sub->graph.nodes[i].group] = true;
@@ -678,14 +678,14 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph 
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_weights *w)
 {
     const struct ap_nests *nests = plan->nests;
     struct pricer p;
 
-    start(arena, sub, time, plan, cost, &p);
+    start(arena, sub, micro, plan, cost, &p);
     w->group_sec = AP_NEW_N(arena, nests->n, double);
     w->value = AP_NEW_N(arena, sub->graph.n_nodes, struct ap_stage_value);
     w->n_blocks = p.n_blocks;
@@ -709,7 +709,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < conv->n; i++) {
         const struct ap_conversion *c = &conv->conv[i];
         struct ap_stage_point one = {0};
-        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        bool shared = per_microbatch(&p, c->node, micro->split, c->phase);
         if (c->first_group == nests->n)
             continue;
         if (timed(&p))
@@ -720,21 +720,21 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
 }
 
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     double *sec_of_group, double *conv_sec)
 {
     struct pricer p;
 
-    start(arena, sub, time, plan, cost, &p);
+    start(arena, sub, micro, plan, cost, &p);
     for (int i = 0; i < plan->nests->n; i++) {
         bool shared = group_runs(&p, &plan->nests->nest[i]);
         double sec = group_sec(&p, &plan->nests->nest[i], shared);
-        sec_of_group[i] = shared ? sec * (double)time->n : sec;
+        sec_of_group[i] = shared ? sec * (double)micro->n : sec;
     }
     for (int i = 0; i < conv->n; i++) {
         const struct ap_conversion *c = &conv->conv[i];
-        bool shared = per_microbatch(&p, c->node, time->split, c->phase);
+        bool shared = per_microbatch(&p, c->node, micro->split, c->phase);
         double sec = path_sec(&p, c->node, &c->path, shared);
         if (leaves_stage(&p, c)) {
             struct ap_stage_point one = {0};
@@ -742,6 +742,6 @@ void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
             sec = one.forward_sec + one.backward_sec + one.update_sec + one.sync_sec;
             shared = one.sync_sec == 0;
         }
-        conv_sec[i] = shared ? sec * (double)time->n : sec;
+        conv_sec[i] = shared ? sec * (double)micro->n : sec;
     }
 }

@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "graph/subgraph.h"
 
-/* How the whole graph lies on the time axis of n microbatches (by the sweep of `data`).
+/* How the whole graph lies on the microbatch axis (by the sweep of `data`).
  */
 struct ap_stage_microbatch {
     int64_t n;
@@ -30,19 +30,19 @@ struct ap_stage_microbatch {
 /* -1 when the batch does not have as many rows. */
 int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
                              const struct ap_nests *nests, int64_t n,
-                             struct ap_stage_microbatch *time, struct ap_err *err);
+                             struct ap_stage_microbatch *micro, struct ap_err *err);
 /* The same for another number of microbatches, with the arrays of t; false: it may be
  * another. */
 bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
-                              struct ap_stage_microbatch *time);
+                              struct ap_stage_microbatch *micro);
 
 /*
- * Microbatches are alike, and each device has rows of each: an input that carries the
+ * Microbatches are identical, and each device has rows of each: an input that carries the
  * batch has as many on every device that splits them. Else the first that has not: its
  * node of sub->graph, its rows, and the devices that split them. -1: all have.
  */
 int ap_stage_few_rows(const struct ap_subgraph *sub,
-                      const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                      const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                       int64_t *rows, int64_t *devices);
 
 struct ap_stage_point {
@@ -65,7 +65,7 @@ struct ap_stage_measure {
     double fixed_bytes, working_bytes; /* there all the time */
     double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
                                           the stage and its blocks read of others */
-    double recomputed_bytes;           /* made again at once: the largest block's */
+    double recomputed_bytes;           /* recomputed at once: the largest block's */
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
@@ -83,7 +83,7 @@ struct ap_stage_group {
     double *bytes, *moved; /* as it lies, and of it (ap_nest_moved) */
 };
 /*
- * Those that were met, of groups that are alike: on one mesh, wherever it lies on a
+ * Those that were met, of groups that are identical: on one mesh, wherever it lies on a
  * cluster. Starts zeroed; the caller frees the arena.
  */
 struct ap_stage_known {
@@ -119,7 +119,7 @@ struct ap_stage_facts {
  */
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
                           struct ap_stage_facts *facts, int n,
-                          const struct ap_stage_microbatch *const *time,
+                          const struct ap_stage_microbatch *const *micro,
                           const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure);
@@ -128,7 +128,7 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *su
 
 /* Adds to those what conversions take. */
 void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_microbatch *const *time,
+                                  int n, const struct ap_stage_microbatch *const *micro,
                                   const struct ap_plan *plan,
                                   const struct ap_conversions *conv,
                                   const struct ap_cost *cost,
@@ -136,10 +136,10 @@ void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgra
 /* The two points below; algorithm and tag are those of point[0]. */
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2]);
 
-/* Two points: activations kept, and made again block by block from what each block reads
+/* Two points: activations kept, and recomputed block by block from what each block reads
  * of others, which is kept. */
 void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_point point[2]);
 
@@ -149,7 +149,7 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
  * values that are kept for that.
  */
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
-                               const struct ap_stage_microbatch *time,
+                               const struct ap_stage_microbatch *micro,
                                const struct ap_plan *plan,
                                const struct ap_conversions *conv,
                                const struct ap_cost *cost, const bool *recomputed,
@@ -160,8 +160,8 @@ struct ap_stage_value {
     double bytes; /* 0: a weight or a state, which is there all the time */
     bool kept;    /* the backward pass reads it */
     bool each;    /* one per microbatch, else one for all */
-    bool may;   /* may be made again: with each microbatch, and read by one block only */
-    int reader; /* block whose backward has it when it is made again; -1: several */
+    bool may;   /* may be recomputed: with each microbatch, and read by one block only */
+    int reader; /* block whose backward has it when it is recomputed; -1: several */
 };
 struct ap_stage_weights {
     double *group_sec; /* [group]: to run it again for a microbatch, with what is sent for
@@ -172,16 +172,16 @@ struct ap_stage_weights {
 };
 /* Linear in operands; memory in the arena. */
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     struct ap_stage_weights *w);
 
 /*
  * Where a point's seconds come from: those of a step by group and by conversion, once for
- * each microbatch or once in all; what is made again not counted.
+ * each microbatch or once in all; what is recomputed not counted.
  */
 void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                     const struct ap_conversions *conv, const struct ap_cost *cost,
                     double *group_sec, double *conv_sec);
 

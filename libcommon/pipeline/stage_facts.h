@@ -9,14 +9,15 @@ enum ap_stage_counted {
     AP_IN_FIXED = 1,
     AP_IN_KEPT = 2,
     AP_IN_INPUTS = 4,
-    AP_IN_BLOCK = 8,       /* of the block that reads it, made again at once */
+    AP_IN_BLOCK = 8,       /* of the block that reads it, recomputed at once */
     AP_IN_RECOMPUTED = 16, /* of all blocks */
     AP_STAYS = 32          /* in fixed: who reads it as it is has it already */
 };
 
-/* Of a part and its groups, for numbers of microbatches that lie in time alike. */
+/* Of a part and its groups, for numbers of microbatches that lies on the microbatch axis
+ * identical. */
 struct ap_stage_fact {
-    struct ap_stage_microbatch time; /* of one of them; the arrays are the caller's */
+    struct ap_stage_microbatch micro; /* of one of them; the arrays are the caller's */
     struct ap_stage_fact *next;
     int n_blocks;               /* above all numbers of blocks */
     const enum ap_phase *phase; /* [group] */

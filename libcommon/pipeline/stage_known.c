@@ -1,7 +1,8 @@
 /*
- * Problem: stages with alike layers are priced under many plans, and what one operator
- * takes, and how its operands and results lie, is found again and again. Idea: it is kept
- * by the group's content and choice; equal layouts are one. Cost: a look-up per group.
+ * Problem: stages with identical layers are priced under many plans, and what one
+ * operator takes, and how its operands and results lie, is found again and again. Idea:
+ * it is kept by the group's content and choice; equal layouts are one. Cost: a look-up
+ * per group.
  */
 #include "pipeline/stage_cost.h"
 

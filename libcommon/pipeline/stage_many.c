@@ -10,8 +10,9 @@
 
 #include "pipeline/stage_facts.h"
 
-/* Whether both lie in time by the same arrays; one microbatch is unlike several. */
-static bool same_time(const struct ap_stage_microbatch *a,
+/* Whether both lies on the microbatch axis by the same arrays; one microbatch is unlike
+ * several. */
+static bool same_axis(const struct ap_stage_microbatch *a,
                       const struct ap_stage_microbatch *b)
 {
     return a->split == b->split && a->runs == b->runs && a->each == b->each &&
@@ -21,22 +22,22 @@ static bool same_time(const struct ap_stage_microbatch *a,
 static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
                                            const struct ap_subgraph *sub,
                                            const struct ap_nests *nests,
-                                           const struct ap_stage_microbatch *time)
+                                           const struct ap_stage_microbatch *micro)
 {
     struct ap_stage_fact *f = facts->first;
 
-    while (f && !same_time(&f->time, time))
+    while (f && !same_axis(&f->micro, micro))
         f = f->next;
     if (f)
         return f;
     f = AP_NEW(facts->arena, struct ap_stage_fact);
-    f->time = *time;
+    f->micro = *micro;
     f->next = facts->first;
     ap_stage_fact_fill(facts->arena, sub, nests, f);
     return facts->first = f;
 }
 
-/* Numbers of microbatches that lie in time alike. */
+/* Numbers of microbatches that lie identically on the microbatch axis. */
 struct batch {
     const struct ap_stage_fact *fact;
     const struct ap_plan *plan;
@@ -173,7 +174,7 @@ static void measure_batch(const struct batch *b,
 
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
                           struct ap_stage_facts *facts, int n,
-                          const struct ap_stage_microbatch *const *time,
+                          const struct ap_stage_microbatch *const *micro,
                           const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure)
@@ -186,12 +187,12 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *su
         if (done[first])
             continue;
         struct batch b = {.plan = plan, .cost = cost};
-        b.fact = fact_of(facts, sub, plan->nests, time[first]);
+        b.fact = fact_of(facts, sub, plan->nests, micro[first]);
         b.count = AP_NEW_N(scratch, n, double);
         for (int k = first; k < n; k++)
-            if (!done[k] && same_time(&b.fact->time, time[k])) {
+            if (!done[k] && same_axis(&b.fact->micro, micro[k])) {
                 done[k] = true;
-                b.count[b.n] = (double)time[k]->n;
+                b.count[b.n] = (double)micro[k]->n;
                 at[b.n++] = k;
             }
         b.m = AP_NEW_N(scratch, b.n, struct ap_stage_measure);

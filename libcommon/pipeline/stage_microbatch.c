@@ -1,5 +1,5 @@
 /*
- * Problem: how does a graph lie on the time axis of microbatches? Idea: as under data
+ * Problem: how does a graph lie on the microbatch axis? Idea: as under data
  * parallelism on a mesh of that one axis. Where every size that the plan looked at is a
  * multiple of the number of microbatches, and larger, the plan is that of all numbers
  * that divide it. Cost: linear in operands.
@@ -21,7 +21,7 @@ static bool *made_of_inputs(struct ap_arena *arena, const struct ap_graph *g)
     return inputs;
 }
 
-/* [node]: how its value lies in time. */
+/* [node]: how its value lies on the microbatch axis. */
 static struct ap_placement *lay(struct ap_arena *arena, const struct ap_plan *plan)
 {
     struct ap_placement *at =
@@ -96,62 +96,62 @@ static int find_whole(struct ap_arena *arena, const struct ap_plan *plan,
 
 /* What is made of those: as large as of the whole batch, and made with each microbatch.
  */
-static void follow_each(const struct ap_graph *g, struct ap_stage_microbatch *time)
+static void follow_each(const struct ap_graph *g, struct ap_stage_microbatch *micro)
 {
-    for (int i = 0; i < g->n_nodes && time->each; i++) {
+    for (int i = 0; i < g->n_nodes && micro->each; i++) {
         const struct ap_node *n = &g->nodes[i];
-        for (int k = 0; k < n->n_in && n->phase != AP_UPDATE && !time->split[i]; k++)
-            time->each[i] |= time->each[n->in[k]];
+        for (int k = 0; k < n->n_in && n->phase != AP_UPDATE && !micro->split[i]; k++)
+            micro->each[i] |= micro->each[n->in[k]];
     }
 }
 
 int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
                              const struct ap_nests *nests, int64_t n,
-                             struct ap_stage_microbatch *time, struct ap_err *err)
+                             struct ap_stage_microbatch *micro, struct ap_err *err)
 {
     struct ap_plan plan = {.graph = g, .nests = nests};
     plan.mesh = (struct ap_mesh){.n_axes = 1, .size = {n}, .name = {"time"}};
-    *time = (struct ap_stage_microbatch){.n = n,
-                                         .split = AP_NEW_N(arena, g->n_nodes, bool),
-                                         .runs = AP_NEW_N(arena, g->n_nodes, bool),
-                                         .dim = AP_NEW_N(arena, g->n_nodes, int8_t),
-                                         .whole = -1};
+    *micro = (struct ap_stage_microbatch){.n = n,
+                                          .split = AP_NEW_N(arena, g->n_nodes, bool),
+                                          .runs = AP_NEW_N(arena, g->n_nodes, bool),
+                                          .dim = AP_NEW_N(arena, g->n_nodes, int8_t),
+                                          .whole = -1};
     for (int i = 0; i < g->n_nodes; i++)
-        time->dim[i] = -1;
+        micro->dim[i] = -1;
     if (n == 1)
         return 0;
-    if (ap_named_plan_data(arena, &plan, &time->even, err))
+    if (ap_named_plan_data(arena, &plan, &micro->even, err))
         return -1;
     const struct ap_placement *at = lay(arena, &plan);
-    time->whole = find_whole(arena, &plan, at, &time->each);
+    micro->whole = find_whole(arena, &plan, at, &micro->each);
     for (int i = 0; i < g->n_nodes; i++) {
         int c = plan.choice[g->nodes[i].group].axis[0];
-        time->split[i] = at[i].kind == AP_SPLIT;
-        time->dim[i] = time->split[i] ? (int8_t)at[i].dim : -1;
-        time->runs[i] = c >= 0 && c < nests->nest[g->nodes[i].group].n_factors;
+        micro->split[i] = at[i].kind == AP_SPLIT;
+        micro->dim[i] = micro->split[i] ? (int8_t)at[i].dim : -1;
+        micro->runs[i] = c >= 0 && c < nests->nest[g->nodes[i].group].n_factors;
     }
-    follow_each(g, time);
+    follow_each(g, micro);
     return 0;
 }
 
 bool ap_stage_microbatch_like(const struct ap_stage_microbatch *t, int64_t n,
-                              struct ap_stage_microbatch *time)
+                              struct ap_stage_microbatch *micro)
 {
     if (n != t->n && (!t->even || n < 2 || t->n % n))
         return false;
-    *time = *t;
-    time->n = n;
+    *micro = *t;
+    micro->n = n;
     return true;
 }
 
 int ap_stage_few_rows(const struct ap_subgraph *sub,
-                      const struct ap_stage_microbatch *time, const struct ap_plan *plan,
+                      const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
                       int64_t *rows, int64_t *devices)
 {
     int first = -1;
 
-    for (int i = 0; i < sub->graph.n_params && time->n > 1; i++) {
-        int k = sub->graph.params[i], d = time->dim[sub->source[k]];
+    for (int i = 0; i < sub->graph.n_params && micro->n > 1; i++) {
+        int k = sub->graph.params[i], d = micro->dim[sub->source[k]];
         int64_t split = 1, size;
         if (d < 0 || (first >= 0 && first < k))
             continue;
@@ -160,7 +160,7 @@ int ap_stage_few_rows(const struct ap_subgraph *sub,
             if (l.axis[a].kind == AP_SPLIT && l.axis[a].dim == d)
                 split *= plan->mesh.size[a];
         size = sub->graph.nodes[k].shape.dims[d];
-        if (size % time->n == 0 && size / time->n >= split)
+        if (size % micro->n == 0 && size / micro->n >= split)
             continue;
         first = k;
         *rows = size;

@@ -50,11 +50,9 @@ static void put_stage(const struct ap_stage *st, struct ap_buf *out)
 
 static const char *const measures[] = {"step", "throughput"};
 
-void ap_stages_to_json(struct ap_arena *arena, const struct ap_stages *s,
-                       struct ap_buf *out)
+void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
 {
     double gap = s->objective_sec - s->lower_bound_sec;
-    (void)arena;
     ap_buf_puts(out, "{\"algorithm\":");
     ap_json_str(out, s->algorithm);
     if (s->shard_command)
@@ -180,11 +178,11 @@ static int read_devices(struct ap_arena *arena, const json_t *o, const struct ap
     st->devices = ids.v;
     st->hosts = hosts;
     st->devices_per_host = ids.n / hosts;
-    int64_t said = hosts;
+    int64_t given = hosts;
     if (json_object_get(o, "hosts") &&
-        (ap_get_int(o, at, "hosts", 1, INT64_MAX, &said, err) || said != hosts))
+        (ap_get_int(o, at, "hosts", 1, INT64_MAX, &given, err) || given != hosts))
         return ap_at_err(&list, err, "they are on %lld hosts, not %lld", (long long)hosts,
-                         (long long)said);
+                         (long long)given);
     return 0;
 }
 
@@ -602,6 +600,7 @@ static int load_stage(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     const struct loaded *from = ctx;
 
     (void)arena;
+
     const struct ap_section text = ap_doc_item(from->doc, &from->text[i]);
     from->stage[i] = ap_doc_load(from->doc, &text, err);
     return from->stage[i] ? 0 : -1;

@@ -11,7 +11,7 @@
 #include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
-/* What a stage makes again before each backward instead of keeping it. */
+/* What a stage recomputes before each backward instead of keeping it. */
 enum ap_recompute { AP_RECOMPUTE_NONE, AP_RECOMPUTE_ALL, AP_RECOMPUTE_SELECTED };
 
 struct ap_stage {
@@ -50,8 +50,7 @@ struct ap_stages {
 };
 
 /* Each stage's sharding_json must be there. */
-void ap_stages_to_json(struct ap_arena *arena, const struct ap_stages *s,
-                       struct ap_buf *out);
+void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out);
 /* Makes a stage's sharding_json (arena) of its plan, with the price and the memory that
  * are missing. -1 when the plan is not legal. */
 int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *cluster,

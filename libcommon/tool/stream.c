@@ -53,8 +53,6 @@ static void came(void *ctx, const struct ap_doc *doc)
     struct reading *r = ctx;
     const struct ap_section *graph = ap_doc_find(doc, "graph");
 
-    if (r->early->came)
-        r->early->came(r->early->ctx, doc);
     if (r->has_graph || !graph || graph->len < LONG)
         return;
     r->has_graph = true;

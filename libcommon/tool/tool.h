@@ -81,8 +81,6 @@ struct ap_stream {
        more: the rest is still to come, and doc's texts will move. */
     void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
     void *ctx;
-    /* All that has come so far, again and again; NULL: is not looked at. */
-    void (*came)(void *ctx, const struct ap_doc *doc);
     bool keeps_graph; /* ap_tool_write gets no new one */
 };
 /*

@@ -35,7 +35,7 @@ static int write(struct ap_arena *arena, const struct stage_case *c, struct ap_s
     for (int i = 0; i < s->n; i++)
         if (ap_stage_put_sharding(arena, &c->cluster, &s->stage[i], err))
             return -1;
-    ap_stages_to_json(arena, s, out);
+    ap_stages_to_json(s, out);
     return 0;
 }
 

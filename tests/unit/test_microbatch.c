@@ -265,17 +265,17 @@ static bool is_sparse(const struct ap_graph *g, const struct ap_nest *nest)
 
 /* Whether what the group reads and makes lies in time as the plan has it. */
 static bool lies_alike(const struct ap_plan *timed, const struct ap_nest *nest,
-                       const struct ap_stage_microbatch *time)
+                       const struct ap_stage_microbatch *micro)
 {
     const struct ap_choice_vec *choice = &timed->choice[nest->group];
     bool alike = true;
     for (int k = 0; k < nest->n_ins; k++)
-        alike &= time->split[nest->ins[k].node] ==
+        alike &= micro->split[nest->ins[k].node] ==
                  (ap_nest_in_layout(nest, timed->graph, &timed->mesh, choice, k)
                       .axis[0]
                       .kind == AP_SPLIT);
     for (int m = 0; m < nest->n_members; m++)
-        alike &= time->split[nest->members[m]] ==
+        alike &= micro->split[nest->members[m]] ==
                  (ap_nest_value_layout(nest, timed->graph, &timed->mesh, choice, m)
                       .axis[0]
                       .kind == AP_SPLIT);
@@ -293,7 +293,7 @@ static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_
     struct ap_err err = {0};
     struct ap_plan timed, plan = {.graph = &s->g, .nests = &s->nests};
     struct ap_cost in_time, cost;
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     struct ap_conversions none = {0};
     struct ap_subgraph sub = {.graph = s->g};
     int *source = AP_NEW_N(arena, s->g.n_nodes, int), equal = 0;
@@ -303,21 +303,21 @@ static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_
         source[i] = i;
     sub.source = source;
     if (timed_plan(arena, s, n, &timed, &err) ||
-        ap_stage_microbatch_axis(arena, &s->g, &s->nests, n, &time, &err) || time.each ||
-        make_cost(arena, AP_COST_DEFAULT, &timed.mesh, &in_time, &err) ||
+        ap_stage_microbatch_axis(arena, &s->g, &s->nests, n, &micro, &err) ||
+        micro.each || make_cost(arena, AP_COST_DEFAULT, &timed.mesh, &in_time, &err) ||
         ap_mesh_parse(arena, "1", &plan.mesh, &err) ||
         make_cost(arena, AP_COST_DEFAULT, &plan.mesh, &cost, &err))
         return 0;
     plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
     for (int i = 0; i < s->nests.n; i++)
         plan.choice[i] = AP_CHOICE_NONE;
-    ap_stage_spent(arena, &sub, &time, &plan, &none, &cost, sec, NULL);
+    ap_stage_spent(arena, &sub, &micro, &plan, &none, &cost, sec, NULL);
     for (int i = 0; i < s->nests.n; i++) {
         const struct ap_nest *nest = &s->nests.nest[i];
         double want = ap_plan_group_sec(nest, &s->g, &in_time, &timed.choice[i]);
         bool same = fabs(sec[i] - want) <= 1e-12 * want;
         if (!ap_runs_each(nest, &s->g, &timed.mesh, &timed.choice[i]) ||
-            !lies_alike(&timed, nest, &time))
+            !lies_alike(&timed, nest, &micro))
             continue;
         CHECK(same, "%s, %lld microbatches: %g s, as of shares: %g s",
               s->g.nodes[nest->members[0]].name, (long long)n, sec[i], want);

@@ -14,7 +14,7 @@ struct part {
     struct ap_nests nests;
     struct ap_stage_facts facts;
     int n;
-    struct ap_stage_microbatch time[MOST];
+    struct ap_stage_microbatch micro[MOST];
 };
 
 /* All of the graph but its last quarter, in two blocks. */
@@ -30,9 +30,9 @@ static int cut(struct ap_arena *arena, const struct sample *s, struct part *p,
     }
     *p = (struct part){.facts.arena = arena};
     for (int64_t k = 1; k <= MOST; k++)
-        if (ap_stage_microbatch_axis(arena, &s->g, &s->nests, k, &p->time[p->n], err) ==
+        if (ap_stage_microbatch_axis(arena, &s->g, &s->nests, k, &p->micro[p->n], err) ==
             0)
-            p->time[p->n++].block_of = block;
+            p->micro[p->n++].block_of = block;
     return ap_subgraph(arena, &s->g, inside, &p->sub, err) ||
            ap_nests_build(arena, &p->sub.graph, &p->nests, err);
 }
@@ -41,7 +41,7 @@ static int cut(struct ap_arena *arena, const struct sample *s, struct part *p,
 static int compare(struct ap_arena *arena, struct part *p, const struct ap_plan *plan,
                    const struct ap_cost *cost, struct ap_err *err)
 {
-    const struct ap_stage_microbatch *time[MOST];
+    const struct ap_stage_microbatch *micro[MOST];
     struct ap_stage_measure m[MOST];
     struct ap_stage_known known = {.n = 0};
     struct ap_conversions conv;
@@ -50,14 +50,14 @@ static int compare(struct ap_arena *arena, struct part *p, const struct ap_plan 
     if (ap_plan_conversions(arena, plan, cost, &conv, err))
         return 1;
     for (int k = 0; k < p->n; k++)
-        time[k] = &p->time[k];
-    ap_stage_measure_all(arena, &p->sub, &p->facts, p->n, time, plan, cost,
+        micro[k] = &p->micro[k];
+    ap_stage_measure_all(arena, &p->sub, &p->facts, p->n, micro, plan, cost,
                          ap_stage_know(arena, &known, NULL, plan, cost), m);
-    ap_stage_measure_conversions(arena, &p->sub, p->n, time, plan, &conv, cost, m);
+    ap_stage_measure_conversions(arena, &p->sub, p->n, micro, plan, &conv, cost, m);
     for (int k = 0; k < p->n; k++) {
         struct ap_stage_point many[2] = {0}, one[2] = {0};
         ap_stage_points(&m[k], many);
-        ap_stage_price(arena, &p->sub, time[k], plan, &conv, cost, one);
+        ap_stage_price(arena, &p->sub, micro[k], plan, &conv, cost, one);
         for (int i = 0; i < 2; i++)
             differ += many[i].forward_sec != one[i].forward_sec ||
                       many[i].backward_sec != one[i].backward_sec ||

@@ -19,7 +19,7 @@ static const char *written(struct ap_stages *s, const struct ap_cluster *cluster
     for (int i = 0; i < s->n; i++)
         if (ap_stage_put_sharding(&arena, cluster, &s->stage[i], &err))
             return err.msg[0] ? ap_arena_strdup(&arena, err.msg) : "?";
-    ap_stages_to_json(&arena, s, &out);
+    ap_stages_to_json(s, &out);
     const char *text = ap_arena_strndup(&arena, out.data, out.len);
     ap_buf_free(&out);
     return text;

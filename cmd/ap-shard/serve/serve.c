@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "doc/fingerprint.h"
 #include "program/program.h"
@@ -478,17 +479,43 @@ static const char *serve_stats(struct server *s)
                            s->n > 0 ? s->sec[s->n - 1] : 0);
 }
 
-const char *shard_serve(struct shard_job *job, const struct shard_request *req,
-                        const struct ap_doc *doc)
+/* Answers all requests that come. */
+static void serve_lines(struct server *s)
 {
-    struct server s = {.job = job, .req = req};
-    struct ap_err err = {0};
+    FILE *in = fdopen(STDIN_FILENO, "r"), *to = fdopen(STDOUT_FILENO, "w");
     char *line = NULL;
     size_t cap = 0;
 
-    if (!req->cluster_path && !ap_doc_find(doc, "cluster"))
+    if (!in || !to)
+        ap_die(AP_BAD_INPUT, "standard input and output: %s", strerror(errno));
+    while (getline(&line, &cap, in) >= 0) {
+        struct ap_buf out = {0};
+        double from = ap_now_sec();
+        serve_line(s, line, &out);
+        note_time(s, ap_now_sec() - from);
+        bool bad = fwrite(out.data, 1, out.len, to) != out.len || fflush(to);
+        ap_buf_free(&out);
+        if (bad)
+            ap_die(AP_BAD_INPUT, "standard output: %s", strerror(errno));
+    }
+    if (ferror(in))
+        ap_die(AP_BAD_INPUT, "standard input: %s", strerror(errno));
+    free(line);
+    fclose(in);
+    fclose(to);
+}
+
+const char *shard_serve(struct shard_job *job, const struct shard_request *req,
+                        const struct ap_doc *doc, const struct shard_pipes *pipes)
+{
+    struct server s = {.job = job, .req = req};
+    struct ap_err err = {0};
+
+    if (!req->cluster && !req->cluster_path && !ap_doc_find(doc, "cluster"))
         ap_die_usage("--serve needs --cluster, or a document with a cluster");
-    if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
+    if (req->cluster)
+        job->cluster = *req->cluster;
+    else if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     for (int i = 0; i < job->graph.n_nodes; i++)
         if (job->graph.nodes[i].pin && req->pin_mode == 0)
@@ -498,23 +525,12 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
     read_blocks(&s, doc);
     serve_blocks_init(job->arena, &job->graph, &s.blocks, &s.parts);
     s.memo = serve_memo_new(job, req, &s.parts);
-    serve_fork();
-    while (getline(&line, &cap, stdin) >= 0) {
-        struct ap_buf out = {0};
-        double from = ap_now_sec();
-        serve_line(&s, line, &out);
-        note_time(&s, ap_now_sec() - from);
-        bool bad = fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout);
-        ap_buf_free(&out);
-        if (bad)
-            ap_die(AP_BAD_INPUT, "standard output: %s", strerror(errno));
-    }
-    if (ferror(stdin))
-        ap_die(AP_BAD_INPUT, "standard input: %s", strerror(errno));
+    if (pipes)
+        serve_fork(pipes);
+    serve_lines(&s);
     const char *stats = serve_stats(&s);
     serve_memo_free(s.memo);
     free(s.sec);
-    free(line);
     serve_wait();
     return stats;
 }

@@ -330,13 +330,11 @@ int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena, int n,
                     const int *block, const bool *inside, const struct serve_place *place,
                     int64_t microbatches, struct serve_found *found, struct ap_err *err);
 
-/* ---- processes (serve_fork.c) ---- */
+/* ---- serve_fork.c: several processes ---- */
 
-/*
- * Forks a process for each pair of pipes in AP_SERVE_PIPES, to which it becomes standard
- * input and output, and says so there ({"pid":N}). Returns in all of them.
- */
-void serve_fork(void);
+/* Forks a process for each pipe but the first; in all of them the own pipe becomes
+ * standard input and output, and the others are closed. */
+void serve_fork(const struct shard_pipes *pipes);
 /* Waits for the end of those forked. */
 void serve_wait(void);
 

@@ -15,6 +15,8 @@
  */
 #include "oracle/classes.h"
 
+#include "base/csr.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,16 +26,16 @@ struct finder {
     struct ap_arena *arena;
     const struct ap_graph *g;
     const struct ap_blocks *blocks;
-    int n;               /* blocks */
-    uint64_t *sig;       /* [node], content of one that is made of constants alone */
-    bool *constant;      /* [node] */
-    int *place;          /* [node]: position in its block */
-    int *start, *member; /* nodes by block, ascending */
-    int *reader;         /* [node]: the one block outside hubs and its own that reads it,
-                            -1 none, -2 several */
-    bool *hub;           /* [block] */
-    uint8_t *users;      /* [node]: bits USED_* */
-    int *result_start, *result;                      /* results by node */
+    int n;                 /* blocks */
+    uint64_t *sig;         /* [node], content of one that is made of constants alone */
+    bool *constant;        /* [node] */
+    int *place;            /* [node]: position in its block */
+    struct ap_csr members; /* nodes by block, ascending */
+    int *reader;    /* [node]: the one block outside hubs and its own that reads it,
+                       -1 none, -2 several */
+    bool *hub;      /* [block] */
+    uint8_t *users; /* [node]: bits USED_* */
+    struct ap_csr results;                           /* by node */
     int *number[N_RUN_PLACES], *stamp[N_RUN_PLACES]; /* [node]: of outside values */
     int n_numbers[N_RUN_PLACES];
 };
@@ -65,30 +67,20 @@ static void sign_nodes(struct finder *f, const bool *split)
 
 static void list_members(struct finder *f)
 {
-    const int *block_of = f->blocks->block_of;
-    int n_nodes = f->g->n_nodes;
-    for (int i = 0; i < n_nodes; i++)
-        f->start[block_of[i] + 1]++;
+    f->members = ap_csr_new(f->arena, f->n, f->g->n_nodes, f->blocks->block_of, NULL);
     for (int b = 0; b < f->n; b++)
-        f->start[b + 1] += f->start[b];
-    int *fill = ap_arena_dup(f->arena, f->start, sizeof(int) * (size_t)(f->n + 1));
-    for (int i = 0; i < n_nodes; i++) {
-        f->place[i] = fill[block_of[i]] - f->start[block_of[i]];
-        f->member[fill[block_of[i]]++] = i;
-    }
+        for (int m = f->members.start[b]; m < f->members.start[b + 1]; m++)
+            f->place[f->members.item[m]] = m - f->members.start[b];
 }
 
 static void list_results(struct finder *f)
 {
     const struct ap_graph *g = f->g;
+    int *node = AP_NEW_N(f->arena, g->n_results + 1, int);
+
     for (int r = 0; r < g->n_results; r++)
-        f->result_start[g->results[r].node + 1]++;
-    for (int i = 0; i < g->n_nodes; i++)
-        f->result_start[i + 1] += f->result_start[i];
-    int *fill =
-        ap_arena_dup(f->arena, f->result_start, sizeof(int) * (size_t)(g->n_nodes + 1));
-    for (int r = 0; r < g->n_results; r++)
-        f->result[fill[g->results[r].node]++] = r;
+        node[r] = g->results[r].node;
+    f->results = ap_csr_new(f->arena, g->n_nodes, g->n_results, node, NULL);
 }
 
 /* ---- hubs ---- */
@@ -164,11 +156,6 @@ static void find_users(struct finder *f)
 
 /* ---- hashes ---- */
 
-static uint64_t mix(uint64_t h, uint64_t v)
-{
-    return ap_hash(&v, sizeof v, h);
-}
-
 /* A value from outside of the run: the how-manieth that the block reads. */
 static uint64_t outside(struct finder *f, int place, int node, int b)
 {
@@ -182,15 +169,15 @@ static uint64_t outside(struct finder *f, int place, int node, int b)
 /* Before which member of block b a node stands: parts keep this order. */
 static uint64_t stands(const struct finder *f, int node, int b)
 {
-    int lo = f->start[b], hi = f->start[b + 1];
+    int lo = f->members.start[b], hi = f->members.start[b + 1];
     while (lo < hi) {
         const int mid = (lo + hi) / 2;
-        if (f->member[mid] < node)
+        if (f->members.item[mid] < node)
             lo = mid + 1;
         else
             hi = mid;
     }
-    return (uint64_t)(lo - f->start[b]);
+    return (uint64_t)(lo - f->members.start[b]);
 }
 
 /* How block b, at this place of a run, sees a node. */
@@ -198,7 +185,7 @@ static uint64_t see(struct finder *f, int place, int node, int b)
 {
     int a = f->blocks->block_of[node];
     if (f->constant[node])
-        return mix(mix('C', f->sig[node]), stands(f, node, b));
+        return ap_hash_mix(ap_hash_mix('C', f->sig[node]), stands(f, node, b));
     if (a == b)
         return (uint64_t)f->place[node] << 8 | 'I';
     uint64_t where;
@@ -209,7 +196,7 @@ static uint64_t see(struct finder *f, int place, int node, int b)
         where = outside(f, place, node, b);
     else
         where = (uint64_t)f->place[node] << 8 | (a < b ? 'L' : 'R');
-    return mix(mix(where, f->sig[node]), stands(f, node, b));
+    return ap_hash_mix(ap_hash_mix(where, f->sig[node]), stands(f, node, b));
 }
 
 static uint64_t add_node(struct finder *f, int place, int node, int b, uint64_t h)
@@ -217,25 +204,26 @@ static uint64_t add_node(struct finder *f, int place, int node, int b, uint64_t 
     const struct ap_node *n = &f->g->nodes[node];
     unsigned away = USED_FAR | (place & RUN_FIRST ? USED_BEFORE : 0) |
                     (place & RUN_LAST ? USED_BEHIND : 0);
-    h = mix(h, f->sig[node]);
-    h = mix(h, (f->users[node] & away) != 0);
+    h = ap_hash_mix(h, f->sig[node]);
+    h = ap_hash_mix(h, (f->users[node] & away) != 0);
     for (int k = 0; k < n->n_in; k++)
-        h = mix(mix(h, see(f, place, n->in[k], b)), same_group(f->g, n->in[k], node));
-    for (int r = f->result_start[node]; r < f->result_start[node + 1]; r++) {
-        const struct ap_result *result = &f->g->results[f->result[r]];
-        h = mix(h, (uint64_t)result->role);
-        h = mix(h, result->alias < 0 ? 0 : see(f, place, result->alias, b));
+        h = ap_hash_mix(ap_hash_mix(h, see(f, place, n->in[k], b)),
+                        same_group(f->g, n->in[k], node));
+    for (int r = f->results.start[node]; r < f->results.start[node + 1]; r++) {
+        const struct ap_result *result = &f->g->results[f->results.item[r]];
+        h = ap_hash_mix(h, (uint64_t)result->role);
+        h = ap_hash_mix(h, result->alias < 0 ? 0 : see(f, place, result->alias, b));
     }
     return h;
 }
 
 static uint64_t hash_block(struct finder *f, int place, int b)
 {
-    uint64_t h = mix((uint64_t)place, f->hub[b] ? (uint64_t)b + 1 : 0);
+    uint64_t h = ap_hash_mix((uint64_t)place, f->hub[b] ? (uint64_t)b + 1 : 0);
     f->n_numbers[place] = 0;
-    for (int m = f->start[b]; !f->hub[b] && m < f->start[b + 1]; m++) {
-        int node = f->member[m];
-        if (!f->constant[node] || f->result_start[node] < f->result_start[node + 1])
+    for (int m = f->members.start[b]; !f->hub[b] && m < f->members.start[b + 1]; m++) {
+        int node = f->members.item[m];
+        if (!f->constant[node] || f->results.start[node] < f->results.start[node + 1])
             h = add_node(f, place, node, b, h);
     }
     return h;
@@ -291,10 +279,10 @@ static void find_twins(struct ap_arena *arena, struct stage_classes *c)
         uint64_t inner = 0; /* of blocks lo + 1 to hi - 1 */
         for (int hi = lo; hi < n; hi++) {
             if (hi > lo + 1)
-                inner = mix(inner, (uint64_t)c->id[RUN_INNER][hi - 1]);
-            uint64_t h = mix(inner, (uint64_t)stage_class(c, lo, hi, lo));
-            h = mix(h, (uint64_t)stage_class(c, lo, hi, hi));
-            runs[n_runs++] = (struct run){mix(h, (uint64_t)(hi - lo)), lo, hi};
+                inner = ap_hash_mix(inner, (uint64_t)c->id[RUN_INNER][hi - 1]);
+            uint64_t h = ap_hash_mix(inner, (uint64_t)stage_class(c, lo, hi, lo));
+            h = ap_hash_mix(h, (uint64_t)stage_class(c, lo, hi, hi));
+            runs[n_runs++] = (struct run){ap_hash_mix(h, (uint64_t)(hi - lo)), lo, hi};
         }
     }
     qsort(runs, (size_t)n_runs, sizeof *runs, compare_runs);
@@ -319,13 +307,9 @@ void stage_classes_find(struct ap_arena *arena, const struct ap_graph *g,
                        .sig = AP_NEW_N(arena, n_nodes, uint64_t),
                        .constant = AP_NEW_N(arena, n_nodes, bool),
                        .place = AP_NEW_N(arena, n_nodes, int),
-                       .start = AP_NEW_N(arena, n + 1, int),
-                       .member = AP_NEW_N(arena, n_nodes, int),
                        .reader = AP_NEW_N(arena, n_nodes, int),
                        .hub = AP_NEW_N(arena, n, bool),
-                       .users = AP_NEW_N(arena, n_nodes, uint8_t),
-                       .result_start = AP_NEW_N(arena, n_nodes + 1, int),
-                       .result = AP_NEW_N(arena, g->n_results + 1, int)};
+                       .users = AP_NEW_N(arena, n_nodes, uint8_t)};
     *out = (struct stage_classes){.n_blocks = n};
     sign_nodes(&f, split);
     list_members(&f);

@@ -8,18 +8,21 @@
 
 struct coproc_pool;
 
-/*
- * Starts n copies of the shell command with the arguments appended (quoted; NULL last and
- * valid as long as the pool). All but the first are started with its first answer, unless
- * it has forked them: it finds the pipes that they would have in AP_SERVE_PIPES, behind
- * its process and the inodes of its own, and writes {"pid":N} into each. Standard error
- * passes through. Ends the program when it cannot (exit 1).
- */
-struct coproc_pool *coproc_start(const char *command, const char *const *args, int n);
+/* What answers: a shell command, or a function of this program. */
+struct coproc_program {
+    const char *command;
+    const char *const *args; /* appended to the command, quoted; NULL last */
+    /* where command is NULL: in a process forked for it, answers on n pipes {requests,
+       answers}, each above standard error, and does not return */
+    void (*serve)(void *ctx, int n, const int (*pipes)[2]);
+    void *ctx;
+};
 
-/* From now on processes are started with what args gives, as many arguments. */
-void coproc_args(struct coproc_pool *pool, const char *const *(*args)(void *ctx),
-                 void *ctx);
+/*
+ * Starts n processes of the program. Standard error passes through. Ends this program
+ * when it cannot (exit 1).
+ */
+struct coproc_pool *coproc_start(const struct coproc_program *program, int n);
 
 struct coproc_job {
     const char *line; /* without the newline; holds until the answer */

@@ -7,6 +7,8 @@
  */
 #include "oracle/instance.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +129,7 @@ static int list_microbatches(struct ap_arena *arena, const struct stage_model *m
 struct lister {
     struct ap_arena *arena;
     const struct stage_model *m;
-    const struct ap_stage_microbatch *time;
+    const struct ap_stage_microbatch *micro;
     bool *constant; /* [node] */
     int *seen;      /* [block]: last node that was found to be read there, + 1 */
     int n, cap;
@@ -136,13 +138,7 @@ struct lister {
 
 static void add_value(struct lister *l, const struct plan_value *v)
 {
-    if (l->n == l->cap) {
-        struct plan_value *more = AP_NEW_N(l->arena, 2 * l->cap + 64, struct plan_value);
-        if (l->n > 0)
-            memcpy(more, l->value, sizeof *more * (size_t)l->n);
-        l->cap = 2 * l->cap + 64;
-        l->value = more;
-    }
+    AP_ROOM_IN(l->arena, l->value, l->n, l->cap);
     l->value[l->n] = *v;
     l->value[l->n].to = ap_arena_dup(l->arena, v->to, sizeof(int) * (size_t)v->n_to);
     l->value[l->n].n_forward = v->forward_bytes > 0;
@@ -231,23 +227,23 @@ static void list_values(struct lister *l)
                                               .n_to = n_to,
                                               .to = to,
                                               .forward_bytes = bytes,
-                                              .split = l->time->split[i]});
+                                              .split = l->micro->split[i]});
         /* sums over the batch go back once per step: each microbatch sends a share */
         if (before >= 0)
-            add_value(
-                l, &(struct plan_value){.from = before,
-                                        .n_to = 1,
-                                        .to = &block,
-                                        .backward_bytes = bytes,
-                                        .split = true,
-                                        .once = !l->time->split[i] && n->shape.rank > 0});
+            add_value(l, &(struct plan_value){.from = before,
+                                              .n_to = 1,
+                                              .to = &block,
+                                              .backward_bytes = bytes,
+                                              .split = true,
+                                              .once = !l->micro->split[i] &&
+                                                      n->shape.rank > 0});
     }
     join_values(l);
 }
 
 /* ---- what every plan does ---- */
 
-static bool is_work(const struct stage_model *m, const struct ap_stage_microbatch *time,
+static bool is_work(const struct stage_model *m, const struct ap_stage_microbatch *micro,
                     const struct ap_nest *nest)
 {
     const struct ap_graph *g = &m->graph;
@@ -258,13 +254,13 @@ static bool is_work(const struct stage_model *m, const struct ap_stage_microbatc
     for (int i = 0; i < nest->n_members; i++) {
         int node = nest->members[i];
         if (g->nodes[node].phase == AP_UPDATE || m->blocks.block_of[node] != block ||
-            (time->n > 1 && !time->runs[node]))
+            (micro->n > 1 && !micro->runs[node]))
             return false;
     }
     return true;
 }
 
-/* Whether stages that read the value make it again: from constants, from a scalar. */
+/* Whether stages that read the value recompute it: from constants, from a scalar. */
 static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
 {
     const struct ap_node *n = &g->nodes[node];
@@ -272,10 +268,10 @@ static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
            (n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0);
 }
 
-static void add_bytes(const struct ap_stage_microbatch *time, int node, double bytes,
+static void add_bytes(const struct ap_stage_microbatch *micro, int node, double bytes,
                       struct stage_work *w)
 {
-    if (time->split[node])
+    if (micro->split[node])
         w->split_bytes += bytes;
     else
         w->whole_bytes += bytes;
@@ -284,7 +280,7 @@ static void add_bytes(const struct ap_stage_microbatch *time, int node, double b
 /* What the group moves of each operand and result, on one device; moved is room for it.
  */
 static void count_bytes(const struct stage_model *m,
-                        const struct ap_stage_microbatch *time, const bool *constant,
+                        const struct ap_stage_microbatch *micro, const bool *constant,
                         const struct ap_nest *nest, double *moved, struct stage_work *w)
 {
     const struct ap_mesh one = {.n_axes = 1, .size = {1}, .name = {"x"}};
@@ -295,10 +291,10 @@ static void count_bytes(const struct stage_model *m,
     ap_nest_work(nest, g, &one, &none, &w->flops, &ignored, &w->dtype);
     ap_nest_moved(nest, g, &one, &none, moved);
     for (int k = 0; k < nest->n_ins; k++)
-        add_bytes(time, nest->ins[k].node, moved[k], w);
+        add_bytes(micro, nest->ins[k].node, moved[k], w);
     for (int o = 0; o < nest->n_outs; o++)
         if (!is_copied(g, constant, nest->outs[o]))
-            add_bytes(time, nest->outs[o], moved[nest->n_ins + o], w);
+            add_bytes(micro, nest->outs[o], moved[nest->n_ins + o], w);
 }
 
 static int compare_work(const void *pa, const void *pb)
@@ -316,7 +312,7 @@ static int compare_work(const void *pa, const void *pb)
 }
 
 static void list_work(struct ap_arena *arena, struct stage_model *m,
-                      const struct ap_stage_microbatch *time, const bool *constant)
+                      const struct ap_stage_microbatch *micro, const bool *constant)
 {
     int n = 0, kept = 0, most = 1;
 
@@ -329,12 +325,12 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
     for (int i = 0; i < m->nests.n; i++) {
         const struct ap_nest *nest = &m->nests.nest[i];
         struct stage_work *w = &m->work[n];
-        if (!is_work(m, time, nest))
+        if (!is_work(m, micro, nest))
             continue;
         n++;
         w->block = m->blocks.block_of[nest->members[0]];
         w->n = 1;
-        count_bytes(m, time, constant, nest, moved, w);
+        count_bytes(m, micro, constant, nest, moved, w);
     }
     qsort(m->work, (size_t)n, sizeof *m->work, compare_work);
     for (int i = 0; i < n; i++)
@@ -347,26 +343,27 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
 
 /* ---- the instance ---- */
 
-/* How the graph lies in time does not depend on the number, if that is not one. */
-static int lie_in_time(struct ap_arena *arena, const struct stage_model *m,
-                       const struct stage_limits *limits, struct plan_instance *inst,
-                       struct ap_stage_microbatch *time, struct ap_err *err)
+/* How the graph lies on the microbatch axis does not depend on the number, if that is not
+ * one. */
+static int find_axis(struct ap_arena *arena, const struct stage_model *m,
+                     const struct stage_limits *limits, struct plan_instance *inst,
+                     struct ap_stage_microbatch *micro, struct ap_err *err)
 {
     int64_t most = inst->microbatches[inst->n_microbatches - 1];
     struct ap_err why = {0};
-    if (ap_stage_microbatch_axis(arena, &m->graph, &m->nests, most, time, &why) == 0) {
-        if (time->whole < 0 || limits->each)
+    if (ap_stage_microbatch_axis(arena, &m->graph, &m->nests, most, micro, &why) == 0) {
+        if (micro->whole < 0 || limits->each)
             return 0;
         ap_err_set(&why,
                    "node %d (%s) is needed of the whole batch before the update; "
                    "--microbatch each takes it of each microbatch",
-                   time->whole, m->graph.nodes[time->whole].name);
+                   micro->whole, m->graph.nodes[micro->whole].name);
     }
     if (limits->microbatches == 0 && most > 1) {
         ap_warn("the batch is not cut: %s", why.msg);
         inst->n_microbatches = 1;
-        return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, 1, time, err) ? 1
-                                                                                   : 0;
+        return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, 1, micro, err) ? 1
+                                                                                    : 0;
     }
     ap_err_set(err, "%lld microbatches: %s", (long long)most, why.msg);
     return 1;
@@ -390,7 +387,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
                         struct ap_err *err)
 {
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     m->sums = ap_blocks_sum(arena, &m->graph, &m->blocks);
     *inst = (struct plan_instance){.n_blocks = m->blocks.n,
                                    .cluster = &m->cluster,
@@ -405,19 +402,19 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     inst->n_hosts = (int)(ap_cluster_devices(&m->cluster) / inst->n_devices);
     if (list_microbatches(arena, m, limits->microbatches, inst, err))
         return 1;
-    if (lie_in_time(arena, m, limits, inst, &time, err))
+    if (find_axis(arena, m, limits, inst, &micro, err))
         return 1;
-    m->time = time;
-    stage_classes_find(arena, &m->graph, &m->blocks, time.split, &m->classes);
+    m->micro = micro;
+    stage_classes_find(arena, &m->graph, &m->blocks, micro.split, &m->classes);
     inst->class_of = m->classes.id[RUN_INNER];
     count_blocks(arena, m, inst);
     struct lister l = {.arena = arena,
                        .m = m,
-                       .time = &time,
+                       .micro = &micro,
                        .constant = AP_NEW_N(arena, m->graph.n_nodes, bool),
                        .seen = AP_NEW_N(arena, m->blocks.n, int)};
     list_values(&l);
-    list_work(arena, m, &time, l.constant);
+    list_work(arena, m, &micro, l.constant);
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);

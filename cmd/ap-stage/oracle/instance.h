@@ -11,7 +11,7 @@
 
 /* What every plan does in a block with each microbatch: groups that lie in it whole. */
 struct stage_work {
-    int block, n; /* groups that are alike in all of this */
+    int block, n; /* groups that are identical in all of this */
     enum ap_dtype dtype;
     double flops;
     double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for
@@ -28,7 +28,7 @@ struct stage_model {
     int64_t batch;             /* rows; 0: no input has a batch */
     bool training;             /* there is a backward phase or an update */
     struct ap_stage_microbatch
-        time; /* of the most microbatches; by stage_instance_make */
+        micro; /* of the most microbatches; by stage_instance_make */
     int n_work;
     struct stage_work *work;
 };
@@ -44,9 +44,7 @@ struct stage_limits {
 void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
                        struct stage_model *m);
 
-/*
- * Reads blocks and cluster, or dies (exit 1), which is all that the shard command
- * needs beside the graph. cluster_path may be NULL: the document's.
+/* Reads blocks and cluster, or dies (exit 1). cluster_path may be NULL: the document's.
  */
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m);

@@ -16,6 +16,8 @@
  */
 #include "oracle/oracle_impl.h"
 
+#include "base/array.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,8 +26,7 @@
 #define MAX_MESHES 32 /* of a submesh */
 
 struct entry {
-    struct entry *next;     /* of the bucket */
-    struct plan_ask ask;    /* of the lowest run alike */
+    struct plan_ask ask;    /* of the lowest identical run */
     int64_t hosts, devices; /* submesh of all replicas */
     bool asked, done;
     bool ahead;                     /* asked for before, by someone who would ask */
@@ -49,10 +50,7 @@ static int mesh_row(struct stage_oracle *o, const char *text)
     for (int i = 0; i < o->n_meshes; i++)
         if (!strcmp(o->mesh[i], text))
             return i;
-    if (o->n_meshes == o->cap_meshes) {
-        o->cap_meshes = 2 * o->cap_meshes + 16;
-        o->mesh = ap_xrealloc(o->mesh, sizeof *o->mesh * (size_t)o->cap_meshes);
-    }
+    AP_ROOM(o->mesh, o->n_meshes, o->cap_meshes);
     o->mesh[o->n_meshes] = ap_arena_strdup(o->arena, text);
     return o->n_meshes++;
 }
@@ -103,8 +101,8 @@ static int first_block(const struct plan_ask *ask)
 }
 
 /*
- * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
- * set without gaps is a run.
+ * The ask for the lowest identical run, with all replicas in one submesh, if there is
+ * one; a set without gaps is a run.
  */
 struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan_ask *ask)
 {
@@ -154,18 +152,21 @@ static bool same_ask(const struct stage_oracle *o, const struct plan_ask *a,
 /* The entry of an ask, made when it is new. ask is canonical. */
 static struct entry *find(struct stage_oracle *o, const struct plan_ask *ask)
 {
-    struct entry **at = &o->bucket[hash_ask(o, ask) % MEMO_BUCKETS];
-    for (struct entry *e = *at; e; e = e->next)
-        if (same_ask(o, &e->ask, ask))
-            return e;
+    uint64_t hash = hash_ask(o, ask);
+    struct ap_index_walk walk;
+    for (int i = ap_index_first(&o->index, hash, &walk); i >= 0;
+         i = ap_index_next(&o->index, &walk))
+        if (same_ask(o, &o->entry[i]->ask, ask))
+            return o->entry[i];
     struct entry *e = AP_NEW(o->arena, struct entry);
     e->ask = *ask;
     if (ask->set)
         e->ask.set =
             ap_arena_dup(o->arena, ask->set, sizeof *ask->set * (size_t)set_words(o));
     e->done = !oracle_submesh(o->inst, ask, &e->hosts, &e->devices);
-    e->next = *at;
-    *at = e;
+    AP_ROOM(o->entry, o->n_entries, o->cap_entries);
+    o->entry[o->n_entries] = e;
+    ap_index_put(&o->index, hash, o->n_entries++);
     return e;
 }
 
@@ -213,10 +214,7 @@ static struct column *find_column(struct stage_oracle *o, const struct plan_ask 
             c->replicas == a->replicas && c->microbatches == a->microbatches)
             return c;
     }
-    if (o->n_columns == o->cap_columns) {
-        o->cap_columns = 2 * o->cap_columns + 16;
-        o->column = ap_xrealloc(o->column, sizeof *o->column * (size_t)o->cap_columns);
-    }
+    AP_ROOM(o->column, o->n_columns, o->cap_columns);
     struct column *c = &o->column[o->n_columns++];
     *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL, 0};
     c->least =
@@ -296,10 +294,7 @@ static int compare_points(const void *pa, const void *pb)
 static int add_origin(struct stage_oracle *o, int mesh, int index,
                       const struct answer_point *p)
 {
-    if (o->n_origins == o->cap_origins) {
-        o->cap_origins = 2 * o->cap_origins + 256;
-        o->origin = ap_xrealloc(o->origin, sizeof *o->origin * (size_t)o->cap_origins);
-    }
+    AP_ROOM(o->origin, o->n_origins, o->cap_origins);
     o->origin[o->n_origins] = (struct origin){mesh, index, *p};
     return o->n_origins++;
 }
@@ -411,10 +406,7 @@ static struct query *list_queries(struct stage_oracle *o, struct entry **batch, 
         e->first = k;
         e->n_requests = list_meshes(o, e->hosts, e->devices, rows);
         for (int r = 0; r < e->n_requests; r++) {
-            if (k == cap) {
-                cap = 2 * cap + 64;
-                queries = ap_xrealloc(queries, sizeof *queries * (size_t)cap);
-            }
+            AP_ROOM(queries, k, cap);
             int n_axes = strchr(o->mesh[rows[r]], 'x') ? 2 : 1;
             queries[k] = (struct query){e, n_axes, rows[r], k};
             k++;
@@ -610,6 +602,8 @@ void stage_oracle_stop(struct stage_oracle *o)
     for (int i = 0; i < o->n_plans; i++)
         free(o->plan[i].sharding);
     free(o->plan);
+    free(o->entry);
+    ap_index_free(&o->index);
     free(o->column);
     free(o->mesh);
     free(o->origin);

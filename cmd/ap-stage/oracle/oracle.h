@@ -27,7 +27,7 @@ struct stage_oracle_stats {
     int64_t n_fronts;   /* fronts that were made */
     int64_t n_requests; /* lines that were answered */
     int64_t n_refused;  /* of which with an error */
-    int n_distinct;     /* runs of blocks, alike ones once */
+    int n_distinct;     /* runs of blocks, identical runs once */
     double wait_sec;    /* waiting for answers */
 };
 
@@ -48,7 +48,7 @@ int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
 int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
                        struct ap_err *err);
 
-/* plan_oracle_fn: as if what is made again took no time; no selection of operators is
+/* plan_oracle_fn: as if what is recomputed took no time; no selection of operators is
  * below that. Of an oracle with STAGE_RECOMPUTE_SELECTED. */
 int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
                            const struct plan_front **front, struct ap_err *err);

@@ -3,10 +3,9 @@
 #ifndef ORACLE_IMPL_H
 #define ORACLE_IMPL_H
 
+#include "base/index_map.h"
 #include "oracle/answer.h"
 #include "oracle/oracle.h"
-
-#define MEMO_BUCKETS 16384
 
 /* One request of a front: a logical mesh. */
 struct request {
@@ -37,7 +36,9 @@ struct stage_oracle {
     const struct stage_oracle_params *params;
     struct coproc_pool *pool;
     bool lent; /* the pool is another oracle's */
-    struct entry *bucket[MEMO_BUCKETS];
+    int n_entries, cap_entries;
+    struct entry **entry;                /* what was asked for */
+    struct ap_index index;               /* of entries, by ask */
     int n_runs, *run_lo, *run_hi, *rank; /* distinct runs; rank: [lo * blocks + hi] */
     int n_columns, cap_columns;
     struct column *column;
@@ -60,8 +61,8 @@ struct stage_oracle {
 bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask,
                     int64_t *hosts, int64_t *devices);
 /*
- * The ask with the lowest run alike and all replicas in one submesh, if there is one; a
- * set without gaps is a run.
+ * The ask for the lowest identical run, with all replicas in one submesh, if there is
+ * one; a set without gaps is a run.
  */
 struct plan_ask oracle_canonical(const struct stage_oracle *o,
                                  const struct plan_ask *ask);

@@ -2,8 +2,8 @@
  * Problem: the plans that stand behind the points of an answer. Idea: each stage asks for
  * its own run's plan by the index that the point has in the front of the run that it is
  * like. Where its own front has another point there, since rules look at the whole graph,
- * the plan of the run alike is its plan, too, if the two are the same but for names. What
- * was asked for is kept: answers that are nearly as good share most of it. Cost: a
+ * the plan of the identical run is its plan, too, if the two differ in names only.
+ * What was asked for is kept: answers that are nearly as good share most of it. Cost: a
  * request for each new plan, two more where that one is not as its front said.
  */
 #include <assert.h>
@@ -12,24 +12,29 @@
 
 #include "oracle/oracle_impl.h"
 
-/* Fronts may be sums over blocks; plans are priced as they are, and may not be dearer
- * than that but for the slack. */
-static bool holds(double said, double slack, double is)
+#include "base/array.h"
+
+/* Fronts may be sums over blocks: a plan may cost this share more than its front
+ * promised, beside the slack in seconds that the front states. */
+#define PROMISE_SLACK 0.01
+static bool holds(double promised, double slack, double actual)
 {
-    return is <= said * (1 + 1e-2) + slack;
+    return actual <= promised * (1 + PROMISE_SLACK) + slack;
 }
 
-static bool keeps_promise(const struct answer_point *said, const struct answer_point *is)
+static bool keeps_promise(const struct answer_point *promised,
+                          const struct answer_point *actual)
 {
-    const double slack = said->slack_sec;
+    const double slack = promised->slack_sec;
 
-    return holds(said->forward_sec, slack, is->forward_sec) &&
-           holds(said->backward_sec, slack, is->backward_sec) &&
-           holds(said->sync_sec + said->update_sec, slack,
-                 is->sync_sec + is->update_sec) &&
-           holds((double)said->stage_bytes, 0, (double)is->stage_bytes) &&
-           holds((double)said->microbatch_bytes, 0, (double)is->microbatch_bytes) &&
-           said->recompute == is->recompute;
+    return holds(promised->forward_sec, slack, actual->forward_sec) &&
+           holds(promised->backward_sec, slack, actual->backward_sec) &&
+           holds(promised->sync_sec + promised->update_sec, slack,
+                 actual->sync_sec + actual->update_sec) &&
+           holds((double)promised->stage_bytes, 0, (double)actual->stage_bytes) &&
+           holds((double)promised->microbatch_bytes, 0,
+                 (double)actual->microbatch_bytes) &&
+           promised->recompute == actual->recompute;
 }
 
 static struct plan_ask ask_of(const struct plan_answer *answer, int s)
@@ -56,10 +61,7 @@ static const struct known_plan *find_plan(const struct stage_oracle *o, const ch
 static void keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
                       const struct stage_detail *got)
 {
-    if (o->n_plans == o->cap_plans) {
-        o->cap_plans = 2 * o->cap_plans + 64;
-        o->plan = ap_xrealloc(o->plan, sizeof *o->plan * (size_t)o->cap_plans);
-    }
+    AP_ROOM(o->plan, o->n_plans, o->cap_plans);
     o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
                                                 (char *)got->sharding, got->names_only};
 }
@@ -112,7 +114,7 @@ static int fetch_wanted(struct asking *a, struct ap_err *err)
     return n > 0 ? fetch_plans(a->o, a->jobs, n, err) : 0;
 }
 
-static bool is_as_said(const struct known_plan *known, const struct origin *from)
+static bool is_as_promised(const struct known_plan *known, const struct origin *from)
 {
     return known->sharding && from->index < known->n_points &&
            keeps_promise(&from->point, &known->points[from->index]);
@@ -150,7 +152,7 @@ static int take_other(struct asking *a, int s, const char *own, const char *like
     const struct origin *from = &o->origin[a->answer->stage[s].point->tag];
     const struct known_plan *plan = find_plan(o, own), *twin = find_plan(o, like),
                             *any = find_plan(o, first);
-    if (is_as_said(twin, from) && same_print(twin, plan->sharding ? plan : any)) {
+    if (is_as_promised(twin, from) && same_print(twin, plan->sharding ? plan : any)) {
         take_plan(a, s, twin, true);
         return 0;
     }
@@ -189,7 +191,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     int rc = fetch_wanted(&a, err);
     for (int s = 0; s < n && rc == 0; s++) {
         const struct origin *from = &o->origin[answer->stage[s].point->tag];
-        if (is_as_said(find_plan(o, line[3 * s]), from))
+        if (is_as_promised(find_plan(o, line[3 * s]), from))
             continue;
         ask = ask_of(answer, s);
         struct plan_ask like = oracle_canonical(o, &ask);
@@ -199,7 +201,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     rc = rc ? rc : fetch_wanted(&a, err);
     for (int s = 0; s < n && rc == 0; s++) {
         const struct known_plan *known = find_plan(o, line[3 * s]);
-        if (is_as_said(known, &o->origin[answer->stage[s].point->tag]))
+        if (is_as_promised(known, &o->origin[answer->stage[s].point->tag]))
             take_plan(&a, s, known, false);
         else
             rc = take_other(&a, s, line[3 * s], line[3 * s + 1], line[3 * s + 2], err);

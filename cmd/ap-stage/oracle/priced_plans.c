@@ -6,6 +6,8 @@
  */
 #include "oracle/priced_plans.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -15,13 +17,7 @@ void priced_plans_add(struct ap_arena *arena, struct priced_plans *l,
 {
     size_t bytes = sizeof *stage_bytes * (size_t)plan->n_stages;
 
-    if (l->n == l->cap) {
-        struct priced_plan *more = AP_NEW_N(arena, 2 * l->cap + 16, struct priced_plan);
-        if (l->n > 0)
-            memcpy(more, l->plan, sizeof *more * (size_t)l->n);
-        l->cap = 2 * l->cap + 16;
-        l->plan = more;
-    }
+    AP_ROOM_IN(arena, l->plan, l->n, l->cap);
     l->plan[l->n++] = (struct priced_plan){
         *plan, step_sec, stage_bytes ? ap_arena_dup(arena, stage_bytes, bytes) : NULL};
 }
@@ -69,7 +65,8 @@ static bool same_outline(const struct plan_instance *inst, const struct plan_ans
     return true;
 }
 
-/* Whether the stages are the same, in any order; points are of a run, alike ones once. */
+/* Whether the stages are the same, in any order; points are of a run, identical ones
+ * once. */
 static bool same_stages(const struct plan_answer *a, const struct plan_answer *b)
 {
     if (a->n_stages != b->n_stages || a->microbatches != b->microbatches ||
@@ -95,18 +92,18 @@ struct forecast priced_plans_forecast(const struct priced_plans *l,
 
     for (int i = 0; i < l->n && !f.same; i++) {
         const struct priced_plan *at = &l->plan[i];
-        int alike = 0;
+        int n_same = 0;
         bool outline = same_outline(inst, &at->plan, plan);
         if (!outline && !same_stages(&at->plan, plan))
             continue;
         for (int s = 0; s < plan->n_stages && outline; s++) {
             if (plan->stage[s].point != at->plan.stage[s].point)
                 continue;
-            alike++;
+            n_same++;
             if (at->stage_bytes && at->stage_bytes[s] > f.peak_bytes)
                 f.peak_bytes = at->stage_bytes[s];
         }
-        f.same |= alike == plan->n_stages;
+        f.same |= n_same == plan->n_stages;
         f.known = f.same || plan->n_stages > 1;
         more = fmin(more, at->step_sec - at->plan.step_sec);
     }

@@ -10,6 +10,8 @@
  */
 #include "oracle/instance.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 #include "search/space.h"
@@ -25,10 +27,7 @@ struct lister {
 
 static void add(struct lister *l, int node, int to)
 {
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->list = ap_xrealloc(l->list, (size_t)l->cap * sizeof *l->list);
-    }
+    AP_ROOM(l->list, l->n, l->cap);
     l->list[l->n++] =
         (struct plan_scalar){l->step[node], l->m->blocks.block_of[node], to,
                              ap_shape_bytes(&l->m->graph.nodes[node].shape)};

@@ -1,11 +1,14 @@
 /*
  * Problem: to read a plan back and to price it takes as long as all of the planner's
  * search in a large graph, and there are several to compare. Idea: a stage with the same
- * blocks, sharding and recompute, on devices that lie alike, is the same in all plans:
- * its part of the graph, its sharding and its price are kept. Only what is said of the
- * plan as a whole is written and read each time, and only sends and schedule are priced.
+ * blocks, sharding and recompute, on devices that lie in the same way, is the same in all
+ * plans: its part of the graph, its sharding and its price are kept. Only what is said of
+ * the plan as a whole is written and read each time, and only sends and schedule are
+ * priced.
  */
 #include "oracle/stage_memo.h"
+
+#include "base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +28,8 @@ struct stage_memo {
     struct ap_arena arena;
     int n, cap;
     struct memo_stage **part;
-    int n_times, cap_times;
-    struct ap_stage_microbatch *time;
+    int n_micro, cap_micro;
+    struct ap_stage_microbatch *micro;
 };
 
 struct stage_memo *stage_memo_start(const struct stage_model *m)
@@ -40,7 +43,7 @@ void stage_memo_stop(struct stage_memo *memo)
 {
     ap_arena_free(&memo->arena);
     free(memo->part);
-    free(memo->time);
+    free(memo->micro);
     free(memo);
 }
 
@@ -67,11 +70,7 @@ static int find_stage(struct stage_memo *memo, const struct ap_stage *st,
             *part = memo->part[i];
             return 0;
         }
-    if (memo->n == memo->cap) {
-        memo->cap = 2 * memo->cap + 64;
-        memo->part =
-            ap_xrealloc(memo->part, sizeof(struct memo_stage *) * (size_t)memo->cap);
-    }
+    AP_ROOM(memo->part, memo->n, memo->cap);
     *part = AP_NEW(&memo->arena, struct memo_stage);
     **part = key;
     memo->part[memo->n++] = *part;
@@ -97,7 +96,7 @@ static int read_text(struct stage_memo *memo, const struct ap_stages *stages,
     const struct stage_model *m = memo->model;
     struct ap_buf json = {0};
 
-    ap_stages_to_json(&memo->arena, stages, &json);
+    ap_stages_to_json(stages, &json);
     int rc = ap_stages_from_text(&memo->arena, json.data, json.len, &m->graph, &m->blocks,
                                  &m->cluster, known, read, err);
     ap_buf_free(&json);
@@ -139,21 +138,17 @@ const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
 {
     const struct stage_model *m = memo->model;
     int64_t n = microbatches > 1 ? microbatches : 2; /* one lies as half of two does */
-    struct ap_stage_microbatch time;
+    struct ap_stage_microbatch micro;
     struct ap_err ignored = {0};
 
-    if (ap_stage_microbatch_like(&m->time, n, &time))
-        return &m->time;
-    for (int i = 0; i < memo->n_times; i++)
-        if (ap_stage_microbatch_like(&memo->time[i], n, &time))
-            return &memo->time[i];
-    if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &time, &ignored))
+    if (ap_stage_microbatch_like(&m->micro, n, &micro))
+        return &m->micro;
+    for (int i = 0; i < memo->n_micro; i++)
+        if (ap_stage_microbatch_like(&memo->micro[i], n, &micro))
+            return &memo->micro[i];
+    if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &micro, &ignored))
         return NULL;
-    if (memo->n_times == memo->cap_times) {
-        memo->cap_times = 2 * memo->cap_times + 8;
-        memo->time =
-            ap_xrealloc(memo->time, sizeof *memo->time * (size_t)memo->cap_times);
-    }
-    memo->time[memo->n_times] = time;
-    return &memo->time[memo->n_times++];
+    AP_ROOM(memo->micro, memo->n_micro, memo->cap_micro);
+    memo->micro[memo->n_micro] = micro;
+    return &memo->micro[memo->n_micro++];
 }

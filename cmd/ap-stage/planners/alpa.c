@@ -18,6 +18,8 @@
 
 #include "search/space.h"
 
+#include "base/array.h"
+
 /* A stage that begins at some block, on a mesh, run one way. */
 struct candidate {
     int hi, mesh, devices, most_behind; /* stages from it to the end at most */
@@ -86,11 +88,7 @@ static void add_points(struct dp *dp, int lo, int hi, int mesh,
                               .point = p};
         if (q.most_behind == 0)
             continue;
-        if (*n == *cap) {
-            *cap = *cap ? 2 * *cap : 1024;
-            dp->candidate =
-                ap_xrealloc(dp->candidate, (size_t)*cap * sizeof *dp->candidate);
-        }
+        AP_ROOM(dp->candidate, *n, *cap);
         dp->candidate[(*n)++] = q;
     }
 }
@@ -242,10 +240,7 @@ static void keep_labels(struct dp *dp, int k, int d)
         if (!isfinite(sum) || (sum >= least && dp->limits->n_stages == 0))
             continue;
         least = sum;
-        if (dp->n_all == dp->cap) {
-            dp->cap = dp->cap ? 2 * dp->cap : 4096;
-            dp->label = ap_xrealloc(dp->label, (size_t)dp->cap * sizeof *dp->label);
-        }
+        AP_ROOM(dp->label, dp->n_all, dp->cap);
         dp->label[dp->n_all] = dp->best[s];
         dp->label[dp->n_all++].sum = sum;
     }

@@ -1,5 +1,5 @@
 /*
- * Problem: what people type or search by hand: pipelines whose stages are alike.
+ * Problem: what people type or search by hand: pipelines whose stages are identical.
  * Idea: all members of each family, by simulated time.
  *   none: one stage on everything, no microbatches.
  *   intra-only: one stage on everything.
@@ -16,6 +16,8 @@
 #include <math.h>
 
 #include "search/space.h"
+
+#include "base/array.h"
 
 struct grid {
     struct space sp;
@@ -40,7 +42,7 @@ static void consider(struct grid *g, struct plan_answer *a)
     g->best->stopped = "whole family";
 }
 
-/* One of a family: stages that are alike, on the configuration's only mesh. */
+/* One of a family: stages that are identical, on the configuration's only mesh. */
 struct member {
     struct config c;
     int n_stages, *end;
@@ -64,13 +66,7 @@ static void add_member(struct grid *g, struct members *all, int64_t microbatches
     m.end = AP_NEW_N(g->sp.arena, n_stages, int);
     for (int s = 0; s < n_stages; s++)
         m.end[s] = (int)((int64_t)g->sp.n * (s + 1) / n_stages) - 1;
-    if (all->n == all->cap) {
-        all->cap = 2 * all->cap + 32;
-        struct member *more = AP_NEW_N(g->sp.arena, all->cap, struct member);
-        for (int i = 0; i < all->n; i++)
-            more[i] = all->member[i];
-        all->member = more;
-    }
+    AP_ROOM_IN(g->sp.arena, all->member, all->n, all->cap);
     all->member[all->n++] = m;
 }
 

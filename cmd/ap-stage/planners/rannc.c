@@ -25,6 +25,8 @@
 
 #include "search/space.h"
 
+#include "base/array.h"
+
 struct triple {
     double forward, backward, sync;
     int before; /* triple of the stages in front, -1 */
@@ -69,20 +71,14 @@ static void add_now(struct table *t, const struct triple *v)
         if (v->forward > u->forward || v->backward > u->backward || v->sync > u->sync)
             t->now[n++] = *u;
     }
-    if (n == t->now_cap) {
-        t->now_cap = t->now_cap ? 2 * t->now_cap : 64;
-        t->now = ap_xrealloc(t->now, (size_t)t->now_cap * sizeof *t->now);
-    }
+    AP_ROOM(t->now, n, t->now_cap);
     t->now[n++] = *v;
     t->n_now = n;
 }
 
 static void keep_now(struct table *t, size_t at)
 {
-    if (t->n_all + t->n_now > t->cap) {
-        t->cap = 2 * (t->cap + t->n_now) + 1024;
-        t->all = ap_xrealloc(t->all, (size_t)t->cap * sizeof *t->all);
-    }
+    AP_ROOM_FOR(t->all, t->n_all, t->cap, t->n_now);
     t->first[at] = t->n_all;
     t->n_triples[at] = t->n_now;
     for (int i = 0; i < t->n_now; i++)

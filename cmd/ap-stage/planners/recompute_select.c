@@ -1,15 +1,15 @@
 /*
  * Problem: a stage keeps too much for its backward pass. Which forward values are not
- * kept but made again, in the least time? A knapsack in which items share their cost: to
+ * kept but recomputed, in the least time? A knapsack in which items share their cost: to
  * make a value again its group runs, for which its operands must be there.
  * Idea: greedy by bytes saved per second. A value's price is that of the groups that must
  * run: its own, and those of operands that nobody keeps, up to values that are kept or
  * cross blocks; or its own alone, its operands being kept from now on (a wide value made
  * of a narrow one), whichever saves more per second. Groups that run already cost
  * nothing, so that prices only fall: a value is priced again when it is the best, and
- * taken if it stays that. Values of a block are made again when its backward runs; the
+ * taken if it stays that. Values of a block are recomputed when its backward runs; the
  * largest block's are there at once. At the end values that fit after all are kept, by
- * seconds per byte; the same from all values made again is the other answer, for where
+ * seconds per byte; the same from all values recomputed is the other answer, for where
  * the first does not fit or is slower.
  * Cost: (values + operands) log values; a price looks at MOST_RUNS groups at most.
  * Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice
@@ -17,6 +17,8 @@
  * Transformer Models" (2022), section 5.
  */
 #include "planners/recompute_select.h"
+
+#include "base/heap.h"
 
 #include <float.h>
 #include <math.h>
@@ -32,37 +34,10 @@ struct item {
     int value;
 };
 
-struct heap {
-    int n;
-    struct item *item;
-};
-
-static bool is_before(const struct item *a, const struct item *b)
+static bool is_before(const void *pa, const void *pb)
 {
+    const struct item *a = pa, *b = pb;
     return a->rate != b->rate ? a->rate > b->rate : a->value < b->value;
-}
-
-static void heap_add(struct heap *h, struct item new)
-{
-    int at = h->n++;
-    for (; at > 0 && is_before(&new, &h->item[(at - 1) / 2]); at = (at - 1) / 2)
-        h->item[at] = h->item[(at - 1) / 2];
-    h->item[at] = new;
-}
-
-static struct item heap_take(struct heap *h)
-{
-    struct item best = h->item[0], last = h->item[--h->n];
-    int at = 0;
-
-    for (int next; (next = 2 * at + 1) < h->n; at = next) {
-        next += next + 1 < h->n && is_before(&h->item[next + 1], &h->item[next]);
-        if (!is_before(&h->item[next], &last))
-            break;
-        h->item[at] = h->item[next];
-    }
-    h->item[at] = last;
-    return best;
 }
 
 /* ---- a stage ---- */
@@ -72,18 +47,18 @@ struct move {
     double saved, sec; /* bytes of all microbatches in flight; of one microbatch */
     int n_runs, n_again, n_kept;
     int run[MOST_RUNS];
-    int *again, *kept; /* values: made again, kept from now on */
+    int *again, *kept; /* values: recomputed, kept from now on */
 };
 
 struct choice {
     const struct recompute_problem *s;
     const struct ap_stage_value *value;
     bool *again, *kept; /* value: not kept, kept for the backward pass */
-    bool *runs;         /* group: made again */
+    bool *runs;         /* group: recomputed */
     int *seen;          /* value: in the move of this number */
     int n_moves;
     double bytes;       /* of what is kept, and all the time */
-    double *recomputed; /* block: made again at once */
+    double *recomputed; /* block: recomputed at once */
     double most_recomputed;
     struct move one, other;
 };
@@ -126,7 +101,7 @@ static void need(struct choice *c, struct move *m, int v, bool deep)
         m->run[m->n_runs++] = group;
 }
 
-/* deep: operands that nobody keeps are made again, too; else they are kept. */
+/* deep: operands that nobody keeps are recomputed, too; else they are kept. */
 static void try_move(struct choice *c, int v, bool deep, struct move *m)
 {
     int group = c->s->graph->nodes[v].group;
@@ -168,15 +143,15 @@ static double best_move(struct choice *c, int v)
 }
 
 /* Its other values cost nothing more. */
-static void cheapen(const struct choice *c, int group, struct heap *heap)
+static void cheapen(const struct choice *c, int group, struct ap_heap *heap)
 {
     const struct ap_nest *nest = &c->s->nests->nest[group];
     for (int o = 0; o < nest->n_outs; o++)
         if (c->kept[nest->outs[o]] && c->value[nest->outs[o]].may)
-            heap_add(heap, (struct item){DBL_MAX, nest->outs[o]});
+            ap_heap_push(heap, &(struct item){DBL_MAX, nest->outs[o]});
 }
 
-static void do_move(struct choice *c, struct heap *heap)
+static void do_move(struct choice *c, struct ap_heap *heap)
 {
     const struct move *m = &c->one;
 
@@ -193,7 +168,7 @@ static void do_move(struct choice *c, struct heap *heap)
     for (int i = 0; i < m->n_kept; i++) {
         c->kept[m->kept[i]] = true;
         if (c->value[m->kept[i]].may)
-            heap_add(heap, (struct item){DBL_MAX, m->kept[i]});
+            ap_heap_push(heap, &(struct item){DBL_MAX, m->kept[i]});
     }
     for (int i = 0; i < m->n_runs; i++)
         c->runs[m->run[i]] = true;
@@ -223,32 +198,29 @@ static void start(struct ap_arena *arena, const struct recompute_problem *s,
 }
 
 /* Which values to do without, greedily; they are in c->again. */
-static void take_best(struct ap_arena *arena, struct choice *c)
+static void take_best(struct choice *c)
 {
-    int n = c->s->graph->n_nodes, n_pushes = 0;
-    struct heap heap = {0};
+    struct ap_heap heap = {.size = sizeof(struct item), .before = is_before};
+    struct item best;
 
-    /* first, when it is kept later, and when its group runs */
-    for (int v = 0; v < n; v++)
-        n_pushes += c->value[v].may ? 3 : 0;
-    heap.item = AP_NEW_N(arena, n_pushes + 1, struct item);
-    for (int v = 0; v < n; v++) {
+    for (int v = 0; v < c->s->graph->n_nodes; v++) {
         double rate = c->kept[v] && c->value[v].may ? best_move(c, v) : 0;
         if (rate > 0)
-            heap_add(&heap, (struct item){rate, v});
+            ap_heap_push(&heap, &(struct item){rate, v});
     }
-    while (c->bytes + c->most_recomputed > c->s->most_bytes && heap.n > 0) {
-        struct item best = heap_take(&heap);
+    while (c->bytes + c->most_recomputed > c->s->most_bytes &&
+           ap_heap_pop(&heap, &best)) {
         double rate = c->again[best.value] ? 0 : best_move(c, best.value);
         struct item now = {rate, best.value};
-        if (rate > 0 && heap.n > 0 && is_before(&heap.item[0], &now))
-            heap_add(&heap, now);
+        if (rate > 0 && heap.n > 0 && is_before(ap_heap_top(&heap), &now))
+            ap_heap_push(&heap, &now);
         else if (rate > 0)
             do_move(c, &heap);
     }
+    ap_heap_free(&heap);
 }
 
-/* ---- what need not be made again after all ---- */
+/* ---- what need not be recomputed after all ---- */
 
 /* What a trial changed, to be taken back. */
 struct change {
@@ -286,7 +258,7 @@ static void count_readers(struct settled *t, int group, int change)
         t->n_readers[nest->ins[k].node] += change;
 }
 
-/* Of the values in `without` those that are needed are made again, the others kept. */
+/* Of the values in `without` those that are needed are recomputed, the others kept. */
 static void settle(struct ap_arena *arena, const struct recompute_problem *s,
                    const bool *without, struct settled *t)
 {
@@ -376,7 +348,7 @@ static void take_back(struct settled *t)
     }
 }
 
-/* Keeps a value that is made again, if there is room and that saves time. */
+/* Keeps a value that is recomputed, if there is room and that saves time. */
 static void try_keep(struct settled *t, int v)
 {
     double sec = t->sec, most = t->most_recomputed;
@@ -436,7 +408,7 @@ int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
     bool *all = AP_NEW_N(arena, n, bool);
 
     start(arena, s, &c);
-    take_best(arena, &c);
+    take_best(&c);
     memset(all, true, (size_t)n);
     settle(arena, s, c.again, &t[0]);
     settle(arena, s, all, &t[1]);
@@ -488,7 +460,7 @@ static void put_recomputed(struct ap_arena *arena, struct ap_stage *st, const bo
     st->n_recomputed = n;
 }
 
-/* Chooses for a stage that made its blocks again, within so many bytes more. */
+/* Chooses for a stage that recomputed its blocks, within so many bytes more. */
 static void select_stage(const struct selecting *x, int i, double more)
 {
     struct ap_arena *arena = x->arena;
@@ -501,8 +473,8 @@ static void select_stage(const struct selecting *x, int i, double more)
     bool *again = AP_NEW_N(arena, st->sub.graph.n_nodes, bool);
 
     cost.cache = NULL;
-    ap_stage_price(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, point);
-    ap_stage_weigh(arena, &st->sub, &x->all->time, plan, &part->conv, &cost, &weights);
+    ap_stage_price(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, point);
+    ap_stage_weigh(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, &weights);
     struct recompute_problem s = {.graph = &st->sub.graph,
                                   .nests = &st->nests,
                                   .weights = &weights,
@@ -512,14 +484,14 @@ static void select_stage(const struct selecting *x, int i, double more)
     s.most_bytes = (double)point[1].stage_bytes +
                    s.flights * (double)point[1].microbatch_bytes + more;
     bool fits = recompute_select(arena, &s, again) == 0;
-    ap_stage_price_recomputed(arena, &st->sub, &x->all->time, plan, &part->conv, &cost,
+    ap_stage_price_recomputed(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost,
                               again, &some);
     ap_cost_free(&cost);
     if (fits && some.backward_sec < point[1].backward_sec)
         put_recomputed(arena, st, again);
 }
 
-/* All stages that make their blocks again, each within its part of its device's slack. */
+/* All stages that recompute their blocks, each within its part of its device's slack. */
 static void select_all(const struct selecting *x)
 {
     int n_devices = x->all->result.n_devices;

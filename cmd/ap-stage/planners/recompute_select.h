@@ -1,5 +1,5 @@
 /*
- * Which values a pipeline stage makes again before each backward: what saves most memory
+ * Which values a pipeline stage recomputes before each backward: what saves most memory
  * per second spent, until the stage fits.
  */
 #ifndef RECOMPUTE_SELECT_H
@@ -20,13 +20,13 @@ struct recompute_problem {
 /*
  * Marks values ([node of graph], all false before) that are not kept, so that the stage
  * takes no more than most_bytes; none where it does not anyway. 1: it takes more,
- * whatever it makes again.
+ * whatever it recomputes.
  */
 int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
                      bool *again);
 
 /*
- * Stages that make all of their blocks again make only what they must, or nothing, while
+ * Stages that recompute all of their blocks make only what they must, or nothing, while
  * no device takes more than memory_bytes or what it takes now: changes recompute and
  * recomputed (arena) of those where that is quicker, and the price, which is the plan's
  * before and after. The step is not slower than before. -1: as ap_pipeline_price.

@@ -60,13 +60,13 @@ static bool same_outline(const struct plan_answer *a, const struct plan_answer *
 
 static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double score,
                           const struct plan_answer *a,
-                          bool (*alike)(const struct plan_answer *,
-                                        const struct plan_answer *))
+                          bool (*same)(const struct plan_answer *,
+                                       const struct plan_answer *))
 {
     int at = 0;
     if (l->n == SEARCH_FINALISTS && score >= l->score[l->n - 1])
         return;
-    while (at < l->n && !alike(&l->plan[at], a))
+    while (at < l->n && !same(&l->plan[at], a))
         at++;
     if (at == SEARCH_FINALISTS)
         at--;
@@ -82,8 +82,8 @@ static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double sc
     l->score[at] = score;
 }
 
-void search_take(struct stage_search *search, double score, const struct plan_answer *a,
-                 const char *from)
+void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
+               const char *from)
 {
     if (score < search->least) {
         search->least = score;
@@ -94,7 +94,7 @@ void search_take(struct stage_search *search, double score, const struct plan_an
     put_shortlist(search->arena, &search->rivals, score, a, same_outline);
 }
 
-void search_price_bare(struct stage_search *search, struct plan_answer *a)
+void auto_price_bare(struct stage_search *search, struct plan_answer *a)
 {
     struct ap_arena scratch = {0};
     struct plan_instance bare = *search->inst;
@@ -110,7 +110,7 @@ void search_price_bare(struct stage_search *search, struct plan_answer *a)
     ap_arena_free(&scratch);
 }
 
-double search_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
+double auto_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
 {
     int groups = plan_groups(a);
     double b = (double)a->microbatches, way = 0, back = 0, least = 0;
@@ -129,8 +129,8 @@ double search_least_bare(const struct plan_instance *inst, const struct plan_ans
     return least * (1 - 1e-9);
 }
 
-double search_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
-                    const char *from)
+double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                  const char *from)
 {
     struct ap_err why = {0};
     double score;
@@ -138,9 +138,9 @@ double search_score(struct stage_search *search, struct space *sp, struct plan_a
     if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
     a->least_sec = 0; /* fill_bare, if it is kept and lifts nothing now */
-    if (search->inst->inference || search_least_bare(search->inst, a) < search->bare)
-        search_price_bare(search, a);
-    search_take(search, score, a, from);
+    if (search->inst->inference || auto_least_bare(search->inst, a) < search->bare)
+        auto_price_bare(search, a);
+    auto_take(search, score, a, from);
     return score;
 }
 
@@ -149,21 +149,21 @@ static void fill_bare(struct stage_search *search, struct shortlist *l)
 {
     for (int i = 0; i < l->n; i++)
         if (l->plan[i].least_sec == 0)
-            search_price_bare(search, &l->plan[i]);
+            auto_price_bare(search, &l->plan[i]);
 }
 
-int64_t search_share(struct stage_search *search)
+int64_t auto_share(struct stage_search *search)
 {
     int64_t whole = search->instruction_limit;
     search->instruction_limit = search->instructions + (whole - search->instructions) / 4;
     return whole;
 }
 
-bool search_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
-                const char *from)
+bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+              const char *from)
 {
     int64_t before = search->instructions;
-    search_score(search, sp, a, from);
+    auto_score(search, sp, a, from);
     return search->instructions > before;
 }
 
@@ -204,7 +204,7 @@ static void gather(struct stage_search *search, struct pool *pool, const struct 
         }
     if (best >= 0) {
         struct plan_answer a = line_plan(ln, l, best);
-        search_try(search, ln->sp, &a, "labels");
+        auto_try(search, ln->sp, &a, "labels");
     }
 }
 
@@ -218,7 +218,7 @@ static int one_line(struct stage_search *search, struct pool *pool, struct space
 
     if (line_init(&ln, sp, c, schedule, search->least, err))
         return -1;
-    if (search_is_over(search, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
+    if (auto_is_over(search, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
         return 1;
     if (!search->proves) {
         line_labels(&ln, false, &l);
@@ -226,7 +226,7 @@ static int one_line(struct stage_search *search, struct pool *pool, struct space
     } else {
         ln.below = search->least * (1 + 1e-12);
         line_labels(&ln, true, &l);
-        search_tree(search, &ln, &l);
+        auto_tree(search, &ln, &l);
     }
     line_free(&l);
     return 0;
@@ -265,13 +265,13 @@ static int one_config(struct stage_search *search, struct pool *pool,
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&
-        !search_is_over(search, line_known_bound(&sp, &c))) {
+        !auto_is_over(search, line_known_bound(&sp, &c))) {
         leave_meshes(&c);
         for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
             if (has_schedule(search, lines[i]))
                 rc = one_line(search, pool, &sp, &c, lines[i], err);
         if (rc >= 0 && has_schedule(search, AP_SCHEDULE_INTERLEAVED))
-            rc = search_chunks(search, &sp, &c, err);
+            rc = auto_chunks(search, &sp, &c, err);
     }
     search->n_asked += sp.n_asked;
     search->n_plans += sp.n_plans;
@@ -342,7 +342,7 @@ static int improve(struct stage_search *search, const struct space *whole,
                 bool ok;
                 rc = shifted(&sp, &c, &a, s, by, &ok, err);
                 if (rc == 0 && ok)
-                    search_try(search, &sp, &a, "moved cut");
+                    auto_try(search, &sp, &a, "moved cut");
             }
         better = search->least < before;
     }
@@ -375,7 +375,7 @@ static int all_configs(struct stage_search *search, struct pool *pool,
 }
 
 /* Plans of all lines come first: a tree may use up what may be simulated. */
-static int search_lines(struct stage_search *search, struct space *sp, struct ap_err *err)
+static int auto_lines(struct stage_search *search, struct space *sp, struct ap_err *err)
 {
     int most = (int)search->params->n_kept;
     struct pool pool = {.most = most > 0 ? most : 64};
@@ -385,7 +385,7 @@ static int search_lines(struct stage_search *search, struct space *sp, struct ap
         return -1;
     for (int i = 0; i < pool.n; i++)
         if (pool.kept[i].estimate < 1.2 * search->least)
-            search_try(search, sp, &pool.kept[i].plan, "labels");
+            auto_try(search, sp, &pool.kept[i].plan, "labels");
     search->proves = true;
     if (all_configs(search, &pool, sp, err))
         return -1;
@@ -417,7 +417,7 @@ static void put_others(const struct stage_search *search, struct plan_answer *an
         put_other(others, &n, &search->final.plan[0], &search->rivals.plan[i]);
     answer->n_rivals = n - answer->n_others;
     for (int i = 0; i < search->n_reported; i++)
-        put_other(others, &n, &search->final.plan[0], &search->heard[i]);
+        put_other(others, &n, &search->final.plan[0], &search->reported[i]);
     answer->n_reported = n - answer->n_others - answer->n_rivals;
     answer->others = others;
 }
@@ -438,8 +438,8 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
                                   .instruction_limit = INSTRUCTION_LIMIT};
 
     space_init(&sp, arena, inst, params);
-    if (search_rules(&search, &sp, true, err) || search_lines(&search, &sp, err) ||
-        search_rules(&search, &sp, false, err))
+    if (auto_rules(&search, &sp, true, err) || auto_lines(&search, &sp, err) ||
+        auto_rules(&search, &sp, false, err))
         return -1;
     if (!isfinite(search.least))
         return plan_none_fits("auto", err);

@@ -97,7 +97,7 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
 #define SEARCH_FINALISTS 16
 #define SEARCH_REPORTED  16 /* at least as many as rules */
 
-/* The best few plans of which no two are alike, best first. */
+/* The best few plans, no two of them the same, best first. */
 struct shortlist {
     int n;
     struct plan_answer plan[SEARCH_FINALISTS];
@@ -113,7 +113,7 @@ struct stage_search {
     struct shortlist final;  /* distinct plans; the first is best */
     struct shortlist rivals; /* plans of different outlines; the first is best */
     int n_reported;
-    struct plan_answer heard[SEARCH_REPORTED]; /* the rules' */
+    struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
     double bound; /* of all that is looked at and not searched to the end */
     double bare;  /* least step of what was simulated if sends took no time */
     int64_t n_asked, n_plans;
@@ -123,24 +123,24 @@ struct stage_search {
     const char *from; /* where the best came from */
 };
 /* Takes a judged plan for the best or one of the next. */
-void search_take(struct stage_search *search, double score, const struct plan_answer *a,
-                 const char *from);
+void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
+               const char *from);
 /* Where sends are estimates: least_sec is the plan's step without them, by its fronts. */
-void search_price_bare(struct stage_search *search, struct plan_answer *a);
+void auto_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, behind the way through the stages in front of it, and with the way back or
  * what it does once. */
-double search_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
+double auto_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
-bool search_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
-                const char *from);
+bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+              const char *from);
 /* The same; its score, INFINITY when it does not fit or the limit was met. */
-double search_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
-                    const char *from);
+double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                  const char *from);
 /* Lowers the limit to a tree's share of what is left; the limit to put back. */
-int64_t search_share(struct stage_search *search);
+int64_t auto_share(struct stage_search *search);
 /* A bound that rounding does not lift over a plan's score. */
-static inline bool search_is_over(const struct stage_search *search, double bound)
+static inline bool auto_is_over(const struct stage_search *search, double bound)
 {
     return bound * (1 - 1e-12) >= search->least;
 }
@@ -148,18 +148,18 @@ static inline bool search_is_over(const struct stage_search *search, double boun
  * Depth first through the plans of a line whose bound is below the best; adds the line's
  * bound to the search's if a limit ends that.
  */
-void search_tree(struct stage_search *search, const struct line *ln,
-                 const struct labels *bounds);
-/* What people type and, later, what published planners find (auto_rules.c). -1: the
- * oracle broke. */
-int search_rules(struct stage_search *search, const struct space *sp, bool typed,
-                 struct ap_err *err);
+void auto_tree(struct stage_search *search, const struct line *ln,
+               const struct labels *bounds);
+/* typed: grids that people type; else what published planners find (auto_rules.c). -1:
+ * the oracle broke. */
+int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
+               struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */
 bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
 double space_sets_bound(const struct space *sp);
 /* Interleaved schedules of a configuration. -1: the oracle broke. */
-int search_chunks(struct stage_search *search, struct space *sp, struct config *c,
-                  struct ap_err *err);
+int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
+                struct ap_err *err);
 
 #endif

@@ -156,7 +156,7 @@ static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lea
                                          .devices = x->c->mesh[x->mesh].devices,
                                          .point = s < n_lean ? cost->lean : cost->fast};
     }
-    return search_score(x->search, x->sp, &a, "chunks");
+    return auto_score(x->search, x->sp, &a, "chunks");
 }
 
 /* The first stages hold most: as few of them lean as fit. */
@@ -237,7 +237,7 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
     if (s == x->n_stages) {
         x->now.n_stages = s;
         x->now.chunks = s / x->groups;
-        x->ended |= lo == n && !search_try(x->search, x->sp, &x->now, "tree");
+        x->ended |= lo == n && !auto_try(x->search, x->sp, &x->now, "tree");
         return;
     }
     for (int hi = lo; hi < n && !x->ended; hi++) {
@@ -259,9 +259,9 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
             x->load[s] = load;
             x->search->nodes++;
             x->ended |= x->search->nodes > x->node_limit;
-            if (!plan_fits(x->sp->inst, p, 1) || search_is_over(x->search, load) ||
-                search_is_over(x->search,
-                               (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
+            if (!plan_fits(x->sp->inst, p, 1) || auto_is_over(x->search, load) ||
+                auto_is_over(x->search,
+                             (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
                 continue;
             x->now.stage[s] = (struct plan_stage){.lo = lo,
                                                   .hi = hi,
@@ -278,7 +278,7 @@ static void one_count(struct chunks *x, int n_stages)
     int at = n_stages * (x->n + 1) + x->n;
     double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
 
-    if (!isfinite(bound) || search_is_over(x->search, bound))
+    if (!isfinite(bound) || auto_is_over(x->search, bound))
         return;
     if (!x->search->proves) {
         climb(x, n_stages);
@@ -291,7 +291,7 @@ static void one_count(struct chunks *x, int n_stages)
         if (x->node_limit > x->search->node_limit)
             x->node_limit = x->search->node_limit;
         fill_behind(x);
-        int64_t whole = search_share(x->search);
+        int64_t whole = auto_share(x->search);
         descend(x, 0, 0, 0, 0);
         x->search->instruction_limit = whole;
     }
@@ -325,8 +325,8 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     return 0;
 }
 
-int search_chunks(struct stage_search *search, struct space *sp, struct config *c,
-                  struct ap_err *err)
+int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
+                struct ap_err *err)
 {
     int all = c->hosts * c->devices;
     double work = line_known_bound(sp, c) * all; /* device-seconds */
@@ -336,7 +336,7 @@ int search_chunks(struct stage_search *search, struct space *sp, struct config *
         int size = mesh_size(&c->mesh[m]), most = all / size;
         for (x.groups = 2; x.groups <= most && 2 * x.groups <= sp->n; x.groups++) {
             if (c->microbatches % x.groups != 0 ||
-                search_is_over(search, work / (x.groups * size)))
+                auto_is_over(search, work / (x.groups * size)))
                 continue;
             if (one_mesh(&x, err))
                 return -1;

@@ -20,6 +20,8 @@
  */
 #include "search/auto.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -441,10 +443,7 @@ static void keep_now(struct filling *f, int k, int d)
             f->now[n++] = f->now[s];
         }
     n = thin_out(f, f->now, n);
-    if (out->n_all + n > out->cap) {
-        out->cap = 2 * (out->cap + n) + 1024;
-        out->all = ap_xrealloc(out->all, (size_t)out->cap * sizeof *out->all);
-    }
+    AP_ROOM_FOR(out->all, out->n_all, out->cap, n);
     out->first[state(f->ln, k, d)] = out->n_all;
     out->n[state(f->ln, k, d)] = n;
     memcpy(out->all + out->n_all, f->now, (size_t)n * sizeof *f->now);

@@ -1,15 +1,17 @@
 /*
  * Problem: `auto` must be no worse than what people type and published planners find,
  * without asking for all that those ask for.
- * Idea: the grids of alike stages, which ask for little, come before the search; the
+ * Idea: the grids of identical stages, which ask for little, come before the search; the
  * others behind it. Stages that no plan below the best can have are answered with
  * nothing: if a planner's own choice is better than the best it has none of them, is
  * still there, and is still its choice among fewer plans. Where the blocks are no chain,
  * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
- * sends are estimates the best may turn out dearer than it is said to be, and a plan
- * behind it better. Cost: the planners', on few stages.
+ * sends are estimates the best may turn out more expensive than it is said to be, and a
+ * plan behind it better. Cost: the planners', on few stages.
  */
 #include "search/auto.h"
+
+#include "base/array.h"
 
 #include <assert.h>
 #include <math.h>
@@ -36,14 +38,7 @@ static struct sieve_config *find_config(struct sieve *v, const struct plan_ask *
         if (v->config[i].c.replicas == ask->replicas &&
             v->config[i].c.microbatches == ask->microbatches)
             return &v->config[i];
-    if (v->n == v->cap) {
-        struct sieve_config *more =
-            AP_NEW_N(v->sp.arena, 2 * v->cap + 8, struct sieve_config);
-        for (int i = 0; i < v->n; i++)
-            more[i] = v->config[i];
-        v->config = more;
-        v->cap = 2 * v->cap + 8;
-    }
+    AP_ROOM_IN(v->sp.arena, v->config, v->n, v->cap);
     struct sieve_config *c = &v->config[v->n];
     if (!config_init(&v->sp, &c->c, ask->replicas, ask->microbatches, NULL, 0))
         return NULL;
@@ -147,15 +142,15 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
-    search_price_bare(search, &a);
-    search_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
+    auto_price_bare(search, &a);
+    auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
     assert(search->n_reported < SEARCH_REPORTED);
-    search->heard[search->n_reported++] = plan_copy(search->arena, &a);
+    search->reported[search->n_reported++] = plan_copy(search->arena, &a);
     return 0;
 }
 
-int search_rules(struct stage_search *search, const struct space *sp, bool typed,
-                 struct ap_err *err)
+int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
+               struct ap_err *err)
 {
     static const struct rule rules[] = {
         {"megatron-grid", plan_megatron_grid, true, -1,

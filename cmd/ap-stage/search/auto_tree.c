@@ -8,6 +8,8 @@
  */
 #include "search/auto.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -138,12 +140,9 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
                 c.bound = v->arrival + most_of(out_label.done, out_label.end + v->back);
                 c.bound = most_of(c.bound, v->bound);
                 t->search->nodes++;
-                if (search_is_over(t->search, c.bound))
+                if (auto_is_over(t->search, c.bound))
                     continue;
-                if (n_out == cap) {
-                    cap = cap ? 2 * cap : 32;
-                    *out = ap_xrealloc(*out, (size_t)cap * sizeof **out);
-                }
+                AP_ROOM(*out, n_out, cap);
                 (*out)[n_out++] = c;
             }
         }
@@ -158,14 +157,14 @@ static void descend(struct tree *t, const struct node *v)
     const struct line *ln = t->ln;
 
     if (v->behind == 0) {
-        t->ended |= !search_try(t->search, ln->sp, &t->now, "tree");
+        t->ended |= !auto_try(t->search, ln->sp, &t->now, "tree");
         return;
     }
     int n = list_children(t, v, &children);
     for (int i = 0; i < n && !t->ended; i++) {
         const struct child *c = &children[i];
         const struct plan_submesh *m = &ln->c->mesh[c->mesh];
-        if (search_is_over(t->search, c->bound))
+        if (auto_is_over(t->search, c->bound))
             break;
         if (t->search->nodes > t->node_limit) {
             t->ended = true;
@@ -200,7 +199,7 @@ static int next_number(const struct tree *t, const bool *done, int *n_left, doub
     *n_left = 0;
     for (int s = 1; s <= t->ln->sp->n; s++) {
         double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
-        if (done[s] || (want > 0 && s != want) || search_is_over(t->search, bound))
+        if (done[s] || (want > 0 && s != want) || auto_is_over(t->search, bound))
             continue;
         ++*n_left;
         if (bound < *least) {
@@ -272,8 +271,8 @@ static double root_bound(const struct line *ln, const struct labels *l)
     return least;
 }
 
-void search_tree(struct stage_search *search, const struct line *ln,
-                 const struct labels *bounds)
+void auto_tree(struct stage_search *search, const struct line *ln,
+               const struct labels *bounds)
 {
     int n = ln->sp->n;
     struct tree t = {.search = search,
@@ -286,14 +285,14 @@ void search_tree(struct stage_search *search, const struct line *ln,
                              .chunks = 1}};
     double open = root_bound(ln, bounds);
 
-    if (search_is_over(search, open))
+    if (auto_is_over(search, open))
         return;
     if (t.node_limit > search->node_limit)
         t.node_limit = search->node_limit;
     if (ln->unit == 1 && (int64_t)n * n * ln->n_units < MAX_RESTS) {
         t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
         spread_labels(&t, bounds);
-        int64_t whole = search_share(search);
+        int64_t whole = auto_share(search);
         open = search_stages(&t);
         search->instruction_limit = whole;
         ap_arena_free(&t.scratch);

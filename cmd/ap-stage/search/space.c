@@ -1,5 +1,8 @@
 #include "search/space.h"
 
+#include "base/array.h"
+#include "base/index_map.h"
+
 #include <string.h>
 
 /* ---- runs ---- */
@@ -8,34 +11,33 @@
 static void number_runs(struct space *sp)
 {
     const struct plan_instance *inst = sp->inst;
-    int n = sp->n, most = n * (n + 1) / 2, n_slots = 1;
-    while (n_slots < 2 * most)
-        n_slots *= 2;
-    int *slot = AP_NEW_N(sp->arena, n_slots, int);
-    int *before = AP_NEW_N(sp->arena, most, int), *class = AP_NEW_N(sp->arena, most, int);
+    int n = sp->n, most = n * (n + 1) / 2;
+    struct ap_index index = {0};
+    struct key {
+        int before, class;
+    } *key = AP_NEW_N(sp->arena, most, struct key); /* [run] */
 
     sp->run = AP_NEW_N(sp->arena, n * n, int);
     sp->run_lo = AP_NEW_N(sp->arena, most, int);
     sp->run_hi = AP_NEW_N(sp->arena, most, int);
-    for (int lo = 0; lo < n; lo++) {
-        int last = -1;
-        for (int hi = lo; hi < n; hi++) {
-            int key[2] = {last, inst->class_of ? inst->class_of[hi] : hi};
-            int at = (int)(ap_hash(key, sizeof key, 0) & (uint64_t)(n_slots - 1));
-            while (slot[at] &&
-                   (before[slot[at] - 1] != key[0] || class[slot[at] - 1] != key[1]))
-                at = (at + 1) & (n_slots - 1);
-            if (!slot[at]) {
-                before[sp->n_runs] = key[0];
-                class[sp->n_runs] = key[1];
-                sp->run_lo[sp->n_runs] = lo;
-                sp->run_hi[sp->n_runs] = hi;
-                slot[at] = ++sp->n_runs;
+    for (int lo = 0; lo < n; lo++)
+        for (int hi = lo, last = -1; hi < n; hi++) {
+            struct key k = {last, inst->class_of ? inst->class_of[hi] : hi};
+            uint64_t hash = ap_hash(&k, sizeof k, 0);
+            struct ap_index_walk walk;
+            int run = ap_index_first(&index, hash, &walk);
+            while (run >= 0 && (key[run].before != k.before || key[run].class != k.class))
+                run = ap_index_next(&index, &walk);
+            if (run < 0) {
+                run = sp->n_runs++;
+                key[run] = k;
+                sp->run_lo[run] = lo;
+                sp->run_hi[run] = hi;
+                ap_index_put(&index, hash, run);
             }
-            last = slot[at] - 1;
-            sp->run[lo * n + hi] = last;
+            sp->run[lo * n + hi] = last = run;
         }
-    }
+    ap_index_free(&index);
 }
 
 static void sum_cuts(struct space *sp)
@@ -117,13 +119,7 @@ bool config_note(struct space *sp, struct config *c, int lo, int hi, int mesh)
 
     if (c->front[run * c->n_meshes + mesh])
         return false;
-    if (sp->n_noted == sp->cap_noted) {
-        sp->cap_noted = 2 * sp->cap_noted + 64;
-        struct plan_ask *more = AP_NEW_N(sp->arena, sp->cap_noted, struct plan_ask);
-        if (sp->n_noted > 0)
-            memcpy(more, sp->noted, (size_t)sp->n_noted * sizeof *more);
-        sp->noted = more;
-    }
+    AP_ROOM_IN(sp->arena, sp->noted, sp->n_noted, sp->cap_noted);
     sp->noted[sp->n_noted++] = ask_of(sp, c, run, mesh);
     return true;
 }

@@ -1,10 +1,10 @@
 /* Private to ap-stage: what its command line asks for. */
-#ifndef REQUEST_H
-#define REQUEST_H
+#ifndef OPTIONS_H
+#define OPTIONS_H
 
 #include "oracle/instance.h"
 
-struct request {
+struct stage_options {
     int algorithm, schedule, reduction, recompute, search;
     const char *cluster_path, *microbatches, *memory, *command, *submeshes;
     int64_t jobs, n_stages;

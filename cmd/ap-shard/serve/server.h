@@ -1,0 +1,29 @@
+/*
+ * ap-shard --serve for a program that has read the document itself and links ap-shard's
+ * objects: ap-stage, which asks for thousands of prices. The protocol is that of the
+ * command (ap-shard(1)); what is saved is reading the document twice, and its second
+ * copy.
+ */
+#ifndef SHARD_SERVER_H
+#define SHARD_SERVER_H
+
+#include "cost/cost.h"
+#include "doc/doc.h"
+#include "layout/nest.h"
+
+struct shard_server {
+    const struct ap_doc *doc;
+    const struct ap_graph *graph; /* grouped */
+    const struct ap_nests *nests;
+    const struct ap_cluster *cluster; /* NULL: --cluster's, or the document's */
+};
+
+/*
+ * Serves as `ap-shard ARGS`, --serve among them, on n pipes {requests, answers}, with one
+ * process for each, of which the calling one, forked for this, is the first and ends when
+ * all have ended. Pipes lie above standard error. Dies as the command would.
+ */
+_Noreturn void shard_server_run(const struct shard_server *server, int argc, char **argv,
+                                int n, const int (*pipes)[2]);
+
+#endif
