@@ -376,7 +376,7 @@ static void tie_gradients(struct maker *m, const struct triple *t)
             unite_pieces(m, px, dx->piece[in_dx]);
     }
     ap_sets_join(net->class_of, y->node, dy->node);
-    unite(net->class_of, x->node, dx->node);
+    ap_sets_join(net->class_of, x->node, dx->node);
 }
 
 static int other(const struct maker *m, int g, int class)
