@@ -14,13 +14,13 @@ gpt() { pruned gpt gpt --layers 8 --hidden 128 --heads 4 --seq 64; }
 mlp() { pruned mlp mlp --layers 16 --hidden 512 --features 512 --classes 512 --batch 64; }
 deep() { pruned deep mlp --layers 60 --hidden 512 --features 512 --classes 512 --batch 64; }
 
-# search FILE OPTION...: what --stats says
+# search FILE OPTION...: the line of --stats
 search() {
     ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --stats -o "$BATS_TEST_TMPDIR/plan.json" \
         "${@:2}" "$1" 2>&1 | tail -n 1
 }
 
-@test "fold: never dearer than unfolded, and the bound never above the unfolded optimum" {
+@test "fold: never worse than unfolded, and the bound never above the unfolded optimum" {
     for model in gpt mlp deep; do
         folded=$(search "$("$model")" --rounds 4)
         whole=$(search "$("$model")" --no-families)
@@ -43,14 +43,14 @@ search() {
         $f.objective_sec == $w.objective_sec' || { echo "$folded"; return 1; }
 }
 
-@test "fold: the answer is legal and priced alike by ap-cost" {
+@test "fold: the answer is legal, and ap-cost finds the same price" {
     search "$(gpt)" --rounds 1
     ap-cost "$BATS_TEST_TMPDIR/plan.json" | jq -e '
         .sharding.objective_sec == .cost.serial_sec and
         .sharding.lower_bound_sec <= .sharding.objective_sec' >/dev/null
 }
 
-@test "fold: layers that take turns are told with a period of 2" {
+@test "fold: layers that alternate are tied with a period of 2" {
     one=$(search "$(deep)" --rounds 8)
     two=$(search "$(deep)" --rounds 8 --period 2)
     jq -en --argjson one "$one" --argjson two "$two" '
@@ -59,7 +59,7 @@ search() {
         { echo "$one $two"; return 1; }
 }
 
-@test "fold: pins untie what they tell apart" {
+@test "fold: groups with different pins are not tied" {
     doc=$BATS_TEST_TMPDIR/pinned.json
     jq -c '(.graph.nodes[] | select(.name == "gpt/h_3/mlp/fc/w")).pin = "{devices=[2,2]<=[4]}"' \
         "$(gpt)" >"$doc"
@@ -88,7 +88,7 @@ search() {
     jq -e '.sharding.stopped == "optimal"' "$BATS_TEST_TMPDIR/plan.json"
 }
 
-@test "fold: what the bound rules out is no part of the whole graph's optimum" {
+@test "fold: the strategies that the bound rules out are in no optimum of the whole graph" {
     left=$(search "$(deep)")
     jq -e '.sharding.stopped == "optimal"' "$BATS_TEST_TMPDIR/plan.json"
     never=$(search "$(deep)" --unfold 0)

@@ -16,22 +16,22 @@ ilp() {
     echo "$f"
 }
 
-# cost_models MODEL: what it is priced by; with sanitizers not what takes them most of a minute
+# cost_models MODEL: those that it is tested with; with sanitizers only the quick ones
 cost_models() {
     [[ $AP_BUILD == */asan && $1 == gpt2l ]] && echo default || echo default alpa bytes
 }
 
-@test "never worse than a baseline, under each cost model" {
+@test "never worse than a named plan, under each cost model" {
     for model in mlp gpt2l resnet; do
         for cost_model in $(cost_models $model); do
             best=$(objective "$(ilp "$model" 2x2 "$cost_model")")
-            for baseline in data zero2 zero3 megatron largest-dim; do
+            for named in data zero2 zero3 megatron largest-dim; do
                 other=$BATS_TEST_TMPDIR/other.json status=0
                 ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --cost-model "$cost_model" \
-                    --algorithm "$baseline" -o "$other" "$(imported "$model")" 2>/dev/null || status=$?
+                    --algorithm "$named" -o "$other" "$(imported "$model")" 2>/dev/null || status=$?
                 [ "$status" -eq 0 ] || { [ "$status" -eq 3 ]; continue; }
                 jq -en "$best <= $(objective "$other") * (1 + 1e-12)" >/dev/null ||
-                    { echo "$model $cost_model: $best > $baseline $(objective "$other")"; return 1; }
+                    { echo "$model $cost_model: $best > $named $(objective "$other")"; return 1; }
             done
         done
     done
@@ -77,7 +77,7 @@ agree() {
     run ! padded "$(ilp gpt2l 3 default --no-padding)"
 }
 
-@test "alpa and bytes replicate no dot or convolution unless told to" {
+@test "alpa and bytes replicate no dot or convolution without --recompute-heavy" {
     plain=$(objective "$(ilp mlp 2x2 bytes)")
     free=$(objective "$(ilp mlp 2x2 bytes --recompute-heavy)")
     jq -en "$free <= $plain and $plain > 0" >/dev/null
@@ -130,20 +130,20 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
         jq -e '(has("cost") or has("program")) | not' >/dev/null
 }
 
-@test "--recompute-heavy holds for baselines" {
+@test "--recompute-heavy holds for named plans" {
     doc=$(imported resnet)
     refuses 3 "replicated on axis" ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron "$doc"
     ap-shard --mesh 2x4 --cost-model alpa --algorithm megatron --recompute-heavy "$doc" | ap-cost >/dev/null
 }
 
-@test "a rule refuses options of the search" {
+@test "a named plan refuses options of a search" {
     refuses 2 "more than 1048576 devices" ap-shard --mesh 2147483647 "$(imported mlp)"
     refuses 2 "more than 1048576 devices" ap-shard --mesh 65536x65536 "$(imported mlp)"
     refuses 2 "is for ilp, tofu, tap and rhino, not for data" ap-shard --mesh 2 --algorithm data --no-padding "$(imported mlp)"
     refuses 2 "is for ilp and rhino, not for data" ap-shard --mesh 2 --algorithm data --solver glpk "$(imported mlp)"
 }
 
-@test "shard: shardings that are not read are told of once" {
+@test "shard: shardings that are not read are reported once" {
     ap-import --no-history - <<'END' >"$BATS_TEST_TMPDIR/sdy.json"
 ENTRY e { x = f32[8,4] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\"x\"}, {}]>"}
     y = f32[8,4] parameter(1), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{}, {\"x\"}]>"}
@@ -154,7 +154,7 @@ END
     [ "$stderr" = "ap-shard: warning: 2 imported shardings are in Shardy's form (#sdy), which is not read yet; they are dropped (the first: that of x)" ]
 }
 
-@test "names, scopes and metadata decide nothing: RH1, AL4 and TO1's searches answer alike without" {
+@test "names, scopes and metadata decide nothing: ilp, rhino and tofu find the same plans without" {
     slow_with_sanitizers
     local model algorithm doc
     for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp lstm; do

@@ -197,7 +197,7 @@ END
 
 # ---- what the paper reports ----
 
-@test "AL21: Wide-ResNet on four GPUs: the batch in the first layers, channels in the last" {
+@test "alpa §8.6: Wide-ResNet on four GPUs: the batch in the first layers, channels in the last" {
     ap-model wresnet-1b --batch 32 -o "$BATS_TEST_TMPDIR/wresnet.json"
     f=$(alpa "$BATS_TEST_TMPDIR/wresnet.json" 1x4)
     # share of convolutions split on the batch, by height of the image, from the input on
@@ -209,7 +209,7 @@ END
             . == (sort | reverse) and .[0] == 1 and .[-1] == 0)' "$f" >/dev/null
 }
 
-@test "AL23: a mixture of experts: experts split, the batch elsewhere, ZeRO for the rest" {
+@test "alpa §8.1: a mixture of experts: experts split, the batch elsewhere, ZeRO for the rest" {
     moe=$BATS_TEST_TMPDIR/moe.json
     ap-model moe --layers 2 --hidden 128 --heads 4 --experts 16 --seq 64 --batch 8 --vocab 128 -o "$moe"
     f=$(alpa "$moe" 8)
@@ -233,7 +233,7 @@ price() {
         jq -r '.sharding | "\(.objective_sec) \(.peak_bytes)"'
 }
 
-@test "AL27: accumulation: tensor parallelism's bytes grow with the steps, data parallelism's do not" {
+@test "alpa §8.1: accumulation: tensor parallelism's bytes grow with the steps, data parallelism's do not" {
     # Accumulating over n steps moves what one step on n batches does: sums of activations
     # are n times as long, those of gradients are made once.
     for algorithm in data megatron; do
@@ -246,7 +246,7 @@ price() {
     done
 }
 
-@test "AL28, AL32: data runs out first, ZeRO and the heuristic lose by communication" {
+@test "alpa §8.2, §4.2: data runs out first, ZeRO and the heuristic lose by communication" {
     f=$BATS_TEST_TMPDIR/gpt.json # weights of 25 MB, activations of 0.5 MB a layer
     ap-model gpt --layers 2 --hidden 512 --heads 8 --seq 32 --batch 8 --vocab 512 -o "$f"
     for algorithm in data zero2 zero3 largest-dim megatron ilp; do

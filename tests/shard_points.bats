@@ -123,7 +123,7 @@ N_WEIGHTS=34 N_LAYERS=2
 
 # Layouts of the inputs and weights (and states, where they differ) make the point; all else
 # follows. The plan costs what the rule's does, on a mesh where both are the whole answer.
-@test "RH23: Megatron, ZeRO and GShard as plan files validate and cost what the rules cost" {
+@test "rhino §1: Megatron, ZeRO and GShard as plan files validate and cost what the rules cost" {
     weights() { # FILE ALGORITHM MESH: a plan file with the parameters' layouts
         ap-shard --mesh "$3" --algorithm "$2" "$1" | jq '.sharding as $s
             | {mesh: $s.mesh, fingerprint: $s.fingerprint, nodes: [.graph.nodes | to_entries[]
@@ -207,6 +207,14 @@ N_WEIGHTS=34 N_LAYERS=2
         "$(jq '.sharding.meshes[] | select(.shape == [8]).objective_sec' "$BATS_TEST_TMPDIR/1.json")" ]
     /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/1.json"
     refuses 2 "needs --cluster" ap-shard --mesh auto "$(GPT)"
+}
+
+@test "--max-axes: --mesh auto looks at meshes of so many axes" {
+    for axes in 1 3; do
+        ap-shard --mesh auto --max-axes $axes --algorithm data "${CPU8[@]}" "$(GPT)" |
+            jq -c '[.sharding.meshes[].shape | length] | [max, length]'
+    done >"$BATS_TEST_TMPDIR/axes"
+    [ "$(paste -sd' ' "$BATS_TEST_TMPDIR/axes")" = "[1,1] [3,4]" ] # 8; 8, 2x4, 4x2, 2x2x2
 }
 
 @test "--mesh auto: a view without a plan is listed with the reason" {

@@ -43,7 +43,7 @@ ENTRY e {
         ap-import --no-history -
 }
 
-@test "rhino: RH1 in how many ways a tensor can lie: 16, 5, 24, 20" {
+@test "rhino §4.3.3: methods of a tensor: 16, 5, 24, 20" {
     ways() { # SHAPE DEVICES WAYS
         dot "${1%,*}" "${1#*,}" 8 >"$BATS_TEST_TMPDIR/dot.json"
         ap-shard --algorithm rhino --mesh "$2" --explain - "$BATS_TEST_TMPDIR/dot.json" \
@@ -55,7 +55,7 @@ ENTRY e {
     ways 1024,4096 8 20
 }
 
-@test "rhino: RH21 DNABERT and U-Net are plain data parallel on 2 to 8 devices" {
+@test "rhino §7.4: DNABERT and U-Net are plain data parallel on 2 to 8 devices" {
     # at 512 and 48 rows; with fewer a pooler's or the bottom's weights are larger than
     # what flows through them, and splitting those moves fewer bytes
     local devices f
@@ -70,7 +70,7 @@ ENTRY e {
     done
 }
 
-@test "rhino: RH21 the classifier of VGG19-4.2B is split, its convolutions are not" {
+@test "rhino §7.4: the classifier of VGG19-4.2B is split, its convolutions are not" {
     local devices
     for devices in 2 4 8; do
         run split_params "weight state" < <(rhino "$(model vgg19-4.2b)" --mesh $devices)
@@ -82,7 +82,7 @@ ENTRY e {
 # 7.3: on 2 devices plain data parallelism, on 4 one variable of the first layers is split, on 8
 # all of Q, K and V with their slots. We find: from 8 on, the table of tokens, the largest
 # variable; ilp's price is no higher than that of the paper's plan.
-@test "rhino: RH20 GPT-Medium on 2, 4 and 8 devices, beside the paper's plan" {
+@test "rhino §7.3: GPT-Medium on 2, 4 and 8 devices, beside the paper's plan" {
     local f devices theirs mine pins
     f=$(model gpt-350m --layers 24 --seq 1024 --batch 8)
     for devices in 2 4 8; do
@@ -105,7 +105,7 @@ ENTRY e {
 }
 
 # What 7.5 says of the time is for scripts/bench/rhino.
-@test "rhino: RH22 O2's plan is a tenth worse than O3's at most, with more all-to-alls" {
+@test "rhino §7.5: O2's plan is a tenth worse than O3's at most, with more all-to-alls" {
     local level f
     f=$(model gpt --layers 12 --hidden 512 --heads 8)
     for level in O2 O3; do

@@ -54,7 +54,7 @@ less() { # less A B...: A is less than each B
     done
 }
 
-@test "TP1 TP6: T5-large's 1015 variables fold to 729 plans of an encoder block" {
+@test "tap §6.3.1, §2.3.3: T5-large's 1015 variables fold to 729 plans of an encoder block" {
     plan tap 16 bytes "$(model t5-large --batch 16 --seq 192)" >/dev/null
     [ "$(said .variables)" -eq 1015 ] # 3^1015 plans, at TAP's three patterns for each
     [ "$(said '.blocks | map(select(.name == "t5/encoder/block_*")) | .[0] |
@@ -68,7 +68,7 @@ less() { # less A B...: A is less than each B
     less 184.117 "$(said .space_log10)"
 }
 
-@test "TP20: on 16 workers over Ethernet FFN-only is best of four between 2h and 4h tokens" {
+@test "tap §6.4.2, fig. 6: on 16 workers over Ethernet FFN-only is best of four between 2h and 4h tokens" {
     doc=$(blocks 14) # 224 tokens
     ffn=$(price ffn-only 16 bytes "$doc")
     less "$ffn" "$(price data 16 bytes "$doc")" "$(price mha-only 16 bytes "$doc")" \
@@ -86,7 +86,7 @@ less() { # less A B...: A is less than each B
 # A block's gradients are 4 h^2 of attention and 8 h^2 of the feed-forward layer, all-reduced
 # at 2 each; a pair of patterns moves 4 T h. So one pays for attention below 2h tokens, for
 # the layer below 4h.
-@test "TP20: the bytes rule, at both of its ends" {
+@test "tap §6.4.2: the bytes rule, at both of its ends" {
     less "$(price mha-only 16 bytes "$(blocks 7)")" "$(price data 16 bytes "$(blocks 7)")"
     less "$(price data 16 bytes "$(blocks 9)")" "$(price mha-only 16 bytes "$(blocks 9)")"
     less "$(price ffn-only 16 bytes "$(blocks 15)")" "$(price data 16 bytes "$(blocks 15)")"
@@ -104,7 +104,7 @@ less() { # less A B...: A is less than each B
     [ -z "$(patterns)" ]
 }
 
-@test "TP21: DP, Megatron, MHA-only and FFN-only are four of the 729" {
+@test "tap §6.4.2: DP, Megatron, MHA-only and FFN-only are four of the 729" {
     plan tap 16 bytes "$(blocks 14)" >/dev/null
     [ "$(said '.blocks[0] | [.plans, .refused]')" = '[729,0]' ]
     # the rows are patterns of the same weights, and routed by the same code
@@ -125,13 +125,13 @@ mlp/proj/w S0
 END
 }
 
-@test "TP22: the best plan needs less memory than Megatron's" {
+@test "tap §6.4.1: the best plan needs less memory than Megatron's" {
     doc=$(model bert --layers 4 --hidden 1024 --heads 16 --batch 16 --vocab 1000 --seq 192)
     best=$(plan tap 16 default "$doc" | jq .sharding.peak_bytes)
     less "$best" "$(plan megatron 16 default "$doc" | jq .sharding.peak_bytes)"
 }
 
-@test "TP23: what 8 workers in a node hide is what 16 in two save, not with every weight split" {
+@test "tap §4.6: what 8 workers in a node hide is what 16 in two save, not with every weight split" {
     doc=$(model bert --layers 4 --hidden 2048 --heads 16 --batch 16 --vocab 1000 --seq 424)
     plan tap 8 default "$doc" >/dev/null
     [ -z "$(patterns)" ]
@@ -141,7 +141,7 @@ END
     less "4 * $eight" "$(said .exposed)" # the link between nodes is the bottleneck
 }
 
-@test "TP24: ResNet50 with 100 000 classes shards the classifier, data for the rest" {
+@test "tap §6.3.2: ResNet50 with 100 000 classes shards the classifier, data for the rest" {
     doc=$(model resnet50-100k --batch 1024)
     for cost_model in default bytes; do
         plan tap 16 $cost_model "$doc" | split_weights >"$BATS_TEST_TMPDIR/split"

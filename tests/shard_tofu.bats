@@ -112,7 +112,7 @@ other() {
 
 # 500 thousand weights on 16 devices: a server that all push to and pull from moves 64 MB.
 # Halvings move 60 MB, see the unit test.
-@test "TO1: data parallelism of the toy net, at a batch that divides" {
+@test "tofu, toy net: data parallelism, at a batch that divides" {
     bytes=$(ap-model --no-history mlp --layers 2 --hidden 500 --features 500 --classes 500 \
         --batch 320 | ap-shard --mesh 16 --algorithm data |
         jq '.graph.nodes as $n | [.sharding.conversions[] |
@@ -144,8 +144,8 @@ END
 }
 
 # What 16 devices push to a server and pull from it, a tensor for each all-reduce; and what they
-# send in rings (Tofu's halvings count the same, TO3). The sum of the loss is left out.
-@test "TO1: the toy net's data parallel, model parallel and hybrid plans move 64, 38.4, 25.6 MB" {
+# send in rings (Tofu's halvings count the same: tests/unit/test_shard_tofu.c). The sum of the loss is left out.
+@test "tofu, toy net: the data parallel, model parallel and hybrid plans move 64, 38.4, 25.6 MB" {
     local dir=$BATS_TEST_TMPDIR way server ring plan mine
     toynet >"$dir/toy.json"
     while read -r way server ring plan; do
@@ -161,12 +161,12 @@ data   64000000 60000000 {"mesh":"16","nodes":{"x":"S0"}}
 model  38400000 36000000 {"mesh":"16","nodes":{"x":"R","w0":"S1","w1":"S0","y":"P","yy":"R","dy":"R","dx":"P"}}
 hybrid 25600000 19200000 {"mesh":"4x4","nodes":{"x":"S0,R","w0":"R,S1","w1":"R,S0","y":"S0,P","yy":"S0,R","dy":"S0,R","dx":"S0,P"}}
 END
-    # a third of what model parallelism moves is saved; TO20: Tofu moves less than any
+    # a third of what model parallelism moves is saved; Tofu moves less than any
     mine=$(ap-shard --cost-model bytes --mesh 16 --algorithm tofu "$dir/toy.json" | jq '16 * .sharding.objective_sec')
     jq -en "$mine < 19200000"
 }
 
-@test "TO20: cheaper than data parallelism on every golden model" {
+@test "tofu: cheaper than data parallelism on every golden model" {
     for model in mlp gpt2l resnet moe; do
         mine=$(jq .sharding.objective_sec "$(tofu "$model" 8 2018)")
         jq -en "$mine < $(other data "$model")" >/dev/null || { echo "$model: $mine"; return 1; }

@@ -1,18 +1,19 @@
 /*
- * Problem: show what else there is besides the answer: the n best distinct plans at hand.
+ * Problem: list the alternatives to the answer: the n best distinct plans at hand.
  * Idea: the pool is the answer, the named plans, and the answer with one group's choice
  * changed on one axis, for the groups that hold a dot, a convolution or a weight (of each
- * the best change; what changes no price is no alternative). A change is priced by what
- * it touches: the group and the conversions of the tensors that it reads and makes. The
- * best of the pool are priced anew, whole. Cost: per change the uses of those tensors; n
- * whole prices.
+ * group the best change; a change without effect on the price is no alternative). The
+ * price of a change is that of the group and of the conversions of its operands and
+ * results. The best plans of the pool are then priced as a whole. Cost: per change the
+ * uses of those tensors; n whole prices.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shard.h"
+#include "base/array.h"
 #include "cost/convert.h"
+#include "shard.h"
 
 #define MAX_USES 4096 /* of a tensor that a change may touch */
 
@@ -29,7 +30,7 @@ struct candidate {
 struct pool {
     struct ap_arena *arena;
     const struct shard_task *task;
-    struct ap_plan plan; /* the answer, changed for a moment */
+    struct ap_plan plan; /* the answer; changed while a change is priced */
     int *result_of;      /* per parameter node: a result that becomes it, -1 */
     int n, cap;
     struct candidate *list;
@@ -38,10 +39,7 @@ struct pool {
 static void add(struct pool *p, const char *from, double sec, int group,
                 const struct ap_choice_vec *choice, const struct ap_plan *plan)
 {
-    if (p->n == p->cap) {
-        p->cap = p->cap ? 2 * p->cap : 64;
-        p->list = ap_xrealloc(p->list, (size_t)p->cap * sizeof *p->list);
-    }
+    AP_ROOM(p->list, p->n, p->cap);
     struct candidate *c = &p->list[p->n++];
     *c = (struct candidate){
         .from = from, .sec = sec, .order = p->n, .group = group, .plan = *plan};
@@ -49,7 +47,7 @@ static void add(struct pool *p, const char *from, double sec, int group,
         c->choice = *choice;
 }
 
-/* Seconds of all conversions of one tensor under the plan; -1: too many to look at. */
+/* Seconds of all conversions of one tensor under the plan; -1: it has too many uses. */
 static double tensor_sec(const struct pool *p, int node)
 {
     const struct ap_plan *plan = &p->plan;
@@ -59,7 +57,7 @@ static double tensor_sec(const struct pool *p, int node)
     double sec = 0;
 
     if (g->nodes[node].shape.rank == 0)
-        return 0; /* no bytes to speak of */
+        return 0; /* few bytes */
     if (n_uses > MAX_USES)
         return -1;
     struct ap_mark mark = ap_arena_mark(p->arena);
@@ -88,7 +86,7 @@ static double tensor_sec(const struct pool *p, int node)
     return sec;
 }
 
-/* Seconds of the group and of all that depends on its choice; -1: not looked at. */
+/* Seconds of the group and of all conversions that depend on its choice; -1: unknown. */
 static double touched_sec(const struct pool *p, const struct ap_nest *nest)
 {
     const struct ap_graph *g = p->plan.graph;

@@ -44,7 +44,7 @@ static const struct ap_nest *nest_of(const struct ap_nests *nests, int node)
     return &nests->nest[nests->graph->nodes[node].group];
 }
 
-/* ---- AL4 ---- */
+/* ---- Alpa, table 1 ---- */
 
 struct counts {
     int all, alpa;
@@ -95,7 +95,8 @@ static void test_al4(void)
         struct counts p = count_specs(&nests, &cost.mesh, x);
         struct counts v = count_specs(&nests, &cost.mesh, y);
         CHECK(v.all == cases[i].all && p.all == cases[i].all,
-              "AL4: %d specs of rank %d on 2x2 (%d)", v.all, cases[i].rank, cases[i].all);
+              "alpa, table 1: %d specs of rank %d on 2x2 (%d)", v.all, cases[i].rank,
+              cases[i].all);
         CHECK(v.alpa == cases[i].node && p.alpa == cases[i].param,
               "rank %d: %d of them on two dimensions at most, %d of a parameter",
               cases[i].rank, v.alpa, p.alpa);
@@ -159,7 +160,7 @@ static void test_steps(void)
     ap_cost_free(&cost);
 }
 
-/* ---- AL6 ---- */
+/* ---- Alpa, table 3 ---- */
 
 struct mapping {
     int row;
@@ -217,14 +218,15 @@ static void test_al6(void)
             ap_nest_value_layout(nest, &g, &cost.mesh, &choice, 0)};
         CHECK(ap_choice_ok(nest, &cost.mesh, &choice) && ap_layout_equal(&got[0], &la) &&
                   ap_layout_equal(&got[1], &lb) && ap_layout_equal(&got[2], &out),
-              "AL6: row %d, %c on axis 0 and %c on axis 1", r->row, r->on[0], r->on[1]);
+              "alpa, table 3: row %d, %c on axis 0 and %c on axis 1", r->row, r->on[0],
+              r->on[1]);
         double sec = ap_convert_sec(&cost, shape, &out, &sum), table = 0;
         if (want[i] > 0)
             table = ap_cost_collective(&cost, AP_OP_ALL_REDUCE, i == 6 ? 3 : 2,
                                        (int64_t)want[i]);
         /* over both axes, three collectives on one axis each are cheaper */
-        CHECK(sec == table || (i == 6 && sec < table), "AL6: row %d costs %g, at most %g",
-              r->row, sec, table);
+        CHECK(sec == table || (i == 6 && sec < table),
+              "alpa, table 3: row %d costs %g, at most %g", r->row, sec, table);
         CHECK(shard_alpa_admits(&alpa, nest, &g, &cost.mesh, &choice) == r->alpa,
               "row %d is %s", r->row, r->alpa ? "admitted" : "not");
     }

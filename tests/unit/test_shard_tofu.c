@@ -38,25 +38,29 @@ static void test_table(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK(moved(none, rows[i].from, none, rows[i].to) == rows[i].want,
-              "TO2, A4.2: conversion of scheme %d to %d", rows[i].from, rows[i].to);
+              "tofu, conversions: conversion of scheme %d to %d", rows[i].from,
+              rows[i].to);
 }
 
 static void test_regions(void)
 {
     static const int none[] = {-1}, rows[] = {0, -1}, cols[] = {1, -1};
 
-    CHECK(moved(rows, 0, rows, 0) == 0, "TO2: equal regions cut alike move nothing");
-    CHECK(moved(rows, 0, rows, 1) == 16, "TO2: half the tensor, rows to columns");
+    CHECK(moved(rows, 0, rows, 0) == 0,
+          "tofu, conversions: equal regions and schemes move nothing");
+    CHECK(moved(rows, 0, rows, 1) == 16,
+          "tofu, conversions: half the tensor, rows to columns");
     CHECK(moved(rows, 0, cols, 1) == 8,
-          "TO2: held by rows, wanted by columns, for the second time");
-    CHECK(moved(rows, 0, cols, 0) == 8 + 8 - 8, "TO2: rows of half, rows of the other");
+          "tofu, conversions: held by rows, wanted by columns, for the second time");
+    CHECK(moved(rows, 0, cols, 0) == 8 + 8 - 8,
+          "tofu, conversions: rows of half, rows of the other");
     CHECK(moved(rows, 0, none, TOFU_REP) == 32 + 32,
-          "TO2: all is wanted where half is held");
+          "tofu, conversions: all is wanted where half is held");
     CHECK(moved(rows, TOFU_REP, cols, TOFU_REP) == 16,
-          "TO2: whole on both halves, but of other regions");
+          "tofu, conversions: whole on both halves, but of other regions");
     CHECK(moved(rows, TOFU_RED, cols, TOFU_REP) == 64 &&
               moved(cols, TOFU_RED, rows, 0) == 32,
-          "TO2: terms of a sum count as they are made");
+          "tofu, conversions: terms of a sum count as they are made");
 }
 
 /* ---- nets ---- */
@@ -264,18 +268,19 @@ static void test_toy(void)
     struct net n;
 
     make_mlp(&n, 300, 500, 2);
-    moves(&n, 1, false, 300000, "TO4: toy net on 2 devices, a column and a row split");
-    moves(&n, 2, false, 600000, "TO4: toy net on 4 devices");
-    moves(&n, 3, false, 1350000, "TO4: toy net on 8 devices");
-    moves(&n, 4, false, 2550000, "TO4: toy net on 16 devices");
+    moves(&n, 1, false, 300000, "tofu, toy net: on 2 devices, a column and a row split");
+    moves(&n, 2, false, 600000, "tofu, toy net: on 4 devices");
+    moves(&n, 3, false, 1350000, "tofu, toy net: on 8 devices");
+    moves(&n, 4, false, 2550000, "tofu, toy net: on 16 devices");
     bool *fixed = AP_NEW_N(&n.arena, n.g.n_nodes, bool);
     fixed[n.g.params[0]] = true;
     n.fixed = fixed;
-    moves(&n, 1, false, 600000, "TO4: toy net on 2 devices, images lie by rows");
-    moves(&n, 2, false, 1350000, "TO4: toy net on 4 devices, images lie by rows");
+    moves(&n, 1, false, 600000, "tofu, toy net: on 2 devices, images lie by rows");
+    moves(&n, 2, false, 1350000, "tofu, toy net: on 4 devices, images lie by rows");
     done(&n);
     make_mlp(&n, 320 * 1024, 500, 2); /* so many rows that nothing else is better */
-    moves(&n, 4, false, 60e6 / 4, "TO3: data parallelism of the toy net moves 60 MB");
+    moves(&n, 4, false, 60e6 / 4,
+          "tofu, toy net: data parallelism moves 60 MB");
     done(&n);
 }
 
@@ -286,9 +291,9 @@ static void test_mlp(void)
         double want;
         const char *name;
     } rows[] = {
-        {512, 8192, 104857600, "TO7: four layers of 8192, batch 512"},
-        {2048, 8192, 419430400, "TO7: four layers of 8192, batch 2048"},
-        {2048, 12288, 629145600, "TO7: four layers of 12288, batch 2048"},
+        {512, 8192, 104857600, "tofu, MLP: four layers of 8192, batch 512"},
+        {2048, 8192, 419430400, "tofu, MLP: four layers of 8192, batch 2048"},
+        {2048, 12288, 629145600, "tofu, MLP: four layers of 12288, batch 2048"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct net n;
@@ -297,7 +302,7 @@ static void test_mlp(void)
         double dp = 7 * 2 * 4.0 * (double)rows[i].width * (double)rows[i].width;
         double mp = 7 * 2 * 4.0 * (double)rows[i].batch * (double)rows[i].width;
         CHECK(elements(&n, 3, false, 0) <= mp && mp < dp,
-              "TO20: no more than data or model parallelism, %s", rows[i].name);
+              "tofu: no more than data or model parallelism, %s", rows[i].name);
         done(&n);
     }
 }
@@ -327,9 +332,9 @@ static void check_tilings(const struct net *n)
         else
             dense &= n_cuts == 3;
     }
-    CHECK(early, "TO5: early convolutions keep their weights whole");
-    CHECK(late, "TO5: late ones cut them once");
-    CHECK(dense, "TO5: dense layers cut them every time");
+    CHECK(early, "tofu, VGG-19: early convolutions keep their weights whole");
+    CHECK(late, "tofu, VGG-19: late ones cut them once");
+    CHECK(dense, "tofu, VGG-19: dense layers cut them every time");
 }
 
 static void test_vgg(void)
@@ -337,16 +342,17 @@ static void test_vgg(void)
     struct net n;
 
     make_vgg19(&n, 64, false);
-    reaches(&n, 3, 268569088, "TO5: VGG-19 on 8 devices");
+    reaches(&n, 3, 268569088, "tofu: VGG-19 on 8 devices");
     elements(&n, 3, false, 0);
-    CHECK(n.stats.cut_bytes[0] == 4 * 43623936.0, "TO5: the first cut of VGG-19");
+    CHECK(n.stats.cut_bytes[0] == 4 * 43623936.0,
+          "tofu, VGG-19: the first cut of VGG-19");
     check_tilings(&n);
     CHECK(elements(&n, 3, false, 0) <= 7 * 2 * weight_elements(&n),
-          "TO20: no more than data parallelism, VGG-19");
-    moves(&n, 3, true, 383429120, "TO6: VGG-19 cut only, no gradient of the images");
+          "tofu: no more than data parallelism, VGG-19");
+    moves(&n, 3, true, 383429120, "tofu: VGG-19 cut only, no gradient of the images");
     done(&n);
     make_vgg19(&n, 64, true);
-    moves(&n, 3, true, 383445248, "TO6: VGG-19 cut only");
+    moves(&n, 3, true, 383445248, "tofu: VGG-19 cut only");
     done(&n);
 }
 

@@ -1,10 +1,11 @@
 /*
- * Problem: list what each fusion group may do on a mesh.
- * Idea: per axis none, a factor, or a linear set; all combinations that the nest allows.
- * Strategies with equal layouts of all operands and results are one (the cheapest). Twins
- * (fold.h) share one list.
+ * Problem: list the strategies of each fusion group on a mesh.
+ * Idea: per axis no factor, a factor, or a linear set; all combinations that the nest
+ * allows. Of strategies with equal layouts of all operands and results only the cheapest
+ * is listed. Twins (fold.h) share one list.
  * Cost: per group (factors + linear sets + 1)^axes choices.
  */
+#include "base/array.h"
 #include "problem/fold.h"
 #include "shard.h"
 
@@ -27,10 +28,11 @@ struct lister {
     struct ap_choice_vec *list;
     uint64_t *sig;
     double *sec;
-    int n, cap;
+    int n, cap, cap_sig, cap_sec;
 };
 
-/* Is f ever the major factor of a dimension, or unsplittable factors in front of it? */
+/* Offers the factors that are the major one of a dimension, or behind factors that do not
+ * divide by the devices. */
 static void offer_factors(struct lister *l)
 {
     const struct ap_nest *nest = l->nest;
@@ -169,12 +171,9 @@ static void add(struct lister *l, const struct ap_choice_vec *c)
         }
         return;
     }
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->list = ap_xrealloc(l->list, (size_t)l->cap * sizeof *l->list);
-        l->sig = ap_xrealloc(l->sig, (size_t)l->cap * sizeof *l->sig);
-        l->sec = ap_xrealloc(l->sec, (size_t)l->cap * sizeof *l->sec);
-    }
+    AP_ROOM(l->list, l->n, l->cap);
+    AP_ROOM(l->sig, l->n, l->cap_sig);
+    AP_ROOM(l->sec, l->n, l->cap_sec);
     l->list[l->n] = *c;
     l->sig[l->n] = sig;
     l->sec[l->n++] = sec;

@@ -9,6 +9,7 @@
  * Cost: a table per edge, linear in edges. After TePDist, the open program of Rhino
  * (Zhang et al.), performance_utils.cc.
  */
+#include "base/csr.h"
 #include "rhino/rhino.h"
 
 #include <math.h>
@@ -97,7 +98,8 @@ static void charge_slot(const struct rhino_axis *ax, int i, int k, double *table
                 ax->n_devices);
 }
 
-/* A parameter and what it becomes lie alike; where they never can, they convert. */
+/* A parameter and the value that it becomes have one layout; where they cannot, the value
+ * is converted. */
 static const double *affinity(const struct rhino_axis *ax, int param, int result)
 {
     const struct ap_node *nodes = ax->task->graph->nodes;
@@ -161,24 +163,19 @@ static void list_edges(struct rhino_axis *ax)
 
 void rhino_axis_costs(struct rhino_axis *ax)
 {
-    int n = ax->task->nests->n;
-    int *start = AP_NEW_N(ax->arena, n + 2, int);
-
     self_costs(ax);
     list_edges(ax);
+    int *end = AP_NEW_N(ax->arena, 2 * ax->n_edges + 1, int);
+    int *edge = AP_NEW_N(ax->arena, 2 * ax->n_edges + 1, int);
     for (int e = 0; e < ax->n_edges; e++) {
-        start[ax->edge[e].a + 2]++;
-        start[ax->edge[e].b + 2]++;
+        end[2 * e] = ax->edge[e].a;
+        end[2 * e + 1] = ax->edge[e].b;
+        edge[2 * e] = edge[2 * e + 1] = e;
     }
-    for (int i = 0; i < n; i++)
-        start[i + 2] += start[i + 1];
-    int *of = AP_NEW_N(ax->arena, 2 * ax->n_edges, int);
-    for (int e = 0; e < ax->n_edges; e++) {
-        of[start[ax->edge[e].a + 1]++] = e;
-        of[start[ax->edge[e].b + 1]++] = e;
-    }
-    ax->edge_start = start;
-    ax->edge_of = of;
+    const struct ap_csr edges =
+        ap_csr_new(ax->arena, ax->task->nests->n, 2 * ax->n_edges, end, edge);
+    ax->edge_start = edges.start;
+    ax->edge_of = edges.item;
 }
 
 struct rhino_total rhino_axis_total(const struct rhino_axis *ax, const int *choice)

@@ -1,4 +1,5 @@
 /* What the rhino search saw and decided, for a person: --explain. */
+#include "base/csr.h"
 #include "rhino/rhino.h"
 
 /* One strategy of a value: "S0", "P", ... */
@@ -98,32 +99,17 @@ static void put_cone(const struct rhino_axis *ax, const struct rhino_cones *cone
         put_cuts(ax, cones, cone, member[m], choice, out);
 }
 
-/* Groups of the scope by cone: those of cone c from start[c] on. */
-static int *by_cone(const struct rhino_axis *ax, const struct rhino_cones *cones,
-                    int **start)
-{
-    const int *group = ax->view->scoped + ax->view->scope_start[cones->scope];
-    int n = ax->view->scope_start[cones->scope + 1] - ax->view->scope_start[cones->scope];
-    int *list = AP_NEW_N(ax->arena, n, int);
-
-    *start = AP_NEW_N(ax->arena, cones->n + 2, int);
-    for (int k = 0; k < n; k++)
-        (*start)[cones->cone[k] + 2]++;
-    for (int c = 0; c < cones->n; c++)
-        (*start)[c + 2] += (*start)[c + 1];
-    for (int k = 0; k < n; k++)
-        list[(*start)[cones->cone[k] + 1]++] = group[k];
-    return list;
-}
-
 void rhino_explain_scope(const struct rhino_axis *ax, const struct rhino_cones *cones,
                          const int *choice, double bytes, struct ap_buf *out)
 {
     const struct rhino_view *view = ax->view;
-    int *start, *list = by_cone(ax, cones, &start), tail = view->tail[cones->scope];
+    const int first = view->scope_start[cones->scope],
+              n = view->scope_start[cones->scope + 1] - first,
+              tail = view->tail[cones->scope];
+    const struct ap_csr members =
+        ap_csr_new(ax->arena, cones->n, n, cones->cone, view->scoped + first);
 
-    ap_buf_printf(out, "segment %d: %d groups, %d cones, %.15g bytes", cones->scope,
-                  view->scope_start[cones->scope + 1] - view->scope_start[cones->scope],
+    ap_buf_printf(out, "segment %d: %d groups, %d cones, %.15g bytes", cones->scope, n,
                   cones->n, bytes);
     if (tail >= 0) {
         ap_buf_puts(out, ", tail ");
@@ -131,5 +117,6 @@ void rhino_explain_scope(const struct rhino_axis *ax, const struct rhino_cones *
     }
     ap_buf_putc(out, '\n');
     for (int c = 0; c < cones->n; c++)
-        put_cone(ax, cones, c, list + start[c], start[c + 1] - start[c], choice, out);
+        put_cone(ax, cones, c, members.item + members.start[c], ap_csr_count(&members, c),
+                 choice, out);
 }

@@ -1,6 +1,6 @@
 /*
- * Problem: which splits of a tensor are worth a look on one mesh axis? A 256 x 256 tensor
- * on four devices can lie in 16 ways, most of which nobody can use.
+ * Problem: which splits of a tensor are candidates on one mesh axis? A 256 x 256 tensor
+ * on four devices has 16 methods, most of which no operator can use.
  *
  * Idea: heavy operators decide. Each proposes the splits of its own loops, in as large
  * blocks as there are: the first batch dimension that divides, the first contracting
@@ -19,6 +19,7 @@
  * "Auto-Parallelizing Large Models with Rhino: A Systematic Approach on Production AI
  * Platform"), 4.3.3, and its open program TePDist.
  */
+#include "base/array.h"
 #include "rhino/rhino.h"
 
 #include <stdlib.h>
@@ -141,27 +142,25 @@ struct proposal {
     int group, factor;
 };
 
+struct proposals { /* malloc */
+    int n, cap;
+    struct proposal *item;
+};
+
 struct flood {
     struct rhino_axis *ax;
     int current;  /* piece */
     int *last_in; /* [group]: the last piece that it is in */
-    int n_stack, cap_stack;
-    struct proposal *stack;
-    int n_conflicts, cap_conflicts;
-    struct proposal *conflict;
+    struct proposals stack, conflicts;
 };
 
-static void push(struct proposal **list, int *n, int *cap, int group, int factor)
+static void push(struct proposals *list, int group, int factor)
 {
-    if (*n == *cap) {
-        *cap = *cap ? 2 * *cap : 256;
-        *list = ap_xrealloc(*list, (size_t)*cap * sizeof **list);
-    }
-    (*list)[(*n)++] = (struct proposal){group, factor};
+    AP_ROOM(list->item, list->n, list->cap);
+    list->item[list->n++] = (struct proposal){group, factor};
 }
 
-/* A tensor of the group lies like p: which factor does that, and may the piece have it?
- */
+/* A tensor of the group has placement p: finds the factor, and adds it to the piece. */
 static void reach(struct flood *f, int group, int slot, const struct ap_placement *p)
 {
     struct rhino_axis *ax = f->ax;
@@ -174,14 +173,14 @@ static void reach(struct flood *f, int group, int slot, const struct ap_placemen
     if (factor < 0 || ax->piece[group][factor] >= 0)
         return;
     if (f->last_in[group] == f->current) {
-        push(&f->conflict, &f->n_conflicts, &f->cap_conflicts, group, factor);
+        push(&f->conflicts, group, factor);
         return;
     }
     if (pinned_member(ax, group) >= 0 && !suits_pins(ax, group, factor))
         return;
     f->last_in[group] = f->current;
     ax->piece[group][factor] = f->current;
-    push(&f->stack, &f->n_stack, &f->cap_stack, group, factor);
+    push(&f->stack, group, factor);
 }
 
 static void spread(struct flood *f, int group, int factor)
@@ -221,9 +220,9 @@ static void propose(struct flood *f, int group, int factor)
     f->last_in[group] = f->current;
     ax->piece[group][factor] = f->current;
     if (divides(ax, group, factor))
-        push(&f->stack, &f->n_stack, &f->cap_stack, group, factor);
-    while (f->n_stack > 0) {
-        struct proposal p = f->stack[--f->n_stack];
+        push(&f->stack, group, factor);
+    while (f->stack.n > 0) {
+        struct proposal p = f->stack.item[--f->stack.n];
         spread(f, p.group, p.factor);
     }
 }
@@ -322,9 +321,9 @@ static void all_propose(struct flood *f)
         for (int k = 0; k < n; k++)
             propose(f, i, factors[k]);
     }
-    int n_first = f->n_conflicts; /* the second round makes no third */
+    int n_first = f->conflicts.n; /* the second round makes no third */
     for (int k = 0; k < n_first; k++)
-        propose(f, f->conflict[k].group, f->conflict[k].factor);
+        propose(f, f->conflicts.item[k].group, f->conflicts.item[k].factor);
     for (int i = 0; i < nests->n; i++) {
         int last = -1;
         if (has_candidate(ax, i))
@@ -383,8 +382,8 @@ int rhino_axis_strategies(struct rhino_axis *ax, struct ap_err *err)
         place_group(ax, i);
     }
     all_propose(&f);
-    free(f.stack);
-    free(f.conflict);
+    free(f.stack.item);
+    free(f.conflicts.item);
     for (int i = 0; i < n && rc == 0; i++)
         rc = list_group(ax, i, err);
     return rc;

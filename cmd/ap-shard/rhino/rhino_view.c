@@ -3,6 +3,7 @@
  * of a graph with one node per group, of which libcommon's cones are asked; segments are
  * those of the group's first value. Cost: linear in nodes and edges.
  */
+#include "base/csr.h"
 #include "rhino/rhino.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static int read_groups(const struct shard_task *task, int i, int *seen, int *ids
     return n;
 }
 
-static enum ap_op stand_in(const struct shard_task *task, int i)
+static enum ap_op proxy_op(const struct shard_task *task, int i)
 {
     const struct ap_nest *nest = &task->nests->nest[i];
     enum ap_op op = nest->heavy ? AP_OP_DOT : AP_OP_CONSTANT;
@@ -49,7 +50,7 @@ static struct ap_graph shell_of(struct ap_arena *arena, const struct shard_task 
     int *ids = AP_NEW_N(arena, n_ids, int);
     for (int i = 0; i < n; i++) {
         struct ap_node *node = &shell.nodes[i];
-        node->op = stand_in(task, i);
+        node->op = proxy_op(task, i);
         node->n_in = read_groups(task, i, seen, ids);
         node->in = ids;
         ids += node->n_in;
@@ -68,47 +69,40 @@ static void list_uses(struct ap_arena *arena, const struct shard_task *task,
                       struct rhino_view *view)
 {
     const struct ap_nests *nests = task->nests;
-    int n = task->graph->n_nodes;
-    int *start = AP_NEW_N(arena, n + 2, int);
+    int n = 0, n_uses = 0;
 
     for (int i = 0; i < nests->n; i++)
-        for (int k = 0; k < nests->nest[i].n_ins; k++)
-            start[nests->nest[i].ins[k].node + 2]++;
-    for (int v = 0; v < n; v++)
-        start[v + 2] += start[v + 1];
-    int *group = AP_NEW_N(arena, start[n + 1], int);
-    int *slot = AP_NEW_N(arena, start[n + 1], int);
+        n_uses += nests->nest[i].n_ins;
+    int *node = AP_NEW_N(arena, n_uses + 1, int),
+        *group = AP_NEW_N(arena, n_uses + 1, int);
+    int *slot = AP_NEW_N(arena, n_uses + 1, int);
     for (int i = 0; i < nests->n; i++)
         for (int k = 0; k < nests->nest[i].n_ins; k++) {
-            int at = start[nests->nest[i].ins[k].node + 1]++;
-            group[at] = i;
-            slot[at] = k;
+            node[n] = nests->nest[i].ins[k].node;
+            group[n] = i;
+            slot[n++] = k;
         }
-    view->use_start = start;
-    view->use_group = group;
-    view->use_slot = slot;
+    const struct ap_csr groups = ap_csr_new(arena, task->graph->n_nodes, n, node, group);
+    view->use_start = groups.start;
+    view->use_group = groups.item;
+    view->use_slot = ap_csr_new(arena, task->graph->n_nodes, n, node, slot).item;
 }
 
 static void list_partners(struct ap_arena *arena, const struct ap_graph *g,
                           struct rhino_view *view)
 {
-    int *start = AP_NEW_N(arena, g->n_nodes + 2, int);
+    int n = 0, *node = AP_NEW_N(arena, 2 * g->n_results + 1, int);
+    int *partner = AP_NEW_N(arena, 2 * g->n_results + 1, int);
 
     for (int r = 0; r < g->n_results; r++)
         if (g->results[r].alias >= 0) {
-            start[g->results[r].alias + 2]++;
-            start[g->results[r].node + 2]++;
+            node[n] = partner[n + 1] = g->results[r].alias;
+            node[n + 1] = partner[n] = g->results[r].node;
+            n += 2;
         }
-    for (int v = 0; v < g->n_nodes; v++)
-        start[v + 2] += start[v + 1];
-    int *partner = AP_NEW_N(arena, start[g->n_nodes + 1], int);
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].alias >= 0) {
-            partner[start[g->results[r].alias + 1]++] = g->results[r].node;
-            partner[start[g->results[r].node + 1]++] = g->results[r].alias;
-        }
-    view->partner_start = start;
-    view->partner = partner;
+    const struct ap_csr partners = ap_csr_new(arena, g->n_nodes, n, node, partner);
+    view->partner_start = partners.start;
+    view->partner = partners.item;
 }
 
 static void list_members(struct ap_arena *arena, const struct shard_task *task,
@@ -156,25 +150,18 @@ static void segments(struct ap_arena *arena, const struct shard_task *task,
 
 static void list_scopes(struct ap_arena *arena, struct rhino_view *view)
 {
-    int *start = AP_NEW_N(arena, view->n_scopes + 2, int);
-    int *scoped = AP_NEW_N(arena, view->n_groups, int);
+    int *scope = AP_NEW_N(arena, view->n_groups, int);
     int *position = AP_NEW_N(arena, view->n_groups, int);
 
     for (int i = 0; i < view->n_groups; i++)
-        if (!view->constant[i])
-            start[view->scope_of[i] + 2]++;
+        scope[i] = view->constant[i] ? -1 : view->scope_of[i];
+    const struct ap_csr scopes =
+        ap_csr_new(arena, view->n_scopes, view->n_groups, scope, NULL);
     for (int s = 0; s < view->n_scopes; s++)
-        start[s + 2] += start[s + 1];
-    for (int i = 0; i < view->n_groups; i++)
-        if (!view->constant[i]) {
-            int at = start[view->scope_of[i] + 1]++;
-            scoped[at] = i;
-        }
-    for (int s = 0; s < view->n_scopes; s++)
-        for (int k = start[s]; k < start[s + 1]; k++)
-            position[scoped[k]] = k - start[s];
-    view->scope_start = start;
-    view->scoped = scoped;
+        for (int k = scopes.start[s]; k < scopes.start[s + 1]; k++)
+            position[scopes.item[k]] = k - scopes.start[s];
+    view->scope_start = scopes.start;
+    view->scoped = scopes.item;
     view->position = position;
 }
 

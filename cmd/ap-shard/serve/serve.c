@@ -14,12 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
+#include "base/threads.h"
+#include "doc/blocks_json.h"
 #include "doc/fingerprint.h"
 #include "program/program.h"
 #include "serve/serve.h"
-#include "base/threads.h"
 #include "tofu/tofu.h"
-#include "doc/blocks_json.h"
 
 #define MOST_POINTS 12
 #define MEMO_BYTES  (200 << 20)
@@ -183,7 +184,7 @@ struct answer {
     struct ap_stage_point *points;
     int n;
     struct serve_found found;
-    struct ap_buf sharding; /* empty: not asked for; malloc */
+    struct ap_buf sharding; /* empty: not requested; malloc */
 };
 
 /* Whether a is nowhere more than a share worse than b. */
@@ -199,8 +200,8 @@ static bool near_enough(const struct ap_stage_point *a, const struct ap_stage_po
 }
 
 /*
- * At most MOST_POINTS points: those go that an earlier, quicker one nearly covers, then
- * those that it covers less nearly. The one that needs least memory stays.
+ * Leaves at most MOST_POINTS points: drops points that a quicker one dominates up to a
+ * tolerance, which grows until few enough are left. The point of least memory stays.
  */
 static int thin_out(struct ap_stage_point *points, int n)
 {
@@ -239,7 +240,7 @@ static void list_points(struct ap_arena *arena, const struct serve_prices *price
     a->n = ap_stage_front(a->points, n);
 }
 
-/* Drops what does not fit with one microbatch in flight. */
+/* Drops the points that exceed the memory with one microbatch in flight. */
 static int limit(struct answer *a, int64_t memory, struct ap_err *err)
 {
     int kept = 0;
@@ -256,8 +257,8 @@ static int limit(struct answer *a, int64_t memory, struct ap_err *err)
                                  (long long)memory, (long long)least);
 }
 
-/* What the section says of a plan beside its layouts. */
-struct looked_at {
+/* The facts of the section "sharding" beside the layouts. */
+struct section_facts {
     const struct serve_part *part;
     const struct ap_plan *plan;
     const struct ap_conversions *conv;
@@ -267,26 +268,25 @@ struct looked_at {
     const char *fingerprint;       /* of the part's graph */
 };
 
-/* The program in one round, the price in the other. */
-static int look_at(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+/* The program (i = 0), or the price (i = 1). */
+static int find_facts(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
-    struct looked_at *look = ctx;
-    const struct ap_subgraph *sub = &look->part->sub;
+    struct section_facts *facts = ctx;
+    const struct ap_subgraph *sub = &facts->part->sub;
 
     if (i == 0) {
-        if (ap_partition(arena, look->plan, look->conv, &look->prog, err))
+        if (ap_partition(arena, facts->plan, facts->conv, &facts->prog, err))
             return -1;
-        ap_plan_buffers(arena, &look->prog);
+        ap_plan_buffers(arena, &facts->prog);
         return 0;
     }
-    ap_stage_price(arena, sub, look->found->time, look->plan, look->conv,
-                   look->found->cost, look->direct);
-    look->fingerprint = ap_graph_fingerprint(arena, &sub->graph);
+    ap_stage_price(arena, sub, facts->found->microbatch, facts->plan, facts->conv,
+                   facts->found->cost, facts->direct);
+    facts->fingerprint = ap_graph_fingerprint(arena, &sub->graph);
     return 0;
 }
 
-/* The section "sharding" of a plan of the part that was asked about, and its very price.
- */
+/* The section "sharding" of a plan of the requested part, with its exact price. */
 static int write_sharding(const struct server *s, struct ap_arena *arena,
                           const struct question *q, const struct serve_part *part,
                           struct answer *a, struct ap_err *err)
@@ -300,10 +300,10 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
                                                 &part->nests, found->cost);
     struct ap_conversions conv;
     struct ap_stage_point direct[2] = {{.tag = p->tag, .algorithm = p->algorithm}};
-    struct looked_at look = {part, &plan, &conv, found, .direct = direct};
+    struct section_facts facts = {part, &plan, &conv, found, .direct = direct};
 
     double sec = shard_price(arena, &plan, found->cost, &conv, err);
-    if (!isfinite(sec) || ap_in_arenas(arena, 2, look_at, &look, err))
+    if (!isfinite(sec) || ap_in_arenas(arena, 2, find_facts, &facts, err))
         return -1;
     direct[1].tag = p->tag;
     *p = direct[p->recompute];
@@ -315,18 +315,18 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
         .stopped = "rule",
         .objective_sec = sec,
         .lower_bound_sec = fmin(found->prices.bound, sec),
-        .peak_bytes = look.prog.peak_bytes,
+        .peak_bytes = facts.prog.peak_bytes,
         .device_bytes = s->job->cluster.memory_bytes,
-        .graph_fingerprint = look.fingerprint,
+        .graph_fingerprint = facts.fingerprint,
         .cluster_fingerprint = ap_cluster_fingerprint(arena, &q->place.cluster),
     };
     ap_sharding_to_json(&section, &conv, &a->sharding);
     return 0;
 }
 
-/* Cuts the very part out that was asked about. */
-static int transplant(const struct server *s, struct ap_arena *arena,
-                      const struct question *q, struct answer *a, struct ap_err *err)
+/* Answers a request for the plan of a point: cuts the requested part out. */
+static int answer_plan(const struct server *s, struct ap_arena *arena,
+                       const struct question *q, struct answer *a, struct ap_err *err)
 {
     if (q->plan >= a->n)
         return ap_err_set(err, "plan: %lld, but the front has %d points",
@@ -364,7 +364,7 @@ static int answer(const struct server *s, struct ap_arena *arena,
     if (limit(a, q->memory, err))
         return -1;
     a->n = thin_out(a->points, a->n);
-    return q->plan < 0 ? 0 : transplant(s, arena, q, a, err);
+    return q->plan < 0 ? 0 : answer_plan(s, arena, q, a, err);
 }
 
 static void put_front(const struct answer *a, struct ap_buf *out)
@@ -455,12 +455,9 @@ static int compare_sec(const void *pa, const void *pb)
     return (*a > *b) - (*a < *b);
 }
 
-static void note_time(struct server *s, double sec)
+static void note_seconds(struct server *s, double sec)
 {
-    if (s->n == s->cap) {
-        s->cap = s->cap ? 2 * s->cap : 1024;
-        s->sec = ap_xrealloc(s->sec, (size_t)s->cap * sizeof *s->sec);
-    }
+    AP_ROOM(s->sec, s->n, s->cap);
     s->sec[s->n++] = sec;
 }
 
@@ -492,7 +489,7 @@ static void serve_lines(struct server *s)
         struct ap_buf out = {0};
         double from = ap_now_sec();
         serve_line(s, line, &out);
-        note_time(s, ap_now_sec() - from);
+        note_seconds(s, ap_now_sec() - from);
         bool bad = fwrite(out.data, 1, out.len, to) != out.len || fflush(to);
         ap_buf_free(&out);
         if (bad)

@@ -1,10 +1,11 @@
 /*
- * Problem: a planner of pipelines asks for every run of blocks; most are equal but for
- * where they stand. Idea: a block is written down as words (its nodes' signatures, who
- * reads whom by rank, externals by number of first use), equal words make a class, and a
- * run is the classes of its blocks with, per external, where in the run it is made.
- * Equal words are equal parts, so nothing is cut out to find out.
- * Cost: linear in the graph once; per run, nodes and externals of its blocks.
+ * Problem: a planner of pipelines asks for every run of blocks; most runs are copies of
+ * each other at another place. Idea: the content of a block is written as words (the
+ * signatures of its nodes, their operands by position in the block, externals by number
+ * of first use); blocks of equal words are a class. The content of a run is the classes
+ * of its blocks and, for each external, where in the run it is made. Runs of equal words
+ * are equal parts, so that no part has to be cut out to compare it. Cost: linear in the
+ * graph once; per run, the nodes and externals of its blocks.
  */
 #include "serve/serve.h"
 
@@ -13,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WIDE 3 /* read by more blocks than this: told by its place in the list */
+#include "base/array.h"
+#include "base/csr.h"
+#include "graph/classes.h"
+
+#define WIDE 3 /* a value that more blocks read is named by its place in the list */
 
 /* ---- blocks ---- */
 
@@ -27,23 +32,6 @@ struct reader {
     int *first_result, *next_result; /* by node, 1-based */
     struct ap_buf words;             /* of one block */
 };
-
-static int *sort_by_block(struct ap_arena *arena, const struct ap_graph *g, int n,
-                          const int *home, int *rank, int **start)
-{
-    int *at = AP_NEW_N(arena, n + 2, int), *nodes = AP_NEW_N(arena, g->n_nodes + 1, int);
-    for (int v = 0; v < g->n_nodes; v++)
-        at[home[v] + 2]++;
-    for (int i = 2; i <= n + 1; i++)
-        at[i] += at[i - 1];
-    for (int v = 0; v < g->n_nodes; v++)
-        nodes[at[home[v] + 1]++] = v;
-    for (int i = 0; i < n; i++)
-        for (int k = at[i]; k < at[i + 1]; k++)
-            rank[nodes[k]] = k - at[i];
-    *start = at;
-    return nodes;
-}
 
 /* Blocks that use each node's value, its own aside. */
 static void list_users(struct ap_arena *arena, struct serve_blocks *b)
@@ -86,10 +74,7 @@ static uint64_t refer(struct reader *r, int block, int v)
     if (r->b->home[v] == block)
         return 2 * (uint64_t)r->b->rank[v];
     if (r->seen[v] != block) {
-        if (r->n_ext == r->cap_ext) {
-            r->cap_ext = r->cap_ext ? 2 * r->cap_ext : 1024;
-            r->ext = ap_xrealloc(r->ext, (size_t)r->cap_ext * sizeof *r->ext);
-        }
+        AP_ROOM(r->ext, r->n_ext, r->cap_ext);
         r->seen[v] = block;
         r->number[v] = r->n_ext;
         r->ext[r->n_ext++] = v;
@@ -152,27 +137,30 @@ static void chain_results(struct reader *r)
 }
 
 struct words {
-    uint64_t hash;
     size_t len;
     const char *data;
 };
 
-/* Blocks with equal words, nodes compared in full, are one class. */
-static int class_among(const struct serve_blocks *b, const struct words *w,
-                       const int *class_of, int block)
+struct contents {
+    const struct serve_blocks *b;
+    const struct words *words; /* [block] */
+};
+
+/* Equal words, and nodes that are compared in full. */
+static bool same_block(const void *ctx, int i, int k)
 {
-    for (int i = 0; i < block; i++) {
-        if (class_of[i] != i || w[i].hash != w[block].hash || w[i].len != w[block].len ||
-            memcmp(w[i].data, w[block].data, w[i].len) != 0)
-            continue;
-        int n = b->node_start[i + 1] - b->node_start[i], k = 0;
-        while (k < n && ap_nodes_identical(b->graph, b->node[b->node_start[i] + k],
-                                       b->node[b->node_start[block] + k]))
-            k++;
-        if (k == n)
-            return i;
-    }
-    return block;
+    const struct contents *c = ctx;
+    const struct words *w = &c->words[i], *v = &c->words[k];
+    const int *x = c->b->node + c->b->node_start[i],
+              *y = c->b->node + c->b->node_start[k];
+    int n = c->b->node_start[i + 1] - c->b->node_start[i];
+
+    if (w->len != v->len || memcmp(w->data, v->data, w->len) != 0)
+        return false;
+    for (int j = 0; j < n; j++)
+        if (!ap_nodes_identical(c->b->graph, x[j], y[j]))
+            return false;
+    return true;
 }
 
 /* Which blocks share values without being neighbours. */
@@ -187,10 +175,7 @@ static void add_pair(struct pair_list *l, int from, int to, uint64_t sig)
     int a = from < to ? from : to, b = from < to ? to : from;
     if (b < a + 2)
         return;
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 64;
-        l->pair = ap_xrealloc(l->pair, (size_t)l->cap * sizeof *l->pair);
-    }
+    AP_ROOM(l->pair, l->n, l->cap);
     const uint64_t key[2] = {sig, from < to};
     l->pair[l->n++] = (struct serve_pair){a, b, 0, ap_hash(key, sizeof key, 0)};
 }
@@ -201,28 +186,26 @@ static int compare_pairs(const void *pa, const void *pb)
     return a->a != b->a ? (a->a > b->a) - (a->a < b->a) : (a->b > b->b) - (a->b < b->b);
 }
 
-/* Finds for each pair the first one like it. */
-static void match_pairs(struct ap_arena *arena, const struct serve_blocks *b,
-                        struct serve_pair *pair, int n)
+/* Equal values between equal blocks. */
+static bool same_pair(const void *ctx, int i, int k)
 {
-    size_t mask = 1;
-    while (mask < 2 * (size_t)n)
-        mask = 2 * mask + 1;
-    int *table = AP_NEW_N(arena, mask + 1, int); /* pair + 1 */
+    const struct serve_blocks *b = ctx;
+    const struct serve_pair *p = &b->pair[i], *q = &b->pair[k];
+    return q->values == p->values && b->class_of[q->a] == b->class_of[p->a] &&
+           b->class_of[q->b] == b->class_of[p->b];
+}
+
+static void match_pairs(const struct serve_blocks *b, struct serve_pair *pair, int n)
+{
+    struct ap_classes classes = {.same = same_pair, .ctx = b};
+
     for (int i = 0; i < n; i++) {
         const struct serve_pair *p = &pair[i];
         const uint64_t key[3] = {(uint64_t)b->class_of[p->a], (uint64_t)b->class_of[p->b],
                                  p->values};
-        size_t at = ap_hash(key, sizeof key, 0) & mask;
-        for (; table[at]; at = (at + 1) & mask) {
-            const struct serve_pair *q = &pair[table[at] - 1];
-            if (q->values == p->values && b->class_of[q->a] == b->class_of[p->a] &&
-                b->class_of[q->b] == b->class_of[p->b])
-                break;
-        }
-        table[at] = table[at] ? table[at] : i + 1;
-        pair[i].like = table[at] - 1;
+        pair[i].first = ap_class_of(&classes, ap_hash(key, sizeof key, 0), i);
     }
+    ap_classes_free(&classes);
 }
 
 static void list_pairs(struct ap_arena *arena, const uint64_t *sig,
@@ -248,9 +231,10 @@ static void list_pairs(struct ap_arena *arena, const uint64_t *sig,
             l.pair[n - 1].values += l.pair[i].values;
         else
             l.pair[n++] = l.pair[i];
-    match_pairs(arena, b, l.pair, n);
+    struct serve_pair *pair = ap_arena_dup(arena, l.pair, (size_t)n * sizeof *pair);
     b->n_pairs = n;
-    b->pair = ap_arena_dup(arena, l.pair, (size_t)n * sizeof *l.pair);
+    b->pair = pair;
+    match_pairs(b, pair, n);
     free(l.pair);
 }
 
@@ -258,7 +242,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
                        const struct ap_blocks *blocks, struct serve_blocks *b)
 {
     int n = blocks->n, *home = AP_NEW_N(arena, g->n_nodes + 1, int);
-    int *rank = AP_NEW_N(arena, g->n_nodes + 1, int), *start;
+    int *rank = AP_NEW_N(arena, g->n_nodes + 1, int);
     bool *leaf = AP_NEW_N(arena, g->n_nodes + 1, bool);
     uint64_t *sig = AP_NEW_N(arena, g->n_nodes + 1, uint64_t);
 
@@ -276,8 +260,12 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
     b->home = home;
     b->leaf = leaf;
     b->rank = rank;
-    b->node = sort_by_block(arena, g, n, home, rank, &start);
-    b->node_start = start;
+    const struct ap_csr nodes = ap_csr_new(arena, n, g->n_nodes, home, NULL);
+    b->node = nodes.item;
+    b->node_start = nodes.start;
+    for (int i = 0; i < n; i++)
+        for (int k = nodes.start[i]; k < nodes.start[i + 1]; k++)
+            rank[nodes.item[k]] = k - nodes.start[i];
     list_users(arena, b);
     ap_node_signatures(g, sig);
     struct reader r = {.arena = arena,
@@ -290,14 +278,16 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
     chain_results(&r);
     int *ext_start = AP_NEW_N(arena, n + 1, int), *class_of = AP_NEW_N(arena, n, int);
     struct words *words = AP_NEW_N(arena, n, struct words);
+    const struct contents contents = {b, words};
+    struct ap_classes classes = {.same = same_block, .ctx = &contents};
     b->ext_start = ext_start;
     for (int i = 0; i < n; i++) {
         describe(&r, i, ext_start);
         words[i] =
-            (struct words){ap_hash(r.words.data, r.words.len, 0), r.words.len, NULL};
-        words[i].data = ap_arena_dup(arena, r.words.data, r.words.len);
-        class_of[i] = class_among(b, words, class_of, i);
+            (struct words){r.words.len, ap_arena_dup(arena, r.words.data, r.words.len)};
+        class_of[i] = ap_class_of(&classes, ap_hash(r.words.data, r.words.len, 0), i);
     }
+    ap_classes_free(&classes);
     b->ext = ap_arena_dup(arena, r.ext, (size_t)r.n_ext * sizeof *r.ext);
     b->class_of = class_of;
     list_pairs(arena, sig, b);
@@ -314,8 +304,7 @@ struct writer {
     int *position; /* [block]: in the list, -1 */
     int n_outside, cap_outside;
     int *outside; /* nodes that the part reads, in order of first use; malloc */
-    int *slot;    /* hash table of them: index + 1 */
-    size_t mask;
+    struct ap_classes numbers;
     struct ap_buf words;
 };
 
@@ -325,35 +314,20 @@ static void put(struct writer *w, uint64_t kind, int64_t x, int64_t y)
     ap_buf_put(&w->words, &word, sizeof word);
 }
 
-static void grow_table(struct writer *w)
+static bool same_outside(const void *ctx, int i, int k)
 {
-    w->mask = w->mask ? 2 * w->mask + 1 : 63;
-    free(w->slot);
-    w->slot = ap_xrealloc(NULL, (w->mask + 1) * sizeof *w->slot);
-    memset(w->slot, 0, (w->mask + 1) * sizeof *w->slot);
-    for (int i = 0; i < w->n_outside; i++) {
-        size_t at = ap_hash(&w->outside[i], sizeof(int), 0) & w->mask;
-        while (w->slot[at])
-            at = (at + 1) & w->mask;
-        w->slot[at] = i + 1;
-    }
-    w->cap_outside = (int)(w->mask / 2);
-    w->outside = ap_xrealloc(w->outside, (size_t)(w->cap_outside + 1) * sizeof(int));
+    const struct writer *w = ctx;
+    return w->outside[i] == w->outside[k];
 }
 
 /* Number of a node that is outside of the list, by first use. */
 static int number_outside(struct writer *w, int v)
 {
-    if (w->n_outside >= w->cap_outside)
-        grow_table(w);
-    size_t at = ap_hash(&v, sizeof v, 0) & w->mask;
-    while (w->slot[at] && w->outside[w->slot[at] - 1] != v)
-        at = (at + 1) & w->mask;
-    if (!w->slot[at]) {
-        w->outside[w->n_outside] = v;
-        w->slot[at] = ++w->n_outside;
-    }
-    return w->slot[at] - 1;
+    AP_ROOM(w->outside, w->n_outside, w->cap_outside);
+    w->outside[w->n_outside] = v;
+    int i = ap_class_of(&w->numbers, ap_hash(&v, sizeof v, 0), w->n_outside);
+    w->n_outside += i == w->n_outside;
+    return i;
 }
 
 static void write_block(struct writer *w, int i)
@@ -387,6 +361,7 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
 {
     struct writer w = {.b = b, .n = n, .block = block};
 
+    w.numbers = (struct ap_classes){.same = same_outside, .ctx = &w};
     w.position = AP_NEW_N(arena, b->n, int);
     memset(w.position, -1, (size_t)b->n * sizeof *w.position);
     for (int i = 0; i < n; i++)
@@ -401,7 +376,7 @@ void serve_content_of(struct ap_arena *arena, const struct serve_blocks *b, int 
                                 .hash = ap_hash(w.words.data, w.words.len, 0)};
     ap_buf_free(&w.words);
     free(w.outside);
-    free(w.slot);
+    ap_classes_free(&w.numbers);
 }
 
 bool serve_content_equal(const struct serve_content *a, const struct serve_content *b)

@@ -1,53 +1,54 @@
 /*
  * Problem: a planner of stages asks for hundreds of searches; a good answer at once is
- * worth more to it than a proof. Idea: columns. The selection problem is solved with few
- * strategies per node: those of the plans at hand, and the cheapest. Each strategy of
- * the whole problem is then priced against the answer, the cheapest ones join, and it is
- * solved again, until nothing gets cheaper. Strategies are priced twice: with copies
- * decided anew and the rest as it is, and with each neighbour deciding anew, which is how
- * two that are dear alone find each other. The answer is one of the whole problem, and
- * never worse than the one that it starts from.
- * Cost: rounds times (a pass over the problem's tables, and a small problem).
- * After Gilmore and Gomory, "A linear programming approach to the cutting stock problem"
- * (columns that are priced when they are needed), with choices for multipliers.
+ * worth more to it than a proof. Idea: column generation. The selection problem is solved
+ * with few strategies per node: those of the known answers, and the cheapest. Each
+ * strategy of the whole problem is then priced against the answer, the cheapest ones are
+ * added, and the problem is solved again, until the objective stalls. A strategy has two
+ * prices: one with the copies decided anew and everything else as it is, and one with
+ * each neighbour deciding anew, by which two strategies that are expensive alone find
+ * each other. The answer is one of the whole problem, and never worse than the answer
+ * that it starts from. Cost: per round a pass over the problem's tables, and a small
+ * problem. After Gilmore and Gomory, "A linear programming approach to the cutting stock
+ * problem" (columns are priced when they are needed), with choices in place of dual
+ * multipliers.
  */
 #include "serve/serve.h"
 
 #include <math.h>
 #include <string.h>
 
-#define FEW  4    /* nodes with so many strategies keep them all */
-#define GAIN 1e-3 /* going on is worth it for such a share of the objective */
+#include "base/csr.h"
 
-struct narrow {
+/* scripts/bench/stage shows the time and the step time that these give. */
+#define FEW  4    /* a node with so few strategies keeps them all */
+#define GAIN 1e-3 /* share of the objective that a round must gain */
+
+struct columns {
     struct ap_arena *arena;
     const struct ap_problem *p;
-    bool **kept;       /* [node][strategy] */
-    int **label, *n;   /* [node]: strategies kept, ascending */
-    int *start, *edge; /* CSR by node of its edges */
-    const int *best;   /* the answer, NULL while there is none */
-    double **beside;   /* [node][strategy]: what it costs beside the answer */
-    /* of the node that is looked at: [strategy], [1]: neighbours deciding anew; of one of
-       its neighbours: what each of its strategies adds without their edge; what each of
-       the node's then costs at least */
+    bool **kept;         /* [node][strategy] */
+    int **label, *n;     /* [node]: strategies kept, ascending */
+    struct ap_csr edges; /* by node */
+    const int *best;     /* the answer, NULL while there is none */
+    double **beside;     /* [node][strategy]: its cost beside the answer */
+    /* of one node: its two prices, [strategy], [1] with neighbours deciding anew; of one
+       of its neighbours: the cost of each strategy without the edge between them; of the
+       node: the least cost of that edge and the neighbour */
     double *price[2], *own, *least;
 };
 
-static void list_edges(struct narrow *w)
+static void list_edges(struct columns *w)
 {
     const struct ap_problem *p = w->p;
-    w->start = AP_NEW_N(w->arena, p->n_nodes + 2, int);
-    w->edge = AP_NEW_N(w->arena, 2 * p->n_edges + 1, int);
+    int *node = AP_NEW_N(w->arena, 2 * p->n_edges + 1, int);
+    int *edge = AP_NEW_N(w->arena, 2 * p->n_edges + 1, int);
+
     for (int e = 0; e < p->n_edges; e++) {
-        w->start[p->edges[e].a + 2]++;
-        w->start[p->edges[e].b + 2]++;
+        node[2 * e] = p->edges[e].a;
+        node[2 * e + 1] = p->edges[e].b;
+        edge[2 * e] = edge[2 * e + 1] = e;
     }
-    for (int v = 2; v <= p->n_nodes; v++)
-        w->start[v] += w->start[v - 1];
-    for (int e = 0; e < p->n_edges; e++) {
-        w->edge[w->start[p->edges[e].a + 1]++] = e;
-        w->edge[w->start[p->edges[e].b + 1]++] = e;
-    }
+    w->edges = ap_csr_new(w->arena, p->n_nodes, 2 * p->n_edges, node, edge);
 }
 
 /* The cost of v's strategy s and u's t, at [s * at_s + t * at_t]. */
@@ -69,16 +70,16 @@ static double cell(const struct view *w, int s, int t)
     return w->cost[(int64_t)s * w->at_s + (int64_t)t * w->at_t];
 }
 
-/* What v pays with a strategy beside the answer, but for its edge `left_out`. */
-static double pays(const struct narrow *w, int v, int s, int left_out)
+/* The cost of strategy s of v beside the answer, without the edge `left_out`. */
+static double cost_without(const struct columns *w, int v, int s, int left_out)
 {
     const struct ap_problem *p = w->p;
     double sum = p->cost[v][s];
 
-    for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
-        const struct ap_problem_edge *e = &p->edges[w->edge[k]];
+    for (int k = w->edges.start[v]; w->best && k < w->edges.start[v + 1]; k++) {
+        const struct ap_problem_edge *e = &p->edges[w->edges.item[k]];
         struct view view = seen_from(p, e, v);
-        if (w->edge[k] != left_out)
+        if (w->edges.item[k] != left_out)
             sum += cell(&view, s, w->best[e->a == v ? e->b : e->a]);
     }
     return sum;
@@ -106,10 +107,10 @@ static void least_of(const struct view *view, int n_s, int n_t, const double *ow
 }
 
 /*
- * Adds to both prices of each strategy of v what its edge e to u costs: with u as it is,
- * but for a node of few strategies, and with u deciding anew.
+ * Adds the cost of edge e to both prices of each strategy of v: with the neighbour as it
+ * is (unless it has few strategies), and with the neighbour deciding anew.
  */
-static void price_edge(const struct narrow *w, int v, int e)
+static void price_edge(const struct columns *w, int v, int e)
 {
     const struct ap_problem *p = w->p;
     const struct ap_problem_edge *edge = &p->edges[e];
@@ -120,7 +121,8 @@ static void price_edge(const struct narrow *w, int v, int e)
 
     for (int t = 0; t < n_t; t++) {
         double out = cell(&view, w->best[v], t);
-        w->own[t] = (out < AP_FORBIDDEN ? w->beside[u][t] - out : pays(w, u, t, e)) - now;
+        w->own[t] =
+            (out < AP_FORBIDDEN ? w->beside[u][t] - out : cost_without(w, u, t, e)) - now;
     }
     least_of(&view, n_s, n_t, w->own, w->least);
     for (int s = 0; s < n_s; s++) {
@@ -129,7 +131,7 @@ static void price_edge(const struct narrow *w, int v, int e)
     }
 }
 
-static bool keep_cheapest(const struct narrow *w, int v, const double *price)
+static bool keep_cheapest(const struct columns *w, int v, const double *price)
 {
     int least = -1;
 
@@ -142,16 +144,16 @@ static bool keep_cheapest(const struct narrow *w, int v, const double *price)
     return least >= 0;
 }
 
-/* Cheap strategies of nodes that do not keep all of them join. */
-static bool join(const struct narrow *w)
+/* Adds the cheapest strategies of the nodes that do not keep all of them. */
+static bool add_columns(const struct columns *w)
 {
     const struct ap_problem *p = w->p;
     bool any = false;
 
     for (int v = 0; v < p->n_nodes; v++) {
         memcpy(w->beside[v], p->cost[v], (size_t)p->n_strategies[v] * sizeof(double));
-        for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++) {
-            const struct ap_problem_edge *e = &p->edges[w->edge[k]];
+        for (int k = w->edges.start[v]; w->best && k < w->edges.start[v + 1]; k++) {
+            const struct ap_problem_edge *e = &p->edges[w->edges.item[k]];
             struct view view = seen_from(p, e, v);
             for (int s = 0; s < p->n_strategies[v]; s++)
                 w->beside[v][s] += cell(&view, s, w->best[e->a == v ? e->b : e->a]);
@@ -163,9 +165,9 @@ static bool join(const struct narrow *w)
             continue;
         for (int i = 0; i < 2; i++)
             memcpy(w->price[i], p->cost[v], size);
-        for (int k = w->start[v]; w->best && k < w->start[v + 1]; k++)
-            price_edge(w, v, w->edge[k]);
-        /* without an answer both prices are the node's own: more of it join */
+        for (int k = w->edges.start[v]; w->best && k < w->edges.start[v + 1]; k++)
+            price_edge(w, v, w->edges.item[k]);
+        /* without an answer both prices are the node's own cost: add more of it */
         for (int i = 0; i < (w->best ? 2 : FEW); i++)
             any |= keep_cheapest(w, v, w->price[i % 2]);
     }
@@ -173,7 +175,7 @@ static bool join(const struct narrow *w)
 }
 
 /* The problem with the strategies kept; edges that cost nothing are left out. */
-static struct ap_problem restricted(struct narrow *w)
+static struct ap_problem restricted(struct columns *w)
 {
     const struct ap_problem *p = w->p;
     double **cost = AP_NEW_N(w->arena, p->n_nodes + 1, double *);
@@ -213,8 +215,9 @@ static struct ap_problem restricted(struct narrow *w)
 }
 
 /* Solves the restricted problem from the answer at hand. */
-static int solve(struct narrow *w, ap_solver_fn *run, const struct ap_solve_params *given,
-                 struct ap_solution *sol, struct ap_err *err)
+static int solve(struct columns *w, ap_solver_fn *run,
+                 const struct ap_solve_params *given, struct ap_solution *sol,
+                 struct ap_err *err)
 {
     const struct ap_problem small = restricted(w);
     struct ap_solve_params params = *given;
@@ -233,12 +236,12 @@ static int solve(struct narrow *w, ap_solver_fn *run, const struct ap_solve_para
     return 0;
 }
 
-int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known,
-                 const int *const *known, ap_solver_fn *run,
-                 const struct ap_solve_params *params, int rounds,
-                 struct ap_solution *sol, struct ap_err *err)
+int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int n_known,
+                        const int *const *known, ap_solver_fn *run,
+                        const struct ap_solve_params *params, int rounds,
+                        struct ap_solution *sol, struct ap_err *err)
 {
-    struct narrow w = {.arena = arena, .p = p, .best = params->start};
+    struct columns w = {.arena = arena, .p = p, .best = params->start};
     struct ap_solution next;
     int most = 1;
 
@@ -264,12 +267,12 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
     w.least = AP_NEW_N(arena, most, double);
     for (int i = 0; i < 2; i++)
         w.price[i] = AP_NEW_N(arena, most, double);
-    join(&w);
+    add_columns(&w);
     if (solve(&w, run, params, sol, err))
         return -1;
     for (int round = 1; round < rounds; round++) {
         w.best = sol->choice;
-        if (!join(&w))
+        if (!add_columns(&w))
             break;
         if (solve(&w, run, params, &next, err))
             return -1;
@@ -279,7 +282,7 @@ int serve_narrow(struct ap_arena *arena, const struct ap_problem *p, int n_known
         if (gain <= GAIN * sol->objective)
             break;
     }
-    sol->bound = 0; /* of the narrow problem only */
+    sol->bound = 0; /* the solver's holds for the small problem only */
     sol->stopped = "columns";
     return 0;
 }

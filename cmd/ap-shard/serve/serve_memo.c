@@ -1,14 +1,17 @@
 /*
  * Problem: a planner of pipelines asks for thousands of runs of blocks on dozens of
- * meshes. Idea: the whole graph is searched once per mesh, and a run takes its plans over
- * (serve_part.c), whose prices are sums (serve_sums.c). Cost: per mesh a search, for each
- * set of numbers of microbatches that leave rows to the same devices; per run a sum.
+ * meshes. Idea: the whole graph is searched once per mesh, and a run of blocks uses the
+ * plans of the whole graph (serve_part.c), whose prices are sums (serve_sums.c). Cost:
+ * one search per mesh and per set of numbers of microbatches that leave rows to the same
+ * devices; per run a sum.
  */
 #include "serve/serve_memo.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/array.h"
 
 #define MOST_TOGETHER 1024
 
@@ -20,17 +23,10 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
     *memo = (struct serve_memo){.job = job, .req = req, .b = b};
     memo->alone_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->pair_at = AP_NEW_N(&memo->arena, b->n + 1, int);
-    memo->book.shelf = serve_cache_new(job->nests.n, job->graph.n_nodes);
+    memo->lists = (struct ap_classes){.same = serve_same_list, .ctx = memo};
+    memo->named.shared = serve_shared_new(job->nests.n, job->graph.n_nodes);
     memo->families = job->has_families ? &job->families : NULL;
     return memo;
-}
-
-void *serve_memo_room(void *list, int n, int *cap, size_t size)
-{
-    if (n < *cap)
-        return list;
-    *cap = *cap ? 2 * *cap : 32;
-    return ap_xrealloc(list, (size_t)*cap * size);
 }
 
 /* ---- forgetting ---- */
@@ -41,12 +37,12 @@ static void free_nodes(struct serve_memo *m)
         serve_part_free(m->nodes);
     if (m->nodes_pool)
         serve_pool_free(m->nodes_pool);
-    if (m->nodes_rules)
-        serve_rules_free(m->nodes_rules);
-    serve_book_free(&m->nodes_book);
-    m->nodes_book = (struct serve_book){.n = 0};
+    if (m->nodes_start)
+        serve_start_free(m->nodes_start);
+    serve_named_plans_free(&m->nodes_named);
+    m->nodes_named = (struct serve_named_plans){.shared = NULL};
     m->nodes = NULL;
-    m->nodes_rules = NULL;
+    m->nodes_start = NULL;
     m->nodes_pool = NULL;
 }
 
@@ -54,10 +50,10 @@ void serve_memo_trim(struct serve_memo *m, int64_t bytes)
 {
     if (m->bytes <= bytes)
         return;
-    for (int i = 0; i < m->n_listed; i++)
-        if (m->listed[i].part) {
-            serve_part_free(m->listed[i].part);
-            m->listed[i].part = NULL;
+    for (int i = 0; i < m->n_lists; i++)
+        if (m->list[i].part) {
+            serve_part_free(m->list[i].part);
+            m->list[i].part = NULL;
         }
     m->bytes = 0;
 }
@@ -66,30 +62,31 @@ void serve_memo_free(struct serve_memo *m)
 {
     free_nodes(m);
     serve_memo_trim(m, -1);
-    for (int i = 0; i < m->n_timed; i++)
-        serve_time_free(m->timed[i]);
-    for (int i = 0; i < m->n_shaped; i++) {
-        if (m->shaped[i]->pool)
-            serve_pool_free(m->shaped[i]->pool);
-        ap_arena_free(&m->shaped[i]->arena);
-        free(m->shaped[i]);
+    for (int i = 0; i < m->n_microbatches; i++)
+        serve_microbatches_free(m->microbatches[i]);
+    for (int i = 0; i < m->n_searched; i++) {
+        if (m->searched[i]->pool)
+            serve_pool_free(m->searched[i]->pool);
+        ap_arena_free(&m->searched[i]->arena);
+        free(m->searched[i]);
     }
     for (int i = 0; i < m->n_placed; i++) {
-        if (m->placed[i]->rules)
-            serve_rules_free(m->placed[i]->rules);
+        if (m->placed[i]->start)
+            serve_start_free(m->placed[i]->start);
         ap_arena_free(&m->placed[i]->sizes.arena);
         ap_cost_free(&m->placed[i]->cost);
         free(m->placed[i]);
     }
-    serve_book_free(&m->book);
-    for (int i = 0; i < m->n_priced; i++) {
-        free(m->priced[i]->prices.measure);
-        free(m->priced[i]);
-    }
-    void *lists[] = {m->placed, m->timed,     m->shaped,    m->listed, m->priced,
-                     m->one,    m->listed_at, m->priced_at, m->one_at};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        free(lists[i]);
+    serve_named_plans_free(&m->named);
+    for (int i = 0; i < m->list_keys.n; i++)
+        free(m->list_price[i].measure);
+    void *arrays[] = {m->placed,     m->microbatches,  m->searched,      m->list,
+                      m->list_price, m->list_keys.key, m->plan_keys.key, m->plan_price};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    ap_index_free(&m->list_keys.index);
+    ap_index_free(&m->plan_keys.index);
+    ap_classes_free(&m->lists);
     ap_arena_free(&m->arena);
     free(m);
 }
@@ -99,43 +96,43 @@ int serve_memo_searches(const struct serve_memo *memo)
     return memo->n_searches;
 }
 
-/* ---- time ---- */
+/* ---- microbatches ---- */
 
-static const struct serve_time *one_time(struct serve_memo *m, int64_t n,
-                                         struct ap_err *err)
+static const struct serve_microbatches *one_number(struct serve_memo *m, int64_t n,
+                                                   struct ap_err *err)
 {
-    for (int i = 0; i < m->n_timed; i++)
-        if (m->timed[i]->n == n)
-            return m->timed[i];
-    struct serve_time *t = NULL;
-    for (int i = 0; i < m->n_timed && !t; i++)
-        t = serve_time_like(m->timed[i], n);
+    for (int i = 0; i < m->n_microbatches; i++)
+        if (m->microbatches[i]->n == n)
+            return m->microbatches[i];
+    struct serve_microbatches *t = NULL;
+    for (int i = 0; i < m->n_microbatches && !t; i++)
+        t = serve_microbatches_like(m->microbatches[i], n);
     if (!t)
-        t = serve_time_new(m->b, &m->job->graph, &m->job->nests, n, err);
+        t = serve_microbatches_new(m->b, &m->job->graph, &m->job->nests, n, err);
     if (!t)
         return NULL;
-    m->timed =
-        serve_memo_room(m->timed, m->n_timed, &m->cap_timed, sizeof(struct serve_time *));
-    m->timed[m->n_timed++] = t;
+    AP_ROOM(m->microbatches, m->n_microbatches, m->cap_microbatches);
+    m->microbatches[m->n_microbatches++] = t;
     return t;
 }
 
 /*
- * Whoever asks for a second number of microbatches asks for more: with it, all powers of
- * two that the batch has are got ready, to be priced together.
+ * A planner that asks for a second number of microbatches will ask for more: the second
+ * number prepares all powers of two up to the batch, so that they are priced together.
  */
-static const struct serve_time *time_of(struct serve_memo *m, int64_t n,
-                                        struct ap_err *err)
+static const struct serve_microbatches *microbatches_of(struct serve_memo *m, int64_t n,
+                                                        struct ap_err *err)
 {
     struct ap_err ignored = {0};
 
-    if (m->n_timed == 1 && m->timed[0]->n != n) {
+    if (m->n_microbatches == 1 && m->microbatches[0]->n != n) {
         int64_t batch = ap_batch_size(&m->job->graph);
         for (int64_t k = MOST_TOGETHER; k > 0; k /= 2)
-            if (k <= batch) /* the largest first: others may lie in time like it */
-                one_time(m, k, &ignored);
+            if (k <= batch) /* the largest first: smaller ones may split the graph as it
+                               does */
+                one_number(m, k, &ignored);
     }
-    return one_time(m, n, err);
+    return one_number(m, n, err);
 }
 
 /* ---- place ---- */
@@ -165,7 +162,7 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
             return i;
     struct placed *p = ap_xrealloc(NULL, sizeof *p);
     p->place = *place;
-    p->rules = NULL;
+    p->start = NULL;
     p->sizes = (struct ap_stage_known){.n = 0};
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
         p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
@@ -176,8 +173,7 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
         free(p);
         return -1;
     }
-    m->placed =
-        serve_memo_room(m->placed, m->n_placed, &m->cap_placed, sizeof(struct placed *));
+    AP_ROOM(m->placed, m->n_placed, m->cap_placed);
     m->placed[m->n_placed] = p;
     return m->n_placed++;
 }
@@ -206,8 +202,8 @@ int serve_take(const struct ap_cluster *whole, int64_t hosts, int64_t devices,
 }
 
 /*
- * The place with this mesh that is searched for all of them: hosts are filled before
- * others are taken. Where a place cannot be said so, it is searched itself.
+ * The place that is searched for all places with this mesh: the one with the fewest
+ * hosts. A place whose mesh has no such arrangement is searched itself.
  */
 static int place_to_search(struct serve_memo *m, int place)
 {
@@ -224,27 +220,27 @@ static int place_to_search(struct serve_memo *m, int place)
 
 /* ---- plans of the whole graph ---- */
 
-uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_time *t,
+uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_microbatches *t,
                          const struct ap_mesh *mesh)
 {
     bool knows = shard_algorithms()[m->req->algorithm].run == shard_ilp;
-    return knows ? serve_time_rows(t, mesh) : 0;
+    return knows ? serve_microbatches_rows(t, mesh) : 0;
 }
 
-/* An integer program for few rows starts from the mesh's plans for many. */
-static const struct serve_shape *search(struct serve_memo *m, int at, uint64_t rows,
-                                        const struct serve_time *t)
+/* An integer program for few rows starts from the mesh's plans for many rows. */
+static const struct serve_searched *search(struct serve_memo *m, int at, uint64_t rows,
+                                           const struct serve_microbatches *t)
 {
-    struct placed *searched = m->placed[at];
+    struct placed *placed = m->placed[at];
     const struct serve_pool *wide = NULL;
 
-    for (int i = 0; i < m->n_shaped; i++)
-        if (m->shaped[i]->place == at && m->shaped[i]->rows == rows)
-            return m->shaped[i];
+    for (int i = 0; i < m->n_searched; i++)
+        if (m->searched[i]->place == at && m->searched[i]->rows == rows)
+            return m->searched[i];
     if (rows)
         wide = search(m, at, 0, t)->pool;
-    struct serve_shape *s = ap_xrealloc(NULL, sizeof *s);
-    *s = (struct serve_shape){.place = at, .rows = rows};
+    struct serve_searched *s = ap_xrealloc(NULL, sizeof *s);
+    *s = (struct serve_searched){.place = at, .rows = rows};
     m->n_searches++;
     if (!m->tied) {
         serve_tie(&m->arena, &m->job->graph, &m->job->nests, m->families, m->req,
@@ -252,32 +248,31 @@ static const struct serve_shape *search(struct serve_memo *m, int at, uint64_t r
         serve_border_rows(&m->arena, m->b, &m->job->nests, &m->rows);
     }
     m->tied = true;
-    if (!searched->rules)
-        searched->rules = serve_rules_new(&m->job->graph, &m->job->nests, m->families,
-                                          &searched->cost, m->req, &m->book);
-    s->pool = serve_search(searched->rules, &m->ties, rows ? &t->time : NULL, wide,
-                           m->req, &s->why);
+    if (!placed->start)
+        placed->start = serve_start_new(&m->job->graph, &m->job->nests, m->families,
+                                        &placed->cost, m->req, &m->named);
+    s->pool = serve_search(placed->start, &m->ties, rows ? &t->axis : NULL, wide, m->req,
+                           &s->why);
     if (s->pool)
-        serve_shape_look(m->b, &m->job->nests, &searched->cost, &m->rows, m->n_shaped,
-                         m->shaped, s);
-    m->shaped = serve_memo_room(m->shaped, m->n_shaped, &m->cap_shaped,
-                                sizeof(struct serve_shape *));
-    m->shaped[m->n_shaped++] = s;
+        serve_searched_describe(m->b, &m->job->nests, &placed->cost, &m->rows,
+                                m->n_searched, m->searched, s);
+    AP_ROOM(m->searched, m->n_searched, m->cap_searched);
+    m->searched[m->n_searched++] = s;
     return s;
 }
 
-static const struct serve_shape *shape_of(struct serve_memo *m, int place,
-                                          const struct serve_time *t)
+static const struct serve_searched *searched_for(struct serve_memo *m, int place,
+                                                 const struct serve_microbatches *t)
 {
     int at = place_to_search(m, place);
     return search(m, at, serve_memo_rows(m, t, &m->placed[at]->cost.mesh), t);
 }
 
 static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
-                       const int *block, int place, const struct serve_time *t,
+                       const int *block, int place, const struct serve_microbatches *t,
                        struct serve_found *found, struct ap_err *err)
 {
-    const struct serve_shape *s = shape_of(m, place, t);
+    const struct serve_searched *s = searched_for(m, place, t);
     struct serve_prices *prices = &found->prices;
     if (!s->pool)
         return ap_err_set(err, "%s", s->why.msg);
@@ -297,8 +292,8 @@ static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
 }
 
 static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *inside,
-                      int place, const struct serve_time *t, struct serve_found *found,
-                      struct ap_err *err)
+                      int place, const struct serve_microbatches *t,
+                      struct serve_found *found, struct ap_err *err)
 {
     const struct ap_cost *cost = &m->placed[place]->cost;
     free_nodes(m);
@@ -309,13 +304,13 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     struct serve_ties alone;
     serve_tie(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, m->req,
               &alone);
-    m->nodes_rules = serve_rules_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
-                                     m->req, &m->nodes_book);
-    m->nodes_pool = serve_search(m->nodes_rules, &alone, NULL, NULL, m->req, err);
+    m->nodes_start = serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
+                                     m->req, &m->nodes_named);
+    m->nodes_pool = serve_search(m->nodes_start, &alone, NULL, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
     const struct serve_pool *pool = m->nodes_pool;
-    const struct ap_stage_microbatch *const time = &t->time;
+    const struct ap_stage_microbatch *const microbatch = &t->axis;
     struct ap_arena scratch = {0};
     struct ap_stage_measure operators;
     struct ap_stage_known sizes = {.n = 0};
@@ -327,7 +322,7 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     for (int i = 0; i < pool->n; i++) {
         struct ap_plan plan =
             serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
-        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &time, &sizes, false,
+        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &microbatch, &sizes, false,
                          &operators, &found->prices.measure[i], i == 0 ? &whole : NULL);
     }
     ap_arena_free(&sizes.arena);
@@ -343,11 +338,11 @@ int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const i
                     const bool *inside, const struct serve_place *place,
                     int64_t microbatches, struct serve_found *found, struct ap_err *err)
 {
-    const struct serve_time *t = time_of(m, microbatches, err);
+    const struct serve_microbatches *t = microbatches_of(m, microbatches, err);
     int p = t ? place_of(m, place, err) : -1;
     if (p < 0)
         return -1;
-    *found = (struct serve_found){.cost = &m->placed[p]->cost, .time = &t->time};
+    *found = (struct serve_found){.cost = &m->placed[p]->cost, .microbatch = &t->axis};
     return n > 0 ? find_blocks(m, arena, n, block, p, t, found, err)
                  : find_nodes(m, arena, inside, p, t, found, err);
 }

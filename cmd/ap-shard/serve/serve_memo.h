@@ -2,58 +2,71 @@
 #ifndef SERVE_MEMO_H
 #define SERVE_MEMO_H
 
+#include "graph/classes.h"
 #include "serve/serve.h"
 
 /* A mesh laid over a part of the cluster. */
 struct placed {
     struct serve_place place;
     struct ap_cost cost;
-    /* of a place that is searched; rules: NULL until it is */
-    struct serve_rules *rules;
+    /* of a place that is searched; start: NULL until it is */
+    struct serve_start *start;
     struct ap_stage_known sizes;
 };
 
-/* A list of blocks that is priced, not added up; equal ones are one. */
-struct listed {
+/* Blocks that are priced together; equal lists are one. */
+struct block_list {
     struct serve_content content;
     struct serve_part *part; /* NULL: not cut, or not any more */
 };
 
+/* A list on a place, in so many microbatches. */
 struct price_key {
     int list, place;
     int64_t microbatches;
-    uint64_t hash; /* of the choices and times of the very blocks */
+    uint64_t hash; /* of the choices, and of the microbatches, of the very blocks */
 };
 
-struct priced {
-    struct price_key key;
-    struct serve_prices prices; /* measure: malloc */
+/* Prices by key: the owner's arrays are parallel to key. */
+struct price_table {
+    struct ap_index index;
+    struct price_key *key;
+    int n, cap;
 };
 
-/* One plan of them: searches on a mesh share most. */
+/* The price of one plan. */
 struct plan_price {
-    struct price_key key;
     struct ap_stage_measure measure;
     double whole; /* seconds, all at once; of the first plan of a pool */
 };
 
+/*
+ * All that is kept between requests. What is kept, under which key, and why:
+ *   placed       mesh and cluster           conversions' prices, sizes of groups
+ *   microbatches their number               how they split the graph
+ *   searched     place, rows (see below)    the plans of a search
+ *   list         content of the blocks      the part that is cut out for them
+ *   plan_price   list, place, microbatches, a plan's choices there: plans of several
+ *                                           searches share most of their blocks
+ *   list_price   the same, all plans of a search: an answer adds up a few of these
+ */
 struct serve_memo {
     const struct shard_job *job;
     const struct shard_request *req;
     const struct serve_blocks *b;
     struct ap_arena arena; /* contents, costs: what stays */
     struct placed **placed;
-    struct serve_time **timed;
-    struct serve_shape **shaped;
-    struct listed *listed;
-    struct priced **priced;
-    struct plan_price *one;
-    int n_placed, cap_placed, n_timed, cap_timed, n_shaped, cap_shaped, n_listed,
-        cap_listed, n_priced, cap_priced, n_one, cap_one;
-    int *listed_at, *priced_at, *one_at; /* hash tables: index + 1 */
-    size_t listed_mask, priced_mask, one_mask;
+    struct serve_microbatches **microbatches;
+    struct serve_searched **searched;
+    struct block_list *list;
+    struct price_table list_keys, plan_keys;
+    struct serve_prices *list_price; /* measure: malloc */
+    struct plan_price *plan_price;
+    int n_placed, cap_placed, n_microbatches, cap_microbatches, n_searched, cap_searched,
+        n_lists, cap_lists, cap_list_prices, cap_plan_prices;
+    struct ap_classes lists;            /* by content */
     const struct ap_families *families; /* NULL: the document has none */
-    struct serve_book book;             /* of the whole graph */
+    struct serve_named_plans named;     /* of the whole graph */
     struct serve_ties ties;             /* of the whole graph, once tied */
     bool tied;
     struct serve_rows rows; /* of the borders, once tied */
@@ -63,23 +76,24 @@ struct serve_memo {
         *pair_at; /* [block]: list + 1 of it, of it and the next; 0: not known */
     /* the last part by nodes */
     struct serve_part *nodes;
-    struct serve_book nodes_book;
-    struct serve_rules *nodes_rules;
+    struct serve_named_plans nodes_named;
+    struct serve_start *nodes_start;
     struct serve_pool *nodes_pool;
 };
 
-/* A list with room for one more item. */
-void *serve_memo_room(void *list, int n, int *cap, size_t size);
-/* Rules, and searches that do not know of rows, give one answer for all numbers. */
-uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_time *t,
+/* As serve_microbatches_rows; 0 for algorithms that know no rows: one search serves all.
+ */
+uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_microbatches *t,
                          const struct ap_mesh *mesh);
 
 /* ---- serve_sums.c ---- */
 
+/* Same content, of lists a and b of a memo. */
+bool serve_same_list(const void *memo, int a, int b);
 /* Blocks, ascending, on a place under the plans of a search: adds their prices to the
  * sum, which has a measure per plan. */
-int serve_sum(struct serve_memo *m, const struct serve_shape *shaped, int place,
-              const struct serve_time *t, int n, const int *block,
+int serve_sum(struct serve_memo *m, const struct serve_searched *searched, int place,
+              const struct serve_microbatches *t, int n, const int *block,
               struct serve_prices *sum, struct ap_err *err);
 
 #endif

@@ -1,19 +1,22 @@
 /*
  * Problem: a planner of pipelines asks for every run of blocks; searching each of them
- * costs more than the whole graph. Idea: plans are made for the whole graph, and a part
- * takes over what they say of its groups. What is cut is the part's own: a value that
- * comes from outside arrives in the layout that its readers can use most cheaply, and the
- * few groups that the cut goes through follow their neighbours. None of that depends on
- * how far the part reaches, so that what a part costs is a sum over its blocks and the
+ * costs more than searching the whole graph. Idea: plans are made for the whole graph,
+ * and a part uses the choices of the whole graph's groups. Two things are decided at the
+ * cut: a value from outside arrives in the layout that its readers can use most cheaply,
+ * and the few groups that the cut goes through follow their neighbours. Neither depends
+ * on the extent of the part, so that the price of a part is a sum over its blocks and the
  * pairs of neighbours (serve_sums.c). Cost: linear in the graph to cut, in the part to
  * plan.
  */
-#include "serve/serve.h"
 #include "cost/convert.h"
+#include "serve/serve.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/csr.h"
+#include "graph/classes.h"
 
 /* About what a node costs with its nest. */
 #define NODE_BYTES 2000
@@ -122,13 +125,13 @@ struct serve_part *serve_part_new(const struct serve_blocks *b,
     if (!part)
         return NULL;
     int *whole = AP_NEW_N(&part->arena, part->nests.n + 1, int);
-    int *like = AP_NEW_N(&part->arena, part->nests.n + 1, int);
+    int *first_twin = AP_NEW_N(&part->arena, part->nests.n + 1, int);
     for (int i = 0; i < part->nests.n; i++) {
         whole[i] = same_group(part, nests, i);
-        like[i] = whole[i] < 0 || !twin ? -1 : twin[whole[i]];
+        first_twin[i] = whole[i] < 0 || !twin ? -1 : twin[whole[i]];
     }
     part->whole = whole;
-    part->like = like;
+    part->twin = first_twin;
     return part;
 }
 
@@ -200,14 +203,12 @@ static struct ap_layout arriving(const struct serve_blocks *b, const struct ap_p
 void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
                        const struct ap_nests *nests, struct serve_rows *rows)
 {
-    rows->group_start = AP_NEW_N(arena, b->n + 2, int);
-    rows->group = AP_NEW_N(arena, nests->n + 1, int);
-    for (int i = 0; i < nests->n && b->n > 0; i++)
-        rows->group_start[b->home[nests->nest[i].members[0]] + 2]++;
-    for (int i = 0; i < b->n; i++)
-        rows->group_start[i + 2] += rows->group_start[i + 1];
-    for (int i = 0; i < nests->n && b->n > 0; i++)
-        rows->group[rows->group_start[b->home[nests->nest[i].members[0]] + 1]++] = i;
+    int *home = AP_NEW_N(arena, nests->n + 1, int);
+    for (int i = 0; i < nests->n; i++)
+        home[i] = b->n > 0 ? b->home[nests->nest[i].members[0]] : -1;
+    const struct ap_csr groups = ap_csr_new(arena, b->n, nests->n, home, NULL);
+    rows->group_start = groups.start;
+    rows->group = groups.item;
     rows->inside = AP_NEW_N(arena, nests->n + 1, int);
     for (int k = 0; k < nests->n && b->n > 0; k++) {
         const struct ap_nest *nest = &nests->nest[k];
@@ -224,22 +225,28 @@ void serve_border_rows(struct ap_arena *arena, const struct serve_blocks *b,
                               : rows->n++;
 }
 
-/* Layouts by content. */
+/* Distinct layouts. */
 struct layout_set {
-    const struct ap_layout **slot; /* NULL: free; scratch */
-    size_t mask;
+    int n;
+    const struct ap_layout **item; /* scratch */
+    struct ap_classes classes;
 };
+
+static bool same_layout(const void *ctx, int a, int b)
+{
+    const struct layout_set *set = ctx;
+    return ap_layout_equal(set->item[a], set->item[b]);
+}
 
 /* The one that equals it, in the arena. */
 static const struct ap_layout *intern(struct ap_arena *arena, struct layout_set *set,
                                       const struct ap_layout *l)
 {
-    size_t i = ap_layout_hash(l) & set->mask;
-    while (set->slot[i] && !ap_layout_equal(set->slot[i], l))
-        i = (i + 1) & set->mask;
-    if (!set->slot[i])
-        set->slot[i] = ap_arena_dup(arena, l, sizeof *l);
-    return set->slot[i];
+    set->item[set->n] = l;
+    int i = ap_class_of(&set->classes, ap_layout_hash(l), set->n);
+    if (i == set->n)
+        set->item[set->n++] = ap_arena_dup(arena, l, sizeof *l);
+    return set->item[i];
 }
 
 const struct ap_layout *const *
@@ -251,16 +258,16 @@ serve_border_find(struct ap_arena *arena, const struct serve_blocks *b,
     const struct ap_layout **layout =
         AP_NEW_N(arena, rows->n + 1, const struct ap_layout *);
     struct ap_arena scratch = {0};
-    struct layout_set set = {.mask = 63};
+    struct layout_set set = {
+        .item = AP_NEW_N(&scratch, rows->n + 1, const struct ap_layout *)};
 
-    while (set.mask < 2 * (size_t)rows->n)
-        set.mask = 2 * set.mask + 1;
-    set.slot = AP_NEW_N(&scratch, set.mask + 1, const struct ap_layout *);
+    set.classes = (struct ap_classes){.same = same_layout, .ctx = &set};
     for (int v = 0; v < b->graph->n_nodes; v++)
         if (rows->number[v] >= 0) {
             struct ap_layout l = arriving(b, &plan, cost, v);
             layout[rows->number[v]] = intern(arena, &set, &l);
         }
+    ap_classes_free(&set.classes);
     ap_arena_free(&scratch);
     return layout;
 }
@@ -334,7 +341,7 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
 
 void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
                       const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_microbatch *const *time,
+                      const struct ap_stage_microbatch *const *microbatch,
                       struct ap_stage_known *sizes, bool known,
                       struct ap_stage_measure *alone, struct ap_stage_measure *measure,
                       double *whole)
@@ -350,11 +357,12 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
         int64_t rows, devices;
         measure[k] = (struct ap_stage_measure){.forward_sec = INFINITY};
         if (known ? isinf(alone[k].forward_sec)
-                  : ap_stage_few_rows(&part->sub, time[k], plan, &rows, &devices) >= 0) {
+                  : ap_stage_few_rows(&part->sub, microbatch[k], plan, &rows, &devices) >=
+                        0) {
             alone[k] = measure[k];
             continue; /* no plan for them */
         }
-        asked[n_asked] = time[k];
+        asked[n_asked] = microbatch[k];
         at[n_asked++] = k;
     }
     if (whole)
@@ -362,7 +370,7 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
     if (n_asked == 0 && !whole)
         return;
     const struct ap_stage_group *const *groups =
-        ap_stage_know(scratch, sizes, part->like, plan, cost);
+        ap_stage_know(scratch, sizes, part->twin, plan, cost);
     struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
     laid.phase = part->phase;
     if (n_asked > 0 && !known)

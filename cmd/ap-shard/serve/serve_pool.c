@@ -1,10 +1,10 @@
 /*
- * Problem: a planner of stages trades time for memory, so that one plan per part and mesh
- * is not enough. Idea: the selection problem is stated once, alike blocks tied, and
- * solved at several prices of memory (seconds per byte; a Lagrangian of the memory
- * limit: each answer is the quickest plan with its memory or less). Baselines join. Cost:
- * one problem per part and mesh, of as many variables as its distinct blocks have, and a
- * solution per price.
+ * Problem: a planner of stages trades seconds for memory, so that one plan per part and
+ * mesh is not enough. Idea: the selection problem is stated once, identical blocks tied,
+ * and solved at several prices of memory (seconds per byte; a Lagrangian of the memory
+ * limit: each answer is the quickest plan with its memory or less). The named plans are
+ * added. Cost: one problem per part and mesh, of as many variables as its distinct blocks
+ * have, and a solution per price.
  */
 #include "serve/serve.h"
 
@@ -12,16 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * scripts/bench/stage shows what the constants below are worth: the step time of the
+ * pipelines that ap-stage builds from the answers, and the seconds that this takes.
+ */
 #define VARIANTS 3
-#define ROUNDS   6 /* of a search among few strategies; a trade is good enough at once */
-/* Prices of memory: the plan's own bytes are worth so many times its time. */
+/* Prices of memory, so that the bytes of the quickest plan cost this share of its
+ * seconds. */
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
-#define KEPT_IN_FLIGHT (1.0 / 16) /* share of the batch whose activations are held */
-#define SOLVE_WORK     20
-#define CLOSE          2e-3 /* of what is tied nothing is proven: nearly is good enough */
-#define SMALL          20000 /* strategies of a search that is proven */
-#define HOPELESS       1.25  /* few rows: so much slower than with many has no trades */
-#define QUICK          2000  /* of one that starts from an answer for more rows */
+#define KEPT_IN_FLIGHT  (1.0 / 16) /* share of the batch whose activations are held */
+#define ROUNDS          6          /* of column generation */
+#define SOLVE_WORK      20         /* units of work of the solver where nothing is tied */
+#define CLOSE           2e-3  /* gap: a folded answer proves nothing of the whole graph */
+#define SMALL           20000 /* strategies of a problem that is searched at once */
+#define SMALL_WITH_WIDE 2000  /* the same where there are plans for more rows */
+#define HOPELESS        1.25 /* a plan for few rows so much slower is not traded for memory */
 
 /* ---- what is tied ---- */
 
@@ -97,9 +102,8 @@ struct searcher {
     struct ilp_problem ip;
     double **base, **bytes; /* [variable][strategy]: seconds, bytes of memory */
     struct ap_solve_params params;
-    const struct ap_stage_microbatch
-        *time;                     /* of microbatches with few rows; NULL: with many */
-    const struct serve_pool *wide; /* few rows: what there is with many */
+    const struct ap_stage_microbatch *few_rows; /* NULL: every device has rows */
+    const struct serve_pool *wide;              /* with few rows: plans for many rows */
 };
 
 /* lasts: the plan outlives the pool. */
@@ -171,11 +175,12 @@ struct known {
 };
 
 /*
- * A plan for many rows where there are few: what cannot be kept gives way to the cheapest
- * of what has as many axes like it as can be. From there the search finds nearly what it
- * finds among all strategies, and where nothing is near a plan for many, often better.
+ * The choice for few rows that is nearest to a plan for many rows: a strategy that is not
+ * in the space gives way to the cheapest of those that agree with it on the most axes.
+ * Column generation from there finds nearly what a search of all strategies finds, and
+ * where no strategy is near the plan for many rows often something better.
  */
-static int *give_way(struct searcher *s, const struct ap_choice_vec *plan)
+static int *nearest_choice(struct searcher *s, const struct ap_choice_vec *plan)
 {
     const struct ilp_problem *ip = &s->ip;
     const struct shard_space *space = &ip->space;
@@ -188,12 +193,12 @@ static int *give_way(struct searcher *s, const struct ap_choice_vec *plan)
             continue; /* tied to one before */
         for (int k = 0; k < space->n[i]; k++) {
             const int16_t *axis = space->choice[i][k].axis;
-            int alike = 0;
+            int agree = 0;
             for (int a = 0; a < n_axes; a++)
-                alike += axis[a] == plan[i].axis[a];
-            if (alike > most ||
-                (alike == most && space->sec[i][k] < space->sec[i][best])) {
-                most = alike;
+                agree += axis[a] == plan[i].axis[a];
+            if (agree > most ||
+                (agree == most && space->sec[i][k] < space->sec[i][best])) {
+                most = agree;
                 best = k;
             }
         }
@@ -221,37 +226,37 @@ static const int *cheapest(const struct ap_problem *p, const struct known *known
 }
 
 /*
- * All strategies at once where there are few; where that proves nothing, or is one of
- * several trades only, those of the answers at hand, and what is cheap beside these.
+ * Searches all strategies at once where there are few; where that proves nothing, or the
+ * answer is one of several trades, generates columns from the known answers.
  */
 static int answer(struct searcher *s, const struct ap_problem *p, struct known *known,
                   bool tied, bool priced, struct ap_solution *sol, struct ap_err *err)
 {
     ap_solver_fn *run = shard_solvers[s->task->params->solver].run;
     struct ap_solve_params params = s->params;
-    bool narrow = s->task->params->work_limit == 0;
-    int64_t n = 0, most = tied && priced ? 0 : tied && s->wide ? QUICK : SMALL;
+    bool columns = s->task->params->work_limit == 0;
+    int64_t n = 0, most = tied && priced ? 0 : tied && s->wide ? SMALL_WITH_WIDE : SMALL;
 
     for (int v = 0; v < s->ip.n_vars; v++)
         n += p->n_strategies[v];
     params.start = cheapest(p, known);
-    if (priced && narrow)
+    if (priced && columns)
         params.work_limit = 1;
-    if (!narrow || n <= most) {
+    if (!columns || n <= most) {
         if (run(s->arena, p, &params, sol, err))
             return -1;
         known->choice[known->n++] = params.start = sol->choice;
-        if (!narrow || !tied || sol->bound >= sol->objective * (1 - 2 * CLOSE))
+        if (!columns || !tied || sol->bound >= sol->objective * (1 - 2 * CLOSE))
             return 0;
     }
-    if (serve_narrow(s->arena, p, known->n, known->choice, run, &params,
-                     priced ? 1 : ROUNDS, sol, err))
+    if (serve_columns_solve(s->arena, p, known->n, known->choice, run, &params,
+                            priced ? 1 : ROUNDS, sol, err))
         return -1;
     known->choice[known->n++] = sol->choice;
     return 0;
 }
 
-/* The quickest plan, and answers at the prices of memory; the dearer the less memory. */
+/* The quickest plan, and the answers at the other prices of memory, by rising price. */
 static int solve_prices(struct searcher *s, const struct ap_plan *plans,
                         const struct shard_fold *fold, struct ap_solution *quickest,
                         struct ap_err *err)
@@ -260,12 +265,12 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
     struct known known = {.n = s->task->n_plans};
     double total = 0;
 
-    /* two answers for each price, and those for many rows */
+    /* two answers for each price, and the plans for many rows */
     known.choice = AP_NEW_N(s->arena, known.n + 3 * VARIANTS, const int *);
     for (int i = 0; i < known.n; i++)
         known.choice[i] = shard_ilp_choice(s->arena, ip, &plans[i]);
     for (int i = 0; s->wide && i < s->wide->n_searched; i++)
-        known.choice[known.n++] = give_way(s, s->wide->choice[i]);
+        known.choice[known.n++] = nearest_choice(s, s->wide->choice[i]);
     for (int k = 0; k < VARIANTS; k++) {
         struct ap_solution sol;
         double price = k > 0 && total > 0 ? prices[k] * quickest->objective / total : 0;
@@ -290,14 +295,14 @@ static int solve_prices(struct searcher *s, const struct ap_plan *plans,
     return 0;
 }
 
-/* Whether some device would have no row of a microbatch under a choice. */
+/* Whether every device has a row of a microbatch under a choice. */
 static bool has_rows(const struct searcher *s, const struct ap_nest *nest,
                      const struct ap_choice_vec *choice)
 {
     const struct ap_graph *g = s->task->graph;
     const struct ap_mesh *mesh = &s->task->cost->mesh;
     for (int o = 0; o < nest->n_outs; o++) {
-        int v = nest->outs[o], d = s->time->dim[v];
+        int v = nest->outs[o], d = s->few_rows->dim[v];
         int64_t devices = 1;
         if (d < 0)
             continue;
@@ -306,19 +311,19 @@ static bool has_rows(const struct searcher *s, const struct ap_nest *nest,
         for (int a = 0; a < mesh->n_axes; a++)
             if (l.axis[a].kind == AP_SPLIT && l.axis[a].dim == d)
                 devices *= mesh->size[a];
-        if (g->nodes[v].shape.dims[d] / s->time->n < devices)
+        if (g->nodes[v].shape.dims[d] / s->few_rows->n < devices)
             return false;
     }
     return true;
 }
 
-/* Leaves the strategies under which each device has rows of a microbatch, if any. */
-static void leave_rows(struct searcher *s, const struct shard_fold *fold)
+/* Drops the strategies under which a device has no row of a microbatch, unless all do. */
+static void drop_empty_devices(struct searcher *s, const struct shard_fold *fold)
 {
     struct shard_space *space = &s->space;
     for (int i = 0; i < space->nests->n; i++) {
         int root = fold->tied[i], n = 0;
-        if (root != i) { /* alike, and to be chosen by the same numbers */
+        if (root != i) { /* the same list, for one variable chooses for both */
             space->n[i] = space->n[root];
             space->choice[i] = space->choice[root];
             space->sec[i] = space->sec[root];
@@ -358,8 +363,8 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     }
     if (shard_space_build(s->arena, task, fold, plans, task->n_plans, &s->space, err))
         return -1;
-    if (s->time)
-        leave_rows(s, fold);
+    if (s->few_rows)
+        drop_empty_devices(s, fold);
     for (int i = 0; i < s->pool->n_groups; i++) {
         double least = INFINITY;
         if (fold->tied[i] < i) { /* they share the strategies */
@@ -372,7 +377,7 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     }
     s->params.gap = fold->n_tied > 0 ? CLOSE : 0;
     s->params.work_limit = task->params->work_limit;
-    if (s->params.work_limit == 0) /* what is tied proves nothing */
+    if (s->params.work_limit == 0) /* a folded answer proves nothing */
         s->params.work_limit = fold->n_tied > 0 ? 1 : SOLVE_WORK;
     state(s, ties);
     int rc = solve_prices(s, plans, fold, &quickest, err);
@@ -384,15 +389,15 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     return 0;
 }
 
-static int fill(struct ap_arena *arena, const struct serve_rules *given,
-                const struct serve_ties *ties, const struct ap_stage_microbatch *time,
+static int fill(struct ap_arena *arena, const struct serve_start *start,
+                const struct serve_ties *ties, const struct ap_stage_microbatch *few_rows,
                 const struct serve_pool *wide, const struct shard_request *req,
                 struct serve_pool *pool, struct ap_err *err)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
-    struct shard_task task = given->task;
+    struct shard_task task = start->task;
     struct searcher s = {
-        .arena = arena, .task = &task, .pool = pool, .time = time, .wide = wide};
+        .arena = arena, .task = &task, .pool = pool, .few_rows = few_rows, .wide = wide};
     struct shard_answer found = {0};
 
     int most = task.n_plans + VARIANTS + 1;
@@ -417,18 +422,18 @@ static int fill(struct ap_arena *arena, const struct serve_rules *given,
     return 0;
 }
 
-struct serve_pool *serve_search(const struct serve_rules *given,
+struct serve_pool *serve_search(const struct serve_start *start,
                                 const struct serve_ties *ties,
-                                const struct ap_stage_microbatch *time,
+                                const struct ap_stage_microbatch *few_rows,
                                 const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err)
 {
     struct serve_pool *pool = ap_xrealloc(NULL, sizeof *pool);
     struct ap_arena scratch = {0};
 
-    *pool = (struct serve_pool){.n_groups = given->task.nests->n,
-                                .n_nodes = given->task.graph->n_nodes};
-    int rc = fill(&scratch, given, ties, time, wide, req, pool, err);
+    *pool = (struct serve_pool){.n_groups = start->task.nests->n,
+                                .n_nodes = start->task.graph->n_nodes};
+    int rc = fill(&scratch, start, ties, few_rows, wide, req, pool, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;

@@ -1,13 +1,14 @@
 /*
- * Problem: what the plans of a search cost for thousands of runs of blocks. Idea: it is a
- * sum: over the blocks, each as if it stood alone, and over pairs of neighbours (and of
- * blocks that share a value across others), by which a pair costs more or less than its
- * two blocks. Blocks and pairs that are equal, with equal choices, are priced once; their
- * operators once for all places with the mesh, which differ in conversions. The largest
- * working set of a run is that of its pairs. Sums are exact where no value is shared by
- * three blocks of which two need the same conversion, but for what scalars take, which is
- * left out of them. Whoever asks for a plan itself gets its own price with it. Cost: per
- * mesh a price of three times the distinct blocks; per run a sum over its blocks.
+ * Problem: the prices of a search's plans for thousands of runs of blocks. Idea: the
+ * price of a run is a sum over its blocks, each as if it stood alone, plus, for each pair
+ * of neighbours (and of blocks that share a value across others), the difference between
+ * the price of the pair and of its two blocks. Equal blocks and pairs with equal choices
+ * are priced once; their operators once for all places with the mesh, which differ only
+ * in the prices of conversions. The working set of a run is the largest one of its pairs.
+ * The sum is exact where no value is shared by three blocks of which two need the same
+ * conversion, except for the seconds of scalars, which the sum leaves out. A request for
+ * the plan itself is answered with the plan's own price. Cost: per mesh, pricing three
+ * times the distinct blocks; per run a sum over its blocks.
  */
 #include "serve/serve_memo.h"
 
@@ -15,73 +16,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tables over lists that grow ---- */
-
-/* The table's slot of a hash: where a match ends, or the free one behind all misses. */
-typedef bool match_fn(const struct serve_memo *memo, int index, const void *key);
-
-static int find(const struct serve_memo *memo, const int *at, size_t mask, uint64_t hash,
-                match_fn *match, const void *key)
-{
-    for (size_t i = hash & mask; at && at[i]; i = (i + 1) & mask)
-        if (match(memo, at[i] - 1, key))
-            return at[i] - 1;
-    return -1;
-}
-
-static void enter(int *at, size_t mask, uint64_t hash, int index)
-{
-    size_t i = hash & mask;
-    while (at[i])
-        i = (i + 1) & mask;
-    at[i] = index + 1;
-}
-
-typedef uint64_t hash_fn(const struct serve_memo *memo, int index);
-
-/* Enters item n - 1, the last one. */
-static void enter_last(const struct serve_memo *memo, int **at, size_t *mask, int n,
-                       hash_fn *hash)
-{
-    if (2 * (size_t)n < *mask) {
-        enter(*at, *mask, hash(memo, n - 1), n - 1);
-        return;
-    }
-    *mask = *mask ? 2 * *mask + 1 : 63;
-    free(*at);
-    *at = ap_xrealloc(NULL, (*mask + 1) * sizeof **at);
-    memset(*at, 0, (*mask + 1) * sizeof **at);
-    for (int i = 0; i < n; i++)
-        enter(*at, *mask, hash(memo, i), i);
-}
+#include "base/array.h"
 
 /* ---- lists of blocks ---- */
 
-static uint64_t hash_listed(const struct serve_memo *m, int i)
+bool serve_same_list(const void *memo, int a, int b)
 {
-    return m->listed[i].content.hash;
-}
-
-static bool match_listed(const struct serve_memo *m, int i, const void *key)
-{
-    return serve_content_equal(&m->listed[i].content, key);
+    const struct serve_memo *m = memo;
+    return serve_content_equal(&m->list[a].content, &m->list[b].content);
 }
 
 static int find_list(struct serve_memo *m, int n, const int *block)
 {
-    struct serve_content c;
+    int i = m->n_lists;
     struct ap_mark mark = ap_arena_mark(&m->arena);
-    serve_content_of(&m->arena, m->b, n, block, &c);
-    int i = find(m, m->listed_at, m->listed_mask, c.hash, match_listed, &c);
-    if (i >= 0) {
+
+    AP_ROOM(m->list, i, m->cap_lists);
+    m->list[i] = (struct block_list){.part = NULL};
+    serve_content_of(&m->arena, m->b, n, block, &m->list[i].content);
+    int first = ap_class_of(&m->lists, m->list[i].content.hash, i);
+    if (first < i)
         ap_arena_rewind(&m->arena, mark);
-        return i;
-    }
-    m->listed =
-        serve_memo_room(m->listed, m->n_listed, &m->cap_listed, sizeof *m->listed);
-    m->listed[m->n_listed++] = (struct listed){.content = c};
-    enter_last(m, &m->listed_at, &m->listed_mask, m->n_listed, hash_listed);
-    return m->n_listed - 1;
+    else
+        m->n_lists++;
+    return first;
 }
 
 /* The first list that equals this one. */
@@ -97,7 +55,7 @@ static int list_of(struct serve_memo *m, int n, const int *block)
     return *known - 1;
 }
 
-static bool is_own(const struct listed *l, int n, const int *block)
+static bool is_own(const struct block_list *l, int n, const int *block)
 {
     return l->content.n == n &&
            memcmp(l->content.block, block, (size_t)n * sizeof *block) == 0;
@@ -105,44 +63,29 @@ static bool is_own(const struct listed *l, int n, const int *block)
 
 /* ---- prices ---- */
 
-static struct priced *priced_new(const struct serve_pool *pool)
+static int find_price(const struct price_table *t, const struct price_key *key)
 {
-    struct priced *p = ap_xrealloc(NULL, sizeof *p);
-    size_t bytes = (size_t)(pool->n + 1) * sizeof(struct ap_stage_measure);
-    *p = (struct priced){.prices = {.n = pool->n, .objective = -1}};
-    p->prices.measure = ap_xrealloc(NULL, bytes);
-    memset(p->prices.measure, 0, bytes);
-    return p;
+    struct ap_index_walk walk;
+
+    for (int i = ap_index_first(&t->index, ap_hash(key, sizeof *key, 0), &walk); i >= 0;
+         i = ap_index_next(&t->index, &walk))
+        if (memcmp(&t->key[i], key, sizeof *key) == 0)
+            return i;
+    return -1;
 }
 
-static uint64_t hash_key(const struct price_key *key)
+/* The position of a new key. */
+static int enter_price(struct price_table *t, const struct price_key *key)
 {
-    return ap_hash(key, sizeof *key, 0);
-}
-
-static uint64_t hash_priced(const struct serve_memo *m, int i)
-{
-    return hash_key(&m->priced[i]->key);
-}
-
-static bool match_priced(const struct serve_memo *m, int i, const void *key)
-{
-    return memcmp(&m->priced[i]->key, key, sizeof(struct price_key)) == 0;
-}
-
-static uint64_t hash_one(const struct serve_memo *m, int i)
-{
-    return hash_key(&m->one[i].key);
-}
-
-static bool match_one(const struct serve_memo *m, int i, const void *key)
-{
-    return memcmp(&m->one[i].key, key, sizeof(struct price_key)) == 0;
+    AP_ROOM(t->key, t->n, t->cap);
+    t->key[t->n] = *key;
+    ap_index_put(&t->index, ap_hash(key, sizeof *key, 0), t->n);
+    return t->n++;
 }
 
 /* A list of blocks on a place, under the plans of a search. */
 struct spot {
-    const struct serve_shape *shaped;
+    const struct serve_searched *searched;
     int list, place;
     int n;
     const int *block;
@@ -150,23 +93,23 @@ struct spot {
 
 /* Of plan p. */
 static struct price_key key_of_plan(const struct spot *at, int p,
-                                    const struct serve_time *t)
+                                    const struct serve_microbatches *t)
 {
     struct price_key key = {at->list, at->place, t->n, p == 0};
     for (int i = 0; i < at->n; i++) {
         int block = at->block[i];
-        const uint64_t h[2] = {at->shaped->hash[p][block], t->hash[block]};
+        const uint64_t h[2] = {at->searched->hash[p][block], t->hash[block]};
         key.hash = ap_hash(h, sizeof h, key.hash);
     }
     return key;
 }
 
 /* Of all plans. */
-static struct price_key key_of(const struct spot *at, const struct serve_time *t)
+static struct price_key key_of(const struct spot *at, const struct serve_microbatches *t)
 {
     struct price_key key = {at->list, at->place, t->n, 0};
     for (int i = 0; i < at->n; i++) {
-        const uint64_t h[2] = {at->shaped->all[at->block[i]], t->hash[at->block[i]]};
+        const uint64_t h[2] = {at->searched->all[at->block[i]], t->hash[at->block[i]]};
         key.hash = ap_hash(h, sizeof h, key.hash);
     }
     return key;
@@ -176,7 +119,7 @@ static struct price_key key_of(const struct spot *at, const struct serve_time *t
 static struct serve_part *part_of(struct serve_memo *m, int list, int n, const int *block,
                                   struct ap_err *err)
 {
-    struct listed *l = &m->listed[list];
+    struct block_list *l = &m->list[list];
     if (!is_own(l, n, block))
         return serve_part_new(m->b, &m->job->nests, m->ties.fold.twin, n, block, err);
     if (!l->part) {
@@ -186,46 +129,47 @@ static struct serve_part *part_of(struct serve_memo *m, int list, int n, const i
     return l->part;
 }
 
-static const struct plan_price *find_one(const struct serve_memo *m,
-                                         const struct price_key *key)
+static const struct plan_price *find_plan_price(const struct serve_memo *m,
+                                                const struct price_key *key)
 {
-    int i = find(m, m->one_at, m->one_mask, hash_key(key), match_one, key);
-    return i < 0 ? NULL : &m->one[i];
+    int i = find_price(&m->plan_keys, key);
+    return i < 0 ? NULL : &m->plan_price[i];
 }
 
-static void enter_one(struct serve_memo *m, struct plan_price one)
+static void enter_plan_price(struct serve_memo *m, const struct price_key *key,
+                             struct plan_price price)
 {
-    m->one = serve_memo_room(m->one, m->n_one, &m->cap_one, sizeof *m->one);
-    m->one[m->n_one++] = one;
-    enter_last(m, &m->one_at, &m->one_mask, m->n_one, hash_one);
+    AP_ROOM(m->plan_price, m->plan_keys.n, m->cap_plan_prices);
+    m->plan_price[enter_price(&m->plan_keys, key)] = price;
 }
 
-/* That of operators alone, for all places with the mesh. */
+/* The key of the price without conversions, which is that of all places with the mesh. */
 static struct price_key key_alone(const struct spot *at, struct price_key key)
 {
-    key.place = ~at->shaped->place;
+    key.place = ~at->searched->place;
     return key;
 }
 
-/* What plan p takes, all at once and of a microbatch; out may be NULL. */
-static void put_price(struct priced *out, int p, const struct ap_stage_measure *measure,
-                      double whole)
+/* The price of plan p, of a microbatch and of the whole batch; out may be NULL. */
+static void put_price(struct serve_prices *out, int p,
+                      const struct ap_stage_measure *measure, double whole)
 {
     if (!out)
         return;
-    out->prices.measure[p] = *measure;
+    out->measure[p] = *measure;
     if (p == 0)
-        out->prices.objective = whole;
+        out->objective = whole;
 }
 
-/* Plan p of a list, for n numbers of microbatches: into out, from what is known; where
- * that is NULL, for whoever asks later. */
+/* Prices plan p of a list for n numbers of microbatches that are not known yet, and puts
+ * the prices into out[k], unless that is NULL. */
 static void price_one(struct serve_memo *m, const struct spot *at, int p,
-                      struct serve_part *part, int n, const struct serve_time *const *t,
-                      struct priced *const *out)
+                      struct serve_part *part, int n,
+                      const struct serve_microbatches *const *t,
+                      struct serve_prices *const *out)
 {
     struct ap_arena scratch = {0};
-    const struct ap_stage_microbatch **time =
+    const struct ap_stage_microbatch **microbatch =
         AP_NEW_N(&scratch, n, const struct ap_stage_microbatch *);
     struct price_key *key = AP_NEW_N(&scratch, n, struct price_key);
     struct ap_stage_measure *measure = AP_NEW_N(&scratch, n, struct ap_stage_measure);
@@ -236,91 +180,102 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
 
     for (int k = 0; k < n; k++) {
         key[n_new] = key_of_plan(at, p, t[k]);
-        const struct plan_price *one = find_one(m, &key[n_new]);
+        const struct plan_price *one = find_plan_price(m, &key[n_new]);
         if (!one) {
             const struct price_key mesh = key_alone(at, key[n_new]);
-            const struct plan_price *without = find_one(m, &mesh);
+            const struct plan_price *without = find_plan_price(m, &mesh);
             known &= without != NULL;
             if (without)
                 alone[n_new] = without->measure;
-            time[n_new] = &t[k]->time;
+            microbatch[n_new] = &t[k]->axis;
             new[n_new++] = k;
             continue;
         }
         put_price(out[k], p, &one->measure, one->whole);
     }
     if (n_new > 0) {
-        const struct serve_shape *s = at->shaped;
+        const struct serve_searched *s = at->searched;
         const struct ap_cost *cost = &m->placed[at->place]->cost;
         struct ap_plan plan =
             serve_part_plan(&scratch, part, s->pool, p, &s->border, cost);
-        serve_part_price(&scratch, part, &plan, cost, n_new, time,
+        serve_part_price(&scratch, part, &plan, cost, n_new, microbatch,
                          &m->placed[s->place]->sizes, known, alone, measure,
                          p == 0 ? &whole : NULL);
     }
     for (int k = 0; k < n_new; k++) {
         const struct price_key mesh = key_alone(at, key[k]);
         put_price(out[new[k]], p, &measure[k], whole);
-        enter_one(m, (struct plan_price){key[k], measure[k], whole});
-        if (!known && !find_one(m, &mesh))
-            enter_one(m, (struct plan_price){mesh, alone[k], INFINITY});
+        enter_plan_price(m, &key[k], (struct plan_price){measure[k], whole});
+        if (!known && !find_plan_price(m, &mesh))
+            enter_plan_price(m, &mesh, (struct plan_price){alone[k], INFINITY});
     }
     ap_arena_free(&scratch);
 }
 
+/* Numbers of microbatches for which a list is priced: those that use these plans, from
+ * t on; then all others, for which only the named plans are priced. */
+static void list_microbatches(const struct serve_memo *m, const struct serve_searched *s,
+                              const struct spot *at, const struct serve_microbatches **t,
+                              int *n_new, int *n_all)
+{
+    const struct ap_mesh *mesh = &m->placed[s->place]->cost.mesh;
+
+    *n_new = 0;
+    for (int k = 0; k < m->n_microbatches; k++) {
+        const struct price_key key = key_of(at, m->microbatches[k]);
+        if (serve_memo_rows(m, m->microbatches[k], mesh) == s->rows &&
+            find_price(&m->list_keys, &key) < 0)
+            t[(*n_new)++] = m->microbatches[k];
+    }
+    *n_all = *n_new;
+    for (int k = 0; k < m->n_microbatches; k++)
+        if (serve_memo_rows(m, m->microbatches[k], mesh) != s->rows)
+            t[(*n_all)++] = m->microbatches[k];
+}
+
 /*
- * A list of blocks, priced for all numbers of microbatches that were named so far: those
- * that have these plans and, as rules do not ask for rows, the rules' plans for all.
+ * The prices of a list of blocks under the plans of a search. A list that is not known is
+ * priced for all numbers of microbatches named so far: under all plans for the numbers
+ * that the search is for, and under the named plans, which do not depend on rows, for
+ * all.
  */
 static const struct serve_prices *
-price_list(struct serve_memo *m, const struct serve_shape *s, int place, int n,
-           const int *block, const struct serve_time *t, struct ap_err *err)
+price_list(struct serve_memo *m, const struct serve_searched *s, int place, int n,
+           const int *block, const struct serve_microbatches *t, struct ap_err *err)
 {
     const struct spot at = {s, list_of(m, n, block), place, n, block};
     struct price_key key = key_of(&at, t);
-    int i = find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key);
-    if (i >= 0)
-        return &m->priced[i]->prices;
+    int found = find_price(&m->list_keys, &key), n_new, n_all;
+    if (found >= 0)
+        return &m->list_price[found];
     struct serve_part *part = part_of(m, at.list, n, block, err);
     if (!part)
         return NULL;
     struct ap_arena scratch = {0};
-    struct priced **new = AP_NEW_N(&scratch, m->n_timed, struct priced *);
-    const struct serve_time **time =
-        AP_NEW_N(&scratch, m->n_timed, const struct serve_time *);
-    const struct ap_mesh *mesh = &m->placed[s->place]->cost.mesh;
-    int first = 0, n_new = 0;
-    for (int k = 0; k < m->n_timed; k++) {
-        if (serve_memo_rows(m, m->timed[k], mesh) != s->rows)
-            continue;
-        key = key_of(&at, m->timed[k]);
-        if (find(m, m->priced_at, m->priced_mask, hash_key(&key), match_priced, &key) >=
-            0)
-            continue;
-        first = m->timed[k] == t ? n_new : first;
-        time[n_new] = m->timed[k];
-        new[n_new] = priced_new(s->pool);
-        new[n_new++]->key = key;
-    }
-    int n_all = n_new;
-    for (int k = 0; k < m->n_timed; k++)
-        if (serve_memo_rows(m, m->timed[k], mesh) != s->rows)
-            time[n_all++] = m->timed[k];
-    for (int p = 0; p < s->pool->n; p++)
-        price_one(m, &at, p, part, p < s->pool->n_searched ? n_new : n_all, time, new);
-    const struct serve_prices *prices = &new[first]->prices;
+    const struct serve_microbatches **all =
+        AP_NEW_N(&scratch, m->n_microbatches, const struct serve_microbatches *);
+    struct serve_prices **new =
+        AP_NEW_N(&scratch, m->n_microbatches, struct serve_prices *);
+    list_microbatches(m, s, &at, all, &n_new, &n_all);
     for (int k = 0; k < n_new; k++) {
-        if (s->pool->objective < 0)
-            new[k]->prices.objective = -1;
-        m->priced = serve_memo_room(m->priced, m->n_priced, &m->cap_priced,
-                                    sizeof(struct priced *));
-        m->priced[m->n_priced++] = new[k];
-        enter_last(m, &m->priced_at, &m->priced_mask, m->n_priced, hash_priced);
+        const struct price_key own = key_of(&at, all[k]);
+        int i = enter_price(&m->list_keys, &own);
+        found = all[k] == t ? i : found;
+        AP_ROOM(m->list_price, i, m->cap_list_prices);
+        m->list_price[i] = (struct serve_prices){.n = s->pool->n, .objective = -1};
+        size_t bytes = (size_t)(s->pool->n + 1) * sizeof(struct ap_stage_measure);
+        m->list_price[i].measure = memset(ap_xrealloc(NULL, bytes), 0, bytes);
     }
+    for (int k = 0; k < n_new; k++) /* grown: they stay where they are */
+        new[k] = &m->list_price[m->list_keys.n - n_new + k];
+    for (int p = 0; p < s->pool->n; p++)
+        price_one(m, &at, p, part, p < s->pool->n_searched ? n_new : n_all, all, new);
+    for (int k = 0; k < n_new && s->pool->objective < 0; k++)
+        new[k]->objective = -1;
     ap_arena_free(&scratch);
-    if (!is_own(&m->listed[at.list], n, block))
+    if (!is_own(&m->list[at.list], n, block))
         serve_part_free(part);
-    return prices;
+    return &m->list_price[found];
 }
 
 /* ---- sums ---- */
@@ -355,8 +310,8 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
 /* A list and a number of microbatches on a place, whose prices are added up. */
 struct summing {
     struct serve_memo *memo;
-    const struct serve_shape *shaped;
-    const struct serve_time *time;
+    const struct serve_searched *searched;
+    const struct serve_microbatches *microbatches;
     int place;
     struct serve_prices *sum;
 };
@@ -365,7 +320,7 @@ static int add_list(const struct summing *s, int n, const int *block, double tim
                     bool largest, struct ap_err *err)
 {
     const struct serve_prices *p =
-        price_list(s->memo, s->shaped, s->place, n, block, s->time, err);
+        price_list(s->memo, s->searched, s->place, n, block, s->microbatches, err);
     if (!p)
         return -1;
     add(s->sum, p, times, largest);
@@ -383,8 +338,9 @@ static void clip(struct serve_prices *sum)
 }
 
 /*
- * A block alone ends its sums of scalars (norms, checks for overflow), which a run of
- * blocks may add up and send once: they are no part of the sum, but of its slack.
+ * A block alone reduces its scalars (norms, checks for overflow) over the devices, which
+ * a run of blocks may add up and reduce once: their seconds belong to the slack of the
+ * sum.
  */
 static void leave_scalars(struct serve_prices *sum)
 {
@@ -402,8 +358,8 @@ static void leave_scalars(struct serve_prices *sum)
     }
 }
 
-/* The pairs of neighbours less the blocks that are in two of them; then what others
- * share. */
+/* The pairs of neighbours less the blocks that are in two of them; then the pairs of
+ * distant blocks that share values, less their blocks. */
 static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
 {
     const struct serve_blocks *b = s->memo->b;
@@ -414,8 +370,8 @@ static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
             return -1;
     }
     for (int i = 0; i < b->n_pairs; i++) {
-        const struct serve_pair *like = &b->pair[b->pair[i].like];
-        const int both[2] = {like->a, like->b};
+        const struct serve_pair *pair = &b->pair[b->pair[i].first];
+        const int both[2] = {pair->a, pair->b};
         if (b->pair[i].a < lo || b->pair[i].b > hi)
             continue;
         if (add_list(s, 2, both, 1, false, err) ||
@@ -428,11 +384,11 @@ static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
     return 0;
 }
 
-int serve_sum(struct serve_memo *m, const struct serve_shape *shaped, int place,
-              const struct serve_time *t, int n, const int *block,
+int serve_sum(struct serve_memo *m, const struct serve_searched *searched, int place,
+              const struct serve_microbatches *t, int n, const int *block,
               struct serve_prices *sum, struct ap_err *err)
 {
-    const struct summing s = {m, shaped, t, place, sum};
+    const struct summing s = {m, searched, t, place, sum};
     bool run = n > 2 && block[n - 1] - block[0] == n - 1;
 
     return run ? add_run(&s, block[0], block[n - 1], err)

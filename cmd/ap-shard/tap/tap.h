@@ -7,7 +7,8 @@
 
 #define TAP_MAX_PLANS     59049 /* 3^10: of a family that is enumerated as a whole */
 #define TAP_PIECE_WEIGHTS 16    /* some have one pattern only */
-#define TAP_PIECE_PLANS   729   /* 3^6: of a piece of what repeats not or is too large */
+#define TAP_PIECE_PLANS \
+    729 /* 3^6: of a piece: weights outside of families that are enumerated */
 
 struct tap_block {
     const char *name;
@@ -15,7 +16,7 @@ struct tap_block {
     /* [instance * n_weights + j]: weights of the graph; instance 0 is enumerated */
     int n_weights, *weight;
     int n_groups, *group; /* of instance 0, ascending */
-    bool piece;           /* cut where nothing repeats */
+    bool piece;           /* weights that are in no such family */
     /* what the enumeration found */
     int64_t plans, refused;
     double exposed;

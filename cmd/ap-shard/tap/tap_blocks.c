@@ -8,6 +8,8 @@
  * Efficient Derivation of Tensor Parallel Plans for Large Neural Networks", arXiv
  * 2302.00247, section 4.2 (blocks come from ap-prune).
  */
+#include "base/array.h"
+#include "base/csr.h"
 #include "tap/tap.h"
 
 #include <stdlib.h>
@@ -31,13 +33,7 @@ static int compare_ints(const void *pa, const void *pb)
 
 static struct tap_block *new_block(struct cutter *c)
 {
-    if (c->n == c->cap) {
-        c->cap = c->cap ? 2 * c->cap : 16;
-        struct tap_block *more = AP_NEW_N(c->arena, c->cap, struct tap_block);
-        if (c->n > 0)
-            memcpy(more, c->block, sizeof *more * (size_t)c->n);
-        c->block = more;
-    }
+    AP_ROOM_IN(c->arena, c->block, c->n, c->cap);
     return &c->block[c->n++];
 }
 
@@ -73,8 +69,8 @@ static int groups_of(const struct cutter *c, const int *nodes, int n, int *list)
     return count;
 }
 
-/* Can every weight of the representative be told its counterpart's pattern? */
-static bool all_alike(const struct cutter *c, const int *list, int n, int n_instances)
+/* Whether corresponding weights of all instances have the same patterns. */
+static bool same_patterns(const struct cutter *c, const int *list, int n, int n_instances)
 {
     for (int i = 0; i < n * n_instances; i++) {
         if (list[i] < 0)
@@ -98,7 +94,7 @@ static bool add_family(struct cutter *c, const struct ap_family *f)
     int *all = AP_NEW_N(c->arena, n * f->n_instances, int);
     for (int i = 0; i < f->n_instances; i++)
         weights_in(c, f, i, all + (size_t)i * (size_t)n);
-    if (!all_alike(c, all, n, f->n_instances))
+    if (!same_patterns(c, all, n, f->n_instances))
         return false;
     struct tap_block *b = new_block(c);
     *b = (struct tap_block){
@@ -196,19 +192,14 @@ static void fill_pieces(struct cutter *c)
 
     assign_groups(c, piece);
     assign_rest(c, piece);
-    for (int i = 0; i < n; i++)
-        if (piece[i] >= 0)
-            c->block[piece[i]].n_groups++;
+    const struct ap_csr groups = ap_csr_new(c->arena, c->n, n, piece, NULL);
     for (int i = 0; i < c->n; i++) {
         struct tap_block *b = &c->block[i];
         if (!b->piece)
             continue;
-        b->group = AP_NEW_N(c->arena, b->n_groups + 1, int);
-        b->n_groups = 0;
+        b->group = groups.item + groups.start[i];
+        b->n_groups = ap_csr_count(&groups, i);
     }
-    for (int i = 0; i < n; i++)
-        if (piece[i] >= 0)
-            c->block[piece[i]].group[c->block[piece[i]].n_groups++] = i;
 }
 
 struct tap_block *tap_blocks(struct ap_arena *arena, const struct ap_plan *plan,

@@ -1,23 +1,23 @@
 /*
  * Tofu: tilings by recursive halving.
  *
- * Problem: split a train step over 2^k devices so that least is moved between them. Idea:
- * halve the devices and find the tilings that move least between the halves (tofu_cut.c);
- * then halve the halves, where everything that was cut is half as large. A cut's costs
- * count once for each group that makes it. What an operator may do follows from its
- * factors (tofu_net.c), what a conversion moves from regions (tofu_move.c).
+ * Problem: split a train step over 2^k devices so that the fewest bytes move. Idea: halve
+ * the devices and find the tilings that move least between the halves (tofu_cut.c); then
+ * halve the halves, where every tensor that was cut is half as large. A cut's bytes count
+ * once for each group of devices that is halved. The requests of an operator follow from
+ * its factors (tofu_net.c), the bytes of a conversion from regions (tofu_move.c).
  *
  * Two spaces: the first allows a tensor to be whole on both halves; the later one, made
  * for models that do not fit, only cuts, ties gradients to their tensors, elementwise
- * operators together, and the time steps of a recurrence to one another.
+ * operators together, and the steps of a recurrence to one another.
  *
- * The measure counts every operator's conversions by themselves, though devices keep a
- * converted tensor for the next that wants it, and leaves compute out; the plan is priced
- * by the cost model afterwards. Cut after cut is greedy: which of several equally good
- * first cuts is taken decides what the next ones cost, so several may be tried. Source:
- * Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via
- * Tensor Tiling" (k-cuts tiling); "Supporting Very Large Models using Automatic Dataflow
- * Graph Partitioning", section 5.
+ * The measure counts the conversions of every operator, though devices keep a converted
+ * tensor for its other users, and leaves compute out; the plan is priced by the cost
+ * model afterwards. Cut after cut is greedy: which of several equally good first cuts is
+ * taken decides what the next ones cost, so several may be tried. Source: Wang, Huang,
+ * Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling"
+ * (k-cuts tiling); "Supporting Very Large Models using Automatic Dataflow Graph
+ * Partitioning", section 5.
  */
 #include "tofu/tofu.h"
 

@@ -55,7 +55,7 @@ struct tofu_net {
     const struct ap_mesh *mesh;
     bool cut_only; /* the later space: no tensor is replicated */
     const struct ap_families
-        *families;     /* steps are tied in the later space; may be NULL */
+        *families;     /* for the steps of the later space; may be NULL */
     const bool *fixed; /* per node: is cut on dimension 0 every time; NULL: none */
     uint64_t seed; /* which of equally good cuts is taken; 0: the first that is found */
     struct tofu_group *groups; /* per fusion group */
@@ -66,7 +66,7 @@ struct tofu_net {
     bool *twisted; /* per piece class: two places of one tensor, cannot be a scheme */
     int n_units;
     struct tofu_unit *units;
-    int n_tied; /* nodes that are cut like one of an earlier time step */
+    int n_tied; /* nodes that are cut like a node of an earlier step */
 };
 
 /* Slots, pieces, ties and pairs of gradients; nothing cut yet. */
@@ -74,8 +74,8 @@ void tofu_net_build(struct tofu_net *net);
 /* Makes everything whole again. */
 void tofu_net_reset(struct tofu_net *net);
 
-/* Per node: the node of the first time step (tofu_steps.c) that it is cut like, or
- * itself; families may be NULL. */
+/* Per node: the node of the first step (tofu_steps.c) with the same scheme, or itself;
+ * families may be NULL. */
 int *tofu_steps(struct ap_arena *arena, const struct ap_graph *g,
                 const struct ap_families *families);
 

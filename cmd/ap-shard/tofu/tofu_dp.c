@@ -2,16 +2,23 @@
  * Problem: give each of many variables one of its few states so that the sum of tables
  * over a few variables each is least.
  *
- * Idea: Tofu's dynamic program goes over levels of a breadth-first search from the first
- * output and keeps the best cost for every combination of schemes in a level. The same is
- * done here one variable at a time: the tables that know a variable become one table over
- * their other variables, in which it has its best state. That is a level's step when a
- * whole level goes, and stays small where a level is wide but its members know few
- * others. The variable whose table is smallest goes first (what has one or two neighbours
- * thus goes before anything else), among equals the one at the deepest level, then the
- * lowest. While no table would exceed max_table the answer is optimal; otherwise, of the
- * variable and those it knows, the one with most tables is fixed to the state that its
- * tables like best, each for itself.
+ * Idea: Tofu's dynamic program goes over the levels of a breadth-first search from the
+ * first output and keeps the best cost for every combination of schemes in a level. Here
+ * the same is done one variable at a time: all tables over a variable are replaced by one
+ * table over their other variables, in which the variable has its best state. Eliminating
+ * a whole level is one step of Tofu's program; eliminating single variables keeps tables
+ * small where a level is wide but its variables have few neighbours. The variable with
+ * the smallest new table goes first (so variables with one or two neighbours go before
+ * all others), among equals the one at the deepest level, then the lowest. While no table
+ * would exceed max_table the answer is optimal; otherwise, of the variable and its
+ * neighbours, the one with the most tables is fixed to the state for which the sum of its
+ * tables' minima is least.
+ *
+ * Why not libcommon/solve/solve_elim.c, which eliminates nodes of a selection problem:
+ * that one eliminates within a limit on the cost, in an order without levels, and gives
+ * up where tables grow too large. Tofu's program has no limit at first, must choose among
+ * equal cuts by level (they decide the cost of the next cut), must always answer, and
+ * reports the sizes of its tables.
  *
  * Cost: the sum of the tables' sizes; linear in the variables where they know few others.
  * Source: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning
@@ -23,9 +30,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/heap.h"
 #include "tofu/tofu.h"
 
-enum { MAX_TABLES = 64 }; /* a variable with more is left until it has fewer */
+enum { MAX_TABLES = 64 }; /* a variable with more tables waits until it has fewer */
 
 void tofu_dp_init(struct tofu_dp *dp, struct ap_arena *arena, int n_vars,
                   const int *n_states)
@@ -59,10 +68,7 @@ static int find_table(const struct tofu_dp *dp, int n, const int *var)
 
 static void list_push(struct tofu_list *l, int table)
 {
-    if (l->n == l->cap) {
-        l->cap = l->cap ? 2 * l->cap : 4;
-        l->table = ap_xrealloc(l->table, (size_t)l->cap * sizeof *l->table);
-    }
+    AP_ROOM(l->table, l->n, l->cap);
     l->table[l->n++] = table;
     l->n_alive++;
 }
@@ -86,10 +92,7 @@ static void add_table(struct tofu_dp *dp, int n, int *var, double *v)
             to[i] += v[i];
         return;
     }
-    if (dp->n_tables == dp->cap_tables) {
-        dp->cap_tables = dp->cap_tables ? 2 * dp->cap_tables : 1024;
-        dp->tables = ap_xrealloc(dp->tables, (size_t)dp->cap_tables * sizeof *dp->tables);
-    }
+    AP_ROOM(dp->tables, dp->n_tables, dp->cap_tables);
     for (int i = 0; i < n; i++)
         list_push(&dp->of[var[i]], dp->n_tables);
     dp->tables[dp->n_tables++] = (struct tofu_table){.n = n, .var = var, .v = v};
@@ -149,13 +152,9 @@ struct entry {
     int level, var, stamp;
 };
 
-struct heap {
-    int n, cap;
-    struct entry *e;
-};
-
-static bool before(const struct entry *a, const struct entry *b)
+static bool before(const void *x, const void *y)
 {
+    const struct entry *a = x, *b = y;
     if (a->size != b->size)
         return a->size < b->size;
     if (a->level != b->level)
@@ -163,40 +162,9 @@ static bool before(const struct entry *a, const struct entry *b)
     return a->var < b->var;
 }
 
-static void heap_push(struct heap *h, struct entry e)
-{
-    if (h->n == h->cap) {
-        h->cap = h->cap ? 2 * h->cap : 1024;
-        h->e = ap_xrealloc(h->e, (size_t)h->cap * sizeof *h->e);
-    }
-    int i = h->n++;
-    for (; i > 0 && before(&e, &h->e[(i - 1) / 2]); i = (i - 1) / 2)
-        h->e[i] = h->e[(i - 1) / 2];
-    h->e[i] = e;
-}
-
-static struct entry heap_pop(struct heap *h)
-{
-    struct entry top = h->e[0], last = h->e[--h->n];
-    int i = 0;
-    for (;;) {
-        int c = 2 * i + 1;
-        if (c >= h->n)
-            break;
-        if (c + 1 < h->n && before(&h->e[c + 1], &h->e[c]))
-            c++;
-        if (!before(&h->e[c], &last))
-            break;
-        h->e[i] = h->e[c];
-        i = c;
-    }
-    h->e[i] = last;
-    return top;
-}
-
 /* ---- one variable ---- */
 
-/* What an eliminated variable is best at, given the others. */
+/* The best state of an eliminated variable, given the others. */
 struct record {
     int var, n;
     int *scope;
@@ -207,7 +175,7 @@ struct run {
     struct tofu_dp *dp;
     int *level, *stamp, *mark, mark_now;
     bool *gone;
-    struct heap heap;
+    struct ap_heap heap;
     int n_records;
     struct record *records;
     uint8_t *state;
@@ -263,7 +231,7 @@ static void requeue(struct run *r, int v)
     e.stamp = ++r->stamp[v];
     if (r->dp->of[v].n_alive <= MAX_TABLES)
         gather(r, v, NULL, &e.size);
-    heap_push(&r->heap, e);
+    ap_heap_push(&r->heap, &e);
 }
 
 static void kill_table(struct tofu_dp *dp, int table)
@@ -362,9 +330,9 @@ static void eliminate(struct run *r, int v)
         requeue(r, scope[i]);
 }
 
-/* ---- a variable that knows too many others ---- */
+/* ---- a variable with too many neighbours ---- */
 
-/* What table t costs at least with v in state s is added to sum[s]. */
+/* Adds the minimum of table t with v in state s to sum[s]. */
 static void add_minima(const struct tofu_dp *dp, const struct tofu_table *t, int v,
                        double *sum, double *least)
 {
@@ -436,7 +404,7 @@ static void fix(struct run *r, int v)
         requeue(r, scope[i]);
 }
 
-/* Of v and those it knows, the variable with most tables. */
+/* Of v and its neighbours, the variable with most tables. */
 static int most_tables(struct run *r, int v)
 {
     const struct tofu_list *of = r->dp->of;
@@ -469,6 +437,7 @@ void tofu_dp_solve(struct tofu_dp *dp, int root, uint8_t *state)
     struct run r = {.dp = dp,
                     .level = find_levels(dp, root),
                     .stamp = AP_NEW_N(dp->arena, dp->n_vars, int),
+                    .heap = {.size = sizeof(struct entry), .before = before},
                     .mark = AP_NEW_N(dp->arena, dp->n_vars, int),
                     .gone = AP_NEW_N(dp->arena, dp->n_vars, bool),
                     .records = AP_NEW_N(dp->arena, dp->n_vars, struct record),
@@ -476,8 +445,7 @@ void tofu_dp_solve(struct tofu_dp *dp, int root, uint8_t *state)
 
     for (int v = 0; v < dp->n_vars; v++)
         requeue(&r, v);
-    while (r.heap.n > 0) {
-        struct entry e = heap_pop(&r.heap);
+    for (struct entry e; ap_heap_pop(&r.heap, &e);) {
         if (r.gone[e.var] || e.stamp != r.stamp[e.var])
             continue;
         if (e.size <= dp->max_table) {
@@ -486,7 +454,7 @@ void tofu_dp_solve(struct tofu_dp *dp, int root, uint8_t *state)
             int v = most_tables(&r, e.var);
             fix(&r, v);
             if (v != e.var)
-                heap_push(&r.heap, e); /* void if fix has queued it anew */
+                ap_heap_push(&r.heap, &e); /* void if fix has queued it anew */
         }
     }
     for (int i = r.n_records - 1; i >= 0; i--)
@@ -494,5 +462,5 @@ void tofu_dp_solve(struct tofu_dp *dp, int root, uint8_t *state)
     for (int v = 0; v < dp->n_vars; v++)
         free(dp->of[v].table);
     free(dp->tables);
-    free(r.heap.e);
+    ap_heap_free(&r.heap);
 }

@@ -1,6 +1,6 @@
 /*
  * Problem: how much do two halves of the devices move to bring a tensor from one scheme
- * to another, when it was cut before and perhaps not alike on both sides?
+ * to another, when earlier cuts may differ between the two schemes?
  *
  * Idea: each half has half of each place that was cut; what it wants and has not must
  * come from the other half, which holds first(r1) or second(r1). Whatever the other group

@@ -1,17 +1,17 @@
 /*
- * Problem: see a graph of fusion groups as Tofu does, operators that want tensors in
- * aligned schemes, with as few tensors to decide on as its coarsening leaves.
+ * Problem: state a graph of fusion groups as Tofu does, as operators that need their
+ * tensors in aligned schemes, with as few tensors to decide as Tofu's coarsening leaves.
  *
- * Idea: every factor of a group's nest is an aligned request: the operands and results
- * that it indexes are cut at that place, the others are whole, and results that it is
- * summed over come out as terms of a sum. No table of operators is needed. Tensors whose
+ * Idea: every factor of a group's nest is an aligned request: operands and results that
+ * the factor indexes are cut at that place, the others are whole, and results that are
+ * summed over the factor are partial sums. No table of operators is needed. Tensors whose
  * schemes are one decision are tied:
  *   - the one whole operand and the results of a group that changes no place (a chain of
  *     elementwise operators, a pooling, a reshape, a transpose);
  *   - all that an update joins: a weight, its gradient, its state, the new weight;
  *   - in the later space the operands of all elementwise groups, and activations with
  *     their gradients;
- *   - there, too, those at the same place of a recurrence's time steps (tofu_steps.c).
+ *   - there, too, the tensors at the same place of a recurrence's steps (tofu_steps.c).
  * A tied group follows the scheme of its tensors. A group that cannot follow a place
  * where a contraction cuts such a tensor (a slice of it) is not tied. The two gradients
  * of a contraction y = x w, which share dy and have x and w as the other operands, have
@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/union_find.h"
 #include "problem/fold.h"
 #include "tofu/tofu.h"
 
@@ -48,42 +49,23 @@ bool tofu_factor_usable(const struct ap_nest *nest, int f)
     return nest->factors[f].kind != AP_FACTOR_WHOLE && nest->factors[f].size > 1;
 }
 
-/* ---- classes: lowest id is the root ---- */
-
-static int find(int *parent, int x)
-{
-    while (parent[x] != x) {
-        parent[x] = parent[parent[x]];
-        x = parent[x];
-    }
-    return x;
-}
-
-static int unite(int *parent, int x, int y)
-{
-    x = find(parent, x);
-    y = find(parent, y);
-    if (x < y)
-        parent[y] = x;
-    else
-        parent[x] = y;
-    return x < y ? x : y;
-}
+/* ---- tied tensors and pieces ---- */
 
 static int class_of(const struct maker *m, int node)
 {
-    return find(m->net->class_of, node);
+    return ap_sets_root(m->net->class_of, node);
 }
 
 static int piece_class(const struct maker *m, int piece)
 {
-    return piece < 0 ? piece : find(m->net->piece_of, piece);
+    return piece < 0 ? piece : ap_sets_root(m->net->piece_of, piece);
 }
 
 static void unite_pieces(struct maker *m, int p, int q)
 {
     bool wanted = m->wanted[piece_class(m, p)] || m->wanted[piece_class(m, q)];
-    m->wanted[unite(m->net->piece_of, p, q)] = wanted;
+    ap_sets_join(m->net->piece_of, p, q);
+    m->wanted[piece_class(m, p)] = wanted;
 }
 
 /* ---- slots ---- */
@@ -255,17 +237,17 @@ static void tie(struct maker *m, int g)
             continue;
         }
         const struct tofu_slot *a = &group->slot[group->anchor];
-        unite(m->net->class_of, a->node, s->node);
+        ap_sets_join(m->net->class_of, a->node, s->node);
         for (int f = 0; f < nest->n_factors; f++)
             if (a->piece[f] >= 0 && s->piece[f] >= 0)
                 unite_pieces(m, a->piece[f], s->piece[f]);
     }
 }
 
-/* Two tensors of one shape: each place of one is that of the other. */
+/* Ties two tensors of one shape, and their pieces. */
 static void tie_tensors(struct maker *m, int v, int w)
 {
-    unite(m->net->class_of, v, w);
+    ap_sets_join(m->net->class_of, v, w);
     for (int p = m->first[v]; p >= 0; p = m->piece[p].next)
         for (int q = m->first[w]; q >= 0; q = m->piece[q].next)
             if (m->piece[p].dim == m->piece[q].dim &&
@@ -393,8 +375,8 @@ static void tie_gradients(struct maker *m, const struct triple *t)
         if (px >= 0 && in_dx >= 0 && dx->piece[in_dx] >= 0)
             unite_pieces(m, px, dx->piece[in_dx]);
     }
-    unite(net->class_of, y->node, dy->node);
-    unite(net->class_of, x->node, dx->node);
+    ap_sets_join(net->class_of, y->node, dy->node);
+    ap_sets_join(net->class_of, x->node, dx->node);
 }
 
 static int other(const struct maker *m, int g, int class)
@@ -507,7 +489,7 @@ static void list_units(struct maker *m, const struct triple *triples, int n_trip
     }
 }
 
-/* ---- time steps ---- */
+/* ---- steps of a recurrence ---- */
 
 /* The group of an earlier step at the place of g, -1. */
 static int group_before(const struct tofu_net *net, const int *step, int g)

@@ -1,27 +1,28 @@
 /*
- * Problem: a recurrent net whose loop over time is unrolled has the same tensors once per
- * step. Each would be cut by itself, though nothing tells the steps apart, and as all
- * steps meet at the weights the tables of the dynamic program grow with their number.
+ * Problem: an unrolled recurrence has the same tensors once per step. Each would be cut
+ * by itself, though the steps are identical, and as all steps use the same weights, the
+ * tables of the dynamic program grow with the number of steps.
  *
  * Idea: tensors at the same place of two steps have one scheme, and their operators one
- * request. Steps are instances of a family (ap-prune) that hold no weight of their own
- * and multiply the same weights at the same places, or read at the same place what such
- * steps make (a step may be several families, of what is in a name scope and what is
- * not). Layers hold weights, so they are not tied; steps inside of layers are, in each
- * layer by themselves.
+ * request. Steps are instances of a family (ap-prune) without weights of their own that
+ * multiply the same weights at the same places, or read the results of such steps at the
+ * same place (a step may be several families: nodes inside and outside of a name scope).
+ * Layers hold weights, so they are not tied; steps inside of layers are, in each layer by
+ * themselves.
  *
- * Cost: linear in nodes, per family and round; as many rounds as steps have families, one
- * after the other. Source: Wang, Huang, Li, "Supporting Very Large Models using Automatic
- * Dataflow Graph Partitioning", section 5.1 (coarsening of unrolled time steps), whose
- * graphs say where steps are.
+ * Cost: linear in nodes, per family and round; as many rounds as a step has families.
+ * Source: Wang, Huang, Li, "Supporting Very Large Models using Automatic Dataflow Graph
+ * Partitioning", section 5.1 (coarsening of unrolled time steps), whose graphs say where
+ * steps are.
  */
 #include <string.h>
 
+#include "base/union_find.h"
 #include "tofu/tofu.h"
 
 #define DEEPEST 8 /* a weight that is made of others */
 
-/* Where some instance last read a weight, or a tensor that stands for those of steps. */
+/* The last operand of some instance that was a weight, or a tensor of tied steps. */
 struct place {
     int instance; /* -1: nowhere */
     int node, operand, tensor;
@@ -33,25 +34,15 @@ struct finder {
     bool *weight;        /* [node]: a weight, or made of weights alone */
     int *outer;          /* [node]: instance of the parent of the family at hand, -1 */
     struct place *place; /* [tensor]: the last one, of the family at hand */
-    int *step;           /* [node]: an earlier one of its class, union-find */
-    bool *tied;          /* [node]: of some step that follows, or is followed */
+    int *step;           /* [node]: union-find; tied nodes of several steps are a set */
+    bool *tied;          /* [node]: of a step that is tied to another */
 };
 
-static int class_of(struct finder *f, int v)
-{
-    while (f->step[v] != v)
-        v = f->step[v] = f->step[f->step[v]];
-    return v;
-}
-
-/* One class, that follows the node of the lowest id; true if they were two. */
+/* One class, named by its lowest node; true if they were two. */
 static bool tie(struct finder *f, int v, int w)
 {
-    const int a = class_of(f, v), b = class_of(f, w);
-
-    f->step[a > b ? a : b] = a < b ? a : b;
     f->tied[v] = f->tied[w] = true;
-    return a != b;
+    return ap_sets_join(f->step, v, w);
 }
 
 static void find_weights(struct finder *f)
@@ -94,7 +85,7 @@ static bool same_weight(struct finder *f, int x, int y, int depth)
     const struct ap_node *a = &f->g->nodes[x], *b = &f->g->nodes[y];
     bool same = a->op == b->op && a->n_in == b->n_in && a->n_in > 0 && depth < DEEPEST;
 
-    if (class_of(f, x) == class_of(f, y))
+    if (ap_sets_root(f->step, x) == ap_sets_root(f->step, y))
         return true;
     for (int k = 0; same && k < a->n_in; k++)
         same = same_weight(f, a->in[k], b->in[k], depth + 1);
@@ -131,7 +122,7 @@ static int instance_before(struct finder *f, const struct ap_family *family, int
         const struct ap_node *n = &f->g->nodes[node[j]];
         for (int k = 0; k < n->n_in; k++) {
             const int x = n->in[k];
-            struct place *p = &f->place[class_of(f, x)];
+            struct place *p = &f->place[ap_sets_root(f->step, x)];
             if (!multiplies(f, n, k) && !f->tied[x])
                 continue;
             if (p->instance < 0)
@@ -173,11 +164,9 @@ int *tofu_steps(struct ap_arena *arena, const struct ap_graph *g,
                        .weight = AP_NEW_N(arena, g->n_nodes + 1, bool),
                        .outer = AP_NEW_N(arena, g->n_nodes + 1, int),
                        .place = AP_NEW_N(arena, g->n_nodes + 1, struct place),
-                       .step = AP_NEW_N(arena, g->n_nodes + 1, int),
+                       .step = ap_sets_new(arena, g->n_nodes + 1),
                        .tied = AP_NEW_N(arena, g->n_nodes + 1, bool)};
 
-    for (int v = 0; v < g->n_nodes; v++)
-        f.step[v] = v;
     find_weights(&f);
     for (bool any = families != NULL; any;) {
         any = false;
@@ -185,6 +174,6 @@ int *tofu_steps(struct ap_arena *arena, const struct ap_graph *g,
             any |= find_steps(&f, &families->family[i]);
     }
     for (int v = 0; v < g->n_nodes; v++)
-        f.step[v] = class_of(&f, v);
+        f.step[v] = ap_sets_root(f.step, v);
     return f.step;
 }

@@ -1,8 +1,8 @@
 /*
  * Problem: a mesh is searched for several numbers of microbatches, and most of the plans
- * are the same. Idea: what is known of a plan before parts of it are priced (layouts of
- * what blocks hand over, hashes of what it decides) is taken over from an earlier search
- * on the mesh. Cost: linear in the graph for each new plan.
+ * are the same. Idea: what is computed from a plan before parts of it are priced (layouts
+ * of the values that blocks pass to each other, hashes of the choices per block) is taken
+ * from an earlier search on the mesh. Cost: linear in the graph for each new plan.
  */
 #include "serve/serve.h"
 
@@ -10,15 +10,9 @@
 
 _Static_assert(AP_MAX_AXES % 3 == 0, "choices are hashed by threes");
 
-static uint64_t mix(uint64_t h, uint64_t more)
-{
-    h = (h ^ more) * 0x9e3779b97f4a7c15U;
-    return h ^ h >> 32;
-}
-
-/* [block]: of what plan p decides in it, and of what it reads. */
+/* [block]: of the choices of plan p in it, and of the layouts that it reads. */
 static const uint64_t *hash_plan(const struct serve_blocks *b,
-                                 const struct serve_rows *rows, struct serve_shape *s,
+                                 const struct serve_rows *rows, struct serve_searched *s,
                                  int p)
 {
     const struct serve_pool *pool = s->pool;
@@ -31,16 +25,16 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
         for (int k = rows->group_start[i]; k < rows->group_start[i + 1]; k++) {
             const struct ap_choice_vec *c = &choice[rows->group[k]];
             for (int a = 0; a < AP_MAX_AXES; a += 3)
-                h = mix(h, (uint64_t)(uint16_t)c->axis[a] << 32 |
-                               (uint64_t)(uint16_t)c->axis[a + 1] << 16 |
-                               (uint64_t)(uint16_t)c->axis[a + 2]);
+                h = ap_hash_mix(h, (uint64_t)(uint16_t)c->axis[a] << 32 |
+                                       (uint64_t)(uint16_t)c->axis[a + 1] << 16 |
+                                       (uint64_t)(uint16_t)c->axis[a + 2]);
         }
         for (int k = b->node_start[i]; regather && k < b->node_start[i + 1]; k++)
-            h = mix(h, regather[b->node[k]]);
+            h = ap_hash_mix(h, regather[b->node[k]]);
         for (int e = b->ext_start[i]; e < b->ext_start[i + 1]; e++) {
             int row = rows->number[b->ext[e]];
             if (row >= 0)
-                h = mix(h, ap_layout_hash(s->border.layout[p][row]));
+                h = ap_hash_mix(h, ap_layout_hash(s->border.layout[p][row]));
         }
         hash[i] = h;
     }
@@ -49,9 +43,9 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
 
 /* A plan of an earlier search on the mesh that is the same: its row in *from, or false.
  */
-static bool seen_before(int n_before, struct serve_shape *const *before,
-                        const struct serve_shape *s, int p,
-                        const struct serve_shape **from, int *row)
+static bool seen_before(int n_before, struct serve_searched *const *before,
+                        const struct serve_searched *s, int p,
+                        const struct serve_searched **from, int *row)
 {
     const struct serve_pool *own = s->pool;
     size_t n = (size_t)own->n_groups;
@@ -69,10 +63,10 @@ static bool seen_before(int n_before, struct serve_shape *const *before,
     return false;
 }
 
-void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests,
-                      const struct ap_cost *cost, const struct serve_rows *rows,
-                      int n_before, struct serve_shape *const *before,
-                      struct serve_shape *s)
+void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests *nests,
+                             const struct ap_cost *cost, const struct serve_rows *rows,
+                             int n_before, struct serve_searched *const *before,
+                             struct serve_searched *s)
 {
     const struct serve_pool *pool = s->pool;
 
@@ -80,7 +74,7 @@ void serve_shape_look(const struct serve_blocks *b, const struct ap_nests *nests
     s->border.layout = AP_NEW_N(&s->arena, pool->n + 1, const struct ap_layout *const *);
     s->hash = AP_NEW_N(&s->arena, pool->n + 1, const uint64_t *);
     for (int p = 0; p < pool->n; p++) {
-        const struct serve_shape *from;
+        const struct serve_searched *from;
         int row;
         if (seen_before(n_before, before, s, p, &from, &row)) {
             s->border.layout[p] = from->border.layout[row];
