@@ -109,13 +109,18 @@ struct chain {
     int n_values; /* of which each has a pointer when the chain runs */
 };
 
+/* An operand of an instruction. */
+struct chain_operand {
+    enum ap_dtype dtype;
+    int value;
+    bool uniform;
+};
 /*
- * Adds the instruction of one elementwise node: operand values src with strides,
- * operand dtypes in. -1 with err when no kernel fits.
+ * Adds the instruction of one elementwise node, which computes value dst of up to three
+ * operands. -1 with err when no kernel fits.
  */
 int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
-              const enum ap_dtype *in, const int *src, const int *stride, int dst,
-              bool uniform, struct ap_err *err);
+              const struct chain_operand *in, int dst, bool uniform, struct ap_err *err);
 void chain_run(const struct chain *chain, void *const *ptr, bool uniform, int64_t n);
 
 /* A reducer's body as a chain: values 0 .. n_params - 1 are its parameters. */
@@ -170,10 +175,13 @@ void cpu_strides(const struct ap_shape *s, int64_t *stride);
 
 /* ---- matrix products (cpu_gemm.c) ---- */
 
-/* c[m][n] = a * b; row-major, ta: a is stored [k][m]. f32, f64, integers, pred. */
-void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
-              const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
-              int64_t ldc);
+/* c[m][n] = a[m][k] * b[k][n], all row-major; ta: a is stored [k][m], tb: b [n][k]. */
+struct gemm {
+    enum cpu_kind kind;
+    bool ta, tb;
+    int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
+};
+void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
 
 /* One thread; kernels for this processor. May start the program anew, before it reads
  * anything. */

@@ -194,14 +194,17 @@ static const int64_t *inverse_map(struct exec *x, const struct ap_node *v,
 }
 
 /*
- * What gather and scatter share. other: the gather's result or the updates; its
- * dimensions in window_dims run over the operand's that are not in `dropped` or
- * `batching`, in order.
+ * The attributes of gather, and those of scatter that say the same. Dimensions of the
+ * gather's result or of the updates that are in window_dims run over those of operand 0
+ * that are in neither `dropped` nor `batching`, in order.
  */
+struct index_dims {
+    struct ap_ints window_dims, dropped, batching, index_batching, index_map;
+};
+
+/* What gather and scatter share. other: the gather's result or the updates. */
 static int index_prepare(struct exec *x, struct index *s, const struct ap_node *v,
-                         const struct ap_shape *other, struct ap_ints window_dims,
-                         struct ap_ints dropped, struct ap_ints batching,
-                         struct ap_ints index_batching, struct ap_ints index_map,
+                         const struct ap_shape *other, const struct index_dims *t,
                          struct ap_err *err)
 {
     const struct ap_shape *op = &call_in(x, v, 0)->shape, *ix = &call_in(x, v, 1)->shape;
@@ -223,9 +226,9 @@ static int index_prepare(struct exec *x, struct index *s, const struct ap_node *
     s->window_elems = 1;
     for (int d = 0, k = 0; d < op->rank; d++) {
         extent[d] = 1;
-        if (has(dropped, d) || has(batching, d))
+        if (has(t->dropped, d) || has(t->batching, d))
             continue;
-        const int64_t to = window_dims.v[k++];
+        const int64_t to = t->window_dims.v[k++];
         extent[d] = other->dims[to];
         s->window_elems *= extent[d];
         if (s->scatter)
@@ -239,19 +242,19 @@ static int index_prepare(struct exec *x, struct index *s, const struct ap_node *
     for (int d = 0, o = 0; d < ix->rank; d++) {
         if (d == ivd)
             continue;
-        while (has(window_dims, o))
+        while (has(t->window_dims, o))
             o++;
         const int i = s->n_batch++;
         s->batch[i] = ix->dims[d];
         s->batch_index[i] = is[d];
         s->batch_other[i] = os[o++];
-        for (int b = 0; b < index_batching.n; b++)
-            if (index_batching.v[b] == d)
-                s->batch_operand[i] = s->operand_stride[batching.v[b]];
+        for (int b = 0; b < t->index_batching.n; b++)
+            if (t->index_batching.v[b] == d)
+                s->batch_operand[i] = s->operand_stride[t->batching.v[b]];
     }
-    for (int i = 0; i < index_map.n; i++) {
+    for (int i = 0; i < t->index_map.n; i++) {
         struct moved *m = &s->moved[s->n_moved++];
-        m->dim = (int)index_map.v[i];
+        m->dim = (int)t->index_map.v[i];
         m->here = inverse_map(x, v, op, m->dim);
         m->dim_size = m->here ? v->attrs->global->dims[m->dim] : op->dims[m->dim];
         m->slice = extent[m->dim];
@@ -270,9 +273,10 @@ int cpu_gather_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct ap_node *v = call_node(x, call);
     const struct ap_attrs *a = v->attrs;
     struct index *s = AP_NEW(x->arena, struct index);
-    if (index_prepare(x, s, v, &v->shape, a->offset_dims, a->collapsed_slice_dims,
-                      a->operand_batching_dims, a->start_indices_batching_dims,
-                      a->start_index_map, err))
+    const struct index_dims dims = {a->offset_dims, a->collapsed_slice_dims,
+                                    a->operand_batching_dims,
+                                    a->start_indices_batching_dims, a->start_index_map};
+    if (index_prepare(x, s, v, &v->shape, &dims, err))
         return -1;
     s->out = x->value[call->nodes[0]];
     call->run = index_run;
@@ -287,10 +291,10 @@ int cpu_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
     struct index *s = AP_NEW(x->arena, struct index);
     const struct ap_reducer *red = &x->prog->local.reducers[a->to_apply];
     s->scatter = true;
-    if (index_prepare(x, s, v, &call_in(x, v, 2)->shape, a->update_window_dims,
-                      a->inserted_window_dims, a->input_batching_dims,
-                      a->scatter_indices_batching_dims, a->scatter_dims_to_operand_dims,
-                      err))
+    const struct index_dims dims = {
+        a->update_window_dims, a->inserted_window_dims, a->input_batching_dims,
+        a->scatter_indices_batching_dims, a->scatter_dims_to_operand_dims};
+    if (index_prepare(x, s, v, &call_in(x, v, 2)->shape, &dims, err))
         return -1;
     s->out = x->value[call->nodes[0]];
     s->updates = x->value[v->in[2]];

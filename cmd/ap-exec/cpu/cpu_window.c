@@ -30,7 +30,7 @@ static int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
     return body_prepare(x, red, &c->body, err);
 }
 
-static void combine_run(struct combine *c, void *acc, const void *x, int64_t n)
+static void combine_run(struct combine *c, void *acc, void *x, int64_t n)
 {
     static const int one[3] = {1, 1, 1};
     if (c->fn) {
@@ -38,7 +38,7 @@ static void combine_run(struct combine *c, void *acc, const void *x, int64_t n)
         return;
     }
     c->body.ptr[0] = acc;
-    c->body.ptr[1] = (void *)x;
+    c->body.ptr[1] = x;
     body_run(&c->body, n);
     memmove(acc, c->body.ptr[c->body.result[0]],
             (size_t)(n * cpu_kind_size(cpu_kind(c->dtype))));
