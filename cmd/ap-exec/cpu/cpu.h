@@ -141,6 +141,18 @@ int body_prepare(struct exec *x, const struct ap_reducer *red, struct body *body
 void body_start(struct body *body, char *scratch);
 void body_run(struct body *body, int64_t n); /* n <= CPU_TILE */
 
+/* How a reducer combines two registers: by a known function, or by its body. */
+struct combine {
+    cpu_fn *fn; /* NULL: the body */
+    enum ap_dtype dtype;
+    struct body body;
+};
+/* For v's result type; -1 with err where there is neither. */
+int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
+                    struct combine *c, struct ap_err *err);
+/* acc = acc combined with x, element by element; body_start comes first. n <= CPU_TILE */
+void combine_run(struct combine *c, void *acc, void *x, int64_t n);
+
 /* ---- moving elements (cpu_copy.c) ---- */
 
 /* A copy between strided boxes; strides in elements, may be 0 (source) or negative. */

@@ -34,9 +34,8 @@ struct index {
     struct box window;                  /* operand to result, or updates to operand */
     int64_t window_elems;
     int64_t operand_stride[AP_MAX_RANK];
-    cpu_fn *fn; /* scatter: combines; NULL with no body: replaces */
-    bool has_body;
-    struct body body;
+    bool assign; /* scatter: updates replace, else they are combined */
+    struct combine combine;
     bool in_scratch; /* accumulates in f32 */
     int64_t reg_at, body_at;
 };
@@ -101,7 +100,6 @@ static void gather_one(const struct index *s, int64_t from, int64_t to)
 static void scatter_one(struct exec *x, struct index *s, char *acc, int64_t to,
                         int64_t from)
 {
-    static const int one[3] = {1, 1, 1};
     const struct box *w = &s->window;
     const enum ap_dtype plain = s->in_scratch ? AP_F32 : s->dtype;
     const int size = ap_dtype_size(plain), esize = ap_dtype_size(s->dtype);
@@ -115,21 +113,11 @@ static void scatter_one(struct exec *x, struct index *s, char *acc, int64_t to,
             const int64_t n = run - i < CPU_TILE ? run - i : CPU_TILE;
             char *a = acc + (to + i * os) * size;
             cpu_load(upd, s->updates + (from + i * us) * esize, us, s->dtype, n);
-            if (!s->fn && !s->has_body) {
-                cpu_store(a, os, upd, plain, n);
-                continue;
+            if (!s->assign) {
+                cpu_load(old, a, os, plain, n);
+                combine_run(&s->combine, old, upd, n);
             }
-            cpu_load(old, a, os, plain, n);
-            char *res = old;
-            if (s->fn) {
-                s->fn(old, old, upd, upd, one, n);
-            } else {
-                s->body.ptr[0] = old;
-                s->body.ptr[1] = upd;
-                body_run(&s->body, n);
-                res = s->body.ptr[s->body.result[0]];
-            }
-            cpu_store(a, os, res, plain, n);
+            cpu_store(a, os, s->assign ? upd : old, plain, n);
         }
         cpu_next(last, w->n, at, w->src, &from, w->dst, &to);
     }
@@ -144,8 +132,8 @@ static void index_run(struct exec *x, void *state)
         cpu_load(acc, s->operand, 1, s->dtype, operand_elems);
     else if (s->scatter && s->out != s->operand)
         memcpy(s->out, s->operand, (size_t)s->operand_bytes);
-    if (s->has_body)
-        body_start(&s->body, x->scratch + s->body_at);
+    if (s->scatter && !s->assign && !s->combine.fn)
+        body_start(&s->combine.body, x->scratch + s->body_at);
     int64_t at[AP_MAX_RANK] = {0}, n = s->window_elems ? 1 : 0;
     for (int i = 0; i < s->n_batch; i++)
         n *= s->batch[i];
@@ -298,23 +286,15 @@ int cpu_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
         return -1;
     s->out = x->value[call->nodes[0]];
     s->updates = x->value[v->in[2]];
-    if (red->red == AP_RED_NONE) {
-        if (red->n_nodes == 0)
-            return exec_unsupported(x, v, err, "with a reducer that has no body");
-        s->has_body = true;
-        if (body_prepare(x, red, &s->body, err))
-            return -1;
-    } else if (red->red != AP_RED_ASSIGN) {
-        s->fn = cpu_op_find(cpu_red_op(red->red), AP_EQ, s->dtype, s->dtype);
-        if (!s->fn)
-            return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
-    }
-    s->in_scratch = s->fn && !cpu_is_plain(s->dtype);
+    s->assign = red->red == AP_RED_ASSIGN;
+    if (!s->assign && combine_prepare(x, v, a->to_apply, &s->combine, err))
+        return -1;
+    if (!s->assign && !s->combine.fn && !cpu_is_plain(s->dtype))
+        return exec_unsupported(x, v, err, "with this computation in half precision");
+    s->in_scratch = s->combine.fn && !cpu_is_plain(s->dtype);
     s->reg_at = s->in_scratch ? exec_room(s->operand_bytes * 2) : 0;
     s->body_at = s->reg_at + 2 * CPU_TILE * 8;
-    if (s->has_body && !cpu_is_plain(s->dtype))
-        return exec_unsupported(x, v, err, "with this computation in half precision");
-    exec_need_scratch(x, s->body_at + s->body.scratch_bytes);
+    exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes);
     call->run = index_run;
     call->state = s;
     return 0;
