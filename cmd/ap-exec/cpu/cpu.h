@@ -211,7 +211,6 @@ cpu_prepare_fn cpu_reduce_prepare, cpu_custom_reduce_prepare, cpu_window_prepare
 cpu_prepare_fn cpu_fft_prepare, cpu_linalg_prepare;
 cpu_prepare_fn cpu_sort_prepare, cpu_topk_prepare;
 cpu_prepare_fn cpu_gather_prepare, cpu_scatter_prepare, cpu_dynamic_prepare;
-cpu_prepare_fn cpu_while_prepare;
 cpu_prepare_fn cpu_coll_prepare, cpu_local_prepare;
 
 static inline const struct ap_node *call_node(const struct exec *x, const struct call *c)

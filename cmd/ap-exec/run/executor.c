@@ -385,8 +385,7 @@ void executor_close(struct executor *p, struct session *s)
     transfers_close(p->transfers);
     for (int k = 0; k < p->pipeline->n_stages; k++)
         if (p->mine[k]) {
-            if (p->kept[k].slots)
-                p->exec[k].backend->release(p->kept[k].slots);
+            p->exec[k].backend->release(p->kept[k].slots);
             exec_close(&p->exec[k]);
             if (p->job->size > 1)
                 p->comm[k].close(&p->comm[k]);
