@@ -162,7 +162,7 @@ three() {
         ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
 }
 
-@test "every device gets what it holds, once" {
+@test "README of cmd/ap-exec/run: every device gets what it holds, once" {
     local dir=$BATS_TEST_TMPDIR
     # f32[8,4] from two devices by rows to two, by rows or both all of it, and from there to one
     printf '%s\n' 'HloModule m' 'ENTRY e {' 'x = f32[8,4] parameter(0)' 'a = f32[8,4] tanh(x)' \

@@ -16,7 +16,7 @@ struct planner {
     int *order; /* the nodes of all calls, call by call */
     int n_order;
     int64_t *temp;          /* per node: offset in temps, -1 for none */
-    int64_t **element_temp; /* per tuple node and part */
+    int64_t **element_temp; /* per tuple node and element */
     bool *aside;            /* the call writes to temps, then copies */
 };
 
