@@ -210,7 +210,7 @@ HLO
 }
 
 @test "README of cmd/ap-exec: the worked example's program, losses and values" {
-    local dir=$BATS_TEST_TMPDIR readme=cmd/ap-exec/README.md value
+    local dir=$BATS_TEST_TMPDIR readme=cmd/ap-exec/README.md
     cd "$dir"
     sed -n '/^```hlo/,/^```$/p' "$AP_TOP/$readme" | grep -v '^```' >step.hlo
     bash -euo pipefail -c "$(sed -n '/^```sh/,/^```$/p' "$AP_TOP/$readme" | grep -v '^```')" >out
