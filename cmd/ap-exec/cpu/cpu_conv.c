@@ -10,7 +10,9 @@
 #include <limits.h>
 #include <string.h>
 
-#define BLOCK_ELEMS (1 << 20) /* of unrolled rows */
+/* Elements of the rows that are unrolled at once: bounds the scratch memory, 4 MB in f32.
+ */
+#define BLOCK_ELEMS (1 << 20)
 
 struct conv {
     enum ap_dtype dtype;

@@ -190,27 +190,13 @@ struct index_dims {
     struct ap_ints window_dims, dropped, batching, index_batching, index_map;
 };
 
-/* What gather and scatter share. other: the gather's result or the updates. */
-static int index_prepare(struct exec *x, struct index *s, const struct ap_node *v,
-                         const struct ap_shape *other, const struct index_dims *t,
-                         struct ap_err *err)
+/* The window, in operand 0 and in `other`; its extents in operand 0's dimensions. */
+static void set_window(struct index *s, const struct ap_shape *op,
+                       const struct ap_shape *other, const struct index_dims *t,
+                       int64_t *extent)
 {
-    const struct ap_shape *op = &call_in(x, v, 0)->shape, *ix = &call_in(x, v, 1)->shape;
-    int64_t is[AP_MAX_RANK], os[AP_MAX_RANK], extent[AP_MAX_RANK];
-    cpu_strides(op, s->operand_stride);
-    cpu_strides(ix, is);
-    cpu_strides(other, os);
-    s->node = v;
-    s->dtype = op->dtype;
-    s->index_dtype = ix->dtype;
-    if (cpu_kind(s->dtype) == CPU_N_KINDS || ap_dtype_is_float(ix->dtype))
-        return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
-    s->operand = x->value[v->in[0]];
-    s->indices = x->value[v->in[1]];
-    s->operand_bytes = ap_shape_bytes(op);
-    const int64_t ivd = v->attrs->index_vector_dim;
-    s->component = ivd < ix->rank ? is[ivd] : 1;
-    /* window */
+    int64_t stride[AP_MAX_RANK];
+    cpu_strides(other, stride);
     s->window_elems = 1;
     for (int d = 0, k = 0; d < op->rank; d++) {
         extent[d] = 1;
@@ -220,15 +206,25 @@ static int index_prepare(struct exec *x, struct index *s, const struct ap_node *
         extent[d] = other->dims[to];
         s->window_elems *= extent[d];
         if (s->scatter)
-            box_add(&s->window, extent[d], os[to], s->operand_stride[d]);
+            box_add(&s->window, extent[d], stride[to], s->operand_stride[d]);
         else
-            box_add(&s->window, extent[d], s->operand_stride[d], os[to]);
+            box_add(&s->window, extent[d], s->operand_stride[d], stride[to]);
     }
     box_finish(&s->window);
-    /* loops: dimensions of indices but the index vector, those of `other` but the window
-     */
+}
+
+/* Loops over the dimensions of the indices but the index vector's: those of `other` but
+ * the window's. */
+static void set_loops(struct index *s, const struct ap_shape *ix,
+                      const struct ap_shape *other, const struct index_dims *t)
+{
+    const int64_t vector = s->node->attrs->index_vector_dim;
+    int64_t is[AP_MAX_RANK], os[AP_MAX_RANK];
+    cpu_strides(ix, is);
+    cpu_strides(other, os);
+    s->component = vector < ix->rank ? is[vector] : 1;
     for (int d = 0, o = 0; d < ix->rank; d++) {
-        if (d == ivd)
+        if (d == vector)
             continue;
         while (has(t->window_dims, o))
             o++;
@@ -240,6 +236,26 @@ static int index_prepare(struct exec *x, struct index *s, const struct ap_node *
             if (t->index_batching.v[b] == d)
                 s->batch_operand[i] = s->operand_stride[t->batching.v[b]];
     }
+}
+
+/* What gather and scatter share. other: the gather's result or the updates. */
+static int index_prepare(struct exec *x, struct index *s, const struct ap_node *v,
+                         const struct ap_shape *other, const struct index_dims *t,
+                         struct ap_err *err)
+{
+    const struct ap_shape *op = &call_in(x, v, 0)->shape, *ix = &call_in(x, v, 1)->shape;
+    int64_t extent[AP_MAX_RANK];
+    cpu_strides(op, s->operand_stride);
+    s->node = v;
+    s->dtype = op->dtype;
+    s->index_dtype = ix->dtype;
+    if (cpu_kind(s->dtype) == CPU_N_KINDS || ap_dtype_is_float(ix->dtype))
+        return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
+    s->operand = x->value[v->in[0]];
+    s->indices = x->value[v->in[1]];
+    s->operand_bytes = ap_shape_bytes(op);
+    set_window(s, op, other, t, extent);
+    set_loops(s, ix, other, t);
     for (int i = 0; i < t->index_map.n; i++) {
         struct moved *m = &s->moved[s->n_moved++];
         m->dim = (int)t->index_map.v[i];
