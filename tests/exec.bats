@@ -208,3 +208,30 @@ HLO
     ap-exec --json --backend cpu "$BATS_TEST_TMPDIR/ints.json" | jq -e '.backend == "cpu"'
     refuses 2 "--backend" ap-exec --backend abacus "$BATS_TEST_TMPDIR/ints.json"
 }
+
+@test "README of cmd/ap-exec: the worked example's program, losses and values" {
+    local dir=$BATS_TEST_TMPDIR readme=cmd/ap-exec/README.md
+    cd "$dir"
+    sed -n '/^```hlo/,/^```$/p' "$AP_TOP/$readme" | grep -v '^```' >step.hlo
+    bash -euo pipefail -c "$(sed -n '/^```sh/,/^```$/p' "$AP_TOP/$readme" | grep -v '^```')" >out
+    cmp out <(sed -n '/^step 1 loss/,/^verify/p' "$AP_TOP/$readme")
+    # the table: groups and buffers of the program ...
+    jq -r '.program.modules[0] | .buffers.offset as $at | .graph.nodes | to_entries[] |
+        select(.value.name | IN("y", "s", "loss", "g", "new") or test("all-reduce")) |
+        "\(.value.group) \($at[.key])"' run.json >places
+    sed -nE 's/^\| ([0-9]+) \| [^|]* \| ([0-9]+) \|.*/\1 \2/p' "$AP_TOP/$readme" | cmp - places
+    # ... and what both ranks compute: rows 0, 1 and 2, 3 of one device
+    {
+        grep -vE 'ROOT t|^}$' step.hlo
+        echo 'xs = f32[2,2,2] reshape(x)  ys = f32[2,2] reshape(y)  ss = f32[2,2] reshape(s)
+            gs = f32[2,2] dot(xs, ys), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1}, rhs_contracting_dims={1}
+            ls = f32[2] reduce(ss, zero), dimensions={1}, to_apply=add
+            ROOT t = (f32[2], f32[], f32[4], f32[4], f32[2,2], f32[2], f32[2]) tuple(new, loss, y, s, gs, ls, g) }'
+    } >parts.hlo
+    ap-import --quiet parts.hlo | ap-rewrite | ap-exec --quiet --small-ints --seed 2 --out out.d
+    row() { floats "out.d/$1.npy" | tr '\n' ' '; }
+    [ "$(row 1)" = "-0.5 1 " ]
+    [ "$(row result_1)$(row result_6)" = "80 -24 16 " ]
+    [ "$(row result_2)$(row result_3)" = "8 0 -4 0 64 0 16 0 " ]
+    [ "$(row result_4)$(row result_5)" = "-16 16 -8 0 64 16 " ]
+}

@@ -62,7 +62,7 @@ three() {
     done
 }
 
-@test "stages that make values again give one device's bits, all or selected" {
+@test "stages that recompute values give one device's bits, all or selected" {
     local seed file=$BATS_TEST_TMPDIR/run.json
     for seed in 1 2 4 5 8 9; do
         chain $seed $((2 + seed % 2)) --optimizer sgd --lr 1 | by_hand $seed 1f1b $((1 << seed / 2 % 3)) |
@@ -105,7 +105,7 @@ three() {
     done
 }
 
-@test "two stages of two layers each keep less when they make values again" {
+@test "two stages of two layers each keep less when they recompute values" {
     local how dir=$BATS_TEST_TMPDIR
     ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported gpt2l)" >"$dir/blocks.json"
     for how in none all; do
@@ -162,7 +162,7 @@ three() {
         ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
 }
 
-@test "every device gets what it holds, once" {
+@test "README of cmd/ap-exec/run: every device gets what it holds, once" {
     local dir=$BATS_TEST_TMPDIR
     # f32[8,4] from two devices by rows to two, by rows or both all of it, and from there to one
     printf '%s\n' 'HloModule m' 'ENTRY e {' 'x = f32[8,4] parameter(0)' 'a = f32[8,4] tanh(x)' \

@@ -26,7 +26,7 @@ static void check_stdout(void)
 }
 
 /* Steps are printed as they end, unless the output is one piece. */
-static void say_step(void *ctx, int64_t step, bool has_loss, double loss)
+static void say_step(const void *ctx, int64_t step, bool has_loss, double loss)
 {
     const struct settings *set = ctx;
     if (set->json || set->quiet)
@@ -112,7 +112,7 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct session s;
     struct comm comm;
     struct comparison cmp = {0}, verified = {0};
-    const struct session_hook hook = {say_step, (void *)set};
+    const struct session_hook hook = {say_step, set};
     job_join(&comm);
     int rc = 0;
     if (set->n_ranks && set->n_ranks != comm.size)

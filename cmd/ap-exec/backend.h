@@ -1,6 +1,21 @@
 /*
- * What computes: a table of functions per kind of device. Kernels are prepared once and
- * then run by pointer; memory is the backend's own (host memory for the CPU).
+ * What computes: a table of functions per kind of device. ap-exec.c has a row for each.
+ *
+ * A backend owns the memory that it allocates; only `write`, `read` and `copy` touch it
+ * from outside of its kernels, so that it need not be addressable by the host. `prepare`
+ * turns a node, or the nodes of a fused pass, into a call; a step is nothing but the
+ * calls' run functions in order, with `copy` between them. What a step needs is allocated
+ * and compiled in `prepare` or `open`: a step allocates nothing.
+ *
+ * A backend that runs asynchronously (CUDA) keeps the order of its calls on a stream.
+ * `read` returns when the bytes are there, so it waits for the calls before it; `write`
+ * may return early only if it has copied `host`. A kernel that passes device memory to
+ * the communicator (a collective) must order itself behind the calls before it and the
+ * calls behind it behind itself; the CPU's collectives finish before they return.
+ *
+ * Of the CPU backend a second one can use: exec_while_prepare (loops), and on host memory
+ * cpu_load, cpu_store, cpu_convert_find and cpu_strides, with which data.c fills
+ * parameters. The CPU's results are the reference for those of every other backend.
  */
 #ifndef EXEC_BACKEND_H
 #define EXEC_BACKEND_H
@@ -9,17 +24,24 @@
 
 struct backend {
     const char *name;
-    void (*open)(char **argv);     /* once, before anything else; argv is main's */
-    void *(*alloc)(int64_t bytes); /* zeroed, 64-byte aligned; NULL when there is none */
-    void (*release)(void *p);
+    /* Once, before anything else; argv is main's. It may start the program anew. */
+    void (*open)(char **argv);
+    void *(*alloc)(int64_t bytes); /* zeroed, 64-byte aligned; NULL: not enough memory */
+    void (*release)(void *p);      /* NULL is allowed */
     void (*write)(void *dst, const void *host, int64_t bytes);
     void (*read)(void *host, const void *src, int64_t bytes);
-    void (*copy)(void *dst, const void *src, int64_t bytes); /* inside the device */
+    void (*copy)(void *dst, const void *src, int64_t bytes); /* both the backend's */
     /* Whether the node may be one of several in a fused pass. */
     bool (*fusible)(const struct ap_node *node);
-    /* Whether the kernel of a single node may write its result over operand i. */
+    /* Whether the kernel of this node alone may write its result over operand i. */
     bool (*in_place)(const struct ap_node *node, int i);
-    /* Sets call->run and call->state; x->value and x->part are final. */
+    /*
+     * Sets call->run, call->state and, if the state holds more than arena memory,
+     * call->close. x->value and x->element are final; the scratch that a kernel needs is
+     * asked for by exec_need_scratch and lies at x->scratch when the call runs. Called
+     * once per microbatch, with x->coords[0] its number, where the call depends on it.
+     * -1 with err set, by exec_unsupported for what the backend cannot run.
+     */
     int (*prepare)(struct exec *x, struct call *call, struct ap_err *err);
 };
 

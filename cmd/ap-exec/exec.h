@@ -1,6 +1,6 @@
 /*
- * A program made ready to run on one rank: a flat list of calls with resolved pointers,
- * all memory allocated before step 1.
+ * A program prepared for one rank: a flat list of calls with resolved pointers, and all
+ * memory that a step needs. Running a step is running the calls in order.
  */
 #ifndef EXEC_EXEC_H
 #define EXEC_EXEC_H
@@ -17,9 +17,9 @@ struct call {
     bool fused;
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
-    void **each; /* states per microbatch, NULL when they are all the same */
+    void **each; /* [microbatch]: its state, where they differ; else NULL */
     int64_t n_runs;
-    void (*close)(void *state); /* what the state holds beside the arena; NULL: nothing */
+    void (*close)(void *state); /* releases what is not in the arena; NULL: nothing */
 };
 
 struct exec_copy {
@@ -33,39 +33,41 @@ struct exec {
     const struct ap_program *prog;
     const struct backend *backend;
     struct comm *comm;
-    int64_t coords[AP_MAX_AXES]; /* of this rank; in time, of what is prepared */
+    /* Mesh coordinates of this rank; on the microbatch axis: of the call being prepared
+     */
+    int64_t coords[AP_MAX_AXES];
 
-    char *memory;  /* the program's arena, prog->peak_bytes */
-    char *temps;   /* values of one group that no buffer holds */
-    char *scratch; /* of one kernel at a time */
+    /* The backend's memory */
+    char *memory;  /* the program's buffers, prog->peak_bytes */
+    char *temps;   /* values of one group that have no buffer */
+    char *scratch; /* working memory of the kernel that runs */
     int64_t temps_bytes, scratch_bytes;
 
-    void **value;    /* per node: its elements; NULL when fused away or a tuple */
-    void ***element; /* per tuple node: the values of its elements */
-    int *call_of;    /* per node: the call that makes it, -1 for none */
+    void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
+    void ***element; /* [tuple node][element]: its elements */
+    int *call_of;    /* [node]: the call that computes it, -1 for none */
     int n_calls;
     struct call *calls;
-    int *first_call; /* [group + 1]: of this group or one behind it */
-    /* [parameter]: its number in the whole graph, -1: not loaded; NULL: as they come */
+    int *first_call; /* [group]: the first call of this group or of one behind it */
+    /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
+     * the program is the whole graph */
     const int *number;
-    /* end of a step: parameters whose new value lies elsewhere */
+    /* New values of parameters that are not computed in place, moved by exec_advance; the
+     * first n_staged of them by way of `stage`. */
     int n_copies, n_staged;
-    struct exec_copy *copies; /* first n_staged: through `stage` */
-    struct exec_copy *staged;
+    struct exec_copy *copies, *staged;
     char *stage;
-    struct exec *inner, *next; /* those of loops' computations, chained by next */
-    int exit_code; /* what a failed preparation ends with: 1, or 2 for "not supported yet"
-                    */
+    struct exec *inner, *next; /* the computations of loops, chained by next */
+    int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };
 
-/* Prepares prog; -1 with err set and x->exit_code. Everything is released by exec_close.
- */
+/* Prepares prog; -1 with err set and x->exit_code. exec_close releases everything. */
 int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
               const struct backend *backend, struct comm *comm, struct ap_err *err);
 void exec_close(struct exec *x);
 /* Runs the program once; results stay readable until exec_advance. */
 void exec_step(struct exec *x);
-/* The same of groups lo .. hi - 1 only, with microbatch j at hand. */
+/* Runs groups lo .. hi - 1 for microbatch j. */
 void exec_run(struct exec *x, int lo, int hi, int64_t j);
 /* Parameters take their new values. */
 void exec_advance(struct exec *x);
@@ -85,11 +87,13 @@ static inline int64_t exec_take(int64_t *at, int64_t bytes)
 }
 /* Raises the kernels' common scratch to at least bytes; during preparation only. */
 void exec_need_scratch(struct exec *x, int64_t bytes);
+/* `while` for any backend: runs the loop's computations by the backend's own kernels. */
+int exec_while_prepare(struct exec *x, struct call *call, struct ap_err *err);
 /* "<name>: <op> ...: not supported yet", exit 2; returns -1. */
 int exec_unsupported(struct exec *x, const struct ap_node *node, struct ap_err *err,
                      const char *what);
-/* Distinct index maps: for dimension d of the tensor that attrs.global describes, map[i]
- * = global index of local index i or -1; NULL when the dimension is not split. */
+/* For dimension d of the tensor that attrs.global describes: map[i] is the global index
+ * of local index i, -1 for padding; NULL: the dimension is not split. */
 const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
                               const struct ap_shape *local, int d);
 

@@ -539,6 +539,27 @@ static int position_case(int seed)
     return bad;
 }
 
+/* A sum by lanes, as cpu/README.md has it: 2^24 and 17 ones. */
+static double readme_sum(void)
+{
+    static const int64_t n[1] = {18}, dim[1] = {0};
+    struct tensor t, init, o;
+    tensor_init(&t, AP_F32, 1, n);
+    tensor_init(&init, AP_F32, 0, n);
+    tensor_init(&o, AP_F32, 0, n);
+    for (int64_t i = 0; i < t.n; i++)
+        t.v[i] = i ? 1 : 0x1p24;
+    struct ap_attrs a = ap_attrs_default;
+    a.dimensions = eval_ints(1, dim);
+    a.to_apply = 0;
+    struct ap_err err = {{0}};
+    struct tensor *in[] = {&t, &init}, *out = &o;
+    const int bad = eval_node(AP_OP_REDUCE, &a, 2, in, 1, &out, eval_reducers, 2, &err);
+    const double sum = bad ? 0 : o.v[0];
+    free(t.v), free(init.v), free(o.v);
+    return sum;
+}
+
 int main(void)
 {
     static const enum ap_dtype dtypes[] = {AP_F32, AP_F64, AP_BF16, AP_F16, AP_S32,
@@ -569,5 +590,6 @@ int main(void)
     for (int i = 0; i < 40; i++)
         moved += position_case(i);
     CHECK(moved == 0, "a row's sum has the same bits alone and among others");
+    CHECK(readme_sum() == 16777220, "README of cmd/ap-exec/cpu: the order of a sum");
     return tap_done();
 }

@@ -121,9 +121,9 @@ static void check_floats(void)
     uint8_t p[4];
     cpu_op_find(AP_OP_MAXIMUM, AP_EQ, AP_F32, AP_F32)(o, x, y, y, vectors, 4);
     CHECK(isnan(o[0]) && isnan(o[1]) && o[2] == 2 && o[3] == INFINITY,
-          "maximum hands NaN on");
+          "maximum passes NaN");
     cpu_op_find(AP_OP_MINIMUM, AP_EQ, AP_F32, AP_F32)(o, x, y, y, vectors, 4);
-    CHECK(isnan(o[0]) && isnan(o[1]) && o[3] == -1, "minimum hands NaN on");
+    CHECK(isnan(o[0]) && isnan(o[1]) && o[3] == -1, "minimum passes NaN");
     cpu_op_find(AP_OP_SIGN, AP_EQ, AP_F32, AP_F32)(o, x, x, x, vectors, 4);
     CHECK(isnan(o[0]) && o[1] == 1 && signbit(o[2]) && o[3] == 1,
           "sign of NaN, 1, -0, inf");

@@ -1,7 +1,16 @@
 /*
- * How ranks talk: a table of functions with two rows, comm_self.c (one rank, without MPI)
- * and comm_mpi.c. Buffers are host memory. A failed call names the rank and aborts the
- * job.
+ * How ranks communicate: a table of functions with two rows, comm_self.c (one rank,
+ * without MPI) and comm_mpi.c. A failed call names the rank and aborts the job.
+ *
+ * Collectives (group to exchange) and messages (send, receive, settle) take the memory
+ * of the backend, today the host's; they are called in the same order by all ranks that
+ * take part, and a result may be used when the call returns. A communicator over NCCL
+ * replaces these and orders them with the backend's stream. The others (broadcast to
+ * close) steer the job and take host memory whatever the backend is.
+ *
+ * Sums are made in the order of ranks by comm_combine, so that every rank holds the same
+ * bits and a run repeats; a communicator that leaves sums to a library (NCCL) can keep
+ * the second promise only.
  */
 #ifndef EXEC_COMM_H
 #define EXEC_COMM_H
@@ -13,19 +22,19 @@ struct comm {
     int rank, size;
     void *impl;
 
+    /* ---- collectives ---- */
+
     /*
      * Prepares the group of ranks that differ on the axes of the bit set only; members
      * are ordered by their coordinates on those axes, first axis major. Called by all
      * ranks before step 1; the same axes give the same group.
      */
     int (*group)(struct comm *c, const struct ap_mesh *mesh, unsigned axes);
-    /* Room for collectives of up to `bytes` (full tensor), before step 1. */
+    /* Room for all-reduces and reduce-scatters of up to `bytes` (of the full tensor),
+     * before step 1. */
     void (*reserve)(struct comm *c, int64_t bytes);
-
-    /*
-     * Combine n elements of dtype over a group, in rank order, so that every rank gets
-     * the same bits; bf16 and f16 are summed in f32 and rounded once. In place.
-     */
+    /* Combines n elements of dtype over a group, in place; bf16 and f16 are summed in f32
+     * and rounded once. */
     void (*all_reduce)(struct comm *c, int group, void *buf, int64_t n,
                        enum ap_dtype dtype, enum ap_red red);
     /* send: one block of n elements per member, in order; recv: n elements, combined. */
@@ -41,23 +50,28 @@ struct comm {
     void (*exchange)(struct comm *c, int peer, const void *send, void *recv,
                      int64_t bytes);
 
-    /* Rank 0's bytes to everybody. */
-    void (*broadcast)(struct comm *c, void *buf, int64_t bytes);
-    /* From rank `from` to rank 0; called by these two only. */
-    void (*to_root)(struct comm *c, int from, void *buf, int64_t bytes);
-    /*
-     * The job of n of the ranks, numbered as they are listed; false on the others. All
-     * ranks call it; *out is closed before c is.
-     */
-    bool (*split)(struct comm *c, const int *ranks, int n, struct comm *out);
-    /* To another rank, without waiting; buf stays as it is until settle. Messages of one
+    /* ---- messages between stages ---- */
+
+    /* To another rank, without waiting; buf stays unchanged until settle. Messages of one
      * tag arrive in order. */
     void (*send)(struct comm *c, int to, int tag, const void *buf, int64_t bytes);
     void (*receive)(struct comm *c, int from, int tag, void *buf, int64_t bytes);
-    /* Until all that this rank sent has arrived. */
+    /* Waits until all that this rank sent has arrived. */
     void (*settle)(struct comm *c);
+
+    /* ---- the job ---- */
+
+    /* Rank 0's bytes to all ranks. */
+    void (*broadcast)(struct comm *c, void *buf, int64_t bytes);
+    /* From rank `from` to rank 0; called by these two only. */
+    void (*to_root)(struct comm *c, int from, void *buf, int64_t bytes);
     int64_t (*max)(struct comm *c, int64_t v);
     double (*max_sec)(struct comm *c, double v);
+    /*
+     * The communicator of n of the ranks, numbered as they are listed; false on the
+     * others. All ranks call it; *out is closed before c is.
+     */
+    bool (*split)(struct comm *c, const int *ranks, int n, struct comm *out);
     void (*close)(struct comm *c);
 };
 

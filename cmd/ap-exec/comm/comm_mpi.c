@@ -4,6 +4,7 @@
  * blocks, a local sum and an all-gather (which is also as fast as MPI's own, and half the
  * bytes in bf16); small ones gather everything and add it up on every rank.
  */
+#include "base/array.h"
 #include "comm/comm.h"
 
 #include <limits.h>
@@ -12,8 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL_BYTES 2048 /* per rank: gather and add */
-#define PIECE       (1 << 30)
+/* Bytes of a tensor up to which an all-reduce gathers everything and adds up on every
+ * rank: one latency instead of two. */
+#define SMALL_BYTES 2048
+/* Bytes of one MPI call at most: MPI counts in int. */
+#define CHUNK_BYTES (1 << 30)
 
 struct mpi_group {
     unsigned axes;
@@ -23,9 +27,9 @@ struct mpi_group {
 };
 
 struct mpi {
-    MPI_Comm all; /* ranks of the job, or of a part of it */
+    MPI_Comm all; /* ranks of the job, or those that split picked */
     int job_rank;
-    int n_sends, cap;
+    int n_sends, cap_sends;
     MPI_Request *sends; /* not known to have arrived */
     int n_groups;
     struct mpi_group groups[1 << AP_MAX_AXES];
@@ -43,6 +47,16 @@ static void check(struct comm *c, int rc, const char *what)
     fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
             what, len, text);
     MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static MPI_Comm job_of(const struct comm *c)
+{
+    return ((const struct mpi *)c->impl)->all;
+}
+
+static int chunk(int64_t left)
+{
+    return (int)(left < CHUNK_BYTES ? left : CHUNK_BYTES);
 }
 
 static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
@@ -89,54 +103,51 @@ static void reserve(struct comm *c, int64_t bytes)
     memset(m->sum, 0, (size_t)need);
 }
 
-static void all_to_all(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
+/*
+ * Collectives of more bytes than MPI counts: round by round with a rank at a distance.
+ * send_step: bytes between what is sent to one rank and to the next.
+ */
+static void in_rounds(struct comm *c, const struct mpi_group *t, const void *send,
+                      int64_t send_step, void *recv, int64_t bytes)
 {
-    struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
-    if (bytes <= INT_MAX / t->size) {
-        check(
-            c,
-            MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, t->comm),
-            "MPI_Alltoall");
-        return;
-    }
     int me;
     MPI_Comm_rank(t->comm, &me);
     for (int k = 0; k < t->size; k++) {
         const int to = (me + k) % t->size, from = (me + t->size - k) % t->size;
-        for (int64_t at = 0; at < bytes; at += PIECE) {
-            const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        const char *out = (const char *)send + to * send_step;
+        char *in = (char *)recv + from * bytes;
+        for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+            const int n = chunk(bytes - at);
             check(c,
-                  MPI_Sendrecv((const char *)send + to * bytes + at, n, MPI_BYTE, to, 0,
-                               (char *)recv + from * bytes + at, n, MPI_BYTE, from, 0,
-                               t->comm, MPI_STATUS_IGNORE),
+                  MPI_Sendrecv(out + at, n, MPI_BYTE, to, 0, in + at, n, MPI_BYTE, from,
+                               0, t->comm, MPI_STATUS_IGNORE),
                   "MPI_Sendrecv");
         }
     }
 }
 
+static void all_to_all(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
+{
+    const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
+    if (bytes > INT_MAX / t->size)
+        in_rounds(c, t, send, bytes, recv, bytes);
+    else
+        check(
+            c,
+            MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, t->comm),
+            "MPI_Alltoall");
+}
+
 static void all_gather(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
 {
-    struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
-    if (bytes <= INT_MAX / t->size) {
+    const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
+    if (bytes > INT_MAX / t->size)
+        in_rounds(c, t, send, 0, recv, bytes);
+    else
         check(c,
               MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
                             t->comm),
               "MPI_Allgather");
-        return;
-    }
-    int me;
-    MPI_Comm_rank(t->comm, &me);
-    for (int k = 0; k < t->size; k++) {
-        const int to = (me + k) % t->size, from = (me + t->size - k) % t->size;
-        for (int64_t at = 0; at < bytes; at += PIECE) {
-            const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-            check(c,
-                  MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, to, 0,
-                               (char *)recv + from * bytes + at, n, MPI_BYTE, from, 0,
-                               t->comm, MPI_STATUS_IGNORE),
-                  "MPI_Sendrecv");
-        }
-    }
 }
 
 static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
@@ -151,25 +162,25 @@ static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtyp
         comm_combine(buf, m->blocks, k, n, dtype, red);
         return;
     }
-    const int64_t part = ap_ceil_div(n, k);
+    const int64_t block = ap_ceil_div(n, k);
     int me;
     MPI_Comm_rank(m->groups[g].comm, &me);
     /* the last blocks may be padding: exchange from a copy that has room for it */
     char *whole = buf;
-    if (part * k != n) {
+    if (block * k != n) {
         whole = m->sum;
         memcpy(whole, buf, (size_t)(n * size));
-        memset(whole + n * size, 0, (size_t)((part * k - n) * size));
+        memset(whole + n * size, 0, (size_t)((block * k - n) * size));
     }
-    all_to_all(c, g, whole, m->blocks, part * size);
-    comm_combine(whole + me * part * size, m->blocks, k, part, dtype, red);
-    if (part * size <= INT_MAX / k) {
+    all_to_all(c, g, whole, m->blocks, block * size);
+    comm_combine(whole + me * block * size, m->blocks, k, block, dtype, red);
+    if (block * size <= INT_MAX / k) {
         check(c,
-              MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(part * size),
+              MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size),
                             MPI_BYTE, m->groups[g].comm),
               "MPI_Allgather");
     } else {
-        all_gather(c, g, whole + me * part * size, m->blocks, part * size);
+        all_gather(c, g, whole + me * block * size, m->blocks, block * size);
         whole = m->blocks;
     }
     if (whole != buf)
@@ -192,23 +203,21 @@ static void exchange(struct comm *c, int peer, const void *send, void *recv,
             memcpy(recv, send, (size_t)bytes);
         return;
     }
-    for (int64_t at = 0; at < bytes; at += PIECE) {
-        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int n = chunk(bytes - at);
         check(c,
               MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
-                           (char *)recv + at, n, MPI_BYTE, peer, 1,
-                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
+                           (char *)recv + at, n, MPI_BYTE, peer, 1, job_of(c),
+                           MPI_STATUS_IGNORE),
               "MPI_Sendrecv");
     }
 }
 
 static void broadcast(struct comm *c, void *buf, int64_t bytes)
 {
-    for (int64_t at = 0; at < bytes; at += PIECE) {
-        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        check(c,
-              MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, ((struct mpi *)c->impl)->all),
-              "MPI_Bcast");
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int n = chunk(bytes - at);
+        check(c, MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, job_of(c)), "MPI_Bcast");
     }
 }
 
@@ -216,17 +225,15 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
 {
     if (from == 0)
         return;
-    for (int64_t at = 0; at < bytes; at += PIECE) {
-        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int n = chunk(bytes - at);
         if (c->rank == from)
-            check(c,
-                  MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2,
-                           ((struct mpi *)c->impl)->all),
+            check(c, MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2, job_of(c)),
                   "MPI_Send");
         else
             check(c,
-                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2,
-                           ((struct mpi *)c->impl)->all, MPI_STATUS_IGNORE),
+                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2, job_of(c),
+                           MPI_STATUS_IGNORE),
                   "MPI_Recv");
     }
 }
@@ -234,8 +241,7 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
 static int64_t max(struct comm *c, int64_t v)
 {
     int64_t most = v;
-    check(c,
-          MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, ((struct mpi *)c->impl)->all),
+    check(c, MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, job_of(c)),
           "MPI_Allreduce");
     return most;
 }
@@ -243,8 +249,7 @@ static int64_t max(struct comm *c, int64_t v)
 static double max_sec(struct comm *c, double v)
 {
     double most = v;
-    check(c,
-          MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, ((struct mpi *)c->impl)->all),
+    check(c, MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, job_of(c)),
           "MPI_Allreduce");
     return most;
 }
@@ -268,12 +273,9 @@ static void close_mpi(struct comm *c)
 static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
 {
     struct mpi *m = c->impl;
-    for (int64_t at = 0; at < bytes; at += PIECE) {
-        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        if (m->n_sends == m->cap) {
-            m->cap = m->cap ? 2 * m->cap : 64;
-            m->sends = ap_xrealloc(m->sends, sizeof(MPI_Request) * (size_t)m->cap);
-        }
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int n = chunk(bytes - at);
+        AP_ROOM(m->sends, m->n_sends, m->cap_sends);
         check(c,
               MPI_Isend((const char *)buf + at, n, MPI_BYTE, to, tag, m->all,
                         &m->sends[m->n_sends++]),
@@ -284,8 +286,8 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
 static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
 {
     struct mpi *m = c->impl;
-    for (int64_t at = 0; at < bytes; at += PIECE) {
-        const int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const int n = chunk(bytes - at);
         check(
             c,
             MPI_Recv((char *)buf + at, n, MPI_BYTE, from, tag, m->all, MPI_STATUS_IGNORE),
@@ -303,20 +305,20 @@ static void settle(struct comm *c)
 static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
 {
     const struct mpi *m = c->impl;
-    struct mpi *part = ap_xrealloc(NULL, sizeof *part);
+    struct mpi *sub = ap_xrealloc(NULL, sizeof *sub);
     int place = 0;
     while (place < n && ranks[place] != c->rank)
         place++;
-    *part = (struct mpi){.job_rank = m->job_rank};
-    check(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &part->all),
+    *sub = (struct mpi){.job_rank = m->job_rank};
+    check(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &sub->all),
           "MPI_Comm_split");
     if (place == n) {
-        free(part);
+        free(sub);
         return false;
     }
-    MPI_Comm_set_errhandler(part->all, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(sub->all, MPI_ERRORS_RETURN);
     *out = *c;
-    out->impl = part;
+    out->impl = sub;
     out->rank = place;
     out->size = n;
     return true;

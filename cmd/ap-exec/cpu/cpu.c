@@ -30,74 +30,46 @@ static bool fusible(const struct ap_node *v)
 
 static bool in_place(const struct ap_node *v, int i)
 {
-    switch ((int)v->op) {
-    case AP_OP_DYNAMIC_UPDATE_SLICE:
-    case AP_OP_SCATTER:
-    case AP_OP_ALL_REDUCE:
-    case AP_OP_AP_MASK:
-    case AP_OP_AP_PARTIAL:
-    case AP_OP_RESHAPE:
-    case AP_OP_OPT_BARRIER:
-        return i == 0;
-    }
-    return false;
+    static const bool over_operand_0[AP_N_OPS] = {
+        [AP_OP_DYNAMIC_UPDATE_SLICE] = true, [AP_OP_SCATTER] = true,
+        [AP_OP_ALL_REDUCE] = true,           [AP_OP_AP_MASK] = true,
+        [AP_OP_AP_PARTIAL] = true,           [AP_OP_RESHAPE] = true,
+        [AP_OP_OPT_BARRIER] = true};
+    return i == 0 && over_operand_0[v->op];
 }
 
-static cpu_prepare_fn *kernel_of(enum ap_op op)
-{
-    switch ((int)op) {
-    case AP_OP_CONSTANT:
-        return cpu_constant_prepare;
-    case AP_OP_RESHAPE:
-    case AP_OP_REVERSE:
-    case AP_OP_SLICE:
-    case AP_OP_TRANSPOSE:
-        return cpu_move_prepare;
-    case AP_OP_PAD:
-        return cpu_pad_prepare;
-    case AP_OP_CONCATENATE:
-        return cpu_concat_prepare;
-    case AP_OP_DOT:
-        return cpu_dot_prepare;
-    case AP_OP_CONVOLUTION:
-        return cpu_conv_prepare;
-    case AP_OP_FFT:
-        return cpu_fft_prepare;
-    case AP_OP_CHOLESKY:
-    case AP_OP_TRIANGULAR_SOLVE:
-        return cpu_linalg_prepare;
-    case AP_OP_REDUCE:
-        return cpu_reduce_prepare;
-    case AP_OP_REDUCE_WINDOW:
-        return cpu_window_prepare;
-    case AP_OP_SELECT_AND_SCATTER:
-        return cpu_select_scatter_prepare;
-    case AP_OP_SORT:
-        return cpu_sort_prepare;
-    case AP_OP_TOPK:
-        return cpu_topk_prepare;
-    case AP_OP_GATHER:
-        return cpu_gather_prepare;
-    case AP_OP_SCATTER:
-        return cpu_scatter_prepare;
-    case AP_OP_DYNAMIC_SLICE:
-    case AP_OP_DYNAMIC_UPDATE_SLICE:
-        return cpu_dynamic_prepare;
-    case AP_OP_WHILE:
-        return cpu_while_prepare;
-    case AP_OP_ALL_REDUCE:
-    case AP_OP_ALL_GATHER:
-    case AP_OP_REDUCE_SCATTER:
-    case AP_OP_ALL_TO_ALL:
-    case AP_OP_COLLECTIVE_PERMUTE:
-        return cpu_coll_prepare;
-    case AP_OP_AP_SLICE:
-    case AP_OP_AP_MASK:
-    case AP_OP_AP_PARTIAL:
-        return cpu_local_prepare;
-    }
-    return NULL;
-}
+static cpu_prepare_fn *const kernels[AP_N_OPS] = {
+    [AP_OP_CONSTANT] = cpu_constant_prepare,
+    [AP_OP_RESHAPE] = cpu_move_prepare,
+    [AP_OP_REVERSE] = cpu_move_prepare,
+    [AP_OP_SLICE] = cpu_move_prepare,
+    [AP_OP_TRANSPOSE] = cpu_move_prepare,
+    [AP_OP_PAD] = cpu_pad_prepare,
+    [AP_OP_CONCATENATE] = cpu_concat_prepare,
+    [AP_OP_DOT] = cpu_dot_prepare,
+    [AP_OP_CONVOLUTION] = cpu_conv_prepare,
+    [AP_OP_FFT] = cpu_fft_prepare,
+    [AP_OP_CHOLESKY] = cpu_linalg_prepare,
+    [AP_OP_TRIANGULAR_SOLVE] = cpu_linalg_prepare,
+    [AP_OP_REDUCE] = cpu_reduce_prepare,
+    [AP_OP_REDUCE_WINDOW] = cpu_window_prepare,
+    [AP_OP_SELECT_AND_SCATTER] = cpu_select_scatter_prepare,
+    [AP_OP_SORT] = cpu_sort_prepare,
+    [AP_OP_TOPK] = cpu_topk_prepare,
+    [AP_OP_GATHER] = cpu_gather_prepare,
+    [AP_OP_SCATTER] = cpu_scatter_prepare,
+    [AP_OP_DYNAMIC_SLICE] = cpu_dynamic_prepare,
+    [AP_OP_DYNAMIC_UPDATE_SLICE] = cpu_dynamic_prepare,
+    [AP_OP_WHILE] = exec_while_prepare,
+    [AP_OP_ALL_REDUCE] = cpu_coll_prepare,
+    [AP_OP_ALL_GATHER] = cpu_coll_prepare,
+    [AP_OP_REDUCE_SCATTER] = cpu_coll_prepare,
+    [AP_OP_ALL_TO_ALL] = cpu_coll_prepare,
+    [AP_OP_COLLECTIVE_PERMUTE] = cpu_coll_prepare,
+    [AP_OP_AP_SLICE] = cpu_local_prepare,
+    [AP_OP_AP_MASK] = cpu_local_prepare,
+    [AP_OP_AP_PARTIAL] = cpu_local_prepare,
+};
 
 static int prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
@@ -112,7 +84,7 @@ static int prepare(struct exec *x, struct call *call, struct ap_err *err)
     }
     if (call->fused)
         return cpu_fused_prepare(x, call, err);
-    cpu_prepare_fn *fn = kernel_of(v->op);
+    cpu_prepare_fn *fn = kernels[v->op];
     if (!fn || (v->shape.dtype != AP_TUPLE && cpu_kind(v->shape.dtype) == CPU_N_KINDS))
         return exec_unsupported(x, v, err,
                                 v->op == AP_OP_CUSTOM_CALL

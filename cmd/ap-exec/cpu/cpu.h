@@ -1,15 +1,20 @@
 /*
- * The CPU backend's parts. Elements are computed in a register type: storage type for
- * integers, f32, f64 and pred; bf16 and f16 are held as f32 and rounded after every
- * operation. No kernel's result for an element depends on where the element lies (BLAS
- * products excepted).
+ * The interfaces of the CPU backend's files. Elements are computed in a register type:
+ * storage type for integers, f32, f64 and pred; bf16 and f16 are held as f32 and rounded
+ * after every operation. No kernel's result for an element depends on where the element
+ * lies (BLAS products excepted).
  */
 #ifndef EXEC_CPU_H
 #define EXEC_CPU_H
 
 #include "backend.h"
 
-#define CPU_TILE 1024 /* elements of a tile register */
+/*
+ * Elements of a tile, the unit of fused passes: large enough that a call per node and
+ * tile costs little, small enough that a pass's registers stay in the first-level cache.
+ * `ap-exec --report` of a GPT (ap-model gpt) shows the seconds of a step.
+ */
+#define CPU_TILE 1024
 
 /*
  * Compiled for wider vectors, too, and picked when the program starts. The bits are the
@@ -109,13 +114,18 @@ struct chain {
     int n_values; /* of which each has a pointer when the chain runs */
 };
 
+/* An operand of an instruction. */
+struct chain_operand {
+    enum ap_dtype dtype;
+    int value;
+    bool uniform;
+};
 /*
- * Adds the instruction of one elementwise node: operand values src with strides,
- * operand dtypes in. -1 with err when no kernel fits.
+ * Adds the instruction of one elementwise node, which computes value dst of up to three
+ * operands. -1 with err when no kernel fits.
  */
 int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
-              const enum ap_dtype *in, const int *src, const int *stride, int dst,
-              bool uniform, struct ap_err *err);
+              const struct chain_operand *in, int dst, bool uniform, struct ap_err *err);
 void chain_run(const struct chain *chain, void *const *ptr, bool uniform, int64_t n);
 
 /* A reducer's body as a chain: values 0 .. n_params - 1 are its parameters. */
@@ -135,6 +145,18 @@ int body_prepare(struct exec *x, const struct ap_reducer *red, struct body *body
 /* Places the registers in memory of scratch_bytes and computes the constants. */
 void body_start(struct body *body, char *scratch);
 void body_run(struct body *body, int64_t n); /* n <= CPU_TILE */
+
+/* How a reducer combines two registers: by a known function, or by its body. */
+struct combine {
+    cpu_fn *fn; /* NULL: the body */
+    enum ap_dtype dtype;
+    struct body body;
+};
+/* For v's result type; -1 with err where there is neither. */
+int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
+                    struct combine *c, struct ap_err *err);
+/* acc = acc combined with x, element by element; body_start comes first. n <= CPU_TILE */
+void combine_run(struct combine *c, void *acc, void *x, int64_t n);
 
 /* ---- moving elements (cpu_copy.c) ---- */
 
@@ -170,10 +192,13 @@ void cpu_strides(const struct ap_shape *s, int64_t *stride);
 
 /* ---- matrix products (cpu_gemm.c) ---- */
 
-/* c[m][n] = a * b; row-major, ta: a is stored [k][m]. f32, f64, integers, pred. */
-void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
-              const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
-              int64_t ldc);
+/* c[m][n] = a[m][k] * b[k][n], all row-major; ta: a is stored [k][m], tb: b [n][k]. */
+struct gemm {
+    enum cpu_kind kind;
+    bool ta, tb;
+    int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
+};
+void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
 
 /* One thread; kernels for this processor. May start the program anew, before it reads
  * anything. */
@@ -186,12 +211,10 @@ cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,
     cpu_concat_prepare;
-cpu_prepare_fn cpu_reduce_prepare, cpu_custom_reduce_prepare, cpu_window_prepare,
-    cpu_select_scatter_prepare;
+cpu_prepare_fn cpu_reduce_prepare, cpu_window_prepare, cpu_select_scatter_prepare;
 cpu_prepare_fn cpu_fft_prepare, cpu_linalg_prepare;
 cpu_prepare_fn cpu_sort_prepare, cpu_topk_prepare;
 cpu_prepare_fn cpu_gather_prepare, cpu_scatter_prepare, cpu_dynamic_prepare;
-cpu_prepare_fn cpu_while_prepare;
 cpu_prepare_fn cpu_coll_prepare, cpu_local_prepare;
 
 static inline const struct ap_node *call_node(const struct exec *x, const struct call *c)

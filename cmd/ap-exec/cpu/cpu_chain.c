@@ -8,21 +8,20 @@
 #include <string.h>
 
 int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
-              const enum ap_dtype *in, const int *src, const int *stride, int dst,
-              bool uniform, struct ap_err *err)
+              const struct chain_operand *in, int dst, bool uniform, struct ap_err *err)
 {
     struct chain_instr *p = &chain->instr[chain->n_instr++];
     *p = (struct chain_instr){.dst = dst, .uniform = uniform, .round = node->shape.dtype};
     const struct ap_attrs *a = node->attrs;
     p->fn = node->op == AP_OP_COMPARE
-                ? cpu_compare_find(a, in[0])
-                : cpu_op_find(node->op, a->direction, in[0], node->shape.dtype);
+                ? cpu_compare_find(a, in[0].dtype)
+                : cpu_op_find(node->op, a->direction, in[0].dtype, node->shape.dtype);
     if (!p->fn)
-        return exec_unsupported(x, node, err, ap_dtype_name(in[0]));
-    const int n = node->n_in < 3 ? node->n_in : 3;
+        return exec_unsupported(x, node, err, ap_dtype_name(in[0].dtype));
     for (int i = 0; i < 3; i++) {
-        p->src[i] = src[i < n ? i : 0];
-        p->stride[i] = stride[i < n ? i : 0];
+        const struct chain_operand *from = &in[i < node->n_in ? i : 0];
+        p->src[i] = from->value;
+        p->stride[i] = !from->uniform;
     }
     if (node->op == AP_OP_REDUCE_PRECISION) {
         if (a->exponent_bits < 2 || a->exponent_bits > 8 || a->mantissa_bits < 1)
@@ -32,7 +31,7 @@ int chain_add(struct exec *x, struct chain *chain, const struct ap_node *node,
         bits[1] = a->mantissa_bits;
         p->aux = bits;
     }
-    /* these only hand on values that are rounded already */
+    /* these only move values that are rounded already */
     if (node->op == AP_OP_SELECT || node->op == AP_OP_COPY ||
         node->op == AP_OP_OPT_BARRIER || node->op == AP_OP_BITCAST_CONVERT)
         p->round = AP_F32;
@@ -59,19 +58,17 @@ static int body_node(struct exec *x, const struct ap_reducer *red, struct body *
                      int i, bool *uniform, int *slot, struct ap_err *err)
 {
     const struct ap_node *v = &red->nodes[i];
-    enum ap_dtype in[3] = {v->shape.dtype, v->shape.dtype, v->shape.dtype};
-    int src[3] = {0}, stride[3] = {0};
+    struct chain_operand in[3] = {{v->shape.dtype, 0, false}};
     if (ap_ops[v->op].class != AP_CLASS_ELEMENTWISE)
         return exec_unsupported(x, v, err, "inside a reducer");
     uniform[i] = true;
     for (int k = 0; k < v->n_in && k < 3; k++) {
-        in[k] = red->nodes[v->in[k]].shape.dtype;
-        src[k] = v->in[k];
-        stride[k] = !uniform[v->in[k]];
-        uniform[i] &= uniform[v->in[k]];
+        const int u = v->in[k];
+        in[k] = (struct chain_operand){red->nodes[u].shape.dtype, u, uniform[u]};
+        uniform[i] &= uniform[u];
     }
     slot[i] = body->chain.n_values++;
-    return chain_add(x, &body->chain, v, in, src, stride, i, uniform[i], err);
+    return chain_add(x, &body->chain, v, in, i, uniform[i], err);
 }
 
 int body_prepare(struct exec *x, const struct ap_reducer *red, struct body *body,
@@ -128,4 +125,36 @@ void body_start(struct body *body, char *scratch)
 void body_run(struct body *body, int64_t n)
 {
     chain_run(&body->chain, body->ptr, false, n);
+}
+
+/* ---- combining two registers ---- */
+
+int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
+                    struct combine *c, struct ap_err *err)
+{
+    const struct ap_reducer *red = &x->prog->local.reducers[reducer];
+    c->dtype = v->shape.dtype;
+    if (cpu_kind(c->dtype) == CPU_N_KINDS)
+        return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
+    if (red->red != AP_RED_NONE && red->red != AP_RED_ASSIGN) {
+        c->fn = cpu_op_find(cpu_red_op(red->red), AP_EQ, c->dtype, c->dtype);
+        return c->fn ? 0 : exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
+    }
+    if (red->n_nodes == 0)
+        return exec_unsupported(x, v, err, "with a reducer that has no body");
+    return body_prepare(x, red, &c->body, err);
+}
+
+void combine_run(struct combine *c, void *acc, void *x, int64_t n)
+{
+    static const int one[3] = {1, 1, 1};
+    if (c->fn) {
+        c->fn(acc, acc, x, x, one, n);
+        return;
+    }
+    c->body.ptr[0] = acc;
+    c->body.ptr[1] = x;
+    body_run(&c->body, n);
+    memmove(acc, c->body.ptr[c->body.result[0]],
+            (size_t)(n * cpu_kind_size(cpu_kind(c->dtype))));
 }

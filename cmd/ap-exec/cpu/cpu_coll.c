@@ -1,7 +1,8 @@
 /*
- * Collectives, as packing, exchange, unpacking; and the local steps ap-slice, ap-mask and
- * ap-partial. A dimension that is gathered or cut is seen as (outer, x, inner) with x in
- * blocks of `part`, the last one padded with zeros (struct ap_coll).
+ * Collectives, as packing, communicating and unpacking; and the local steps ap-slice,
+ * ap-mask and ap-partial. A dimension that is gathered or cut is taken as (outer, x,
+ * inner) with x in blocks of equal length, the last ones padded with zeros (struct
+ * ap_coll).
  */
 #include "cpu/cpu.h"
 
@@ -23,7 +24,7 @@ struct coll {
 
 /* A dimension as (outer, x, inner), other dimensions folded into outer and inner. */
 struct view {
-    int64_t outer, full, part, inner;
+    int64_t outer, full, block, inner;
 };
 
 /* s has size `extent` of x in dimension split->dim. */
@@ -42,16 +43,16 @@ static struct view view_of(const struct ap_shape *s, const struct ap_split *spli
 
 static int64_t block_len(const struct view *v, int64_t q)
 {
-    const int64_t left = v->full - q * v->part;
-    return left < 0 ? 0 : left < v->part ? left : v->part;
+    const int64_t left = v->full - q * v->block;
+    return left < 0 ? 0 : left < v->block ? left : v->block;
 }
 
-/* Block q of a tensor whose x is full, to or from a buffer of (outer, part, inner). */
+/* Block q of a tensor whose x is full, to or from a buffer of (outer, block, inner). */
 static struct box block_box(const struct view *v, int64_t q, bool to_block)
 {
     struct box b = {0};
     const int64_t whole[3] = {v->full * v->inner, v->inner, 1};
-    const int64_t block[3] = {v->part * v->inner, v->inner, 1};
+    const int64_t block[3] = {v->block * v->inner, v->inner, 1};
     const int64_t n[3] = {v->outer, block_len(v, q), v->inner};
     for (int i = 0; i < 3; i++)
         box_add(&b, n[i], to_block ? whole[i] : block[i], to_block ? block[i] : whole[i]);
@@ -118,7 +119,7 @@ static void permute_run(struct exec *x, void *state)
 static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
                       int n_ranks, int64_t elems, struct ap_err *err)
 {
-    if (v->outer < 1 || v->part < 1 || v->part != ap_ceil_div(v->full, n_ranks) ||
+    if (v->outer < 1 || v->block < 1 || v->block != ap_ceil_div(v->full, n_ranks) ||
         v->outer * v->full * v->inner != elems) {
         x->exit_code = 1;
         return ap_err_set(err, "%s: %s: its blocks do not fit its shape", node->name,
@@ -127,9 +128,9 @@ static int check_view(struct exec *x, const struct ap_node *node, const struct v
     return 0;
 }
 
-/* ---- over microbatches: what an all-reduce or all-gather does on its own result ---- */
+/* ---- all-reduce and all-gather over the microbatch axis, without communication ---- */
 
-struct kept {
+struct accumulate {
     const char *src;
     char *dst;
     int size;
@@ -145,7 +146,7 @@ static void accumulate_run(struct exec *x, void *state)
 {
     (void)x;
     static const int one[3] = {1, 1, 1};
-    const struct kept *k = state;
+    const struct accumulate *k = state;
     double acc[CPU_TILE], next[CPU_TILE]; /* room for any element type */
     if (k->first)
         memcpy(k->dst, k->src, (size_t)(k->n * k->size));
@@ -161,20 +162,20 @@ static void accumulate_run(struct exec *x, void *state)
 static void keep_block_run(struct exec *x, void *state)
 {
     (void)x;
-    const struct kept *k = state;
+    const struct accumulate *k = state;
     box_copy(&k->box, k->dst + k->to * k->size, k->src, k->size);
 }
 
-static int kept_prepare(struct exec *x, struct call *call, struct ap_err *err)
+static int accumulate_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
     const struct ap_split *split = &v->attrs->coll.split;
-    struct kept *k = AP_NEW(x->arena, struct kept);
-    *k = (struct kept){.src = x->value[v->in[0]],
-                       .dst = x->value[call->nodes[0]],
-                       .size = ap_dtype_size(v->shape.dtype),
-                       .n = ap_shape_elems(&v->shape),
-                       .dtype = v->shape.dtype};
+    struct accumulate *k = AP_NEW(x->arena, struct accumulate);
+    *k = (struct accumulate){.src = x->value[v->in[0]],
+                             .dst = x->value[call->nodes[0]],
+                             .size = ap_dtype_size(v->shape.dtype),
+                             .n = ap_shape_elems(&v->shape),
+                             .dtype = v->shape.dtype};
     call->state = k;
     call->run = keep_block_run;
     if (v->op == AP_OP_ALL_GATHER) {
@@ -182,7 +183,7 @@ static int kept_prepare(struct exec *x, struct call *call, struct ap_err *err)
         if (check_view(x, v, &w, (int)x->prog->mesh.size[0], k->n, err))
             return -1;
         k->box = block_box(&w, x->coords[0], false);
-        k->to = block_len(&w, x->coords[0]) ? x->coords[0] * w.part * w.inner : 0;
+        k->to = block_len(&w, x->coords[0]) ? x->coords[0] * w.block * w.inner : 0;
         return 0;
     }
     k->fn = cpu_op_find(cpu_red_op(v->attrs->coll.red), AP_EQ, k->dtype, k->dtype);
@@ -222,22 +223,34 @@ static int swapped_peer(const struct exec *x, unsigned axes)
     return peer;
 }
 
-/* The blocks of an operand that is cut, or of a result that is gathered. */
-static void set_blocks(struct exec *x, struct coll *c, const struct view *v, bool pack)
+/* The blocks of an operand that is cut (pack), or of a result that is gathered; s: its
+ * shape. */
+static int set_blocks(struct exec *x, struct coll *c, const struct ap_shape *s,
+                      const struct ap_split *split, bool pack, struct ap_err *err)
 {
+    const struct view v = view_of(s, split, split->full);
+    if (check_view(x, c->node, &v, c->n_ranks, pack ? c->in_elems : c->out_elems, err))
+        return -1;
     struct box *box = AP_NEW_N(x->arena, c->n_ranks, struct box);
     int64_t *at = AP_NEW_N(x->arena, c->n_ranks, int64_t);
     for (int q = 0; q < c->n_ranks; q++) {
-        box[q] = block_box(v, q, pack);
-        at[q] = block_len(v, q) ? q * v->part * v->inner : 0;
+        box[q] = block_box(&v, q, pack);
+        at[q] = block_len(&v, q) ? q * v.block * v.inner : 0;
     }
-    c->block_elems = v->outer * v->part * v->inner;
+    c->block_elems = v.outer * v.block * v.inner;
     if (pack) {
         c->pack = box, c->pack_from = at;
-        c->padded = c->n_ranks * v->part != v->full;
+        c->padded = c->n_ranks * v.block != v.full;
     } else {
         c->unpack = box, c->unpack_to = at;
     }
+    return 0;
+}
+
+/* Bytes of all blocks. */
+static int64_t blocks_bytes(const struct coll *c)
+{
+    return c->n_ranks * c->block_elems * c->size;
 }
 
 int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
@@ -256,8 +269,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
         return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
     call->state = c;
     if (t->axes & x->prog->mesh.time)
-        return kept_prepare(x, call, err);
-    struct view w;
+        return accumulate_prepare(x, call, err);
     int64_t most = 0;
     switch ((int)v->op) {
     case AP_OP_ALL_REDUCE:
@@ -265,33 +277,24 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
         most = c->in_elems * c->size;
         break;
     case AP_OP_ALL_GATHER:
-        w = view_of(&v->shape, &t->split, t->split.full);
-        if (check_view(x, v, &w, c->n_ranks, c->out_elems, err))
+        if (set_blocks(x, c, &v->shape, &t->split, false, err))
             return -1;
-        set_blocks(x, c, &w, false);
         call->run = all_gather_run;
-        exec_need_scratch(x, c->n_ranks * c->block_elems * c->size);
+        exec_need_scratch(x, blocks_bytes(c));
         break;
     case AP_OP_REDUCE_SCATTER:
-        w = view_of(in, &t->split, t->split.full);
-        if (check_view(x, v, &w, c->n_ranks, c->in_elems, err))
+        if (set_blocks(x, c, in, &t->split, true, err))
             return -1;
-        set_blocks(x, c, &w, true);
-        most = c->n_ranks * c->block_elems * c->size;
         call->run = reduce_scatter_run;
+        most = blocks_bytes(c);
         exec_need_scratch(x, most);
         break;
     case AP_OP_ALL_TO_ALL:
-        w = view_of(in, &t->split, t->split.full);
-        if (check_view(x, v, &w, c->n_ranks, c->in_elems, err))
+        if (set_blocks(x, c, in, &t->split, true, err) ||
+            set_blocks(x, c, &v->shape, &t->join, false, err))
             return -1;
-        set_blocks(x, c, &w, true);
-        w = view_of(&v->shape, &t->join, t->join.full);
-        if (check_view(x, v, &w, c->n_ranks, c->out_elems, err))
-            return -1;
-        set_blocks(x, c, &w, false);
-        c->recv_at = exec_room(c->n_ranks * c->block_elems * c->size);
         call->run = all_to_all_run;
+        c->recv_at = exec_room(blocks_bytes(c));
         exec_need_scratch(x, 2 * c->recv_at);
         break;
     case AP_OP_COLLECTIVE_PERMUTE:
@@ -382,8 +385,8 @@ int cpu_local_prepare(struct exec *x, struct call *call, struct ap_err *err)
         if (check_view(x, v, &w, n_ranks, ap_shape_elems(in), err))
             return -1;
         s->box = block_box(&w, q, true);
-        s->zeroed = block_len(&w, q) < w.part;
-        s->from = block_len(&w, q) ? q * w.part * w.inner : 0;
+        s->zeroed = block_len(&w, q) < w.block;
+        s->from = block_len(&w, q) ? q * w.block * w.inner : 0;
         call->run = slice_run;
     } else if (v->op == AP_OP_AP_PARTIAL) {
         s->keep = true;

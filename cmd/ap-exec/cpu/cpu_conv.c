@@ -10,7 +10,9 @@
 #include <limits.h>
 #include <string.h>
 
-#define BLOCK_ELEMS (1 << 20) /* of unrolled rows */
+/* Elements of the rows that are unrolled at once: bounds the scratch memory, 4 MB in f32.
+ */
+#define BLOCK_ELEMS (1 << 20)
 
 struct conv {
     enum ap_dtype dtype;
@@ -98,9 +100,15 @@ static void conv_run(struct exec *x, void *state)
         for (int64_t r = 0; r < c->rows; r += c->block_rows) {
             const int64_t n = c->rows - r < c->block_rows ? c->rows - r : c->block_rows;
             unroll(c, lhs, cols, g, r, n);
-            cpu_gemm(c->kind, false, false, n, c->co, c->cols, cols, c->cols,
-                     rhs + g * c->cols * c->co * size, c->co,
-                     out + (r * ld + g * c->co) * size, ld);
+            const struct gemm gemm = {.kind = c->kind,
+                                      .m = n,
+                                      .n = c->co,
+                                      .k = c->cols,
+                                      .lda = c->cols,
+                                      .ldb = c->co,
+                                      .ldc = ld};
+            cpu_gemm(&gemm, cols, rhs + g * c->cols * c->co * size,
+                     out + (r * ld + g * c->co) * size);
         }
     if (c->half_at < 0) {
         box_copy(&c->out_box, c->out, out, size);

@@ -24,30 +24,35 @@ struct side {
 };
 
 struct dot {
-    enum cpu_kind kind;
+    struct gemm gemm;
     enum ap_dtype dtype;
     int n_batch;
     int64_t batch[AP_MAX_RANK];
-    int64_t m, n, k;
     struct side lhs, rhs;
     char *out;
     int64_t out_at; /* scratch of the f32 result, -1: straight to out */
 };
 
+/* Some dimensions of an operand. */
+struct dims {
+    int n;
+    int d[AP_MAX_RANK];
+};
+
 /* Size and stride of dims taken as one dimension; false if they are not evenly strided.
  */
-static bool collapse(const struct ap_shape *s, const int64_t *stride, const int *dims,
-                     int n, int64_t *size, int64_t *step)
+static bool collapse(const struct ap_shape *s, const int64_t *stride,
+                     const struct dims *dims, int64_t *size, int64_t *step)
 {
     *size = 1, *step = 1;
     bool any = false;
-    for (int i = n - 1; i >= 0; i--) {
-        const int64_t e = s->dims[dims[i]];
+    for (int i = dims->n - 1; i >= 0; i--) {
+        const int64_t e = s->dims[dims->d[i]];
         if (e == 1)
             continue;
         if (!any)
-            *step = stride[dims[i]];
-        else if (stride[dims[i]] != *step * *size)
+            *step = stride[dims->d[i]];
+        else if (stride[dims->d[i]] != *step * *size)
             return false;
         any = true;
         *size *= e;
@@ -55,27 +60,35 @@ static bool collapse(const struct ap_shape *s, const int64_t *stride, const int 
     return true;
 }
 
-static int64_t product(const struct ap_shape *s, const int *dims, int n)
+static int64_t product(const struct ap_shape *s, const struct dims *dims)
 {
     int64_t p = 1;
-    for (int i = 0; i < n; i++)
-        p *= s->dims[dims[i]];
+    for (int i = 0; i < dims->n; i++)
+        p *= s->dims[dims->d[i]];
     return p;
 }
 
+/* Puts dims in front of those that the packed operand has; *at: its elements so far. */
+static void pack_dims(struct side *sd, const struct ap_shape *s, const int64_t *stride,
+                      const struct dims *dims, int64_t *at)
+{
+    for (int i = dims->n - 1; i >= 0; *at *= s->dims[dims->d[i--]])
+        box_add(&sd->box, s->dims[dims->d[i]], stride[dims->d[i]], *at);
+}
+
 /* How the operand is read: where it lies, or packed. */
-static void side_prepare(struct side *sd, const struct ap_shape *s, const int *batch,
-                         int n_batch, const int *free_dims, int n_free,
-                         const int *contract, int n_contract)
+static void side_prepare(struct side *sd, const struct ap_shape *s,
+                         const struct dims *batch, const struct dims *free_dims,
+                         const struct dims *contract)
 {
     int64_t stride[AP_MAX_RANK], f, c, fs, cs;
     cpu_strides(s, stride);
     sd->dtype = s->dtype;
     sd->elems = ap_shape_elems(s);
-    const bool even = collapse(s, stride, free_dims, n_free, &f, &fs) &
-                      collapse(s, stride, contract, n_contract, &c, &cs);
-    for (int i = 0; i < n_batch; i++)
-        sd->batch[i] = stride[batch[i]];
+    const bool even =
+        collapse(s, stride, free_dims, &f, &fs) & collapse(s, stride, contract, &c, &cs);
+    for (int i = 0; i < batch->n; i++)
+        sd->batch[i] = stride[batch->d[i]];
     if (even && (c == 1 || cs == 1) && (f == 1 || fs >= c) && fs < INT_MAX) {
         sd->ld = f == 1 ? c : fs;
     } else if (even && (f == 1 || fs == 1) && (c == 1 || cs >= f) && cs < INT_MAX) {
@@ -83,17 +96,14 @@ static void side_prepare(struct side *sd, const struct ap_shape *s, const int *b
         sd->ld = c == 1 ? f : cs;
     } else {
         sd->pack = true;
-        f = product(s, free_dims, n_free);
-        c = product(s, contract, n_contract);
-        sd->ld = c;
+        sd->ld = product(s, contract);
         int64_t at = 1;
-        for (int i = n_contract - 1; i >= 0; at *= s->dims[contract[i--]])
-            box_add(&sd->box, s->dims[contract[i]], stride[contract[i]], at);
-        for (int i = n_free - 1; i >= 0; at *= s->dims[free_dims[i--]])
-            box_add(&sd->box, s->dims[free_dims[i]], stride[free_dims[i]], at);
-        for (int i = n_batch - 1; i >= 0; at *= s->dims[batch[i--]]) {
-            box_add(&sd->box, s->dims[batch[i]], stride[batch[i]], at);
+        pack_dims(sd, s, stride, contract, &at);
+        pack_dims(sd, s, stride, free_dims, &at);
+        for (int i = batch->n - 1; i >= 0; i--) {
+            const struct dims one = {1, {batch->d[i]}};
             sd->batch[i] = at;
+            pack_dims(sd, s, stride, &one, &at);
         }
         box_finish(&sd->box);
     }
@@ -116,7 +126,8 @@ static const char *side_data(struct exec *x, const struct side *sd, int size)
 static void dot_run(struct exec *x, void *state)
 {
     const struct dot *d = state;
-    const int size = cpu_kind_size(d->kind);
+    const int size = cpu_kind_size(d->gemm.kind);
+    const int64_t out_elems = d->gemm.m * d->gemm.n;
     const char *a = side_data(x, &d->lhs, size), *b = side_data(x, &d->rhs, size);
     char *out = d->out_at >= 0 ? x->scratch + d->out_at : d->out;
     int64_t at[AP_MAX_RANK] = {0}, n = 1;
@@ -128,14 +139,12 @@ static void dot_run(struct exec *x, void *state)
             ao += at[i] * d->lhs.batch[i];
             bo += at[i] * d->rhs.batch[i];
         }
-        cpu_gemm(d->kind, d->lhs.transposed, !d->rhs.transposed, d->m, d->n, d->k,
-                 a + ao * size, d->lhs.ld, b + bo * size, d->rhs.ld,
-                 out + q * d->m * d->n * size, d->n);
+        cpu_gemm(&d->gemm, a + ao * size, b + bo * size, out + q * out_elems * size);
         for (int i = d->n_batch - 1; i >= 0 && ++at[i] == d->batch[i]; i--)
             at[i] = 0;
     }
     if (d->out_at >= 0)
-        cpu_store(d->out, 1, out, d->dtype, n * d->m * d->n);
+        cpu_store(d->out, 1, out, d->dtype, n * out_elems);
 }
 
 static void side_scratch(struct side *sd, int64_t *at, int size)
@@ -147,21 +156,31 @@ static void side_scratch(struct side *sd, int64_t *at, int size)
         sd->pack_at = exec_take(at, sd->elems * size);
 }
 
-/* Dimensions of s that are in neither list, ascending; returns their number. */
-static int other_dims(const struct ap_shape *s, const int *a, int na, const int *b,
-                      int nb, int *out)
+static bool has(const struct dims *dims, int d)
 {
-    int n = 0;
-    for (int d = 0; d < s->rank; d++) {
-        bool used = false;
-        for (int i = 0; i < na; i++)
-            used |= a[i] == d;
-        for (int i = 0; i < nb; i++)
-            used |= b[i] == d;
-        if (!used)
-            out[n++] = d;
-    }
-    return n;
+    for (int i = 0; i < dims->n; i++)
+        if (dims->d[i] == d)
+            return true;
+    return false;
+}
+
+/* Dimensions of s that are neither batch nor contracting, ascending. */
+static struct dims free_of(const struct ap_shape *s, const struct dims *batch,
+                           const struct dims *contract)
+{
+    struct dims out = {0};
+    for (int d = 0; d < s->rank; d++)
+        if (!has(batch, d) && !has(contract, d))
+            out.d[out.n++] = d;
+    return out;
+}
+
+static struct dims dims_of(struct ap_ints list)
+{
+    struct dims out = {.n = list.n};
+    for (int i = 0; i < list.n; i++)
+        out.d[i] = (int)list.v[i];
+    return out;
 }
 
 /* Contracting pairs in the order of the right side's dimensions; mostly both then fit. */
@@ -180,40 +199,37 @@ int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct ap_node *v = call_node(x, call);
     const struct ap_attrs *t = v->attrs;
     const struct ap_shape *ls = &call_in(x, v, 0)->shape, *rs = &call_in(x, v, 1)->shape;
-    int lb[AP_MAX_RANK], rb[AP_MAX_RANK], lc[AP_MAX_RANK], rc[AP_MAX_RANK];
-    int lf[AP_MAX_RANK], rf[AP_MAX_RANK];
     struct dot *d = AP_NEW(x->arena, struct dot);
-    const int nb = t->lhs_batch_dims.n, nc = t->lhs_contracting_dims.n;
-    for (int i = 0; i < nb; i++) {
-        lb[i] = (int)t->lhs_batch_dims.v[i];
-        rb[i] = (int)t->rhs_batch_dims.v[i];
-        d->batch[i] = ls->dims[lb[i]];
-    }
-    for (int i = 0; i < nc; i++) {
-        lc[i] = (int)t->lhs_contracting_dims.v[i];
-        rc[i] = (int)t->rhs_contracting_dims.v[i];
-    }
-    sort_pairs(lc, rc, nc);
-    const int nlf = other_dims(ls, lb, nb, lc, nc, lf);
-    const int nrf = other_dims(rs, rb, nb, rc, nc, rf);
-    d->dtype = v->shape.dtype;
-    d->kind = cpu_kind(v->shape.dtype);
-    if (d->kind == CPU_N_KINDS || cpu_kind(ls->dtype) != d->kind ||
-        cpu_kind(rs->dtype) != d->kind)
+    const enum cpu_kind kind = cpu_kind(v->shape.dtype);
+    if (kind == CPU_N_KINDS || cpu_kind(ls->dtype) != kind || cpu_kind(rs->dtype) != kind)
         return exec_unsupported(x, v, err, "of these element types");
-    d->n_batch = nb;
-    d->m = product(ls, lf, nlf);
-    d->n = product(rs, rf, nrf);
-    d->k = product(ls, lc, nc);
-    if (d->m > INT_MAX || d->n > INT_MAX || d->k > INT_MAX)
-        return exec_unsupported(x, v, err, "of this size");
-    side_prepare(&d->lhs, ls, lb, nb, lf, nlf, lc, nc);
-    side_prepare(&d->rhs, rs, rb, nb, rf, nrf, rc, nc);
+    const struct dims lb = dims_of(t->lhs_batch_dims), rb = dims_of(t->rhs_batch_dims);
+    struct dims lc = dims_of(t->lhs_contracting_dims);
+    struct dims rc = dims_of(t->rhs_contracting_dims);
+    sort_pairs(lc.d, rc.d, lc.n);
+    const struct dims lf = free_of(ls, &lb, &lc), rf = free_of(rs, &rb, &rc);
+    d->dtype = v->shape.dtype;
+    d->n_batch = lb.n;
+    for (int i = 0; i < lb.n; i++)
+        d->batch[i] = ls->dims[lb.d[i]];
+    side_prepare(&d->lhs, ls, &lb, &lf, &lc);
+    side_prepare(&d->rhs, rs, &rb, &rf, &rc);
     d->lhs.node = v->in[0];
     d->rhs.node = v->in[1];
+    d->gemm = (struct gemm){.kind = kind,
+                            .ta = d->lhs.transposed,
+                            .tb = !d->rhs.transposed,
+                            .m = product(ls, &lf),
+                            .n = product(rs, &rf),
+                            .k = product(ls, &lc),
+                            .lda = d->lhs.ld,
+                            .ldb = d->rhs.ld};
+    d->gemm.ldc = d->gemm.n;
+    if (d->gemm.m > INT_MAX || d->gemm.n > INT_MAX || d->gemm.k > INT_MAX)
+        return exec_unsupported(x, v, err, "of this size");
     d->out = x->value[call->nodes[0]];
     int64_t at = 0;
-    const int size = cpu_kind_size(d->kind);
+    const int size = cpu_kind_size(kind);
     side_scratch(&d->lhs, &at, size);
     side_scratch(&d->rhs, &at, size);
     d->out_at =

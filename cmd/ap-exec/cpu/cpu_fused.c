@@ -13,7 +13,7 @@
 /* Something from memory, per tile. */
 struct load {
     int value;
-    const char *src;
+    char *src;
     enum ap_dtype dtype;
     bool direct;  /* the register is the memory itself */
     bool uniform; /* one element, before the tiles */
@@ -145,21 +145,20 @@ static int add_elementwise(struct builder *b, int m, const struct ap_shape *dims
                            struct ap_err *err)
 {
     const struct ap_node *v = &b->x->prog->local.nodes[b->call->nodes[m]];
-    enum ap_dtype in[3];
-    int src[3], stride[3];
+    struct chain_operand in[3];
     bool uniform = true;
     for (int k = 0; k < v->n_in; k++) {
         const struct ap_node *u = call_in(b->x, v, k);
         const int at = member_of(b->call, v->in[k]);
         static const int64_t none[1] = {0};
-        in[k] = u->shape.dtype;
-        src[k] = at >= 0 ? b->value[at]
-                         : load_node(b, dims, v->in[k], u->shape.rank ? NULL : none);
-        stride[k] = !b->uniform[src[k]];
-        uniform &= b->uniform[src[k]];
+        const int value = at >= 0
+                              ? b->value[at]
+                              : load_node(b, dims, v->in[k], u->shape.rank ? NULL : none);
+        in[k] = (struct chain_operand){u->shape.dtype, value, b->uniform[value]};
+        uniform &= b->uniform[value];
     }
     b->value[m] = new_value(b, v->shape.dtype, uniform);
-    return chain_add(b->x, &b->p->chain, v, in, src, stride, b->value[m], uniform, err);
+    return chain_add(b->x, &b->p->chain, v, in, b->value[m], uniform, err);
 }
 
 /* A uniform or loaded value that must be stored is a copy of its own. */
@@ -172,10 +171,8 @@ static int add_member(struct builder *b, int m, struct ap_err *err)
     if (v->op == AP_OP_IOTA) {
         b->value[m] = load_iota(b, v);
     } else if (v->op == AP_OP_CONSTANT) {
-        struct load l = {.src = v->attrs->literal.data, .dtype = v->shape.dtype};
-        l.uniform = true;
-        b->value[m] = l.value = new_value(b, l.dtype, true);
-        b->p->loads[b->p->n_loads++] = l;
+        b->value[m] = new_value(b, v->shape.dtype, true);
+        cpu_load(b->p->ptr[b->value[m]], v->attrs->literal.data, 1, v->shape.dtype, 1);
     } else if (v->op == AP_OP_BROADCAST) {
         const int at = member_of(b->call, v->in[0]);
         b->value[m] =
@@ -329,7 +326,7 @@ static void run_loads(const struct pass *p, int64_t at, int64_t n)
         if (l->uniform)
             continue;
         if (l->direct)
-            p->ptr[l->value] = (void *)(l->src + at * ap_dtype_size(l->dtype));
+            p->ptr[l->value] = l->src + at * ap_dtype_size(l->dtype);
         else if (l->is_iota)
             iota_tile(l, p->ptr[l->value], at, n);
         else

@@ -9,25 +9,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INT_GEMM(name, T, U, COMBINE)                                               \
-    static void name(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const T *a, \
-                     int64_t lda, const T *b, int64_t ldb, T *c, int64_t ldc)       \
-    {                                                                               \
-        for (int64_t i = 0; i < m; i++) {                                           \
-            T *row = c + i * ldc;                                                   \
-            memset(row, 0, (size_t)n * sizeof(T));                                  \
-            for (int64_t l = 0; l < k; l++) {                                       \
-                const U x = (U)(ta ? a[l * lda + i] : a[i * lda + l]);              \
-                if (!tb) {                                                          \
-                    const T *q = b + l * ldb;                                       \
-                    for (int64_t j = 0; j < n; j++)                                 \
-                        row[j] = (T)COMBINE((U)row[j], x, (U)q[j]);                 \
-                } else {                                                            \
-                    for (int64_t j = 0; j < n; j++)                                 \
-                        row[j] = (T)COMBINE((U)row[j], x, (U)b[j * ldb + l]);       \
-                }                                                                   \
-            }                                                                       \
-        }                                                                           \
+typedef void gemm_fn(const struct gemm *g, const void *a, const void *b, void *c);
+
+#define INT_GEMM(name, T, U, COMBINE)                                             \
+    static void name(const struct gemm *g, const void *a, const void *b, void *c) \
+    {                                                                             \
+        const T *l = a, *r = b;                                                   \
+        const int64_t n = g->n;                                                   \
+        for (int64_t i = 0; i < g->m; i++) {                                      \
+            T *row = (T *)c + i * g->ldc;                                         \
+            memset(row, 0, (size_t)n * sizeof(T));                                \
+            for (int64_t q = 0; q < g->k; q++) {                                  \
+                const U x = (U)(g->ta ? l[q * g->lda + i] : l[i * g->lda + q]);   \
+                const T *y = g->tb ? r + q : r + q * g->ldb;                      \
+                if (!g->tb)                                                       \
+                    for (int64_t j = 0; j < n; j++)                               \
+                        row[j] = (T)COMBINE((U)row[j], x, (U)y[j]);               \
+                else                                                              \
+                    for (int64_t j = 0; j < n; j++)                               \
+                        row[j] = (T)COMBINE((U)row[j], x, (U)y[j * g->ldb]);      \
+            }                                                                     \
+        }                                                                         \
     }
 #define MUL_ADD(r, x, y) ((r) + (x) * (y))
 #define AND_OR(r, x, y)  ((r) | ((x) & (y)))
@@ -37,65 +39,33 @@ INT_GEMM(gemm_32, uint32_t, uint32_t, MUL_ADD)
 INT_GEMM(gemm_64, uint64_t, uint64_t, MUL_ADD)
 INT_GEMM(gemm_pred, uint8_t, uint8_t, AND_OR)
 
-static void gemm_float(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n,
-                       int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
-                       void *c, int64_t ldc)
-{
-    const CBLAS_TRANSPOSE opa = ta ? CblasTrans : CblasNoTrans;
-    const CBLAS_TRANSPOSE opb = tb ? CblasTrans : CblasNoTrans;
-    const int im = (int)m, in = (int)n, ik = (int)k;
-    const float one[2] = {1, 0}, zero[2] = {0, 0};
-    if (kind == CPU_C64)
-        cblas_cgemm(CblasRowMajor, opa, opb, im, in, ik, one, a, (int)lda, b, (int)ldb,
-                    zero, c, (int)ldc);
-    else if (kind == CPU_F32)
-        cblas_sgemm(CblasRowMajor, opa, opb, im, in, ik, 1.0f, a, (int)lda, b, (int)ldb,
-                    0.0f, c, (int)ldc);
-    else
-        cblas_dgemm(CblasRowMajor, opa, opb, im, in, ik, 1.0, a, (int)lda, b, (int)ldb,
-                    0.0, c, (int)ldc);
-}
+/* BLAS's routine of type X for scalars one and zero. */
+#define BLAS_GEMM(name, X, one, zero)                                             \
+    static void name(const struct gemm *g, const void *a, const void *b, void *c) \
+    {                                                                             \
+        cblas_##X##gemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,         \
+                        g->tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n,  \
+                        (int)g->k, one, a, (int)g->lda, b, (int)g->ldb, zero, c,  \
+                        (int)g->ldc);                                             \
+    }
+static const float c_one[2] = {1, 0}, c_zero[2] = {0, 0};
+BLAS_GEMM(gemm_f32, s, 1, 0)
+BLAS_GEMM(gemm_f64, d, 1, 0)
+BLAS_GEMM(gemm_c64, c, c_one, c_zero)
 
-void cpu_gemm(enum cpu_kind kind, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
-              const void *a, int64_t lda, const void *b, int64_t ldb, void *c,
-              int64_t ldc)
+void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
 {
-    if (m == 0 || n == 0)
+    static gemm_fn *const gemm[CPU_N_KINDS] = {gemm_pred, gemm_8,   gemm_16,  gemm_32,
+                                               gemm_64,   gemm_8,   gemm_16,  gemm_32,
+                                               gemm_64,   gemm_f32, gemm_f64, gemm_c64};
+    const int size = cpu_kind_size(g->kind);
+    if (g->m == 0 || g->n == 0)
         return;
-    if (k == 0) {
-        const int size = cpu_kind_size(kind);
-        for (int64_t i = 0; i < m; i++)
-            memset((char *)c + i * ldc * size, 0, (size_t)(n * size));
-        return;
-    }
-    switch (kind) {
-    case CPU_F32:
-    case CPU_F64:
-    case CPU_C64:
-        gemm_float(kind, ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_PRED:
-        gemm_pred(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_S8:
-    case CPU_U8:
-        gemm_8(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_S16:
-    case CPU_U16:
-        gemm_16(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_S32:
-    case CPU_U32:
-        gemm_32(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_S64:
-    case CPU_U64:
-        gemm_64(ta, tb, m, n, k, a, lda, b, ldb, c, ldc);
-        break;
-    case CPU_N_KINDS:
-        break;
-    }
+    if (g->k > 0)
+        gemm[g->kind](g, a, b, c);
+    else
+        for (int64_t i = 0; i < g->m; i++)
+            memset((char *)c + i * g->ldc * size, 0, (size_t)(g->n * size));
 }
 
 /*

@@ -34,9 +34,8 @@ struct index {
     struct box window;                  /* operand to result, or updates to operand */
     int64_t window_elems;
     int64_t operand_stride[AP_MAX_RANK];
-    cpu_fn *fn; /* scatter: combines; NULL with no body: replaces */
-    bool has_body;
-    struct body body;
+    bool assign; /* scatter: updates replace, else they are combined */
+    struct combine combine;
     bool in_scratch; /* accumulates in f32 */
     int64_t reg_at, body_at;
 };
@@ -101,7 +100,6 @@ static void gather_one(const struct index *s, int64_t from, int64_t to)
 static void scatter_one(struct exec *x, struct index *s, char *acc, int64_t to,
                         int64_t from)
 {
-    static const int one[3] = {1, 1, 1};
     const struct box *w = &s->window;
     const enum ap_dtype plain = s->in_scratch ? AP_F32 : s->dtype;
     const int size = ap_dtype_size(plain), esize = ap_dtype_size(s->dtype);
@@ -115,21 +113,11 @@ static void scatter_one(struct exec *x, struct index *s, char *acc, int64_t to,
             const int64_t n = run - i < CPU_TILE ? run - i : CPU_TILE;
             char *a = acc + (to + i * os) * size;
             cpu_load(upd, s->updates + (from + i * us) * esize, us, s->dtype, n);
-            if (!s->fn && !s->has_body) {
-                cpu_store(a, os, upd, plain, n);
-                continue;
+            if (!s->assign) {
+                cpu_load(old, a, os, plain, n);
+                combine_run(&s->combine, old, upd, n);
             }
-            cpu_load(old, a, os, plain, n);
-            char *res = old;
-            if (s->fn) {
-                s->fn(old, old, upd, upd, one, n);
-            } else {
-                s->body.ptr[0] = old;
-                s->body.ptr[1] = upd;
-                body_run(&s->body, n);
-                res = s->body.ptr[s->body.result[0]];
-            }
-            cpu_store(a, os, res, plain, n);
+            cpu_store(a, os, s->assign ? upd : old, plain, n);
         }
         cpu_next(last, w->n, at, w->src, &from, w->dst, &to);
     }
@@ -144,8 +132,8 @@ static void index_run(struct exec *x, void *state)
         cpu_load(acc, s->operand, 1, s->dtype, operand_elems);
     else if (s->scatter && s->out != s->operand)
         memcpy(s->out, s->operand, (size_t)s->operand_bytes);
-    if (s->has_body)
-        body_start(&s->body, x->scratch + s->body_at);
+    if (s->scatter && !s->assign && !s->combine.fn)
+        body_start(&s->combine.body, x->scratch + s->body_at);
     int64_t at[AP_MAX_RANK] = {0}, n = s->window_elems ? 1 : 0;
     for (int i = 0; i < s->n_batch; i++)
         n *= s->batch[i];
@@ -194,21 +182,70 @@ static const int64_t *inverse_map(struct exec *x, const struct ap_node *v,
 }
 
 /*
- * What gather and scatter share. other: the gather's result or the updates; its
- * dimensions in window_dims run over the operand's that are not in `dropped` or
- * `batching`, in order.
+ * The attributes of gather, and those of scatter that say the same. Dimensions of the
+ * gather's result or of the updates that are in window_dims run over those of operand 0
+ * that are in neither `dropped` nor `batching`, in order.
  */
+struct index_dims {
+    struct ap_ints window_dims, dropped, batching, index_batching, index_map;
+};
+
+/* The window, in operand 0 and in `other`; its extents in operand 0's dimensions. */
+static void set_window(struct index *s, const struct ap_shape *op,
+                       const struct ap_shape *other, const struct index_dims *t,
+                       int64_t *extent)
+{
+    int64_t stride[AP_MAX_RANK];
+    cpu_strides(other, stride);
+    s->window_elems = 1;
+    for (int d = 0, k = 0; d < op->rank; d++) {
+        extent[d] = 1;
+        if (has(t->dropped, d) || has(t->batching, d))
+            continue;
+        const int64_t to = t->window_dims.v[k++];
+        extent[d] = other->dims[to];
+        s->window_elems *= extent[d];
+        if (s->scatter)
+            box_add(&s->window, extent[d], stride[to], s->operand_stride[d]);
+        else
+            box_add(&s->window, extent[d], s->operand_stride[d], stride[to]);
+    }
+    box_finish(&s->window);
+}
+
+/* Loops over the dimensions of the indices but the index vector's: those of `other` but
+ * the window's. */
+static void set_loops(struct index *s, const struct ap_shape *ix,
+                      const struct ap_shape *other, const struct index_dims *t)
+{
+    const int64_t vector = s->node->attrs->index_vector_dim;
+    int64_t is[AP_MAX_RANK], os[AP_MAX_RANK];
+    cpu_strides(ix, is);
+    cpu_strides(other, os);
+    s->component = vector < ix->rank ? is[vector] : 1;
+    for (int d = 0, o = 0; d < ix->rank; d++) {
+        if (d == vector)
+            continue;
+        while (has(t->window_dims, o))
+            o++;
+        const int i = s->n_batch++;
+        s->batch[i] = ix->dims[d];
+        s->batch_index[i] = is[d];
+        s->batch_other[i] = os[o++];
+        for (int b = 0; b < t->index_batching.n; b++)
+            if (t->index_batching.v[b] == d)
+                s->batch_operand[i] = s->operand_stride[t->batching.v[b]];
+    }
+}
+
+/* What gather and scatter share. other: the gather's result or the updates. */
 static int index_prepare(struct exec *x, struct index *s, const struct ap_node *v,
-                         const struct ap_shape *other, struct ap_ints window_dims,
-                         struct ap_ints dropped, struct ap_ints batching,
-                         struct ap_ints index_batching, struct ap_ints index_map,
+                         const struct ap_shape *other, const struct index_dims *t,
                          struct ap_err *err)
 {
     const struct ap_shape *op = &call_in(x, v, 0)->shape, *ix = &call_in(x, v, 1)->shape;
-    int64_t is[AP_MAX_RANK], os[AP_MAX_RANK], extent[AP_MAX_RANK];
+    int64_t extent[AP_MAX_RANK];
     cpu_strides(op, s->operand_stride);
-    cpu_strides(ix, is);
-    cpu_strides(other, os);
     s->node = v;
     s->dtype = op->dtype;
     s->index_dtype = ix->dtype;
@@ -217,41 +254,11 @@ static int index_prepare(struct exec *x, struct index *s, const struct ap_node *
     s->operand = x->value[v->in[0]];
     s->indices = x->value[v->in[1]];
     s->operand_bytes = ap_shape_bytes(op);
-    const int64_t ivd = v->attrs->index_vector_dim;
-    s->component = ivd < ix->rank ? is[ivd] : 1;
-    /* window */
-    s->window_elems = 1;
-    for (int d = 0, k = 0; d < op->rank; d++) {
-        extent[d] = 1;
-        if (has(dropped, d) || has(batching, d))
-            continue;
-        const int64_t to = window_dims.v[k++];
-        extent[d] = other->dims[to];
-        s->window_elems *= extent[d];
-        if (s->scatter)
-            box_add(&s->window, extent[d], os[to], s->operand_stride[d]);
-        else
-            box_add(&s->window, extent[d], s->operand_stride[d], os[to]);
-    }
-    box_finish(&s->window);
-    /* loops: dimensions of indices but the index vector, those of `other` but the window
-     */
-    for (int d = 0, o = 0; d < ix->rank; d++) {
-        if (d == ivd)
-            continue;
-        while (has(window_dims, o))
-            o++;
-        const int i = s->n_batch++;
-        s->batch[i] = ix->dims[d];
-        s->batch_index[i] = is[d];
-        s->batch_other[i] = os[o++];
-        for (int b = 0; b < index_batching.n; b++)
-            if (index_batching.v[b] == d)
-                s->batch_operand[i] = s->operand_stride[batching.v[b]];
-    }
-    for (int i = 0; i < index_map.n; i++) {
+    set_window(s, op, other, t, extent);
+    set_loops(s, ix, other, t);
+    for (int i = 0; i < t->index_map.n; i++) {
         struct moved *m = &s->moved[s->n_moved++];
-        m->dim = (int)index_map.v[i];
+        m->dim = (int)t->index_map.v[i];
         m->here = inverse_map(x, v, op, m->dim);
         m->dim_size = m->here ? v->attrs->global->dims[m->dim] : op->dims[m->dim];
         m->slice = extent[m->dim];
@@ -270,9 +277,10 @@ int cpu_gather_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct ap_node *v = call_node(x, call);
     const struct ap_attrs *a = v->attrs;
     struct index *s = AP_NEW(x->arena, struct index);
-    if (index_prepare(x, s, v, &v->shape, a->offset_dims, a->collapsed_slice_dims,
-                      a->operand_batching_dims, a->start_indices_batching_dims,
-                      a->start_index_map, err))
+    const struct index_dims dims = {a->offset_dims, a->collapsed_slice_dims,
+                                    a->operand_batching_dims,
+                                    a->start_indices_batching_dims, a->start_index_map};
+    if (index_prepare(x, s, v, &v->shape, &dims, err))
         return -1;
     s->out = x->value[call->nodes[0]];
     call->run = index_run;
@@ -287,30 +295,22 @@ int cpu_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
     struct index *s = AP_NEW(x->arena, struct index);
     const struct ap_reducer *red = &x->prog->local.reducers[a->to_apply];
     s->scatter = true;
-    if (index_prepare(x, s, v, &call_in(x, v, 2)->shape, a->update_window_dims,
-                      a->inserted_window_dims, a->input_batching_dims,
-                      a->scatter_indices_batching_dims, a->scatter_dims_to_operand_dims,
-                      err))
+    const struct index_dims dims = {
+        a->update_window_dims, a->inserted_window_dims, a->input_batching_dims,
+        a->scatter_indices_batching_dims, a->scatter_dims_to_operand_dims};
+    if (index_prepare(x, s, v, &call_in(x, v, 2)->shape, &dims, err))
         return -1;
     s->out = x->value[call->nodes[0]];
     s->updates = x->value[v->in[2]];
-    if (red->red == AP_RED_NONE) {
-        if (red->n_nodes == 0)
-            return exec_unsupported(x, v, err, "with a reducer that has no body");
-        s->has_body = true;
-        if (body_prepare(x, red, &s->body, err))
-            return -1;
-    } else if (red->red != AP_RED_ASSIGN) {
-        s->fn = cpu_op_find(cpu_red_op(red->red), AP_EQ, s->dtype, s->dtype);
-        if (!s->fn)
-            return exec_unsupported(x, v, err, ap_dtype_name(s->dtype));
-    }
-    s->in_scratch = s->fn && !cpu_is_plain(s->dtype);
+    s->assign = red->red == AP_RED_ASSIGN;
+    if (!s->assign && combine_prepare(x, v, a->to_apply, &s->combine, err))
+        return -1;
+    if (!s->assign && !s->combine.fn && !cpu_is_plain(s->dtype))
+        return exec_unsupported(x, v, err, "with this computation in half precision");
+    s->in_scratch = s->combine.fn && !cpu_is_plain(s->dtype);
     s->reg_at = s->in_scratch ? exec_room(s->operand_bytes * 2) : 0;
     s->body_at = s->reg_at + 2 * CPU_TILE * 8;
-    if (s->has_body && !cpu_is_plain(s->dtype))
-        return exec_unsupported(x, v, err, "with this computation in half precision");
-    exec_need_scratch(x, s->body_at + s->body.scratch_bytes);
+    exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes);
     call->run = index_run;
     call->state = s;
     return 0;

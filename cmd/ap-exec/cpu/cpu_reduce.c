@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+/* Partial results of a run of a reduced dimension: two vectors of 8 f32. A part of the
+ * definition: another number gives other bits. */
 #define LANES 16
 
 typedef void run_lanes_fn(void *acc, const void *x, int64_t n);
@@ -143,56 +145,6 @@ static void kept_strides(const struct ap_node *v, const struct ap_shape *in,
     }
 }
 
-int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
-{
-    const struct ap_node *v = call_node(x, call);
-    const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
-    if (red->red == AP_RED_NONE || v->n_in != 2 || v->shape.dtype == AP_TUPLE)
-        return cpu_custom_reduce_prepare(x, call, err);
-    const struct ap_shape *in = &call_in(x, v, 0)->shape;
-    struct reduce *r = AP_NEW(x->arena, struct reduce);
-    bool reduced[AP_MAX_RANK];
-    int64_t step[AP_MAX_RANK], stride[AP_MAX_RANK];
-    r->dtype = v->shape.dtype;
-    r->kind = cpu_kind(r->dtype);
-    r->fn = r->kind == CPU_N_KINDS
-                ? NULL
-                : cpu_op_find(cpu_red_op(red->red), AP_EQ, r->dtype, r->dtype);
-    if (!r->fn)
-        return exec_unsupported(x, v, err, ap_dtype_name(r->dtype));
-    r->run_lanes = find_run_lanes(red->red, r->kind);
-    r->src = x->value[v->in[0]];
-    r->init = x->value[v->in[1]];
-    r->out = x->value[call->nodes[0]];
-    r->n_out = ap_shape_elems(&v->shape);
-    kept_strides(v, in, reduced, step);
-    cpu_strides(in, stride);
-    for (int d = 0; d < in->rank; d++) {
-        const int k = r->rank;
-        if (in->dims[d] == 1 && reduced[d]) /* a kept one may be longer on other ranks */
-            continue;
-        if (k && r->reduced[k - 1] == reduced[d]) {
-            r->n[k - 1] *= in->dims[d];
-        } else {
-            r->n[k] = in->dims[d];
-            r->reduced[k] = reduced[d];
-            r->rank++;
-        }
-        r->stride[r->rank - 1] = stride[d];
-        r->step[r->rank - 1] = step[d];
-    }
-    if (r->rank == 0) {
-        r->n[0] = r->stride[0] = r->step[0] = 1;
-        r->rank = 1;
-    }
-    r->in_scratch = !cpu_is_plain(r->dtype);
-    r->acc_bytes = r->in_scratch ? exec_room(r->n_out * 4) : 0;
-    exec_need_scratch(x, r->acc_bytes + CPU_TILE * 8 + LANES * 8);
-    call->run = reduce_run;
-    call->state = r;
-    return 0;
-}
-
 /* ---- any computation, any number of operands ---- */
 
 struct custom {
@@ -283,7 +235,7 @@ static void custom_box(struct custom *c, int i, const struct ap_node *v,
     box_finish(&c->box[i]);
 }
 
-int cpu_custom_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
+static int custom_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
     const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
@@ -320,5 +272,57 @@ int cpu_custom_reduce_prepare(struct exec *x, struct call *call, struct ap_err *
     exec_need_scratch(x, c->body_at + c->body.scratch_bytes);
     call->run = custom_run;
     call->state = c;
+    return 0;
+}
+
+/* ---- the operator ---- */
+
+int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_reducer *red = &x->prog->local.reducers[v->attrs->to_apply];
+    if (red->red == AP_RED_NONE || v->n_in != 2 || v->shape.dtype == AP_TUPLE)
+        return custom_prepare(x, call, err);
+    const struct ap_shape *in = &call_in(x, v, 0)->shape;
+    struct reduce *r = AP_NEW(x->arena, struct reduce);
+    bool reduced[AP_MAX_RANK];
+    int64_t step[AP_MAX_RANK], stride[AP_MAX_RANK];
+    r->dtype = v->shape.dtype;
+    r->kind = cpu_kind(r->dtype);
+    r->fn = r->kind == CPU_N_KINDS
+                ? NULL
+                : cpu_op_find(cpu_red_op(red->red), AP_EQ, r->dtype, r->dtype);
+    if (!r->fn)
+        return exec_unsupported(x, v, err, ap_dtype_name(r->dtype));
+    r->run_lanes = find_run_lanes(red->red, r->kind);
+    r->src = x->value[v->in[0]];
+    r->init = x->value[v->in[1]];
+    r->out = x->value[call->nodes[0]];
+    r->n_out = ap_shape_elems(&v->shape);
+    kept_strides(v, in, reduced, step);
+    cpu_strides(in, stride);
+    for (int d = 0; d < in->rank; d++) {
+        const int k = r->rank;
+        if (in->dims[d] == 1 && reduced[d]) /* a kept one may be longer on other ranks */
+            continue;
+        if (k && r->reduced[k - 1] == reduced[d]) {
+            r->n[k - 1] *= in->dims[d];
+        } else {
+            r->n[k] = in->dims[d];
+            r->reduced[k] = reduced[d];
+            r->rank++;
+        }
+        r->stride[r->rank - 1] = stride[d];
+        r->step[r->rank - 1] = step[d];
+    }
+    if (r->rank == 0) {
+        r->n[0] = r->stride[0] = r->step[0] = 1;
+        r->rank = 1;
+    }
+    r->in_scratch = !cpu_is_plain(r->dtype);
+    r->acc_bytes = r->in_scratch ? exec_room(r->n_out * 4) : 0;
+    exec_need_scratch(x, r->acc_bytes + CPU_TILE * 8 + LANES * 8);
+    call->run = reduce_run;
+    call->state = r;
     return 0;
 }

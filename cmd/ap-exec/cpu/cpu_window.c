@@ -7,43 +7,6 @@
 
 #include <string.h>
 
-/* How two registers are combined: a known function, or a reducer's body. */
-struct combine {
-    cpu_fn *fn;
-    enum ap_dtype dtype;
-    struct body body;
-};
-
-static int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
-                           struct combine *c, struct ap_err *err)
-{
-    const struct ap_reducer *red = &x->prog->local.reducers[reducer];
-    c->dtype = v->shape.dtype;
-    if (cpu_kind(c->dtype) == CPU_N_KINDS)
-        return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
-    if (red->red != AP_RED_NONE && red->red != AP_RED_ASSIGN) {
-        c->fn = cpu_op_find(cpu_red_op(red->red), AP_EQ, c->dtype, c->dtype);
-        return c->fn ? 0 : exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
-    }
-    if (red->n_nodes == 0)
-        return exec_unsupported(x, v, err, "with a reducer that has no body");
-    return body_prepare(x, red, &c->body, err);
-}
-
-static void combine_run(struct combine *c, void *acc, const void *x, int64_t n)
-{
-    static const int one[3] = {1, 1, 1};
-    if (c->fn) {
-        c->fn(acc, acc, x, x, one, n);
-        return;
-    }
-    c->body.ptr[0] = acc;
-    c->body.ptr[1] = (void *)x;
-    body_run(&c->body, n);
-    memmove(acc, c->body.ptr[c->body.result[0]],
-            (size_t)(n * cpu_kind_size(cpu_kind(c->dtype))));
-}
-
 /* First and last output o >= 0, in steps, whose window offset k falls on an element. */
 struct hits {
     int64_t first, step, n, from; /* from: element under the first */

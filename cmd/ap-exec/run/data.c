@@ -1,8 +1,8 @@
 /*
  * Initial values. A value from the seed depends on (seed, parameter, global index) only,
  * by a counter-based mix (SplitMix64; Steele, Lea and Flood, "Fast splittable
- * pseudorandom number generators", OOPSLA 2014), so that a rank makes its own block and
- * all blocks together equal the whole.
+ * pseudorandom number generators", OOPSLA 2014), so that the shards that the ranks make
+ * are blocks of one array.
  */
 #include "run/data.h"
 #include "cpu/cpu.h"

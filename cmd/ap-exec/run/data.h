@@ -13,12 +13,11 @@ struct source {
     int64_t int_range; /* seeded integer inputs are in [0, int_range) */
 };
 
-/* Sets all parameters of x to this rank's blocks of their initial values; padding is 0.
- */
+/* Fills this rank's shards of all parameters of x with initial values; padding is 0. */
 int data_load(struct exec *x, const struct source *source, struct ap_err *err);
 
 /*
- * The whole array of which every rank holds a block at `value`, on rank 0 in row-major
+ * The whole array of which every rank holds a shard at `value`, on rank 0 in row-major
  * order (caller frees); NULL on other ranks. Called by all ranks.
  */
 void *data_collect(struct exec *x, const void *value, const struct placement *place);

@@ -1,9 +1,10 @@
 /*
- * Makes a program ready and runs it. Nodes become calls (a fused pass, or one operator),
- * values get their places: the program's arena, or, for what no buffer holds (parts of a
- * tuple that nobody reads, values between two passes of one group), memory that is reused
- * from group to group. Where a kernel cannot write over what it reads although the buffer
- * plan lets it, it writes aside and a copy follows. Linear in nodes and operands.
+ * Prepares a program and runs it. Nodes become calls (a fused pass, or one operator).
+ * Values get their places: the program's memory, or, where the buffer plan has none for
+ * them (elements of a tuple that nobody reads, values between two passes of one group),
+ * temporary memory that is reused from group to group. Where the buffer plan lets a
+ * kernel write over its operand and the kernel cannot, it writes to temporary memory and
+ * a copy follows. Linear in nodes and operands.
  */
 #include "backend.h"
 
@@ -12,10 +13,10 @@
 struct planner {
     struct exec *x;
     const struct ap_graph *g;
-    int *order; /* calls' nodes, one call after the other */
+    int *order; /* the nodes of all calls, call by call */
     int n_order;
     int64_t *temp;          /* per node: offset in temps, -1 for none */
-    int64_t **element_temp; /* per tuple node and part */
+    int64_t **element_temp; /* per tuple node and element */
     bool *aside;            /* the call writes to temps, then copies */
 };
 
@@ -77,7 +78,7 @@ static bool is_scalar_constant(const struct ap_node *v)
     return v->op == AP_OP_CONSTANT && v->shape.rank == 0;
 }
 
-/* Another name for its operand's memory. */
+/* Whether the node shares its operand's memory. */
 static bool is_view(const struct exec *x, int node)
 {
     const struct ap_node *v = &x->prog->local.nodes[node];
@@ -87,7 +88,7 @@ static bool is_view(const struct exec *x, int node)
     return b->offset >= 0 && b->offset == x->prog->buffer[v->in[0]].offset;
 }
 
-/* The broadcast reads a value of the pass at other places than its own. */
+/* Whether the node is a broadcast of a value of the pass at other positions. */
 static bool reads_across(const struct planner *p, const struct call *call, int node)
 {
     const struct ap_node *v = &p->g->nodes[node];
@@ -102,14 +103,14 @@ static bool reads_across(const struct planner *p, const struct call *call, int n
     return !ap_shape_same_dims(&u->shape, &v->shape);
 }
 
-/* Splits the nodes into calls; a group of fusible nodes is one unless dims differ in it.
+/* Splits the nodes into calls; a group of fusible nodes is one call unless dims differ.
  */
 static void make_calls(struct planner *p)
 {
     struct exec *x = p->x;
     const struct ap_graph *g = p->g;
     struct call *call = &x->calls[0];
-    int lead = -1, group = -1; /* of the call at hand: a node with its dims; its group */
+    int lead = -1, group = -1; /* of the current call: a node with its dims; its group */
     *call = (struct call){.nodes = p->order};
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
@@ -233,7 +234,7 @@ static int place_values(struct planner *p, struct ap_err *err)
     return 0;
 }
 
-/* Temporary values get their pointers; get-tuple-element reads its part. */
+/* Temporary values get their pointers; get-tuple-element reads the tuple's element. */
 static void place_temps(struct planner *p)
 {
     struct exec *x = p->x;
@@ -265,7 +266,7 @@ static void add_copy(struct exec *x, struct call *call, void *dst, const void *s
     *call = (struct call){.run = copy_run, .state = c};
 }
 
-/* A part that is taken out of a tuple twice is copied to its second place. */
+/* An element that two nodes take out of a tuple is copied to the second's buffer. */
 static int copy_elements(struct planner *p, int node, struct call *out)
 {
     struct exec *x = p->x;
@@ -275,22 +276,23 @@ static int copy_elements(struct planner *p, int node, struct call *out)
         return 0;
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         const int e = g->users[u];
-        void *part = x->element[node][g->nodes[e].attrs->index];
-        if (x->value[e] != part)
-            add_copy(x, &out[n++], x->value[e], part, ap_shape_bytes(&g->nodes[e].shape));
+        void *value = x->element[node][g->nodes[e].attrs->index];
+        if (x->value[e] != value)
+            add_copy(x, &out[n++], x->value[e], value,
+                     ap_shape_bytes(&g->nodes[e].shape));
     }
     return n;
 }
 
-/* Whether a call does something else for every microbatch. */
+/* Whether a call differs from microbatch to microbatch. */
 static bool depends_on_time(const struct exec *x, const struct call *call)
 {
     const struct ap_mesh *mesh = &x->prog->mesh;
     for (int m = 0; m < call->n_nodes; m++) {
         const struct ap_node *v = &x->prog->local.nodes[call->nodes[m]];
-        const bool steps = ap_ops[v->op].class == AP_CLASS_COLLECTIVE ||
-                           ap_ops[v->op].class == AP_CLASS_LOCAL;
-        if ((steps && (v->attrs->coll.axes & mesh->time)) ||
+        const bool on_axes = ap_ops[v->op].class == AP_CLASS_COLLECTIVE ||
+                             ap_ops[v->op].class == AP_CLASS_LOCAL;
+        if ((on_axes && (v->attrs->coll.axes & mesh->time)) ||
             (v->attrs->global && ap_layout_in_time(mesh, &v->attrs->layout)))
             return true;
     }
@@ -350,8 +352,8 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
     return 0;
 }
 
-/* What moves into parameters at the end of a step; sources that are parameters first go
- * aside, because they may be overwritten themselves. */
+/* New values that move into parameters at the end of a step; those that are parameters
+ * themselves first move to the staging memory, because they may be overwritten. */
 static int make_copies(struct planner *p, struct ap_err *err)
 {
     struct exec *x = p->x;
@@ -428,9 +430,12 @@ void exec_close(struct exec *x)
 {
     for (struct exec *inner = x->inner; inner; inner = inner->next)
         exec_close(inner);
-    for (int i = 0; i < x->n_calls; i++)
-        if (x->calls[i].close)
-            x->calls[i].close(x->calls[i].state);
+    for (int i = 0; i < x->n_calls; i++) {
+        const struct call *call = &x->calls[i];
+        const int64_t n = call->each ? ap_mesh_microbatches(&x->prog->mesh) : 1;
+        for (int64_t j = 0; j < n && call->close; j++)
+            call->close(call->each ? call->each[j] : call->state);
+    }
     x->backend->release(x->memory);
     x->backend->release(x->temps);
     x->backend->release(x->scratch);

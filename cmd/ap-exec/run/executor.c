@@ -1,23 +1,27 @@
 /*
- * A pipeline's step loop: every rank runs the instructions of its lane. To the rest of
- * the tool the run is a session like any other, of a program that has the whole graph's
+ * The executor of a pipeline program: every rank runs the instructions of its lane. To
+ * the rest of the tool the run is a session of a program that has the whole graph's
  * parameters and results and no operators.
  */
 #include "backend.h"
-#include "run/transfer.h"
 #include "run/job.h"
+#include "run/transfer.h"
 
 #include "tool/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a stage's forward leaves to its backward: stretches of the program's memory, one
- * copy of all for each microbatch that is in between. */
+/* Activations that a stage's forward leaves to its backward: buffers of the program, of
+ * which each slot holds a copy for one microbatch in flight. */
+struct kept_buffer {
+    char *buffer;
+    int64_t at, bytes; /* at: offset in a slot */
+};
 struct kept {
     int n;
-    struct exec_copy *copy; /* dst: offset in a slot */
-    int64_t bytes;          /* of a slot */
+    struct kept_buffer *buffer;
+    int64_t bytes; /* of a slot */
     int n_slots;
     char *slots; /* the backend's */
 };
@@ -30,7 +34,7 @@ struct executor {
     const struct ap_lane *lane; /* of this rank */
     struct comm *comm;          /* [stage]: of its ranks */
     struct exec *exec;          /* [stage] */
-    bool *mine;                 /* [stage]: this rank takes part */
+    bool *mine;                 /* [stage]: it is of this rank's lane */
     struct transfers *transfers;
     struct kept *kept;         /* [stage] */
     int loss_stage, loss_node; /* where the loss is made; -1 */
@@ -102,23 +106,23 @@ static void find_loss_stage(struct executor *p, int loss)
 
 /* ---- what a forward leaves to its backward ---- */
 
-/* Values of one microbatch that are there when its backward starts, and read by it. */
+/* Values that a microbatch's forward computes or receives and its backward reads. */
 static void find_kept(struct executor *p, int stage)
 {
     const struct ap_pipeline_stage *st = &p->pipeline->stage[stage];
     const struct ap_program *prog = &st->prog;
     const struct ap_graph *g = &prog->local;
     struct kept *kept = &p->kept[stage];
-    bool *late = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
+    bool *in_backward = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
 
     for (int i = 0; i < g->n_nodes; i++)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             const int in = g->nodes[i].in[k], alias = prog->buffer[in].alias;
             if (g->nodes[i].group >= st->cuts.backward_lo &&
                 g->nodes[i].group < st->cuts.each_hi)
-                late[alias >= 0 ? alias : in] = true;
+                in_backward[alias >= 0 ? alias : in] = true;
         }
-    kept->copy = AP_NEW_N(p->arena, g->n_nodes + 1, struct exec_copy);
+    kept->buffer = AP_NEW_N(p->arena, g->n_nodes + 1, struct kept_buffer);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
         const struct ap_buffer *b = &prog->buffer[i];
@@ -127,11 +131,11 @@ static void find_kept(struct executor *p, int stage)
         bool share = v->op == AP_OP_PARAMETER && ap_pipeline_is_share(prog, v->param);
         bool made = v->op != AP_OP_PARAMETER && v->group >= st->cuts.each_lo &&
                     v->group < st->cuts.backward_lo && !carried;
-        if (!late[i] || b->offset < 0 || b->alias >= 0 || !(share || made))
+        if (!in_backward[i] || b->offset < 0 || b->alias >= 0 || !(share || made))
             continue;
-        kept->copy[kept->n++] = (struct exec_copy){
-            (void *)(intptr_t)kept->bytes, p->exec[stage].memory + b->offset, b->bytes};
-        kept->bytes += exec_room(b->bytes);
+        kept->buffer[kept->n++] =
+            (struct kept_buffer){p->exec[stage].memory + b->offset,
+                                 exec_take(&kept->bytes, b->bytes), b->bytes};
     }
 }
 
@@ -160,18 +164,19 @@ static int open_kept(struct executor *p, struct ap_err *err)
     return 0;
 }
 
+/* To a slot, or back. */
 static void keep(struct executor *p, int stage, int slot, bool back)
 {
     const struct kept *kept = &p->kept[stage];
     char *at = kept->slots + slot * kept->bytes;
 
     for (int i = 0; i < kept->n; i++) {
-        const struct exec_copy *c = &kept->copy[i];
-        char *aside = at + (intptr_t)c->dst;
+        const struct kept_buffer *c = &kept->buffer[i];
+        char *saved = at + c->at;
         if (back)
-            p->exec[stage].backend->copy((void *)(uintptr_t)c->src, aside, c->bytes);
+            p->exec[stage].backend->copy(c->buffer, saved, c->bytes);
         else
-            p->exec[stage].backend->copy(aside, c->src, c->bytes);
+            p->exec[stage].backend->copy(saved, c->buffer, c->bytes);
     }
 }
 
@@ -385,8 +390,7 @@ void executor_close(struct executor *p, struct session *s)
     transfers_close(p->transfers);
     for (int k = 0; k < p->pipeline->n_stages; k++)
         if (p->mine[k]) {
-            if (p->kept[k].slots)
-                p->exec[k].backend->release(p->kept[k].slots);
+            p->exec[k].backend->release(p->kept[k].slots);
             exec_close(&p->exec[k]);
             if (p->job->size > 1)
                 p->comm[k].close(&p->comm[k]);

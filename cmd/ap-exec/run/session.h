@@ -43,8 +43,8 @@ int session_loss(const struct ap_graph *g);
 
 /* Called after every step, on rank 0. */
 struct session_hook {
-    void (*say)(void *ctx, int64_t step, bool has_loss, double loss);
-    void *ctx;
+    void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
+    const void *ctx;
 };
 /*
  * Opens the program, loads its data and runs the steps; keep: collects parameters and

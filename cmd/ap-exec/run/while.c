@@ -1,10 +1,10 @@
 /*
- * while: its computations as programs of their own, prepared once and run inside the
- * step. The state lives in the body's parameters; what it makes becomes the next state as
- * a step's results become its parameters. Every rank runs the loop whole, so that there
- * is nothing to tell the others.
+ * while, for any backend: the loop's computations are programs of their own, prepared
+ * once and run inside the step. The loop's state lives in the body's parameters; the
+ * body's results become the next state as a step's results become parameters. Every rank
+ * runs the whole loop, so that no rank has to communicate the condition.
  */
-#include "cpu/cpu.h"
+#include "backend.h"
 
 #include <string.h>
 
@@ -123,9 +123,9 @@ static void while_run(struct exec *x, void *state)
         x->backend->copy(l->out[k], param_value(&l->body, k), l->bytes[k]);
 }
 
-int cpu_while_prepare(struct exec *x, struct call *call, struct ap_err *err)
+int exec_while_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
-    const struct ap_node *v = call_node(x, call);
+    const struct ap_node *v = &x->prog->local.nodes[call->nodes[0]];
     struct loop *l = AP_NEW(x->arena, struct loop);
     int64_t *bytes = AP_NEW_N(x->arena, v->n_in, int64_t);
     l->n = v->n_in;
