@@ -93,7 +93,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
             jq -c '.cost | [.step_sec, .peak_bytes]' >"$BATS_TEST_TMPDIR/$how"
     done
     staged 2 dp=2 ".blocks.block_of as \$b | $ids as \$ids | .stages.stages |= map(. as \$s |
-        .recompute = \"selected\" | .remade = [\$ids[] | select(\$b[.] == \$s.blocks[0])])" |
+        .recompute = \"selected\" | .recomputed = [\$ids[] | select(\$b[.] == \$s.blocks[0])])" |
         ap-cost --no-history "${P3[@]}" | jq -c '.cost | [.step_sec, .peak_bytes]' \
         >"$BATS_TEST_TMPDIR/some"
     jq -e -n --slurpfile n "$BATS_TEST_TMPDIR/none" --slurpfile s "$BATS_TEST_TMPDIR/some" \

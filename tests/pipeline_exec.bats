@@ -70,7 +70,7 @@ three() {
                 else [$d.graph.nodes | to_entries[] | select(.value.phase == "forward" and
                     (.value.op | IN("dot", "exponential", "clamp", "negate"))).key |
                     select($d.blocks.block_of[.] == $b)] as $ids |
-                    if $ids == [] then . else .recompute = "selected" | .remade = $ids end end)' |
+                    if $ids == [] then . else .recompute = "selected" | .recomputed = $ids end end)' |
             ap-rewrite --no-history >"$file"
         runs "$file" --seed $seed --small-ints --tolerance 0 --quiet
         jq -c .pipeline "$file" >>"$BATS_TEST_TMPDIR/all.json"
@@ -133,7 +133,7 @@ three() {
     jq -e 'any(.pipeline.transfers[]; .to - .from > 1) and any(.pipeline.transfers[]; .from - .to > 1)' \
         "$dir/run.json"
     runs "$dir/run.json" --steps 2
-    # ALBERT's layers share their weights; a remade softmax's row is fused with what its gradient needs
+    # ALBERT's layers share their weights; a recomputed softmax's row is fused with what its gradient needs
     b=1 small albert --layers 3 --hidden 16 --heads 2 --seq 8 --vocab 32 --batch 8 --no-key-bias >"$dir/plan.json"
     ap-rewrite --no-history "$dir/plan.json" >"$dir/run.json"
     runs "$dir/run.json" --steps 2
