@@ -272,7 +272,7 @@ END
 @test "a new sharding replaces a pipelined plan and its programs; other compilers get none" {
     local doc=$BATS_TEST_TMPDIR/hand.json
     staged 2 dp=2 >"$doc"
-    refuses 2 "other compilers are told of shardings, not of stages" ap-rewrite --to hlo "$doc"
+    refuses 2 "annotations express shardings only" ap-rewrite --to hlo "$doc"
     ap-rewrite --no-history "$doc" -o "$BATS_TEST_TMPDIR/run.json"
     jq -e '.pipeline and (has("program") | not)' "$BATS_TEST_TMPDIR/run.json"
     doc=$BATS_TEST_TMPDIR/run.json
