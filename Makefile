@@ -185,14 +185,14 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 SHARE = $(DESTDIR)$(PREFIX)/share
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas
-	install -m 755 $(BINS) $(wildcard scripts/ap-plan) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(wildcard schemas/*.json) $(SHARE)/autopar/schemas
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 
 uninstall: ## remove what install put below PREFIX and DESTDIR
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(BINS) $(wildcard scripts/ap-plan)))
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(BINS)))
 	rm -rf $(SHARE)/autopar
 	rm -f $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
 

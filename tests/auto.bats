@@ -82,7 +82,7 @@ device() {
     /usr/bin/python3 tests/validate.py "$dir/cost.json"
     # cutting the batch would help the step only
     ap-cost --report "$dir/auto.json" >"$dir/report"
-    grep -q 'of many in a row' "$dir/report"
+    grep -q 'time between batches in a stream' "$dir/report"
     run ! grep -E '^  [0-9]+ microbatch(es)? .* %' "$dir/report"
     ask --latency -o "$dir/latency.json"
     ap-cost --no-history "$dir/latency.json" >"$dir/cost.json"

@@ -52,7 +52,7 @@ trips() {
         ', backend_config="{\"known_trip_count\":{\"n\":\"7\"}}"' | trips)" -eq 7 ]
     refuses 1 "known_trip_count is negative" ap-import \
         <(loop "$start" "$c" 'add(i, two)' ', backend_config={"known_trip_count":{"n":"-5"}}')
-    refuses 2 "trip count is not known" ap-import <(loop "$start" "$c" 'add(i, two)')
+    refuses 2 "unknown trip count" ap-import <(loop "$start" "$c" 'add(i, two)')
     refuses 2 "instructions after inlining" ap-import \
         <(loop 'i = s32[] constant(0)' 'ROOT c = pred[] compare(i, i), direction=EQ' 'add(i, two)')
 }
@@ -276,8 +276,8 @@ kept() { # [MESH]
     # a loop that never ends is not counted for ever
     [ "$(loop "$zero" 'ROOT c = pred[] compare(i, i), direction=EQ' "$up" | trip_count)" = '[null]' ]
     run --separate-stderr ap-import --keep-loops <(loop "$start" "$c" "$up")
-    [[ $stderr == *"while 'w': its trip count is not known, costs count it once"* ]]
-    refuses 2 "while 'w': its trip count is not known; --keep-loops" \
+    [[ $stderr == *"while 'w': unknown trip count, priced as one iteration"* ]]
+    refuses 2 "while 'w': unknown trip count; --keep-loops" \
         ap-import <(loop "$start" "$c" "$up")
     refuses 2 "--keep-loops is for HLO text" \
         ap-import --keep-loops testdata/models/torch_gpt/model.onnx

@@ -55,7 +55,7 @@ END
         ap-shard --mesh 2 --microbatches 3 "$(imported mlp)"
     refuses 3 'does not divide into 7 microbatches; 8 would do' \
         ap-shard --mesh 1 --microbatches 7 "$(imported mlp)"
-    refuses 2 'each is not built yet' \
+    refuses 2 'each is supported with --serve only' \
         ap-shard --mesh 2 --microbatches 2 --microbatch each "$(imported mlp)"
     refuses 2 'no microbatch axis' ap-shard --mesh 2 --microbatches 2 --space alpa "$(imported mlp)"
     refuses 2 'at most 5 other axes' \

@@ -93,7 +93,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
             jq -c '.cost | [.step_sec, .peak_bytes]' >"$BATS_TEST_TMPDIR/$how"
     done
     staged 2 dp=2 ".blocks.block_of as \$b | $ids as \$ids | .stages.stages |= map(. as \$s |
-        .recompute = \"selected\" | .remade = [\$ids[] | select(\$b[.] == \$s.blocks[0])])" |
+        .recompute = \"selected\" | .recomputed = [\$ids[] | select(\$b[.] == \$s.blocks[0])])" |
         ap-cost --no-history "${P3[@]}" | jq -c '.cost | [.step_sec, .peak_bytes]' \
         >"$BATS_TEST_TMPDIR/some"
     jq -e -n --slurpfile n "$BATS_TEST_TMPDIR/none" --slurpfile s "$BATS_TEST_TMPDIR/some" \
@@ -272,7 +272,7 @@ END
 @test "a new sharding replaces a pipelined plan and its programs; other compilers get none" {
     local doc=$BATS_TEST_TMPDIR/hand.json
     staged 2 dp=2 >"$doc"
-    refuses 2 "other compilers are told of shardings, not of stages" ap-rewrite --to hlo "$doc"
+    refuses 2 "annotations express shardings only" ap-rewrite --to hlo "$doc"
     ap-rewrite --no-history "$doc" -o "$BATS_TEST_TMPDIR/run.json"
     jq -e '.pipeline and (has("program") | not)' "$BATS_TEST_TMPDIR/run.json"
     doc=$BATS_TEST_TMPDIR/run.json

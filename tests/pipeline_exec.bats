@@ -70,7 +70,7 @@ three() {
                 else [$d.graph.nodes | to_entries[] | select(.value.phase == "forward" and
                     (.value.op | IN("dot", "exponential", "clamp", "negate"))).key |
                     select($d.blocks.block_of[.] == $b)] as $ids |
-                    if $ids == [] then . else .recompute = "selected" | .remade = $ids end end)' |
+                    if $ids == [] then . else .recompute = "selected" | .recomputed = $ids end end)' |
             ap-rewrite --no-history >"$file"
         runs "$file" --seed $seed --small-ints --tolerance 0 --quiet
         jq -c .pipeline "$file" >>"$BATS_TEST_TMPDIR/all.json"
@@ -122,7 +122,7 @@ three() {
         $again.collectives[1].count > $kept.collectives[1].count' "$dir/none.json" "$dir/all.json"
 }
 
-@test "a U-Net's skips jump over stages; stages that need each other in turn are refused" {
+@test "a U-Net's skips jump over stages; stages that depend on each other in a cycle are refused" {
     local dir=$BATS_TEST_TMPDIR
     small() {
         ap-model --quiet --no-history "$@" | ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 |
@@ -133,12 +133,12 @@ three() {
     jq -e 'any(.pipeline.transfers[]; .to - .from > 1) and any(.pipeline.transfers[]; .from - .to > 1)' \
         "$dir/run.json"
     runs "$dir/run.json" --steps 2
-    # ALBERT's layers share their weights; a remade softmax's row is fused with what its gradient needs
+    # ALBERT's layers share their weights; a recomputed softmax's row is fused with what its gradient needs
     b=1 small albert --layers 3 --hidden 16 --heads 2 --seq 8 --vocab 32 --batch 8 --no-key-bias >"$dir/plan.json"
     ap-rewrite --no-history "$dir/plan.json" >"$dir/run.json"
     runs "$dir/run.json" --steps 2
     jq -c '.stages.microbatches = 2' "$dir/plan.json" >"$dir/bad.json"
-    refuses 2 "the stages need each other in turn" ap-rewrite "$dir/bad.json"
+    refuses 2 "the stages depend on each other in a cycle" ap-rewrite "$dir/bad.json"
 }
 
 @test "schedules change the order, not the numbers; chunks of one device take turns" {
@@ -212,7 +212,7 @@ three() {
     three resnet 2 1f1b >"$dir/bad.json"
     refuses 1 "combines the whole batch" ap-rewrite "$dir/bad.json"
     jq '.stages.microbatch = "each"' "$dir/bad.json" >"$dir/each.json"
-    refuses 2 "are not built yet" ap-rewrite "$dir/each.json"
+    refuses 2 "are not supported" ap-rewrite "$dir/each.json"
     jq '.stages.schedule = "inference"' "$dir/plan.json" >"$dir/bad.json"
     refuses 1 "inference runs forward only, and node" ap-rewrite "$dir/bad.json"
     # another graph's programs are not compared with this one
@@ -235,7 +235,7 @@ three() {
         run timeout 20 ap-exec "$dir/bad.json"
         [ "$status" -eq 1 ] && [[ $output == *"$text"* ]] || { echo "$filter: $status $output"; return 1; }
     done <<'END'
-the stages need each other in turn|.pipeline.lanes[0].instructions |= map(select(has("send") | not))
+the stages depend on each other in a cycle|.pipeline.lanes[0].instructions |= map(select(has("send") | not))
 sends the message again|.pipeline.lanes[0].instructions |= (map(select(has("send"))) + .)
 receives the message again|.pipeline.lanes[1].instructions |= map(if .receive then ., . else . end)
 is never received|.pipeline.lanes[2].instructions |= map(select(has("receive") | not))
@@ -253,7 +253,7 @@ is of 2 microbatches, the pipeline of 4|.pipeline.microbatches = 4
 has another shape|.pipeline.transfers[0].shape = "f32[1,1]"
 messages: expected|.pipeline.transfers[0].messages = 1
 expected the shape of a tensor|.pipeline.transfers[0].shape = "f32[1"
-becomes what another stage hands on|.pipeline.stages[1].params[0] = -1
+becomes a value that another stage sends|.pipeline.stages[1].params[0] = -1
 comes by 0 transfers|.pipeline.stages[0] |= ((.program.modules[0].graph.nodes | map(select(.role == "input").param)[0]) as $p | .params[$p] = -1)
 expected 3 integers|.pipeline.stages[0].cuts = [1]
 expected groups in order|.pipeline.stages[0].cuts = [3, 2, 1]

@@ -30,7 +30,7 @@ priced() {
 
 # Stage 0 of the plan as it stands, with all of its activations kept: its cost.
 kept() {
-    jq -c '.stages.stages[0] |= (.recompute = "none" | del(.remade))' "$(priced selected)" |
+    jq -c '.stages.stages[0] |= (.recompute = "none" | del(.recomputed))' "$(priced selected)" |
         ap-cost --no-history --quiet | jq .cost.stages[0]
 }
 
@@ -50,7 +50,7 @@ kept() {
 
 # Each value is there once per microbatch, a fourth of the batch on one device, if the
 # backward pass reads it; of one microbatch a block's are made again at once.
-SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_of as $block |
+SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.block_of as $block |
     ([$n[] | select((.phase // "forward") == "backward") | .in[]?] | unique) as $read |
     [$again[] | select(. as $i | $read | bsearch($i) >= 0) |
         [$block[.], ($n[.].shape | capture("(?<type>[a-z0-9]+)\\[(?<dims>[0-9,]*)\\]") |
@@ -65,7 +65,7 @@ SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_o
     ((saved > 0 && most < saved))
     jq -e --argjson kept "$(kept)" --argjson saved "$saved" --argjson most "$most" \
         '.cost.stages[0] | $kept.microbatch_bytes - .microbatch_bytes == $saved and
-            .remade_bytes == $most and .stage_bytes == $kept.stage_bytes and
+            .recomputed_bytes == $most and .stage_bytes == $kept.stage_bytes and
             .forward_sec == $kept.forward_sec and .backward_sec == $kept.backward_sec and
             .recompute_sec > 0 and .recompute_sec < .forward_sec' "$(priced selected)"
 }
@@ -93,7 +93,7 @@ SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_o
         (.recompute_comm_sec / .forward_comm_sec - 1 | fabs < 1e-9))' "$doc"
     # every forward operator of a stage, named one by one
     jq -c '.blocks.block_of as $of | .graph.nodes as $n | .stages.stages |= map(.blocks as $b |
-        .recompute = "selected" | .remade = [range($n | length) | select(. as $i |
+        .recompute = "selected" | .recomputed = [range($n | length) | select(. as $i |
             $n[$i].op != "parameter" and $n[$i].op != "constant" and
             ($n[$i].phase // "forward") == "forward" and ($b | index($of[$i]))) ])' \
         "$doc" | ap-cost --no-history --quiet -o "$each"
@@ -101,7 +101,7 @@ SAVED='.stages.stages[0].remade as $again | .graph.nodes as $n | .blocks.block_o
         "$doc" "$each"
     # of one of two blocks, a part of them
     jq -c '.blocks.block_of as $of | .stages.stages |= map(.blocks[0] as $first |
-        .remade |= map(select($of[.] == $first)))' "$each" | ap-cost --no-history --quiet -o "$some"
+        .recomputed |= map(select($of[.] == $first)))' "$each" | ap-cost --no-history --quiet -o "$some"
     jq -e '.cost.stages | all(.[]; .recompute_comm_sec > 0 and .recompute_comm_sec < .forward_comm_sec)' "$some"
     /usr/bin/python3 tests/validate.py "$each"
 }

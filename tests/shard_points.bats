@@ -164,9 +164,9 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 2 "names no mesh" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"mesh":"2x64","nodes":{"dot_general.58":"R,S1"}}'
     refuses 3 "asked by" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
-    refuses 2 "no --start" ap-shard --plan a --start b --mesh 4 "$(GPT)"
+    refuses 2 "cannot be combined with --start" ap-shard --plan a --start b --mesh 4 "$(GPT)"
     refuses 2 "--start is for ilp" ap-shard --start b --algorithm data --mesh 4 "$(GPT)"
-    refuses 2 "--plan says all: no --rounds with it" ap-shard --plan b --rounds 3 "$(GPT)"
+    refuses 2 "--plan is a complete plan: it cannot be combined with --rounds" ap-shard --plan b --rounds 3 "$(GPT)"
 }
 
 @test "a search from a start is never dearer than it" {
@@ -266,7 +266,7 @@ serve() { printf '%s\n' "$@" | ap-shard --serve "${CPU8[@]}" "$BATS_FILE_TMPDIR/
         and .[8].error == "no plan within 10 bytes; the least needs \(.[8].error | capture("needs (?<n>[0-9]+)").n)"' \
         "$BATS_TEST_TMPDIR/answers"
     refuses 2 "name the document" ap-shard --serve "${CPU8[@]}"
-    refuses 2 "requests say the mesh" ap-shard --serve --mesh 4 "${CPU8[@]}" "$(GPT)"
+    refuses 2 "requests have their own mesh" ap-shard --serve --mesh 4 "${CPU8[@]}" "$(GPT)"
     refuses 2 "needs --cluster" ap-shard --serve "$(GPT)" </dev/null
 }
 

@@ -137,7 +137,7 @@ fake() {
     refuses 1 'killed by signal 9' \
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'kill -9 \$\$'" "$(GPT)"
     refuses 1 'exit status 0; request' ap-stage "${CPU8[@]}" --shard-command true "$(GPT)"
-    refuses 1 'closed its output and went on; request' \
+    refuses 1 'closed its output but did not exit; request' \
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 5'" "$(GPT)"
 }
 
@@ -208,13 +208,13 @@ fake() {
     front+=',"stage_bytes":1,"bytes_per_microbatch":1,"recompute":false}'
     while IFS='|' read -r text why; do
         refuses 1 "$why" fake "--say 0 '$text'" --jobs 1 --algorithm none "$(GPT)"
-        [[ $stderr == *"answered nonsense"*'request: {"id":0,'* ]]
+        [[ $stderr == *"gave an invalid answer"*'request: {"id":0,'* ]]
     done <<EOF
 hello|column
 [1]|not an object
 {"front":[]}|id
 {"id":0}|front
-{"id":7,"front":[]}|an id that was not asked
+{"id":7,"front":[]}|an id without a request
 {"id":0,"front":[],"sharding":{"mesh" 1}}|column
 {"id":0,"front":[3]}|/front/0
 {"id":0,"front":[${front/\"forward\":1/\"forward\":-1}]}|/front/0/sec_per_microbatch/forward: expected seconds >= 0
@@ -318,10 +318,10 @@ EOF
         ap-stage "${CPU8[@]}" --shard-command 'ap-shard --serve --algorithm data' \
             --algorithm equal-layer --stages 2 "$@" "$doc"
     }
-    refuses 3 "reduce.7) is needed of the whole batch before the update; --microbatch each" \
+    refuses 3 "reduce.7) reduces over the whole batch before the update; --microbatch each" \
         plan --microbatches 4
     plan 2>"$BATS_TEST_TMPDIR/warning" | jq -e '.stages | .microbatches == 1 and .microbatch == "exact"'
-    grep -q "the batch is not cut: node 7" "$BATS_TEST_TMPDIR/warning"
+    grep -q "no microbatches: node 7" "$BATS_TEST_TMPDIR/warning"
     for n in 1 4; do
         plan --microbatch each --microbatches $n | ap-cost >"$out.$n"
         jq -e --argjson n $n '(.stages | .microbatches == $n and .microbatch == "each")

@@ -167,7 +167,7 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline_pric
     put_num(out, "flops", part->flops);
     ap_put_int(out, "stage_bytes", s->fixed_bytes);
     ap_put_int(out, "microbatch_bytes", s->flight_bytes);
-    ap_put_int(out, "remade_bytes", s->recomputed_bytes);
+    ap_put_int(out, "recomputed_bytes", s->recomputed_bytes);
     ap_buf_putc(out, '}');
 }
 

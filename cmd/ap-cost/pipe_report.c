@@ -140,7 +140,7 @@ static void put_again(const struct pipe_input *in, const struct ap_pipeline_pric
 
     for (int k = 0; k < st->n_recomputed; k++)
         count[in->graph.nodes[st->recomputed[k]].op]++;
-    ap_buf_printf(out, "  stage %d makes %d value%s again in ", i, st->n_recomputed,
+    ap_buf_printf(out, "  stage %d recomputes %d value%s in ", i, st->n_recomputed,
                   st->n_recomputed == 1 ? "" : "s");
     put_sec(out, p->stage[i].recompute_sec, 0);
     ap_buf_puts(out, " a microbatch");
@@ -168,8 +168,7 @@ static void put_selected(const struct pipe_input *in, const struct ap_pipeline_p
             put_again(in, p, i, out);
     }
     if (n > MOST_AGAIN)
-        ap_buf_printf(out, "  and %d more stages make some values again\n",
-                      n - MOST_AGAIN);
+        ap_buf_printf(out, "  and %d more stages recompute values\n", n - MOST_AGAIN);
 }
 
 /* ---- time, links, memory ---- */
@@ -192,7 +191,7 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline_price
         ap_buf_printf(out, ", %.4g PFLOP/s, %.1f %% of the devices' peak, bubble %.1f %%",
                       p->flops / step / 1e15, 100 * p->mfu, 100 * p->result.bubble);
     if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
-        ap_buf_puts(out, "\n  from one batch to the next, of many in a row, ");
+        ap_buf_puts(out, "\n  time between batches in a stream ");
         put_sec(out, ap_sim_batch_sec(&p->sim), 0);
     }
     for (int i = 0; i < in->stages.n; i++)
@@ -246,7 +245,7 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
     put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
     if (recomputed > 0) {
-        ap_buf_puts(out, ", what is made again ");
+        ap_buf_puts(out, ", recomputed activations ");
         put_bytes(out, recomputed, 0);
     }
     if (waiting > 0) {

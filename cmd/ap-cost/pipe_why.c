@@ -255,9 +255,9 @@ static void put_total(struct ap_buf *out, const struct pipe_input *in,
 static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
                       double whole)
 {
-    static const char *const others[] = {"sums of gradients and norms across stages",
-                                         "sends that nothing hides",
-                                         "waiting for other stages"};
+    static const char *const others[] = {
+        "reductions of gradients and norms across stages",
+        "sends that no computation hides", "waiting for other stages"};
     int shown = 0;
     bool any = false;
 

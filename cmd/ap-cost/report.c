@@ -169,8 +169,8 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
     ap_buf_puts(out, "\none placement per axis: R whole, S<d> split along dimension d, P "
                      "partial sums\n");
     if (mesh->time)
-        ap_buf_puts(out, "the first axis is time: S one microbatch's share, P to be "
-                         "accumulated, R once per step\n");
+        ap_buf_puts(out, "the first axis is the microbatch axis: S one microbatch's "
+                         "share, P to be accumulated, R once per step\n");
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *node = &g->nodes[g->params[i]];
         struct ap_layout l = ap_plan_node_layout(&p->plan, g->params[i]);

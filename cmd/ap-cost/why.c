@@ -147,7 +147,7 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
                   g->nodes[node].name, ap_ops[g->nodes[node].op].name,
                   ap_phase_names[g->nodes[node].phase], group,
                   in->nests.nest[group].n_members);
-    ap_buf_printf(out, "what its group could do, all else as in the plan%s\n",
+    ap_buf_printf(out, "choices of its group, everything else as in the plan%s\n",
                   freely ? "" : ", one mesh axis at a time");
     ap_buf_printf(out, "  %14s%14s%14s  layouts: own <- operands\n", "step", "compute",
                   "communication");
@@ -162,9 +162,9 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
         put_choice(&plan, group, &list[i].choice, node, out);
     }
     if (n > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more, dearer than these\n", n - MAX_SHOWN);
+        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - MAX_SHOWN);
     if (n == 0)
-        ap_buf_puts(out, "  nothing else is legal\n");
+        ap_buf_puts(out, "  no other choice is legal\n");
     price_fit_columns(out);
     return 0;
 }

@@ -111,8 +111,8 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
     struct hlo_lost lost;
     const struct ap_plan *plan = &job->sharding.plan;
     if (plan->mesh.time)
-        ap_die_usage("--to %s: a plan of %lld microbatches: other compilers are told of "
-                     "shardings, not of loops; plan without --microbatches",
+        ap_die_usage("--to %s: the plan has %lld microbatches, and annotations express "
+                     "shardings only; plan without --microbatches",
                      forms[form].name, (long long)plan->mesh.size[0]);
     if (form == TO_JAX)
         jax_print(plan, &text, &lost);
@@ -160,10 +160,9 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_find(&doc, "stages")) {
         if (form != TO_PROGRAM)
-            ap_die_usage(
-                "--to %s: a plan of pipeline stages: other compilers are told of "
-                "shardings, not of stages",
-                forms[form].name);
+            ap_die_usage("--to %s: the plan has pipeline stages, and annotations express "
+                         "shardings only",
+                         forms[form].name);
         return pipe_rewrite(&tool, &arena, &doc);
     }
     set_up(&arena, &doc, &job);

@@ -37,7 +37,8 @@ static void check_memory(const struct shard_request *req)
     if (!req->memory_text)
         return;
     if (req->serve)
-        ap_die_usage("--serve: requests say the memory; no --memory with it");
+        ap_die_usage("--serve: requests have their own limit, --memory cannot be "
+                     "combined with it");
     if (req->space != SHARD_SPACE_DEFAULT)
         ap_die_usage("--memory: plans of Alpa's space are not searched within a limit");
     if (strcmp(req->memory_text, "device") != 0 && mem_size_parse(req->memory_text) < 0)
@@ -48,12 +49,12 @@ static void check_memory(const struct shard_request *req)
 static void check_microbatches(const struct shard_request *req)
 {
     if (req->microbatch == MICROBATCH_EACH && !req->serve)
-        ap_die_usage("--microbatch each is not built yet but for --serve: only exact "
-                     "microbatches");
+        ap_die_usage("--microbatch each is supported with --serve only");
     if (req->microbatches <= 1)
         return;
     if (req->serve)
-        ap_die_usage("--serve: requests say the microbatches; no --microbatches with it");
+        ap_die_usage("--serve: requests have their own number, --microbatches cannot be "
+                     "combined with it");
 }
 
 /* ---- what goes with what ---- */
@@ -102,7 +103,8 @@ static void check_algorithm(struct ap_arena *arena, const struct ap_tool *tool,
             ap_die_usage("--%s is for %s, not for %s", only_for[i].option,
                          takers(arena, only_for[i].takes), row->name);
         if (req->plan_path)
-            ap_die_usage("--plan says all: no --%s with it", only_for[i].option);
+            ap_die_usage("--plan is a complete plan: it cannot be combined with --%s",
+                         only_for[i].option);
     }
     if (req->space != SHARD_SPACE_DEFAULT && !(row->takes & SHARD_TAKES_SPACE))
         ap_die_usage("--space alpa is for %s, not for %s",
@@ -129,13 +131,13 @@ static void check_mesh(const struct shard_request *req)
 
     if (req->serve && (req->mesh_text || req->plan_path || req->start_path ||
                        req->pins.n > 0 || req->top > 0))
-        ap_die_usage(
-            "--serve: requests say the mesh; no --mesh, --plan, --start, --pin or "
-            "--top with it");
+        ap_die_usage("--serve: requests have their own mesh; it cannot be combined with "
+                     "--mesh, --plan, --start, --pin or --top");
     if (!req->serve && !req->mesh_text && !req->plan_path && !req->start_path)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
     if (req->plan_path && (req->start_path || req->algorithm != 0 || req->pins.n > 0))
-        ap_die_usage("--plan says all: no --start, --algorithm or --pin with it");
+        ap_die_usage("--plan is a complete plan: it cannot be combined with --start, "
+                     "--algorithm or --pin");
     if (is_auto && (req->plan_path || req->start_path))
         ap_die_usage("--mesh auto does not go with --plan or --start");
     if (req->explain_path && (is_auto || req->serve))

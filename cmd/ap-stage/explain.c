@@ -252,8 +252,7 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
     struct found best;
 
     if (tries_of(&a) < 2) {
-        add(err,
-            "; what would do has not been tried, for %d blocks on %d devices are many",
+        add(err, "; nothing else was tried: %d blocks on %d devices are too many",
             inst->n_blocks, inst->n_hosts * inst->n_devices);
         return;
     }

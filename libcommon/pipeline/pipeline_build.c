@@ -498,8 +498,8 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
         return ap_err_set(err, "/stages/microbatches: %s", why.msg);
     *exit_code = AP_USAGE;
     return ap_err_set(err,
-                      "/stages/microbatch: %s; programs that take it of each microbatch "
-                      "are not built yet",
+                      "/stages/microbatch: %s; programs that compute it per microbatch "
+                      "are not supported",
                       why.msg);
 }
 

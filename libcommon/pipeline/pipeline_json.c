@@ -146,7 +146,9 @@ static int check_transfer(struct ap_arena *arena, const struct ap_pipeline_progr
 
     for (int a = 0; a < from->mesh.n_axes; a++)
         if (t->layout.axis[a].kind == AP_PARTIAL)
-            return ap_at_err(at, err, "layout: sums are made before a value is sent");
+            return ap_at_err(
+                at, err,
+                "layout: partial sums have to be reduced before a value is sent");
     if (!ap_shape_equal(made, &local))
         return ap_at_err(at, err, "result %d of stage %d has another shape", t->result,
                          t->from);
@@ -284,8 +286,8 @@ static int check_results(const struct ap_pipeline_stage *st, const struct ap_at 
     for (int r = 0; r < g->n_results; r++) {
         int alias = g->results[r].alias;
         if (alias >= 0 && st->param[g->nodes[alias].param] < 0)
-            return ap_at_err(at, err, "results: %d becomes what another stage hands on",
-                             r);
+            return ap_at_err(at, err,
+                             "results: %d becomes a value that another stage sends", r);
     }
     return 0;
 }

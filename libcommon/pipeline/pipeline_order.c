@@ -442,11 +442,11 @@ static int check_ends(const struct player *p)
             continue;
         const struct ap_pipeline_instr *x = &r->lane[i].instr[p->next[i]];
         const struct ap_transfer *t = &r->transfer[x->transfer];
-        return ap_at_err(p->at, p->err,
-                         "stage %d waits for %s of stage %d, message %d, which that one "
-                         "sends only when it has gone on: the stages need each other in "
-                         "turn",
-                         t->to, value_name(r, x->transfer), t->from, x->message);
+        return ap_at_err(
+            p->at, p->err,
+            "stage %d waits for %s of stage %d, message %d, which that stage sends only "
+            "afterwards: the stages depend on each other in a cycle",
+            t->to, value_name(r, x->transfer), t->from, x->message);
     }
     for (int t = 0; t < r->n_transfers; t++)
         for (int k = 0; k < r->transfer[t].n_messages; k++)

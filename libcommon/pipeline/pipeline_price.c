@@ -350,11 +350,11 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
                           (long long)stages->microbatches, why.msg);
     p->micro.block_of = p->blocks->block_of;
     if (!stages->each && p->micro.whole >= 0)
-        return ap_err_set(err,
-                          "/stages/microbatch: exact, but node %d (%s) is needed of the "
-                          "whole batch before the update: \"each\" takes it of each "
-                          "microbatch",
-                          p->micro.whole, p->g->nodes[p->micro.whole].name);
+        return ap_err_set(
+            err,
+            "/stages/microbatch: exact, but node %d (%s) reduces over the whole batch "
+            "before the update: \"each\" computes it per microbatch",
+            p->micro.whole, p->g->nodes[p->micro.whole].name);
     if (stages->microbatches > 1)
         p->rows = p->micro.split;
     else if ((known && ap_stage_microbatch_like(known, 2, &two)) ||

@@ -42,7 +42,7 @@ static void put_stage(const struct ap_stage *st, struct ap_buf *out)
     ap_buf_putc(out, ']');
     ap_put_str(out, "recompute", recompute_names[st->recompute]);
     if (st->recompute == AP_RECOMPUTE_SELECTED)
-        ap_put_ids(out, "remade", st->recomputed, st->n_recomputed);
+        ap_put_ids(out, "recomputed", st->recomputed, st->n_recomputed);
     ap_put_key(out, "sharding");
     ap_buf_puts(out, st->sharding_json);
     ap_buf_putc(out, '}');
@@ -222,19 +222,18 @@ static int read_recompute(struct ap_arena *arena, const json_t *o, const struct 
                           const struct ap_graph *g, struct ap_stage *st,
                           struct ap_err *err)
 {
-    struct ap_at list = {at, "remade", 0};
+    struct ap_at list = {at, "recomputed", 0};
     struct ap_ints ids;
     int how = AP_RECOMPUTE_NONE;
 
     if (ap_opt_name(o, at, "recompute", recompute_names, 3, &how, err) ||
-        ap_get_ints(arena, o, at, "remade", &ids, err))
+        ap_get_ints(arena, o, at, "recomputed", &ids, err))
         return -1;
     st->recompute = (enum ap_recompute)how;
     if ((how == AP_RECOMPUTE_SELECTED) != (ids.n > 0))
         return ap_at_err(&list, err,
                          ids.n > 0 ? "nodes are for recompute \"selected\" only"
-                                   : "recompute \"selected\" needs the nodes that are "
-                                     "made again");
+                                   : "recompute \"selected\" needs the recomputed nodes");
     int *v = AP_NEW_N(arena, ids.n + 1, int);
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
@@ -342,8 +341,8 @@ static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at 
         return ap_at_err(at, err, "%s", why.msg);
     for (int k = 0; k < st->n_recomputed; k++)
         if (stage_of_node[st->recomputed[k]] != i)
-            return ap_at_err(at, err, "remade: node %d is in stage %d", st->recomputed[k],
-                             stage_of_node[st->recomputed[k]]);
+            return ap_at_err(at, err, "recomputed: node %d is in stage %d",
+                             st->recomputed[k], stage_of_node[st->recomputed[k]]);
     if (!known && read_sharding(arena, o, at, st, err))
         return -1;
     return check_mesh(at, st, err);

@@ -171,7 +171,7 @@ static void recompute(const struct stage_case *c)
         price(c, TWO_STAGES("\"microbatches\":3,", "\"recompute\":\"all\","), &s, &all) ||
         price(c,
               "{\"microbatches\":3,\"stages\":[{\"blocks\":[0],\"devices\":[0,1],"
-              "\"recompute\":\"selected\",\"remade\":[3]," DATA2
+              "\"recompute\":\"selected\",\"recomputed\":[3]," DATA2
               ",{\"blocks\":[1],\"devices\":[2,3]," DATA2 "]}",
               &s, &some))
         return;

@@ -29,10 +29,10 @@ static void round_trip(const struct stage_case *c)
 {
     struct ap_stages s, t;
     struct ap_err err = {0};
-    const char *by_hand =
-        STAGES("\"schedule\":\"gpipe\",",
-               STAGE("0", "0,1", "\"recompute\":\"selected\",\"remade\":[6],") "," STAGE(
-                   "1", "8,9", "\"recompute\":\"all\","));
+    const char *by_hand = STAGES(
+        "\"schedule\":\"gpipe\",",
+        STAGE("0", "0,1", "\"recompute\":\"selected\",\"recomputed\":[6],") "," STAGE(
+            "1", "8,9", "\"recompute\":\"all\","));
 
     CHECK(read_stages_text(&arena, c, by_hand, &s, &err) == 0, "by hand: %s", err.msg);
     if (err.msg[0])
@@ -80,9 +80,10 @@ static void bad_ones(const struct stage_case *c)
         {STAGES("", STAGE("0,1", "0,1", "\"recompute\":\"some\",")),
          "/stages/stages/0/recompute: "},
         {STAGES("", STAGE("0,1", "0,1", "\"recompute\":\"selected\",")),
-         "/stages/stages/0/remade: "},
-        {STAGES("", STAGE("0,1", "0,1", "\"recompute\":\"selected\",\"remade\":[11],")),
-         "/stages/stages/0/remade/0: node 11 (g1) is not a forward node"},
+         "/stages/stages/0/recomputed: "},
+        {STAGES("",
+                STAGE("0,1", "0,1", "\"recompute\":\"selected\",\"recomputed\":[11],")),
+         "/stages/stages/0/recomputed/0: node 11 (g1) is not a forward node"},
         {STAGES("\"n_devices\":1,", STAGE("0,1", "0,1", "")), "n_devices is 1"},
         {STAGES("\"schedule\":\"zigzag\",", STAGE("0,1", "0,1", "")),
          "/stages/schedule: "},

@@ -236,10 +236,10 @@ static void warn_once(struct import *im, size_t pos, const char *target)
     if (hlo_map_get(&im->warned_calls, target, strlen(target)) >= 0)
         return;
     hlo_map_put(&im->warned_calls, target, strlen(target), 0);
-    hlo_warn(
-        im->src, pos,
-        "custom call '%.100s' is not known: every device makes it whole, at no FLOPs",
-        target);
+    hlo_warn(im->src, pos,
+             "unknown custom call '%.100s': it is replicated on every device and priced "
+             "as free",
+             target);
 }
 
 /* A node for each array that the call makes. */

@@ -279,7 +279,7 @@ int inline_kept_while(struct frame *f, const struct hlo_instr *instr, struct val
         instr->trip_count >= 0 ? instr->trip_count : find_trips(im, &node);
     if (attrs->trip_count < 0)
         hlo_warn(im->src, pos,
-                 "while '%.100s': its trip count is not known, costs count it once",
+                 "while '%.100s': unknown trip count, priced as one iteration",
                  node.name);
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int first = inline_parts(im, import_add(im, &node, &info));

@@ -132,8 +132,8 @@ static int condition(const struct loop *l, const struct value *state, int64_t i)
         return hlo_fail(im->src, pos, "while: the condition gives no pred[]");
     if (!inline_known(im, out.node, &go_on))
         return hlo_refuse(im->src, pos,
-                          "while '%.100s': its trip count is not known; --keep-loops "
-                          "leaves loops as they are",
+                          "while '%.100s': unknown trip count; --keep-loops keeps loops "
+                          "as single nodes",
                           l->name);
     rewind_to(im, n_nodes, n_dropped);
     return go_on != 0;

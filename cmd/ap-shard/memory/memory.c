@@ -235,7 +235,7 @@ static void report_none(struct limiter *l, int64_t least_proven, struct ap_err *
         least_proven > 0
             ? ap_arena_printf(arena, "at least %s (%lld bytes) are needed",
                               mem_size_text(arena, least_proven), (long long)least_proven)
-            : "how much is needed is not known";
+            : "no lower bound on the memory is known";
     ap_err_set(err,
                "no plan found within %s per device: the least found needs %s (%lld "
                "bytes), %s; it holds %s",

@@ -304,9 +304,9 @@ static int died(const struct run *run, struct worker *w, struct ap_err *err)
     if (!ours)
         ap_err_set(err, "the shard command ended; request: %.300s", line);
     else if (stayed)
-        ap_err_set(err,
-                   "the shard command closed its output and went on; request: %.300s",
-                   line);
+        ap_err_set(
+            err, "the shard command closed its output but did not exit; request: %.300s",
+            line);
     else if (WIFSIGNALED(status))
         ap_err_set(err, "the shard command was killed by signal %d; request: %.300s",
                    WTERMSIG(status), line);
@@ -359,12 +359,12 @@ static int take_answer(struct run *run, struct worker *w, const char *line, size
     while (at < w->n_flight && w->flight[at] != job)
         at++;
     if (job >= 0 && at == w->n_flight)
-        ap_err_set(&why, "an id that was not asked");
+        ap_err_set(&why, "an id without a request");
     if (*why.msg)
-        return ap_err_set(err,
-                          "the shard command answered nonsense: %s; request: %.300s; "
-                          "answer: %.*s",
-                          why.msg, asked, (int)(len < 200 ? len : 200), line);
+        return ap_err_set(
+            err,
+            "the shard command gave an invalid answer: %s; request: %.300s; answer: %.*s",
+            why.msg, asked, (int)(len < 200 ? len : 200), line);
     memmove(w->flight + at, w->flight + at + 1,
             sizeof(int) * (size_t)(w->n_flight - at - 1));
     w->n_flight--;

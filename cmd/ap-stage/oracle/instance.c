@@ -355,12 +355,12 @@ static int find_axis(struct ap_arena *arena, const struct stage_model *m,
         if (micro->whole < 0 || limits->each)
             return 0;
         ap_err_set(&why,
-                   "node %d (%s) is needed of the whole batch before the update; "
-                   "--microbatch each takes it of each microbatch",
+                   "node %d (%s) reduces over the whole batch before the update; "
+                   "--microbatch each computes it per microbatch",
                    micro->whole, m->graph.nodes[micro->whole].name);
     }
     if (limits->microbatches == 0 && most > 1) {
-        ap_warn("the batch is not cut: %s", why.msg);
+        ap_warn("no microbatches: %s", why.msg);
         inst->n_microbatches = 1;
         return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, 1, micro, err) ? 1
                                                                                     : 0;

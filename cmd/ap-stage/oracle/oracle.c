@@ -269,7 +269,7 @@ int oracle_take(void *ctx, const char *line, size_t len, struct ap_err *err)
     } else {
         free(a.sharding);
     }
-    return id >= 0 ? id : ap_err_set(err, "an id that was not asked");
+    return id >= 0 ? id : ap_err_set(err, "an id without a request");
 }
 
 static double point_sec(const struct plan_point *p)

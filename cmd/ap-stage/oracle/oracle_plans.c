@@ -163,8 +163,8 @@ static int take_other(struct asking *a, int s, const char *own, const char *like
                           "the shard command gave no sharding; request: %.300s; "
                           "answer: %s",
                           own, o->refusal ? o->refusal : "none");
-    ap_warn("stage %d: the shard command's plan needs more than its front said; the plan "
-            "is priced as it is",
+    ap_warn("stage %d: the shard command's plan needs more memory or time than its front "
+            "said; the price is that of the plan",
             s);
     take_plan(a, s, plan, false);
     return 0;

@@ -7,7 +7,7 @@ const struct plan_algorithm *plan_algorithms(void)
          PLAN_CUTS_STAGES, true},
         {"alpa", "Alpa: sum + (B - 1) max over cuts and submeshes", plan_alpa,
          PLAN_CUTS_STAGES, false},
-        {"rhino", "Rhino: factorisations of the mesh, stages by ILP on the DAG",
+        {"rhino", "Rhino: factorizations of the mesh, stages by ILP on the DAG",
          plan_rhino, PLAN_CUTS_STAGES, false},
         {"rannc", "RaNNC: max forward + max backward, replicas, recompute", plan_rannc,
          PLAN_CUTS_STAGES, false},

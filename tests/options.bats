@@ -1,0 +1,132 @@
+#!/usr/bin/env bats
+# Options that no other file has in a test: each does what its page says.
+
+load helpers
+
+# The train step of a small forward graph: grad OPTION...
+grad() {
+    local forward=$BATS_FILE_TMPDIR/forward.json
+    [ -s "$forward" ] || ap-import --no-history -o "$forward" "$(hlo mlp_fwd)"
+    ap-grad --no-history "$@" "$forward"
+}
+
+# Whether a document has a scalar constant: has_constant VALUE
+has_constant() {
+    jq -e --argjson v "$1" 'any(.graph.nodes[]; .op == "constant" and .value == $v)' >/dev/null
+}
+
+# A small model: counts of weights and of their elements. sizes FAMILY OPTION...
+small=(--layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 4)
+sizes() {
+    ap-model "$@" --stats -o /dev/null 2>&1 | jq -c '[.weights, .weight_elems]'
+}
+
+@test "ap-grad --beta1: decay of Adam's first moment" {
+    grad --optimizer adam | has_constant 0.9
+    run ! has_constant 0.9 < <(grad --optimizer adam --beta1 0.5)
+    grad --optimizer adam --beta1 0.5 | has_constant 0.5
+}
+
+@test "ap-grad --loss-scale: a power of two changes no loss, and is a state" {
+    needs_exec
+    for s in 0 1024; do
+        grad --loss-scale $s | ap-rewrite | ap-exec --seed 1 --int-range 10 --steps 3 --json |
+            jq -c .losses >"$BATS_TEST_TMPDIR/$s"
+    done
+    cmp "$BATS_TEST_TMPDIR/0" "$BATS_TEST_TMPDIR/1024"
+    grad --loss-scale 1024 | jq -e 'any(.graph.nodes[]; .role == "state" and .name == "opt_state/scale")'
+}
+
+@test "ap-grad --weight-decay: sgd takes lr times the decay times the weight away" {
+    needs_exec
+    # the first weight: at the start (lr 0), after a step, after a step with decay
+    local w files
+    for w in "start --lr 0" "step --lr 1" "decay --lr 1 --weight-decay 0.5"; do
+        set -- $w
+        grad --optimizer sgd "${@:2}" | ap-rewrite |
+            ap-exec --seed 1 --int-range 10 --out "$BATS_TEST_TMPDIR/$1" >/dev/null
+        files=("$BATS_TEST_TMPDIR/$1"/[0-9]*.npy)
+        od -An -v -t f4 -w4 -j 128 "${files[0]}" >"$BATS_TEST_TMPDIR/$1.txt"
+    done
+    paste "$BATS_TEST_TMPDIR/"{start,step,decay}.txt | awk '
+        { d = $3 - ($2 - 0.5 * $1); if (d < 0) d = -d; if (d > worst) worst = d; if ($1 != 0) n++ }
+        END { print n, worst; exit !(n > 0 && worst < 1e-6) }'
+}
+
+@test "ap-model --momentum, --weight-decay: the constants of the update" {
+    ap-model gpt "${small[@]}" --optimizer momentum --momentum 0.75 | has_constant 0.75
+    ap-model gpt "${small[@]}" --optimizer adamw --weight-decay 0.0625 >"$BATS_TEST_TMPDIR/a.json"
+    ap-model gpt "${small[@]}" --optimizer adamw --weight-decay 0.125 >"$BATS_TEST_TMPDIR/b.json"
+    run ! cmp -s "$BATS_TEST_TMPDIR/a.json" "$BATS_TEST_TMPDIR/b.json"
+    ap-model gpt "${small[@]}" --optimizer adamw >"$BATS_TEST_TMPDIR/default.json"
+    ap-model gpt "${small[@]}" --optimizer adamw --weight-decay 0.01 |
+        cmp <(jq .graph) <(jq .graph "$BATS_TEST_TMPDIR/default.json")
+}
+
+@test "ap-model --head-bias, --head-dim: GPT's head has 64 biases, heads are 16 wide" {
+    [ "$(sizes gpt "${small[@]}")" = "[36,27776]" ]
+    [ "$(sizes gpt "${small[@]}" --head-bias)" = "[37,27840]" ] # 64 more
+    # q, k and v of two layers: 32 more columns of 32, and 32 more biases; 32 more rows behind
+    [ "$(sizes gpt "${small[@]}" --head-dim 16)" = "[36,$((27776 + 2 * (3 * (32 * 32 + 32) + 32 * 32)))]" ]
+}
+
+@test "ap-model --layer-norm, --target-seq: T5's norms and biases, its decoder's length" {
+    read -r rms with < <(echo "$(sizes t5 "${small[@]}" | jq '.[0]') $(sizes t5 "${small[@]}" --layer-norm | jq '.[0]')")
+    [ "$with" -gt "$rms" ]
+    ap-model t5 "${small[@]}" --target-seq 5 |
+        jq -e '[.graph.nodes[] | select(.role == "input") | .shape] | index("s32[4,5]") and index("s32[4,8]")'
+}
+
+@test "ap-model --moe-every, --capacity: how many layers have experts, how many tokens they accept" {
+    local experts='[.graph.nodes[] | select(.op == "dot" and .phase == "forward" and .shape == $shape)] | length'
+    [ "$(ap-model moe "${small[@]}" --experts 4 | jq --arg shape 'f32[4,4,4,128]' "$experts")" -eq 1 ]
+    [ "$(ap-model moe "${small[@]}" --experts 4 --moe-every 1 | jq --arg shape 'f32[4,4,4,128]' "$experts")" -eq 2 ]
+    [ "$(ap-model moe "${small[@]}" --experts 4 --capacity 3 | jq --arg shape 'f32[4,4,3,128]' "$experts")" -eq 1 ]
+}
+
+@test "ap-model --width-factor: twice as wide is four times the weights of a convolution" {
+    local net=(resnet --layers 18 --hidden 8 --image 32 --batch 4 --classes 10)
+    read -r one two < <(echo "$(sizes "${net[@]}" | jq '.[1]') $(sizes "${net[@]}" --width-factor 2 | jq '.[1]')")
+    [ "$two" -gt $((3 * one)) ] && [ "$two" -lt $((4 * one)) ]
+}
+
+@test "ap-shard --max-axes: --mesh auto tries meshes of so many axes" {
+    local n
+    for n in 1 2 3; do
+        ap-shard --mesh auto --max-axes $n --algorithm data --cluster cpu-8 "$(imported mlp)" |
+            jq -c '.sharding.meshes | length'
+    done >"$BATS_TEST_TMPDIR/got"
+    [ "$(tr '\n' ' ' <"$BATS_TEST_TMPDIR/got")" = "1 3 4 " ] # 8; 2x4, 4x2; 2x2x2
+}
+
+# Blocks of a GPT whose batch suits 64 devices.
+blocks() {
+    local f=$BATS_FILE_TMPDIR/blocks.json
+    [ -s "$f" ] || ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 256 | ap-prune |
+        ap-coarsen --blocks 4 -o "$f"
+    echo "$f"
+}
+stage() { # OPTION...: statistics of a plan with data parallel stages
+    ap-stage --shard-command 'ap-shard --serve --algorithm data' --microbatches 4 --cluster p3x8 "$@" \
+        --stats -o "$BATS_TEST_TMPDIR/plan.json" "$(blocks)" 2>&1 | tail -n 1
+}
+
+@test "ap-stage --search: RaNNC's goes on to more stages, and its own measure does not get worse" {
+    local first all asked_first asked_all
+    asked_first=$(stage --algorithm rannc --search first | jq .asked)
+    first=$(jq '.history[-1].measured' "$BATS_TEST_TMPDIR/plan.json")
+    asked_all=$(stage --algorithm rannc --search all | jq .asked)
+    all=$(jq '.history[-1].measured' "$BATS_TEST_TMPDIR/plan.json")
+    [ "$asked_all" -gt "$asked_first" ]
+    jq -en --argjson all "$all" --argjson first "$first" '$all <= $first'
+}
+
+@test "ap-stage --kept: fewer plans are simulated" {
+    [ "$(stage --kept 1 | jq .plans)" -lt "$(stage | jq .plans)" ]
+    jq -e '.stages | .objective_sec >= .lower_bound_sec' "$BATS_TEST_TMPDIR/plan.json"
+}
+
+@test "ap-stage --work-limit: the search stops early, with a plan and its bound" {
+    stage --work-limit 1 >/dev/null
+    jq -e '.stages | .stopped == "work limit" and .objective_sec >= .lower_bound_sec' "$BATS_TEST_TMPDIR/plan.json"
+}
