@@ -227,7 +227,7 @@ static const char *const *file_args(void *ctx)
 void stage_input_read(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
 {
     const struct ap_stream ahead = {
-        .graph = read_graph, .ctx = in, .came = feed_command, .keeps_graph = true};
+        .graph = read_graph, .ctx = in, .progress = feed_command, .keeps_graph = true};
 
     ap_tool_stream(tool, in->arena, doc, &ahead);
     in->doc = doc;
