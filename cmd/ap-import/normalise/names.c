@@ -105,7 +105,7 @@ static void put_path(struct scope *out, const char *s, size_t len, bool primitiv
 
 static const char *intern(struct import *im, const char *s, size_t len)
 {
-    int known = hlo_map_get(&im->scopes, s, len);
+    int known = ap_names_get(&im->scopes, s, len);
     if (known >= 0)
         return im->scope_list[known];
     if (im->n_scopes == im->cap_scopes) {
@@ -114,7 +114,7 @@ static const char *intern(struct import *im, const char *s, size_t len)
             ap_xrealloc(im->scope_list, (size_t)im->cap_scopes * sizeof(char *));
     }
     const char *copy = ap_arena_strndup(im->src->arena, s, len);
-    hlo_map_put(&im->scopes, copy, len, im->n_scopes);
+    ap_names_put(&im->scopes, copy, len, im->n_scopes);
     return im->scope_list[im->n_scopes++] = copy;
 }
 
