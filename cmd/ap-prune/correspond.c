@@ -341,7 +341,7 @@ static int column_of(const struct columns *c, int v, int instance)
                : -1;
 }
 
-/* Node j is alike in all instances and its operands stand in the same columns. */
+/* Node j has as many operands in all instances, and they are in the same columns. */
 static bool column_fits(const struct columns *c, int j)
 {
     const struct ap_graph *g = c->s->g;
