@@ -254,3 +254,15 @@ END
     run scripts/families-table README.md
     [ "$status" -eq 1 ]
 }
+
+@test "README of cmd/ap-prune: families of a GPT of four layers, and of a mixture of experts" {
+    families() { ap-prune "$@" | jq -c '[.families.families[] |
+        [.name, .parent // -1, (.nodes | length), (.nodes[0] | length), .weights]]'; }
+    gpt() { ap-model gpt --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64; }
+    [ "$(gpt | families)" = '[["gpt/h_*",-1,4,746,16],["gpt/h_*/ln_*",0,8,115,2],["gpt/h_*/attn/*",0,16,69,2]]' ]
+    [ "$(gpt | families --algorithm structure)" = \
+        '[["repeat_0",-1,4,746,16],["repeat_1",0,16,69,2],["repeat_2",0,8,110,2]]' ]
+    [ "$(gpt | families --depth-order shallow)" = '[["gpt/h_*",-1,4,746,16]]' ]
+    ap-model moe --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4 | ap-prune |
+        jq -e '.families.families[0] | .labels == ["moe/h_0+h_1", "moe/h_2+h_3"] and .weights == 33'
+}
