@@ -152,3 +152,15 @@ non_constant() {
     refuses 2 "--merge gain" ap-coarsen --algorithm rannc --unprofiled-above 9 "$doc"
     refuses 2 "--successors-only" ap-coarsen --algorithm none --successors-only "$doc"
 }
+
+@test "README of cmd/ap-coarsen/rannc: four blocks of the tutorial's ten layers" {
+    ap-model mlp --layers 10 --hidden 512 --features 512 --classes 512 --batch 64 --no-history \
+        -o "$BATS_TEST_TMPDIR/mlp.json"
+    coarsened mlp --blocks 4 <"$BATS_TEST_TMPDIR/mlp.json"
+    coarsened rough --blocks 4 --no-uncoarsening <"$BATS_TEST_TMPDIR/mlp.json"
+    [ "$(stat mlp .components)" -eq 62 ]
+    local layers='[.blocks.blocks[].weight_bytes / 1050624]'
+    [ "$(blocks mlp "$layers | tostring")" = '"[1,4,2,3]"' ]
+    [ "$(blocks rough "$layers | tostring")" = '"[1,4,5,0]"' ]
+    [ "$(blocks mlp '.blocks | .objective < 1.11 * .bound and .objective > 1.1 * .bound')" = true ]
+}
