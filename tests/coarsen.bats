@@ -190,3 +190,41 @@ holds() {
         "$BATS_TEST_TMPDIR/doc.json"
     [ "$output" = "[]" ]
 }
+
+@test "README of cmd/ap-coarsen: Alpa's clustering of eight operators in a chain" {
+    doc=$BATS_TEST_TMPDIR/chain.json
+    cat >"$doc" <<'END'
+{"autopar":1,"graph":{"nodes":[
+{"op":"parameter","name":"x","shape":"f32[8]","param":0,"role":"input"},
+{"op":"negate","name":"a","shape":"f32[8]","in":[0]},
+{"op":"slice","name":"b","shape":"f32[2]","in":[1],"slice":"{[0:2]}"},
+{"op":"exponential","name":"c","shape":"f32[2]","in":[2]},
+{"op":"broadcast","name":"d","shape":"f32[2,4]","in":[3],"dimensions":[0]},
+{"op":"tanh","name":"e","shape":"f32[2,4]","in":[4]},
+{"op":"slice","name":"f","shape":"f32[1,4]","in":[5],"slice":"{[0:1],[0:4]}"},
+{"op":"negate","name":"g","shape":"f32[1,4]","in":[6]},
+{"op":"reshape","name":"h","shape":"f32[4]","in":[7]}],
+"results":[{"node":8,"role":"aux"}]}}
+END
+    [ "$(jq -c '[.graph.nodes[1:][].shape | [scan("\\d+") | tonumber][1:] | reduce .[] as $d (4; . * $d)]' \
+        "$doc")" = "[32,8,8,32,32,16,16,16]" ]
+    for a in alpa exhaustive; do
+        while read -r n want sum squares of; do
+            ap-coarsen --algorithm $a --balance count --blocks "$n" --stats "$doc" \
+                2>"$BATS_TEST_TMPDIR/stats" | jq -e ".blocks | .objective == $want and .bound == $want
+                    and .block_of[1:] == $of" >/dev/null || { echo "$a $n"; return 1; }
+            jq -e ".sum_bytes == $sum and .squares == $squares" "$BATS_TEST_TMPDIR/stats"
+        done <<'END'
+2 8 8 34 [0,0,0,1,1,1,1,1]
+3 16 24 22 [0,0,0,1,1,1,2,2]
+4 32 56 16 [0,0,1,1,2,2,3,3]
+END
+    done
+}
+
+@test "README of cmd/ap-coarsen: critical nodes of a GPT of four layers" {
+    doc=$(model gpt --layers 4 --hidden 64 --heads 2 --seq 32 --vocab 256)
+    counts() { ap-coarsen --algorithm rhino --critical "$1" --stats -o /dev/null "$doc" 2>&1 |
+        jq -c '[.critical, .segments]'; }
+    [ "$(counts paper) $(counts code)" = "[29,28] [17,16]" ]
+}

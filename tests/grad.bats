@@ -141,6 +141,14 @@ golden_losses() {
     jq -e '.mine.a == 1' "$BATS_TEST_TMPDIR/a"
 }
 
+@test "grad: the optimizer's numbers and the loss's scale are in the step" {
+    constants() { jq -c '[.graph.nodes[] | select(.op == "constant" and .phase != "forward") | .value] as $v |
+        ["0.625", "0.375", "1024"] | map(tonumber) | map(IN($v[]))'; }
+    [ "$(ap-grad --optimizer adamw --beta1 0.625 --weight-decay 0.375 --dtype f16 --loss-scale 1024 \
+        "$(imported mlp_fwd)" | constants)" = "[true,true,true]" ]
+    [ "$(ap-grad --optimizer adamw "$(imported mlp_fwd)" | constants)" = "[false,false,false]" ]
+}
+
 @test "grad: what is refused" {
     f=$(imported mlp)
     refuses 2 "is updated already" ap-grad "$f"

@@ -345,7 +345,7 @@ END
         [["aux", -1], ["loss", -1], ["weight", 0], ["weight", 1], ["state", 2]]' "$BATS_TEST_TMPDIR/g.json"
 }
 
-@test "import: nothing at all is told as such" {
+@test "import: an empty input is reported as such" {
     refuses 1 "<stdin>: the input is empty" ap-import </dev/null
     : >"$BATS_TEST_TMPDIR/empty.hlo"
     refuses 1 "empty.hlo: the input is empty" ap-import "$BATS_TEST_TMPDIR/empty.hlo"

@@ -33,7 +33,7 @@ same_counts() {
     done
 }
 
-@test "model: RH2 Rhino's GPT, 0.356 to 6.658 B" {
+@test "model: rhino table 1: GPT, 0.356 to 6.658 B" {
     same_counts '' <<'END'
 0.356 1e9 gpt-350m
 0.760 1e9 gpt-760m
@@ -46,7 +46,7 @@ END
 }
 
 # The papers count neither positions nor the last norm, nor the routers.
-@test "model: RH3 Rhino's MoE, 0.384 to 10.17 B" {
+@test "model: rhino table 2: MoE, 0.384 to 10.17 B" {
     same_counts '/wpe$|/ln_f/|/router/' <<'END'
 0.384 1e9 moe-380m
 0.742 1e9 moe-760m
@@ -56,7 +56,7 @@ END
 END
 }
 
-@test "model: RH4 VGG-19 with a million classes, 4.237 B, 33.9 GB with gradients" {
+@test "model: rhino table 3: VGG-19 with a million classes, 4.237 B, 33.9 GB with gradients" {
     same_counts '' <<'END'
 4.237 1e9 vgg19-4.2b
 139.6 1e6 vgg19-4.2b --classes 1
@@ -65,7 +65,7 @@ END
     [ "$(awk -v n="$(elems vgg19-4.2b)" 'BEGIN { printf "%.1f", 8 * n / 1e9 }')" = 33.9 ]
 }
 
-@test "model: RH5 Rhino's Wide-ResNet is smaller than its table says" {
+@test "model: rhino table 4: Wide-ResNet is smaller than its table says" {
     same_counts '' <<'END'
 1.006 1e9 wresnet-1b
 1.965 1e9 wresnet-2b
@@ -74,7 +74,7 @@ END
 END
 }
 
-@test "model: DNABERT 162 M and U-Net 33 M of Rhino" {
+@test "model: rhino §7: DNABERT 162 M and U-Net 33 M" {
     same_counts '' <<'END'
 162 1e6 dnabert
 33 1e6 unet-33m
@@ -83,7 +83,7 @@ END
 }
 
 # L (12 h^2 + 13 h) + V (h + 1): without positions and the last norm
-@test "model: AL1 Alpa's GPT, 0.355 to 39.08 B" {
+@test "model: alpa table 6: GPT, 0.355 to 39.08 B" {
     same_counts '/wpe$|/ln_f/' <<'END'
 0.355 1e9 gpt3-350m
 1.313 1e9 gpt3-1.3b
@@ -96,7 +96,7 @@ END
         $((48 * (12 * 8192 ** 2 + 13 * 8192) + 51200 * 8193)) ]
 }
 
-@test "model: AL2 Alpa's MoE, 0.3835 to 70.415 B" {
+@test "model: alpa table 7: MoE, 0.3835 to 70.415 B" {
     same_counts '/wpe$|/ln_f/|/router/' <<'END'
 0.3835 1e9 moe-380m
 1.3468 1e9 moe-1.3b
@@ -110,7 +110,7 @@ END
         16 * 65 * (16 * 2048 ** 2 + 9 * 2048) + 32000 * 2049)) ]
 }
 
-@test "model: AL3 Alpa's Wide-ResNet, 0.254 to 12.63 B" {
+@test "model: alpa table 8: Wide-ResNet, 0.254 to 12.63 B" {
     same_counts '' <<'END'
 0.254 1e9 wresnet-250m
 1.006 1e9 wresnet-1b
@@ -121,7 +121,7 @@ END
 END
 }
 
-@test "model: RA1 RaNNC's BERT, 18 sizes of 0.336 to 12.964 B" {
+@test "model: rannc §IV: BERT, 18 sizes of 0.336 to 12.964 B" {
     {
         for h in 1024 1536 2048; do
             for l in 24 48 96 144 192 256; do
@@ -135,14 +135,14 @@ END
     same_counts '' <"$BATS_TEST_TMPDIR/sizes"
 }
 
-@test "model: RA2 ResNet-152 has 60.19 M, eight times as wide 3.729 B" {
+@test "model: rannc §IV: ResNet-152 has 60.19 M, eight times as wide 3.729 B" {
     same_counts '' <<'END'
 60.19 1e6 resnet152
 3.729 1e9 resnet152x8
 END
 }
 
-@test "model: RA8 the largest BERT is 5.2 times Megatron-LM's largest" {
+@test "model: rannc §IV: the largest BERT is 5.2 times Megatron-LM's largest" {
     ratio=$(awk -v a="$(elems bert-256x2048)" -v b="$(elems bert-48x2048)" \
         'BEGIN { printf "%.1f", a / b }')
     [ "$ratio" = 5.2 ]
@@ -151,12 +151,12 @@ END
         .shape] == ["s32[256,512]"]'
 }
 
-@test "model: TP2 T5-large has 1015 weights" {
+@test "model: tap §4.2: T5-large has 1015 weights" {
     run --separate-stderr ap-model --forward --stats -o /dev/null t5-large
     [ "$(jq .weights <<<"$stderr")" -eq 1015 ]
 }
 
-@test "model: TP4 a classifier of 204.8 M on a body of 23.5 M" {
+@test "model: tap §3.3: a classifier of 204.8 M on a body of 23.5 M" {
     same_counts '/fc/' <<<"23.5 1e6 resnet50-100k"
     same_counts '(^|/)([^f]|f[^c])[^/]*/[wb]$|scale|bias|fc/b' <<<"204.8 1e6 resnet50-100k"
 }
@@ -294,7 +294,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     done < <(small | grep -E '^(moe|clip|unet) ' | sed 's/--layers 2 .*/& --no-key-bias/')
 }
 
-@test "model: every configuration is a train step that says what it is" {
+@test "model: every configuration is a train step and has its name" {
     for c in $(configurations); do
         ap-model "$c" --stats -o "$BATS_TEST_TMPDIR/c.json" 2>"$BATS_TEST_TMPDIR/stats"
         jq -e '.weights > 5 and .backward > 0 and .update > 0 and
@@ -326,6 +326,26 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     [ "$(ap-model $gpt | types)" = f32 ]
     [ "$(ap-model $gpt --dtype bf16 | types)" = bf1 ]
     [ "$(ap-model $gpt --dtype bf16 --master-weights | types)" = f32 ]
+}
+
+@test "model: sizes and flags reach the weights and the shapes" {
+    local doc=$BATS_TEST_TMPDIR/sized.json tiny='--layers 2 --hidden 16 --heads 2 --vocab 12 --batch 2'
+    # of NAME: shapes of the parameters, or of the nodes of a scope, that match
+    of() { jq -r --arg n "$1" '[.graph.nodes[] | select(.op == "parameter" and .name == $n) | .shape] | join(" ")' "$doc"; }
+    in_scope() { jq -r --arg s "$1" '[.graph.nodes[] | select(.scope == $s) | .shape] | unique | join(" ")' "$doc"; }
+    ap-model gpt $tiny --seq 4 --forward --head-dim 5 --head-bias -o "$doc"
+    [ "$(of gpt/h_0/attn/q/w) $(of gpt/h_1/attn/o/w) $(of gpt/head/b)" = \
+        "f32[16,10] f32[10,16] f32[12]" ]
+    ap-model moe $tiny --seq 8 --forward --experts 4 --moe-every 1 --capacity 3 -o "$doc"
+    [ "$(in_scope moe/h_0/moe/dispatch)" = "f32[2,4,3,16] f32[4,2,3,16]" ]
+    [ "$(in_scope moe/h_1/moe/dispatch)" = "f32[2,4,3,16] f32[4,2,3,16]" ]
+    ap-model t5 $tiny --seq 8 --forward --target-seq 5 --layer-norm -o "$doc"
+    [ "$(of source) $(of target) $(of t5/encoder/ln_f/bias)" = "s32[2,8] s32[2,5] f32[16]" ]
+    ap-model resnet --image 32 --hidden 4 --width-factor 3 --forward -o "$doc"
+    [ "$(of resnet/stem/w)" = "f32[3,3,3,12]" ]
+    ap-model gpt $tiny --seq 4 --optimizer momentum --momentum 0.625 --weight-decay 0.375 -o "$doc"
+    [ "$(jq -c '[.graph.nodes[] | select(.op == "constant" and .phase == "update") | .value] | unique' \
+        "$doc")" = "[0.01,0.375,0.625]" ]
 }
 
 @test "model: bad usage is refused by name" {
@@ -401,4 +421,21 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 "--freeze 'nothing*' matches no weight" gpt --freeze 'nothing*'
     refuses 2 "no weight that is not frozen" gpt --freeze '*'
     refuses 2 "--forward has no use" gpt --forward --freeze '*'
+}
+
+@test "README of cmd/ap-model: weights and FLOPs of a GPT of one layer" {
+    local tiny='gpt --layers 1 --hidden 4 --heads 2 --vocab 8 --seq 3 --batch 2'
+    [ "$(elems $tiny)" -eq $((12 * 4 ** 2 + 13 * 4 + 8 * 4 + 3 * 4 + 2 * 4)) ]
+    [ "$(elems $tiny)" -eq 296 ]
+    flops() { ap-model --stats -o /dev/null $tiny "$@" 2>&1 | jq .heavy_flops; }
+    [ "$(flops --forward)" -eq $((24 * 2 * 3 * 4 ** 2 + 4 * 2 * 3 ** 2 * 4 + 2 * 2 * 3 * 4 * 8)) ]
+    [ "$(flops --forward)" -eq 2976 ]
+    [ "$(flops)" -eq $((3 * 2976)) ]
+}
+
+@test "README of cmd/ap-model: a token of GShard's mixture goes to a place in an expert's queue" {
+    # one row of six tokens, three experts, two choices: ceil(2 * 6 / 3) = 4 places
+    ap-model moe --layers 1 --moe-every 1 --hidden 4 --heads 2 --vocab 8 --seq 6 --batch 1 --experts 3 \
+        --forward | jq -e '[.graph.nodes[] | select(.scope == "moe/h_0/moe/dispatch" and .op == "dot") |
+        .shape] == ["f32[1,3,4,4]"]'
 }

@@ -37,7 +37,7 @@ sound() {
                     [$a.in[]? | $p[tostring]] == [$b.in[]? | $q[tostring]])))' "$1" >/dev/null
 }
 
-@test "prune: TP1 TP6 folding T5-large leaves 3^6 = 729 of 3^1015 plans for an encoder block" {
+@test "prune: tap §2.3.3, §6.3.1: folding T5-large leaves 3^6 = 729 of 3^1015 plans for an encoder block" {
     doc=$BATS_TEST_TMPDIR/t5.json
     ap-model t5-large | ap-prune -o "$doc"
     run jq -c '.graph.nodes as $g | [$g[] | select(.role == "weight")] as $all |
@@ -47,7 +47,7 @@ sound() {
     [ "$output" = '[1015,[10,6],[59049,729]]' ]
 }
 
-@test "prune: TP2 of T5-large's 1015 weights 24 x (16 + 26) are in blocks" {
+@test "prune: tap §4.2: of T5-large's 1015 weights 24 x (16 + 26) are in blocks" {
     run outer t5-large -- --min-duplicate 3
     [ "$output" = "t5/decoder/block_* 24 26
 t5/encoder/block_* 24 16" ]
@@ -58,7 +58,7 @@ t5/encoder/block_* 24 16" ]
 # Encoder block, decoder block, what is left of the encoder (position, norm), of the decoder
 # (likewise), and the shared embedding; from 2 instances on, position and norm are families
 # of the two. 25 is too much for the blocks.
-@test "prune: TP3 T5-large has 5 distinct blocks, at thresholds from 2 to 24" {
+@test "prune: tap §6.2.1: T5-large has 5 distinct blocks, at thresholds from 2 to 24" {
     doc=$BATS_TEST_TMPDIR/t5.json
     ap-model t5-large -o "$doc"
     for n in 2 3 24; do
@@ -72,7 +72,7 @@ t5/encoder/block_* 24 16" ]
 # Towers are counted apart: CLIP has 12 layers in each of two, T5 and Switch 24 and 15 in
 # encoder and decoder. V-MoE's 24 layers are 12 pairs, one without and one with experts. WideNet's and
 # ALBERT's layers share their weights, which so belong to none.
-@test "prune: TP5 the multiplicities of TAP's table 1: transformers" {
+@test "prune: tap table 1: the multiplicities of transformers" {
     while read -r model want; do
         got=$(outer "$model" -- --min-duplicate 3 | tr '\n' ';')
         [ "$got" = "$want" ] || { echo "$model: $got, expected $want"; return 1; }
@@ -93,7 +93,7 @@ END
 # ResNet50's 50 layers the 36 convolutions in the 12 units after the first of each stage are
 # in families; the first units' 12, the stem and the classifier are what is left. Every one
 # of wav2vec 2.0's 7 convolutions has other shapes, if only of its sequence.
-@test "prune: TP5 the multiplicities of TAP's table 1: convolutions" {
+@test "prune: tap table 1: the multiplicities of convolutions" {
     doc=$BATS_TEST_TMPDIR/resnet.json
     ap-model resnet50 | ap-prune -o "$doc"
     run jq -c '[.families.families[] | select(.name | test("block_\\*$")) |
@@ -130,7 +130,7 @@ gpt2-124m gpt/h_* 12 15
 END
 }
 
-@test "prune: layers that take turns are alike by pairs, and what they share inside" {
+@test "prune: layers of alternating kinds repeat as pairs, and what they share inside" {
     small moe | ap-prune -o "$BATS_TEST_TMPDIR/moe.json"
     run jq -c '.families.families[] | [.name, .labels[0], .labels[-1], (.labels | length), .parent]' \
         "$BATS_TEST_TMPDIR/moe.json"
@@ -253,4 +253,16 @@ END
     [[ $output == *"    gpt/h_* 2 x 741"* && $output == *mlp* ]]
     run scripts/families-table README.md
     [ "$status" -eq 1 ]
+}
+
+@test "README of cmd/ap-prune: families of a GPT of four layers, and of a mixture of experts" {
+    families() { ap-prune "$@" | jq -c '[.families.families[] |
+        [.name, .parent // -1, (.nodes | length), (.nodes[0] | length), .weights]]'; }
+    gpt() { ap-model gpt --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64; }
+    [ "$(gpt | families)" = '[["gpt/h_*",-1,4,746,16],["gpt/h_*/ln_*",0,8,115,2],["gpt/h_*/attn/*",0,16,69,2]]' ]
+    [ "$(gpt | families --algorithm structure)" = \
+        '[["repeat_0",-1,4,746,16],["repeat_1",0,16,69,2],["repeat_2",0,8,110,2]]' ]
+    [ "$(gpt | families --depth-order shallow)" = '[["gpt/h_*",-1,4,746,16]]' ]
+    ap-model moe --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4 | ap-prune |
+        jq -e '.families.families[0] | .labels == ["moe/h_0+h_1", "moe/h_2+h_3"] and .weights == 33'
 }

@@ -25,7 +25,7 @@ non_constant() {
           select(.is and $x.op != "get-tuple-element") | 1)] | add' "$1"
 }
 
-@test "RA3: as many components as operators that depend on an input, so many a layer" {
+@test "rannc §III-A: as many components as operators that depend on an input, so many a layer" {
     local per=()
     for n in 2 4; do
         bert "$n" -o "$BATS_TEST_TMPDIR/bert-$n.json"
@@ -38,7 +38,7 @@ non_constant() {
     [ $(((per[1] - per[0]) / 2)) -le 66 ]
 }
 
-@test "RA4: 256 layers of BERT, over 15 000 components, end in 32 blocks" {
+@test "rannc §III-B: 256 layers of BERT, over 15 000 components, end in 32 blocks" {
     bert 256 --forward | coarsened bert
     [ "$(stat bert .components)" -gt 15000 ]
     [ "$(blocks bert .blocks.n)" -eq 32 ]
@@ -46,7 +46,7 @@ non_constant() {
     [ "$(blocks bert '.blocks | .objective < 1.6 * .bound and .bound > 0')" = true ]
 }
 
-@test "RA4: blocks are convex: operators read none of a later block" {
+@test "rannc §III-B: blocks are convex: operators read none of a later block" {
     bert 6 | coarsened bert --blocks 7
     [ "$(blocks bert .blocks.n)" -eq 7 ]
     [ "$(blocks bert '.blocks.block_of as $b |
@@ -59,13 +59,13 @@ non_constant() {
     [ "$(blocks bert '[.blocks.block_of[]] | unique | length')" -eq 7 ]
 }
 
-@test "RA6: the tutorial's ten layers hold 10 506 240 bytes of weights" {
+@test "rannc tutorial: the tutorial's ten layers hold 10 506 240 bytes of weights" {
     ap-model mlp --layers 10 --hidden 512 --features 512 --classes 512 --batch 64 \
         --no-history | coarsened mlp
     [ "$(blocks mlp '[.blocks.blocks[].weight_bytes] | add')" -eq 10506240 ]
 }
 
-@test "RA7: two stages of our ten blocks are no slower than the tutorial's 47 and 53 layers" {
+@test "rannc tutorial: two stages of our ten blocks are no slower than the tutorial's 47 and 53 layers" {
     ap-model mlp --layers 100 --hidden 5000 --features 5000 --classes 5000 --batch 512 \
         --no-history -o "$BATS_TEST_TMPDIR/mlp.json"
     for k in 10 32; do
@@ -80,7 +80,7 @@ non_constant() {
     done
 }
 
-@test "blocks fit the memory that they are given, and fewer blocks need more" {
+@test "rannc: blocks fit the memory that they are given, and fewer blocks need more" {
     bert 4 -o "$BATS_TEST_TMPDIR/bert.json"
     coarsened roomy --blocks 4 <"$BATS_TEST_TMPDIR/bert.json"
     # five times 4 bytes of each weight and 10 % kept free: too little for a half
@@ -93,21 +93,21 @@ non_constant() {
         = true ]
 }
 
-@test "a component above the limit is named, exit 3" {
+@test "rannc: a component above the limit is named, exit 3" {
     bert 2 -o "$BATS_TEST_TMPDIR/bert.json"
     refuses 3 "its component needs" ap-coarsen --algorithm rannc --memory 100000 \
         "$BATS_TEST_TMPDIR/bert.json"
     [[ $stderr == *"/graph/nodes/"*" ("*"): "*"the limit is 90000" ]]
 }
 
-@test "activations of all microbatches need memory unless they are made again" {
+@test "rannc: activations of all microbatches need memory unless they are recomputed" {
     bert 4 --batch 256 -o "$BATS_TEST_TMPDIR/bert.json"
     coarsened again --memory 3000000 <"$BATS_TEST_TMPDIR/bert.json"
     refuses 3 "bytes" ap-coarsen --algorithm rannc --memory 3000000 --no-checkpointing \
         "$BATS_TEST_TMPDIR/bert.json"
 }
 
-@test "the published code's rules: fewer blocks than k, other ones by each rule" {
+@test "rannc: the published code's rules: fewer blocks than k, other ones by each rule" {
     local code=(--merge gain --successors-only --unprofiled-above 200 --stop-blocks 5
         --no-uncoarsening)
     ap-model bert --layers 2 --no-history -o "$BATS_TEST_TMPDIR/bert.json"
@@ -125,7 +125,7 @@ non_constant() {
     [ "$(blocks priced .blocks.block_of)" != "$(blocks unpriced .blocks.block_of)" ]
 }
 
-@test "uncoarsening sends fewer bytes" {
+@test "rannc: uncoarsening sends fewer bytes" {
     bert 6 -o "$BATS_TEST_TMPDIR/bert.json"
     coarsened with --blocks 7 <"$BATS_TEST_TMPDIR/bert.json"
     coarsened without --blocks 7 --no-uncoarsening <"$BATS_TEST_TMPDIR/bert.json"
@@ -133,7 +133,7 @@ non_constant() {
         "$(blocks without '[.blocks.blocks[].in_bytes] | add')" ]
 }
 
-@test "the same bytes twice, on every golden model" {
+@test "rannc: the same bytes twice, on every golden model" {
     local m
     for m in "$MODELS"/*/*.hlo*; do
         m=$(basename "$(dirname "$m")")
@@ -144,11 +144,23 @@ non_constant() {
     done
 }
 
-@test "options that contradict or are out of range are refused, exit 2" {
+@test "rannc: options that contradict or are out of range are refused, exit 2" {
     local doc
     doc=$(imported mlp)
     refuses 2 "--memory-margin" ap-coarsen --algorithm rannc --memory-margin 1 "$doc"
     refuses 2 "--optimizer-factor" ap-coarsen --algorithm rannc --optimizer-factor=-1 "$doc"
     refuses 2 "--merge gain" ap-coarsen --algorithm rannc --unprofiled-above 9 "$doc"
     refuses 2 "--successors-only" ap-coarsen --algorithm none --successors-only "$doc"
+}
+
+@test "README of cmd/ap-coarsen/rannc: four blocks of the tutorial's ten layers" {
+    ap-model mlp --layers 10 --hidden 512 --features 512 --classes 512 --batch 64 --no-history \
+        -o "$BATS_TEST_TMPDIR/mlp.json"
+    coarsened mlp --blocks 4 <"$BATS_TEST_TMPDIR/mlp.json"
+    coarsened rough --blocks 4 --no-uncoarsening <"$BATS_TEST_TMPDIR/mlp.json"
+    [ "$(stat mlp .components)" -eq 62 ]
+    local layers='[.blocks.blocks[].weight_bytes / 1050624]'
+    [ "$(blocks mlp "$layers | tostring")" = '"[1,4,2,3]"' ]
+    [ "$(blocks rough "$layers | tostring")" = '"[1,4,5,0]"' ]
+    [ "$(blocks mlp '.blocks | .objective < 1.11 * .bound and .objective > 1.1 * .bound')" = true ]
 }

@@ -1,6 +1,6 @@
 /*
  * Layer clustering: the program's operators are cut into L consecutive layers so that the
- * dearest layer is as cheap as possible.
+ * most expensive layer is as cheap as possible.
  *
  * Problem (Zheng et al., "Alpa", OSDI 2022, section 5.2 and equation 6): a layer costs
  * the bytes that it receives, values made before it and read in it, each once; it must

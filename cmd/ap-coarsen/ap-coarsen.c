@@ -125,7 +125,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
     return ap_arena_dup(arena, opts, sizeof opts);
 }
 
-/* An option that the chosen algorithm would not look at is a mistake. */
+/* Options that the chosen algorithm does not use are refused. */
 static void check_options(const struct ap_tool *tool, const struct coarsen_algo *algo)
 {
     for (const struct ap_opt *opt = tool->opts; opt->name; opt++) {

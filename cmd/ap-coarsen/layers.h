@@ -29,7 +29,7 @@ struct layer_rule {
 
 /* Compared in this order. Costs are bytes, or seconds of the optimized cost. */
 struct layer_score {
-    double max;        /* cost of the dearest layer */
+    double max;        /* cost of the most expensive layer */
     int64_t sum_bytes; /* received by all layers */
     double squares;    /* of operators per layer, or of costs: how uneven */
 };
@@ -65,9 +65,9 @@ static inline double layers_tie(const struct layers *l, double least_max)
 
 /*
  * How many layers "auto" means: between 2 and a third of the heavy operators plus one, by
- * bisection, the most whose dearest layer is no dearer than of two; 1 where two are not
- * possible. least_max(ctx, n, at_most): whether n layers exist that cost at_most each; on
- * true *found is the least maximum.
+ * bisection, the most of which the most expensive layer costs no more than that of two;
+ * 1 where two are not possible. least_max(ctx, n, at_most): whether n layers exist that
+ * cost at_most each; on true *found is the least maximum.
  */
 typedef bool layers_exist_fn(void *ctx, int n_layers, double at_most, double *found);
 int layers_auto(const struct layers *l, layers_exist_fn *exist, void *ctx);

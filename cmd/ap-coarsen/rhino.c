@@ -4,7 +4,7 @@
  * Problem and idea: libcommon/graph/critical.c and cones.c; this row writes down what
  * they find. --blocks joins segments into so many groups, as the published program's
  * FORWARD_SUB_GRAPH_NUM does (which gives the last group all that is left over by the
- * division, where these are equal up to one, and which has one group unless told, where
+ * division, where these are equal up to one, and which has one group by default, where
  * the paper, and this row, have as many as there are). At levels 0 to 2 cones end at
  * blocks and critical nodes are roots; at 3 and 4 the graph is one scope. Cost: linear in
  * nodes and edges. After Rhino (Zhang et al., "Auto-Parallelizing Large Models with

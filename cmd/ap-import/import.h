@@ -1,7 +1,7 @@
 /*
  * From a parsed module to a graph, in steps that each have a file: calls and tuples are
  * dissolved (inline.c, reducer.c), the nodes brought to the form that planners like
- * (clean.c), and told what they are for (roles.c, phases.c, names.c).
+ * (clean.c), and given roles, phases and scopes (roles.c, phases.c, names.c).
  */
 #ifndef IMPORT_H
 #define IMPORT_H

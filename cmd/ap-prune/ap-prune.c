@@ -19,8 +19,7 @@ static int prune_none(struct ap_arena *arena, const struct ap_graph *g,
 struct prune_algo {
     struct ap_choice choice;
     prune_fn *run;
-    bool needs_names,
-        needs_sizes; /* looks at --depth-order and --max-depth, at --min-* */
+    bool needs_names, needs_sizes; /* uses --depth-order and --max-depth, --min-* */
 };
 
 static const struct prune_algo algos[] = {
@@ -42,7 +41,7 @@ static const struct ap_choice orders[] = {
     {NULL, NULL},
 };
 
-/* An option that the chosen algorithm would not look at is a mistake. */
+/* Options that the chosen algorithm does not use are refused. */
 static void check_options(const struct ap_tool *tool, const struct prune_algo *algo)
 {
     static const struct {

@@ -23,14 +23,6 @@
 
 #define MAX_USERS 32 /* of a node through which a match grows downwards */
 
-/* Not ap_hash_mix: matches are made in the order of these hashes, which breaks ties. */
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    uint64_t h =
-        (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
-    return h ^ (h >> 32);
-}
-
 struct prune_space *prune_space_new(struct ap_arena *arena, const struct ap_graph *g)
 {
     struct prune_space *s = AP_NEW(arena, struct prune_space);
@@ -63,16 +55,16 @@ static void hash_region(struct prune_space *s, int side, const int *nodes, int n
         const struct ap_node *node = &s->g->nodes[nodes[i]];
         uint64_t h = s->key[nodes[i]];
         for (int k = 0; k < node->n_in; k++)
-            h = mix(h, at[node->in[k]] >= 0 ? s->up[node->in[k]] : 1);
+            h = ap_hash_mix(h, at[node->in[k]] >= 0 ? s->up[node->in[k]] : 1);
         s->up[nodes[i]] = h;
         s->down[nodes[i]] = 0;
     }
     for (int i = n - 1; i >= 0; i--) {
         const struct ap_node *node = &s->g->nodes[nodes[i]];
-        s->down[nodes[i]] = mix(s->key[nodes[i]], s->down[nodes[i]]);
+        s->down[nodes[i]] = ap_hash_mix(s->key[nodes[i]], s->down[nodes[i]]);
         for (int k = 0; k < node->n_in; k++)
             if (at[node->in[k]] >= 0)
-                s->down[node->in[k]] += mix(s->down[nodes[i]], (uint64_t)k);
+                s->down[node->in[k]] += ap_hash_mix(s->down[nodes[i]], (uint64_t)k);
     }
 }
 
@@ -186,7 +178,7 @@ static uint64_t round_hash(const struct prune_space *s, enum round round, int v)
     switch (round) {
     case ROUND_UNIQUE:
     case ROUND_BOTH:
-        return mix(s->up[v], s->down[v]);
+        return ap_hash_mix(s->up[v], s->down[v]);
     case ROUND_UP:
         return s->up[v];
     case ROUND_DOWN:
@@ -224,8 +216,8 @@ static int compare_ties(const void *x, const void *y)
     return a != b ? a - b : p->first - q->first;
 }
 
-static int list_ties(const struct prune_ranked *ra, int n_ra, const struct prune_ranked *rb, int n_rb,
-                     struct tie *ties)
+static int list_ties(const struct prune_ranked *ra, int n_ra,
+                     const struct prune_ranked *rb, int n_rb, struct tie *ties)
 {
     int n = 0;
 
@@ -341,7 +333,7 @@ static int column_of(const struct columns *c, int v, int instance)
                : -1;
 }
 
-/* Node j is alike in all instances and its operands stand in the same columns. */
+/* Node j has as many operands in all instances, and they are in the same columns. */
 static bool column_fits(const struct columns *c, int j)
 {
     const struct ap_graph *g = c->s->g;

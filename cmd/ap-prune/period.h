@@ -6,7 +6,8 @@
 
 /*
  * [scope]: the group that it is in, from 1 on, 0 for none, as owners_group wants it; NULL
- * when there is no group. skeleton[scope] is equal for scopes that may be alike. Arena.
+ * when there is no group. skeleton[scope] is equal for scopes that may repeat each other.
+ * Arena.
  */
 int *period_groups(struct ap_arena *arena, const struct owners *o,
                    const uint64_t *skeleton);

@@ -41,10 +41,10 @@ prune_fn prune_scope, prune_structure;
 
 /*
  * What every step needs of the graph. sig[v] is a hash of operator, shape, attributes,
- * role and phase of node v; identical nodes (ap_nodes_identical) have equal ones. key[v] is
- * sig[v] or a refinement of it that corresponding nodes must agree in when they are first
- * matched (scope: with the name below the instance); the caller may change it.
- * The other arrays are the functions' own: [node], -1 or 0 between calls.
+ * role and phase of node v; identical nodes (ap_nodes_identical) have equal ones. key[v]
+ * is sig[v] or a refinement of it that corresponding nodes must agree in when they are
+ * first matched (scope: with the name below the instance); the caller may change it. The
+ * other arrays are the functions' own: [node], -1 or 0 between calls.
  */
 struct prune_space {
     struct ap_arena *arena; /* of results; scratch memory is malloc'ed or rewound */
@@ -58,9 +58,10 @@ struct prune_space *prune_space_new(struct ap_arena *arena, const struct ap_grap
 
 /*
  * Matches region b to region a (ascending ids each, disjoint): counterpart[i] becomes the
- * node of b that stands for a[i], or -1. The pairs are alike and wired alike in the sense
- * of ap_families_check, and as many as found: unequal neighbourhoods cost the nodes next
- * to them, not the region. Returns the number of pairs. O((nodes + edges) log nodes).
+ * node of b that stands for a[i], or -1. The pairs are equivalent, and so are their
+ * operands, in the sense of ap_families_check, and as many as found: unequal
+ * neighbourhoods cost the nodes next to them, not the region. Returns the number of
+ * pairs. O((nodes + edges) log nodes).
  */
 int prune_align(struct prune_space *s, const int *a, int n_a, const int *b, int n_b,
                 int *counterpart);

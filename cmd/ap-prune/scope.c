@@ -474,7 +474,7 @@ static void split_group(struct finder *f, struct group *group, int top, int home
         int n_near = count_along(group, true);
         bool near = parent || n_near >= least;
         if (parent && n_near < n_left && has_parts(f, group->regions[first].scope))
-            return; /* the parts are alike, or may be */
+            return; /* the parts repeat, or may */
         if (count_along(group, near) < least ||
             !make_draft(f, group, first, near, home, &draft)) {
             group->done[first] = true;

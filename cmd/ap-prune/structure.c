@@ -494,7 +494,17 @@ static bool drop_taken(const struct structure *s, int home, struct group *group)
     return dropped;
 }
 
-/* Groups of anchors among the members of a home, by colour at every radius. */
+static int compare_group(const void *x, const void *y)
+{
+    const struct group *a = x, *b = y;
+
+    return a->anchors[0] - b->anchors[0];
+}
+
+/*
+ * Groups of anchors among the members of a home, by colour at every radius; those of one
+ * radius in the order of their first anchors.
+ */
 static int find_groups(struct search *f, int home, const int *members, int n_members,
                        struct group **groups)
 {
@@ -506,6 +516,7 @@ static int find_groups(struct search *f, int home, const int *members, int n_mem
         if (f->s.home[members[i]] == home && is_anchor(&f->s, members[i]))
             list[n_list++].at = members[i];
     for (int r = STRUCTURE_GROUPINGS - 1; r >= 0; r--) {
+        int n_before = n;
         for (int i = 0; i < n_list; i++)
             list[i].hash = f->s.color[r][list[i].at];
         prune_rank(list, n_list);
@@ -520,6 +531,9 @@ static int find_groups(struct search *f, int home, const int *members, int n_mem
             for (int j = i; j < end; j++)
                 group->anchors[j - i] = list[j].at;
         }
+        if (n > n_before)
+            qsort(*groups + n_before, (size_t)(n - n_before), sizeof(**groups),
+                  compare_group);
     }
     return n;
 }

@@ -47,7 +47,7 @@ struct region {
 };
 
 /*
- * Grows k regions of nodes at `home` from k anchors that are alike; is_end nodes are not
+ * Grows k regions of nodes at `home` from k equivalent anchors; is_end nodes are not
  * entered from their readers, nor left towards them. The result satisfies
  * ap_families_check's conditions. The caller frees nodes.
  */

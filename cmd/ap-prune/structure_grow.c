@@ -1,8 +1,8 @@
 /*
  * Growing isomorphic regions from corresponding anchors.
  *
- * Problem: k nodes are alike; find a large region around each, so that all k are alike,
- * wired alike and disjoint.
+ * Problem: k nodes are equivalent; find a large region around each, so that all k are
+ * isomorphic and disjoint.
  *
  * Idea: walk in lock-step. A position is a tuple of k nodes, one an instance; a step goes
  * from a position along the same edge in every instance, and takes what it finds if it is
@@ -74,7 +74,7 @@ static bool is_free(const struct grow *g, int v)
     return g->s->home[v] == g->home && !g->s->owner[v];
 }
 
-/* Makes a position of the tuple if its nodes are free, distinct and alike. */
+/* Makes a position of the tuple if its nodes are free, distinct and equivalent. */
 static bool claim(struct grow *g)
 {
     struct structure *s = g->s;

@@ -60,9 +60,9 @@ static void random_graph(struct ap_arena *arena, int n, int max_size, struct ap_
           err.msg);
 }
 
-/* The least received bytes of the dearest block, counted by ap_blocks_sum. */
-static double dearest(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct coarsen_answer *a)
+/* The least received bytes of the most expensive block, counted by ap_blocks_sum. */
+static double most_received(struct ap_arena *arena, const struct ap_graph *g,
+                            const struct coarsen_answer *a)
 {
     struct ap_blocks b = {.n = a->n, .block_of = a->block_of};
     int64_t most = 0;
@@ -112,7 +112,7 @@ static bool agree(struct ap_arena *arena, const struct ap_graph *g,
                 stat_of(&a, "\"sum_bytes\":") == stat_of(&b, "\"sum_bytes\":") &&
                 stat_of(&a, "\"squares\":") == stat_of(&b, "\"squares\":");
     if (p->alpa.cost == COARSEN_COST_PAPER)
-        same = same && dearest(arena, g, &a) == a.more.objective;
+        same = same && most_received(arena, g, &a) == a.more.objective;
     ap_blocks_carry(arena, g, a.n, a.block_of);
     return same && ap_blocks_check(arena, g, &blocks, &err) == 0;
 }
@@ -162,7 +162,7 @@ static void test_long_chain(void)
               stat_of(&a, "\"sum_bytes\":") == 7 * 39,
           "the least maximum and sum");
     CHECK(strstr(a.stats, "\"ties\":\"some\""), "says that ties were not all tried");
-    CHECK(dearest(&arena, &g, &a) == 7, "counted again");
+    CHECK(most_received(&arena, &g, &a) == 7, "counted again");
     ap_arena_free(&arena);
 }
 

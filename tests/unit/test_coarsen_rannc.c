@@ -23,10 +23,10 @@ static void test_formulas(void)
     int64_t param = 10 * (512 * 512 + 512) * 4, row = 64 * 512 * 4;
     struct rannc_profile p = {.param_bytes = param, .in_bytes = row, .out_bytes = row};
     CHECK(param == 10506240 && row == 131072,
-          "RA6: parameters and inputs of the tutorial");
-    CHECK(rannc_buffer_bytes(&p) == 393216, "RA6: buffers are 3 x the input");
-    CHECK(rannc_optimizer_bytes(param, 2) == 21012480, "RA6: Adam's states");
-    CHECK(rannc_memory_bytes(&p, 33353728, 2) == 54759424, "RA6: total");
+          "rannc tutorial: parameters and inputs of the tutorial");
+    CHECK(rannc_buffer_bytes(&p) == 393216, "rannc tutorial: buffers are 3 x the input");
+    CHECK(rannc_optimizer_bytes(param, 2) == 21012480, "rannc tutorial: Adam's states");
+    CHECK(rannc_memory_bytes(&p, 33353728, 2) == 54759424, "rannc tutorial: total");
 
     /* a hundred layers of 5000 units on eight devices, stages of 47 and 53 layers */
     int64_t layer = (5000 * 5000 + 5000) * 4LL, in = 2560000;
@@ -38,12 +38,15 @@ static void test_formulas(void)
     for (int i = 0; i < 2; i++) {
         struct rannc_profile s = {
             .param_bytes = stage[i].layers * layer, .in_bytes = in, .out_bytes = in};
-        CHECK(s.param_bytes == stage[i].param, "RA7: parameters of stage %d", i);
-        CHECK(rannc_buffer_bytes(&s) == 7680000, "RA7: buffers of stage %d", i);
+        CHECK(s.param_bytes == stage[i].param, "rannc tutorial: parameters of stage %d",
+              i);
+        CHECK(rannc_buffer_bytes(&s) == 7680000, "rannc tutorial: buffers of stage %d",
+              i);
         CHECK(rannc_memory_bytes(&s, stage[i].alloc, 2) == stage[i].total,
-              "RA7: total of stage %d", i);
+              "rannc tutorial: total of stage %d", i);
     }
-    CHECK(rannc_limit_bytes(42506321920, 0.1) == 38255689728, "RA7: limit is 0.9 x");
+    CHECK(rannc_limit_bytes(42506321920, 0.1) == 38255689728,
+          "rannc tutorial: limit is 0.9 x");
 }
 
 static void test_estimates(void)
@@ -239,7 +242,7 @@ static double clone_sec(const struct rannc_level *l)
 }
 
 struct tally {
-    int bad, too_many, dearer, less_sent, infeasible;
+    int bad, too_many, costlier, less_sent, infeasible;
 };
 
 static void run_all(int n, struct tally *t)
@@ -268,7 +271,7 @@ static void run_all(int n, struct tally *t)
         t->bad += with->n != without->n;
         double a = rannc_send_sec(sent_bytes(with)) + clone_sec(with);
         double b = rannc_send_sec(sent_bytes(without)) + clone_sec(without);
-        t->dearer += a > b + 1e-9;
+        t->costlier += a > b + 1e-9;
         t->less_sent += a < b;
     }
     ap_arena_free(&r.arena);
@@ -338,8 +341,8 @@ int main(void)
     for (int i = 0; i < 300; i++)
         run_all(7 + pick(150), &t);
     CHECK(t.bad == 0, "blocks are in topological order, by every variant");
-    CHECK(t.too_many == 0, "RA4: at most k blocks");
-    CHECK(t.dearer == 0 && t.less_sent > 30, "uncoarsening pays %d times, never costs",
+    CHECK(t.too_many == 0, "rannc §III-B: at most k blocks");
+    CHECK(t.costlier == 0 && t.less_sent > 30, "uncoarsening pays %d times, never costs",
           t.less_sent);
     test_star(20000);
     return tap_done();

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prune.h"
+#include "structure.h"
 
 #include "doc/doc.h"
 #include "tap.h"
@@ -59,13 +59,23 @@ static void put_layer(struct ap_buf *out, const struct kind *kind, int layer, in
     }
 }
 
+static void parse(struct ap_arena *arena, const struct ap_buf *text, struct ap_graph *g)
+{
+    struct ap_err err = {0};
+    struct ap_doc doc;
+
+    if (ap_doc_parse(arena, "test", text->data, text->len, &doc, &err) ||
+        ap_doc_graph(arena, &doc, g, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+}
+
 /* Layers of kinds in turn; node 0 is the input, the weight of layer i is node 1 + i. */
 static void make_chain(struct ap_arena *arena, const struct kind *kinds, int n_kinds,
                        int n_layers, struct ap_graph *g)
 {
     struct ap_buf text = {0};
-    struct ap_err err = {0};
-    struct ap_doc doc;
     int id = 1 + n_layers, last = 0;
 
     ap_buf_puts(&text, "{\"autopar\":1,\"graph\":{\"nodes\":[");
@@ -80,11 +90,7 @@ static void make_chain(struct ap_arena *arena, const struct kind *kinds, int n_k
         last = id - 1;
     }
     ap_buf_printf(&text, "],\"results\":[{\"node\":%d,\"role\":\"loss\"}]}}", last);
-    if (ap_doc_parse(arena, "test", text.data, text.len, &doc, &err) ||
-        ap_doc_graph(arena, &doc, g, &err)) {
-        fprintf(stderr, "%s\n", err.msg);
-        exit(1);
-    }
+    parse(arena, &text, g);
     ap_buf_free(&text);
 }
 
@@ -156,6 +162,84 @@ static void test_no_layers(void)
     ap_arena_free(&arena);
 }
 
+/* ---- README of cmd/ap-prune ---- */
+
+static int compare_hash(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* A chain of eight products has 1, 3, 5, 7, 8 colours at radius 0, 1, 2, 3, 4. */
+static void test_readme_colors(void)
+{
+    enum { N = 8 };
+    static const int want[5] = {1, 3, 5, 7, 8};
+    struct ap_arena arena = {0};
+    struct ap_buf text = {0};
+    struct ap_graph g;
+    struct structure s;
+
+    ap_buf_puts(&text, "{\"autopar\":1,\"graph\":{\"nodes\":[");
+    for (int i = 0; i <= N; i++)
+        ap_buf_printf(&text,
+                      "%s{\"op\":\"parameter\",\"shape\":\"f32[4,4]\",\"param\":%d,"
+                      "\"role\":\"%s\"}",
+                      i ? "," : "", i, i ? "weight" : "input");
+    for (int i = 1; i <= N; i++)
+        ap_buf_printf(&text,
+                      ",{\"op\":\"dot\",\"shape\":\"f32[4,4]\",\"in\":[%d,%d],"
+                      "\"lhs_contracting_dims\":[1],\"rhs_contracting_dims\":[0]}",
+                      i > 1 ? N + i - 1 : 0, i);
+    ap_buf_printf(&text, "],\"results\":[{\"node\":%d,\"role\":\"aux\"}]}}", 2 * N);
+    parse(&arena, &text, &g);
+    structure_init(&s, &arena, prune_space_new(&arena, &g));
+    for (int r = 0; r < 5; r++) {
+        uint64_t color[N];
+        int n = 1;
+        memcpy(color, s.color[r] + N + 1, sizeof color);
+        qsort(color, N, sizeof *color, compare_hash);
+        for (int i = 1; i < N; i++)
+            n += color[i] != color[i - 1];
+        CHECK(n == want[r],
+              "README of cmd/ap-prune: %d colours of a chain, kept radius %d", n, r);
+    }
+    ap_buf_free(&text);
+    ap_arena_free(&arena);
+}
+
+/* Two regions of one layer, the second with a reader more at its end. */
+static void test_readme_align(void)
+{
+    static const int a[3] = {1, 2, 3}, b[4] = {5, 6, 7, 8};
+    struct ap_arena arena = {0};
+    struct ap_buf text = {0};
+    struct ap_graph g;
+    int counterpart[3];
+
+    ap_buf_puts(
+        &text,
+        "{\"autopar\":1,\"graph\":{\"nodes\":["
+        "{\"op\":\"parameter\",\"shape\":\"f32[4]\",\"param\":0,\"role\":\"input\"},"
+        "{\"op\":\"tanh\",\"shape\":\"f32[4]\",\"in\":[0]},"
+        "{\"op\":\"exponential\",\"shape\":\"f32[4]\",\"in\":[1]},"
+        "{\"op\":\"add\",\"shape\":\"f32[4]\",\"in\":[2,1]},"
+        "{\"op\":\"parameter\",\"shape\":\"f32[4]\",\"param\":1,\"role\":\"input\"},"
+        "{\"op\":\"tanh\",\"shape\":\"f32[4]\",\"in\":[4]},"
+        "{\"op\":\"exponential\",\"shape\":\"f32[4]\",\"in\":[5]},"
+        "{\"op\":\"add\",\"shape\":\"f32[4]\",\"in\":[6,5]},"
+        "{\"op\":\"negate\",\"shape\":\"f32[4]\",\"in\":[7]}],"
+        "\"results\":[{\"node\":3,\"role\":\"aux\"},{\"node\":8,\"role\":\"aux\"}]}}");
+    parse(&arena, &text, &g);
+    struct prune_space *space = prune_space_new(&arena, &g);
+    int n = prune_align(space, a, 3, b, 4, counterpart);
+    CHECK(n == 3 && counterpart[0] == 5 && counterpart[1] == 6 && counterpart[2] == 7,
+          "README of cmd/ap-prune: 3 pairs, the reader that only one region has is left");
+    ap_buf_free(&text);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     for (int n = 1; n <= MAX_KINDS; n++) {
@@ -163,5 +247,7 @@ int main(void)
         test_chains(prune_scope, "scope", n);
     }
     test_no_layers();
+    test_readme_colors();
+    test_readme_align();
     return tap_done();
 }

@@ -125,7 +125,7 @@ int rannc_coarsen_pass(struct ap_arena *arena, const struct rannc_level *l,
                 n--;
                 break;
             }
-        done[v] = true; /* its turn is over: a dearer one does not get it */
+        done[v] = true; /* its turn is over: no costlier cluster merges with it */
     }
     return rannc_order_number(&p.order, map);
 }

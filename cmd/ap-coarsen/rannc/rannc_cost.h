@@ -24,7 +24,7 @@ struct rannc_profile {
 struct rannc_memory {
     double optimizer_factor; /* optimizer state per parameter byte: 2 Adam, 1 momentum */
     int64_t microbatches;    /* what activations are kept of, unless checkpointing */
-    bool checkpointing;      /* activations of one microbatch, made again */
+    bool checkpointing;      /* activations of one microbatch, recomputed */
 };
 
 /* Into a: times, parameters, activations and work of b; in, out and copies are left. */

@@ -32,7 +32,7 @@ static inline const struct ap_ints *unstack_batch(const struct ap_node *dot, int
 void unstack_emit(struct unstack *u);
 /* A parameter's name with the number of a layer: see ap-import(1). */
 const char *unstack_param_name(struct ap_arena *arena, const char *name, int64_t layer);
-/* A sharding without dimension d, or NULL when it cannot be told. */
+/* A sharding without dimension d, or NULL when it cannot be inferred. */
 const char *unstack_pin(struct ap_arena *arena, const char *pin, int d);
 
 #endif

@@ -206,10 +206,11 @@ static void add_params(struct unstack *u, int id)
     if (old->pin && !unstack_pin(u->arena, old->pin, u->axis[id]) &&
         !u->im->warned_pins) {
         u->im->warned_pins = true;
-        hlo_warn(u->im->src, u->old_info[id].pos,
-                 "the sharding %.100s of '%.100s' splits its layers, or needs them, and "
-                 "is dropped",
-                 old->pin, old->name);
+        hlo_warn(
+            u->im->src, u->old_info[id].pos,
+            "the sharding %.100s of '%.100s' splits its layers, or cannot be inferred "
+            "without them, and is dropped",
+            old->pin, old->name);
     }
     for (int64_t l = 0; l < layers_of(u, id); l++) {
         struct ap_node node = *old;

@@ -1,22 +1,23 @@
 /*
- * Which part of the step a node belongs to, told by data flow, so that the same step gets
+ * Which phase of the step a node belongs to, inferred from data flow, so that a step gets
  * the same phases whatever its metadata says or lacks:
  *
- * - forward: what the loss needs, and the masks (y > 0) made of it;
- * - update: an elementwise node, or one that no gradient reaches, all of whose users are
- *   updates; the new value of a parameter is one's user; but a sum of gradients that no
- *   state has entered yet, or their conversion to a wider type, that of the weight, is
- *   the last of the backward pass; and all that comes after the complete gradient of a
- *   weight, and that nothing is made of that reads a value of the forward pass: the norm
- *   of all gradients, and their clipping by it;
- * - forward: statistics that run along, which is to say states that no new weight needs,
- *   of which the new value is made elementwise of what the loss needs;
+ * - forward: what the loss depends on, and masks (y > 0) made of such values;
+ * - update: an elementwise node, or one that depends on no gradient, if all its users are
+ *   updates; being a parameter's new value counts as such a user. Two kinds of node stay
+ *   in the backward pass: a sum of gradients that depends on no state, and a gradient's
+ *   conversion to the wider type of its weight. What depends on a weight's complete
+ *   gradient, and leads to nothing that reads a value of the forward pass, is an update,
+ *   too: the norm of all gradients, and clipping by it;
+ * - forward: running statistics, which are states that no new weight depends on and whose
+ *   new value is made elementwise of what the loss depends on;
  * - backward: the rest.
  *
- * Without a loss everything but updates is forward. Where no weight is updated there is
- * no way back to look from, and metadata counts, where there is any: JAX's says forward
- * (jvp) and backward (transpose), the rest has the phase of its users. A phase is never
- * before that of an operand; a broadcast, iota or scalar constant has its user's. Linear.
+ * Without a loss everything but updates is forward. Where no weight is updated nothing
+ * marks the backward pass, and metadata counts, where there is any: JAX's names the
+ * forward pass (jvp) and the backward pass (transpose), other nodes have the phase of
+ * their users. A phase is never before that of an operand; a broadcast, an iota and a
+ * scalar constant have their user's. Linear.
  */
 #include "import.h"
 
