@@ -179,7 +179,7 @@ static const char *check_json(struct ap_arena *arena, const struct ap_program *p
     return what;
 }
 
-/* Whether a limit can be kept is told as by the arena that is made without one. */
+/* Whether a limit can be kept agrees with the arena that is made without one. */
 static const char *check_within(struct ap_arena *arena, const struct ap_program *p)
 {
     for (int64_t below = 0; below <= 128; below += 64) {
