@@ -173,7 +173,7 @@ bytes() {
         jq .sharding.objective_sec
 }
 
-@test "AL27: tensor parallelism's bytes grow with accumulation steps, gradients' do not" {
+@test "alpa §8.1: tensor parallelism's bytes grow with accumulation steps, gradients' do not" {
     for algorithm in data megatron; do
         one=$(bytes $algorithm 64 1)
         for n in 2 4 8; do # as large a microbatch each time
@@ -188,7 +188,7 @@ bytes() {
     [ "$(count megatron 4)" -gt "$(($(count megatron 1) * 2))" ]
 }
 
-@test "AL32: gradients reduce-scattered once per step, weights gathered, move as much" {
+@test "alpa §4.2: gradients reduce-scattered once per step, weights gathered, move as much" {
     data=$(bytes data 512 4)
     zero2=$(bytes zero2 512 4)
     zero3=$(bytes zero3 512 4)

@@ -195,7 +195,7 @@ towers() {
     towers
 }
 
-@test "AL24, sizes: one expert product of MoE is too large for 16 GB from 32 GPUs on" {
+@test "alpa §8.1: one expert product of MoE is too large for 16 GB from 32 GPUs on" {
     local m gpus b bytes fits
     while read -r m gpus fits; do
         read -r b bytes < <(weights "$m")
@@ -204,7 +204,7 @@ towers() {
     done <<<$'moe-10b 16 true\nmoe-27b 32 false\nmoe-70b 64 false'
 }
 
-@test "AL25, sizes: one convolution of the two large Wide-ResNets leaves 16 GB no room" {
+@test "alpa §8.1: one convolution of the two large Wide-ResNets leaves 16 GB no room" {
     local m b bytes
     for m in wresnet-6.8b wresnet-13b; do
         read -r b bytes < <(weights "$m")
@@ -212,7 +212,7 @@ towers() {
     done
 }
 
-@test "AL26, sizes: a layer of GPT-39B is 12.9 GB, three of them, 16 equal stages, are beyond 16 GB" {
+@test "alpa §8.1: a layer of GPT-39B is 12.9 GB, three of them, 16 equal stages, are beyond 16 GB" {
     local layer
     layer=$(ap-model gpt3-39b --no-history | jq '[.graph.nodes[] |
         select(.op == "parameter" and .role == "weight" and (.name | test("/h_7/"))) | .shape |

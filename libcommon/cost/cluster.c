@@ -343,7 +343,7 @@ void ap_cluster_list(struct ap_buf *out)
 
     for (const struct ap_preset *p = ap_presets; p->name; p++) {
         if (from_text(&arena, p->name, p->text, strlen(p->text), &c, &err))
-            continue; /* whoever asks for it is told why */
+            continue; /* the message comes when it is asked for */
         struct ap_buf devices = {0};
         for (int i = c.n_levels - 1; i >= 0; i--)
             ap_buf_printf(&devices, "%lld%s", (long long)c.levels[i].size, i ? "x" : "");

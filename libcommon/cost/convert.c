@@ -11,8 +11,8 @@
  * across, all-gather inside is found that way. Gathering and summing all, then slicing,
  * is always one of the ways.
  *
- * An axis in time only ever goes from the source's placement to the target's, by a step
- * of its own that moves nothing. While it is not replicated the value is one
+ * The microbatch axis only ever goes from the source's placement to the target's, by a
+ * step of its own that moves nothing. While it is not replicated the value is one
  * microbatch's, and a step is paid as often as there are microbatches: sums are thus
  * accumulated first and reduced over devices once.
  *

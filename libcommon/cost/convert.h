@@ -29,10 +29,10 @@ struct ap_path {
  * order in which steps are tried. Every pair of layouts whose target is not partial where
  * the source is split can be converted (-1 otherwise: the source must be gathered first,
  * which the search does by itself whenever it can). Steps with P in the target: P stays
- * P, R becomes P by ap-partial. Over an axis in time, sums (all-reduce) and gathers are
- * local and free, and made only where the target is whole there; what comes before them
- * is made for every microbatch. The steps are in the room, of AP_MAX_STEPS, or with the
- * cost, until it is freed.
+ * P, R becomes P by ap-partial. Over the microbatch axis, sums (all-reduce) and gathers
+ * are local and free, and made only where the target is whole there; what comes before
+ * them is made for every microbatch. The steps are in the room, of AP_MAX_STEPS, or with
+ * the cost, until it is freed.
  */
 int ap_convert(const struct ap_cost *cost, const struct ap_shape *shape,
                const struct ap_layout *from, const struct ap_layout *to,

@@ -45,7 +45,7 @@ struct ap_grad_params {
  * one.
  */
 int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_err *err);
-/* Whether the optimizer looks at the parameter of this name: "lr", "beta1", ... */
+/* Whether the optimizer uses the parameter of this name: "lr", "beta1", ... */
 bool ap_grad_uses(const char *optimizer, const char *param);
 
 /*
@@ -57,7 +57,7 @@ bool ap_grad_uses(const char *optimizer, const char *param);
  * opt_state/scale (zero means loss_scale) and opt_state/good_steps. *results, in b's
  * arena: the loss, the new weights in the order of their parameters, the new states
  * likewise; all but the loss are aliases of their parameters. With `compute` all nodes of
- * b are made anew: ids that the caller holds are void, but for `keep`.
+ * b are replaced: ids that the caller holds are void, but for `keep`.
  *
  * New nodes have phase backward and the scope of the node that they differentiate, or
  * phase update and scope "<optimizer>/<weight>".

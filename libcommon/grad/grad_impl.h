@@ -61,14 +61,14 @@ static inline bool grad_listed(const struct ap_ints *v, int64_t d)
 }
 
 /*
- * Makes b anew with contractions of type p->compute, see struct ap_grad_params; p->loss
+ * Rebuilds b with contractions of type p->compute, see struct ap_grad_params; p->loss
  * and p->keep become the new nodes, in the type that they had. Nothing happens for other
  * types than bf16 and f16.
  */
 int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err);
 
 /*
- * Makes cheap values of the first n_forward nodes again for the nodes after them that use
+ * Recomputes cheap values of the first n_forward nodes for the nodes after them that use
  * them; these and `grads` get new ids.
  */
 void grad_recompute(struct ap_build *b, int n_forward, int n_grads, int *grads);

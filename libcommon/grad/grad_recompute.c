@@ -1,27 +1,26 @@
 /*
  * Problem: a derivative's rule uses what the forward pass has at hand: a row spread over
  * a matrix, a mask made of two iotas. Taken from there it is a tensor that is written,
- * kept until the backward pass and read again, where making it anew inside of what uses
- * it reads next to nothing; tracers that differentiate such values away do that by their
- * nature. Idea: what is made of far less than it is (broadcasts that at least quadruple,
- * iotas, and cheap elementwise operators on such values and scalars alone, up to MAX_TREE
- * nodes) is made again right before each node of the backward pass that uses it, and has
- * that node as its only user, so that fusion takes it in. Cost: O(nodes + edges) times
- * MAX_TREE.
+ * kept until the backward pass and read again, where recomputing it inside of its user
+ * reads next to nothing. Idea: a value that is made of much less (broadcasts that at
+ * least quadruple, iotas, and cheap elementwise operators on such values and scalars
+ * alone, up to MAX_TREE nodes) is recomputed right before each node of the backward pass
+ * that uses it. The copy has that node as its only user, so that fusion takes it in.
+ * Cost: O(nodes + edges) times MAX_TREE.
  */
 #include "grad/grad_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TREE   8 /* nodes that are made again for one operand */
+#define MAX_TREE   8 /* nodes that are recomputed for one operand */
 #define MIN_SPREAD 4 /* elements of a broadcast for one of its operand */
 
 struct recompute {
     struct ap_build *b;
     struct ap_node *old; /* the builder's nodes so far */
     int n_forward;       /* the first of them: the forward pass */
-    int *tree; /* per forward node: nodes that making it again takes; 0: is kept */
+    int *tree; /* per forward node: nodes that recomputing it takes; 0: it is kept */
     int *to;   /* per old node: its new id */
     int n_copies;
 };
@@ -32,7 +31,7 @@ static bool is_cheap_op(enum ap_op op)
     return ap_ops[op].class == AP_CLASS_ELEMENTWISE && ap_ops[op].flops <= 1;
 }
 
-/* Nodes that making i again takes, 0 when it is better kept. */
+/* Nodes that recomputing i takes, 0 when it is better kept. */
 static int tree_of(const struct recompute *r, int i)
 {
     const struct ap_node *n = &r->old[i];

@@ -331,7 +331,7 @@ int grad_scatter(struct grad *g, int i, int dy)
     return 0;
 }
 
-/* ---- dynamic slices: both clamp their indices alike ---- */
+/* ---- dynamic slices: both clamp their indices ---- */
 
 static int update_slice(struct ap_build *b, int x, int update, const struct ap_node *n,
                         int first)

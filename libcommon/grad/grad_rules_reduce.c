@@ -5,7 +5,7 @@
  * zero and z the number of zeros, the derivative by x is p / x where z = 0, and p at the
  * zero where z = 1. Maxima give equal shares to equal elements; windows of maxima give
  * all to the first (select-and-scatter). A sorted tensor's gradient is put back by
- * sorting it by the permutation, which an iota that is sorted along tells. A reduction
+ * sorting it by the permutation, which is an iota that was sorted along. A reduction
  * that selects one of several pairs, like argmax, gives to the pair whose index came out.
  */
 #include "grad/grad_impl.h"
@@ -71,7 +71,7 @@ static int back(struct grad *g, const struct ap_node *n, int x)
 }
 
 /* The same reduction of x with another reducer's kind, from its neutral element. */
-static int sum_alike(struct grad *g, const struct ap_node *n, int x)
+static int sum_like(struct grad *g, const struct ap_node *n, int x)
 {
     const struct ap_ints *dims = &n->attrs->dimensions;
     if (n->op == AP_OP_REDUCE)
@@ -91,7 +91,7 @@ static int product(struct grad *g, const struct ap_node *n, int dy)
     int safe = ap_build_select(b, none, ap_build_full(b, &s, 1), x);
     int in[2] = {safe, n->in[1]};
     int p = ap_build_node(b, n->op, NULL, out, n->attrs, 2, in);
-    int zeros = sum_alike(g, n, ap_build_convert(b, none, s.dtype));
+    int zeros = sum_like(g, n, ap_build_convert(b, none, s.dtype));
     int dp = grad_mul(g, dy, p);
     int all = ap_build_compare(b, AP_EQ, zeros, grad_zeros(g, &out));
     int one = ap_build_compare(b, AP_EQ, zeros, ap_build_full(b, &out, 1));
@@ -298,7 +298,7 @@ int grad_reduce(struct grad *g, int i, int dy)
 
 /* ---- sort and topk ---- */
 
-/* The comparator of one more operand (s32), which it does not look at. */
+/* The comparator of one more operand (s32), which it ignores. */
 static int wider(struct ap_build *b, int reducer)
 {
     struct ap_reducer r = b->reducers[reducer];

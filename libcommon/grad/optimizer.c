@@ -4,9 +4,10 @@
  *
  *   sgd       g += d w; w -= lr g
  *   momentum  g += d w; u = momentum u + g; w -= lr u
- *   adam      g += d w; t += 1; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2)
- * g^2; w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) adamw     as adam
- * without the first term, and w -= lr d w
+ *   adam      g += d w; t += 1; m = beta1 m + (1 - beta1) g;
+ *             v = beta2 v + (1 - beta2) g^2;
+ *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *   adamw     as adam without the first term, and w -= lr d w
  *
  * With a loss scale S the gradients are those of S loss, divided by S; where their sum is
  * not finite every weight and state keeps its value.

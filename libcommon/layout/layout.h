@@ -22,16 +22,16 @@
 
 /*
  * Devices are numbered row-major over the axes: the last axis varies fastest. The first
- * axis may be one in time: its coordinate is the number of the microbatch at hand, and
- * all microbatches run on the same devices, one after the other. Split over it: a value
- * is one microbatch's share; partial: sums are still to be accumulated; replicated: there
- * once per step.
+ * axis may be the microbatch axis: its coordinate is the number of the microbatch at
+ * hand, and all microbatches run on the same devices, one after the other. Split over it,
+ * a value is one microbatch's share; partial, its sum is still to be accumulated;
+ * replicated, it exists once per step.
  */
 struct ap_mesh {
     int n_axes;
     int64_t size[AP_MAX_AXES];
     const char *name[AP_MAX_AXES];
-    unsigned time; /* 1: axis 0 is in time; else 0 */
+    unsigned time; /* set of axes: 1, the microbatch axis, or 0 */
 };
 
 /* Microbatches of a step. */
@@ -42,9 +42,9 @@ static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
 /* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
  * is taken. */
 int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
-/* Takes the axis in time away, if there is one: the axes of the devices are left. */
+/* Takes the microbatch axis away, if there is one: the axes of the devices are left. */
 void ap_mesh_drop_time(struct ap_mesh *mesh);
-/* Whether a value of this layout is made again for every microbatch. */
+/* Whether a value of this layout is computed once per microbatch. */
 static inline bool ap_layout_in_time(const struct ap_mesh *mesh,
                                      const struct ap_layout *l)
 {
@@ -59,14 +59,14 @@ int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
 
 #define AP_MAX_DEVICES      (1 << 20)
 #define AP_MAX_MICROBATCHES (1 << 20)
-/* Those in time aside. */
+/* Product of the axes but the microbatch axis. */
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
 /* Product of the sizes of a set of axes: devices of one group of a collective over it. */
 int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
 /* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
-/* Coordinates of a rank on each axis; 0 in time. */
+/* Coordinates of a rank on each axis; 0 on the microbatch axis. */
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
 
 /* ---- layouts ---- */

@@ -124,9 +124,9 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
 /*
  * Layout of operand slot `in`, or of the value of members[m] (m is a position, not a node
- * id), under a choice; canonical. A parameter that is split over time is there whole,
- * with the rest of its layout as each microbatch's share has it, unless it is handed on
- * share by share (struct ap_graph).
+ * id), under a choice; canonical. A parameter that is split over the microbatch axis is
+ * there whole, with the rest of its layout as each microbatch's share has it, unless
+ * another part of the graph passes it on share by share (struct ap_graph).
  */
 struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
                                    const struct ap_mesh *mesh,

@@ -1,10 +1,10 @@
 /*
  * Problem: run a step's batch in microbatches, on the same devices one after the other,
- * and still get the numbers of the whole batch. Idea: the microbatches are a mesh axis in
- * time, on which the graph lies as under data parallelism (one sweep from the inputs'
- * first dimension). A group with a factor on it runs once per microbatch; groups that
- * only add or move partial sums are left out, for once behind the last microbatch is as
- * good. What a group reads of another one must be there in time: whole over the axis,
+ * and still get the numbers of the whole batch. Idea: the microbatches are a first
+ * mesh axis, on which the graph lies as under data parallelism (one sweep from the
+ * inputs' first dimension). A group with a factor on it runs once per microbatch; groups
+ * that only add or move partial sums are left out, for once behind the last microbatch is
+ * as good. What a group reads of another one must be there in time: whole over the axis,
  * or the same microbatch's. Where it is not, and depends on nothing but inputs, it and
  * what it is made of are taken out of the axis; anything else forbids microbatches.
  * Cost: linear in the operand slots, a few passes. Cf. Zheng et al., "Alpa", section 6
@@ -21,7 +21,7 @@
 struct splitter {
     const struct ap_graph *g;
     const struct ap_nests *nests;
-    struct ap_mesh mesh;          /* of the axis in time only */
+    struct ap_mesh mesh;          /* of the microbatch axis only */
     struct ap_choice_vec *choice; /* per group */
     bool *pure; /* per group: made of inputs and constants, no product */
     bool *once; /* per group: taken out of the axis */
@@ -209,7 +209,8 @@ static int refuse(const struct splitter *s, const struct ap_nest *nest, int k,
                       nodes[nest->members[0]].name);
 }
 
-/* One pass: 1 when something was taken out of the axis, 0 when all is in time. */
+/* One pass: 1 when something was taken out of the axis, 0 when all operands are there by
+ * the time that they are read. */
 static int settle(struct ap_arena *arena, struct splitter *s, struct ap_err *err)
 {
     struct ap_plan plan = {
@@ -379,7 +380,7 @@ int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
 /* ---- parts of a graph ---- */
 
 /* Splits parameter `node` of the part as the whole graph's value lies; the mesh has no
- * axis in time, so that parameters lie as they are read. */
+ * microbatch axis, so that parameters lie as they are read. */
 static void seed(struct splitter *s, struct ap_sweep *sweep, const struct ap_mesh *mesh,
                  int node, const struct ap_layout *lies)
 {

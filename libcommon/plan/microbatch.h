@@ -41,8 +41,8 @@ enum ap_when { AP_BEFORE, AP_EACH, AP_BEHIND };
 
 /*
  * When each group of a plan runs (arena): with every microbatch, or once, before the
- * first one if it is needed there, else behind the last one. NULL without an axis in
- * time.
+ * first one if it is needed there, else behind the last one. NULL without a microbatch
+ * axis.
  */
 uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan);
 
@@ -53,7 +53,7 @@ int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
 
 /*
  * Whether operand slot k of a group that runs with every microbatch is there by then:
- * whole over time, or the same microbatch's.
+ * whole over the microbatch axis, or the same microbatch's.
  */
 bool ap_plan_in_time(const struct ap_plan *plan, const struct ap_nest *nest, int k,
                      const uint8_t *when);

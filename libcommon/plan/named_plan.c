@@ -121,7 +121,7 @@ void ap_sweep_batch(struct ap_sweep *s, int axis)
 
 /* ---- the named plans ---- */
 
-/* No axis to decide: of one device, or in time, where the choices are given. */
+/* No axis to decide: of one device, or of microbatches, where the choices are given. */
 static bool is_idle(const struct ap_mesh *mesh, int a)
 {
     return mesh->size[a] == 1 || (mesh->time >> a & 1);

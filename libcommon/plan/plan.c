@@ -101,6 +101,8 @@ struct want_list {
     struct wanted *item;                /* malloc */
     int n, cap;
     int *head; /* per node: latest of its conversions, -1 */
+    /* what struct ap_conversions has of them, as numbers of items */
+    int *in_start, *in_conv, *result_conv;
     /* per node: its layout, once somebody asked (malloc) */
     bool *known;
     struct ap_layout *made;
@@ -138,8 +140,7 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
     return l->n++;
 }
 
-static void want_all(struct want_list *l, const int *order, int *in_start, int *in_conv,
-                     int *result_conv)
+static void want_all(struct want_list *l, const int *order)
 {
     const struct ap_plan *plan = l->plan;
     const struct ap_graph *g = plan->graph;
@@ -153,7 +154,7 @@ static void want_all(struct want_list *l, const int *order, int *in_start, int *
             const struct ap_layout *to = l->laid ? l->laid->in[i][k] : &own;
             if (!l->laid)
                 own = ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
-            in_conv[in_start[i] + k] = want(l, nest->ins[k].node, to, i, phase);
+            l->in_conv[l->in_start[i] + k] = want(l, nest->ins[k].node, to, i, phase);
         }
     }
     for (int r = 0; r < g->n_results; r++) {
@@ -164,7 +165,7 @@ static void want_all(struct want_list *l, const int *order, int *in_start, int *
             own = ap_plan_result_layout(plan, r);
             to = &own;
         }
-        result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE);
+        l->result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE);
     }
 }
 
@@ -291,20 +292,18 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
     return 0;
 }
 
-/* The arrays of *out that say which conversion serves whom, by place in the list, whose
- * items the caller frees. */
+/* All wanted conversions; the caller frees the items, the rest is the arena's. */
 static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
-                                    const struct ap_plan_layouts *laid, const int *order,
-                                    struct ap_conversions *out)
+                                    const struct ap_plan_layouts *laid, const int *order)
 {
     int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
     struct want_list l = {.plan = plan, .laid = laid};
 
-    int *in_start = AP_NEW_N(arena, n_groups + 1, int);
+    l.in_start = AP_NEW_N(arena, n_groups + 1, int);
     for (int i = 0; i < n_groups; i++)
-        in_start[i + 1] = in_start[i] + plan->nests->nest[i].n_ins;
-    int *in_conv = AP_NEW_N(arena, in_start[n_groups] + 1, int);
-    int *result_conv = AP_NEW_N(arena, plan->graph->n_results + 1, int);
+        l.in_start[i + 1] = l.in_start[i] + plan->nests->nest[i].n_ins;
+    l.in_conv = AP_NEW_N(arena, l.in_start[n_groups] + 1, int);
+    l.result_conv = AP_NEW_N(arena, plan->graph->n_results + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
     l.head = AP_NEW_N(arena, n_nodes + 1, int);
     memset(l.head, -1, ((size_t)n_nodes + 1) * sizeof(int));
@@ -312,12 +311,10 @@ static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan
         l.known = AP_NEW_N(arena, n_nodes + 1, bool);
         l.made = ap_xrealloc(NULL, ((size_t)n_nodes + 1) * sizeof *l.made);
     }
-    want_all(&l, order, in_start, in_conv, result_conv);
+    want_all(&l, order);
     ap_arena_rewind(arena, mark);
     free(l.made);
     l.head = NULL, l.known = NULL, l.made = NULL;
-    *out = (struct ap_conversions){
-        .n = l.n, .in_start = in_start, .in_conv = in_conv, .result_conv = result_conv};
     return l;
 }
 
@@ -337,17 +334,16 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_arena scratch = {0};
     uint8_t *when = ap_plan_when(&scratch, plan);
     const int *order = ap_plan_order(&scratch, plan, when);
-    struct want_list l = list_wanted(arena, plan, laid, order, out);
-    int n_ins = out->in_start[plan->nests->n];
-    int *in_conv = (int *)out->in_conv, *result_conv = (int *)out->result_conv;
+    struct want_list l = list_wanted(arena, plan, laid, order);
 
-    out->conv = AP_NEW_N(arena, l.n + 1, struct ap_conversion);
+    *out = (struct ap_conversions){l.n, AP_NEW_N(arena, l.n + 1, struct ap_conversion),
+                                   l.in_start, l.in_conv, l.result_conv};
     int *place = AP_NEW_N(&scratch, l.n + 1, int);
     struct sort_key *key = sort_wanted(&scratch, &l, order, place);
-    for (int i = 0; i < n_ins; i++)
-        in_conv[i] = in_conv[i] < 0 ? -1 : place[in_conv[i]];
+    for (int i = 0; i < l.in_start[plan->nests->n]; i++)
+        l.in_conv[i] = l.in_conv[i] < 0 ? -1 : place[l.in_conv[i]];
     for (int i = 0; i < n_results; i++)
-        result_conv[i] = result_conv[i] < 0 ? -1 : place[result_conv[i]];
+        l.result_conv[i] = l.result_conv[i] < 0 ? -1 : place[l.result_conv[i]];
     for (int i = 0; i < l.n && rc == 0; i++)
         rc =
             find_path(arena, plan, cost, when, &l.item[key[i].index], &out->conv[i], err);
@@ -360,10 +356,9 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
 static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                            const struct ap_cost *cost, double *sec, struct ap_err *err)
 {
-    struct ap_conversions lists;
     uint8_t *when = ap_plan_when(arena, plan);
     const int *order = ap_plan_order(arena, plan, when);
-    struct want_list l = list_wanted(arena, plan, NULL, order, &lists);
+    struct want_list l = list_wanted(arena, plan, NULL, order);
     int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
     struct sort_key *key = sort_wanted(arena, &l, order, place);
     struct ap_conversion conv;

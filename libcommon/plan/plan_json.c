@@ -1,6 +1,6 @@
 /*
  * Section "sharding". The choices are the authority; layouts and conversions are written
- * for people and other programs, and tell on reading whether the section belongs to the
+ * for people and other programs, and show on reading whether the section belongs to the
  * graph.
  */
 #include "plan/plan.h"
@@ -434,7 +434,7 @@ static int read_conversions_how(struct ap_arena *arena, const json_t *o,
     return 0;
 }
 
-/* What layouts cannot tell: operators and operands are those that the plan was made for.
+/* What layouts cannot show: operators and operands are those that the plan was made for.
  */
 static int check_fingerprint(struct ap_arena *arena, const json_t *o,
                              const struct ap_at *at, const struct ap_graph *g,

@@ -1,5 +1,5 @@
 /*
- * Problem: tell attention's and role-forward layers' weights without any name. Idea: say
+ * Problem: find attention's and feed-forward layers' weights without any name. Idea: note
  * of every forward value where it comes from: from constants and weights alone, straight
  * from contractions with weights (through elementwise operators and moves), from
  * attention (through anything but a contraction with a weight), or from a mixture

@@ -1,6 +1,6 @@
 /*
  * What weights are for, seen from the data flow of the forward phase: attention's
- * projections, and the pairs of contractions of role-forward layers.
+ * projections, and the pairs of contractions of feed-forward layers.
  */
 #ifndef AP_WEIGHT_ROLES_H
 #define AP_WEIGHT_ROLES_H
@@ -20,7 +20,7 @@ void ap_weight_roles_find(struct ap_arena *arena, const struct ap_plan *plan,
                           const struct ap_weights *weights, enum ap_weight_role *role);
 
 /*
- * A pattern for each of those weights that attention, or role-forward layers, have:
+ * A pattern for each of those weights that attention, or feed-forward layers, have:
  * columns into attention and for the first of a pair, rows out of it and for the second;
  * pattern[] of others stays. Returns how many there are.
  */

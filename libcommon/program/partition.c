@@ -7,7 +7,7 @@
  * and steps.
  *
  * With microbatches: first the groups that run once before them, then those of every
- * microbatch, then the rest. Of a conversion, the steps on what is whole over time are
+ * microbatch, then the rest. Of a conversion, the steps on what is whole over them are
  * made before the first microbatch (those on values that are there) or behind the last
  * one, those in between with every microbatch; what is accumulated, right behind the
  * group that makes it. Sums of half precision are accumulated in f32.
@@ -160,7 +160,7 @@ static void add_conversion(struct partition *p, int c)
     p->n_made[c] = n + 1;
 }
 
-/* ---- conversions over time ---- */
+/* ---- conversions with microbatches ---- */
 
 /* What is passed on, and no sum over microbatches. */
 static bool leaves_at_once(const struct partition *p, int c)

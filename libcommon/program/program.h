@@ -25,10 +25,10 @@ struct ap_program {
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
     int64_t alive_bytes;      /* the most of it that is in use at once; not written */
-    /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the axis in
-       time at its number; none without such an axis. Over that axis, all-reduce adds to
-       its own result (which the first microbatch starts), all-gather writes its blocks
-       into it, ap-slice reads: no communication. */
+    /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the
+       microbatch axis at its number; none without such an axis. Over that axis,
+       all-reduce adds to its own result (which the first microbatch starts), all-gather
+       writes its blocks into it, ap-slice reads: no communication. */
     int each_lo, each_hi;
     const int *source; /* per local node: node of the source graph that it computes
                           a part or a copy of */

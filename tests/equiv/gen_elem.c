@@ -1,4 +1,4 @@
-/* Families of elementwise operators, and those that look at single elements. */
+/* Families of elementwise operators, and those that read single elements. */
 #include "gen_priv.h"
 
 #include <string.h>

@@ -107,7 +107,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
     for (int i = 0; i < s->nests.n; i++)
         s->plan.choice[i] = random_choice(&s->nests.nest[i], &mesh, weights, &state);
     keep_in_time(arena, &s->plan);
-    if (seed % 3 == 0) { /* conversions made again in each phase */
+    if (seed % 3 == 0) { /* conversions repeated in each phase */
         s->plan.regather = AP_NEW_N(arena, s->graph.n_nodes, bool);
         for (int i = 0; i < s->graph.n_nodes; i++)
             s->plan.regather[i] = random_below(&state, 2);

@@ -58,7 +58,7 @@ static inline struct ap_choice_vec random_choice(const struct ap_nest *nest,
     return choice;
 }
 
-/* Choices and remade tensors (one in four) for the graph, nests and mesh in plan. */
+/* Choices and regathered tensors (one in four) for the graph, nests and mesh in plan. */
 static inline void random_plan(struct ap_arena *arena, struct ap_plan *plan,
                                struct random_weights w, uint64_t seed)
 {

@@ -537,7 +537,7 @@ static void test_named(void)
     check_path(&cost, &shape, "P,S0", "R,S0", "all-reduce(x)");
     check_path(&cost, &shape, "S0,S0", "R,S0", "all-gather(x) all-gather(y) ap-slice(y)");
     ap_cost_free(&cost);
-    setup(&cost, "2x2", AP_COST_DEFAULT); /* alike axes are summed at once */
+    setup(&cost, "2x2", AP_COST_DEFAULT); /* axes of equal links are summed at once */
     check_path(&cost, &shape, "P,P", "R,R", "all-reduce(xy)");
     check_path(&cost, &shape, "S0,S1", "S1,S0", "collective-permute(xy)");
     check_path(&cost, &shape, "S0,R", "R,S0", "collective-permute(xy)");
@@ -555,30 +555,30 @@ static void test_named(void)
 }
 
 /* Alpa's table 2: what a resharding costs, M = bytes of the whole tensor. */
-static void check_al5(const struct ap_cost *cost, const struct ap_shape *shape,
+static void check_table_2(const struct ap_cost *cost, const struct ap_shape *shape,
                       const char *from, const char *to, const char *want, int64_t bytes)
 {
     struct ap_path path = convert(cost, shape, from, to);
     const char *got = path_text(&cost->mesh, &path);
     int64_t b = path.n_steps ? path.steps[path.n_steps - 1].bytes : 0;
     CHECK(strcmp(got, want) == 0 && b == bytes && (bytes || path.sec == 0),
-          "AL5: %s to %s: %s of %lld bytes (want %s of %lld)", from, to, got,
+          "alpa table 2: %s to %s: %s of %lld bytes (want %s of %lld)", from, to, got,
           (long long)b, want, (long long)bytes);
 }
 
-static void test_al5(void)
+static void test_table_2(void)
 {
     struct ap_cost cost;
     const int64_t dims[] = {1024, 2048}, m = 4 * 1024 * 2048;
     struct ap_shape shape = {.dtype = AP_F32, .rank = 2, .dims = dims};
 
     setup(&cost, "2x4", AP_COST_ALPA);
-    check_al5(&cost, &shape, "R,R", "S0,S1", "ap-slice(x) ap-slice(y)", 0);
-    check_al5(&cost, &shape, "S0,R", "R,R", "all-gather(x)", m);
-    check_al5(&cost, &shape, "S0,S1", "S0,R", "all-gather(y)", m / 2);
+    check_table_2(&cost, &shape, "R,R", "S0,S1", "ap-slice(x) ap-slice(y)", 0);
+    check_table_2(&cost, &shape, "S0,R", "R,R", "all-gather(x)", m);
+    check_table_2(&cost, &shape, "S0,S1", "S0,R", "all-gather(y)", m / 2);
     /* the table divides these two by the exchanging axis: what a device sends in all */
-    check_al5(&cost, &shape, "S0,R", "S1,R", "all-to-all(x)", m / 2 * 2);
-    check_al5(&cost, &shape, "S0,S1", "S0,S0", "all-to-all(y)", m / 8 * 4);
+    check_table_2(&cost, &shape, "S0,R", "S1,R", "all-to-all(x)", m / 2 * 2);
+    check_table_2(&cost, &shape, "S0,S1", "S0,S0", "all-to-all(y)", m / 8 * 4);
     ap_cost_free(&cost);
 }
 
@@ -627,7 +627,7 @@ int main(void)
 {
     test_named();
     test_readme();
-    test_al5();
+    test_table_2();
     test_all_pairs();
     ap_arena_free(&arena);
     return tap_done();

@@ -132,7 +132,7 @@ static void test_seconds(void)
     check_coll(&cost, AP_OP_ALL_REDUCE, 3, 8 * b, 62e-5 + 2 * 6.4 * 31 / 32 / 8);
     check_coll(&cost, AP_OP_COLLECTIVE_PERMUTE, 3, b, 1e-5 + 0.1);
     struct ap_cost node =
-        cost_of("2x4", &c, AP_COST_DEFAULT); /* axes alike: 1 + 3 hops */
+        cost_of("2x4", &c, AP_COST_DEFAULT); /* equal links: 1 + 3 hops */
     check_coll(&node, AP_OP_ALL_REDUCE, 3, b, 8e-6 + 14e-3);
     ap_cost_free(&node);
     check_coll(&cost, AP_OP_AP_SLICE, 1, b, 0);
@@ -243,9 +243,11 @@ static void test_to8(void)
         ap_cost_free(&cost);
     }
     CHECK(share[0] > 0.8 && share[0] < 0.97,
-          "TO8: %.0f %% of the step is communication on a shared bus", 100 * share[0]);
-    CHECK(share[1] > 0.7 && share[1] < 0.72, "TO8: %.0f %% with a link per card",
-          100 * share[1]);
+          "tofu, communication on PCIe: %.0f %% of the step is communication on a shared "
+          "bus",
+          100 * share[0]);
+    CHECK(share[1] > 0.7 && share[1] < 0.72,
+          "tofu, communication on PCIe: %.0f %% with a link per card", 100 * share[1]);
 }
 
 /* Every preset is the file of its name, and is read, written and read again. */

@@ -369,15 +369,15 @@ static int count(const char *mesh_text, const int64_t *dims, bool strides, bool 
 static void test_counts(void)
 {
     int n = count("4", (const int64_t[]){256, 256}, true, true);
-    CHECK(n == 16, "RH1: 256x256 on 4 devices has 16 layouts (%d)", n);
+    CHECK(n == 16, "rhino §4.3.3: 256x256 on 4 devices has 16 layouts (%d)", n);
     n = count("2", (const int64_t[]){4, 2}, true, true);
-    CHECK(n == 5, "RH1: 4x2 on 2 devices has 5 (%d)", n);
+    CHECK(n == 5, "rhino §4.3.3: 4x2 on 2 devices has 5 (%d)", n);
     n = count("8", (const int64_t[]){4096, 16384}, true, true);
-    CHECK(n == 24, "RH1: 4096x16384 on 8 devices has 24 (%d)", n);
+    CHECK(n == 24, "rhino §4.3.3: 4096x16384 on 8 devices has 24 (%d)", n);
     n = count("8", (const int64_t[]){1024, 4096}, true, true);
-    CHECK(n == 20, "RH1: 1024x4096 on 8 devices has 20 (%d)", n);
+    CHECK(n == 20, "rhino §4.3.3: 1024x4096 on 8 devices has 20 (%d)", n);
     n = count("2x2", (const int64_t[]){8, 8}, false, false);
-    CHECK(n == 9, "AL4: a 2-D tensor has 9 specs on 2x2 (%d)", n);
+    CHECK(n == 9, "alpa table 1: a 2-D tensor has 9 specs on 2x2 (%d)", n);
 }
 
 /* Dimension 0 of each device's block, devices separated by bars, padding as dots. */

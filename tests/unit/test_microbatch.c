@@ -268,18 +268,18 @@ static bool lies_alike(const struct ap_plan *timed, const struct ap_nest *nest,
                        const struct ap_stage_microbatch *micro)
 {
     const struct ap_choice_vec *choice = &timed->choice[nest->group];
-    bool alike = true;
+    bool agree = true;
     for (int k = 0; k < nest->n_ins; k++)
-        alike &= micro->split[nest->ins[k].node] ==
+        agree &= micro->split[nest->ins[k].node] ==
                  (ap_nest_in_layout(nest, timed->graph, &timed->mesh, choice, k)
                       .axis[0]
                       .kind == AP_SPLIT);
     for (int m = 0; m < nest->n_members; m++)
-        alike &= micro->split[nest->members[m]] ==
+        agree &= micro->split[nest->members[m]] ==
                  (ap_nest_value_layout(nest, timed->graph, &timed->mesh, choice, m)
                       .axis[0]
                       .kind == AP_SPLIT);
-    return alike;
+    return agree;
 }
 
 /*

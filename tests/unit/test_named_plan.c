@@ -11,7 +11,7 @@
 struct written {
     struct ap_mesh mesh;
     struct ap_plan plan;
-    struct ap_mesh_queries looks;
+    struct ap_mesh_queries queries;
     bool exists;
 };
 
@@ -46,19 +46,20 @@ static int compare(struct ap_arena *arena, const struct sample *s, int row, int 
 
     for (int k = 0; k < n; k++) {
         struct ap_err ignored = {0};
-        of[k] = (struct written){.mesh = mesh_of(k), .looks.arena = arena};
+        of[k] = (struct written){.mesh = mesh_of(k), .queries.arena = arena};
         of[k].plan = (struct ap_plan){.graph = &s->g, .nests = &s->nests};
         of[k].plan.mesh = of[k].mesh;
         struct written alone = of[k];
         alone.exists = ap_named_plan_make(arena, row, &alone.plan, &ignored) == 0;
         of[k].exists = ap_named_plan_make_noting(arena, row, &of[k].plan, &links,
-                                                 &of[k].looks, &ignored) == 0;
+                                                 &of[k].queries, &ignored) == 0;
         *unlike += !same(&of[k], &alone);
     }
     ap_arena_free(&links.arena);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < n; i++)
-            if (i != k && ap_mesh_queries_agree(&of[k].looks, &of[k].mesh, &of[i].mesh)) {
+            if (i != k &&
+                ap_mesh_queries_agree(&of[k].queries, &of[k].mesh, &of[i].mesh)) {
                 taken++;
                 *differ += !same(&of[k], &of[i]);
             }
@@ -86,7 +87,7 @@ int main(void)
             taken += compare(&arena, &s, (int)r, &differ, &unlike);
             ap_arena_rewind(&arena, mark);
         }
-        CHECK(taken > 0, "%s: some meshes are alike (%d)", rows[r], taken);
+        CHECK(taken > 0, "%s: some meshes agree (%d)", rows[r], taken);
         CHECK(differ == 0, "%s: those have the plan that they would get (%d have not)",
               rows[r], differ);
         CHECK(unlike == 0, "%s: with links of other meshes and without (%d differ)",

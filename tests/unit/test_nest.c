@@ -597,7 +597,7 @@ static void work(void)
 
 /* ---- counts from the literature ---- */
 
-/* AL4: a matrix has (2 + 1)^2 layouts on a 2x2 mesh, a 3-D tensor 16. */
+/* Alpa, table 1: a matrix has (2 + 1)^2 layouts on a 2x2 mesh, a 3-D tensor 16. */
 static void specs(const char *node, int expect)
 {
     struct ap_graph g;
@@ -617,10 +617,11 @@ static void specs(const char *node, int expect)
         if (is_new)
             seen[n++] = l;
     } while (next_choice(&nests.nest[0], &mesh, &c));
-    CHECK(n == expect, "AL4: %d layouts of %s", n, node);
+    CHECK(n == expect, "alpa table 1: %d layouts of %s", n, node);
 }
 
-/* AL6: of the seven rows of parallel algorithms of a batched matmul, 1, 4 and 6 are free.
+/* Alpa, table 3: of the seven rows of parallel algorithms of a batched matmul, 1, 4 and 6
+ * are free.
  */
 static void batched_matmul_rows(void)
 {
@@ -647,7 +648,8 @@ static void batched_matmul_rows(void)
         }
         axes[n] = 0;
         CHECK(ap_choice_ok(nest, &mesh_2x4, &c) && strcmp(axes, rows[i].all_reduce) == 0,
-              "AL6: row %d of the batched matmul: all-reduce over '%s'", i + 1, axes);
+              "alpa table 3: row %d of the batched matmul: all-reduce over '%s'", i + 1,
+              axes);
     }
 }
 

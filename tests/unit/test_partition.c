@@ -3,8 +3,7 @@
  * keep values that live at once apart in memory, and survive being written and read.
  */
 #include "program/program.h"
-#include "random_plan.h"
-#include "sample_graphs.h"
+#include "sample_plan.h"
 #include "tap.h"
 #include "tool/tool.h"
 #include "base/file.h"
@@ -179,7 +178,7 @@ static const char *check_json(struct ap_arena *arena, const struct ap_program *p
     return what;
 }
 
-/* Whether a limit can be kept is told as by the arena that is made without one. */
+/* Whether a limit can be kept agrees with the arena that is made without one. */
 static const char *check_within(struct ap_arena *arena, const struct ap_program *p)
 {
     for (int64_t below = 0; below <= 128; below += 64) {
@@ -220,25 +219,13 @@ static void test_random(const struct sample_graph *sg, uint64_t n_seeds)
     for (uint64_t seed = 1; seed <= n_seeds; seed++) {
         struct ap_arena arena = {0};
         struct ap_err err = {{0}};
-        struct sample s;
-        uint64_t state = seed;
-        struct ap_cost cost = {.cache = NULL};
-        struct ap_conversions conv;
-        const char *what = NULL;
-        if (load_sample(&arena, sg->json, &s, &err))
-            what = err.msg;
-        struct ap_plan plan = {.graph = &s.g, .nests = &s.nests};
-        random_mesh(&arena, &plan.mesh, &state);
+        struct sample_plan p;
+        const char *what = sample_plan(&arena, sg->json, seed, &p, &err) ? err.msg : NULL;
         if (!what)
-            random_plan(&arena, &plan, (struct random_weights){1, 3, 1}, seed);
-        if (!what && (make_cost(&arena, AP_COST_DEFAULT, &plan.mesh, &cost, &err) ||
-                      ap_plan_conversions(&arena, &plan, &cost, &conv, &err)))
-            what = err.msg;
-        if (!what)
-            what = check_program(&arena, &plan, &conv, &err);
+            what = check_program(&arena, &p.plan, &p.conv, &err);
         if (what || seed == n_seeds)
             CHECK(!what, "%s, seed %d: %s", sg->name, (int)seed, what ? what : "sound");
-        ap_cost_free(&cost);
+        ap_cost_free(&p.cost);
         ap_arena_free(&arena);
         if (what)
             return;

@@ -1,7 +1,6 @@
 /* Plans: conversions once per tensor and target, prices, legality, the document's
  * section. */
-#include "random_plan.h"
-#include "sample_graphs.h"
+#include "sample_plan.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -102,29 +101,17 @@ static void test_random(const struct sample_graph *sg)
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct ap_arena arena = {0};
         struct ap_err err = {{0}};
-        struct sample s;
-        uint64_t state = seed;
-        struct ap_cost cost = {.cache = NULL};
-        struct ap_conversions conv;
-        const char *what = NULL;
-        if (load_sample(&arena, sg->json, &s, &err))
-            what = err.msg;
-        struct ap_plan plan = {.graph = &s.g, .nests = &s.nests};
-        random_mesh(&arena, &plan.mesh, &state);
+        struct sample_plan p;
+        const char *what = sample_plan(&arena, sg->json, seed, &p, &err) ? err.msg : NULL;
         if (!what)
-            random_plan(&arena, &plan, (struct random_weights){1, 3, 1}, seed);
-        if (!what && (make_cost(&arena, AP_COST_DEFAULT, &plan.mesh, &cost, &err) ||
-                      ap_plan_conversions(&arena, &plan, &cost, &conv, &err)))
+            what = check_conversions(&p.plan, &p.conv);
+        if (!what && ap_plan_check(&p.plan, &p.cost, &err))
             what = err.msg;
         if (!what)
-            what = check_conversions(&plan, &conv);
-        if (!what && ap_plan_check(&plan, &cost, &err))
-            what = err.msg;
-        if (!what)
-            what = check_json(&arena, &plan, &conv, &err);
+            what = check_json(&arena, &p.plan, &p.conv, &err);
         if (what || seed == 60)
             CHECK(!what, "%s, %d plans: %s", sg->name, (int)seed, what ? what : "legal");
-        ap_cost_free(&cost);
+        ap_cost_free(&p.cost);
         ap_arena_free(&arena);
         if (what)
             return;
