@@ -3,6 +3,7 @@
 #include "pipeline/pipeline_price.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "graph/build.h"
 #include "stage_case.h"
@@ -50,12 +51,16 @@ static void local_all_gather(const struct ap_cluster *cluster)
             ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, false);
         CHECK(rc == 0 && one.sent_bytes == bytes &&
                   all.sent_bytes == t[i].copies * one.sent_bytes,
-              "AL30: %s on %s: local all-gather sends 1/%lld of the bytes", t[i].layout,
-              t[i].mesh, (long long)t[i].copies);
+              "alpa §6: %s on %s: local all-gather sends 1/%lld of the bytes",
+              t[i].layout, t[i].mesh, (long long)t[i].copies);
         CHECK(t[i].copies == 1
                   ? one.gather_bytes == 0 && one.sec == all.sec
                   : one.gather_bytes == bytes * t[i].copies / 8 && all.gather_bytes == 0,
               "what is gathered inside is one tile");
+        if (!strcmp(t[i].layout, "R,S1"))
+            CHECK(all.sent_bytes == 16384 && one.sent_bytes == 8192 &&
+                      one.gather_bytes == 2048,
+                  "README of libcommon/pipeline: f32[64,32] to R,S1 on 2x4");
     }
 }
 
