@@ -221,7 +221,9 @@ static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
         return ap_err_set(err, "%s: the mesh has %lld devices, cluster %s %lld",
                           doc->file, (long long)st->n_devices, in->cluster.name,
                           (long long)ap_cluster_devices(&in->cluster));
-    return ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
+    return ap_pipeline_price(arena,
+                             &(struct ap_staged_graph){&in->graph, &in->nests,
+                                                       &in->blocks, &in->cluster},
                              &in->stages, p, err)
                ? ap_doc_err(doc, err)
                : 0;

@@ -386,18 +386,17 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
     return 0;
 }
 
-int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_blocks *blocks,
-                      const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_price *out, struct ap_err *err)
+int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, struct ap_pipeline_price *out,
+                      struct ap_err *err)
 {
     struct ap_pricing p = {.arena = arena,
-                           .g = g,
-                           .blocks = blocks,
-                           .cluster = cluster,
+                           .g = of->graph,
+                           .blocks = of->blocks,
+                           .cluster = of->cluster,
                            .stages = stages,
                            .out = out};
-    int rc = prepare(&p, nests, NULL, err);
+    int rc = prepare(&p, of->nests, NULL, err);
 
     if (!rc)
         rc = price(&p, err);
@@ -438,21 +437,20 @@ static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *
     return 0;
 }
 
-int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
-                        const struct ap_nests *nests, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages,
                         const struct ap_pipeline_cache *known,
                         struct ap_pipeline_price *out, struct ap_err *err)
 {
     struct ap_pricing p = {.arena = arena,
-                           .g = g,
-                           .blocks = blocks,
-                           .cluster = cluster,
+                           .g = of->graph,
+                           .blocks = of->blocks,
+                           .cluster = of->cluster,
                            .stages = stages,
                            .out = out};
     struct comparison all = {&p, known};
 
-    if (prepare(&p, nests, known->micro, err) ||
+    if (prepare(&p, of->nests, known->micro, err) ||
         ap_in_arenas(arena, stages->n, compare_one, &all, err))
         return -1;
     return simulate(&p, err);

@@ -104,8 +104,10 @@ static int price(const struct stage_case *c, const char *text, struct ap_stages 
 {
     struct ap_err err = {0};
     int rc = read_stages_text(&arena, c, text, s, &err) ||
-             ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, p, &err);
+             ap_pipeline_price(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, p, &err);
     CHECK(rc == 0, "priced %s", err.msg);
     return rc;
 }
@@ -326,16 +328,20 @@ static int compare(const struct stage_case *c, const struct ap_stages *s,
                    const struct ap_pipeline_cache *known, struct ap_pipeline_price *p,
                    struct ap_err *err)
 {
-    return ap_pipeline_compare(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, known, p, err);
+    return ap_pipeline_compare(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, known, p, err);
 }
 
 static int read_known(const struct stage_case *c, const char *text,
                       const struct ap_stage *const *known, struct ap_stages *s,
                       struct ap_err *err)
 {
-    return ap_stages_from_text(&arena, text, strlen(text), &c->sample.g, &c->blocks,
-                               &c->cluster, known, s, err);
+    return ap_stages_from_text(
+        &arena, text, strlen(text),
+        &(struct ap_staged_graph){&c->sample.g, NULL, &c->blocks, &c->cluster}, known, s,
+        err);
 }
 
 static bool same_result(const struct ap_pipeline_price *a,
@@ -381,8 +387,10 @@ static void known_stages(const struct stage_case *c)
         }
         full = s;
         full.schedule = AP_SCHEDULE_GPIPE;
-        CHECK(ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                &c->cluster, &full, &all, &err) == 0 &&
+        CHECK(ap_pipeline_price(&arena,
+                                &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                          &c->blocks, &c->cluster},
+                                &full, &all, &err) == 0 &&
                   same_result(&p, &all),
               "%s microbatches: the same of known stages", t[i].microbatches);
         stages[0] = NULL;
@@ -414,9 +422,12 @@ static void refused(const struct stage_case *c)
         struct ap_stages s;
         struct ap_pipeline_price p;
         struct ap_err err = {0};
-        int rc = read_stages_text(&arena, c, t[i].json, &s, &err) ||
-                 ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                   &c->cluster, &s, &p, &err);
+        int rc =
+            read_stages_text(&arena, c, t[i].json, &s, &err) ||
+            ap_pipeline_price(&arena,
+                              &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                        &c->blocks, &c->cluster},
+                              &s, &p, &err);
         CHECK(rc && strstr(err.msg, t[i].want), "refused: %s", err.msg);
     }
 }

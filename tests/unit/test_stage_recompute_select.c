@@ -70,8 +70,10 @@ static int price(const struct stage_case *c, const char *recompute, struct ap_st
         "\"mesh\":\"1\"}}]}",
         recompute);
     int rc = read_stages_text(&arena, c, text, s, &err) ||
-             ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, p, &err);
+             ap_pipeline_price(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, p, &err);
     if (rc)
         CHECK(false, "%s is priced: %s", recompute, err.msg);
     return rc;
@@ -83,8 +85,11 @@ static int choose(const struct stage_case *c, int64_t memory_bytes, struct ap_st
     struct ap_err err = {0};
     if (price(c, "all", s, p))
         return -1;
-    int rc = recompute_select_stages(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                     &c->cluster, memory_bytes, s, p, &err);
+    int rc =
+        recompute_select_stages(&arena,
+                                &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                          &c->blocks, &c->cluster},
+                                memory_bytes, s, p, &err);
     if (rc)
         CHECK(false, "it is chosen: %s", err.msg);
     return rc;

@@ -523,11 +523,9 @@ static bool lower_slack(const struct selecting *x, const struct ap_pipeline_pric
     return too_much;
 }
 
-int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
-                            const struct ap_nests *nests, const struct ap_blocks *blocks,
-                            const struct ap_cluster *cluster, int64_t memory_bytes,
-                            struct ap_stages *stages, struct ap_pipeline_price *price,
-                            struct ap_err *err)
+int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                            int64_t memory_bytes, struct ap_stages *stages,
+                            struct ap_pipeline_price *price, struct ap_err *err)
 {
     const struct ap_pipeline_price all = *price;
     int n_devices = all.result.n_devices;
@@ -543,7 +541,7 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
     for (int round = 0; round < MOST_ROUNDS; round++) {
         memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
         select_all(&x);
-        if (ap_pipeline_price(arena, g, nests, blocks, cluster, stages, price, err))
+        if (ap_pipeline_price(arena, of, stages, price, err))
             return -1;
         if (!lower_slack(&x, price, memory_bytes)) {
             if (price->result.step_sec <= all.result.step_sec)
