@@ -97,11 +97,16 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
 
     none.n = 0;
     cost.cache = NULL; /* the other round's */
-    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &none, &cost,
-                   without);
+    ap_stage_price(
+        p->arena,
+        &(struct ap_stage_plan){&st->sub, &p->micro, &st->sharding.plan, &none, &cost},
+        without);
     if (st->recompute == AP_RECOMPUTE_SELECTED) {
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
-                                  &none, &cost, recomputed_nodes(p, st), &some);
+        ap_stage_price_recomputed(p->arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro,
+                                                          &st->sharding.plan, &none,
+                                                          &cost},
+                                  recomputed_nodes(p, st), &some);
         without[1] = some;
     }
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
@@ -123,8 +128,10 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     struct ap_stage_point some = {0};
 
     point[0] = (struct ap_stage_point){.algorithm = st->sharding.algorithm};
-    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &part->conv,
-                   &part->cost, point);
+    ap_stage_price(p->arena,
+                   &(struct ap_stage_plan){&st->sub, &p->micro, &st->sharding.plan,
+                                           &part->conv, &part->cost},
+                   point);
     *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
                                  .backward_sec = point[0].backward_sec,
                                  .sync_sec = point[0].sync_sec,
@@ -135,9 +142,11 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
         some.algorithm = st->sharding.algorithm;
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
-                                  &part->conv, &part->cost, recomputed_nodes(p, st),
-                                  &some);
+        ap_stage_price_recomputed(p->arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro,
+                                                          &st->sharding.plan, &part->conv,
+                                                          &part->cost},
+                                  recomputed_nodes(p, st), &some);
         point[1] = some;
     }
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;

@@ -213,8 +213,10 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
     double least = INFINITY;
 
     cost.cache = NULL;
-    ap_stage_weigh(&arena, &st->sub, &p->micro, plan, &p->breakdown[0].conv, &cost,
-                   &weights);
+    ap_stage_weigh(
+        &arena,
+        &(struct ap_stage_plan){&st->sub, &p->micro, plan, &p->breakdown[0].conv, &cost},
+        &weights);
     for (int v = 0; v < st->sub.graph.n_nodes; v++)
         if (weights.value[v].may && n < 32)
             may[n++] = v;
@@ -223,8 +225,10 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
         struct ap_stage_point point = {0};
         for (int k = 0; k < n; k++)
             again[may[k]] = set >> k & 1;
-        ap_stage_price_recomputed(&arena, &st->sub, &p->micro, plan,
-                                  &p->breakdown[0].conv, &cost, again, &point);
+        ap_stage_price_recomputed(&arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro, plan,
+                                                          &p->breakdown[0].conv, &cost},
+                                  again, &point);
         if ((double)point.stage_bytes + 4.0 * (double)point.microbatch_bytes <=
                 most_bytes &&
             point.backward_sec < least)

@@ -473,8 +473,14 @@ static void select_stage(const struct selecting *x, int i, double more)
     bool *again = AP_NEW_N(arena, st->sub.graph.n_nodes, bool);
 
     cost.cache = NULL;
-    ap_stage_price(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, point);
-    ap_stage_weigh(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, &weights);
+    ap_stage_price(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        point);
+    ap_stage_weigh(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        &weights);
     struct recompute_problem s = {.graph = &st->sub.graph,
                                   .nests = &st->nests,
                                   .weights = &weights,
@@ -484,8 +490,10 @@ static void select_stage(const struct selecting *x, int i, double more)
     s.most_bytes = (double)point[1].stage_bytes +
                    s.flights * (double)point[1].microbatch_bytes + more;
     bool fits = recompute_select(arena, &s, again) == 0;
-    ap_stage_price_recomputed(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost,
-                              again, &some);
+    ap_stage_price_recomputed(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        again, &some);
     ap_cost_free(&cost);
     if (fits && some.backward_sec < point[1].backward_sec)
         put_recomputed(arena, st, again);
