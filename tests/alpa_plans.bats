@@ -87,7 +87,7 @@ paper_448() {
         ap-cost --no-history --cluster "$cluster"
 }
 
-@test "AL20: WRN-4B on 2x8, its 3 stages on 4, 4 and 8 by hand, and the plan that is found" {
+@test "alpa §8.6: WRN-4B on 2x8, its 3 stages on 4, 4 and 8 by hand, and the plan that is found" {
     local f c dir=$BATS_TEST_TMPDIR
     f=$(blocks wresnet-4b --algorithm alpa --blocks 8)
     c=$(cluster 2)
@@ -102,7 +102,7 @@ paper_448() {
          $o[0].cost.step_sec <= $p[0].cost.step_sec'
 }
 
-@test "AL22: GPT-2.6B on 8, loose memory splits the batch, tight memory more; equal layers do" {
+@test "alpa §8.1, §8.3: GPT-2.6B on 8, loose memory splits the batch, tight memory more; equal layers do" {
     local f memory a stages dir=$BATS_TEST_TMPDIR
     f=$(blocks gpt3-2.6b --algorithm alpa --blocks 8)
     for memory in 80e9 16e9; do
@@ -130,7 +130,7 @@ paper_448() {
     done
 }
 
-@test "AL24: a device a stage carries GPT to 64 devices, MoE-10B to 16, not MoE to 32 and 64" {
+@test "alpa §8.1: a device a stage carries GPT to 64 devices, MoE-10B to 16, not MoE to 32 and 64" {
     local m nodes n out=$BATS_TEST_TMPDIR/plan.json
     while read -r m nodes n; do
         plan "$(cluster "$nodes")" 1024 --algorithm inter-only -o "$out" \
@@ -151,7 +151,7 @@ paper_448() {
     done <<<$'moe-27b 4 22\nmoe-70b 8 32'
 }
 
-@test "AL25: Wide-ResNet-6.8B and 13B fit 32 and 64 devices neither by stages nor by stages and batch" {
+@test "alpa §8.1: Wide-ResNet-6.8B and 13B fit 32 and 64 devices neither by stages nor by stages and batch" {
     local f m nodes
     while read -r m nodes; do
         f=$(blocks "$m" --algorithm alpa --blocks 8)
@@ -162,7 +162,7 @@ paper_448() {
     done <<<$'wresnet-6.8b 4\nwresnet-13b 8'
 }
 
-@test "AL26: Megatron's grid needs tensor parallelism for GPT-39B on 64, not for 15B on 32 and below" {
+@test "alpa §8.1: Megatron's grid needs tensor parallelism for GPT-39B on 64, not for 15B on 32 and below" {
     local grid=(--algorithm megatron-grid --shard-command) m nodes n f out=$BATS_TEST_TMPDIR/plan.json
     while read -r m nodes n; do
         f=$(blocks "$m" --algorithm alpa --blocks "$n" --eps 1)
@@ -179,7 +179,7 @@ paper_448() {
         .algorithm == "megatron" and .mesh.shape[-1] > 1)' "$out"
 }
 
-@test "AL29: equal layers and operators beside free cuts, Wide-ResNet-4B on 16" {
+@test "alpa §8.3: equal layers and operators beside free cuts, Wide-ResNet-4B on 16" {
     local a f dir=$BATS_TEST_TMPDIR
     f=$(blocks wresnet-4b --algorithm alpa --blocks 8)
     for a in alpa equal-layer equal-operator; do
@@ -190,7 +190,7 @@ paper_448() {
     jq -e -s '.[0] > 0 and .[1] > 1.1 * .[0] and .[2] > 1.1 * .[0]' "$dir/sec"
 }
 
-@test "AL33: the work of a whole plan is linear in the layers" {
+@test "alpa §8.4: the work of a whole plan is linear in the layers" {
     local l dir=$BATS_TEST_TMPDIR
     for l in 8 16 24 32; do # of fewer, one mesh less is worth a question
         ap-model gpt --layers $l --hidden 1024 --heads 16 --seq 512 --batch 64 --vocab 8192 \
@@ -210,7 +210,7 @@ paper_448() {
     jq -e -s 'all(.[]; .fronts <= 4 * .layers)' "$dir/stats"
 }
 
-@test "AL33: the work of a whole plan is no more than linear in the GPUs" {
+@test "alpa §8.4: the work of a whole plan is no more than linear in the GPUs" {
     local n dir=$BATS_TEST_TMPDIR
     ap-model gpt --layers 8 --hidden 256 --heads 4 --seq 64 --batch 64 --vocab 1000 --dtype f16 |
         ap-prune | ap-coarsen --algorithm alpa --blocks 8 --eps 2 >"$dir/in.json"

@@ -132,7 +132,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     python3 tests/trace.py "$BATS_TEST_TMPDIR/one.json" | jq -e '.flows == 0 and .slices > 20'
 }
 
-@test "clusters: TP7: ten times the parameters on 3.75 times the cards" {
+@test "clusters: tap: ten times the parameters on 3.75 times the cards" {
     local small large
     small=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-128.json")
     large=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-480.json")
@@ -187,4 +187,16 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     cd "$BATS_TEST_TMPDIR"
     jq '.name = "mine"' "$CLUSTERS/p3x8.json" >p3x8
     [ "$(ap-cost --cluster p3x8 "$doc" | jq -r .cluster.name)" = mine ]
+}
+
+@test "README of cmd/ap-cost: its examples print what it says" {
+    local readme=cmd/ap-cost/README.md n
+    for n in 1 2; do
+        awk -v n=$n '/^```sh/ { k++; on = k == n; next } /^```/ { on = 0 } on' "$readme" \
+            >"$BATS_TEST_TMPDIR/run"
+        awk -v n=$n '/^```text/ { k++; on = k == n; next } /^```/ { on = 0 } on' "$readme" \
+            >"$BATS_TEST_TMPDIR/want"
+        [ -s "$BATS_TEST_TMPDIR/want" ]
+        bash "$BATS_TEST_TMPDIR/run" | diff - "$BATS_TEST_TMPDIR/want"
+    done
 }

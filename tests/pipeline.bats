@@ -280,7 +280,7 @@ END
     [ "$output" = '["autopar","blocks","cluster","graph","sharding"]' ]
 }
 
-@test "RA21: of the ResNets of eight times the width, data parallelism fits only the smallest on 32 GB" {
+@test "rannc §IV: of the ResNets of eight times the width, data parallelism fits only the smallest on 32 GB" {
     local m gb peak want=(24.3 43.7 59.7) i=0
     for m in resnet50x8 resnet101x8 resnet152x8; do
         ap-model "$m" --optimizer adam --batch 32 --no-history >"$BATS_TEST_TMPDIR/m.json"
@@ -297,7 +297,7 @@ END
     done
 }
 
-@test "RA22: BERT-Base's vocabulary head is as much work as three layers, and a block of its own" {
+@test "rannc §II-C: BERT-Base's vocabulary head is as much work as three layers, and a block of its own" {
     local head
     ap-model bert-base --seq 512 --batch 32 --no-history |
         ap-coarsen --no-history --algorithm rannc --blocks 13 --cluster "$CLUSTERS/rannc.json" \

@@ -411,3 +411,18 @@ EOF
     fake "" --algorithm none "$BATS_TEST_TMPDIR/old.json" |
         jq -e '(has("sharding") or has("cost") or has("program") | not) and .mine.a == 1.5'
 }
+
+@test "--kept and --search: fewer plans simulated, more numbers of stages tried" {
+    local few many
+    few=$(fake "" --kept 1 "$(GPT)" | jq .stages.objective_sec)
+    many=$(fake "" --kept 200 "$(GPT)" | jq .stages.objective_sec)
+    jq -n -e --argjson few "$few" --argjson many "$many" '$many <= $few * (1 + 1e-9)'
+    rannc() { ap-stage "${CPU8[@]}" --shard-command "$FAKE" --algorithm rannc --search "$1" \
+        "$(GPT)" | jq '.history[-1].measured'; }
+    few=$(rannc first)
+    many=$(rannc all)
+    jq -n -e --argjson few "$few" --argjson many "$many" '$many <= $few * (1 + 1e-9)'
+    refuses 2 'alpa has no such option' fake "" --algorithm alpa --kept 1 "$(GPT)"
+    [[ $(ap-stage --version) == "ap-stage (autopar) "* ]]
+    [[ $(ap-cost --version) == "ap-cost (autopar) "* ]]
+}

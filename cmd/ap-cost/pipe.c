@@ -49,8 +49,10 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
     }
     int rc = ap_in_arenas(arena, 2, read_half, &halves, err);
     if (!rc)
-        rc = ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
-                               &in->stages, p, err);
+        rc = ap_pipeline_price(
+            arena,
+            &(struct ap_staged_graph){&in->graph, &in->nests, &in->blocks, &in->cluster},
+            &in->stages, p, err);
     if (rc && err->msg[0] == '/')
         ap_doc_err(doc, err);
     if (rc)

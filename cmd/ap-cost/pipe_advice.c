@@ -45,8 +45,10 @@ static void try_change(struct advisor *a, const struct ap_cluster *cluster,
     struct ap_mark mark = ap_arena_mark(a->arena);
     struct ap_pipeline_price other;
     struct ap_err err = {0};
-    int rc = ap_pipeline_price(a->arena, &a->in->graph, &a->in->nests, &a->in->blocks,
-                               cluster, stages, &other, &err);
+    int rc = ap_pipeline_price(
+        a->arena,
+        &(struct ap_staged_graph){&a->in->graph, &a->in->nests, &a->in->blocks, cluster},
+        stages, &other, &err);
     double sec = rc ? INFINITY : pipe_aim_sec(stages, &other);
     int64_t peak = rc ? 0 : other.peak_bytes;
 

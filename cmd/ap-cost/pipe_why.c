@@ -51,10 +51,16 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
     struct ap_err err = {0};
 
     none.n = 0;
-    ap_stage_price(r->arena, &st->sub, &r->micro, plan, conv, r->cost, with);
-    ap_stage_price(r->arena, &st->sub, &r->micro, plan, &none, r->cost, bare);
-    ap_stage_price(r->arena, &st->sub, &r->micro, &st->sharding.plan,
-                   &r->p->breakdown[r->stage].conv, r->cost, was);
+    ap_stage_price(r->arena,
+                   &(struct ap_stage_plan){&st->sub, &r->micro, plan, conv, r->cost},
+                   with);
+    ap_stage_price(r->arena,
+                   &(struct ap_stage_plan){&st->sub, &r->micro, plan, &none, r->cost},
+                   bare);
+    ap_stage_price(r->arena,
+                   &(struct ap_stage_plan){&st->sub, &r->micro, &st->sharding.plan,
+                                           &r->p->breakdown[r->stage].conv, r->cost},
+                   was);
     struct ap_sim_stage *stages =
         ap_arena_dup(r->arena, sim.stages, (size_t)sim.n_stages * sizeof *stages);
     struct ap_sim_stage *s = &stages[r->stage];
@@ -140,8 +146,9 @@ static int add_stage(struct ap_arena *arena, const struct pipe_input *in,
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->breakdown[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
-    ap_stage_spent(arena, &st->sub, &micro, &st->sharding.plan, conv, &cost, group,
-                   moved);
+    ap_stage_spent(
+        arena, &(struct ap_stage_plan){&st->sub, &micro, &st->sharding.plan, conv, &cost},
+        group, moved);
     ap_cost_free(&cost);
     for (int k = 0; k < st->nests.n; k++) {
         int node = st->sub.source[st->nests.nest[k].members[0]];
@@ -221,7 +228,9 @@ static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
         return ap_err_set(err, "%s: the mesh has %lld devices, cluster %s %lld",
                           doc->file, (long long)st->n_devices, in->cluster.name,
                           (long long)ap_cluster_devices(&in->cluster));
-    return ap_pipeline_price(arena, &in->graph, &in->nests, &in->blocks, &in->cluster,
+    return ap_pipeline_price(arena,
+                             &(struct ap_staged_graph){&in->graph, &in->nests,
+                                                       &in->blocks, &in->cluster},
                              &in->stages, p, err)
                ? ap_doc_err(doc, err)
                : 0;

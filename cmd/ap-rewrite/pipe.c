@@ -61,8 +61,10 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     int exit_code;
 
     read_plan(arena, doc, &in);
-    if (ap_pipeline_build(arena, &in.graph, &in.nests, &in.blocks, &in.cluster,
-                          &in.stages, &relay, &exit_code, &err))
+    if (ap_pipeline_build(
+            arena,
+            &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
+            &in.stages, &relay, &exit_code, &err))
         refuse(doc, exit_code, &err);
     ap_pipeline_to_json(&relay, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");

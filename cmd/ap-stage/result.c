@@ -106,10 +106,14 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
 {
     const struct stage_model *m = x->m;
 
-    if (ap_pipeline_price(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster, read,
-                          pipe, err) ||
-        recompute_select_stages(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
-                                x->inst->memory_bytes, read, pipe, err))
+    if (ap_pipeline_price(
+            scratch,
+            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
+            read, pipe, err) ||
+        recompute_select_stages(
+            scratch,
+            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
+            x->inst->memory_bytes, read, pipe, err))
         return -1;
     for (int s = 0; s < stages->n; s++) {
         const struct ap_stage *from = &read->stage[s];
@@ -140,8 +144,9 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     x->n_priced += nodes + m->graph.n_nodes / KNOWN_SHARE;
     if (x->select)
         return select_recomputed(arena, scratch, x, &read, stages, pipe, err);
-    return ap_pipeline_compare(scratch, &m->graph, &m->nests, &m->blocks, &m->cluster,
-                               &read, &known, pipe, err);
+    return ap_pipeline_compare(
+        scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
+        &read, &known, pipe, err);
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */

@@ -503,22 +503,20 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
                       why.msg);
 }
 
-int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_blocks *blocks,
-                      const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_program *program, int *exit_code,
-                      struct ap_err *err)
+int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, struct ap_pipeline_program *program,
+                      int *exit_code, struct ap_err *err)
 {
     struct builder b = {.arena = arena,
-                        .g = g,
-                        .nests = nests,
-                        .block_of = blocks->block_of,
-                        .cluster = cluster,
+                        .g = of->graph,
+                        .nests = of->nests,
+                        .block_of = of->blocks->block_of,
+                        .cluster = of->cluster,
                         .stages = stages,
                         .program = program,
                         .plan = AP_NEW_N(arena, stages->n, struct ap_plan),
-                        .owner = AP_NEW_N(arena, g->n_nodes, int),
-                        .handed_as = AP_NEW_N(arena, g->n_nodes, int),
+                        .owner = AP_NEW_N(arena, of->graph->n_nodes, int),
+                        .handed_as = AP_NEW_N(arena, of->graph->n_nodes, int),
                         .sub = AP_NEW_N(arena, stages->n, struct ap_subgraph),
                         .turn = AP_NEW_N(arena, stages->n, int *)};
     *program = (struct ap_pipeline_program){
@@ -527,12 +525,12 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
         .n_stages = stages->n,
         .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};
     *exit_code = AP_USAGE;
-    if (check_supported(g, err))
+    if (check_supported(of->graph, err))
         return -1;
     *exit_code = AP_BAD_INPUT;
-    if (check_schedule(g, stages, err) || lie_in_time(&b, exit_code, err))
+    if (check_schedule(of->graph, stages, err) || lie_in_time(&b, exit_code, err))
         return -1;
-    memset(b.owner, -1, (size_t)g->n_nodes * sizeof *b.owner);
+    memset(b.owner, -1, (size_t)of->graph->n_nodes * sizeof *b.owner);
     if (add_stages(&b, err))
         return -1;
     add_lanes(&b);

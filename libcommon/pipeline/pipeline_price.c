@@ -97,11 +97,16 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
 
     none.n = 0;
     cost.cache = NULL; /* the other round's */
-    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &none, &cost,
-                   without);
+    ap_stage_price(
+        p->arena,
+        &(struct ap_stage_plan){&st->sub, &p->micro, &st->sharding.plan, &none, &cost},
+        without);
     if (st->recompute == AP_RECOMPUTE_SELECTED) {
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
-                                  &none, &cost, recomputed_nodes(p, st), &some);
+        ap_stage_price_recomputed(p->arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro,
+                                                          &st->sharding.plan, &none,
+                                                          &cost},
+                                  recomputed_nodes(p, st), &some);
         without[1] = some;
     }
     for (int i = 0; i < st->sub.graph.n_nodes; i++) {
@@ -123,8 +128,10 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     struct ap_stage_point some = {0};
 
     point[0] = (struct ap_stage_point){.algorithm = st->sharding.algorithm};
-    ap_stage_price(p->arena, &st->sub, &p->micro, &st->sharding.plan, &part->conv,
-                   &part->cost, point);
+    ap_stage_price(p->arena,
+                   &(struct ap_stage_plan){&st->sub, &p->micro, &st->sharding.plan,
+                                           &part->conv, &part->cost},
+                   point);
     *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
                                  .backward_sec = point[0].backward_sec,
                                  .sync_sec = point[0].sync_sec,
@@ -135,9 +142,11 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
         some.algorithm = st->sharding.algorithm;
-        ap_stage_price_recomputed(p->arena, &st->sub, &p->micro, &st->sharding.plan,
-                                  &part->conv, &part->cost, recomputed_nodes(p, st),
-                                  &some);
+        ap_stage_price_recomputed(p->arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro,
+                                                          &st->sharding.plan, &part->conv,
+                                                          &part->cost},
+                                  recomputed_nodes(p, st), &some);
         point[1] = some;
     }
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
@@ -386,18 +395,17 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
     return 0;
 }
 
-int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_blocks *blocks,
-                      const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_price *out, struct ap_err *err)
+int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, struct ap_pipeline_price *out,
+                      struct ap_err *err)
 {
     struct ap_pricing p = {.arena = arena,
-                           .g = g,
-                           .blocks = blocks,
-                           .cluster = cluster,
+                           .g = of->graph,
+                           .blocks = of->blocks,
+                           .cluster = of->cluster,
                            .stages = stages,
                            .out = out};
-    int rc = prepare(&p, nests, NULL, err);
+    int rc = prepare(&p, of->nests, NULL, err);
 
     if (!rc)
         rc = price(&p, err);
@@ -438,21 +446,20 @@ static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *
     return 0;
 }
 
-int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
-                        const struct ap_nests *nests, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages,
                         const struct ap_pipeline_cache *known,
                         struct ap_pipeline_price *out, struct ap_err *err)
 {
     struct ap_pricing p = {.arena = arena,
-                           .g = g,
-                           .blocks = blocks,
-                           .cluster = cluster,
+                           .g = of->graph,
+                           .blocks = of->blocks,
+                           .cluster = of->cluster,
                            .stages = stages,
                            .out = out};
     struct comparison all = {&p, known};
 
-    if (prepare(&p, nests, known->micro, err) ||
+    if (prepare(&p, of->nests, known->micro, err) ||
         ap_in_arenas(arena, stages->n, compare_one, &all, err))
         return -1;
     return simulate(&p, err);

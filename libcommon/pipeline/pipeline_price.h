@@ -105,10 +105,9 @@ struct ap_pipeline_price {
 };
 
 /* Prices and simulates. -1: a plan is not legal, a schedule does not exist. */
-int ap_pipeline_price(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_blocks *blocks,
-                      const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_price *out, struct ap_err *err);
+int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, struct ap_pipeline_price *out,
+                      struct ap_err *err);
 
 /*
  * A stage that was priced as part of another plan: the same blocks with the same sharding
@@ -129,9 +128,8 @@ struct ap_pipeline_cache {
 
 /* The same for plans that are only compared: fills sim, stage, point, time, result, sends
  * and peak_bytes, and of parts what is in known. */
-int ap_pipeline_compare(struct ap_arena *arena, const struct ap_graph *g,
-                        const struct ap_nests *nests, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, const struct ap_stages *stages,
+int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages,
                         const struct ap_pipeline_cache *known,
                         struct ap_pipeline_price *out, struct ap_err *err);
 

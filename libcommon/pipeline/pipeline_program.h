@@ -86,11 +86,9 @@ struct ap_pipeline_program {
  * The programs of a plan. g is grouped, nests and blocks are its own. -1 with *exit_code:
  * a plan that cannot be run (AP_BAD_INPUT), or not yet (AP_USAGE).
  */
-int ap_pipeline_build(struct ap_arena *arena, const struct ap_graph *g,
-                      const struct ap_nests *nests, const struct ap_blocks *blocks,
-                      const struct ap_cluster *cluster, const struct ap_stages *stages,
-                      struct ap_pipeline_program *program, int *exit_code,
-                      struct ap_err *err);
+int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, struct ap_pipeline_program *program,
+                      int *exit_code, struct ap_err *err);
 
 /*
  * Whether the instructions may be trusted: stages, groups, messages exist; every message

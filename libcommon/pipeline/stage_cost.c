@@ -495,18 +495,19 @@ static int most_moved(const struct ap_nests *nests)
     return most;
 }
 
-static void start(struct ap_arena *arena, const struct ap_subgraph *sub,
-                  const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                  const struct ap_cost *cost, struct pricer *p)
+static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                  struct pricer *p)
 {
+    const struct ap_plan *plan = stage->plan;
+    const struct ap_subgraph *sub = stage->sub;
     enum ap_phase *phase = AP_NEW_N(arena, plan->nests->n, enum ap_phase);
 
     for (int i = 0; i < plan->nests->n; i++)
         phase[i] = ap_plan_group_phase(plan->graph, &plan->nests->nest[i]);
     *p = (struct pricer){.sub = sub,
-                         .micro = micro,
+                         .micro = stage->micro,
                          .plan = plan,
-                         .cost = cost,
+                         .cost = stage->cost,
                          .phase = phase,
                          .leaves = leaving(arena, sub),
                          .free = made_of_scalars(arena, &sub->graph),
@@ -565,7 +566,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     int n_groups = nests->n, n_nodes = sub->graph.n_nodes, n_ins = 0;
     struct pricer p;
 
-    start(arena, sub, &f->micro, &none, NULL, &p);
+    start(arena, &(struct ap_stage_plan){sub, &f->micro, &none, NULL, NULL}, &p);
     f->n_blocks = p.n_blocks;
     f->phase = p.phase;
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
@@ -594,15 +595,15 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
         f->split[v] = f->micro.split[sub->source[v]];
 }
 
-void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_microbatch *const *micro,
-                                  const struct ap_plan *plan,
-                                  const struct ap_conversions *conv,
-                                  const struct ap_cost *cost,
+void ap_stage_measure_conversions(struct ap_arena *arena,
+                                  const struct ap_stage_plan *stage, int n,
+                                  const struct ap_stage_microbatch *const *micro,
                                   struct ap_stage_measure *measure)
 {
-    struct pricer p = {
-        .sub = sub, .plan = plan, .cost = cost, .leaves = leaving(arena, sub)};
+    struct pricer p = {.sub = stage->sub,
+                       .plan = stage->plan,
+                       .cost = stage->cost,
+                       .leaves = leaving(arena, stage->sub)};
 
     for (int i = 0; i < n; i++) {
         struct ap_stage_measure *m = &measure[i];
@@ -612,7 +613,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgra
                                        .update_sec = m->update_sec};
         p.micro = micro[i];
         p.scalar_sec = m->scalar_sec;
-        price_conversions(&p, conv, &point);
+        price_conversions(&p, stage->conv, &point);
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
         m->sync_sec = point.sync_sec;
@@ -639,62 +640,54 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
 
-void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_point point[2])
 {
     struct ap_stage_measure m;
     struct pricer p;
 
-    start(arena, sub, micro, plan, cost, &p);
-    measure_one(arena, &p, conv, &m);
+    start(arena, stage, &p);
+    measure_one(arena, &p, stage->conv, &m);
     ap_stage_points(&m, point);
 }
 
-void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
-                               const struct ap_stage_microbatch *micro,
-                               const struct ap_plan *plan,
-                               const struct ap_conversions *conv,
-                               const struct ap_cost *cost, const bool *recomputed,
-                               struct ap_stage_point *point)
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_point *point)
 {
     struct pricer p;
     struct memory m = {0};
-    bool *groups = AP_NEW_N(arena, plan->nests->n, bool);
+    bool *groups = AP_NEW_N(arena, stage->plan->nests->n, bool);
 
-    start(arena, sub, micro, plan, cost, &p);
-    for (int i = 0; i < sub->graph.n_nodes; i++)
-        if (recomputed[i] && p.phase[sub->graph.nodes[i].group] == AP_FORWARD)
-            groups[sub->graph.nodes[i].group] = true;
+    start(arena, stage, &p);
+    for (int i = 0; i < stage->sub->graph.n_nodes; i++)
+        if (recomputed[i] && p.phase[stage->sub->graph.nodes[i].group] == AP_FORWARD)
+            groups[stage->sub->graph.nodes[i].group] = true;
     p.recomputed = groups;
     p.again = recomputed;
     m.block = AP_NEW_N(arena, p.n_blocks, double);
-    m.there = AP_NEW_N(arena, sub->graph.n_nodes, bool);
-    price(&p, conv, point, &m);
+    m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
+    price(&p, stage->conv, point, &m);
     point->recompute = true;
     point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;
 }
 
-void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_weights *w)
 {
-    const struct ap_nests *nests = plan->nests;
+    const struct ap_nests *nests = stage->plan->nests;
     struct pricer p;
 
-    start(arena, sub, micro, plan, cost, &p);
+    start(arena, stage, &p);
     w->group_sec = AP_NEW_N(arena, nests->n, double);
-    w->value = AP_NEW_N(arena, sub->graph.n_nodes, struct ap_stage_value);
+    w->value = AP_NEW_N(arena, stage->sub->graph.n_nodes, struct ap_stage_value);
     w->n_blocks = p.n_blocks;
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         bool shared = group_runs(&p, nest);
         w->group_sec[i] = group_sec(&p, nest, shared);
         for (int o = 0; o < nest->n_outs && p.phase[i] == AP_FORWARD; o++) {
-            const struct ap_node *n = &sub->graph.nodes[nest->outs[o]];
+            const struct ap_node *n = &stage->sub->graph.nodes[nest->outs[o]];
             struct ap_stage_value *v = &w->value[nest->outs[o]];
             if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
                 continue;
@@ -706,10 +699,10 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
                      shared && v->reader >= 0;
         }
     }
-    for (int i = 0; i < conv->n; i++) {
-        const struct ap_conversion *c = &conv->conv[i];
+    for (int i = 0; i < stage->conv->n; i++) {
+        const struct ap_conversion *c = &stage->conv->conv[i];
         struct ap_stage_point one = {0};
-        bool shared = per_microbatch(&p, c->node, micro->split, c->phase);
+        bool shared = per_microbatch(&p, c->node, stage->micro->split, c->phase);
         if (c->first_group == nests->n)
             continue;
         if (timed(&p))
@@ -719,22 +712,20 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
     }
 }
 
-void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_spent(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     double *sec_of_group, double *conv_sec)
 {
     struct pricer p;
 
-    start(arena, sub, micro, plan, cost, &p);
-    for (int i = 0; i < plan->nests->n; i++) {
-        bool shared = group_runs(&p, &plan->nests->nest[i]);
-        double sec = group_sec(&p, &plan->nests->nest[i], shared);
-        sec_of_group[i] = shared ? sec * (double)micro->n : sec;
+    start(arena, stage, &p);
+    for (int i = 0; i < stage->plan->nests->n; i++) {
+        bool shared = group_runs(&p, &stage->plan->nests->nest[i]);
+        double sec = group_sec(&p, &stage->plan->nests->nest[i], shared);
+        sec_of_group[i] = shared ? sec * (double)stage->micro->n : sec;
     }
-    for (int i = 0; i < conv->n; i++) {
-        const struct ap_conversion *c = &conv->conv[i];
-        bool shared = per_microbatch(&p, c->node, micro->split, c->phase);
+    for (int i = 0; i < stage->conv->n; i++) {
+        const struct ap_conversion *c = &stage->conv->conv[i];
+        bool shared = per_microbatch(&p, c->node, stage->micro->split, c->phase);
         double sec = path_sec(&p, c->node, &c->path, shared);
         if (leaves_stage(&p, c)) {
             struct ap_stage_point one = {0};
@@ -742,6 +733,6 @@ void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
             sec = one.forward_sec + one.backward_sec + one.update_sec + one.sync_sec;
             shared = one.sync_sec == 0;
         }
-        conv_sec[i] = shared ? sec * (double)micro->n : sec;
+        conv_sec[i] = shared ? sec * (double)stage->micro->n : sec;
     }
 }

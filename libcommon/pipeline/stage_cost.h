@@ -105,6 +105,15 @@ struct ap_plan_layouts ap_stage_layouts(struct ap_arena *arena,
                                         const struct ap_plan *plan,
                                         const struct ap_stage_group *const *known);
 
+/* A stage's graph under a plan: what is priced. */
+struct ap_stage_plan {
+    const struct ap_subgraph *sub;
+    const struct ap_stage_microbatch *micro;
+    const struct ap_plan *plan;
+    const struct ap_conversions *conv;
+    const struct ap_cost *cost;
+};
+
 /* ---- stage_many.c: many plans of a part ---- */
 
 /* What does not depend on the plan; starts with the arena in which it stays. */
@@ -114,33 +123,28 @@ struct ap_stage_facts {
 };
 /*
  * What operators alone take, the same wherever a mesh lies on a cluster: measure[n], for
- * n numbers of microbatches at once, of a plan that was not made for one of them. facts:
- * of the part and its groups.
+ * n microbatch axes at once, of a plan that was not made for one of them; stage->micro
+ * and conv are not looked at. facts: of the part and its groups.
  */
-void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
+void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                           struct ap_stage_facts *facts, int n,
                           const struct ap_stage_microbatch *const *micro,
-                          const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure);
 
 /* ---- stage_cost.c ---- */
 
-/* Adds to those what conversions take. */
-void ap_stage_measure_conversions(struct ap_arena *arena, const struct ap_subgraph *sub,
-                                  int n, const struct ap_stage_microbatch *const *micro,
-                                  const struct ap_plan *plan,
-                                  const struct ap_conversions *conv,
-                                  const struct ap_cost *cost,
+/* Adds to those what conversions take; stage->micro is not looked at. */
+void ap_stage_measure_conversions(struct ap_arena *arena,
+                                  const struct ap_stage_plan *stage, int n,
+                                  const struct ap_stage_microbatch *const *micro,
                                   struct ap_stage_measure *measure);
 /* The two points below; algorithm and tag are those of point[0]. */
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2]);
 
 /* Two points: activations kept, and recomputed block by block from what each block reads
  * of others, which is kept. */
-void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_point point[2]);
 
 /*
@@ -148,12 +152,8 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_subgraph *sub,
  * kept; the groups that make them run again before each backward, block by block, from
  * values that are kept for that.
  */
-void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_subgraph *sub,
-                               const struct ap_stage_microbatch *micro,
-                               const struct ap_plan *plan,
-                               const struct ap_conversions *conv,
-                               const struct ap_cost *cost, const bool *recomputed,
-                               struct ap_stage_point *point);
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_point *point);
 
 /* What there is to choose from: a forward value of a device and microbatch. */
 struct ap_stage_value {
@@ -171,18 +171,14 @@ struct ap_stage_weights {
     int n_blocks;
 };
 /* Linear in operands; memory in the arena. */
-void ap_stage_weigh(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_weights *w);
 
 /*
  * Where a point's seconds come from: those of a step by group and by conversion, once for
  * each microbatch or once in all; what is recomputed not counted.
  */
-void ap_stage_spent(struct ap_arena *arena, const struct ap_subgraph *sub,
-                    const struct ap_stage_microbatch *micro, const struct ap_plan *plan,
-                    const struct ap_conversions *conv, const struct ap_cost *cost,
+void ap_stage_spent(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     double *group_sec, double *conv_sec);
 
 /* Layout in which a value leaves its stage: as it lies, sums completed. */

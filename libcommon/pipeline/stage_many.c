@@ -172,13 +172,13 @@ static void measure_batch(const struct batch *b,
                 b->m[k].recomputed_bytes = b->block[(ptrdiff_t)i * b->n + k];
 }
 
-void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *sub,
+void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                           struct ap_stage_facts *facts, int n,
                           const struct ap_stage_microbatch *const *micro,
-                          const struct ap_plan *plan, const struct ap_cost *cost,
                           const struct ap_stage_group *const *known,
                           struct ap_stage_measure *measure)
 {
+    const struct ap_plan *plan = stage->plan;
     bool *done = AP_NEW_N(scratch, n, bool);
     int *at = AP_NEW_N(scratch, n, int);
 
@@ -186,8 +186,8 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_subgraph *su
     for (int first = 0; first < n; first++) {
         if (done[first])
             continue;
-        struct batch b = {.plan = plan, .cost = cost};
-        b.fact = fact_of(facts, sub, plan->nests, micro[first]);
+        struct batch b = {.plan = plan, .cost = stage->cost};
+        b.fact = fact_of(facts, stage->sub, plan->nests, micro[first]);
         b.count = AP_NEW_N(scratch, n, double);
         for (int k = first; k < n; k++)
             if (!done[k] && same_axis(&b.fact->micro, micro[k])) {

@@ -188,30 +188,36 @@ static int read_devices(struct ap_arena *arena, const json_t *o, const struct ap
 
 /* ---- a stage ---- */
 
-static int read_blocks(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       const struct ap_blocks *blocks, int stage, int *stage_of,
-                       struct ap_stage *st, struct ap_err *err)
+/* What is read of all stages. */
+struct reader {
+    struct ap_arena *arena;
+    const struct ap_staged_graph *of;
+    int *stage_of; /* [block]: -1: of none so far */
+};
+
+static int read_blocks(const struct reader *r, const json_t *o, const struct ap_at *at,
+                       int stage, struct ap_stage *st, struct ap_err *err)
 {
     struct ap_at list = {at, "blocks", 0};
     struct ap_ints ids;
 
-    if (ap_get_ints(arena, o, at, "blocks", &ids, err))
+    if (ap_get_ints(r->arena, o, at, "blocks", &ids, err))
         return -1;
     if (ids.n == 0)
         return ap_at_err(&list, err, "expected the numbers of the stage's blocks");
-    int *v = AP_NEW_N(arena, ids.n, int);
+    int *v = AP_NEW_N(r->arena, ids.n, int);
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
-        if (ids.v[i] < 0 || ids.v[i] >= blocks->n)
+        if (ids.v[i] < 0 || ids.v[i] >= r->of->blocks->n)
             return ap_at_err(&here, err, "there are blocks 0 to %d, not %lld",
-                             blocks->n - 1, (long long)ids.v[i]);
+                             r->of->blocks->n - 1, (long long)ids.v[i]);
         v[i] = (int)ids.v[i];
-        if (stage_of[v[i]] >= 0)
+        if (r->stage_of[v[i]] >= 0)
             return ap_at_err(&here, err, "block %d is in stage %d already", v[i],
-                             stage_of[v[i]]);
+                             r->stage_of[v[i]]);
         if (i > 0 && v[i] < v[i - 1])
             return ap_at_err(&here, err, "expected blocks in ascending order");
-        stage_of[v[i]] = stage;
+        r->stage_of[v[i]] = stage;
     }
     st->n_blocks = ids.n;
     st->blocks = v;
@@ -327,27 +333,6 @@ static void take_known(const struct ap_stage *known, struct ap_stage *st)
     st->sharding = known->sharding;
 }
 
-/* Cuts the stage's graph out and reads its sharding. */
-static int complete(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                    const struct ap_graph *g, const int *stage_of_node, int i,
-                    const struct ap_stage *known, struct ap_stage *st, struct ap_err *err)
-{
-    struct ap_err why = {0};
-
-    if (known)
-        take_known(known, st);
-    else if (ap_subgraph_blocks(arena, g, stage_of_node, i, i, &st->sub, &why) ||
-             ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
-        return ap_at_err(at, err, "%s", why.msg);
-    for (int k = 0; k < st->n_recomputed; k++)
-        if (stage_of_node[st->recomputed[k]] != i)
-            return ap_at_err(at, err, "recomputed: node %d is in stage %d",
-                             st->recomputed[k], stage_of_node[st->recomputed[k]]);
-    if (!known && read_sharding(arena, o, at, st, err))
-        return -1;
-    return check_mesh(at, st, err);
-}
-
 struct completion {
     struct loaded *from;
     const struct ap_at *list;
@@ -356,13 +341,34 @@ struct completion {
     struct ap_stages *s;
 };
 
+/* Cuts the stage's graph out and reads its sharding. */
+static int complete(const struct completion *c, int i, struct ap_arena *arena,
+                    struct ap_err *err)
+{
+    const struct ap_at here = {c->list, NULL, i}, *at = &here;
+    const struct ap_stage *known = c->from->known ? c->from->known[i] : NULL;
+    const int *stage_of_node = c->stage_of_node;
+    struct ap_stage *st = &c->s->stage[i];
+    struct ap_err why = {0};
+
+    if (known)
+        take_known(known, st);
+    else if (ap_subgraph_blocks(arena, c->g, stage_of_node, i, i, &st->sub, &why) ||
+             ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
+        return ap_at_err(at, err, "%s", why.msg);
+    for (int k = 0; k < st->n_recomputed; k++)
+        if (stage_of_node[st->recomputed[k]] != i)
+            return ap_at_err(at, err, "recomputed: node %d is in stage %d", st->recomputed[k],
+                             stage_of_node[st->recomputed[k]]);
+    if (!known && read_sharding(arena, c->from->stage[i], at, st, err))
+        return -1;
+    return check_mesh(at, st, err);
+}
+
 static int complete_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
     const struct completion *c = ctx;
-    struct ap_at here = {c->list, NULL, i};
-    const struct ap_stage *known = c->from->known ? c->from->known[i] : NULL;
-    int rc = complete(arena, c->from->stage[i], &here, c->g, c->stage_of_node, i, known,
-                      &c->s->stage[i], err);
+    int rc = complete(c, i, arena, err);
 
     json_decref(c->from->stage[i]);
     c->from->stage[i] = NULL;
@@ -517,40 +523,39 @@ static int check_order(struct ap_arena *arena, const struct ap_graph *g,
 }
 
 static int read_stages(struct ap_arena *arena, struct loaded *from,
-                       const struct ap_at *list, const struct ap_graph *g,
-                       const struct ap_blocks *blocks, const struct ap_cluster *cluster,
+                       const struct ap_at *list, const struct ap_staged_graph *of,
                        struct ap_stages *s, struct ap_err *err)
 {
-    int *stage_of = AP_NEW_N(arena, blocks->n, int);
+    const struct ap_blocks *blocks = of->blocks;
+    struct reader r = {arena, of, AP_NEW_N(arena, blocks->n, int)};
 
     for (int b = 0; b < blocks->n; b++)
-        stage_of[b] = -1;
+        r.stage_of[b] = -1;
     for (int i = 0; i < s->n; i++) {
         struct ap_at here = {list, NULL, i};
         const json_t *o = from->stage[i];
         struct ap_stage *st = &s->stage[i];
         if (!json_is_object(o))
             return ap_at_err(&here, err, "expected an object");
-        if (read_blocks(arena, o, &here, blocks, i, stage_of, st, err) ||
-            read_devices(arena, o, &here, cluster, st, err) ||
-            read_recompute(arena, o, &here, g, st, err))
+        if (read_blocks(&r, o, &here, i, st, err) ||
+            read_devices(arena, o, &here, of->cluster, st, err) ||
+            read_recompute(arena, o, &here, of->graph, st, err))
             return -1;
     }
     for (int b = 0; b < blocks->n; b++)
-        if (stage_of[b] < 0)
+        if (r.stage_of[b] < 0)
             return ap_at_err(list, err, "block %d is in no stage", b);
-    if (check_devices(arena, list, cluster, s, err))
+    if (check_devices(arena, list, of->cluster, s, err))
         return -1;
-    const int *of_node = ap_stages_of_nodes(arena, s, g, blocks);
-    if (check_order(arena, g, list, s, of_node, err))
+    const int *of_node = ap_stages_of_nodes(arena, s, of->graph, blocks);
+    if (check_order(arena, of->graph, list, s, of_node, err))
         return -1;
-    struct completion all = {from, list, g, of_node, s};
+    struct completion all = {from, list, of->graph, of_node, s};
     return ap_in_arenas(arena, s->n, complete_one, &all, err);
 }
 
 static int read_section(struct ap_arena *arena, struct loaded *from,
-                        const struct ap_at *at, const struct ap_graph *g,
-                        const struct ap_blocks *blocks, const struct ap_cluster *cluster,
+                        const struct ap_at *at, const struct ap_staged_graph *of,
                         struct ap_stages *s, struct ap_err *err)
 {
     struct ap_at list = {at, "stages", 0};
@@ -558,19 +563,19 @@ static int read_section(struct ap_arena *arena, struct loaded *from,
 
     if (!json_is_object(from->head))
         return ap_at_err(at, err, "expected an object");
-    if (read_head(arena, from->head, at, g, cluster, s, err) ||
+    if (read_head(arena, from->head, at, of->graph, of->cluster, s, err) ||
         ap_get_arr(from->head, at, "stages", &stages, err))
         return -1;
     int n = from->n;
-    if (n < 1 || n > blocks->n)
+    if (n < 1 || n > of->blocks->n)
         return ap_at_err(&list, err, "expected 1 to %d stages, there are as many blocks",
-                         blocks->n);
+                         of->blocks->n);
     if (n % s->chunks || (s->chunks > 1 && s->schedule != AP_SCHEDULE_INTERLEAVED))
         return ap_at_err(at, err, "%d stages are not %d to a device in schedule %s", n,
                          s->chunks, ap_schedule_names[s->schedule]);
     s->n = n;
     s->stage = AP_NEW_N(arena, s->n, struct ap_stage);
-    return read_stages(arena, from, &list, g, blocks, cluster, s, err);
+    return read_stages(arena, from, &list, of, s, err);
 }
 
 /* ---- where it stands ---- */
@@ -628,22 +633,8 @@ static int load(struct ap_arena *arena, const struct ap_doc *doc,
     return ap_in_arenas(arena, from->n, load_stage, from, err);
 }
 
-int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, struct ap_stages *s,
-                        struct ap_err *err)
-{
-    struct loaded from = {.head = json_incref((json_t *)o)};
-
-    take_stages(&from);
-    int rc = read_section(arena, &from, at, g, blocks, cluster, s, err);
-    unload(&from);
-    return rc;
-}
-
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
-                        const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster,
+                        const struct ap_staged_graph *of,
                         const struct ap_stage *const *known, struct ap_stages *s,
                         struct ap_err *err)
 {
@@ -655,7 +646,7 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
     int rc = load(arena, &doc, &section, &from, err);
     from.known = known;
     if (!rc)
-        rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
+        rc = read_section(arena, &from, &at, of, s, err);
     unload(&from);
     return rc;
 }
@@ -728,6 +719,7 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct ap_cluster *given, struct ap_blocks *blocks,
                   struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err)
 {
+    const struct ap_staged_graph of = {g, NULL, blocks, cluster};
     const struct ap_at at = {.key = "stages"};
 
     if (doc_blocks(arena, doc, g, blocks, err))
@@ -739,7 +731,7 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
     else if (!rc)
         rc = get_cluster(arena, doc, &from, &at, cluster_path, cluster, err);
     if (!rc)
-        rc = read_section(arena, &from, &at, g, blocks, cluster, s, err);
+        rc = read_section(arena, &from, &at, &of, s, err);
     unload(&from);
     return rc;
 }

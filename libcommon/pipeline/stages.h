@@ -11,6 +11,15 @@
 #include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
+/* What a pipelined plan is of: a grouped graph with its nests and blocks, and a cluster.
+ */
+struct ap_staged_graph {
+    const struct ap_graph *graph;
+    const struct ap_nests *nests; /* not looked at where a section is read */
+    const struct ap_blocks *blocks;
+    const struct ap_cluster *cluster;
+};
+
 /* What a stage recomputes before each backward instead of keeping it. */
 enum ap_recompute { AP_RECOMPUTE_NONE, AP_RECOMPUTE_ALL, AP_RECOMPUTE_SELECTED };
 
@@ -56,27 +65,18 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out);
 int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *cluster,
                           struct ap_stage *stage, struct ap_err *err);
 /*
- * Reads and checks: blocks exist, each is in one stage (tied weights are held by each
- * stage that reads them), edges between stages go forward, devices exist in the cluster,
+ * Reads the section's text, of which the JSON is valid but for members that occur twice,
+ * and checks: blocks exist, each is in one stage (tied weights are held by each stage
+ * that reads them), edges between stages go forward, devices exist in the cluster,
  * ascend, are disjoint and as many as the mesh has, the shardings fit the stages' graphs.
  * A hand-written stage may leave out what has a default, and say of its sharding only
  * "algorithm" (a named plan's name) and "mesh" (an object, or text such as "dp=2,tp=4").
- * -1 with the place in the message.
- */
-int ap_stages_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster, struct ap_stages *s,
-                        struct ap_err *err);
-
-/*
- * The same of the section's text, of which the JSON is valid but for members that occur
- * twice. known: NULL, or for each stage NULL or one of the same blocks, of another plan,
- * whose graph and sharding are the stage's, too, whatever the text says; it must outlive
- * the stages.
+ * known: NULL, or for each stage NULL or one of the same blocks, of another plan, whose
+ * graph and sharding are the stage's, too, whatever the text says; it must outlive the
+ * stages. -1 with the place in the message.
  */
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
-                        const struct ap_graph *g, const struct ap_blocks *blocks,
-                        const struct ap_cluster *cluster,
+                        const struct ap_staged_graph *of,
                         const struct ap_stage *const *known, struct ap_stages *s,
                         struct ap_err *err);
 

@@ -15,17 +15,15 @@ static int read_bytes(struct ap_arena *arena, const struct stage_case *c,
                       const char *data, size_t size, struct ap_stages *s,
                       struct ap_err *err)
 {
-    struct ap_at at = {.key = "stages"};
+    const struct ap_staged_graph of = {&c->sample.g, NULL, &c->blocks, &c->cluster};
     json_error_t bad;
     json_t *o = json_loadb(data, size, JSON_REJECT_DUPLICATES, &bad);
     if (!json_is_object(o)) {
         json_decref(o);
         return ap_err_set(err, "no object: %s", bad.text);
     }
-    int rc =
-        ap_stages_from_json(arena, o, &at, &c->sample.g, &c->blocks, &c->cluster, s, err);
     json_decref(o);
-    return rc;
+    return ap_stages_from_text(arena, data, size, &of, NULL, s, err);
 }
 
 /* -1: one of the plans that a hand-written section names is not legal. */

@@ -40,14 +40,8 @@ static inline int read_stages_text(struct ap_arena *arena, const struct stage_ca
                                    const char *text, struct ap_stages *s,
                                    struct ap_err *err)
 {
-    struct ap_at at = {.key = "stages"};
-    json_t *o = json_loads(text, 0, NULL);
-    if (!o)
-        return ap_err_set(err, "no JSON: %s", text);
-    int rc =
-        ap_stages_from_json(arena, o, &at, &c->sample.g, &c->blocks, &c->cluster, s, err);
-    json_decref(o);
-    return rc;
+    const struct ap_staged_graph of = {&c->sample.g, NULL, &c->blocks, &c->cluster};
+    return ap_stages_from_text(arena, text, strlen(text), &of, NULL, s, err);
 }
 
 #endif

@@ -311,7 +311,8 @@ static int compare_shares(struct ap_arena *arena, const struct sample *s, int64_
     plan.choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
     for (int i = 0; i < s->nests.n; i++)
         plan.choice[i] = AP_CHOICE_NONE;
-    ap_stage_spent(arena, &sub, &micro, &plan, &none, &cost, sec, NULL);
+    ap_stage_spent(arena, &(struct ap_stage_plan){&sub, &micro, &plan, &none, &cost}, sec,
+                   NULL);
     for (int i = 0; i < s->nests.n; i++) {
         const struct ap_nest *nest = &s->nests.nest[i];
         double want = ap_plan_group_sec(nest, &s->g, &in_time, &timed.choice[i]);

@@ -3,6 +3,7 @@
 #include "pipeline/pipeline_price.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "graph/build.h"
 #include "stage_case.h"
@@ -50,12 +51,16 @@ static void local_all_gather(const struct ap_cluster *cluster)
             ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, false);
         CHECK(rc == 0 && one.sent_bytes == bytes &&
                   all.sent_bytes == t[i].copies * one.sent_bytes,
-              "AL30: %s on %s: local all-gather sends 1/%lld of the bytes", t[i].layout,
-              t[i].mesh, (long long)t[i].copies);
+              "alpa §6: %s on %s: local all-gather sends 1/%lld of the bytes",
+              t[i].layout, t[i].mesh, (long long)t[i].copies);
         CHECK(t[i].copies == 1
                   ? one.gather_bytes == 0 && one.sec == all.sec
                   : one.gather_bytes == bytes * t[i].copies / 8 && all.gather_bytes == 0,
               "what is gathered inside is one tile");
+        if (!strcmp(t[i].layout, "R,S1"))
+            CHECK(all.sent_bytes == 16384 && one.sent_bytes == 8192 &&
+                      one.gather_bytes == 2048,
+                  "README of libcommon/pipeline: f32[64,32] to R,S1 on 2x4");
     }
 }
 
@@ -99,8 +104,10 @@ static int price(const struct stage_case *c, const char *text, struct ap_stages 
 {
     struct ap_err err = {0};
     int rc = read_stages_text(&arena, c, text, s, &err) ||
-             ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, p, &err);
+             ap_pipeline_price(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, p, &err);
     CHECK(rc == 0, "priced %s", err.msg);
     return rc;
 }
@@ -321,16 +328,20 @@ static int compare(const struct stage_case *c, const struct ap_stages *s,
                    const struct ap_pipeline_cache *known, struct ap_pipeline_price *p,
                    struct ap_err *err)
 {
-    return ap_pipeline_compare(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, known, p, err);
+    return ap_pipeline_compare(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, known, p, err);
 }
 
 static int read_known(const struct stage_case *c, const char *text,
                       const struct ap_stage *const *known, struct ap_stages *s,
                       struct ap_err *err)
 {
-    return ap_stages_from_text(&arena, text, strlen(text), &c->sample.g, &c->blocks,
-                               &c->cluster, known, s, err);
+    return ap_stages_from_text(
+        &arena, text, strlen(text),
+        &(struct ap_staged_graph){&c->sample.g, NULL, &c->blocks, &c->cluster}, known, s,
+        err);
 }
 
 static bool same_result(const struct ap_pipeline_price *a,
@@ -376,8 +387,10 @@ static void known_stages(const struct stage_case *c)
         }
         full = s;
         full.schedule = AP_SCHEDULE_GPIPE;
-        CHECK(ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                &c->cluster, &full, &all, &err) == 0 &&
+        CHECK(ap_pipeline_price(&arena,
+                                &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                          &c->blocks, &c->cluster},
+                                &full, &all, &err) == 0 &&
                   same_result(&p, &all),
               "%s microbatches: the same of known stages", t[i].microbatches);
         stages[0] = NULL;
@@ -409,9 +422,12 @@ static void refused(const struct stage_case *c)
         struct ap_stages s;
         struct ap_pipeline_price p;
         struct ap_err err = {0};
-        int rc = read_stages_text(&arena, c, t[i].json, &s, &err) ||
-                 ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                   &c->cluster, &s, &p, &err);
+        int rc =
+            read_stages_text(&arena, c, t[i].json, &s, &err) ||
+            ap_pipeline_price(&arena,
+                              &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                        &c->blocks, &c->cluster},
+                              &s, &p, &err);
         CHECK(rc && strstr(err.msg, t[i].want), "refused: %s", err.msg);
     }
 }

@@ -49,15 +49,17 @@ static int compare(struct ap_arena *arena, struct part *p, const struct ap_plan 
 
     if (ap_plan_conversions(arena, plan, cost, &conv, err))
         return 1;
+    const struct ap_stage_plan stage = {&p->sub, NULL, plan, &conv, cost};
     for (int k = 0; k < p->n; k++)
         micro[k] = &p->micro[k];
-    ap_stage_measure_all(arena, &p->sub, &p->facts, p->n, micro, plan, cost,
+    ap_stage_measure_all(arena, &stage, &p->facts, p->n, micro,
                          ap_stage_know(arena, &known, NULL, plan, cost), m);
-    ap_stage_measure_conversions(arena, &p->sub, p->n, micro, plan, &conv, cost, m);
+    ap_stage_measure_conversions(arena, &stage, p->n, micro, m);
     for (int k = 0; k < p->n; k++) {
         struct ap_stage_point many[2] = {0}, one[2] = {0};
         ap_stage_points(&m[k], many);
-        ap_stage_price(arena, &p->sub, micro[k], plan, &conv, cost, one);
+        ap_stage_price(
+            arena, &(struct ap_stage_plan){&p->sub, micro[k], plan, &conv, cost}, one);
         for (int i = 0; i < 2; i++)
             differ += many[i].forward_sec != one[i].forward_sec ||
                       many[i].backward_sec != one[i].backward_sec ||

@@ -3,7 +3,7 @@
  * the shared parts: submeshes, places, the judge.
  */
 #include "planners/rhino.h"
-#include "search/space.h"
+#include "search/auto.h"
 #include "stage_oracle.h"
 #include "tap.h"
 
@@ -144,7 +144,8 @@ static bool is_best(int rc, const struct plan_answer *a, double best)
     return rc == 0 ? near(best, a->objective) : rc == 1 && !isfinite(best);
 }
 
-/* AL29: the named plans are what they say, and no better than Alpa; how much worse. */
+/* alpa §8.3: the named plans are what they say, and no better than Alpa; how much worse.
+ */
 static void equal_stages(void)
 {
     int same[2] = {0}, n_plans = 0, worse[2] = {0};
@@ -176,12 +177,12 @@ static void equal_stages(void)
           "equal layers and operators are exact: %d and %d, %d have plans", same[0],
           same[1], n_plans);
     CHECK(worse[0] == 0 && worse[1] == 0 && most[0] > 1 && most[1] > 1,
-          "AL29: no better than alpa, dearer by up to %.2f and %.2f times", most[0],
-          most[1]);
+          "alpa §8.3: no better than alpa, more expensive by up to %.2f and %.2f times",
+          most[0], most[1]);
 }
 
-/* AL31: what epsilon leaves out costs less than epsilon for each microbatch behind the
- * first. */
+/* alpa §5.2: what epsilon leaves out costs less than epsilon for each microbatch behind
+ * the first. */
 static void epsilon_is_bounded(void)
 {
     int bounded = 0, pruned = 0, dearer = 0, n = 0;
@@ -206,8 +207,8 @@ static void epsilon_is_bounded(void)
         oracle_free(&cases.oracle);
         ap_arena_free(&arena);
     }
-    CHECK(bounded == n && n > 100, "AL31: with a large epsilon the loss is bounded: %d",
-          bounded);
+    CHECK(bounded == n && n > 100,
+          "alpa §5.2: with a large epsilon the loss is bounded: %d", bounded);
     CHECK(pruned > 10 && dearer > 2, "fewer plans in %d of %d, dearer ones in %d", pruned,
           n, dearer);
 }
@@ -235,7 +236,7 @@ static void alpa_is_exact(void)
     CHECK(same == N_CASES, "alpa is exact: %d of %d, %d have plans", same, N_CASES,
           n_plans);
     CHECK(several >= 80, "%d of them with several stages", several);
-    CHECK(pruned == N_CASES, "AL31: epsilon 1e-6 changes no optimum: %d", pruned);
+    CHECK(pruned == N_CASES, "alpa §5.2: epsilon 1e-6 changes no optimum: %d", pruned);
 }
 
 /* ---- rannc ---- */
@@ -331,8 +332,8 @@ static void rannc_is_exact(void)
         ap_arena_free(&arena);
     }
     CHECK(same == N_CASES,
-          "RA24: rannc with search_all is exact: %d of %d, %d have plans", same, N_CASES,
-          n_plans);
+          "rannc §III-C: rannc with search_all is exact: %d of %d, %d have plans", same,
+          N_CASES, n_plans);
     CHECK(several >= 50, "%d of them with several stages", several);
     CHECK(first_is_no_better == N_CASES, "the first number of stages is the least: %d",
           first_is_no_better);
@@ -441,7 +442,7 @@ static void rhino_units(void)
         cases.flops[b] = 1;
     rhino_bounds(&arena, &cases.inst, 4, 0, least, most);
     CHECK(!memcmp(least, want, sizeof want) && !memcmp(most, want, sizeof want),
-          "RH24: corrected bounds of 8 alike operators in 4 stages");
+          "rhino §5.2: corrected bounds of 8 alike operators in 4 stages");
     for (int i = 0; i < 6; i++)
         good += lists_proposals(whole[i]);
     CHECK(good == 6, "A1.1: proposals for 2, 4, 6, 8, 12, 16 devices: %d lists of 6",
@@ -498,7 +499,7 @@ static void submeshes(void)
 
     CHECK(n == 11 && n * 16 * 17 / 2 == 1496 &&
               plan_submeshes(&arena, 0, 8, 8, &mesh) == 7,
-          "AL10: 11 submeshes of 8x8, 7 with powers of two of hosts");
+          "alpa §5.2: 11 submeshes of 8x8, 7 with powers of two of hosts");
     for (int hosts = 1; hosts <= 4; hosts++)
         for (int devices = 1; devices <= 8; devices *= 2) {
             struct plan_instance inst = {.n_hosts = hosts, .n_devices = devices};
@@ -506,7 +507,8 @@ static void submeshes(void)
             tile(&inst, mesh, n - 1, 0, hosts * devices, &good, &all);
         }
     CHECK(all > 300 && good == all,
-          "AL8: submeshes that add up to the cluster fit: %d of %d", good, all);
+          "alpa appendix A: submeshes that add up to the cluster fit: %d of %d", good,
+          all);
     ap_arena_free(&arena);
 }
 
@@ -584,8 +586,9 @@ static void closed_forms(void)
                         plan_least_sec(&cases.inst, &a) <= a.step_sec * (1 + 1e-12);
             }
     CHECK(good == all,
-          "AL9: the judge equals sum + (B - 1) max on equal stages: %d of %d", good, all);
-    CHECK(with_sync == all, "RA25: (MB + S - 1) (tf + tb) + AR: %d", with_sync);
+          "alpa §5.1: the judge equals sum + (B - 1) max on equal stages: %d of %d", good,
+          all);
+    CHECK(with_sync == all, "rannc §III-C: (MB + S - 1) (tf + tb) + AR: %d", with_sync);
     oracle_free(&cases.oracle);
     ap_arena_free(&arena);
 }
@@ -632,6 +635,94 @@ static void asks_for_few(void)
     ap_arena_free(&arena);
 }
 
+/* ---- README of cmd/ap-stage ---- */
+
+/* Blocks of 2, 1, 1 and 2 seconds a microbatch on one device, of which a doubling of
+ * devices loses a fifth of the speed; 8 microbatches on a host of four devices. */
+static void readme_case(void)
+{
+    static const double sec[] = {2, 1, 1, 2};
+
+    memset(&cases, 0, sizeof cases);
+    case_cluster(&cases, 1, 4);
+    for (int b = 0; b < 4; b++) {
+        cases.class_of[b] = b;
+        cases.n_ops[b] = 1;
+        cases.flops[b] = sec[b];
+        cases.oracle.sec[b] = 8 * sec[b] / 3; /* forward of the whole batch */
+        cases.oracle.weight_bytes[b] = 1000000000;
+    }
+    cases.oracle.loss = 0.2;
+    cases.oracle.bandwidth = 0.5e9;
+    cases.microbatches[0] = 8;
+    case_values(&cases, 4, 0, 0);
+    case_instance(&cases, 4, 1);
+    cases.inst.least = oracle_least;
+    cases.inst.overlap_send = true;
+}
+
+static void readme_bounds(struct ap_arena *arena)
+{
+    static const double done[] = {18.95, 17.075, 18.2, 20.2}; /* by number of stages */
+    struct plan_params params = {.schedule = -1};
+    struct ap_err err = {0};
+    struct space sp;
+    struct config c;
+    struct line ln;
+    struct labels l;
+    int least[4], most[4];
+
+    space_init(&sp, arena, &cases.inst, &params);
+    config_init(&sp, &c, 1, 8, NULL, 0);
+    CHECK(near(line_known_bound(&sp, &c), 12),
+          "README of cmd/ap-stage: device-seconds: 12 s");
+    line_init(&ln, &sp, &c, AP_SCHEDULE_1F1B, INFINITY, &err);
+    line_labels(&ln, true, &l);
+    for (int i = l.first[4]; i < l.first[4] + l.n[4]; i++) {
+        int s = l.all[i].least_stages;
+        CHECK(s == l.all[i].most_stages && near(l.all[i].done, done[s - 1]),
+              "README of cmd/ap-stage: bound of %d stages: %g s", s, l.all[i].done);
+    }
+    line_free(&l);
+    rhino_bounds(arena, &cases.inst, 2, 0.08, least, most);
+    CHECK(most[1] == 0 && least[2] == 1, "README of cmd/ap-stage: rhino's bounds decide");
+}
+
+static void readme(void)
+{
+    static const struct {
+        const char *name;
+        double objective, step, bound;
+        int n_stages, first_devices;
+    } rows[] = {{"alpa", 16.875, 17.075, 0, 2, 2},
+                {"rannc", 18.75, 18.95, 0, 1, 4},
+                {"rhino", 0, 17.075, 0, 2, 2},
+                {"inter-only", 20.2, 20.2, 0, 3, 1},
+                {"pp-dp", 17.9, 17.9, 0, 2, 1},
+                {"auto", 17.075, 17.075, 17.075, 2, 2},
+                {"exhaustive", 17.075, 17.075, 17.075, 2, 2}};
+    struct ap_arena arena = {0};
+    struct plan_params params = {.schedule = -1, .imbalance = 0.08, .n_kept = 64};
+
+    readme_case();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct plan_answer a = {.replicas = 1, .chunks = 1};
+        struct ap_err err = {0};
+        int rc =
+            case_algorithm(rows[i].name)->run(&arena, &cases.inst, &params, &a, &err);
+        CHECK(rc == 0 && near(a.objective, rows[i].objective) &&
+                  near(a.step_sec, rows[i].step) &&
+                  fabs(a.bound - rows[i].bound) < 1e-6 &&
+                  a.n_stages == rows[i].n_stages &&
+                  a.stage[0].hosts * a.stage[0].devices == rows[i].first_devices,
+              "README of cmd/ap-stage: %s: %g, %g s simulated", rows[i].name, a.objective,
+              a.step_sec);
+    }
+    readme_bounds(&arena);
+    oracle_free(&cases.oracle);
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     submeshes();
@@ -645,5 +736,6 @@ int main(void)
     rhino_is_exact();
     too_many_stages();
     asks_for_few();
+    readme();
     return tap_done();
 }

@@ -70,8 +70,10 @@ static int price(const struct stage_case *c, const char *recompute, struct ap_st
         "\"mesh\":\"1\"}}]}",
         recompute);
     int rc = read_stages_text(&arena, c, text, s, &err) ||
-             ap_pipeline_price(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                               &c->cluster, s, p, &err);
+             ap_pipeline_price(&arena,
+                               &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                         &c->blocks, &c->cluster},
+                               s, p, &err);
     if (rc)
         CHECK(false, "%s is priced: %s", recompute, err.msg);
     return rc;
@@ -83,8 +85,11 @@ static int choose(const struct stage_case *c, int64_t memory_bytes, struct ap_st
     struct ap_err err = {0};
     if (price(c, "all", s, p))
         return -1;
-    int rc = recompute_select_stages(&arena, &c->sample.g, &c->sample.nests, &c->blocks,
-                                     &c->cluster, memory_bytes, s, p, &err);
+    int rc =
+        recompute_select_stages(&arena,
+                                &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
+                                                          &c->blocks, &c->cluster},
+                                memory_bytes, s, p, &err);
     if (rc)
         CHECK(false, "it is chosen: %s", err.msg);
     return rc;
@@ -208,8 +213,10 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
     double least = INFINITY;
 
     cost.cache = NULL;
-    ap_stage_weigh(&arena, &st->sub, &p->micro, plan, &p->breakdown[0].conv, &cost,
-                   &weights);
+    ap_stage_weigh(
+        &arena,
+        &(struct ap_stage_plan){&st->sub, &p->micro, plan, &p->breakdown[0].conv, &cost},
+        &weights);
     for (int v = 0; v < st->sub.graph.n_nodes; v++)
         if (weights.value[v].may && n < 32)
             may[n++] = v;
@@ -218,8 +225,10 @@ static double least_sec(const struct ap_stages *s, const struct ap_pipeline_pric
         struct ap_stage_point point = {0};
         for (int k = 0; k < n; k++)
             again[may[k]] = set >> k & 1;
-        ap_stage_price_recomputed(&arena, &st->sub, &p->micro, plan,
-                                  &p->breakdown[0].conv, &cost, again, &point);
+        ap_stage_price_recomputed(&arena,
+                                  &(struct ap_stage_plan){&st->sub, &p->micro, plan,
+                                                          &p->breakdown[0].conv, &cost},
+                                  again, &point);
         if ((double)point.stage_bytes + 4.0 * (double)point.microbatch_bytes <=
                 most_bytes &&
             point.backward_sec < least)

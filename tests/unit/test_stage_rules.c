@@ -45,7 +45,7 @@ static void rannc_loops(void)
     struct plan_rannc_loop loop[32];
     int n = plan_rannc_loops(4, 8, loop);
     CHECK(n == 3 && memcmp(loop, want, sizeof want) == 0,
-          "RA5: hosts, devices, replicas and stages on 4x8");
+          "rannc algorithm 2: hosts, devices, replicas and stages on 4x8");
 
     struct ap_arena arena = {0};
     const struct plan_params params = {.schedule = -1, .search_all = true};
@@ -70,10 +70,10 @@ static void rannc_loops(void)
     cases.inst.oracle = &trace;
     cases.inst.least = NULL;
     int rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
-    CHECK(
-        rc == 0 && trace.most[4] == 64 && trace.most[2] == 128 && trace.most[1] == 256,
-        "RA5: a batch of 256 in up to %lld, %lld, %lld microbatches for 4, 2, 1 replicas",
-        (long long)trace.most[4], (long long)trace.most[2], (long long)trace.most[1]);
+    CHECK(rc == 0 && trace.most[4] == 64 && trace.most[2] == 128 && trace.most[1] == 256,
+          "rannc algorithm 2: a batch of 256 in up to %lld, %lld, %lld microbatches for "
+          "4, 2, 1 replicas",
+          (long long)trace.most[4], (long long)trace.most[2], (long long)trace.most[1]);
     oracle_free(&cases.oracle);
     ap_arena_free(&arena);
 }
@@ -126,11 +126,12 @@ static void replicas_pay(void)
     int no_worse = 0;
     double two = gain_of(2, &no_worse), four = gain_of(4, &no_worse),
            eight = gain_of(8, &no_worse), all = gain_of(16, &no_worse);
-    CHECK(no_worse == 80, "RA20: as many devices for all stages are no faster: %d of 80",
+    CHECK(no_worse == 80,
+          "rannc §IV-B: as many devices for all stages are no faster: %d of 80",
           no_worse);
     CHECK(eight > 1.01 && eight > all && near(all, 1),
-          "RA20: slower by, with 2, 4, 8, 16 stages: %.3f %.3f %.3f %.3f", two, four,
-          eight, all);
+          "rannc §IV-B: slower by, with 2, 4, 8, 16 stages: %.3f %.3f %.3f %.3f", two,
+          four, eight, all);
 }
 
 /* Blocks of one, one and two units of work on four devices. */
@@ -147,12 +148,12 @@ static void rannc_replicates(void)
     int rc = plan_rannc(&arena, &cases.inst, &params, &a, &err);
     CHECK(rc == 0 && a.stage[0].devices == 1 && a.stage[1].devices == 1 &&
               a.stage[2].devices == 2,
-          "RA20: the stage with twice the work has two devices %s", err.msg);
+          "rannc §IV-B: the stage with twice the work has two devices %s", err.msg);
     double most = 0;
     for (int s = 0; s < a.n_stages; s++)
         most = fmax(most, a.stage[s].point->forward_sec);
     CHECK(rc == 0 && near(most * (double)a.microbatches, 1),
-          "RA20: its stages are balanced");
+          "rannc §IV-B: its stages are balanced");
     const int64_t *few = cases.inst.microbatches, many_mb[] = {64};
     int n_few = cases.inst.n_microbatches;
     cases.inst.microbatches = many_mb;

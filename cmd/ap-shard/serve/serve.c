@@ -280,8 +280,10 @@ static int find_facts(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
         ap_plan_buffers(arena, &facts->prog);
         return 0;
     }
-    ap_stage_price(arena, sub, facts->found->microbatch, facts->plan, facts->conv,
-                   facts->found->cost, facts->direct);
+    ap_stage_price(arena,
+                   &(struct ap_stage_plan){sub, facts->found->microbatch, facts->plan,
+                                           facts->conv, facts->found->cost},
+                   facts->direct);
     facts->fingerprint = ap_graph_fingerprint(arena, &sub->graph);
     return 0;
 }

@@ -373,9 +373,9 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
         ap_stage_know(scratch, sizes, part->twin, plan, cost);
     struct ap_plan_layouts laid = ap_stage_layouts(scratch, plan, groups);
     laid.phase = part->phase;
+    const struct ap_stage_plan stage = {&part->sub, NULL, plan, &conv, cost};
     if (n_asked > 0 && !known)
-        ap_stage_measure_all(scratch, &part->sub, &part->facts, n_asked, asked, plan,
-                             cost, groups, m);
+        ap_stage_measure_all(scratch, &stage, &part->facts, n_asked, asked, groups, m);
     for (int k = 0; k < n_asked; k++)
         if (known)
             m[k] = alone[at[k]];
@@ -383,8 +383,7 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
             alone[at[k]] = m[k];
     if (ap_plan_conversions_laid(scratch, plan, &laid, cost, &conv, &ignored))
         return; /* not here */
-    ap_stage_measure_conversions(scratch, &part->sub, n_asked, asked, plan, &conv, cost,
-                                 m);
+    ap_stage_measure_conversions(scratch, &stage, n_asked, asked, m);
     for (int k = 0; k < n_asked; k++)
         measure[at[k]] = m[k];
     if (!whole)

@@ -130,13 +130,13 @@ static _Noreturn void run_command(const struct coproc_program *program, const in
     ap_buf_printf(&script, "exec %s \"$@\"", program->command);
     while (program->args[n])
         n++;
-    const char **argv = ap_xrealloc(NULL, sizeof *argv * (size_t)(n + 5));
+    char **argv = ap_xrealloc(NULL, sizeof *argv * (size_t)(n + 5));
     const char *const shell[] = {"sh", "-c", script.data, "ap-stage"};
-    memcpy(argv, shell, sizeof shell);
+    memcpy(argv, shell, sizeof shell); /* execv takes char *const *, and keeps them */
     memcpy(argv + 4, program->args, sizeof *argv * (size_t)(n + 1));
     signal(SIGPIPE, SIG_DFL);
     if (dup2(far[0], STDIN_FILENO) >= 0 && dup2(far[1], STDOUT_FILENO) >= 0)
-        execv("/bin/sh", (char *const *)argv);
+        execv("/bin/sh", argv);
     _exit(127);
 }
 

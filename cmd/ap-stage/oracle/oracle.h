@@ -63,7 +63,7 @@ double stage_oracle_least(void *oracle, const struct plan_ask *ask);
 struct stage_detail {
     const char *mesh;       /* as --mesh */
     int64_t hosts, devices; /* submesh of all replicas */
-    const char *sharding;   /* section of the stage's graph; the oracle's */
+    char *sharding;         /* section of the stage's graph; the oracle's */
     bool names_only;        /* it names a rule rather than layouts */
 };
 /*

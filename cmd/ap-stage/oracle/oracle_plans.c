@@ -63,7 +63,7 @@ static void keep_plan(struct stage_oracle *o, const char *line, const struct req
 {
     AP_ROOM(o->plan, o->n_plans, o->cap_plans);
     o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
-                                                (char *)got->sharding, got->names_only};
+                                                got->sharding, got->names_only};
 }
 
 /* Asks for what is not known yet. */

@@ -97,8 +97,10 @@ static int read_text(struct stage_memo *memo, const struct ap_stages *stages,
     struct ap_buf json = {0};
 
     ap_stages_to_json(stages, &json);
-    int rc = ap_stages_from_text(&memo->arena, json.data, json.len, &m->graph, &m->blocks,
-                                 &m->cluster, known, read, err);
+    int rc = ap_stages_from_text(
+        &memo->arena, json.data, json.len,
+        &(struct ap_staged_graph){&m->graph, NULL, &m->blocks, &m->cluster}, known, read,
+        err);
     ap_buf_free(&json);
     return rc;
 }

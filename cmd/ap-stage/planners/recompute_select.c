@@ -473,8 +473,14 @@ static void select_stage(const struct selecting *x, int i, double more)
     bool *again = AP_NEW_N(arena, st->sub.graph.n_nodes, bool);
 
     cost.cache = NULL;
-    ap_stage_price(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, point);
-    ap_stage_weigh(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost, &weights);
+    ap_stage_price(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        point);
+    ap_stage_weigh(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        &weights);
     struct recompute_problem s = {.graph = &st->sub.graph,
                                   .nests = &st->nests,
                                   .weights = &weights,
@@ -484,8 +490,10 @@ static void select_stage(const struct selecting *x, int i, double more)
     s.most_bytes = (double)point[1].stage_bytes +
                    s.flights * (double)point[1].microbatch_bytes + more;
     bool fits = recompute_select(arena, &s, again) == 0;
-    ap_stage_price_recomputed(arena, &st->sub, &x->all->micro, plan, &part->conv, &cost,
-                              again, &some);
+    ap_stage_price_recomputed(
+        arena,
+        &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},
+        again, &some);
     ap_cost_free(&cost);
     if (fits && some.backward_sec < point[1].backward_sec)
         put_recomputed(arena, st, again);
@@ -523,11 +531,9 @@ static bool lower_slack(const struct selecting *x, const struct ap_pipeline_pric
     return too_much;
 }
 
-int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
-                            const struct ap_nests *nests, const struct ap_blocks *blocks,
-                            const struct ap_cluster *cluster, int64_t memory_bytes,
-                            struct ap_stages *stages, struct ap_pipeline_price *price,
-                            struct ap_err *err)
+int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                            int64_t memory_bytes, struct ap_stages *stages,
+                            struct ap_pipeline_price *price, struct ap_err *err)
 {
     const struct ap_pipeline_price all = *price;
     int n_devices = all.result.n_devices;
@@ -543,7 +549,7 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
     for (int round = 0; round < MOST_ROUNDS; round++) {
         memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
         select_all(&x);
-        if (ap_pipeline_price(arena, g, nests, blocks, cluster, stages, price, err))
+        if (ap_pipeline_price(arena, of, stages, price, err))
             return -1;
         if (!lower_slack(&x, price, memory_bytes)) {
             if (price->result.step_sec <= all.result.step_sec)

@@ -31,10 +31,8 @@ int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
  * recomputed (arena) of those where that is quicker, and the price, which is the plan's
  * before and after. The step is not slower than before. -1: as ap_pipeline_price.
  */
-int recompute_select_stages(struct ap_arena *arena, const struct ap_graph *g,
-                            const struct ap_nests *nests, const struct ap_blocks *blocks,
-                            const struct ap_cluster *cluster, int64_t memory_bytes,
-                            struct ap_stages *stages, struct ap_pipeline_price *price,
-                            struct ap_err *err);
+int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                            int64_t memory_bytes, struct ap_stages *stages,
+                            struct ap_pipeline_price *price, struct ap_err *err);
 
 #endif
