@@ -94,8 +94,9 @@ static void copy_row(void *dst, int64_t sd, const void *src, int64_t ss, int64_t
     CPU_BY_SIZE(size, ROW)
 }
 
-#define BLOCK 32 /* elements: two blocks of 32 x 32 x 8 bytes fit the first-level cache \
-                  */
+#define BLOCK                                                                 \
+    32 /* elements: two blocks of 32 x 32 x 8 bytes fit the first-level cache \
+        */
 #define PLANE(T)                                                             \
     {                                                                        \
         T *d = dst;                                                          \

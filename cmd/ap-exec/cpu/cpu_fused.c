@@ -10,6 +10,10 @@
 
 #include <string.h>
 
+/* Loads among which an equal one is looked for: keeps preparing linear. Passes of models
+ * have fewer, so that none is missed. */
+#define LOOK_BACK 64
+
 /* Something from memory, per tile. */
 struct load {
     int value;
@@ -114,7 +118,8 @@ static int load_node(struct builder *b, const struct ap_shape *dims, int node,
     const struct ap_node *v = &b->x->prog->local.nodes[node];
     struct load l = {.src = b->x->value[node], .dtype = v->shape.dtype};
     load_collapse(&l, dims, &v->shape, map);
-    for (int i = p->n_loads > 64 ? p->n_loads - 64 : 0; i < p->n_loads; i++) {
+    for (int i = p->n_loads > LOOK_BACK ? p->n_loads - LOOK_BACK : 0; i < p->n_loads;
+         i++) {
         const struct load *o = &p->loads[i];
         if (o->src == l.src && !o->is_iota && o->dtype == l.dtype && o->rank == l.rank &&
             !memcmp(o->n, l.n, sizeof l.n) &&
@@ -183,10 +188,8 @@ static int add_member(struct builder *b, int m, struct ap_err *err)
     return 0;
 }
 
-static bool overlaps(const struct exec *x, const struct pass *p, const char *dst,
-                     int64_t bytes)
+static bool overlaps(const struct pass *p, const char *dst, int64_t bytes)
 {
-    (void)x;
     for (int i = 0; i < p->n_loads; i++) {
         const struct load *l = &p->loads[i];
         int64_t span = ap_dtype_size(l->dtype);
@@ -213,7 +216,7 @@ static void add_stores(struct builder *b)
         struct store s = {.value = v, .dst = b->x->value[node], .dtype = nd->shape.dtype};
         s.n = ap_shape_elems(&nd->shape);
         s.direct = cpu_is_plain(s.dtype) && !b->uniform[v] && !loaded[v] && !taken[v] &&
-                   !overlaps(b->x, p, s.dst, ap_shape_bytes(&nd->shape));
+                   !overlaps(p, s.dst, ap_shape_bytes(&nd->shape));
         taken[v] = true;
         p->stores[p->n_stores++] = s;
     }
@@ -295,16 +298,19 @@ static void gather_tile(const struct load *l, char *reg, int64_t at, int64_t n)
     }
 }
 
+/* Indices that are converted at once. */
+#define IOTA_RUN 256
+
 static void iota_tile(const struct load *l, char *reg, int64_t at, int64_t n)
 {
     int64_t q = at / l->n[1] % l->n[0], left = l->n[1] - at % l->n[1];
     cpu_fn *convert = cpu_convert_find(CPU_S64, cpu_kind(l->dtype));
     const int size = cpu_kind_size(cpu_kind(l->dtype));
-    int64_t buf[256];
+    int64_t buf[IOTA_RUN];
     const int stride[3] = {1, 1, 1};
     while (n > 0) {
         int64_t k = 0;
-        for (; k < 256 && k < n; k++) {
+        for (; k < IOTA_RUN && k < n; k++) {
             const int64_t g = l->iota ? l->iota[q] : q;
             buf[k] = g < 0 ? 0 : g;
             if (--left == 0) {

@@ -54,7 +54,7 @@ int cpu_move_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct ap_node *u = call_in(x, v, 0);
     struct move *m = move_new(x, call, 1);
     int64_t ds[AP_MAX_RANK], ss[AP_MAX_RANK], offset = 0;
-    if (v->op == AP_OP_RESHAPE || v->op == AP_OP_OPT_BARRIER || v->op == AP_OP_COPY) {
+    if (v->op == AP_OP_RESHAPE) {
         box_add(&m->box[0], ap_shape_elems(&v->shape), 1, 1);
         box_finish(&m->box[0]);
         return 0;

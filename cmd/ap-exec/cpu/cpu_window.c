@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+/* Elements: tiles of reduce-window run along a longer dimension than the last one where
+ * that is shorter, so that a vector is filled. */
+#define SHORT_ROW 8
+
 /* First and last output o >= 0, in steps, whose window offset k falls on an element. */
 struct hits {
     int64_t first, step, n, from; /* from: element under the first */
@@ -141,9 +145,9 @@ int cpu_window_prepare(struct exec *x, struct call *call, struct ap_err *err)
     s->init = x->value[v->in[1]];
     s->dst = x->value[call->nodes[0]];
     s->tile_dim = s->out.rank - 1;
-    for (int d = s->out.rank - 1; d >= 0;
-         d--) /* short rows: along the longest dimension */
-        if (s->out.dims[s->tile_dim] < 8 && s->out.dims[d] > s->out.dims[s->tile_dim])
+    for (int d = s->out.rank - 1; d >= 0; d--)
+        if (s->out.dims[s->tile_dim] < SHORT_ROW &&
+            s->out.dims[d] > s->out.dims[s->tile_dim])
             s->tile_dim = d;
     s->in_scratch = !cpu_is_plain(s->out.dtype);
     s->reg_at = s->in_scratch ? exec_room(ap_shape_elems(&s->out) * 4) : 0;

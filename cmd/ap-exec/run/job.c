@@ -91,25 +91,16 @@ static void keep_input(void)
 
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
 {
+    static char *const mpirun[] = {
+        "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--stdin", "none", "-n"};
+    const int n = sizeof mpirun / sizeof *mpirun;
     char count[32];
-    int n = 0;
-    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + 14));
+    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + n + 2));
     snprintf(count, sizeof count, "%lld", (long long)n_ranks);
-    static char mpirun[] = "mpirun", quiet[] = "-q", np[] = "-n";
-    static char over[] = "--oversubscribe", bind[] = "--bind-to", none[] = "none";
-    static char in[] = "--stdin";
-    argv[n++] = mpirun;
-    argv[n++] = quiet;
-    argv[n++] = over;
-    argv[n++] = bind;
-    argv[n++] = none;
-    argv[n++] = in;
-    argv[n++] = none;
-    argv[n++] = np;
-    argv[n++] = count;
-    for (int i = 0; i < tool->argc; i++)
-        argv[n++] = tool->argv[i];
-    argv[n] = NULL;
+    memcpy(argv, mpirun, sizeof mpirun);
+    argv[n] = count;
+    memcpy(argv + n + 1, tool->argv, sizeof *argv * (size_t)tool->argc);
+    argv[n + 1 + tool->argc] = NULL;
     /* several ranks on a core, as root, in a container; what the user set stays */
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
@@ -132,7 +123,7 @@ _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
-    execvp(mpirun, argv);
+    execvp(mpirun[0], argv);
     ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(errno));
 }
 
