@@ -191,7 +191,7 @@ static void test_priced(const char *mesh)
                 before[t + 1] = before[t] + 1e-6 * random_below(&state, 10);
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
-            price_problem(&q.arena, &m.memory, before, 1, share, NULL, true, &priced);
+            price_problem(&q.arena, &m.memory, before, 1, share, NULL, &priced);
             priced_states(&m.memory, &priced, choice);
             sec = ap_memory_score(&m.memory, choice);
             ap_memory_held(&m.memory, choice, held);

@@ -23,9 +23,7 @@
 
 #define MOST_BRANCHES 4000
 #define BRANCH_EFFORT 64000000 /* see memory_search.effort */
-#define PLAIN_EFFORT  40000000 /* the same where copies are nodes of their own */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
-#define NARROW        2000     /* strategies of a small graph */
 #define DIVES         8        /* one in so many looks goes down to a plan that fits */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
@@ -130,7 +128,8 @@ static double solve(struct tree *t, bool *const *out, const double *price)
 static bool is_full(const struct tree *t)
 {
     return t->n >= MOST_BRANCHES || t->ms->effort >= t->most_effort ||
-           t->ms->n_solves >= t->most_solves || t->ms->n_cuts >= t->ms->max_cuts;
+           t->ms->n_solves >= t->most_solves || t->ms->n_cuts >= t->ms->max_cuts ||
+           search_is_late(t->ms);
 }
 
 /* Strategies that no plan of the branch has that is wanted; false: none are new, or no
@@ -498,18 +497,11 @@ static void branch_to(struct memory_search *ms, double gap, int64_t effort)
     ms->bound = fmax(ms->bound, fmin(proven, t.enough));
 }
 
-/*
- * With the copies of a tensor as one node bounds are best; with nodes of their own small
- * problems stay narrow, so that more strategies are ruled out, and take a small part of
- * the time.
- */
 void search_branch(struct memory_search *ms)
 {
-    ms->plain = ms->n_strategies < NARROW;
-    branch_to(ms, SOME_GAP, ms->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
+    branch_to(ms, SOME_GAP, BRANCH_EFFORT);
     if (ms->bound >= ms->best_sec * (1 - SOME_GAP))
         branch_to(ms, ms->near, MORE_EFFORT);
-    ms->plain = false;
 }
 
 /* ---- among the strategies of plans met ---- */

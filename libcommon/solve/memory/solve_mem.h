@@ -186,4 +186,14 @@ void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
                int64_t max_cells, double until_sec, int64_t iterations,
                struct mem_proof *proof);
 
+/* ---- solve_mem_prices.c: the search at prices of memory ---- */
+
+/*
+ * A better state, its cost, a better bound (all in place, cost INFINITY: none is known)
+ * and the multipliers that prove it; until_sec limits it (0: not). False: none is legal,
+ * or there was no time.
+ */
+bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_sec,
+                int *state, double *cost, double *bound, double *mu);
+
 #endif
