@@ -172,17 +172,17 @@ struct sel_join;
 /*
  * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
  * by the caller from one refinement to the next. Where a group has more sets, the others
- * are represented by stand-ins, which makes the core a relaxation, or are left out, which
+ * are represented by proxies, which makes the core a relaxation, or are left out, which
  * makes it a restriction.
  */
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins);
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies);
 /* Some group has not all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
 bool sel_join_is_group(const struct sel_join *j, int v);
 struct sel_dual;
 /*
- * Raises max_sets where best[] (labels) uses a stand-in, or one costs less than limit by
+ * Raises max_sets where best[] (labels) uses a proxy, or one costs less than limit by
  * the bound d (may be NULL); false when none can be raised.
  */
 bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,

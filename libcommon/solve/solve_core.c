@@ -176,7 +176,7 @@ struct sel_core *sel_core_from_problem(struct ap_arena *arena, const struct ap_p
         most = p->n_strategies[v] > most ? p->n_strategies[v] : most;
         choices = fmin(choices * p->n_strategies[v], SEL_MAX_SETS);
     }
-    most = choices > most ? (int)choices : most; /* sets of copies, and stand-ins */
+    most = choices > most ? (int)choices : most; /* sets of copies, and proxies */
     int *identity = AP_NEW_N(arena, most, int);
     for (int i = 0; i < most; i++)
         identity[i] = i;

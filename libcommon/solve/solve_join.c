@@ -9,7 +9,7 @@
  * whole set. Which copies are made follows from the consumers in the end.
  *
  * Where there are too many sets, only those of few members are exact and a few
- * stand-ins, at a price below any set that they stand for, serve all needs. The problem
+ * proxies, at a price below any set that they stand for, serve all needs. The problem
  * is then a relaxation; if its solution is worth what it says it is optimal, else the
  * groups concerned get more sets and all is solved again.
  *
@@ -23,7 +23,7 @@
 
 #define FIRST_SETS 352                /* exact sets of a group at first */
 #define MORE_SETS  4                  /* times as many after each refinement */
-#define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with stand-ins */
+#define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with proxies */
 #define MAX_COPIES 256                /* of a group */
 #define WORDS      (MAX_COPIES / 64)
 
@@ -42,7 +42,7 @@ struct sel_join {
     int *max_sets;            /* [node], of the group that it leads; the caller's */
     bool *leads;              /* [node], it stands for a group of copies */
     int *n_sets;              /* [node], exact sets of the group that it leads */
-    bool stand_ins;           /* are made; else sets that are left out are forbidden */
+    bool proxies;             /* are made; else sets that are left out are forbidden */
     bool relaxed;             /* some group has not all its sets */
 };
 
@@ -237,8 +237,8 @@ struct group {
     int rep; /* the first copy's node, which comes to stand for all */
     struct consumer *consumer;
     int n_consumers;
-    struct bits *set;      /* exact ones, then stand-ins: what they serve */
-    struct bits *head;     /* [stand-in], what they pay */
+    struct bits *set;      /* exact ones, then proxies: what they serve */
+    struct bits *head;     /* [proxy], what they pay */
     struct bits *next;     /* scratch, as large */
     double *making;        /* [class of the producer][copy] */
     int n_classes, *class; /* [strategy of the producer] */
@@ -426,9 +426,9 @@ static double choose(int n, int m)
 }
 
 /*
- * Stand-ins for the sets of more than `members`, by their dearest `members` (bits are in
- * the order of price, dearest first): these and the cheapest of all later ones are paid,
- * and all later ones are served.
+ * Proxies for the sets of more than `members`, by their most expensive `members` (bits
+ * are in the order of price, most expensive first): these and the cheapest of all later
+ * ones are paid, and all later ones are served.
  */
 static void add_stand_ins(struct group *g)
 {
@@ -471,7 +471,7 @@ static bool find_all(struct sel_join *j, struct group *g)
     return true;
 }
 
-/* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
+/* Chooses the sets: all of them, or those of few members and proxies for the others. */
 static bool choose_sets(struct sel_join *j, struct group *g)
 {
     bool all = find_all(j, g);
@@ -483,13 +483,13 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
         return false;
     g->first_stand_in = g->n_sets;
-    if (!all && j->stand_ins)
+    if (!all && j->proxies)
         add_stand_ins(g);
     j->relaxed |= !all;
     return true;
 }
 
-static double stand_in_cost(const struct group *g, int k, const double *making)
+static double proxy_cost(const struct group *g, int k, const double *making)
 {
     const struct bits *head = &g->head[k - g->first_stand_in];
     double sum = 0, least = INFINITY;
@@ -507,7 +507,7 @@ static double set_cost(const struct group *g, int k, const double *making)
     double sum = 0;
 
     if (k >= g->first_stand_in)
-        return stand_in_cost(g, k, making);
+        return proxy_cost(g, k, making);
     for (int w = 0; w < WORDS; w++)
         for (uint64_t left = g->set[k].w[w]; left; left &= left - 1)
             sum += making[64 * w + __builtin_ctzll(left)];
@@ -710,14 +710,14 @@ static void drop_chained(struct sel_join *j)
     j->n_copies = n;
 }
 
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins)
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
     int most_edges = 1;
 
     j->c = c;
     j->max_sets = max_sets;
-    j->stand_ins = stand_ins;
+    j->proxies = proxies;
     j->leads = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
     j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);
@@ -759,7 +759,7 @@ void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *
     }
 }
 
-/* Some stand-in for group v costs less than limit by the bound. */
+/* Some proxy for group v costs less than limit by the bound. */
 static bool in_play(const struct sel_join *j, const struct sel_dual *d, int v,
                     double limit)
 {

@@ -165,7 +165,7 @@ static void test_price(int microbatches, const char *mesh)
           n_again);
 }
 
-/* At prices a choice costs what it costs and holds, and no less where all is dear. */
+/* At prices a choice costs what it costs and holds, and no less where all is expensive. */
 static void test_priced(const char *mesh)
 {
     int n_exact = 0, n_all = 0, n_sets = 0;
@@ -364,7 +364,7 @@ static int try_all(struct question *q, struct tried *all)
     return n;
 }
 
-/* slack: how much dearer than the best the answer may be, as a part of it. */
+/* slack: how much more expensive than the best the answer may be, as a part of it. */
 static void check_limit(struct question *q, int64_t limit, double best, double slack)
 {
     struct shard_answer a;

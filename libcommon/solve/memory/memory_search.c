@@ -8,17 +8,17 @@
  * problem prices settle among the strategies that cost little by a message-passing bound,
  * which takes a small part of the time; strategies that hold too much at some time,
  * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
- * alike layers were priced as one the bound is that of the whole (memory_prove.c). Then
- * plans are looked for by what their programs have in use at each time, which the model
- * may not see in full; since arenas are larger than that, also for lower limits, by as
- * much as was missing, then between one that is kept and one that is not. Every plan that
- * may fit is measured by its program's buffers.
- * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
- * al. 2020, section 5.3) is part of the priced problem (memory_price.c). The best plan
- * that fits is blended with cheaper ones, layer by layer (memory_blend.c), and takes over
- * what it can of them (memory_mend.c); the gap that is left is closed by branching
- * (memory_branch.c) where that takes a bounded number of solutions.
- * Cost: an exact solution of the problem per round, a program per plan.
+ * repeated layers were priced as one the bound is that of the whole (memory_prove.c).
+ * Then plans are looked for by what their programs have in use at each time, which the
+ * model may not see in full; since arenas are larger than that, also for lower limits, by
+ * as much as was missing, then between one that is kept and one that is not. Every plan
+ * that may fit is measured by its program's buffers. Whether a copy is kept for the later
+ * phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part of the
+ * priced problem (memory_price.c). The best plan that fits is blended with cheaper ones,
+ * layer by layer (memory_blend.c), and takes over what it can of them (memory_mend.c);
+ * the gap that is left is closed by branching (memory_branch.c) where that takes a
+ * bounded number of solutions. Cost: an exact solution of the problem per round, a
+ * program per plan.
  */
 #include "solve/memory/memory_search.h"
 

@@ -356,7 +356,7 @@ static bool all_integral(const struct ap_problem *p)
     return true;
 }
 
-/* No choice of finite cost is dearer than this. */
+/* No choice of finite cost is more expensive than this. */
 static double worst_cost(const struct sel_core *c)
 {
     double sum = c->base;

@@ -144,7 +144,7 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
                    const double *mu, bool apart);
 /* Whether there is time for many coolings until then, at the speed so far. */
 bool mem_local_has_time(const struct mem_local *l, double until_sec);
-/* Goes on from a legal choice, though it may be dear. */
+/* Goes on from a legal choice, though it may be expensive. */
 void mem_local_move(struct mem_local *l, const int *choice);
 /* Whether a round is longer than a kick with the descent from it; than several of them
  * once a new start led nowhere. */
@@ -159,8 +159,9 @@ void mem_settle(struct mem_state *st, struct mem_budget *budget);
 
 struct mem_legal;
 /*
- * No choice of finite cost is dearer than worst. NULL when the least usages of a node's
- * parts are not those of one strategy, so that a start within the limit is not at hand.
+ * No choice of finite cost is more expensive than worst. NULL when the least usages of a
+ * node's parts are not those of one strategy, so that a start within the limit is not at
+ * hand.
  */
 struct mem_legal *mem_legal_new(struct ap_arena *arena, const struct mem_core *m,
                                 double worst, uint64_t seed);
