@@ -87,6 +87,7 @@ static void state_usage(struct ap_arena *arena, struct stated *s)
     mem->items = AP_NEW_N(arena, m->n_parts + m->n_slots + 1, struct ap_usage_item);
     for (int t = 0; t < m->n_slots; t++)
         s->limit = m->room[t] > s->limit ? m->room[t] : s->limit;
+    s->limit++; /* prices are in units of it */
     for (int v = 0; v < m->core->n_nodes; v++)
         for (int i = m->first[v]; i < m->first[v + 1]; i++)
             mem->items[mem->n_items++] = (struct ap_usage_item){
