@@ -338,7 +338,7 @@ static void test_alike(void)
     CHECK(l->st->cost == 2 * RIM, "no forest turns a wheel over");
     for (int i = 0; i < 50; i++)
         mem_try_repeat(l, i % N, N, 1, &budget);
-    CHECK(l->st->cost == 0, "it does as one does that is alike");
+    CHECK(l->st->cost == 0, "it does as a similar one does");
     ap_arena_free(&arena);
 }
 
