@@ -1,8 +1,9 @@
 /*
  * A lower bound of a large selection problem that falls into pieces, many of them
  * identical. A node at a border stands in several pieces; a multiplier per strategy is
- * added to its cost in some of them and taken from it in others, as often in all. Whatever
- * the multipliers are, the sum of the pieces' optima is no more than the whole's.
+ * added to its cost in some of them and taken from it in others, as often in all.
+ * Whatever the multipliers are, the sum of the pieces' optima is no more than the
+ * whole's.
  */
 #ifndef AP_PIECES_H
 #define AP_PIECES_H

@@ -108,8 +108,6 @@ struct sel_core {
 
 /* ---- solve_core.c: cores, tables ---- */
 
-/* A larger copy of an array, *cap items of size bytes. */
-void *sel_grow(struct ap_arena *arena, void *old, int *cap, size_t size);
 /* n nodes, no edges; the caller fills in n_strategies, label and cost of each node. */
 struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *like,
                               int n_nodes, int n_edges);

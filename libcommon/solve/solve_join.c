@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/union_find.h"
+
 #define FIRST_SETS 352                /* exact sets of a group at first */
 #define MORE_SETS  4                  /* times as many after each refinement */
 #define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with proxies */
@@ -30,13 +32,13 @@
 struct copy {
     int node, producer; /* producer edge */
     bool made_is_0;     /* the strategy that means made */
-    int leader;         /* union-find among the copies, lowest index */
 };
 
 struct sel_join {
     struct sel_core *c;
     int *copy_of; /* [node], index of its copy, -1 */
     struct copy *copy;
+    int *up;                  /* sets of copies, led by the lowest */
     struct ap_arena *scratch; /* for one group */
     int n_copies, *slot;      /* [copy], its bit in the present group */
     int *max_sets;            /* [node], of the group that it leads; the caller's */
@@ -109,13 +111,6 @@ static bool needs(const struct sel_join *j, int i, const struct sel_edge *e, int
 
 /* ---- grouping: copies of one producer that some consumer has to choose between ---- */
 
-static int leader(struct sel_join *j, int i)
-{
-    while (j->copy[i].leader != i)
-        i = j->copy[i].leader = j->copy[j->copy[i].leader].leader;
-    return i;
-}
-
 /* No strategy of consumer v needs what both edges lead to. */
 static bool exclusive(const struct sel_join *j, int v, int e1, int e2)
 {
@@ -150,10 +145,12 @@ static void group_at(struct sel_join *j, int v, int (*seen)[2])
     qsort(seen, (size_t)n, sizeof(*seen), by_producer);
     for (int i = 0; i < n; i++)
         for (int k = i + 1; k < n && seen[k][0] == seen[i][0]; k++) {
-            int a = leader(j, j->copy_of[sel_other(&j->c->edge[seen[i][1]], v)]);
-            int b = leader(j, j->copy_of[sel_other(&j->c->edge[seen[k][1]], v)]);
+            int a =
+                ap_sets_root(j->up, j->copy_of[sel_other(&j->c->edge[seen[i][1]], v)]);
+            int b =
+                ap_sets_root(j->up, j->copy_of[sel_other(&j->c->edge[seen[k][1]], v)]);
             if (a != b && exclusive(j, v, seen[i][1], seen[k][1]))
-                j->copy[a > b ? a : b].leader = a < b ? a : b;
+                ap_sets_join(j->up, a, b);
         }
 }
 
@@ -668,7 +665,7 @@ static void join_groups(struct sel_join *j)
     struct group g = {0};
 
     for (int i = 0; i < j->n_copies; i++) {
-        int l = leader(j, i);
+        int l = ap_sets_root(j->up, i);
         next[i] = -1;
         if (l != i)
             next[last[l]] = i;
@@ -677,7 +674,7 @@ static void join_groups(struct sel_join *j)
     struct ap_arena scratch = {0};
     j->scratch = &scratch;
     for (int i = 0; i < j->n_copies; i++) {
-        if (leader(j, i) != i || next[i] < 0)
+        if (ap_sets_root(j->up, i) != i || next[i] < 0)
             continue;
         struct ap_mark mark = ap_arena_mark(&scratch);
         join_group(j, &g, next, i);
@@ -704,10 +701,10 @@ static void drop_chained(struct sel_join *j)
         if (chained[v])
             continue;
         j->copy[n] = j->copy[i];
-        j->copy[n].leader = n;
         n++;
     }
     j->n_copies = n;
+    j->up = ap_sets_new(j->c->arena, n);
 }
 
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies)

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/heap.h"
 #include "solve/memory/memory_search.h"
 
 #define MOST_BRANCHES 4000
@@ -57,7 +58,7 @@ struct tree {
     struct ap_arena *arena;
     int n;
     struct branch *branch; /* MOST_BRANCHES + 2 of them */
-    int n_open, *open;     /* a heap */
+    struct ap_heap open;   /* of struct open_branch */
     int64_t most_effort;
     int most_solves;
     double limit;       /* of the model */
@@ -218,37 +219,30 @@ static void bound_branch(struct tree *t, int b, bool **out, double *weight)
 
 /* ---- open branches ---- */
 
-static bool proves_less(const struct tree *t, int a, int b)
+struct open_branch {
+    double bound;
+    int branch;
+};
+
+/* Of the branches to look at, the one that proves least comes first. */
+static bool proves_less(const void *x, const void *y)
 {
-    const double x = t->branch[a].bound, y = t->branch[b].bound;
-    return x != y ? x < y : a < b;
+    const struct open_branch *a = x, *b = y;
+
+    return a->bound != b->bound ? a->bound < b->bound : a->branch < b->branch;
 }
 
-/* A branch to look at, into the heap. */
 static void push(struct tree *t, int b)
 {
-    int i = t->n_open++;
-
-    for (; i > 0 && proves_less(t, b, t->open[(i - 1) / 2]); i = (i - 1) / 2)
-        t->open[i] = t->open[(i - 1) / 2];
-    t->open[i] = b;
+    ap_heap_push(&t->open, &(struct open_branch){t->branch[b].bound, b});
 }
 
-/* The one that proves least, out of the heap. */
+/* -1: none is left. */
 static int pop(struct tree *t)
 {
-    const int top = t->open[0], last = t->open[--t->n_open];
-    int i = 0;
+    struct open_branch top = {0, -1};
 
-    for (int k; (k = 2 * i + 1) < t->n_open; i = k) {
-        if (k + 1 < t->n_open && proves_less(t, t->open[k + 1], t->open[k]))
-            k++;
-        if (!proves_less(t, t->open[k], last))
-            break;
-        t->open[i] = t->open[k];
-    }
-    t->open[i] = last;
-    return top;
+    return ap_heap_pop(&t->open, &top) ? top.branch : -1;
 }
 
 /* ---- where to branch ---- */
@@ -456,12 +450,12 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
     double *weight = AP_NEW_N(ms->arena, ms->max_times, double), proven = INFINITY;
 
     t->branch = AP_NEW_N(ms->arena, MOST_BRANCHES + 2, struct branch);
-    t->open = AP_NEW_N(ms->arena, MOST_BRANCHES + 2, int);
+    t->open = (struct ap_heap){.size = sizeof(struct open_branch), .before = proves_less};
     t->branch[t->n++] =
         (struct branch){.up = -1, .bound = bound, .price = price, .n_price = n_price};
     push(t, 0);
     t->next = -1;
-    while (t->n_open > 0 || t->next >= 0) {
+    while (t->open.n > 0 || t->next >= 0) {
         struct ap_arena scratch = {0};
         const int b = t->next >= 0 ? t->next : pop(t);
         t->n_pops += t->next < 0;
@@ -477,6 +471,7 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
             proven = fmin(proven, t->branch[b].bound);
         ap_arena_free(&scratch);
     }
+    ap_heap_free(&t->open);
     return proven;
 }
 

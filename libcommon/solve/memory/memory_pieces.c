@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "solve/memory/memory_search.h"
+#include "base/array.h"
 #include "solve/memory/memory_copy_set.h"
 #include "solve/pieces.h"
 
@@ -78,10 +79,7 @@ static int place_in(struct cutter *k, int cell, int node)
     for (int i = k->last[node]; i >= 0; i = k->proxy[i].before)
         if (k->proxy[i].cell == cell)
             return k->proxy[i].place;
-    if (k->n_proxies == k->cap) {
-        k->cap = k->cap ? 2 * k->cap : 256;
-        k->proxy = ap_xrealloc(k->proxy, (size_t)k->cap * sizeof *k->proxy);
-    }
+    AP_ROOM(k->proxy, k->n_proxies, k->cap);
     k->proxy[k->n_proxies] =
         (struct proxy){node, cell, k->piece[cell].problem.n_nodes++, k->last[node]};
     k->last[node] = k->n_proxies;
