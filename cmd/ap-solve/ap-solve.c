@@ -14,7 +14,6 @@ static const struct solver solvers[] = {
     {{"auto", "bound, proof and local search, exchanging solutions"}, ap_solve_auto},
     {{"exact", "reductions, bound, then proof"}, ap_solve_exact},
     {{"local", "bound and local search, no proof"}, ap_solve_local},
-    {{"prices", "multipliers of memory, exact solutions, branching"}, ap_solve_prices},
     {{"glpk", "integer program in GLPK, in the tight form"}, ap_solve_glpk},
     {{"exhaustive", "try every combination (up to 10^7)"}, ap_solve_exhaustive},
     {{NULL, NULL}, NULL},

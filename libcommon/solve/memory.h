@@ -118,9 +118,8 @@ struct ap_measure {
      * all copies made in each phase, false when that changes nothing. A peak above the
      * limit may be what is alive at once, which is less than the program needs.
      */
-    bool (*program)(void *arg, const int *choice, bool again, double *sec,
-                    int64_t *peak);
-    /* held[time] of that program; -1: not legal. */
+    bool (*program)(void *arg, const int *choice, bool again, double *sec, int64_t *peak);
+    /* held[time] of that program; -1: not legal. NULL: the model says all. */
     int (*held)(void *arg, const int *choice, int64_t *held);
 };
 
@@ -141,6 +140,7 @@ struct ap_memory_task {
     int *const *start;       /* settled choices */
     double bound, objective; /* of the problem without a limit */
     double best_sec;      /* a price known to be reached within the limit, or INFINITY */
+    double until_sec;     /* of CLOCK_MONOTONIC, when to stop; 0: never */
     int64_t program_work; /* of measuring a program: about 1 us each */
     struct ap_measure measure;
 };
@@ -148,6 +148,7 @@ struct ap_memory_task {
 struct ap_memory_answer {
     int *choice;          /* settled; NULL: none was found */
     double sec, bound;    /* sec: no more than best_sec */
+    double *price;        /* [time], per byte: those that prove the most of the bound */
     int64_t least_proven; /* bytes that every choice needs; 0: not looked for */
     int n_solves, n_measured, n_times;
 };

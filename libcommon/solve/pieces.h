@@ -1,34 +1,36 @@
 /*
- * A lower bound of a large selection problem that falls into pieces, of which many are
- * alike. A node at a border stands in several pieces; a potential per strategy is added
- * to its cost in some of them and taken from it in others, as often in all. Whatever the
- * potentials are, the sum of the pieces' optima is no more than the whole's.
+ * A lower bound of a large selection problem that falls into pieces, many of them
+ * identical. A node at a border stands in several pieces; a multiplier per strategy is
+ * added to its cost in some of them and taken from it in others, as often in all.
+ * Whatever the multipliers are, the sum of the pieces' optima is no more than the
+ * whole's.
  */
 #ifndef AP_PIECES_H
 #define AP_PIECES_H
 
 #include "solve/problem.h"
 
-/* The potential is added to (sign 1) or taken from (-1) the costs of a piece's node. */
-struct ap_part_term {
-    int potential, node;
+/* The multiplier is added to (sign 1) or taken from (-1) the costs of a piece's node. */
+struct ap_subproblem_term {
+    int multiplier, node;
     double sign;
 };
 
-struct ap_part {
+struct ap_subproblem {
     struct ap_problem problem; /* without memory */
     double weight;             /* how many pieces it speaks for */
     int n_terms;
-    const struct ap_part_term *term;
-    const int *start; /* [node], a choice that is none too dear; NULL: none is known */
+    const struct ap_subproblem_term *term;
+    const int
+        *start; /* [node], a choice that is none too expensive; NULL: none is known */
 };
 
-/* Every potential is added as often as it is taken, weights counted. */
+/* Every multiplier is added as often as it is taken, weights counted. */
 struct ap_pieces {
     int n;
-    const struct ap_part *piece;
-    int n_potentials;
-    const int *n_strategies; /* [potential], those of all its nodes */
+    const struct ap_subproblem *piece;
+    int n_multipliers;
+    const int *n_strategies; /* [multiplier], those of all its nodes */
 };
 
 /*
@@ -41,7 +43,8 @@ struct ap_pieces_search {
     /* The price of a choice [piece][node] of all pieces; INFINITY: it fits nowhere. */
     double (*price)(void *arg, int *const *choice);
     /* kept: see ap_pieces_answer, for the price found so far; NULL if that is INFINITY.
-       start [piece]: of the answer, as in struct ap_part. -1: there is no solution */
+       start [piece]: of the answer, as in struct ap_subproblem. -1: there is no solution
+     */
     int (*solve)(void *arg, bool ***kept, double *objective, const int **start,
                  struct ap_err *err);
 };
@@ -49,7 +52,7 @@ struct ap_pieces_search {
 struct ap_pieces_params {
     double objective; /* a known price of the whole: what is aimed at */
     const struct ap_pieces_search *search; /* instead of objective; NULL: it is known */
-    int max_rounds;                        /* trials of potentials */
+    int max_rounds;                        /* trials of multipliers */
     int64_t work_limit;                    /* of a piece's solver, per trial */
     bool want_kept;
 };

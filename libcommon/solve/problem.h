@@ -88,7 +88,6 @@ ap_solver_fn ap_solve_auto;       /* bounds, proofs and searches share what they
 ap_solver_fn ap_solve_local;      /* the same without proofs */
 ap_solver_fn ap_solve_exact;      /* reductions, dual bound, branch and bound */
 ap_solver_fn ap_solve_glpk;       /* one-hot nodes, tight edges, dual simplex, then MIP */
-ap_solver_fn ap_solve_prices;     /* multipliers of memory from a linear program, exact solutions */
 ap_solver_fn ap_solve_exhaustive; /* the oracle: at most 10^7 combinations */
 
 /*

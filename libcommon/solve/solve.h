@@ -108,8 +108,6 @@ struct sel_core {
 
 /* ---- solve_core.c: cores, tables ---- */
 
-/* A larger copy of an array, *cap items of size bytes. */
-void *sel_grow(struct ap_arena *arena, void *old, int *cap, size_t size);
 /* n nodes, no edges; the caller fills in n_strategies, label and cost of each node. */
 struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *like,
                               int n_nodes, int n_edges);
@@ -172,17 +170,17 @@ struct sel_join;
 /*
  * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
  * by the caller from one refinement to the next. Where a group has more sets, the others
- * are represented by stand-ins, which makes the core a relaxation, or are left out, which
+ * are represented by proxies, which makes the core a relaxation, or are left out, which
  * makes it a restriction.
  */
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins);
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies);
 /* Some group has not all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
 bool sel_join_is_group(const struct sel_join *j, int v);
 struct sel_dual;
 /*
- * Raises max_sets where best[] (labels) uses a stand-in, or one costs less than limit by
+ * Raises max_sets where best[] (labels) uses a proxy, or one costs less than limit by
  * the bound d (may be NULL); false when none can be raised.
  */
 bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,

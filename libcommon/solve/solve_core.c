@@ -8,16 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *sel_grow(struct ap_arena *arena, void *old, int *cap, size_t size)
-{
-    int n = *cap ? 2 * *cap : 4;
-    void *p = ap_arena_alloc_n(arena, (size_t)n, size);
-
-    if (*cap)
-        memcpy(p, old, (size_t)*cap * size);
-    *cap = n;
-    return p;
-}
+#include "base/array.h"
 
 struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *like,
                               int n_nodes, int n_edges)
@@ -45,16 +36,14 @@ static void attach(struct sel_core *c, int v, int e)
 {
     struct sel_node *node = &c->node[v];
 
-    if (node->n_edges == node->cap_edges)
-        node->edges = sel_grow(c->arena, node->edges, &node->cap_edges, sizeof(int));
+    AP_ROOM_IN(c->arena, node->edges, node->n_edges, node->cap_edges);
     node->edges[node->n_edges++] = e;
     node->degree++;
 }
 
 void sel_core_edge(struct sel_core *c, struct sel_edge edge)
 {
-    if (c->n_edges == c->cap_edges)
-        c->edge = sel_grow(c->arena, c->edge, &c->cap_edges, sizeof(*c->edge));
+    AP_ROOM_IN(c->arena, c->edge, c->n_edges, c->cap_edges);
     c->edge[c->n_edges] = edge;
     attach(c, edge.a, c->n_edges);
     attach(c, edge.b, c->n_edges);
@@ -176,7 +165,7 @@ struct sel_core *sel_core_from_problem(struct ap_arena *arena, const struct ap_p
         most = p->n_strategies[v] > most ? p->n_strategies[v] : most;
         choices = fmin(choices * p->n_strategies[v], SEL_MAX_SETS);
     }
-    most = choices > most ? (int)choices : most; /* sets of copies, and stand-ins */
+    most = choices > most ? (int)choices : most; /* sets of copies, and proxies */
     int *identity = AP_NEW_N(arena, most, int);
     for (int i = 0; i < most; i++)
         identity[i] = i;

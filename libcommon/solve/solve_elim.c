@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/heap.h"
+
 /* ---- planning ---- */
 
 struct set { /* sorted neighbours */
@@ -33,45 +35,15 @@ struct heap_item {
 struct planner {
     struct sel_core *c;
     struct set *set;
-    double *key; /* log2 of the cluster's combinations; NAN once eliminated */
-    struct heap_item *heap;
-    int n_heap, cap_heap;
+    double *key;         /* log2 of the cluster's combinations; NAN once eliminated */
+    struct ap_heap heap; /* of struct heap_item; outdated ones stay in it */
 };
 
-static bool before(struct heap_item x, struct heap_item y)
+static bool before(const void *a, const void *b)
 {
-    return x.key != y.key ? x.key < y.key : x.node < y.node;
-}
+    const struct heap_item *x = a, *y = b;
 
-static void heap_push(struct planner *p, int v)
-{
-    if (p->n_heap == p->cap_heap) {
-        p->cap_heap = p->cap_heap ? 2 * p->cap_heap : 1024;
-        p->heap = ap_xrealloc(p->heap, (size_t)p->cap_heap * sizeof(*p->heap));
-    }
-    int i = p->n_heap++;
-    struct heap_item x = {p->key[v], v};
-    for (; i > 0 && before(x, p->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        p->heap[i] = p->heap[(i - 1) / 2];
-    p->heap[i] = x;
-}
-
-static struct heap_item heap_pop(struct planner *p)
-{
-    struct heap_item top = p->heap[0], x = p->heap[--p->n_heap];
-    int i = 0;
-
-    for (int k = 1; k < p->n_heap; k = 2 * i + 1) {
-        if (k + 1 < p->n_heap && before(p->heap[k + 1], p->heap[k]))
-            k++;
-        if (!before(p->heap[k], x))
-            break;
-        p->heap[i] = p->heap[k];
-        i = k;
-    }
-    if (p->n_heap > 0)
-        p->heap[i] = x;
-    return top;
+    return x->key != y->key ? x->key < y->key : x->node < y->node;
 }
 
 static void weigh(struct planner *p, int v)
@@ -81,7 +53,7 @@ static void weigh(struct planner *p, int v)
     for (int i = 0; i < p->set[v].n; i++)
         key += log2(p->c->node[p->set[v].node[i]].n_strategies);
     p->key[v] = key;
-    heap_push(p, v);
+    ap_heap_push(&p->heap, &(struct heap_item){key, v});
 }
 
 static int by_id(const void *x, const void *y)
@@ -128,7 +100,8 @@ static void unite(struct planner *p, int u, int v)
 bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
                    struct sel_elim *plan)
 {
-    struct planner p = {0};
+    struct planner p = {.heap = {.size = sizeof(struct heap_item), .before = before}};
+    struct heap_item top;
     bool fits = true;
 
     *plan = (struct sel_elim){.widest_node = -1};
@@ -136,8 +109,7 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
     plan->scope = AP_NEW_N(c->arena, c->n_left + 1, int *);
     plan->n_scope = AP_NEW_N(c->arena, c->n_left + 1, int);
     planner_init(&p, c);
-    while (fits && p.n_heap > 0) {
-        struct heap_item top = heap_pop(&p);
+    while (fits && ap_heap_pop(&p.heap, &top)) {
         int v = top.node;
         if (!(p.key[v] == top.key))
             continue;
@@ -166,7 +138,7 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
             }
         }
     }
-    free(p.heap);
+    ap_heap_free(&p.heap);
     return fits;
 }
 

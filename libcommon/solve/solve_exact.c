@@ -27,7 +27,7 @@
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
 #define LOOKS         1
-#define IN_PLAY       0.01 /* stand-ins so far into the gap are worth replacing */
+#define IN_PLAY       0.01 /* proxies so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
 #define EARLY         0.2 /* part of the strategies that a guess between sweeps leaves */
@@ -610,7 +610,7 @@ static void try_few_copies(struct search *s, const struct ap_problem *p,
 }
 
 /*
- * A look at the relaxation that stand-ins make: its bound and a solution among few
+ * A look at the relaxation that proxies make: its bound and a solution among few
  * strategies rule out strategies for good. True when some group needs more sets.
  */
 static bool look_ahead(struct search *s, const struct ap_problem *p,

@@ -9,7 +9,7 @@
  * whole set. Which copies are made follows from the consumers in the end.
  *
  * Where there are too many sets, only those of few members are exact and a few
- * stand-ins, at a price below any set that they stand for, serve all needs. The problem
+ * proxies, at a price below any set that they stand for, serve all needs. The problem
  * is then a relaxation; if its solution is worth what it says it is optimal, else the
  * groups concerned get more sets and all is solved again.
  *
@@ -21,28 +21,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/union_find.h"
+
 #define FIRST_SETS 352                /* exact sets of a group at first */
 #define MORE_SETS  4                  /* times as many after each refinement */
-#define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with stand-ins */
+#define MAX_SETS   (SEL_MAX_SETS / 8) /* raised once more they double with proxies */
 #define MAX_COPIES 256                /* of a group */
 #define WORDS      (MAX_COPIES / 64)
 
 struct copy {
     int node, producer; /* producer edge */
     bool made_is_0;     /* the strategy that means made */
-    int leader;         /* union-find among the copies, lowest index */
 };
 
 struct sel_join {
     struct sel_core *c;
     int *copy_of; /* [node], index of its copy, -1 */
     struct copy *copy;
+    int *up;                  /* sets of copies, led by the lowest */
     struct ap_arena *scratch; /* for one group */
     int n_copies, *slot;      /* [copy], its bit in the present group */
     int *max_sets;            /* [node], of the group that it leads; the caller's */
     bool *leads;              /* [node], it stands for a group of copies */
     int *n_sets;              /* [node], exact sets of the group that it leads */
-    bool stand_ins;           /* are made; else sets that are left out are forbidden */
+    bool proxies;             /* are made; else sets that are left out are forbidden */
     bool relaxed;             /* some group has not all its sets */
 };
 
@@ -109,13 +111,6 @@ static bool needs(const struct sel_join *j, int i, const struct sel_edge *e, int
 
 /* ---- grouping: copies of one producer that some consumer has to choose between ---- */
 
-static int leader(struct sel_join *j, int i)
-{
-    while (j->copy[i].leader != i)
-        i = j->copy[i].leader = j->copy[j->copy[i].leader].leader;
-    return i;
-}
-
 /* No strategy of consumer v needs what both edges lead to. */
 static bool exclusive(const struct sel_join *j, int v, int e1, int e2)
 {
@@ -150,10 +145,12 @@ static void group_at(struct sel_join *j, int v, int (*seen)[2])
     qsort(seen, (size_t)n, sizeof(*seen), by_producer);
     for (int i = 0; i < n; i++)
         for (int k = i + 1; k < n && seen[k][0] == seen[i][0]; k++) {
-            int a = leader(j, j->copy_of[sel_other(&j->c->edge[seen[i][1]], v)]);
-            int b = leader(j, j->copy_of[sel_other(&j->c->edge[seen[k][1]], v)]);
+            int a =
+                ap_sets_root(j->up, j->copy_of[sel_other(&j->c->edge[seen[i][1]], v)]);
+            int b =
+                ap_sets_root(j->up, j->copy_of[sel_other(&j->c->edge[seen[k][1]], v)]);
             if (a != b && exclusive(j, v, seen[i][1], seen[k][1]))
-                j->copy[a > b ? a : b].leader = a < b ? a : b;
+                ap_sets_join(j->up, a, b);
         }
 }
 
@@ -237,8 +234,8 @@ struct group {
     int rep; /* the first copy's node, which comes to stand for all */
     struct consumer *consumer;
     int n_consumers;
-    struct bits *set;      /* exact ones, then stand-ins: what they serve */
-    struct bits *head;     /* [stand-in], what they pay */
+    struct bits *set;      /* exact ones, then proxies: what they serve */
+    struct bits *head;     /* [proxy], what they pay */
     struct bits *next;     /* scratch, as large */
     double *making;        /* [class of the producer][copy] */
     int n_classes, *class; /* [strategy of the producer] */
@@ -426,9 +423,9 @@ static double choose(int n, int m)
 }
 
 /*
- * Stand-ins for the sets of more than `members`, by their dearest `members` (bits are in
- * the order of price, dearest first): these and the cheapest of all later ones are paid,
- * and all later ones are served.
+ * Proxies for the sets of more than `members`, by their most expensive `members` (bits
+ * are in the order of price, most expensive first): these and the cheapest of all later
+ * ones are paid, and all later ones are served.
  */
 static void add_stand_ins(struct group *g)
 {
@@ -471,7 +468,7 @@ static bool find_all(struct sel_join *j, struct group *g)
     return true;
 }
 
-/* Chooses the sets: all of them, or those of few members and stand-ins for the others. */
+/* Chooses the sets: all of them, or those of few members and proxies for the others. */
 static bool choose_sets(struct sel_join *j, struct group *g)
 {
     bool all = find_all(j, g);
@@ -483,13 +480,13 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
         return false;
     g->first_stand_in = g->n_sets;
-    if (!all && j->stand_ins)
+    if (!all && j->proxies)
         add_stand_ins(g);
     j->relaxed |= !all;
     return true;
 }
 
-static double stand_in_cost(const struct group *g, int k, const double *making)
+static double proxy_cost(const struct group *g, int k, const double *making)
 {
     const struct bits *head = &g->head[k - g->first_stand_in];
     double sum = 0, least = INFINITY;
@@ -507,7 +504,7 @@ static double set_cost(const struct group *g, int k, const double *making)
     double sum = 0;
 
     if (k >= g->first_stand_in)
-        return stand_in_cost(g, k, making);
+        return proxy_cost(g, k, making);
     for (int w = 0; w < WORDS; w++)
         for (uint64_t left = g->set[k].w[w]; left; left &= left - 1)
             sum += making[64 * w + __builtin_ctzll(left)];
@@ -668,7 +665,7 @@ static void join_groups(struct sel_join *j)
     struct group g = {0};
 
     for (int i = 0; i < j->n_copies; i++) {
-        int l = leader(j, i);
+        int l = ap_sets_root(j->up, i);
         next[i] = -1;
         if (l != i)
             next[last[l]] = i;
@@ -677,7 +674,7 @@ static void join_groups(struct sel_join *j)
     struct ap_arena scratch = {0};
     j->scratch = &scratch;
     for (int i = 0; i < j->n_copies; i++) {
-        if (leader(j, i) != i || next[i] < 0)
+        if (ap_sets_root(j->up, i) != i || next[i] < 0)
             continue;
         struct ap_mark mark = ap_arena_mark(&scratch);
         join_group(j, &g, next, i);
@@ -704,20 +701,20 @@ static void drop_chained(struct sel_join *j)
         if (chained[v])
             continue;
         j->copy[n] = j->copy[i];
-        j->copy[n].leader = n;
         n++;
     }
     j->n_copies = n;
+    j->up = ap_sets_new(j->c->arena, n);
 }
 
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool stand_ins)
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
     int most_edges = 1;
 
     j->c = c;
     j->max_sets = max_sets;
-    j->stand_ins = stand_ins;
+    j->proxies = proxies;
     j->leads = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
     j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);
@@ -759,7 +756,7 @@ void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *
     }
 }
 
-/* Some stand-in for group v costs less than limit by the bound. */
+/* Some proxy for group v costs less than limit by the bound. */
 static bool in_play(const struct sel_join *j, const struct sel_dual *d, int v,
                     double limit)
 {

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 #define MAX_CELLS 40000 /* of an edge to look at */
 #define GROWTH    1.2   /* of all strategies together in one round */
 
@@ -181,8 +183,7 @@ static void move_edge(struct sel_core *c, int id, int v, int a, int n, int (*pai
 
 static void remember(struct sel_core *c, int v, const int *map, int arm, int n)
 {
-    if (c->n_undo == c->cap_undo)
-        c->undo = sel_grow(c->arena, c->undo, &c->cap_undo, sizeof(*c->undo));
+    AP_ROOM_IN(c->arena, c->undo, c->n_undo, c->cap_undo);
     struct sel_undo *u = &c->undo[c->n_undo++];
     *u = (struct sel_undo){.node = v, .n_arms = 1, .map = map};
     u->arm[0] = (struct sel_arm){.node = arm, .n_strategies = n, .label = c->identity};

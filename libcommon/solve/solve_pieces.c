@@ -1,8 +1,8 @@
 /*
  * Problem: bound a large selection problem from its pieces (pieces.h).
- * Idea: Lagrangian decomposition. Potentials start from messages between the pieces
+ * Idea: Lagrangian decomposition. Multipliers start from messages between the pieces
  * (solve_pieces_start.c). Each piece is solved exactly under them; its solutions are cuts
- * of a linear program in the potentials, whose optimum in a box around the best point is
+ * of a linear program in the multipliers, whose optimum in a box around the best point is
  * the next trial (Kelley's cutting planes with a trust region; Lemarechal, "Lagrangian
  * relaxation", 2001). The box grows with success and shrinks with failure; rounds end
  * when the bound stalls. The price that is aimed at may be found on the way, from what
@@ -97,18 +97,18 @@ static void master_open(struct master *m, const struct bounder *b)
     m->at = AP_NEW_N(b->arena, b->n_phi + 1, double);
 }
 
-/* value of the piece <= cost of its solution under any potentials. */
+/* value of the piece <= cost of its solution under any multipliers. */
 static void add_cut(struct master *m, const struct bounder *b, int i, const double *phi,
                     double scale)
 {
-    const struct ap_part *piece = &b->pieces->piece[i];
+    const struct ap_subproblem *piece = &b->pieces->piece[i];
     const struct pieces_core *p = &b->core[i];
     double fixed = p->cost;
     int n = 0;
 
     memset(m->at, 0, (size_t)b->n_phi * sizeof(double));
     for (int t = 0; t < piece->n_terms; t++)
-        m->at[b->first[piece->term[t].potential] + p->choice[t]] += piece->term[t].sign;
+        m->at[b->first[piece->term[t].multiplier] + p->choice[t]] += piece->term[t].sign;
     for (int k = 0; k < b->n_phi; k++) {
         if (m->at[k] == 0)
             continue;
@@ -235,8 +235,8 @@ static void close_pieces(struct bounder *b)
 
 /*
  * A first look at the pieces, which finds an objective. Where its bound is far off, or
- * the pieces are hard by themselves, better potentials are worth their time, and so is
- * the whole's solution, which tells the pieces' solvers what is too dear.
+ * the pieces are hard by themselves, better multipliers are worth their time, and so is
+ * the whole's solution, which tells the pieces' solvers what is too expensive.
  */
 static int look(struct bounder *b, const struct ap_pieces_params *params, double *phi,
                 struct ap_pieces_answer *out, struct ap_err *err)
@@ -321,8 +321,8 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     int rc = 0;
 
     *out = (struct ap_pieces_answer){.objective = params->objective};
-    b.first = AP_NEW_N(arena, pieces->n_potentials + 1, int);
-    for (int k = 0; k < pieces->n_potentials; k++) {
+    b.first = AP_NEW_N(arena, pieces->n_multipliers + 1, int);
+    for (int k = 0; k < pieces->n_multipliers; k++) {
         b.first[k] = b.n_phi;
         b.n_phi += pieces->n_strategies[k];
     }

@@ -8,9 +8,9 @@
 enum { MAX_KNOWN = 32 };
 
 struct pieces_core {
-    const struct ap_part *piece;
+    const struct ap_subproblem *piece;
     struct ap_arena arena, scratch, found; /* pieces are solved side by side */
-    int *first;                            /* [potential], its place in phi; shared */
+    int *first;                            /* [multiplier], its place in phi; shared */
     struct sel_core *whole; /* copies joined, reduced but for the terms' nodes */
     struct sel_join *join;
     int *max_sets;
@@ -19,14 +19,14 @@ struct pieces_core {
     int *place;            /* [node of the problem], its node in core, -1 */
     int *list;             /* [node of core], its node of the problem */
     double base;           /* what the piece costs more than core */
-    double *origin;        /* [n_phi], the potentials that core has in it */
+    double *origin;        /* [n_phi], the multipliers that core has in it */
     int n_phi;
     const double *phi; /* of the present trial */
     int64_t work_limit;
     bool failed;
     /* choices of the piece that are known: the start, then what trials found last */
     struct known {
-        double cost;       /* without potentials */
+        double cost;       /* without multipliers */
         const int *choice; /* [term] */
     } known[MAX_KNOWN];
     int n_known, n_found;
@@ -58,7 +58,7 @@ bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double li
 /* ---- solve_pieces_start.c ---- */
 
 /*
- * Potentials to begin with, from messages between all pieces as they were opened;
+ * Multipliers to begin with, from messages between all pieces as they were opened;
  * phi[n_phi], which is 0. Patience takes several times as long.
  */
 void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,

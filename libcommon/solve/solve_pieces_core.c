@@ -1,7 +1,7 @@
 /*
  * A piece of a decomposed selection problem, made small once and solved under many
- * potentials. Copies are joined and the exact reductions done with the nodes that have
- * potentials kept as they are, so that what is left is as good for all of them. Where
+ * multipliers. Copies are joined and the exact reductions done with the nodes that have
+ * multipliers kept as they are, so that what is left is as good for all of them. Where
  * joining leaves sets of copies out the piece is a relaxation, whose optimum is a bound
  * as well; sets that the first solution misses are added before the next trial.
  *
@@ -101,10 +101,10 @@ struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena 
     struct sel_core *c = sel_core_copy(&own);
 
     for (int t = 0; t < p->piece->n_terms; t++) {
-        const struct ap_part_term *term = &p->piece->term[t];
+        const struct ap_subproblem_term *term = &p->piece->term[t];
         struct sel_node *node = &c->node[p->place[term->node]];
         for (int s = 0; s < node->n_strategies; s++) {
-            int k = p->first[term->potential] + node->label[s];
+            int k = p->first[term->multiplier] + node->label[s];
             node->cost[s] += term->sign * (p->phi[k] - (p->origin ? p->origin[k] : 0));
         }
     }
@@ -165,14 +165,14 @@ static bool refine(struct pieces_core *p)
     return true;
 }
 
-/* What the potentials add to a choice. */
+/* What the multipliers add to a choice. */
 static double lent(const struct pieces_core *p, const int *choice)
 {
     double sum = 0;
 
     for (int t = 0; t < p->piece->n_terms; t++) {
-        const struct ap_part_term *term = &p->piece->term[t];
-        sum += term->sign * p->phi[p->first[term->potential] + choice[t]];
+        const struct ap_subproblem_term *term = &p->piece->term[t];
+        sum += term->sign * p->phi[p->first[term->multiplier] + choice[t]];
     }
     return sum;
 }

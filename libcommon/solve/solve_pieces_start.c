@@ -1,12 +1,12 @@
 /*
- * Potentials to begin with. All pieces are put into one core, each once with its costs
- * times its weight; every potential becomes a node that must agree with all nodes that
- * have the potential, and message passing (solve_dual.c) runs over the whole. What such a
- * node lends to the others is a potential: alike instances share their messages by
+ * Multipliers to begin with. All pieces are put into one core, each once with its costs
+ * times its weight; every multiplier becomes a node that must agree with all nodes that
+ * have the multiplier, and message passing (solve_dual.c) runs over the whole. What such
+ * a node lends to the others is a multiplier: identical instances share their messages by
  * construction, and the sweeps reach, in a few milliseconds, what cutting planes from
- * nothing take hundreds of solves for. That all nodes of a potential agree is more than
+ * nothing take hundreds of solves for. That all nodes of a multiplier agree is more than
  * the decomposition asks (their sums have to), so the value of this relaxation is no
- * bound; the potentials are only a place to start.
+ * bound; the multipliers are only a place to start.
  *
  * O(sweeps * cells of the pieces' tables).
  */
@@ -25,7 +25,7 @@ struct union_core {
     const struct ap_pieces *pieces;
     const struct pieces_core *cores;
     int *first_node; /* [piece] */
-    int *hub;        /* [potential] */
+    int *hub;        /* [multiplier] */
     int **edge;      /* [piece][term] */
 };
 
@@ -85,9 +85,9 @@ static void add_hubs(struct union_core *u, int at)
 {
     struct sel_core *c = u->c;
     struct sel_table **table =
-        AP_NEW_N(c->arena, u->pieces->n_potentials + 1, struct sel_table *);
+        AP_NEW_N(c->arena, u->pieces->n_multipliers + 1, struct sel_table *);
 
-    for (int k = 0; k < u->pieces->n_potentials; k++) {
+    for (int k = 0; k < u->pieces->n_multipliers; k++) {
         int n = u->pieces->n_strategies[k];
         struct sel_node *node = &c->node[at + k];
         node->n_strategies = n;
@@ -97,11 +97,11 @@ static void add_hubs(struct union_core *u, int at)
         u->hub[k] = at + k;
     }
     for (int i = 0; i < u->pieces->n; i++) {
-        const struct ap_part *piece = &u->pieces->piece[i];
+        const struct ap_subproblem *piece = &u->pieces->piece[i];
         u->edge[i] = AP_NEW_N(c->arena, piece->n_terms + 1, int);
         for (int t = 0; t < piece->n_terms; t++) {
             int v = u->first_node[i] + u->cores[i].place[piece->term[t].node];
-            int k = piece->term[t].potential;
+            int k = piece->term[t].multiplier;
             u->edge[i][t] = c->n_edges;
             sel_core_edge(c, (struct sel_edge){.a = u->hub[k],
                                                .b = v,
@@ -120,7 +120,7 @@ static void put_together(struct union_core *u, struct ap_arena *arena)
     int n_nodes = 0, n_edges = 0;
 
     u->first_node = AP_NEW_N(arena, pieces->n + 1, int);
-    u->hub = AP_NEW_N(arena, pieces->n_potentials + 1, int);
+    u->hub = AP_NEW_N(arena, pieces->n_multipliers + 1, int);
     u->edge = AP_NEW_N(arena, pieces->n + 1, int *);
     for (int i = 0; i < pieces->n; i++) {
         u->first_node[i] = n_nodes;
@@ -131,7 +131,7 @@ static void put_together(struct union_core *u, struct ap_arena *arena)
     for (int i = 0; i < pieces->n; i++) /* the longest runs of 0, 1, 2, ... and zeros */
         if (u->cores[i].core->n_identity > like.n_identity)
             like = *u->cores[i].core;
-    u->c = sel_core_new(arena, &like, n_nodes + pieces->n_potentials, n_edges);
+    u->c = sel_core_new(arena, &like, n_nodes + pieces->n_multipliers, n_edges);
     for (int i = 0; i < pieces->n; i++)
         add_piece(u, i);
     add_hubs(u, n_nodes);
@@ -161,16 +161,16 @@ static void read_potentials(const struct union_core *u, const struct sel_dual *d
                             const int *first, double *phi)
 {
     const struct ap_pieces *pieces = u->pieces;
-    double *plus = AP_NEW_N(u->c->arena, pieces->n_potentials + 1, double);
+    double *plus = AP_NEW_N(u->c->arena, pieces->n_multipliers + 1, double);
 
     for (int i = 0; i < pieces->n; i++)
         for (int t = 0; t < pieces->piece[i].n_terms; t++)
             if (pieces->piece[i].term[t].sign > 0)
-                plus[pieces->piece[i].term[t].potential] += pieces->piece[i].weight;
+                plus[pieces->piece[i].term[t].multiplier] += pieces->piece[i].weight;
     for (int i = 0; i < pieces->n; i++)
         for (int t = 0; t < pieces->piece[i].n_terms; t++) {
-            const struct ap_part_term *term = &pieces->piece[i].term[t];
-            int k = term->potential, v = u->hub[k];
+            const struct ap_subproblem_term *term = &pieces->piece[i].term[t];
+            int k = term->multiplier, v = u->hub[k];
             const double *lent = d->to_a[u->edge[i][t]];
             for (int s = 0; s < pieces->n_strategies[k] && term->sign > 0; s++) {
                 double over = 0;

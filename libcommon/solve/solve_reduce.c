@@ -13,6 +13,8 @@
  */
 #include "solve/solve.h"
 
+#include "base/array.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -82,8 +84,7 @@ static void node_remove(struct sel_core *c, int v, int arm0, int arm1)
 {
     struct sel_node *node = &c->node[v];
 
-    if (c->n_undo == c->cap_undo)
-        c->undo = sel_grow(c->arena, c->undo, &c->cap_undo, sizeof(*c->undo));
+    AP_ROOM_IN(c->arena, c->undo, c->n_undo, c->cap_undo);
     struct sel_undo *u = &c->undo[c->n_undo++];
     *u = (struct sel_undo){.node = v,
                            .n_strategies = node->n_strategies,

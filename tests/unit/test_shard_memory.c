@@ -165,7 +165,7 @@ static void test_price(int microbatches, const char *mesh)
           n_again);
 }
 
-/* At prices a choice costs what it costs and holds, and no less where all is dear. */
+/* At prices a choice costs what it costs and holds, and no less where all is expensive. */
 static void test_priced(const char *mesh)
 {
     int n_exact = 0, n_all = 0, n_sets = 0;
@@ -191,7 +191,7 @@ static void test_priced(const char *mesh)
                 before[t + 1] = before[t] + 1e-6 * random_below(&state, 10);
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
-            price_problem(&q.arena, &m.memory, before, 1, share, NULL, true, &priced);
+            price_problem(&q.arena, &m.memory, before, 1, share, NULL, &priced);
             priced_states(&m.memory, &priced, choice);
             sec = ap_memory_score(&m.memory, choice);
             ap_memory_held(&m.memory, choice, held);
@@ -364,7 +364,7 @@ static int try_all(struct question *q, struct tried *all)
     return n;
 }
 
-/* slack: how much dearer than the best the answer may be, as a part of it. */
+/* slack: how much more expensive than the best the answer may be, as a part of it. */
 static void check_limit(struct question *q, int64_t limit, double best, double slack)
 {
     struct shard_answer a;

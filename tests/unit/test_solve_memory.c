@@ -253,7 +253,8 @@ static int check_fuse(struct mem_local *l, struct ap_arena *arena, int n)
     return !ok;
 }
 
-/* Fusing is exact, and what is tried leaves the state legal, true and not dearer. */
+/* Fusing is exact, and what is tried leaves the state legal, true and not more expensive.
+ */
 static void test_tries(int n)
 {
     int wrong = 0, n_cheaper = 0;
@@ -281,7 +282,7 @@ static void test_tries(int n)
                 if (k % 2)
                     mem_try_trade(l, v, size, gen_int(0, 1), &budget);
                 else
-                    mem_try_alike(l, v, size, gen_int(0, 1), &budget);
+                    mem_try_repeat(l, v, size, gen_int(0, 1), &budget);
                 wrong += l->st->cost > last + 1e-9 * last || !kept(l, &arena);
                 last = l->st->cost;
             }
@@ -336,8 +337,8 @@ static void test_alike(void)
         mem_try_forest(l, i % N, 2 + i % N, 1, false, &budget);
     CHECK(l->st->cost == 2 * RIM, "no forest turns a wheel over");
     for (int i = 0; i < 50; i++)
-        mem_try_alike(l, i % N, N, 1, &budget);
-    CHECK(l->st->cost == 0, "it does as one does that is alike");
+        mem_try_repeat(l, i % N, N, 1, &budget);
+    CHECK(l->st->cost == 0, "it does as a similar one does");
     ap_arena_free(&arena);
 }
 

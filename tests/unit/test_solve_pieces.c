@@ -67,30 +67,30 @@ static struct ap_problem make_whole(struct ap_arena *arena, const struct layer *
 
 /*
  * The first and the last layer as one piece, all between as another: each charges its
- * edge back, with a stand-in for the layer before.
+ * edge back, with a proxy for the layer before.
  */
 static struct ap_pieces make_pieces(struct ap_arena *arena, const struct layer *l)
 {
-    struct ap_part *part = AP_NEW_N(arena, 2, struct ap_part);
+    struct ap_subproblem *part = AP_NEW_N(arena, 2, struct ap_subproblem);
     int *n = AP_NEW_N(arena, 1, int);
     struct gen ends = {.arena = arena}, middle = {.arena = arena};
 
     for (int i = 0; i < 2; i++) {
-        struct ap_part_term *term = AP_NEW_N(arena, 2, struct ap_part_term);
+        struct ap_subproblem_term *term = AP_NEW_N(arena, 2, struct ap_subproblem_term);
         struct gen *g = i ? &middle : &ends;
         int own = i ? -1 : put_layer(g, l, -1);
-        int stand_in = g->n_nodes;
+        int proxy = g->n_nodes;
         gen_node(g, l->n[WIDTH - 1]);
         if (own < 0)
-            own = put_layer(g, l, stand_in);
+            own = put_layer(g, l, proxy);
         else
-            put_layer(g, l, stand_in);
-        term[0] = (struct ap_part_term){0, stand_in, 1};
-        term[1] = (struct ap_part_term){0, own + WIDTH - 1, -1};
-        part[i] = (struct ap_part){.problem = gen_problem(g),
-                                   .weight = i ? LAYERS - 2 : 1,
-                                   .n_terms = 2,
-                                   .term = term};
+            put_layer(g, l, proxy);
+        term[0] = (struct ap_subproblem_term){0, proxy, 1};
+        term[1] = (struct ap_subproblem_term){0, own + WIDTH - 1, -1};
+        part[i] = (struct ap_subproblem){.problem = gen_problem(g),
+                                         .weight = i ? LAYERS - 2 : 1,
+                                         .n_terms = 2,
+                                         .term = term};
     }
     n[0] = l->n[WIDTH - 1];
     return (struct ap_pieces){2, part, 1, n};
@@ -108,7 +108,7 @@ static double optimum_left(struct ap_arena *arena, const struct ap_problem *p,
 
     for (int v = 0; v < p->n_nodes; v++) {
         int layer = v / WIDTH, i = v % WIDTH;
-        /* ends: first layer, stand-in, last layer; middle: stand-in, layer */
+        /* ends: first layer, proxy, last layer; middle: proxy, layer */
         const bool *may = layer == 0            ? kept[0][i]
                           : layer == LAYERS - 1 ? kept[0][WIDTH + 1 + i]
                                                 : kept[1][1 + i];
@@ -138,7 +138,7 @@ static void set_starts(struct ap_arena *arena, struct ap_pieces *pieces,
     start[0] = ends;
     start[1] = middle;
     for (int i = 0; i < 2; i++)
-        ((struct ap_part *)pieces->piece)[i].start = start[i];
+        ((struct ap_subproblem *)pieces->piece)[i].start = start[i];
 }
 
 /* A search that finds the whole's optimum, at once or when asked to solve. */

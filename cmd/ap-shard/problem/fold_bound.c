@@ -329,7 +329,7 @@ static void find_starts(const struct bounder *b, const struct ap_plan *plan,
 }
 
 /* The pieces as libcommon wants them, without multipliers that change nothing. */
-static struct ap_pieces as_pieces(struct bounder *b, struct ap_part *pieces)
+static struct ap_pieces as_pieces(struct bounder *b, struct ap_subproblem *pieces)
 {
     int *number = AP_NEW_N(b->arena, b->n_multipliers + 1, int);
     int *n_strategies = AP_NEW_N(b->arena, b->n_multipliers + 1, int), n = 0;
@@ -342,14 +342,14 @@ static struct ap_pieces as_pieces(struct bounder *b, struct ap_part *pieces)
     }
     for (int i = 0; i < b->n_pieces; i++) {
         const struct piece *p = &b->piece[i];
-        struct ap_part_term *term =
-            AP_NEW_N(b->arena, p->n_terms + 1, struct ap_part_term);
+        struct ap_subproblem_term *term =
+            AP_NEW_N(b->arena, p->n_terms + 1, struct ap_subproblem_term);
         int m = 0;
         for (int t = 0; t < p->n_terms; t++)
             if (number[p->term[t].multiplier] >= 0)
-                term[m++] = (struct ap_part_term){number[p->term[t].multiplier],
+                term[m++] = (struct ap_subproblem_term){number[p->term[t].multiplier],
                                                   p->term[t].node, p->term[t].sign};
-        pieces[i] = (struct ap_part){.problem = select_problem(&p->b),
+        pieces[i] = (struct ap_subproblem){.problem = select_problem(&p->b),
                                      .weight = p->weight,
                                      .n_terms = m,
                                      .term = term};
@@ -418,7 +418,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     b.proxies = (struct ap_classes){.same = same_proxy, .ctx = &b};
     b.multipliers = (struct ap_classes){.same = same_multiplier, .ctx = &b};
     build_pieces(&b);
-    struct ap_part *piece = AP_NEW_N(arena, b.n_pieces, struct ap_part);
+    struct ap_subproblem *piece = AP_NEW_N(arena, b.n_pieces, struct ap_subproblem);
     const struct ap_pieces pieces = as_pieces(&b, piece);
     const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
     if (!search)

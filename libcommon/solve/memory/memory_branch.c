@@ -19,13 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/heap.h"
 #include "solve/memory/memory_search.h"
 
 #define MOST_BRANCHES 4000
 #define BRANCH_EFFORT 64000000 /* see memory_search.effort */
-#define PLAIN_EFFORT  40000000 /* the same where copies are nodes of their own */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
-#define NARROW        2000     /* strategies of a small graph */
 #define DIVES         8        /* one in so many looks goes down to a plan that fits */
 #define ROUNDS        6        /* of prices per branch */
 #define MOST_AMONG    16       /* plans whose strategies are combined */
@@ -59,7 +58,7 @@ struct tree {
     struct ap_arena *arena;
     int n;
     struct branch *branch; /* MOST_BRANCHES + 2 of them */
-    int n_open, *open;     /* a heap */
+    struct ap_heap open;   /* of struct open_branch */
     int64_t most_effort;
     int most_solves;
     double limit;       /* of the model */
@@ -130,7 +129,8 @@ static double solve(struct tree *t, bool *const *out, const double *price)
 static bool is_full(const struct tree *t)
 {
     return t->n >= MOST_BRANCHES || t->ms->effort >= t->most_effort ||
-           t->ms->n_solves >= t->most_solves || t->ms->n_cuts >= t->ms->max_cuts;
+           t->ms->n_solves >= t->most_solves || t->ms->n_cuts >= t->ms->max_cuts ||
+           search_is_late(t->ms);
 }
 
 /* Strategies that no plan of the branch has that is wanted; false: none are new, or no
@@ -219,37 +219,30 @@ static void bound_branch(struct tree *t, int b, bool **out, double *weight)
 
 /* ---- open branches ---- */
 
-static bool proves_less(const struct tree *t, int a, int b)
+struct open_branch {
+    double bound;
+    int branch;
+};
+
+/* Of the branches to look at, the one that proves least comes first. */
+static bool proves_less(const void *x, const void *y)
 {
-    const double x = t->branch[a].bound, y = t->branch[b].bound;
-    return x != y ? x < y : a < b;
+    const struct open_branch *a = x, *b = y;
+
+    return a->bound != b->bound ? a->bound < b->bound : a->branch < b->branch;
 }
 
-/* A branch to look at, into the heap. */
 static void push(struct tree *t, int b)
 {
-    int i = t->n_open++;
-
-    for (; i > 0 && proves_less(t, b, t->open[(i - 1) / 2]); i = (i - 1) / 2)
-        t->open[i] = t->open[(i - 1) / 2];
-    t->open[i] = b;
+    ap_heap_push(&t->open, &(struct open_branch){t->branch[b].bound, b});
 }
 
-/* The one that proves least, out of the heap. */
+/* -1: none is left. */
 static int pop(struct tree *t)
 {
-    const int top = t->open[0], last = t->open[--t->n_open];
-    int i = 0;
+    struct open_branch top = {0, -1};
 
-    for (int k; (k = 2 * i + 1) < t->n_open; i = k) {
-        if (k + 1 < t->n_open && proves_less(t, t->open[k + 1], t->open[k]))
-            k++;
-        if (!proves_less(t, t->open[k], last))
-            break;
-        t->open[i] = t->open[k];
-    }
-    t->open[i] = last;
-    return top;
+    return ap_heap_pop(&t->open, &top) ? top.branch : -1;
 }
 
 /* ---- where to branch ---- */
@@ -457,12 +450,12 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
     double *weight = AP_NEW_N(ms->arena, ms->max_times, double), proven = INFINITY;
 
     t->branch = AP_NEW_N(ms->arena, MOST_BRANCHES + 2, struct branch);
-    t->open = AP_NEW_N(ms->arena, MOST_BRANCHES + 2, int);
+    t->open = (struct ap_heap){.size = sizeof(struct open_branch), .before = proves_less};
     t->branch[t->n++] =
         (struct branch){.up = -1, .bound = bound, .price = price, .n_price = n_price};
     push(t, 0);
     t->next = -1;
-    while (t->n_open > 0 || t->next >= 0) {
+    while (t->open.n > 0 || t->next >= 0) {
         struct ap_arena scratch = {0};
         const int b = t->next >= 0 ? t->next : pop(t);
         t->n_pops += t->next < 0;
@@ -478,6 +471,7 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
             proven = fmin(proven, t->branch[b].bound);
         ap_arena_free(&scratch);
     }
+    ap_heap_free(&t->open);
     return proven;
 }
 
@@ -498,18 +492,11 @@ static void branch_to(struct memory_search *ms, double gap, int64_t effort)
     ms->bound = fmax(ms->bound, fmin(proven, t.enough));
 }
 
-/*
- * With the copies of a tensor as one node bounds are best; with nodes of their own small
- * problems stay narrow, so that more strategies are ruled out, and take a small part of
- * the time.
- */
 void search_branch(struct memory_search *ms)
 {
-    ms->plain = ms->n_strategies < NARROW;
-    branch_to(ms, SOME_GAP, ms->plain ? PLAIN_EFFORT : BRANCH_EFFORT);
+    branch_to(ms, SOME_GAP, BRANCH_EFFORT);
     if (ms->bound >= ms->best_sec * (1 - SOME_GAP))
         branch_to(ms, ms->near, MORE_EFFORT);
-    ms->plain = false;
 }
 
 /* ---- among the strategies of plans met ---- */

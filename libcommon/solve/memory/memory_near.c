@@ -11,11 +11,10 @@
 
 #include "solve/memory/memory_search.h"
 
-#define NEAREST     0.15  /* part of the strategies that prices are made among */
-#define PLAIN_CELLS 14000 /* of tables that take as long as ever, see search_effort */
+#define NEAREST 0.15 /* part of the strategies that prices are made among */
 
-int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced, int first_set,
-                     bool all)
+int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
+                     int first_set, bool all)
 {
     const struct ap_problem *p = &priced->problem;
     const int end = first_set + priced->n_sets;
@@ -31,11 +30,6 @@ int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *pric
     return n;
 }
 
-int64_t search_effort(const struct memory_search *ms, int64_t cells)
-{
-    return ms->plain ? cells * cells / PLAIN_CELLS : cells;
-}
-
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const double *price,
                           double per_byte, double weight, bool *const *out,
@@ -49,7 +43,7 @@ void search_price_problem(struct ap_arena *scratch, const struct memory_search *
         before[t + 1] += before[t];
     if (!out && weight > 0 && v == &ms->whole)
         out = ms->never;
-    price_problem(scratch, v->model, before, weight, v->share, out, !ms->plain, priced);
+    price_problem(scratch, v->model, before, weight, v->share, out, priced);
 }
 
 static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
@@ -74,8 +68,7 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
     memcpy(node, out, (size_t)ms->model->n_vars * sizeof *node);
     const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
     leave_out(&priced.problem, ms->model->n_vars, out);
-    ms->effort += search_effort(
-        ms, search_cells(&scratch, &priced, ms->model->problem->n_nodes, false));
+    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes, false);
     ap_arena_free(&scratch);
     return any;
 }
@@ -93,8 +86,7 @@ static int64_t rule_out_at(struct memory_search *ms, int time)
     memcpy(node, ms->never, (size_t)ms->model->n_vars * sizeof *node);
     const int64_t n =
         ap_solve_rule_out(&priced.problem, (double)ms->task->limit + 1, node);
-    ms->effort += search_effort(
-        ms, search_cells(&scratch, &priced, ms->model->problem->n_nodes, false));
+    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes, false);
     ap_arena_free(&scratch);
     return n;
 }

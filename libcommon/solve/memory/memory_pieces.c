@@ -4,9 +4,9 @@
  * once, which takes exponentially long in their number.
  * Idea: Lagrangian decomposition, as in fold_bound.c, of any priced problem: a node
  * belongs to the layer of its group, what no layer has to a piece of its own. A table is
- * charged in one piece, in which a stand-in takes the place of the node at the other end
+ * charged in one piece, in which a proxy takes the place of the node at the other end
  * if that is elsewhere. Pieces are solved exactly, so that what every layer costs more
- * adds up; libcommon finds the potentials (pieces.ms).
+ * adds up; libcommon finds the multipliers (pieces.ms).
  * Cost: per round a solution of every piece.
  */
 #include <math.h>
@@ -14,14 +14,15 @@
 #include <string.h>
 
 #include "solve/memory/memory_search.h"
+#include "base/array.h"
 #include "solve/memory/memory_copy_set.h"
 #include "solve/pieces.h"
 
-#define MOST_ROUNDS 4  /* trials of potentials */
+#define MOST_ROUNDS 4  /* trials of multipliers */
 #define PIECE_WORK  40 /* of a piece's solver, per trial */
 
 /* It takes the place of a node in another piece than its own. */
-struct stand_in {
+struct proxy {
     int node, cell, place;
     int before; /* another one of the node, -1 */
 };
@@ -32,10 +33,10 @@ struct cutter {
     int n_pieces;
     int *cell;  /* [node]: its piece */
     int *place; /* [node]: in its piece */
-    int *last;  /* [node]: its last stand-in, -1 */
-    int n_stand_ins, cap;
-    struct stand_in *stand_in;
-    struct ap_part *piece;
+    int *last;  /* [node]: its last proxy, -1 */
+    int n_proxies, cap;
+    struct proxy *proxy;
+    struct ap_subproblem *piece;
     struct ap_problem_edge **edges;
 };
 
@@ -63,8 +64,6 @@ static void find_cells(struct cutter *k, const struct memory_search *ms,
     }
     for (int i = 0; i < priced->n_sets; i++)
         k->cell[priced->set[i].node] = k->cell[priced->set[i].home];
-    for (int i = 0; i < priced->n_waits; i++)
-        k->cell[priced->wait[i].node] = k->cell[home_of(m, priced->wait[i].copy)];
     for (int i = 0; i < m->n_maxima; i++)
         if (priced->most[i] >= 0)
             k->cell[priced->most[i]] = k->cell[m->maxima[i].home];
@@ -72,22 +71,19 @@ static void find_cells(struct cutter *k, const struct memory_search *ms,
 
 /* ---- pieces ---- */
 
-/* The node's place in a piece: its own, or that of a stand-in. */
+/* The node's place in a piece: its own, or that of a proxy. */
 static int place_in(struct cutter *k, int cell, int node)
 {
     if (k->cell[node] == cell)
         return k->place[node];
-    for (int i = k->last[node]; i >= 0; i = k->stand_in[i].before)
-        if (k->stand_in[i].cell == cell)
-            return k->stand_in[i].place;
-    if (k->n_stand_ins == k->cap) {
-        k->cap = k->cap ? 2 * k->cap : 256;
-        k->stand_in = ap_xrealloc(k->stand_in, (size_t)k->cap * sizeof *k->stand_in);
-    }
-    k->stand_in[k->n_stand_ins] =
-        (struct stand_in){node, cell, k->piece[cell].problem.n_nodes++, k->last[node]};
-    k->last[node] = k->n_stand_ins;
-    return k->stand_in[k->n_stand_ins++].place;
+    for (int i = k->last[node]; i >= 0; i = k->proxy[i].before)
+        if (k->proxy[i].cell == cell)
+            return k->proxy[i].place;
+    AP_ROOM(k->proxy, k->n_proxies, k->cap);
+    k->proxy[k->n_proxies] =
+        (struct proxy){node, cell, k->piece[cell].problem.n_nodes++, k->last[node]};
+    k->last[node] = k->n_proxies;
+    return k->proxy[k->n_proxies++].place;
 }
 
 /* A table that says what a node stands for is charged where that node is. */
@@ -115,8 +111,8 @@ static void cut_edges(struct cutter *k, int n_vars)
     }
 }
 
-/* A stand-in costs nothing, but what the node never has. */
-static const double *stand_in_cost(struct cutter *k, int node)
+/* A proxy costs nothing, but what the node never has. */
+static const double *proxy_cost(struct cutter *k, int node)
 {
     const int n = k->p->n_strategies[node];
     double *cost = AP_NEW_N(k->arena, n, double);
@@ -144,14 +140,14 @@ static void fill_nodes(struct cutter *k, const int *start)
         cost[cell][place] = k->p->cost[v];
         choice[cell][place] = start[v];
     }
-    for (int i = 0; i < k->n_stand_ins; i++) {
-        const struct stand_in *s = &k->stand_in[i];
+    for (int i = 0; i < k->n_proxies; i++) {
+        const struct proxy *s = &k->proxy[i];
         n[s->cell][s->place] = k->p->n_strategies[s->node];
-        cost[s->cell][s->place] = stand_in_cost(k, s->node);
+        cost[s->cell][s->place] = proxy_cost(k, s->node);
         choice[s->cell][s->place] = start[s->node];
     }
     for (int i = 0; i < k->n_pieces; i++) {
-        struct ap_part *piece = &k->piece[i];
+        struct ap_subproblem *piece = &k->piece[i];
         piece->weight = 1;
         piece->problem.n_strategies = n[i];
         piece->problem.cost = cost[i];
@@ -160,27 +156,28 @@ static void fill_nodes(struct cutter *k, const int *start)
     }
 }
 
-/* A potential per stand-in. */
+/* A multiplier per proxy. */
 static void add_terms(struct cutter *k)
 {
     int *n = AP_NEW_N(k->arena, k->n_pieces, int);
-    struct ap_part_term **term = AP_NEW_N(k->arena, k->n_pieces, struct ap_part_term *);
+    struct ap_subproblem_term **term =
+        AP_NEW_N(k->arena, k->n_pieces, struct ap_subproblem_term *);
 
-    for (int i = 0; i < k->n_stand_ins; i++) {
-        n[k->stand_in[i].cell]++;
-        n[k->cell[k->stand_in[i].node]]++;
+    for (int i = 0; i < k->n_proxies; i++) {
+        n[k->proxy[i].cell]++;
+        n[k->cell[k->proxy[i].node]]++;
     }
     for (int i = 0; i < k->n_pieces; i++) {
-        term[i] = AP_NEW_N(k->arena, n[i] + 1, struct ap_part_term);
+        term[i] = AP_NEW_N(k->arena, n[i] + 1, struct ap_subproblem_term);
         k->piece[i].term = term[i];
     }
-    for (int i = 0; i < k->n_stand_ins; i++) {
-        const struct stand_in *s = &k->stand_in[i];
+    for (int i = 0; i < k->n_proxies; i++) {
+        const struct proxy *s = &k->proxy[i];
         const int own = k->cell[s->node];
         term[s->cell][k->piece[s->cell].n_terms++] =
-            (struct ap_part_term){i, s->place, 1};
+            (struct ap_subproblem_term){i, s->place, 1};
         term[own][k->piece[own].n_terms++] =
-            (struct ap_part_term){i, k->place[s->node], -1};
+            (struct ap_subproblem_term){i, k->place[s->node], -1};
     }
 }
 
@@ -198,7 +195,7 @@ double search_bound_pieces(struct memory_search *ms, const double *price,
     const int n = k.p->n_nodes;
     const int *start = priced_start(&scratch, ms->model, &priced, choice);
     find_cells(&k, ms, &priced);
-    k.piece = AP_NEW_N(&scratch, k.n_pieces, struct ap_part);
+    k.piece = AP_NEW_N(&scratch, k.n_pieces, struct ap_subproblem);
     k.place = AP_NEW_N(&scratch, n + 1, int);
     k.last = AP_NEW_N(&scratch, n + 1, int);
     for (int v = 0; v < n; v++) {
@@ -208,15 +205,15 @@ double search_bound_pieces(struct memory_search *ms, const double *price,
     cut_edges(&k, ms->model->n_vars);
     fill_nodes(&k, start);
     add_terms(&k);
-    int *n_strategies = AP_NEW_N(&scratch, k.n_stand_ins + 1, int);
-    for (int i = 0; i < k.n_stand_ins; i++)
-        n_strategies[i] = k.p->n_strategies[k.stand_in[i].node];
-    const struct ap_pieces pieces = {k.n_pieces, k.piece, k.n_stand_ins, n_strategies};
+    int *n_strategies = AP_NEW_N(&scratch, k.n_proxies + 1, int);
+    for (int i = 0; i < k.n_proxies; i++)
+        n_strategies[i] = k.p->n_strategies[k.proxy[i].node];
+    const struct ap_pieces pieces = {k.n_pieces, k.piece, k.n_proxies, n_strategies};
     const struct ap_pieces_params params = {.objective = ap_problem_score(k.p, start),
                                             .max_rounds = MOST_ROUNDS,
                                             .work_limit = PIECE_WORK};
     const int rc = ap_pieces_bound(&scratch, &pieces, &params, &answer, &err);
-    free(k.stand_in);
+    free(k.proxy);
     ap_arena_free(&scratch);
     return rc ? 0 : answer.bound;
 }

@@ -1,11 +1,11 @@
 /*
  * Problem: the best prices are known; what bound do they prove?
- * Idea: where alike layers were priced as one, the whole graph is solved at their prices,
- * and where solutions were given up, with more work. What takes too long for that, or was
- * left open by it, is bounded layer by layer (memory_pieces.c), as each layer costs a
- * little more than a bound of the whole tells. What is left then goes to branching
- * (memory_branch.c).
- * Cost: a solution or two of the whole, and some of every layer.
+ * Idea: where repeated layers were priced as one, the whole graph is solved at their
+ * prices, and where solutions were given up, with more work. What takes too long for
+ * that, or was left open by it, is bounded layer by layer (memory_pieces.c), as each
+ * layer costs a little more than a bound of the whole tells. What is left then goes to
+ * branching (memory_branch.c). Cost: a solution or two of the whole, and some of every
+ * layer.
  */
 #include <math.h>
 #include <string.h>

@@ -8,23 +8,25 @@
  * problem prices settle among the strategies that cost little by a message-passing bound,
  * which takes a small part of the time; strategies that hold too much at some time,
  * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
- * alike layers were priced as one the bound is that of the whole (memory_prove.c). Then
- * plans are looked for by what their programs have in use at each time, which the model
- * may not see in full; since arenas are larger than that, also for lower limits, by as
- * much as was missing, then between one that is kept and one that is not. Every plan that
- * may fit is measured by its program's buffers.
- * Whether a copy is kept for the later phases or gathered again (ZeRO-3, Rajbhandari et
- * al. 2020, section 5.3) is part of the priced problem (memory_price.c). The best plan
- * that fits is blended with cheaper ones, layer by layer (memory_blend.c), and takes over
- * what it can of them (memory_mend.c); the gap that is left is closed by branching
- * (memory_branch.c) where that takes a bounded number of solutions.
- * Cost: an exact solution of the problem per round, a program per plan.
+ * repeated layers were priced as one the bound is that of the whole (memory_prove.c).
+ * Then plans are looked for by what their programs have in use at each time, which the
+ * model may not see in full; since arenas are larger than that, also for lower limits, by
+ * as much as was missing, then between one that is kept and one that is not. Every plan
+ * that may fit is measured by its program's buffers. Whether a copy is kept for the later
+ * phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part of the
+ * priced problem (memory_price.c). The best plan that fits is blended with cheaper ones,
+ * layer by layer (memory_blend.c), and takes over what it can of them (memory_mend.c);
+ * the gap that is left is closed by branching (memory_branch.c) where that takes a
+ * bounded number of solutions. Cost: an exact solution of the problem per round, a
+ * program per plan.
  */
 #include "solve/memory/memory_search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "solve/memory/solve_mem.h"
 
 #define LOWER        0.85     /* of a limit that no plan met */
 #define TRIES_LOWER  8        /* such limits */
@@ -235,6 +237,12 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     search_price_problem(&scratch, ms, v, price, per_byte, weight, out, &priced);
     struct ap_solve_params params = {.work_limit = ms->solve_work,
                                      .gap = gap_of(ms, out)};
+    if (search_is_late(ms)) {
+        ap_arena_free(&scratch);
+        return -1;
+    }
+    if (ms->task->until_sec > 0)
+        params.time_limit_sec = ms->task->until_sec - mem_now_sec();
     const int from =
         out ? cheapest_inside(ms, out, price, per_byte, weight) : ms->n_cuts - 1;
     if (from >= 0)
@@ -242,7 +250,7 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
     const int first = v->model->problem->n_nodes;
     const int64_t cells = search_cells(&scratch, &priced, first, false);
-    ms->effort += search_effort(ms, cells) * (SEARCHED + sol.work) / SEARCHED;
+    ms->effort += cells * (SEARCHED + sol.work) / SEARCHED;
     ms->work += work_of(ms, search_cells(&scratch, &priced, first, true), cells,
                         rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
@@ -259,6 +267,11 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     }
     ap_arena_free(&scratch);
     return bound;
+}
+
+bool search_is_late(const struct memory_search *ms)
+{
+    return ms->task->until_sec > 0 && mem_now_sec() >= ms->task->until_sec;
 }
 
 bool search_met_before(const struct memory_search *ms)
@@ -552,7 +565,9 @@ static void search(struct memory_search *ms)
     search_prove_tied(ms);
     if (!search_is_near(ms))
         search_prove(ms);
-    for (int i = 1; i < ms->n_tries && !search_is_near(ms) && ms->effort < EFFORT; i++) {
+    for (int i = 1; i < ms->n_tries && !search_is_near(ms) && ms->effort < EFFORT &&
+                    !search_is_late(ms);
+         i++) {
         const double limit = full - i * full / COARSE;
         price_memory(ms, limit);
         search_mend(ms);
@@ -615,9 +630,13 @@ int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
     if (meet_starts(&ms))
         return ap_err_set(err, "no solution");
     search(&ms);
+    double *best = AP_NEW_N(arena, task->model->n_times, double);
+    for (int j = 0; j < ms.n_times; j++)
+        best[ms.time[j]] += ms.best_price[j] * ms.unit / (double)task->limit;
     *answer = (struct ap_memory_answer){.choice = ms.best,
                                         .sec = ms.best_sec,
                                         .bound = fmin(ms.bound, ms.best_sec),
+                                        .price = best,
                                         .least_proven = ms.least_proven,
                                         .n_solves = ms.n_solves,
                                         .n_measured = ms.n_measured,

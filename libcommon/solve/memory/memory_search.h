@@ -17,12 +17,9 @@ int usage_level(const struct ap_usage_max *most, const int *choice);
 
 /* ---- memory_price.c: the problem at prices of memory ---- */
 
-/*
- * A node that says between which users of a phase a copy waits, and pays for it (but not
- * while users run that do not ask for it: only the nodes of whole copy sets see that).
- */
+/* What a copy costs between its users of a phase. */
 struct priced_wait {
-    int copy, node;
+    int copy;
     bool later;
     int first, n; /* turns of these users */
     double *cost; /* [turn - first][strategy of its home]: until the next one */
@@ -33,9 +30,7 @@ struct priced_problem {
     int n_sets; /* memory_copy_set.c: tensors whose copies are one node */
     struct priced_set *set;
     int *set_of; /* [copy], -1 */
-    int n_waits;
-    struct priced_wait *wait;
-    int *most; /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
+    int *most;   /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
     struct ap_problem problem; /* no more than the true value of any choice */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
     int *later; /* [copy]: node of the copy for later phases, -1: there is none */
@@ -45,19 +40,19 @@ struct priced_problem {
  * The problem in which costs count `weight` (0 or 1) and usage costs its prices;
  * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: how much of
  * what keeping a copy saves is taken off the later one's cost. out[var][strategy]: is
- * left out (NULL: nothing is, in all or of a variable). sets: copies of a tensor may be
- * one node.
+ * left out (NULL: nothing is, in all or of a variable).
  */
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
-                   bool *const *out, bool sets, struct priced_problem *priced);
+                   bool *const *out, struct priced_problem *priced);
 /* Moves shares from copies that the solution makes alone; false when there are none. */
 bool price_move_shares(const struct ap_memory *m, const struct priced_problem *priced,
                        const int *choice, double step, double *share);
 /* A settled choice as one of the priced problem, and back (in place). */
 int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
                   const struct priced_problem *priced, const int *choice);
-void priced_states(const struct ap_memory *m, const struct priced_problem *priced, int *choice);
+void priced_states(const struct ap_memory *m, const struct priced_problem *priced,
+                   int *choice);
 
 /* ---- the search ---- */
 
@@ -95,9 +90,8 @@ struct memory_search {
     double *last_price;              /* the same for the limit that prices are for */
     double near;                     /* a gap that is good enough */
     bool by_program;                 /* what choices hold is what their programs do */
-    bool plain; /* copies are nodes of their own; else, those of a tensor are one */
-    double unit, bound; /* of choices that fit, proven */
-    bool **never;       /* [var][strategy]: no choice that fits has it; NULL: not known */
+    double unit, bound;              /* of choices that fit, proven */
+    bool **never; /* [var][strategy]: no choice that fits has it; NULL: not known */
     bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
     int *best;
     double best_sec; /* INFINITY: none fits */
@@ -155,6 +149,8 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
                     double per_byte, double weight, bool *const *out);
 bool search_is_inside(const struct memory_search *ms, bool *const *out,
                       const int *choice);
+/* Time is up. */
+bool search_is_late(const struct memory_search *ms);
 /* The last cut is one met before: its prices tell no more. */
 bool search_met_before(const struct memory_search *ms);
 /* Measures the last cut. */
@@ -191,11 +187,8 @@ void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* Cells of tables, without those between copy sets (from node first_set on) and users,
  * which say little; of all strategies, or of those that are not left out. */
-int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced, int first_set,
-                     bool all);
-/* What solving takes, see memory_search.effort. Nodes that stand for copies one by one
- * are wide: combinations of their users' strategies are what takes time then. */
-int64_t search_effort(const struct memory_search *ms, int64_t cells);
+int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
+                     int first_set, bool all);
 /* The priced problem that search_solve solves. */
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const double *price,

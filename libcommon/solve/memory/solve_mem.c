@@ -41,8 +41,10 @@
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
 #define EXACT_CELLS   120000
 #define ALL_CELLS     2000000
-#define EXACT_WORK    200000 /* simplex iterations, nodes */
-#define BARE_PART     0.25   /* of the time, when memory does not bind */
+#define EXACT_WORK    200000  /* simplex iterations, nodes */
+#define BARE_PART     0.25    /* of the time, when memory does not bind */
+#define PRICES_CELLS  1000000 /* cores that are searched at prices of memory */
+#define PRICES_PART   0.4     /* of the time, at most */
 #define PROVEN        1e-9
 
 enum mode { MODE_AUTO, MODE_LOCAL, MODE_EXACT };
@@ -200,6 +202,35 @@ static void *work(void *arg)
     return NULL;
 }
 
+/* ---- prices ---- */
+
+/*
+ * Once, where a first proof has failed on a core that is small enough: exact solutions at
+ * prices of memory bound it better than messages do.
+ */
+static void search_prices(struct search *s)
+{
+    struct worker *w = &s->worker[0];
+    struct ap_arena arena = {0};
+    double cost = s->cost, bound = s->bound, until_sec = 0;
+
+    if (s->until_sec > 0)
+        until_sec = mem_now_sec() + PRICES_PART * (s->until_sec - mem_now_sec());
+    memcpy(w->best, s->best, (size_t)s->m->core->n_nodes * sizeof(int));
+    if (mem_prices(&arena, s->m, until_sec, w->best, &cost, &bound, s->mu)) {
+        if (cost < s->cost) {
+            s->cost = cost;
+            memcpy(s->best, w->best, (size_t)s->m->core->n_nodes * sizeof(int));
+        }
+        if (bound > s->bound) {
+            s->bound = bound;
+            memcpy(w->dual->mu, s->mu, (size_t)s->m->n_slots * sizeof(double));
+            memcpy(w->dual->best_mu, s->mu, (size_t)s->m->n_slots * sizeof(double));
+        }
+    }
+    ap_arena_free(&arena);
+}
+
 /* ---- rounds ---- */
 
 static void run_workers(struct search *s)
@@ -290,6 +321,9 @@ static const char *run(struct search *s)
             s->exact_limit = first->cost;
         if (first->proven && s->cost == INFINITY)
             return "infeasible";
+        if (first->exact && !first->proven && first->n_exact == 1 &&
+            s->n_cells <= PRICES_CELLS && s->m->n_slots > 0)
+            search_prices(s);
         if (limit_of(s, s->cost) <= s->bound ||
             s->bound >= s->cost - PROVEN * fabs(s->cost)) {
             s->bound = s->cost;
@@ -322,7 +356,7 @@ static bool all_integral(const struct ap_problem *p)
     return true;
 }
 
-/* No choice of finite cost is dearer than this. */
+/* No choice of finite cost is more expensive than this. */
 static double worst_cost(const struct sel_core *c)
 {
     double sum = c->base;

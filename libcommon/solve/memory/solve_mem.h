@@ -144,7 +144,7 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
                    const double *mu, bool apart);
 /* Whether there is time for many coolings until then, at the speed so far. */
 bool mem_local_has_time(const struct mem_local *l, double until_sec);
-/* Goes on from a legal choice, though it may be dear. */
+/* Goes on from a legal choice, though it may be expensive. */
 void mem_local_move(struct mem_local *l, const int *choice);
 /* Whether a round is longer than a kick with the descent from it; than several of them
  * once a new start led nowhere. */
@@ -159,8 +159,9 @@ void mem_settle(struct mem_state *st, struct mem_budget *budget);
 
 struct mem_legal;
 /*
- * No choice of finite cost is dearer than worst. NULL when the least usages of a node's
- * parts are not those of one strategy, so that a start within the limit is not at hand.
+ * No choice of finite cost is more expensive than worst. NULL when the least usages of a
+ * node's parts are not those of one strategy, so that a start within the limit is not at
+ * hand.
  */
 struct mem_legal *mem_legal_new(struct ap_arena *arena, const struct mem_core *m,
                                 double worst, uint64_t seed);
@@ -185,5 +186,15 @@ struct mem_proof {
 void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
                int64_t max_cells, double until_sec, int64_t iterations,
                struct mem_proof *proof);
+
+/* ---- solve_mem_prices.c: the search at prices of memory ---- */
+
+/*
+ * A better state, its cost, a better bound (all in place, cost INFINITY: none is known)
+ * and the multipliers that prove it; until_sec limits it (0: not). False: none is legal,
+ * or there was no time.
+ */
+bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_sec,
+                int *state, double *cost, double *bound, double *mu);
 
 #endif

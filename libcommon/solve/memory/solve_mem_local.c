@@ -1,17 +1,17 @@
 /*
  * Better choices near a legal one, for the selection problem with memory. Forests and
- * chains (solve_mem_try.c), what alike parts have (solve_mem_alike.c) and what needs
- * memory freed elsewhere (solve_mem_trade.c) are tried in turns, in several sizes and
- * with several weights of memory, until the budget is spent, those most often that gained
- * most per work.
+ * chains (solve_mem_try.c), what repeated regions have (solve_mem_repeat.c) and what
+ * needs memory freed elsewhere (solve_mem_trade.c) are tried in turns, in several sizes
+ * and with several weights of memory, until the budget is spent, those most often that
+ * gained most per work.
  *
- * A result is taken if it is legal and not dearer; among equal ones this is a walk. When
- * that stalls, there are two ways to go on: kicks, where a round has time for many, which
- * decide a part anew at random (variable neighbourhood search); and cooling, where the
- * cost may rise a little above a record, or costs are noisy (heat), and usage has a
- * price, all less from step to step: first memory is freed where that is cheap, then it
- * is spent where that saves most. Coolings grow longer, the last one as long as there is
- * time; others begin in a part of the graph only. After Dueck, "New optimization
+ * A result is taken if it is legal and not more expensive; among equal ones this is a
+ * walk. When that stalls, there are two ways to go on: kicks, where a round has time for
+ * many, which decide a part anew at random (variable neighbourhood search); and cooling,
+ * where the cost may rise a little above a record, or costs are noisy (heat), and usage
+ * has a price, all less from step to step: first memory is freed where that is cheap,
+ * then it is spent where that saves most. Coolings grow longer, the last one as long as
+ * there is time; others begin in a part of the graph only. After Dueck, "New optimization
  * heuristics", 1993 (record-to-record travel), Kirkpatrick, Gelatt and Vecchi,
  * "Optimization by simulated annealing", 1983, Papandreou and Yuille, "Perturb-and-MAP
  * random fields", 2011, and Hansen and Mladenovic, "Variable neighborhood search", 2001.
@@ -52,9 +52,9 @@ static double first_work(int kind)
 {
     if (kind < ARM_CHAIN)
         return 800 << kind;
-    if (kind < ARM_ALIKE)
+    if (kind < ARM_REPEAT)
         return 4000;
-    return kind < ARM_TRADE ? 4000 << 2 * (kind - ARM_ALIKE)
+    return kind < ARM_TRADE ? 4000 << 2 * (kind - ARM_REPEAT)
                             : 10000 << 2 * (kind - ARM_TRADE);
 }
 
@@ -103,7 +103,7 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->local = AP_NEW_N(arena, n, double *);
     l->up = AP_NEW_N(arena, n, double *);
     l->pick = AP_NEW_N(arena, most > n ? most : n, int);
-    l->alike = mem_alike_new(arena, m);
+    l->repeat = mem_repeat_new(arena, m);
     memset(l->place, 0xff, (size_t)n * sizeof(int));
     for (int i = 0; i < N_ARMS; i++) {
         l->arm[i].work = first_work(i / N_FACTORS);
@@ -246,12 +246,12 @@ static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
     if (kind < ARM_CHAIN) {
         int n = (4 << kind) + mem_pick(l, 4 << kind);
         mem_try_forest(l, v, n, factor, false, budget);
-    } else if (kind < ARM_ALIKE) {
+    } else if (kind < ARM_REPEAT) {
         int s = mem_pick(l, c->node[v].n_strategies);
         if (s != l->st->choice[v])
             mem_try_chain(l, v, s, factor, budget);
     } else if (kind < ARM_TRADE) {
-        mem_try_alike(l, v, 16 << 2 * (kind - ARM_ALIKE), factor, budget);
+        mem_try_repeat(l, v, 16 << 2 * (kind - ARM_REPEAT), factor, budget);
     } else {
         mem_try_trade(l, v, 16 << 3 * (kind - ARM_TRADE), factor, budget);
     }

@@ -1,6 +1,6 @@
 /*
  * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c, which
- * solve_mem_alike.c,
+ * solve_mem_repeat.c,
  * which try them, and what those are made of: solve_mem_fuse.c, solve_mem_trade.c; and
  * solve_mem_relink.c, which joins choices.
  */
@@ -11,12 +11,12 @@
 
 #define N_FACTORS 7
 #define N_SIZES   10 /* of forests: 4, 8, ... nodes */
-#define N_ALIKE   3  /* 16, 64, 256 nodes of alike parts */
+#define N_REPEAT  3  /* 16, 64, 256 nodes of repeated regions */
 #define N_TRADES  3  /* 16, 128, 1024 nodes of forests that may not fit */
 #define N_ELITE   4
 #define MEM_HUB   32 /* neighbours; a node with as many leads to all parts of the graph */
 
-enum { ARM_FOREST, ARM_CHAIN = N_SIZES, ARM_ALIKE, ARM_TRADE = ARM_ALIKE + N_ALIKE };
+enum { ARM_FOREST, ARM_CHAIN = N_SIZES, ARM_REPEAT, ARM_TRADE = ARM_REPEAT + N_REPEAT };
 #define N_ARMS (N_FACTORS * (ARM_TRADE + N_TRADES)) /* each with all factors */
 
 /* Cooling is of the whole graph or of a part of it. */
@@ -34,11 +34,11 @@ struct mem_local {
     int *place; /* [node], -1 when not in the forest */
     int *touch; /* [node], neighbours in the forest */
     int *frontier, n_frontier;
-    struct mem_alike *alike; /* which nodes are */
-    int *focus, n_focus;     /* nodes where tries begin, 0: anywhere */
-    double **local;          /* [place][strategy]: cost apart from the forest's edges */
-    double **up;             /* the same with price and what the subtree costs */
-    double *pool;            /* where local and up lie */
+    struct mem_repeat *repeat; /* which nodes are */
+    int *focus, n_focus;       /* nodes where tries begin, 0: anywhere */
+    double **local;            /* [place][strategy]: cost apart from the forest's edges */
+    double **up;               /* the same with price and what the subtree costs */
+    double *pool;              /* where local and up lie */
     size_t cap_pool;
     int *pick; /* [place], or [strategy] as scratch */
     double *in, *out;
@@ -167,15 +167,15 @@ int64_t mem_trade_end(struct trade *t);
  * the change of cost. */
 double mem_fuse(struct mem_local *l, const int *alt, double factor, int64_t *work);
 
-/* Which nodes are alike, for mem_try_alike. */
-struct mem_alike *mem_alike_new(struct ap_arena *arena, const struct mem_core *m);
-/* Proposes that about size nodes around start do as an alike part does. */
-void mem_try_alike(struct mem_local *l, int start, int size, double factor,
-                   struct mem_budget *budget);
+/* Which nodes are similar, for mem_try_repeat. */
+struct mem_repeat *mem_repeat_new(struct ap_arena *arena, const struct mem_core *m);
+/* Proposes that about size nodes around start do as an similar region does. */
+void mem_try_repeat(struct mem_local *l, int start, int size, double factor,
+                    struct mem_budget *budget);
 
 /*
  * Takes over what is better in another legal choice, component by component; true if
- * anything was. The choice under way does not become dearer.
+ * anything was. The choice under way does not become more expensive.
  */
 bool mem_relink(struct mem_local *l, const int *to, struct mem_budget *budget);
 

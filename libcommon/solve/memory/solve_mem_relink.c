@@ -5,11 +5,11 @@
  * the second choice's side costs adds up over components, and only memory ties them. A
  * component may hold cycles, so no forest makes the same move. From the first choice on,
  * the components that are worth it at several prices of usage are turned over, those
- * that free memory first, as far as they fit; the best result is never dearer than the
- * first choice. After Whitley, Hains and Howe, "Tunneling between
- * optima: partition crossover for the TSP", 2009. Then parts of components are fused: a
- * node takes its strategy from either choice (solve_mem_fuse.c). O(prices * parts of the
- * nodes that differ * log slots).
+ * that free memory first, as far as they fit; the best result is never more expensive
+ * than the first choice. After Whitley, Hains and Howe, "Tunneling between optima:
+ * partition crossover for the TSP", 2009. Then parts of components are fused: a node
+ * takes its strategy from either choice (solve_mem_fuse.c). O(prices * parts of the nodes
+ * that differ * log slots).
  */
 #include "solve/memory/solve_mem_local.h"
 

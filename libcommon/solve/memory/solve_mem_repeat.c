@@ -1,13 +1,13 @@
 /*
- * Proposes that a part of the graph does as an alike part does: what layers of a model
+ * Proposes that a part of the graph does as a similar region does: what layers of a model
  * are, whose good choices differ from each other's in all of their nodes at once.
  *
- * Nodes are alike that have as many strategies and neighbours as each other, and so have
- * their neighbours. From two alike nodes on, two parts are walked in step: a neighbour of
- * one goes with the most similar neighbour of the other, hubs left out, since layers
- * share them. The first part may take what the second has, node by node: who does is
- * decided at least cost (solve_mem_fuse.c), so parts need not end where layers do.
- * O(neighbours^2) a node, and what fusing costs.
+ * Nodes are similar that have as many strategies and neighbours as each other, and so
+ * have their neighbours. From two similar nodes on, two parts are walked in step: a
+ * neighbour of one goes with the most similar neighbour of the other, hubs left out,
+ * since layers share them. The first part may take what the second has, node by node: who
+ * does is decided at least cost (solve_mem_fuse.c), so parts need not end where layers
+ * do. O(neighbours^2) a node, and what fusing costs.
  */
 #include "solve/memory/solve_mem_local.h"
 
@@ -15,12 +15,12 @@
 #include <string.h>
 
 #define TRY_WORK 100
-#define LOOKS    8 /* for an alike node that chose otherwise */
+#define LOOKS    8 /* for a similar node that chose otherwise */
 #define WALK     6 /* nodes walked per node that differs, at most */
 
-struct mem_alike {
+struct mem_repeat {
     const struct mem_core *m;
-    uint64_t *sign;       /* [node], equal if alike */
+    uint64_t *sign;       /* [node], equal if similar */
     int *node, n;         /* class by class, without those that are alone */
     int *first, *n_alike; /* [node], its class in node[] */
     const int **label;    /* [node], which strategies it has of its class's */
@@ -56,7 +56,7 @@ static int by_sign(const void *x, const void *y)
     return a->v - b->v;
 }
 
-static void find_classes(struct mem_alike *a)
+static void find_classes(struct mem_repeat *a)
 {
     const struct sel_core *c = a->m->core;
     struct entry *entry = ap_xrealloc(NULL, ((size_t)c->n_nodes + 1) * sizeof(*entry));
@@ -82,9 +82,9 @@ static void find_classes(struct mem_alike *a)
     free(entry);
 }
 
-struct mem_alike *mem_alike_new(struct ap_arena *arena, const struct mem_core *m)
+struct mem_repeat *mem_repeat_new(struct ap_arena *arena, const struct mem_core *m)
 {
-    struct mem_alike *a = AP_NEW(arena, struct mem_alike);
+    struct mem_repeat *a = AP_NEW(arena, struct mem_repeat);
     int n = m->core->n_nodes + 1;
 
     a->m = m;
@@ -107,7 +107,7 @@ struct mem_alike *mem_alike_new(struct ap_arena *arena, const struct mem_core *m
 /* The strategy of v that is the present one of w, -1 if there is none. */
 static int strategy_of(const struct mem_local *l, int v, int w)
 {
-    const struct mem_alike *a = l->alike;
+    const struct mem_repeat *a = l->repeat;
     int label = a->label[w][l->st->choice[w]], s = l->st->choice[w];
     int n = l->m->core->node[v].n_strategies;
 
@@ -121,15 +121,15 @@ static int strategy_of(const struct mem_local *l, int v, int w)
 
 static void pair_up(struct mem_local *l, int v, int w)
 {
-    l->alike->from[v] = w;
-    l->alike->used[w] = true;
+    l->repeat->from[v] = w;
+    l->repeat->used[w] = true;
     l->frontier[l->n_frontier++] = v;
 }
 
 /* The neighbour of w most similar to what e leads to from v, -1 if none is. */
 static int find_partner(const struct mem_local *l, int v, const struct sel_edge *e, int w)
 {
-    const struct mem_alike *a = l->alike;
+    const struct mem_repeat *a = l->repeat;
     const struct sel_core *c = l->m->core;
     int x = sel_other(e, v), best = -1, most = 0;
 
@@ -153,7 +153,7 @@ static int find_partner(const struct mem_local *l, int v, const struct sel_edge 
 /* Nodes around v that may take what nodes around w have, into node[]. */
 static int64_t walk(struct mem_local *l, int v, int w, int size)
 {
-    struct mem_alike *a = l->alike;
+    struct mem_repeat *a = l->repeat;
     const struct sel_core *c = l->m->core;
     bool breadth = mem_random(l) & 1;
     int64_t work = 0;
@@ -190,17 +190,17 @@ static void part(struct mem_local *l)
 {
     for (int i = 0; i < l->n_frontier; i++) {
         int v = l->frontier[i];
-        l->alike->used[l->alike->from[v]] = false;
-        l->alike->from[v] = -1;
+        l->repeat->used[l->repeat->from[v]] = false;
+        l->repeat->from[v] = -1;
     }
     for (int i = 0; i < l->n; i++)
         l->place[l->node[i]] = -1;
 }
 
-void mem_try_alike(struct mem_local *l, int start, int size, double factor,
-                   struct mem_budget *budget)
+void mem_try_repeat(struct mem_local *l, int start, int size, double factor,
+                    struct mem_budget *budget)
 {
-    const struct mem_alike *a = l->alike;
+    const struct mem_repeat *a = l->repeat;
     int64_t work = TRY_WORK;
     int w = start;
 
