@@ -154,8 +154,8 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 1 "hand.json:" ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"mesh":"2x2"}'
     refuses 1 'an object with "nodes"' ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
-    hand '{"mesh":"2x2","nodes":{},"remakes":["x"]}'
-    refuses 1 "hand.json: /remakes: a plan has no such member" \
+    hand '{"mesh":"2x2","nodes":{},"regathers":["x"]}'
+    refuses 1 "hand.json: /regathers: a plan has no such member" \
         ap-shard --plan "$BATS_TEST_TMPDIR/hand.json" "$(GPT)"
     hand '{"mesh":"2x2","nodes":{},"regather":"x"}'
     refuses 1 "hand.json: /regather: expected an array" \
@@ -169,7 +169,7 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 2 "--plan is a complete plan: it cannot be combined with --rounds" ap-shard --plan b --rounds 3 "$(GPT)"
 }
 
-@test "a search from a start is never dearer than it" {
+@test "a search from a start is never more expensive than it" {
     # the start is the optimum; the search alone would stop at its first step
     ap-shard --start "$BATS_FILE_TMPDIR/ilp.json" --work-limit 1 "${CPU8[@]}" "$(GPT)" |
         jq -e -s --slurpfile start "$BATS_FILE_TMPDIR/ilp.json" \
@@ -185,7 +185,7 @@ N_WEIGHTS=34 N_LAYERS=2
         and .[0].objective_sec == $s.objective_sec and .[0].nodes == {}
         and ([.[].objective_sec] | . == sort) and ([.[].nodes] | unique | length == 6)' \
         "$BATS_TEST_TMPDIR/top.json"
-    # a search that is held to an alternative's layouts finds nothing dearer
+    # a search that is held to an alternative's layouts finds nothing more expensive
     second=$(jq '.sharding.alternatives[1].objective_sec' "$BATS_TEST_TMPDIR/top.json")
     readarray -t pins < <(jq -r '.sharding.alternatives[1].nodes | to_entries[] | "--pin=\(.key)=\(.value)"' \
         "$BATS_TEST_TMPDIR/top.json")

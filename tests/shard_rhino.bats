@@ -186,7 +186,7 @@ ENTRY e {
 
 # Bytes are not seconds: Rhino has no reduce-scatter and takes computing for free, so it
 # updates weights on all devices alike.
-@test "rhino: dearer than ilp on gpt2l, for want of split updates and reduce-scatters" {
+@test "rhino: more expensive than ilp on gpt2l, for want of split updates and reduce-scatters" {
     local a opts=(--mesh 4 --cluster "$CLUSTERS/cpu-8.json")
     for a in rhino ilp; do
         ap-shard --algorithm $a "${opts[@]}" "$(imported gpt2l)" | ap-cost | jq '{

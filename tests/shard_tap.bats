@@ -154,7 +154,7 @@ END
 
 # Under bytes computing is free: ilp makes the embedding on every device, so that attention's
 # inputs are whole and need no gathering; what tap has between blocks is split by the batch.
-@test "a GPT's plan is dearer than ilp's, for it has the stream between blocks split" {
+@test "a GPT's plan is more expensive than ilp's, for it has the stream between blocks split" {
     doc=$(model gpt --layers 1 --hidden 64 --heads 16 --batch 16 --vocab 100 --seq 12)
     for a in ilp tap; do
         plan $a 16 bytes "$doc" >"$BATS_TEST_TMPDIR/$a.json"
@@ -166,7 +166,7 @@ END
     [ "$(tr '\n' ' ' <"$BATS_TEST_TMPDIR/layouts")" = "R S0 " ]
 }
 
-@test "never dearer than data, mha-only and ffn-only under bytes" {
+@test "never more expensive than data, mha-only and ffn-only under bytes" {
     for doc in "$(blocks 9)" \
         "$(model moe --layers 2 --hidden 64 --heads 16 --seq 12 --batch 16 --vocab 100 --experts 16)" \
         "$(model mlp --layers 4 --hidden 64 --batch 16)"; do

@@ -175,7 +175,7 @@ END
 
 # Small layers over links with latency: a halving never computes a dot twice, though that is
 # cheaper than any message, and every operator asks for its operands by itself.
-@test "tofu: ends dearer than ilp on mlp, for want of replicated dots" {
+@test "tofu: ends more expensive than ilp on mlp, for want of replicated dots" {
     ilp=$BATS_TEST_TMPDIR/ilp.json mine=$(tofu mlp 8 2018)
     ap-shard --no-history --mesh 2x2x2 --cluster "$CLUSTERS/cpu-8.json" -o "$ilp" "$(imported mlp)"
     whole() { # dots that every device computes

@@ -253,7 +253,8 @@ static int check_fuse(struct mem_local *l, struct ap_arena *arena, int n)
     return !ok;
 }
 
-/* Fusing is exact, and what is tried leaves the state legal, true and not dearer. */
+/* Fusing is exact, and what is tried leaves the state legal, true and not more expensive.
+ */
 static void test_tries(int n)
 {
     int wrong = 0, n_cheaper = 0;
