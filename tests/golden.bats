@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # A part of scripts/golden-table, small enough for every run: each model on the 2x2 mesh,
-# searched and under one baseline, five steps on four ranks against JAX.
+# searched and under one named plan, five steps on four ranks against JAX.
 # shellcheck disable=SC2030,SC2031 # output is of one test
 
 load helpers

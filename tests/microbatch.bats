@@ -206,7 +206,7 @@ bytes() {
             .lower_bound_sec <= .objective_sec' >/dev/null
 }
 
-@test "microbatches: every baseline is priced beside the plan, and none beats ilp" {
+@test "microbatches: every named plan is priced beside the plan, and none beats ilp" {
     ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" --mesh 2x2 --microbatches 2 \
         -o "$BATS_TEST_TMPDIR/ilp.json" "$(imported gpt2l)"
     for algorithm in data zero2 zero3 megatron megatron-sp largest-dim; do

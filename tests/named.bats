@@ -76,7 +76,7 @@ counts() {
     done
 }
 
-@test "a baseline that does not exist says why" {
+@test "a named plan that does not exist says why" {
     run --separate-stderr ap-shard --mesh 16 --algorithm data "$BATS_FILE_TMPDIR/gpt2l.json"
     [ "$status" -eq 3 ]
     [ -z "$output" ]

@@ -8,6 +8,7 @@
 #include "base/union_find.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tap.h"
 

@@ -185,7 +185,7 @@ static void equal_stages(void)
  * the first. */
 static void epsilon_is_bounded(void)
 {
-    int bounded = 0, pruned = 0, dearer = 0, n = 0;
+    int bounded = 0, pruned = 0, slower = 0, n = 0;
 
     for (uint64_t seed = 1; seed <= N_CASES; seed++) {
         struct plan_params params = {.schedule = -1};
@@ -202,15 +202,15 @@ static void epsilon_is_bounded(void)
                        gap.objective <= a.objective + (double)(a.microbatches - 1) *
                                                           params.epsilon_sec;
             pruned += gap.n_plans < a.n_plans;
-            dearer += gap.objective > a.objective * (1 + 1e-9);
+            slower += gap.objective > a.objective * (1 + 1e-9);
         }
         oracle_free(&cases.oracle);
         ap_arena_free(&arena);
     }
     CHECK(bounded == n && n > 100,
           "alpa §5.2: with a large epsilon the loss is bounded: %d", bounded);
-    CHECK(pruned > 10 && dearer > 2, "fewer plans in %d of %d, dearer ones in %d", pruned,
-          n, dearer);
+    CHECK(pruned > 10 && slower > 2, "fewer plans in %d of %d, slower ones in %d", pruned,
+          n, slower);
 }
 
 static void alpa_is_exact(void)
@@ -536,7 +536,7 @@ static void listed_only(void)
         ap_arena_free(&arena);
     }
     CHECK(n == 40 && n_listed == n_stages && n_stages > 40 && restricted > 5,
-          "plans have listed submeshes only: %d of %d stages; dearer for it: %d",
+          "plans have listed submeshes only: %d of %d stages; slower for it: %d",
           n_listed, n_stages, restricted);
 }
 

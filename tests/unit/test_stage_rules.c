@@ -97,7 +97,7 @@ static void uneven_case(uint64_t seed, int n_blocks, int n_devices)
     }
 }
 
-/* How much dearer as many devices for each stage are than RaNNC's choice, on average. */
+/* How much slower as many devices for each stage are than RaNNC's choice, on average. */
 static double gain_of(int n_stages, int *no_worse)
 {
     double sum = 0;
