@@ -38,9 +38,9 @@ static double bound_of_chain(int rounds)
     static const double *const inner_cost[2] = {layer_cost, free_cost};
     static const double *const rest_cost[3] = {layer_cost, free_cost, layer_cost};
     static const struct ap_problem_edge edge = {0, 1, &same_cost[0][0]};
-    static const struct ap_part_term inner_term[2] = {{0, 1, 1}, {0, 0, -1}},
+    static const struct ap_subproblem_term inner_term[2] = {{0, 1, 1}, {0, 0, -1}},
                                      rest_term[2] = {{0, 1, 1}, {0, 2, -1}};
-    const struct ap_part part[2] = {{.problem = {.n_nodes = 2,
+    const struct ap_subproblem part[2] = {{.problem = {.n_nodes = 2,
                                                  .n_edges = 1,
                                                  .n_strategies = two,
                                                  .cost = inner_cost,
