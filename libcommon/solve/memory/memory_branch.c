@@ -1,16 +1,16 @@
 /*
- * Problem: prices of memory prove no more than a mixture of plans would cost. Where few
- * choices make large steps that is well below the best plan.
- * Idea: branch and bound. The mixture that the prices leave says which group's layouts
+ * Problem: prices of memory prove no more than a mixture of choices would cost. Where few
+ * choices make large steps that is well below the best choice.
+ * Idea: branch and bound. The mixture that the prices leave says which variable's layouts
  * differ most in what they hold; in one branch it takes those that hold more, in the
  * other one the rest, and each has prices of its own, found like the first ones from the
- * plans met so far that are in it. A branch ends when it proves that its plans are no
- * better than the best one. Strategies that no better plan of a branch has, by its
+ * choices met so far that are in it. A branch ends when it proves that its choices are no
+ * better than the best one. Strategies that no better choice of a branch has, by its
  * prices, are ruled out in it: what is left takes a fraction of the time, and less so the
- * larger a gap is good enough, which is why a large one is looked after first. Plans met
+ * larger a gap is good enough, which is why a large one is looked after first. Choices met
  * on the way are tried. The same among no more than
- * the strategies of plans met near the bound proves nothing, but a solution takes a small
- * part of the time and combines these plans.
+ * the strategies of choices met near the bound proves nothing, but a solution takes a small
+ * part of the time and combines these choices.
  * Cost: a few solutions of the priced problem per branch; their number is limited by the
  * problem's size.
  */
@@ -25,9 +25,9 @@
 #define MOST_BRANCHES 4000
 #define BRANCH_EFFORT 64000000 /* see memory_search.effort */
 #define MORE_EFFORT   1000000  /* for less than SOME_GAP */
-#define DIVES         8        /* one in so many looks goes down to a plan that fits */
+#define DIVES         8        /* one in so many looks goes down to a choice that fits */
 #define ROUNDS        6        /* of prices per branch */
-#define MOST_AMONG    16       /* plans whose strategies are combined */
+#define MOST_AMONG    16       /* choices whose strategies are combined */
 #define AMONG_SOLVES  40       /* at least */
 #define MORE_SOLVES   200
 #define AMONG_WORK    400000 /* strategies * solves */
@@ -47,7 +47,7 @@ struct branch {
     int var;   /* its strategies that are left out */
     bool *out; /* [strategy] */
     int n_ruled;
-    struct ruled *ruled; /* out, too, as no plan that is wanted has them */
+    struct ruled *ruled; /* out, too, as no choice that is wanted has them */
     double bound;
     int n_price; /* of the times known when they were found */
     double *price;
@@ -64,8 +64,8 @@ struct tree {
     double limit;       /* of the model */
     bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
     int n_pops, next;   /* the branch to go down, -1 */
-    bool dives;         /* on the way down to a plan that fits */
-    bool fits;          /* the last plan met keeps the limit: far enough down */
+    bool dives;         /* on the way down to a choice that fits */
+    bool fits;          /* the last choice met keeps the limit: far enough down */
     double gap;         /* that is good enough */
     double enough;      /* a bound that ends a branch: below the best by so much */
 };
@@ -93,7 +93,7 @@ static bool **left_out(const struct tree *t, struct ap_arena *arena, int b)
     return out;
 }
 
-/* Which of the plans met are in the branch; how many. */
+/* Which of the choices met are in the branch; how many. */
 static int list_inside(const struct memory_search *ms, bool *const *out, bool *inside)
 {
     int n = 0;
@@ -133,8 +133,8 @@ static bool is_full(const struct tree *t)
            search_is_late(t->ms);
 }
 
-/* Strategies that no plan of the branch has that is wanted; false: none are new, or no
- * such plan is left. */
+/* Strategies that no choice of the branch has that is wanted; false: none are new, or no
+ * such choice is left. */
 static bool rule_out(struct tree *t, int b, bool **out)
 {
     const struct ap_memory *m = t->ms->model;
@@ -312,7 +312,7 @@ struct split {
     bool *high; /* [strategy] */
 };
 
-/* By what a group holds: above and below the mixture's mean. */
+/* By what a variable holds: above and below the mixture's mean. */
 static bool split_by_bytes(const struct memory_search *ms, struct ap_arena *arena,
                            double *const *held, const double *weight, struct split *out)
 {
@@ -366,7 +366,7 @@ static bool split_by_share(const struct memory_search *ms, struct ap_arena *aren
     return true;
 }
 
-/* One plan is left, and it does not fit: by a group in which other plans differ. */
+/* One choice is left, and it does not fit: by a variable in which other choices differ. */
 static bool split_off(const struct memory_search *ms, struct ap_arena *arena,
                       bool *const *out, double *const *held, const double *weight,
                       struct split *by)
@@ -407,7 +407,7 @@ static double share_of(const struct memory_search *ms, const double *weight,
     return all > 0 ? high / all : 0;
 }
 
-/* Two branches of branch b; false when its mixture is one plan. */
+/* Two branches of branch b; false when its mixture is one choice. */
 static bool split(struct tree *t, int b, bool *const *out, const double *weight)
 {
     struct memory_search *ms = t->ms;
@@ -499,7 +499,7 @@ void search_branch(struct memory_search *ms)
         branch_to(ms, ms->near, MORE_EFFORT);
 }
 
-/* ---- among the strategies of plans met ---- */
+/* ---- among the strategies of choices met ---- */
 
 struct ranked {
     int cut;
@@ -514,7 +514,7 @@ static int by_sec(const void *x, const void *y)
     return (a->cut > b->cut) - (a->cut < b->cut);
 }
 
-/* Strategies that the plans nearest to the bound leave out. */
+/* Strategies that the choices nearest to the bound leave out. */
 static bool **leave_others_out(struct memory_search *ms, double limit,
                                const double *price)
 {
@@ -557,7 +557,7 @@ void search_among(struct memory_search *ms, double limit, const double *price)
     ms->work = work;
 }
 
-/* Tries the last plan met if the model says that it fits and it would be the best. */
+/* Tries the last choice met if the model says that it fits and it would be the best. */
 static void try_if_wanted(struct memory_search *ms, double limit)
 {
     const struct search_cut *last = &ms->cut[ms->n_cuts - 1];

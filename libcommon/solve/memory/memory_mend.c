@@ -261,7 +261,7 @@ static struct weighed take_over(struct memory_search *ms, struct ap_arena *scrat
 }
 
 /*
- * The cheapest plan within the model's limit in which the layers of a run, from the first
+ * The cheapest choice within the model's limit in which the layers of a run, from the first
  * one or to the last one, and all or nothing of the rest are as in `cheap`. In place of
  * base if it is cheaper.
  */

@@ -1,7 +1,7 @@
 /*
  * Problem: a priced problem of all strategies takes long, and few of them matter.
  * Idea: what each one costs at least, exactly or by message passing, tells which ones no
- * plan that is wanted has (ruled out for good), and which are near the best plans (prices
+ * choice that is wanted has (ruled out for good), and which are near the best choices (prices
  * are made among these first).
  * Cost: that of ap_solve_rule_out and ap_solve_least.
  */
@@ -73,7 +73,7 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
     return any;
 }
 
-/* How many strategies no plan has that keeps the limit at a time; -1: there is none. */
+/* How many strategies no choice has that keeps the limit at a time; -1: there is none. */
 static int64_t rule_out_at(struct memory_search *ms, int time)
 {
     struct ap_arena scratch = {0};

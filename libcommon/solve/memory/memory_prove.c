@@ -49,7 +49,7 @@ static void take_shares(struct memory_search *ms)
             ms->whole.share[c] = ms->tied->share[ms->task->tied_copy[c]];
 }
 
-/* Of the plans that may fit, the one nearest to the bound at the best prices. */
+/* Of the choices that may fit, the one nearest to the bound at the best prices. */
 static const int *nearest(const struct memory_search *ms)
 {
     const double limit = (double)ms->task->limit;

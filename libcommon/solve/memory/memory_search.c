@@ -1,24 +1,24 @@
 /*
- * Problem: the cheapest plan whose program fits a limit of memory on every device.
+ * Problem: the cheapest choice whose program fits a limit of memory on every device.
  * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. What
  * is surely held (memory_model.c) is priced on the tables of the selection problem, which
  * stays as easy as it was and is solved exactly; its value less what the limit is worth
  * at these prices is a lower bound, whatever the prices are. Prices come from a linear
- * program over the plans met so far (memory_lp.c). Between two solutions of the whole
+ * program over the choices met so far (memory_lp.c). Between two solutions of the whole
  * problem prices settle among the strategies that cost little by a message-passing bound,
  * which takes a small part of the time; strategies that hold too much at some time,
  * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
  * repeated layers were priced as one the bound is that of the whole (memory_prove.c).
- * Then plans are looked for by what their programs have in use at each time, which the
+ * Then choices are looked for by what their programs have in use at each time, which the
  * model may not see in full; since arenas are larger than that, also for lower limits, by
- * as much as was missing, then between one that is kept and one that is not. Every plan
+ * as much as was missing, then between one that is kept and one that is not. Every choice
  * that may fit is measured by its program's buffers. Whether a copy is kept for the later
  * phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part of the
- * priced problem (memory_price.c). The best plan that fits is blended with cheaper ones,
+ * priced problem (memory_price.c). The best choice that fits is blended with cheaper ones,
  * layer by layer (memory_blend.c), and takes over what it can of them (memory_mend.c);
  * the gap that is left is closed by branching (memory_branch.c) where that takes a
  * bounded number of solutions. Cost: an exact solution of the problem per round, a
- * program per plan.
+ * program per choice.
  */
 #include "solve/memory/memory_search.h"
 
@@ -28,11 +28,11 @@
 
 #include "solve/memory/solve_mem.h"
 
-#define LOWER        0.85     /* of a limit that no plan met */
+#define LOWER        0.85     /* of a limit that no choice met */
 #define TRIES_LOWER  8        /* such limits */
 #define COARSE       50       /* parts of the limit: steps to lower ones */
 #define FINE         100      /* the same where it is known how much is missing */
-#define ABOUT        1.02     /* times a limit that prices are for: plans that keep it */
+#define ABOUT        1.02     /* times a limit that prices are for: choices that keep it */
 #define ROUNDS       8        /* per limit that prices are made for */
 #define FEW_ROUNDS   3        /* the same where they take much work */
 #define MOST_ROUNDS  32       /* the same where they take little work */
@@ -40,17 +40,17 @@
 #define TRIES        3        /* of those, more in small graphs */
 #define MANY_TRIES   40
 #define LEAST_TRIES  3     /* of lower limits */
-#define MOST_FITTING 8     /* plans that may fit: measured at a time */
+#define MOST_FITTING 8     /* choices that may fit: measured at a time */
 #define MOST_LOWER   12    /* the same where they take little work */
 #define TRIES_WORK   1e6   /* strategies * nodes * tries */
 #define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
 #define DEAREST \
-    1000. /* the highest limit of a price: the whole memory, in plans without one */
+    1000. /* the highest limit of a price: the whole memory, in choices without one */
 #define NEAR        1e-3    /* good enough */
 #define FAIR        5e-3    /* the same where more tries take long */
 #define INWARD      0.5     /* of the best prices, in the next ones */
-#define MOST_STALLS 2       /* plans met again, one after the other */
-#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
+#define MOST_STALLS 2       /* choices met again, one after the other */
+#define WORTH_TYING 3       /* tie if at least one variable in so many follows another */
 #define MOST_CUTS   4000    /* of branches */
 #define CACHED      4       /* thousands of cells */
 #define CELL        8       /* work of one where copies are one node per tensor */
@@ -61,7 +61,7 @@
 #define EFFORT      8000000 /* see memory_search.effort */
 #define SEARCHED    10      /* nodes that take as long as reading the tables */
 
-/* ---- prices from the plans met ---- */
+/* ---- prices from the choices met ---- */
 
 /* Its fullest time is one to price. */
 static void find_peak(struct memory_search *ms, struct search_cut *cut)
@@ -195,7 +195,7 @@ bool search_is_inside(const struct memory_search *ms, bool *const *out, const in
     return true;
 }
 
-/* Of the plans met that leave these strategies out; -1: there is none. */
+/* Of the choices met that leave these strategies out; -1: there is none. */
 static int cheapest_inside(const struct memory_search *ms, bool *const *out,
                            const double *price, double per_byte, double weight)
 {
@@ -321,7 +321,7 @@ static struct search_view *view_of(struct memory_search *ms)
     return ms->tied ? ms->tied : &ms->whole;
 }
 
-/* Whether some plan met may be one that fits. */
+/* Whether some choice met may be one that fits. */
 static bool any_left(const struct memory_search *ms)
 {
     for (int i = 0; i < ms->n_cuts; i++)
@@ -397,7 +397,7 @@ static void price_memory(struct memory_search *ms, double limit)
     }
 }
 
-/* The least memory that plans surely need, and plans that need little. */
+/* The least memory that choices surely need, and choices that need little. */
 static void find_least(struct memory_search *ms)
 {
     struct search_view *v = view_of(ms);
@@ -442,7 +442,7 @@ struct bracket {
     double low, high; /* they fit, 0: not known; they do not */
 };
 
-/* Where to look after plans for a limit; 0: nowhere. */
+/* Where to look after choices for a limit; 0: nowhere. */
 static double next_limit(const struct memory_search *ms, struct bracket *b, double limit,
                          bool fits)
 {
@@ -459,7 +459,7 @@ static double next_limit(const struct memory_search *ms, struct bracket *b, doub
         next = fmin(b->high - ms->excess, b->high - full / FINE);
     else if (isfinite(ms->slack))
         next = fmin(full - ms->slack, b->high - full / COARSE);
-    else /* no plan was worth a program */
+    else /* no choice was worth a program */
         next = b->high - full / FINE;
     return next > full / 2 ? next : 0;
 }
@@ -476,7 +476,7 @@ static void price_below(struct memory_search *ms, double limit)
     search_settle(ms, limit, ms->last_price);
 }
 
-/* Tries the cheapest plans met of which no more is in use at once than fits. */
+/* Tries the cheapest choices met of which no more is in use at once than fits. */
 static void try_fitting(struct memory_search *ms)
 {
     for (int i = 0; i < MOST_FITTING; i++) {
@@ -494,7 +494,7 @@ static void try_fitting(struct memory_search *ms)
     }
 }
 
-/* Plans for lower limits, since arenas are larger than what is in use. */
+/* Choices for lower limits, since arenas are larger than what is in use. */
 static void search_below(struct memory_search *ms)
 {
     const double full = (double)ms->task->limit;
@@ -515,7 +515,7 @@ static void search_below(struct memory_search *ms)
     }
 }
 
-/* Plans for the limit, by what their programs hold. */
+/* Choices for the limit, by what their programs hold. */
 static void search_programs(struct memory_search *ms)
 {
     look_at(ms, ms->task->measure.held != NULL);
@@ -527,7 +527,7 @@ static void search_programs(struct memory_search *ms)
     look_at(ms, false);
 }
 
-/* A plan that fits where prices for the limit itself met none: for lower ones. */
+/* A choice that fits where prices for the limit itself met none: for lower ones. */
 static void search_lower(struct memory_search *ms)
 {
     double limit = (double)ms->task->limit;
@@ -543,7 +543,7 @@ static void search_lower(struct memory_search *ms)
     search_mend(ms);
 }
 
-/* Plans for the limit and a bound. */
+/* Choices for the limit and a bound. */
 static void search(struct memory_search *ms)
 {
     const double full = (double)ms->task->limit;
