@@ -1,9 +1,9 @@
 /*
- * Prices of memory from the choices met so far: a linear program with a row per choice and a
- * column per time (Kelley's cutting planes). Its dual is a mixture of choices that keeps
- * the limit at the times that are priced; where it holds too much at another one, that is
- * priced, too, until it keeps the limit at all times. Cost: a simplex run per time added,
- * each from the basis of the last one.
+ * Prices of memory from the choices met so far: a linear program with a row per choice
+ * and a column per time (Kelley's cutting planes). Its dual is a mixture of choices that
+ * keeps the limit at the times that are priced; where it holds too much at another one,
+ * that is priced, too, until it keeps the limit at all times. Cost: a simplex run per
+ * time added, each from the basis of the last one.
  */
 #include <glpk.h>
 #include <math.h>
