@@ -137,8 +137,8 @@ static void fold_copy_sets(struct ap_arena *arena, const struct ap_graph *g,
         }
     select_users_free(&users);
     ap_classes_free(&classes);
-    ties->n_stars = n;
-    ties->stars = ap_arena_dup(arena, sets, (size_t)n * sizeof *sets);
+    ties->n_sets = n;
+    ties->sets = ap_arena_dup(arena, sets, (size_t)n * sizeof *sets);
     ap_arena_free(&scratch);
 }
 
@@ -199,8 +199,8 @@ void shard_ilp_state(struct ap_arena *arena, const struct shard_space *space,
     out->n_vars = out->builder.n_nodes;
     out->var = ties->var;
     out->tensor = ties->tensor;
-    for (int i = 0; i < ties->n_stars; i++)
-        statement_add_copy_set(&out->builder, &ties->stars[i]);
+    for (int i = 0; i < ties->n_sets; i++)
+        statement_add_copy_set(&out->builder, &ties->sets[i]);
     out->problem = select_problem(&out->builder);
 }
 

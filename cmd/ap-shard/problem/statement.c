@@ -10,6 +10,7 @@
  * layouts.
  */
 #include "problem/statement.h"
+#include "base/array.h"
 #include "cost/convert.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@
 
 /* All that concerns one tensor while its nodes and edges are made. */
 struct tensor {
-    const struct copy_set *star;
+    const struct copy_set *set;
     int **target; /* [use][strategy]: number of the layout that it needs */
     int n_layouts, cap_layouts;
     struct ap_layout *layouts; /* distinct targets */
@@ -49,13 +50,11 @@ void select_free(struct select_builder *b)
 
 static int add_node(struct select_builder *b, int group, int n, double *cost)
 {
-    if (b->n_nodes == b->cap_nodes) {
-        b->cap_nodes = b->cap_nodes ? 2 * b->cap_nodes : 1024;
-        size_t cap = (size_t)b->cap_nodes;
-        b->n_strategies = ap_xrealloc(b->n_strategies, cap * sizeof *b->n_strategies);
-        b->group = ap_xrealloc(b->group, cap * sizeof *b->group);
-        b->cost = ap_xrealloc(b->cost, cap * sizeof *b->cost);
-    }
+    int cap_groups = b->cap_nodes, cap_costs = b->cap_nodes;
+
+    AP_ROOM(b->group, b->n_nodes, cap_groups);
+    AP_ROOM(b->cost, b->n_nodes, cap_costs);
+    AP_ROOM(b->n_strategies, b->n_nodes, b->cap_nodes);
     b->n_strategies[b->n_nodes] = n;
     b->group[b->n_nodes] = group;
     b->cost[b->n_nodes] = cost;
@@ -73,14 +72,11 @@ int select_var(struct select_builder *b, int group, double weight)
 
 static void add_edge(struct select_builder *b, int x, int y, const double *cost)
 {
-    if (b->n_edges == b->cap_edges) {
-        b->cap_edges = b->cap_edges ? 2 * b->cap_edges : 4096;
-        b->edges = ap_xrealloc(b->edges, (size_t)b->cap_edges * sizeof *b->edges);
-    }
+    AP_ROOM(b->edges, b->n_edges, b->cap_edges);
     b->edges[b->n_edges++] = (struct ap_problem_edge){x, y, cost};
 }
 
-/* ---- stars: a tensor's producer and those who need it ---- */
+/* ---- copy sets: a tensor's producer and those who need it ---- */
 
 void select_users_init(struct ap_arena *arena, const struct ap_graph *g,
                        const struct ap_nests *nests, struct select_users *u)
@@ -104,10 +100,7 @@ void select_users_free(struct select_users *u)
 
 static void put_use(struct select_users *u, int group, int slot, int alias)
 {
-    if (u->n == u->cap) {
-        u->cap = u->cap ? 2 * u->cap : 16;
-        u->uses = ap_xrealloc(u->uses, (size_t)u->cap * sizeof *u->uses);
-    }
+    AP_ROOM(u->uses, u->n, u->cap);
     u->uses[u->n++] = (struct select_use){group, slot, alias, -1, 0};
 }
 
@@ -143,10 +136,7 @@ static int intern(struct ap_layout **list, int *n, int *cap, const struct ap_lay
     for (int i = 0; i < *n; i++)
         if (ap_layout_equal(&(*list)[i], l))
             return i;
-    if (*n == *cap) {
-        *cap = *cap ? 2 * *cap : 16;
-        *list = ap_xrealloc(*list, (size_t)*cap * sizeof **list);
-    }
+    AP_ROOM(*list, *n, *cap);
     (*list)[*n] = *l;
     return (*n)++;
 }
@@ -154,11 +144,11 @@ static int intern(struct ap_layout **list, int *n, int *cap, const struct ap_lay
 static void find_targets(struct select_builder *b, struct tensor *t)
 {
     const struct shard_space *sp = b->space;
-    const struct copy_set *star = t->star;
+    const struct copy_set *set = t->set;
 
-    t->target = AP_NEW_N(b->arena, star->n_uses + 1, int *);
-    for (int u = 0; u < star->n_uses; u++) {
-        const struct select_use *use = &star->uses[u];
+    t->target = AP_NEW_N(b->arena, set->n_uses + 1, int *);
+    for (int u = 0; u < set->n_uses; u++) {
+        const struct select_use *use = &set->uses[u];
         if (use->group < 0)
             continue;
         const struct ap_nest *nest = &sp->nests->nest[use->group];
@@ -178,14 +168,14 @@ static void find_targets(struct select_builder *b, struct tensor *t)
 static void price_conversions(struct select_builder *b, struct tensor *t)
 {
     const struct shard_space *sp = b->space;
-    const struct copy_set *star = t->star;
-    const struct ap_shape *shape = &sp->graph->nodes[star->node].shape;
+    const struct copy_set *set = t->set;
+    const struct ap_shape *shape = &sp->graph->nodes[set->node].shape;
 
-    t->home_of = AP_NEW_N(b->arena, sp->n[star->home], int);
-    for (int s = 0; s < sp->n[star->home]; s++) {
+    t->home_of = AP_NEW_N(b->arena, sp->n[set->home], int);
+    for (int s = 0; s < sp->n[set->home]; s++) {
         struct ap_layout l =
-            ap_nest_value_layout(&sp->nests->nest[star->home], sp->graph, &sp->cost->mesh,
-                                 &sp->choice[star->home][s], b->member[star->node]);
+            ap_nest_value_layout(&sp->nests->nest[set->home], sp->graph, &sp->cost->mesh,
+                                 &sp->choice[set->home][s], b->member[set->node]);
         t->home_of[s] = intern(&t->homes, &t->n_homes, &t->cap_homes, &l);
     }
     t->conv =
@@ -194,7 +184,7 @@ static void price_conversions(struct select_builder *b, struct tensor *t)
         for (int r = 0; r < t->n_layouts; r++) {
             double sec = ap_convert_sec(sp->cost, shape, &t->homes[h], &t->layouts[r]);
             t->conv[h * t->n_layouts + r] =
-                isfinite(sec) ? star->weight * sec : AP_FORBIDDEN;
+                isfinite(sec) ? set->weight * sec : AP_FORBIDDEN;
         }
 }
 
@@ -214,8 +204,8 @@ static double made_from(const struct tensor *t, int home_strategy, int r)
 /* Whether the variable asks for layout r when it takes strategy s. */
 static bool asks(const struct tensor *t, int var, int s, int r)
 {
-    for (int u = 0; u < t->star->n_uses; u++)
-        if (t->star->uses[u].group >= 0 && t->star->uses[u].var == var &&
+    for (int u = 0; u < t->set->n_uses; u++)
+        if (t->set->uses[u].group >= 0 && t->set->uses[u].var == var &&
             t->target[u][s] == r)
             return true;
     return false;
@@ -225,8 +215,7 @@ static bool asks(const struct tensor *t, int var, int s, int r)
 static void charge_direct(struct select_builder *b, const struct tensor *t, int var,
                           int r, double **table)
 {
-    int n = b->n_strategies[var], home = t->star->home_var,
-        n_home = b->n_strategies[home];
+    int n = b->n_strategies[var], home = t->set->home_var, n_home = b->n_strategies[home];
 
     if (home == var) { /* tied groups, one after the other */
         for (int s = 0; s < n; s++)
@@ -245,17 +234,14 @@ static void charge_direct(struct select_builder *b, const struct tensor *t, int 
 
 static void note_copy(struct select_builder *b, const struct tensor *t, int node, int r)
 {
-    if (b->n_copies == b->cap_copies) {
-        b->cap_copies = b->cap_copies ? 2 * b->cap_copies : 256;
-        b->copy = ap_xrealloc(b->copy, (size_t)b->cap_copies * sizeof *b->copy);
-    }
-    b->copy[b->n_copies++] = (struct select_copy){node, t->star->node, t->layouts[r]};
+    AP_ROOM(b->copy, b->n_copies, b->cap_copies);
+    b->copy[b->n_copies++] = (struct select_copy){node, t->set->node, t->layouts[r]};
 }
 
 static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
 {
-    const struct copy_set *star = t->star;
-    int home = star->home_var, n_home = b->n_strategies[home];
+    const struct copy_set *set = t->set;
+    int home = set->home_var, n_home = b->n_strategies[home];
     int copy = add_node(b, -1, 2, AP_NEW_N(b->arena, 2, double));
     double *made = AP_NEW_N(b->arena, 2 * n_home, double);
 
@@ -263,10 +249,10 @@ static void charge_copy(struct select_builder *b, const struct tensor *t, int r)
     for (int h = 0; h < n_home; h++)
         made[2 * h + 1] = made_from(t, h, r);
     add_edge(b, home, copy, made);
-    for (int u = 0; u < star->n_uses; u++) {
-        if (star->uses[u].group < 0)
+    for (int u = 0; u < set->n_uses; u++) {
+        if (set->uses[u].group < 0)
             continue;
-        int var = star->uses[u].var, n = b->n_strategies[var];
+        int var = set->uses[u].var, n = b->n_strategies[var];
         double *table = NULL;
         for (int s = 0; s < n; s++) {
             if (t->target[u][s] != r)
@@ -285,8 +271,8 @@ static int who_asks(const struct select_builder *b, const struct tensor *t, int 
                     int *first)
 {
     int only = -1;
-    for (int u = 0; u < t->star->n_uses; u++) {
-        const struct select_use *use = &t->star->uses[u];
+    for (int u = 0; u < t->set->n_uses; u++) {
+        const struct select_use *use = &t->set->uses[u];
         bool needs = false;
         for (int s = 0; use->group >= 0 && s < b->n_strategies[use->var] && !needs; s++)
             needs = t->target[u][s] == r;
@@ -304,35 +290,35 @@ static int who_asks(const struct select_builder *b, const struct tensor *t, int 
  * A result that is taken as it lies costs what makes its sums whole. (Where somebody else
  * wants the same it is made once, and the plan costs less than is charged here.)
  */
-static void charge_sums(struct select_builder *b, const struct copy_set *star)
+static void charge_sums(struct select_builder *b, const struct copy_set *set)
 {
     const struct shard_space *sp = b->space;
-    const struct ap_nest *nest = &sp->nests->nest[star->home];
-    for (int s = 0; s < sp->n[star->home]; s++) {
+    const struct ap_nest *nest = &sp->nests->nest[set->home];
+    for (int s = 0; s < sp->n[set->home]; s++) {
         struct ap_layout from =
             ap_nest_value_layout(nest, sp->graph, &sp->cost->mesh,
-                                 &sp->choice[star->home][s], b->member[star->node]);
+                                 &sp->choice[set->home][s], b->member[set->node]);
         struct ap_layout to = ap_layout_whole(&from);
         if (!ap_layout_equal(&from, &to))
-            b->cost[star->home_var][s] +=
-                star->weight *
-                ap_convert_sec(sp->cost, &sp->graph->nodes[star->node].shape, &from, &to);
+            b->cost[set->home_var][s] +=
+                set->weight *
+                ap_convert_sec(sp->cost, &sp->graph->nodes[set->node].shape, &from, &to);
     }
 }
 
-void statement_add_copy_set(struct select_builder *b, const struct copy_set *star)
+void statement_add_copy_set(struct select_builder *b, const struct copy_set *set)
 {
-    struct tensor t = {.star = star};
-    double **direct = AP_NEW_N(b->arena, star->n_uses + 1, double *);
+    struct tensor t = {.set = set};
+    double **direct = AP_NEW_N(b->arena, set->n_uses + 1, double *);
     struct ap_layout whole = ap_layout_replicated();
     bool ends_whole = false;
 
     find_targets(b, &t);
-    for (int u = 0; u < star->n_uses; u++)
-        if (star->uses[u].slot == SELECT_TAKEN)
-            charge_sums(b, star);
-    for (int u = 0; u < star->n_uses; u++)
-        ends_whole |= star->uses[u].group < 0 && star->uses[u].slot != SELECT_TAKEN;
+    for (int u = 0; u < set->n_uses; u++)
+        if (set->uses[u].slot == SELECT_TAKEN)
+            charge_sums(b, set);
+    for (int u = 0; u < set->n_uses; u++)
+        ends_whole |= set->uses[u].group < 0 && set->uses[u].slot != SELECT_TAKEN;
     if (ends_whole)
         intern(&t.layouts, &t.n_layouts, &t.cap_layouts, &whole);
     price_conversions(b, &t);
@@ -341,8 +327,8 @@ void statement_add_copy_set(struct select_builder *b, const struct copy_set *sta
         if (costs_nothing(&t, r))
             continue;
         if (ends_whole && ap_layout_equal(&t.layouts[r], &whole)) {
-            for (int s = 0; s < b->n_strategies[star->home_var]; s++)
-                b->cost[star->home_var][s] += made_from(&t, s, r);
+            for (int s = 0; s < b->n_strategies[set->home_var]; s++)
+                b->cost[set->home_var][s] += made_from(&t, s, r);
             continue;
         }
         int only = who_asks(b, &t, r, &first);

@@ -42,7 +42,7 @@ struct select_builder {
     int n_edges, cap_edges;
     struct ap_problem_edge *edges;
     int n_copies, cap_copies;
-    struct select_copy *copy; /* by star, in the order of their nodes */
+    struct select_copy *copy; /* by copy set, in the order of their nodes */
 };
 
 void select_init(struct select_builder *b, struct ap_arena *arena,
@@ -67,7 +67,7 @@ void select_users_free(struct select_users *u);
 /* Fills u->uses (but var): slots of other groups in the order of users, then results. */
 void select_users_of(struct select_users *u, int node);
 
-void statement_add_copy_set(struct select_builder *b, const struct copy_set *star);
+void statement_add_copy_set(struct select_builder *b, const struct copy_set *set);
 
 /* Makes the copies that the variables' choices need; choice[] of all others is 0. */
 void select_make_copies(const struct select_builder *b, int *choice);

@@ -1,18 +1,17 @@
 /*
- * Problem: prices of memory prove no more than a mixture of plans would cost. Where few
- * choices make large steps that is well below the best plan.
- * Idea: branch and bound. The mixture that the prices leave says which group's layouts
+ * Problem: prices of memory prove no more than a mixture of choices would cost. Where few
+ * choices make large steps that is well below the best choice.
+ * Idea: branch and bound. The mixture that the prices leave says which variable's layouts
  * differ most in what they hold; in one branch it takes those that hold more, in the
  * other one the rest, and each has prices of its own, found like the first ones from the
- * plans met so far that are in it. A branch ends when it proves that its plans are no
- * better than the best one. Strategies that no better plan of a branch has, by its
+ * choices met so far that are in it. A branch ends when it proves that its choices are no
+ * better than the best one. Strategies that no better choice of a branch has, by its
  * prices, are ruled out in it: what is left takes a fraction of the time, and less so the
- * larger a gap is good enough, which is why a large one is looked after first. Plans met
- * on the way are tried. The same among no more than
- * the strategies of plans met near the bound proves nothing, but a solution takes a small
- * part of the time and combines these plans.
- * Cost: a few solutions of the priced problem per branch; their number is limited by the
- * problem's size.
+ * larger a gap is good enough, which is why a large one is looked after first. Choices
+ * met on the way are tried. The same among no more than the strategies of choices met
+ * near the bound proves nothing, but a solution takes a small part of the time and
+ * combines these choices. Cost: a few solutions of the priced problem per branch; their
+ * number is limited by the problem's size.
  */
 #include <limits.h>
 #include <math.h>
@@ -23,18 +22,9 @@
 #include "solve/memory/memory_search.h"
 
 #define MOST_BRANCHES 4000
-#define BRANCH_EFFORT 64000000 /* see memory_search.effort */
-#define MORE_EFFORT   1000000  /* for less than SOME_GAP */
-#define DIVES         8        /* one in so many looks goes down to a plan that fits */
-#define ROUNDS        6        /* of prices per branch */
-#define MOST_AMONG    16       /* plans whose strategies are combined */
-#define AMONG_SOLVES  40       /* at least */
-#define MORE_SOLVES   200
-#define AMONG_WORK    400000 /* strategies * solves */
-#define AMONG_EFFORT  10     /* part of what solving takes otherwise */
-#define SETTLE_ROUNDS 24     /* of prices among these */
-#define SETTLED       0.1    /* of the gap that is good enough */
-#define SOME_GAP      9e-3   /* is looked after first: less is left of all branches */
+#define DIVES         8   /* one in so many looks goes down to a choice that fits */
+#define AMONG_EFFORT  10  /* part of what solving takes otherwise */
+#define SETTLED       0.1 /* of the gap that is good enough */
 #define SAME          1e-6
 #define LITTLE        0.05 /* of the gap: what a round must gain */
 
@@ -47,7 +37,7 @@ struct branch {
     int var;   /* its strategies that are left out */
     bool *out; /* [strategy] */
     int n_ruled;
-    struct ruled *ruled; /* out, too, as no plan that is wanted has them */
+    struct ruled *ruled; /* out, too, as no choice that is wanted has them */
     double bound;
     int n_price; /* of the times known when they were found */
     double *price;
@@ -64,8 +54,8 @@ struct tree {
     double limit;       /* of the model */
     bool *const *among; /* [var][strategy] left out everywhere; NULL: none */
     int n_pops, next;   /* the branch to go down, -1 */
-    bool dives;         /* on the way down to a plan that fits */
-    bool fits;          /* the last plan met keeps the limit: far enough down */
+    bool dives;         /* on the way down to a choice that fits */
+    bool fits;          /* the last choice met keeps the limit: far enough down */
     double gap;         /* that is good enough */
     double enough;      /* a bound that ends a branch: below the best by so much */
 };
@@ -93,7 +83,7 @@ static bool **left_out(const struct tree *t, struct ap_arena *arena, int b)
     return out;
 }
 
-/* Which of the plans met are in the branch; how many. */
+/* Which of the choices met are in the branch; how many. */
 static int list_inside(const struct memory_search *ms, bool *const *out, bool *inside)
 {
     int n = 0;
@@ -133,8 +123,8 @@ static bool is_full(const struct tree *t)
            search_is_late(t->ms);
 }
 
-/* Strategies that no plan of the branch has that is wanted; false: none are new, or no
- * such plan is left. */
+/* Strategies that no choice of the branch has that is wanted; false: none are new, or no
+ * such choice is left. */
 static bool rule_out(struct tree *t, int b, bool **out)
 {
     const struct ap_memory *m = t->ms->model;
@@ -192,7 +182,7 @@ static void find_bound(struct tree *t, int b, bool *const *out, double *weight)
             break;
         double *next = AP_NEW_N(&scratch, n_most, double);
         double theta = search_prices(ms, t->limit, inside, next, weight) * ms->unit;
-        if (round >= ROUNDS || is_full(t) || !isfinite(theta) ||
+        if (round >= memory_tuning.branch_rounds || is_full(t) || !isfinite(theta) ||
             (!search_pays_more(ms, next) &&
              theta - br->bound < LITTLE * (t->enough - br->bound)))
             break;
@@ -312,7 +302,7 @@ struct split {
     bool *high; /* [strategy] */
 };
 
-/* By what a group holds: above and below the mixture's mean. */
+/* By what a variable holds: above and below the mixture's mean. */
 static bool split_by_bytes(const struct memory_search *ms, struct ap_arena *arena,
                            double *const *held, const double *weight, struct split *out)
 {
@@ -366,7 +356,8 @@ static bool split_by_share(const struct memory_search *ms, struct ap_arena *aren
     return true;
 }
 
-/* One plan is left, and it does not fit: by a group in which other plans differ. */
+/* One choice is left, and it does not fit: by a variable in which other choices differ.
+ */
 static bool split_off(const struct memory_search *ms, struct ap_arena *arena,
                       bool *const *out, double *const *held, const double *weight,
                       struct split *by)
@@ -407,7 +398,7 @@ static double share_of(const struct memory_search *ms, const double *weight,
     return all > 0 ? high / all : 0;
 }
 
-/* Two branches of branch b; false when its mixture is one plan. */
+/* Two branches of branch b; false when its mixture is one choice. */
 static bool split(struct tree *t, int b, bool *const *out, const double *weight)
 {
     struct memory_search *ms = t->ms;
@@ -494,12 +485,10 @@ static void branch_to(struct memory_search *ms, double gap, int64_t effort)
 
 void search_branch(struct memory_search *ms)
 {
-    branch_to(ms, SOME_GAP, BRANCH_EFFORT);
-    if (ms->bound >= ms->best_sec * (1 - SOME_GAP))
-        branch_to(ms, ms->near, MORE_EFFORT);
+    branch_to(ms, memory_tuning.branch_gap, memory_tuning.branch_effort);
 }
 
-/* ---- among the strategies of plans met ---- */
+/* ---- among the strategies of choices met ---- */
 
 struct ranked {
     int cut;
@@ -514,7 +503,7 @@ static int by_sec(const void *x, const void *y)
     return (a->cut > b->cut) - (a->cut < b->cut);
 }
 
-/* Strategies that the plans nearest to the bound leave out. */
+/* Strategies that the choices nearest to the bound leave out. */
 static bool **leave_others_out(struct memory_search *ms, double limit,
                                const double *price)
 {
@@ -531,7 +520,7 @@ static bool **leave_others_out(struct memory_search *ms, double limit,
     for (int v = 0; v < n_vars; v++) {
         out[v] = AP_NEW_N(ms->arena, p->n_strategies[v], bool);
         memset(out[v], 1, (size_t)p->n_strategies[v] * sizeof **out);
-        for (int i = 0; i < n && i < MOST_AMONG; i++)
+        for (int i = 0; i < n && i < memory_tuning.n_among; i++)
             out[v][ms->cut[list[i].cut].choice[v]] = false;
     }
     return out;
@@ -539,25 +528,25 @@ static bool **leave_others_out(struct memory_search *ms, double limit,
 
 void search_among(struct memory_search *ms, double limit, const double *price)
 {
-    const double solves = AMONG_WORK / (double)ms->n_strategies;
+    const double solves = memory_tuning.among_work / (double)ms->n_strategies;
     struct tree t = {.ms = ms,
                      .arena = ms->arena,
                      .limit = limit,
                      .among = leave_others_out(ms, limit, price),
                      .most_effort = INT64_MAX,
                      .most_solves = ms->n_solves +
-                                    (int)fmin(fmax(solves, AMONG_SOLVES), MORE_SOLVES),
+                                    (int)fmin(fmax(solves, memory_tuning.among_solves),
+                                              memory_tuning.most_among_solves),
                      .gap = ms->near,
                      .enough = ms->best_sec * (1 - ms->near)};
-    const int64_t effort = ms->effort, work = ms->work;
+    const int64_t effort = ms->effort;
 
     grow(&t, 0, ap_arena_dup(ms->arena, price, (size_t)ms->n_times * sizeof *price),
          ms->n_times);
     ms->effort = effort + (ms->effort - effort) / AMONG_EFFORT;
-    ms->work = work;
 }
 
-/* Tries the last plan met if the model says that it fits and it would be the best. */
+/* Tries the last choice met if the model says that it fits and it would be the best. */
 static void try_if_wanted(struct memory_search *ms, double limit)
 {
     const struct search_cut *last = &ms->cut[ms->n_cuts - 1];
@@ -570,13 +559,14 @@ void search_settle(struct memory_search *ms, double limit, double *price)
 {
     bool **out = leave_others_out(ms, limit, price);
     double *next = AP_NEW_N(ms->arena, ms->max_times, double), aimed = 0;
-    const int64_t effort = ms->effort, work = ms->work;
+    const int64_t effort = ms->effort;
     int stalls = 0;
 
     for (int v = 0; v < ms->model->n_vars && ms->far; v++)
         for (int s = 0; s < ms->model->problem->n_strategies[v]; s++)
             out[v][s] &= ms->far[v][s];
-    for (int round = 0; round < SETTLE_ROUNDS && ms->n_cuts < ms->max_cuts; round++) {
+    for (int round = 0; round < memory_tuning.settle_rounds && ms->n_cuts < ms->max_cuts;
+         round++) {
         const double theta = search_prices(ms, limit, NULL, next, NULL) * ms->unit;
         const int n_times = ms->n_times;
         if (!isfinite(theta) || theta <= aimed * (1 + SETTLED * ms->near))
@@ -600,5 +590,4 @@ void search_settle(struct memory_search *ms, double limit, double *price)
         memcpy(price, next, (size_t)n_times * sizeof *price);
     }
     ms->effort = effort + (ms->effort - effort) / AMONG_EFFORT;
-    ms->work = work;
 }

@@ -15,10 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_STATES 4000     /* of a node */
-#define MOST_CELLS  150000   /* of one of its tables */
-#define MOST_ALL    16000000 /* cells of all sets */
-
 static bool is_forbidden(double cost)
 {
     return cost >= AP_FORBIDDEN;
@@ -107,7 +103,9 @@ static double count_cells(const struct ap_memory *m, const struct priced_set *se
         sum += n_s;
         most = n_s > most ? n_s : most;
     }
-    return n < 1 || n > MOST_STATES || n * most > MOST_CELLS ? INFINITY : n * sum;
+    return n < 1 || n > memory_tuning.set_states || n * most > memory_tuning.set_cells
+               ? INFINITY
+               : n * sum;
 }
 
 bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
@@ -135,7 +133,7 @@ bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int firs
     out->kept = AP_NEW_N(arena, n, double *);
     out->wait = AP_NEW_N(arena, 2 * n, const struct priced_wait *);
     const double more = count_cells(m, out);
-    if (*cells + more > MOST_ALL)
+    if (*cells + more > memory_tuning.all_set_cells)
         return false;
     *cells += more;
     return true;
@@ -164,7 +162,7 @@ static bool refine(struct ap_arena *arena, const struct ap_memory *m,
     }
     name_needs(arena, user, cells, n, width);
     const double more = count_cells(m, set) - now;
-    if (*all + more <= MOST_ALL) {
+    if (*all + more <= memory_tuning.all_set_cells) {
         *all += more;
         return true;
     }

@@ -1,9 +1,9 @@
 /*
- * Prices of memory from the plans met so far: a linear program with a row per plan and a
- * column per time (Kelley's cutting planes). Its dual is a mixture of plans that keeps
- * the limit at the times that are priced; where it holds too much at another one, that is
- * priced, too, until it keeps the limit at all times. Cost: a simplex run per time added,
- * each from the basis of the last one.
+ * Prices of memory from the choices met so far: a linear program with a row per choice
+ * and a column per time (Kelley's cutting planes). Its dual is a mixture of choices that
+ * keeps the limit at the times that are priced; where it holds too much at another one,
+ * that is priced, too, until it keeps the limit at all times. Cost: a simplex run per
+ * time added, each from the basis of the last one.
  */
 #include <glpk.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "solve/memory/memory_search.h"
 
 #define PIVOTS     100000 /* of the simplex method */
-#define MOST_ADDED 64     /* times, for prices from the same plans */
+#define MOST_ADDED 64     /* times, for prices from the same choices */
 #define TOO_FULL   1e-4   /* part of the limit that a mixture may hold beyond it */
 
 struct prices {
@@ -76,7 +76,7 @@ static void open_prices(struct prices *p)
     add_times(p, 0);
 }
 
-/* A time at which the mixture of plans that the prices stand for holds too much becomes
+/* A time at which the mixture of choices that the prices stand for holds too much becomes
  * one to price; false: there is none. */
 static bool find_time(const struct prices *p)
 {
@@ -115,9 +115,9 @@ static void take_prices(const struct prices *p, double *price, double *weight)
 }
 
 /*
- * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each plan i,
+ * max theta: theta <= sec_i + sum of price_j (held_i(t_j) / limit - 1) for each choice i,
  * in units of ms->unit; with only_memory theta <= sum of price_j held_i(t_j) / limit, the
- * prices adding up to 1. Its dual is a mixture of plans, which keeps the limit at all
+ * prices adding up to 1. Its dual is a mixture of choices, which keeps the limit at all
  * times: those at which it does not are added.
  */
 static double find_prices(struct memory_search *ms, double limit, bool only_memory,

@@ -22,14 +22,13 @@
 #define MOST_PARTS 256
 #define MOST_RUNS  32
 #define PROGRAMS   4
-#define MOST_WORK  1600000 /* us of measuring programs, of a search */
-#define MOST_SEEN  4096    /* choices measured that are remembered */
+#define MOST_SEEN  4096 /* choices measured that are remembered */
 
 /* ---- measuring ---- */
 
 static bool spent(const struct memory_search *ms)
 {
-    return ms->n_measured * ms->task->program_work > MOST_WORK;
+    return ms->n_measured * ms->task->program_work > memory_tuning.program_effort;
 }
 
 /* A choice that was measured, by a hash of it. */
@@ -261,9 +260,9 @@ static struct weighed take_over(struct memory_search *ms, struct ap_arena *scrat
 }
 
 /*
- * The cheapest plan within the model's limit in which the layers of a run, from the first
- * one or to the last one, and all or nothing of the rest are as in `cheap`. In place of
- * base if it is cheaper.
+ * The cheapest choice within the model's limit in which the layers of a run, from the
+ * first one or to the last one, and all or nothing of the rest are as in `cheap`. In
+ * place of base if it is cheaper.
  */
 static void take_run(struct memory_search *ms, struct ap_arena *scratch, const int *cheap,
                      const int *part, const int *layer, int64_t limit, int *base)

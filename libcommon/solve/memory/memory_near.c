@@ -1,9 +1,9 @@
 /*
  * Problem: a priced problem of all strategies takes long, and few of them matter.
  * Idea: what each one costs at least, exactly or by message passing, tells which ones no
- * plan that is wanted has (ruled out for good), and which are near the best plans (prices
- * are made among these first).
- * Cost: that of ap_solve_rule_out and ap_solve_least.
+ * choice that is wanted has (ruled out for good), and which are near the best choices
+ * (prices are made among these first). Cost: that of ap_solve_rule_out and
+ * ap_solve_least.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,10 +11,8 @@
 
 #include "solve/memory/memory_search.h"
 
-#define NEAREST 0.15 /* part of the strategies that prices are made among */
-
 int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
-                     int first_set, bool all)
+                     int first_set)
 {
     const struct ap_problem *p = &priced->problem;
     const int end = first_set + priced->n_sets;
@@ -23,7 +21,7 @@ int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *pric
 
     for (int v = 0; v < p->n_nodes; v++)
         for (int s = 0; s < p->n_strategies[v]; s++)
-            n_left[v] += all || p->cost[v][s] < AP_FORBIDDEN;
+            n_left[v] += p->cost[v][s] < AP_FORBIDDEN;
     for (int e = 0; e < p->n_edges; e++)
         if (p->edges[e].a < first_set || p->edges[e].a >= end)
             n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
@@ -68,12 +66,12 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
     memcpy(node, out, (size_t)ms->model->n_vars * sizeof *node);
     const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
     leave_out(&priced.problem, ms->model->n_vars, out);
-    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes, false);
+    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes);
     ap_arena_free(&scratch);
     return any;
 }
 
-/* How many strategies no plan has that keeps the limit at a time; -1: there is none. */
+/* How many strategies no choice has that keeps the limit at a time; -1: there is none. */
 static int64_t rule_out_at(struct memory_search *ms, int time)
 {
     struct ap_arena scratch = {0};
@@ -86,7 +84,7 @@ static int64_t rule_out_at(struct memory_search *ms, int time)
     memcpy(node, ms->never, (size_t)ms->model->n_vars * sizeof *node);
     const int64_t n =
         ap_solve_rule_out(&priced.problem, (double)ms->task->limit + 1, node);
-    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes, false);
+    ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes);
     ap_arena_free(&scratch);
     return n;
 }
@@ -118,7 +116,7 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* What all but the NEAREST part of the strategies cost more than. */
+/* What all but the memory_tuning.nearest part of the strategies cost more than. */
 static double threshold(struct ap_arena *arena, const struct ap_problem *p, int n_vars,
                         double *const *least)
 {
@@ -133,7 +131,7 @@ static double threshold(struct ap_arena *arena, const struct ap_problem *p, int 
         for (int s = 0; s < p->n_strategies[v]; s++)
             list[n++] = least[v][s];
     qsort(list, (size_t)n, sizeof *list, by_value);
-    return list[(int)(n * NEAREST)];
+    return list[(int)(n * memory_tuning.nearest)];
 }
 
 void search_find_far(struct memory_search *ms, double limit, const double *price)
@@ -157,6 +155,6 @@ void search_find_far(struct memory_search *ms, double limit, const double *price
         for (int s = 0; s < p->n_strategies[i]; s++)
             ms->far[i][s] = least[i][s] > most;
     }
-    ms->effort += search_cells(&scratch, &priced, v->model->problem->n_nodes, false);
+    ms->effort += search_cells(&scratch, &priced, v->model->problem->n_nodes);
     ap_arena_free(&scratch);
 }

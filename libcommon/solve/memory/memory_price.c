@@ -19,9 +19,6 @@
 
 #include "solve/memory/memory_copy_set.h"
 
-#define CHEAP      0.2  /* part of what making again costs: keeping costs nothing */
-#define CHEAP_WAIT 0.05 /* the same, of waiting for the next user */
-
 static double span_price(const double *before, int lo, int hi)
 {
     return before[hi] - before[lo];
@@ -100,7 +97,7 @@ static bool is_cheap(const struct pricer *k, int copy)
 
     for (int h = 0; h < k->m->problem->n_strategies[e->a]; h++) {
         const double made = weighed(k, e->cost[2 * h + 1]);
-        if (!is_forbidden(made) && k->out->kept[copy][h] > CHEAP * made)
+        if (!is_forbidden(made) && k->out->kept[copy][h] > memory_tuning.cheap * made)
             return false;
     }
     return true;
@@ -137,7 +134,7 @@ static bool is_expensive(const struct pricer *k, const struct priced_wait *w)
         double sum = 0;
         for (int i = 0; i + 1 < w->n; i++)
             sum += w->cost[i * n + h];
-        if (!is_forbidden(made) && sum > CHEAP_WAIT * made)
+        if (!is_forbidden(made) && sum > memory_tuning.cheap_wait * made)
             return true;
     }
     return false;

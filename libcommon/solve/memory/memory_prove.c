@@ -12,10 +12,6 @@
 
 #include "solve/memory/memory_search.h"
 
-#define NEARLY     1.4e-2 /* a gap that branches may close although a solution is hard */
-#define WHOLE      120000 /* strategies of a graph that is bounded unfolded */
-#define PROOF_WORK 100    /* of a solution, where more are not tried */
-
 bool search_is_near(const struct memory_search *ms)
 {
     return ms->bound >= ms->best_sec * (1 - ms->near);
@@ -23,7 +19,7 @@ bool search_is_near(const struct memory_search *ms)
 
 bool search_is_wide(const struct memory_search *ms)
 {
-    return ms->n_strategies > WHOLE;
+    return ms->n_strategies > memory_tuning.whole;
 }
 
 double search_price_sum(const struct memory_search *ms, const double *price, int n,
@@ -49,7 +45,7 @@ static void take_shares(struct memory_search *ms)
             ms->whole.share[c] = ms->tied->share[ms->task->tied_copy[c]];
 }
 
-/* Of the plans that may fit, the one nearest to the bound at the best prices. */
+/* Of the choices that may fit, the one nearest to the bound at the best prices. */
 static const int *nearest(const struct memory_search *ms)
 {
     const double limit = (double)ms->task->limit;
@@ -109,7 +105,7 @@ void search_prove(struct memory_search *ms)
     const int n_times = ms->n_times;
 
     if (ms->gave_up && !ms->tied && !search_is_wide(ms)) {
-        ms->solve_work = PROOF_WORK;
+        ms->solve_work = memory_tuning.proof_work;
         const double value =
             search_solve(ms, &ms->whole, ms->best_price, ms->unit / limit, 1, NULL);
         if (value >= 0) {
@@ -121,7 +117,8 @@ void search_prove(struct memory_search *ms)
     }
     if (!ms->tied && (search_is_wide(ms) || ms->gave_up))
         prove_layers(ms);
-    if (!search_is_near(ms) && (!ms->gave_up || ms->bound > ms->best_sec * (1 - NEARLY)))
+    if (!search_is_near(ms) &&
+        (!ms->gave_up || ms->bound > ms->best_sec * (1 - memory_tuning.hard_gap)))
         search_branch(ms);
-    ms->solve_work = SEARCH_SOLVE_WORK;
+    ms->solve_work = memory_tuning.solve_work;
 }

@@ -1,24 +1,24 @@
 /*
- * Problem: the cheapest plan whose program fits a limit of memory on every device.
- * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. What
- * is surely held (memory_model.c) is priced on the tables of the selection problem, which
- * stays as easy as it was and is solved exactly; its value less what the limit is worth
- * at these prices is a lower bound, whatever the prices are. Prices come from a linear
- * program over the plans met so far (memory_lp.c). Between two solutions of the whole
- * problem prices settle among the strategies that cost little by a message-passing bound,
- * which takes a small part of the time; strategies that hold too much at some time,
- * whatever the others do, are left out from then on (memory_near.c). Of a graph whose
- * repeated layers were priced as one the bound is that of the whole (memory_prove.c).
- * Then plans are looked for by what their programs have in use at each time, which the
- * model may not see in full; since arenas are larger than that, also for lower limits, by
- * as much as was missing, then between one that is kept and one that is not. Every plan
- * that may fit is measured by its program's buffers. Whether a copy is kept for the later
- * phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part of the
- * priced problem (memory_price.c). The best plan that fits is blended with cheaper ones,
- * layer by layer (memory_blend.c), and takes over what it can of them (memory_mend.c);
- * the gap that is left is closed by branching (memory_branch.c) where that takes a
- * bounded number of solutions. Cost: an exact solution of the problem per round, a
- * program per plan.
+ * Problem: the cheapest choice that keeps a limit of memory at all times, also where what
+ * it stands for (a program) needs more than the model of it says.
+ * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. Usage
+ * is priced on the tables of the selection problem, which stays as easy as it was and is
+ * solved exactly; its value less what the limit is worth at these prices is a lower
+ * bound, whatever the prices are. Prices come from a linear program over the choices met
+ * so far (memory_lp.c). Between two solutions of the whole problem prices settle among
+ * the strategies that cost little by a message-passing bound, which takes a small part of
+ * the time; strategies that hold too much at some time, whatever the others do, are left
+ * out from then on (memory_near.c). Where repeated layers were priced as one the bound is
+ * still that of the whole (memory_prove.c). Then choices are looked for by what their
+ * programs have in use at each time, which the model may not see in full; since a program
+ * may need more than is in use at once, also for lower limits, by as much as was missing,
+ * then between one that is kept and one that is not. The best choice that fits takes over
+ * what it can of cheaper ones, layer by layer (memory_mend.c); a gap above branch_gap is
+ * closed by branching (memory_branch.c) where that takes a bounded number of solutions.
+ * Cost: an exact solution of the problem per round, a program per choice that may fit.
+ * Source: Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974, for
+ * the relaxation; Kelley, "The cutting-plane method", 1960, for the prices. Where copies
+ * are kept or gathered again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
  */
 #include "solve/memory/memory_search.h"
 
@@ -28,40 +28,55 @@
 
 #include "solve/memory/solve_mem.h"
 
-#define LOWER        0.85     /* of a limit that no plan met */
-#define TRIES_LOWER  8        /* such limits */
-#define COARSE       50       /* parts of the limit: steps to lower ones */
-#define FINE         100      /* the same where it is known how much is missing */
-#define ABOUT        1.02     /* times a limit that prices are for: plans that keep it */
-#define ROUNDS       8        /* per limit that prices are made for */
-#define FEW_ROUNDS   3        /* the same where they take much work */
-#define MOST_ROUNDS  32       /* the same where they take little work */
-#define ROUNDS_WORK  30000000 /* see memory_search.work */
-#define TRIES        3        /* of those, more in small graphs */
-#define MANY_TRIES   40
-#define LEAST_TRIES  3     /* of lower limits */
-#define MOST_FITTING 8     /* plans that may fit: measured at a time */
-#define MOST_LOWER   12    /* the same where they take little work */
-#define TRIES_WORK   1e6   /* strategies * nodes * tries */
-#define SMALL        16384 /* parts of the limit: smaller tensors are not priced */
-#define DEAREST \
-    1000. /* the highest limit of a price: the whole memory, in plans without one */
-#define NEAR        1e-3    /* good enough */
-#define FAIR        5e-3    /* the same where more tries take long */
-#define INWARD      0.5     /* of the best prices, in the next ones */
-#define MOST_STALLS 2       /* plans met again, one after the other */
-#define WORTH_TYING 3       /* tie if at least one group in so many follows another */
-#define MOST_CUTS   4000    /* of branches */
-#define CACHED      4       /* thousands of cells */
-#define CELL        8       /* work of one where copies are one node per tensor */
-#define SOLVED_TO   0.2     /* of the gap that is good enough: priced problems */
-#define GIVEN_UP    1.2     /* times the gap asked for: more was left open */
-#define OPEN_TO     20      /* the same of that times the gap that is open */
-#define SETTLES     2       /* times that these are chosen before all are asked */
-#define EFFORT      8000000 /* see memory_search.effort */
-#define SEARCHED    10      /* nodes that take as long as reading the tables */
+#define ABOUT       1.02 /* times a limit that prices are for: choices that keep it */
+#define INWARD      0.5  /* of the best prices, in the next ones */
+#define MOST_STALLS 2    /* choices met again, one after the other */
+#define MOST_CUTS   4000 /* of branches */
+#define GIVEN_UP    1.2  /* times the gap asked for: more was left open */
+#define SETTLES     2    /* times that these are chosen before all are asked */
+#define SEARCHED    10   /* nodes that take as long as reading the tables */
 
-/* ---- prices from the plans met ---- */
+const struct memory_tuning memory_tuning = {
+    .gap = 5e-3,
+    .gap_small = 1e-3,
+    .solved_to = 0.2,
+    .open_to = 20,
+    .branch_gap = 9e-3,
+    .hard_gap = 1.4e-2,
+    .cheap = 0.2,
+    .cheap_wait = 0.05,
+    .nearest = 0.15,
+    .step = 0.02,
+    .fine = 0.01,
+    .lower = 0.85,
+    .highest_price = 1000,
+    .effort = 8000000,
+    .round_effort = 1500000,
+    .branch_effort = 64000000,
+    .program_effort = 1600000,
+    .solve_work = 20,
+    .proof_work = 100,
+    .few_rounds = 3,
+    .rounds = 8,
+    .most_rounds = 32,
+    .branch_rounds = 6,
+    .settle_rounds = 24,
+    .tries = 3,
+    .most_tries = 40,
+    .n_lower = 12,
+    .n_fitting = 8,
+    .n_among = 16,
+    .among_solves = 40,
+    .most_among_solves = 200,
+    .among_work = 400000,
+    .tries_work = 1e6,
+    .whole = 120000,
+    .set_states = 4000,
+    .set_cells = 150000,
+    .all_set_cells = 16000000,
+};
+
+/* ---- prices from the choices met ---- */
 
 /* Its fullest time is one to price. */
 static void find_peak(struct memory_search *ms, struct search_cut *cut)
@@ -178,15 +193,6 @@ static void meet_view(struct memory_search *ms, const struct search_view *v,
     meet(ms, v == &ms->whole ? choice : untie(ms, choice));
 }
 
-/* More than linear in cells, as caches see them, where many nodes stand for copies. */
-static int64_t work_of(const struct memory_search *ms, int64_t all, int64_t cells,
-                       int64_t n_searched)
-{
-    const int64_t once = ms->tied ? cells * (cells / 1000) / CACHED : CELL * cells;
-
-    return all + once * (n_searched > 0 ? n_searched : 1);
-}
-
 bool search_is_inside(const struct memory_search *ms, bool *const *out, const int *choice)
 {
     for (int v = 0; v < ms->model->n_vars; v++)
@@ -195,7 +201,7 @@ bool search_is_inside(const struct memory_search *ms, bool *const *out, const in
     return true;
 }
 
-/* Of the plans met that leave these strategies out; -1: there is none. */
+/* Of the choices met that leave these strategies out; -1: there is none. */
 static int cheapest_inside(const struct memory_search *ms, bool *const *out,
                            const double *price, double per_byte, double weight)
 {
@@ -222,7 +228,9 @@ static double gap_of(const struct memory_search *ms, bool *const *out)
     const double open = ms->best_sec < INFINITY ? 1 - ms->bound / ms->best_sec : 1;
 
     return ms->near *
-           (out || !ms->tied ? SOLVED_TO : fmin(fmax(open * OPEN_TO, SOLVED_TO), 1));
+           (out || !ms->tied
+                ? memory_tuning.solved_to
+                : fmin(fmax(open * memory_tuning.open_to, memory_tuning.solved_to), 1));
 }
 
 double search_solve(struct memory_search *ms, struct search_view *v, const double *price,
@@ -249,10 +257,8 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
         params.start = start_at(&scratch, ms, v, &priced, ms->cut[from].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
     const int first = v->model->problem->n_nodes;
-    const int64_t cells = search_cells(&scratch, &priced, first, false);
+    const int64_t cells = search_cells(&scratch, &priced, first);
     ms->effort += cells * (SEARCHED + sol.work) / SEARCHED;
-    ms->work += work_of(ms, search_cells(&scratch, &priced, first, true), cells,
-                        rc == 0 ? sol.work : 1);
     if (rc && out && !sol.stopped)
         bound = INFINITY;
     if (!out)
@@ -285,25 +291,25 @@ bool search_met_before(const struct memory_search *ms)
     return false;
 }
 
-static bool at_dearest(const struct memory_search *ms, const double *price)
+static bool at_highest(const struct memory_search *ms, const double *price)
 {
     for (int j = 0; j < ms->n_times; j++)
-        if (price[j] >= ms->highest * (1 - NEAR))
+        if (price[j] >= ms->highest * (1 - memory_tuning.gap_small))
             return true;
     return false;
 }
 
 static bool pay_more(struct memory_search *ms)
 {
-    if (ms->highest >= DEAREST)
+    if (ms->highest >= memory_tuning.highest_price)
         return false;
-    ms->highest = fmin(8 * ms->highest, DEAREST);
+    ms->highest = fmin(8 * ms->highest, memory_tuning.highest_price);
     return true;
 }
 
 bool search_pays_more(struct memory_search *ms, const double *price)
 {
-    return at_dearest(ms, price) && pay_more(ms);
+    return at_highest(ms, price) && pay_more(ms);
 }
 
 void search_try_last(struct memory_search *ms)
@@ -321,7 +327,7 @@ static struct search_view *view_of(struct memory_search *ms)
     return ms->tied ? ms->tied : &ms->whole;
 }
 
-/* Whether some plan met may be one that fits. */
+/* Whether some choice met may be one that fits. */
 static bool any_left(const struct memory_search *ms)
 {
     for (int i = 0; i < ms->n_cuts; i++)
@@ -355,7 +361,7 @@ static void price_memory(struct memory_search *ms, double limit)
 {
     struct search_view *v = view_of(ms);
     double *price = AP_NEW_N(ms->arena, ms->max_times, double);
-    const int64_t until = ms->work + ROUNDS_WORK;
+    const int64_t until = ms->effort + memory_tuning.round_effort;
     double *best = ms->last_price, aimed = 0; /* the best value for this limit */
     bool inward = ms->tied != NULL;
     int stalls = 0;
@@ -364,15 +370,16 @@ static void price_memory(struct memory_search *ms, double limit)
     ms->excess = ms->slack = INFINITY;
     if (any_left(ms))
         memset(best, 0, (size_t)ms->n_times * sizeof *best);
-    for (int round = 0; round < MOST_ROUNDS && ms->n_cuts < ms->max_cuts; round++) {
+    for (int round = 0; round < memory_tuning.most_rounds && ms->n_cuts < ms->max_cuts;
+         round++) {
         const bool between = inward && stalls == 0 && aimed > 0;
-        if ((round >= ROUNDS && ms->work > until) ||
-            (round >= FEW_ROUNDS && ms->effort > EFFORT &&
+        if ((round >= memory_tuning.rounds && ms->effort > until) ||
+            (round >= memory_tuning.few_rounds && ms->effort > memory_tuning.effort &&
              (!ms->tied || aimed > ms->bound)) ||
-            ms->bound > ms->best_sec * (1 - NEAR / 10) ||
+            ms->bound > ms->best_sec * (1 - memory_tuning.gap_small / 10) ||
             !next_prices(ms, limit, aimed, between, price))
             return;
-        const bool highest = at_dearest(ms, price);
+        const bool is_highest = at_highest(ms, price);
         double paid = search_price_sum(ms, price, ms->n_times, limit);
         double value = search_solve(ms, v, price, ms->unit / limit, 1, NULL);
         if (value < 0)
@@ -392,12 +399,12 @@ static void price_memory(struct memory_search *ms, double limit)
         stalls = search_met_before(ms) ? stalls + 1 : 0;
         if (stalls == 0 || between || (v->moved && stalls < MOST_STALLS))
             continue;
-        if (!highest || !pay_more(ms))
+        if (!is_highest || !pay_more(ms))
             return;
     }
 }
 
-/* The least memory that plans surely need, and plans that need little. */
+/* The least memory that choices surely need, and choices that need little. */
 static void find_least(struct memory_search *ms)
 {
     struct search_view *v = view_of(ms);
@@ -406,9 +413,10 @@ static void find_least(struct memory_search *ms)
 
     for (int i = 0; i < ms->n_cuts; i++) /* in numbers near 1 the simplex method ends */
         limit = fmax(limit, (double)ms->cut[i].peak);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < memory_tuning.rounds; round++) {
         double theta = search_least_prices(ms, limit, price);
-        if (!isfinite(theta) || (round > 0 && theta * limit <= aimed * (1 + NEAR)))
+        if (!isfinite(theta) ||
+            (round > 0 && theta * limit <= aimed * (1 + memory_tuning.gap_small)))
             break;
         value = search_solve(ms, v, price, 1, 0, NULL);
         if (value < 0)
@@ -442,7 +450,7 @@ struct bracket {
     double low, high; /* they fit, 0: not known; they do not */
 };
 
-/* Where to look after plans for a limit; 0: nowhere. */
+/* Where to look after choices for a limit; 0: nowhere. */
 static double next_limit(const struct memory_search *ms, struct bracket *b, double limit,
                          bool fits)
 {
@@ -454,13 +462,14 @@ static double next_limit(const struct memory_search *ms, struct bracket *b, doub
     else
         b->high = fmin(b->high, limit);
     if (b->low > 0)
-        next = b->high - b->low < full / FINE ? 0 : 0.5 * (b->low + b->high);
+        next =
+            b->high - b->low < full * memory_tuning.fine ? 0 : 0.5 * (b->low + b->high);
     else if (isfinite(ms->excess))
-        next = fmin(b->high - ms->excess, b->high - full / FINE);
+        next = fmin(b->high - ms->excess, b->high - full * memory_tuning.fine);
     else if (isfinite(ms->slack))
-        next = fmin(full - ms->slack, b->high - full / COARSE);
-    else /* no plan was worth a program */
-        next = b->high - full / FINE;
+        next = fmin(full - ms->slack, b->high - full * memory_tuning.step);
+    else /* no choice was worth a program */
+        next = b->high - full * memory_tuning.fine;
     return next > full / 2 ? next : 0;
 }
 
@@ -476,10 +485,10 @@ static void price_below(struct memory_search *ms, double limit)
     search_settle(ms, limit, ms->last_price);
 }
 
-/* Tries the cheapest plans met of which no more is in use at once than fits. */
+/* Tries the cheapest choices met of which no more is in use at once than fits. */
 static void try_fitting(struct memory_search *ms)
 {
-    for (int i = 0; i < MOST_FITTING; i++) {
+    for (int i = 0; i < memory_tuning.n_fitting; i++) {
         int best = -1;
         for (int c = 0; c < ms->n_cuts; c++) {
             const struct search_cut *cut = &ms->cut[c];
@@ -494,7 +503,7 @@ static void try_fitting(struct memory_search *ms)
     }
 }
 
-/* Plans for lower limits, since arenas are larger than what is in use. */
+/* Choices for lower limits, since arenas are larger than what is in use. */
 static void search_below(struct memory_search *ms)
 {
     const double full = (double)ms->task->limit;
@@ -502,10 +511,11 @@ static void search_below(struct memory_search *ms)
     double limit = full;
     bool fits = ms->tied && ms->excess <= 0;
 
-    for (int i = 0; i < MOST_LOWER && !search_is_near(ms); i++) {
+    for (int i = 0; i < memory_tuning.n_lower && !search_is_near(ms); i++) {
         const double before = ms->best_sec;
         limit = next_limit(ms, &bracket, limit, fits);
-        if (limit <= 0 || (i >= LEAST_TRIES && ms->effort >= EFFORT))
+        if (limit <= 0 ||
+            (i >= memory_tuning.tries && ms->effort >= memory_tuning.effort))
             return;
         price_below(ms, limit);
         search_mend(ms);
@@ -515,7 +525,7 @@ static void search_below(struct memory_search *ms)
     }
 }
 
-/* Plans for the limit, by what their programs hold. */
+/* Choices for the limit, by what their programs hold. */
 static void search_programs(struct memory_search *ms)
 {
     look_at(ms, ms->task->measure.held != NULL);
@@ -527,7 +537,7 @@ static void search_programs(struct memory_search *ms)
     look_at(ms, false);
 }
 
-/* A plan that fits where prices for the limit itself met none: for lower ones. */
+/* A choice that fits where prices for the limit itself met none: for lower ones. */
 static void search_lower(struct memory_search *ms)
 {
     double limit = (double)ms->task->limit;
@@ -535,15 +545,15 @@ static void search_lower(struct memory_search *ms)
     find_least(ms);
     if (ms->least_proven > ms->task->limit)
         return;
-    for (int i = 0; i < TRIES_LOWER && ms->best_sec == INFINITY; i++) {
+    for (int i = 0; i < memory_tuning.n_lower && ms->best_sec == INFINITY; i++) {
         if (ms->n_cuts >= ms->max_cuts)
             return;
-        price_memory(ms, limit *= LOWER);
+        price_memory(ms, limit *= memory_tuning.lower);
     }
     search_mend(ms);
 }
 
-/* Plans for the limit and a bound. */
+/* Choices for the limit and a bound. */
 static void search(struct memory_search *ms)
 {
     const double full = (double)ms->task->limit;
@@ -565,10 +575,10 @@ static void search(struct memory_search *ms)
     search_prove_tied(ms);
     if (!search_is_near(ms))
         search_prove(ms);
-    for (int i = 1; i < ms->n_tries && !search_is_near(ms) && ms->effort < EFFORT &&
-                    !search_is_late(ms);
+    for (int i = 1; i < ms->n_tries && !search_is_near(ms) &&
+                    ms->effort < memory_tuning.effort && !search_is_late(ms);
          i++) {
-        const double limit = full - i * full / COARSE;
+        const double limit = full - i * full * memory_tuning.step;
         price_memory(ms, limit);
         search_mend(ms);
         search_among(ms, limit, ms->last_price);
@@ -600,13 +610,17 @@ static void open_search(struct memory_search *ms)
     }
     for (int v = 0; v < task->model->n_vars; v++)
         ms->n_strategies += task->model->problem->n_strategies[v];
-    tries = TRIES_WORK / ((double)ms->n_strategies * (double)task->program_work);
-    ms->n_tries = (int)fmin(fmax(tries, TRIES), MANY_TRIES);
-    ms->near = ms->n_tries > TRIES ? NEAR : FAIR;
-    ms->max_cuts =
-        MOST_ROUNDS * (ms->n_tries + 1) + MOST_CUTS + SEARCH_PROOFS + task->n_starts + 1;
-    ms->max_times = task->model->n_times + 2 * (ms->max_cuts + MOST_ROUNDS) + 1;
-    ms->cut = AP_NEW_N(ms->arena, ms->max_cuts + 2 * MOST_ROUNDS + 1, struct search_cut);
+    tries = memory_tuning.tries_work /
+            ((double)ms->n_strategies * (double)task->program_work);
+    ms->n_tries = (int)fmin(fmax(tries, memory_tuning.tries), memory_tuning.most_tries);
+    ms->near =
+        ms->n_tries > memory_tuning.tries ? memory_tuning.gap_small : memory_tuning.gap;
+    ms->max_cuts = memory_tuning.most_rounds * (ms->n_tries + 1) + MOST_CUTS +
+                   SEARCH_PROOFS + task->n_starts + 1;
+    ms->max_times =
+        task->model->n_times + 2 * (ms->max_cuts + memory_tuning.most_rounds) + 1;
+    ms->cut = AP_NEW_N(ms->arena, ms->max_cuts + 2 * memory_tuning.most_rounds + 1,
+                       struct search_cut);
     ms->time = AP_NEW_N(ms->arena, ms->max_times, int);
     ms->best_price = AP_NEW_N(ms->arena, ms->max_times, double);
     ms->last_price = AP_NEW_N(ms->arena, ms->max_times, double);
@@ -621,7 +635,7 @@ int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
         .model = task->model,
         .best_sec = task->best_sec,
         .highest = 0.25,
-        .solve_work = SEARCH_SOLVE_WORK,
+        .solve_work = memory_tuning.solve_work,
         .bound = task->bound,
         .unit = task->objective > 0 ? task->objective : 1,
     };

@@ -4,6 +4,44 @@
 
 #include "solve/memory.h"
 
+/*
+ * Parameters of the search. Gaps and parts are relative; effort is in units of about 1
+ * us. `scripts/shard-table --limits` on ap-model's models and on GPT-2 124M shows what
+ * each is worth: price, bound, gap and CPU seconds of a row per limit.
+ */
+struct memory_tuning {
+    double gap, gap_small; /* good enough; of small problems, where trying is cheap */
+    double solved_to;      /* part of that gap to which priced problems are solved */
+    double open_to;        /* the same, of the gap that is still open, if that is more */
+    double branch_gap;     /* branches are looked at where more than this is open */
+    double hard_gap;       /* the same where solutions were given up: at most this */
+    double cheap;          /* keeping a copy costs nothing below this part of making it */
+    double cheap_wait;     /* the same of its wait between users of a phase */
+    double nearest;        /* part of the strategies that prices are made among first */
+    double step, fine;     /* parts of the limit: to lower ones, between two of them */
+    double lower;          /* of a limit that no choice met: the next one */
+    double highest_price;  /* of the whole memory, in choices without a limit */
+    int64_t effort;        /* of all solving for prices */
+    int64_t round_effort;  /* of rounds of prices beyond the first ones */
+    int64_t branch_effort;
+    int64_t program_effort; /* of measuring programs */
+    int solve_work,
+        proof_work; /* of the exact solver; where a bound is all that is left */
+    int few_rounds, rounds, most_rounds; /* of prices, per limit: costly, enough, cheap */
+    int branch_rounds, settle_rounds;    /* per branch; among few strategies */
+    int tries, most_tries;               /* of lower limits; in small problems */
+    int n_lower;                         /* limits looked at for programs that fit */
+    int n_fitting;                       /* choices that may fit: measured at a time */
+    int n_among;                         /* choices whose strategies are combined */
+    int among_solves, most_among_solves; /* of such a combination */
+    double among_work;                   /* strategies * solutions of it */
+    double tries_work;                   /* strategies * us of a program * tries */
+    int64_t whole;                   /* strategies of a problem that is bounded uncut */
+    int set_states;                  /* of a node for all copies of a tensor */
+    double set_cells, all_set_cells; /* of one of its tables; of all of them */
+};
+extern const struct memory_tuning memory_tuning;
+
 /* ---- memory_choice.c ---- */
 
 /* Whether the users of a copy with this turn in a phase ask for it. */
@@ -104,7 +142,6 @@ struct memory_search {
     int64_t solve_work; /* of the exact solver, for bounds */
     bool gave_up;       /* it, the last time with all strategies */
     int64_t effort;     /* of solving for prices: about 1 us each */
-    int64_t work;       /* what solving took: about 50 ns each */
 };
 
 /* ---- memory_mend.c: measuring, and taking over from choices that are too large ---- */
@@ -132,8 +169,7 @@ double search_least_prices(struct memory_search *ms, double limit, double *price
 
 /* ---- memory_search.c ---- */
 
-#define SEARCH_SOLVE_WORK 20 /* of the exact solver, for prices on the way */
-#define SEARCH_PROOFS     2  /* solutions of the whole for the prices of tied layers */
+#define SEARCH_PROOFS 2 /* solutions of the whole for the prices of tied layers */
 
 /* What a cut costs at prices, in units of the limit, for what it holds beyond it. */
 double search_priced(const struct memory_search *ms, const struct search_cut *cut,
@@ -185,10 +221,10 @@ void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_near.c: which strategies matter ---- */
 
-/* Cells of tables, without those between copy sets (from node first_set on) and users,
- * which say little; of all strategies, or of those that are not left out. */
+/* Cells of tables of strategies that are not left out, without those between copy sets
+ * (from node first_set on) and users, which say little. */
 int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
-                     int first_set, bool all);
+                     int first_set);
 /* The priced problem that search_solve solves. */
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const double *price,
