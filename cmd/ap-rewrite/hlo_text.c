@@ -139,12 +139,14 @@ void hlo_put_literal(const struct ap_literal *literal, const struct ap_shape *sh
 
 void hlo_put_attrs(const struct ap_node *node, struct ap_buf *out)
 {
-    for (int i = 0; i < AP_N_ATTRS; i++) {
-        enum ap_attr attr = (enum ap_attr)i;
-        if (!ap_attr_table[i].hlo || (!(ap_attr_of(node->op, attr) & AP_ATTR_TO_HLO) &&
-                                      !ap_attr_is_set(attr, node->attrs)))
+    uint64_t set =
+        ap_attrs_given(node->attrs) | ap_attrs_needed(node->op, AP_ATTR_TO_HLO);
+
+    for (; set; set &= set - 1) {
+        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(set);
+        if (!ap_attr_table[attr].hlo)
             continue;
-        ap_buf_printf(out, ", %s=", ap_attr_table[i].hlo);
+        ap_buf_printf(out, ", %s=", ap_attr_table[attr].hlo);
         ap_attr_print(attr, node->attrs, out);
     }
 }

@@ -9,14 +9,6 @@
 #include "doc/literal.h"
 #include "graph/attr_text.h"
 
-bool ap_attrs_needed(enum ap_op op)
-{
-    for (int i = 0; i < AP_N_ATTRS; i++)
-        if (ap_attr_of(op, (enum ap_attr)i) & AP_ATTR_IN_JSON)
-            return true;
-    return false;
-}
-
 /* ---- reading ---- */
 
 int ap_shape_from_text(struct ap_arena *arena, const char *text, const struct ap_at *at,
@@ -212,11 +204,11 @@ int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_
     }
     if (out && read_value(arena, o, at, node, out, err))
         return -1;
-    for (int i = 0; i < AP_N_ATTRS; i++)
-        if (ap_attr_of(node->op, (enum ap_attr)i) & AP_ATTR_IN_JSON && !(seen >> i & 1))
-            return ap_at_err(at, err, "%s needs the attribute \"%s\"",
-                             ap_ops[node->op].name, ap_attr_table[i].name);
-    return 0;
+    const uint64_t missing = ap_attrs_needed(node->op, AP_ATTR_IN_JSON) & ~seen;
+    return !missing ? 0
+                    : ap_at_err(at, err, "%s needs the attribute \"%s\"",
+                                ap_ops[node->op].name,
+                                ap_attr_table[__builtin_ctzll(missing)].name);
 }
 
 /* ---- writing ---- */
@@ -330,19 +322,17 @@ static void write_attr(struct ap_buf *out, enum ap_attr attr, const struct ap_no
 void ap_attrs_to_json(const struct ap_node *node, struct ap_buf *out)
 {
     enum ap_attr list[AP_N_ATTRS]; /* to write, by name */
+    uint64_t set =
+        ap_attrs_given(node->attrs) | ap_attrs_needed(node->op, AP_ATTR_IN_JSON);
     int n = 0;
 
-    for (int i = 0; i < AP_N_ATTRS; i++) {
-        enum ap_attr attr = (enum ap_attr)i;
-        int at = n;
-        if (!(ap_attr_of(node->op, attr) & AP_ATTR_IN_JSON) &&
-            (node->attrs == &ap_attrs_default || !ap_attr_is_set(attr, node->attrs)))
-            continue;
-        for (; at && strcmp(ap_attr_table[list[at - 1]].name, ap_attr_table[i].name) > 0;
-             at--)
+    for (; set; set &= set - 1) {
+        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(set);
+        const char *name = ap_attr_table[attr].name;
+        int at = n++;
+        for (; at && strcmp(ap_attr_table[list[at - 1]].name, name) > 0; at--)
             list[at] = list[at - 1];
         list[at] = attr;
-        n++;
     }
     for (int i = 0; i < n; i++)
         write_attr(out, list[i], node);

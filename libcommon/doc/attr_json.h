@@ -10,8 +10,6 @@
  */
 int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_node *node, struct ap_err *err);
-/* Some attribute of the operator has no default. */
-bool ap_attrs_needed(enum ap_op op);
 /* Writes ,"name":value for every attribute that is not at its default. */
 void ap_attrs_to_json(const struct ap_node *node, struct ap_buf *out);
 

@@ -66,7 +66,7 @@ const struct ap_attrs *ap_attr_memo_get(struct ap_attr_memo *memo, struct ap_are
     struct ap_attr_entry *entry = find(memo, &key);
     if (entry->text)
         return entry->attrs;
-    json_t *o = ap_fast_json_json(text, len);
+    json_t *o = ap_fast_json_value(text, len);
     if (!json_is_object(o) || ap_attrs_from_json(arena, o, NULL, &node, &ignored)) {
         json_decref(o);
         return NULL;

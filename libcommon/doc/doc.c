@@ -8,12 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "doc/fast_json.h"
 #include "base/file.h"
+#include "base/json_scan.h"
+#include "doc/fast_json.h"
 
 /* ---- scanning ---- */
-
-enum { MAX_DEPTH = 512 };
 
 /* Objects that are the elements of one array. */
 struct items {
@@ -23,8 +22,8 @@ struct items {
 };
 
 struct scan {
-    const char *file, *text;
-    size_t len, pos;
+    struct ap_json json;
+    const char *file, *text; /* json stands in text */
     struct ap_err *err;
     struct ap_source *source; /* of more text; NULL: that is all */
     struct ap_buf input;      /* what the source has given */
@@ -34,6 +33,16 @@ struct scan {
     const struct ap_doc_watch *watch; /* NULL: nobody */
     struct ap_buf sections;           /* struct ap_section, those that are whole */
 };
+
+static size_t scan_pos(const struct scan *s)
+{
+    return (size_t)(s->json.at - s->text);
+}
+
+static size_t scan_len(const struct scan *s)
+{
+    return (size_t)(s->json.end - s->text);
+}
 
 /* FILE:LINE:COLUMN: of byte pos, and the message. */
 static int text_err(const char *file, const char *text, size_t pos, struct ap_err *err,
@@ -49,278 +58,109 @@ static int text_err(const char *file, const char *text, size_t pos, struct ap_er
     return ap_err_set(err, "%s:%zu:%zu: %s", file, line, pos - start + 1, msg);
 }
 
-/* Tells who watches what there is. */
-static void tell(struct scan *s)
+/* Shows who watches what there is. */
+static void show(struct scan *s)
 {
     struct ap_section *done = (void *)s->sections.data;
     struct ap_doc doc = {.file = s->file,
                          .text = s->text,
-                         .len = s->pos,
+                         .len = scan_pos(s),
                          .n_sections = (int)(s->sections.len / sizeof *done),
                          .sections = done};
 
     for (int i = 0; i < doc.n_sections; i++)
         done[i].text = s->text + done[i].offset;
-    s->watch->came(s->watch->ctx, &doc);
+    s->watch->progress(s->watch->ctx, &doc);
 }
 
-/* More text behind what is there; false: that was all. */
-static bool more_text(struct scan *s)
+/* More text behind what is there, which may move; false: that was all. */
+static bool more_text(struct ap_json *json)
 {
-    if (s->source && s->watch)
-        tell(s);
-    int64_t n = s->source ? ap_source_read(s->source, &s->input, s->err) : 0;
+    struct scan *s = json->ctx;
+    size_t pos = scan_pos(s);
 
+    if (s->source && s->watch)
+        show(s);
+    int64_t n = s->source ? ap_source_read(s->source, &s->input, s->err) : 0;
     s->broken |= n < 0;
     if (n <= 0)
         s->source = NULL;
-    s->text = s->input.data ? s->input.data : s->text;
-    s->len = s->input.data ? s->input.len : s->len;
+    if (s->input.data) {
+        s->text = s->input.data;
+        json->at = s->text + pos;
+        json->end = s->text + s->input.len;
+    }
     return n > 0;
 }
 
+/* Refuses the text at hand, for json.why unless msg is given. */
 static int scan_err(struct scan *s, const char *msg)
 {
+    msg = msg ? msg : s->json.why;
     if (s->broken) /* reading says why */
         return -1;
-    if (s->pos >= s->len) {
+    if (s->json.at >= s->json.end) {
         char whole[200];
         snprintf(whole, sizeof(whole), "%s, but the input ends", msg);
-        return text_err(s->file, s->text, s->len, s->err, whole);
+        return text_err(s->file, s->text, scan_len(s), s->err, whole);
     }
-    return text_err(s->file, s->text, s->pos, s->err, msg);
+    return text_err(s->file, s->text, scan_pos(s), s->err, msg);
 }
 
-/* The next byte, -1 at the end. */
-static int peek(struct scan *s)
+/* An array that is a member of a section. */
+static int scan_items(struct scan *s)
 {
-    return s->pos < s->len || more_text(s) ? (unsigned char)s->text[s->pos] : -1;
-}
+    struct items *now = &s->now, last = s->most;
+    int more = 1;
 
-static void skip_space(struct scan *s)
-{
-    for (int c = peek(s); c == ' ' || c == '\n' || c == '\t' || c == '\r'; c = peek(s))
-        s->pos++;
-}
-
-static bool is_hex(int c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-static int scan_escape(struct scan *s)
-{
-    s->pos++; /* the backslash */
-    int c = peek(s);
-    if (c == 'u') {
-        for (int i = 0; i < 4; i++) {
-            s->pos++;
-            if (!is_hex(peek(s)))
-                return scan_err(s, "expected four hexadecimal digits");
-        }
-    } else if (c <= 0 || !strchr("\"\\/bfnrt", c)) {
-        return scan_err(s, "expected an escape sequence");
+    s->json.at++; /* the bracket */
+    now->start = scan_pos(s);
+    now->mixed = false;
+    now->at.len = 0;
+    if (ap_json_take(&s->json, ']'))
+        more = 0;
+    while (more > 0) {
+        now->mixed |= ap_json_next(&s->json) != '{';
+        struct ap_item item = {.offset = scan_pos(s)};
+        if (ap_json_skip(&s->json, 3))
+            return scan_err(s, NULL);
+        item.len = scan_pos(s) - item.offset;
+        if (!now->mixed)
+            ap_buf_put(&now->at, &item, sizeof item);
+        more = ap_json_more(&s->json, ']');
     }
-    s->pos++;
-    return 0;
-}
-
-static int scan_string(struct scan *s)
-{
-    if (peek(s) != '"')
-        return scan_err(s, "expected a string");
-    for (s->pos++;;) {
-        s->pos = (size_t)(ap_fast_json_run(s->text + s->pos, s->text + s->len) - s->text);
-        int c = peek(s);
-        if (c == '"')
-            break;
-        if (c < ' ')
-            return scan_err(s, c < 0 ? "expected '\"'" : "control character in a string");
-        if (c == '\\' && scan_escape(s))
-            return -1;
-        s->pos += c >= 127; /* another one: more text has come */
-    }
-    s->pos++;
-    return 0;
-}
-
-static int scan_digits(struct scan *s)
-{
-    int c = peek(s);
-    if (c < '0' || c > '9')
-        return scan_err(s, "expected a digit");
-    while (c >= '0' && c <= '9') {
-        s->pos++;
-        c = peek(s);
+    if (more < 0)
+        return scan_err(s, NULL);
+    now->end = scan_pos(s) - 1;
+    if (!now->mixed && now->at.len > last.at.len) {
+        s->most = *now;
+        *now = last;
     }
     return 0;
 }
 
-static int scan_number(struct scan *s)
-{
-    if (peek(s) == '-')
-        s->pos++;
-    if (peek(s) == '0')
-        s->pos++;
-    else if (scan_digits(s))
-        return -1;
-    if (peek(s) == '.') {
-        s->pos++;
-        if (scan_digits(s))
-            return -1;
-    }
-    if (peek(s) == 'e' || peek(s) == 'E') {
-        s->pos++;
-        if (peek(s) == '+' || peek(s) == '-')
-            s->pos++;
-        if (scan_digits(s))
-            return -1;
-    }
-    return 0;
-}
-
-static bool scan_word(struct scan *s, const char *word)
-{
-    size_t len = strlen(word);
-    while (s->len - s->pos < len && more_text(s))
-        ;
-    if (s->len - s->pos < len || memcmp(s->text + s->pos, word, len))
-        return false;
-    s->pos += len;
-    return true;
-}
-
-static int scan_scalar(struct scan *s)
-{
-    int c = peek(s);
-    if (c == '"')
-        return scan_string(s);
-    if (c == '-' || (c >= '0' && c <= '9'))
-        return scan_number(s);
-    if (scan_word(s, "true") || scan_word(s, "false") || scan_word(s, "null"))
-        return 0;
-    size_t start = s->pos;
-    if (scan_word(s, "NaN") || scan_word(s, "nan") || scan_word(s, "Infinity")) {
-        s->pos = start;
-        return scan_err(s, "NaN and infinities are no JSON numbers");
-    }
-    return scan_err(s, "expected a value");
-}
-
-static int scan_key(struct scan *s)
-{
-    skip_space(s);
-    if (peek(s) != '"')
-        return scan_err(s, "expected a member name in quotes");
-    if (scan_string(s))
-        return -1;
-    skip_space(s);
-    if (peek(s) != ':')
-        return scan_err(s, "expected ':'");
-    s->pos++;
-    return 0;
-}
-
-/* An element of an array that is a member of the section starts with c. */
-static void item_starts(struct scan *s, int c)
-{
-    struct ap_item item = {.offset = s->pos};
-
-    if (c == '{')
-        ap_buf_put(&s->now.at, &item, sizeof item);
-    else
-        s->now.mixed = true;
-}
-
-static void item_ends(struct scan *s)
-{
-    struct ap_item item;
-    char *last = s->now.at.data + s->now.at.len - sizeof item;
-
-    memcpy(&item, last, sizeof item);
-    item.len = s->pos - item.offset;
-    memcpy(last, &item, sizeof item);
-}
-
-/* The array ends at the bracket behind which the scan is. */
-static void items_end(struct scan *s)
-{
-    struct items last = s->most;
-
-    s->now.end = s->pos - 1;
-    if (!s->now.mixed && s->now.at.len > last.at.len) {
-        s->most = s->now;
-        s->now = last;
-    }
-}
-
-static bool in_items(const char *open, int depth)
-{
-    return depth == 2 && open[0] == '{' && open[1] == '[';
-}
-
-/*
- * Consumes what may stand between two values: closing brackets, then a comma and a key.
- * *depth is 0 behind the outermost bracket.
- */
-static int scan_between(struct scan *s, const char *open, int *depth)
-{
-    while (*depth) {
-        skip_space(s);
-        bool object = open[*depth - 1] == '{';
-        int c = peek(s);
-        if (c == ',') {
-            s->pos++;
-            return object ? scan_key(s) : 0;
-        }
-        if (c != (object ? '}' : ']'))
-            return scan_err(s, object ? "expected ',' or '}'" : "expected ',' or ']'");
-        s->pos++;
-        bool items = in_items(open, *depth);
-        --*depth;
-        if (items)
-            items_end(s);
-        else if (c == '}' && in_items(open, *depth))
-            item_ends(s);
-    }
-    return 0;
-}
-
-/* One value of any depth, without recursion; the top-level object counts as one level. */
+/* The value of a section. */
 static int scan_value(struct scan *s)
 {
-    char open[MAX_DEPTH];
-    int depth = 0;
+    int more = 1;
 
-    do {
-        skip_space(s);
-        int c = peek(s);
-        if (in_items(open, depth))
-            item_starts(s, c);
-        if (c != '{' && c != '[') {
-            if (scan_scalar(s))
-                return -1;
-        } else {
-            if (depth + 1 == MAX_DEPTH)
-                return scan_err(s, "nested deeper than 512 levels");
-            open[depth++] = (char)c;
-            s->pos++;
-            if (in_items(open, depth)) {
-                s->now.start = s->pos;
-                s->now.mixed = false;
-                s->now.at.len = 0;
-            }
-            skip_space(s);
-            if (peek(s) != (c == '{' ? '}' : ']')) {
-                if (c == '{' && scan_key(s))
-                    return -1;
-                continue;
-            }
-        }
-        if (scan_between(s, open, &depth))
+    if (ap_json_next(&s->json) != '{')
+        return ap_json_skip(&s->json, 1) ? scan_err(s, NULL) : 0;
+    s->json.at++;
+    if (ap_json_take(&s->json, '}'))
+        return 0;
+    while (more > 0) {
+        if (ap_json_key(&s->json, NULL, 0))
+            return scan_err(s, NULL);
+        if (ap_json_next(&s->json) != '[') {
+            if (ap_json_skip(&s->json, 2))
+                return scan_err(s, NULL);
+        } else if (scan_items(s)) {
             return -1;
-    } while (depth);
-    return 0;
+        }
+        more = ap_json_more(&s->json, '}');
+    }
+    return more ? scan_err(s, NULL) : 0;
 }
 
 /* ---- sections ---- */
@@ -341,25 +181,22 @@ static const char *section_name(struct ap_arena *arena, const struct scan *s,
 static int scan_section(struct ap_arena *arena, struct scan *s,
                         struct ap_section *section)
 {
-    skip_space(s);
-    size_t start = s->pos;
-    if (peek(s) != '"')
+    if (ap_json_next(&s->json) != '"')
         return scan_err(s, "expected a section name in quotes");
-    if (scan_string(s))
-        return -1;
-    section->name = section_name(arena, s, start + 1, s->pos - 1);
+    size_t start = scan_pos(s);
+    if (ap_json_string(&s->json, NULL, 0))
+        return scan_err(s, NULL);
+    section->name = section_name(arena, s, start + 1, scan_pos(s) - 1);
     if (!section->name)
         return text_err(s->file, s->text, start, s->err, "malformed section name");
-    skip_space(s);
-    if (peek(s) != ':')
+    if (!ap_json_take(&s->json, ':'))
         return scan_err(s, "expected ':'");
-    s->pos++;
-    skip_space(s);
-    section->offset = s->pos;
+    ap_json_next(&s->json);
+    section->offset = scan_pos(s);
     s->most.at.len = 0;
     if (scan_value(s))
         return -1;
-    section->len = s->pos - section->offset;
+    section->len = scan_pos(s) - section->offset;
     section->items_start = s->most.start;
     section->items_end = s->most.end;
     section->n_items = s->most.at.len / sizeof(struct ap_item);
@@ -369,30 +206,26 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
 
 static int scan_document(struct ap_arena *arena, struct scan *s)
 {
-    skip_space(s);
-    if (s->pos == s->len)
+    int more = 1;
+
+    if (ap_json_next(&s->json) < 0 && !s->broken)
         return ap_err_set(s->err, "%s: the input is empty", s->file);
-    if (peek(s) != '{')
+    if (!ap_json_take(&s->json, '{'))
         return scan_err(s, "expected a JSON object");
-    s->pos++;
-    skip_space(s);
-    for (bool more = peek(s) != '}'; more;) {
+    if (ap_json_take(&s->json, '}'))
+        more = 0;
+    while (more > 0) {
         struct ap_section section = {0};
         if (scan_section(arena, s, &section))
             return -1;
         ap_buf_put(&s->sections, &section, sizeof(section));
         if (s->watch)
-            tell(s);
-        skip_space(s);
-        more = peek(s) == ',';
-        if (more)
-            s->pos++;
-        else if (peek(s) != '}')
-            return scan_err(s, "expected ',' or '}'");
+            show(s);
+        more = ap_json_more(&s->json, '}');
     }
-    s->pos++;
-    skip_space(s);
-    if (s->pos < s->len)
+    if (more < 0)
+        return scan_err(s, NULL);
+    if (ap_json_next(&s->json) >= 0)
         return scan_err(s, "something follows the document's end");
     return s->broken ? -1 : 0;
 }
@@ -452,16 +285,19 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
 /* Scans the text, or what the source gives. */
 static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
 {
+    s->json.more = more_text;
+    s->json.ctx = s;
     int rc = scan_document(arena, s);
-    s->watch = NULL;     /* of what is behind an error nothing is known */
-    while (more_text(s)) /* whoever writes it shall get rid of it */
+    s->watch = NULL;            /* of what is behind an error nothing is known */
+    while (more_text(&s->json)) /* whoever writes it shall get rid of it */
         ;
+    size_t len = scan_len(s);
     if (s->input.data) {
         ap_buf_puts(&s->input, ""); /* the NUL */
         s->text = s->input.data;
         ap_arena_keep(arena, s->input.data);
     }
-    *doc = (struct ap_doc){.file = s->file, .text = s->text, .len = s->len};
+    *doc = (struct ap_doc){.file = s->file, .text = s->text, .len = len};
     doc->n_sections = (int)(s->sections.len / sizeof(struct ap_section));
     doc->sections = ap_arena_dup(arena, s->sections.data, s->sections.len);
     for (int i = 0; i < doc->n_sections; i++)
@@ -481,7 +317,8 @@ static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
 int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, size_t len,
                  struct ap_doc *doc, struct ap_err *err)
 {
-    struct scan s = {.file = file, .text = text, .len = len, .err = err};
+    struct scan s = {
+        .json = {.at = text, .end = text + len}, .file = file, .text = text, .err = err};
 
     return parse(arena, &s, doc);
 }
@@ -499,11 +336,11 @@ int ap_doc_read_watched(struct ap_arena *arena, const char *path,
     bool is_stdin = !path || !strcmp(path, "-");
     struct ap_source source;
     struct scan s = {.file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path),
-                     .text = "",
                      .source = &source,
                      .watch = watch,
                      .err = err};
 
+    s.text = s.json.at = s.json.end = "";
     if (ap_source_open(&source, is_stdin ? "-" : s.file, &s.input, err))
         return -1;
     int rc = parse(arena, &s, doc);
@@ -535,7 +372,7 @@ static json_t *load_text(const struct ap_doc *doc, size_t offset, const char *te
                          size_t len, size_t keep, size_t cut, struct ap_err *err)
 {
     json_error_t why;
-    json_t *value = ap_fast_json_json(text, len);
+    json_t *value = ap_fast_json_value(text, len);
 
     if (!value)
         value = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
@@ -556,47 +393,37 @@ json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
                      err);
 }
 
-/* Moves s behind the '[' of member key of the object that s stands at. */
-static bool find_array(struct scan *s, const char *key)
+/* Moves behind the '[' of member key of the object that json stands at. */
+static bool find_array(struct ap_json *json, const char *key)
 {
-    size_t len = strlen(key);
+    char name[64];
 
-    if (peek(s) != '{')
+    if (!ap_json_take(json, '{'))
         return false;
     do {
-        s->pos++; /* '{' or ',' */
-        skip_space(s);
-        size_t name = s->pos + 1;
-        if (scan_key(s))
+        if (ap_json_key(json, name, sizeof name))
             return false;
-        skip_space(s);
-        bool found = !memcmp(s->text + name, key, len) && s->text[name + len] == '"';
-        if (found && peek(s) == '[') {
-            s->pos++;
+        if (!strcmp(name, key) && ap_json_take(json, '['))
             return true;
-        }
-        if (scan_value(s))
+        if (ap_json_skip(json, 2))
             return false;
-        skip_space(s);
-    } while (peek(s) == ',');
+    } while (ap_json_take(json, ','));
     return false;
 }
 
 /* From behind the '[' to the ']'. */
-static int scan_elements(struct scan *s, struct ap_buf *elements)
+static int scan_elements(struct ap_json *json, const char *text, struct ap_buf *elements)
 {
-    skip_space(s);
-    while (peek(s) != ']') {
-        struct ap_item e = {.offset = s->pos};
-        if (scan_value(s))
+    if (ap_json_next(json) == ']')
+        return 0;
+    do {
+        ap_json_next(json);
+        struct ap_item e = {.offset = (size_t)(json->at - text)};
+        if (ap_json_skip(json, 3))
             return -1;
-        e.len = s->pos - e.offset;
+        e.len = (size_t)(json->at - text) - e.offset;
         ap_buf_put(elements, &e, sizeof(e));
-        skip_space(s);
-        if (peek(s) == ',')
-            s->pos++;
-        skip_space(s);
-    }
+    } while (ap_json_take(json, ','));
     return 0;
 }
 
@@ -604,23 +431,19 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
                         const struct ap_section *section, const char *key,
                         const struct ap_item **elements, int *n, struct ap_err *err)
 {
-    struct ap_err ignored = {""}; /* ap_doc_parse has scanned the text before */
-    struct scan s = {.file = doc->file,
-                     .text = doc->text,
-                     .len = section->offset + section->len,
-                     .pos = section->offset,
-                     .err = &ignored};
+    const char *start = doc->text + section->offset; /* ap_doc_parse has scanned it */
+    struct ap_json json = {.at = start, .end = start + section->len};
     struct ap_buf list = {0}, rest = {0};
 
     *n = -1;
-    if (!find_array(&s, key))
+    if (!find_array(&json, key))
         return ap_doc_load(doc, section, err);
-    size_t keep = s.pos - section->offset;
-    if (section->n_items > 0 && section->items_start == s.pos) { /* the scan has them */
-        s.pos = section->items_end;
+    size_t keep = (size_t)(json.at - start);
+    if (section->n_items > 0 && section->items_start == section->offset + keep) {
+        json.at = doc->text + section->items_end; /* the scan has them */
         *n = (int)section->n_items;
         *elements = section->items;
-    } else if (scan_elements(&s, &list)) {
+    } else if (scan_elements(&json, doc->text, &list)) {
         ap_buf_free(&list);
         return ap_doc_load(doc, section, err);
     } else {
@@ -628,7 +451,7 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
         *elements = ap_arena_dup(arena, list.data, list.len);
         ap_buf_free(&list);
     }
-    size_t cut = s.pos - section->offset - keep;
+    size_t cut = (size_t)(json.at - start) - keep;
     ap_buf_put(&rest, section->text, keep);
     ap_buf_put(&rest, section->text + keep + cut, section->len - keep - cut);
     json_t *value = load_text(doc, section->offset, rest.data, rest.len, keep, cut, err);
@@ -695,7 +518,7 @@ static void write_begin(FILE *out)
     fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
 }
 
-void ap_doc_hand_on(const struct ap_section *graph, FILE *out)
+void ap_doc_write_ahead(const struct ap_section *graph, FILE *out)
 {
     write_begin(out);
     write_name(out, graph->name);
@@ -705,7 +528,7 @@ void ap_doc_hand_on(const struct ap_section *graph, FILE *out)
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out)
 {
-    if (!doc->is_handed)
+    if (!doc->graph_written)
         write_begin(out);
     for (int i = 0; i < doc->n_sections; i++) {
         const struct ap_section *old = &doc->sections[i];
@@ -717,7 +540,7 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
                 new = &sections[k];
         if (new && !is_dropped(new)) {
             write_new(out, new);
-        } else if (!new && !(doc->is_handed && !strcmp(old->name, "graph"))) {
+        } else if (!new && !(doc->graph_written && !strcmp(old->name, "graph"))) {
             write_name(out, old->name);
             put_value(out, old->text, old->len);
         }

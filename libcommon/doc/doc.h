@@ -34,7 +34,7 @@ struct ap_doc {
     size_t len;
     int n_sections;
     struct ap_section *sections; /* in input order, "autopar" first and included */
-    bool is_handed; /* the graph and all that stands in front of it are written already */
+    bool graph_written; /* with all that precedes the graph: ap_doc_write_ahead */
 };
 
 /*
@@ -46,12 +46,12 @@ struct ap_doc {
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err);
 /*
- * Told of a document while it is read: before each read, which may have to wait, and
- * where a section ends. doc: what has been scanned, and its whole sections, whose texts
- * move.
+ * Sees a document while it is read: `progress` is called before each read, which may have
+ * to wait, and where a section ends. doc: the text that has been scanned, and the
+ * sections in it that are complete, whose texts move with the next call.
  */
 struct ap_doc_watch {
-    void (*came)(void *ctx, const struct ap_doc *doc);
+    void (*progress)(void *ctx, const struct ap_doc *doc);
     void *ctx;
 };
 int ap_doc_read_watched(struct ap_arena *arena, const char *path,
@@ -167,9 +167,9 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
 
 /*
  * Writes the document's begin and the graph's text, of a graph that stands first and is
- * kept, while the rest is still to come; is_handed is for the caller to set.
+ * kept, while the rest is still to come; the caller sets graph_written.
  */
-void ap_doc_hand_on(const struct ap_section *graph, FILE *out);
+void ap_doc_write_ahead(const struct ap_section *graph, FILE *out);
 
 /* ---- graphs as JSON ---- */
 

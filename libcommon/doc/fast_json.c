@@ -7,13 +7,12 @@
 #include "doc/fast_json.h"
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "base/json_scan.h"
 
-enum { MAX_LEVELS = 64, MAX_DIGITS = 18, MAX_KEY = 63, MAX_REAL = 40 };
+enum { MAX_LEVELS = 64, MAX_KEY = 63, MAX_REAL = 40 };
 
 /* Values that were met and are handed out again: short strings by a hash, numbers from 0
  * on by themselves. */
@@ -23,101 +22,10 @@ struct met {
 };
 
 struct plain {
-    struct ap_fast_json p;
+    struct ap_json p;
     int level;
     struct met *met; /* NULL: the text is short */
 };
-
-int ap_fast_json_string(struct ap_fast_json *p, const char **text)
-{
-    if (!ap_fast_json_take(p, '"'))
-        return -1;
-    *text = p->at;
-    p->at = ap_fast_json_run(p->at, p->end);
-    if (p->at == p->end || *p->at != '"' || p->at - *text > INT32_MAX)
-        return -1;
-    return (int)(p->at++ - *text);
-}
-
-static int take_digits(struct ap_fast_json *p)
-{
-    const char *start = p->at;
-
-    while (p->at < p->end && *p->at >= '0' && *p->at <= '9')
-        p->at++;
-    return p->at - start > MAX_REAL ? MAX_REAL : (int)(p->at - start);
-}
-
-bool ap_fast_json_int(struct ap_fast_json *p, long long *value)
-{
-    bool negative = ap_fast_json_take(p, '-');
-    const char *digit = p->at;
-    int n = take_digits(p);
-    char end = p->at < p->end ? *p->at : '\0';
-
-    if (n == 0 || n > MAX_DIGITS || (n > 1 && *digit == '0') || end == '.' ||
-        end == 'e' || end == 'E')
-        return false;
-    *value = 0;
-    for (; digit < p->at; digit++)
-        *value = 10 * *value + (*digit - '0');
-    *value = negative ? -*value : *value;
-    return true;
-}
-
-bool ap_fast_json_skip(struct ap_fast_json *p)
-{
-    const char *text;
-    int level = 0;
-    char c = ap_fast_json_next(p);
-
-    do {
-        if (c == '"') {
-            if (ap_fast_json_string(p, &text) < 0)
-                return false;
-        } else if (c == '[' || c == '{') {
-            level++;
-            p->at++;
-        } else if (c == ']' || c == '}') {
-            if (level-- == 0)
-                return false;
-            p->at++;
-        } else if (c == '\0') {
-            return false;
-        } else {
-            p->at++;
-        }
-        c = ap_fast_json_next(p);
-    } while (level > 0 || (c != ',' && c != '}' && c != ']'));
-    return true;
-}
-
-/* The text of a number that is not whole, which is taken; false if it is none. */
-static bool take_real(struct ap_fast_json *p)
-{
-    ap_fast_json_take(p, '-');
-    bool leading = p->at < p->end && *p->at == '0';
-    int n = take_digits(p);
-
-    if (n == 0 || (n > 1 && leading))
-        return false;
-    bool whole = true;
-    if (p->at < p->end && *p->at == '.') {
-        whole = false;
-        p->at++;
-        if (take_digits(p) == 0)
-            return false;
-    }
-    if (p->at < p->end && (*p->at == 'e' || *p->at == 'E')) {
-        whole = false;
-        p->at++;
-        if (p->at < p->end && (*p->at == '+' || *p->at == '-'))
-            p->at++;
-        if (take_digits(p) == 0)
-            return false;
-    }
-    return !whole;
-}
 
 static json_t *whole_number(struct plain *p, long long value)
 {
@@ -132,7 +40,7 @@ static json_t *whole_number(struct plain *p, long long value)
 static json_t *plain_text(struct plain *p)
 {
     const char *text;
-    int len = ap_fast_json_string(&p->p, &text);
+    int len = ap_json_plain_string(&p->p, &text);
     unsigned h = (unsigned)len;
 
     if (len < 0 || !p->met || len > MAX_MET)
@@ -151,23 +59,24 @@ static json_t *plain_text(struct plain *p)
 static json_t *plain_number(struct plain *all)
 {
     char text[MAX_REAL + 1];
-    struct ap_fast_json *p = &all->p;
-    const char *start = p->at;
+    const char *number, *start = all->p.at;
     long long whole;
 
-    if (ap_fast_json_int(p, &whole))
+    if (ap_json_int(&all->p, &whole))
         return whole_number(all, whole);
-    p->at = start;
-    if (!take_real(p) || p->at - start > MAX_REAL)
+    all->p.at = start;
+    int len = ap_json_number(&all->p, &number);
+    if (len < 0 || len > MAX_REAL)
         return NULL;
-    memcpy(text, start, (size_t)(p->at - start));
-    text[p->at - start] = '\0';
-    char *end;
-    double value = strtod(text, &end); /* the tools' locale is C's */
-    return *end == '\0' && isfinite(value) ? json_real(value) : NULL;
+    memcpy(text, number, (size_t)len);
+    text[len] = '\0';
+    if (!strpbrk(text, ".eE")) /* too many digits */
+        return NULL;
+    double value = strtod(text, NULL); /* the tools' locale is C's */
+    return isfinite(value) ? json_real(value) : NULL;
 }
 
-static json_t *plain_word(struct ap_fast_json *p)
+static json_t *plain_word(struct ap_json *p)
 {
     size_t left = (size_t)(p->end - p->at);
 
@@ -188,9 +97,9 @@ static bool add_member(struct plain *p, json_t *object)
 {
     char key[MAX_KEY + 1];
     const char *text;
-    int len = ap_fast_json_string(&p->p, &text);
+    int len = ap_json_plain_string(&p->p, &text);
 
-    if (len < 0 || len > MAX_KEY || !ap_fast_json_take(&p->p, ':'))
+    if (len < 0 || len > MAX_KEY || !ap_json_take(&p->p, ':'))
         return false;
     memcpy(key, text, (size_t)len);
     key[len] = '\0';
@@ -212,11 +121,11 @@ static json_t *plain_list(struct plain *p, json_t *list, char close,
     bool ok = p->level++ < MAX_LEVELS;
 
     p->p.at++; /* the bracket */
-    if (ok && !ap_fast_json_take(&p->p, close)) {
+    if (ok && !ap_json_take(&p->p, close)) {
         do
             ok = add(p, list);
-        while (ok && ap_fast_json_take(&p->p, ','));
-        ok = ok && ap_fast_json_take(&p->p, close);
+        while (ok && ap_json_take(&p->p, ','));
+        ok = ok && ap_json_take(&p->p, close);
     }
     p->level--;
     if (ok)
@@ -227,7 +136,7 @@ static json_t *plain_list(struct plain *p, json_t *list, char close,
 
 static json_t *plain_value(struct plain *p)
 {
-    switch (ap_fast_json_next(&p->p)) {
+    switch (ap_json_next(&p->p)) {
     case '{':
         return plain_list(p, json_object(), '}', add_member);
     case '[':
@@ -242,9 +151,9 @@ static json_t *plain_value(struct plain *p)
     }
 }
 
-json_t *ap_fast_json_json(const char *text, size_t len)
+json_t *ap_fast_json_value(const char *text, size_t len)
 {
-    struct plain p = {.p = {text, text + len}};
+    struct plain p = {.p = {.at = text, .end = text + len}};
 
     if (len > MET_FROM) {
         p.met = ap_xrealloc(NULL, sizeof *p.met);
@@ -256,7 +165,7 @@ json_t *ap_fast_json_json(const char *text, size_t len)
     for (int i = 0; i < N_NUMBERS && p.met; i++)
         json_decref(p.met->number[i]);
     free(p.met);
-    ap_fast_json_next(&p.p); /* blanks */
+    ap_json_next(&p.p); /* blanks */
     if (!value || p.p.at == p.p.end)
         return value;
     json_decref(value);

@@ -1,7 +1,8 @@
 /* Graphs from JSON; attributes are attr_json.c's, writing is graph_write.c's. */
 #include "doc/attr_json.h"
 #include "doc/attr_memo.h"
-#include "doc/fast_json.h"
+#include "base/json_scan.h"
+#include "graph/attrs.h"
 #include "base/threads.h"
 
 #include <limits.h>
@@ -148,41 +149,41 @@ static int name_of(const char *s, int len, const char *const *names, int n)
     return -1;
 }
 
-static bool plain_ids(struct reader *r, struct ap_fast_json *p, struct ap_node *node)
+static bool plain_ids(struct reader *r, struct ap_json *p, struct ap_node *node)
 {
     int ids[PLAIN_IDS], n = 0;
     long long id;
 
-    if (!ap_fast_json_take(p, '['))
+    if (!ap_json_take(p, '['))
         return false;
-    bool more = ap_fast_json_next(p) != ']';
-    for (; more; more = ap_fast_json_take(p, ',')) {
-        ap_fast_json_next(p);
-        if (n == PLAIN_IDS || !ap_fast_json_int(p, &id) || id < INT_MIN || id > INT_MAX)
+    bool more = ap_json_next(p) != ']';
+    for (; more; more = ap_json_take(p, ',')) {
+        ap_json_next(p);
+        if (n == PLAIN_IDS || !ap_json_int(p, &id) || id < INT_MIN || id > INT_MAX)
             return false;
         ids[n++] = (int)id;
     }
     node->n_in = n;
     node->in = ap_arena_dup(r->arena, ids, (size_t)n * sizeof *ids);
-    return ap_fast_json_take(p, ']');
+    return ap_json_take(p, ']');
 }
 
-static bool plain_int(struct ap_fast_json *p, int *out)
+static bool plain_int(struct ap_json *p, int *out)
 {
     long long v;
 
-    ap_fast_json_next(p);
-    if (!ap_fast_json_int(p, &v) || v < 0 || v > INT_MAX)
+    ap_json_next(p);
+    if (!ap_json_int(p, &v) || v < 0 || v > INT_MAX)
         return false;
     *out = (int)v;
     return true;
 }
 
 /* Text in quotes that is a string of its own afterwards; false if it is too long. */
-static bool plain_text(struct ap_fast_json *p, char text[PLAIN_TEXT])
+static bool plain_text(struct ap_json *p, char text[PLAIN_TEXT])
 {
     const char *s;
-    int len = ap_fast_json_string(p, &s);
+    int len = ap_json_plain_string(p, &s);
 
     if (len < 0 || len >= PLAIN_TEXT)
         return false;
@@ -199,10 +200,10 @@ static unsigned hash_text(const char *s, int len)
     return (h ^ h >> 6) % N_MET;
 }
 
-static bool plain_op(struct reader *r, struct ap_fast_json *p, struct ap_node *node)
+static bool plain_op(struct reader *r, struct ap_json *p, struct ap_node *node)
 {
     const char *s;
-    int len = ap_fast_json_string(p, &s);
+    int len = ap_json_plain_string(p, &s);
 
     if (len < 0)
         return false;
@@ -216,12 +217,12 @@ static bool plain_op(struct reader *r, struct ap_fast_json *p, struct ap_node *n
     return false;
 }
 
-static bool plain_shape(struct reader *r, struct ap_fast_json *p, struct ap_node *node)
+static bool plain_shape(struct reader *r, struct ap_json *p, struct ap_node *node)
 {
     const char *s;
     char text[PLAIN_TEXT];
     struct ap_err ignored = {""};
-    int len = ap_fast_json_string(p, &s), at;
+    int len = ap_json_plain_string(p, &s), at;
 
     if (len < 0 || len >= PLAIN_TEXT)
         return false;
@@ -243,7 +244,7 @@ static bool plain_shape(struct reader *r, struct ap_fast_json *p, struct ap_node
     return true;
 }
 
-static bool plain_member(struct reader *r, struct ap_fast_json *p, enum plain_key key,
+static bool plain_member(struct reader *r, struct ap_json *p, enum plain_key key,
                          struct ap_node *node)
 {
     char text[PLAIN_TEXT];
@@ -274,7 +275,7 @@ static bool plain_member(struct reader *r, struct ap_fast_json *p, enum plain_ke
     case N_PLAIN:
         break;
     }
-    len = ap_fast_json_string(p, &s);
+    len = ap_json_plain_string(p, &s);
     if (len < 0)
         return false;
     if (key == PLAIN_NAME) {
@@ -291,7 +292,7 @@ static bool plain_member(struct reader *r, struct ap_fast_json *p, enum plain_ke
 }
 
 /* Keeps the text of a member that is an attribute, or nothing. */
-static bool plain_attr(struct reader *r, struct ap_fast_json *p, const char *key, int len)
+static bool plain_attr(struct reader *r, struct ap_json *p, const char *key, int len)
 {
     struct ap_buf *text = &r->attr_text;
 
@@ -301,9 +302,9 @@ static bool plain_attr(struct reader *r, struct ap_fast_json *p, const char *key
     ap_buf_putc(text, '"');
     ap_buf_put(text, key, (size_t)len);
     ap_buf_puts(text, "\":");
-    ap_fast_json_next(p);
+    ap_json_next(p);
     const char *from = p->at;
-    if (!ap_fast_json_skip(p) || p->at - from > PLAIN_ATTR)
+    if (ap_json_skip(p, 0) || p->at - from > PLAIN_ATTR)
         return false;
     ap_buf_put(text, from, (size_t)(p->at - from));
     return true;
@@ -312,7 +313,7 @@ static bool plain_attr(struct reader *r, struct ap_fast_json *p, const char *key
 static bool take_attrs(struct reader *r, struct ap_node *node)
 {
     if (r->attr_text.len == 0)
-        return !ap_attrs_needed(node->op);
+        return !ap_attrs_needed(node->op, AP_ATTR_IN_JSON);
     if (node->shape.dtype == AP_TUPLE)
         return false;
     ap_buf_putc(&r->attr_text, '}');
@@ -328,25 +329,25 @@ static bool take_attrs(struct reader *r, struct ap_node *node)
 static bool read_plain_node(struct reader *r, const struct ap_section *element,
                             struct ap_node *node)
 {
-    struct ap_fast_json p = {element->text, element->text + element->len};
+    struct ap_json p = {.at = element->text, .end = element->text + element->len};
     unsigned seen = 0;
-    bool ok = ap_fast_json_take(&p, '{');
+    bool ok = ap_json_take(&p, '{');
 
     *node = (struct ap_node){.param = -1, .group = -1, .attrs = &ap_attrs_default};
     r->attr_text.len = 0;
     do {
         const char *s;
-        int len = ok ? ap_fast_json_string(&p, &s) : -1;
+        int len = ok ? ap_json_plain_string(&p, &s) : -1;
         int key = len < 0 ? -1 : name_of(s, len, plain_keys, N_PLAIN);
-        ok = len >= 0 && ap_fast_json_take(&p, ':');
+        ok = len >= 0 && ap_json_take(&p, ':');
         if (ok && key < 0) {
             ok = plain_attr(r, &p, s, len);
         } else if (ok) {
             ok = !(seen >> key & 1) && plain_member(r, &p, (enum plain_key)key, node);
             seen |= 1U << key;
         }
-    } while (ok && ap_fast_json_take(&p, ','));
-    if (!ok || !ap_fast_json_take(&p, '}') || ap_fast_json_next(&p) || p.at < p.end ||
+    } while (ok && ap_json_take(&p, ','));
+    if (!ok || !ap_json_take(&p, '}') || ap_json_next(&p) >= 0 ||
         !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1) || !take_attrs(r, node))
         return false;
     if (!node->name)

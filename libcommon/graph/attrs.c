@@ -23,16 +23,20 @@ const struct ap_attr_info ap_attr_table[AP_N_ATTRS] = {
 #include "graph/attrs.def"
 };
 
-static const uint8_t attr_of[AP_N_OPS][AP_N_ATTRS] = {
+static const uint8_t needs[AP_N_OPS][AP_N_ATTRS] = {
 #define AP_ATTR_OF(op, attr, in_json, in_hlo, to_hlo) \
     [AP_OP_##op][AP_ATTR_##attr] =                    \
         (in_json)*AP_ATTR_IN_JSON | (in_hlo)*AP_ATTR_IN_HLO | (to_hlo)*AP_ATTR_TO_HLO,
 #include "graph/attrs.def"
 };
 
-unsigned ap_attr_of(enum ap_op op, enum ap_attr attr)
+uint64_t ap_attrs_needed(enum ap_op op, enum ap_attr_need need)
 {
-    return attr_of[op][attr];
+    uint64_t set = 0;
+
+    for (int i = 0; i < AP_N_ATTRS; i++)
+        set |= (uint64_t)((needs[op][i] & need) != 0) << i;
+    return set;
 }
 
 static bool is_name(const char *name, size_t len, const char *known)
@@ -59,54 +63,44 @@ enum ap_attr ap_attr_find_hlo(const char *name, size_t len)
     return (enum ap_attr)i;
 }
 
-bool ap_attr_is_set(enum ap_attr attr, const struct ap_attrs *in)
+static bool splits(const struct ap_layout *l)
 {
-    const void *place = ap_attr_place(attr, in);
-
-    switch (ap_attr_table[attr].kind) {
-    case AP_ATTR_IS_AXES:
-        return *(const unsigned *)place != 0;
-    case AP_ATTR_IS_BOOL:
-    case AP_ATTR_IS_ORDER:
-    case AP_ATTR_IS_TRANSPOSE:
-        return *(const bool *)place;
-    case AP_ATTR_IS_COMP:
-    case AP_ATTR_IS_REDUCER:
-        return *(const int *)place != -1;
-    case AP_ATTR_IS_DIM_LABELS:
-        return in->conv.lhs_batch != in->conv.lhs_feature;
-    case AP_ATTR_IS_DIRECTION:
-        return in->direction != AP_EQ;
-    case AP_ATTR_IS_FFT:
-        return in->fft_type != AP_FFT_FFT;
-    case AP_ATTR_IS_INT:
-        return *(const int64_t *)place !=
-               *(const int64_t *)ap_attr_place(attr, &ap_attrs_default);
-    case AP_ATTR_IS_INTS:
-        return ((const struct ap_ints *)place)->n != 0;
-    case AP_ATTR_IS_LAYOUT:
-        for (int i = 0; i < AP_MAX_AXES; i++)
-            if (in->layout.axis[i].kind != AP_REPLICATED)
-                return true;
-        return false;
-    case AP_ATTR_IS_PADDING:
-        return in->n_padding != 0;
-    case AP_ATTR_IS_RED:
-        return *(const enum ap_red *)place != AP_RED_NONE;
-    case AP_ATTR_IS_SHAPE:
-        return in->global;
-    case AP_ATTR_IS_SLICE:
-        return in->n_slice != 0;
-    case AP_ATTR_IS_SPLIT:
-        return ((const struct ap_split *)place)->outer != 0;
-    case AP_ATTR_IS_STRING:
-        return *(const char *const *)place;
-    case AP_ATTR_IS_VALUE:
-        return in->literal.elided || in->literal.data;
-    case AP_ATTR_IS_WINDOW:
-        return in->n_window != 0;
-    }
+    for (int i = 0; i < AP_MAX_AXES; i++)
+        if (l->axis[i].kind != AP_REPLICATED)
+            return true;
     return false;
+}
+
+uint64_t ap_attrs_given(const struct ap_attrs *in)
+{
+    uint64_t set = 0;
+
+    if (in == &ap_attrs_default)
+        return 0;
+#define GIVEN_AXES(m)       (in->m != 0)
+#define GIVEN_BOOL(m)       (in->m)
+#define GIVEN_COMP(m)       (in->m != -1)
+#define GIVEN_DIM_LABELS(m) (in->m.lhs_batch != in->m.lhs_feature)
+#define GIVEN_DIRECTION(m)  (in->m != AP_EQ)
+#define GIVEN_FFT(m)        (in->m != AP_FFT_FFT)
+#define GIVEN_INT(m)        (in->m != ap_attrs_default.m)
+#define GIVEN_INTS(m)       (in->m.n != 0)
+#define GIVEN_LAYOUT(m)     (splits(&in->m))
+#define GIVEN_ORDER(m)      (in->m)
+#define GIVEN_PADDING(m)    (in->n_##m != 0)
+#define GIVEN_RED(m)        (in->m != AP_RED_NONE)
+#define GIVEN_REDUCER(m)    (in->m != -1)
+#define GIVEN_SHAPE(m)      (in->m != NULL)
+#define GIVEN_SLICE(m)      (in->n_##m != 0)
+#define GIVEN_SPLIT(m)      (in->m.outer != 0)
+#define GIVEN_STRING(m)     (in->m != NULL)
+#define GIVEN_TRANSPOSE(m)  (in->m)
+#define GIVEN_VALUE(m)      (in->m.elided || in->m.data)
+#define GIVEN_WINDOW(m)     (in->n_##m != 0)
+#define AP_ATTR(name, kind, member, hlo) \
+    set |= (uint64_t)GIVEN_##kind(member) << AP_ATTR_##name;
+#include "graph/attrs.def"
+    return set;
 }
 
 /* ---- the value as words ---- */

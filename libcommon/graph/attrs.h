@@ -43,9 +43,12 @@ struct ap_attr_info {
 };
 extern const struct ap_attr_info ap_attr_table[AP_N_ATTRS];
 
-/* What an operator cannot do without: AP_ATTR_OF of attrs.def. */
-enum { AP_ATTR_IN_JSON = 1, AP_ATTR_IN_HLO = 2, AP_ATTR_TO_HLO = 4 };
-unsigned ap_attr_of(enum ap_op op, enum ap_attr attr);
+/* Sets of attributes have bit AP_ATTR_<name> for each. Those that an operator cannot do
+ * without: AP_ATTR_OF of attrs.def. */
+enum ap_attr_need { AP_ATTR_IN_JSON = 1, AP_ATTR_IN_HLO = 2, AP_ATTR_TO_HLO = 4 };
+uint64_t ap_attrs_needed(enum ap_op op, enum ap_attr_need need);
+/* The attributes whose values say more than their absence would. */
+uint64_t ap_attrs_given(const struct ap_attrs *attrs);
 
 /* The attribute of this name in JSON, or in HLO text; AP_N_ATTRS when there is none. */
 enum ap_attr ap_attr_find(const char *name, size_t len);
@@ -60,15 +63,13 @@ static inline void *ap_attr_place_of(enum ap_attr attr, struct ap_attrs *attrs)
     return (char *)attrs + ap_attr_table[attr].offset;
 }
 
-/* Whether a value says more than its absence would. */
-bool ap_attr_is_set(enum ap_attr attr, const struct ap_attrs *attrs);
 /*
- * Equal values of an attribute that is set in both; ids of reducers are not compared.
+ * Equal values of an attribute that is given in both; ids of reducers are not compared.
  * shape: of both nodes' `value`.
  */
 bool ap_attr_equal(enum ap_attr attr, const struct ap_attrs *a, const struct ap_attrs *b,
                    const struct ap_shape *shape);
-/* A hash of the value of an attribute that is set, equal where ap_attr_equal holds. */
+/* A hash of the value of an attribute that is given, equal where ap_attr_equal holds. */
 uint64_t ap_attr_hash(enum ap_attr attr, const struct ap_attrs *attrs,
                       const struct ap_shape *shape);
 

@@ -52,14 +52,13 @@ static uint64_t reducer_hash(const struct ap_graph *g, int id)
 static bool attrs_equal(const struct ap_graph *g, const struct ap_node *a,
                         const struct ap_node *b)
 {
-    for (int i = 0; i < AP_N_ATTRS; i++) {
-        const enum ap_attr attr = (enum ap_attr)i;
-        bool is_set = ap_attr_is_set(attr, a->attrs);
-        if (is_set != ap_attr_is_set(attr, b->attrs))
-            return false;
-        if (!is_set)
-            continue;
-        if (ap_attr_table[i].kind == AP_ATTR_IS_REDUCER
+    uint64_t given = ap_attrs_given(a->attrs);
+
+    if (given != ap_attrs_given(b->attrs))
+        return false;
+    for (; given; given &= given - 1) {
+        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(given);
+        if (ap_attr_table[attr].kind == AP_ATTR_IS_REDUCER
                 ? !reducers_equal(g, *(const int *)ap_attr_place(attr, a->attrs),
                                   *(const int *)ap_attr_place(attr, b->attrs))
                 : !ap_attr_equal(attr, a->attrs, b->attrs, ap_attr_value_shape(a)))
@@ -85,12 +84,10 @@ static uint64_t attrs_hash(const struct ap_graph *g, const struct ap_node *node)
 {
     uint64_t h = 0;
 
-    for (int i = 0; i < AP_N_ATTRS; i++) {
-        const enum ap_attr attr = (enum ap_attr)i;
-        if (!ap_attr_is_set(attr, node->attrs))
-            continue;
+    for (uint64_t given = ap_attrs_given(node->attrs); given; given &= given - 1) {
+        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(given);
         h = ap_hash_mix(h, ap_attr_hash(attr, node->attrs, ap_attr_value_shape(node)));
-        if (ap_attr_table[i].kind == AP_ATTR_IS_REDUCER)
+        if (ap_attr_table[attr].kind == AP_ATTR_IS_REDUCER)
             h = ap_hash_mix(
                 h, reducer_hash(g, *(const int *)ap_attr_place(attr, node->attrs)));
     }

@@ -1,9 +1,9 @@
 /*
  * Problem: in a pipe of tools each waits for the whole document of the one before, most
- * of which is the graph that all of them hand on as it is. Idea: a long graph is looked
- * at while the tool before is still at work, and its text is written once it is found
- * right, so that the next tool has it before what is made of it. Of short documents
- * nothing is written before all is done.
+ * of which is the graph, and most tools pass the graph on unchanged. Idea: a long graph
+ * is read while the previous tool is still at work, and once it is known to be valid its
+ * text is written, so that the next tool has it before this one has computed anything. Of
+ * short documents nothing is written before the tool is done.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,8 +16,10 @@
 enum { LONG = 1 << 20 }; /* bytes of a graph */
 
 struct reading {
-    const struct ap_stream *early;
-    bool hands_on, has_graph, is_handed;
+    const struct ap_stream *stream;
+    bool may_write; /* the graph, ahead of all else */
+    bool has_graph; /* stream->graph has been called */
+    bool graph_written;
 };
 
 static bool is_pipe(int fd)
@@ -26,7 +28,8 @@ static bool is_pipe(int fd)
     return !fstat(fd, &st) && S_ISFIFO(st.st_mode);
 }
 
-/* What stands in front of the graph is what is written in front of it, or at the end. */
+/* Only the version and the history precede the graph: the one is written in front of it,
+ * the other at the end. */
 static bool stands_first(const struct ap_doc *doc)
 {
     const struct ap_section *version = doc->sections;
@@ -40,15 +43,15 @@ static bool stands_first(const struct ap_doc *doc)
     return true;
 }
 
-static void hand_on(struct reading *r, const struct ap_section *graph)
+static void write_ahead(struct reading *r, const struct ap_section *graph)
 {
-    ap_doc_hand_on(graph, stdout);
-    r->is_handed = true;
+    ap_doc_write_ahead(graph, stdout);
+    r->graph_written = true;
     if (fflush(stdout))
         ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno));
 }
 
-static void came(void *ctx, const struct ap_doc *doc)
+static void progress(void *ctx, const struct ap_doc *doc)
 {
     struct reading *r = ctx;
     const struct ap_section *graph = ap_doc_find(doc, "graph");
@@ -56,16 +59,16 @@ static void came(void *ctx, const struct ap_doc *doc)
     if (r->has_graph || !graph || graph->len < LONG)
         return;
     r->has_graph = true;
-    r->early->graph(r->early->ctx, doc, true);
-    if (r->hands_on && stands_first(doc))
-        hand_on(r, graph);
+    r->stream->graph(r->stream->ctx, doc, true);
+    if (r->may_write && stands_first(doc))
+        write_ahead(r, graph);
 }
 
 void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
-                    const struct ap_stream *early)
+                    const struct ap_stream *stream)
 {
-    struct reading r = {.early = early};
-    const struct ap_doc_watch watch = {came, &r};
+    struct reading r = {.stream = stream};
+    const struct ap_doc_watch watch = {progress, &r};
     bool to_stdout = !tool->out_path || !strcmp(tool->out_path, "-");
     struct stat st;
     bool waits = strcmp(tool->path, "-") != 0
@@ -73,22 +76,22 @@ void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc 
                      : is_pipe(STDIN_FILENO);
     struct ap_err err = {""};
 
-    r.hands_on = early->keeps_graph && to_stdout && is_pipe(STDOUT_FILENO);
+    r.may_write = stream->keeps_graph && to_stdout && is_pipe(STDOUT_FILENO);
     if (ap_doc_read_watched(arena, tool->path, waits ? &watch : NULL, doc, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    doc->is_handed = r.is_handed;
+    doc->graph_written = r.graph_written;
     if (!r.has_graph)
-        early->graph(early->ctx, doc, false);
+        stream->graph(stream->ctx, doc, false);
 }
 
-struct taking {
+struct graph_reader {
     struct ap_arena *arena;
     struct ap_graph *g;
 };
 
-static void take_graph(void *ctx, const struct ap_doc *doc, bool more)
+static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
 {
-    struct taking *t = ctx;
+    struct graph_reader *t = ctx;
     struct ap_err err = {""};
 
     (void)more;
@@ -99,8 +102,8 @@ static void take_graph(void *ctx, const struct ap_doc *doc, bool more)
 void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         struct ap_graph *g)
 {
-    struct taking t = {arena, g};
-    const struct ap_stream early = {.graph = take_graph, .ctx = &t, .keeps_graph = true};
+    struct graph_reader t = {arena, g};
+    const struct ap_stream stream = {.graph = read_graph, .ctx = &t, .keeps_graph = true};
 
-    ap_tool_stream(tool, arena, doc, &early);
+    ap_tool_stream(tool, arena, doc, &stream);
 }

@@ -75,22 +75,23 @@ void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Reads the document of tool->path or dies (exit 1). */
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
 
-/* What a tool does with a document that comes through a pipe, while it comes. */
+/* What a tool does while a document arrives through a pipe. */
 struct ap_stream {
-    /* Called once, with the section "graph" in doc or, where there is none, at the end.
-       more: the rest is still to come, and doc's texts will move. */
+    /* Called once, as soon as doc has the section "graph", or at the end if it never has.
+       more: the rest of the document is still to arrive, and doc's texts will move. */
     void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
     void *ctx;
-    bool keeps_graph; /* ap_tool_write gets no new one */
+    bool keeps_graph; /* ap_tool_write will not replace the graph */
 };
 /*
- * As ap_tool_read, but a long graph is looked at as soon as it is there, and if it is
- * kept, found right, and standard output is a pipe, too, its text goes on at once: the
- * tools of a pipe work at the same time. One that fails later leaves half a document in
- * the pipe, which all readers refuse; of a wrong graph nothing is written.
+ * As ap_tool_read, but a long graph is read as soon as it has arrived, and if the tool
+ * keeps the graph, the graph is valid, and standard output is a pipe, too, the text of
+ * the graph is passed on at once: the tools of a pipe work at the same time. A tool that
+ * fails later leaves half a document in the pipe, which all readers refuse; of an invalid
+ * graph nothing is written.
  */
 void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
-                    const struct ap_stream *early);
+                    const struct ap_stream *stream);
 /* The same for tools that only read the graph, and keep it. */
 void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         struct ap_graph *g);
@@ -99,7 +100,7 @@ void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
  * (temporary file and rename) or stdout, all at once, but for what ap_tool_stream has
- * handed on; frees the sections' buffers; dies on failure (exit 1).
+ * passed on; frees the sections' buffers; dies on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra);

@@ -70,7 +70,7 @@ static void test_refused(void)
     refused("{\"autopar\":1,\"x\":2,\"\\u0078\":4}",
             "f.json:1:29: section \"x\" occurs twice");
     refused("{\"autopar\":1,\"history\":{}}", "f.json:1:24: \"history\" is no array");
-    refused("{\"autopar\":1,\"x\":tru}", "f.json:1:18: expected a value");
+    refused("{\"autopar\":1,\"x\":tru}", "f.json:1:21: expected true, false or null");
 }
 
 static void test_depth(void)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_scan.h"
 #include "doc/fast_json.h"
 
 /* Sums over microbatches and stages stay finite. */
@@ -78,49 +79,20 @@ static int get_front(struct ap_arena *arena, const json_t *o, struct answer *a,
 
 /* ---- shardings, which are most of a line and are read with their plan ---- */
 
-#define MAX_LEVELS 64
-
-static bool skip_value(struct ap_fast_json *p, int level)
-{
-    const char *text;
-    char open = ap_fast_json_next(p), close = open == '{' ? '}' : ']';
-
-    if (open == '"')
-        return ap_fast_json_string(p, &text) >= 0;
-    if (open != '{' && open != '[') {
-        const char *from = p->at;
-        while (p->at < p->end && (isalnum((unsigned char)*p->at) || *p->at == '-' ||
-                                  *p->at == '+' || *p->at == '.'))
-            p->at++;
-        return p->at > from;
-    }
-    p->at++;
-    if (ap_fast_json_take(p, close))
-        return true;
-    do {
-        if (open == '{' &&
-            (ap_fast_json_string(p, &text) < 0 || !ap_fast_json_take(p, ':')))
-            return false;
-        if (level == MAX_LEVELS || !skip_value(p, level + 1))
-            return false;
-    } while (ap_fast_json_take(p, ','));
-    return ap_fast_json_take(p, close);
-}
-
 /* Skips the members of an object up to the one of that name, or to the end. */
-static bool skip_to(struct ap_fast_json *p, const char *name, bool *found)
+static bool skip_to(struct ap_json *p, const char *name, bool *found)
 {
     const char *text;
 
     *found = false;
-    if (!ap_fast_json_take(p, '{'))
+    if (!ap_json_take(p, '{'))
         return false;
     do {
-        int n = ap_fast_json_string(p, &text);
-        if (n < 0 || !ap_fast_json_take(p, ':'))
+        int n = ap_json_plain_string(p, &text);
+        if (n < 0 || !ap_json_take(p, ':'))
             return false;
         *found = n == (int)strlen(name) && memcmp(text, name, (size_t)n) == 0;
-    } while (!*found && skip_value(p, 1) && ap_fast_json_take(p, ','));
+    } while (!*found && !ap_json_skip(p, 1) && ap_json_take(p, ','));
     return true;
 }
 
@@ -128,20 +100,20 @@ static bool skip_to(struct ap_fast_json *p, const char *name, bool *found)
  * to be read. The caller decrefs. */
 static json_t *take_sharding(const char *line, size_t len, struct answer *a)
 {
-    struct ap_fast_json p = {line, line + len}, inside;
+    struct ap_json p = {.at = line, .end = line + len}, inside;
     struct ap_buf rest = {0};
     bool found, groups;
 
-    if (!skip_to(&p, "sharding", &found) || !found || ap_fast_json_next(&p) != '{')
+    if (!skip_to(&p, "sharding", &found) || !found || ap_json_next(&p) != '{')
         return NULL;
     const char *from = p.at;
     inside = p;
-    if (!skip_value(&p, 1) || !skip_to(&inside, "groups", &groups))
+    if (ap_json_skip(&p, 1) || !skip_to(&inside, "groups", &groups))
         return NULL;
     ap_buf_put(&rest, line, (size_t)(from - line));
     ap_buf_putc(&rest, '0');
     ap_buf_put(&rest, p.at, (size_t)(p.end - p.at));
-    json_t *o = ap_fast_json_json(rest.data, rest.len);
+    json_t *o = ap_fast_json_value(rest.data, rest.len);
     ap_buf_free(&rest);
     if (!o)
         return NULL;
@@ -163,7 +135,7 @@ int answer_parse(struct ap_arena *arena, const char *line, size_t len, struct an
     *a = (struct answer){.id = -1};
     json_t *o = take_sharding(line, len, a);
     if (!o)
-        o = ap_fast_json_json(line, len);
+        o = ap_fast_json_value(line, len);
     if (!o) /* slowly, and with a reason if it is wrong */
         o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &bad);
     if (!o)
