@@ -6,6 +6,8 @@
  */
 #include "solve/problem.h"
 
+#include "base/json_scan.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +19,6 @@
 #include <zlib.h>
 
 #define BLOCK     ((size_t)1 << 18)
-#define MAX_DEPTH 64
 #define FORBIDDEN 1e18
 #define MAX_ITEMS INT32_MAX
 
@@ -43,11 +44,12 @@ struct reader {
     struct ap_arena *arena;
     struct ap_err *err;
     const char *name;
-    gzFile gz; /* NULL when the text is at hand */
-    unsigned char *block;
-    const unsigned char *at, *end;
-    size_t n_before, line_start; /* bytes before the block; where the line began */
-    int64_t line;
+    struct ap_json json;
+    gzFile gz;         /* NULL when the text is at hand */
+    char *buffer;      /* of gz */
+    const char *block; /* the bytes at hand: json stands in them */
+    /* before the block: bytes, ends of lines, and where its first line begins */
+    size_t n_before, n_lines, line_start;
     bool failed;
     struct pool pool;
     int64_t *scratch; /* numbers of one array, or the bits of doubles */
@@ -59,28 +61,48 @@ struct reader {
 
 /* ---- bytes ---- */
 
+/* Counts the lines that end in the block before `to`. */
+static void count_lines(struct reader *r, const char *to)
+{
+    const char *at = r->block, *line;
+
+    for (; at < to && (line = memchr(at, '\n', (size_t)(to - at))); at = line + 1) {
+        r->n_lines++;
+        r->line_start = r->n_before + (size_t)(line - r->block) + 1;
+    }
+}
+
 static int fail(struct reader *r, const char *what)
 {
-    size_t offset = r->n_before + (size_t)(r->at - r->block);
-
-    if (!r->failed)
-        ap_err_set(r->err, "%s:%" PRId64 ":%zu: %s", r->name, r->line,
-                   offset - r->line_start + 1, what);
+    if (r->failed)
+        return -1;
+    count_lines(r, r->json.at);
+    size_t offset = r->n_before + (size_t)(r->json.at - r->block);
+    ap_err_set(r->err, "%s:%zu:%zu: %s", r->name, r->n_lines + 1,
+               offset - r->line_start + 1, what);
     r->failed = true;
     return -1;
 }
 
-/* The next block; false at the end. */
-static bool refill(struct reader *r)
+/* As fail, for what the tokenizer says. */
+static int fail_json(struct reader *r)
 {
+    return fail(r, r->json.why);
+}
+
+/* The next block; false at the end. */
+static bool refill(struct ap_json *json)
+{
+    struct reader *r = json->ctx;
     int code;
 
     if (!r->gz || r->failed)
         return false;
-    r->n_before += (size_t)(r->end - r->block);
-    int n = gzread(r->gz, r->block, BLOCK);
-    r->at = r->block;
-    r->end = r->block + (n > 0 ? n : 0);
+    count_lines(r, json->end);
+    r->n_before += (size_t)(json->end - r->block);
+    int n = gzread(r->gz, r->buffer, BLOCK);
+    r->block = json->at = r->buffer;
+    json->end = r->buffer + (n > 0 ? n : 0);
     if (n < 0) {
         const char *why = gzerror(r->gz, &code);
         ap_err_set(r->err, "%s: %s", r->name, code == Z_ERRNO ? strerror(errno) : why);
@@ -89,58 +111,21 @@ static bool refill(struct reader *r)
     return n > 0;
 }
 
-static inline int peek(struct reader *r)
-{
-    if (r->at == r->end && !refill(r))
-        return -1;
-    return *r->at;
-}
-
-static inline int skip_space(struct reader *r)
-{
-    int c;
-
-    while ((c = peek(r)) == ' ' || c == '\n' || c == '\t' || c == '\r') {
-        r->at++;
-        if (c == '\n') {
-            r->line++;
-            r->line_start = r->n_before + (size_t)(r->at - r->block);
-        }
-    }
-    return c;
-}
-
 static int expect(struct reader *r, char want)
 {
     char what[] = "expected ' '";
 
-    if (skip_space(r) == want) {
-        r->at++;
+    if (ap_json_take(&r->json, want))
         return 0;
-    }
     what[10] = want;
     return fail(r, what);
 }
 
-/* After an item: 1 when another follows, 0 at the closing bracket, -1. */
+/* Behind an item: 1 when another follows, 0 at the closing bracket, -1. */
 static inline int more(struct reader *r, char close)
 {
-    int c = skip_space(r);
-
-    if (c == ',' || c == close) {
-        r->at++;
-        return c == ',';
-    }
-    return fail(r, close == ']' ? "expected ',' or ']'" : "expected ',' or '}'");
-}
-
-/* True when the array or object that was opened closes at once. */
-static bool empty(struct reader *r, char close)
-{
-    if (skip_space(r) != close)
-        return false;
-    r->at++;
-    return true;
+    int next = ap_json_more(&r->json, close);
+    return next < 0 ? fail_json(r) : next;
 }
 
 /* ---- values ---- */
@@ -151,11 +136,11 @@ static int read_rest(struct reader *r, uint64_t x, double *value)
     char text[64], *end;
     int n = snprintf(text, sizeof(text), "%" PRIu64, x), c;
 
-    while ((c = peek(r)) >= 0 && strchr(".eE+-0123456789", c)) {
+    while ((c = ap_json_peek(&r->json)) >= 0 && strchr(".eE+-0123456789", c)) {
         if (n + 1 >= (int)sizeof(text))
             return fail(r, "the number is too long");
         text[n++] = (char)c;
-        r->at++;
+        r->json.at++;
     }
     text[n] = '\0';
     *value = strtod(text, &end);
@@ -170,7 +155,7 @@ static int read_rest(struct reader *r, uint64_t x, double *value)
  */
 static inline int read_number(struct reader *r, int64_t *value, double *cost)
 {
-    int c = skip_space(r), n = 0;
+    int c = ap_json_next(&r->json), n = 0;
     uint64_t x = 0;
     double real;
 
@@ -180,8 +165,8 @@ static inline int read_number(struct reader *r, int64_t *value, double *cost)
         if (x > (INT64_MAX - 9) / 10)
             return fail(r, "the number is too large");
         x = 10 * x + (uint64_t)(c - '0');
-        r->at++;
-        c = peek(r);
+        r->json.at++;
+        c = ap_json_peek(&r->json);
     }
     if (n == 0)
         return fail(r, "expected a number >= 0");
@@ -201,62 +186,10 @@ static inline int read_number(struct reader *r, int64_t *value, double *cost)
     return 0;
 }
 
-/* A string into text (cut at cap - 1 bytes), escapes as they are. */
-static int read_string(struct reader *r, char *text, size_t cap)
-{
-    size_t n = 0;
-
-    if (expect(r, '"'))
-        return -1;
-    for (;;) {
-        int c = peek(r);
-        if (c < 0x20)
-            return fail(r, c < 0 ? "the text ends inside a string"
-                                 : "control character in a string");
-        r->at++;
-        if (c == '"')
-            break;
-        for (int k = 0; k < 1 + (c == '\\'); k++) {
-            if (k == 1 && (c = peek(r)) < 0x20)
-                return fail(r, "the text ends inside a string");
-            r->at += k;
-            if (n + 1 < cap)
-                text[n++] = (char)c;
-        }
-    }
-    text[n] = '\0';
-    return 0;
-}
-
-/* Any value that nothing here needs: strings and brackets must match. */
+/* Any value that nothing here needs. */
 static int skip_value(struct reader *r)
 {
-    char open[MAX_DEPTH], text[2];
-    int depth = 0;
-
-    do {
-        int c = skip_space(r);
-        if (c == '"') {
-            if (read_string(r, text, sizeof(text)))
-                return -1;
-        } else if (c == '{' || c == '[') {
-            if (depth == MAX_DEPTH)
-                return fail(r, "nested too deep");
-            open[depth++] = c == '{' ? '}' : ']';
-            r->at++;
-        } else if (depth > 0 && c == open[depth - 1]) {
-            depth--;
-            r->at++;
-        } else if (depth > 0 && (c == ',' || c == ':')) {
-            r->at++;
-        } else if (c > ' ' && !strchr(",:]}", c)) {
-            while ((c = peek(r)) > ' ' && !strchr("\"[]{},:", c))
-                r->at++;
-        } else {
-            return fail(r, "expected a value");
-        }
-    } while (depth > 0);
-    return 0;
+    return ap_json_skip(&r->json, 0) ? fail_json(r) : 0;
 }
 
 /* ---- arrays of numbers ---- */
@@ -313,7 +246,7 @@ static int read_row(struct reader *r, bool costs, struct list *into)
 
     if (expect(r, '['))
         return -1;
-    if (empty(r, ']'))
+    if (ap_json_take(&r->json, ']'))
         next = 0;
     while (next == 1) {
         int64_t x;
@@ -352,7 +285,7 @@ static int read_rows(struct reader *r, bool costs, struct list *into)
     into->seen = true;
     if (expect(r, '['))
         return -1;
-    if (empty(r, ']'))
+    if (ap_json_take(&r->json, ']'))
         return 0;
     while (next == 1) {
         if (read_row(r, costs, into))
@@ -373,11 +306,13 @@ static int read_object(struct reader *r, int (*member)(struct reader *r, const c
 
     if (expect(r, '{'))
         return -1;
-    if (empty(r, '}'))
+    if (ap_json_take(&r->json, '}'))
         return 0;
     while (next == 1) {
         char key[32];
-        if (read_string(r, key, sizeof(key)) || expect(r, ':') || member(r, key))
+        if (ap_json_key(&r->json, key, sizeof(key)))
+            return fail_json(r);
+        if (member(r, key))
             return -1;
         next = more(r, '}');
     }
@@ -536,7 +471,7 @@ static int read_all(struct reader *r, struct ap_problem *p)
 {
     int rc = read_object(r, top_member);
 
-    if (!rc && skip_space(r) >= 0)
+    if (!rc && ap_json_next(&r->json) >= 0)
         rc = fail(r, "expected the end of the text");
     if (r->failed)
         rc = -1;
@@ -555,12 +490,12 @@ static int read_all(struct reader *r, struct ap_problem *p)
 int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
                      size_t len, struct ap_problem *p, struct ap_err *err)
 {
-    unsigned char *copy = ap_arena_dup(arena, text, len ? len : 1);
-    struct reader r = {.arena = arena, .err = err, .name = name, .block = copy};
+    struct reader r = {.arena = arena,
+                       .err = err,
+                       .name = name,
+                       .block = text,
+                       .json = {.at = text, .end = text + len}};
 
-    r.at = copy;
-    r.end = copy + len;
-    r.line = 1;
     return read_all(&r, p);
 }
 
@@ -579,11 +514,11 @@ int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem 
         return ap_err_set(err, "%s: out of memory", r.name);
     }
     gzbuffer(r.gz, BLOCK);
-    r.block = ap_xrealloc(NULL, BLOCK);
-    r.at = r.end = r.block;
-    r.line = 1;
+    r.buffer = ap_xrealloc(NULL, BLOCK);
+    r.block = r.buffer;
+    r.json = (struct ap_json){.at = r.block, .end = r.block, .more = refill, .ctx = &r};
     int rc = read_all(&r, p);
-    free(r.block);
+    free(r.buffer);
     if (gzclose_r(r.gz) != Z_OK && !rc)
         rc = ap_err_set(err, "%s: the compressed data is cut short", r.name);
     return rc;
