@@ -143,9 +143,9 @@ void import_release(struct import *im)
     free(im->comps);
     free(im->comp_of);
     free(im->scope_list);
-    hlo_map_free(&im->reducer_texts);
-    hlo_map_free(&im->scopes);
-    hlo_map_free(&im->warned_calls);
+    ap_names_free(&im->reducer_texts);
+    ap_names_free(&im->scopes);
+    ap_names_free(&im->warned_calls);
     ap_buf_free(&im->scratch);
 }
 

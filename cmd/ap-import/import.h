@@ -43,14 +43,14 @@ struct import {
     int *comp_of;    /* [computation] of the text: that of the graph, -1 not made
                         yet; malloc */
     int *reducer_of; /* [2 * computation + is scatter], -1 unknown; malloc */
-    struct hlo_map reducer_texts, scopes;
+    struct ap_names reducer_texts, scopes;
     const char **scope_list; /* malloc; the strings are in the arena */
     int n_scopes, cap_scopes;
     struct ap_buf scratch;
-    struct hlo_map warned_calls; /* targets of custom calls that were complained about */
-    int n_rngs;                  /* instructions named rng so far */
-    bool warned_pins;            /* said that a stack's sharding is dropped */
-    bool warned_branches;        /* said that all branches of conditionals are computed */
+    struct ap_names warned_calls; /* targets of custom calls that were complained about */
+    int n_rngs;                   /* instructions named rng so far */
+    bool warned_pins;             /* said that a stack's sharding is dropped */
+    bool warned_branches; /* said that all branches of conditionals are computed */
 };
 
 /* "GLOB": "word" pairs of --roles or --phases; later ones win. */

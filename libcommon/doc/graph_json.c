@@ -3,6 +3,7 @@
 #include "doc/attr_memo.h"
 #include "base/json_scan.h"
 #include "graph/attrs.h"
+#include "base/names.h"
 #include "base/threads.h"
 
 #include <limits.h>
@@ -27,8 +28,7 @@ struct met {
 struct reader {
     struct ap_arena *arena;
     struct ap_err *err;
-    const char **slots; /* hash table of scopes, so that equal ones are one string */
-    size_t n_slots, n_scopes;
+    struct ap_names scopes; /* so that equal ones are one string */
     /* the graph's nodes as text, if they are not in its JSON value; n < 0: they are */
     const struct ap_doc *doc;
     const struct ap_item *elements;
@@ -57,30 +57,17 @@ enum plain_key {
 static const char *const plain_keys[N_PLAIN] = {
     "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
 
+/* The one copy of a scope in the arena. */
 static const char *intern(struct reader *r, const char *s)
 {
-    if (2 * r->n_scopes >= r->n_slots) {
-        size_t n_old = r->n_slots;
-        const char **old = r->slots;
-        r->n_slots = n_old ? 2 * n_old : 256;
-        r->slots = ap_xrealloc(NULL, r->n_slots * sizeof(*r->slots));
-        for (size_t i = 0; i < r->n_slots; i++)
-            r->slots[i] = NULL;
-        for (size_t i = 0; i < n_old; i++) {
-            size_t at = old[i] ? ap_hash(old[i], strlen(old[i]), 0) % r->n_slots : 0;
-            while (old[i] && r->slots[at])
-                at = (at + 1) % r->n_slots;
-            if (old[i])
-                r->slots[at] = old[i];
-        }
-        free(old);
-    }
-    size_t at = ap_hash(s, strlen(s), 0) % r->n_slots;
-    for (; r->slots[at]; at = (at + 1) % r->n_slots)
-        if (!strcmp(r->slots[at], s))
-            return r->slots[at];
-    r->n_scopes++;
-    return r->slots[at] = ap_arena_strdup(r->arena, s);
+    size_t len = strlen(s);
+    int i = ap_names_get(&r->scopes, s, len);
+
+    if (i >= 0)
+        return r->scopes.name[i].s;
+    const char *copy = ap_arena_strndup(r->arena, s, len);
+    ap_names_put(&r->scopes, copy, len, r->scopes.n);
+    return copy;
 }
 
 static int read_operands(struct reader *r, const json_t *o, const struct ap_at *at,
@@ -359,7 +346,7 @@ static bool read_plain_node(struct reader *r, const struct ap_section *element,
 
 static void reader_free(struct reader *r)
 {
-    free(r->slots);
+    ap_names_free(&r->scopes);
     free(r->met);
     ap_attr_memo_free(&r->attrs);
     ap_buf_free(&r->attr_text);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "graph/element.h"
 #include "graph/group.h"
 
@@ -18,13 +19,7 @@ void ap_build_init(struct ap_build *b, struct ap_arena *arena)
 
 int ap_build_add_reducer(struct ap_build *b, struct ap_reducer reducer)
 {
-    if (b->n_reducers == b->cap_reducers) {
-        struct ap_reducer *old = b->reducers;
-        b->cap_reducers = b->cap_reducers ? 2 * b->cap_reducers : 16;
-        b->reducers = AP_NEW_N(b->arena, b->cap_reducers, struct ap_reducer);
-        if (old)
-            memcpy(b->reducers, old, (size_t)b->n_reducers * sizeof *old);
-    }
+    AP_ROOM_IN(b->arena, b->reducers, b->n_reducers, b->cap_reducers);
     b->reducers[b->n_reducers] = reducer;
     return b->n_reducers++;
 }
@@ -131,10 +126,7 @@ int ap_build_node(struct ap_build *b, enum ap_op op, const char *name,
                   struct ap_shape shape, const struct ap_attrs *attrs, int n_in,
                   const int *in)
 {
-    if (b->n == b->cap) {
-        b->cap = b->cap ? 2 * b->cap : 256;
-        b->nodes = ap_xrealloc(b->nodes, (size_t)b->cap * sizeof *b->nodes);
-    }
+    AP_ROOM(b->nodes, b->n, b->cap);
     int id = b->n++;
     for (int k = 0; k < n_in; k++)
         assert(in[k] >= 0 && in[k] < id);

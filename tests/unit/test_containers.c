@@ -3,6 +3,7 @@
 #include "base/bit_set.h"
 #include "base/csr.h"
 #include "base/heap.h"
+#include "base/names.h"
 #include "base/index_map.h"
 #include "base/union_find.h"
 
@@ -152,6 +153,25 @@ static void test_csr(void)
     ap_arena_free(&arena);
 }
 
+static void test_names(void)
+{
+    struct ap_names names = {0};
+    static char text[1000][8];
+    int bad = 0;
+
+    for (int i = 0; i < 1000; i++) {
+        int len = snprintf(text[i], sizeof text[i], "n%d", i);
+        bad += ap_names_get(&names, text[i], (size_t)len) != -1;
+        ap_names_put(&names, text[i], (size_t)len, 2 * i);
+    }
+    ap_names_set(&names, "n7", 2, 3);
+    for (int i = 0; i < 1000; i++)
+        bad += ap_names_get(&names, text[i], strlen(text[i])) != (i == 7 ? 3 : 2 * i);
+    ap_names_clear(&names);
+    CHECK(!bad && ap_names_get(&names, "n1", 2) == -1, "numbers by name");
+    ap_names_free(&names);
+}
+
 int main(void)
 {
     test_array();
@@ -161,5 +181,6 @@ int main(void)
     test_heap();
     test_sets();
     test_csr();
+    test_names();
     return tap_done();
 }

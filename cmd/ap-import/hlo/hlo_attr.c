@@ -109,8 +109,8 @@ static bool find_attr(struct hlo_span name, struct given *g)
 
 void hlo_attr_cache_free(struct hlo_attr_cache *cache)
 {
-    hlo_map_free(&cache->texts);
-    hlo_map_free(&cache->warned);
+    ap_names_free(&cache->texts);
+    ap_names_free(&cache->warned);
     ap_buf_free(&cache->key);
     free(cache->sets);
 }
@@ -151,7 +151,7 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
         ap_buf_putc(&cache->key, '=');
         ap_buf_put(&cache->key, given[i].value.s, given[i].value.len);
     }
-    int known = hlo_map_get(&cache->texts, cache->key.data, cache->key.len);
+    int known = ap_names_get(&cache->texts, cache->key.data, cache->key.len);
     if (known < 0) {
         struct ap_attrs *a = AP_NEW(src->arena, struct ap_attrs);
         *a = ap_attrs_default;
@@ -163,21 +163,21 @@ static int intern_set(struct hlo_src *src, struct hlo_attr_cache *cache, enum ap
         known = cache->n;
         cache->sets[cache->n++] = a;
         const char *key = ap_arena_dup(src->arena, cache->key.data, cache->key.len);
-        hlo_map_put(&cache->texts, key, cache->key.len, known);
+        ap_names_put(&cache->texts, key, cache->key.len, known);
     }
     *out = cache->sets[known];
     return 0;
 }
 
 /* The computation that a name at the cursor stands for. */
-static int read_comp(struct hlo_src *src, const struct hlo_map *comps, int *out)
+static int read_comp(struct hlo_src *src, const struct ap_names *comps, int *out)
 {
     struct hlo_span name;
     hlo_skip(src);
     size_t pos = src->pos;
     if (hlo_name(src, "the name of a computation", &name))
         return -1;
-    *out = hlo_map_get(comps, name.s, name.len);
+    *out = ap_names_get(comps, name.s, name.len);
     if (*out < 0)
         return hlo_fail(src, pos, "computation '%.*s' is not defined before its use",
                         (int)(name.len < 200 ? name.len : 200), name.s);
@@ -185,13 +185,12 @@ static int read_comp(struct hlo_src *src, const struct hlo_map *comps, int *out)
 }
 
 /* "{a, b}": all branches of a conditional. */
-static int read_branches(struct hlo_src *src, const struct hlo_map *comps,
+static int read_branches(struct hlo_src *src, const struct ap_names *comps,
                          struct hlo_instr *instr)
 {
-    int *list = NULL, n = 0, rc = hlo_expect(src, '{', "the branches");
+    int *list = NULL, n = 0, cap = 0, rc = hlo_expect(src, '{', "the branches");
     while (!rc && hlo_skip(src) != '}') {
-        if ((n & (n - 1)) == 0)
-            list = ap_xrealloc(list, (size_t)(n ? 2 * n : 1) * sizeof *list);
+        AP_ROOM(list, n, cap);
         rc = read_comp(src, comps, &list[n++]);
         if (!rc && hlo_skip(src) != '}')
             rc = hlo_expect(src, ',', "the branches");
@@ -205,7 +204,7 @@ static int read_branches(struct hlo_src *src, const struct hlo_map *comps,
 }
 
 /* true_computation (0) or false_computation (1). */
-static int read_branch(struct hlo_src *src, const struct hlo_map *comps, size_t which,
+static int read_branch(struct hlo_src *src, const struct ap_names *comps, size_t which,
                        struct hlo_instr *instr)
 {
     int two[2] = {-1, -1};
@@ -275,7 +274,7 @@ static int64_t trip_count(struct hlo_span value)
 }
 
 /* Values that go into the instruction itself. */
-static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
+static int read_for_instr(struct hlo_src *src, const struct ap_names *comps,
                           const struct given *g, struct hlo_instr *instr)
 {
     size_t back = src->pos;
@@ -333,9 +332,9 @@ static int read_for_instr(struct hlo_src *src, const struct hlo_map *comps,
 static void warn_unknown(struct hlo_src *src, struct hlo_attr_cache *cache,
                          struct hlo_span name)
 {
-    if (hlo_map_get(&cache->warned, name.s, name.len) >= 0)
+    if (ap_names_get(&cache->warned, name.s, name.len) >= 0)
         return;
-    hlo_map_put(&cache->warned, name.s, name.len, 0);
+    ap_names_put(&cache->warned, name.s, name.len, 0);
     hlo_warn(src, hlo_at(src, name.s), "unknown attribute '%.*s' is ignored",
              (int)(name.len < 200 ? name.len : 200), name.s);
 }
@@ -369,7 +368,7 @@ static int next_attr(struct hlo_src *src, struct hlo_span *name, struct hlo_span
 }
 
 int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
-              const struct hlo_map *comps, struct hlo_instr *instr)
+              const struct ap_names *comps, struct hlo_instr *instr)
 {
     struct given given[MAX_ATTRS];
     int n = 0;

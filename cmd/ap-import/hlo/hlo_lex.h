@@ -6,6 +6,7 @@
 #ifndef HLO_LEX_H
 #define HLO_LEX_H
 
+#include "base/names.h"
 #include "base/base.h"
 
 #define HLO_MAX_NESTING 512 /* brackets inside one another in a skipped value */
@@ -73,31 +74,5 @@ bool hlo_span_is(struct hlo_span a, const char *s);
 char *hlo_span_dup(struct ap_arena *arena, struct hlo_span a);
 /* Position of a span (or of p inside one) in the text. */
 size_t hlo_at(const struct hlo_src *src, const char *p);
-
-/* ---- names to numbers ---- */
-
-/* Open addressing; zero-initialise. The keys belong to somebody else. Freed by
- * hlo_map_free. */
-struct hlo_map_slot {
-    const char *s;
-    size_t len;
-    uint64_t hash;
-    int value;
-    unsigned stamp;
-};
-struct hlo_map {
-    struct hlo_map_slot *slots;
-    size_t n, cap;
-    unsigned stamp; /* slots of an older stamp are empty */
-};
-/* The value of the key, or -1. */
-int hlo_map_get(const struct hlo_map *map, const char *s, size_t len);
-/* Adds a key that is not there. */
-void hlo_map_put(struct hlo_map *map, const char *s, size_t len, int value);
-/* Changes the value of a key that is there. */
-void hlo_map_set(struct hlo_map *map, const char *s, size_t len, int value);
-/* Forgets all keys, keeps the memory. */
-void hlo_map_clear(struct hlo_map *map);
-void hlo_map_free(struct hlo_map *map);
 
 #endif

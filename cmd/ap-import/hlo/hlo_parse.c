@@ -5,6 +5,8 @@
  */
 #include "hlo/hlo_parse.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +16,8 @@ struct parser {
     struct hlo_src *src;
     struct hlo_module *module;
     struct hlo_attr_cache cache;
-    struct hlo_map names; /* of the computation at hand */
-    struct hlo_map comps;
+    struct ap_names names; /* of the computation at hand */
+    struct ap_names comps;
     struct hlo_instr *instr; /* of the computation at hand */
     int n_instr, cap_instr;
     struct hlo_comp *comp;
@@ -167,10 +169,7 @@ static int parse_rhs(struct parser *p, struct hlo_instr *instr, int depth);
 /* Adds an instruction; its id. */
 static int add_instr(struct parser *p, const struct hlo_instr *instr)
 {
-    if (p->n_instr == p->cap_instr) {
-        p->cap_instr = p->cap_instr ? 2 * p->cap_instr : 256;
-        p->instr = ap_xrealloc(p->instr, (size_t)p->cap_instr * sizeof *p->instr);
-    }
+    AP_ROOM(p->instr, p->n_instr, p->cap_instr);
     p->instr[p->n_instr] = *instr;
     p->module->n_instrs++;
     return p->n_instr++;
@@ -259,7 +258,7 @@ static int parse_operand(struct parser *p, int depth, int *out)
         *out = add_instr(p, &in);
         return 0;
     }
-    int id = hlo_map_get(&p->names, name.s, name.len);
+    int id = ap_names_get(&p->names, name.s, name.len);
     if (id < 0)
         return undefined(p, name, at);
     if (compact_get(p, id, at, out))
@@ -468,7 +467,7 @@ static int parse_instr(struct parser *p, int *root)
     }
     if (hlo_expect(src, '=', "an instruction"))
         return -1;
-    if (hlo_map_get(&p->names, name.s, name.len) >= 0)
+    if (ap_names_get(&p->names, name.s, name.len) >= 0)
         return hlo_fail(src, pos, "'%.*s' is defined twice in this computation",
                         (int)(name.len < 200 ? name.len : 200), name.s);
     struct hlo_instr instr = blank_instr(p, pos);
@@ -476,7 +475,7 @@ static int parse_instr(struct parser *p, int *root)
     if (parse_rhs(p, &instr, 0))
         return -1;
     int id = add_instr(p, &instr);
-    hlo_map_put(&p->names, name.s, name.len, id);
+    ap_names_put(&p->names, name.s, name.len, id);
     if (is_root && *root >= 0)
         return hlo_fail(src, pos, "a second ROOT in this computation");
     if (is_root)
@@ -523,10 +522,7 @@ static int finish_comp(struct parser *p, struct hlo_comp *comp, int root)
         return -1;
     comp->instr =
         ap_arena_dup(p->src->arena, p->instr, (size_t)p->n_instr * sizeof *p->instr);
-    if (p->n_comp == p->cap_comp) {
-        p->cap_comp = p->cap_comp ? 2 * p->cap_comp : 64;
-        p->comp = ap_xrealloc(p->comp, (size_t)p->cap_comp * sizeof *p->comp);
-    }
+    AP_ROOM(p->comp, p->n_comp, p->cap_comp);
     p->comp[p->n_comp++] = *comp;
     return 0;
 }
@@ -559,11 +555,11 @@ static int parse_comp(struct parser *p)
     if (hlo_expect(src, '{', "a computation"))
         return -1;
     comp.name = hlo_span_dup(src->arena, name);
-    if (hlo_map_get(&p->comps, name.s, name.len) >= 0)
+    if (ap_names_get(&p->comps, name.s, name.len) >= 0)
         return hlo_fail(src, comp.pos, "computation '%.200s' is defined twice",
                         comp.name);
     p->n_instr = 0;
-    hlo_map_clear(&p->names);
+    ap_names_clear(&p->names);
     int root = -1;
     while (hlo_skip(src) != '}') {
         if (src->pos >= src->len)
@@ -578,7 +574,7 @@ static int parse_comp(struct parser *p)
             return -1;
     if (finish_comp(p, &comp, root))
         return -1;
-    hlo_map_put(&p->comps, name.s, name.len, p->n_comp - 1);
+    ap_names_put(&p->comps, name.s, name.len, p->n_comp - 1);
     if (entry && p->module->entry >= 0)
         return hlo_fail(src, comp.pos, "a second ENTRY");
     if (entry)
@@ -665,8 +661,8 @@ int hlo_parse(struct hlo_src *src, struct hlo_module *module)
                                  (size_t)p.n_comp * sizeof *p.comp);
     module->n_comps = p.n_comp;
     hlo_attr_cache_free(&p.cache);
-    hlo_map_free(&p.names);
-    hlo_map_free(&p.comps);
+    ap_names_free(&p.names);
+    ap_names_free(&p.comps);
     ap_buf_free(&p.operands);
     free(p.instr);
     free(p.comp);

@@ -97,10 +97,10 @@ const struct ap_literal *hlo_literal_make(struct ap_arena *arena, const void *da
 
 /* Attribute sets that were read before, by their text; warned unknown attributes. */
 struct hlo_attr_cache {
-    struct hlo_map texts; /* "<op><name>=<value>..." to index in sets */
+    struct ap_names texts; /* "<op><name>=<value>..." to index in sets */
     const struct ap_attrs **sets;
     int n, cap;
-    struct hlo_map warned;
+    struct ap_names warned;
     struct ap_buf key;
 };
 void hlo_attr_cache_free(struct hlo_attr_cache *cache);
@@ -110,7 +110,7 @@ void hlo_attr_cache_free(struct hlo_attr_cache *cache);
  * numbers.
  */
 int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
-              const struct hlo_map *comps, struct hlo_instr *instr);
+              const struct ap_names *comps, struct hlo_instr *instr);
 /* Attributes of the module header; fills the aliases. */
 int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
                      struct hlo_module *module);

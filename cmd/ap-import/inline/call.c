@@ -233,9 +233,9 @@ static int64_t flops_of(const struct work *w, const char *target)
 
 static void warn_once(struct import *im, size_t pos, const char *target)
 {
-    if (hlo_map_get(&im->warned_calls, target, strlen(target)) >= 0)
+    if (ap_names_get(&im->warned_calls, target, strlen(target)) >= 0)
         return;
-    hlo_map_put(&im->warned_calls, target, strlen(target), 0);
+    ap_names_put(&im->warned_calls, target, strlen(target), 0);
     hlo_warn(
         im->src, pos,
         "custom call '%.100s' is not known: every device makes it whole, at no FLOPs",

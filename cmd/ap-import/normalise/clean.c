@@ -600,30 +600,30 @@ static void copy_all(struct clean *c)
 /* Makes all names different. */
 static void unique_names(struct import *im)
 {
-    struct hlo_map next = {0}; /* first free suffix, 0 while nobody has the bare name */
+    struct ap_names next = {0}; /* first free suffix, 0 while nobody has the bare name */
     struct ap_graph *g = &im->g;
     for (int i = 0; i < g->n_nodes; i++) {
         size_t len = strlen(g->nodes[i].name);
-        if (hlo_map_get(&next, g->nodes[i].name, len) < 0)
-            hlo_map_put(&next, g->nodes[i].name, len, 0);
+        if (ap_names_get(&next, g->nodes[i].name, len) < 0)
+            ap_names_put(&next, g->nodes[i].name, len, 0);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         const char *name = g->nodes[i].name;
         size_t len = strlen(name);
-        int k = hlo_map_get(&next, name, len);
+        int k = ap_names_get(&next, name, len);
         if (k == 0) {
-            hlo_map_set(&next, name, len, 1);
+            ap_names_set(&next, name, len, 1);
             continue;
         }
         char *other;
         do {
             other = ap_arena_printf(im->src->arena, "%s.%d", name, k++);
-        } while (hlo_map_get(&next, other, strlen(other)) >= 0);
-        hlo_map_set(&next, name, len, k);
-        hlo_map_put(&next, other, strlen(other), 1);
+        } while (ap_names_get(&next, other, strlen(other)) >= 0);
+        ap_names_set(&next, name, len, k);
+        ap_names_put(&next, other, strlen(other), 1);
         g->nodes[i].name = other;
     }
-    hlo_map_free(&next);
+    ap_names_free(&next);
 }
 
 void import_clean(struct import *im)

@@ -107,12 +107,12 @@ static void put_path(struct scope *out, const char *s, size_t len, bool primitiv
 
 static const char *intern(struct import *im, const char *s, size_t len)
 {
-    int known = hlo_map_get(&im->scopes, s, len);
+    int known = ap_names_get(&im->scopes, s, len);
     if (known >= 0)
         return im->scope_list[known];
     AP_ROOM(im->scope_list, im->n_scopes, im->cap_scopes);
     const char *copy = ap_arena_strndup(im->src->arena, s, len);
-    hlo_map_put(&im->scopes, copy, len, im->n_scopes);
+    ap_names_put(&im->scopes, copy, len, im->n_scopes);
     return im->scope_list[im->n_scopes++] = copy;
 }
 

@@ -215,14 +215,14 @@ static void put_text(const struct body *b, enum ap_red red, const int *roots, in
 /* The reducer whose text is in im->scratch: the one that is there, or this one. */
 static int find_or_add(struct import *im, const struct ap_reducer *reducer)
 {
-    int id = hlo_map_get(&im->reducer_texts, im->scratch.data, im->scratch.len);
+    int id = ap_names_get(&im->reducer_texts, im->scratch.data, im->scratch.len);
     if (id >= 0)
         return id;
     AP_ROOM(im->reducers, im->g.n_reducers, im->cap_reducers);
     im->reducers[id = im->g.n_reducers++] = *reducer;
     im->g.reducers = im->reducers;
     const char *key = ap_arena_dup(im->src->arena, im->scratch.data, im->scratch.len);
-    hlo_map_put(&im->reducer_texts, key, im->scratch.len, id);
+    ap_names_put(&im->reducer_texts, key, im->scratch.len, id);
     return id;
 }
 

@@ -67,7 +67,7 @@ struct ox {
     struct onnx_model *model;
     struct onnx_options *opt;
     struct ap_build b;
-    struct hlo_map values; /* name to node */
+    struct ap_names values; /* name to node */
     int n_leaves, cap_leaves;
     struct ox_leaf *leaves;   /* by parameter number */
     struct ox_val **known;    /* by node, NULL: not computed; malloc */

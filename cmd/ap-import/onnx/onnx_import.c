@@ -20,14 +20,14 @@
 
 static int find_value(struct ox *c, const char *name)
 {
-    return hlo_map_get(&c->values, name, strlen(name));
+    return ap_names_get(&c->values, name, strlen(name));
 }
 
 static int put_value(struct ox *c, const char *name, int id)
 {
     if (find_value(c, name) >= 0)
         return onnx_fail(c->file, "'%s' is defined twice", name);
-    hlo_map_put(&c->values, name, strlen(name), id);
+    ap_names_put(&c->values, name, strlen(name), id);
     return 0;
 }
 
@@ -85,22 +85,22 @@ static int add_input(struct ox *c, int k)
 /* Inputs that no initialiser is the value of (older models list those, too). */
 static int add_inputs(struct ox *c)
 {
-    struct hlo_map inits = {0};
+    struct ap_names inits = {0};
     int rc = 0, k = 0;
     for (int i = 0; i < c->model->n_inits; i++) {
         const char *name = c->model->inits[i].name;
-        if (hlo_map_get(&inits, name, strlen(name)) < 0)
-            hlo_map_put(&inits, name, strlen(name), i);
+        if (ap_names_get(&inits, name, strlen(name)) < 0)
+            ap_names_put(&inits, name, strlen(name), i);
     }
     for (int i = 0; i < c->model->n_inputs; i++) {
         const char *name = c->model->inputs[i].name;
-        if (hlo_map_get(&inits, name, strlen(name)) < 0)
+        if (ap_names_get(&inits, name, strlen(name)) < 0)
             c->model->inputs[k++] = c->model->inputs[i];
     }
     c->model->n_inputs = k;
     for (int i = 0; i < k && !rc; i++)
         rc = add_input(c, i);
-    hlo_map_free(&inits);
+    ap_names_free(&inits);
     return rc;
 }
 
@@ -406,6 +406,6 @@ int import_onnx(struct onnx_file *f, struct onnx_options *options,
     free(c.leaves);
     free(c.known);
     free(c.known_state);
-    hlo_map_free(&c.values);
+    ap_names_free(&c.values);
     return rc;
 }
