@@ -3,11 +3,13 @@
 #include "base/bit_set.h"
 #include "base/csr.h"
 #include "base/heap.h"
-#include "base/names.h"
 #include "base/index_map.h"
+#include "base/names.h"
 #include "base/union_find.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tap.h"
 
