@@ -8,7 +8,7 @@
  * Fills node->attrs from the members of o, the node's object; op and shape are known.
  * Members that are no attributes are left alone.
  */
-int ap_attrs_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+int ap_attrs_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at,
                        struct ap_node *node, struct ap_err *err);
 /* Writes ,"name":value for every attribute that is not at its default. */
 void ap_attrs_to_json(const struct ap_node *node, struct ap_buf *out);

@@ -93,7 +93,7 @@ static int read_operands(struct reader *r, const json_t *o, const struct ap_at *
     return 0;
 }
 
-static int read_node(struct reader *r, const json_t *o, const struct ap_at *at,
+static int read_node(struct reader *r, json_t *o, const struct ap_at *at,
                      struct ap_node *node)
 {
     struct ap_at op_at = {at, "op", 0}, shape_at = {at, "shape", 0};

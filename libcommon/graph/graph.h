@@ -273,7 +273,7 @@ struct ap_reducer {
     enum ap_red red; /* AP_RED_NONE: run `body` */
     /* body: parameters first (accumulators, then values); all nodes scalar */
     int n_nodes, n_results;
-    const struct ap_node *nodes;
+    struct ap_node *nodes;
     const int *results;
 };
 
@@ -286,7 +286,7 @@ struct ap_reducer {
 struct ap_comp {
     const char *name;
     int n_nodes; /* parameters first, in order */
-    const struct ap_node *nodes;
+    struct ap_node *nodes;
     int n_results;
     const int *results;
 };

@@ -612,7 +612,7 @@ static int check_body(const struct ap_graph *g, int reducer, const char *where,
 {
     const struct ap_reducer *r = &g->reducers[reducer];
     struct ap_graph body = {
-        .n_nodes = r->n_nodes, .nodes = (struct ap_node *)r->nodes, .n_reducers = 0};
+        .n_nodes = r->n_nodes, .nodes = r->nodes, .n_reducers = 0};
     struct ap_err why = {""};
 
     for (int i = 0; i < r->n_nodes; i++)
@@ -628,7 +628,7 @@ static int check_comp(const struct ap_graph *g, int id, const char *where,
 {
     const struct ap_comp *c = &g->comps[id];
     struct ap_graph inner = {.n_nodes = c->n_nodes,
-                             .nodes = (struct ap_node *)c->nodes,
+                             .nodes = c->nodes,
                              .n_reducers = g->n_reducers,
                              .reducers = g->reducers,
                              .n_comps = id,

@@ -29,7 +29,7 @@ static double all_flops(const struct ap_graph *g)
 
     for (int c = 0; c < g->n_comps; c++) {
         struct ap_graph inner = {.n_nodes = g->comps[c].n_nodes,
-                                 .nodes = (struct ap_node *)g->comps[c].nodes};
+                                 .nodes = g->comps[c].nodes};
         of_comp[c] = sum_flops(&inner, of_comp);
     }
     double sum = sum_flops(g, of_comp);

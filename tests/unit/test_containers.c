@@ -5,8 +5,10 @@
 #include "base/heap.h"
 #include "base/names.h"
 #include "base/index_map.h"
+#include "base/names.h"
 #include "base/union_find.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -259,7 +259,7 @@ static int argmax_case(int seed, int axis)
     uint64_t s = (uint64_t)seed * 47;
     struct ap_attrs gt = ap_attrs_default, eq = ap_attrs_default, lt = ap_attrs_default;
     gt.direction = AP_GT, eq.direction = AP_EQ, lt.direction = AP_LT;
-    const struct ap_node body[] = {
+    struct ap_node body[] = {
         ARG(0, AP_F32),
         ARG(1, AP_S32),
         ARG(2, AP_F32),
@@ -325,10 +325,10 @@ static int sort_case(int seed, bool bare)
     uint64_t s = (uint64_t)seed * 53;
     struct ap_attrs lt = ap_attrs_default;
     lt.direction = AP_LT;
-    const struct ap_node plain[] = {ARG(0, AP_F32), ARG(1, AP_F32), ARG(2, AP_S32),
+    struct ap_node plain[] = {ARG(0, AP_F32), ARG(1, AP_F32), ARG(2, AP_S32),
                                     ARG(3, AP_S32),
                                     BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 0, 1)};
-    const struct ap_node negated[] = {ARG(0, AP_F32),
+    struct ap_node negated[] = {ARG(0, AP_F32),
                                       ARG(1, AP_F32),
                                       ARG(2, AP_S32),
                                       ARG(3, AP_S32),

@@ -387,7 +387,7 @@ static int select_scatter_case(int seed, enum ap_dtype dtype)
     static const int pair[] = {0, 1}, two[] = {2};
     struct ap_attrs ge = ap_attrs_default;
     ge.direction = AP_GE;
-    const struct ap_node body[] = {
+    struct ap_node body[] = {
         {.op = AP_OP_PARAMETER, .name = "a", .shape = scalar, .attrs = &ap_attrs_default},
         {.op = AP_OP_PARAMETER,
          .name = "b",
