@@ -94,7 +94,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
     done
 }
 
-@test "onnx: values that decide shapes are folded, or asked for" {
+@test "README of cmd/ap-import/onnx: values that decide shapes are folded, or asked for" {
     model '{"inputs": {"x": [1, [4, 6]]}, "outputs": {"y": [1, [null, null]]}, "nodes": [
         ["Shape", ["x"], ["s"]], ["Constant", [], ["i"], {"value": [[7, [1], [0]]]}],
         ["Gather", ["s", "i"], ["n"]], ["Constant", [], ["m"], {"value": [[7, [1], [-1]]]}],

@@ -64,34 +64,40 @@ static int losses(struct model *m, const char *root, const struct inputs *in, in
                      model_mean_all(m, model_cross_entropy(m, order, in->next)));
 }
 
+/* Inputs and embeddings of this width, and a block; -1: the sizes do not fit. */
+static int start(struct model *m, const char *root, int64_t width, struct inputs *in,
+                 struct model_block *block, int *table)
+{
+    if (model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
+        return -1;
+    model_block_init(m, block);
+    block->post_norm = true;
+    *in = read_inputs(m);
+    return embeddings(m, root, in, width, table);
+}
+
 int model_bert(struct model *m)
 {
     int64_t hidden = m->size[MODEL_HIDDEN];
     struct model_block block;
-    int table;
+    struct inputs in;
+    int table, x = start(m, "bert", hidden, &in, &block, &table);
 
-    if (model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
+    if (x < 0)
         return -1;
-    model_block_init(m, &block);
-    block.post_norm = true;
-    struct inputs in = read_inputs(m);
-    int x = embeddings(m, "bert", &in, hidden, &table);
     x = model_stack(m, "bert/encoder/layer_", &block, NULL, x, -1, -1);
     return losses(m, "bert", &in, x, hidden, table);
 }
 
 int model_albert(struct model *m)
 {
-    struct model_block block;
     int64_t width = m->size[MODEL_EMBED];
-    int table;
+    struct model_block block;
+    struct inputs in;
+    int table, x = start(m, "albert", width, &in, &block, &table);
 
-    if (model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
+    if (x < 0)
         return -1;
-    model_block_init(m, &block);
-    block.post_norm = true;
-    struct inputs in = read_inputs(m);
-    int x = embeddings(m, "albert", &in, width, &table);
     x = model_dense(m, "albert/encoder/embedding_projection", x, m->size[MODEL_HIDDEN],
                     true);
     for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++) {

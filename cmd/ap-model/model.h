@@ -68,11 +68,14 @@ struct model {
     int aux;           /* sum of the load-balancing losses, -1 for none */
 };
 
+/* Builds the forward graph; the loss, or -1 with m->err set. */
+typedef int model_fn(struct model *m);
+
 struct model_family {
     const char *name, *help;
-    int (*build)(struct model *m); /* the loss, or -1 with m->err set */
-    const char *optimizer;         /* default */
-    int64_t size[MODEL_N_SIZES];   /* defaults; 0: not taken, -1: derived or off */
+    model_fn *build;
+    const char *optimizer;       /* default */
+    int64_t size[MODEL_N_SIZES]; /* defaults; 0: not taken, -1: derived or off */
 };
 
 /* A named configuration; sizes of 0 are the family's. */
@@ -88,25 +91,10 @@ const struct model_config *model_find_config(const char *name);
 
 /* ---- families ---- */
 
-int model_mlp(struct model *m);
-int model_gpt(struct model *m);
-int model_moe(struct model *m);
-int model_m6_moe(struct model *m);
-int model_bert(struct model *m);
-int model_albert(struct model *m);
-int model_t5(struct model *m);
-int model_switch(struct model *m);
-int model_vit(struct model *m);
-int model_v_moe(struct model *m);
-int model_widenet(struct model *m);
-int model_clip(struct model *m);
-int model_resnet(struct model *m);
-int model_wresnet(struct model *m);
-int model_vgg19(struct model *m);
-int model_alexnet(struct model *m);
-int model_cnn(struct model *m);
-int model_unet(struct model *m);
-int model_wav2vec2(struct model *m);
+model_fn model_mlp, model_gpt, model_moe, model_m6_moe, model_bert, model_albert,
+    model_t5, model_switch, model_vit, model_v_moe, model_widenet, model_clip,
+    model_resnet, model_wresnet, model_vgg19, model_alexnet, model_cnn, model_unet,
+    model_wav2vec2;
 
 /* ---- sizes ---- */
 

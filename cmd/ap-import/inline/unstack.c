@@ -216,7 +216,8 @@ static void join_dot(struct sets *s, int id)
     const struct ap_node *node = &s->im->g.nodes[id];
     int n_batch = node->attrs->lhs_batch_dims.n;
     for (int k = 0; k < 2; k++) {
-        const struct ap_ints *batch = unstack_batch(node, k);
+        const struct ap_ints *batch =
+            k ? &node->attrs->rhs_batch_dims : &node->attrs->lhs_batch_dims;
         bool is_batch[AP_MAX_RANK] = {false};
         for (int i = 0; i < batch->n; i++) {
             is_batch[batch->v[i]] = true;

@@ -22,11 +22,6 @@ bool unstack_sets(const struct import *im, const struct ap_node *node, int d,
                   int64_t *place);
 /* Whether the parts that a reduction makes of its operand's layers can be combined. */
 bool unstack_can_combine(const struct import *im, const struct ap_node *node);
-/* The dimension of operand k of a dot that belongs to its batch dimension. */
-static inline const struct ap_ints *unstack_batch(const struct ap_node *dot, int k)
-{
-    return k ? &dot->attrs->rhs_batch_dims : &dot->attrs->lhs_batch_dims;
-}
 
 /* Adds the new nodes of one pass. */
 void unstack_emit(struct unstack *u);

@@ -127,28 +127,29 @@ static int arg_reduce(struct ox *c)
                    ox_attr_i(c, "select_last_index", 0), ox_attr_i(c, "keepdims", 1));
 }
 
-/* The dimensions from `axis` on as one, before opset 13. */
-static int coerced(struct ox *c, int x, int64_t axis, int *d)
+/*
+ * The operand, its shape as given, and the dimension that `axis` names; before opset 13
+ * the dimensions from there on are one. -1: the axis does not fit.
+ */
+static int along_axis(struct ox *c, struct ap_shape *s, int *d)
 {
-    struct ap_shape s = ox_shape(c, x);
-    int64_t dims[2] = {1, 1};
+    int64_t axis = ox_attr_i(c, "axis", c->opset < 13 ? 1 : -1), dims[2] = {1, 1};
+    *s = ox_shape(c, c->in[0]);
+    if (!ox_axis(c, &axis, s->rank))
+        return -1;
     *d = (int)axis;
     if (c->opset >= 13)
-        return x;
-    for (int k = 0; k < s.rank; k++)
-        dims[k >= axis] *= s.dims[k];
+        return c->in[0];
+    for (int k = 0; k < s->rank; k++)
+        dims[k >= axis] *= s->dims[k];
     *d = 1;
-    return ox_reshape(c, x, 2, dims);
+    return ox_reshape(c, c->in[0], 2, dims);
 }
 
 static int hardmax(struct ox *c)
 {
-    int64_t axis = ox_attr_i(c, "axis", c->opset < 13 ? 1 : -1);
-    struct ap_shape s = ox_shape(c, c->in[0]);
-    int d;
-    if (!ox_axis(c, &axis, s.rank))
-        return -1;
-    int x = coerced(c, c->in[0], axis, &d);
+    struct ap_shape s;
+    int d = 0, x = along_axis(c, &s, &d);
     int top = arg_top(c, x, AP_RED_MAX, d, false, true);
     int at = ox_iota(c, AP_S64, ox_rank(c, x), ox_shape(c, x).dims, d);
     return ox_reshape(c, ox_to(c, ox_cmp(c, AP_EQ, at, top), s.dtype), s.rank, s.dims);
@@ -170,12 +171,8 @@ int ox_softmax(struct ox *c, int x, int d, bool log)
 
 static int softmax(struct ox *c)
 {
-    int64_t axis = ox_attr_i(c, "axis", c->opset < 13 ? 1 : -1);
-    struct ap_shape s = ox_shape(c, c->in[0]);
-    int d;
-    if (!ox_axis(c, &axis, s.rank))
-        return -1;
-    int x = coerced(c, c->in[0], axis, &d);
+    struct ap_shape s;
+    int d = 0, x = along_axis(c, &s, &d);
     return ox_reshape(c, ox_softmax(c, x, d, c->op->arg != 0), s.rank, s.dims);
 }
 
