@@ -264,7 +264,8 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     if (v->done)
         return;
     int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
-    int64_t times = ap_layout_in_time(s->mesh, &up->at) || ap_layout_in_time(s->mesh, to)
+    int64_t times = ap_layout_per_microbatch(s->mesh, &up->at) ||
+                            ap_layout_per_microbatch(s->mesh, to)
                         ? ap_mesh_microbatches(s->mesh)
                         : 1;
     double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
@@ -288,7 +289,7 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
 
 static bool is_time(const struct search *s, int a)
 {
-    return s->mesh->time >> a & 1;
+    return s->mesh->microbatch >> a & 1;
 }
 
 static void from_replicated(struct search *s, int from, int a)
@@ -388,8 +389,8 @@ static void all_reduces(struct search *s, int from)
     for (int red = AP_RED_SUM; red <= AP_RED_OR; red++) {
         unsigned all = summable(s, red);
         for (unsigned axes = all; axes; axes = (axes - 1) & all) {
-            if ((axes & s->mesh->time) &&
-                (axes != s->mesh->time || s->goal[0].kind != AP_REPLICATED))
+            if ((axes & s->mesh->microbatch) &&
+                (axes != s->mesh->microbatch || s->goal[0].kind != AP_REPLICATED))
                 continue;
             struct ap_coll coll = {.axes = axes, .red = (enum ap_red)red};
             struct ap_layout to = s->at;

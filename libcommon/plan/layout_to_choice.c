@@ -55,7 +55,7 @@ static bool choose_axis(struct request *r, int a)
 {
     if (a == r->mesh->n_axes)
         return serves(r);
-    if (r->mesh->time >> a & 1) {
+    if (r->mesh->microbatch >> a & 1) {
         r->choice.axis[a] = (int16_t)r->time;
         return choose_axis(r, a + 1);
     }

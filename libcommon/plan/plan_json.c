@@ -26,7 +26,7 @@ void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out)
         ap_buf_int(out, mesh->size[a]);
     }
     ap_buf_puts(out, "]");
-    if (mesh->time) {
+    if (mesh->microbatch) {
         ap_buf_puts(out, ",\"time\":");
         ap_json_str(out, mesh->name[0]);
     }
@@ -45,7 +45,7 @@ static int read_time(const json_t *o, const struct ap_at *at, struct ap_mesh *me
         return -1;
     if (strcmp(name, mesh->name[0]) != 0 || mesh->size[0] < 2)
         return ap_at_err(&here, err, "the axis in time is the first one, of at least 2");
-    mesh->time = 1;
+    mesh->microbatch = 1;
     return 0;
 }
 
@@ -148,7 +148,7 @@ static void put_step(const struct ap_mesh *mesh, const struct ap_step *step,
     }
     ap_buf_puts(out, "],\"bytes\":");
     ap_buf_int(out, step->bytes);
-    if (mesh->time)
+    if (mesh->microbatch)
         ap_buf_printf(out, ",\"times\":%lld", (long long)step->times);
     ap_buf_puts(out, ",\"sec\":");
     ap_json_num(out, step->sec);
@@ -374,7 +374,7 @@ static int read_groups(struct ap_arena *arena, const json_t *o, const struct ap_
             return -1;
         time[i] = plan->choice[i].axis[0];
     }
-    plan->time = plan->mesh.time ? time : NULL;
+    plan->microbatch_choice = plan->mesh.microbatch ? time : NULL;
     return 0;
 }
 

@@ -71,7 +71,7 @@ static bool is_carried(const struct ap_program *prog, int node)
 {
     const struct ap_node *n = &prog->local.nodes[node];
     return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-           (n->attrs->coll.axes & prog->mesh.time);
+           (n->attrs->coll.axes & prog->mesh.microbatch);
 }
 
 void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death)
