@@ -287,7 +287,7 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
 
 /* ---- neighbours of s->at, the layout of node `from` ---- */
 
-static bool is_time(const struct search *s, int a)
+static bool is_microbatch_axis(const struct search *s, int a)
 {
     return s->mesh->microbatch >> a & 1;
 }
@@ -296,7 +296,7 @@ static void from_replicated(struct search *s, int from, int a)
 {
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
-        if (is_time(s, a) && !same_place(p, &s->goal[a]))
+        if (is_microbatch_axis(s, a) && !same_place(p, &s->goal[a]))
             continue;
         struct ap_coll coll = {.axes = 1u << a};
         struct ap_layout to = s->at;
@@ -353,13 +353,13 @@ static void from_split(struct search *s, int from, int a)
     struct ap_layout gathered, to;
     struct ap_split join;
 
-    if (is_time(s, a) && s->goal[a].kind != AP_REPLICATED)
+    if (is_microbatch_axis(s, a) && s->goal[a].kind != AP_REPLICATED)
         return;
     if (!unsplit(s, &s->at, nested_of(s, dim), a, &gathered, &join))
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
-    if (is_time(s, a))
+    if (is_microbatch_axis(s, a))
         return;
     if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
         return;
@@ -410,7 +410,7 @@ static void swaps(struct search *s, int from)
             struct ap_coll coll = {.axes = 1u << a | 1u << b};
             struct ap_layout to;
             if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1 ||
-                is_time(s, a))
+                is_microbatch_axis(s, a))
                 continue;
             struct ap_placement p = finest(s, a), q = finest(s, b);
             if (same_place(&p, &q) && p.kind != AP_SPLIT)
@@ -473,7 +473,7 @@ static void expand(struct search *s, int i)
             break;
         case AP_PARTIAL:
             partial = true;
-            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_time(s, a))
+            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_microbatch_axis(s, a))
                 from_partial(s, i, a);
             break;
         }

@@ -122,9 +122,9 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords)
 {
     for (int a = mesh->n_axes - 1; a >= 0; a--) {
-        bool time = mesh->microbatch >> a & 1;
-        coords[a] = time ? 0 : rank % mesh->size[a];
-        rank /= time ? 1 : mesh->size[a];
+        bool micro = mesh->microbatch >> a & 1;
+        coords[a] = micro ? 0 : rank % mesh->size[a];
+        rank /= micro ? 1 : mesh->size[a];
     }
 }
 

@@ -500,8 +500,8 @@ static int check_heavy(const struct ap_plan *plan, int group, struct ap_err *err
 }
 
 /* What runs with every microbatch needs nothing of later ones. */
-static int check_time(struct ap_arena *arena, const struct ap_plan *plan,
-                      struct ap_err *err)
+static int check_microbatches(struct ap_arena *arena, const struct ap_plan *plan,
+                              struct ap_err *err)
 {
     const struct ap_node *nodes = plan->graph->nodes;
     const uint8_t *when = ap_plan_when(arena, plan);
@@ -533,7 +533,7 @@ int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost
             return -1;
     }
     struct ap_arena scratch = {0};
-    int rc = check_time(&scratch, plan, err);
+    int rc = check_microbatches(&scratch, plan, err);
     ap_arena_free(&scratch);
     return rc;
 }

@@ -215,7 +215,8 @@ static const char *check_node(const struct ap_program *prog, const struct ap_nod
 
 /* ---- microbatches ---- */
 
-static const char *check_time(const struct ap_program *prog, const struct ap_node *node)
+static const char *check_microbatches(const struct ap_program *prog,
+                                      const struct ap_node *node)
 {
     bool each = node->group >= prog->each_lo && node->group < prog->each_hi;
     bool steps = ap_ops[node->op].class == AP_CLASS_COLLECTIVE ||
@@ -291,7 +292,7 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
     for (int i = 0; i < prog->local.n_nodes; i++) {
         const char *what = check_node(prog, &prog->local.nodes[i]);
         if (!what)
-            what = check_time(prog, &prog->local.nodes[i]);
+            what = check_microbatches(prog, &prog->local.nodes[i]);
         if (!what)
             what = check_buffer(prog, i);
         if (what)

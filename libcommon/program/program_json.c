@@ -199,7 +199,7 @@ static int read_each(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (!each && !prog->mesh.microbatch)
         return 0;
     if (!each || !prog->mesh.microbatch)
-        return ap_at_err(&here, err, "goes with a mesh that has an axis in time");
+        return ap_at_err(&here, err, "goes with a mesh that has a microbatch axis");
     if (ap_get_ints(arena, each, &here, "groups", &groups, err))
         return -1;
     if (groups.n != 2 || groups.v[0] < 0 || groups.v[1] < groups.v[0] ||
