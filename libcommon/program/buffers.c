@@ -21,9 +21,11 @@
 
 #define ALIGN AP_PACK_ALIGN
 /*
- * Work of the packer (visits of placed pieces): at most PACK_WORK, half a second, and
- * PACK_ROUNDS times the square of the pieces; PACK_ROUNDS_HOPELESS times when no arena is
- * within the limit. `ap-rewrite --stats` on a plan shows what more of it saves.
+ * Work of the packer (visits of placed pieces): at most PACK_WORK, some tenths of a
+ * second, and PACK_ROUNDS times the square of the pieces; PACK_ROUNDS_HOPELESS times when
+ * no arena is within the limit. What it saves:
+ *     ap-model bert --layers 4 | ap-shard --mesh 8 --algorithm zero3 | ap-rewrite --stats
+ * has a peak_device_bytes of 573 MB, without packing (PACK_WORK 1) 606 MB.
  */
 #define PACK_WORK            40000000
 #define PACK_ROUNDS          200
