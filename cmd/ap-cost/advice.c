@@ -78,7 +78,7 @@ static int find_changes(struct ap_arena *arena, const struct cost_input *in,
     for (int a = 0; a < mesh->n_axes; a++) {
         struct ap_mesh wide = *mesh;
         c = in->cluster;
-        if (mesh->time >> a & 1) {
+        if (mesh->microbatch >> a & 1) {
             wide.size[a] /= 2;
             if (wide.size[a] > 1)
                 try_change(in, p, &c, &wide, "half as many microbatches", list, &n);

@@ -113,7 +113,7 @@ static void price_named_plans(struct ap_arena *arena, const struct cost_input *i
         struct ap_plan plan = {.graph = &in->graph,
                                .nests = &in->nests,
                                .mesh = in->cost.mesh,
-                               .time = in->sharding.plan.time,
+                               .microbatch_choice = in->sharding.plan.microbatch_choice,
                                .recompute_heavy = in->sharding.plan.recompute_heavy};
         struct ap_err err = {0};
         out[row].name = ap_named_plans[row].name;

@@ -116,7 +116,7 @@ void price_to_json(const struct cost_input *in, const struct priced *p,
     if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
         member(out, "utilisation_f32", p->flops / peak);
     member(out, "sent_bytes_per_device", p->sent_bytes);
-    if (p->plan.mesh.time) {
+    if (p->plan.mesh.microbatch) {
         ap_buf_printf(out, ",\"microbatches\":{\"count\":%lld",
                       (long long)ap_mesh_microbatches(&p->plan.mesh));
         member(out, "compute_sec", p->price.each_compute_sec);

@@ -161,14 +161,14 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
     struct kinds weights = {0}, inputs = {0}, activations = {0};
 
     ap_buf_printf(out, "plan %s on mesh", p->name);
-    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         ap_buf_printf(out, " %s=%lld", mesh->name[a], (long long)mesh->size[a]);
     ap_buf_printf(out, " of %s (%s)", in->cluster.name, in->cluster.device);
-    if (mesh->time)
+    if (mesh->microbatch)
         ap_buf_printf(out, ", %lld microbatches", (long long)mesh->size[0]);
     ap_buf_puts(out, "\none placement per axis: R whole, S<d> split along dimension d, P "
                      "partial sums\n");
-    if (mesh->time)
+    if (mesh->microbatch)
         ap_buf_puts(out, "the first axis is the microbatch axis: S one microbatch's "
                          "share, P to be accumulated, R once per step\n");
     for (int i = 0; i < g->n_params; i++) {
@@ -227,7 +227,7 @@ static void put_time(const struct cost_input *in, const struct priced *p,
                   p->price.compute_sec * each, p->price.comm_sec * each);
     if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
         ap_buf_printf(out, "; %.1f %% of the f32 peak", 100 * p->flops / peak);
-    if (p->plan.mesh.time)
+    if (p->plan.mesh.microbatch)
         ap_buf_printf(
             out,
             "\n  with every microbatch: compute %.1f %%, communication %.1f %%; "

@@ -96,7 +96,7 @@ static int find_options(const struct cost_input *in, struct ap_plan *plan, int g
         struct option o = {.choice = nth_choice(plan, group, *freely, i), .order = n};
         size_t bytes = sizeof(o.choice.axis[0]) * (size_t)plan->mesh.n_axes;
         bool own = memcmp(o.choice.axis, plan->choice[group].axis, bytes) == 0;
-        bool moved = plan->mesh.time && /* between microbatches: not a choice */
+        bool moved = plan->mesh.microbatch && /* between microbatches: not a choice */
                      o.choice.axis[0] != plan->choice[group].axis[0];
         if (!own && !moved && price_choice(in, plan, group, &o))
             list[n++] = o;
@@ -260,10 +260,11 @@ static void put_total(struct ap_buf *out, const struct cost_input *in,
         price_pad(out, at, 14);
     }
     ap_buf_printf(out, "  %s on mesh ", p->name);
-    for (int first = in->cost.mesh.time ? 1 : 0, a = first; a < in->cost.mesh.n_axes; a++)
+    for (int first = in->cost.mesh.microbatch ? 1 : 0, a = first;
+         a < in->cost.mesh.n_axes; a++)
         ap_buf_printf(out, a > first ? "x%lld" : "%lld",
                       (long long)in->cost.mesh.size[a]);
-    if (in->cost.mesh.time)
+    if (in->cost.mesh.microbatch)
         ap_buf_printf(out, " in %lld microbatches", (long long)in->cost.mesh.size[0]);
     ap_buf_puts(out, ", ");
     price_put_bytes(out, (double)p->peak_bytes);

@@ -110,7 +110,7 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
     struct ap_buf text = {0};
     struct hlo_lost lost;
     const struct ap_plan *plan = &job->sharding.plan;
-    if (plan->mesh.time)
+    if (plan->mesh.microbatch)
         ap_die_usage("--to %s: the plan has %lld microbatches, and annotations express "
                      "shardings only; plan without --microbatches",
                      forms[form].name, (long long)plan->mesh.size[0]);

@@ -179,7 +179,7 @@ struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice)
     const struct shard_space *space = &p->space;
     struct ap_plan plan = {
         .graph = space->graph, .nests = space->nests, .mesh = space->cost->mesh};
-    plan.time = space->microbatch_choice;
+    plan.microbatch_choice = space->microbatch_choice;
     plan.choice = AP_NEW_N(space->arena, space->nests->n, struct ap_choice_vec);
     plan.regather = AP_NEW_N(space->arena, space->graph->n_nodes, bool);
     for (int i = 0; i < space->nests->n; i++)

@@ -145,14 +145,14 @@ struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request 
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     json_decref(given.root);
     int64_t n = ap_mesh_microbatches(&theirs);
-    ap_mesh_drop_time(&theirs);
+    ap_mesh_drop_microbatches(&theirs);
     if (mesh.n_axes == 0 && theirs.n_axes == 0)
         ap_die_usage("--mesh is missing, and %s names no mesh", given.path);
     if (mesh.n_axes > 0 && theirs.n_axes > 0 && !same_sizes(&mesh, &theirs))
         ap_die_usage("--mesh %s, but %s is for a mesh of another shape", req->mesh_text,
                      given.path);
     mesh = mesh.n_axes > 0 ? mesh : theirs;
-    if (ap_mesh_add_time(&mesh, n, &err))
+    if (ap_mesh_add_microbatches(&mesh, n, &err))
         ap_die_usage("%s: microbatches: %s", given.path, err.msg);
     return mesh;
 }
@@ -165,21 +165,21 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     struct ap_mesh halves, devices = *mesh, timed;
     int64_t n = req->microbatches > 0 ? req->microbatches : ap_mesh_microbatches(mesh);
 
-    ap_mesh_drop_time(&devices);
+    ap_mesh_drop_microbatches(&devices);
     if (shard_algorithms()[req->algorithm].halves) {
         if (tofu_mesh(arena, &devices, &halves, &err))
             ap_die_usage("--mesh: %s", err.msg);
         devices = halves;
     }
     timed = devices;
-    if (ap_mesh_add_time(&timed, n, &err))
+    if (ap_mesh_add_microbatches(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
     mesh = &timed;
-    if (mesh->time &&
+    if (mesh->microbatch &&
         (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA))
         ap_die_usage("--microbatches: Alpa's space and units know no microbatch axis");
-    if (mesh->time && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
-                                            &job->microbatch_choice, &err))
+    if (mesh->microbatch && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
+                                                  &job->microbatch_choice, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))
@@ -210,7 +210,7 @@ struct ap_plan shard_empty_plan(const struct shard_task *task)
                             .nests = task->nests,
                             .mesh = task->cost->mesh,
                             .choice = task->pinned_choice,
-                            .time = task->microbatch_choice,
+                            .microbatch_choice = task->microbatch_choice,
                             .recompute_heavy = task->params->recompute_heavy};
 }
 
@@ -337,7 +337,7 @@ static int run_whole(struct shard_job *job, shard_fn *run, struct ap_err *err)
     struct ap_mesh mesh = job->cost.mesh;
     struct ap_cost cost;
 
-    ap_mesh_drop_time(&mesh);
+    ap_mesh_drop_microbatches(&mesh);
     if (ap_cost_init(job->arena, &cost, job->cost.variant, &job->cluster, &mesh, err))
         return -1;
     task.cost = &cost;
@@ -349,7 +349,7 @@ static int run_whole(struct shard_job *job, shard_fn *run, struct ap_err *err)
         return -1;
     shard_choices_on_mesh(&job->task, &mesh, plan->choice);
     plan->mesh = job->cost.mesh;
-    plan->time = job->microbatch_choice;
+    plan->microbatch_choice = job->microbatch_choice;
     struct ap_err why = {0};
     if (ap_plan_check(plan, &job->cost, &why))
         return ap_err_set(err, "%s, in microbatches: %s", job->algorithm, why.msg);
@@ -376,7 +376,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     }
     if (req->start_path)
         start_sec = add_start(job, req, &start);
-    if (job->cost.mesh.time && row->whole_batch
+    if (job->cost.mesh.microbatch && row->whole_batch
             ? run_whole(job, row->run, &err)
             : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

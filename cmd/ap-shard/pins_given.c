@@ -64,7 +64,7 @@ static int add_microbatch_axis(const struct ap_nests *nests, const struct ap_mes
     struct ap_choice_vec alone = AP_CHOICE_NONE;
     struct ap_mesh devices_only = *mesh;
 
-    devices_only.time = 0; /* parameters are split as their users are */
+    devices_only.microbatch = 0; /* parameters are split as their users are */
     alone.axis[0] = microbatch_choice[nest->group];
     struct ap_layout timed =
         ap_nest_value_layout(nest, g, &devices_only, &alone, ap_nest_member(nest, node));
@@ -85,7 +85,7 @@ int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
     const struct ap_graph *g = nests->graph;
     struct ap_layout *layout;
 
-    if (!mesh->time || pins->n == 0)
+    if (!mesh->microbatch || pins->n == 0)
         return 0;
     layout = ap_arena_dup(arena, pins->layout, (size_t)g->n_nodes * sizeof *layout);
     for (int i = 0; i < g->n_nodes; i++)

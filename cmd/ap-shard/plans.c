@@ -210,7 +210,7 @@ static const char *without_time(struct ap_arena *arena, const struct ap_mesh *th
     struct ap_err ignored = {0};
     struct ap_buf out = {0};
 
-    if (!mesh.time || ap_layout_parse(&mesh, shape, text, &l, &ignored))
+    if (!mesh.microbatch || ap_layout_parse(&mesh, shape, text, &l, &ignored))
         return text;
     for (int a = 1; a < mesh.n_axes; a++) {
         struct ap_placement *x = &l.axis[a - 1];
@@ -219,7 +219,7 @@ static const char *without_time(struct ap_arena *arena, const struct ap_mesh *th
             ap_mul64(x->stride, mesh.size[0]) == shape->dims[x->dim])
             x->stride = 0;
     }
-    ap_mesh_drop_time(&mesh);
+    ap_mesh_drop_microbatches(&mesh);
     ap_layout_print(&mesh, &l, &out);
     text = ap_arena_strndup(arena, out.data, out.len);
     ap_buf_free(&out);
@@ -351,7 +351,7 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
     struct names names;
     bool *fixed, *regather = AP_NEW_N(arena, task->graph->n_nodes, bool);
 
-    ap_mesh_drop_time(&p.mesh);
+    ap_mesh_drop_microbatches(&p.mesh);
     sort_names(arena, task->graph, &names);
     int rc = given->is_document ? pin_document(arena, given, &names, &p, err)
                                 : pin_nodes(arena, given, &names, &p, err);
@@ -372,7 +372,7 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
 void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *from,
                            struct ap_choice_vec *choice)
 {
-    int to = (int)task->cost->mesh.time, less = to - (int)from->time;
+    int to = (int)task->cost->mesh.microbatch, less = to - (int)from->microbatch;
     for (int i = 0; i < task->nests->n; i++) {
         struct ap_choice_vec c = AP_CHOICE_NONE;
         for (int a = to; a < task->cost->mesh.n_axes; a++)

@@ -139,7 +139,7 @@ static void change_group(struct pool *p, const struct ap_nest *nest, double obje
 
     if (before < 0 || (p->task->fixed && p->task->fixed[nest->group]))
         return;
-    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         for (int c = -1; mesh->size[a] > 1 && c < nest->n_factors + nest->n_linear; c++) {
             struct ap_choice_vec v = old;
             v.axis[a] = (int16_t)c;

@@ -264,7 +264,8 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     if (v->done)
         return;
     int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
-    int64_t times = ap_layout_in_time(s->mesh, &up->at) || ap_layout_in_time(s->mesh, to)
+    int64_t times = ap_layout_per_microbatch(s->mesh, &up->at) ||
+                            ap_layout_per_microbatch(s->mesh, to)
                         ? ap_mesh_microbatches(s->mesh)
                         : 1;
     double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
@@ -286,16 +287,16 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
 
 /* ---- neighbours of s->at, the layout of node `from` ---- */
 
-static bool is_time(const struct search *s, int a)
+static bool is_microbatch_axis(const struct search *s, int a)
 {
-    return s->mesh->time >> a & 1;
+    return s->mesh->microbatch >> a & 1;
 }
 
 static void from_replicated(struct search *s, int from, int a)
 {
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
-        if (is_time(s, a) && !same_place(p, &s->goal[a]))
+        if (is_microbatch_axis(s, a) && !same_place(p, &s->goal[a]))
             continue;
         struct ap_coll coll = {.axes = 1u << a};
         struct ap_layout to = s->at;
@@ -352,13 +353,13 @@ static void from_split(struct search *s, int from, int a)
     struct ap_layout gathered, to;
     struct ap_split join;
 
-    if (is_time(s, a) && s->goal[a].kind != AP_REPLICATED)
+    if (is_microbatch_axis(s, a) && s->goal[a].kind != AP_REPLICATED)
         return;
     if (!unsplit(s, &s->at, nested_of(s, dim), a, &gathered, &join))
         return;
     coll.split = join;
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
-    if (is_time(s, a))
+    if (is_microbatch_axis(s, a))
         return;
     if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
         return;
@@ -388,8 +389,8 @@ static void all_reduces(struct search *s, int from)
     for (int red = AP_RED_SUM; red <= AP_RED_OR; red++) {
         unsigned all = summable(s, red);
         for (unsigned axes = all; axes; axes = (axes - 1) & all) {
-            if ((axes & s->mesh->time) &&
-                (axes != s->mesh->time || s->goal[0].kind != AP_REPLICATED))
+            if ((axes & s->mesh->microbatch) &&
+                (axes != s->mesh->microbatch || s->goal[0].kind != AP_REPLICATED))
                 continue;
             struct ap_coll coll = {.axes = axes, .red = (enum ap_red)red};
             struct ap_layout to = s->at;
@@ -409,7 +410,7 @@ static void swaps(struct search *s, int from)
             struct ap_coll coll = {.axes = 1u << a | 1u << b};
             struct ap_layout to;
             if (s->mesh->size[a] != s->mesh->size[b] || s->mesh->size[a] == 1 ||
-                is_time(s, a))
+                is_microbatch_axis(s, a))
                 continue;
             struct ap_placement p = finest(s, a), q = finest(s, b);
             if (same_place(&p, &q) && p.kind != AP_SPLIT)
@@ -472,7 +473,7 @@ static void expand(struct search *s, int i)
             break;
         case AP_PARTIAL:
             partial = true;
-            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_time(s, a))
+            if (!same_place(&s->at.axis[a], &s->goal[a]) && !is_microbatch_axis(s, a))
                 from_partial(s, i, a);
             break;
         }

@@ -25,7 +25,7 @@ static int64_t ring_of(const struct ap_mesh *mesh, unsigned axes, int64_t rank)
 {
     int64_t first = 0, stride = 1;
     for (int a = mesh->n_axes - 1; a >= 0; a--) {
-        if (mesh->time >> a & 1)
+        if (mesh->microbatch >> a & 1)
             continue;
         if (!(axes >> a & 1))
             first += rank % mesh->size[a] * stride;
@@ -112,7 +112,8 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
     if (need > have) {
         char text[128];
         size_t len = 0;
-        for (int a = mesh->time ? 1 : 0; a < mesh->n_axes && len < sizeof(text) - 24; a++)
+        for (int a = mesh->microbatch ? 1 : 0;
+             a < mesh->n_axes && len < sizeof(text) - 24; a++)
             len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%lld",
                                     len ? "x" : "", (long long)mesh->size[a]);
         return ap_err_set(err, "mesh %s needs %lld devices, cluster %s has %lld", text,
@@ -141,7 +142,7 @@ void ap_cost_free(struct ap_cost *cost)
 
 static double devices_on(const struct ap_mesh *mesh, unsigned axes)
 {
-    return (double)ap_mesh_group(mesh, axes & ~mesh->time);
+    return (double)ap_mesh_group(mesh, axes & ~mesh->microbatch);
 }
 
 /* Bytes that each device sends. */
@@ -167,7 +168,7 @@ static double ring_hops(const struct ap_cost *cost, unsigned axes)
     bool same_links = true;
 
     for (int a = 0; a < cost->mesh.n_axes; a++) {
-        if (!((axes & ~cost->mesh.time) >> a & 1) || cost->mesh.size[a] == 1)
+        if (!((axes & ~cost->mesh.microbatch) >> a & 1) || cost->mesh.size[a] == 1)
             continue;
         n *= (double)cost->mesh.size[a];
         hops += (double)(cost->mesh.size[a] - 1);

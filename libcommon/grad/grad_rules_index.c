@@ -14,9 +14,9 @@
 #include "graph/element.h"
 
 #define BINARY(op, x, y) ap_build_binary(b, AP_OP_##op, (x), (y))
-#define FAR              (INT64_MAX / 8)
-#define MAX_DEPTH        12
-#define MAX_SCAN         65536 /* elements of a constant that are looked at */
+#define FAR              (INT64_MAX / 8) /* beyond any index */
+#define MAX_DEPTH        12    /* operators between an index and what bounds it */
+#define MAX_SCAN         65536 /* elements of a constant that are read */
 
 /* ---- what is known of integers ---- */
 

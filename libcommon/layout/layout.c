@@ -15,7 +15,7 @@
 int64_t ap_mesh_devices(const struct ap_mesh *mesh)
 {
     int64_t n = 1;
-    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         n = ap_mul64(n, mesh->size[a]);
     return n;
 }
@@ -29,7 +29,7 @@ int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes)
     return n;
 }
 
-int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err)
+int ap_mesh_add_microbatches(struct ap_mesh *mesh, int64_t n, struct ap_err *err)
 {
     static const char name[] = "time";
     if (n == 1)
@@ -45,16 +45,16 @@ int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err)
     }
     mesh->size[0] = n;
     mesh->name[0] = name;
-    mesh->time = 1;
+    mesh->microbatch = 1;
     return 0;
 }
 
-void ap_mesh_drop_time(struct ap_mesh *mesh)
+void ap_mesh_drop_microbatches(struct ap_mesh *mesh)
 {
-    if (!mesh->time)
+    if (!mesh->microbatch)
         return;
     mesh->n_axes--;
-    mesh->time = 0;
+    mesh->microbatch = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
         mesh->size[a] = mesh->size[a + 1];
         mesh->name[a] = mesh->name[a + 1];
@@ -122,9 +122,9 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords)
 {
     for (int a = mesh->n_axes - 1; a >= 0; a--) {
-        bool time = mesh->time >> a & 1;
-        coords[a] = time ? 0 : rank % mesh->size[a];
-        rank /= time ? 1 : mesh->size[a];
+        bool micro = mesh->microbatch >> a & 1;
+        coords[a] = micro ? 0 : rank % mesh->size[a];
+        rank /= micro ? 1 : mesh->size[a];
     }
 }
 

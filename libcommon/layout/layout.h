@@ -31,24 +31,24 @@ struct ap_mesh {
     int n_axes;
     int64_t size[AP_MAX_AXES];
     const char *name[AP_MAX_AXES];
-    unsigned time; /* set of axes: 1, the microbatch axis, or 0 */
+    unsigned microbatch; /* set of axes: 1, the microbatch axis, or 0 */
 };
 
 /* Microbatches of a step. */
 static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
 {
-    return mesh->time ? mesh->size[0] : 1;
+    return mesh->microbatch ? mesh->size[0] : 1;
 }
 /* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
  * is taken. */
-int ap_mesh_add_time(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
+int ap_mesh_add_microbatches(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
 /* Takes the microbatch axis away, if there is one: the axes of the devices are left. */
-void ap_mesh_drop_time(struct ap_mesh *mesh);
+void ap_mesh_drop_microbatches(struct ap_mesh *mesh);
 /* Whether a value of this layout is computed once per microbatch. */
-static inline bool ap_layout_in_time(const struct ap_mesh *mesh,
-                                     const struct ap_layout *l)
+static inline bool ap_layout_per_microbatch(const struct ap_mesh *mesh,
+                                            const struct ap_layout *l)
 {
-    return mesh->time && l->axis[0].kind != AP_REPLICATED;
+    return mesh->microbatch && l->axis[0].kind != AP_REPLICATED;
 }
 /*
  * Takes an axis that is innermost in its factor out of a layout: the layout of what

@@ -50,7 +50,7 @@ bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
 static bool is_split(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                      int f)
 {
-    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++) {
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++) {
         if (choice->axis[a] == f)
             return true;
     }
@@ -110,7 +110,7 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
         const struct ap_factor *f = &nest->factors[c];
         if (f->kind == AP_FACTOR_WHOLE || f->size <= 1)
             return false;
-        if ((mesh->time >> a & 1) && f->size % mesh->size[a])
+        if ((mesh->microbatch >> a & 1) && f->size % mesh->size[a])
             return false; /* microbatches are of one size */
         other_than_sum |= f->red != AP_RED_NONE && f->red != AP_RED_SUM;
     }
@@ -192,7 +192,7 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
                                    ap_value_shape(node), nest->linear_values[m]);
     /* parameters are there for all microbatches, in the rows that each will read, unless
        they come with each */
-    if (mesh->time && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT &&
+    if (mesh->microbatch && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT &&
         !(g->handed && g->handed[nest->members[m]])) {
         int status = ap_layout_unsplit(mesh, &node->shape, &l, 0);
         assert(status == 0);

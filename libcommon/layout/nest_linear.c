@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define MAX_WALKS 8
+#define MAX_WALKS 8 /* rounds of demands for one slot; with more it has no set */
 
 static bool is_number(enum ap_dtype t)
 {

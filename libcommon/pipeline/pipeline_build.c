@@ -37,7 +37,7 @@ struct builder {
 bool ap_pipeline_is_share(const struct ap_program *prog, int param)
 {
     const struct ap_attrs *attrs = prog->local.nodes[prog->local.params[param]].attrs;
-    return attrs->global && ap_layout_in_time(&prog->mesh, &attrs->layout);
+    return attrs->global && ap_layout_per_microbatch(&prog->mesh, &attrs->layout);
 }
 
 /* ---- a stage ---- */
@@ -116,10 +116,10 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     plan->graph = &sub->graph;
     if (!b->whole)
         return 0;
-    if (ap_mesh_add_time(&plan->mesh, b->program->microbatches, err) ||
+    if (ap_mesh_add_microbatches(&plan->mesh, b->program->microbatches, err) ||
         ap_microbatch_part(b->arena, &whole, sub, &st->nests, &time, err))
         return -1;
-    plan->time = time;
+    plan->microbatch_choice = time;
     plan->choice = AP_NEW_N(b->arena, st->nests.n, struct ap_choice_vec);
     for (int i = 0; i < st->nests.n; i++) {
         plan->choice[i].axis[0] = time[i];
@@ -301,7 +301,7 @@ static int add_stage(struct builder *b, int i, struct ap_err *err)
     struct ap_pipeline_cuts *c = &out->cuts;
     int n = p->local.n_groups;
     *c = (struct ap_pipeline_cuts){p->each_lo, p->each_lo, p->each_hi};
-    while (!p->mesh.time && c->each_hi < n && p->turn[c->each_hi] < 2)
+    while (!p->mesh.microbatch && c->each_hi < n && p->turn[c->each_hi] < 2)
         c->each_hi++; /* one microbatch: what the program does not tell from the rest */
     while (c->backward_lo < c->each_hi && p->turn[c->backward_lo] == 0)
         c->backward_lo++;
@@ -386,7 +386,7 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
                             .shape = b->g->nodes[node].shape};
     const struct ap_program *sends = &r->stage[from].prog, *takes = &r->stage[to].prog;
     t.layout = ap_plan_result_layout(&b->plan[from], t.result);
-    bool share = ap_layout_in_time(&sends->mesh, &t.layout);
+    bool share = ap_layout_per_microbatch(&sends->mesh, &t.layout);
     bool takes_share = ap_pipeline_is_share(takes, t.param);
     const struct ap_attrs *attrs = takes->local.nodes[takes->local.params[t.param]].attrs;
     if (share && takes_share &&

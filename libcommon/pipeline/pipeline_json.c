@@ -141,7 +141,7 @@ static int check_transfer(struct ap_arena *arena, const struct ap_pipeline_progr
         &from->local.nodes[from->local.results[t->result].node].shape;
     const struct ap_node *param = &to->local.nodes[to->local.params[t->param]];
     struct ap_shape local = ap_layout_local(arena, &from->mesh, &t->shape, &t->layout);
-    bool share = ap_layout_in_time(&from->mesh, &t->layout);
+    bool share = ap_layout_per_microbatch(&from->mesh, &t->layout);
     bool takes_share = ap_pipeline_is_share(to, t->param);
 
     for (int a = 0; a < from->mesh.n_axes; a++)

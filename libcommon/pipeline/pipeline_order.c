@@ -127,7 +127,7 @@ static bool is_carried(const struct ap_program *prog, int node)
 {
     const struct ap_node *n = &prog->local.nodes[node];
     return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-           (n->attrs->coll.axes & prog->mesh.time);
+           (n->attrs->coll.axes & prog->mesh.microbatch);
 }
 
 /* Sends what a made value has to say with microbatch m; last: no other one follows. */
@@ -136,7 +136,7 @@ static void send(struct orderer *o, int t, int m, bool last)
     const struct ap_pipeline_program *r = o->program;
     const struct ap_transfer *x = &r->transfer[t];
     const struct ap_program *prog = &r->stage[x->from].prog;
-    bool share = ap_layout_in_time(&prog->mesh, &x->layout);
+    bool share = ap_layout_per_microbatch(&prog->mesh, &x->layout);
     int node = prog->local.results[x->result].node, n = x->n_messages;
 
     if (!share && !last && is_carried(prog, node))

@@ -219,7 +219,8 @@ static void write_plan(const struct recomputer *r, const struct ap_graph *g,
                        struct ap_plan *plan)
 {
     struct ap_choice_vec *choice = AP_NEW_N(r->arena, r->n_groups, struct ap_choice_vec);
-    int16_t *time = plan->time ? AP_NEW_N(r->arena, r->n_groups, int16_t) : NULL;
+    int16_t *time =
+        plan->microbatch_choice ? AP_NEW_N(r->arena, r->n_groups, int16_t) : NULL;
     int *turn = AP_NEW_N(r->arena, r->n_groups, int);
 
     plan->graph = g;
@@ -228,10 +229,10 @@ static void write_plan(const struct recomputer *r, const struct ap_graph *g,
         choice[i] = plan->choice[r->group[i]];
         turn[i] = r->is_copy[i] ? 1 : plan->turn[r->group[i]];
         if (time)
-            time[i] = plan->time[r->group[i]];
+            time[i] = plan->microbatch_choice[r->group[i]];
     }
     plan->choice = choice;
-    plan->time = time;
+    plan->microbatch_choice = time;
     plan->turn = turn;
     plan->regather = map_marks(r, plan->regather);
     plan->whole = map_marks(r, plan->whole);

@@ -38,7 +38,7 @@ struct pricer {
 /* Whether the plan itself was made for microbatches, and says what runs with each. */
 static bool timed(const struct pricer *p)
 {
-    return p->plan->mesh.time;
+    return p->plan->mesh.microbatch;
 }
 
 /* In such a plan: whether the value is one microbatch's. */

@@ -182,7 +182,7 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
     bool *done = AP_NEW_N(scratch, n, bool);
     int *at = AP_NEW_N(scratch, n, int);
 
-    assert(!plan->mesh.time);
+    assert(!plan->mesh.microbatch);
     for (int first = 0; first < n; first++) {
         if (done[first])
             continue;

@@ -10,7 +10,7 @@ struct request {
     const struct ap_nest *nest;
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
-    int time;
+    int on_microbatches;
     const bool *wanted;
     const struct ap_layout *layout;
     struct ap_choice_vec choice;
@@ -55,8 +55,8 @@ static bool choose_axis(struct request *r, int a)
 {
     if (a == r->mesh->n_axes)
         return serves(r);
-    if (r->mesh->time >> a & 1) {
-        r->choice.axis[a] = (int16_t)r->time;
+    if (r->mesh->microbatch >> a & 1) {
+        r->choice.axis[a] = (int16_t)r->on_microbatches;
         return choose_axis(r, a + 1);
     }
     for (int c = -1; c < r->nest->n_factors + r->nest->n_linear; c++) {
@@ -73,10 +73,11 @@ static bool choose_axis(struct request *r, int a)
 }
 
 bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
-                          const struct ap_mesh *mesh, int time, const bool *wanted,
-                          const struct ap_layout *layout, struct ap_choice_vec *choice)
+                          const struct ap_mesh *mesh, int on_microbatches,
+                          const bool *wanted, const struct ap_layout *layout,
+                          struct ap_choice_vec *choice)
 {
-    struct request r = {nest, g, mesh, time, wanted, layout, AP_CHOICE_NONE};
+    struct request r = {nest, g, mesh, on_microbatches, wanted, layout, AP_CHOICE_NONE};
     if (!choose_axis(&r, 0))
         return false;
     *choice = r.choice;

@@ -8,11 +8,12 @@
  * A legal choice of the nest's group under which the value of each member m with
  * wanted[m] has layout[m] (indexed by position in nest->members). Where several do, an
  * axis on which nothing is asked stays idle, and lower factors win. False when there is
- * none. Only factors and linear sets that serve an axis alone are combined. On an axis in
- * time the group does `time`.
+ * none. Only factors and linear sets that serve an axis alone are combined. On the
+ * microbatch axis the group takes on_microbatches.
  */
 bool ap_choice_of_layouts(const struct ap_nest *nest, const struct ap_graph *g,
-                          const struct ap_mesh *mesh, int time, const bool *wanted,
-                          const struct ap_layout *layout, struct ap_choice_vec *choice);
+                          const struct ap_mesh *mesh, int on_microbatches,
+                          const bool *wanted, const struct ap_layout *layout,
+                          struct ap_choice_vec *choice);
 
 #endif

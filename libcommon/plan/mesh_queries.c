@@ -42,7 +42,7 @@ static bool answer(const struct ap_mesh *mesh, const struct ap_mesh_query *query
 bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
                            const struct ap_mesh *made, const struct ap_mesh *mesh)
 {
-    bool agree = made->n_axes == mesh->n_axes && !made->time && !mesh->time;
+    bool agree = made->n_axes == mesh->n_axes && !made->microbatch && !mesh->microbatch;
     for (int a = 0; a < made->n_axes && agree; a++)
         agree = (made->size[a] == 1) == (mesh->size[a] == 1);
     for (int i = 0; i < queries->n && agree; i++)

@@ -33,7 +33,7 @@ bool ap_runs_each(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
 {
     int first = nest->members[0];
-    return mesh->time && choice->axis[0] >= 0 &&
+    return mesh->microbatch && choice->axis[0] >= 0 &&
            (g->nodes[first].op != AP_OP_PARAMETER || (g->handed && g->handed[first]));
 }
 
@@ -45,7 +45,7 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
     const struct ap_node *nodes = plan->graph->nodes;
     uint8_t *when;
 
-    if (!plan->mesh.time)
+    if (!plan->mesh.microbatch)
         return NULL;
     when = AP_NEW_N(arena, nests->n, uint8_t);
     for (int i = 0; i < nests->n; i++) {
@@ -105,8 +105,8 @@ int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
     return order;
 }
 
-bool ap_plan_in_time(const struct ap_plan *plan, const struct ap_nest *nest, int k,
-                     const uint8_t *when)
+bool ap_plan_slot_is_ready(const struct ap_plan *plan, const struct ap_nest *nest, int k,
+                           const uint8_t *when)
 {
     const struct ap_graph *g = plan->graph;
     int node = nest->ins[k].node, from = g->nodes[node].group;
@@ -224,7 +224,7 @@ static int settle(struct ap_arena *arena, struct splitter *s, struct ap_err *err
         const struct ap_nest *nest = &s->nests->nest[i];
         for (int k = 0; k < nest->n_ins && when[i] == AP_EACH; k++) {
             int from = s->g->nodes[nest->ins[k].node].group;
-            if (s->choice[i].axis[0] < 0 || ap_plan_in_time(&plan, nest, k, when))
+            if (s->choice[i].axis[0] < 0 || ap_plan_slot_is_ready(&plan, nest, k, when))
                 continue;
             if (s->pure[from]) {
                 changed |= take_out(s, from);

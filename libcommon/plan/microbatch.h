@@ -55,8 +55,8 @@ int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
  * Whether operand slot k of a group that runs with every microbatch is there by then:
  * whole over the microbatch axis, or the same microbatch's.
  */
-bool ap_plan_in_time(const struct ap_plan *plan, const struct ap_nest *nest, int k,
-                     const uint8_t *when);
+bool ap_plan_slot_is_ready(const struct ap_plan *plan, const struct ap_nest *nest, int k,
+                           const uint8_t *when);
 
 /* Whether a group under this choice runs once per microbatch. */
 bool ap_runs_each(const struct ap_nest *nest, const struct ap_graph *g,

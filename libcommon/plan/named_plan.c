@@ -124,7 +124,7 @@ void ap_sweep_batch(struct ap_sweep *s, int axis)
 /* No axis to decide: of one device, or of microbatches, where the choices are given. */
 static bool is_idle(const struct ap_mesh *mesh, int a)
 {
-    return mesh->size[a] == 1 || (mesh->time >> a & 1);
+    return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
 }
 
 /* A question for named plans. */
@@ -153,7 +153,7 @@ static int check_batch(const struct asked *ask, const struct ap_plan *plan, int 
         return ap_err_set(err, "no input has a batch dimension");
     if (ask->queries)
         ap_mesh_query(ask->queries, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
-    if (batch < devices && plan->mesh.time)
+    if (batch < devices && plan->mesh.microbatch)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
                           (long long)(devices / plan->mesh.size[0]));
@@ -341,8 +341,8 @@ static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bo
     struct ap_choice_vec *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
     for (int i = 0; i < plan->nests->n; i++) {
         choice[i] = fixed && fixed[i] ? plan->choice[i] : AP_CHOICE_NONE;
-        if (plan->mesh.time)
-            choice[i].axis[0] = plan->time[i];
+        if (plan->mesh.microbatch)
+            choice[i].axis[0] = plan->microbatch_choice[i];
     }
     plan->choice = choice;
     plan->regather = AP_NEW_N(arena, plan->graph->n_nodes, bool);

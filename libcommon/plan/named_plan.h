@@ -34,8 +34,8 @@ extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
 
 /*
  * Fills plan->choice, regather and whole (arena) for the graph, nests and mesh already
- * set. On the microbatch axis the choices are plan->time. -1 with the reason when the
- * named plan does not exist ("batch 4 on 8 devices").
+ * set. On the microbatch axis the choices are plan->microbatch_choice. -1 with the reason
+ * when the named plan does not exist ("batch 4 on 8 devices").
  */
 int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
                        struct ap_err *err);

@@ -454,7 +454,7 @@ struct ap_price ap_plan_price_known(const struct ap_plan *plan,
     for (int i = 0; i < conv->n; i++) {
         const struct ap_path *path = &conv->conv[i].path;
         price.comm_sec += path->sec;
-        for (int k = 0; k < path->n_steps && plan->mesh.time; k++)
+        for (int k = 0; k < path->n_steps && plan->mesh.microbatch; k++)
             price.each_comm_sec += path->steps[k].times > 1 ? path->steps[k].sec : 0;
     }
     price.serial_sec = price.compute_sec + price.comm_sec;
@@ -473,7 +473,7 @@ int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
                       const struct ap_choice_vec *choice)
 {
     for (int a = 0; a < mesh->n_axes; a++) {
-        if (mesh->size[a] == 1 || choice->axis[a] >= 0 || (mesh->time >> a & 1))
+        if (mesh->size[a] == 1 || choice->axis[a] >= 0 || (mesh->microbatch >> a & 1))
             continue;
         for (int f = 0; f < nest->n_factors; f++) {
             struct ap_choice_vec other = *choice;
@@ -500,8 +500,8 @@ static int check_heavy(const struct ap_plan *plan, int group, struct ap_err *err
 }
 
 /* What runs with every microbatch needs nothing of later ones. */
-static int check_time(struct ap_arena *arena, const struct ap_plan *plan,
-                      struct ap_err *err)
+static int check_microbatches(struct ap_arena *arena, const struct ap_plan *plan,
+                              struct ap_err *err)
 {
     const struct ap_node *nodes = plan->graph->nodes;
     const uint8_t *when = ap_plan_when(arena, plan);
@@ -509,7 +509,7 @@ static int check_time(struct ap_arena *arena, const struct ap_plan *plan,
     for (int i = 0; when && i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         for (int k = 0; k < nest->n_ins && when[i] == AP_EACH; k++)
-            if (!ap_plan_in_time(plan, nest, k, when))
+            if (!ap_plan_slot_is_ready(plan, nest, k, when))
                 return ap_err_set(err,
                                   "group %d (%s): runs with every microbatch, but needs "
                                   "node %d (%s) of all of them",
@@ -533,7 +533,7 @@ int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost
             return -1;
     }
     struct ap_arena scratch = {0};
-    int rc = check_time(&scratch, plan, err);
+    int rc = check_microbatches(&scratch, plan, err);
     ap_arena_free(&scratch);
     return rc;
 }

@@ -14,9 +14,9 @@ struct ap_plan {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     struct ap_mesh mesh;
-    struct ap_choice_vec *choice; /* per group */
-    const int16_t *time;          /* per group: the choice on the microbatch axis, see
-                                     microbatch.h; NULL without one */
+    struct ap_choice_vec *choice;     /* per group */
+    const int16_t *microbatch_choice; /* per group: the choice on the microbatch axis, see
+                            microbatch.h; NULL without one */
     /* per node: conversions of this node's value are recomputed in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *regather;

@@ -26,7 +26,7 @@ void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out)
         ap_buf_int(out, mesh->size[a]);
     }
     ap_buf_puts(out, "]");
-    if (mesh->time) {
+    if (mesh->microbatch) {
         ap_buf_puts(out, ",\"time\":");
         ap_json_str(out, mesh->name[0]);
     }
@@ -34,8 +34,8 @@ void ap_mesh_to_json(const struct ap_mesh *mesh, struct ap_buf *out)
 }
 
 /* The member "time", which names the first axis. */
-static int read_time(const json_t *o, const struct ap_at *at, struct ap_mesh *mesh,
-                     struct ap_err *err)
+static int read_microbatch_axis(const json_t *o, const struct ap_at *at,
+                                struct ap_mesh *mesh, struct ap_err *err)
 {
     struct ap_at here = {at, "time", 0};
     const char *name;
@@ -44,8 +44,9 @@ static int read_time(const json_t *o, const struct ap_at *at, struct ap_mesh *me
     if (ap_get_str(o, at, "time", &name, err))
         return -1;
     if (strcmp(name, mesh->name[0]) != 0 || mesh->size[0] < 2)
-        return ap_at_err(&here, err, "the axis in time is the first one, of at least 2");
-    mesh->time = 1;
+        return ap_at_err(&here, err,
+                         "the microbatch axis is the first one, of at least 2");
+    mesh->microbatch = 1;
     return 0;
 }
 
@@ -87,7 +88,7 @@ int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
         if (read_axis(arena, axes, at, a, mesh, err))
             return -1;
     }
-    if (read_time(o, at, mesh, err))
+    if (read_microbatch_axis(o, at, mesh, err))
         return -1;
     if (ap_mesh_devices(mesh) > AP_MAX_DEVICES)
         return ap_at_err(at, err, "more than %d devices", AP_MAX_DEVICES);
@@ -148,7 +149,7 @@ static void put_step(const struct ap_mesh *mesh, const struct ap_step *step,
     }
     ap_buf_puts(out, "],\"bytes\":");
     ap_buf_int(out, step->bytes);
-    if (mesh->time)
+    if (mesh->microbatch)
         ap_buf_printf(out, ",\"times\":%lld", (long long)step->times);
     ap_buf_puts(out, ",\"sec\":");
     ap_json_num(out, step->sec);
@@ -362,7 +363,7 @@ static int read_groups(struct ap_arena *arena, const json_t *o, const struct ap_
                          "graph?",
                          json_array_size(groups), n);
     plan->choice = AP_NEW_N(arena, n, struct ap_choice_vec);
-    int16_t *time = AP_NEW_N(arena, n, int16_t);
+    int16_t *on_microbatches = AP_NEW_N(arena, n, int16_t);
     for (int i = 0; i < n; i++) {
         const json_t *group = json_array_get(groups, (size_t)i);
         struct ap_at here = {&list, NULL, i};
@@ -372,9 +373,9 @@ static int read_groups(struct ap_arena *arena, const json_t *o, const struct ap_
                         &plan->choice[i], err) ||
             check_group(plan, i, group, &here, err))
             return -1;
-        time[i] = plan->choice[i].axis[0];
+        on_microbatches[i] = plan->choice[i].axis[0];
     }
-    plan->time = plan->mesh.time ? time : NULL;
+    plan->microbatch_choice = plan->mesh.microbatch ? on_microbatches : NULL;
     return 0;
 }
 

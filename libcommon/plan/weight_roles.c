@@ -12,7 +12,8 @@
 
 #include <string.h>
 
-#define MAX_MAKERS 4
+#define MAX_MAKERS \
+    4 /* weights that a value may come straight from; with more it is mixed */
 
 enum source { FROM_NOTHING, FROM_WEIGHTED, FROM_ATTENTION, FROM_MIXTURE };
 

@@ -21,9 +21,11 @@
 
 #define ALIGN AP_PACK_ALIGN
 /*
- * Work of the packer (visits of placed pieces): at most PACK_WORK, half a second, and
- * PACK_ROUNDS times the square of the pieces; PACK_ROUNDS_HOPELESS times when no arena is
- * within the limit. `ap-rewrite --stats` on a plan shows what more of it saves.
+ * Work of the packer (visits of placed pieces): at most PACK_WORK, some tenths of a
+ * second, and PACK_ROUNDS times the square of the pieces; PACK_ROUNDS_HOPELESS times when
+ * no arena is within the limit. What it saves:
+ *     ap-model bert --layers 4 | ap-shard --mesh 8 --algorithm zero3 | ap-rewrite --stats
+ * has a peak_device_bytes of 573 MB, without packing (PACK_WORK 1) 606 MB.
  */
 #define PACK_WORK            40000000
 #define PACK_ROUNDS          200
@@ -71,7 +73,7 @@ static bool is_carried(const struct ap_program *prog, int node)
 {
     const struct ap_node *n = &prog->local.nodes[node];
     return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-           (n->attrs->coll.axes & prog->mesh.time);
+           (n->attrs->coll.axes & prog->mesh.microbatch);
 }
 
 void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death)

@@ -167,8 +167,8 @@ static bool leaves_at_once(const struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
     const struct ap_mesh *mesh = &p->plan->mesh;
-    return p->leaves[c] &&
-           ap_layout_in_time(mesh, &conv->from) == ap_layout_in_time(mesh, &conv->to);
+    return p->leaves[c] && ap_layout_per_microbatch(mesh, &conv->from) ==
+                               ap_layout_per_microbatch(mesh, &conv->to);
 }
 
 /* Steps that a conversion makes right behind the group of its tensor. */
@@ -179,9 +179,11 @@ static int n_started(const struct partition *p, int c)
     int n = 0;
     if (leaves_at_once(p, c))
         return conv->path.n_steps;
-    if (!ap_layout_in_time(mesh, &conv->from) || ap_layout_in_time(mesh, &conv->to))
+    if (!ap_layout_per_microbatch(mesh, &conv->from) ||
+        ap_layout_per_microbatch(mesh, &conv->to))
         return 0;
-    while (n < conv->path.n_steps && ap_layout_in_time(mesh, &conv->path.steps[n].from))
+    while (n < conv->path.n_steps &&
+           ap_layout_per_microbatch(mesh, &conv->path.steps[n].from))
         n++;
     return n;
 }
@@ -191,9 +193,10 @@ static int n_before(const struct partition *p, const struct ap_conversion *conv)
 {
     const struct ap_mesh *mesh = &p->plan->mesh;
     int n = 0;
-    if (conv->each || ap_layout_in_time(mesh, &conv->from))
+    if (conv->each || ap_layout_per_microbatch(mesh, &conv->from))
         return 0;
-    while (n < conv->path.n_steps && !ap_layout_in_time(mesh, &conv->path.steps[n].to))
+    while (n < conv->path.n_steps &&
+           !ap_layout_per_microbatch(mesh, &conv->path.steps[n].to))
         n++;
     return n;
 }
@@ -506,7 +509,7 @@ static int add_member(struct partition *p, const struct ap_nest *nest, int m,
 static int count_nodes(const struct ap_plan *plan, const struct ap_conversions *conv,
                        int *max_ins)
 {
-    int n = plan->graph->n_nodes, converts = plan->mesh.time ? 2 : 0;
+    int n = plan->graph->n_nodes, converts = plan->mesh.microbatch ? 2 : 0;
     for (int i = 0; i < conv->n; i++)
         n += conv->conv[i].path.n_steps + converts;
     for (int i = 0; i < plan->nests->n; i++) {

@@ -31,7 +31,7 @@ struct tally {
 static void tally_add(struct tally *t, const struct ap_mesh *mesh, enum ap_op op,
                       unsigned axes, int64_t times, int64_t bytes)
 {
-    if (ap_ops[op].class != AP_CLASS_COLLECTIVE || (axes & mesh->time))
+    if (ap_ops[op].class != AP_CLASS_COLLECTIVE || (axes & mesh->microbatch))
         return;
     int kind = (int)op - AP_OP_ALL_REDUCE;
     assert(kind >= 0 && kind < N_KINDS && axes < N_SETS);

@@ -92,7 +92,7 @@ void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out)
     ap_buf_puts(out, "],\"communicators\":[");
     put_communicators(&prog->mesh, coll, n, out);
     ap_buf_puts(out, "],\"instructions\":{\"all\":[{\"run\":0}]},");
-    if (prog->mesh.time)
+    if (prog->mesh.microbatch)
         ap_buf_printf(out, "\"each_microbatch\":{\"groups\":[%d,%d]},", prog->each_lo,
                       prog->each_hi);
     ap_buf_puts(out, "\"peak_bytes\":");
@@ -196,10 +196,10 @@ static int read_each(struct ap_arena *arena, const json_t *o, const struct ap_at
     struct ap_at here = {at, "each_microbatch", 0};
     const json_t *each = json_object_get(o, "each_microbatch");
     struct ap_ints groups;
-    if (!each && !prog->mesh.time)
+    if (!each && !prog->mesh.microbatch)
         return 0;
-    if (!each || !prog->mesh.time)
-        return ap_at_err(&here, err, "goes with a mesh that has an axis in time");
+    if (!each || !prog->mesh.microbatch)
+        return ap_at_err(&here, err, "goes with a mesh that has a microbatch axis");
     if (ap_get_ints(arena, each, &here, "groups", &groups, err))
         return -1;
     if (groups.n != 2 || groups.v[0] < 0 || groups.v[1] < groups.v[0] ||

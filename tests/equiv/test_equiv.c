@@ -68,11 +68,11 @@ static void keep_in_time(struct ap_arena *arena, struct ap_plan *plan)
     const struct ap_node *nodes = plan->graph->nodes;
     uint8_t *when = AP_NEW_N(arena, plan->nests->n, uint8_t);
 
-    for (int i = 0; plan->mesh.time && i < plan->nests->n; i++) {
+    for (int i = 0; plan->mesh.microbatch && i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         bool each = ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]);
         for (int k = 0; k < nest->n_ins && each; k++)
-            each = ap_plan_in_time(plan, nest, k, when);
+            each = ap_plan_slot_is_ready(plan, nest, k, when);
         when[i] = each ? AP_EACH : AP_BEFORE;
         for (int k = 0; k < nest->n_ins && !each; k++)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
@@ -95,7 +95,8 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
 
     *s = (struct sample){.seed = seed, .mesh_row = pick_mesh(arena, seed, n, &mesh)};
     if (gen_graph(arena, seed, 14, &s->graph, err) ||
-        ap_mesh_add_time(&mesh, seed % 5 < 2 ? 2 + (int64_t)(seed / 5 % 2) : 1, err))
+        ap_mesh_add_microbatches(&mesh, seed % 5 < 2 ? 2 + (int64_t)(seed / 5 % 2) : 1,
+                                 err))
         return -1;
     ap_group(arena, &s->graph);
     if (ap_nests_build(arena, &s->graph, &s->nests, err) ||
@@ -270,7 +271,7 @@ static int run_case(const struct sample *s, struct comm *comm, struct comm *self
 static void cover_step(struct coverage *c, const struct sample *s,
                        const struct ap_step *step)
 {
-    bool time = step->coll.axes & s->plan.mesh.time;
+    bool time = step->coll.axes & s->plan.mesh.microbatch;
     *(time ? &c->time[step->op] : &c->step[step->op]) = true;
 }
 
@@ -295,7 +296,7 @@ static void cover(struct coverage *c, const struct sample *s)
             cover_step(c, s, &s->conv.conv[i].path.steps[k]);
     const struct ap_program *part = &s->part;
     c->before |= part->each_lo > part->local.n_params && part->each_lo < part->each_hi;
-    c->behind |= part->mesh.time && part->each_hi < part->local.n_groups;
+    c->behind |= part->mesh.microbatch && part->each_hi < part->local.n_groups;
     for (int i = 0; i < s->part.local.n_nodes; i++)
         c->step[s->part.local.nodes[i].op] |= s->part.local.nodes[i].op == AP_OP_AP_MASK;
 }

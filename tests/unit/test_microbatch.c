@@ -43,13 +43,13 @@ static int timed_plan(struct ap_arena *arena, const struct sample *s, int64_t n,
 {
     *plan = (struct ap_plan){.graph = &s->g, .nests = &s->nests};
     if (ap_mesh_parse(arena, "1", &plan->mesh, err) ||
-        ap_mesh_add_time(&plan->mesh, n, err) ||
-        ap_microbatch_choices(arena, &s->g, &s->nests, n, &plan->time, err))
+        ap_mesh_add_microbatches(&plan->mesh, n, err) ||
+        ap_microbatch_choices(arena, &s->g, &s->nests, n, &plan->microbatch_choice, err))
         return -1;
     plan->choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
     for (int i = 0; i < s->nests.n; i++) {
         plan->choice[i] = AP_CHOICE_NONE;
-        plan->choice[i].axis[0] = plan->time[i];
+        plan->choice[i].axis[0] = plan->microbatch_choice[i];
     }
     return 0;
 }
@@ -164,7 +164,8 @@ static void test_conversions(void)
     bool ok;
 
     CHECK(ap_mesh_parse(&arena, "2x2", &mesh, &err) == 0 &&
-              ap_mesh_add_time(&mesh, 4, &err) == 0 && ap_mesh_devices(&mesh) == 4 &&
+              ap_mesh_add_microbatches(&mesh, 4, &err) == 0 &&
+              ap_mesh_devices(&mesh) == 4 &&
               make_cost(&arena, AP_COST_DEFAULT, &mesh, &cost, &err) == 0,
           "4 microbatches on 2x2 devices");
     struct ap_path p = convert(&cost, &shape, "P,P,R", "R,R,R", &ok);

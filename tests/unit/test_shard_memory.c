@@ -40,8 +40,8 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
                                   .params = &q->params};
     if (load_sample(&q->arena, json, &q->sample, &q->err) ||
         ap_mesh_parse(&q->arena, mesh, &q->mesh, &q->err) ||
-        ap_mesh_add_time(&q->mesh, microbatches, &q->err) ||
-        (q->mesh.time &&
+        ap_mesh_add_microbatches(&q->mesh, microbatches, &q->err) ||
+        (q->mesh.microbatch &&
          ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests, microbatches,
                                &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
@@ -165,7 +165,8 @@ static void test_price(int microbatches, const char *mesh)
           microbatches, n_priced, n_again);
 }
 
-/* At prices a choice costs what it costs and holds, and no less where all is expensive. */
+/* At prices a choice costs what it costs and holds, and no less where all is expensive.
+ */
 static void test_priced(const char *mesh)
 {
     int n_exact = 0, n_all = 0, n_sets = 0;

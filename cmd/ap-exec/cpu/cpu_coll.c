@@ -268,7 +268,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (cpu_kind(c->dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
     call->state = c;
-    if (t->axes & x->prog->mesh.time)
+    if (t->axes & x->prog->mesh.microbatch)
         return accumulate_prepare(x, call, err);
     int64_t most = 0;
     switch ((int)v->op) {

@@ -292,8 +292,8 @@ static bool depends_on_time(const struct exec *x, const struct call *call)
         const struct ap_node *v = &x->prog->local.nodes[call->nodes[m]];
         const bool on_axes = ap_ops[v->op].class == AP_CLASS_COLLECTIVE ||
                              ap_ops[v->op].class == AP_CLASS_LOCAL;
-        if ((on_axes && (v->attrs->coll.axes & mesh->time)) ||
-            (v->attrs->global && ap_layout_in_time(mesh, &v->attrs->layout)))
+        if ((on_axes && (v->attrs->coll.axes & mesh->microbatch)) ||
+            (v->attrs->global && ap_layout_per_microbatch(mesh, &v->attrs->layout)))
             return true;
     }
     return false;

@@ -127,7 +127,7 @@ static void find_kept(struct executor *p, int stage)
         const struct ap_node *v = &g->nodes[i];
         const struct ap_buffer *b = &prog->buffer[i];
         bool carried = ap_ops[v->op].class == AP_CLASS_COLLECTIVE &&
-                       (v->attrs->coll.axes & prog->mesh.time);
+                       (v->attrs->coll.axes & prog->mesh.microbatch);
         bool share = v->op == AP_OP_PARAMETER && ap_pipeline_is_share(prog, v->param);
         bool made = v->op != AP_OP_PARAMETER && v->group >= st->cuts.each_lo &&
                     v->group < st->cuts.backward_lo && !carried;

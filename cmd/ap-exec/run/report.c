@@ -20,7 +20,7 @@ int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t st
             continue;
         const struct ap_node *v = &x->prog->local.nodes[call->nodes[0]];
         if (ap_ops[v->op].class != AP_CLASS_COLLECTIVE ||
-            (v->attrs->coll.axes & x->prog->mesh.time))
+            (v->attrs->coll.axes & x->prog->mesh.microbatch))
             continue;
         struct ap_coll_count *c = &sum[v->op * N_SETS + v->attrs->coll.axes % N_SETS];
         c->op = v->op;

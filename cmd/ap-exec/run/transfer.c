@@ -65,7 +65,7 @@ static struct shard shard_of(struct ap_arena *arena, const struct ap_mesh *mesh,
 {
     int64_t coords[AP_MAX_AXES];
     ap_mesh_coords(mesh, device, coords);
-    if (mesh->time)
+    if (mesh->microbatch)
         coords[0] = message;
     return exec_shard(arena, mesh, place, coords);
 }
@@ -104,7 +104,7 @@ static int64_t copy_of(const struct ap_mesh *mesh, const struct ap_layout *layou
     int64_t coords[AP_MAX_AXES], copy = 0;
     ap_mesh_coords(mesh, device, coords);
     *copies = 1;
-    for (int a = mesh->time ? 1 : 0; a < mesh->n_axes; a++)
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         if (layout->axis[a].kind != AP_SPLIT) {
             copy = copy * mesh->size[a] + coords[a];
             *copies *= mesh->size[a];

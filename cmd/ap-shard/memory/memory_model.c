@@ -120,7 +120,7 @@ static int64_t held_on_way(const struct modeller *k, int node,
         return 0;
     for (int i = 0; i < path.n_steps; i++) {
         const struct ap_step *step = &path.steps[i];
-        if (step->op == AP_OP_AP_PARTIAL || (step->coll.axes & cost->mesh.time))
+        if (step->op == AP_OP_AP_PARTIAL || (step->coll.axes & cost->mesh.microbatch))
             return 0;
         const int64_t next = in_memory(k, node, &step->to);
         most = last + next > most ? last + next : most;

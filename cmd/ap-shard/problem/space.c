@@ -184,7 +184,7 @@ static bool simple_enough(const struct ap_mesh *mesh, const struct ap_choice_vec
 {
     int last = -1, n_changes = 0, n_axes = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
-        if (mesh->size[a] == 1 || (mesh->time >> a & 1))
+        if (mesh->size[a] == 1 || (mesh->microbatch >> a & 1))
             continue;
         n_changes += n_axes++ > 0 && c->axis[a] != last;
         last = c->axis[a];
@@ -202,7 +202,7 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
             add(l, c);
         return;
     }
-    if (l->mesh->time >> axis & 1) {
+    if (l->mesh->microbatch >> axis & 1) {
         c->axis[axis] = l->microbatch_choice[nest->group];
         list_axis(l, axis + 1, c);
         return;

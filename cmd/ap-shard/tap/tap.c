@@ -70,7 +70,7 @@ static struct ap_plan base_plan(struct ap_arena *arena, const struct shard_task 
     struct ap_plan plan = {.graph = task->graph,
                            .nests = task->nests,
                            .mesh = task->cost->mesh,
-                           .time = task->microbatch_choice,
+                           .microbatch_choice = task->microbatch_choice,
                            .recompute_heavy = task->params->recompute_heavy};
     ap_batch_plan(arena, &plan);
     return plan;
