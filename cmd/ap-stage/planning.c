@@ -135,14 +135,18 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                       struct ap_err *err)
 {
     struct plan_answer light = {.replicas = 1, .chunks = 1};
-    const struct stage_replan again = {p->algo->run, &p->in->r->params};
+    const struct stage_replan replan = {p->algo->run, &p->in->r->params};
+    const struct stage_candidates of = {.model = p->model,
+                                        .inst = inst,
+                                        .oracle = p->oracle,
+                                        .light = p->select ? &light : NULL,
+                                        .replan = p->algo->replans && !p->select ? &replan
+                                                                                 : NULL};
 
     *stages = p->stages;
     if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
         return -1;
-    return stage_result_make(arena, p->model, inst, p->oracle, p->select ? &light : NULL,
-                             p->algo->replans && !p->select ? &again : NULL, answer,
-                             stages, out, err);
+    return stage_result_make(arena, &of, answer, stages, out, err);
 }
 
 /* As in struct plan_ask_again. */

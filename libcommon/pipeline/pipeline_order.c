@@ -290,13 +290,14 @@ static void add_microbatches(struct orderer *o, const struct ap_instr *order, in
 static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
 {
     struct ap_pipeline_program *r = o->program;
+    const struct ap_schedule_size size = {r->schedule, r->n_lanes, chunks,
+                                          r->microbatches};
     struct ap_instr *order;
     int n;
 
     o->lane = &r->lane[i];
     o->cap = 0;
-    if (ap_schedule_order(o->arena, r->schedule, r->n_lanes, chunks, r->microbatches, i,
-                          &order, &n, err))
+    if (ap_schedule_order(o->arena, &size, i, &order, &n, err))
         return -1;
     for (int s = i; s < r->n_stages; s += r->n_lanes) {
         add_span(o, s, BEFORE, 0, true);
