@@ -1,6 +1,6 @@
 /*
- * A run of the planner, from what was asked to the section as it is written, and what is
- * said where there is no plan.
+ * A run of the planner, from the options to the section as it is written, and the message
+ * where there is no plan.
  */
 #include "planning.h"
 
@@ -21,14 +21,15 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-#define UNDERESTIMATE \
-    1.1 /* a plan may turn out so much more expensive than it is said to be */
+#define UNDERESTIMATE 1.1 /* most that a plan's price with layouts is over its estimate \
+                           */
 
 /* Plans for when what is recomputed takes no time. */
 struct light {
     double reported_sec; /* as in struct plan_params */
     double bound;        /* of all of them */
-    struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
+    struct ap_buf plans; /* struct plan_answer: the planner's, and those of others that it
+                            reports */
 };
 
 /* Plans of one number of microbatches in so much memory; 1: there is none. */

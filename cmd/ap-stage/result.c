@@ -292,7 +292,7 @@ struct candidate {
     bool done; /* looked at, or it need not be */
 };
 
-/* By what the planner's judge says. */
+/* By the planner's estimate. */
 static int compare_estimates(const void *pa, const void *pb)
 {
     const struct plan_answer *a = ((const struct candidate *)pa)->plan;
@@ -307,7 +307,7 @@ struct budget {
     int64_t others, twins;
 };
 
-/* Whether a candidate may be better than what is found; said: what it would take. */
+/* Whether a candidate may be better than the best plan; estimate: seconds of its step. */
 static bool is_promising(const struct pricing *x, struct candidate *c,
                          const struct budget *left, struct best *best, double *estimate)
 {
@@ -347,7 +347,7 @@ static int compare_batches(const void *pa, const void *pb)
 
 /*
  * Of an inference by the time between batches, of which steps say little: all rules'
- * plans that are said to be quicker than what is found, and LEAST_PRICED others.
+ * plans whose estimate is below the best price, and LEAST_PRICED others.
  */
 static int price_batches(struct pricing *x, struct candidate *list, int n,
                          struct best *best, struct plan_answer *answer,
@@ -416,9 +416,10 @@ static int price_all(struct pricing *x, const struct plan_answer *first,
 #define MISSED      0.99 /* what is this much quicker is missed */
 
 /*
- * Plans for less memory, for when what arrives early from other stages makes all quick
- * ones too large, which are missed: as much less as the quickest lacks, and twice that if
- * it is not enough, or if what fits now is slower, as written, than the planner said.
+ * Plans for less memory. Values that wait for their stage may make all quick plans too
+ * large: the planner runs again with as much less memory as the quickest of these lacks,
+ * and twice as much less if that is not enough, or if a plan that fits is slower, as
+ * written, than the planner's estimate.
  */
 static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *best,
                       struct plan_answer *answer, struct ap_stages *stages,
@@ -455,12 +456,13 @@ static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *be
     return 0;
 }
 
-#define UNDERESTIMATE \
-    1.1 /* what rules find is heard up to so many times what a plan is said to be */
+#define UNDERESTIMATE                                                                   \
+    1.1 /* of a plan's price over its estimate, up to which other planners are reported \
+         */
 
 /*
- * For when the best plan is more expensive, as written, than any rule's that was heard
- * need be: those up to its price are heard.
+ * Where the best plan's price is above every estimate of a plan that other planners
+ * reported, the planner runs again and reports plans of any step.
  */
 static int price_reported(struct ap_arena *arena, struct pricing *x,
                           const struct plan_answer *first, struct best *best,

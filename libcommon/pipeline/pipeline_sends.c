@@ -1,14 +1,13 @@
 /*
- * Problem: which values do the stages of a pipeline send each other, how often, and what
- * does that cost?
- * Idea: what a stage's graph has cut in is what it is sent. A value with a share for each
- * microbatch goes once per microbatch, straight from its maker to each stage that reads
- * it, past the stages in between; a stage further on keeps what arrives before its turn.
- * What is made of inputs and constants alone every stage makes for itself, from inputs
- * that it reads. A weight that several stages hold is updated by one of them: the others
- * send it their gradients and get the new value, once per step. Norms and other scalars
- * of the update go once per step, too: the longest chain of them is what all stages wait
- * for. Cost: linear in the operands and the values cut.
+ * Problem: which values do the stages of a pipeline send each other, how often, and for
+ * how many seconds? Idea: a stage is sent what its graph has cut in. A value with a share
+ * for each microbatch goes once per microbatch, straight from its stage to each stage
+ * that reads it, past the stages in between; a stage further on holds such a value until
+ * its turn. What is made of inputs and constants alone every stage computes itself, from
+ * inputs that it reads. A weight that several stages hold is updated by one of them: the
+ * others send it their gradients and get the new value, once per step. Norms and other
+ * scalars of the update go once per step; all stages wait for the longest chain of them.
+ * Cost: linear in the operands and the values cut.
  */
 #include <string.h>
 
@@ -94,7 +93,7 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
     p->out->n_sends++;
 }
 
-/* How often a value goes, by what it is. */
+/* How often a value is sent. */
 static enum ap_send_kind kind_of(const struct sender *s, int node)
 {
     const struct ap_pricing *p = s->p;
@@ -150,7 +149,7 @@ static void list_weights(struct sender *s)
     }
 }
 
-/* ---- what they add up to ---- */
+/* ---- sums over the sends ---- */
 
 static int64_t kept_bytes(const struct ap_stage *st, int place, int64_t share)
 {
@@ -160,7 +159,7 @@ static int64_t kept_bytes(const struct ap_stage *st, int place, int64_t share)
                        share);
 }
 
-/* A value that skips stages arrives that many microbatches early. */
+/* A value that skips stages waits for as many microbatches at its reader. */
 static void add_waiting(struct sender *s, const struct ap_send *x)
 {
     struct ap_pricing *p = s->p;
