@@ -21,9 +21,6 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-#define UNDERESTIMATE 1.1 /* most that a plan's price with layouts is over its estimate \
-                           */
-
 /* Plans for when what is recomputed takes no time. */
 struct light {
     double reported_sec; /* as in struct plan_params */

@@ -456,10 +456,6 @@ static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *be
     return 0;
 }
 
-#define UNDERESTIMATE                                                                   \
-    1.1 /* of a plan's price over its estimate, up to which other planners are reported \
-         */
-
 /*
  * Where the best plan's price is above every estimate of a plan that other planners
  * reported, the planner runs again and reports plans of any step.

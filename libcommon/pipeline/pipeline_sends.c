@@ -86,7 +86,7 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
                          .from = from,
                          .to = to,
                          .kind = kind,
-                         .crossing = gathered.sec < direct.sec ? gathered : direct,
+                         .transfer = gathered.sec < direct.sec ? gathered : direct,
                          .link = *link};
     s->next[n] = s->first[node];
     s->first[node] = n;
@@ -167,8 +167,8 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
     int64_t waiting = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
     const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
-    int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
-                                            : ap_ceil_div(x->crossing.sent_bytes, n);
+    int64_t tile = x->transfer.gather_bytes ? x->transfer.gather_bytes
+                                            : ap_ceil_div(x->transfer.sent_bytes, n);
 
     if (waiting < 1)
         return;
@@ -181,13 +181,13 @@ static void add_microbatch(struct sender *s, const struct ap_send *x)
     struct ap_sim_stage *st = &s->p->out->stage[x->from];
 
     if (x->to > x->from) {
-        st->send_forward_sec += x->crossing.sec;
-        st->send_forward_bytes += x->crossing.sent_bytes;
+        st->send_forward_sec += x->transfer.sec;
+        st->send_forward_bytes += x->transfer.sent_bytes;
         if (x->link.level > st->send_forward_level)
             st->send_forward_level = x->link.level;
     } else {
-        st->send_backward_sec += x->crossing.sec;
-        st->send_backward_bytes += x->crossing.sent_bytes;
+        st->send_backward_sec += x->transfer.sec;
+        st->send_backward_bytes += x->transfer.sent_bytes;
         if (x->link.level > st->send_backward_level)
             st->send_backward_level = x->link.level;
     }
@@ -207,15 +207,15 @@ static void add_up(struct sender *s)
             times = (double)p->micro.n;
             break;
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
-            p->out->stage[x->from].sync_sec += x->crossing.sec;
-            p->out->stage[x->to].sync_sec += x->crossing.sec;
+            p->out->stage[x->from].sync_sec += x->transfer.sec;
+            p->out->stage[x->to].sync_sec += x->transfer.sec;
             p->out->stage[x->from].fixed_bytes +=
                 kept_bytes(&p->stages->stage[x->from], s->place[x->node], 1);
             p->out->tied_bytes =
                 ap_add64(p->out->tied_bytes, ap_shape_bytes(&p->g->nodes[x->node].shape));
             break;
         case AP_SEND_WEIGHT:
-            p->out->stage[x->to].update_sec += x->crossing.sec;
+            p->out->stage[x->to].update_sec += x->transfer.sec;
             break;
         case AP_SEND_ONCE: /* by longest_chain */
         case AP_N_SENDS:
@@ -223,7 +223,7 @@ static void add_up(struct sender *s)
         }
         for (int l = 0; l < p->cluster->n_levels; l++)
             p->out->level_bytes[l] +=
-                times * (double)x->crossing.sent_bytes * x->link.level_share[l];
+                times * (double)x->transfer.sent_bytes * x->link.level_share[l];
     }
 }
 
@@ -236,7 +236,7 @@ static double once_sec(const struct sender *s, int in, int stage)
     for (int x = s->first[in]; x >= 0; x = s->next[x]) {
         const struct ap_send *send = &s->p->out->sends[x];
         if (send->to == stage && send->kind == AP_SEND_ONCE)
-            return send->crossing.sec;
+            return send->transfer.sec;
     }
     bool spread = g->nodes[in].op == AP_OP_BROADCAST &&
                   g->nodes[g->nodes[in].in[0]].shape.rank == 0;
