@@ -1,4 +1,4 @@
-/* Private to ap-cost: everything that is said about one pipelined plan. */
+/* Private to ap-cost: the same of a pipelined plan. */
 #ifndef PIPE_H
 #define PIPE_H
 
@@ -11,7 +11,7 @@ struct pipe_input {
     struct ap_blocks blocks;
     struct ap_cluster cluster;
     struct ap_stages stages;
-    bool by_hand; /* the section says no objective */
+    bool by_hand; /* the section has no objective */
 };
 
 /* How the devices of one stage spend a step; adds up to the step's seconds. */

@@ -1,4 +1,4 @@
-/* Private to ap-cost: everything that is said about one plan. */
+/* Private to ap-cost: the price of one plan, its report, timeline and explanations. */
 #ifndef PRICE_H
 #define PRICE_H
 

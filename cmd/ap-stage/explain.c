@@ -1,13 +1,13 @@
 /*
- * Problem: why no plan is there, and the smallest change found under which one is.
- * Idea: whoever is told to change something runs the same planner with that change, and
- * so do we: with other limits of memory, more hosts, or fewer of the rules that were
- * asked for. The limit of memory is searched between the one that fails and what a plan
- * without limits needs: a limit that works gives way to what its plan needs, one that
- * fails to the middle, and near the end to a byte less than what works. Where nothing
- * helps this planner, auto is asked.
- * Cost: up to TRIES runs of the planner for memory, of which most fronts are known after
- * the first, five for hosts, which ask for all anew, one for each rule.
+ * Problem: say why there is no plan, and the smallest change found under which there is
+ * one. Idea: a person who is advised to change something will run the same planner with
+ * that change, and so does this code: with other limits of memory, more hosts, or fewer
+ * of the rules that were asked for. The limit of memory is searched between the one that
+ * fails and what a plan without limits needs: a limit that works is lowered to what its
+ * plan needs, one that fails is raised to the middle, and near the end the next limit is
+ * a byte below one that works. Where no change helps this planner, auto is asked. Cost:
+ * up to TRIES runs of the planner for memory, of which most fronts are known after the
+ * first; five for hosts, which price everything anew; one for each rule.
  */
 #include "explain.h"
 
@@ -198,7 +198,7 @@ static bool fits_without(const struct asker *a, int rules, struct found *out)
     return has_plan(a, a->again->row, a->inst, &params, out);
 }
 
-/* ---- what is said ---- */
+/* ---- the message ---- */
 
 static void add(struct ap_err *err, const char *format, ...)
 {

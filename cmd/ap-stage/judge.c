@@ -168,8 +168,8 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
 }
 
 /* Bytes over each cut between stages, of one microbatch and replica. */
-static void crossing(struct ap_arena *arena, const struct plan_instance *inst,
-                     const struct plan_answer *answer, bool backward, int64_t *cut)
+static void cut_bytes(struct ap_arena *arena, const struct plan_instance *inst,
+                      const struct plan_answer *answer, bool backward, int64_t *cut)
 {
     int *stage_of = AP_NEW_N(arena, inst->n_blocks, int);
     int64_t *delta = AP_NEW_N(arena, answer->n_stages + 1, int64_t), sum = 0;
@@ -275,8 +275,8 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     if (plan_place(inst, answer, err))
         return 1;
     if (!inst->sends_are_estimates) {
-        crossing(arena, inst, answer, false, forward);
-        crossing(arena, inst, answer, true, backward);
+        cut_bytes(arena, inst, answer, false, forward);
+        cut_bytes(arena, inst, answer, true, backward);
     }
     for (int s = 0; s < n; s++)
         fill_stage(inst, answer, s, forward, backward, &stages[s]);

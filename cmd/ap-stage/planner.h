@@ -116,8 +116,8 @@ struct plan_params {
     bool search_all;     /* rannc: goes on after the first number of stages that fits */
     bool latency;        /* inference: the time of one batch, not the slowest stage's */
     int64_t n_kept;      /* auto: plans that are simulated */
-    double reported_sec; /* auto: others' plans of up to this step are heard, however good
-                         its own are */
+    double reported_sec; /* auto: other planners' plans of up to this step are reported,
+                            however good its own are */
     int64_t work_limit;  /* 0: the planner's own */
 };
 
@@ -153,8 +153,8 @@ struct plan_answer {
        more closely */
     int n_others;
     int n_rivals;   /* behind the others, have other stages or devices: for when the best
-                       turns out more expensive than they are said to be */
-    int n_reported; /* behind those: what other planners found, however long it takes */
+                     one's price with its layouts is above   their estimates */
+    int n_reported; /* behind those: what other planners found, of any step */
     const struct plan_answer *others;
 };
 

@@ -1,6 +1,6 @@
 /*
- * A run of the planner, from what was asked to the section as it is written, and what is
- * said where there is no plan.
+ * A run of the planner, from the options to the section as it is written, and the message
+ * where there is no plan.
  */
 #include "planning.h"
 
@@ -21,14 +21,12 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-#define UNDERESTIMATE \
-    1.1 /* a plan may turn out so much more expensive than it is said to be */
-
 /* Plans for when what is recomputed takes no time. */
 struct light {
     double reported_sec; /* as in struct plan_params */
     double bound;        /* of all of them */
-    struct ap_buf plans; /* struct plan_answer: the planner's, and what it heard of */
+    struct ap_buf plans; /* struct plan_answer: the planner's, and those of others that it
+                            reports */
 };
 
 /* Plans of one number of microbatches in so much memory; 1: there is none. */
@@ -135,14 +133,18 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                       struct ap_err *err)
 {
     struct plan_answer light = {.replicas = 1, .chunks = 1};
-    const struct stage_replan again = {p->algo->run, &p->in->r->params};
+    const struct stage_replan replan = {p->algo->run, &p->in->r->params};
+    const struct stage_candidates of = {.model = p->model,
+                                        .inst = inst,
+                                        .oracle = p->oracle,
+                                        .light = p->select ? &light : NULL,
+                                        .replan = p->algo->replans && !p->select ? &replan
+                                                                                 : NULL};
 
     *stages = p->stages;
     if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
         return -1;
-    return stage_result_make(arena, p->model, inst, p->oracle, p->select ? &light : NULL,
-                             p->algo->replans && !p->select ? &again : NULL, answer,
-                             stages, out, err);
+    return stage_result_make(arena, &of, answer, stages, out, err);
 }
 
 /* As in struct plan_ask_again. */

@@ -95,7 +95,9 @@ struct pricing {
     struct stage_oracle *oracle;
     struct stage_memo *memo;
     bool select;
-    int64_t n_priced; /* operators, of all plans */
+    const struct plan_answer *light;   /* as in struct stage_candidates */
+    const struct stage_replan *replan; /* likewise */
+    int64_t n_priced;                  /* operators, of all plans */
 };
 
 /* Of each stage those operators are recomputed that save most memory per second. */
@@ -135,18 +137,17 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     const struct stage_model *m = x->m;
     struct ap_pipeline_cache known = {.micro =
                                           stage_memo_axis(x->memo, stages->microbatches)};
-    struct ap_stages read;
-    int64_t nodes;
+    struct stage_memo_plan plan;
 
-    if (stage_memo_read(x->memo, scratch, detail, stages, &read, &known.stage, &nodes,
-                        err))
+    if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
         return -1;
-    x->n_priced += nodes + m->graph.n_nodes / KNOWN_SHARE;
+    known.stage = plan.priced;
+    x->n_priced += plan.nodes + m->graph.n_nodes / KNOWN_SHARE;
     if (x->select)
-        return select_recomputed(arena, scratch, x, &read, stages, pipe, err);
+        return select_recomputed(arena, scratch, x, &plan.read, stages, pipe, err);
     return ap_pipeline_compare(
         scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-        &read, &known, pipe, err);
+        &plan.read, &known, pipe, err);
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */
@@ -291,7 +292,7 @@ struct candidate {
     bool done; /* looked at, or it need not be */
 };
 
-/* By what the planner's judge says. */
+/* By the planner's estimate. */
 static int compare_estimates(const void *pa, const void *pb)
 {
     const struct plan_answer *a = ((const struct candidate *)pa)->plan;
@@ -306,7 +307,7 @@ struct budget {
     int64_t others, twins;
 };
 
-/* Whether a candidate may be better than what is found; said: what it would take. */
+/* Whether a candidate may be better than the best plan; estimate: seconds of its step. */
 static bool is_promising(const struct pricing *x, struct candidate *c,
                          const struct budget *left, struct best *best, double *estimate)
 {
@@ -346,7 +347,7 @@ static int compare_batches(const void *pa, const void *pb)
 
 /*
  * Of an inference by the time between batches, of which steps say little: all rules'
- * plans that are said to be quicker than what is found, and LEAST_PRICED others.
+ * plans whose estimate is below the best price, and LEAST_PRICED others.
  */
 static int price_batches(struct pricing *x, struct candidate *list, int n,
                          struct best *best, struct plan_answer *answer,
@@ -415,12 +416,12 @@ static int price_all(struct pricing *x, const struct plan_answer *first,
 #define MISSED      0.99 /* what is this much quicker is missed */
 
 /*
- * Plans for less memory, for when what arrives early from other stages makes all quick
- * ones too large, which are missed: as much less as the quickest lacks, and twice that if
- * it is not enough, or if what fits now is slower, as written, than the planner said.
+ * Plans for less memory. Values that wait for their stage may make all quick plans too
+ * large: the planner runs again with as much less memory as the quickest of these lacks,
+ * and twice as much less if that is not enough, or if a plan that fits is slower, as
+ * written, than the planner's estimate.
  */
-static int price_lean(struct ap_arena *arena, struct pricing *x,
-                      const struct stage_replan *again, struct best *best,
+static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *best,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct ap_err *err)
 {
@@ -441,7 +442,7 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
         its.memory_bytes -= less;
         if (its.memory_bytes <= 0)
             return 0;
-        int rc = again->run(arena, &its, again->params, &lean, &why);
+        int rc = x->replan->run(arena, &its, x->replan->params, &lean, &why);
         if (rc < 0)
             return ap_err_set(err, "%s", why.msg);
         if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
@@ -455,20 +456,16 @@ static int price_lean(struct ap_arena *arena, struct pricing *x,
     return 0;
 }
 
-#define UNDERESTIMATE \
-    1.1 /* what rules find is heard up to so many times what a plan is said to be */
-
 /*
- * For when the best plan is more expensive, as written, than any rule's that was heard
- * need be: those up to its price are heard.
+ * Where the best plan's price is above every estimate of a plan that other planners
+ * reported, the planner runs again and reports plans of any step.
  */
 static int price_reported(struct ap_arena *arena, struct pricing *x,
-                          const struct stage_replan *again,
                           const struct plan_answer *first, struct best *best,
                           struct plan_answer *answer, struct ap_stages *stages,
                           struct ap_err *err)
 {
-    struct plan_params params = *again->params;
+    struct plan_params params = *x->replan->params;
     struct plan_answer more = {.replicas = 1, .chunks = 1};
     struct ap_err why = {0};
     const double estimate = best->blank.throughput ? first->batch_sec : first->step_sec;
@@ -476,17 +473,16 @@ static int price_reported(struct ap_arena *arena, struct pricing *x,
     if (best->price.step_sec <= UNDERESTIMATE * estimate)
         return 0;
     params.reported_sec = INFINITY;
-    int rc = again->run(arena, x->inst, &params, &more, &why);
+    int rc = x->replan->run(arena, x->inst, &params, &more, &why);
     if (rc < 0)
         return ap_err_set(err, "%s", why.msg);
     return rc > 0 ? 0 : price_all(x, &more, best, answer, stages, err);
 }
 
 /* The best of the plans; -1: the shard command broke. */
-static int find_best(struct ap_arena *arena, struct pricing *x,
-                     const struct plan_answer *light, const struct stage_replan *again,
-                     struct best *best, struct plan_answer *answer,
-                     struct ap_stages *stages, struct ap_err *err)
+static int find_best(struct ap_arena *arena, struct pricing *x, struct best *best,
+                     struct plan_answer *answer, struct ap_stages *stages,
+                     struct ap_err *err)
 {
     const struct plan_answer first = *answer;
 
@@ -494,32 +490,36 @@ static int find_best(struct ap_arena *arena, struct pricing *x,
         return -1;
     note_priced(x->inst, &first, &best->price, best);
     if (price_all(x, &first, best, answer, stages, err) ||
-        (again && (price_lean(arena, x, again, best, answer, stages, err) ||
-                   price_reported(arena, x, again, &first, best, answer, stages, err))))
+        (x->replan && (price_lean(arena, x, best, answer, stages, err) ||
+                       price_reported(arena, x, &first, best, answer, stages, err))))
         return -1;
-    for (int i = 0; light && i < light->n_others; i++)
-        if (light->others[i].step_sec < stages->objective_sec &&
-            price_plan(x, &light->others[i], best, answer, stages, err))
+    for (int i = 0; x->light && i < x->light->n_others; i++)
+        if (x->light->others[i].step_sec < stages->objective_sec &&
+            price_plan(x, &x->light->others[i], best, answer, stages, err))
             return -1;
     return 0;
 }
 
-int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
-                      const struct plan_instance *inst, struct stage_oracle *oracle,
-                      const struct plan_answer *light, const struct stage_replan *again,
+int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct stage_result *out, struct ap_err *err)
 {
     const struct plan_answer first = *answer;
     struct best best = {.blank = *stages, .missed = {.step_sec = INFINITY}};
-    struct pricing x = {m, inst, oracle, stage_memo_start(m), light != NULL, 0};
+    struct pricing x = {.m = of->model,
+                        .inst = of->inst,
+                        .oracle = of->oracle,
+                        .memo = stage_memo_start(of->model),
+                        .select = of->light != NULL,
+                        .light = of->light,
+                        .replan = of->replan};
 
-    if (find_best(arena, &x, light, again, &best, answer, stages, err)) {
+    if (find_best(arena, &x, &best, answer, stages, err)) {
         stage_memo_stop(x.memo);
         return -1;
     }
     stages->lower_bound_sec =
-        fmin(light ? light->bound : first.bound, stages->objective_sec);
+        fmin(of->light ? of->light->bound : first.bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec,
                                  .peak_bytes = best.price.peak_bytes};

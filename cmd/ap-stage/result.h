@@ -5,6 +5,10 @@
 #include "oracle/oracle.h"
 #include "pipeline/stages.h"
 
+/* Most that a plan's price with its layouts is over the planner's estimate, as a factor:
+ * other planners' plans whose estimate is within it are priced, too. */
+#define UNDERESTIMATE 1.1
+
 struct stage_result {
     struct ap_buf json;   /* the section */
     double objective_sec; /* as ap-cost says it, of a step or between batches */
@@ -19,19 +23,26 @@ struct stage_replan {
     const struct plan_params *params;
 };
 
+/* What the answer of a planner is of, and the plans that may be better than it. */
+struct stage_candidates {
+    const struct stage_model *model;
+    const struct plan_instance *inst;
+    struct stage_oracle *oracle;
+    /* NULL, or plans for when recomputation takes no time: its others are priced, too,
+       and stages recompute only those operators that save most memory per second */
+    const struct plan_answer *light;
+    /* NULL, or asked for leaner plans where what is much quicker than the best does not
+       fit */
+    const struct stage_replan *replan;
+};
+
 /*
  * Asks for the shardings of the chosen points, puts the section together and prices it;
- * the best of the answer and its others by that price. answer becomes what it is of.
- * light: NULL, or plans for when making again takes no time, its others, which are looked
- * at, too; stages then make only those operators again that save most memory per second.
- * again: NULL, or asked for leaner plans when what is much quicker than the best does not
- * fit.
- * Of *stages the list of stages is in the section only, NULL afterwards.
- * -1: the shard command broke, or what it gave is no plan.
+ * takes the best of the answer and its others by that price, which *answer becomes. Of
+ * *stages the list of stages is in the section only, NULL afterwards. -1: the shard
+ * command broke, or what it gave is no plan.
  */
-int stage_result_make(struct ap_arena *arena, const struct stage_model *m,
-                      const struct plan_instance *inst, struct stage_oracle *oracle,
-                      const struct plan_answer *light, const struct stage_replan *again,
+int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct stage_result *out, struct ap_err *err);
 

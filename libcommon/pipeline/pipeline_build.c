@@ -1,14 +1,15 @@
 /*
- * Problem: a pipelined plan says of each stage which blocks it runs and how they are
- * split; which program does each device run, and what do the stages hand each other?
- * Idea: a stage's graph is what ap_subgraph cuts out; it gets the microbatch axis that
- * the whole graph has, in front of its own mesh, and is partitioned as any plan. Values
- * that a stage passes on are results in the layout in which they lie, sums made whole,
- * one microbatch's share at a time; where they arrive they are parameters in the layout
- * in which they are read, likewise. So nothing but messages lies between two stages, and
- * a value that several stages read goes to each straight from its maker. What a stage
- * makes again has copies in its graph (regather.c). Cost: that of partitioning the
- * stages; linear in what is cut. After Zheng et al., "Alpa", section 6.
+ * Problem: a pipelined plan gives the blocks of each stage and how they are split; which
+ * program does each device run, and what do stages send each other?
+ * Idea: a stage's graph is what ap_subgraph cuts out; it gets the microbatch axis of the
+ * whole graph in front of its own mesh and is partitioned as any plan. Values that a
+ * stage sends are results of its program, in the layout in which they lie, with sums
+ * completed, one microbatch's share at a time; in the stage that reads them they are
+ * parameters, in the layout in which they are read. So two stages share nothing but
+ * messages, and a value that several stages read goes to each of them straight from the
+ * stage that makes it. What a stage recomputes has copies in its graph (recompute.c).
+ * Cost: that of partitioning the stages; linear in the values cut. After Zheng et al.,
+ * "Alpa", section 6.
  */
 #include "pipeline/pipeline_program.h"
 
@@ -195,7 +196,7 @@ static void start_turns(struct builder *b, int stage, const bool *needed)
     }
 }
 
-/* The least turn of a group by its operands, and by who hands them on. */
+/* The least turn of a group, by its operands and by the stages that send them. */
 static int least_turn(const struct builder *b, int stage, const struct ap_nest *nest)
 {
     const struct ap_subgraph *sub = &b->sub[stage];

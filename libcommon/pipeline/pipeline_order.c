@@ -1,12 +1,12 @@
 /*
  * Problem: in which order does each device of a pipeline run, send and receive, so that
- * it follows its schedule, computes as early as it can, and nobody waits for ever?
- * Idea: the schedule gives stages and microbatches; a stage's groups of one microbatch
- * run in order, with each message received in front of the first group that reads it and
- * sent as soon as something has to be waited for, or at the end. What runs once per step
- * comes before the first microbatch or behind the last one. The lists are then played: a
- * lane that lacks a message sleeps until it is sent. Cost: linear in the instructions,
- * and in the readers of what is passed on.
+ * it follows its schedule, computes as soon as it can, and never waits for ever? Idea:
+ * the schedule gives stages and microbatches. A stage's groups run in order for each
+ * microbatch; a message is received right before the first group that reads it, and sent
+ * before the next instruction that has to wait, at the latest after the last group. What
+ * runs once per step comes before the first microbatch or after the last one. The lists
+ * are then played: a lane that lacks a message sleeps until the message is sent. Cost:
+ * linear in the instructions and in the readers of transferred values.
  */
 #include "pipeline/pipeline_program.h"
 
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a stage reads and passes on, by group ---- */
+/* ---- what a stage reads and sends, by group ---- */
 
 enum { BEFORE, FORWARD, BACKWARD, BEHIND, N_SPANS };
 
@@ -290,13 +290,14 @@ static void add_microbatches(struct orderer *o, const struct ap_instr *order, in
 static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
 {
     struct ap_pipeline_program *r = o->program;
+    const struct ap_schedule_size size = {r->schedule, r->n_lanes, chunks,
+                                          r->microbatches};
     struct ap_instr *order;
     int n;
 
     o->lane = &r->lane[i];
     o->cap = 0;
-    if (ap_schedule_order(o->arena, r->schedule, r->n_lanes, chunks, r->microbatches, i,
-                          &order, &n, err))
+    if (ap_schedule_order(o->arena, &size, i, &order, &n, err))
         return -1;
     for (int s = i; s < r->n_stages; s += r->n_lanes) {
         add_span(o, s, BEFORE, 0, true);

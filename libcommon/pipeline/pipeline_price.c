@@ -1,10 +1,10 @@
 /*
- * Problem: what a step of a pipelined plan takes, and where its time and memory go.
+ * Problem: the seconds of a step of a pipelined plan, and where its time and memory go.
  * Idea: each stage's plan is priced for its own devices, per microbatch and once per
  * step; what stages send each other is added; the schedule is simulated. Nothing is
- * estimated twice: a stage's price is the one that its planner was told. Cost: linear in
- * the graph, the sends and the instructions of the schedule. Source: Zheng et al., "Alpa"
- * (OSDI 2022), sections 5 and 6; the schedules' are in schedule.c.
+ * estimated twice: planners choose by the same price of a stage. Cost: linear in the
+ * graph, the sends and the instructions of the schedule. Source: Zheng et al., "Alpa"
+ * (OSDI 2022), sections 5 and 6; the schedules' sources are in schedule.c.
  */
 #include "pipeline/pipeline_price.h"
 
@@ -119,7 +119,7 @@ static void price_bare(struct ap_pricing *p, int stage, struct ap_stage_point wi
     }
 }
 
-/* What the simulation is told of a stage, and its point. */
+/* A stage as the simulation has it, and its point. */
 static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point[2])
 {
     const struct ap_stage *st = &p->stages->stage[i];

@@ -68,7 +68,7 @@ struct ap_send {
     int from, to; /* stages; values go straight there, over any stage in between */
     enum ap_send_kind kind;
     struct ap_transfer_price
-        crossing; /* the quicker way, of one microbatch or one step */
+        transfer; /* the quicker way, of one microbatch or one step */
     struct ap_link link;
 };
 

@@ -1,7 +1,7 @@
 /*
- * A pipelined plan as programs: one for each stage, what they hand each other, and in
- * which order every device runs, sends and receives. ap-rewrite writes it (the document's
- * section "pipeline"), ap-exec runs it.
+ * A pipelined plan as programs: a program for each stage, the transfers between them, and
+ * the order in which every device runs, sends and receives. ap-rewrite writes it (the
+ * document's section "pipeline"), ap-exec runs it.
  */
 #ifndef AP_PIPELINE_PROGRAM_H
 #define AP_PIPELINE_PROGRAM_H
@@ -20,20 +20,19 @@ struct ap_pipeline_stage {
     int lane;
     struct ap_program prog; /* of one device of the stage; its parameters may be shares */
     struct ap_pipeline_cuts cuts;
-    /* [parameter of prog]: its number in the whole graph, -1: another stage hands it on
+    /* [parameter of prog]: its number in the whole graph, -1: another stage sends it
      */
     const int *param;
-    /* [result of prog]: its number in the whole graph, -1: passed on only */
+    /* [result of prog]: its number in the whole graph, -1: only sent */
     const int *result;
 };
 
 /*
- * Result `result` of one stage becomes parameter `param` of another: one that it hands
- * on, or one of the graph's that it holds, too, of which the first stage makes the new
- * value. One message, or one per microbatch: where the value is a share of the batch on
- * one side at least. Between
- * devices, each of the receiver's gets what it holds from devices of the sender's that
- * hold it; those that hold the same take turns.
+ * Result `result` of one stage becomes parameter `param` of another: a value of the graph
+ * that the second stage reads, or the new value of a weight that both hold. One message,
+ * or one per microbatch where the value is a share of the batch on at least one side.
+ * Each device of the receiver gets its tile from devices of the sender that hold it;
+ * those that hold the same tile take turns.
  */
 struct ap_transfer {
     int from, to; /* stages */
@@ -43,7 +42,7 @@ struct ap_transfer {
     int n_messages;          /* 1, or as many as microbatches */
 };
 
-/* keep, restore: what a forward leaves to its backward, while others come in between. */
+/* keep, restore: what a forward leaves to its backward while other microbatches run. */
 enum ap_pipeline_do {
     AP_PIPELINE_RUN,
     AP_PIPELINE_SEND,
@@ -61,8 +60,8 @@ struct ap_pipeline_instr {
     int message;  /* of the transfer; run: the microbatch at hand */
 };
 
-/* Devices that run the same instructions: those of a stage, or of several that take
- * turns on them. */
+/* Devices that run the same instructions: those of a stage, or of the chunks that share
+ * them. */
 struct ap_lane {
     int n_ranks;
     const int *ranks; /* of the job, in the order of the stages' meshes */
@@ -91,9 +90,9 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       int *exit_code, struct ap_err *err);
 
 /*
- * Whether the instructions may be trusted: stages, groups, messages exist; every message
- * is sent once and received once; and no lane waits for ever, if sends never wait. Linear
- * in the instructions.
+ * Whether the instructions are valid: stages, groups and messages exist, every message is
+ * sent once and received once, and no lane waits for ever, given that sends never wait.
+ * Linear in the instructions.
  */
 int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap_at *at,
                       struct ap_err *err);

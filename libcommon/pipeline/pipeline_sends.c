@@ -1,14 +1,13 @@
 /*
- * Problem: which values do the stages of a pipeline send each other, how often, and what
- * does that cost?
- * Idea: what a stage's graph has cut in is what it is sent. A value with a share for each
- * microbatch goes once per microbatch, straight from its maker to each stage that reads
- * it, past the stages in between; a stage further on keeps what arrives before its turn.
- * What is made of inputs and constants alone every stage makes for itself, from inputs
- * that it reads. A weight that several stages hold is updated by one of them: the others
- * send it their gradients and get the new value, once per step. Norms and other scalars
- * of the update go once per step, too: the longest chain of them is what all stages wait
- * for. Cost: linear in the operands and the values cut.
+ * Problem: which values do the stages of a pipeline send each other, how often, and for
+ * how many seconds? Idea: a stage is sent what its graph has cut in. A value with a share
+ * for each microbatch goes once per microbatch, straight from its stage to each stage
+ * that reads it, past the stages in between; a stage further on holds such a value until
+ * its turn. What is made of inputs and constants alone every stage computes itself, from
+ * inputs that it reads. A weight that several stages hold is updated by one of them: the
+ * others send it their gradients and get the new value, once per step. Norms and other
+ * scalars of the update go once per step; all stages wait for the longest chain of them.
+ * Cost: linear in the operands and the values cut.
  */
 #include <string.h>
 
@@ -87,14 +86,14 @@ static void add_send(struct sender *s, int node, int from, int to, enum ap_send_
                          .from = from,
                          .to = to,
                          .kind = kind,
-                         .crossing = gathered.sec < direct.sec ? gathered : direct,
+                         .transfer = gathered.sec < direct.sec ? gathered : direct,
                          .link = *link};
     s->next[n] = s->first[node];
     s->first[node] = n;
     p->out->n_sends++;
 }
 
-/* How often a value goes, by what it is. */
+/* How often a value is sent. */
 static enum ap_send_kind kind_of(const struct sender *s, int node)
 {
     const struct ap_pricing *p = s->p;
@@ -150,7 +149,7 @@ static void list_weights(struct sender *s)
     }
 }
 
-/* ---- what they add up to ---- */
+/* ---- sums over the sends ---- */
 
 static int64_t kept_bytes(const struct ap_stage *st, int place, int64_t share)
 {
@@ -160,7 +159,7 @@ static int64_t kept_bytes(const struct ap_stage *st, int place, int64_t share)
                        share);
 }
 
-/* A value that skips stages arrives that many microbatches early. */
+/* A value that skips stages waits for as many microbatches at its reader. */
 static void add_waiting(struct sender *s, const struct ap_send *x)
 {
     struct ap_pricing *p = s->p;
@@ -168,8 +167,8 @@ static void add_waiting(struct sender *s, const struct ap_send *x)
     int64_t waiting = hops - 1 < p->micro.n - 1 ? hops - 1 : p->micro.n - 1;
     const struct ap_cost *cost = &p->out->breakdown[x->to].cost;
     int64_t n = ap_mesh_devices(&cost->mesh);
-    int64_t tile = x->crossing.gather_bytes ? x->crossing.gather_bytes
-                                            : ap_ceil_div(x->crossing.sent_bytes, n);
+    int64_t tile = x->transfer.gather_bytes ? x->transfer.gather_bytes
+                                            : ap_ceil_div(x->transfer.sent_bytes, n);
 
     if (waiting < 1)
         return;
@@ -182,13 +181,13 @@ static void add_microbatch(struct sender *s, const struct ap_send *x)
     struct ap_sim_stage *st = &s->p->out->stage[x->from];
 
     if (x->to > x->from) {
-        st->send_forward_sec += x->crossing.sec;
-        st->send_forward_bytes += x->crossing.sent_bytes;
+        st->send_forward_sec += x->transfer.sec;
+        st->send_forward_bytes += x->transfer.sent_bytes;
         if (x->link.level > st->send_forward_level)
             st->send_forward_level = x->link.level;
     } else {
-        st->send_backward_sec += x->crossing.sec;
-        st->send_backward_bytes += x->crossing.sent_bytes;
+        st->send_backward_sec += x->transfer.sec;
+        st->send_backward_bytes += x->transfer.sent_bytes;
         if (x->link.level > st->send_backward_level)
             st->send_backward_level = x->link.level;
     }
@@ -208,15 +207,15 @@ static void add_up(struct sender *s)
             times = (double)p->micro.n;
             break;
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
-            p->out->stage[x->from].sync_sec += x->crossing.sec;
-            p->out->stage[x->to].sync_sec += x->crossing.sec;
+            p->out->stage[x->from].sync_sec += x->transfer.sec;
+            p->out->stage[x->to].sync_sec += x->transfer.sec;
             p->out->stage[x->from].fixed_bytes +=
                 kept_bytes(&p->stages->stage[x->from], s->place[x->node], 1);
             p->out->tied_bytes =
                 ap_add64(p->out->tied_bytes, ap_shape_bytes(&p->g->nodes[x->node].shape));
             break;
         case AP_SEND_WEIGHT:
-            p->out->stage[x->to].update_sec += x->crossing.sec;
+            p->out->stage[x->to].update_sec += x->transfer.sec;
             break;
         case AP_SEND_ONCE: /* by longest_chain */
         case AP_N_SENDS:
@@ -224,7 +223,7 @@ static void add_up(struct sender *s)
         }
         for (int l = 0; l < p->cluster->n_levels; l++)
             p->out->level_bytes[l] +=
-                times * (double)x->crossing.sent_bytes * x->link.level_share[l];
+                times * (double)x->transfer.sent_bytes * x->link.level_share[l];
     }
 }
 
@@ -237,7 +236,7 @@ static double once_sec(const struct sender *s, int in, int stage)
     for (int x = s->first[in]; x >= 0; x = s->next[x]) {
         const struct ap_send *send = &s->p->out->sends[x];
         if (send->to == stage && send->kind == AP_SEND_ONCE)
-            return send->crossing.sec;
+            return send->transfer.sec;
     }
     bool spread = g->nodes[in].op == AP_OP_BROADCAST &&
                   g->nodes[g->nodes[in].in[0]].shape.rank == 0;

@@ -1,12 +1,13 @@
 /*
  * Problem: a stage that recomputes keeps few values of its forward pass; which groups run
- * again, when, and what do they read? Idea: a group that makes a value that is not kept,
- * and that a backward group reads, gets a copy in the backward phase, under the same
- * choice. It stands right in front of the first group that reads of it: a copy, or a
- * backward group. It reads what is kept, and copies of what is not, so that one pass back
- * over the groups finds all copies and their places. What they read is brought to their
- * layouts anew. After Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
- * section 4. Cost: linear in the operands.
+ * again, when, and what do they read?
+ * Idea: a group that makes a value that is not kept, and that a backward group reads,
+ * gets a copy in the backward phase, under the same choice. The copy stands right in
+ * front of the first group that reads it: another copy, or a backward group. It reads
+ * kept values, and copies of the others, so that one pass back over the groups finds all
+ * copies and their places. Operands of copies are converted anew. After Chen et al.,
+ * "Training Deep Nets with Sublinear Memory Cost", 2016, section 4. Cost: linear in the
+ * operands.
  */
 #include "pipeline/recompute.h"
 

@@ -1,6 +1,6 @@
 /*
- * Recompute: a part's plan in which groups of the forward phase run again in front of
- * the backward ones that read what they make, so that it need not be kept.
+ * Recomputation: the graph and plan of a stage in which forward groups run again in front
+ * of the backward groups that read their values, so that the values need not be kept.
  */
 #ifndef AP_RECOMPUTE_H
 #define AP_RECOMPUTE_H

@@ -21,69 +21,66 @@ const char *const ap_schedule_names[AP_N_SCHEDULES] = {"gpipe", "1f1b",
 
 /* ---- order ---- */
 
-static int check_shape(enum ap_schedule schedule, int n_devices, int chunks,
-                       int microbatches, struct ap_err *err)
+static int check_size(const struct ap_schedule_size *z, struct ap_err *err)
 {
-    const char *name = ap_schedule_names[schedule];
+    const char *name = ap_schedule_names[z->schedule];
 
-    if (n_devices < 1 || microbatches < 1 || chunks < 1)
+    if (z->n_devices < 1 || z->microbatches < 1 || z->chunks < 1)
         return ap_err_set(err, "%s: expected stages, chunks and microbatches > 0", name);
-    if (schedule != AP_SCHEDULE_INTERLEAVED && chunks != 1)
-        return ap_err_set(err, "%s: a device has one stage, not %d", name, chunks);
-    if (schedule == AP_SCHEDULE_INTERLEAVED && microbatches % n_devices != 0)
+    if (z->schedule != AP_SCHEDULE_INTERLEAVED && z->chunks != 1)
+        return ap_err_set(err, "%s: a device has one stage, not %d", name, z->chunks);
+    if (z->schedule == AP_SCHEDULE_INTERLEAVED && z->microbatches % z->n_devices != 0)
         return ap_err_set(err, "%s: %d devices do not divide %d microbatches", name,
-                          n_devices, microbatches);
-    if (ap_mul64(ap_mul64(2, microbatches), chunks) > INT_MAX)
-        return ap_err_set(err, "%s: %d microbatches are too many", name, microbatches);
+                          z->n_devices, z->microbatches);
+    if (ap_mul64(ap_mul64(2, z->microbatches), z->chunks) > INT_MAX)
+        return ap_err_set(err, "%s: %d microbatches are too many", name, z->microbatches);
     return 0;
 }
 
 /* The k-th forward (or backward) of a device: groups of n_devices microbatches go through
  * one chunk after the other. */
-static struct ap_instr nth(int k, int n_devices, int chunks, int device, bool backward)
+static struct ap_instr nth(const struct ap_schedule_size *z, int k, int device,
+                           bool backward)
 {
-    int group = n_devices * chunks, chunk = k % group / n_devices;
+    int n = z->n_devices, group = n * z->chunks, chunk = k % group / n;
 
     if (backward)
-        chunk = chunks - 1 - chunk;
-    return (struct ap_instr){.stage = chunk * n_devices + device,
-                             .microbatch = k / group * n_devices + k % n_devices,
+        chunk = z->chunks - 1 - chunk;
+    return (struct ap_instr){.stage = chunk * n + device,
+                             .microbatch = k / group * n + k % n,
                              .backward = backward};
 }
 
 /* Forwards before the first backward, of n on the device. */
-static int warm_up(enum ap_schedule schedule, int n_devices, int chunks, int n,
-                   int device)
+static int warm_up(const struct ap_schedule_size *z, int n, int device)
 {
-    int ahead = n_devices - device - 1;
+    int ahead = z->n_devices - device - 1;
 
-    if (schedule == AP_SCHEDULE_GPIPE || schedule == AP_SCHEDULE_INFERENCE)
+    if (z->schedule == AP_SCHEDULE_GPIPE || z->schedule == AP_SCHEDULE_INFERENCE)
         return n;
-    if (schedule == AP_SCHEDULE_INTERLEAVED && chunks > 1)
-        ahead = 2 * ahead + (chunks - 1) * n_devices;
+    if (z->schedule == AP_SCHEDULE_INTERLEAVED && z->chunks > 1)
+        ahead = 2 * ahead + (z->chunks - 1) * z->n_devices;
     return ahead + 1 < n ? ahead + 1 : n;
 }
 
-int ap_schedule_order(struct ap_arena *arena, enum ap_schedule schedule, int n_devices,
-                      int chunks, int microbatches, int device, struct ap_instr **out,
-                      int *n_out, struct ap_err *err)
+int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
+                      int device, struct ap_instr **out, int *n_out, struct ap_err *err)
 {
-    if (check_shape(schedule, n_devices, chunks, microbatches, err))
+    if (check_size(z, err))
         return -1;
-    assert(device >= 0 && device < n_devices);
-    int n = microbatches * chunks, at = 0;
-    int warm = warm_up(schedule, n_devices, chunks, n, device);
-    int n_backward = schedule == AP_SCHEDULE_INFERENCE ? 0 : n;
+    assert(device >= 0 && device < z->n_devices);
+    int n = z->microbatches * z->chunks, at = 0, warm = warm_up(z, n, device);
+    int n_backward = z->schedule == AP_SCHEDULE_INFERENCE ? 0 : n;
     struct ap_instr *list = AP_NEW_N(arena, n + n_backward, struct ap_instr);
 
     for (int k = 0; k < warm; k++)
-        list[at++] = nth(k, n_devices, chunks, device, false);
+        list[at++] = nth(z, k, device, false);
     for (int k = 0; k < n_backward; k++) {
-        list[at++] = nth(k, n_devices, chunks, device, true);
-        if (schedule == AP_SCHEDULE_GPIPE)
-            list[at - 1].microbatch = microbatches - 1 - k;
+        list[at++] = nth(z, k, device, true);
+        if (z->schedule == AP_SCHEDULE_GPIPE)
+            list[at - 1].microbatch = z->microbatches - 1 - k;
         if (warm + k < n)
-            list[at++] = nth(warm + k, n_devices, chunks, device, false);
+            list[at++] = nth(z, warm + k, device, false);
     }
     *out = list;
     *n_out = at;
@@ -253,13 +250,14 @@ static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
 {
     const struct ap_sim *sim = r->sim;
     int n = r->out->n_devices;
+    const struct ap_schedule_size size = {sim->schedule, n, sim->chunks,
+                                          sim->microbatches};
     size_t cells = (size_t)sim->n_stages * (size_t)sim->microbatches;
 
     for (int d = 0; d < n; d++) {
         struct ap_sim_device *dev = &r->out->devices[d];
         struct ap_instr *list;
-        if (ap_schedule_order(arena, sim->schedule, n, sim->chunks, sim->microbatches, d,
-                              &list, &dev->n_slices, err))
+        if (ap_schedule_order(arena, &size, d, &list, &dev->n_slices, err))
             return -1;
         dev->slices = AP_NEW_N(arena, dev->n_slices, struct ap_sim_slice);
         for (int i = 0; i < dev->n_slices; i++)

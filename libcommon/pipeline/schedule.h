@@ -30,14 +30,20 @@ struct ap_instr {
     bool backward;
 };
 
+struct ap_schedule_size {
+    enum ap_schedule schedule;
+    int n_devices;
+    int chunks; /* stages of a device, 1 but for interleaved-1f1b */
+    int microbatches;
+};
+
 /*
- * Instructions of one device in order, into the arena; *n_out of them. chunks: stages of
- * a device, 1 but for interleaved-1f1b, whose microbatches the devices must divide. -1
- * when the schedule does not exist for these numbers.
+ * Instructions of one device in order, into the arena; *n_out of them. -1 when the
+ * schedule does not exist for this size: the devices must divide the microbatches of
+ * interleaved-1f1b.
  */
-int ap_schedule_order(struct ap_arena *arena, enum ap_schedule schedule, int n_devices,
-                      int chunks, int microbatches, int device, struct ap_instr **out,
-                      int *n_out, struct ap_err *err);
+int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *size,
+                      int device, struct ap_instr **out, int *n_out, struct ap_err *err);
 
 /* ---- simulation ---- */
 

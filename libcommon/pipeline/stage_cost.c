@@ -1,15 +1,15 @@
 /*
  * Problem: a plan of a pipeline stage is searched for the whole batch; what does it cost
- * per microbatch, and once per step? Idea: microbatches are a mesh axis in time, on which
- * the whole graph lies as under data parallelism. An operator with a factor there runs
- * once per microbatch on its share, a tensor split there is converted once per
- * microbatch; sums over it (weight gradients) are kept and reduced once per step. Memory:
- * parameters, gradients that wait for the update and the largest working set are there
- * all the time; what the backward pass reads of the forward pass, per microbatch in
- * flight. A stage that recomputes keeps what its blocks read of each other, and has the
- * activations of one block at a time (Chen et al., "Training Deep Nets with Sublinear
- * Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost:
- * linear in operands.
+ * per microbatch, and once per step? Idea: microbatches are a mesh axis, on which the
+ * whole graph lies as under data parallelism. An operator with a factor on that axis runs
+ * once per microbatch on a share of the rows, and a tensor split on it is converted once
+ * per microbatch; sums over it (weight gradients) are accumulated and reduced once per
+ * step. Memory: parameters, gradients until the update and the largest working set are
+ * there all the time; what the backward pass reads of the forward pass is there per
+ * microbatch in flight. A stage that recomputes keeps what its blocks read of each other
+ * and has the activations of one block at a time (Chen et al., "Training Deep Nets with
+ * Sublinear Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1
+ * and 5.2. Cost: linear in operands.
  */
 #include "pipeline/stage_cost.h"
 

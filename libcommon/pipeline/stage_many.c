@@ -1,9 +1,10 @@
 /*
  * Problem: a part of a graph is priced under dozens of plans for a dozen numbers of
- * microbatches each, and most of what stage_cost.c looks at is the same for all of them.
- * Idea: what holds for all plans is found once; a plan's groups are gone through once,
- * all numbers of microbatches at a time, in the order in which one alone would add up.
- * Cost: numbers times operands, two operations each.
+ * microbatches each, and most of what stage_cost.c computes is the same for all of them.
+ * Idea: what does not depend on the plan is computed once (facts); a plan's groups are
+ * passed once for all numbers of microbatches, in the order in which stage_cost.c adds
+ * them up, so that the sums are equal to the bit. Cost: numbers times operands, two
+ * operations each.
  */
 #include <assert.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /*
- * Problem: how does a graph lie on the microbatch axis? Idea: as under data
- * parallelism on a mesh of that one axis. Where every size that the plan looked at is a
- * multiple of the number of microbatches, and larger, the plan is that of all numbers
- * that divide it. Cost: linear in operands.
+ * Problem: how does a graph lie on the microbatch axis?
+ * Idea: as under data parallelism on a mesh of that one axis. Where every size that this
+ * plan looked at is a multiple of the number of microbatches, and larger, the plan is the
+ * same for all numbers that divide it. Cost: linear in operands.
  */
 #include "plan/named_plan.h"
 #include "pipeline/stage_cost.h"

@@ -43,11 +43,19 @@ static int64_t count_in(const int64_t *devices, int64_t n, int64_t *i, int64_t s
     return *i - first;
 }
 
-/* One group of a level, from positions *f and *t of the lists on. */
-static void visit_group(const struct ap_devices *from, const struct ap_devices *to,
-                        int64_t child, int64_t span, int64_t group, int64_t *f,
-                        int64_t *t, struct busy *b)
+/* A level's groups, as a walk over both lists meets them. */
+struct walk {
+    const struct ap_devices *from, *to;
+    int64_t child, span; /* devices of a group of the level below, and of this level */
+    int64_t f, t;        /* positions in the lists */
+};
+
+/* One group of the level: both positions go on to its end. */
+static void visit_group(struct walk *w, int64_t group, struct busy *b)
 {
+    const struct ap_devices *from = w->from, *to = w->to;
+    const int64_t child = w->child, span = w->span;
+    int64_t *f = &w->f, *t = &w->t;
     int64_t f0 = *f, t0 = *t;
     double n_from = (double)count_in(from->id, from->n, f, span, group);
     double n_to = (double)count_in(to->id, to->n, t, span, group), pairs = 0;
@@ -83,9 +91,10 @@ struct ap_link ap_link_between(const struct ap_cluster *cluster,
         const struct ap_link_level *level = &cluster->levels[l];
         int64_t span = ap_mul64(child, level->size);
         struct busy b = {0};
-        for (int64_t f = 0, t = 0; f < from->n && t < to->n;) {
-            int64_t a = from->id[f] / span, c = to->id[t] / span;
-            visit_group(from, to, child, span, a < c ? a : c, &f, &t, &b);
+        struct walk w = {.from = from, .to = to, .child = child, .span = span};
+        while (w.f < from->n && w.t < to->n) {
+            int64_t a = from->id[w.f] / span, c = to->id[w.t] / span;
+            visit_group(&w, a < c ? a : c, &b);
         }
         child = span;
         if (b.pairs == 0)

@@ -83,7 +83,8 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
 /*
  * The same of a document, with its section "blocks". The cluster is the one given, or the
  * one at path, or the document's, or as large a default as the devices that are named.
- * 1: the one at path has not all of these.
+ * 1: the one at path has not all of these. Nine arguments: three results are filled, and
+ * the cluster has three sources.
  */
 int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct ap_graph *g, const char *cluster_path,

@@ -151,8 +151,8 @@ static void two_stages(const struct stage_case *c)
         const struct ap_send *x = &p.sends[i];
         CHECK(x->kind == AP_SEND_MICROBATCH && x->from != x->to,
               "%s goes from %d to %d, %lld bytes", c->sample.g.nodes[x->node].name,
-              x->from, x->to, (long long)x->crossing.sent_bytes);
-        sent += 3 * (double)x->crossing.sent_bytes;
+              x->from, x->to, (long long)x->transfer.sent_bytes);
+        sent += 3 * (double)x->transfer.sent_bytes;
         n += x->to > x->from ? 1 : 100;
     }
     CHECK(n == 101, "one activation goes on, one gradient comes back");

@@ -25,13 +25,13 @@ static int draw(int n)
 static const char *order(struct ap_arena *arena, enum ap_schedule schedule, int n,
                          int chunks, int microbatches, int device)
 {
+    const struct ap_schedule_size size = {schedule, n, chunks, microbatches};
     struct ap_instr *list;
     struct ap_err err = {""};
     struct ap_buf text = {0};
     int n_list;
 
-    if (ap_schedule_order(arena, schedule, n, chunks, microbatches, device, &list,
-                          &n_list, &err))
+    if (ap_schedule_order(arena, &size, device, &list, &n_list, &err))
         return ap_arena_strdup(arena, err.msg);
     for (int i = 0; i < n_list; i++) {
         ap_buf_printf(&text, "%s%c%d", i ? " " : "", list[i].backward ? 'B' : 'F',

@@ -49,7 +49,7 @@ struct stage_oracle {
     int n_plans, cap_plans;
     struct known_plan *plan;
     const char *refusal;
-    bool broken, cheaper; /* cheaper: than stage_oracle_least said */
+    bool broken, cheaper; /* cheaper: than stage_oracle_least */
     struct stage_oracle_stats stats;
     /* the batch under way */
     struct request *request;

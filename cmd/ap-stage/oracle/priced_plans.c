@@ -88,7 +88,7 @@ struct forecast priced_plans_forecast(const struct priced_plans *l,
                                       const struct plan_answer *plan)
 {
     struct forecast f = {.step_sec = plan->step_sec};
-    double more = INFINITY; /* than was said */
+    double more = INFINITY; /* than the estimate */
 
     for (int i = 0; i < l->n && !f.same; i++) {
         const struct priced_plan *at = &l->plan[i];

@@ -107,8 +107,7 @@ static int read_text(struct stage_memo *memo, const struct ap_stages *stages,
 
 int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
                     const struct stage_detail *detail, struct ap_stages *stages,
-                    struct ap_stages *read, struct ap_stage_priced *const **priced,
-                    int64_t *nodes, struct ap_err *err)
+                    struct stage_memo_plan *plan, struct ap_err *err)
 {
     int n = stages->n;
     struct memo_stage **part = AP_NEW_N(arena, n, struct memo_stage *);
@@ -122,16 +121,16 @@ int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
         prices[s] = &part[s]->priced;
         stages->stage[s].sharding_json = known[s] ? "{}" : detail[s].sharding;
     }
-    if (read_text(memo, stages, known, read, err))
+    if (read_text(memo, stages, known, &plan->read, err))
         return -1;
-    *nodes = 0;
+    plan->nodes = 0;
     for (int s = 0; s < n; s++) {
-        if (!known[s] && take_stage(memo, &detail[s], &read->stage[s], part[s], err))
+        if (!known[s] && take_stage(memo, &detail[s], &plan->read.stage[s], part[s], err))
             return -1;
-        *nodes += known[s] ? 0 : read->stage[s].sub.graph.n_nodes;
+        plan->nodes += known[s] ? 0 : plan->read.stage[s].sub.graph.n_nodes;
         stages->stage[s].sharding_json = part[s]->written;
     }
-    *priced = prices;
+    plan->priced = prices;
     return 0;
 }
 

@@ -14,17 +14,22 @@ struct stage_memo; /* memo */
 struct stage_memo *stage_memo_start(const struct stage_model *m);
 void stage_memo_stop(struct stage_memo *memo);
 
+/* A plan as it was read back. */
+struct stage_memo_plan {
+    struct ap_stages read;
+    struct ap_stage_priced *const *priced; /* [stage], for ap_pipeline_compare */
+    int64_t nodes;                         /* of stages that were new */
+};
+
 /*
  * Writes the section of the plan, whose shardings are those of detail, and reads it back
  * as ap-cost does, which checks blocks, devices and shardings against each other; stages
  * that were read before are taken from there. The shardings in *stages are then as they
- * are to be written, with the memo's memory. priced: [stage], for ap_pipeline_compare.
- * *nodes: of stages that were new.
+ * are to be written, with the memo's memory.
  */
 int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
                     const struct stage_detail *detail, struct ap_stages *stages,
-                    struct ap_stages *read, struct ap_stage_priced *const **priced,
-                    int64_t *nodes, struct ap_err *err);
+                    struct stage_memo_plan *plan, struct ap_err *err);
 
 /* For ap_pipeline_cache; NULL: the graph has none for so many microbatches. */
 const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,

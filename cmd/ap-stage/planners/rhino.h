@@ -1,6 +1,6 @@
 /* Rhino's proposals and its stage ILP. */
-#ifndef RHINO_H
-#define RHINO_H
+#ifndef STAGE_RHINO_H
+#define STAGE_RHINO_H
 
 #include "search/space.h"
 

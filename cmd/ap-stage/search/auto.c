@@ -1,20 +1,18 @@
 /*
- * Problem: the plan of least simulated step: replicas, microbatches, schedule, cuts,
- * submeshes, and how each stage is run, recomputation among that; and a time that no plan
- * is below.
- * Idea: plans that people type come first. Then each
- * configuration (replicas, microbatches, schedule) is a line: a programme over labels
- * (auto_labels.c) finds plans near its best, sends between stages and what is paid once
- * per step included; the best n_kept by its arithmetic are simulated. When all lines have
- * had their turn a second programme finds the bound of each. Lines whose bound is below
- * the best plan are searched (auto_tree.c)
- * as far as the limits go; the best plan is improved by single changes, and compared with
- * what the published planners find. The bound of the
- * answer is the least of the lines that were not searched to the end, and of what is no
- * line (auto_sets.c).
- * Cost: auto_labels.c's for each configuration that its least device-seconds do not rule
- * out. Copies of the pipeline on many hosts have stages of one host only.
- * Source: the dynamic programme follows Alpa's (alpa.c) with the terms that it leaves
+ * Problem: the plan of least simulated step time over replicas, microbatches, schedules,
+ * cuts, submeshes and points of each stage (recomputation among these), and a lower bound
+ * on the step of every plan. Idea: grids that people type are simulated first
+ * (auto_rules.c). Each configuration (replicas, microbatches, schedule) is a line: a
+ * dynamic programme over labels (auto_labels.c) finds plans near the line's best, with
+ * sends between stages and what is paid once per step; the n_kept plans of least estimate
+ * are simulated. Then a second programme gives the lower bound of each line, and lines
+ * whose bound is below the best plan are searched by branch and bound (auto_tree.c) as
+ * far as the limits go. The best plan is improved by moving single blocks over cuts, and
+ * compared with the plans of the published planners. The answer's bound is the least
+ * bound of the lines that were not searched to the end and of plans whose stages are no
+ * runs (auto_sets.c). Cost: auto_labels.c's for each configuration that its
+ * device-seconds do not rule out. Replicas on more than 8 hosts have stages of one host
+ * only. Source: the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves
  * out.
  */
 #include "search/auto.h"
@@ -241,8 +239,8 @@ static bool has_schedule(const struct stage_search *search, int schedule)
 }
 
 /*
- * Copies of a stage over several hosts, in copies of the pipeline or inside the stage,
- * are nearly the same plan: where there are many hosts only the latter is looked at.
+ * Data parallelism over several hosts, as replicas of the pipeline or inside a stage, is
+ * nearly the same plan: where there are many hosts only the latter is planned.
  */
 static void leave_meshes(struct config *c)
 {

@@ -1,13 +1,14 @@
 /*
- * Problem: `auto` must be no worse than what people type and published planners find,
- * without asking for all that those ask for.
- * Idea: the grids of identical stages, which ask for little, come before the search; the
- * others behind it. Stages that no plan below the best can have are answered with
- * nothing: if a planner's own choice is better than the best it has none of them, is
- * still there, and is still its choice among fewer plans. Where the blocks are no chain,
- * so that rhino's sets are not what is searched, it is heard with more tolerances. Where
- * sends are estimates the best may turn out more expensive than it is said to be, and a
- * plan behind it better. Cost: the planners', on few stages.
+ * Problem: `auto` must be no worse than the grids that people type and the plans of the
+ * published planners, without pricing every run that those planners ask for.
+ * Idea: grids of equal stages, which need few prices, run before the search; the other
+ * planners run after it. These get an empty front for every run that no plan below the
+ * best one can contain: if a planner's own choice is better than the best plan, the
+ * choice contains no such run, so that the planner still finds it, among fewer plans.
+ * Where the blocks are no chain, the sets of blocks that rhino finds are not searched by
+ * `auto`, and rhino runs with more load-imbalance tolerances. Where sends are estimates,
+ * plans up to SEND_MARGIN times the best one are kept: a plan's price with its layouts
+ * may be above its estimate. Cost: the planners' on few runs.
  */
 #include "search/auto.h"
 
@@ -17,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define SEND_MARGIN 1.1 /* prices that are above estimates by more are not expected */
+#define SEND_MARGIN 1.1 /* of a plan's price with its layouts over its estimate */
 
 /* Stands between a planner and the oracle. */
 struct sieve {
