@@ -137,8 +137,8 @@ static void fold_copy_sets(struct ap_arena *arena, const struct ap_graph *g,
         }
     select_users_free(&users);
     ap_classes_free(&classes);
-    ties->n_stars = n;
-    ties->stars = ap_arena_dup(arena, sets, (size_t)n * sizeof *sets);
+    ties->n_copy_sets = n;
+    ties->copy_sets = ap_arena_dup(arena, sets, (size_t)n * sizeof *sets);
     ap_arena_free(&scratch);
 }
 
@@ -199,8 +199,8 @@ void shard_ilp_state(struct ap_arena *arena, const struct shard_space *space,
     out->n_vars = out->builder.n_nodes;
     out->var = ties->var;
     out->tensor = ties->tensor;
-    for (int i = 0; i < ties->n_stars; i++)
-        statement_add_copy_set(&out->builder, &ties->stars[i]);
+    for (int i = 0; i < ties->n_copy_sets; i++)
+        statement_add_copy_set(&out->builder, &ties->copy_sets[i]);
     out->problem = select_problem(&out->builder);
 }
 
@@ -280,7 +280,8 @@ static int solve_patiently(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
-/* One search in a space, folded or not (then fold ties nothing). */
+/* One search in a space, folded or not (then fold ties nothing). Eight parameters: the
+ * question, what is known, and the answer. */
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct shard_space *space,
                     const struct ap_plan *start, struct shard_answer *answer,
@@ -340,8 +341,7 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     more[task->n_plans] = answer->plan;
     if (start < 0 || answer->objective <= task->plan_sec[start])
         start = task->n_plans;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     double t0 = ap_now_sec();
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
@@ -427,8 +427,7 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     }
     if (none_left(&left) || left.n_strategies > task->params->unfold)
         return 0;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     if (solve_in(arena, task, &alone, &left, &answer->plan, &whole, &now, err))
         return -1;
     add_timing(t, &now);
@@ -559,10 +558,13 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         if (isfinite(task->plan_sec[i])) /* one was given with its price */
             take_best(&b, shard_ilp_choice(arena, &b.ip, &plans[i]));
     t0 = ap_now_sec();
-    int rc = shard_fold_bound(
-        arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
-        SOLVE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
-        &f->bound, err);
+    const struct fold_bound_params params = {
+        .known = answer,
+        .search = &search,
+        .max_rounds = (int)task->params->rounds,
+        .work_limit = SOLVE_WORK,
+        .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
+    int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
     t->rounds = f->bound.n_rounds;
     answer->bound = f->bound.bound;
@@ -573,7 +575,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
 
 /*
  * Searches folded with a period and finds the bound; keeps the better answer, the higher
- * bound, and what that bound rules out.
+ * bound, and what that bound rules out. Eight parameters: the question, and four results.
  */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
                          const struct ap_plan *plans, int period,
@@ -585,11 +587,9 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     struct timing now = {0};
     double t0 = ap_now_sec();
 
-    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins,
-                    task->microbatch_choice, period, &f.fold);
+    shard_fold_find(arena, task, task->families, period, &f.fold);
     if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                        task->microbatch_choice, period, &f.fold);
+        shard_fold_find(arena, task, NULL, period, &f.fold);
     now.fold = ap_now_sec() - t0;
     t0 = ap_now_sec();
     if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
@@ -669,8 +669,7 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     struct ilp_problem ip;
     int rc = 0;
 
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
     const struct ap_problem p = ip.problem;

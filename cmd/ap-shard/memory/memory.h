@@ -21,8 +21,8 @@ int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
 /* What groups that are tied make of a graph, whatever the mesh. */
 struct ilp_ties {
     int *var, *tensor; /* as in struct ilp_problem */
-    int n_stars;
-    const struct copy_set *stars;
+    int n_copy_sets;
+    const struct copy_set *copy_sets;
 };
 void shard_ilp_ties(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, const struct shard_fold *fold,
