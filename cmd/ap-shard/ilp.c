@@ -22,15 +22,20 @@
 #include "problem/statement.h"
 #include "tool/tool.h"
 
-#define PROVEN        1e-9
-#define SOLVE_WORK    100    /* also of pieces, per round of their bound */
-#define PROOF_WORK    1000   /* the same where a proof is near */
-#define NEARLY_PROVEN 0.05   /* gap */
-#define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
-#define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
-#define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
-#define WORTH_FIXING  2      /* the bound rules out no more than half of the strategies */
-#define WORTH_FOLDING 3      /* fold if at least one in so many groups follows another */
+#define PROVEN 1e-9 /* relative gap that counts as none */
+/*
+ * Work of the solver: scripts/shard-table shows bound, gap and seconds, and in column
+ * "folded" the price of the folded plan. --work-limit overrides the first two.
+ */
+#define SOLVE_WORK    100  /* units of work; also of a piece, per round of the bound */
+#define PROOF_WORK    1000 /* units of work where the gap is NEARLY_PROVEN or less */
+#define NEARLY_PROVEN 0.05 /* relative gap */
+#define WORTH_FIXING  2    /* the bound rules out at most one in so many strategies */
+#define WORTH_FOLDING 3    /* fold if at least one in so many groups is tied */
+/* The contest's format has integers below 1e18. */
+#define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
+#define EMIT_OTHER   1e3  /* other units in thousandths */
+#define EMIT_LARGEST 9.9e17
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK,

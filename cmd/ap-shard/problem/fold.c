@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_INSTANCES 3 /* fewer are not worth tying */
-#define OUTSIDE       (1ULL << 63)
+#define MIN_INSTANCES 3 /* of two, one is first and one last: none would be tied */
+#define OUTSIDE       (1ULL << 63) /* marks a place that is a hash */
 
 struct folder {
     struct ap_arena *arena;

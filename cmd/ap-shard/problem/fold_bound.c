@@ -356,11 +356,11 @@ static struct ap_pieces as_pieces(struct bounder *b, struct ap_subproblem *piece
         for (int t = 0; t < p->n_terms; t++)
             if (number[p->term[t].multiplier] >= 0)
                 term[m++] = (struct ap_subproblem_term){number[p->term[t].multiplier],
-                                                  p->term[t].node, p->term[t].sign};
+                                                        p->term[t].node, p->term[t].sign};
         pieces[i] = (struct ap_subproblem){.problem = select_problem(&p->b),
-                                     .weight = p->weight,
-                                     .n_terms = m,
-                                     .term = term};
+                                           .weight = p->weight,
+                                           .n_terms = m,
+                                           .term = term};
     }
     return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
 }

@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-#define WINDOW 16
+#define WINDOW 16 /* segments; scripts/bench/rhino shows bytes and seconds */
 
 struct state {
     double bytes; /* of all segments up to here; INFINITY: no way leads here */

@@ -22,8 +22,8 @@
 #include "serve/serve.h"
 #include "tofu/tofu.h"
 
-#define MOST_POINTS 12
-#define MEMO_BYTES  (200 << 20)
+#define MOST_POINTS 12 /* of a front; scripts/bench/stage shows step times with fewer */
+#define MEMO_BYTES  (200 << 20) /* of parts that are kept; scripts/bench/serve */
 
 struct server {
     struct shard_job *job; /* the whole graph */

@@ -13,7 +13,7 @@
 
 #include "base/array.h"
 
-#define MOST_TOGETHER 1024
+#define MOST_TOGETHER 1024 /* the largest number of microbatches priced unasked */
 
 struct serve_memo *serve_memo_new(const struct shard_job *job,
                                   const struct shard_request *req,

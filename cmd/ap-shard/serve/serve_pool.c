@@ -16,7 +16,7 @@
  * scripts/bench/stage shows what the constants below are worth: the step time of the
  * pipelines that ap-stage builds from the answers, and the seconds that this takes.
  */
-#define VARIANTS 3
+#define VARIANTS 3 /* prices of memory */
 /* Prices of memory, so that the bytes of the quickest plan cost this share of its
  * seconds. */
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
