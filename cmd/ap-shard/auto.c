@@ -1,10 +1,10 @@
 /*
- * Problem: which logical mesh suits the cluster and the graph? Idea: try every ordered
- * factorisation of the device count into at most so many axes (the last axis has
+ * Problem: which logical mesh suits the cluster and the graph? Idea: search every ordered
+ * factorisation of the device count into at most --max-axes axes (the last axis has
  * neighbouring devices), each in a process of its own, and keep the best. Cost: one
  * search per view, --jobs at a time. Views are compared by objective, then by their
- * order, so that the answer does not depend on who finished first. After Zheng et al.,
- * "Alpa", section 5.2 (logical mesh shapes of a submesh).
+ * order, so that the answer does not depend on which process ended first. After Zheng et
+ * al., "Alpa", section 5.2 (logical mesh shapes of a submesh).
  */
 #include <errno.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 
 #include "shard.h"
 
-#define MAX_VIEWS 4096
+#define MAX_VIEWS 4096 /* logical meshes; more are refused */
 
 struct view {
     struct ap_mesh mesh;
@@ -24,7 +24,7 @@ struct view {
     FILE *answer, *messages; /* unnamed temporary files, written by the child */
     int code;                /* the child's exit code */
     struct shard_result result;
-    char *said; /* what it wrote on stderr */
+    char *said; /* its text on standard error */
 };
 
 /* What stands in front of the texts in the answer file. */

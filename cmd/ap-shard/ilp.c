@@ -22,15 +22,20 @@
 #include "problem/statement.h"
 #include "tool/tool.h"
 
-#define PROVEN        1e-9
-#define SOLVE_WORK    100    /* also of pieces, per round of their bound */
-#define PROOF_WORK    1000   /* the same where a proof is near */
-#define NEARLY_PROVEN 0.05   /* gap */
-#define EMIT_SEC      1e15   /* femtoseconds, for the format has integers only */
-#define EMIT_OTHER    1e3    /* thousandths of the cost model's unit */
-#define EMIT_LARGEST  9.9e17 /* what the format forbids begins at 1e18 */
-#define WORTH_FIXING  2      /* the bound rules out no more than half of the strategies */
-#define WORTH_FOLDING 3      /* fold if at least one in so many groups follows another */
+#define PROVEN 1e-9 /* relative gap that counts as none */
+/*
+ * Work of the solver: scripts/shard-table shows bound, gap and seconds, and in column
+ * "folded" the price of the folded plan. --work-limit overrides the first two.
+ */
+#define SOLVE_WORK    100  /* units of work; also of a piece, per round of the bound */
+#define PROOF_WORK    1000 /* units of work where the gap is NEARLY_PROVEN or less */
+#define NEARLY_PROVEN 0.05 /* relative gap */
+#define WORTH_FIXING  2    /* the bound rules out at most one in so many strategies */
+#define WORTH_FOLDING 3    /* fold if at least one in so many groups is tied */
+/* The contest's format has integers below 1e18. */
+#define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
+#define EMIT_OTHER   1e3  /* other units in thousandths */
+#define EMIT_LARGEST 9.9e17
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK,
@@ -280,7 +285,8 @@ static int solve_patiently(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
-/* One search in a space, folded or not (then fold ties nothing). */
+/* One search in a space, folded or not (then fold ties nothing). Eight parameters: the
+ * question, what is known, and the answer. */
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct shard_space *space,
                     const struct ap_plan *start, struct shard_answer *answer,
@@ -340,8 +346,7 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     more[task->n_plans] = answer->plan;
     if (start < 0 || answer->objective <= task->plan_sec[start])
         start = task->n_plans;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     double t0 = ap_now_sec();
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
@@ -427,8 +432,7 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     }
     if (none_left(&left) || left.n_strategies > task->params->unfold)
         return 0;
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     if (solve_in(arena, task, &alone, &left, &answer->plan, &whole, &now, err))
         return -1;
     add_timing(t, &now);
@@ -559,10 +563,13 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         if (isfinite(task->plan_sec[i])) /* one was given with its price */
             take_best(&b, shard_ilp_choice(arena, &b.ip, &plans[i]));
     t0 = ap_now_sec();
-    int rc = shard_fold_bound(
-        arena, &f->space, &f->fold, answer, &search, (int)task->params->rounds,
-        SOLVE_WORK, f->space.n_strategies / WORTH_FIXING <= task->params->unfold,
-        &f->bound, err);
+    const struct fold_bound_params params = {
+        .known = answer,
+        .search = &search,
+        .max_rounds = (int)task->params->rounds,
+        .work_limit = SOLVE_WORK,
+        .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
+    int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
     t->rounds = f->bound.n_rounds;
     answer->bound = f->bound.bound;
@@ -573,7 +580,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
 
 /*
  * Searches folded with a period and finds the bound; keeps the better answer, the higher
- * bound, and what that bound rules out.
+ * bound, and what that bound rules out. Eight parameters: the question, and four results.
  */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
                          const struct ap_plan *plans, int period,
@@ -585,11 +592,9 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     struct timing now = {0};
     double t0 = ap_now_sec();
 
-    shard_fold_find(arena, task->graph, task->nests, task->families, task->pins,
-                    task->microbatch_choice, period, &f.fold);
+    shard_fold_find(arena, task, task->families, period, &f.fold);
     if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                        task->microbatch_choice, period, &f.fold);
+        shard_fold_find(arena, task, NULL, period, &f.fold);
     now.fold = ap_now_sec() - t0;
     t0 = ap_now_sec();
     if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
@@ -669,8 +674,7 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     struct ilp_problem ip;
     int rc = 0;
 
-    shard_fold_find(arena, task->graph, task->nests, NULL, task->pins,
-                    task->microbatch_choice, 1, &alone);
+    shard_fold_find(arena, task, NULL, 1, &alone);
     if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
     const struct ap_problem p = ip.problem;

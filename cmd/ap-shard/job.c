@@ -298,8 +298,8 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
     if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;
     if (job->pins.n > 0 && (row->keeps_pins || req->pins.n > 0) &&
-        shard_pins_fit(job->arena, &job->nests, &job->cost.mesh, job->microbatch_choice,
-                       &job->pins, &job->task.pinned_choice, &fixed, &err))
+        shard_pins_fit(job->arena, &job->task, &job->pins, &job->task.pinned_choice,
+                       &fixed, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     job->task.fixed = fixed;
 }

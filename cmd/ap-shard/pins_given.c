@@ -191,15 +191,15 @@ static int fit_group(struct fitter *f, const struct ap_nest *nest,
     return 0;
 }
 
-int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
-                   const struct ap_mesh *mesh, const int16_t *microbatch_choice,
+int shard_pins_fit(struct ap_arena *arena, const struct shard_task *task,
                    const struct shard_pins *pins, struct ap_choice_vec **choice,
                    bool **fixed, struct ap_err *err)
 {
+    const struct ap_nests *nests = task->nests;
     struct fitter f = {.arena = arena,
                        .g = nests->graph,
-                       .mesh = mesh,
-                       .microbatch_choice = microbatch_choice,
+                       .mesh = &task->cost->mesh,
+                       .microbatch_choice = task->microbatch_choice,
                        .pins = pins};
     *choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec);
     *fixed = AP_NEW_N(arena, nests->n, bool);

@@ -361,8 +361,7 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
     }
     if (shard_pins_on_mesh(arena, &p.pins, task->nests, &task->cost->mesh,
                            task->microbatch_choice, err) ||
-        shard_pins_fit(arena, task->nests, &task->cost->mesh, task->microbatch_choice,
-                       &p.pins, &plan->choice, &fixed, err))
+        shard_pins_fit(arena, task, &p.pins, &plan->choice, &fixed, err))
         return AP_NO_SOLUTION;
     ap_named_plan_complete(arena, plan, fixed);
     plan->regather = regather;

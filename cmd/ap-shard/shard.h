@@ -28,6 +28,8 @@ bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest
 
 /* ---- the space ---- */
 
+struct shard_task;
+
 struct shard_params {
     const struct shard_alpa *alpa; /* Alpa's space; NULL: the default one */
     bool no_padding;               /* factors must divide */
@@ -81,7 +83,6 @@ struct shard_pins {
  * given plans are added (so that the space holds the named_plans; of tied groups only the
  * first one's). Pins remove strategies. Twins share one list.
  */
-struct shard_task;
 struct shard_fold; /* fold.h */
 int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
                       const struct shard_fold *fold, const struct ap_plan *plans,
@@ -115,11 +116,10 @@ int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
                        const int16_t *microbatch_choice, struct ap_err *err);
 /*
  * Choices of the groups with pinned values, and which groups these are (per group,
- * arena); microbatch_choice: NULL without a microbatch axis. -1 naming the first
+ * arena). -1 naming the first
  * node whose group cannot have the layouts, who asked, and why not.
  */
-int shard_pins_fit(struct ap_arena *arena, const struct ap_nests *nests,
-                   const struct ap_mesh *mesh, const int16_t *microbatch_choice,
+int shard_pins_fit(struct ap_arena *arena, const struct shard_task *task,
                    const struct shard_pins *pins, struct ap_choice_vec **choice,
                    bool **fixed, struct ap_err *err);
 

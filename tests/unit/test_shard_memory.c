@@ -46,8 +46,7 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
                                &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
-    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL,
-                    q->task.microbatch_choice, 1, &fold);
+    shard_fold_find(&q->arena, &q->task, NULL, 1, &fold);
     return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
 }
 

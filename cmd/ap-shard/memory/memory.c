@@ -146,8 +146,7 @@ static int state_problems(struct limiter *l, const struct ap_plan *answer,
     for (int i = 0; i < task->n_plans; i++)
         plans[i].regather = NULL;
     plans[task->n_plans] = *answer;
-    shard_fold_find(l->arena, task->graph, task->nests, task->families, task->pins,
-                    task->microbatch_choice, 1, &l->layers);
+    shard_fold_find(l->arena, task, task->families, 1, &l->layers);
     alone = l->layers;
     alone.tied = AP_NEW_N(l->arena, task->nests->n, int);
     alone.weight = AP_NEW_N(l->arena, task->nests->n, int);

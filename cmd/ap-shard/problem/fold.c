@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_INSTANCES 3 /* fewer are not worth tying */
-#define OUTSIDE       (1ULL << 63)
+#define MIN_INSTANCES 3 /* of two, one is first and one last: none would be tied */
+#define OUTSIDE       (1ULL << 63) /* marks a place that is a hash */
 
 struct folder {
     struct ap_arena *arena;
@@ -511,18 +511,19 @@ static void tie(struct folder *f)
     }
 }
 
-void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
-                     const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, const int16_t *microbatch_choice,
-                     int period, struct shard_fold *fold)
+void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,
+                     const struct ap_families *families, int period,
+                     struct shard_fold *fold)
 {
     static const struct ap_families none;
+    const struct ap_graph *g = task->graph;
+    const struct ap_nests *nests = task->nests;
     struct folder f = {.arena = arena,
                        .g = g,
                        .nests = nests,
                        .families = families ? families : &none,
-                       .pins = pins,
-                       .microbatch_choice = microbatch_choice,
+                       .pins = task->pins,
+                       .microbatch_choice = task->microbatch_choice,
                        .fold = fold};
 
     *fold = (struct shard_fold){.twin = AP_NEW_N(arena, nests->n, int),

@@ -33,15 +33,14 @@ struct shard_fold {
 };
 
 /*
- * families may be NULL: nothing is tied. Groups whose tensors are pinned to different
- * layouts are no twins, nor groups with different choices on the microbatch axis
- * (microbatch_choice, per group, may be NULL). With a period of p, only every p-th
- * instance is tied, for layers that alternate. O(nodes + edges).
+ * Of the task's graph, nests, pins and microbatches. families: the task's, or NULL:
+ * nothing is tied. Groups whose tensors are pinned to different layouts are no twins, nor
+ * groups with different choices on the microbatch axis. With a period of p, only every
+ * p-th instance is tied, for layers that alternate. O(nodes + edges).
  */
-void shard_fold_find(struct ap_arena *arena, const struct ap_graph *g,
-                     const struct ap_nests *nests, const struct ap_families *families,
-                     const struct shard_pins *pins, const int16_t *microbatch_choice,
-                     int period, struct shard_fold *fold);
+void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,
+                     const struct ap_families *families, int period,
+                     struct shard_fold *fold);
 /* Equal factors, operands and results: both groups have the same strategies and costs. */
 bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
                           const struct ap_graph *gb, const struct ap_nest *b);

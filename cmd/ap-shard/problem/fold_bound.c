@@ -168,14 +168,21 @@ static int proxy_var(struct bounder *b, struct site site, int site_piece, int gr
 
 /* ---- tensors ---- */
 
+/* Where a tensor is charged. */
+struct place {
+    struct site site;
+    int cell, piece; /* -1: no cell; a piece that is not built */
+};
+
 /*
  * Charges n uses of a tensor, all of one site or all there are, in the piece of `site`;
  * groups elsewhere are replaced by proxies.
  */
 static void charge(struct bounder *b, int node, const struct select_use *uses, int n,
-                   struct site site, int site_cell, int site_piece, bool wide,
-                   double weight)
+                   const struct place *at, bool wide, double weight)
 {
+    const struct site site = at->site;
+    const int site_cell = at->cell, site_piece = at->piece;
     const struct shard_fold *fold = b->fold;
     int home = b->space->graph->nodes[node].group;
     struct copy_set set = {.node = node, .home = home, .n_uses = n, .weight = weight};
@@ -247,8 +254,9 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
     for (int u = 0; u < users->n; u++)
         n_sites += u == 0 || by_site(b, home, &uses[u - 1], &uses[u]) != 0;
     if (n_sites > 1 && !wide) {
-        charge(b, node, uses, users->n, home_site, b->fold->cell[home], piece_of(b, home),
-               false, 1);
+        charge(b, node, uses, users->n,
+               &(struct place){home_site, b->fold->cell[home], piece_of(b, home)}, false,
+               1);
         return;
     }
     for (int u = 0, end; u < users->n; u = end) {
@@ -257,9 +265,9 @@ static void add_tensor(struct bounder *b, int node, struct select_users *users)
             ;
         struct site site = use_site(b, home, &uses[u]);
         bool outside = site.family < 0;
-        charge(b, node, &uses[u], end - u, site,
-               outside ? -1 : b->fold->cell[uses[u].group],
-               outside ? 0 : piece_of(b, uses[u].group), wide, 1.0 / n_sites);
+        const struct place at = {site, outside ? -1 : b->fold->cell[uses[u].group],
+                                 outside ? 0 : piece_of(b, uses[u].group)};
+        charge(b, node, &uses[u], end - u, &at, wide, 1.0 / n_sites);
     }
 }
 
@@ -348,11 +356,11 @@ static struct ap_pieces as_pieces(struct bounder *b, struct ap_subproblem *piece
         for (int t = 0; t < p->n_terms; t++)
             if (number[p->term[t].multiplier] >= 0)
                 term[m++] = (struct ap_subproblem_term){number[p->term[t].multiplier],
-                                                  p->term[t].node, p->term[t].sign};
+                                                        p->term[t].node, p->term[t].sign};
         pieces[i] = (struct ap_subproblem){.problem = select_problem(&p->b),
-                                     .weight = p->weight,
-                                     .n_terms = m,
-                                     .term = term};
+                                           .weight = p->weight,
+                                           .n_terms = m,
+                                           .term = term};
     }
     return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
 }
@@ -399,18 +407,21 @@ static int solve_whole(void *arg, bool ***kept, double *objective, const int **s
 }
 
 int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
-                     const struct shard_fold *fold, const struct shard_answer *known,
-                     const struct fold_search *search, int max_rounds, int64_t work_limit,
-                     bool want_kept, struct fold_bound *out, struct ap_err *err)
+                     const struct shard_fold *fold, const struct fold_bound_params *given,
+                     struct fold_bound *out, struct ap_err *err)
 {
-    struct bounder b = {
-        .arena = arena, .space = space, .fold = fold, .known = known, .search = search};
+    const struct fold_search *search = given->search;
+    struct bounder b = {.arena = arena,
+                        .space = space,
+                        .fold = fold,
+                        .known = given->known,
+                        .search = search};
     const struct ap_pieces_search found = {&b, price_pieces, solve_whole};
-    struct ap_pieces_params params = {.objective = known->objective,
+    struct ap_pieces_params params = {.objective = given->known->objective,
                                       .search = search ? &found : NULL,
-                                      .max_rounds = max_rounds,
-                                      .work_limit = work_limit,
-                                      .want_kept = want_kept};
+                                      .max_rounds = given->max_rounds,
+                                      .work_limit = given->work_limit,
+                                      .want_kept = given->want_kept};
     struct ap_pieces_answer answer = {0};
     int rc = 0;
 
@@ -422,7 +433,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     const struct ap_pieces pieces = as_pieces(&b, piece);
     const int **start = AP_NEW_N(arena, b.n_pieces, const int *);
     if (!search)
-        find_starts(&b, &known->plan, start);
+        find_starts(&b, &given->known->plan, start);
     for (int i = 0; i < b.n_pieces; i++)
         piece[i].start = start[i];
     /* all tensors are charged once, or instances were not as identical as the hashes said

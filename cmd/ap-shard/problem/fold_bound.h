@@ -24,6 +24,14 @@ struct fold_search {
     int (*solve)(void *arg, const bool **kept, struct ap_err *err);
 };
 
+struct fold_bound_params {
+    const struct shard_answer *known;
+    const struct fold_search *search; /* NULL: known is a plan with its objective */
+    int max_rounds;
+    int64_t work_limit; /* of a piece's solver, per round */
+    bool want_kept;
+};
+
 /*
  * known: a plan at hand and its objective; tied groups have one choice in it. Rounds go
  * on until the bound meets the objective (1e-9), stalls, or max_rounds. With a search
@@ -31,8 +39,8 @@ struct fold_search {
  * (then the graph has none).
  */
 int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
-                     const struct shard_fold *fold, const struct shard_answer *known,
-                     const struct fold_search *search, int max_rounds, int64_t work_limit,
-                     bool want_kept, struct fold_bound *out, struct ap_err *err);
+                     const struct shard_fold *fold,
+                     const struct fold_bound_params *params, struct fold_bound *out,
+                     struct ap_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Problem: keep of the strategies that a group's factors allow those that Alpa lists.
+ * Problem: of the strategies that a group's factors allow, keep the ones that Alpa lists.
  * Idea: a table of what each operator may split, over the factor rules; beyond it every
  * layout must be one of Alpa's specs (an axis splits a whole dimension, evenly, and no
  * two axes the same; only sums of partial results are partial), and no contraction is

@@ -5,12 +5,12 @@
  * axis, candidates come from heavy operators (rhino_space.c), groups are gathered into
  * cones (rhino_cones.c), and at levels 0 to 2 cones into segments between critical nodes
  * (rhino_chain.c); moves are counted in bytes (rhino_cost.c), computing is free. What the
- * search means by cheap is thus not what the plan is priced at afterwards.
+ * search's objective is thus not the price of the plan.
  *
- * A limit on the bytes of parameters per device is met by splitting the k largest of them
- * on every axis. What parameters that the free search leaves whole would save one by one
- * makes a first k; from there, solving again, a k is looked for whose plan fits while
- * that of k - 1 does not.
+ * A limit on the bytes of parameters per device is met by splitting the k largest
+ * parameters on every axis. The first k is estimated from the bytes that splitting saves,
+ * parameter by parameter; from there, solving again, the search finds a k whose plan fits
+ * while the plan of k - 1 does not.
  *
  * Cost: linear in groups and edges apart from the solver, times log(parameters) trials of
  * k. After Rhino (Zhang et al., "Auto-Parallelizing Large Models with Rhino: A Systematic
@@ -149,7 +149,7 @@ static int64_t measure(const struct search *s, struct param *params, int n)
     return sum;
 }
 
-/* Largest first, how many of those that are whole must be split? */
+/* How many of the largest parameters must be split, one by one? */
 static int estimate(const struct search *s, const struct param *params, int n,
                     int64_t bytes, int64_t limit)
 {

@@ -1,13 +1,12 @@
 /*
- * Problem: a deep model has more cones than an integer program likes. Idea: all paths of
+ * Problem: a deep model has too many cones for one integer program. Idea: all paths of
  * the forward pass go through the critical nodes, so the graph is a chain of segments
- * between them. For every strategy of a segment's head and of its tail the segment is
- * solved alone, and a dynamic program along the chain keeps, for each strategy of the
- * tail, the cheapest way to get there. Edges that come from further back (skip
- * connections, the parameter that a result becomes) are priced against what the way up to
- * the head has decided; those are kept for the last WINDOW segments, what lies further
- * back is settled as the cheapest way has it. Above level 2 the whole graph is one
- * segment.
+ * between them. A segment is solved alone for every strategy of its head and of its tail,
+ * and a dynamic program along the chain keeps the cheapest prefix for each strategy of
+ * the tail. Edges from earlier segments (skip connections, the parameter that a result
+ * becomes) are priced against the decisions of that prefix; decisions are kept for the
+ * last WINDOW segments, and earlier segments are settled as the cheapest prefix has them.
+ * Above level 2 the whole graph is one segment.
  *
  * Cost: per segment, strategies of head times tail solutions; linear in segments. After
  * Rhino (Zhang et al., "Auto-Parallelizing Large Models with Rhino: A Systematic Approach
@@ -18,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-#define WINDOW 16
+#define WINDOW 16 /* segments; scripts/bench/rhino shows bytes and seconds */
 
 struct state {
     double bytes; /* of all segments up to here; INFINITY: no way leads here */

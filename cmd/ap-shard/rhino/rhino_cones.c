@@ -1,16 +1,16 @@
 /*
  * Problem: choose a strategy for every group of a scope so that all-reduces and layout
- * changes move the fewest bytes, without asking an integer program about every group.
+ * changes move the fewest bytes, with an integer program over few groups.
  *
  * Idea: a cone is a tree of groups that ends in a root. Given the root's strategy, a
- * dynamic program finds what the rest of the cone does: cost(group, s) is the group's own
- * plus, for each operand inside the cone, the least over its strategies of its cost and
- * the move. If that least cost is not had by one strategy alone, the operand's choice may
- * matter elsewhere, so it becomes a root. What is left is one choice per cone, with moves
+ * dynamic program decides the rest of the cone: cost(group, s) is the group's own bytes
+ * plus, for each operand inside the cone, the minimum over the operand's strategies of
+ * its cost and the move. If that minimum is not unique, the operand's strategy may matter
+ * elsewhere, so the operand becomes a root. One choice per cone is left, with moves
  * between roots and the cones that read them as costs of pairs: the integer program, in
- * its tight form a selection problem. At level 0 no program decides: pieces do, those
- * with the most FLOPs per byte first, and each cone that is left takes what is best
- * beside those decided before it.
+ * its tight form a selection problem. At level 0 no program decides: the pieces do, in
+ * order of FLOPs per byte, and each cone that is left takes the best strategy beside the
+ * cones decided before it.
  *
  * Cost: groups times strategies squared, and the solver's. After Rhino (Zhang et al.,
  * "Auto-Parallelizing Large Models with Rhino: A Systematic Approach on Production AI

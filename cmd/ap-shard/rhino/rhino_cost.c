@@ -1,10 +1,11 @@
 /*
- * What layouts cost on one axis, in bytes as Rhino counts them: an all-reduce moves what
- * it reduces once on two devices and twice on more, whatever their number; an all-gather
- * all but a device's own part; an all-to-all that part less what stays; taking a slice is
- * 10, so that ties fall to keeping things as they are. A partial value is reduced where
- * it is made, at once and wholly: after that it is as good as whole, and free to slice.
- * Each reader pays for itself. Tensors are as large as the axes before have left them.
+ * Costs on one axis, in bytes as Rhino counts them. An all-reduce counts the tensor once
+ * on two devices and twice on more, whatever their number; an all-gather counts all but
+ * the device's own part; an all-to-all counts the own part less the share that stays; a
+ * slice counts 10 bytes, so that ties are broken in favour of an unchanged layout. A
+ * partial value is reduced where it is made, completely; afterwards it is whole, and free
+ * to slice. Each reader pays for its own conversion. Tensors have the sizes that the axes
+ * before have left them.
  *
  * Cost: a table per edge, linear in edges. After TePDist, the open program of Rhino
  * (Zhang et al.), performance_utils.cc.

@@ -1,4 +1,4 @@
-/* What the rhino search saw and decided, for a person: --explain. */
+/* --explain: the pieces, cones and segments of a rhino search, and its decisions. */
 #include "base/csr.h"
 #include "rhino/rhino.h"
 

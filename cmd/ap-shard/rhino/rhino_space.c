@@ -2,20 +2,21 @@
  * Problem: which splits of a tensor are candidates on one mesh axis? A 256 x 256 tensor
  * on four devices has 16 methods, most of which no operator can use.
  *
- * Idea: heavy operators decide. Each proposes the splits of its own loops, in as large
- * blocks as there are: the first batch dimension that divides, the first contracting
- * one, and every dimension of the result. A proposal is carried to producers, consumers
- * and from parameters to what they become, as far as no communication is needed: a piece.
- * Where a piece meets a group that it has split another way, that other way is a conflict
- * and starts a piece of its own in a second round; a proposal that is in a piece already
- * starts none. Candidates of a group are what it does in any piece, and, unless it is
- * heavy, to be whole. A heavy group that nothing divides takes a padded split, and only
- * if there is none is it whole. A pinned group stops a piece that does not suit it, and
- * what it may do is proposed too. Splits inside a dimension (strides) come about where a
- * piece passes a reshape; factor rules know them.
+ * Idea: heavy operators decide. Each proposes splits of its own loops, in the largest
+ * possible blocks: the first batch dimension that divides, the first contracting one, and
+ * every dimension of the result. A proposal floods the graph, to producers, consumers and
+ * from parameters to the results that they become, as far as no communication is needed:
+ * a piece. Where a piece reaches a group that is already in the piece with another split,
+ * the second split is a conflict, which starts a piece of its own in a second round; a
+ * proposal that is in a piece already starts none. The candidates of a group are its
+ * splits in all pieces and, unless it is heavy, being whole. A heavy group that nothing
+ * divides takes a padded split, and is whole only if there is none. A pinned group stops
+ * a piece that contradicts the pin, and proposes the splits that the pin allows. Splits
+ * inside a dimension (strides) arise where a piece passes a reshape; the factor rules
+ * give them.
  *
- * Cost: linear in groups times factors, and the edges between them, for a split that is
- * in one piece is not carried further by another. After Rhino (Zhang et al.,
+ * Cost: linear in groups times factors and in the edges between them, for a split that is
+ * in one piece is not flooded again by another. After Rhino (Zhang et al.,
  * "Auto-Parallelizing Large Models with Rhino: A Systematic Approach on Production AI
  * Platform"), 4.3.3, and its open program TePDist.
  */

@@ -1,7 +1,7 @@
 /*
- * Problem: Rhino speaks of instructions, a plan decides for fusion groups. Idea: a shell
- * of a graph with one node per group, of which libcommon's cones are asked; segments are
- * those of the group's first value. Cost: linear in nodes and edges.
+ * Problem: Rhino plans instructions, a plan of ours fusion groups. Idea: a graph with one
+ * node per group, on which libcommon finds the cones; a group is in the segment of its
+ * first value. Cost: linear in nodes and edges.
  */
 #include "base/csr.h"
 #include "rhino/rhino.h"

@@ -22,8 +22,8 @@
 #include "serve/serve.h"
 #include "tofu/tofu.h"
 
-#define MOST_POINTS 12
-#define MEMO_BYTES  (200 << 20)
+#define MOST_POINTS 12 /* of a front; scripts/bench/stage shows step times with fewer */
+#define MEMO_BYTES  (200 << 20) /* of parts that are kept; scripts/bench/serve */
 
 struct server {
     struct shard_job *job; /* the whole graph */
@@ -33,14 +33,6 @@ struct server {
     struct serve_memo *memo;
     double *sec; /* of each request; malloc */
     int n, cap;
-};
-
-struct question {
-    int n_blocks, *block; /* ascending; none: nodes lo to hi */
-    int lo, hi;
-    struct serve_place place;
-    int64_t microbatches, memory; /* memory 0: no limit */
-    int64_t plan;                 /* point whose sharding is wanted, -1 */
 };
 
 /* ---- reading a request ---- */
@@ -66,7 +58,7 @@ static int read_pair(const json_t *o, const struct ap_at *at, const char *key,
 
 /* The member "set": blocks of any kind, ascending. */
 static int read_set(const struct server *s, struct ap_arena *arena, const json_t *o,
-                    struct question *q, struct ap_err *err)
+                    struct serve_question *q, struct ap_err *err)
 {
     const json_t *list = json_object_get(o, "set");
     struct ap_at at = {NULL, "set", 0};
@@ -88,7 +80,7 @@ static int read_set(const struct server *s, struct ap_arena *arena, const json_t
 }
 
 static int read_part(const struct server *s, struct ap_arena *arena, const json_t *o,
-                     struct question *q, struct ap_err *err)
+                     struct serve_question *q, struct ap_err *err)
 {
     bool blocks = json_object_get(o, "blocks"), set = json_object_get(o, "set");
     int64_t v[2];
@@ -114,7 +106,7 @@ static int read_part(const struct server *s, struct ap_arena *arena, const json_
 }
 
 static int read_place(const struct server *s, struct ap_arena *arena, const json_t *o,
-                      struct question *q, struct ap_err *err)
+                      struct serve_question *q, struct ap_err *err)
 {
     int64_t v[2] = {0, 0};
     const char *mesh = NULL;
@@ -147,7 +139,7 @@ static int read_place(const struct server *s, struct ap_arena *arena, const json
 }
 
 static int read_question(const struct server *s, struct ap_arena *arena, json_t *o,
-                         struct question *q, struct ap_err *err)
+                         struct serve_question *q, struct ap_err *err)
 {
     static const char *const known[] = {"id",           "nodes",  "blocks",
                                         "set",          "mesh",   "submesh",
@@ -155,7 +147,7 @@ static int read_question(const struct server *s, struct ap_arena *arena, json_t 
     const char *key;
     json_t *v;
 
-    *q = (struct question){.microbatches = 1, .plan = -1};
+    *q = (struct serve_question){.microbatches = 1, .plan = -1};
     json_object_foreach(o, key, v)
     {
         bool is_known = false;
@@ -290,7 +282,7 @@ static int find_facts(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
 
 /* The section "sharding" of a plan of the requested part, with its exact price. */
 static int write_sharding(const struct server *s, struct ap_arena *arena,
-                          const struct question *q, const struct serve_part *part,
+                          const struct serve_question *q, const struct serve_part *part,
                           struct answer *a, struct ap_err *err)
 {
     const struct serve_found *found = &a->found;
@@ -328,7 +320,8 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
 
 /* Answers a request for the plan of a point: cuts the requested part out. */
 static int answer_plan(const struct server *s, struct ap_arena *arena,
-                       const struct question *q, struct answer *a, struct ap_err *err)
+                       const struct serve_question *q, struct answer *a,
+                       struct ap_err *err)
 {
     if (q->plan >= a->n)
         return ap_err_set(err, "plan: %lld, but the front has %d points",
@@ -345,19 +338,10 @@ static int answer_plan(const struct server *s, struct ap_arena *arena,
 }
 
 static int answer(const struct server *s, struct ap_arena *arena,
-                  const struct question *q, struct answer *a, struct ap_err *err)
+                  const struct serve_question *q, struct answer *a, struct ap_err *err)
 {
-    const struct ap_graph *g = &s->job->graph;
-    bool *inside = NULL;
-
     serve_memo_trim(s->memo, MEMO_BYTES);
-    if (q->n_blocks == 0) {
-        inside = AP_NEW_N(arena, g->n_nodes, bool);
-        for (int i = q->lo; i <= q->hi; i++)
-            inside[i] = true;
-    }
-    if (serve_memo_find(s->memo, arena, q->n_blocks, q->block, inside, &q->place,
-                        q->microbatches, &a->found, err))
+    if (serve_memo_find(s->memo, arena, q, &a->found, err))
         return -1;
     list_points(arena, &a->found.prices, a->found.pool, a);
     if (a->n == 0)
@@ -412,7 +396,7 @@ static void serve_line(const struct server *s, const char *line, struct ap_buf *
 {
     struct ap_arena arena = {0};
     struct ap_err err = {0};
-    struct question q;
+    struct serve_question q;
     struct answer a = {0};
     json_error_t bad;
     json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, &bad);

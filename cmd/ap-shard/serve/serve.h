@@ -320,6 +320,15 @@ int serve_memo_searches(const struct serve_memo *memo);
 /* Frees the parts when they hold more than bytes. */
 void serve_memo_trim(struct serve_memo *memo, int64_t bytes);
 
+/* A request. */
+struct serve_question {
+    int n_blocks, *block; /* ascending; none: nodes lo to hi */
+    int lo, hi;
+    struct serve_place place;
+    int64_t microbatches, memory; /* memory 0: no limit */
+    int64_t plan;                 /* point whose sharding is wanted, -1 */
+};
+
 /* An answer: prices of the pool's plans for the requested part. */
 struct serve_found {
     const struct serve_part *part; /* of a request by nodes, else NULL */
@@ -329,10 +338,10 @@ struct serve_found {
     const struct ap_stage_microbatch *microbatch;
     struct serve_prices prices;
 };
-/* Blocks, ascending; or, with n = 0, nodes with inside[node]. Arrays in the arena. */
-int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena, int n,
-                    const int *block, const bool *inside, const struct serve_place *place,
-                    int64_t microbatches, struct serve_found *found, struct ap_err *err);
+/* Prices for the question's part, place and microbatches. Arrays in the arena. */
+int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena,
+                    const struct serve_question *q, struct serve_found *found,
+                    struct ap_err *err);
 
 /* ---- serve_fork.c: several processes ---- */
 

@@ -13,7 +13,7 @@
 
 #include "base/array.h"
 
-#define MOST_TOGETHER 1024
+#define MOST_TOGETHER 1024 /* the largest number of microbatches priced unasked */
 
 struct serve_memo *serve_memo_new(const struct shard_job *job,
                                   const struct shard_request *req,
@@ -268,9 +268,10 @@ static const struct serve_searched *searched_for(struct serve_memo *m, int place
     return search(m, at, serve_memo_rows(m, t, &m->placed[at]->cost.mesh), t);
 }
 
-static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
-                       const int *block, int place, const struct serve_microbatches *t,
-                       struct serve_found *found, struct ap_err *err)
+static int find_blocks(struct serve_memo *m, struct ap_arena *arena,
+                       const struct serve_question *q, int place,
+                       const struct serve_microbatches *t, struct serve_found *found,
+                       struct ap_err *err)
 {
     const struct serve_searched *s = searched_for(m, place, t);
     struct serve_prices *prices = &found->prices;
@@ -280,22 +281,28 @@ static int find_blocks(struct serve_memo *m, struct ap_arena *arena, int n,
     found->border = &s->border;
     *prices = (struct serve_prices){.n = s->pool->n};
     prices->measure = AP_NEW_N(arena, s->pool->n + 1, struct ap_stage_measure);
-    if (serve_sum(m, s, place, t, n, block, prices, err))
+    const struct serve_run run = {s, place, t};
+    if (serve_sum(m, &run, q->n_blocks, q->block, prices, err))
         return -1;
-    for (int i = 0; i < n; i++)
-        prices->bound += s->bound[block[i]];
+    for (int i = 0; i < q->n_blocks; i++)
+        prices->bound += s->bound[q->block[i]];
     if (s->pool->objective < 0 || !isfinite(prices->objective))
         prices->objective = -1;
-    if (n == m->b->n && s->place == place)
+    if (q->n_blocks == m->b->n && s->place == place)
         prices->bound = fmax(prices->bound, s->pool->bound);
     return 0;
 }
 
-static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *inside,
-                      int place, const struct serve_microbatches *t,
-                      struct serve_found *found, struct ap_err *err)
+static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
+                      const struct serve_question *q, int place,
+                      const struct serve_microbatches *t, struct serve_found *found,
+                      struct ap_err *err)
 {
     const struct ap_cost *cost = &m->placed[place]->cost;
+    bool *inside = AP_NEW_N(arena, m->job->graph.n_nodes, bool);
+
+    for (int v = q->lo; v <= q->hi; v++)
+        inside[v] = true;
     free_nodes(m);
     m->nodes = serve_part_of_nodes(&m->job->graph, inside, err);
     if (!m->nodes)
@@ -334,15 +341,15 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena, const bool *
     return 0;
 }
 
-int serve_memo_find(struct serve_memo *m, struct ap_arena *arena, int n, const int *block,
-                    const bool *inside, const struct serve_place *place,
-                    int64_t microbatches, struct serve_found *found, struct ap_err *err)
+int serve_memo_find(struct serve_memo *m, struct ap_arena *arena,
+                    const struct serve_question *q, struct serve_found *found,
+                    struct ap_err *err)
 {
-    const struct serve_microbatches *t = microbatches_of(m, microbatches, err);
-    int p = t ? place_of(m, place, err) : -1;
+    const struct serve_microbatches *t = microbatches_of(m, q->microbatches, err);
+    int p = t ? place_of(m, &q->place, err) : -1;
     if (p < 0)
         return -1;
     *found = (struct serve_found){.cost = &m->placed[p]->cost, .microbatch = &t->axis};
-    return n > 0 ? find_blocks(m, arena, n, block, p, t, found, err)
-                 : find_nodes(m, arena, inside, p, t, found, err);
+    return q->n_blocks > 0 ? find_blocks(m, arena, q, p, t, found, err)
+                           : find_nodes(m, arena, q, p, t, found, err);
 }

@@ -90,10 +90,14 @@ uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_microbat
 
 /* Same content, of lists a and b of a memo. */
 bool serve_same_list(const void *memo, int a, int b);
-/* Blocks, ascending, on a place under the plans of a search: adds their prices to the
- * sum, which has a measure per plan. */
-int serve_sum(struct serve_memo *m, const struct serve_searched *searched, int place,
-              const struct serve_microbatches *t, int n, const int *block,
+/* The plans of a search, on a place, in so many microbatches. */
+struct serve_run {
+    const struct serve_searched *searched;
+    int place;
+    const struct serve_microbatches *microbatches;
+};
+/* Adds the prices of blocks, ascending, to the sum, which has a measure per plan. */
+int serve_sum(struct serve_memo *m, const struct serve_run *run, int n, const int *block,
               struct serve_prices *sum, struct ap_err *err);
 
 #endif

@@ -18,8 +18,7 @@
 #include "base/csr.h"
 #include "graph/classes.h"
 
-/* About what a node costs with its nest. */
-#define NODE_BYTES 2000
+#define NODE_BYTES 2000 /* of a part's node with its nest, about */
 
 /* Whether the part is all of the graph, node by node, with the same results and groups.
  */

@@ -16,7 +16,7 @@
  * scripts/bench/stage shows what the constants below are worth: the step time of the
  * pipelines that ap-stage builds from the answers, and the seconds that this takes.
  */
-#define VARIANTS 3
+#define VARIANTS 3 /* prices of memory */
 /* Prices of memory, so that the bytes of the quickest plan cost this share of its
  * seconds. */
 static const double prices[VARIANTS] = {0, 0.05, 0.5};
@@ -79,7 +79,8 @@ void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
     struct shard_fold *fold = &ties->fold;
 
     *ties = (struct serve_ties){.n_shares = 0};
-    shard_fold_find(arena, g, nests, families, NULL, NULL, 1, fold);
+    const struct shard_task task = {.graph = g, .nests = nests};
+    shard_fold_find(arena, &task, families, 1, fold);
     fold->tied = fold->twin;
     fold->n_tied = 0;
     for (int i = 0; i < nests->n; i++)
@@ -389,36 +390,33 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     return 0;
 }
 
-static int fill(struct ap_arena *arena, const struct serve_start *start,
-                const struct serve_ties *ties, const struct ap_stage_microbatch *few_rows,
-                const struct serve_pool *wide, const struct shard_request *req,
-                struct serve_pool *pool, struct ap_err *err)
+static int fill(struct searcher *s, const struct serve_ties *ties,
+                const struct shard_request *req, struct ap_err *err)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
-    struct shard_task task = start->task;
-    struct searcher s = {
-        .arena = arena, .task = &task, .pool = pool, .few_rows = few_rows, .wide = wide};
+    const struct shard_task *task = s->task;
+    struct serve_pool *pool = s->pool;
     struct shard_answer found = {0};
 
-    int most = task.n_plans + VARIANTS + 1;
+    int most = task->n_plans + VARIANTS + 1;
     pool->name = AP_NEW_N(&pool->arena, most, const char *);
     pool->choice = AP_NEW_N(&pool->arena, most, struct ap_choice_vec *);
     pool->regather = AP_NEW_N(&pool->arena, most, bool *);
     pool->recompute_heavy = req->params.recompute_heavy;
     pool->least_sec = AP_NEW_N(&pool->arena, pool->n_groups + 1, double);
     if (row->run == shard_ilp) {
-        if (solve(&s, ties, err))
+        if (solve(s, ties, err))
             return -1;
     } else {
         shard_fn *run = row->run == shard_rule ? shard_rule_unpriced : row->run;
-        if (run(arena, &task, &found, err))
+        if (run(s->arena, task, &found, err))
             return -1;
         keep_plan(pool, &found.plan, row->name, false);
         pool->objective = found.objective;
         pool->bound = found.bound;
     }
-    for (int i = 0; i < task.n_plans; i++)
-        keep_plan(pool, &task.plans[i], task.plan_name[i], true);
+    for (int i = 0; i < task->n_plans; i++)
+        keep_plan(pool, &task->plans[i], task->plan_name[i], true);
     return 0;
 }
 
@@ -433,7 +431,12 @@ struct serve_pool *serve_search(const struct serve_start *start,
 
     *pool = (struct serve_pool){.n_groups = start->task.nests->n,
                                 .n_nodes = start->task.graph->n_nodes};
-    int rc = fill(&scratch, start, ties, few_rows, wide, req, pool, err);
+    struct searcher s = {.arena = &scratch,
+                         .task = &start->task,
+                         .pool = pool,
+                         .few_rows = few_rows,
+                         .wide = wide};
+    int rc = fill(&s, ties, req, err);
     ap_arena_free(&scratch);
     if (rc == 0)
         return pool;

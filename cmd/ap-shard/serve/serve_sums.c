@@ -239,11 +239,13 @@ static void list_microbatches(const struct serve_memo *m, const struct serve_sea
  * that the search is for, and under the named plans, which do not depend on rows, for
  * all.
  */
-static const struct serve_prices *
-price_list(struct serve_memo *m, const struct serve_searched *s, int place, int n,
-           const int *block, const struct serve_microbatches *t, struct ap_err *err)
+static const struct serve_prices *price_list(struct serve_memo *m,
+                                             const struct serve_run *run, int n,
+                                             const int *block, struct ap_err *err)
 {
-    const struct spot at = {s, list_of(m, n, block), place, n, block};
+    const struct serve_searched *s = run->searched;
+    const struct serve_microbatches *t = run->microbatches;
+    const struct spot at = {s, list_of(m, n, block), run->place, n, block};
     struct price_key key = key_of(&at, t);
     int found = find_price(&m->list_keys, &key), n_new, n_all;
     if (found >= 0)
@@ -307,20 +309,16 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
     }
 }
 
-/* A list and a number of microbatches on a place, whose prices are added up. */
 struct summing {
     struct serve_memo *memo;
-    const struct serve_searched *searched;
-    const struct serve_microbatches *microbatches;
-    int place;
+    const struct serve_run *run;
     struct serve_prices *sum;
 };
 
 static int add_list(const struct summing *s, int n, const int *block, double times,
                     bool largest, struct ap_err *err)
 {
-    const struct serve_prices *p =
-        price_list(s->memo, s->searched, s->place, n, block, s->microbatches, err);
+    const struct serve_prices *p = price_list(s->memo, s->run, n, block, err);
     if (!p)
         return -1;
     add(s->sum, p, times, largest);
@@ -384,13 +382,12 @@ static int add_run(const struct summing *s, int lo, int hi, struct ap_err *err)
     return 0;
 }
 
-int serve_sum(struct serve_memo *m, const struct serve_searched *searched, int place,
-              const struct serve_microbatches *t, int n, const int *block,
+int serve_sum(struct serve_memo *m, const struct serve_run *run, int n, const int *block,
               struct serve_prices *sum, struct ap_err *err)
 {
-    const struct summing s = {m, searched, t, place, sum};
-    bool run = n > 2 && block[n - 1] - block[0] == n - 1;
+    const struct summing s = {m, run, sum};
+    bool neighbours = n > 2 && block[n - 1] - block[0] == n - 1;
 
-    return run ? add_run(&s, block[0], block[n - 1], err)
-               : add_list(&s, n, block, 1, true, err);
+    return neighbours ? add_run(&s, block[0], block[n - 1], err)
+                      : add_list(&s, n, block, 1, true, err);
 }

@@ -1,18 +1,18 @@
 /*
  * Problem: a tensor parallel plan on the last axis of the mesh (data parallelism on the
- * others): a pattern per weight, so that what moves on the critical path is least.
- * Idea: what repeats is planned once. Each distinct block's plans, a pattern per weight,
- * are all enumerated with the rest of the graph data parallel; a plan is routed from the
- * block's inputs to its leaves, refused if one cannot be reached, and measured by what it
- * moves: activations of both phases, and gradients of weights as far as the backward
- * compute of the block does not hide them. The best is folded over all copies, and the
- * whole graph is routed once more; so are the plans that a person would try (no weight
- * split, attention's, feed-forward layers', both), and the best of these five stays.
- * Families of more than 3^10 plans are searched by the families inside them; weights that
- * no family has, by pieces of up to 3^6 plans in the order of their use. Compute is not
- * part of the measure, padding and memory neither. Cost: plans * operand slots of a
- * block. After Shi et al., "TAP: Efficient Derivation of Tensor Parallel Plans for Large
- * Neural Networks", arXiv 2302.00247, sections 4.2 to 4.6.
+ * others): a pattern per weight, so that communication on the critical path is least.
+ * Idea: repeated blocks are planned once. All plans of each distinct block, a pattern per
+ * weight, are enumerated with the rest of the graph data parallel. A plan is routed from
+ * the block's inputs to its leaves, refused if one cannot be reached, and measured by its
+ * exposed communication: activations of both phases, and gradients of weights as far as
+ * the block's backward compute does not hide them. The best plan of a block is taken for
+ * all its instances, and the whole graph is routed once more; so are four usual plans (no
+ * weight split, attention's, feed-forward layers', both), and the best of these five is
+ * the answer. Families of more than 3^10 plans are searched by the families inside them;
+ * weights outside of families in pieces of up to 3^6 plans, in the order of their use.
+ * The measure leaves out compute, padding and memory. Cost: plans times operand slots of
+ * a block. After Shi et al., "TAP: Efficient Derivation of Tensor Parallel Plans for
+ * Large Neural Networks", arXiv 2302.00247, sections 4.2 to 4.6.
  */
 #include "tap/tap.h"
 
@@ -76,10 +76,10 @@ static struct ap_plan base_plan(struct ap_arena *arena, const struct shard_task 
     return plan;
 }
 
-/* What a person would try: nothing split, attention, feed-forward layers, both. */
+/* The usual plans: nothing split, attention, feed-forward layers, both. */
 #define N_USUAL 4
 
-/* Routes all under the patterns found, and as a person would; takes the best. */
+/* Routes the whole graph under the patterns found and the usual ones; takes the best. */
 static int route_whole(struct ap_router *router, int *chosen, struct ap_plan *plan,
                        struct ap_traffic *traffic, struct ap_err *err)
 {
@@ -113,7 +113,7 @@ static int route_whole(struct ap_router *router, int *chosen, struct ap_plan *pl
     return 0;
 }
 
-/* ---- what --stats says ---- */
+/* ---- --stats ---- */
 
 static void put_block(struct ap_buf *out, const struct ap_router *router,
                       const struct tap_block *b, const int *pattern)

@@ -1,12 +1,12 @@
 /*
  * Problem: cut the graph into blocks of few weights, so that all plans of each can be
- * enumerated. Idea: a family's instances are one block (its plan is folded over them); a
- * family of too many weights gives way to the families inside it. Weights outside are cut
- * in the order in which the forward phase uses them. An operator without a weight goes to
- * the weight before it in the forward phase and to the one after it in the backward
- * phase, where gradients come from the other side. Cost: linear. After Shi et al., "TAP:
- * Efficient Derivation of Tensor Parallel Plans for Large Neural Networks", arXiv
- * 2302.00247, section 4.2 (blocks come from ap-prune).
+ * enumerated. Idea: the instances of a family are one block, planned once; a family of
+ * too many weights is replaced by the families inside it. Weights outside of families are
+ * cut into pieces in the order in which the forward phase uses them. An operator without
+ * a weight belongs to the weight before it in the forward phase, and to the weight after
+ * it in the backward phase, where gradients come from the other side. Cost: linear. After
+ * Shi et al., "TAP: Efficient Derivation of Tensor Parallel Plans for Large Neural
+ * Networks", arXiv 2302.00247, section 4.2 (ap-prune finds the families).
  */
 #include "base/array.h"
 #include "base/csr.h"

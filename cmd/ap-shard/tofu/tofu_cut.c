@@ -2,12 +2,13 @@
  * Problem: halve a train step once: a scheme for every tensor (cut at a place, or whole
  * on both halves) and a request for every operator so that least is moved.
  *
- * Idea: what an operator costs is a sum over its operands and results of conversions
- * between the tensor's scheme and the one that the request wants, so schemes and requests
- * are variables of a sum of tables over two of them each, for the dynamic program. A
- * tensor need only be cut where some operator wants it. Only what divides is cut. After
- * the cut every tensor, and every operator's view of it, is a half; the other half of the
- * devices does the same by symmetry, so that the next cut's costs count twice as often.
+ * Idea: the cost of an operator is a sum over its operands and results of conversions
+ * between the tensor's scheme and the scheme of the request. So schemes and requests are
+ * variables, and the cost is a sum of tables over two of them each, for the dynamic
+ * program. A tensor need only be cut at the places that some operator requests, and only
+ * where its size divides. After the cut every tensor, and every operator's view of it, is
+ * a half; the other half of the devices does the same by symmetry, so that the next cut's
+ * bytes count twice as often.
  *
  * The later space (cut_only) has no whole tensors, and each is cut on its first two
  * dimensions that a contraction can be cut at; where nothing divides, a tensor stays
@@ -24,10 +25,11 @@ enum { MAX_REQUESTS = AP_MAX_FACTORS + 2 };
 
 /* A place where a class may be cut. */
 struct candidate {
-    int piece, rank, next; /* rank 0: a contraction asks for it, 1: another, 2: nobody */
+    int piece, rank,
+        next; /* rank 0: a contraction requests it, 1: another group, 2: none */
 };
 
-/* What a unit may do: factor of each of its groups, -1 none. */
+/* A choice of a unit: factor of each of its groups, -1 none. */
 struct request {
     int f[2];
 };

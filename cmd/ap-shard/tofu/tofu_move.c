@@ -2,10 +2,10 @@
  * Problem: how much do two halves of the devices move to bring a tensor from one scheme
  * to another, when earlier cuts may differ between the two schemes?
  *
- * Idea: each half has half of each place that was cut; what it wants and has not must
- * come from the other half, which holds first(r1) or second(r1). Whatever the other group
- * of an earlier cut holds was paid for by that cut, so only the overlap counts. A sum of
- * terms is reduced to the half that wants it, or to both.
+ * Idea: each half has half of each place that was cut; the elements that a half needs and
+ * does not have come from the other half, which holds first(r1) or second(r1). Elements
+ * of the other group of an earlier cut were paid for by that cut, so only the overlap
+ * counts. A partial sum is reduced to the half that needs it, or to both.
  *
  * Cost: a few comparisons per earlier cut. Source: Wang, Huang, Li, "Unifying Data, Model
  * and Hybrid Parallelism in Deep Learning via Tensor Tiling", conversion of tilings.

@@ -29,7 +29,7 @@
 #include "problem/fold.h"
 #include "tofu/tofu.h"
 
-enum { MAX_USERS = 64 }; /* contractions that share a tensor and are looked at in pairs */
+enum { MAX_USERS = 64 }; /* of a tensor, among whose contractions pairs are searched */
 
 struct piece {
     int dim, next; /* next: of the same node */

@@ -20,7 +20,7 @@
 #include "base/union_find.h"
 #include "tofu/tofu.h"
 
-#define DEEPEST 8 /* a weight that is made of others */
+#define DEEPEST 8 /* operators between a weight and the parameters it is made of */
 
 /* The last operand of some instance that was a weight, or a tensor of tied steps. */
 struct place {
