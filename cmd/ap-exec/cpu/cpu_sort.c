@@ -17,9 +17,10 @@ struct sort {
     struct body body;
     cpu_fn *less; /* of the keys, when the comparator is bare */
     int key;
-    bool topk, largest;
-    int64_t k, body_at;
-    char **row; /* registers of one row per operand */
+    bool topk, largest;      /* topk: of one operand, whose row is contiguous */
+    int64_t k;               /* results of a row; sort: n */
+    int64_t row_at, body_at; /* scratch */
+    char **row;              /* registers of one row per operand */
 };
 
 /* Whether element i of the row goes strictly before element j. */
@@ -81,52 +82,31 @@ static void merge_sort(struct sort *s, int32_t *idx, int32_t *tmp, int64_t n)
     }
 }
 
-static void sort_row(struct sort *s, int64_t from, int32_t *idx, int32_t *tmp)
-{
-    for (int p = 0; p < s->n_ops; p++)
-        cpu_load(s->row[p], s->src[p] + from * ap_dtype_size(s->dtype[p]), s->inner,
-                 s->dtype[p], s->n);
-    merge_sort(s, idx, tmp, s->n);
-}
-
+/* Row by row: its first k elements in order, and for topk their positions. */
 static void sort_run(struct exec *x, void *state)
 {
     struct sort *s = state;
     int32_t *idx = (int32_t *)(void *)x->scratch, *tmp = idx + s->n;
-    char *at = x->scratch + 2 * s->n * 4;
-    at += (64 - (intptr_t)at % 64) % 64;
-    for (int p = 0; p < s->n_ops; p++, at += s->n * 8)
-        s->row[p] = at;
+    for (int p = 0; p < s->n_ops; p++)
+        s->row[p] = x->scratch + s->row_at + p * s->n * 8;
     if (!s->less)
         body_start(&s->body, x->scratch + s->body_at);
     for (int64_t o = 0; o < s->outer * s->inner; o++) {
         const int64_t from = o / s->inner * s->n * s->inner + o % s->inner;
-        sort_row(s, from, idx, tmp);
+        const int64_t to = o / s->inner * s->k * s->inner + o % s->inner;
+        for (int p = 0; p < s->n_ops; p++)
+            cpu_load(s->row[p], s->src[p] + from * ap_dtype_size(s->dtype[p]), s->inner,
+                     s->dtype[p], s->n);
+        merge_sort(s, idx, tmp, s->n);
         for (int p = 0; p < s->n_ops; p++) {
             const int size = cpu_kind_size(cpu_kind(s->dtype[p]));
             const int esize = ap_dtype_size(s->dtype[p]);
-            for (int64_t i = 0; i < s->n; i++)
-                cpu_store(s->dst[p] + (from + i * s->inner) * esize, 1,
+            for (int64_t i = 0; i < s->k; i++)
+                cpu_store(s->dst[p] + (to + i * s->inner) * esize, 1,
                           s->row[p] + idx[i] * size, s->dtype[p], 1);
         }
-    }
-}
-
-static void topk_run(struct exec *x, void *state)
-{
-    struct sort *s = state;
-    int32_t *idx = (int32_t *)(void *)x->scratch, *tmp = idx + s->n;
-    char *at = x->scratch + 2 * s->n * 4;
-    s->row[0] = at + (64 - (intptr_t)at % 64) % 64;
-    const int size = cpu_kind_size(cpu_kind(s->dtype[0])),
-              esize = ap_dtype_size(s->dtype[0]);
-    for (int64_t o = 0; o < s->outer; o++) {
-        sort_row(s, o * s->n, idx, tmp);
-        for (int64_t i = 0; i < s->k; i++) {
-            cpu_store(s->dst[0] + (o * s->k + i) * esize, 1, s->row[0] + idx[i] * size,
-                      s->dtype[0], 1);
-            memcpy(s->dst[1] + (o * s->k + i) * 4, &idx[i], 4);
-        }
+        if (s->topk)
+            memcpy(s->dst[1] + to * 4, idx, (size_t)s->k * 4);
     }
 }
 
@@ -146,7 +126,7 @@ static int sort_common(struct exec *x, struct call *call, struct sort *s, int n_
         if (cpu_kind(s->dtype[p]) == CPU_N_KINDS)
             return exec_unsupported(x, v, err, ap_dtype_name(s->dtype[p]));
     }
-    s->n = in->dims[dim];
+    s->n = s->k = in->dims[dim];
     if (s->n > INT32_MAX)
         return exec_unsupported(x, v, err, "of this size");
     s->outer = s->inner = 1;
@@ -154,7 +134,9 @@ static int sort_common(struct exec *x, struct call *call, struct sort *s, int n_
         s->outer *= in->dims[d];
     for (int d = dim + 1; d < in->rank; d++)
         s->inner *= in->dims[d];
-    s->body_at = (2 * s->n * 4 + n_ops * s->n * 8 + 191) / 64 * 64;
+    s->row_at = exec_room(2 * s->n * 4);
+    s->body_at = s->row_at + exec_room(n_ops * s->n * 8);
+    call->run = sort_run;
     call->state = s;
     return 0;
 }
@@ -182,7 +164,6 @@ int cpu_sort_prepare(struct exec *x, struct call *call, struct ap_err *err)
         s->less = cpu_compare_find(last->attrs, s->dtype[s->key]);
     }
     exec_need_scratch(x, s->body_at + s->body.scratch_bytes);
-    call->run = sort_run;
     return 0;
 }
 
@@ -205,6 +186,5 @@ int cpu_topk_prepare(struct exec *x, struct call *call, struct ap_err *err)
     s->dst[0] = x->element[node][0];
     s->dst[1] = x->element[node][1];
     exec_need_scratch(x, s->body_at);
-    call->run = topk_run;
     return 0;
 }

@@ -59,43 +59,31 @@ static void window_offset(struct exec *x, struct window *s, const int64_t *k, ch
     const int r = s->out.rank, t = s->tile_dim,
               size = cpu_kind_size(cpu_kind(s->out.dtype));
     const int esize = ap_dtype_size(s->in.dtype);
+    const enum ap_dtype plain = cpu_is_plain(s->out.dtype) ? s->out.dtype : AP_F32;
     char *reg = x->scratch + s->reg_at, *old = reg + CPU_TILE * 8;
     struct hits h[AP_MAX_RANK];
-    int64_t at[AP_MAX_RANK] = {0}, step[AP_MAX_RANK];
+    int64_t n[AP_MAX_RANK], fs[AP_MAX_RANK], ts[AP_MAX_RANK], at[AP_MAX_RANK] = {0};
+    int64_t from = 0, to = 0; /* elements of the operand and of acc, and their strides */
     for (int d = 0; d < r; d++) {
         h[d] = window_hits(&s->w[d], k[d], s->out.dims[d], s->in.dims[d]);
         if (h[d].n == 0)
             return;
-        step[d] = h[d].step * s->w[d].stride / s->w[d].lhs_dilate;
+        n[d] = d == t ? 1 : h[d].n;
+        fs[d] = h[d].step * s->w[d].stride / s->w[d].lhs_dilate * s->ss[d];
+        ts[d] = h[d].step * s->ds[d];
+        from += h[d].from * s->ss[d];
+        to += h[d].first * s->ds[d];
     }
-    for (;;) {
-        int64_t from = 0, to = 0;
-        for (int d = 0; d < r; d++) {
-            from += (h[d].from + at[d] * step[d]) * s->ss[d];
-            to += (h[d].first + at[d] * h[d].step) * s->ds[d];
-        }
-        const int64_t fs = step[t] * s->ss[t], ts = h[t].step * s->ds[t];
+    do {
         for (int64_t i = 0; i < h[t].n; i += CPU_TILE) {
-            const int64_t n = h[t].n - i < CPU_TILE ? h[t].n - i : CPU_TILE;
-            char *a = acc + (to + i * ts) * size;
-            const enum ap_dtype plain =
-                cpu_is_plain(s->out.dtype) ? s->out.dtype : AP_F32;
-            cpu_load(reg, s->src + (from + i * fs) * esize, fs, s->in.dtype, n);
-            cpu_load(old, a, ts, plain, n);
-            combine_run(&s->combine, old, reg, n);
-            cpu_store(a, ts, old, plain, n);
+            const int64_t m = h[t].n - i < CPU_TILE ? h[t].n - i : CPU_TILE;
+            char *a = acc + (to + i * ts[t]) * size;
+            cpu_load(reg, s->src + (from + i * fs[t]) * esize, fs[t], s->in.dtype, m);
+            cpu_load(old, a, ts[t], plain, m);
+            combine_run(&s->combine, old, reg, m);
+            cpu_store(a, ts[t], old, plain, m);
         }
-        int d = r - 1;
-        for (; d >= 0; d--) {
-            if (d == t)
-                continue;
-            if (++at[d] < h[d].n)
-                break;
-            at[d] = 0;
-        }
-        if (d < 0)
-            return;
-    }
+    } while (cpu_next(r, n, at, fs, &from, ts, &to));
 }
 
 static void window_run(struct exec *x, void *state)
@@ -243,33 +231,22 @@ static void select_scatter_run(struct exec *x, void *state)
     if (!s->select.fn)
         body_start(&s->select.body,
                    x->scratch + s->body_at + s->combine.body.scratch_bytes);
-    int64_t o[AP_MAX_RANK] = {0};
+    int64_t o[AP_MAX_RANK] = {0}, count[AP_MAX_RANK], from = 0, same = 0;
     const struct ap_window_dim *wt = &s->w[t];
     const bool plain = wt->size == 1 && wt->stride == 1 && wt->pad_lo == 0 &&
                        s->out.dims[t] <= s->in.dims[t];
     const int64_t width = plain ? CPU_TILE : 1;
-    while (n_out > 0) {
-        for (o[t] = 0; o[t] < s->out.dims[t]; o[t] += width) {
+    for (int d = 0; d < r; d++)
+        count[d] = d == t ? 1 : s->out.dims[d];
+    do {
+        for (o[t] = 0; n_out > 0 && o[t] < s->out.dims[t]; o[t] += width) {
             const int64_t left = s->out.dims[t] - o[t], n = left < width ? left : width;
-            int64_t from = 0;
-            for (int d = 0; d < r; d++)
-                from += o[d] * s->ds[d];
             const int64_t *idx = select_tile(x, s, o, n);
             if (idx)
-                scatter_tile(x, s, acc, idx, from, n);
+                scatter_tile(x, s, acc, idx, from + o[t] * s->ds[t], n);
         }
         o[t] = 0;
-        int d = r - 1;
-        for (; d >= 0; d--) {
-            if (d == t)
-                continue;
-            if (++o[d] < s->out.dims[d])
-                break;
-            o[d] = 0;
-        }
-        if (d < 0)
-            break;
-    }
+    } while (n_out > 0 && cpu_next(r, count, o, s->ds, &from, s->ds, &same));
     if (s->in_scratch)
         cpu_store(s->dst, 1, acc, s->in.dtype, n_in);
 }

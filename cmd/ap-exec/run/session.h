@@ -1,4 +1,5 @@
-/* A run of some steps: losses, times, and what the last step leaves behind. */
+/* A run of some steps: losses, seconds, and the parameters and results of the last step.
+ */
 #ifndef EXEC_SESSION_H
 #define EXEC_SESSION_H
 
@@ -21,16 +22,16 @@ struct session {
     int loss;       /* result number, -1 for none */
     double *losses; /* per step; caller's arena */
     double sec_per_step;
-    void *
-        *params; /* whole arrays after the last step, on rank 0; NULL unless asked for */
-    void **results; /* of results that become no parameter, likewise */
-    /* of a pipeline, on rank 0; 0 and NULL of a single program */
+    /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
+     * and results that become no parameter. */
+    void **params, **results;
+    /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
     int n_stages;
     struct stage_report *stage;
     int64_t sent_bytes; /* from stage to stage in a step, between ranks */
 };
 
-/* What ran in a stage, per step. */
+/* Collectives that ran in a stage, per step. */
 struct stage_report {
     const struct ap_mesh *mesh;
     int n;
@@ -88,7 +89,7 @@ struct comparison {
     double loss_error, params_error, states_error; /* -1: nothing to compare */
 };
 
-/* What a program ran in `steps` steps, per step. */
+/* The collectives that a program ran in `steps` steps, per step. */
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out);
 void report_json(struct ap_arena *arena, const struct session *s,
