@@ -54,7 +54,7 @@ static const char *stats(struct ap_arena *arena, const struct ap_pipeline_progra
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
     struct input in = {0};
-    struct ap_pipeline_program relay;
+    struct ap_pipeline_program program;
     struct ap_err err = {0};
     /* the program was of an older plan */
     struct ap_new_section out[] = {{.name = "pipeline"}, {.name = "program"}};
@@ -64,9 +64,9 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     if (ap_pipeline_build(
             arena,
             &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
-            &in.stages, &relay, &exit_code, &err))
+            &in.stages, &program, &exit_code, &err))
         refuse(doc, exit_code, &err);
-    ap_pipeline_to_json(&relay, &out[0].json);
+    ap_pipeline_to_json(&program, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");
-    return ap_tool_finish(tool, stats(arena, &relay));
+    return ap_tool_finish(tool, stats(arena, &program));
 }

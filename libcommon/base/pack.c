@@ -19,22 +19,22 @@
  * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come
  * from a generator with a fixed start.
  *
- * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 looks at placed
- * pieces for a whole order, of which most are given up early; the sum is bounded.
+ * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 comparisons with
+ * placed pieces for a whole order, of which most are given up early; the sum is bounded.
  */
 #include "base/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ROUNDS    100     /* of taking pieces off */
-#define PATIENCE       128     /* orders that fail before another is mended */
-#define PATIENCE_LOOKS 2500000 /* the same by looks */
-#define FRESH          4       /* one in so many of these is none of the best's */
-#define SHUFFLES       4       /* moves that make the best order another */
-#define SELDOM         8       /* one in so many goes not quite to the front */
-#define NEAR_FRONT     8       /* but into one of so many parts of what is before it */
-#define PARTS          20      /* of the fullest step: about as full */
+#define MOST_ROUNDS          100     /* of taking pieces off */
+#define PATIENCE             128     /* orders that fail before another is mended */
+#define PATIENCE_COMPARISONS 2500000 /* the same, in comparisons */
+#define FRESH                4       /* one in so many of these is none of the best's */
+#define SHUFFLES             4       /* moves that make the best order another */
+#define SELDOM               8       /* one in so many goes not quite to the front */
+#define NEAR_FRONT           8  /* but into one of so many parts of what is before it */
+#define PARTS                20 /* of the fullest step: about as full */
 
 /* Where a piece is: placed ones are sorted by offset. */
 struct spot {
@@ -52,7 +52,7 @@ struct packing {
     int64_t *end;    /* [piece] of the hard ones in the last order that was placed */
     struct spot *placed; /* [n] */
     int64_t least;       /* in use in the fullest step */
-    int64_t best, looks, most_looks;
+    int64_t best, comparisons, most_comparisons;
     uint64_t random;
 };
 
@@ -237,7 +237,7 @@ static int place(struct packing *k, int64_t aim)
     for (int i = 0; i < k->n_hard; i++) {
         const struct ap_pack_piece *p = &k->piece[k->order[i]];
         const int64_t offset = find_gap(k->placed, i, p);
-        k->looks += i;
+        k->comparisons += i;
         if (offset + p->size > aim)
             return i;
         put_spot(k->placed, i, p, offset);
@@ -320,18 +320,20 @@ static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
     sort_hard(arena, k, LONGEST);
     place(k, INT64_MAX);
     keep(k);
-    since = k->looks;
+    since = k->comparisons;
     put_first(k, aim = next_aim(k, round));
-    while (k->best > enough && k->best > k->least && k->looks < k->most_looks) {
+    while (k->best > enough && k->best > k->least &&
+           k->comparisons < k->most_comparisons) {
         const int at = place(k, aim);
         if (at == k->n_hard) {
             n_failed = 0;
             keep(k);
-            since = k->looks;
+            since = k->comparisons;
             put_first(k, aim = next_aim(k, round));
-        } else if (++n_failed == PATIENCE || k->looks > since + PATIENCE_LOOKS) {
+        } else if (++n_failed == PATIENCE ||
+                   k->comparisons > since + PATIENCE_COMPARISONS) {
             n_failed = 0;
-            since = k->looks;
+            since = k->comparisons;
             restart(arena, k, ++round);
             aim = next_aim(k, round);
         } else if (below(k, SELDOM) == 0) {
@@ -360,7 +362,8 @@ int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
                 int64_t enough, int64_t work)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    struct packing k = {.piece = piece, .most_looks = work, .random = 88172645463325252u};
+    struct packing k = {
+        .piece = piece, .most_comparisons = work, .random = 88172645463325252u};
     int64_t end = 0;
 
     k.order = AP_NEW_N(arena, n, int);
