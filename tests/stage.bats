@@ -223,8 +223,11 @@ hello|column
 {"id":0,"front":[${front/\"sync_sec\":0/\"sync_sec\":1}]}|sync_sec
 {"id":0,"front":[${front/false/0}]}|recompute
 EOF
-    refuses 1 "the shard command's plan: " ap-stage "${CPU8[@]}" --algorithm none \
+    refuses 1 "gave an invalid answer: column " ap-stage "${CPU8[@]}" --algorithm none \
         --shard-command 'ap-shard --serve --algorithm data "$@" | sed -u "s/.sharding.:{/&\"a\":tru,/" #' \
+        "$(GPT)"
+    refuses 1 "the shard command's plan: " ap-stage "${CPU8[@]}" --algorithm none \
+        --shard-command 'ap-shard --serve --algorithm data "$@" | sed -u "s/.mesh.:{/\"mush\":{/" #' \
         "$(GPT)"
     refuses 1 'the shard command gave no sharding' ap-stage "${CPU8[@]}" --algorithm none \
         --shard-command "sed -u 's/.\"blocks.*/,\"front\":[$front]}/' < /dev/stdin #" "$(GPT)"
