@@ -41,12 +41,13 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
     if (load_sample(&q->arena, json, &q->sample, &q->err) ||
         ap_mesh_parse(&q->arena, mesh, &q->mesh, &q->err) ||
         ap_mesh_add_time(&q->mesh, microbatches, &q->err) ||
-        (q->mesh.time && ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests,
-                                               microbatches, &q->task.microbatch_choice, &q->err)) ||
+        (q->mesh.time &&
+         ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests, microbatches,
+                               &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
-    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL, q->task.microbatch_choice,
-                    1, &fold);
+    shard_fold_find(&q->arena, &q->sample.g, &q->sample.nests, NULL, NULL,
+                    q->task.microbatch_choice, 1, &fold);
     return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
 }
 
@@ -160,12 +161,12 @@ static void test_price(int microbatches, const char *mesh)
               sample_graphs[i].name, mesh, microbatches, worst);
         drop(&q);
     }
-    CHECK(n_priced > 0 && n_again > 0,
-          "%d microbatches: %d prices, %d copies made twice", microbatches, n_priced,
-          n_again);
+    CHECK(n_priced > 0 && n_again > 0, "%d microbatches: %d prices, %d copies made twice",
+          microbatches, n_priced, n_again);
 }
 
-/* At prices a choice costs what it costs and holds, and no less where all is expensive. */
+/* At prices a choice costs what it costs and holds, and no less where all is expensive.
+ */
 static void test_priced(const char *mesh)
 {
     int n_exact = 0, n_all = 0, n_sets = 0;
@@ -254,7 +255,8 @@ static double solve_priced(struct memory_search *ms, const double *price, int **
     struct ap_solution sol = {0};
     struct ap_err err = {0};
 
-    search_price_problem(ms->arena, ms, &ms->whole, price, per_byte, 1, NULL, &priced);
+    const struct at_prices at = {price, per_byte, 1, NULL};
+    search_price_problem(ms->arena, ms, &ms->whole, &at, &priced);
     if (ap_solve_exact(ms->arena, &priced.problem, &params, &sol, &err) ||
         sol.bound < sol.objective * (1 - 1e-9))
         return -1;
