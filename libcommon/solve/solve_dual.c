@@ -433,9 +433,10 @@ static void fold_edge(struct fold *f, int id)
     for (int i = 0; i < nb; i++)
         least = sel_lesser(least, d->least_out[e.col[i]] + e.col_add[i]);
     if (least < INFINITY) {
-        double *add = (double *)e.row_add; /* made by fold_end */
+        double *add = ap_arena_dup(f->to->arena, e.row_add, (size_t)na * sizeof *add);
         for (int i = 0; i < na; i++)
             add[i] -= least;
+        e.row_add = add;
         f->to->base += least;
     }
     sel_core_edge(f->to, e);

@@ -29,8 +29,7 @@ struct union_core {
     int **edge;      /* [piece][term] */
 };
 
-static const double *scaled(struct ap_arena *arena, const double *x, int64_t n,
-                            double scale)
+static double *scaled(struct ap_arena *arena, const double *x, int64_t n, double scale)
 {
     double *y = AP_NEW_N(arena, n + 1, double);
 
@@ -51,7 +50,7 @@ static void add_piece(struct union_core *u, int i)
         struct sel_node *to = &c->node[at + v];
         to->n_strategies = node->n_strategies;
         to->label = node->label;
-        to->cost = (double *)scaled(c->arena, node->cost, node->n_strategies, w);
+        to->cost = scaled(c->arena, node->cost, node->n_strategies, w);
     }
     for (int e = 0; e < from->n_edges; e++) {
         struct sel_edge edge = from->edge[e];

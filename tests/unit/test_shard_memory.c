@@ -254,7 +254,8 @@ static double solve_priced(struct memory_search *ms, const double *price, int **
     struct ap_solution sol = {0};
     struct ap_err err = {0};
 
-    search_price_problem(ms->arena, ms, &ms->whole, price, per_byte, 1, NULL, &priced);
+    const struct at_prices at = {price, per_byte, 1, NULL};
+    search_price_problem(ms->arena, ms, &ms->whole, &at, &priced);
     if (ap_solve_exact(ms->arena, &priced.problem, &params, &sol, &err) ||
         sol.bound < sol.objective * (1 - 1e-9))
         return -1;

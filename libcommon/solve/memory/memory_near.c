@@ -29,27 +29,29 @@ int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *pric
 }
 
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
-                          const struct search_view *v, const double *price,
-                          double per_byte, double weight, bool *const *out,
+                          const struct search_view *v, const struct at_prices *at,
                           struct priced_problem *priced)
 {
+    bool *const *out = at->out;
     double *before = AP_NEW_N(scratch, v->model->n_times + 1, double);
 
     for (int j = 0; j < ms->n_times; j++)
-        before[ms->time[j] + 1] += price[j] * per_byte;
+        before[ms->time[j] + 1] += at->price[j] * at->per_byte;
     for (int t = 0; t < v->model->n_times; t++)
         before[t + 1] += before[t];
-    if (!out && weight > 0 && v == &ms->whole)
+    if (!out && at->weight > 0 && v == &ms->whole)
         out = ms->never;
-    price_problem(scratch, v->model, before, weight, v->share, out, priced);
+    price_problem(scratch, v->model, before, at->weight, v->share, out, priced);
 }
 
-static void leave_out(const struct ap_problem *p, int n_vars, bool *const *out)
+static void leave_out(const struct priced_problem *priced, int n_vars, bool *const *out)
 {
+    const struct ap_problem *p = &priced->problem;
+
     for (int v = 0; v < n_vars; v++)
         for (int s = 0; s < p->n_strategies[v] && out[v]; s++)
             if (out[v][s])
-                ((double *)p->cost[v])[s] = AP_FORBIDDEN;
+                priced->cost[v][s] = AP_FORBIDDEN;
 }
 
 bool search_rule_out(struct memory_search *ms, const double *price, double limit,
@@ -60,12 +62,12 @@ bool search_rule_out(struct memory_search *ms, const double *price, double limit
 
     for (int j = 0; j < ms->n_times; j++)
         sec += price[j] * ms->unit;
-    search_price_problem(&scratch, ms, &ms->whole, price, ms->unit / limit, 1, out,
-                         &priced);
+    const struct at_prices at = {price, ms->unit / limit, 1, out};
+    search_price_problem(&scratch, ms, &ms->whole, &at, &priced);
     bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
     memcpy(node, out, (size_t)ms->model->n_vars * sizeof *node);
     const bool any = ap_solve_rule_out(&priced.problem, sec, node) >= 0;
-    leave_out(&priced.problem, ms->model->n_vars, out);
+    leave_out(&priced, ms->model->n_vars, out);
     ms->effort += search_cells(&scratch, &priced, ms->model->problem->n_nodes);
     ap_arena_free(&scratch);
     return any;
@@ -79,7 +81,8 @@ static int64_t rule_out_at(struct memory_search *ms, int time)
     double *price = AP_NEW_N(&scratch, ms->n_times, double);
 
     price[time] = 1;
-    search_price_problem(&scratch, ms, &ms->whole, price, 1, 0, ms->never, &priced);
+    const struct at_prices at = {price, 1, 0, ms->never};
+    search_price_problem(&scratch, ms, &ms->whole, &at, &priced);
     bool **node = AP_NEW_N(&scratch, priced.problem.n_nodes, bool *);
     memcpy(node, ms->never, (size_t)ms->model->n_vars * sizeof *node);
     const int64_t n =
@@ -140,7 +143,8 @@ void search_find_far(struct memory_search *ms, double limit, const double *price
     struct ap_arena scratch = {0};
     struct priced_problem priced;
 
-    search_price_problem(&scratch, ms, v, price, ms->unit / limit, 1, NULL, &priced);
+    const struct at_prices at = {price, ms->unit / limit, 1, NULL};
+    search_price_problem(&scratch, ms, v, &at, &priced);
     const struct ap_problem *p = &priced.problem;
     double **least = AP_NEW_N(&scratch, p->n_nodes, double *);
     for (int i = 0; i < p->n_nodes; i++)

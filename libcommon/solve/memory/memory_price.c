@@ -404,6 +404,7 @@ void price_problem(struct ap_arena *arena, const struct ap_memory *m,
     for (int i = 0; i < out->n_sets; i++)
         add_set_node(&k, &out->set[i]);
     out->problem.n_strategies = k.n_strategies;
+    out->cost = k.cost;
     out->problem.cost = (const double *const *)k.cost;
     out->problem.edges = k.edges;
     out->problem.n_edges = k.n_edges;

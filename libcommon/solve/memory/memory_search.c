@@ -242,7 +242,8 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     struct priced_problem priced;
     double bound = -1;
 
-    search_price_problem(&scratch, ms, v, price, per_byte, weight, out, &priced);
+    const struct at_prices at = {price, per_byte, weight, out};
+    search_price_problem(&scratch, ms, v, &at, &priced);
     struct ap_solve_params params = {.work_limit = ms->solve_work,
                                      .gap = gap_of(ms, out)};
     if (search_is_late(ms)) {

@@ -70,6 +70,7 @@ struct priced_problem {
     int *set_of; /* [copy], -1 */
     int *most;   /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
     struct ap_problem problem; /* no more than the true value of any choice */
+    double **cost;             /* of problem: may be changed */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
     int *later; /* [copy]: node of the copy for later phases, -1: there is none */
 };
@@ -225,10 +226,15 @@ void search_settle(struct memory_search *ms, double limit, double *price);
  * (from node first_set on) and users, which say little. */
 int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
                      int first_set);
+/* Where the problem is priced: see price_problem, search_solve. */
+struct at_prices {
+    const double *price; /* of the times that are priced */
+    double per_byte, weight;
+    bool *const *out;
+};
 /* The priced problem that search_solve solves. */
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
-                          const struct search_view *v, const double *price,
-                          double per_byte, double weight, bool *const *out,
+                          const struct search_view *v, const struct at_prices *at,
                           struct priced_problem *priced);
 /*
  * Marks strategies in out that no choice has that costs less than sec and keeps the

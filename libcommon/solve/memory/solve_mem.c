@@ -453,6 +453,21 @@ static int go_on_exactly(struct ap_arena *arena, const struct ap_problem *p,
     return 0;
 }
 
+/* The reduced core, and when to stop. */
+static int open_core(struct ap_arena *arena, const struct ap_problem *p,
+                     const struct ap_solve_params *params, struct mem_core *m,
+                     double *until_sec, struct ap_err *err)
+{
+    double reduce_until_sec = 0;
+
+    *until_sec = 0;
+    if (params->time_limit_sec > 0) {
+        *until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
+        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
+    }
+    return mem_core_build(arena, p, reduce_until_sec, m, err);
+}
+
 static int solve(struct ap_arena *arena, const struct ap_problem *p,
                  const struct ap_solve_params *params, enum mode mode,
                  struct ap_solution *sol, struct ap_err *err)
@@ -461,13 +476,9 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec = 0, reduce_until_sec = 0;
+    double until_sec;
 
-    if (params->time_limit_sec > 0) {
-        until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
-        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
-    }
-    if (mem_core_build(arena, p, reduce_until_sec, &m, err))
+    if (open_core(arena, p, params, &m, &until_sec, err))
         return -1;
     bool bare = m.n_slots == 0 && mode != MODE_LOCAL;
     s.m = &m;
@@ -508,13 +519,9 @@ int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec = 0, reduce_until_sec = 0;
+    double until_sec;
 
-    if (params->time_limit_sec > 0) {
-        until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
-        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
-    }
-    if (mem_core_build(arena, p, reduce_until_sec, &m, err))
+    if (open_core(arena, p, params, &m, &until_sec, err))
         return -1;
     struct mem_dual *d = mem_dual_new(arena, &m);
     struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
