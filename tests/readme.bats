@@ -105,3 +105,19 @@ names_what_exists() {
 @test "README of libcommon/grad: its sessions print what stands below them" {
     runs_as_printed libcommon/grad/README.md
 }
+
+@test "README of libcommon/graph: its sessions print what stands below them" {
+    runs_as_printed libcommon/graph/README.md
+}
+
+@test "README of libcommon/doc: its sessions print what stands below them" {
+    runs_as_printed libcommon/doc/README.md
+}
+
+@test "README of libcommon/tool: its sessions print what stands below them" {
+    runs_as_printed libcommon/tool/README.md
+}
+
+@test "README of cmd/ap-import: its sessions print what stands below them" {
+    runs_as_printed cmd/ap-import/README.md
+}
