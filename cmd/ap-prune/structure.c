@@ -1,7 +1,7 @@
 /*
  * Families by structure alone: no name, scope or parameter number is looked at.
  *
- * Problem: find what a train step repeats when its names are gone or lie.
+ * Problem: find what a train step repeats when its names are missing or wrong.
  *
  * Idea: nodes whose neighbourhoods have one colour (structure_color.c) probably stand for
  * each other; weights and heavy operators of the forward phase, grouped by colour at some
