@@ -6,14 +6,14 @@
  *   - what changes nothing passes its operand on: copy, conversion to the same type,
  *     reshape to the same shape, identity transpose, whole slice, empty pad and reverse;
  *   - chains of reshape, transpose and broadcast become one of them where that is exact;
- *   - a dot reads the operand of a transpose, where the result's dimensions stay in
- * order;
+ *   - a dot reads a transpose's operand, where its result's dimensions stay in order;
  *   - dimensions of size 1 that a reduction kept, or that a broadcast needed, are dropped
  *     where that is exact;
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
  *     constants are folded;
- *   - a maximum with the least number of the type, and a minimum with the greatest,
- * become their other operand; a broadcast iota becomes an iota of the result's shape;
+ *   - a maximum with the least number of its type becomes the other operand, and so does
+ *     a minimum with the greatest; a broadcast iota becomes an iota of the result's
+ * shape;
  *   - scalar constants, iotas and broadcasts get a copy per user, just before it:
  *     recomputing one is cheaper than keeping it, and each may have a layout of its own.
  *
