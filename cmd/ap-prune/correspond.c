@@ -9,7 +9,7 @@
  * first and the match grows along operands (their order is given) and along users that
  * cannot be confused; ties are then broken one by one, small ones first, by id, growing
  * after each; what is left is matched by the hash of one side only, for next to an odd
- * node one side is disturbed. Nothing of this need be right: the pairs are verified in
+ * node one side is disturbed. No pair need be right: the pairs are verified in
  * the end, and a pair whose operands do not correspond is dropped. A dropped pair stands
  * outside on both sides and its users go on to agree, so that one pass suffices. Cost:
  * O((nodes + edges) log nodes).

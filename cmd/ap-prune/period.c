@@ -19,7 +19,7 @@
 #include "base/csr.h"
 #include "prune.h"
 
-enum { MAX_PERIOD = 12 };
+enum { MAX_PERIOD = 12 }; /* letters of a word: a limit, for the table of extents */
 
 struct text {
     int n;

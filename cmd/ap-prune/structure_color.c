@@ -19,8 +19,6 @@
 
 #include <string.h>
 
-static const int radii[STRUCTURE_COLORS] = {0, 1, 2, 3, 4, 6, 8, 12};
-
 /* One round: out[v] from in[] of v and its neighbours. */
 static void refine(const struct ap_graph *g, bool operands, const uint64_t *in,
                    uint64_t *users, uint64_t *out)
@@ -63,29 +61,21 @@ static uint64_t count_heavy_users(const struct ap_graph *g, int v)
 static void color_graph(struct structure *s, struct ap_arena *arena)
 {
     const struct ap_graph *g = s->g;
-    size_t bytes = (size_t)g->n_nodes * sizeof(uint64_t);
-    uint64_t *work[2] = {AP_NEW_N(arena, g->n_nodes, uint64_t),
-                         AP_NEW_N(arena, g->n_nodes, uint64_t)};
     uint64_t *users = AP_NEW_N(arena, g->n_nodes, uint64_t);
-    int round = 0;
+    uint64_t *first = s->color[0] = AP_NEW_N(arena, g->n_nodes, uint64_t);
 
-    memcpy(work[0], s->space->sig, bytes);
+    memcpy(first, s->space->sig, (size_t)g->n_nodes * sizeof(*first));
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *node = &g->nodes[v];
         for (int j = 0; j < node->n_in; j++)
-            work[0][v] = mix_shape(work[0][v], &g->nodes[node->in[j]].shape);
+            first[v] = mix_shape(first[v], &g->nodes[node->in[j]].shape);
         if (node->role == AP_ROLE_WEIGHT)
-            work[0][v] = ap_hash_mix(work[0][v], count_heavy_users(g, v));
+            first[v] = ap_hash_mix(first[v], count_heavy_users(g, v));
     }
-    for (int r = 0; r < STRUCTURE_COLORS; r++) {
-        for (; round < radii[r]; round++)
-            refine(g, true, work[round & 1], users, work[~round & 1]);
+    for (int r = 1; r < STRUCTURE_GROUPINGS; r++) {
+        bool operands = r < STRUCTURE_COLORS;
         s->color[r] = AP_NEW_N(arena, g->n_nodes, uint64_t);
-        memcpy(s->color[r], work[round & 1], bytes);
-    }
-    for (int r = STRUCTURE_COLORS; r < STRUCTURE_GROUPINGS; r++) {
-        s->color[r] = AP_NEW_N(arena, g->n_nodes, uint64_t);
-        refine(g, false, s->color[r == STRUCTURE_COLORS ? 0 : r - 1], users, s->color[r]);
+        refine(g, operands, s->color[operands ? r - 1 : 0], users, s->color[r]);
     }
 }
 

@@ -171,11 +171,11 @@ static int compare_hash(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A chain of eight products has 1, 3, 5, 7, 8 colours at radius 0, 1, 2, 3, 4. */
+/* A chain of eight products has 1, 3, 5, 7, 8 colours at radius 0 to 4. */
 static void test_readme_colors(void)
 {
     enum { N = 8 };
-    static const int want[5] = {1, 3, 5, 7, 8};
+    static const int want[STRUCTURE_COLORS] = {1, 3, 5, 7, 8};
     struct ap_arena arena = {0};
     struct ap_buf text = {0};
     struct ap_graph g;
@@ -195,15 +195,15 @@ static void test_readme_colors(void)
     ap_buf_printf(&text, "],\"results\":[{\"node\":%d,\"role\":\"aux\"}]}}", 2 * N);
     parse(&arena, &text, &g);
     structure_init(&s, &arena, prune_space_new(&arena, &g));
-    for (int r = 0; r < 5; r++) {
+    for (int r = 0; r < STRUCTURE_COLORS; r++) {
         uint64_t color[N];
         int n = 1;
         memcpy(color, s.color[r] + N + 1, sizeof color);
         qsort(color, N, sizeof *color, compare_hash);
         for (int i = 1; i < N; i++)
             n += color[i] != color[i - 1];
-        CHECK(n == want[r],
-              "README of cmd/ap-prune: %d colours of a chain, kept radius %d", n, r);
+        CHECK(n == want[r], "README of cmd/ap-prune: %d colours of a chain, radius %d", n,
+              r);
     }
     ap_buf_free(&text);
     ap_arena_free(&arena);

@@ -1,8 +1,8 @@
 /*
  * Calls inlined, tuples dissolved: computations of instructions become one list of nodes.
  *
- * Every instruction of a computation has a value: a node, or a tuple of values that
- * exists on paper only. A call evaluates its computation again with the operands' values;
+ * Every instruction of a computation has a value: a node, or a tuple of values, for which
+ * there is no node. A call evaluates its computation again with the operands' values;
  * a get-tuple-element picks. Operators that do make tuples (reduce of several arrays,
  * sort, topk) are followed by one get-tuple-element node per part at once. Linear in the
  * instructions after inlining, which are bounded by max_work.

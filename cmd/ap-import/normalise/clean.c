@@ -1,20 +1,21 @@
 /*
- * Normal form of a graph, so that fusion groups come out well and a planner sees no nodes
- * that only say the same thing twice:
+ * Normal form of a graph, so that fusion groups are large and a planner sees no redundant
+ * nodes:
  *
  *   - dead nodes go (their names are recorded), parameters come first and all stay;
  *   - what changes nothing passes its operand on: copy, conversion to the same type,
  *     reshape to the same shape, identity transpose, whole slice, empty pad and reverse;
  *   - chains of reshape, transpose and broadcast become one of them where that is exact;
- *   - a dot takes its operands as they were before a transpose, where the result's
- * dimensions stay in order;
- *   - dimensions of size 1 that were kept or put in for a broadcast go where they can;
+ *   - a dot reads a transpose's operand, where its result's dimensions stay in order;
+ *   - dimensions of size 1 that a reduction kept, or that a broadcast needed, are dropped
+ *     where that is exact;
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
  *     constants are folded;
- *   - the maximum with the least number there is, and the minimum with the greatest, pass
- * the other operand on; an iota that is broadcast becomes an iota of the result's shape;
- *   - scalar constants, iotas and broadcasts get a copy per user, made just before it:
- *     making one again is cheaper than keeping it, and a plan may lay out each anew.
+ *   - a maximum with the least number of its type becomes the other operand, and so does
+ *     a minimum with the greatest; a broadcast iota becomes an iota of the result's
+ * shape;
+ *   - scalar constants, iotas and broadcasts get a copy per user, just before it:
+ *     recomputing one is cheaper than keeping it, and each may have a layout of its own.
  *
  * Two linear passes; a copied broadcast copies at most one leaf along with it.
  */
