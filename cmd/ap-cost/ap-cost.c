@@ -117,7 +117,7 @@ static void price_named_plans(struct ap_arena *arena, const struct cost_input *i
                                .recompute_heavy = in->sharding.plan.recompute_heavy};
         struct ap_err err = {0};
         out[row].name = ap_named_plans[row].name;
-        if (ap_named_plan_make(arena, row, &plan, &err) ||
+        if (ap_named_plan_make(arena, row, &plan, NULL, &err) ||
             price_plan(arena, in, &plan, &out[row], &err))
             out[row].why_not = ap_arena_strdup(arena, err.msg);
     }

@@ -255,8 +255,8 @@ static int make_rule(struct ap_arena *arena, const struct shard_task *task,
     answer->plan = shard_empty_plan(task);
     answer->objective = -1;
     answer->stopped = "rule";
-    if (ap_named_plan_make_around(arena, task->named_plan, &answer->plan, task->fixed,
-                                  NULL, &why))
+    const struct ap_named_plan_how how = {.fixed = task->fixed};
+    if (ap_named_plan_make(arena, task->named_plan, &answer->plan, &how, &why))
         return ap_err_set(err, "%s does not exist here: %s", name, why.msg);
     if (check(&answer->plan, task->cost, &why))
         return ap_err_set(err, "%s: %s", name, why.msg);

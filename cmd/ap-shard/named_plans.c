@@ -38,9 +38,9 @@ static void make_one(struct maker *m, int row)
     struct ap_choice_vec *choice = AP_NEW_N(&m->arena, n_groups, struct ap_choice_vec);
     bool *regather = AP_NEW_N(&m->arena, n_nodes, bool);
     struct ap_mark mark = ap_arena_mark(&m->arena);
+    const struct ap_named_plan_how how = {.fixed = task->fixed, .shared = &m->shared};
     if (!ap_named_plans[row].whole &&
-        ap_named_plan_make_around(&m->arena, row, &made->plan, task->fixed, &m->shared,
-                                  &err) == 0) {
+        ap_named_plan_make(&m->arena, row, &made->plan, &how, &err) == 0) {
         memcpy(choice, made->plan.choice, n_groups * sizeof *choice);
         memcpy(regather, made->plan.regather, n_nodes * sizeof *regather);
         made->exists = ap_plan_check_choices(&made->plan, &m->cost, &err) == 0;

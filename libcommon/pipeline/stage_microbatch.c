@@ -120,7 +120,8 @@ int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
         micro->dim[i] = -1;
     if (n == 1)
         return 0;
-    if (ap_named_plan_data(arena, &plan, &micro->even, err))
+    const struct ap_named_plan_how how = {.even = &micro->even};
+    if (ap_named_plan_make(arena, 0, &plan, &how, err)) /* data */
         return -1;
     const struct ap_placement *at = lay(arena, &plan);
     micro->whole = find_whole(arena, &plan, at, &micro->each);

@@ -287,7 +287,7 @@ static int read_named_plan(struct ap_arena *arena, const json_t *o,
     } else if (ap_mesh_from_json(arena, mesh, &mesh_at, &st->sharding.plan.mesh, err)) {
         return -1;
     }
-    if (ap_named_plan_make(arena, row, &st->sharding.plan, &why))
+    if (ap_named_plan_make(arena, row, &st->sharding.plan, NULL, &why))
         return ap_at_err(at, err, "%s: %s", name, why.msg);
     return 0;
 }
@@ -358,8 +358,8 @@ static int complete(const struct completion *c, int i, struct ap_arena *arena,
         return ap_at_err(at, err, "%s", why.msg);
     for (int k = 0; k < st->n_recomputed; k++)
         if (stage_of_node[st->recomputed[k]] != i)
-            return ap_at_err(at, err, "recomputed: node %d is in stage %d", st->recomputed[k],
-                             stage_of_node[st->recomputed[k]]);
+            return ap_at_err(at, err, "recomputed: node %d is in stage %d",
+                             st->recomputed[k], stage_of_node[st->recomputed[k]]);
     if (!known && read_sharding(arena, c->from->stage[i], at, st, err))
         return -1;
     return check_mesh(at, st, err);

@@ -130,17 +130,13 @@ static bool is_idle(const struct ap_mesh *mesh, int a)
 /* A question for named plans. */
 struct asked {
     struct ap_arena *arena;
-    const bool *fixed;
-    struct ap_named_plan_shared *shared; /* NULL: nothing */
-    bool *even;                          /* data: see ap_named_plan_data; may be NULL */
-    struct ap_named_plan_links *links;   /* NULL: this is the only plan */
-    struct ap_mesh_queries *queries;     /* NULL: not noted */
+    const struct ap_named_plan_how *how;
 };
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->fixed, ask->links);
-    s.queries = ask->queries;
+    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->how->fixed, ask->how->links);
+    s.queries = ask->how->queries;
     return s;
 }
 
@@ -151,8 +147,8 @@ static int check_batch(const struct asked *ask, const struct ap_plan *plan, int 
     int64_t devices = ap_mesh_group(&plan->mesh, (1U << n_axes) - 1);
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (ask->queries)
-        ap_mesh_query(ask->queries, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
+    if (ask->how->queries)
+        ap_mesh_query(ask->how->queries, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
     if (batch < devices && plan->mesh.microbatch)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
@@ -184,8 +180,8 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
         }
         ap_sweep_run(&s);
     }
-    if (ask->even)
-        *ask->even = !*s.uneven;
+    if (ask->how->even)
+        *ask->how->even = !*s.uneven;
     for (int i = 0; weights && i < g->n_nodes; i++)
         plan->regather[i] =
             s.derived[g->nodes[i].group] && g->nodes[i].role != AP_ROLE_STATE;
@@ -414,9 +410,9 @@ static int plan_roles(const struct asked *ask, struct ap_plan *plan, bool attent
                       struct ap_err *err)
 {
     struct ap_named_plan_shared own = {.roles = NULL},
-                                *s = ask->shared ? ask->shared : &own;
+                                *s = ask->how->shared ? ask->how->shared : &own;
 
-    if (ask->fixed)
+    if (ask->how->fixed)
         return ap_err_set(err, "it keeps no pins");
     if (check_batch(ask, plan, plan->mesh.n_axes, err))
         return -1;
@@ -453,38 +449,17 @@ static plan_fn *const plan_of[AP_N_NAMED_PLANS] = {
     plan_megatron_sp, plan_expert, plan_largest, plan_mha,   plan_ffn,
 };
 
-int ap_named_plan_make_around(struct ap_arena *arena, int row, struct ap_plan *plan,
-                              const bool *fixed, struct ap_named_plan_shared *shared,
-                              struct ap_err *err)
-{
-    const struct asked ask = {.arena = arena, .fixed = fixed, .shared = shared};
-    start_choices(arena, plan, fixed);
-    return plan_of[row](&ask, plan, err);
-}
-
-int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
-                              struct ap_named_plan_links *links,
-                              struct ap_mesh_queries *queries, struct ap_err *err)
-{
-    const struct asked ask = {.arena = arena, .links = links, .queries = queries};
-    start_choices(arena, plan, NULL);
-    int rc = plan_of[row](&ask, plan, err);
-    ap_index_free(&queries->index);
-    return rc;
-}
-
-int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
-                       struct ap_err *err)
-{
-    const struct asked ask = {.arena = arena, .even = even};
-    start_choices(arena, plan, NULL);
-    return plan_data(&ask, plan, err);
-}
-
 int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
-                       struct ap_err *err)
+                       const struct ap_named_plan_how *how, struct ap_err *err)
 {
-    return ap_named_plan_make_around(arena, row, plan, NULL, NULL, err);
+    static const struct ap_named_plan_how alone = {.fixed = NULL};
+    const struct asked ask = {arena, how ? how : &alone};
+
+    start_choices(arena, plan, ask.how->fixed);
+    int rc = plan_of[row](&ask, plan, err);
+    if (ask.how->queries)
+        ap_index_free(&ask.how->queries->index);
+    return rc;
 }
 
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,

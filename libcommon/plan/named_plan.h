@@ -32,20 +32,6 @@ struct ap_named_plan {
 #define AP_N_NAMED_PLANS 10
 extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
 
-/*
- * Fills plan->choice, regather and whole (arena) for the graph, nests and mesh already
- * set. On the microbatch axis the choices are plan->microbatch_choice. -1 with the reason
- * when the named plan does not exist ("batch 4 on 8 devices").
- */
-int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
-                       struct ap_err *err);
-/*
- * Row 0 on a mesh of one axis. even: all sizes that it was compared with are multiples of
- * the axis and larger, so that every axis above 1 that divides this one has the same
- * choices.
- */
-int ap_named_plan_data(struct ap_arena *arena, struct ap_plan *plan, bool *even,
-                       struct ap_err *err);
 /* What the making of a plan asked of the sizes of its mesh. */
 struct ap_mesh_query {
     int64_t size;
@@ -64,13 +50,6 @@ struct ap_named_plan_links {
     struct ap_arena arena;
     struct ap_sweep_links *made;
 };
-/*
- * As ap_named_plan_make; notes in queries, which starts with its arena alone, what was
- * asked. mha-only and ffn-only note nothing: their plans hold for the one mesh only.
- */
-int ap_named_plan_make_noting(struct ap_arena *arena, int row, struct ap_plan *plan,
-                              struct ap_named_plan_links *links,
-                              struct ap_mesh_queries *queries, struct ap_err *err);
 /* Whether `mesh` has the same plan, or none for the same reason, as the mesh `made`. */
 bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
                            const struct ap_mesh *made, const struct ap_mesh *mesh);
@@ -88,11 +67,26 @@ struct ap_named_plan_shared {
     struct ap_role_plans *roles; /* mha-only, ffn-only */
 };
 void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
-/* As ap_named_plan_make around groups whose choice in plan->choice is given and stays
- * (fixed, per group; NULL: none); shared may be NULL. */
-int ap_named_plan_make_around(struct ap_arena *arena, int row, struct ap_plan *plan,
-                              const bool *fixed, struct ap_named_plan_shared *shared,
-                              struct ap_err *err);
+/* How a named plan is made; all members may be NULL. */
+struct ap_named_plan_how {
+    const bool *fixed; /* per group: its choice in plan->choice is given and stays */
+    struct ap_named_plan_shared *shared;
+    struct ap_named_plan_links *links;
+    /* notes what was asked, starts with its arena alone. mha-only and ffn-only note
+       nothing: their plans hold for the one mesh only */
+    struct ap_mesh_queries *queries;
+    /* data, on a mesh of one axis: all sizes that were compared with the axis are
+       multiples of it and larger, so that every axis above 1 that divides this one has
+       the same choices */
+    bool *even;
+};
+/*
+ * Fills plan->choice, regather and whole (arena) for the graph, nests and mesh already
+ * set. On the microbatch axis the choices are plan->microbatch_choice. how may be NULL.
+ * -1 with the reason when the named plan does not exist ("batch 4 on 8 devices").
+ */
+int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
+                       const struct ap_named_plan_how *how, struct ap_err *err);
 /*
  * Completes a plan of which some groups are given: the others follow what is split
  * already, the batch first, and are replicated where nothing is.

@@ -194,11 +194,8 @@ int ap_localise_attrs(struct ap_arena *arena, const struct ap_localise *l,
         *out = place(arena, node->attrs, &node->shape, l->layout);
         return 0;
     case AP_OP_CONSTANT:
-        if (!node->attrs->literal.splat && is_split(l, l->layout))
-            *out = place(arena, node->attrs, &node->shape, l->layout);
-        return 0;
     case AP_OP_IOTA:
-        if (is_split(l, l->layout))
+        if (!node->attrs->literal.splat && is_split(l, l->layout))
             *out = place(arena, node->attrs, &node->shape, l->layout);
         return 0;
     case AP_OP_SLICE:

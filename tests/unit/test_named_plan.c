@@ -50,9 +50,9 @@ static int compare(struct ap_arena *arena, const struct sample *s, int row, int 
         of[k].plan = (struct ap_plan){.graph = &s->g, .nests = &s->nests};
         of[k].plan.mesh = of[k].mesh;
         struct written alone = of[k];
-        alone.exists = ap_named_plan_make(arena, row, &alone.plan, &ignored) == 0;
-        of[k].exists = ap_named_plan_make_noting(arena, row, &of[k].plan, &links,
-                                                 &of[k].queries, &ignored) == 0;
+        alone.exists = ap_named_plan_make(arena, row, &alone.plan, NULL, &ignored) == 0;
+        const struct ap_named_plan_how how = {.links = &links, .queries = &of[k].queries};
+        of[k].exists = ap_named_plan_make(arena, row, &of[k].plan, &how, &ignored) == 0;
         *unlike += !same(&of[k], &alone);
     }
     ap_arena_free(&links.arena);

@@ -95,7 +95,7 @@ int main(void)
         for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
             struct ap_plan plan = {
                 .graph = &p.sub.graph, .nests = &p.nests, .mesh = mesh};
-            if (ap_named_plan_make(&arena, row, &plan, &err))
+            if (ap_named_plan_make(&arena, row, &plan, NULL, &err))
                 continue;
             n_plans++;
             differ += compare(&arena, &p, &plan, &cost, &err);

@@ -80,8 +80,8 @@ static const struct serve_named_plan *make(struct ap_arena *arena,
     int item = serve_shared_begin(named->shared, row, &w.mesh);
 
     w.queries.arena = &scratch;
-    w.exists = ap_named_plan_make_noting(&scratch, row, &plan, &named->links, &w.queries,
-                                         &ignored) == 0;
+    const struct ap_named_plan_how how = {.links = &named->links, .queries = &w.queries};
+    w.exists = ap_named_plan_make(&scratch, row, &plan, &how, &ignored) == 0;
     if (w.exists) {
         w.choice = plan.choice;
         w.regather = plan.regather;
