@@ -253,7 +253,7 @@ is of 2 microbatches, the pipeline of 4|.pipeline.microbatches = 4
 has another shape|.pipeline.transfers[0].shape = "f32[1,1]"
 messages: expected|.pipeline.transfers[0].messages = 1
 expected the shape of a tensor|.pipeline.transfers[0].shape = "f32[1"
-becomes what another stage hands on|.pipeline.stages[1].params[0] = -1
+becomes a value that another stage sends|.pipeline.stages[1].params[0] = -1
 comes by 0 transfers|.pipeline.stages[0] |= ((.program.modules[0].graph.nodes | map(select(.role == "input").param)[0]) as $p | .params[$p] = -1)
 expected 3 integers|.pipeline.stages[0].cuts = [1]
 expected groups in order|.pipeline.stages[0].cuts = [3, 2, 1]

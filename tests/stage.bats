@@ -35,7 +35,7 @@ fake() {
         (.cost.step_sec - $sec) / $sec | fabs < 1e-12'
 }
 
-@test "the search's own answer is not dearer than what it was given to beat" {
+@test "the search's own answer is not more expensive than what it was given to beat" {
     local best
     best=$(fake "" "$(GPT)" | jq .stages.objective_sec)
     for a in alpa rannc equal-layer megatron-grid none; do
@@ -250,7 +250,7 @@ EOF
         jq -e 'all(.stages.stages[]; .recompute == "all")'
 }
 
-@test "plans that what arrives early makes too large give way to leaner ones, not to slow ones" {
+@test "plans that waiting values make too large give way to leaner ones, not to slow ones" {
     local m sec before=1e9
     jq '.levels = [(.levels[0] | .size = 2 | .bandwidth_bytes_per_sec = 2e9),
         (.levels[-1] | .size = 2)]' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
@@ -301,7 +301,7 @@ EOF
         ap-stage --cluster "$BATS_TEST_TMPDIR/c.json" --algorithm $a --stages 1 \
             "$BATS_TEST_TMPDIR/t5.json" | jq .stages.objective_sec
     done | jq -s -e '.[0] <= .[1]'
-    # what is done with scalars is most of it: much dearer than its front says
+    # what is done with scalars is most of it: much more expensive than its front
     jq '.launch_sec = 0' "$BATS_TEST_TMPDIR/c.json" >"$BATS_TEST_TMPDIR/c0.json"
     ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 16 --seq 32 --vocab 128 --forward |
         ap-prune | ap-coarsen --blocks 5 --eps 9 -o "$BATS_TEST_TMPDIR/gpt.json"

@@ -118,7 +118,7 @@ static void try_memory(struct advisor *a)
     }
     s.stage = stage;
     if (any)
-        try_change(a, &a->in->cluster, &s, "memory to keep what is made again");
+        try_change(a, &a->in->cluster, &s, "memory to keep what is recomputed");
 }
 
 void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,

@@ -246,11 +246,11 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
     put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
     if (recomputed > 0) {
-        ap_buf_puts(out, ", what is made again ");
+        ap_buf_puts(out, ", recomputation ");
         put_bytes(out, recomputed, 0);
     }
     if (waiting > 0) {
-        ap_buf_puts(out, ", early arrivals ");
+        ap_buf_puts(out, ", waiting values ");
         put_bytes(out, waiting, 0);
     }
     ap_buf_puts(out, "; ");

@@ -162,7 +162,7 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
         put_choice(&plan, group, &list[i].choice, node, out);
     }
     if (n > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more, dearer than these\n", n - MAX_SHOWN);
+        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - MAX_SHOWN);
     if (n == 0)
         ap_buf_puts(out, "  nothing else is legal\n");
     price_fit_columns(out);

@@ -185,7 +185,7 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
     if (inst->memory_bytes == 0 || out->peak_bytes <= inst->memory_bytes)
         return AP_OK;
     ap_err_set(err,
-               "%s: with what arrives early from other stages a device needs %lld bytes, "
+               "%s: with the values that wait for their stage a device needs %lld bytes, "
                "of %lld",
                p->algo->name, (long long)out->peak_bytes, (long long)inst->memory_bytes);
     return p->algo->replans ? AP_NO_SOLUTION : AP_OK;

@@ -284,8 +284,8 @@ static int check_results(const struct ap_pipeline_stage *st, const struct ap_at 
     for (int r = 0; r < g->n_results; r++) {
         int alias = g->results[r].alias;
         if (alias >= 0 && st->param[g->nodes[alias].param] < 0)
-            return ap_at_err(at, err, "results: %d becomes what another stage hands on",
-                             r);
+            return ap_at_err(at, err,
+                             "results: %d becomes a value that another stage sends", r);
     }
     return 0;
 }

@@ -240,7 +240,7 @@ static int read_recompute(struct ap_arena *arena, const json_t *o, const struct 
         return ap_at_err(&list, err,
                          ids.n > 0 ? "nodes are for recompute \"selected\" only"
                                    : "recompute \"selected\" needs the nodes that are "
-                                     "made again");
+                                     "recomputed");
     int *v = AP_NEW_N(arena, ids.n + 1, int);
     for (int i = 0; i < ids.n; i++) {
         struct ap_at here = {&list, NULL, i};
