@@ -253,7 +253,7 @@ EOF
         jq -e 'all(.stages.stages[]; .recompute == "all")'
 }
 
-@test "plans that what arrives early makes too large give way to leaner ones, not to slow ones" {
+@test "plans that waiting values make too large give way to leaner ones, not to slow ones" {
     local m sec before=1e9
     jq '.levels = [(.levels[0] | .size = 2 | .bandwidth_bytes_per_sec = 2e9),
         (.levels[-1] | .size = 2)]' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"

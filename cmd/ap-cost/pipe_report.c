@@ -249,7 +249,7 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
         put_bytes(out, recomputed, 0);
     }
     if (waiting > 0) {
-        ap_buf_puts(out, ", early arrivals ");
+        ap_buf_puts(out, ", waiting values ");
         put_bytes(out, waiting, 0);
     }
     ap_buf_puts(out, "; ");
