@@ -200,9 +200,9 @@ static struct ap_shape shape_of(struct ap_arena *arena, const json_t *node)
  * A parameter's layout in a plan of microbatches, on the devices' axes: what splits
  * each microbatch's rows (an input's S0/4, of 8 rows in two) splits all rows.
  */
-static const char *without_time(struct ap_arena *arena, const struct ap_mesh *theirs,
-                                const struct ap_shape *shape, const json_t *node,
-                                const char *text)
+static const char *on_devices(struct ap_arena *arena, const struct ap_mesh *theirs,
+                              const struct ap_shape *shape, const json_t *node,
+                              const char *text)
 {
     const char *role = json_string_value(json_object_get(node, "role"));
     struct ap_mesh mesh = *theirs;
@@ -290,7 +290,7 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
             shape.rank != names->g->nodes[node].shape.rank)
             continue;
         p->layout =
-            without_time(arena, &theirs, &shape, json_array_get(nodes, i), p->layout);
+            on_devices(arena, &theirs, &shape, json_array_get(nodes, i), p->layout);
         if (pin_node(p, node, &why))
             return ap_at_err(&here, err, "%s", why.msg);
         n_found++;

@@ -279,8 +279,7 @@ static void test_toy(void)
     moves(&n, 2, false, 1350000, "tofu, toy net: on 4 devices, images lie by rows");
     done(&n);
     make_mlp(&n, 320 * 1024, 500, 2); /* so many rows that nothing else is better */
-    moves(&n, 4, false, 60e6 / 4,
-          "tofu, toy net: data parallelism moves 60 MB");
+    moves(&n, 4, false, 60e6 / 4, "tofu, toy net: data parallelism moves 60 MB");
     done(&n);
 }
 
