@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# ap-stage --recompute: what is made again where memory binds, and what that takes.
+# ap-stage --recompute: what is recomputed where memory binds, and what that takes.
 
 load helpers
 
@@ -49,7 +49,7 @@ kept() {
 }
 
 # Each value is there once per microbatch, a fourth of the batch on one device, if the
-# backward pass reads it; of one microbatch a block's are made again at once.
+# backward pass reads it; of one microbatch a block's are recomputed at once.
 SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.block_of as $block |
     ([$n[] | select((.phase // "forward") == "backward") | .in[]?] | unique) as $read |
     [$again[] | select(. as $i | $read | bsearch($i) >= 0) |
@@ -84,7 +84,7 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
     done
 }
 
-@test "collectives of what is made again are communication, whether all of it or selected" {
+@test "collectives of what is recomputed are communication, whether all of it or selected" {
     local doc=$BATS_TEST_TMPDIR/all.json each=$BATS_TEST_TMPDIR/each.json some=$BATS_TEST_TMPDIR/some.json
     ap-stage --no-history --cluster "$CLUSTERS/p3x1.json" --stages 2 --microbatches 4 \
         --schedule 1f1b --shard-command 'ap-shard --serve --algorithm megatron' \
