@@ -47,7 +47,7 @@ device() {
         ([.[0].stages[].devices[]] | unique | length) == 2' "$dir/four.json" "$dir/two.json"
 }
 
-@test "recompute selected: no slower than a row that makes again as it says" {
+@test "recompute selected: no slower than a row that recomputes as it says" {
     local dir=$BATS_TEST_TMPDIR a
     jq -n '{name: "z", device: "d", memory_bytes: 1e12, launch_sec: 5e-6, efficiency: 0.8,
         flops_per_sec: {f32: 1966288822151}, memory_bandwidth_bytes_per_sec: 23441357988,

@@ -48,7 +48,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     done
 }
 
-# A graph that is long enough to be handed on while it is read.
+# A graph that is long enough to be passed on while it is read.
 long_blocks() {
     local doc="$BATS_FILE_TMPDIR/long.json"
     [ -f "$doc" ] || ap-model bert-256x2048 --layers 36 | ap-prune |
@@ -92,7 +92,7 @@ long_blocks() {
     ap-cost < <(cat of-file) | cmp - cost
 }
 
-@test "pipe: of a long graph that is wrong nothing is handed on" {
+@test "pipe: of a long graph that is wrong nothing is passed on" {
     doc=$(long_blocks)
     cd "$BATS_TEST_TMPDIR"
     set -o pipefail
@@ -110,7 +110,7 @@ long_blocks() {
     done
 }
 
-@test "pipe: a cluster that is not there is found before anything is handed on" {
+@test "pipe: a cluster that is not there is found before anything is passed on" {
     doc=$(long_blocks)
     cd "$BATS_TEST_TMPDIR"
     set -o pipefail

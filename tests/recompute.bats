@@ -49,7 +49,7 @@ kept() {
 }
 
 # Each value is there once per microbatch, a fourth of the batch on one device, if the
-# backward pass reads it; of one microbatch a block's are made again at once.
+# backward pass reads it; of one microbatch a block's are recomputed at once.
 SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.block_of as $block |
     ([$n[] | select((.phase // "forward") == "backward") | .in[]?] | unique) as $read |
     [$again[] | select(. as $i | $read | bsearch($i) >= 0) |

@@ -58,14 +58,14 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     struct ap_err err = {0};
     /* the program was of an older plan */
     struct ap_new_section out[] = {{.name = "pipeline"}, {.name = "program"}};
-    int exit_code;
+    bool unsupported;
 
     read_plan(arena, doc, &in);
     if (ap_pipeline_build(
             arena,
             &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
-            &in.stages, &program, &exit_code, &err))
-        refuse(doc, exit_code, &err);
+            &in.stages, &program, &unsupported, &err))
+        refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
     ap_pipeline_to_json(&program, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");
     return ap_tool_finish(tool, stats(arena, &program));

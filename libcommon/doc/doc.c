@@ -1,6 +1,6 @@
 /*
  * The document as text: one scan finds the top-level members and checks that the rest is
- * JSON, so that sections can be handed on without being parsed; jansson parses the ones
+ * JSON, so that sections can be passed on without being parsed; jansson parses the ones
  * that are asked for. Linear in the input.
  */
 #include "doc/doc.h"

@@ -307,8 +307,8 @@ struct ap_graph {
     struct ap_result *results;
     /* [result]: of a part, what others take as it lies (sums made whole); NULL: none */
     const bool *taken;
-    /* [node]: of a part, parameters that others hand on: a share for each microbatch, if
-       they are split over time; NULL: none */
+    /* [node]: of a part, parameters that other parts send: a share for each microbatch,
+       if they are split over time; NULL: none */
     const bool *handed;
     int n_reducers;
     const struct ap_reducer *reducers;

@@ -18,7 +18,6 @@
 
 #include "plan/microbatch.h"
 #include "pipeline/recompute.h"
-#include "tool/tool.h"
 
 struct builder {
     struct ap_arena *arena;
@@ -487,7 +486,7 @@ static int check_supported(const struct ap_graph *g, struct ap_err *err)
     return 0;
 }
 
-static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
+static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
 {
     struct ap_err why = {0};
 
@@ -497,7 +496,7 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
         return 0;
     if (!b->stages->each)
         return ap_err_set(err, "/stages/microbatches: %s", why.msg);
-    *exit_code = AP_USAGE;
+    *unsupported = true;
     return ap_err_set(err,
                       "/stages/microbatch: %s; programs that compute it per microbatch "
                       "are not supported",
@@ -506,7 +505,7 @@ static int lie_in_time(struct builder *b, int *exit_code, struct ap_err *err)
 
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, struct ap_pipeline_program *program,
-                      int *exit_code, struct ap_err *err)
+                      bool *unsupported, struct ap_err *err)
 {
     struct builder b = {.arena = arena,
                         .g = of->graph,
@@ -525,17 +524,17 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
         .microbatches = (int)stages->microbatches,
         .n_stages = stages->n,
         .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};
-    *exit_code = AP_USAGE;
+    *unsupported = true;
     if (check_supported(of->graph, err))
         return -1;
-    *exit_code = AP_BAD_INPUT;
-    if (check_schedule(of->graph, stages, err) || lie_in_time(&b, exit_code, err))
+    *unsupported = false;
+    if (check_schedule(of->graph, stages, err) || lie_in_time(&b, unsupported, err))
         return -1;
     memset(b.owner, -1, (size_t)of->graph->n_nodes * sizeof *b.owner);
     if (add_stages(&b, err))
         return -1;
     add_lanes(&b);
-    *exit_code = AP_USAGE;
+    *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
     return ap_pipeline_order(arena, stages->chunks, program, err);

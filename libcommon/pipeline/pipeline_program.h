@@ -82,12 +82,12 @@ struct ap_pipeline_program {
 };
 
 /*
- * The programs of a plan. g is grouped, nests and blocks are its own. -1 with *exit_code:
- * a plan that cannot be run (AP_BAD_INPUT), or not yet (AP_USAGE).
+ * The programs of a plan. g is grouped, nests and blocks are its own. -1 where the
+ * plan cannot be run, with *unsupported where programs for such plans do not exist yet.
  */
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, struct ap_pipeline_program *program,
-                      int *exit_code, struct ap_err *err);
+                      bool *unsupported, struct ap_err *err);
 
 /*
  * Whether the instructions are valid: stages, groups and messages exist, every message is

@@ -305,7 +305,7 @@ def notes(document, mine, xla):
         found.append(f"{steps} steps go along a second axis; XLA takes one step for both")
     if again:
         found.append(
-            f"{again} conversions are made again in a later phase; XLA finds that they "
+            f"{again} conversions run again in a later phase; XLA finds that they "
             "are the same and keeps the first"
         )
     layouts, nodes = document["sharding"]["layouts"], document["graph"]["nodes"]

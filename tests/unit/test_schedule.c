@@ -406,7 +406,8 @@ static void test_ends(struct ap_arena *arena)
     st[0].recomputed_bytes = 100;
     st[0].flight_bytes = 10;
     ap_simulate(arena, &sim, &r, &err);
-    CHECK(r.devices[0].peak_bytes == 120, "recomputed bytes count in the backward");
+    CHECK(r.devices[0].peak_bytes == 120,
+          "recomputed activations count in the backward pass");
     sim.chunks = 3;
     CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
               strcmp(err.msg, "2 stages are not 3 to a device") == 0,

@@ -207,8 +207,8 @@ static void not_chains(void)
  * below the bound, or better where auto hears it. */
 static void towers_are_sets(void)
 {
-    static const double heard[] = {0.2, 0.5, 1, 100};
-    const int n_reported = sizeof heard / sizeof *heard;
+    static const double tolerance[] = {0.2, 0.5, 1, 100};
+    const int n_reported = sizeof tolerance / sizeof *tolerance;
     int good = 0, sets = 0;
     struct plan_params params = {.schedule = -1, .imbalance = 0.08, .n_kept = 64};
     struct plan_answer best = {0};
@@ -226,7 +226,7 @@ static void towers_are_sets(void)
     int rc = plan_auto(&arena, &cases.inst, &params, &best, &err);
     for (int i = 0; i < n_reported && rc == 0; i++) {
         struct plan_answer dag = {0};
-        params.imbalance = heard[i];
+        params.imbalance = tolerance[i];
         if (plan_rhino(&arena, &cases.inst, &params, &dag, &err) != 0)
             continue;
         good += best.bound > 0 && best.bound <= dag.step_sec &&
