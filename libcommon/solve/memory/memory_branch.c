@@ -21,7 +21,7 @@
 #include "base/heap.h"
 #include "solve/memory/memory_search.h"
 
-#define MOST_BRANCHES 4000
+#define MOST_BRANCHES 400
 #define DIVES         8   /* one in so many looks goes down to a choice that fits */
 #define AMONG_EFFORT  10  /* part of what solving takes otherwise */
 #define SETTLED       0.1 /* of the gap that is good enough */
