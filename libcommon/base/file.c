@@ -49,7 +49,7 @@ void ap_source_close(struct ap_source *source)
     close(source->fd);
 }
 
-/* zlib hands on what is not compressed. Takes fd over. */
+/* zlib passes on what is not compressed. Takes fd over. */
 static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
 {
     static char block[1 << 16];

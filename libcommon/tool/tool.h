@@ -1,5 +1,5 @@
 /*
- * What every filter does alike: options, --help, --version, input, output, --stats, exit
+ * What all filters have in common: options, --help, --version, input, output, --stats, exit
  * codes. With err.h and arena, the only part of libcommon that prints and exits.
  */
 #ifndef AP_TOOL_H
