@@ -3,7 +3,7 @@
  * Idea: one instruction per node, in order. A sharding belongs to a value, so what a
  * group makes is annotated with its layout; where users want another one, a custom call
  * "Sharding" stands for the conversion, once per conversion of the plan. Partial values
- * have no sharding that XLA can be told, the conversion behind them has. Shardy reads
+ * have no sharding that XLA can express, the conversion behind them has. Shardy reads
  * annotations of parameters and custom calls only: there each annotated value is followed
  * by one. Cost: linear, names are sorted.
  * Source: Xu et al., "GSPMD: General and Scalable Parallelization for ML Computation

@@ -16,9 +16,9 @@ struct ap_pack_piece {
 /*
  * Chooses the offsets of n <= AP_PACK_MOST pieces, whose sizes have a sum that n times
  * fits an int64_t, so that none that are in use together overlap. Stops when they end
- * within `enough` bytes, when no arena is smaller, or after `work` looks at a piece that
- * is placed (and one order in any case). Returns where the last one ends. The search goes
- * the same way for any `enough` and `work`: they only end it.
+ * within `enough` bytes, when no arena is smaller, or after `work` comparisons with
+ * pieces that are placed (and one order in any case). Returns where the last one ends.
+ * The search goes the same way for any `enough` and `work`: they only end it.
  */
 int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
                 int64_t enough, int64_t work);

@@ -189,8 +189,7 @@ int ap_attrs_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at
     uint64_t seen = 0;
 
     node->attrs = &ap_attrs_default;
-    for (void *it = json_object_iter(o); it;
-         it = json_object_iter_next(o, it)) {
+    for (void *it = json_object_iter(o); it; it = json_object_iter_next(o, it)) {
         const char *name = json_object_iter_key(it);
         enum ap_attr attr = ap_attr_find(name, strlen(name));
         if (attr == AP_N_ATTRS)

@@ -11,7 +11,7 @@ struct ap_npy {
     int64_t dims[AP_MAX_RANK], elems;
     void *data;
 };
-/* -1 with err; missing (may be NULL) tells a file that is not there from a bad one. */
+/* -1 with err; *missing (may be NULL): the file does not exist, rather than being bad. */
 int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err);
 /* Reads a file that must have this shape, in its dtype; bf16 from f32. Caller frees *out.
  */

@@ -143,7 +143,7 @@ static int window_parse(struct ap_arena *arena, const char *text, size_t *pos,
 {
     struct ap_window_dim dims[AP_MAX_RANK];
     unsigned seen = 0;
-    int n = -1; /* number of dimensions, once a field told it */
+    int n = -1; /* number of dimensions, once a field has given it */
 
     for (int i = 0; i < AP_MAX_RANK; i++)
         dims[i] = (struct ap_window_dim){

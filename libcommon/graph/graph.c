@@ -455,7 +455,7 @@ static int check_operand(const struct ap_node *nodes, int n_nodes, const struct 
     return place_err(at, err, member, msg);
 }
 
-/* What holds for the nodes of a graph and of a reducer alike. */
+/* What holds for the nodes of graphs and of reducers. */
 static int check_operands(const struct ap_node *nodes, int n_nodes,
                           const struct place *at, struct ap_err *err)
 {

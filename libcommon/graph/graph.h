@@ -74,7 +74,8 @@ enum ap_op {
 /* What decides an operator's factor rule and whether it may join a fused chain. */
 enum ap_op_class {
     AP_CLASS_LEAF,        /* parameter, constant, iota */
-    AP_CLASS_ELEMENTWISE, /* one factor per dimension, all operands alike (or scalar) */
+    AP_CLASS_ELEMENTWISE, /* one factor per dimension, the same for all operands (or
+                             scalar) */
     AP_CLASS_MOVE,        /* moves elements: broadcast, reshape, transpose, slice, ... */
     AP_CLASS_HEAVY,       /* dot, convolution */
     AP_CLASS_REDUCE,      /* reduce, reduce-window, select-and-scatter, sort, topk */

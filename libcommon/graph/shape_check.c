@@ -611,8 +611,7 @@ static int check_body(const struct ap_graph *g, int reducer, const char *where,
                       struct ap_err *err)
 {
     const struct ap_reducer *r = &g->reducers[reducer];
-    struct ap_graph body = {
-        .n_nodes = r->n_nodes, .nodes = r->nodes, .n_reducers = 0};
+    struct ap_graph body = {.n_nodes = r->n_nodes, .nodes = r->nodes, .n_reducers = 0};
     struct ap_err why = {""};
 
     for (int i = 0; i < r->n_nodes; i++)

@@ -25,7 +25,7 @@ static int index_dims(const struct check *c, int64_t *dims, int *rank, int64_t *
 }
 
 /*
- * What gather and scatter have alike: `taken` dimensions of operand 0 (collapsed or
+ * What gather and scatter have in common: `taken` dimensions of operand 0 (collapsed or
  * inserted) and batching ones are not in the window, mapped ones get an index. *outside
  * gets the bits of taken and batching.
  */

@@ -27,7 +27,7 @@ static void mark_constants(struct cutter *c)
     }
 }
 
-/* A scalar is cut rather than what it is spread to. */
+/* A scalar is cut rather than its broadcast. */
 static bool is_spread_scalar(const struct ap_graph *g, int node)
 {
     const struct ap_node *n = &g->nodes[node];

@@ -1,6 +1,6 @@
 /*
- * What every filter does alike: options, --help, --version, input, output, --stats, exit
- * codes. With err.h and arena, the only part of libcommon that prints and exits.
+ * What all filters have in common: options, --help, --version, input, output, --stats,
+ * exit codes. The only room that prints, and, but for memory that runs out, exits.
  */
 #ifndef AP_TOOL_H
 #define AP_TOOL_H

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "doc/families_json.h"
+#include "graph/build.h"
 #include "graph/identity.h"
 #include "tap.h"
 
@@ -203,6 +204,37 @@ static void test_section(struct ap_arena *arena, const struct ap_graph *g)
     ap_buf_free(&again);
 }
 
+/* Reductions by equal computations are identical whatever the computations' ids are. */
+static void test_identity(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_build b;
+    struct ap_graph g;
+    struct ap_err err = {""};
+    const int64_t dim0 = 0, dim1 = 1, dims[2] = {4, 4};
+    int node[4];
+
+    ap_build_init(&b, &arena);
+    int x = ap_build_param(&b, "x", ap_build_shape(&b, AP_F32, 2, dims), AP_ROLE_INPUT);
+    node[0] = ap_build_reduce(&b, x, AP_RED_SUM, 1, &dim0);
+    node[1] = ap_build_reduce(&b, x, AP_RED_SUM, 1, &dim0);
+    node[2] = ap_build_reduce(&b, x, AP_RED_MAX, 1, &dim0);
+    node[3] = ap_build_reduce(&b, x, AP_RED_SUM, 1, &dim1);
+    struct ap_attrs other = *b.nodes[node[1]].attrs; /* the same computation again */
+    other.to_apply = ap_build_add_reducer(&b, b.reducers[other.to_apply]);
+    b.nodes[node[1]].attrs = &other;
+    struct ap_result result = {.node = node[3], .role = AP_ROLE_AUX, .alias = -1};
+    CHECK(!ap_build_finish(&b, "reductions", 1, &result, &g, &err), "built%s", err.msg);
+    uint64_t *sig = AP_NEW_N(&arena, g.n_nodes, uint64_t);
+    ap_node_signatures(&g, sig);
+    CHECK(ap_nodes_identical(&g, node[0], node[1]) && sig[node[0]] == sig[node[1]],
+          "reducers are compared by what they compute");
+    CHECK(!ap_nodes_identical(&g, node[0], node[2]) && sig[node[0]] != sig[node[2]] &&
+              !ap_nodes_identical(&g, node[0], node[3]) && sig[node[0]] != sig[node[3]],
+          "another computation or dimension makes another node");
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
     struct ap_arena arena = {0};
@@ -225,8 +257,10 @@ int main(void)
     CHECK(sum.weights == 3 && sum.all_weights == 4 && sum.n_distinct == 2,
           "the head's weight is a block of its own");
     CHECK(ap_nodes_identical(&g, FIRST + 2, FIRST + 3) &&
-              !ap_nodes_identical(&g, FIRST + 3, FIRST + 4) && !ap_nodes_identical(&g, X, FIRST),
+              !ap_nodes_identical(&g, FIRST + 3, FIRST + 4) &&
+              !ap_nodes_identical(&g, X, FIRST),
           "operators and roles tell nodes apart");
     ap_arena_free(&arena);
+    test_identity();
     return tap_done();
 }
