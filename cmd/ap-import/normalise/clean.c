@@ -12,8 +12,8 @@
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
  *     constants are folded;
  *   - a maximum with the least number of its type becomes the other operand, and so does
- *     a minimum with the greatest; a broadcast iota becomes an iota of the result's
- * shape;
+ *     a minimum with the greatest;
+ *   - a broadcast iota becomes an iota of the result's shape;
  *   - scalar constants, iotas and broadcasts get a copy per user, just before it:
  *     recomputing one is cheaper than keeping it, and each may have a layout of its own.
  *
