@@ -556,7 +556,8 @@ static void test_named(void)
 
 /* Alpa's table 2: what a resharding costs, M = bytes of the whole tensor. */
 static void check_table_2(const struct ap_cost *cost, const struct ap_shape *shape,
-                      const char *from, const char *to, const char *want, int64_t bytes)
+                          const char *from, const char *to, const char *want,
+                          int64_t bytes)
 {
     struct ap_path path = convert(cost, shape, from, to);
     const char *got = path_text(&cost->mesh, &path);
