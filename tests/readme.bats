@@ -79,10 +79,14 @@ names_what_exists() {
         <(for d in libcommon/*/; do basename "$d"; done | sort)
 }
 
-@test "README of libcommon: every term of the glossary is explained once" {
+@test "README of libcommon: every term of the glossary is explained once, and is in use" {
     terms=$(awk -F'|' '/^## Glossary/ { on = 1 } on && /^\|/ && !/---/ && $2 != " term " { print $2 }' libcommon/README.md |
         sed 's/, /\n/g; s/ *$//; s/^ *//; s/ of a graph$//; s/ of a problem$//')
     [ "$(sort <<<"$terms" | uniq -d)" = "" ]
+    while read -r term; do
+        grep -rqiE "${term// /[ _-]}" --include='*.[ch157]' --include='*.def' --include='*.md' libcommon/*/ cmd/*/ man ||
+            { echo "nothing is called $term"; return 1; }
+    done <<<"$terms"
 }
 
 @test "README of libcommon/layout: its sessions print what stands below them" {
