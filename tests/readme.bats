@@ -21,7 +21,7 @@ runs_as_printed() {
     sessions "$1" >"$BATS_TEST_TMPDIR/expected"
     ln -s "$AP_TOP/testdata" "$AP_TOP/scripts" "$BATS_TEST_TMPDIR"
     ln -s "$AP_BUILD" "$BATS_TEST_TMPDIR/build"
-    cd "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR" || return
     { # a command goes on while its lines end in a pipe or a backslash
         command='' echo_lines=''
         while IFS= read -r line; do
@@ -79,10 +79,14 @@ names_what_exists() {
         <(for d in libcommon/*/; do basename "$d"; done | sort)
 }
 
-@test "README of libcommon: every term of the glossary is explained once" {
+@test "README of libcommon: every term of the glossary is explained once, and is in use" {
     terms=$(awk -F'|' '/^## Glossary/ { on = 1 } on && /^\|/ && !/---/ && $2 != " term " { print $2 }' libcommon/README.md |
         sed 's/, /\n/g; s/ *$//; s/^ *//; s/ of a graph$//; s/ of a problem$//')
     [ "$(sort <<<"$terms" | uniq -d)" = "" ]
+    while read -r term; do
+        grep -rqiE "${term// /[ _-]}" --include='*.[ch157]' --include='*.def' --include='*.md' libcommon/*/ cmd/*/ man ||
+            { echo "nothing is called $term"; return 1; }
+    done <<<"$terms"
 }
 
 @test "README of libcommon/layout: its sessions print what stands below them" {
