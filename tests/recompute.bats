@@ -77,7 +77,7 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
 
 @test "selected: the report names the operators, in 100 columns" {
     run -0 ap-cost --report "$(priced selected)"
-    [[ $output =~ "stage 0 makes "[0-9]+" values again in "[0-9.]+" us a microbatch: "[0-9]+" " ]]
+    [[ $output =~ "stage 0 recomputes "[0-9]+" values in "[0-9.]+" us a microbatch: "[0-9]+" " ]]
     ((${#lines[@]} <= 40))
     for line in "${lines[@]}"; do
         ((${#line} <= 100)) || { echo "$line"; return 1; }
