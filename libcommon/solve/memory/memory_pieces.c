@@ -64,6 +64,8 @@ static void find_cells(struct cutter *k, const struct memory_search *ms,
     }
     for (int i = 0; i < priced->n_sets; i++)
         k->cell[priced->set[i].node] = k->cell[priced->set[i].home];
+    for (int i = 0; i < priced->n_waits; i++)
+        k->cell[priced->wait[i].node] = k->cell[home_of(m, priced->wait[i].copy)];
     for (int i = 0; i < m->n_maxima; i++)
         if (priced->most[i] >= 0)
             k->cell[priced->most[i]] = k->cell[m->maxima[i].home];

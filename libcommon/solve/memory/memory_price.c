@@ -19,6 +19,8 @@
 
 #include "solve/memory/memory_copy_set.h"
 
+#define MOST_TURNS 6 /* users of a copy in a phase that waits are priced for */
+
 static double span_price(const double *before, int lo, int hi)
 {
     return before[hi] - before[lo];
@@ -124,6 +126,17 @@ static void find_split(struct pricer *k)
 
 /* ---- copies that wait for their next user in a phase ---- */
 
+/* States: from one turn to another one, which is where the copy waits. */
+static int span_state(int n, int lo, int hi)
+{
+    return lo * n - lo * (lo - 1) / 2 + hi - lo;
+}
+
+static int n_spans(int n)
+{
+    return n * (n + 1) / 2;
+}
+
 static bool is_expensive(const struct pricer *k, const struct priced_wait *w)
 {
     const struct ap_problem_edge *e = home_edge(k, w->copy);
@@ -187,6 +200,23 @@ static void price_waits(struct pricer *k, const double *before)
     }
 }
 
+/* The nodes of expensive waits. */
+static void find_waits(struct pricer *k)
+{
+    const struct ap_memory *m = k->m;
+    struct priced_problem *out = k->out;
+
+    out->wait = AP_NEW_N(k->arena, 2 * m->n_copies + 1, struct priced_wait);
+    for (int i = 0; i < 2 * m->n_copies; i++) {
+        struct priced_wait *w = k->wait[i];
+        if (!w || out->set_of[i / 2] >= 0 || w->n > MOST_TURNS || !is_expensive(k, w))
+            continue;
+        w->node = out->problem.n_nodes++;
+        out->wait[out->n_waits++] = *w;
+        k->cap_edges += 1 + m->copy[i / 2].n_uses;
+    }
+}
+
 /* ---- tensors whose copies are one node ---- */
 
 static bool wants_set(const struct pricer *k, int copy)
@@ -235,6 +265,56 @@ static void find_sets(struct pricer *k)
         k->cap_edges += 1 + set->n_users;
         out->n_sets++;
     }
+}
+
+static void add_wait(struct pricer *k, const struct priced_wait *w)
+{
+    const struct ap_problem *base = k->m->problem;
+    const int home = home_edge(k, w->copy)->a, n = base->n_strategies[home];
+    const int n_states = n_spans(w->n);
+    const struct ap_copy *c = &k->m->copy[w->copy];
+    double *cost = AP_NEW_N(k->arena, (int64_t)n * n_states, double);
+
+    for (int h = 0; h < n; h++)
+        for (int lo = 0; lo < w->n; lo++) {
+            double sum = 0;
+            for (int hi = lo; hi < w->n; hi++) {
+                cost[h * n_states + span_state(w->n, lo, hi)] = sum;
+                sum += w->cost[hi * n + h];
+            }
+        }
+    add_edge(k, home, w->node, cost);
+    for (int u = 0; u < c->n_uses; u++) {
+        const struct ap_problem_edge *e = &base->edges[c->use[u].edge];
+        const int n_b = base->n_strategies[e->b], turn = c->use[u].turn - w->first;
+        if (c->use[u].later != w->later)
+            continue;
+        double *need = AP_NEW_N(k->arena, (int64_t)n_states * n_b, double);
+        for (int lo = 0; lo < w->n; lo++)
+            for (int hi = lo; hi < w->n; hi++)
+                for (int s = 0; s < n_b && (turn < lo || turn > hi); s++)
+                    if (is_forbidden(e->cost[s]))
+                        need[span_state(w->n, lo, hi) * n_b + s] = AP_FORBIDDEN;
+        add_edge(k, w->node, e->b, need);
+    }
+}
+
+/* Between which of these users the copies of a choice wait. */
+static int wait_state(const struct ap_memory *m, const struct priced_wait *w,
+                      const int *choice)
+{
+    const struct ap_copy *c = &m->copy[w->copy];
+    int lo = w->n, hi = -1;
+
+    for (int u = 0; u < c->n_uses; u++) {
+        const struct ap_problem_edge *e = &m->problem->edges[c->use[u].edge];
+        const int turn = c->use[u].turn - w->first;
+        if (c->use[u].later != w->later || !is_forbidden(e->cost[choice[e->b]]))
+            continue;
+        lo = turn < lo ? turn : lo;
+        hi = turn > hi ? turn : hi;
+    }
+    return hi < 0 ? 0 : span_state(w->n, lo, hi);
 }
 
 /* ---- what several users ask for ---- */
@@ -331,6 +411,8 @@ static void add_base_edges(struct pricer *k)
     for (int c = 0; c < m->n_copies; c++)
         if (k->out->kept[c])
             add_split(k, c);
+    for (int i = 0; i < k->out->n_waits; i++)
+        add_wait(k, &k->out->wait[i]);
 }
 
 static void add_costs(struct pricer *k)
@@ -342,6 +424,8 @@ static void add_costs(struct pricer *k)
     k->n_strategies = AP_NEW_N(k->arena, n, int);
     for (int v = 0; v < n; v++)
         k->n_strategies[v] = v < base->n_nodes ? base->n_strategies[v] : 2;
+    for (int i = 0; i < k->out->n_waits; i++)
+        k->n_strategies[k->out->wait[i].node] = n_spans(k->out->wait[i].n);
     for (int i = 0; i < k->m->n_maxima; i++)
         if (k->out->most[i] >= 0)
             k->n_strategies[k->out->most[i]] = k->m->maxima[i].n_levels;
@@ -379,6 +463,7 @@ void price_problem(struct ap_arena *arena, const struct ap_memory *m,
     price_waits(&k, before);
     find_sets(&k);
     find_split(&k);
+    find_waits(&k);
     find_mosts(&k, before);
     add_costs(&k);
     k.edges = AP_NEW_N(arena, k.cap_edges, struct ap_problem_edge);
@@ -430,6 +515,8 @@ int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
     }
     for (int i = 0; i < priced->n_sets; i++)
         start[priced->set[i].node] = priced_set_state(&priced->set[i], choice);
+    for (int i = 0; i < priced->n_waits; i++)
+        start[priced->wait[i].node] = wait_state(m, &priced->wait[i], choice);
     for (int i = 0; i < m->n_maxima; i++)
         if (priced->most[i] >= 0)
             start[priced->most[i]] = usage_level(&m->maxima[i], choice);

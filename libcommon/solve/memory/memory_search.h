@@ -55,9 +55,10 @@ int usage_level(const struct ap_usage_max *most, const int *choice);
 
 /* ---- memory_price.c: the problem at prices of memory ---- */
 
-/* What a copy costs between its users of a phase. */
+/* What a copy costs between its users of a phase; without a set, a node whose states are
+ * spans of these users. */
 struct priced_wait {
-    int copy;
+    int copy, node;
     bool later;
     int first, n; /* turns of these users */
     double *cost; /* [turn - first][strategy of its home]: until the next one */
@@ -68,7 +69,9 @@ struct priced_problem {
     int n_sets; /* memory_copy_set.c: tensors whose copies are one node */
     struct priced_set *set;
     int *set_of; /* [copy], -1 */
-    int *most;   /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
+    int n_waits;
+    struct priced_wait *wait;
+    int *most; /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
     struct ap_problem problem; /* no more than the true value of any choice */
     double **cost;             /* of problem: may be changed */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
