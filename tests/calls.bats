@@ -13,7 +13,7 @@ ENTRY e { x = f32[8,4] parameter(0)
     ROOT y = f32[8,4] negate(v) }
 END
     [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == *":2:28: custom call 'mystery' is not known"* ]]
+    [[ $stderr == *":2:28: unknown custom call 'mystery'"* ]]
     jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .shape, .index // 0]] ==
         [["mystery", "f32[8,4]", 0], ["mystery", "f32[8,4]", 0]]' <<<"$output"
     ap-shard --mesh 2 <<<"$output" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
