@@ -37,13 +37,13 @@ few_critical() {
 }
 
 # The paper: 76 000, 378, 377.
-@test "rhino Table 5: GPT-72: at most 1 % of the instructions, sub-graphs one fewer" {
+@test "rhino table 5: GPT-72: at most 1 % of the instructions, sub-graphs one fewer" {
     few_critical "$(model gpt --layers 72 --hidden 512 --heads 8)" paper code
 }
 
 # The paper: 18 000, 90, 89. In half precision this lowering has 17 186 instructions; in
 # f32 13 447, of which the paper's rule finds 137 critical, 1.02 %.
-@test "rhino Table 5: MoE-32E-10B: at most 1 % of the instructions, sub-graphs one fewer" {
+@test "rhino table 5: MoE-32E-10B: at most 1 % of the instructions, sub-graphs one fewer" {
     few_critical "$(model moe-10b "${half[@]}")" paper code
     few_critical "$(model moe-10b)" code
     [ "$(blocks "$(model moe-10b)" --critical code | jq '.critical | length')" -eq 89 ]
