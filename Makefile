@@ -4,7 +4,8 @@ DESTDIR ?=
 BUILD ?= build
 CC = gcc
 CFLAGS ?= -O2 -g
-WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+WARN = -Wall -Wextra -Wshadow -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+    -Werror
 AP_CPPFLAGS = -D_POSIX_C_SOURCE=200809L -Ilibcommon $(CPPFLAGS)
 AP_CFLAGS = -std=c11 $(WARN) $(CFLAGS) $(SANITIZE)
 AP_LDFLAGS = -Wl,--as-needed $(LDFLAGS) $(SANITIZE)

@@ -92,8 +92,8 @@ struct ap_buf pipe_correct(struct ap_arena *arena, struct pipe_input *in,
 
 /* ---- where the time goes ---- */
 
-struct pipe_spent pipe_spent_by(const struct pipe_input *in,
-                                const struct ap_pipeline_price *p, int device)
+static struct pipe_spent spent_by(const struct pipe_input *in,
+                                  const struct ap_pipeline_price *p, int device)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
     double times = (double)in->stages.microbatches;
@@ -116,7 +116,7 @@ struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
 {
     struct pipe_spent sum = {0};
     for (int d = 0; d < p->result.n_devices; d++) {
-        struct pipe_spent s = pipe_spent_by(in, p, d);
+        struct pipe_spent s = spent_by(in, p, d);
         double share = (double)in->stages.stage[d].n_devices / (double)p->n_devices;
         sum.compute_sec += share * s.compute_sec;
         sum.comm_sec += share * s.comm_sec;
@@ -210,7 +210,7 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
                        int device, struct ap_buf *out)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
-    struct pipe_spent spent = pipe_spent_by(in, p, device);
+    struct pipe_spent spent = spent_by(in, p, device);
     int64_t role[AP_N_ROLES] = {0};
     const char *sep = "";
 

@@ -14,14 +14,12 @@ struct pipe_input {
     bool by_hand; /* the section has no objective */
 };
 
-/* How the devices of one stage spend a step; adds up to the step's seconds. */
+/* How a device spends a step; adds up to the step's seconds. */
 struct pipe_spent {
     double compute_sec, comm_sec; /* collectives inside the stage, gradients' aside */
     double send_sec, sync_sec, wait_sec;
 };
-struct pipe_spent pipe_spent_by(const struct pipe_input *in,
-                                const struct ap_pipeline_price *p, int device);
-/* The same on average over all devices of the plan. */
+/* On average over all devices of the plan. */
 struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
                                     const struct ap_pipeline_price *p);
 

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-const struct model_names model_gpt_names = {"ln_1", "attn",   "ln_cross", "cross",
-                                            "ln_2", "mlp/fc", "mlp/act",  "mlp/proj"};
+static const struct model_names gpt_names = {"ln_1", "attn",   "ln_cross", "cross",
+                                             "ln_2", "mlp/fc", "mlp/act",  "mlp/proj"};
 const struct model_names model_t5_names = {"ln_attn", "attn",   "ln_cross", "cross",
                                            "ln_mlp",  "mlp/wi", "mlp/act",  "mlp/wo"};
 
@@ -12,7 +12,7 @@ void model_block_init(const struct model *m, struct model_block *block)
 {
     int64_t hidden = m->size[MODEL_HIDDEN], heads = m->size[MODEL_HEADS];
     int64_t head_dim = model_get(m, MODEL_HEAD_DIM, hidden / heads);
-    *block = (struct model_block){.names = &model_gpt_names,
+    *block = (struct model_block){.names = &gpt_names,
                                   .heads = heads,
                                   .head_dim = head_dim,
                                   .ffn = model_get(m, MODEL_FFN, 4 * hidden),

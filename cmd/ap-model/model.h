@@ -168,7 +168,7 @@ int model_loss(struct model *m, int logits, int labels);
 struct model_names {
     const char *ln_attn, *attn, *ln_cross, *cross, *ln_mlp, *up, *act, *down;
 };
-extern const struct model_names model_gpt_names, model_t5_names;
+extern const struct model_names model_t5_names;
 
 struct model_block {
     const struct model_names *names;

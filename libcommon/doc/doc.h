@@ -119,7 +119,8 @@ int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t 
 int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                 const char *key, struct ap_ints *out, struct ap_err *err);
 /* Array member of n integers from lo to hi into the arena, and their number (NULL:
- * known); n < 0: of any number. */
+ * known); n < 0: of any number. Ten parameters: the place, the range that is legal, and
+ * two results. */
 int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                const char *key, int n, int lo, int hi, int *n_read, const int **ids,
                struct ap_err *err);

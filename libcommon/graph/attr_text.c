@@ -334,14 +334,18 @@ static void slice_print(const struct ap_attrs *a, struct ap_buf *out)
 
 /* ---- dim_labels ---- */
 
-/*
- * Reads one label such as "b01f": the letters a and b and the digits 0 .. n - 1, each
- * once. spatial[] gets the positions of the digits; *n their number (in: -1 if unknown).
- */
-static int label_parse(const char *text, size_t *pos, const char *letters, int *at_a,
-                       int *at_b, int *spatial, int *n, struct ap_err *err)
+/* One label such as "b01f": two letters and the digits 0 .. n - 1, each once. */
+struct label {
+    const char *letters;
+    int *at_a, *at_b, *spatial; /* positions of the letters and of the digits */
+};
+
+/* *n: how many digits there are (in: -1 if unknown). */
+static int label_parse(const char *text, size_t *pos, const struct label *label, int *n,
+                       struct ap_err *err)
 {
-    int len = 0;
+    const char *letters = label->letters;
+    int *at_a = label->at_a, *at_b = label->at_b, *spatial = label->spatial, len = 0;
 
     *at_a = *at_b = -1;
     for (int i = 0; i < AP_MAX_RANK; i++)
@@ -375,17 +379,17 @@ static int dim_labels_parse(const char *text, size_t *pos, struct ap_attrs *attr
                             struct ap_err *err)
 {
     struct ap_conv_dims c = {.n_spatial = -1};
+    const struct label lhs = {"bf", &c.lhs_batch, &c.lhs_feature, c.lhs_spatial};
+    const struct label rhs = {"io", &c.rhs_in, &c.rhs_out, c.rhs_spatial};
+    const struct label out = {"bf", &c.out_batch, &c.out_feature, c.out_spatial};
 
     skip_blanks(text, pos);
-    if (label_parse(text, pos, "bf", &c.lhs_batch, &c.lhs_feature, c.lhs_spatial,
-                    &c.n_spatial, err) ||
+    if (label_parse(text, pos, &lhs, &c.n_spatial, err) ||
         expect(text, pos, '_', "dim_labels", err) ||
-        label_parse(text, pos, "io", &c.rhs_in, &c.rhs_out, c.rhs_spatial, &c.n_spatial,
-                    err) ||
+        label_parse(text, pos, &rhs, &c.n_spatial, err) ||
         expect(text, pos, '-', "dim_labels", err) ||
         expect(text, pos, '>', "dim_labels", err) ||
-        label_parse(text, pos, "bf", &c.out_batch, &c.out_feature, c.out_spatial,
-                    &c.n_spatial, err))
+        label_parse(text, pos, &out, &c.n_spatial, err))
         return -1;
     for (int i = c.n_spatial; i < AP_MAX_RANK; i++)
         c.lhs_spatial[i] = c.rhs_spatial[i] = c.out_spatial[i] = 0;

@@ -85,7 +85,7 @@ int ap_build_pad(struct ap_build *b, int x, int value, const struct ap_pad_dim *
 int ap_build_concat(struct ap_build *b, int n, const int *x, int dim);
 int ap_build_reverse(struct ap_build *b, int x, int n, const int64_t *dims);
 
-/* Result: batch, free of x, free of y, as HLO orders them. */
+/* Result: batch, free of x, free of y, as HLO orders them. Nine parameters: HLO's own. */
 int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x_batch,
                  const int64_t *y_batch, int n_contract, const int64_t *x_contract,
                  const int64_t *y_contract);

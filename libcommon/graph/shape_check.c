@@ -42,7 +42,9 @@ int check_result(const struct check *c, enum ap_dtype dtype, const int64_t *dims
     return check_result_like(c, &want);
 }
 
-int check_results_of(const struct check *c, int n, const int64_t *dims, int rank)
+/* The result must be one array, or a tuple of n of them if n > 1, of operands 0 .. n -
+ * 1's dtypes, all with these dims. */
+static int check_results_of(const struct check *c, int n, const int64_t *dims, int rank)
 {
     const struct ap_shape *have = &c->node->shape;
 

@@ -21,9 +21,6 @@ int check_result(const struct check *c, enum ap_dtype dtype, const int64_t *dims
                  int rank);
 /* The result must have shape s. */
 int check_result_like(const struct check *c, const struct ap_shape *s);
-/* The result must be one array, or a tuple of n of them if n > 1, of operands 0 .. n -
- * 1's dtypes, all with these dims. */
-int check_results_of(const struct check *c, int n, const int64_t *dims, int rank);
 /* Entries of an attribute are dimensions below rank, each once; *mask gets them as bits.
  */
 int check_dims(const struct check *c, const char *name, const struct ap_ints *dims,

@@ -29,39 +29,42 @@ static int index_dims(const struct check *c, int64_t *dims, int *rank, int64_t *
  * inserted) and batching ones are not in the window, mapped ones get an index. *outside
  * gets the bits of taken and batching.
  */
-struct index_names {
-    const char *taken, *map, *batch, *index_batch;
+struct index_list {
+    const char *name;
+    const struct ap_ints *dims;
+};
+struct index_lists {
+    struct index_list taken, map, batch, index_batch;
 };
 
-static int check_index_dims(const struct check *c, const struct index_names *names,
-                            const struct ap_ints *taken, const struct ap_ints *map,
-                            const struct ap_ints *batch,
-                            const struct ap_ints *index_batch, int64_t vector,
-                            unsigned *outside)
+static int check_index_dims(const struct check *c, const struct index_lists *lists,
+                            int64_t vector, unsigned *outside)
 {
+    const struct ap_ints *map = lists->map.dims, *batch = lists->batch.dims;
+    const struct ap_ints *index_batch = lists->index_batch.dims;
     const struct ap_shape *in = check_in(c, 0), *indices = check_in(c, 1);
     unsigned t, m, b, ib;
 
-    if (check_dims(c, names->taken, taken, in->rank, &t) ||
-        check_dims(c, names->map, map, in->rank, &m) ||
-        check_dims(c, names->batch, batch, in->rank, &b) ||
-        check_dims(c, names->index_batch, index_batch, indices->rank, &ib) ||
-        check_count(c, names->index_batch, index_batch->n, batch->n))
+    if (check_dims(c, lists->taken.name, lists->taken.dims, in->rank, &t) ||
+        check_dims(c, lists->map.name, map, in->rank, &m) ||
+        check_dims(c, lists->batch.name, batch, in->rank, &b) ||
+        check_dims(c, lists->index_batch.name, index_batch, indices->rank, &ib) ||
+        check_count(c, lists->index_batch.name, index_batch->n, batch->n))
         return -1;
     if (map->n != vector)
         return ap_err_set(c->err, "%s has %d entries for index vectors of %" PRId64,
-                          names->map, map->n, vector);
+                          lists->map.name, map->n, vector);
     if ((t & b) || (m & b))
         return ap_err_set(c->err, "%s: a batching dimension is indexed or taken twice",
-                          names->batch);
+                          lists->batch.name);
     if (c->node->attrs->index_vector_dim < indices->rank &&
         ib >> c->node->attrs->index_vector_dim & 1)
         return ap_err_set(c->err, "%s: the index vector's dimension is no batch",
-                          names->index_batch);
+                          lists->index_batch.name);
     for (int i = 0; i < batch->n; i++)
         if (in->dims[batch->v[i]] != indices->dims[index_batch->v[i]])
             return ap_err_set(c->err, "%s pairs %" PRId64 " with %" PRId64 " elements",
-                              names->batch, in->dims[batch->v[i]],
+                              lists->batch.name, in->dims[batch->v[i]],
                               indices->dims[index_batch->v[i]]);
     *outside = t | b;
     return 0;
@@ -79,19 +82,19 @@ static int check_sorted(const struct check *c, const char *name,
 
 int check_gather(const struct check *c)
 {
-    static const struct index_names names = {"collapsed_slice_dims", "start_index_map",
-                                             "operand_batching_dims",
-                                             "start_indices_batching_dims"};
     const struct ap_attrs *a = c->node->attrs;
+    const struct index_lists lists = {
+        {"collapsed_slice_dims", &a->collapsed_slice_dims},
+        {"start_index_map", &a->start_index_map},
+        {"operand_batching_dims", &a->operand_batching_dims},
+        {"start_indices_batching_dims", &a->start_indices_batching_dims}};
     const struct ap_shape *in = check_in(c, 0);
     int64_t index[AP_MAX_RANK], window[AP_MAX_RANK], dims[2 * AP_MAX_RANK], vector;
     int n_index, n_window = 0;
     unsigned outside, offset;
 
     if (index_dims(c, index, &n_index, &vector) ||
-        check_index_dims(c, &names, &a->collapsed_slice_dims, &a->start_index_map,
-                         &a->operand_batching_dims, &a->start_indices_batching_dims,
-                         vector, &outside) ||
+        check_index_dims(c, &lists, vector, &outside) ||
         check_count(c, "slice_sizes", a->slice_sizes.n, in->rank))
         return -1;
     for (int d = 0; d < in->rank; d++) {
@@ -117,19 +120,19 @@ int check_gather(const struct check *c)
 
 int check_scatter(const struct check *c)
 {
-    static const struct index_names names = {
-        "inserted_window_dims", "scatter_dims_to_operand_dims", "input_batching_dims",
-        "scatter_indices_batching_dims"};
     const struct ap_attrs *a = c->node->attrs;
+    const struct index_lists lists = {
+        {"inserted_window_dims", &a->inserted_window_dims},
+        {"scatter_dims_to_operand_dims", &a->scatter_dims_to_operand_dims},
+        {"input_batching_dims", &a->input_batching_dims},
+        {"scatter_indices_batching_dims", &a->scatter_indices_batching_dims}};
     const struct ap_shape *in = check_in(c, 0), *updates = check_in(c, 2);
     int64_t index[AP_MAX_RANK], window[AP_MAX_RANK], vector;
     int n_index, n_window = 0;
     unsigned outside, in_window;
 
     if (index_dims(c, index, &n_index, &vector) ||
-        check_index_dims(c, &names, &a->inserted_window_dims,
-                         &a->scatter_dims_to_operand_dims, &a->input_batching_dims,
-                         &a->scatter_indices_batching_dims, vector, &outside) ||
+        check_index_dims(c, &lists, vector, &outside) ||
         check_reducer_arity(c, "to_apply", a->to_apply, 2, 1) ||
         check_dims(c, "update_window_dims", &a->update_window_dims, updates->rank,
                    &in_window) ||

@@ -65,7 +65,6 @@ void ap_rule_free(struct ap_rule *rule);
 void ap_rule_add_link(struct ap_rule *rule, struct ap_rule_at a, struct ap_rule_at b);
 void ap_rule_add_mark(struct ap_rule *rule, struct ap_rule_at at,
                       enum ap_factor_kind kind, enum ap_red red);
-void ap_rule_add_partial(struct ap_rule *rule, int port, struct ap_rule_at over);
 void ap_rule_add_cut(struct ap_rule *rule, int port, int dim, int n, const int64_t *size);
 
 /* ---- refinement (nest_refine.c) ---- */

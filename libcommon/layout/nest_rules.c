@@ -27,7 +27,7 @@ void ap_rule_add_mark(struct ap_rule *r, struct ap_rule_at at, enum ap_factor_ki
     r->marks[r->n_marks++] = (struct ap_rule_mark){at, kind, red};
 }
 
-void ap_rule_add_partial(struct ap_rule *r, int port, struct ap_rule_at over)
+static void add_partial(struct ap_rule *r, int port, struct ap_rule_at over)
 {
     AP_ROOM(r->partials, r->n_partials, r->cap_partials);
     r->partials[r->n_partials++] = (struct ap_rule_partial){port, over};
@@ -98,7 +98,7 @@ static void reduced(struct ap_rule *r, int port, int dim, enum ap_red red)
 
 static void partial(struct ap_rule *r, int port, int over_port, int over_dim)
 {
-    ap_rule_add_partial(r, port, at(over_port, over_dim));
+    add_partial(r, port, at(over_port, over_dim));
 }
 
 static bool has(const struct ap_ints *list, int64_t v)

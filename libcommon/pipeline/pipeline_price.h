@@ -39,13 +39,7 @@ struct ap_transfer_price {
     int64_t gather_bytes; /* full tile that is gathered inside; 0: nothing to gather */
     double sec;           /* both, links and devices working side by side */
 };
-/* sent_bytes is -1 where the destination's devices or mesh are no part of the cluster. */
-struct ap_transfer_price
-ap_price_transfer(const struct ap_cluster *cluster, const struct ap_shape *shape,
-                  const struct ap_mesh *from_mesh, const int64_t *from_devices,
-                  const struct ap_mesh *to_mesh, const struct ap_layout *to,
-                  const int64_t *to_devices, bool local_all_gather);
-/* The same over a link for one share-th of the tensor; to_cost is the destination's. */
+/* Of one share-th of the tensor, over a link; to_cost is the destination's. */
 struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
                                               const struct ap_shape *shape, int64_t share,
                                               const struct ap_cost *to_cost,
@@ -61,7 +55,6 @@ enum ap_send_kind {
     AP_SEND_ONCE,       /* once per step: norms, counts */
     AP_N_SENDS
 };
-extern const char *const ap_send_names[AP_N_SENDS];
 
 struct ap_send {
     int node;     /* of the whole graph */

@@ -15,9 +15,6 @@
 
 #include "base/array.h"
 
-const char *const ap_send_names[AP_N_SENDS] = {"microbatch", "gradient", "weight",
-                                               "once"};
-
 struct sender {
     struct ap_pricing *p;
     const uint8_t *origin; /* enum ap_origin */

@@ -144,27 +144,3 @@ struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
     }
     return x;
 }
-
-struct ap_transfer_price
-ap_price_transfer(const struct ap_cluster *cluster, const struct ap_shape *shape,
-                  const struct ap_mesh *from_mesh, const int64_t *from_devices,
-                  const struct ap_mesh *to_mesh, const struct ap_layout *to,
-                  const int64_t *to_devices, bool local_all_gather)
-{
-    struct ap_devices a = {ap_mesh_devices(from_mesh), from_devices},
-                      b = {ap_mesh_devices(to_mesh), to_devices};
-    struct ap_arena scratch = {0};
-    struct ap_link link = ap_link_between(cluster, &a, &b);
-    struct ap_cluster own;
-    struct ap_cost cost;
-    struct ap_err err = {0};
-    struct ap_transfer_price x = {.sent_bytes = -1};
-
-    if (ap_cluster_take(cluster, b.n, b.id, &own, &err) == 0 &&
-        ap_cost_init(&scratch, &cost, AP_COST_DEFAULT, &own, to_mesh, &err) == 0) {
-        x = ap_price_transfer_on(&link, shape, 1, &cost, to, local_all_gather);
-        ap_cost_free(&cost);
-    }
-    ap_arena_free(&scratch);
-    return x;
-}

@@ -22,6 +22,14 @@ struct origin {
     int n, maker[MAX_MAKERS]; /* weights of the contractions, of FROM_WEIGHTED */
 };
 
+enum ap_weight_role {
+    AP_WEIGHT_ROLE_OTHER,
+    AP_WEIGHT_ROLE_INTO_ATTENTION,   /* queries, keys, values */
+    AP_WEIGHT_ROLE_OUT_OF_ATTENTION, /* what its output is multiplied with */
+    AP_WEIGHT_ROLE_FIRST,            /* of a pair with elementwise operators in between */
+    AP_WEIGHT_ROLE_SECOND
+};
+
 struct role_finder {
     const struct ap_plan *plan;
     const struct ap_weights *weights;
@@ -123,8 +131,9 @@ static struct origin origin_of(struct role_finder *f, const struct ap_nest *nest
     return all;
 }
 
-void ap_weight_roles_find(struct ap_arena *arena, const struct ap_plan *plan,
-                          const struct ap_weights *weights, enum ap_weight_role *role)
+/* role[i] for each weight. Linear in the operand slots. */
+static void find_roles(struct ap_arena *arena, const struct ap_plan *plan,
+                       const struct ap_weights *weights, enum ap_weight_role *role)
 {
     int n = plan->nests->n;
     struct role_finder f = {.plan = plan,
@@ -152,7 +161,7 @@ int ap_weight_roles_pattern(struct ap_arena *arena, const struct ap_plan *plan,
     enum ap_weight_role *role = AP_NEW_N(arena, weights->n + 1, enum ap_weight_role);
     int n = 0;
 
-    ap_weight_roles_find(arena, plan, weights, role);
+    find_roles(arena, plan, weights, role);
     for (int i = 0; i < weights->n; i++) {
         const struct ap_weight *w = &weights->weight[i];
         bool column = (attention && role[i] == AP_WEIGHT_ROLE_INTO_ATTENTION) ||

@@ -24,6 +24,8 @@ struct model {
     const struct ap_problem *p;
     glp_prob *lp;
     int **column; /* [node][strategy], 0 for none */
+    int *index;   /* scratch of a row */
+    double *coef;
     double scale;
     int64_t nodes, node_limit; /* branch and bound */
     double bound;
@@ -52,7 +54,7 @@ static double find_scale(const struct ap_problem *p)
 
 /* ---- building ---- */
 
-static bool add_nodes(struct model *m, struct ap_arena *arena, int *index, double *ones)
+static bool add_nodes(struct model *m, struct ap_arena *arena)
 {
     const struct ap_problem *p = m->p;
 
@@ -68,18 +70,19 @@ static bool add_nodes(struct model *m, struct ap_arena *arena, int *index, doubl
             /* without the upper bound GLPK's branching loses solutions */
             glp_set_col_bnds(m->lp, col, GLP_DB, 0, 1);
             glp_set_obj_coef(m->lp, col, p->cost[v][s] * m->scale);
-            index[++n] = col;
+            m->index[++n] = col;
+            m->coef[n] = 1;
         }
         if (n == 0)
             return false;
-        glp_set_mat_row(m->lp, row, n, index, ones);
+        glp_set_mat_row(m->lp, row, n, m->index, m->coef);
     }
     return true;
 }
 
 /* One side's rows: the cells of strategy s at that end add up to its binary. */
 static void add_rows(struct model *m, int v, const int *cell, size_t step, int n_other,
-                     size_t other_step, int *index, double *coef)
+                     size_t other_step)
 {
     for (int s = 0; s < m->p->n_strategies[v]; s++) {
         int n = 0;
@@ -88,21 +91,20 @@ static void add_rows(struct model *m, int v, const int *cell, size_t step, int n
         for (int t = 0; t < n_other; t++) {
             int col = cell[(size_t)s * step + (size_t)t * other_step];
             if (col > 0) {
-                index[++n] = col;
-                coef[n] = 1;
+                m->index[++n] = col;
+                m->coef[n] = 1;
             }
         }
-        index[++n] = m->column[v][s];
-        coef[n] = -1;
+        m->index[++n] = m->column[v][s];
+        m->coef[n] = -1;
         int row = glp_add_rows(m->lp, 1);
         glp_set_row_bnds(m->lp, row, GLP_FX, 0, 0);
-        glp_set_mat_row(m->lp, row, n, index, coef);
+        glp_set_mat_row(m->lp, row, n, m->index, m->coef);
     }
 }
 
 /* cost is the sum of all edges between a and b, laid out [s_a][s_b]. */
-static void add_pair(struct model *m, int a, int b, const double *cost, int *cell,
-                     int *index, double *coef)
+static void add_pair(struct model *m, int a, int b, const double *cost, int *cell)
 {
     const struct ap_problem *p = m->p;
     int na = p->n_strategies[a], nb = p->n_strategies[b];
@@ -117,8 +119,8 @@ static void add_pair(struct model *m, int a, int b, const double *cost, int *cel
             glp_set_col_bnds(m->lp, cell[k], GLP_LO, 0, 0);
             glp_set_obj_coef(m->lp, cell[k], cost[k] * m->scale);
         }
-    add_rows(m, a, cell, (size_t)nb, nb, 1, index, coef);
-    add_rows(m, b, cell, 1, na, (size_t)nb, index, coef);
+    add_rows(m, a, cell, (size_t)nb, nb, 1);
+    add_rows(m, b, cell, 1, na, (size_t)nb);
 }
 
 struct pair {
@@ -136,8 +138,7 @@ static int by_ends(const void *x, const void *y)
     return (p->edge > q->edge) - (p->edge < q->edge);
 }
 
-static void add_edges(struct model *m, struct ap_arena *arena, size_t most_cells,
-                      int *index, double *coef)
+static void add_edges(struct model *m, struct ap_arena *arena, size_t most_cells)
 {
     const struct ap_problem *p = m->p;
     struct pair *pair = AP_NEW_N(arena, p->n_edges + 1, struct pair);
@@ -159,7 +160,7 @@ static void add_edges(struct model *m, struct ap_arena *arena, size_t most_cells
                 for (int t = 0; t < nb; t++)
                     cost[s * nb + t] += e->cost[e->a == a ? s * nb + t : t * na + s];
         }
-        add_pair(m, a, b, cost, cell, index, coef);
+        add_pair(m, a, b, cost, cell);
     }
 }
 
@@ -174,16 +175,14 @@ static bool build(struct model *m, struct ap_arena *arena)
     for (int e = 0; e < p->n_edges; e++)
         most_cells =
             n_cells(p, &p->edges[e]) > most_cells ? n_cells(p, &p->edges[e]) : most_cells;
-    int *index = AP_NEW_N(arena, most + 2, int);
-    double *coef = AP_NEW_N(arena, most + 2, double);
+    m->index = AP_NEW_N(arena, most + 2, int);
+    m->coef = AP_NEW_N(arena, most + 2, double);
     m->column = AP_NEW_N(arena, p->n_nodes + 1, int *);
     m->scale = find_scale(p);
     glp_set_obj_dir(m->lp, GLP_MIN);
-    for (int i = 0; i < most + 2; i++)
-        coef[i] = 1;
-    if (!add_nodes(m, arena, index, coef))
+    if (!add_nodes(m, arena))
         return false;
-    add_edges(m, arena, most_cells, index, coef);
+    add_edges(m, arena, most_cells);
     return true;
 }
 

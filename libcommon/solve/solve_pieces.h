@@ -44,12 +44,6 @@ void *pieces_core_open(void *piece);
 void pieces_core_close(struct pieces_core *p);
 /* start [node]: a choice of the piece. */
 void pieces_core_start(struct pieces_core *p, const int *start);
-/*
- * A core under p->phi in the arena, no cost negative; it costs *shift more than the
- * piece.
- */
-struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena *arena,
-                                   double *shift);
 /* Solves under p->phi: choice, solution, cost, bound. A thread's start routine. */
 void *pieces_core_solve(void *piece);
 /* See ap_pieces_answer; limit: what a piece of this kind may cost. Arena. */

@@ -93,8 +93,12 @@ void pieces_core_close(struct pieces_core *p)
     free(p->solution);
 }
 
-struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena *arena,
-                                   double *shift)
+/*
+ * A core under p->phi in the arena, no cost negative; it costs *shift more than the
+ * piece.
+ */
+static struct sel_core *core_under_phi(const struct pieces_core *p,
+                                       struct ap_arena *arena, double *shift)
 {
     struct sel_core own = *p->core;
     own.arena = arena;
@@ -125,7 +129,7 @@ struct sel_core *pieces_core_trial(const struct pieces_core *p, struct ap_arena 
 static void settle(struct pieces_core *p)
 {
     double shift;
-    struct sel_core *c = pieces_core_trial(p, &p->arena, &shift);
+    struct sel_core *c = core_under_phi(p, &p->arena, &shift);
     struct sel_dual *d = sel_dual_new(c);
 
     for (int i = 0; i < SETTLE_SWEEPS; i++)
@@ -208,7 +212,7 @@ void *pieces_core_solve(void *arg)
             settle(p);
         if (p->failed)
             break;
-        struct sel_core *c = pieces_core_trial(p, &p->scratch, &shift);
+        struct sel_core *c = core_under_phi(p, &p->scratch, &shift);
         double least = take_known(p), limit = (least + shift) * (1 - EPSILON);
         struct sel_verdict v = sel_solve_core(c, limit, p->work_limit);
         v.cost -= shift;
@@ -236,7 +240,7 @@ bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double li
     bool **kept = AP_NEW_N(arena, n + 1, bool *);
     struct ap_mark mark = ap_arena_mark(&p->scratch);
     double shift;
-    struct sel_core *c = pieces_core_trial(p, &p->scratch, &shift);
+    struct sel_core *c = core_under_phi(p, &p->scratch, &shift);
     struct sel_dual *d = sel_dual_new(c);
 
     for (int i = 0; i < KEEP_SWEEPS; i++)

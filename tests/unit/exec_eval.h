@@ -77,7 +77,8 @@ static inline void eval_put(void *data, enum ap_dtype dtype, int64_t i, double v
 
 /*
  * out (shape set, values filled) = op(in...) with attrs; a tuple's parts go to out[0],
- * out[1], ... Returns 0, or -1 with err.
+ * out[1], ... Returns 0, or -1 with err. Nine parameters: three arrays with their
+ * lengths, and what a node has.
  */
 static inline int eval_node(enum ap_op op, const struct ap_attrs *attrs, int n_in,
                             struct tensor *const *in, int n_out,

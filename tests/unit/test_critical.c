@@ -31,10 +31,16 @@ static struct ap_graph new_graph(int n, int max_in)
     return g;
 }
 
-/* Joins u to v, whose operands have room. */
+/* Joins u to v: a list of operands with one more. */
 static void edge(struct ap_graph *g, int u, int v)
 {
-    ((int *)g->nodes[v].in)[g->nodes[v].n_in++] = u;
+    struct ap_node *node = &g->nodes[v];
+    int *in = AP_NEW_N(&arena, node->n_in + 1, int);
+
+    for (int i = 0; i < node->n_in; i++)
+        in[i] = node->in[i];
+    in[node->n_in++] = u;
+    node->in = in;
 }
 
 static void index_of(struct ap_graph *g)

@@ -9,7 +9,8 @@
 
 #define CASES 150
 
-/* Runs a case and compares; prints and returns 1 when it fails. */
+/* Runs a case and compares; prints and returns 1 when it fails. Eight parameters: the
+ * case, its tensors and what is expected. */
 static int fails(const char *what, int seed, enum ap_op op, const struct ap_attrs *attrs,
                  int n_in, struct tensor *const *in, struct tensor *out,
                  const double *want)

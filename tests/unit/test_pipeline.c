@@ -26,6 +26,29 @@ static struct ap_mesh mesh_of(const char *text)
     return mesh;
 }
 
+/* What a tensor costs from eight devices to eight others. */
+static struct ap_transfer_price transfer(const struct ap_cluster *cluster,
+                                         const struct ap_shape *shape,
+                                         const struct ap_mesh *mesh,
+                                         const struct ap_layout *to, bool all_gather)
+{
+    static const int64_t left[] = {0, 1, 2, 3, 4, 5, 6, 7},
+                         right[] = {8, 9, 10, 11, 12, 13, 14, 15};
+    struct ap_devices a = {8, left}, b = {8, right};
+    struct ap_link link = ap_link_between(cluster, &a, &b);
+    struct ap_transfer_price x = {.sent_bytes = -1};
+    struct ap_cluster own;
+    struct ap_cost cost;
+    struct ap_err err = {0};
+
+    if (ap_cluster_take(cluster, b.n, b.id, &own, &err) == 0 &&
+        ap_cost_init(&arena, &cost, AP_COST_DEFAULT, &own, mesh, &err) == 0) {
+        x = ap_price_transfer_on(&link, shape, 1, &cost, to, all_gather);
+        ap_cost_free(&cost);
+    }
+    return x;
+}
+
 static void local_all_gather(const struct ap_cluster *cluster)
 {
     static const struct {
@@ -34,10 +57,8 @@ static void local_all_gather(const struct ap_cluster *cluster)
     } t[] = {{"8", "R", 8},       {"8", "S0", 1},      {"2x4", "S0,R", 4},
              {"2x4", "R,S1", 2},  {"2x4", "S0,S1", 1}, {"2x2x2", "R,S0,R", 4},
              {"2x4", "S0,S0", 1}, {"2x4", "R,R", 8}};
-    static const int64_t left[] = {0, 1, 2, 3, 4, 5, 6, 7},
-                         right[] = {8, 9, 10, 11, 12, 13, 14, 15}, dims[2] = {64, 32};
+    static const int64_t dims[2] = {64, 32};
     struct ap_shape shape = {.dtype = AP_F32, .rank = 2, .dims = dims};
-    struct ap_mesh from = mesh_of("8");
     int64_t bytes = ap_shape_bytes(&shape);
 
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
@@ -45,10 +66,8 @@ static void local_all_gather(const struct ap_cluster *cluster)
         struct ap_layout l;
         struct ap_err err = {0};
         int rc = ap_layout_parse(&to, &shape, t[i].layout, &l, &err);
-        struct ap_transfer_price one =
-            ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, true);
-        struct ap_transfer_price all =
-            ap_price_transfer(cluster, &shape, &from, left, &to, &l, right, false);
+        struct ap_transfer_price one = transfer(cluster, &shape, &to, &l, true);
+        struct ap_transfer_price all = transfer(cluster, &shape, &to, &l, false);
         CHECK(rc == 0 && one.sent_bytes == bytes &&
                   all.sent_bytes == t[i].copies * one.sent_bytes,
               "alpa §6: %s on %s: local all-gather sends 1/%lld of the bytes",

@@ -359,7 +359,9 @@ static void test_unequal(struct ap_arena *arena)
     for (int i = 0; i < 300; i++) {
         struct ap_mark mark = ap_arena_mark(arena);
         struct ap_sim sim = random_sim(arena);
-        struct ap_sim_stage *st = (struct ap_sim_stage *)sim.stages;
+        struct ap_sim_stage *st = ap_arena_dup(
+            arena, sim.stages, (size_t)sim.n_stages * sizeof(struct ap_sim_stage));
+        sim.stages = st;
         struct ap_sim_result r;
         struct ap_err err = {""};
         double sum = 0, most_f = 0, most_b = 0;

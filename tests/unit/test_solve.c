@@ -387,14 +387,18 @@ static void test_least(void)
         double **least = AP_NEW_N(&arena, p.n_nodes, double *);
         for (int v = 0; v < p.n_nodes; v++)
             least[v] = AP_NEW_N(&arena, p.n_strategies[v], double);
+        const double **cost =
+            ap_arena_dup(&arena, p.cost, (size_t)p.n_nodes * sizeof *cost);
+        p.cost = cost;
         double bound = ap_solve_least(&arena, &p, INFINITY, least);
         for (int v = 0; v < p.n_nodes; v++) {
-            double **cost = (double **)p.cost, *all = cost[v];
+            const double *all = p.cost[v];
             for (int s = 0; s < p.n_strategies[v]; s++) {
                 struct ap_solution x = {.objective = INFINITY};
-                cost[v] = AP_NEW_N(&arena, p.n_strategies[v], double);
+                double *only = AP_NEW_N(&arena, p.n_strategies[v], double);
                 for (int t = 0; t < p.n_strategies[v]; t++)
-                    cost[v][t] = t == s ? all[t] : AP_FORBIDDEN;
+                    only[t] = t == s ? all[t] : AP_FORBIDDEN;
+                cost[v] = only;
                 ap_solve_exhaustive(&arena, &p, &plain, &x, &err);
                 n_wrong += least[v][s] > x.objective * (1 + 1e-9) ||
                            bound > x.objective * (1 + 1e-9);

@@ -130,6 +130,7 @@ static void set_starts(struct ap_arena *arena, struct ap_pieces *pieces,
 {
     int *ends = AP_NEW_N(arena, 2 * WIDTH + 1, int);
     int *middle = AP_NEW_N(arena, WIDTH + 1, int);
+    struct ap_subproblem *piece = ap_arena_dup(arena, pieces->piece, 2 * sizeof *piece);
 
     memcpy(ends, choice, WIDTH * sizeof(int));
     memcpy(ends + WIDTH + 1, choice + WIDTH * (LAYERS - 1), WIDTH * sizeof(int));
@@ -138,7 +139,8 @@ static void set_starts(struct ap_arena *arena, struct ap_pieces *pieces,
     start[0] = ends;
     start[1] = middle;
     for (int i = 0; i < 2; i++)
-        ((struct ap_subproblem *)pieces->piece)[i].start = start[i];
+        piece[i].start = start[i];
+    pieces->piece = piece;
 }
 
 /* A search that finds the whole's optimum, at once or when asked to solve. */

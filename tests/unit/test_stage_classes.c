@@ -148,15 +148,17 @@ static void test_equal_layers(void)
         make(&net, n, plain, none);
         /* with the first block, with the last, with both, and n - 2 lengths between */
         int want = 2 * (n - 1) + 1 + n - 2, got = check_runs(&net, &wrong);
-        CHECK(got == want, "%d equal layers: %d distinct runs expected, %d found", n,
-              want, got);
+        CHECK(got == want,
+              "README of cmd/ap-stage/oracle: %d equal layers, %d distinct runs, got %d",
+              n, want, got);
     }
     make(&net, 9, odd, none);
     /* of 7 layers in the middle the fourth is odd: 4 x 4 runs with it, 3 lengths without
      */
     int got = check_runs(&net, &wrong);
-    CHECK(got == 17 + 16 + 3, "an odd one in the middle: %d distinct runs", got);
-    CHECK(wrong == 0, "runs alike have equal parts, %d have not", wrong);
+    CHECK(got == 17 + 16 + 3,
+          "README of cmd/ap-stage/oracle: an odd one in the middle, %d runs", got);
+    CHECK(wrong == 0, "identical runs have equal parts, %d have not", wrong);
 }
 
 static void test_random(void)
@@ -177,8 +179,8 @@ static void test_random(void)
         shared += n * (n + 1) / 2 - check_runs(&net, &wrong);
         ap_arena_rewind(&arena, mark);
     }
-    CHECK(wrong == 0, "random layers and skips: runs alike have equal parts, %d have not",
-          wrong);
+    CHECK(wrong == 0,
+          "random layers and skips: identical runs have equal parts, %d have not", wrong);
     CHECK(shared > 60, "and %d runs are shared", shared);
 }
 

@@ -442,11 +442,11 @@ static void rhino_units(void)
         cases.flops[b] = 1;
     rhino_bounds(&arena, &cases.inst, 4, 0, least, most);
     CHECK(!memcmp(least, want, sizeof want) && !memcmp(most, want, sizeof want),
-          "rhino §5.2: corrected bounds of 8 alike operators in 4 stages");
+          "rhino §5.2: corrected bounds of 8 identical operators in 4 stages");
     for (int i = 0; i < 6; i++)
         good += lists_proposals(whole[i]);
-    CHECK(good == 6, "A1.1: proposals for 2, 4, 6, 8, 12, 16 devices: %d lists of 6",
-          good);
+    CHECK(good == 6,
+          "rhino's code: proposals for 2, 4, 6, 8, 12, 16 devices: %d lists of 6", good);
     oracle_free(&cases.oracle);
     ap_arena_free(&arena);
 }

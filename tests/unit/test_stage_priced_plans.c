@@ -44,16 +44,18 @@ static void of_several_stages(struct ap_arena *arena)
     p.stage[1][1].point = &points[1];
     struct forecast f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(!f.known && !f.same && f.step_sec == 11 && f.peak_bytes == 0,
-          "nothing is known: as it was said");
+          "README of cmd/ap-stage/oracle: nothing is priced, the estimate");
     priced_plans_add(arena, &priced, &p.plan[0], 10.5, bytes);
     f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
     CHECK(f.known && !f.same && f.step_sec == 11.5,
-          "as much more than was said as another of its outline");
-    CHECK(f.peak_bytes == 5, "of the stage that both have");
+          "README of cmd/ap-stage/oracle: what layouts add to one of its outline");
+    CHECK(f.peak_bytes == 5,
+          "README of cmd/ap-stage/oracle: memory of the stage that both have");
     p.stage[2][0].point = &points[2];
     priced_plans_add(arena, &priced, &p.plan[2], 12.25, NULL);
     f = priced_plans_forecast(&priced, &p.inst, &p.plan[1]);
-    CHECK(f.step_sec == 11.25, "as little more as any has");
+    CHECK(f.step_sec == 11.25,
+          "README of cmd/ap-stage/oracle: the least that layouts add");
     f = priced_plans_forecast(&priced, &p.inst, &p.plan[3]);
     CHECK(f.same, "the same stages");
     p.plan[3].schedule = AP_SCHEDULE_GPIPE;

@@ -88,9 +88,6 @@ int64_t rhino_methods(const struct ap_shape *shape, int64_t n_devices);
 
 /* ---- rhino_cost.c: bytes ---- */
 
-double rhino_move_bytes(const struct ap_placement *from, const struct ap_placement *to,
-                        double bytes, int64_t n_devices);
-double rhino_reduce_bytes(double bytes, int64_t n_devices);
 /* self, edge, edge_start and edge_of. */
 void rhino_axis_costs(struct rhino_axis *ax);
 

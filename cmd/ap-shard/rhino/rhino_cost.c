@@ -17,13 +17,13 @@
 
 #define SLICE_BYTES 10
 
-double rhino_reduce_bytes(double bytes, int64_t n_devices)
+static double reduce_bytes(double bytes, int64_t n_devices)
 {
     return n_devices == 2 ? bytes : 2 * bytes;
 }
 
-double rhino_move_bytes(const struct ap_placement *from, const struct ap_placement *to,
-                        double bytes, int64_t n_devices)
+static double move_bytes(const struct ap_placement *from, const struct ap_placement *to,
+                         double bytes, int64_t n_devices)
 {
     double n = (double)n_devices;
 
@@ -71,15 +71,14 @@ static void self_costs(struct rhino_axis *ax)
             int v = nests->nest[i].outs[o];
             for (int s = 0; s < ax->n[i]; s++)
                 if (out_place(ax, v, s)->kind == AP_PARTIAL)
-                    ax->self[i][s] +=
-                        rhino_reduce_bytes(local_bytes(ax, v), ax->n_devices);
+                    ax->self[i][s] += reduce_bytes(local_bytes(ax, v), ax->n_devices);
         }
     }
     for (int r = 0; r < g->n_results; r++) {
         int v = g->results[r].node, i = g->nodes[v].group;
         for (int s = 0; g->results[r].alias < 0 && s < ax->n[i]; s++)
-            ax->self[i][s] += rhino_move_bytes(out_place(ax, v, s), &whole,
-                                               local_bytes(ax, v), ax->n_devices);
+            ax->self[i][s] += move_bytes(out_place(ax, v, s), &whole, local_bytes(ax, v),
+                                         ax->n_devices);
     }
 }
 
@@ -94,9 +93,9 @@ static void charge_slot(const struct rhino_axis *ax, int i, int k, double *table
 
     for (int a = 0; a < ax->n[home]; a++)
         for (int b = 0; b < ax->n[i]; b++)
-            table[a * ax->n[i] + b] += rhino_move_bytes(
-                out_place(ax, v, a), rhino_place(ax, i, ax->factor[i][b], k), bytes,
-                ax->n_devices);
+            table[a * ax->n[i] + b] +=
+                move_bytes(out_place(ax, v, a), rhino_place(ax, i, ax->factor[i][b], k),
+                           bytes, ax->n_devices);
 }
 
 /* A parameter and the value that it becomes have one layout; where they cannot, the value
@@ -118,7 +117,7 @@ static const double *affinity(const struct rhino_axis *ax, int param, int result
                 q = q->kind == AP_PARTIAL ? &whole : q;
                 can_agree |= rhino_same(p, q);
                 if (pass == 1 && !rhino_same(p, q))
-                    table[a * n_b + b] = rhino_move_bytes(q, p, bytes, ax->n_devices) +
+                    table[a * n_b + b] = move_bytes(q, p, bytes, ax->n_devices) +
                                          (can_agree ? RHINO_AFFINITY : 0);
             }
     return table;

@@ -50,6 +50,17 @@ struct move {
     int *again, *kept; /* values: recomputed, kept from now on */
 };
 
+/* What may be chosen, and for how much. */
+struct recompute_problem {
+    const struct ap_graph *graph; /* of the stage */
+    const struct ap_nests *nests;
+    const struct ap_stage_weights *weights;
+    double flights;     /* microbatches that are in flight at most, >= 1 */
+    double stage_bytes; /* of the stage that keeps all values, as a point has them */
+    double microbatch_bytes;
+    double most_bytes; /* what the stage may take */
+};
+
 struct choice {
     const struct recompute_problem *s;
     const struct ap_stage_value *value;
@@ -399,8 +410,13 @@ static void keep_more(struct ap_arena *arena, struct settled *t)
             try_keep(t, item[i].value);
 }
 
-int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
-                     bool *again)
+/*
+ * Marks values ([node of graph], all false before) that are not kept, so that the stage
+ * takes no more than most_bytes; none where it does not anyway. 1: it takes more,
+ * whatever it recomputes.
+ */
+static int select_values(struct ap_arena *arena, const struct recompute_problem *s,
+                         bool *again)
 {
     int n = s->graph->n_nodes;
     struct choice c;
@@ -489,7 +505,7 @@ static void select_stage(const struct selecting *x, int i, double more)
                                   .microbatch_bytes = (double)point[0].microbatch_bytes};
     s.most_bytes = (double)point[1].stage_bytes +
                    s.flights * (double)point[1].microbatch_bytes + more;
-    bool fits = recompute_select(arena, &s, again) == 0;
+    bool fits = select_values(arena, &s, again) == 0;
     ap_stage_price_recomputed(
         arena,
         &(struct ap_stage_plan){&st->sub, &x->all->micro, plan, &part->conv, &cost},

@@ -7,24 +7,6 @@
 
 #include "pipeline/pipeline_price.h"
 
-/* What may be chosen, and for how much. */
-struct recompute_problem {
-    const struct ap_graph *graph; /* of the stage */
-    const struct ap_nests *nests;
-    const struct ap_stage_weights *weights;
-    double flights;     /* microbatches that are in flight at most, >= 1 */
-    double stage_bytes; /* of the stage that keeps all values, as a point has them */
-    double microbatch_bytes;
-    double most_bytes; /* what the stage may take */
-};
-/*
- * Marks values ([node of graph], all false before) that are not kept, so that the stage
- * takes no more than most_bytes; none where it does not anyway. 1: it takes more,
- * whatever it recomputes.
- */
-int recompute_select(struct ap_arena *arena, const struct recompute_problem *s,
-                     bool *again);
-
 /*
  * Stages that recompute all of their blocks make only what they must, or nothing, while
  * no device takes more than memory_bytes or what it takes now: changes recompute and
