@@ -8,7 +8,8 @@
  * if the choices of its pieces cost no more than the bound, they are optimal; else the
  * folded problem is solved without the strategies that the bound rules out. Where the
  * folded optimum does not meet the bound, the whole graph is searched from there, without
- * the strategies whose cost by the bound exceeds the answer. Cost: that of the distinct
+ * the strategies whose cost by the bound exceeds the answer. If the answer's program
+ * needs more than the memory limit, memory/ goes on from it. Cost: that of the distinct
  * layers, plus linear passes over the graph.
  */
 #include <math.h>

@@ -153,7 +153,7 @@ struct plan_answer {
        more closely */
     int n_others;
     int n_rivals;   /* behind the others, have other stages or devices: for when the best
-                     one's price with its layouts is above   their estimates */
+                     one's price with its layouts is above their estimates */
     int n_reported; /* behind those: what other planners found, of any step */
     const struct plan_answer *others;
 };

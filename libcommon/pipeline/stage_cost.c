@@ -6,10 +6,11 @@
  * per microbatch; sums over it (weight gradients) are accumulated and reduced once per
  * step. Memory: parameters, gradients until the update and the largest working set are
  * there all the time; what the backward pass reads of the forward pass is there per
- * microbatch in flight. A stage that recomputes keeps what its blocks read of each other
- * and has the activations of one block at a time (Chen et al., "Training Deep Nets with
- * Sublinear Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1
- * and 5.2. Cost: linear in operands.
+ * microbatch in flight, in its own layout: a converted copy counts for the group that
+ * reads it, not between the phases. A stage that recomputes keeps what its blocks read of
+ * each other and has the activations of one block at a time (Chen et al., "Training Deep
+ * Nets with Sublinear Memory Cost", 2016, section 4). After Zheng et al., "Alpa",
+ * sections 5.1 and 5.2. Cost: linear in operands.
  */
 #include "pipeline/stage_cost.h"
 

@@ -97,11 +97,11 @@ struct ap_memory {
 /* held[time], of n_times: the sum of all usage of a settled choice. */
 void ap_memory_held(const struct ap_memory *m, const int *choice, int64_t *held);
 /*
- * States of the copies by who asks for them. Copies for both phases are kept, but made
- * again where they were (their state in choice) or where of_tensor[tensor] says so (NULL:
- * NULL: none).
+ * States of the copies by who asks for them. Copies for both phases are kept, but stay
+ * regathered where they were (their state in choice) or where of_tensor[tensor] says so
+ * (NULL: none).
  */
-void ap_memory_settle(const struct ap_memory *m, const bool *again, int *choice);
+void ap_memory_settle(const struct ap_memory *m, const bool *of_tensor, int *choice);
 /* The price of a settled choice, AP_FORBIDDEN or more when it is not legal. */
 double ap_memory_score(const struct ap_memory *m, const int *choice);
 

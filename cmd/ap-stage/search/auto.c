@@ -11,9 +11,9 @@
  * compared with the plans of the published planners. The answer's bound is the least
  * bound of the lines that were not searched to the end and of plans whose stages are no
  * runs (auto_sets.c). Cost: auto_labels.c's for each configuration that its
- * device-seconds do not rule out. Replicas on more than 8 hosts have stages of one host
- * only. Source: the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves
- * out.
+ * device-seconds do not rule out. Several replicas on more than 8 hosts each have stages
+ * of one host only, and the bound covers no others. Source: the dynamic programme is
+ * Alpa's (alpa.c) with the terms that Alpa leaves out.
  */
 #include "search/auto.h"
 
