@@ -120,7 +120,7 @@ kinds() {
     jq -S .sharding "$BATS_TEST_TMPDIR/p.json" | cmp - "$BATS_TEST_TMPDIR/again"
 }
 
-@test "memory: RH4 VGG-19 with a million classes needs more than one device of 32 GiB" {
+@test "memory: rhino §7.4: VGG-19 with a million classes needs more than one device of 32 GiB" {
     ap-model vgg19-4.2b --batch 128 -o "$BATS_TEST_TMPDIR/vgg.json"
     refuses 3 "vgg19/fc_2/w 15.26 GiB (f32[4096,1000000] as R)" ap-shard --mesh 1 \
         --cluster "$CLUSTERS/rhino-m8.json" --memory 32GiB "$BATS_TEST_TMPDIR/vgg.json"
