@@ -138,11 +138,11 @@ HLO
 @test "exec: output that cannot be written is an error, on four ranks too" {
     [ -e /dev/full ] || skip "no /dev/full"
     run --separate-stderr bash -c 'ap-exec "$1" >/dev/full' - "$ONE"
-    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdout>: No space left on device" ]
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
     ap-shard --mesh 4 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr bash -c 'ap-exec -n 4 "$1" >/dev/full' - "$BATS_TEST_TMPDIR/four.json"
-    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdout>: No space left on device" ]
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
 }
 
 @test "exec: --compare only reports without --tolerance and fails with it" {

@@ -170,6 +170,9 @@ END
     gzip -c "$(hlo mlp)" >"$BATS_TEST_TMPDIR/m.hlo.gz"
     cmp <(import "$BATS_TEST_TMPDIR/m.hlo.gz") <(import "$(hlo mlp)")
     cmp <(gzip -c "$(hlo mlp)" | import) <(import "$(hlo mlp)")
+    printf '\x1f\x8b\x08junk' >"$BATS_TEST_TMPDIR/bad.gz"
+    refuses 1 "bad.gz: unknown header flags set" ap-import "$BATS_TEST_TMPDIR/bad.gz"
+    refuses 1 "bad.gz: unknown header flags set" ap-solve "$BATS_TEST_TMPDIR/bad.gz"
 }
 
 @test "import: constants, broadcasts and iotas have one user each, other operands keep theirs" {

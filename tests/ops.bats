@@ -270,6 +270,13 @@ END
         l = f32[2,2,2] cholesky(a), lower=true  nan = pred[2,2,2] compare(l, l), direction=NE
         n = f32[2,2,2] convert(nan)  z = f32[] constant(0)
         y = f32[] reduce(n, z), dimensions={0,1,2}, to_apply=add_f'
+    # matrices without elements: nothing is computed, and BLAS has nothing to say
+    ap-import - <<<'ENTRY e { a = f32[2,0,0] parameter(0)  b = f32[2,0,3] parameter(1)
+        l = f32[2,0,0] cholesky(a), lower=true
+        ROOT y = f32[2,0,3] triangular-solve(l, b), left_side=true, lower=true }' |
+        ap-rewrite >"$BATS_TEST_TMPDIR/empty.json"
+    run ap-exec "$BATS_TEST_TMPDIR/empty.json"
+    [ "$status" -eq 0 ] && [ "$output" = "step 1" ]
     refuses 1 "cholesky needs square matrices" ap-import - <<<'ENTRY e { x = f32[4,3] parameter(0)
         ROOT y = f32[4,3] cholesky(x), lower=true }'
     refuses 1 "the matrices and the right sides do not fit" ap-import - <<<'ENTRY e { a = f32[4,4] parameter(0)

@@ -49,6 +49,13 @@ void ap_source_close(struct ap_source *source)
     close(source->fd);
 }
 
+const char *ap_gzip_why(const char *why)
+{
+    const char *end = strncmp(why, "<fd:", 4) ? NULL : strstr(why, ">: ");
+
+    return end ? end + 3 : why;
+}
+
 /* zlib passes uncompressed input on. Takes fd over. */
 static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
 {
@@ -65,7 +72,7 @@ static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err
         ap_buf_put(buf, block, (size_t)n);
     if (n < 0) {
         const char *why = gzerror(gz, &code);
-        file_err(name, code == Z_ERRNO ? strerror(errno) : why, err);
+        file_err(name, code == Z_ERRNO ? strerror(errno) : ap_gzip_why(why), err);
         gzclose_r(gz);
         return -1;
     }

@@ -17,5 +17,7 @@ void ap_source_close(struct ap_source *source);
 /* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err);
+/* What gzerror says, without the name that zlib gives to a descriptor: "<fd:3>: ". */
+const char *ap_gzip_why(const char *why);
 
 #endif

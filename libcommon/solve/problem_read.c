@@ -6,6 +6,7 @@
  */
 #include "solve/problem.h"
 
+#include "base/file.h"
 #include "base/json_scan.h"
 
 #include <errno.h>
@@ -105,7 +106,8 @@ static bool refill(struct ap_json *json)
     json->end = r->buffer + (n > 0 ? n : 0);
     if (n < 0) {
         const char *why = gzerror(r->gz, &code);
-        ap_err_set(r->err, "%s: %s", r->name, code == Z_ERRNO ? strerror(errno) : why);
+        ap_err_set(r->err, "%s: %s", r->name,
+                   code == Z_ERRNO ? strerror(errno) : ap_gzip_why(why));
         r->failed = true;
     }
     return n > 0;

@@ -72,7 +72,7 @@ static void cholesky_run(struct exec *x, void *state)
 static void solve_run(struct exec *x, void *state)
 {
     const struct linalg *s = state;
-    const int n = (int)s->n;
+    const int n = (int)s->n, lda = n > 0 ? n : 1;
     const int64_t step = s->left ? s->m : 1, next = s->left ? 1 : n;
     double *a = (double *)(void *)x->scratch;
     double *v = (double *)(void *)(x->scratch + s->vector_at);
@@ -83,7 +83,7 @@ static void solve_run(struct exec *x, void *state)
         load(s, v, s->b, at, n, step);
         cblas_dtrsv(CblasRowMajor, s->lower ? CblasLower : CblasUpper,
                     s->transpose == s->left ? CblasTrans : CblasNoTrans,
-                    s->unit ? CblasUnit : CblasNonUnit, n, a, n, v, 1);
+                    s->unit ? CblasUnit : CblasNonUnit, n, a, lda, v, 1);
         store(s, v, s->out, at, n, step);
     }
 }

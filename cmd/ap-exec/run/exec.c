@@ -285,7 +285,7 @@ static int copy_elements(struct planner *p, int node, struct call *out)
 }
 
 /* Whether a call differs from microbatch to microbatch. */
-static bool depends_on_time(const struct exec *x, const struct call *call)
+static bool depends_on_microbatch(const struct exec *x, const struct call *call)
 {
     const struct ap_mesh *mesh = &x->prog->mesh;
     for (int m = 0; m < call->n_nodes; m++) {
@@ -302,7 +302,7 @@ static bool depends_on_time(const struct exec *x, const struct call *call)
 static int prepare_call(struct exec *x, struct call *call, struct ap_err *err)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    if (n == 1 || !depends_on_time(x, call))
+    if (n == 1 || !depends_on_microbatch(x, call))
         return x->backend->prepare(x, call, err);
     call->each = AP_NEW_N(x->arena, n, void *);
     for (int64_t j = 0; j < n; j++) {

@@ -59,7 +59,7 @@ _Noreturn static void supervise(pid_t pid, int fd)
         raise(SIGPIPE);
     }
     if (why)
-        ap_die(AP_BAD_INPUT, "<stdout>: %s", strerror(why));
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(why));
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 

@@ -30,13 +30,13 @@ struct coproc_job {
                          what they share */
 };
 
-/* Finds the job that a line answers: its number, or -1 and err when it is nonsense. */
+/* Finds the job that a line answers: its number, or -1 and err for an invalid one. */
 typedef int coproc_answer_fn(void *ctx, const char *line, size_t len, struct ap_err *err);
 
 /*
  * Sends all jobs, those of a group next to each other, hands every answer to the
  * function, and returns once all are there. -1 when a process dies, is silent for
- * longer than limit_sec, or answers nonsense; the message has the request.
+ * longer than limit_sec, or gives an invalid answer; the message has the request.
  */
 int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
                double limit_sec, coproc_answer_fn *answer, void *ctx, struct ap_err *err);

@@ -73,7 +73,7 @@ struct stage_detail {
 int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
                        struct stage_detail *detail, struct ap_err *err);
 
-/* Whether the command ended, was silent or answered nonsense. */
+/* Whether the command ended, was silent or gave an invalid answer. */
 bool stage_oracle_broken(const struct stage_oracle *o);
 /* The first refusal that the command gave, NULL for none. */
 const char *stage_oracle_refusal(const struct stage_oracle *o);
