@@ -1,4 +1,4 @@
-/* Private to ap-cost: the same of a pipelined plan. */
+/* Private to ap-cost: the price of a pipelined plan, and its reports. */
 #ifndef PIPE_H
 #define PIPE_H
 

@@ -76,7 +76,7 @@ struct ap_cost {
     struct ap_cluster cluster;
     struct ap_mesh mesh;
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
-    /* the same of several axes taken as one ring, by bit set */
+    /* of several axes taken as one ring, by bit set */
     double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
     /* of ap_convert; not shared between threads */
     struct ap_conversion_cache *cache;

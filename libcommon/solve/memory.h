@@ -7,7 +7,7 @@
  * tensor (its home) with the cost of making the copy, and edges to the users, which
  * forbid absent where the copy is needed. A settled choice has a strategy per variable
  * and, per copy, an ap_copy_state, which follows from the users but for one decision:
- * whether a copy that both phases need is kept in between or made again.
+ * whether a copy that both phases need is kept in between or recomputed.
  *
  * Times are whole numbers 0 .. n_times - 1. Usage is in bytes.
  */
@@ -76,7 +76,7 @@ struct ap_copy_use {
 };
 
 struct ap_copy {
-    int tensor; /* copies of one tensor stand together: all are made again, or none */
+    int tensor; /* copies of one tensor stand together: all are recomputed, or none */
     int home_edge, n_uses, n_turns;
     struct ap_copy_use *use;
     bool both; /* users in both phases */

@@ -80,7 +80,7 @@ static void test_orders(struct ap_arena *arena)
     }
 }
 
-/* Every stage alike. */
+/* Identical stages. */
 static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule schedule,
                                   int stages, int chunks, int microbatches,
                                   struct ap_sim_stage stage)

@@ -1,4 +1,4 @@
-/* Runs of blocks that are told to be alike have equal parts of the graph. */
+/* Runs of blocks said to be identical have equal parts of the graph. */
 #include "oracle/classes.h"
 
 #include <string.h>

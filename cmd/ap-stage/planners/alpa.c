@@ -40,7 +40,7 @@ struct dp {
     int n, n_devices;
     int *first_candidate; /* [block], n + 1 */
     struct candidate *candidate;
-    int *first_active, *active; /* the same of those within t_max */
+    int *first_active, *active; /* the pieces within t_max, likewise */
     double *prefix;             /* [block]: least sum of the stages in front of it */
     double *device_sec;         /* [block]: least devices * seconds of those */
     int *first; /* [block * (devices + 1) + d]: its labels, n_labels of them */

@@ -57,7 +57,7 @@ int64_t copy_times(const struct ap_memory *m, const struct ap_copy *copy,
     return times;
 }
 
-/* What the copies of a settled choice cost: those of a tensor are all made again or none.
+/* What the copies of a settled choice cost: those of a tensor are all recomputed or none.
  */
 static double copies_score(const struct ap_memory *m, const int *choice)
 {

@@ -1,5 +1,5 @@
 /*
- * Problem: a copy that is kept from one phase to the next, made again or waits between
+ * Problem: a copy that is kept from one phase to the next, recomputed or waits between
  * users costs what several users and the tensor's own layout say together; a node per
  * copy, with tables to each of them, lets every relaxation take the best of each.
  * Idea: one node for all copies of a tensor, whose strategies are what its users ask for
@@ -141,7 +141,7 @@ bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int firs
 
 /* ---- what lies between the home and a user ---- */
 
-/* Needs are told apart by what strategies cost with the home; false: not worth it. */
+/* Needs are distinguished by what strategies cost with the home; false: not worth it. */
 static bool refine(struct ap_arena *arena, const struct ap_memory *m,
                    const struct priced_set *set, struct set_user *user,
                    const struct ap_problem_edge *edges, double *all)

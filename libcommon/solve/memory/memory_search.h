@@ -152,7 +152,7 @@ struct memory_search {
 
 /* The program's peak; keeps the choice if it is the best that fits. */
 int64_t search_measure(struct memory_search *ms, const int *choice);
-/* The same, and with all copies made again if it is too large. The smaller peak. */
+/* The same, and with all copies recomputed if it is too large. The smaller peak. */
 int64_t search_try(struct memory_search *ms, const int *choice);
 /* The best choice takes over what it can of choices that are cheaper but too large. */
 void search_mend(struct memory_search *ms);

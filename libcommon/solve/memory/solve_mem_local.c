@@ -492,7 +492,7 @@ void mem_local_move(struct mem_local *l, const int *choice)
     end_cooling(l);
 }
 
-/* Joins what others found with what was found here, when it is first heard of. */
+/* Joins what others found with what was found here, the first time they are seen. */
 static void join_best(struct mem_local *l, struct mem_budget *budget)
 {
     l->joins = false;

@@ -68,7 +68,7 @@ struct mem_local {
     int *home;                    /* where kicks start, see move_on */
     double home_cost;
     bool apart;      /* does not take over what others found */
-    bool joins;      /* it heard of that for the first time */
+    bool joins;      /* it sees that for the first time */
     bool moved, far; /* this round began anew; such a one ended far from the best */
     int strength;
     int64_t total_work, first_descent;
