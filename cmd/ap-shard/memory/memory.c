@@ -6,7 +6,7 @@
  * program and its buffers are measured (memory_peak.c). Whether a copy is kept for the
  * later phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part
  * of a choice. Where much of a graph repeats, the search gets it twice, once with
- * repeated groups tied, and says which layers there are. Cost: that of the search, and
+ * repeated groups tied, and is given the layers. Cost: that of the search, and
  * a program per plan that may fit.
  */
 #include "memory/memory.h"
