@@ -22,7 +22,8 @@ static void check_stdout(void)
 {
     errno = 0;
     if (fflush(stdout) || ferror(stdout))
-        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(errno ? errno : EIO));
+        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s",
+               strerror(errno ? errno : EIO));
 }
 
 /* Steps are printed as they end, unless the output is one piece. */
