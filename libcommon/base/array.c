@@ -11,7 +11,11 @@ static int room_for(int64_t n, int cap)
 
     if (room < n)
         room = n;
-    return room > INT_MAX ? INT_MAX : (int)room;
+    if (room > INT_MAX)
+        room = INT_MAX;
+    if (n > room) /* counts are ints: as if there were no memory for it */
+        ap_xrealloc(NULL, SIZE_MAX);
+    return (int)room;
 }
 
 void *ap_array_room(void *p, int64_t n, int *cap, size_t size)

@@ -268,14 +268,6 @@ int64_t ap_add64(int64_t a, int64_t b)
     return __builtin_add_overflow(a, b, &r) ? INT64_MAX : r;
 }
 
-/* The finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable generators"). */
-static uint64_t mix64(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 /* The first of eight bytes lowest; a single load where machines store it so. */
 static inline uint64_t word_at(const unsigned char *p)
 {
@@ -287,16 +279,16 @@ static inline uint64_t word_at(const unsigned char *p)
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed)
 {
     const unsigned char *p = data;
-    uint64_t h = mix64(seed + 0x9e3779b97f4a7c15u + len);
+    uint64_t h = ap_hash_mix(0, seed + len);
 
     size_t i = 0;
     for (; i + 8 <= len; i += 8)
-        h = mix64((h ^ word_at(p + i)) + 0x9e3779b97f4a7c15u);
+        h = ap_hash_mix(h, word_at(p + i));
     if (i < len) {
         uint64_t word = 0;
         for (size_t k = 0; i + k < len; k++)
             word |= (uint64_t)p[i + k] << (8 * k);
-        h = mix64((h ^ word) + 0x9e3779b97f4a7c15u);
+        h = ap_hash_mix(h, word);
     }
     return h;
 }

@@ -88,7 +88,10 @@ static inline int64_t ap_ceil_div(int64_t a, int64_t b)
 
 /* 64-bit mix of n bytes; the same on every machine. seed chains calls. */
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed);
-/* One more number into a hash; the same on every machine. */
+/*
+ * One more number into a hash; the same on every machine. A step and the finaliser of
+ * splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+ */
 static inline uint64_t ap_hash_mix(uint64_t hash, uint64_t word)
 {
     uint64_t x = (hash ^ word) + 0x9e3779b97f4a7c15u;

@@ -2,7 +2,7 @@
  * Problem: stages with identical layers are priced under many plans, and the seconds,
  * bytes and layouts of one group are computed again and again. Idea: these are kept by
  * the group's content and choice; equal layouts are stored once. Both tables lie in the
- * caller's arena, which outlives neither, and are in the inner loop of pricing: they
+ * arena of what is kept, as long as that, and are in the inner loop of pricing: they
  * probe by themselves in place of an ap_index. Cost: a look-up per group.
  */
 #include "pipeline/stage_cost.h"

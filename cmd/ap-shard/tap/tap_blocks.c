@@ -25,12 +25,6 @@ struct cutter {
     int *piece_of; /* per weight: block that is a piece, or -1 */
 };
 
-static int compare_ints(const void *pa, const void *pb)
-{
-    int a = *(const int *)pa, b = *(const int *)pb;
-    return a < b ? -1 : a > b;
-}
-
 static struct tap_block *new_block(struct cutter *c)
 {
     AP_ROOM_IN(c->arena, c->block, c->n, c->cap);
@@ -65,7 +59,7 @@ static int groups_of(const struct cutter *c, const int *nodes, int n, int *list)
         if (c->plan->nests->nest[group].members[0] == nodes[j])
             list[count++] = group;
     }
-    qsort(list, (size_t)count, sizeof *list, compare_ints);
+    qsort(list, (size_t)count, sizeof *list, ap_compare_int);
     return count;
 }
 
