@@ -259,18 +259,17 @@ static int argmax_case(int seed, int axis)
     uint64_t s = (uint64_t)seed * 47;
     struct ap_attrs gt = ap_attrs_default, eq = ap_attrs_default, lt = ap_attrs_default;
     gt.direction = AP_GT, eq.direction = AP_EQ, lt.direction = AP_LT;
-    struct ap_node body[] = {
-        ARG(0, AP_F32),
-        ARG(1, AP_S32),
-        ARG(2, AP_F32),
-        ARG(3, AP_S32),
-        BODY(AP_OP_COMPARE, AP_PRED, &gt, 2, 0, 2),
-        BODY(AP_OP_COMPARE, AP_PRED, &eq, 2, 0, 2),
-        BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 1, 3),
-        BODY(AP_OP_AND, AP_PRED, &ap_attrs_default, 2, 5, 6),
-        BODY(AP_OP_OR, AP_PRED, &ap_attrs_default, 2, 4, 7),
-        BODY(AP_OP_SELECT, AP_F32, &ap_attrs_default, 3, 4, 0, 2),
-        BODY(AP_OP_SELECT, AP_S32, &ap_attrs_default, 3, 8, 1, 3)};
+    struct ap_node body[] = {ARG(0, AP_F32),
+                             ARG(1, AP_S32),
+                             ARG(2, AP_F32),
+                             ARG(3, AP_S32),
+                             BODY(AP_OP_COMPARE, AP_PRED, &gt, 2, 0, 2),
+                             BODY(AP_OP_COMPARE, AP_PRED, &eq, 2, 0, 2),
+                             BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 1, 3),
+                             BODY(AP_OP_AND, AP_PRED, &ap_attrs_default, 2, 5, 6),
+                             BODY(AP_OP_OR, AP_PRED, &ap_attrs_default, 2, 4, 7),
+                             BODY(AP_OP_SELECT, AP_F32, &ap_attrs_default, 3, 4, 0, 2),
+                             BODY(AP_OP_SELECT, AP_S32, &ap_attrs_default, 3, 8, 1, 3)};
     static const int results[] = {9, 10};
     const struct ap_reducer red = {.name = "argmax",
                                    .n_nodes = 11,
@@ -326,15 +325,14 @@ static int sort_case(int seed, bool bare)
     struct ap_attrs lt = ap_attrs_default;
     lt.direction = AP_LT;
     struct ap_node plain[] = {ARG(0, AP_F32), ARG(1, AP_F32), ARG(2, AP_S32),
-                                    ARG(3, AP_S32),
-                                    BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 0, 1)};
+                              ARG(3, AP_S32), BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 0, 1)};
     struct ap_node negated[] = {ARG(0, AP_F32),
-                                      ARG(1, AP_F32),
-                                      ARG(2, AP_S32),
-                                      ARG(3, AP_S32),
-                                      BODY(AP_OP_NEGATE, AP_F32, &ap_attrs_default, 1, 0),
-                                      BODY(AP_OP_NEGATE, AP_F32, &ap_attrs_default, 1, 1),
-                                      BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 5, 4)};
+                                ARG(1, AP_F32),
+                                ARG(2, AP_S32),
+                                ARG(3, AP_S32),
+                                BODY(AP_OP_NEGATE, AP_F32, &ap_attrs_default, 1, 0),
+                                BODY(AP_OP_NEGATE, AP_F32, &ap_attrs_default, 1, 1),
+                                BODY(AP_OP_COMPARE, AP_PRED, &lt, 2, 5, 4)};
     static const int r4[] = {4}, r6[] = {6};
     const struct ap_reducer red = {.name = "lt",
                                    .n_nodes = bare ? 5 : 7,
