@@ -22,18 +22,18 @@ struct origin {
     int n, maker[MAX_MAKERS]; /* weights of the contractions, of FROM_WEIGHTED */
 };
 
-enum ap_weight_role {
-    AP_WEIGHT_ROLE_OTHER,
-    AP_WEIGHT_ROLE_INTO_ATTENTION,   /* queries, keys, values */
-    AP_WEIGHT_ROLE_OUT_OF_ATTENTION, /* what its output is multiplied with */
-    AP_WEIGHT_ROLE_FIRST,            /* of a pair with elementwise operators in between */
-    AP_WEIGHT_ROLE_SECOND
+enum weight_role {
+    WEIGHT_OTHER,
+    WEIGHT_INTO_ATTENTION,   /* queries, keys, values */
+    WEIGHT_OUT_OF_ATTENTION, /* what its output is multiplied with */
+    WEIGHT_FIRST,            /* of a pair with elementwise operators in between */
+    WEIGHT_SECOND
 };
 
 struct role_finder {
     const struct ap_plan *plan;
     const struct ap_weights *weights;
-    enum ap_weight_role *role;
+    enum weight_role *role;
     struct origin *origin; /* per group */
     int *used;             /* per group: weight that it contracts with, or -1 */
 };
@@ -59,17 +59,17 @@ static void join(struct origin *a, const struct origin *b)
     }
 }
 
-static void mark(struct role_finder *f, const struct origin *o, enum ap_weight_role role)
+static void mark(struct role_finder *f, const struct origin *o, enum weight_role role)
 {
     for (int i = 0; o->source == FROM_WEIGHTED && i < o->n; i++)
-        if (f->role[o->maker[i]] == AP_WEIGHT_ROLE_OTHER)
+        if (f->role[o->maker[i]] == WEIGHT_OTHER)
             f->role[o->maker[i]] = role;
 }
 
 static bool all_other(const struct role_finder *f, const struct origin *o)
 {
     for (int i = 0; i < o->n; i++)
-        if (f->role[o->maker[i]] != AP_WEIGHT_ROLE_OTHER)
+        if (f->role[o->maker[i]] != WEIGHT_OTHER)
             return false;
     return true;
 }
@@ -77,12 +77,11 @@ static bool all_other(const struct role_finder *f, const struct origin *o)
 static struct origin contract_weight(struct role_finder *f, const struct origin *in,
                                      int w)
 {
-    if (in->source == FROM_ATTENTION && f->role[w] == AP_WEIGHT_ROLE_OTHER)
-        f->role[w] = AP_WEIGHT_ROLE_OUT_OF_ATTENTION;
-    if (in->source == FROM_WEIGHTED && f->role[w] == AP_WEIGHT_ROLE_OTHER &&
-        all_other(f, in)) {
-        f->role[w] = AP_WEIGHT_ROLE_SECOND;
-        mark(f, in, AP_WEIGHT_ROLE_FIRST);
+    if (in->source == FROM_ATTENTION && f->role[w] == WEIGHT_OTHER)
+        f->role[w] = WEIGHT_OUT_OF_ATTENTION;
+    if (in->source == FROM_WEIGHTED && f->role[w] == WEIGHT_OTHER && all_other(f, in)) {
+        f->role[w] = WEIGHT_SECOND;
+        mark(f, in, WEIGHT_FIRST);
     }
     return (struct origin){FROM_WEIGHTED, 1, {w}};
 }
@@ -100,7 +99,7 @@ static struct origin contract_values(struct role_finder *f, const struct ap_nest
         return (struct origin){.source = FROM_MIXTURE};
     for (int k = 0; k < nest->n_ins; k++)
         mark(f, &f->origin[f->plan->graph->nodes[nest->ins[k].node].group],
-             AP_WEIGHT_ROLE_INTO_ATTENTION);
+             WEIGHT_INTO_ATTENTION);
     return (struct origin){.source = FROM_ATTENTION};
 }
 
@@ -133,7 +132,7 @@ static struct origin origin_of(struct role_finder *f, const struct ap_nest *nest
 
 /* role[i] for each weight. Linear in the operand slots. */
 static void find_roles(struct ap_arena *arena, const struct ap_plan *plan,
-                       const struct ap_weights *weights, enum ap_weight_role *role)
+                       const struct ap_weights *weights, enum weight_role *role)
 {
     int n = plan->nests->n;
     struct role_finder f = {.plan = plan,
@@ -144,7 +143,7 @@ static void find_roles(struct ap_arena *arena, const struct ap_plan *plan,
 
     memset(f.used, -1, sizeof *f.used * (size_t)n);
     for (int i = weights->n - 1; i >= 0; i--) {
-        role[i] = AP_WEIGHT_ROLE_OTHER;
+        role[i] = WEIGHT_OTHER;
         f.used[weights->weight[i].use] = i;
     }
     for (int i = 0; i < n; i++) {
@@ -158,16 +157,16 @@ int ap_weight_roles_pattern(struct ap_arena *arena, const struct ap_plan *plan,
                             const struct ap_weights *weights, bool attention,
                             bool feed_forward, int *pattern)
 {
-    enum ap_weight_role *role = AP_NEW_N(arena, weights->n + 1, enum ap_weight_role);
+    enum weight_role *role = AP_NEW_N(arena, weights->n + 1, enum weight_role);
     int n = 0;
 
     find_roles(arena, plan, weights, role);
     for (int i = 0; i < weights->n; i++) {
         const struct ap_weight *w = &weights->weight[i];
-        bool column = (attention && role[i] == AP_WEIGHT_ROLE_INTO_ATTENTION) ||
-                      (feed_forward && role[i] == AP_WEIGHT_ROLE_FIRST);
-        bool row = (attention && role[i] == AP_WEIGHT_ROLE_OUT_OF_ATTENTION) ||
-                   (feed_forward && role[i] == AP_WEIGHT_ROLE_SECOND);
+        bool column = (attention && role[i] == WEIGHT_INTO_ATTENTION) ||
+                      (feed_forward && role[i] == WEIGHT_FIRST);
+        bool row = (attention && role[i] == WEIGHT_OUT_OF_ATTENTION) ||
+                   (feed_forward && role[i] == WEIGHT_SECOND);
         for (int p = 1; p < w->n && (column || row); p++)
             if (w->pattern[p] == (column ? AP_PATTERN_COLUMN : AP_PATTERN_ROW)) {
                 pattern[i] = p;
