@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { FIRST = 16 }; /* items */
+enum { FIRST = 4 }; /* items: many arrays stay that small */
 
 static int room_for(int64_t n, int cap)
 {
