@@ -17,15 +17,19 @@
 void *ap_array_room(void *p, int64_t n, int *cap, size_t size);
 void *ap_array_room_in(struct ap_arena *arena, void *p, int64_t n, int *cap, size_t size);
 
+/* An item may be a pointer to a struct. */
+#define AP_ITEM_BYTES(p) sizeof *(p) /* NOLINT(bugprone-sizeof-expression) */
+
 #define AP_ROOM(p, n, cap) AP_ROOM_FOR(p, n, cap, 1)
 /* Room for `more` items behind the n that are there. */
-#define AP_ROOM_FOR(p, n, cap, more) \
-    ((int64_t)(n) + (more) <= (cap)  \
-         ? (void)0                   \
-         : (void)((p) = ap_array_room((p), (int64_t)(n) + (more), &(cap), sizeof *(p))))
+#define AP_ROOM_FOR(p, n, cap, more)                                      \
+    ((int64_t)(n) + (more) <= (cap)                                       \
+         ? (void)0                                                        \
+         : (void)((p) = ap_array_room((p), (int64_t)(n) + (more), &(cap), \
+                                      AP_ITEM_BYTES(p))))
 #define AP_ROOM_IN(arena, p, n, cap)                                                     \
     ((n) < (cap) ? (void)0                                                               \
                  : (void)((p) = ap_array_room_in((arena), (p), (int64_t)(n) + 1, &(cap), \
-                                                 sizeof *(p))))
+                                                 AP_ITEM_BYTES(p))))
 
 #endif

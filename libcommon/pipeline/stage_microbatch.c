@@ -152,7 +152,7 @@ int ap_stage_few_rows(const struct ap_subgraph *sub,
     int first = -1;
 
     for (int i = 0; i < sub->graph.n_params && micro->n > 1; i++) {
-        int k = sub->graph.params[i], d = micro->dim[sub->source[k]];
+        int k = sub->graph.params[i], d = (int)micro->dim[sub->source[k]];
         int64_t split = 1, size;
         if (d < 0 || (first >= 0 && first < k))
             continue;

@@ -275,7 +275,6 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
     struct mpi *m = c->impl;
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        /* a request is a pointer: NOLINTNEXTLINE(bugprone-sizeof-expression) */
         AP_ROOM(m->sends, m->n_sends, m->cap_sends);
         check(c,
               MPI_Isend((const char *)buf + at, n, MPI_BYTE, to, tag, m->all,

@@ -303,7 +303,7 @@ static bool has_rows(const struct searcher *s, const struct ap_nest *nest,
     const struct ap_graph *g = s->task->graph;
     const struct ap_mesh *mesh = &s->task->cost->mesh;
     for (int o = 0; o < nest->n_outs; o++) {
-        int v = nest->outs[o], d = s->few_rows->dim[v];
+        int v = nest->outs[o], d = (int)s->few_rows->dim[v];
         int64_t devices = 1;
         if (d < 0)
             continue;
