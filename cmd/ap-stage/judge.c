@@ -204,7 +204,7 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
 }
 
 /* Level of the links between two hosts: the first whose groups hold both. */
-int plan_link_level(const struct ap_cluster *c, int host, int other)
+static int plan_link_level(const struct ap_cluster *c, int host, int other)
 {
     int level = 0;
     while (host != other && level + 1 < c->n_levels) {

@@ -67,9 +67,7 @@ struct prepend {
 };
 void line_prepend(const struct line *ln, const struct prepend *p,
                   const struct label *rest, struct label *out);
-/* Least flight a stage with this many stages from it to the end has, and the step for it;
- * NULL: does not fit. */
-const struct step *line_step(const struct line *ln, int lo, int hi, int mesh, int flight);
+/* Least flight of a stage with this many stages behind it. */
 int line_flight(const struct line *ln, int n_behind);
 
 /* [block + 1]: device-seconds of a microbatch that no plan is below for the blocks

@@ -88,7 +88,9 @@ static void fill_cell(const struct line *ln, const struct plan_front *front,
     cell->n = n;
 }
 
-const struct step *line_step(const struct line *ln, int lo, int hi, int mesh, int flight)
+/* The step of a stage that holds `flight` microbatches at least; NULL: does not fit. */
+static const struct step *line_step(const struct line *ln, int lo, int hi, int mesh,
+                                    int flight)
 {
     const struct cell *cell =
         &ln->cell[ln->sp->run[lo * ln->sp->n + hi] * ln->c->n_meshes + mesh];

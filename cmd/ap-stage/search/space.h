@@ -19,7 +19,6 @@ int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t micr
 /* lanes: devices on the smaller side; host_lanes: hosts there. */
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes);
-int plan_link_level(const struct ap_cluster *c, int host, int other);
 /*
  * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
  * without layouts (estimated_sends.c): fills the stages' sends, adds to what is paid

@@ -455,10 +455,9 @@ static double grow(struct tree *t, double bound, double *price, int n_price)
         bool **out = left_out(t, &scratch, b);
         if (t->branch[b].bound < t->enough && !is_full(t))
             bound_branch(t, b, out, weight);
-        if (t->branch[b].bound >= t->enough || is_full(t) ||
-            weight[heaviest(ms, weight)] <= 0)
-            proven = fmin(proven, t->branch[b].bound);
-        else if (!split(t, b, out, weight))
+        bool is_leaf = t->branch[b].bound >= t->enough || is_full(t) ||
+                       weight[heaviest(ms, weight)] <= 0;
+        if (is_leaf || !split(t, b, out, weight))
             proven = fmin(proven, t->branch[b].bound);
         ap_arena_free(&scratch);
     }

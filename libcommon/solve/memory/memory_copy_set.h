@@ -32,7 +32,8 @@ bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int firs
                      bool *const *left_out, double *cells, struct priced_set *out);
 /*
  * Takes edges between homes and users over into the sets, as far as these do not get
- * too large, then adds the edges of the sets' nodes. Time counts `weight`.
+ * too large, then adds the edges of the sets' nodes. Time counts `weight`. Eight
+ * parameters: two lists with their lengths, and the scale of each cost.
  */
 int priced_sets_close(struct ap_arena *arena, const struct ap_memory *m, double weight,
                       double cells, struct priced_set *sets, int n_sets,

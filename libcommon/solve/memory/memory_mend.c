@@ -237,7 +237,8 @@ static int rank_parts(struct memory_search *ms, struct ap_arena *scratch, const 
     return n;
 }
 
-/* base takes over, in order, what keeps the model's limit and saves. */
+/* base takes over, in order, what keeps the model's limit and saves. Eight parameters:
+ * two choices, how they differ (part, list, n), and what may be held. */
 static struct weighed take_over(struct memory_search *ms, struct ap_arena *scratch,
                                 const int *cheap, const int *part,
                                 const struct blend_part *list, int n, int64_t limit,
@@ -305,7 +306,7 @@ static void blend(struct memory_search *ms, const int *fits, const int *cheap)
     int n_parts = find_parts(&scratch, ms, fits, cheap, part, layer);
     struct blend_part *list = AP_NEW_N(&scratch, n_parts + 1, struct blend_part);
     int n = rank_parts(ms, &scratch, fits, cheap, part, n_parts, list);
-    int64_t limit = ms->task->limit, peak = limit;
+    int64_t limit = ms->task->limit;
 
     for (int i = 0; i < PROGRAMS && n_parts > 0; i++) {
         memcpy(choice, fits, (size_t)n_nodes * sizeof *choice);
@@ -313,7 +314,7 @@ static void blend(struct memory_search *ms, const int *fits, const int *cheap)
         struct weighed w = take_over(ms, &scratch, cheap, part, list, n, limit, choice);
         if (w.sec >= ms->best_sec)
             break;
-        peak = search_measure(ms, choice);
+        int64_t peak = search_measure(ms, choice);
         if (peak <= ms->task->limit || peak == INT64_MAX)
             break;
         limit = w.peak - (peak - ms->task->limit);

@@ -188,14 +188,12 @@ static bool bound_pays(const struct search *s)
 static void *work(void *arg)
 {
     struct worker *w = arg;
+    bool first = w->id == 0;
+    bool stalled = first && w->search->mode == MODE_LOCAL && w->dual->n_stalls > STALLED;
 
-    if (w->id > 0)
-        look_around(w);
-    else if (w->exact)
+    if (first && w->exact)
         close_gap(w);
-    else if (w->search->mode == MODE_LOCAL && w->dual->n_stalls > STALLED)
-        look_around(w);
-    else if (bound_pays(w->search))
+    else if (first && !stalled && bound_pays(w->search))
         raise_bound(w);
     else
         look_around(w);

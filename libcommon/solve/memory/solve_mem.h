@@ -62,7 +62,6 @@ struct mem_tree mem_tree_new(struct ap_arena *arena, const struct mem_core *m);
 /* All of the room is left. */
 void mem_tree_reset(struct mem_tree *t, const struct mem_core *m);
 void mem_tree_add(struct mem_tree *t, int lo, int hi, int64_t x);
-int64_t mem_tree_least(const struct mem_tree *t, int lo, int hi);
 /* The least over all slots: >= 0 when everything fits. */
 static inline int64_t mem_tree_all(const struct mem_tree *t)
 {

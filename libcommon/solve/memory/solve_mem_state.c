@@ -81,7 +81,7 @@ void mem_tree_add(struct mem_tree *t, int lo, int hi, int64_t x)
     pull(t, hi - 1 + t->size);
 }
 
-int64_t mem_tree_least(const struct mem_tree *t, int lo, int hi)
+static int64_t mem_tree_least(const struct mem_tree *t, int lo, int hi)
 {
     int64_t left = INT64_MAX / 2, right = INT64_MAX / 2; /* of the nodes taken so far */
     int l = lo + t->size, r = hi + t->size - 1;
