@@ -239,8 +239,8 @@ static int read_bytes(const char *text, size_t len, struct ap_doc *doc,
 static void test_pieces(void)
 {
     static const char *const text[] = {
-        "{\"autopar\":1,\"a\":{\"n\":[{\"k\\n\\u00e9\":[-1.5e+3,true]}, {} "
-        "],\"m\":[1,{}]}}\n",
+        ("{\"autopar\":1,\"a\":{\"n\":[{\"k\\n\\u00e9\":[-1.5e+3,true]}, {} "
+         "],\"m\":[1,{}]}}\n"),
         "{ \"autopar\" : 1 , \"\\u0062\":\"\xc3\xa9\x7f text of more than eight\" }",
         "{\"autopar\":1,\"a\":[null,\"cut",
         "{\"autopar\":1,\"a\":[truf]}",
