@@ -14,7 +14,7 @@
  * parts are looked for inside the representative, once for all instances. The paper's
  * walk from the deepest scopes up while they repeat, and EPL's from the outermost down,
  * arrive at the same outermost families, for what repeats as a whole repeats in its
- * parts; the second looks at no parts. Unlike the paper's, members must be isomorphic
+ * parts; the second ignores parts. Unlike the paper's, members must be isomorphic
  * with equal shapes. Three things names hide: layers of kinds that take turns repeat as
  * groups of one each (period.c); a scope that is the only one of its skeleton may go with
  * a group beside it if hardly anything is lost by that, or with another such scope beside

@@ -5,7 +5,7 @@
 #include "prune.h"
 
 /*
- * Kept colours: radii 0 to 4, and one that looks at users only. With a radius fewer the
+ * Kept colours: radii 0 to 4, and one of users only. With a radius fewer the
  * Switch transformer's alternating layers are not seen, without the last one T5 loses a
  * family of nine; radii 6, 8 and 12 changed no family of 51 models and took
  * twice the time: tests/structure.bats, ap-prune --algorithm structure --stats.

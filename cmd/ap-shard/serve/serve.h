@@ -348,7 +348,7 @@ int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena,
 /* Forks a process for each pipe but the first; in all of them the own pipe becomes
  * standard input and output, and the others are closed. */
 void serve_fork(const struct shard_pipes *pipes);
-/* Waits for the end of those forked. */
+/* Waits until all forked servers have ended. */
 void serve_wait(void);
 
 #endif

@@ -177,7 +177,7 @@ struct known {
 
 /*
  * The choice for few rows that is nearest to a plan for many rows: a strategy that is not
- * in the space gives way to the cheapest of those that agree with it on the most axes.
+ * in the space gives way to the cheapest strategy that agrees with it on the most axes.
  * Column generation from there finds nearly what a search of all strategies finds, and
  * where no strategy is near the plan for many rows often something better.
  */
