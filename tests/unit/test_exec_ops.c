@@ -100,6 +100,24 @@ static void check_conversions(void)
         }
     }
     CHECK(bad == 0, "every half value to f32 and back");
+    for (int h = 0; h < 256; h++)
+        for (int k = 0; k < 2; k++) {
+            const enum ap_dtype fp8 = k ? AP_F8E5M2 : AP_F8E4M3FN;
+            uint8_t u = (uint8_t)h, back, bits;
+            float f, again;
+            cpu_load(&f, &u, 1, fp8, 1);
+            cpu_store(&back, 1, &f, fp8, 1);
+            cpu_op_find(AP_OP_BITCAST_CONVERT, AP_EQ, fp8, AP_U8)(&bits, &f, &f, &f,
+                                                                  vectors, 1);
+            cpu_op_find(AP_OP_BITCAST_CONVERT, AP_EQ, AP_U8, fp8)(&again, &u, &u, &u,
+                                                                  vectors, 1);
+            bad += !isnan(f) && (back != u || bits != u || again != f);
+        }
+    CHECK(bad == 0, "every fp8 value to f32 and back");
+    CHECK(convert(AP_F32, AP_F8E4M3FN, 448) == 448 &&
+              isnan(convert(AP_F32, AP_F8E4M3FN, 480)) &&
+              convert(AP_F32, AP_F8E5M2, 1e6) == INFINITY,
+          "e4m3fn has no infinity, e5m2 has");
     uint64_t s = 1;
     for (int i = 0; i < 200000; i++) {
         const uint32_t u = (uint32_t)eval_random(&s);

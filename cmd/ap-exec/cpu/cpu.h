@@ -60,13 +60,15 @@ enum cpu_kind {
     CPU_N_KINDS
 };
 
-/* Register type of a dtype, CPU_N_KINDS if it has none (f8, c128). */
+/* Register type of a dtype, CPU_N_KINDS if it has none (c128). */
 enum cpu_kind cpu_kind(enum ap_dtype dtype);
 int cpu_kind_size(enum cpu_kind kind);
-/* Whether memory and register hold the same bits (all but bf16 and f16). */
+/* Whether memory and register hold the same bits: all but narrow floats, which registers
+ * hold as f32. */
 static inline bool cpu_is_plain(enum ap_dtype dtype)
 {
-    return dtype != AP_BF16 && dtype != AP_F16;
+    return dtype != AP_BF16 && dtype != AP_F16 && dtype != AP_F8E4M3FN &&
+           dtype != AP_F8E5M2;
 }
 
 /*

@@ -47,7 +47,7 @@ void chain_run(const struct chain *chain, void *const *ptr, bool uniform, int64_
         void *d = ptr[p->dst];
         p->fn(d, ptr[p->src[0]], ptr[p->src[1]], p->aux ? p->aux : ptr[p->src[2]],
               p->stride, n);
-        if (p->round == AP_BF16 || p->round == AP_F16)
+        if (!cpu_is_plain(p->round))
             cpu_round(d, p->round, n);
     }
 }

@@ -1,6 +1,6 @@
 /*
  * Conversions between register types, and between memory and registers. Floats become
- * integers as in XLA: towards zero, saturating, NaN to 0. bf16 and f16 round to even.
+ * integers as in XLA: towards zero, saturating, NaN to 0. Narrow floats round to even.
  */
 #include "cpu/cpu_elem.h"
 #include "base/float16.h"
@@ -58,7 +58,7 @@ cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to)
     return table[from] ? table[from][to] : NULL;
 }
 
-/* ---- bf16 and f16 ---- */
+/* ---- narrow floats ---- */
 
 static inline uint32_t round_bf16(uint32_t u)
 {
@@ -76,6 +76,12 @@ CPU_WIDE void cpu_round(float *v, enum ap_dtype dtype, int64_t n)
     } else if (dtype == AP_F16) {
         for (int64_t i = 0; i < n; i++)
             v[i] = ap_f16_to_f32(ap_f32_to_f16(v[i]));
+    } else if (dtype == AP_F8E4M3FN) {
+        for (int64_t i = 0; i < n; i++)
+            v[i] = ap_f8e4m3fn_to_f32(ap_f32_to_f8e4m3fn(v[i]));
+    } else if (dtype == AP_F8E5M2) {
+        for (int64_t i = 0; i < n; i++)
+            v[i] = ap_f8e5m2_to_f32(ap_f32_to_f8e5m2(v[i]));
     }
 }
 
@@ -98,6 +104,18 @@ static void copy_strided(void *dst, int64_t ds, const void *src, int64_t ss, int
         CPU_BY_SIZE(size, STRIDED)
 }
 
+static void load_fp8(float *o, const uint8_t *p, int64_t stride, bool e5m2, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        o[i] = e5m2 ? ap_f8e5m2_to_f32(p[i * stride]) : ap_f8e4m3fn_to_f32(p[i * stride]);
+}
+
+static void store_fp8(uint8_t *o, int64_t stride, const float *p, bool e5m2, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        o[i * stride] = e5m2 ? ap_f32_to_f8e5m2(p[i]) : ap_f32_to_f8e4m3fn(p[i]);
+}
+
 CPU_WIDE void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype,
                        int64_t n)
 {
@@ -115,6 +133,8 @@ CPU_WIDE void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype
         const uint16_t *p = src;
         for (int64_t i = 0; i < n; i++)
             o[i] = ap_f16_to_f32(p[i * stride]);
+    } else if (!cpu_is_plain(dtype)) {
+        load_fp8(reg, src, stride, dtype == AP_F8E5M2, n);
     } else {
         copy_strided(reg, 1, src, stride, ap_dtype_size(dtype), n);
     }
@@ -137,6 +157,8 @@ CPU_WIDE void cpu_store(void *dst, int64_t stride, const void *reg, enum ap_dtyp
         uint16_t *o = dst;
         for (int64_t i = 0; i < n; i++)
             o[i * stride] = ap_f32_to_f16(p[i]);
+    } else if (!cpu_is_plain(dtype)) {
+        store_fp8(dst, stride, reg, dtype == AP_F8E5M2, n);
     } else {
         copy_strided(dst, stride, reg, 1, ap_dtype_size(dtype), n);
     }

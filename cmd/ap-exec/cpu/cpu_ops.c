@@ -16,8 +16,8 @@ enum cpu_kind cpu_kind(enum ap_dtype dtype)
         [AP_S32] = CPU_S32,          [AP_S64] = CPU_S64,      [AP_U8] = CPU_U8,
         [AP_U16] = CPU_U16,          [AP_U32] = CPU_U32,      [AP_U64] = CPU_U64,
         [AP_F16] = CPU_F32,          [AP_BF16] = CPU_F32,     [AP_F32] = CPU_F32,
-        [AP_F64] = CPU_F64,          [AP_C64] = CPU_C64,      [AP_F8E4M3FN] = CPU_N_KINDS,
-        [AP_F8E5M2] = CPU_N_KINDS,   [AP_C128] = CPU_N_KINDS, [AP_TUPLE] = CPU_N_KINDS,
+        [AP_F64] = CPU_F64,          [AP_C64] = CPU_C64,      [AP_F8E4M3FN] = CPU_F32,
+        [AP_F8E5M2] = CPU_F32,       [AP_C128] = CPU_N_KINDS, [AP_TUPLE] = CPU_N_KINDS,
         [AP_N_DTYPES] = CPU_N_KINDS,
     };
     return kind[dtype];
@@ -170,22 +170,32 @@ SELECT(8, uint64_t)
 CPU_COMPARES(CPU_WIDE, total_f32, uint32_t, ORDERED_32)
 CPU_COMPARES(CPU_WIDE, total_f64, uint64_t, ORDERED_64)
 
-/* The bits of half precision numbers, which registers hold as f32. */
+/* The bits of narrow floats, which registers hold as f32. */
 CPU_UNARY(, bf16_to_bits, uint32_t, uint16_t, (uint16_t)(x >> 16))
 CPU_UNARY(, bits_to_bf16, uint16_t, uint32_t, (uint32_t)x << 16)
 CPU_UNARY(, f16_to_bits, float, uint16_t, ap_f32_to_f16(x))
 CPU_UNARY(, bits_to_f16, uint16_t, float, ap_f16_to_f32(x))
+CPU_UNARY(, e4m3_to_bits, float, uint8_t, ap_f32_to_f8e4m3fn(x))
+CPU_UNARY(, bits_to_e4m3, uint8_t, float, ap_f8e4m3fn_to_f32(x))
+CPU_UNARY(, e5m2_to_bits, float, uint8_t, ap_f32_to_f8e5m2(x))
+CPU_UNARY(, bits_to_e5m2, uint8_t, float, ap_f8e5m2_to_f32(x))
 
-/* NULL between bf16 and f16, which nobody needs. */
+/* NULL between narrow floats, which nobody needs. */
 static cpu_fn *bitcast_find(enum ap_dtype in, enum ap_dtype out)
 {
     if (in == out || (cpu_is_plain(in) && cpu_is_plain(out)))
         return copies[cpu_kind_size(cpu_kind(out))];
     if (!cpu_is_plain(in) && !cpu_is_plain(out))
         return NULL;
-    if (!cpu_is_plain(in))
-        return in == AP_BF16 ? bf16_to_bits : f16_to_bits;
-    return out == AP_BF16 ? bits_to_bf16 : bits_to_f16;
+    static cpu_fn *const to_bits[AP_N_DTYPES] = {[AP_BF16] = bf16_to_bits,
+                                                 [AP_F16] = f16_to_bits,
+                                                 [AP_F8E4M3FN] = e4m3_to_bits,
+                                                 [AP_F8E5M2] = e5m2_to_bits};
+    static cpu_fn *const from_bits[AP_N_DTYPES] = {[AP_BF16] = bits_to_bf16,
+                                                   [AP_F16] = bits_to_f16,
+                                                   [AP_F8E4M3FN] = bits_to_e4m3,
+                                                   [AP_F8E5M2] = bits_to_e5m2};
+    return cpu_is_plain(in) ? from_bits[out] : to_bits[in];
 }
 
 /* ---- the look-up ---- */
