@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Write a model's train step as unoptimised HLO text, and what JAX computes with it.
 
     export.py gpt --layers 2 --hidden 64 -o DIR        a graph with inputs and goldens
@@ -62,7 +63,11 @@ SIZES = {
 
 def parse_options(argv):
     """The command line; sizes that are not given come from the model."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    import own  # whose options are a part of --help
+
+    parser = argparse.ArgumentParser(
+        description=own.ABOUT, epilog=own.help_text(), formatter_class=own.FORMAT
+    )
     parser.add_argument("model", choices=MODELS)
     for name, text in SIZES.items():
         parser.add_argument(
@@ -73,20 +78,15 @@ def parse_options(argv):
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and batch")
     parser.add_argument("--donate", action="store_true", help="alias weights and state")
-    parser.add_argument(
-        "--frames", action="store_true", help="keep stack frames in the text"
-    )
-    parser.add_argument(
-        "--shapes-only", action="store_true", help="write the graph alone"
-    )
-    parser.add_argument(
-        "--forward", action="store_true", help="write the loss and golden gradients"
-    )
+    parser.add_argument("--frames", action="store_true", help="keep stack frames")
+    parser.add_argument("--shapes-only", action="store_true", help="the graph alone")
+    parser.add_argument("--forward", action="store_true", help="the loss and its gradients")
     parser.add_argument(
         "--order-tolerance", type=float, default=2e-5, metavar="X",
         help="relative change allowed when the batch is permuted",
     )  # fmt: skip
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="PATH")
+
     options = parser.parse_args(argv)
     defaults = MODELS[options.model].defaults
     for name in (*SIZES, *SWITCHES):

@@ -64,9 +64,11 @@ def load(spec):
 
 loaded = {}
 
+ABOUT = "A model of models.py, or a step of your own (below), as unoptimised HLO text."
+FORMAT = argparse.RawDescriptionHelpFormatter
+
 
 def add_options(group):
-    """The options of a step of one's own, which `export.py --help` lists, too."""
     group.add_argument("--step", metavar="FILE.py:STEP", help="a step of yours")
     group.add_argument("--args", metavar="FILE.py:ARGS", help="returns its arguments")
     group.add_argument(
@@ -78,15 +80,25 @@ def add_options(group):
     )
 
 
-def parse_options(argv):
+def own_parser():
     parser = argparse.ArgumentParser(
-        prog="export.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="export.py", description=__doc__, formatter_class=FORMAT
     )
     add_options(parser)
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="PATH",
         help="HLO text; packed if the name ends in .gz",
     )  # fmt: skip
+    return parser
+
+
+def help_text():
+    """What `export.py --help` says of steps of one's own."""
+    return "A step of your own: " + own_parser().format_help()
+
+
+def parse_options(argv):
+    parser = own_parser()
     options = parser.parse_args(argv)
     if not options.args:
         parser.error("--step needs --args")
