@@ -157,7 +157,7 @@ def say_loss(section):
     if not loss:
         scalars = [r["path"] for r in section["results"] if steps.is_scalar_float(r)]
         if not scalars:
-            return "no result is a float scalar: there is no loss to train"
+            return "no result is a float scalar: planned as inference, not to train"
         return f"which of {', '.join(scalars[:6])} is the loss is left to ap-import"
     path = section["results"][loss["result"]]["path"] or "the result"
     return f"the loss is {path}" + (", by its name (--loss)" if loss["guessed"] else "")
