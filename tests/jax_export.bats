@@ -38,6 +38,7 @@ def faster(s, b, k, u):
 
 
 jitted = jax.jit(train_step, donate_argnums=0)
+static = jax.jit(train_step, static_argnames="rate", donate_argnames="state")
 no_loss = lambda state, batch, key, unused: batch["x"] @ state["w"]
 
 
@@ -46,6 +47,10 @@ def args():
     batch = {"x": rng.standard_normal((8, 4), np.float32), "y": np.ones((8, 2), np.float32)}
     state = {"w": jnp.ones((4, 2), jnp.float32), "n": 3, "none": None}
     return state, batch, jax.random.key(1), np.arange(2)
+
+
+def with_rate():
+    return (*args(), 0.1)
 
 
 def shapes():
@@ -84,6 +89,10 @@ export_step() { # STEP ARGS OPTIONS: the text and what is printed in the test's 
     [ "$(ap-import --quiet "$dir/train_step.hlo" | jq -r .step.hash)" = "$(cat "$dir/train_step")" ]
     cmp "$dir/train_step" "$dir/renamed"
     cmp "$dir/train_step" "$dir/jitted"
+    # an argument that is static is a part of the step, and of no data
+    export_step static with_rate --data "$dir/data"
+    [ "$(ap-import --quiet "$dir/static.hlo" | jq -r .step.hash)" = "$(cat "$dir/train_step")" ]
+    [ "$(cd "$dir/data" && echo *)" = "0.npy 1.npy 2.npy 3.npy 4.npy 5.npy" ]
     run ! cmp -s "$dir/train_step" "$dir/faster"
 }
 

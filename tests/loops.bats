@@ -392,6 +392,16 @@ stepped() { # MODEL
         cmp -n 128 "$f" "$dir/out/${f##*/}"
         cmp -n 128 "$f" "$dir/kept/${f##*/}"
     done
+    # the stages of a pipeline say of each parameter and result of their own which it is
+    ap-coarsen --blocks 2 "$dir/g.json" | ap-stage --cluster cpu-4 --stages 2 --microbatches 2 | ap-rewrite |
+        jq -e '.graph as $g | .pipeline | [.stages[] | . as $s | .program.modules[0].graph | .nodes as $n |
+            ([$n[] | select(.op == "parameter")] | sort_by(.param) | to_entries[] | select($s.params[.key] >= 0) |
+                .value.argument == ($g.nodes | map(select(.op == "parameter")))[$s.params[.key]].argument),
+            (.results | to_entries[] | select($s.results[.key] >= 0) |
+                .value.result == $g.results[$s.results[.key]].result)] | length > 70 and all'
+    # what ap-grad makes of a forward pass is another step; its parameters are still the arguments
+    stepped mlp_fwd | ap-import --quiet - | ap-grad --optimizer adam | jq -e '(has("step") | not) and
+        [.graph.nodes[] | select(.op == "parameter") | .argument.index] == [range(8), (range(13) | null)]'
     # a stack that is missing, or of another shape, is named with its parameter
     mv "$dir/in/0.npy" "$dir/first.npy"
     refuses 1 "parameter 0 (params['mlp/down/layers/0/w']): $dir/in/0.npy: No such file" \

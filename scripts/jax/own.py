@@ -128,14 +128,8 @@ def lower(step, args, donate):
 
 def arrays_of(lowered, args):
     """The arrays of the arguments' leaves, of the types that the step has them in."""
-    leaves, infos = jax.tree.leaves(args), jax.tree.leaves(lowered.args_info)
-    if len(leaves) != len(infos):
-        sys.exit(
-            f"export.py: --data: ARGS has {len(leaves)} arrays, the step {len(infos)} "
-            "arguments: leave out those that are static"
-        )
     arrays = []
-    for leaf, info in zip(leaves, infos):
+    for leaf, info in zip(jax.tree.leaves(args), jax.tree.leaves(lowered.args_info)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             sys.exit("export.py: --data: ARGS returns shapes, not arrays")
         if steps.is_key(info):
@@ -173,7 +167,7 @@ def export(step, args, output, donate=(), loss=None, data=None):
         bytes_ = gzip.compress(bytes_, 9, mtime=0)
     output.write_bytes(bytes_)
     if data:
-        write_data(data, arrays_of(lowered, args))
+        write_data(data, arrays_of(lowered, steps.traced(step, args)))
     return section, len(pairs)
 
 

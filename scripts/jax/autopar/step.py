@@ -54,6 +54,13 @@ def raw(step):
     return step.__wrapped__, {name: getattr(info, name) for name in names}
 
 
+def traced(step, args):
+    """The arguments that are arrays for the step: without those that it takes as static."""
+    _, options = raw(step)
+    static = {i % len(args) for i in options.get("static_argnums") or ()}
+    return tuple(arg for i, arg in enumerate(args) if i not in static)
+
+
 def lower(step, *args, donate=(), **kwargs):
     """The step lowered for arguments like these; all leaves are parameters.
 
