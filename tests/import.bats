@@ -536,3 +536,21 @@ END
     [ "$(grep -c ' opt-barrier(' "$BATS_TEST_TMPDIR/r.hlo")" -eq 2 ]
     [ "$(import "$BATS_TEST_TMPDIR/r.hlo" | jq -c ".graph | $marked")" = '["again"]' ]
 }
+
+@test "import: an argument or a result of the step that cannot be is refused at its place" {
+    local place filter
+    stepped | import - >"$BATS_TEST_TMPDIR/g.json"
+    while IFS='|' read -r place filter; do
+        jq -c "$filter" "$BATS_TEST_TMPDIR/g.json" >"$BATS_TEST_TMPDIR/bad.json"
+        refuses 1 "$place" ap-prune "$BATS_TEST_TMPDIR/bad.json"
+    done <<'END'
+/graph/nodes/0/argument: expected an object|.graph.nodes[0].argument = 3
+/graph/nodes/0/argument: member "index" (an integer) is missing|.graph.nodes[0].argument = {}
+/graph/nodes/0/argument/index: expected an integer from 0|.graph.nodes[0].argument.index = -1
+/graph/nodes/0/argument: member "dim" (an integer) is missing|.graph.nodes[0].argument.parts = 2
+/graph/nodes/0/argument/part: expected an integer from 0 to 1|.graph.nodes[0].argument += {dim: 0, part: 2, parts: 2}
+/graph/nodes/0 (params['w']): argument: no part of an array of 2 dimensions is 0 of 2 along dimension 2|.graph.nodes[0].argument += {dim: 2, part: 0, parts: 2}
+/graph/nodes/0/argument/then/dim: expected an integer from 0 to 11|.graph.nodes[0].argument += {dim: 0, part: 0, parts: 1, then: {dim: 12, part: 0, parts: 1}}
+/graph/results/1/result: expected an object|.graph.results[1].result = "loss"
+END
+}

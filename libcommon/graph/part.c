@@ -48,6 +48,32 @@ struct ap_shape ap_part_whole(struct ap_arena *arena, const struct ap_shape *sha
     return whole;
 }
 
+int ap_part_check(const struct ap_shape *shape, const struct ap_part *part,
+                  struct ap_err *err)
+{
+    int rank = shape->rank;
+
+    for (int i = part ? part->n - 1 : -1; i >= 0; i--, rank++)
+        if (part->split[i].dim > rank || rank == AP_MAX_RANK)
+            return ap_err_set(
+                err,
+                "argument: no part of an array of %d dimensions is %d of %d "
+                "along dimension %d",
+                rank + 1, (int)part->split[i].part, (int)part->split[i].parts,
+                part->split[i].dim);
+    return 0;
+}
+
+bool ap_part_same_whole(const struct ap_part *a, const struct ap_part *b)
+{
+    bool same = a->index == b->index && a->n == b->n;
+
+    for (int i = 0; same && i < a->n; i++)
+        same =
+            a->split[i].dim == b->split[i].dim && a->split[i].parts == b->split[i].parts;
+    return same;
+}
+
 static struct grid grid_of(const struct ap_shape *shape, const struct ap_part *part)
 {
     struct grid g = {.rank = shape->rank};

@@ -8,6 +8,13 @@
 struct ap_shape ap_part_whole(struct ap_arena *arena, const struct ap_shape *shape,
                               const struct ap_part *part);
 
+/* -1, with err set, if an array of this shape cannot be such a part; NULL can. */
+int ap_part_check(const struct ap_shape *shape, const struct ap_part *part,
+                  struct ap_err *err);
+
+/* Parts of one whole: of one argument, and split alike. */
+bool ap_part_same_whole(const struct ap_part *a, const struct ap_part *b);
+
 /*
  * Copies the elements of a part, of this shape and in row-major order at `data`, into its
  * whole at `to`, or out of the whole at `from`.

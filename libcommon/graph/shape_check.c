@@ -7,6 +7,8 @@
  */
 #include "graph/shape_check.h"
 
+#include "graph/part.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -257,6 +259,10 @@ static int check_leaf(const struct check *c)
         return ap_err_set(c->err, "%s makes no tuple", ap_ops[c->node->op].name);
     if (c->node->op == AP_OP_CONSTANT && !literal->elided && !literal->data)
         return ap_err_set(c->err, "constant without a value");
+    if (c->node->op == AP_OP_PARAMETER &&
+        ap_part_check(c->node->attrs->global ? c->node->attrs->global : &c->node->shape,
+                      c->node->attrs->argument, c->err))
+        return -1;
     return c->node->op == AP_OP_IOTA ? check_iota(c) : 0;
 }
 

@@ -79,12 +79,36 @@ static void test_whole(void)
           "an array that was not split is its own whole");
 }
 
+static void test_check(void)
+{
+    const int64_t dims[2] = {2, 2};
+    const struct ap_shape shape = {.dtype = AP_F32, .rank = 2, .dims = dims};
+    const struct ap_part good = {.n = 2, .split = {{3, 0, 2}, {2, 1, 3}}};
+    const struct ap_part other = {.n = 2, .split = {{3, 1, 2}, {2, 0, 3}}};
+    struct ap_part bad = {.n = 1, .split = {{3, 0, 2}}};
+    struct ap_err err = {""};
+
+    CHECK(!ap_part_check(&shape, &good, &err) && !ap_part_check(&shape, NULL, &err) &&
+              ap_part_same_whole(&good, &other) && !ap_part_same_whole(&good, &bad),
+          "parts that fit, and of one whole");
+    CHECK(ap_part_check(&shape, &bad, &err) &&
+              strstr(err.msg, "array of 3 dimensions is 0 of 2 along dimension 3"),
+          "a split dimension that the whole would not have: %s", err.msg);
+    bad.n = AP_MAX_RANK;
+    for (int i = 0; i < AP_MAX_RANK; i++)
+        bad.split[i] = (struct ap_part_split){0, 0, 1};
+    err.msg[0] = '\0';
+    CHECK(ap_part_check(&shape, &bad, &err), "more dimensions than arrays have: %s",
+          err.msg);
+}
+
 /* ---- files ---- */
 
 /* A file of n elements of numpy's type, read as dtype; *out is freed by the caller. */
 static int read_as(const char *descr, const void *data, size_t bytes, int n,
                    enum ap_dtype dtype, void **out, struct ap_err *err)
 {
+    static const unsigned char magic[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 0x76, 0};
     char path[] = "/tmp/test_part.XXXXXX", head[128];
     const int64_t dims[1] = {n};
     const struct ap_shape shape = {.dtype = dtype, .rank = 1, .dims = dims};
@@ -92,7 +116,7 @@ static int read_as(const char *descr, const void *data, size_t bytes, int n,
     FILE *f = fdopen(fd, "wb");
 
     memset(head, ' ', sizeof head);
-    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
+    memcpy(head, magic, sizeof magic);
     int len =
         snprintf(head + 10, sizeof head - 10,
                  "{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", descr, n);
@@ -163,6 +187,7 @@ int main(void)
     test_nested();
     test_all_parts();
     test_whole();
+    test_check();
     test_files();
     ap_arena_free(&arena);
     return tap_done();

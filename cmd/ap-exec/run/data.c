@@ -174,12 +174,14 @@ int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *
     *missing = false;
     if (!part || !part->n)
         return ap_npy_read_shape(path, shape, out, missing, err);
-    if (!a->whole || a->index != index) {
-        const struct ap_shape whole = ap_part_whole(arena, shape, part);
+    const struct ap_shape whole = ap_part_whole(arena, shape, part);
+    if (!a->whole || a->index != index || !ap_shape_equal(&a->shape, &whole)) {
         arrays_free(a);
         if (ap_npy_read_shape(path, &whole, &a->whole, missing, err))
             return -1;
         a->index = index;
+        a->shape = whole;
+        a->shape.dims = memcpy(a->dims, whole.dims, (size_t)whole.rank * sizeof *a->dims);
     }
     *out = ap_xrealloc(NULL, (size_t)ap_shape_bytes(shape) + 1);
     ap_part_get(shape, part, a->whole, *out);

@@ -30,6 +30,8 @@ void *data_collect(struct exec *x, const void *value, const struct placement *pl
 struct arrays {
     const char *dir;
     int index; /* of `whole`, which is malloc's; NULL: none yet */
+    struct ap_shape shape; /* its dimensions are in dims */
+    int64_t dims[AP_MAX_RANK];
     void *whole;
 };
 /* What a file has of parameter number k, as the whole array of `shape`; caller frees

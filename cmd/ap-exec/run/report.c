@@ -203,7 +203,9 @@ static int write_argument(const struct session *s, int k, const char *dir, int *
 
     for (*next = k; *next < g->n_params; ++*next) {
         const struct ap_part *other = g->nodes[g->params[*next]].attrs->argument;
-        if (*next > k && (!data || !other || other->index != part->index))
+        const struct placement its = exec_placement(&g->nodes[g->params[*next]]);
+        if (*next > k && (!data || !other || !ap_part_same_whole(part, other) ||
+                          !ap_shape_equal(&its.global, &place.global)))
             break;
         has_all &= s->params[*next] != NULL;
         if (data && s->params[*next])

@@ -2,7 +2,8 @@
  * What names say: scopes and phases from op_name, scopes of parameters from their paths.
  * JAX writes the call stack of a primitive as "jit(step)/jvp(gpt/h_0)/mlp/dot_general":
  * transformations wrap path components, the primitive comes last. Of an operator that
- * stands for several, whose paths JAX puts side by side ("a/mul;b/add"), the first counts.
+ * stands for several, whose paths JAX puts side by side ("a/mul;b/add"), the first
+ * counts.
  */
 #include "import.h"
 
