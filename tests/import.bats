@@ -448,6 +448,9 @@ END
     jq -e '.program.modules[0].graph | ([.nodes[:2][].argument.index] == [0, 1]) and
         ([.results[].result.index] == [0, 1, 2])' "$BATS_TEST_TMPDIR/p.json"
     /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/p.json"
+    # a frozen weight is no input, and what is updated is not frozen
+    stepped '.arguments[1].frozen = true | .arguments[0].frozen = true' | import - |
+        jq -e '[.graph.nodes[:2][].role] == ["weight", "weight"]'
     # --roles decides before it; without the section, the first scalar is the loss
     echo '{"norm": "loss"}' >"$BATS_TEST_TMPDIR/roles.json"
     stepped | import --roles "$BATS_TEST_TMPDIR/roles.json" - |
@@ -470,6 +473,7 @@ member "framework" (a string) is missing|del(.framework)
 /arguments/0/shape: "f32[5]", but the entry computation has f32[4]|.arguments[0].shape = "f32[5]"
 /arguments/0/donated: expected true or false|.arguments[0].donated = 1
 /arguments/1/key: expected a string|.arguments[1].key = 3
+/arguments/1/frozen: expected true or false|.arguments[1].frozen = "yes"
 /results/2: expected an object|.results[2] = "w"
 /results: expected an array|.results = {}
 /loss/result: result 2 is no float scalar|.loss.result = 2

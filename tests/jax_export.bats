@@ -103,6 +103,8 @@ export_step() { # STEP ARGS OPTIONS: the text and what is printed in the test's 
     refuses 1 "loss 'nothing': no result of this name; float scalars are: [1]['norm'], [1]['the_loss']" \
         export_step train_step args --loss nothing
     refuses 1 "loss 'w': no float scalar of this name" export_step train_step args --loss w
+    refuses 1 "--frozen: there is no argument 4" export_step train_step args --frozen 4
+    refuses 2 "--frozen: expected numbers, got 'w'" export_step train_step args --frozen w
     refuses 1 "--data: ARGS returns shapes, not arrays" export_step train_step shapes --data "$BATS_TEST_TMPDIR/d"
     refuses 1 "mine.py: there is no 'nowhere'" export_step nowhere args
     run export_step no_loss args

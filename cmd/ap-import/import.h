@@ -50,7 +50,8 @@ struct import {
     struct ap_names warned_calls; /* targets of custom calls that were complained about */
     int n_rngs;                   /* instructions named rng so far */
     bool warned_pins;             /* said that a stack's sharding is dropped */
-    bool warned_branches; /* said that all branches of conditionals are computed */
+    bool warned_branches;    /* said that all branches of conditionals are computed */
+    const bool *step_frozen; /* per argument of the section `step`; NULL: no section */
     int step_loss; /* 1 + the result that the section `step` calls the loss; 0: none */
 };
 

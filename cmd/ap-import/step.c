@@ -63,7 +63,7 @@ static int check_row(struct reader *r, const json_t *row, const struct ap_at *at
     if (ap_get_str(row, at, "path", &path, &r->err) ||
         ap_get_str(row, at, "shape", &text, &r->err) ||
         ap_opt_str(row, at, "key", &key, &r->err) ||
-        opt_bool(row, at, "donated", &r->err))
+        opt_bool(row, at, "donated", &r->err) || opt_bool(row, at, "frozen", &r->err))
         return -1;
     struct ap_buf want = {0};
     ap_shape_print(shape, &want);
@@ -152,6 +152,17 @@ static int check(struct reader *r, const json_t *o)
     return 0;
 }
 
+/* Which arguments are weights that the step does not change. */
+static const bool *frozen_of(struct ap_arena *arena, const json_t *o)
+{
+    const json_t *rows = json_object_get(o, "arguments");
+    const size_t n = json_array_size(rows);
+    bool *frozen = AP_NEW_N(arena, n + 1, bool);
+    for (size_t i = 0; i < n; i++)
+        frozen[i] = json_is_true(json_object_get(json_array_get(rows, i), "frozen"));
+    return frozen;
+}
+
 int import_step(struct import *im, const char **section)
 {
     const struct hlo_module *module = im->module;
@@ -168,6 +179,7 @@ int import_step(struct import *im, const char **section)
         json_decref(o);
         return fail(&r);
     }
+    im->step_frozen = frozen_of(im->src->arena, o);
     char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
     *section = ap_arena_strdup(im->src->arena, text ? text : "");
     free(text);

@@ -1,7 +1,7 @@
 """One train step of yours, as HLO text: what export.py does with --step.
 
     export.py --step FILE.py:STEP --args FILE.py:ARGS -o STEP.hlo.gz
-              [--donate 0,1] [--loss NAME] [--data DIR]
+              [--donate 0,1] [--frozen 2] [--loss NAME] [--data DIR]
 
 STEP is a train step, jitted or not; ARGS() returns a tuple of its arguments: pytrees of
 arrays, numbers, typed random keys and None (or of jax.ShapeDtypeStruct, where --data is not
@@ -10,6 +10,9 @@ given).  Instead of FILE.py a name of a module that Python finds will do.
 --donate names the arguments that STEP replaces, weights and optimizer states: each becomes an
 alias of the first part of the result of the same structure and shapes that is not taken.  A
 step that is jitted keeps the donations that it has.
+
+--frozen names arguments that are weights, but that STEP does not change: the base of
+adapters, a teacher.  Without it they are taken for inputs unless they are called params.
 
 --loss names the scalar that is minimized where STEP returns several: by its path as JAX
 prints it, "[1]['loss']", or by the last name in that.  Without --loss a result that is called
@@ -74,6 +77,9 @@ def add_options(group):
     group.add_argument(
         "--donate", default="", metavar="N,N", help="arguments that it replaces, from 0"
     )
+    group.add_argument(
+        "--frozen", default="", metavar="N,N", help="weights that it does not change"
+    )
     group.add_argument("--loss", metavar="NAME", help="which of its results is the loss")
     group.add_argument(
         "--data", type=Path, metavar="DIR", help="write argument K as DIR/K.npy"
@@ -102,10 +108,12 @@ def parse_options(argv):
     options = parser.parse_args(argv)
     if not options.args:
         parser.error("--step needs --args")
-    try:
-        options.donate = tuple(int(n) for n in options.donate.split(",") if n)
-    except ValueError:
-        parser.error(f"--donate: expected numbers, got '{options.donate}'")
+    for name in ("donate", "frozen"):
+        text = getattr(options, name)
+        try:
+            setattr(options, name, tuple(int(n) for n in text.split(",") if n))
+        except ValueError:
+            parser.error(f"--{name}: expected numbers, got '{text}'")
     return options
 
 
@@ -157,11 +165,15 @@ def say_loss(section):
     return f"the loss is {path}" + (", by its name (--loss)" if loss["guessed"] else "")
 
 
-def export(step, args, output, donate=(), loss=None, data=None):
-    """Writes the HLO text of a step, and its arguments' values; returns the section `step`."""
+def export(step, args, output, donate=(), frozen=(), loss=None, data=None):
+    """Writes the HLO text of a step, and its arguments' values; returns the section `step`,
+    and how many arguments are replaced."""
     lowered = lower(step, args, donate)
+    for i in frozen:
+        if not 0 <= i < len(steps.traced(step, args)):
+            sys.exit(f"export.py: --frozen: there is no argument {i}")
     text, (pairs, _) = steps.module_text(lowered), steps.alias_pairs(lowered)
-    section = steps.describe(lowered, text, loss, pairs)
+    section = steps.describe(lowered, text, loss, pairs, frozen)
     bytes_ = steps.with_header(text, section, pairs).encode()
     if output.suffix == ".gz":
         bytes_ = gzip.compress(bytes_, 9, mtime=0)
@@ -180,7 +192,7 @@ def main(argv):
         sys.exit("export.py: --args: ARGS must return a tuple of the step's arguments")
     try:
         section, n_replaced = export(
-            step, args, options.output, options.donate, options.loss, options.data
+            step, args, options.output, options.donate, options.frozen, options.loss, options.data
         )
     except steps.StepError as error:
         sys.exit(f"export.py: {error}")

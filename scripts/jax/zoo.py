@@ -1,7 +1,7 @@
 """Train steps of kinds that people train, small: what zoo-table exports, plans and runs.
 
 Each is a function that returns (step, arguments, options): options are those of
-export.py, `donate` and `loss`.  They are written as their users write them: with Flax's
+export.py, `donate`, `frozen` and `loss`.  They are written as their users write them: with Flax's
 TrainState and Optax where these are usual, with dictionaries otherwise; with what such steps
 carry beside weights: typed random keys, Python numbers, averages, statistics, replay
 buffers, None, frozen weights, metrics.
@@ -698,4 +698,5 @@ def lora():
         for i in range(layers)
     ]
     batch = {"x": integers(3, 64, 8, 8), "y": integers(4, 64, 8, 8)}
-    return train_step, (base, adapters, optimizer.init(adapters), batch), {}
+    args = (base, adapters, optimizer.init(adapters), batch)
+    return train_step, args, {"frozen": (0,)}

@@ -2,18 +2,20 @@
  * What parameters and results are for, when the text says little. A train step takes
  * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
  *
- *   loss      what the section `step` says; without it, the first float scalar among the
- * results that is no parameter's new value, depends on more than scalar parameters, and
- * on no gradient of a weight: what the weight's new value is made of, through elementwise
- * operators. That may reach into the forward pass, so the one whose last gradient comes
- * first is taken alias     from input_output_alias; otherwise by data flow: a new value
- * depends on its old one through elementwise operators of equal dimensions, outside of
- * what the loss needs. The new weight of Adam may so be that of the weight or of either
- * moment; the new moments have one candidate each, taking these away leaves the weight.
- * Ties go to the lower parameter. What is left over takes the parameter that follows the
- * previous result's, if shapes agree. weight    updated, and the loss depends on it;
- * state: updated otherwise constant  not updated, and its name is that of a state; input:
- * not updated otherwise
+ *   loss      what the section `step` says; without it, the first float scalar among
+ *             the results that is no parameter's new value, depends on more than scalar
+ *             parameters, and on no gradient of a weight: what the weight's new value is
+ *             made of, through elementwise operators. That may reach into the forward
+ *             pass, so the one whose last gradient comes first is taken
+ *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
+ *             old one through elementwise operators of equal dimensions, outside of what
+ *             the loss needs. The new weight of Adam may so be that of the weight or of
+ *             either moment; the new moments have one candidate each, taking these away
+ *             leaves the weight. Ties go to the lower parameter. What is left over takes
+ *             the parameter that follows the previous result's, if shapes agree.
+ *   weight    updated, and the loss depends on it, or not updated, and the section `step`
+ *             calls it frozen; state: updated otherwise
+ *   constant  not updated, and its name is that of a state; input: not updated otherwise
  *
  * Without a loss there is nothing to train, and only the text's own aliases count.
  * Linear: at most MAX_CANDIDATES candidates are kept per node.
@@ -313,6 +315,9 @@ static enum ap_role param_role(const struct roles *r, int param)
     const char *name = node->name;
     bool state_name = has_key(name, "opt_state") || has_key(name, "batch_stats");
     bool weight_name = has_key(name, "params") && !state_name;
+    const struct ap_part *argument = node->attrs->argument;
+    if (r->taken[param] < 0 && argument && r->im->step_frozen[argument->index])
+        return AP_ROLE_WEIGHT;
     if (r->taken[param] < 0)
         return weight_name                                    ? AP_ROLE_WEIGHT
                : state_name || strncmp(name, "const", 5) == 0 ? AP_ROLE_CONSTANT

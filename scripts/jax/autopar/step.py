@@ -4,7 +4,8 @@ The exporter writes it into the header of the HLO text, ap-import takes it from 
 tool passes it on, and the loader compares the user's step with it:
 
     {"framework": "jax", "version": JAX's, "hash": canonical_hash,
-     "arguments": [{"path": "params['w']", "shape": "f32[4,2]", "donated": true}, ...],
+     "arguments": [{"path": "params['w']", "shape": "f32[4,2]", "donated": true},
+                   {"path": "base['w']", "shape": "bf16[4,4]", "frozen": true}, ...],
      "results": [{"path": "[1]['w']", "shape": "f32[4,2]"}, ...],
      "loss": {"result": 0, "guessed": true}}
 
@@ -144,7 +145,8 @@ def leaf_row(path, leaf):
     return {**row, "key": key_name(leaf)} if is_key(leaf) else row
 
 
-def arguments(lowered, text):
+def arguments(lowered, text, frozen=()):
+    """Rows of the arguments; those numbered in frozen are weights that no result replaces."""
     leaves = jax.tree_util.tree_leaves_with_path(lowered.args_info)
     paths = argument_paths(text)
     if len(paths) != len(leaves):
@@ -155,7 +157,11 @@ def arguments(lowered, text):
     rows = []
     for path, (place, info) in zip(paths, leaves):
         row = leaf_row(path or jax.tree_util.keystr(place[1:]), info)
-        rows.append({**row, "donated": True} if info.donated else row)
+        if info.donated:
+            row["donated"] = True
+        elif place[0].idx == 0 and place[1].idx in frozen:
+            row["frozen"] = True
+        rows.append(row)
     return rows
 
 
@@ -269,7 +275,7 @@ def alias_pairs(lowered):
 # ---- the text ----
 
 
-def describe(lowered, text=None, loss=None, pairs=None):
+def describe(lowered, text=None, loss=None, pairs=None, frozen=()):
     """The section `step` of a lowered step, see above."""
     text = text or module_text(lowered)
     pairs = alias_pairs(lowered)[0] if pairs is None else pairs
@@ -277,7 +283,7 @@ def describe(lowered, text=None, loss=None, pairs=None):
         "framework": "jax",
         "version": jax.__version__,
         "hash": canonical_hash(lowered),
-        "arguments": arguments(lowered, text),
+        "arguments": arguments(lowered, text, frozen),
         "results": results(lowered),
     }
     found = find_loss(section["results"], loss, {result for result, _ in pairs})
