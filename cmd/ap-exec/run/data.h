@@ -29,7 +29,7 @@ void *data_collect(struct exec *x, const void *value, const struct placement *pl
  */
 struct arrays {
     const char *dir;
-    int index; /* of `whole`, which is malloc's; NULL: none yet */
+    int index;             /* of `whole`, which is malloc's; NULL: none yet */
     struct ap_shape shape; /* its dimensions are in dims */
     int64_t dims[AP_MAX_RANK];
     void *whole;
