@@ -4,6 +4,7 @@
  * of the difference over the norm of what is compared with.
  */
 #include "run/session.h"
+#include "run/arrays.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,0 +1,70 @@
+#include "run/arrays.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec.h"
+#include "graph/part.h"
+
+int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
+                int k, const struct ap_shape *shape, void **out, bool *missing,
+                struct ap_err *err)
+{
+    const struct ap_part *part = param->attrs->argument;
+    const int index = part ? part->index : k;
+    const char *path = ap_arena_printf(arena, "%s/%d.npy", a->dir, index);
+
+    *missing = false;
+    if (!part || !part->n)
+        return ap_npy_read_shape(path, shape, out, missing, err);
+    const struct ap_shape whole = ap_part_whole(arena, shape, part);
+    if (!a->whole || a->index != index || !ap_shape_equal(&a->shape, &whole)) {
+        arrays_free(a);
+        if (ap_npy_read_shape(path, &whole, &a->whole, missing, err))
+            return -1;
+        a->index = index;
+        a->shape = whole;
+        a->shape.dims = memcpy(a->dims, whole.dims, (size_t)whole.rank * sizeof *a->dims);
+    }
+    *out = ap_xrealloc(NULL, (size_t)ap_shape_bytes(shape) + 1);
+    ap_part_get(shape, part, a->whole, *out);
+    return 0;
+}
+
+void arrays_free(struct arrays *a)
+{
+    free(a->whole);
+    a->whole = NULL;
+}
+
+int arrays_write(const char *dir, const struct ap_graph *g, void *const *data, int *k,
+                 struct ap_err *err)
+{
+    const int first = *k;
+    const struct ap_node *v = &g->nodes[g->params[first]];
+    const struct ap_part *part = v->attrs->argument;
+    const struct placement place = exec_placement(v);
+    struct ap_arena arena = {0};
+    const struct ap_shape whole = ap_part_whole(&arena, &place.global, part);
+    const char *path =
+        ap_arena_printf(&arena, "%s/%d.npy", dir, part ? part->index : first);
+    const bool split = part && part->n;
+    char *joined = split ? ap_xrealloc(NULL, (size_t)ap_shape_bytes(&whole) + 1) : NULL;
+    bool has_all = true;
+
+    for (; *k < g->n_params; ++*k) {
+        const struct ap_node *other = &g->nodes[g->params[*k]];
+        const struct ap_part *its = other->attrs->argument;
+        const struct placement there = exec_placement(other);
+        if (*k > first && (!split || !its || !ap_part_same_whole(part, its) ||
+                           !ap_shape_equal(&there.global, &place.global)))
+            break;
+        has_all &= data[*k] != NULL;
+        if (split && data[*k])
+            ap_part_put(&place.global, its, data[*k], joined);
+    }
+    int rc = has_all ? ap_npy_write(path, &whole, split ? joined : data[first], err) : 0;
+    free(joined);
+    ap_arena_free(&arena);
+    return rc;
+}
