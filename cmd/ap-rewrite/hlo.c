@@ -581,7 +581,7 @@ static int check_nodes(const struct ap_node *nodes, int n, struct ap_err *err)
         if (nodes[i].op == AP_OP_CUSTOM_CALL)
             return ap_err_set(err,
                               "%s: a call of '%s' cannot be written as HLO: its "
-                              "configuration is not part of the graph",
+                              "layouts and effects are not part of the graph",
                               nodes[i].name, nodes[i].attrs->target);
         if (nodes[i].attrs->literal.elided)
             return ap_err_set(err,

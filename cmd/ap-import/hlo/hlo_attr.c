@@ -256,17 +256,25 @@ static int find_string(struct hlo_src *src, struct hlo_span value, const char *k
     return rc;
 }
 
+/* Where key stands in a value; its length if it does not. */
+static size_t place_of(struct hlo_span value, const char *key)
+{
+    size_t i = 0, n = strlen(key);
+    while (i + n <= value.len && memcmp(value.s + i, key, n) != 0)
+        i++;
+    return i + n <= value.len ? i : value.len;
+}
+
 /* {"known_trip_count":{"n":"32"}}, also as a quoted string: the number, -1 if it is not
  * there, -2 if it is less than 0. */
 static int64_t trip_count(struct hlo_span value)
 {
     static const char key[] = "known_trip_count";
-    size_t i = 0, n = sizeof key - 1;
-    while (i + n <= value.len && memcmp(value.s + i, key, n) != 0)
-        i++;
-    if (i + n > value.len)
+    size_t i = place_of(value, key);
+    if (i == value.len)
         return -1;
-    for (i += n; i < value.len && !(value.s[i] >= '0' && value.s[i] <= '9'); i++)
+    for (i += sizeof key - 1; i < value.len && !(value.s[i] >= '0' && value.s[i] <= '9');
+         i++)
         if (value.s[i] == '}')
             return -1;
     if (i < value.len && value.s[i - 1] == '-')
@@ -481,6 +489,7 @@ int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         "origin_recovery_table",
         "debug_attributes",
     };
+    static const char step[] = "autopar.step";
     while (hlo_eat(src, ',')) {
         struct hlo_span name, value;
         if (next_attr(src, &name, &value))
@@ -492,9 +501,10 @@ int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         }
         if (hlo_span_is(name, "entry_computation_layout"))
             module->n_params = params_of_layout(value);
-        if (hlo_span_is(name, "frontend_attributes")) {
+        if (hlo_span_is(name, "frontend_attributes") &&
+            place_of(value, step) < value.len) { /* others may have any form */
             module->step_pos = hlo_at(src, value.s);
-            if (find_string(src, value, "autopar.step", &module->step))
+            if (find_string(src, value, step, &module->step))
                 return -1;
         }
         size_t i = 0, n = sizeof known / sizeof known[0];

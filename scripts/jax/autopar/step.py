@@ -225,7 +225,7 @@ def subtrees(tree):
     """All subtrees, the whole first, then depth first, each with the number of its first leaf."""
     pending = [(0, tree)]
     while pending:
-        first, node = pending.pop(0)
+        first, node = pending.pop()
         yield first, node
         if jax.tree_util.all_leaves([node]) or node is None:
             continue
@@ -233,7 +233,7 @@ def subtrees(tree):
         for child in jax.tree.leaves(node, is_leaf=lambda x, n=node: x is not n):
             children.append((at, child))
             at += len(jax.tree.leaves(child))
-        pending = children + pending
+        pending += reversed(children)
 
 
 def form_of(tree):
@@ -261,7 +261,7 @@ def alias_pairs(lowered):
         mine = range(first, first + len(leaves))
         if done & set(mine) or not all(leaf.donated for leaf in leaves):
             continue
-        form = form_of(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree))
+        form = form_of(tree)
         for start, other, n in theirs:
             if other == form and not taken & set(range(start, start + n)):
                 taken.update(range(start, start + n))
