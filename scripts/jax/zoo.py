@@ -700,3 +700,81 @@ def lora():
     batch = {"x": integers(3, 64, 8, 8), "y": integers(4, 64, 8, 8)}
     args = (base, adapters, optimizer.init(adapters), batch)
     return train_step, args, {"frozen": (0,)}
+
+
+# ---- graphs, and gradients of several microbatches ----
+
+
+@entry
+def gnn():
+    """Messages along the edges of a graph, summed at the nodes; nodes without a label."""
+
+    def loss_of(params, graph):
+        h = apply(params["in"], graph["nodes"])
+        for p in params["layers"]:
+            ends = jnp.concatenate([h[graph["from"]], h[graph["to"]]], -1)
+            messages = jax.nn.relu(apply(p["edge"], ends))
+            total = jax.ops.segment_sum(messages, graph["to"], h.shape[0])
+            count = jax.ops.segment_sum(jnp.ones_like(graph["to"], h.dtype), graph["to"], h.shape[0])
+            mean = total / jnp.maximum(count, 1)[:, None]
+            h = h + jax.nn.relu(apply(p["node"], jnp.concatenate([h, mean], -1)))
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            apply(params["out"], h), jnp.maximum(graph["labels"], 0)
+        )
+        return jnp.sum(jnp.where(graph["labels"] >= 0, losses, 0)) / jnp.sum(graph["labels"] >= 0)
+
+    step, optimizer = adam_step(loss_of, 3e-3)
+    layers = [{"edge": dense(i, 32, 16), "node": dense(i + 1, 32, 16)} for i in (10, 20)]
+    params = {"in": dense(0, 8, 16), "layers": layers, "out": dense(1, 16, 4)}
+    graph = {
+        "nodes": normal(2, 24, 8),
+        "from": integers(3, 24, 64),
+        "to": integers(4, 24, 64),
+        "labels": integers(5, 5, 24) - 1,
+    }
+    return step, (params, optimizer.init(params), graph), {"donate": (0, 1)}
+
+
+@entry
+def accumulate():
+    """Gradients summed over microbatches under lax.scan, an orthogonalised update (Muon's)
+    of matrices, Adam's of the rest."""
+
+    def orthogonal(m):
+        x = m / (jnp.linalg.norm(m) + 1e-7)
+        for _ in range(3):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        return x
+
+    def loss_of(params, batch):
+        h = jnp.tanh(batch["x"] @ params["w_0"])
+        return jnp.mean((jnp.tanh(h @ params["w_1"]) @ params["head"] - batch["y"]) ** 2)
+
+    def train_step(state, batches):
+        def micro(total, batch):
+            loss, grads = jax.value_and_grad(loss_of)(state["params"], batch)
+            return jax.tree.map(jnp.add, total, (loss, grads)), None
+
+        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state["params"]))
+        (loss, grads), _ = jax.lax.scan(micro, zero, batches)
+        loss, grads = jax.tree.map(lambda x: x / batches["x"].shape[0], (loss, grads))
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state["momentum"], grads)
+        updates, opt = optimizer.update({"head": grads["head"]}, state["opt"])
+        params = {k: state["params"][k] - 0.02 * orthogonal(momentum[k]) for k in ("w_0", "w_1")}
+        params["head"] = state["params"]["head"] + updates["head"]
+        return {"params": params, "momentum": momentum, "opt": opt}, loss
+
+    optimizer = optax.adam(1e-2)
+    params = {
+        "w_0": normal(0, 16, 32, scale=0.25),
+        "w_1": normal(1, 32, 32, scale=0.18),
+        "head": normal(2, 32, 1, scale=0.18),
+    }
+    state = {
+        "params": params,
+        "momentum": jax.tree.map(np.zeros_like, params),
+        "opt": optimizer.init({"head": params["head"]}),
+    }
+    batches = {"x": normal(3, 4, 16, 16), "y": normal(4, 4, 16, 1)}
+    return train_step, (state, batches), {"donate": (0,)}
