@@ -1,0 +1,156 @@
+/*
+ * Degrees: the plan of given degrees has these degrees, for documents named as arguments
+ * (graphs of transformers with a batch of 8 or more); names of layers.
+ */
+#include "plan/degrees.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "doc/doc.h"
+#include "sample_graphs.h"
+#include "tap.h"
+
+#define DIMS ",\"lhs_contracting_dims\":[1],\"rhs_contracting_dims\":[0]"
+
+struct asked {
+    const char *mesh;
+    enum ap_axis_use use[2];
+    bool sequence, experts;
+    int zero[2];
+    const char *said;
+};
+
+static const struct asked cases[] = {
+    {"4", {AP_USE_DATA}, false, false, {0}, "DP 4"},
+    {"4", {AP_USE_DATA}, false, false, {2}, "DP 4 · ZeRO-2"},
+    {"4", {AP_USE_DATA}, false, false, {3}, "DP 4 · ZeRO-3"},
+    {"4", {AP_USE_TENSOR}, false, false, {0}, "TP 4"},
+    {"4", {AP_USE_TENSOR}, true, false, {0}, "TP 4 with sequence parallelism"},
+    {"4", {AP_USE_CONTEXT}, false, false, {0}, "CP 4"},
+    {"2x2",
+     {AP_USE_DATA, AP_USE_TENSOR},
+     true,
+     false,
+     {2, 0},
+     "TP 2 with sequence parallelism · DP 2 · ZeRO-2"},
+    {"2x2", {AP_USE_DATA, AP_USE_TENSOR}, false, false, {3, 0}, "TP 2 · DP 2 · ZeRO-3"},
+    {"2x4", {AP_USE_DATA, AP_USE_DATA}, false, false, {0, 3}, "DP 8 · ZeRO-3 over 4"},
+    {"2x2", {AP_USE_CONTEXT, AP_USE_DATA}, false, false, {0, 0}, "CP 2 · DP 2"},
+    {"2x2", {AP_USE_NONE, AP_USE_DATA}, false, false, {0, 0}, "DP 2 · replicated 2"},
+    {"4", {AP_USE_DATA}, false, true, {0}, "DP 4 · EP 4"},
+    {"2x2", {AP_USE_DATA, AP_USE_DATA}, false, true, {2, 2}, "DP 4 · EP 2 · ZeRO-2"},
+    {"1", {AP_USE_NONE}, false, false, {0}, "1 device"},
+};
+
+static bool has_experts(const struct ap_graph *g)
+{
+    return strstr(g->name, "moe") != NULL;
+}
+
+static void test_case(const struct asked *c, const struct ap_graph *g,
+                      const struct ap_nests *nests)
+{
+    struct ap_arena arena = {0};
+    struct ap_plan plan = {.graph = g, .nests = nests};
+    struct ap_degrees want = {.sequence = c->sequence, .regather = true};
+    struct ap_plan_degrees got;
+    struct ap_err err = {0};
+    struct ap_buf said = {0};
+
+    ap_mesh_parse(&arena, c->mesh, &plan.mesh, &err);
+    for (int a = 0; a < plan.mesh.n_axes; a++) {
+        /* where weights are split by their first use, experts are their first dimension
+         */
+        bool expert = (c->experts && a == plan.mesh.n_axes - 1) ||
+                      (has_experts(g) && c->use[a] == AP_USE_TENSOR);
+        want.use[a] = c->use[a];
+        want.expert_use[a] = expert ? AP_USE_EXPERT : c->use[a];
+        want.zero_axis[a] = (uint8_t)c->zero[a];
+    }
+    ap_degrees_count(&want, &plan.mesh, c->experts || has_experts(g));
+    if (ap_degrees_plan(&arena, &want, &plan, &err)) {
+        CHECK(false, "%s, %s: %s", g->name, c->said, err.msg);
+    } else {
+        ap_degrees_find(&arena, &plan, 1, &got);
+        ap_degrees_print(&got.all, &said);
+        CHECK(ap_degrees_equal(&got.all, &want) &&
+                  (has_experts(g) || !strcmp(said.data, c->said)),
+              "%s on %s: %s (%s)", g->name, c->mesh, c->said, said.data);
+        CHECK(got.all.agreeing > 0.99 * got.all.flops || c->experts || has_experts(g),
+              "%s: %s of %.3f of the FLOPs", g->name, c->said,
+              got.all.flops > 0 ? got.all.agreeing / got.all.flops : 1);
+        ap_buf_free(&said);
+        ap_degrees_print_layers(&got, &said);
+        CHECK(said.len == 0 || has_experts(g), "%s: %s: layers are alike%s%s", g->name,
+              c->said, said.len ? ": " : "", said.len ? said.data : "");
+    }
+    ap_buf_free(&said);
+    ap_arena_free(&arena);
+}
+
+static void test_file(const char *path)
+{
+    struct ap_arena arena = {0};
+    struct ap_doc doc;
+    struct ap_graph g;
+    struct ap_nests nests;
+    struct ap_err err = {0};
+
+    if (ap_doc_read(&arena, path, &doc, &err) || ap_doc_graph(&arena, &doc, &g, &err)) {
+        CHECK(false, "%s: %s", path, err.msg);
+        return;
+    }
+    ap_group(&arena, &g);
+    CHECK(ap_nests_build(&arena, &g, &nests, &err) == 0, "%s: nests", path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!cases[i].experts || has_experts(&g))
+            test_case(&cases[i], &g, &nests);
+    ap_arena_free(&arena);
+}
+
+/* Layers are the first numbers of which there are several; 7 and 2 are in all names. */
+static void test_layers(void)
+{
+    static const char json[] =
+        "{\"autopar\":1,\"graph\":{\"name\":\"t\",\"nodes\":["
+        "{\"op\":\"parameter\",\"name\":\"x\",\"param\":0,\"role\":\"input\","
+        "\"shape\":\"f32[8,4]\"},"
+        "{\"op\":\"parameter\",\"name\":\"net7.v2.embed\",\"param\":1,"
+        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
+        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.11.fc1.w\",\"param\":2,"
+        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
+        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.9.fc1.w\",\"param\":3,"
+        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
+        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.11.fc2.w\",\"param\":4,"
+        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"}" NODE(
+            "dot", "a", "0,1", "f32[8,4]", DIMS) NODE("dot", "b", "5,3", "f32[8,4]", DIMS)
+            NODE("dot", "c", "6,2", "f32[8,4]", DIMS) NODE(
+                "dot", "d", "7,4", "f32[8,4]",
+                DIMS) "],\"results\":[{\"node\":8,\"role\":\"loss\"}],\"reducers\":[]}}";
+    struct ap_arena arena = {0};
+    struct ap_err err = {0};
+    struct ap_layers layers = {.n = 0};
+    struct sample s;
+
+    if (load_sample(&arena, json, &s, &err) == 0)
+        ap_layers_find(&arena, &s.g, &s.nests, &layers);
+    CHECK(layers.n == 2 && layers.layer[0].number == 9 && layers.layer[1].number == 11,
+          "two layers in the order of their use%s", err.msg);
+    CHECK(layers.n == 2 && !strcmp(layers.layer[0].stem, "net7.v2.block.") &&
+              layers.n_stems == 1,
+          "their stem");
+    CHECK(layers.n == 2 && layers.of_node[1] == -1 && layers.of_node[2] == 1 &&
+              layers.of_node[3] == 0 && layers.of_node[4] == 1,
+          "weights by layer");
+    ap_arena_free(&arena);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        test_file(argv[i]);
+    if (argc == 1)
+        test_layers();
+    return tap_done();
+}
