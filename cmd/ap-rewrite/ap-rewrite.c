@@ -4,30 +4,23 @@
 
 #include "hlo.h"
 #include "pipe.h"
-#include "program/program.h"
-#include "tool/tool.h"
+#include "rewrite.h"
+#include "trainer.h"
 
-enum { TO_PROGRAM, TO_HLO, TO_JAX };
+enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
+    {"megatron", "arguments of Megatron-LM, as a bash array"},
+    {"torchtitan", "arguments of torchtitan, as a bash array"},
+    {"deepspeed", "DeepSpeed's JSON"},
     {NULL, NULL},
 };
 static const struct ap_choice dialects[] = {
     [HLO_GSPMD] = {"gspmd", "sharding attributes and \"Sharding\" calls"},
     [HLO_SHARDY] = {"shardy", "Shardy's, as frontend attributes"},
     {NULL, NULL},
-};
-
-struct job {
-    struct ap_graph graph;
-    struct ap_nests nests;
-    struct ap_sharding sharding;
-    struct ap_cluster cluster;
-    struct ap_cost cost;
-    struct ap_conversions conv;
-    struct ap_program prog;
 };
 
 /* The document's plan, or the trivial one of a single device. */
@@ -50,7 +43,7 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct j
     json_decref(json);
 }
 
-static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
 {
     struct ap_err err = {0};
     if (ap_doc_graph(arena, doc, &job->graph, &err))
@@ -158,6 +151,8 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
+    if (form >= TO_TRAINER)
+        return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {
         if (form != TO_PROGRAM)
             ap_die_usage("--to %s: the plan has pipeline stages, and annotations express "
@@ -165,7 +160,7 @@ int main(int argc, char **argv)
                          forms[form].name);
         return pipe_rewrite(&tool, &arena, &doc);
     }
-    set_up(&arena, &doc, &job);
+    rewrite_set_up(&arena, &doc, &job);
     if (form != TO_PROGRAM) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");

@@ -79,6 +79,9 @@ void ap_strategy_of_stages(struct ap_arena *arena, const struct ap_staged_graph 
     }
     int best = main_stage(stages, d, &out->stages_differ);
     out->degrees = d[best].all;
+    for (int i = 0; i < stages->n && out->degrees.expert == 0; i++)
+        if (same(stages, d, best, i))
+            out->degrees = d[i].all;
     out->recompute = stages->stage[best].recompute;
     out->micro_batch = micro_batch_of(out->batch, out->microbatches, out->degrees.data);
     *each = d;

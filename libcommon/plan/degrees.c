@@ -42,7 +42,6 @@ struct between {
 /* Bytes of weights by ZeRO's stage on an axis. */
 struct sharded {
     double bytes[AP_MAX_AXES][4];
-    double regathered, kept; /* of stage 3 */
 };
 
 struct tally {
@@ -288,13 +287,13 @@ static void tally_weight(const struct finder *f, int node, const struct ap_degre
             use >= 0 ? use_of_axis(f, &f->plan->nests->nest[use], a) : d->use[a];
         if (of == AP_USE_TENSOR || of == AP_USE_EXPERT || (f->mesh->microbatch >> a & 1))
             continue;
-        int stage = splits(&own, a)      ? 3
-                    : splits(&update, a) ? (f->gradients_whole ? 1 : 2)
-                                         : 0;
+        bool gathered = f->plan->regather && f->plan->regather[node];
+        int stage = 0;
+        if (splits(&own, a) && gathered)
+            stage = 3;
+        else if (splits(&own, a) || splits(&update, a))
+            stage = f->gradients_whole ? 1 : 2;
         s->bytes[a][stage] += bytes;
-        if (stage == 3)
-            *(f->plan->regather && f->plan->regather[node] ? &s->regathered : &s->kept) +=
-                bytes;
     }
 }
 
@@ -347,13 +346,12 @@ static void settle_rest(const struct finder *f, const struct tally *t,
         const double *bytes = t->sharded.bytes[a];
         along += t->between.sequence[a];
         other += t->between.other[a];
-        for (int stage = 1; stage <= 3; stage++)
+        for (int stage = 1; stage <= 3 && d->use[a] != AP_USE_TENSOR; stage++)
             if (bytes[stage] > bytes[d->zero_axis[a]])
                 d->zero_axis[a] = (uint8_t)stage;
     }
     ap_degrees_count(d, f->mesh, t->experts.all > 0);
     d->sequence = d->tensor > 1 && along > other;
-    d->regather = d->zero == 3 && t->sharded.regathered >= t->sharded.kept;
 }
 
 void ap_degrees_count(struct ap_degrees *d, const struct ap_mesh *mesh, bool experts)
@@ -473,9 +471,10 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b)
 {
     return a->tensor == b->tensor && a->data == b->data && a->context == b->context &&
-           a->idle == b->idle && a->expert == b->expert &&
-           a->expert_tensor == b->expert_tensor && a->sequence == b->sequence &&
-           a->zero == b->zero && a->shard == b->shard;
+           a->idle == b->idle && a->sequence == b->sequence && a->zero == b->zero &&
+           a->shard == b->shard &&
+           (a->expert == 0 || b->expert == 0 ||
+            (a->expert == b->expert && a->expert_tensor == b->expert_tensor));
 }
 
 static void put(struct ap_buf *out, size_t start, const char *name, int64_t n)
@@ -515,14 +514,15 @@ void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out
     int n = d->layers.n;
 
     for (int a = 0, b; a < n; a = b + 1) {
-        for (b = a; b + 1 < n && ap_degrees_equal(&d->layer[a], &d->layer[b + 1]);)
-            b++;
+        const struct ap_degrees *run = &d->layer[a]; /* the first with experts, if any */
+        for (b = a; b + 1 < n && ap_degrees_equal(run, &d->layer[b + 1]); b++)
+            run = run->expert ? run : &d->layer[b + 1];
         if (a == 0 && b == n - 1)
             return;
         ap_buf_printf(out, a ? ", layer%s %d" : "layer%s %d", a == b ? "" : "s", a);
         if (b > a)
             ap_buf_printf(out, "-%d", b);
         ap_buf_putc(out, ' ');
-        ap_degrees_print(&d->layer[a], out);
+        ap_degrees_print(run, out);
     }
 }

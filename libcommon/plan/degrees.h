@@ -25,8 +25,7 @@ enum ap_axis_use {
 struct ap_degrees {
     enum ap_axis_use use[AP_MAX_AXES];        /* by contractions without experts */
     enum ap_axis_use expert_use[AP_MAX_AXES]; /* by those of experts */
-    uint8_t
-        zero_axis[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where it splits weights */
+    uint8_t zero_axis[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
     /* devices by use; their product is the mesh's. idle: of no use */
     int64_t tensor, data, context, idle;
     /* of the experts: devices that have different experts, and that split each; 0: the
@@ -36,12 +35,14 @@ struct ap_degrees {
                       sequence */
     /*
      * 0: weights, gradients and states whole. 1: states and update sharded. 2: gradients,
-     * too: they are reduce-scattered as they are made. 3: weights, too. Gradients that
-     * microbatches accumulate whole, or that are all-reduced, make it 1.
+     * too: they are reduce-scattered as they are made. 3: weights, too: they are gathered
+     * for each pass. Gradients that microbatches accumulate whole, or that are
+     * all-reduced, make it 1. Weights that are sharded between steps and gathered once
+     * per step are no stage of their own (FSDP's SHARD_GRAD_OP, "no reshard after
+     * forward").
      */
     int zero;
     int64_t shard;   /* devices that ZeRO shards over */
-    bool regather;   /* weights of stage 3 are gathered again for the backward pass */
     double flops;    /* of the forward contractions */
     double agreeing; /* of these, of contractions that use all axes as said */
 };
@@ -62,7 +63,8 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
 int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
                            const struct ap_nests *nests);
 
-/* Whether both say the same of the devices; not of flops. */
+/* Whether both say the same of the devices; not of flops. Without experts in one, whatever
+ * the other says of experts. */
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b);
 
 /* "TP 8 with sequence parallelism · DP 4 · ZeRO-1"; "1 device". */
@@ -74,7 +76,7 @@ void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out
 /*
  * Fills plan->choice, regather and whole (arena) for the graph, nests, mesh and
  * microbatch_choice already set: the plan in which every layer uses the axes as said
- * (d->use, expert_use, sequence, zero_axis, regather), as a trainer would run it.
+ * (d->use, expert_use, sequence, zero_axis), as a trainer would run it.
  * Gradients are reduce-scattered where states are sharded. -1 with the reason when there
  * is none.
  */

@@ -99,7 +99,7 @@ int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
             (d->use[a] == AP_USE_DATA || d->use[a] == AP_USE_CONTEXT) &&
             plan_data(d, a, plan, &s, err))
             return -1;
-    for (int i = 0; d->zero == 3 && d->regather && i < plan->graph->n_nodes; i++)
+    for (int i = 0; d->zero == 3 && i < plan->graph->n_nodes; i++)
         plan->regather[i] = s.derived[plan->graph->nodes[i].group] &&
                             plan->graph->nodes[i].role != AP_ROLE_STATE;
     return 0;

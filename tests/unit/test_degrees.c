@@ -53,7 +53,7 @@ static void test_case(const struct asked *c, const struct ap_graph *g,
 {
     struct ap_arena arena = {0};
     struct ap_plan plan = {.graph = g, .nests = nests};
-    struct ap_degrees want = {.sequence = c->sequence, .regather = true};
+    struct ap_degrees want = {.sequence = c->sequence};
     struct ap_plan_degrees got;
     struct ap_err err = {0};
     struct ap_buf said = {0};
