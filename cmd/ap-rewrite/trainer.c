@@ -179,6 +179,9 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
                                     .n_layers = d.layers.n,
                                     .n_stages = 1};
     note_mixture(&f->notes, &d);
+    if (plan->whole && d.all.zero == 1 && f->planned.microbatches == 1)
+        trainer_note(&f->notes,
+                     "gradients are reduce-scattered; the plan all-reduces them");
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
     struct ap_plan now = {.graph = plan->graph,

@@ -198,8 +198,9 @@ static void put_torchtitan(const struct trainer_plan *p, struct ap_buf *out)
                       schedules[s->schedule]);
         flag(out, "parallelism.pipeline_parallel_microbatch_size", s->micro_batch);
         put_parts(p, out);
-        ap_buf_puts(out, "    --training.disable_cuda_graphs\n");
     }
+    if (p->n_stages > 1 || d->expert > 1) /* refused with CUDA graphs */
+        ap_buf_puts(out, "    --training.disable_cuda_graphs\n");
     flag(out, "training.local_batch_size", local);
     flag(out, "training.global_batch_size", s->batch);
     if (s->sequence_length)
@@ -220,12 +221,6 @@ static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
         d->shard *= d->context;
         d->zero = d->zero > 2 ? d->zero : 2;
     }
-    if (d->zero == 1) {
-        trainer_note(notes, "gradients are sharded, too (ZeRO-2)");
-        for (int a = 0; a < AP_MAX_AXES; a++)
-            d->zero_axis[a] = d->zero_axis[a] ? 2 : 0;
-        d->zero = 2;
-    }
     if (p->experts && d->expert_tensor > 1 && d->expert > 1) {
         trainer_note(notes, "experts are not split beside expert parallelism: those "
                             "devices have different experts");
@@ -234,6 +229,20 @@ static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
         for (int a = 0; a < AP_MAX_AXES; a++)
             if (d->expert_use[a] == AP_USE_TENSOR)
                 d->expert_use[a] = AP_USE_EXPERT;
+    }
+    if (d->expert > 1 && d->shard * d->tensor % d->expert) {
+        trainer_note(notes, "other weights are sharded over the devices of the experts");
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            if (d->use[a] == AP_USE_DATA && d->zero_axis[a] == 0)
+                d->zero_axis[a] = 2;
+        d->shard = d->data * d->context;
+        d->zero = d->zero > 2 ? d->zero : 2;
+    }
+    if (d->zero == 1) {
+        trainer_note(notes, "gradients are sharded, too (ZeRO-2)");
+        for (int a = 0; a < AP_MAX_AXES; a++)
+            d->zero_axis[a] = d->zero_axis[a] ? 2 : 0;
+        d->zero = 2;
     }
 }
 
