@@ -10,7 +10,7 @@ _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
     ap_die(exit_code, err->msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err->msg);
 }
 
-void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct pipe_input *in)
+void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_input *in)
 {
     struct ap_err err = {0};
 
@@ -44,7 +44,7 @@ static const char *stats(struct ap_arena *arena, const struct ap_pipeline_progra
 
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
-    struct pipe_input in = {0};
+    struct staged_input in = {0};
     struct ap_pipeline_program program;
     struct ap_err err = {0};
     /* the program was of an older plan */

@@ -5,7 +5,7 @@
 #include "pipeline/stages.h"
 #include "tool/tool.h"
 
-struct pipe_input {
+struct staged_input {
     struct ap_graph graph;
     struct ap_nests nests;
     struct ap_blocks blocks;
@@ -13,7 +13,7 @@ struct pipe_input {
     struct ap_stages stages;
 };
 /* Ends the tool when the plan is bad. */
-void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct pipe_input *in);
+void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_input *in);
 /* Ends the tool with the message, and the file in front of a JSON pointer. */
 _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
                            const struct ap_err *err);

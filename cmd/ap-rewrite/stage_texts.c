@@ -13,7 +13,7 @@
 
 struct texts {
     struct ap_arena *arena;
-    struct pipe_input in;
+    struct staged_input in;
     struct ap_pipeline_program program;
     struct hlo_lost lost;     /* of all stages */
     struct jax_pinned pinned; /* of all stages */

@@ -34,7 +34,7 @@ void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
 /* What was read, and what becomes of it. */
 struct fitted {
     const struct trainer *trainer;
-    struct ap_strategy planned;
+    struct ap_plan_words planned;
     struct trainer_plan plan;
     struct trainer_notes notes;
     struct trainer_price price, planned_price;
@@ -45,7 +45,7 @@ struct fitted {
 /* The batch is micro-batch x microbatches x data parallel devices. */
 static void fit_batch(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_strategy *s = &p->s;
+    struct ap_plan_words *s = &p->s;
     int64_t data = s->degrees.data;
 
     if (s->batch == 0)
@@ -172,7 +172,7 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
         ap_die_usage("--to %s: cost model %s is not in seconds", f->trainer->name,
                      job.sharding.cost_model);
     ap_degrees_find(arena, plan, 1, &d);
-    ap_strategy_of_plan(arena, plan, &d, &f->planned);
+    ap_words_of_plan(arena, plan, &d, &f->planned);
     f->plan = (struct trainer_plan){.model = job.graph.name,
                                     .s = f->planned,
                                     .experts = d.all.expert > 0,
@@ -215,7 +215,7 @@ static void note_stages(struct fitted *f, const struct ap_stages *stages,
                         const struct ap_plan_degrees *each)
 {
     for (int a = 0, b; a < stages->n; a = b + 1) {
-        struct ap_strategy own = f->planned;
+        struct ap_plan_words own = f->planned;
         struct ap_buf text = {0};
 
         for (b = a; b + 1 < stages->n && same_stage(stages, each, a, b + 1);)
@@ -224,7 +224,7 @@ static void note_stages(struct fitted *f, const struct ap_stages *stages,
         own.recompute = stages->stage[a].recompute;
         own.pipeline = 1;
         own.micro_batch = 0;
-        ap_strategy_print(&own, &text);
+        ap_words_print(&own, &text);
         if (a == b)
             trainer_note(&f->notes, "in the plan stage %d is %.200s", a, text.data);
         else
@@ -275,7 +275,7 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
 
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
-    struct pipe_input in = {0};
+    struct staged_input in = {0};
     struct ap_pipeline_price planned;
     struct ap_plan_degrees *each;
     struct ap_layers layers;
@@ -283,7 +283,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
 
     pipe_read(arena, doc, &in);
     const struct ap_staged_graph of = {&in.graph, &in.nests, &in.blocks, &in.cluster};
-    ap_strategy_of_stages(arena, &of, &in.stages, &f->planned, &each);
+    ap_words_of_stages(arena, &of, &in.stages, &f->planned, &each);
     ap_layers_find(arena, &in.graph, &in.nests, &layers);
     f->plan = (struct trainer_plan){.model = in.graph.name,
                                     .s = f->planned,
@@ -346,7 +346,7 @@ static void put_comment(const struct fitted *f, const struct ap_buf *price,
     if (!mark)
         return;
     ap_buf_printf(out, "%s%s for %s: ", mark, f->plan.model, f->trainer->title);
-    ap_strategy_print(&f->plan.s, out);
+    ap_words_print(&f->plan.s, out);
     ap_buf_printf(out, "\n%s%lld devices; %s\n", mark, (long long)f->plan.s.n_devices,
                   price->data);
     for (int i = 0; i < f->notes.n; i++)
@@ -368,7 +368,7 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
     put_comment(&f, &cost, &text);
     trainer->put(&f.plan, &text);
     if (f.notes.n && !tool->quiet) {
-        ap_strategy_print(&f.plan.s, &words);
+        ap_words_print(&f.plan.s, &words);
         ap_warn("%s cannot express the plan; nearest: %s; %s", trainer->title, words.data,
                 cost.data);
         for (int i = 0; i < f.notes.n; i++)

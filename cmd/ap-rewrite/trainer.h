@@ -7,7 +7,7 @@
 #define REWRITE_TRAINER_H
 
 #include "pipeline/pipeline_price.h"
-#include "pipeline/strategy.h"
+#include "pipeline/plan_words.h"
 #include "tool/tool.h"
 
 /* Sentences, for people. */
@@ -22,7 +22,7 @@ void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
 /* What a trainer is told. */
 struct trainer_plan {
     const char *model;
-    struct ap_strategy s;
+    struct ap_plan_words s;
     bool experts; /* the model has some */
     int n_layers;
     int n_stages;            /* s.pipeline * s.chunks */

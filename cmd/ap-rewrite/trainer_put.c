@@ -59,7 +59,7 @@ static void put_zero_megatron(const struct ap_degrees *d, struct ap_buf *out)
 
 static void put_megatron(const struct trainer_plan *p, struct ap_buf *out)
 {
-    const struct ap_strategy *s = &p->s;
+    const struct ap_plan_words *s = &p->s;
     const struct ap_degrees *d = &s->degrees;
 
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
@@ -174,7 +174,7 @@ static void put_torchtitan(const struct trainer_plan *p, struct ap_buf *out)
                                                           [AP_SCHEDULE_INTERLEAVED] =
                                                               "Interleaved1F1B"};
     static const char *const checkpoints[] = {"none", "full", "selective"};
-    const struct ap_strategy *s = &p->s;
+    const struct ap_plan_words *s = &p->s;
     const struct ap_degrees *d = &s->degrees;
     int64_t local = s->micro_batch * (p->n_stages > 1 ? s->microbatches : 1);
 
@@ -250,7 +250,7 @@ static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
 
 static void put_deepspeed(const struct trainer_plan *p, struct ap_buf *out)
 {
-    const struct ap_strategy *s = &p->s;
+    const struct ap_plan_words *s = &p->s;
     const struct ap_degrees *d = &s->degrees;
 
     ap_buf_printf(out,
@@ -312,6 +312,8 @@ static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
     struct ap_degrees *d = &p->s.degrees;
 
     fit_common(p, notes);
+    if (d->context > 1)
+        trainer_note(notes, "attention exchanges the sequence for heads (Ulysses)");
     if (d->zero && d->shard != d->data * d->context)
         trainer_note(notes, "ZeRO shards over all %lld data parallel devices",
                      (long long)(d->data * d->context));

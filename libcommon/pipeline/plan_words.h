@@ -3,13 +3,13 @@
  * "TP 8 with sequence parallelism · PP 2 × VPP 3 · DP 4 · ZeRO-1 · micro-batch 1 ·
  * recompute selected".
  */
-#ifndef AP_STRATEGY_H
-#define AP_STRATEGY_H
+#ifndef AP_PLAN_WORDS_H
+#define AP_PLAN_WORDS_H
 
 #include "pipeline/stages.h"
 #include "plan/degrees.h"
 
-struct ap_strategy {
+struct ap_plan_words {
     struct ap_degrees degrees; /* of the stages with most FLOPs, or of the one plan */
     int pipeline, chunks;      /* sets of devices, and stages on each */
     enum ap_schedule schedule; /* where there are stages */
@@ -24,14 +24,14 @@ struct ap_strategy {
 };
 
 /* Of one sharding plan; d is the plan's. */
-void ap_strategy_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
-                         const struct ap_plan_degrees *d, struct ap_strategy *out);
+void ap_words_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
+                      const struct ap_plan_degrees *d, struct ap_plan_words *out);
 /* Of stages; each[stage] (arena) are theirs. The degrees are those under which most FLOPs
  * run. */
-void ap_strategy_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                           const struct ap_stages *stages, struct ap_strategy *out,
-                           struct ap_plan_degrees **each);
+void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages, struct ap_plan_words *out,
+                        struct ap_plan_degrees **each);
 
-void ap_strategy_print(const struct ap_strategy *s, struct ap_buf *out);
+void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out);
 
 #endif

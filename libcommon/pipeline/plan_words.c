@@ -3,7 +3,7 @@
  * plan (plan/degrees.h); the line has those under which most FLOPs run, and says if
  * others differ. Cost: that of the stages' degrees.
  */
-#include "pipeline/strategy.h"
+#include "pipeline/plan_words.h"
 
 #include <string.h>
 
@@ -14,18 +14,18 @@ static int64_t micro_batch_of(int64_t batch, int64_t microbatches, int64_t devic
     return batch == 0 ? 0 : ap_ceil_div(ap_ceil_div(batch, microbatches), devices);
 }
 
-void ap_strategy_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
-                         const struct ap_plan_degrees *d, struct ap_strategy *out)
+void ap_words_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
+                      const struct ap_plan_degrees *d, struct ap_plan_words *out)
 {
-    *out = (struct ap_strategy){.degrees = d->all,
-                                .pipeline = 1,
-                                .chunks = 1,
-                                .schedule = AP_SCHEDULE_1F1B,
-                                .batch = ap_batch_size(plan->graph),
-                                .microbatches = ap_mesh_microbatches(&plan->mesh),
-                                .sequence_length =
-                                    ap_sequence_length(arena, plan->graph, plan->nests),
-                                .n_devices = ap_mesh_devices(&plan->mesh)};
+    *out = (struct ap_plan_words){.degrees = d->all,
+                                  .pipeline = 1,
+                                  .chunks = 1,
+                                  .schedule = AP_SCHEDULE_1F1B,
+                                  .batch = ap_batch_size(plan->graph),
+                                  .microbatches = ap_mesh_microbatches(&plan->mesh),
+                                  .sequence_length =
+                                      ap_sequence_length(arena, plan->graph, plan->nests),
+                                  .n_devices = ap_mesh_devices(&plan->mesh)};
     out->micro_batch = micro_batch_of(out->batch, out->microbatches, out->degrees.data);
 }
 
@@ -58,19 +58,19 @@ static int main_stage(const struct ap_stages *s, const struct ap_plan_degrees *e
     return best;
 }
 
-void ap_strategy_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                           const struct ap_stages *stages, struct ap_strategy *out,
-                           struct ap_plan_degrees **each)
+void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages, struct ap_plan_words *out,
+                        struct ap_plan_degrees **each)
 {
     struct ap_plan_degrees *d = AP_NEW_N(arena, stages->n, struct ap_plan_degrees);
 
-    *out = (struct ap_strategy){.pipeline = stages->n / stages->chunks,
-                                .chunks = stages->chunks,
-                                .schedule = stages->schedule,
-                                .batch = ap_batch_size(of->graph),
-                                .microbatches = stages->microbatches,
-                                .sequence_length =
-                                    ap_sequence_length(arena, of->graph, of->nests)};
+    *out = (struct ap_plan_words){.pipeline = stages->n / stages->chunks,
+                                  .chunks = stages->chunks,
+                                  .schedule = stages->schedule,
+                                  .batch = ap_batch_size(of->graph),
+                                  .microbatches = stages->microbatches,
+                                  .sequence_length =
+                                      ap_sequence_length(arena, of->graph, of->nests)};
     for (int i = 0; i < stages->n; i++) {
         ap_degrees_find(arena, &stages->stage[i].sharding.plan, stages->microbatches,
                         &d[i]);
@@ -88,7 +88,7 @@ void ap_strategy_of_stages(struct ap_arena *arena, const struct ap_staged_graph 
 }
 
 /* "PP 2 × VPP 3" comes behind the tensor axis, where a model is cut first. */
-void ap_strategy_print(const struct ap_strategy *s, struct ap_buf *out)
+void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out)
 {
     static const char *const recompute[] = {"", "all", "selected"};
     struct ap_buf degrees = {0};
