@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "doc/doc.h"
-#include "sample_graphs.h"
+#include "sample_plan.h"
 #include "tap.h"
 
 #define DIMS ",\"lhs_contracting_dims\":[1],\"rhs_contracting_dims\":[0]"
@@ -146,10 +146,40 @@ static void test_layers(void)
     ap_arena_free(&arena);
 }
 
+/* Random plans: devices by use multiply to the mesh's, and there are words. */
+static void test_random(const struct sample_graph *sg)
+{
+    int wrong = 0, silent = 0;
+
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct ap_arena arena = {0};
+        struct ap_err err = {0};
+        struct sample_plan p;
+        struct ap_plan_degrees d;
+        struct ap_buf said = {0};
+        if (sample_plan(&arena, sg->json, seed, &p, &err) == 0) {
+            ap_degrees_find(&arena, &p.plan, 1, &d);
+            wrong += d.all.tensor * d.all.data * d.all.context * d.all.idle !=
+                     ap_mesh_devices(&p.plan.mesh);
+            wrong += d.all.agreeing > d.all.flops * (1 + 1e-9);
+            ap_degrees_print(&d.all, &said);
+            ap_degrees_print_layers(&d, &said);
+            silent += said.len == 0;
+        }
+        ap_cost_free(&p.cost);
+        ap_buf_free(&said);
+        ap_arena_free(&arena);
+    }
+    CHECK(wrong == 0 && silent == 0, "%s: random plans (%d, %d)", sg->name, wrong,
+          silent);
+}
+
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         test_file(argv[i]);
+    for (int i = 0; argc == 1 && i < N_SAMPLE_GRAPHS; i++)
+        test_random(&sample_graphs[i]);
     if (argc == 1)
         test_layers();
     return tap_done();
