@@ -93,18 +93,27 @@ check_golden() {
 }
 
 @test "trainers: their own readers accept the files, where they are installed" {
-    local python=${AP_TRAINERS_PYTHON:-} name trainer base args
+    local python=${AP_TRAINERS_PYTHON:-} name trainer base files
     [ -n "$python" ] || skip "AP_TRAINERS_PYTHON: a Python with torchtitan and deepspeed"
-    for trainer in torchtitan deepspeed; do
+    for trainer in torchtitan deepspeed megatron; do
+        files=()
         for name in $(told | awk '{ print $1 }' | uniq); do
-            mapfile -t args < <(arguments "$name" $trainer)
             base=llama3:llama3_debugmodel
             [ "$name" != experts ] || base=deepseek_v3:deepseek_v3_debugmodel
-            [ $trainer = deepspeed ] || args=("$base" "${args[@]}")
-            run "$python" "$DIR/load.py" $trainer "${args[@]}"
-            [ "$status" -ne 77 ] || skip "$trainer is not installed in $python"
-            [ "$status" -eq 0 ] || { echo "$name, $trainer: $output"; return 1; }
+            arguments "$name" $trainer >"$BATS_TEST_TMPDIR/args"
+            files+=("$BATS_TEST_TMPDIR/$name.$trainer")
+            case $trainer in
+            torchtitan) { echo $base && cat "$BATS_TEST_TMPDIR/args"; } >"${files[-1]}" ;;
+            deepspeed) cp "$(cat "$BATS_TEST_TMPDIR/args")" "${files[-1]}" ;;
+            megatron) # its layouts; all of two stages and eight layers
+                grep -A1 layout "$BATS_TEST_TMPDIR/args" >"$BATS_TEST_TMPDIR/layout" &&
+                    printf '2\n8\n%s\n' "$(tail -n 1 "$BATS_TEST_TMPDIR/layout")" \
+                        >"${files[-1]}" || unset 'files[-1]' ;;
+            esac
         done
+        run "$python" "$DIR/load.py" $trainer "${files[@]}"
+        [ "$status" -ne 77 ] || skip "$trainer is not installed in $python"
+        [ "$status" -eq 0 ] || { echo "$trainer: $output"; return 1; }
     done
 }
 
@@ -130,6 +139,23 @@ check_golden() {
     run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/mixture.json"
     [[ $stderr == *"the schedule is gpipe: 1f1b instead"* ]]
     [[ $output == *"# nearest to the plan:"*"in the plan stage 1 is DP 4"* ]]
+}
+
+@test "trainers: selected recomputation becomes what they select, or whole layers" {
+    local doc=$BATS_TEST_TMPDIR/selected.json
+    # the softmax of attention in all layers: what Megatron selects
+    jq -c '.graph.nodes as $n | .blocks.block_of as $block | .stages.stages |= map(
+        .blocks as $own | .recompute = "selected"
+        | .recomputed = [range($n | length) as $i | select($n[$i].op == "exponential"
+            and ($n[$i].scope | test("attn")) and ($own | index($block[$i]))) | $i])' \
+        "$BATS_FILE_TMPDIR/uneven.json" >"$doc"
+    run --separate-stderr ap-rewrite --to megatron "$doc"
+    [[ $output == *"--recompute-granularity selective"*"core_attn"* ]] ||
+        { echo "$output $stderr"; return 1; }
+    [[ $stderr == *"not chosen one by one"* ]]
+    run --separate-stderr ap-rewrite --to deepspeed "$doc"
+    [[ $stderr == *"layers are recomputed whole or not at all: all are"* ]]
+    [ "$(jq .pipeline.activation_checkpoint_interval <<<"$output")" = 1 ]
 }
 
 @test "trainers: layers that no stage has whole go where most of them is" {

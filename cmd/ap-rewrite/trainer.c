@@ -40,6 +40,20 @@ struct fitted {
     struct trainer_price price, planned_price;
 };
 
+_Noreturn static void refuse(const struct fitted *f, const struct ap_err *err)
+{
+    ap_die(AP_NO_SOLUTION, "--to %s: no plan of that kind is near this one: %s",
+           f->trainer->name, err->msg);
+}
+
+/* A plan that no longer fits. */
+static void note_memory(struct fitted *f, int64_t device_bytes)
+{
+    if (f->price.peak_bytes > device_bytes && f->planned_price.peak_bytes <= device_bytes)
+        trainer_note(&f->notes, "it does not fit the %s of a device",
+                     ap_size_text(f->notes.arena, device_bytes));
+}
+
 /* ---- batch ---- */
 
 /* The batch is micro-batch x microbatches x data parallel devices. */
@@ -64,6 +78,13 @@ static void fit_batch(struct trainer_plan *p, struct trainer_notes *notes)
     s->batch = s->micro_batch * count * data;
 }
 
+static void note_share(struct trainer_notes *notes, double flops, double agreeing)
+{
+    if (agreeing < 0.9995 * flops)
+        trainer_note(notes, "%.1f %% of the plan's FLOPs split their operators otherwise",
+                     100 * (1 - agreeing / flops));
+}
+
 /* What the plan does beside its degrees. */
 static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degrees *d)
 {
@@ -73,9 +94,7 @@ static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degre
     if (layers.len > 0)
         trainer_note(notes, "layers differ in the plan: %.400s", layers.data);
     ap_buf_free(&layers);
-    if (d->all.agreeing < 0.9995 * d->all.flops)
-        trainer_note(notes, "%.1f %% of the plan's FLOPs split their operators otherwise",
-                     100 * (1 - d->all.agreeing / d->all.flops));
+    note_share(notes, d->all.flops, d->all.agreeing);
 }
 
 /* ---- one plan ---- */
@@ -196,9 +215,9 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
     else
         price(arena, &job, &now, &f->price, &err, &rc);
     if (rc)
-        ap_die(AP_NO_SOLUTION, "--to %s: no plan of that kind is near this one: %s",
-               f->trainer->name, err.msg);
+        refuse(f, &err);
     note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
+    note_memory(f, job.cluster.memory_bytes);
     ap_cost_free(&job.cost);
 }
 
@@ -209,6 +228,18 @@ static bool same_stage(const struct ap_stages *stages, const struct ap_plan_degr
 {
     return ap_degrees_equal(&each[a].all, &each[b].all) &&
            stages->stage[a].recompute == stages->stage[b].recompute;
+}
+
+/* FLOPs that are split otherwise than most of their stage. */
+static void note_mixed_stages(struct fitted *f, int n, const struct ap_plan_degrees *each)
+{
+    double flops = 0, agreeing = 0;
+
+    for (int i = 0; i < n; i++) {
+        flops += each[i].all.flops;
+        agreeing += each[i].all.agreeing;
+    }
+    note_share(&f->notes, flops, agreeing);
 }
 
 static void note_stages(struct fitted *f, const struct ap_stages *stages,
@@ -273,6 +304,30 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
                                             : d->expert_tensor;
 }
 
+/* Selected operators are to save memory: what the trainer selects, or all, by which comes
+ * nearer to the plan's memory. */
+static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
+                          const struct ap_layers *layers, const struct ap_stages *stages,
+                          struct fitted *f)
+{
+    struct trainer_plan all = f->plan;
+    struct trainer_price price;
+    struct ap_err ignored = {0};
+    double planned = (double)f->planned_price.peak_bytes;
+
+    all.s.recompute = AP_RECOMPUTE_ALL;
+    if (trainer_price_stages(arena, of, layers, stages, f->trainer, &all, &price,
+                             &ignored) ||
+        fabs((double)price.peak_bytes - planned) >=
+            fabs((double)f->price.peak_bytes - planned))
+        return;
+    trainer_note(&f->notes,
+                 "layers are recomputed whole, which comes nearer to the plan's "
+                 "memory than what the trainer selects");
+    f->plan = all;
+    f->price = price;
+}
+
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
     struct staged_input in = {0};
@@ -296,6 +351,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
+    note_mixed_stages(f, in.stages.n, each);
     fit_devices(f, &in.stages);
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
@@ -303,10 +359,13 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         pipe_refuse(doc, AP_BAD_INPUT, &err);
     f->planned_price =
         (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
-    if (trainer_price_stages(arena, &of, &layers, &in.stages, f->trainer, &f->plan,
-                             &f->price, &err))
-        ap_die(AP_NO_SOLUTION, "--to %s: no plan of that kind is near this one: %s",
-               f->trainer->name, err.msg);
+    int rc = trainer_price_stages(arena, &of, &layers, &in.stages, f->trainer, &f->plan,
+                                  &f->price, &err);
+    if (rc)
+        refuse(f, &err);
+    if (f->plan.s.recompute == AP_RECOMPUTE_SELECTED)
+        fit_recompute(arena, &of, &layers, &in.stages, f);
+    note_memory(f, in.cluster.memory_bytes);
 }
 
 /* ---- what is said ---- */

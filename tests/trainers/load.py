@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 """Loads what ap-rewrite wrote with the trainer's own reader (where it is installed).
 
-    load.py torchtitan BASE ARGUMENT...   # BASE: module:config of torchtitan
-    load.py megatron STAGES LAYERS LAYOUT
-    load.py deepspeed FILE
+    load.py torchtitan FILE...   # arguments, one a line; the first is MODULE:CONFIG
+    load.py megatron FILE...     # lines: stages, layers, layout
+    load.py deepspeed FILE...    # JSON
 
-Prints "ok"; exits 77 where the trainer is not installed.
+Prints the files that were read; exits 77 where the trainer is not installed.
 """
 import json
 import os
 import sys
 
 
-def torchtitan(base, *words):
+def lines(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def torchtitan(path):
     from torchtitan.config import ConfigManager
+    base, *words = lines(path)
     module, config = base.split(":")
     got = ConfigManager().parse_args(["--module", module, "--config", config, *words])
     par = dict(zip(words, words[1:]))
@@ -24,7 +30,8 @@ def torchtitan(base, *words):
     assert parts is None or parts[-1][-1] == "lm_head"
 
 
-def megatron(stages, layers, text):
+def megatron(path):
+    stages, layers, text = lines(path)
     from megatron.core.transformer.pipeline_parallel_layer_layout import (
         PipelineParallelLayerLayout)
     PipelineParallelLayerLayout(text, int(stages)).validate_layer_layout(int(layers), None)
@@ -48,10 +55,15 @@ def deepspeed(path):
     assert read.train_batch_size == got["train_batch_size"]
 
 
+def main():
+    for path in sys.argv[2:]:
+        {"torchtitan": torchtitan, "megatron": megatron, "deepspeed": deepspeed}[
+            sys.argv[1]](path)
+        print(os.path.basename(path))
+
+
 try:
-    {"torchtitan": torchtitan, "megatron": megatron,
-     "deepspeed": deepspeed}[sys.argv[1]](*sys.argv[2:])
+    main()
 except ImportError as why:
     print(why, file=sys.stderr)
     sys.exit(77)
-print("ok")
