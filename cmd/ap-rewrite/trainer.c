@@ -46,6 +46,12 @@ _Noreturn static void refuse(const struct fitted *f, const struct ap_err *err)
            f->trainer->name, err->msg);
 }
 
+static bool same_price(const struct fitted *f)
+{
+    return fabs(f->price.sec - f->planned_price.sec) <= 5e-5 * f->planned_price.sec &&
+           f->price.peak_bytes == f->planned_price.peak_bytes;
+}
+
 /* A plan that no longer fits. */
 static void note_memory(struct fitted *f, int64_t device_bytes)
 {
@@ -197,7 +203,6 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
                                     .experts = d.all.expert > 0,
                                     .n_layers = d.layers.n,
                                     .n_stages = 1};
-    note_mixture(&f->notes, &d);
     if (plan->whole && d.all.zero == 1 && f->planned.microbatches == 1)
         trainer_note(&f->notes,
                      "gradients are reduce-scattered; the plan all-reduces them");
@@ -216,7 +221,10 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
         price(arena, &job, &now, &f->price, &err, &rc);
     if (rc)
         refuse(f, &err);
+    int n = f->notes.n;
     note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
+    if (f->notes.n > n || !same_price(f))
+        note_mixture(&f->notes, &d);
     note_memory(f, job.cluster.memory_bytes);
     ap_cost_free(&job.cost);
 }
@@ -351,7 +359,6 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
-    note_mixed_stages(f, in.stages.n, each);
     fit_devices(f, &in.stages);
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
@@ -365,6 +372,8 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         refuse(f, &err);
     if (f->plan.s.recompute == AP_RECOMPUTE_SELECTED)
         fit_recompute(arena, &of, &layers, &in.stages, f);
+    if (!same_price(f))
+        note_mixed_stages(f, in.stages.n, each);
     note_memory(f, in.cluster.memory_bytes);
 }
 
@@ -389,7 +398,7 @@ static void put_price(struct ap_arena *arena, const struct fitted *f, struct ap_
     ap_buf_puts(out, "predicted: step ");
     put_sec(out, f->price.sec);
     ap_buf_printf(out, ", %s a device", ap_size_text(arena, f->price.peak_bytes));
-    if (fabs(more) < 5e-5 && f->price.peak_bytes == f->planned_price.peak_bytes)
+    if (same_price(f))
         return;
     ap_buf_puts(out, "; of the plan: step ");
     put_sec(out, f->planned_price.sec);

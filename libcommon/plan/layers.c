@@ -133,6 +133,28 @@ static const char *name_of_contraction(const struct ap_graph *g,
     return NULL;
 }
 
+/*
+ * Stems that take turns ("up/layers/0", "down/layers/0", "up/layers/1", ...) are parts of
+ * the same layers: the numbers never fall in the order of the list. An encoder's and a
+ * decoder's do.
+ */
+static void merge_stems(struct ap_layer *layer, struct ap_names *names,
+                        struct ap_layers *out)
+{
+    int n = 0;
+
+    for (int i = 1; i < out->n; i++)
+        if (layer[i].number < layer[i - 1].number)
+            return;
+    for (int i = 0; i < out->n; i++) {
+        if (i == 0 || layer[i].number != layer[n - 1].number)
+            layer[n++] = layer[i];
+        names->name[i].value = n - 1;
+    }
+    out->n = n;
+    out->n_stems = n > 0;
+}
+
 /* The layers that have contractions, into out; their numbers by name into names. */
 static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
                         const struct ap_nests *nests, const struct stems *stems,
@@ -156,6 +178,7 @@ static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
     }
     *out = (struct ap_layers){.n = names->n, .layer = layer, .n_stems = kinds.n};
     ap_names_free(&kinds);
+    merge_stems(layer, names, out);
 }
 
 void ap_layers_find(struct ap_arena *arena, const struct ap_graph *g,

@@ -109,40 +109,63 @@ static void test_file(const char *path)
     ap_arena_free(&arena);
 }
 
+#define NAMED(i, role, name, shape)                                                 \
+    "{\"op\":\"parameter\",\"name\":\"" name "\",\"param\":" #i ",\"role\":\"" role \
+    "\",\"shape\":\"" shape "\"}"
+
+/* A chain of four dense layers of these weights, contracted in the order given. */
+#define CHAIN(a, b, c, d, order1, order2, order3, order4)                                                \
+    "{\"autopar\":1,\"graph\":{\"name\":\"t\",\"nodes\":[" NAMED(0, "input", "x", "f32[8,4]") "," NAMED( \
+        1, "weight", a,                                                                                  \
+        "f32[4,4]") "," NAMED(2, "weight", b,                                                            \
+                              "f32[4,4]") "," NAMED(3, "weight", c,                                      \
+                                                    "f32[4,4]") "," NAMED(4, "weight",                   \
+                                                                          d, "f32[4,4]")                 \
+        NODE("dot", "a", "0," order1, "f32[8,4]", DIMS) NODE("dot", "b", "5," order2,                    \
+                                                             "f32[8,4]", DIMS)                           \
+            NODE("dot", "c", "6," order3, "f32[8,4]", DIMS) NODE(                                        \
+                "dot", "d", "7," order4, "f32[8,4]",                                                     \
+                DIMS) "],\"results\":[{\"node\":8,\"role\":\"loss\"}],\"reducers\":[]}}"
+
+static void find_layers(struct ap_arena *arena, const char *json,
+                        struct ap_layers *layers)
+{
+    struct ap_err err = {0};
+    struct sample s;
+
+    *layers = (struct ap_layers){.n = 0};
+    if (load_sample(arena, json, &s, &err) == 0)
+        ap_layers_find(arena, &s.g, &s.nests, layers);
+    else
+        CHECK(false, "the graph is read: %s", err.msg);
+}
+
 /* Layers are the first numbers of which there are several; 7 and 2 are in all names. */
 static void test_layers(void)
 {
-    static const char json[] =
-        "{\"autopar\":1,\"graph\":{\"name\":\"t\",\"nodes\":["
-        "{\"op\":\"parameter\",\"name\":\"x\",\"param\":0,\"role\":\"input\","
-        "\"shape\":\"f32[8,4]\"},"
-        "{\"op\":\"parameter\",\"name\":\"net7.v2.embed\",\"param\":1,"
-        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
-        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.11.fc1.w\",\"param\":2,"
-        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
-        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.9.fc1.w\",\"param\":3,"
-        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"},"
-        "{\"op\":\"parameter\",\"name\":\"net7.v2.block.11.fc2.w\",\"param\":4,"
-        "\"role\":\"weight\",\"shape\":\"f32[4,4]\"}" NODE(
-            "dot", "a", "0,1", "f32[8,4]", DIMS) NODE("dot", "b", "5,3", "f32[8,4]", DIMS)
-            NODE("dot", "c", "6,2", "f32[8,4]", DIMS) NODE(
-                "dot", "d", "7,4", "f32[8,4]",
-                DIMS) "],\"results\":[{\"node\":8,\"role\":\"loss\"}],\"reducers\":[]}}";
     struct ap_arena arena = {0};
-    struct ap_err err = {0};
-    struct ap_layers layers = {.n = 0};
-    struct sample s;
+    struct ap_layers l;
 
-    if (load_sample(&arena, json, &s, &err) == 0)
-        ap_layers_find(&arena, &s.g, &s.nests, &layers);
-    CHECK(layers.n == 2 && layers.layer[0].number == 9 && layers.layer[1].number == 11,
-          "two layers in the order of their use%s", err.msg);
-    CHECK(layers.n == 2 && !strcmp(layers.layer[0].stem, "net7.v2.block.") &&
-              layers.n_stems == 1,
+    find_layers(&arena,
+                CHAIN("net7.v2.embed", "net7.v2.block.11.fc1.w", "net7.v2.block.9.fc1.w",
+                      "net7.v2.block.11.fc2.w", "1", "3", "2", "4"),
+                &l);
+    CHECK(l.n == 2 && l.layer[0].number == 9 && l.layer[1].number == 11,
+          "two layers in the order of their use");
+    CHECK(l.n == 2 && !strcmp(l.layer[0].stem, "net7.v2.block.") && l.n_stems == 1,
           "their stem");
-    CHECK(layers.n == 2 && layers.of_node[1] == -1 && layers.of_node[2] == 1 &&
-              layers.of_node[3] == 0 && layers.of_node[4] == 1,
+    CHECK(l.n == 2 && l.of_node[1] == -1 && l.of_node[2] == 1 && l.of_node[3] == 0 &&
+              l.of_node[4] == 1,
           "weights by layer");
+    find_layers(&arena,
+                CHAIN("up/0/w", "up/1/w", "down/0/w", "down/1/w", "1", "3", "2", "4"),
+                &l);
+    CHECK(l.n == 2 && l.n_stems == 1 && l.of_node[3] == 0 && l.of_node[4] == 1,
+          "stems that take turns are one");
+    find_layers(&arena,
+                CHAIN("up/0/w", "up/1/w", "down/0/w", "down/1/w", "1", "2", "3", "4"),
+                &l);
+    CHECK(l.n == 4 && l.n_stems == 2, "stems behind each other are not");
     ap_arena_free(&arena);
 }
 
