@@ -133,23 +133,50 @@ static const char *name_of_contraction(const struct ap_graph *g,
     return NULL;
 }
 
+/* What is known of layers while they are listed. */
+struct listing {
+    struct ap_layer *layer; /* [layer] */
+    int *group, *stem;      /* [layer]: its first contraction; number of its stem */
+    struct ap_names names, stems;
+};
+
 /*
- * Stems that take turns ("up/layers/0", "down/layers/0", "up/layers/1", ...) are parts of
- * the same layers: the numbers never fall in the order of the list. An encoder's and a
- * decoder's do.
+ * Whether stems take turns ("up/layers/0", "down/layers/0", "up/layers/1", ...): the
+ * numbers never fall, and what starts a number depends on all stems before. In an encoder
+ * and a decoder, of which parts may be listed in turn, it does not.
  */
-static void merge_stems(struct ap_layer *layer, struct ap_names *names,
-                        struct ap_layers *out)
+static bool take_turns(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, const struct listing *l)
+{
+    uint64_t *seen = AP_NEW_N(arena, nests->n + 1, uint64_t);
+    uint64_t all = ((uint64_t)1 << (l->stems.n & 63)) - 1;
+    int next = 0;
+
+    if (l->stems.n > 63)
+        return false;
+    for (int i = 0; i < nests->n && next < l->names.n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
+        for (int k = 0; k < nest->n_ins; k++)
+            seen[i] |= seen[g->nodes[nest->ins[k].node].group];
+        if (l->group[next] != i)
+            continue;
+        int step = next ? l->layer[next].number - l->layer[next - 1].number : 0;
+        if (step < 0 || (step > 0 && seen[i] != all))
+            return false;
+        seen[i] |= (uint64_t)1 << l->stem[next++];
+    }
+    return true;
+}
+
+/* Stems that take turns are parts of the same layers, by number. */
+static void merge_stems(struct listing *l, struct ap_layers *out)
 {
     int n = 0;
 
-    for (int i = 1; i < out->n; i++)
-        if (layer[i].number < layer[i - 1].number)
-            return;
     for (int i = 0; i < out->n; i++) {
-        if (i == 0 || layer[i].number != layer[n - 1].number)
-            layer[n++] = layer[i];
-        names->name[i].value = n - 1;
+        if (i == 0 || l->layer[i].number != l->layer[n - 1].number)
+            l->layer[n++] = l->layer[i];
+        l->names.name[i].value = n - 1;
     }
     out->n = n;
     out->n_stems = n > 0;
@@ -161,24 +188,32 @@ static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
                         struct ap_names *names, struct ap_layers *out)
 {
     const int *origin = ap_weight_origins(arena, g, nests);
-    struct ap_layer *layer = AP_NEW_N(arena, nests->n + 1, struct ap_layer);
-    struct ap_names kinds = {.n = 0};
+    struct listing l = {.layer = AP_NEW_N(arena, nests->n + 1, struct ap_layer),
+                        .group = AP_NEW_N(arena, nests->n + 1, int),
+                        .stem = AP_NEW_N(arena, nests->n + 1, int)};
     struct numbered at;
 
     for (int i = 0; i < nests->n; i++) {
         const char *name = name_of_contraction(g, &nests->nest[i], origin);
+        int n = l.names.n;
         if (!name || !layer_of_name(stems, name, &at) ||
-            ap_names_get(names, name, at.end) >= 0)
+            ap_names_get(&l.names, name, at.end) >= 0)
             continue;
-        layer[names->n] =
+        l.layer[n] =
             (struct ap_layer){ap_arena_strndup(arena, name, at.stem_len), at.number};
-        if (ap_names_get(&kinds, name, at.stem_len) < 0)
-            ap_names_put(&kinds, name, at.stem_len, kinds.n);
-        ap_names_put(names, name, at.end, names->n);
+        l.group[n] = i;
+        l.stem[n] = ap_names_get(&l.stems, name, at.stem_len);
+        if (l.stem[n] < 0) {
+            l.stem[n] = l.stems.n;
+            ap_names_put(&l.stems, name, at.stem_len, l.stems.n);
+        }
+        ap_names_put(&l.names, name, at.end, n);
     }
-    *out = (struct ap_layers){.n = names->n, .layer = layer, .n_stems = kinds.n};
-    ap_names_free(&kinds);
-    merge_stems(layer, names, out);
+    *out = (struct ap_layers){.n = l.names.n, .layer = l.layer, .n_stems = l.stems.n};
+    if (l.stems.n > 1 && take_turns(arena, g, nests, &l))
+        merge_stems(&l, out);
+    ap_names_free(&l.stems);
+    *names = l.names;
 }
 
 void ap_layers_find(struct ap_arena *arena, const struct ap_graph *g,
