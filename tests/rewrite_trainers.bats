@@ -168,6 +168,29 @@ check_golden() {
     [[ $output == *"--pipeline-model-parallel-size 2"* ]]
 }
 
+@test "trainers: stages on different numbers of devices become sets of one size" {
+    jq -c '.stages.stages = [
+        {blocks: [0, 1, 2, 3], devices: [0, 1, 2, 3], sharding: {algorithm: "data", mesh: "4"}},
+        {blocks: [4, 5], devices: [4, 5], sharding: {algorithm: "data", mesh: "2"}},
+        {blocks: [6, 7], devices: [6, 7], sharding: {algorithm: "data", mesh: "2"}}]' \
+        "$BATS_FILE_TMPDIR/uneven.json" >"$BATS_TEST_TMPDIR/sets.json"
+    run --separate-stderr ap-rewrite --to megatron "$BATS_TEST_TMPDIR/sets.json"
+    [[ $stderr == *"stages have different numbers of devices: 2 sets of 4 instead"* ]]
+    [[ $output == *": PP 2 · DP 4 · micro-batch 1"*"--pipeline-model-parallel-size 2"* ]]
+}
+
+@test "trainers: where the nearest plan does not fit, one that fits is looked for" {
+    local doc=$BATS_TEST_TMPDIR/small.json
+    # PipelineModule has no tensor parallelism: data parallel stages take more memory
+    jq -c --slurpfile c "$CLUSTERS/a100-8.json" '. + {cluster: ($c[0] | .memory_bytes = 5500000)}
+        | .stages.stages |= map(.sharding = {algorithm: "megatron-sp", mesh: "tp=2"}
+            | .recompute = "none")' "$BATS_FILE_TMPDIR/uneven.json" >"$doc"
+    run --separate-stderr ap-rewrite --to deepspeed "$doc"
+    [[ $stderr == *"do not fit a device: the cheapest that do"* ]] || { echo "$stderr"; return 1; }
+    [ "$(jq -c '[.zero_optimization.stage, .pipeline.activation_checkpoint_interval]' <<<"$output")" \
+        = "[1,0]" ] || { echo "$output $stderr"; return 1; }
+}
+
 @test "trainers: what has no near plan is refused" {
     ap-import --no-history "$(hlo mlp_fwd)" | ap-shard --quiet --no-history --mesh 2 \
         --algorithm data -o "$BATS_TEST_TMPDIR/fwd.json"

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"
@@ -105,20 +106,20 @@ static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degre
 
 /* ---- one plan ---- */
 
-static void price(struct ap_arena *arena, struct job *job, const struct ap_plan *plan,
-                  struct trainer_price *out, struct ap_err *err, int *rc)
+static int price(struct ap_arena *arena, struct job *job, const struct ap_plan *plan,
+                 struct trainer_price *out, struct ap_err *err)
 {
     struct ap_conversions conv;
     struct ap_program prog;
 
-    *rc = ap_plan_check_choices(plan, &job->cost, err) ||
-          ap_plan_conversions(arena, plan, &job->cost, &conv, err) ||
-          ap_partition(arena, plan, &conv, &prog, err);
-    if (*rc)
-        return;
+    if (ap_plan_check_choices(plan, &job->cost, err) ||
+        ap_plan_conversions(arena, plan, &job->cost, &conv, err) ||
+        ap_partition(arena, plan, &conv, &prog, err))
+        return -1;
     ap_plan_buffers(arena, &prog);
     out->sec = ap_plan_price(plan, &job->cost, &conv).serial_sec;
     out->peak_bytes = prog.peak_bytes;
+    return 0;
 }
 
 /*
@@ -184,12 +185,53 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
         trainer_note(notes, "%d of %d contractions are split otherwise", n, all);
 }
 
+/* The plan of degrees, and its price. */
+static int build(struct ap_arena *arena, struct job *job, const struct ap_degrees *d,
+                 struct ap_plan *now, struct trainer_price *out, struct ap_err *err)
+{
+    const struct ap_plan *plan = &job->sharding.plan;
+
+    *now = (struct ap_plan){.graph = plan->graph,
+                            .nests = plan->nests,
+                            .mesh = plan->mesh,
+                            .microbatch_choice = plan->microbatch_choice};
+    if (ap_degrees_plan(arena, d, now, err))
+        return -1;
+    return price(arena, job, now, out, err);
+}
+
+/* Where the nearest plan does not fit devices that the document's fits: weights are
+ * sharded, too. */
+static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_plan *now,
+                          struct fitted *f)
+{
+    struct ap_degrees d = f->plan.s.degrees;
+    struct trainer_price own;
+    struct ap_plan sharded;
+    struct ap_err ignored = {0};
+    int64_t limit = job->cluster.memory_bytes;
+
+    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
+        return;
+    for (int a = 0; a < now->mesh.n_axes; a++)
+        if (d.use[a] == AP_USE_DATA || d.use[a] == AP_USE_CONTEXT)
+            d.zero_axis[a] = 3;
+    ap_degrees_count(&d, &now->mesh, f->plan.experts);
+    if (build(arena, job, &d, &sharded, &own, &ignored) ||
+        own.peak_bytes >= f->price.peak_bytes)
+        return;
+    trainer_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
+    f->plan.s.degrees = d;
+    f->price = own;
+    *now = sharded;
+}
+
 static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
     struct job job = {0};
     struct ap_plan_degrees d;
     struct ap_err err = {0};
-    int rc;
+    struct ap_plan now;
 
     rewrite_set_up(arena, doc, &job);
     const struct ap_plan *plan = &job.sharding.plan;
@@ -208,19 +250,11 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
                      "gradients are reduce-scattered; the plan all-reduces them");
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
-    struct ap_plan now = {.graph = plan->graph,
-                          .nests = plan->nests,
-                          .mesh = plan->mesh,
-                          .microbatch_choice = plan->microbatch_choice};
-    price(arena, &job, plan, &f->planned_price, &err, &rc);
-    if (rc)
+    if (price(arena, &job, plan, &f->planned_price, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (ap_degrees_plan(arena, &f->plan.s.degrees, &now, &err))
-        rc = -1;
-    else
-        price(arena, &job, &now, &f->price, &err, &rc);
-    if (rc)
+    if (build(arena, &job, &f->plan.s.degrees, &now, &f->price, &err))
         refuse(f, &err);
+    shard_weights(arena, &job, &now, f);
     int n = f->notes.n;
     note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
     if (f->notes.n > n || !same_price(f))
@@ -282,26 +316,41 @@ static int64_t divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* All sets of devices are of one size. */
+/* The divisor of n nearest to x, at most most; the lower of two. */
+static int nearest_divisor(int64_t n, int x, int most)
+{
+    int best = 1;
+
+    for (int d = 1; d <= most && d <= n; d++)
+        if (n % d == 0 && abs(d - x) < abs(best - x))
+            best = d;
+    return best;
+}
+
+/* All sets of devices are of one size: another number of stages where it does not divide
+ * the devices. */
 static void fit_devices(struct fitted *f, const struct ap_stages *stages)
 {
-    struct ap_degrees *d = &f->plan.s.degrees;
-    int64_t each = f->plan.s.n_devices / f->plan.s.pipeline;
+    struct trainer_plan *p = &f->plan;
+    struct ap_degrees *d = &p->s.degrees;
     bool equal = true;
 
     for (int i = 1; i < stages->n; i++)
         equal &= stages->stage[i].n_devices == stages->stage[0].n_devices;
     if (equal)
         return;
-    if (each * f->plan.s.pipeline == f->plan.s.n_devices)
-        trainer_note(&f->notes, "stages have different numbers of devices: %lld each",
-                     (long long)each);
-    else
-        trainer_note(&f->notes,
-                     "stages have different numbers of devices: %lld each, and %lld idle",
-                     (long long)each,
-                     (long long)(f->plan.s.n_devices - each * f->plan.s.pipeline));
-    f->plan.s.n_devices = each * f->plan.s.pipeline;
+    if (p->s.n_devices % p->s.pipeline) {
+        p->s.pipeline = nearest_divisor(p->s.n_devices, p->s.pipeline, p->n_layers);
+        p->s.chunks = 1;
+        if (p->s.schedule == AP_SCHEDULE_INTERLEAVED)
+            p->s.schedule = AP_SCHEDULE_1F1B;
+        p->n_stages = p->s.pipeline;
+        p->stage_layers = trainer_even_layers(f->notes.arena, p->n_layers, p->s.pipeline);
+    }
+    int64_t each = p->s.n_devices / p->s.pipeline;
+    trainer_note(&f->notes,
+                 "stages have different numbers of devices: %d set%s of %lld instead",
+                 p->s.pipeline, p->s.pipeline == 1 ? "" : "s", (long long)each);
     d->tensor = divisor(each, d->tensor);
     d->context = divisor(each / d->tensor, d->context);
     d->data = each / d->tensor / d->context;
@@ -312,8 +361,8 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
                                             : d->expert_tensor;
 }
 
-/* Selected operators are to save memory: what the trainer selects, or all, by which comes
- * nearer to the plan's memory. */
+/* What is recomputed is to save memory, and stages may differ: what most of them do, or
+ * all, by which comes nearer to the plan's memory. */
 static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
                           const struct ap_layers *layers, const struct ap_stages *stages,
                           struct fitted *f)
@@ -330,10 +379,105 @@ static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *
             fabs((double)f->price.peak_bytes - planned))
         return;
     trainer_note(&f->notes,
-                 "layers are recomputed whole, which comes nearer to the plan's "
-                 "memory than what the trainer selects");
+                 "all layers are recomputed, which comes nearer to the plan's memory");
     f->plan = all;
     f->price = price;
+}
+
+/* The plan of a search, if it is cheaper and fits. */
+struct fitting {
+    const struct ap_staged_graph *of;
+    const struct ap_layers *layers;
+    const struct ap_stages *stages;
+    bool found;
+    struct trainer_plan plan;
+    struct trainer_price price;
+};
+
+static void try_fitting(struct ap_arena *arena, const struct fitted *f,
+                        struct trainer_plan p, struct fitting *best)
+{
+    struct trainer_notes ignored = {.arena = arena};
+    struct trainer_price price;
+    struct ap_err why = {0};
+
+    f->trainer->fit(&p, &ignored);
+    fit_batch(&p, &ignored);
+    if (trainer_price_stages(arena, best->of, best->layers, best->stages, f->trainer, &p,
+                             &price, &why))
+        return;
+    int64_t limit = best->of->cluster->memory_bytes;
+    bool fits = price.peak_bytes <= limit, fitted = best->price.peak_bytes <= limit;
+    if (best->found && (fits != fitted ? fitted
+                        : fits         ? price.sec >= best->price.sec
+                                       : price.peak_bytes >= best->price.peak_bytes))
+        return;
+    best->found = true;
+    best->plan = p;
+    best->price = price;
+}
+
+/* All divisions of a stage's devices into tensor and data parallel ones, with ZeRO,
+ * recomputing what the plan does or all. */
+static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start,
+                        struct fitting *best, const struct fitted *f)
+{
+    int64_t each = start->s.n_devices / start->s.pipeline;
+
+    for (int64_t t = 1; t <= each; t++)
+        for (int k = 0; k < 4 && each % t == 0; k++) {
+            struct trainer_plan p = *start;
+            struct ap_degrees *d = &p.s.degrees;
+            if ((k & 1) && !f->trainer->shards_staged_weights)
+                continue;
+            d->tensor = t;
+            d->sequence = t > 1;
+            d->data = d->shard = each / t;
+            d->context = d->idle = 1;
+            d->zero = d->data == 1 ? 0 : k & 1 ? 3 : 1;
+            d->expert = d->expert > 1 ? divisor(each, d->expert) : d->expert;
+            d->expert_tensor = d->expert_tensor > 1 ? 1 : d->expert_tensor;
+            p.s.recompute = k & 2 ? AP_RECOMPUTE_ALL : p.s.recompute;
+            try_fitting(arena, f, p, best);
+        }
+}
+
+/*
+ * Where the nearest plan does not fit devices that the document's fits: the cheapest that
+ * does, with as many stages, else with half or twice as many; if there is none, the one
+ * of least memory.
+ */
+static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
+                       struct fitting *best, struct fitted *f)
+{
+    int64_t limit = best->of->cluster->memory_bytes;
+
+    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
+        return;
+    try_degrees(arena, start, best, f);
+    for (int k = 0; k < 2 && start->s.chunks == 1; k++) {
+        struct trainer_plan p = *start;
+        struct fitting other = *best;
+        int n = k ? 2 * p.s.pipeline : p.s.pipeline / 2;
+        bool fits = best->found && best->price.peak_bytes <= limit;
+        if (fits || n < 2 || n > p.n_layers || p.s.n_devices % n)
+            continue;
+        p.n_stages = p.s.pipeline = n;
+        p.stage_layers = trainer_even_layers(arena, p.n_layers, n);
+        other.found = false;
+        try_degrees(arena, &p, &other, f);
+        if (other.found && other.price.peak_bytes <= limit)
+            *best = other;
+    }
+    if (!best->found || best->price.peak_bytes >= f->price.peak_bytes)
+        return;
+    f->plan = best->plan;
+    f->price = best->price;
+    trainer_note(
+        &f->notes,
+        f->price.peak_bytes <= limit
+            ? "the degrees of most FLOPs do not fit a device: the cheapest that do"
+            : "the degrees of most FLOPs do not fit a device: those of least memory");
 }
 
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
@@ -343,6 +487,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     struct ap_plan_degrees *each;
     struct ap_layers layers;
     struct ap_err err = {0};
+    bool recompute = false;
 
     pipe_read(arena, doc, &in);
     const struct ap_staged_graph of = {&in.graph, &in.nests, &in.blocks, &in.cluster};
@@ -360,6 +505,8 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
     fit_devices(f, &in.stages);
+    const struct trainer_plan start = f->plan;
+    struct fitting fitting = {&of, &layers, &in.stages, .found = false};
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
     if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
@@ -370,8 +517,11 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
                                   &f->price, &err);
     if (rc)
         refuse(f, &err);
-    if (f->plan.s.recompute == AP_RECOMPUTE_SELECTED)
+    for (int i = 0; i < in.stages.n; i++)
+        recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;
+    if (recompute && f->plan.s.recompute != AP_RECOMPUTE_ALL)
         fit_recompute(arena, &of, &layers, &in.stages, f);
+    fit_memory(arena, &start, &fitting, f);
     if (!same_price(f))
         note_mixed_stages(f, in.stages.n, each);
     note_memory(f, in.cluster.memory_bytes);

@@ -43,6 +43,7 @@ enum trainer_selected {
 struct trainer {
     const char *name, *title;
     enum trainer_selected selected;
+    bool shards_staged_weights; /* ZeRO-3 within stages */
     /* Moves what the trainer cannot express to the nearest that it can; the mesh of the
        degrees is the caller's. A sentence for each change. */
     void (*fit)(struct trainer_plan *p, struct trainer_notes *notes);
@@ -70,6 +71,8 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph
                             const struct ap_layers *layers,
                             const struct ap_stages *stages, struct trainer_notes *notes,
                             const int **count, struct ap_err *err);
+/* Layers of stages that have as many each, or one more (arena). */
+const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages);
 /* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
  * there is none. */
 int trainer_price_stages(struct ap_arena *arena, const struct ap_staged_graph *of,

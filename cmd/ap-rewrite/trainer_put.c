@@ -294,12 +294,9 @@ static void fit_uniform(struct trainer_plan *p, struct trainer_notes *notes)
     p->s.schedule = AP_SCHEDULE_1F1B;
     p->s.chunks = 1;
     bool same = p->n_stages == p->s.pipeline;
-    int *count = AP_NEW_N(notes->arena, p->s.pipeline + 1, int);
-    for (int i = 0; i < p->s.pipeline; i++) {
-        count[i] =
-            (i + 1) * p->n_layers / p->s.pipeline - i * p->n_layers / p->s.pipeline;
+    const int *count = trainer_even_layers(notes->arena, p->n_layers, p->s.pipeline);
+    for (int i = 0; i < p->s.pipeline; i++)
         same = same && count[i] == p->stage_layers[i];
-    }
     if (!same)
         trainer_note(notes,
                      "stages of as many layers each: the file has no list of layers");
@@ -347,8 +344,10 @@ static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
 }
 
 const struct trainer trainers[N_TRAINERS] = {
-    {"megatron", "Megatron-LM", SELECTED_ATTENTION, fit_megatron, put_megatron, "# "},
-    {"torchtitan", "torchtitan", SELECTED_ELEMENTWISE, fit_torchtitan, put_torchtitan,
+    {"megatron", "Megatron-LM", SELECTED_ATTENTION, false, fit_megatron, put_megatron,
      "# "},
-    {"deepspeed", "DeepSpeed", SELECTED_ATTENTION, fit_deepspeed, put_deepspeed, NULL},
+    {"torchtitan", "torchtitan", SELECTED_ELEMENTWISE, true, fit_torchtitan,
+     put_torchtitan, "# "},
+    {"deepspeed", "DeepSpeed", SELECTED_ATTENTION, false, fit_deepspeed, put_deepspeed,
+     NULL},
 };

@@ -71,6 +71,15 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph
     return 0;
 }
 
+const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages)
+{
+    int *count = AP_NEW_N(arena, n_stages + 1, int);
+
+    for (int i = 0; i < n_stages; i++)
+        count[i] = (i + 1) * n_layers / n_stages - i * n_layers / n_stages;
+    return count;
+}
+
 /* ---- blocks ---- */
 
 /*
