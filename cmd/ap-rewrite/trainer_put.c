@@ -96,18 +96,20 @@ static void fit_common(struct trainer_plan *p, struct trainer_notes *notes)
     struct ap_degrees *d = &p->s.degrees;
 
     if (p->s.schedule == AP_SCHEDULE_INFERENCE)
-        ap_die_usage("--to: the plan is of inference, and trainers train");
+        ap_die_usage("--to: the schedule is inference, and trainers train");
     if (d->idle > 1) {
         trainer_note(notes, "%lld devices do the same in the plan: they split the batch",
                      (long long)d->idle);
         for (int a = 0; a < AP_MAX_AXES; a++) {
-            if (d->use[a] == AP_USE_NONE)
+            if (d->use[a] == AP_USE_NONE) {
                 d->use[a] = AP_USE_DATA;
+                d->zero_axis[a] = (uint8_t)d->zero;
+            }
             if (d->expert_use[a] == AP_USE_NONE)
                 d->expert_use[a] = d->use[a];
         }
         d->data *= d->idle;
-        d->shard = d->zero ? d->shard * d->idle : 1;
+        d->shard = d->zero ? d->data * d->context : 1;
         d->idle = 1;
     }
     if (p->s.recompute == AP_RECOMPUTE_SELECTED)
@@ -115,7 +117,7 @@ static void fit_common(struct trainer_plan *p, struct trainer_notes *notes)
                      "operators that the plan recomputes are not chosen one by one");
 }
 
-/* Gradients that are reduce-scattered with each microbatch, or once: the same bytes. */
+/* The highest stage that the trainer has there. */
 static void lower_zero(struct ap_degrees *d, int most, const char *why,
                        struct trainer_notes *notes)
 {
