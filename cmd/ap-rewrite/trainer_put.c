@@ -101,10 +101,10 @@ static void fit_common(struct trainer_plan *p, struct trainer_notes *notes)
         trainer_note(notes, "%lld devices do the same in the plan: they split the batch",
                      (long long)d->idle);
         for (int a = 0; a < AP_MAX_AXES; a++) {
-            if (d->use[a] == AP_USE_NONE) {
+            if (d->use[a] == AP_USE_NONE)
                 d->use[a] = AP_USE_DATA;
+            if (d->use[a] != AP_USE_TENSOR)
                 d->zero_axis[a] = (uint8_t)d->zero;
-            }
             if (d->expert_use[a] == AP_USE_NONE)
                 d->expert_use[a] = d->use[a];
         }
