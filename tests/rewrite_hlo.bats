@@ -250,3 +250,79 @@ E2
         cmp <(ap-rewrite --quiet --to $form "$plan") <(ap-rewrite --quiet --to $form "$plan")
     done
 }
+
+# A GPT of two stages with a tied embedding.
+staged() {
+    ap-import --no-history "$(hlo gpt2l)" | ap-coarsen --no-history --blocks 2 --eps 1 |
+        jq -c '. + {stages: {microbatches: 2, stages: [
+            {blocks: [0], devices: [0, 1], sharding: {algorithm: "megatron", mesh: "tp=2"}},
+            {blocks: [1], devices: [2, 3], sharding: {algorithm: "zero3", mesh: "dp=2"}}]}}' \
+            >"$BATS_TEST_TMPDIR/staged.json"
+    echo "$BATS_TEST_TMPDIR/staged.json"
+}
+
+@test "rewrite: stages as HLO, one module each, and their transfers" {
+    local doc i dialect
+    doc=$(staged)
+    for dialect in gspmd shardy; do
+        ap-rewrite --quiet --to hlo --dialect $dialect -o "$BATS_TEST_TMPDIR/s.json" "$doc"
+        run jq -c '.schedule, .microbatches, [.stages[] | .devices, .mesh.shape]' \
+            "$BATS_TEST_TMPDIR/s.json"
+        [ "${output//$'\n'/ }" = '"1f1b" 2 [[0,1],[2],[2,3],[2]]' ]
+        for i in 0 1; do
+            jq -r ".stages[$i].module" "$BATS_TEST_TMPDIR/s.json" >"$BATS_TEST_TMPDIR/$i.hlo"
+            grep -q 'num_partitions=2' "$BATS_TEST_TMPDIR/$i.hlo"
+            ap-import --no-history -o "$BATS_TEST_TMPDIR/$i.json" "$BATS_TEST_TMPDIR/$i.hlo"
+        done
+        # what goes from a result to a parameter has the shape of both
+        jq -n --slurpfile s "$BATS_TEST_TMPDIR/s.json" --slurpfile a "$BATS_TEST_TMPDIR/0.json" \
+            --slurpfile b "$BATS_TEST_TMPDIR/1.json" '[$a[0].graph, $b[0].graph] as $g
+            | $s[0].transfers | length > 3 and all(
+                . as $t | ($g[$t.from] | .nodes[.results[$t.result].node].shape) == $t.shape
+                and ([$g[$t.to].nodes[] | select(.param == $t.parameter)][0].shape) == $t.shape)' \
+            -e >"$BATS_TEST_TMPDIR/same"
+    done
+    # the stages have the operators of the whole
+    run jq -s '[.[].graph.nodes | map(select(.op == "dot")) | length] | .[0] == .[1] + .[2]' \
+        "$doc" "$BATS_TEST_TMPDIR/0.json" "$BATS_TEST_TMPDIR/1.json"
+    [ "$output" = true ]
+}
+
+@test "rewrite: stages as PartitionSpecs, and what these do not pin" {
+    local doc
+    doc=$(staged)
+    run --separate-stderr ap-rewrite --to jax "$doc"
+    [[ $stderr == *"inside the stages the plan has "*" collectives of "*"XLA decides anew: "* ]]
+    echo "$output" >"$BATS_TEST_TMPDIR/specs.py"
+    cat >"$BATS_TEST_TMPDIR/check.py" <<'E2'
+import sys, types
+
+sys.modules["jax"] = types.ModuleType("jax")
+sys.modules["jax.sharding"] = types.ModuleType("jax.sharding")
+sys.modules["jax.sharding"].PartitionSpec = lambda *dims: dims
+import specs
+
+assert specs.microbatches == 2 and specs.schedule == "1f1b"
+assert [s["devices"] for s in specs.stages] == [[0, 1], [2, 3]]
+assert specs.stages[0]["axis_names"] == ("tp",) and specs.stages[1]["axis_sizes"] == (2,)
+for t in specs.transfers:
+    assert t["name"] == list(specs.stages[t["to"]]["params"])[t["parameter"]]
+    assert t["result"] < len(specs.stages[t["from"]]["results"])
+    assert t["messages"] in (1, 2)
+print(len(specs.transfers))
+E2
+    run env PYTHONPATH="$BATS_TEST_TMPDIR" python3 "$BATS_TEST_TMPDIR/check.py"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
+@test "rewrite: PartitionSpecs say which collectives they leave to XLA" {
+    local plan
+    plan=$(sharded gpt2l 2x4 megatron)
+    run --separate-stderr ap-rewrite --to jax "$plan"
+    want=$(jq '[.sharding.conversions[].steps[] | select(.op | startswith("ap-") | not)] | length' "$plan")
+    [[ $stderr == *"the plan has $want collectives of "* ]]
+    [[ $output == "# the plan has $want collectives of "* ]]
+    # without collectives there is nothing to say
+    run --separate-stderr ap-rewrite --to jax "$(sharded mlp 1 data)"
+    [ -z "$stderr" ] && [[ $output == "from jax"* ]]
+}

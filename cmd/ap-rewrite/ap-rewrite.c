@@ -4,30 +4,24 @@
 
 #include "hlo.h"
 #include "pipe.h"
-#include "program/program.h"
-#include "tool/tool.h"
+#include "rewrite.h"
+#include "stage_texts.h"
+#include "trainer.h"
 
-enum { TO_PROGRAM, TO_HLO, TO_JAX };
+enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
+    {"megatron", "arguments of Megatron-LM, as a bash array"},
+    {"torchtitan", "arguments of torchtitan, as a bash array"},
+    {"deepspeed", "DeepSpeed's JSON"},
     {NULL, NULL},
 };
 static const struct ap_choice dialects[] = {
     [HLO_GSPMD] = {"gspmd", "sharding attributes and \"Sharding\" calls"},
     [HLO_SHARDY] = {"shardy", "Shardy's, as frontend attributes"},
     {NULL, NULL},
-};
-
-struct job {
-    struct ap_graph graph;
-    struct ap_nests nests;
-    struct ap_sharding sharding;
-    struct ap_cluster cluster;
-    struct ap_cost cost;
-    struct ap_conversions conv;
-    struct ap_program prog;
 };
 
 /* The document's plan, or the trivial one of a single device. */
@@ -50,7 +44,7 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct j
     json_decref(json);
 }
 
-static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
 {
     struct ap_err err = {0};
     if (ap_doc_graph(arena, doc, &job->graph, &err))
@@ -102,6 +96,20 @@ static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
         (long long)prog->peak_bytes);
 }
 
+/* What PartitionSpecs leave to XLA. */
+static void warn_pinned(struct ap_arena *arena, const struct ap_plan *plan,
+                        const struct ap_conversions *conv)
+{
+    struct jax_pinned pinned;
+    struct ap_buf said = {0};
+
+    jax_count(plan, conv, &pinned);
+    jax_put_pinned(arena, &pinned, &said);
+    if (pinned.sums + pinned.changes)
+        ap_warn("jax: %s", said.data);
+    ap_buf_free(&said);
+}
+
 /* The document as another text, to standard output. */
 static void write_text(struct ap_tool *tool, struct ap_arena *arena,
                        const struct ap_doc *doc, struct job *job, int form, int dialect)
@@ -114,18 +122,17 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
         ap_die_usage("--to %s: the plan has %lld microbatches, and annotations express "
                      "shardings only; plan without --microbatches",
                      forms[form].name, (long long)plan->mesh.size[0]);
-    if (form == TO_JAX)
-        jax_print(plan, &text, &lost);
-    else if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err))
+    if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    if (form == TO_JAX)
+        jax_print(plan, &job->conv, &text, &lost);
     else if (hlo_print(arena, plan, &job->conv, (enum hlo_dialect)dialect, &text, &lost,
                        &err))
         ap_die(AP_USAGE, "%s: %s", doc->file, err.msg);
+    if (form == TO_JAX && !tool->quiet)
+        warn_pinned(arena, plan, &job->conv);
     ap_cost_free(&job->cost);
-    if ((lost.partial || lost.strided || lost.moved) && !tool->quiet)
-        ap_warn("%s: left to the compiler: %d partial values, %d split at a stride or "
-                "unevenly; split in one place instead: %d parameters and results",
-                forms[form].name, lost.partial, lost.strided, lost.moved);
+    hlo_warn_lost(tool, forms[form].name, &lost);
     ap_tool_write_bytes(tool, &text);
     ap_buf_free(&text);
 }
@@ -158,14 +165,16 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
+    if (form >= TO_TRAINER)
+        return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {
-        if (form != TO_PROGRAM)
-            ap_die_usage("--to %s: the plan has pipeline stages, and annotations express "
-                         "shardings only",
-                         forms[form].name);
-        return pipe_rewrite(&tool, &arena, &doc);
+        if (form == TO_PROGRAM)
+            return pipe_rewrite(&tool, &arena, &doc);
+        return form == TO_JAX
+                   ? stages_to_jax(&tool, &arena, &doc)
+                   : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
     }
-    set_up(&arena, &doc, &job);
+    rewrite_set_up(&arena, &doc, &job);
     if (form != TO_PROGRAM) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");

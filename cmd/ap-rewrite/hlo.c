@@ -624,3 +624,12 @@ int hlo_print(struct ap_arena *arena, const struct ap_plan *plan,
     put_entry(&p);
     return 0;
 }
+
+void hlo_warn_lost(const struct ap_tool *tool, const char *form,
+                   const struct hlo_lost *lost)
+{
+    if ((lost->partial || lost->strided || lost->moved) && !tool->quiet)
+        ap_warn("%s: left to the compiler: %d partial values, %d split at a stride or "
+                "unevenly; split in one place instead: %d parameters and results",
+                form, lost->partial, lost->strided, lost->moved);
+}

@@ -3,6 +3,7 @@
 #define REWRITE_HLO_H
 
 #include "plan/plan.h"
+#include "tool/tool.h"
 
 enum hlo_dialect { HLO_GSPMD, HLO_SHARDY };
 
@@ -13,6 +14,10 @@ struct hlo_lost {
     int moved;   /* parameters and results of that kind: split by the same axes in one
                     place instead, so that they take the same memory */
 };
+
+/* Says what the form does not, unless the tool is quiet. */
+void hlo_warn_lost(const struct ap_tool *tool, const char *form,
+                   const struct hlo_lost *lost);
 
 /* ---- whole documents; out is appended to, and of no use after -1 ---- */
 
@@ -25,8 +30,31 @@ int hlo_print(struct ap_arena *arena, const struct ap_plan *plan,
               const struct ap_conversions *conv, enum hlo_dialect dialect,
               struct ap_buf *out, struct hlo_lost *lost, struct ap_err *err);
 
-/* Parameters' and results' PartitionSpecs as a Python module. */
-void jax_print(const struct ap_plan *plan, struct ap_buf *out, struct hlo_lost *lost);
+/*
+ * Parameters' and results' PartitionSpecs as a Python module, with a comment on what they
+ * do not pin. conv are the plan's.
+ */
+void jax_print(const struct ap_plan *plan, const struct ap_conversions *conv,
+               struct ap_buf *out, struct hlo_lost *lost);
+
+/* ---- PartitionSpecs, in parts ---- */
+
+/* Collectives of a plan, by what decides them where XLA gets the specs alone. */
+struct jax_pinned {
+    int64_t count, bytes;          /* all: of full tensors, per group of devices */
+    int64_t sums, sum_bytes;       /* not pinned: complete partial sums */
+    int64_t changes, change_bytes; /* not pinned: other changes of layout between uses */
+    int64_t strided;               /* of both: from or to a split with a stride */
+};
+void jax_count(const struct ap_plan *plan, const struct ap_conversions *conv,
+               struct jax_pinned *sum);
+/* "the plan has 55 collectives of 1.2 MiB; ...", without a line's end. */
+void jax_put_pinned(struct ap_arena *arena, const struct jax_pinned *p,
+                    struct ap_buf *out);
+/* Assignments of axis_names, axis_sizes, params and results: as a module's, or as items
+ * of a dictionary. lost is added to. */
+void jax_put_specs(const struct ap_plan *plan, bool items, struct ap_buf *out,
+                   struct hlo_lost *lost);
 
 /* ---- parts ---- */
 

@@ -4,22 +4,13 @@
 
 #include "pipeline/pipeline_program.h"
 
-struct input {
-    struct ap_graph graph;
-    struct ap_nests nests;
-    struct ap_blocks blocks;
-    struct ap_cluster cluster;
-    struct ap_stages stages;
-};
-
-/* Ends with the message; those that start at a JSON pointer lack the file. */
-_Noreturn static void refuse(const struct ap_doc *doc, int exit_code,
-                             const struct ap_err *err)
+_Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
+                           const struct ap_err *err)
 {
     ap_die(exit_code, err->msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err->msg);
 }
 
-static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct input *in)
+void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_input *in)
 {
     struct ap_err err = {0};
 
@@ -29,7 +20,7 @@ static void read_plan(struct ap_arena *arena, const struct ap_doc *doc, struct i
     if (ap_nests_build(arena, &in->graph, &in->nests, &err) ||
         ap_doc_stages(arena, doc, &in->graph, NULL, NULL, &in->blocks, &in->cluster,
                       &in->stages, &err))
-        refuse(doc, AP_BAD_INPUT, &err);
+        pipe_refuse(doc, AP_BAD_INPUT, &err);
 }
 
 /* Members of the --stats line. */
@@ -53,19 +44,19 @@ static const char *stats(struct ap_arena *arena, const struct ap_pipeline_progra
 
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
-    struct input in = {0};
+    struct staged_input in = {0};
     struct ap_pipeline_program program;
     struct ap_err err = {0};
     /* the program was of an older plan */
     struct ap_new_section out[] = {{.name = "pipeline"}, {.name = "program"}};
     bool unsupported;
 
-    read_plan(arena, doc, &in);
+    pipe_read(arena, doc, &in);
     if (ap_pipeline_build(
             arena,
             &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
             &in.stages, &program, &unsupported, &err))
-        refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
+        pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
     ap_pipeline_to_json(&program, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");
     return ap_tool_finish(tool, stats(arena, &program));

@@ -2,7 +2,21 @@
 #ifndef REWRITE_PIPE_H
 #define REWRITE_PIPE_H
 
+#include "pipeline/stages.h"
 #include "tool/tool.h"
+
+struct staged_input {
+    struct ap_graph graph;
+    struct ap_nests nests;
+    struct ap_blocks blocks;
+    struct ap_cluster cluster;
+    struct ap_stages stages;
+};
+/* Ends the tool when the plan is bad. */
+void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_input *in);
+/* Ends the tool with the message, and the file in front of a JSON pointer. */
+_Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
+                           const struct ap_err *err);
 
 /* Writes the document with the section "pipeline"; the tool's exit code. Ends the tool
  * when the plan is bad or cannot be run. */

@@ -316,6 +316,8 @@ static int add_stages(struct builder *b, struct ap_err *err)
 
     for (int i = 0; i < n; i++) {
         b->sub[i] = hand_on(b, i);
+        b->program->stage[i].graph =
+            ap_arena_dup(b->arena, &b->sub[i].graph, sizeof b->sub[i].graph);
         number(b, &b->sub[i], &b->program->stage[i]);
         if (plan_in_time(b, i, &b->sub[i], &b->plan[i], &why))
             return err_of(i, &why, err);

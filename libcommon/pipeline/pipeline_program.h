@@ -25,6 +25,10 @@ struct ap_pipeline_stage {
     const int *param;
     /* [result of prog]: its number in the whole graph, -1: only sent */
     const int *result;
+    /* what prog was partitioned from, without copies of what is recomputed: parameters
+       and results are those of prog, in whole shapes. Of ap_pipeline_build; NULL when
+       read */
+    const struct ap_graph *graph;
 };
 
 /*

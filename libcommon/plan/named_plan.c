@@ -65,7 +65,7 @@ static void seed_input(struct ap_sweep *s, int id, int d)
     s->batch[id] = list->n > 0 && ap_sweep_try(s, nest, list->factor[j]);
 }
 
-static void seed_batch(struct ap_sweep *s, int64_t batch)
+void ap_sweep_seed_batch(struct ap_sweep *s, int64_t batch)
 {
     for (int i = 0; i < s->g->n_params; i++) {
         const struct ap_node *p = &s->g->nodes[s->g->params[i]];
@@ -82,8 +82,21 @@ static bool has_sequence(const struct ap_node *p, int64_t batch)
     return ap_dtype_is_int(p->shape.dtype) ? p->shape.rank == 2 : p->shape.rank == 3;
 }
 
-/* Splits a parameter's dimension (that which divides, else the largest) on this axis. */
-static void seed_split(struct ap_sweep *s, int id, bool largest)
+int64_t ap_sweep_seed_sequence(struct ap_sweep *s)
+{
+    int64_t batch = ap_batch_size(s->g), len = 0;
+
+    for (int i = 0; i < s->g->n_params; i++) {
+        const struct ap_node *p = &s->g->nodes[s->g->params[i]];
+        if (!has_sequence(p, batch))
+            continue;
+        len = p->shape.dims[1] > len ? p->shape.dims[1] : len;
+        seed_input(s, s->g->params[i], 1);
+    }
+    return len;
+}
+
+void ap_sweep_seed_split(struct ap_sweep *s, int id, bool largest)
 {
     const struct ap_node *p = &s->g->nodes[id];
     const struct ap_nest *nest = &s->nests->nest[p->group];
@@ -115,7 +128,7 @@ static void seed_split(struct ap_sweep *s, int id, bool largest)
 void ap_sweep_batch(struct ap_sweep *s, int axis)
 {
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
-    seed_batch(s, ap_batch_size(s->g));
+    ap_sweep_seed_batch(s, ap_batch_size(s->g));
     ap_sweep_run(s);
 }
 
@@ -172,11 +185,11 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
         if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
-        seed_batch(&s, batch);
+        ap_sweep_seed_batch(&s, batch);
         for (int i = 0; i < g->n_params; i++) {
             enum ap_role role = g->nodes[g->params[i]].role;
             if ((states && role == AP_ROLE_STATE) || (weights && role == AP_ROLE_WEIGHT))
-                seed_split(&s, g->params[i], false);
+                ap_sweep_seed_split(&s, g->params[i], false);
         }
         ap_sweep_run(&s);
     }
@@ -229,20 +242,13 @@ static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan,
     return 0;
 }
 
-/* Which factor of each group runs along the sequence: a sweep whose choices go again. */
-static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap_sweep *s,
-                         int axis, struct ap_err *err)
+int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
+                           struct ap_sweep *s, int axis, struct ap_err *err)
 {
-    int64_t batch = ap_batch_size(plan->graph), devices = plan->mesh.size[axis], len = 0;
+    int64_t devices = plan->mesh.size[axis];
 
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
-    for (int i = 0; i < plan->graph->n_params; i++) {
-        const struct ap_node *p = &plan->graph->nodes[plan->graph->params[i]];
-        if (!has_sequence(p, batch))
-            continue;
-        len = p->shape.dims[1] > len ? p->shape.dims[1] : len;
-        seed_input(s, plan->graph->params[i], 1);
-    }
+    int64_t len = ap_sweep_seed_sequence(s);
     if (len == 0)
         return ap_err_set(err, "no input has a sequence behind the batch");
     if (s->queries)
@@ -271,7 +277,7 @@ static int plan_tensor(const struct asked *ask, struct ap_plan *plan, bool seque
         return -1;
     if (plan->mesh.size[last] == 1)
         return 0;
-    if (sequence && find_sequence(ask->arena, plan, &s, last, err))
+    if (sequence && ap_sweep_find_sequence(ask->arena, plan, &s, last, err))
         return -1;
     ap_sweep_axis(&s, last, sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
     ap_sweep_run(&s);
@@ -302,7 +308,7 @@ static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_
         if (is_idle(&plan->mesh, a))
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);
-        seed_batch(&s, ap_batch_size(plan->graph));
+        ap_sweep_seed_batch(&s, ap_batch_size(plan->graph));
         ap_sweep_run(&s);
         for (int i = 0; i < plan->graph->n_nodes && !any; i++)
             any = s.aside[i];
@@ -325,14 +331,14 @@ static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap
         for (int i = 0; i < plan->graph->n_params; i++) {
             enum ap_role role = plan->graph->nodes[plan->graph->params[i]].role;
             if (role == AP_ROLE_WEIGHT || role == AP_ROLE_STATE)
-                seed_split(&s, plan->graph->params[i], true);
+                ap_sweep_seed_split(&s, plan->graph->params[i], true);
         }
         ap_sweep_run(&s);
     }
     return 0;
 }
 
-static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
+void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed)
 {
     struct ap_choice_vec *choice = AP_NEW_N(arena, plan->nests->n, struct ap_choice_vec);
     for (int i = 0; i < plan->nests->n; i++) {
@@ -347,7 +353,7 @@ static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bo
 
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
-    start_choices(arena, plan, NULL);
+    ap_sweep_start(arena, plan, NULL);
     struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
         if (!is_idle(&plan->mesh, a))
@@ -455,7 +461,7 @@ int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
     static const struct ap_named_plan_how alone = {.fixed = NULL};
     const struct asked ask = {arena, how ? how : &alone};
 
-    start_choices(arena, plan, ask.how->fixed);
+    ap_sweep_start(arena, plan, ask.how->fixed);
     int rc = plan_of[row](&ask, plan, err);
     if (ask.how->queries)
         ap_index_free(&ask.how->queries->index);
@@ -465,7 +471,7 @@ int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
                             const bool *fixed)
 {
-    start_choices(arena, plan, fixed);
+    ap_sweep_start(arena, plan, fixed);
     struct ap_sweep s = ap_sweep_new(arena, plan, fixed, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))

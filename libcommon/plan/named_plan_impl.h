@@ -63,12 +63,29 @@ void ap_mesh_query(struct ap_mesh_queries *queries, int64_t size, unsigned axes,
  * what sweeps over the graph have in common. */
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
                              const bool *fixed, struct ap_named_plan_links *shared);
+/* The plan's choices, regather and whole as a sweep starts with them (arena): those that
+ * are fixed, and none. */
+void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed);
 /* Starts on another axis: forgets what was split on the one before. */
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
 /* Gives the nest's group choice c on the axis if that is legal and large enough. */
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
 /* The axis takes the batch of the inputs, and all that follows. */
 void ap_sweep_batch(struct ap_sweep *s, int axis);
+/* ---- seeds on the sweep's axis: what lies split before anything follows ---- */
+
+/* The batch of the inputs. */
+void ap_sweep_seed_batch(struct ap_sweep *s, int64_t batch);
+/* The sequence of the inputs: integers [batch, seq], or numbers [batch, seq, features].
+ * Returns the longest; 0: no input has one. */
+int64_t ap_sweep_seed_sequence(struct ap_sweep *s);
+/* A parameter's dimension: that which the mesh's devices divide, else the largest. */
+void ap_sweep_seed_split(struct ap_sweep *s, int id, bool largest);
+
+/* Fills s->seq by a sweep along the sequence, whose choices are taken back. -1: no input
+ * has a sequence, or it is shorter than the axis. */
+int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
+                           struct ap_sweep *s, int axis, struct ap_err *err);
 /* Whether some dot is batched over a weight, too: without one nothing is put aside in
  * AP_SWEEP_EXPERT. */
 bool ap_sweep_has_experts(const struct ap_sweep *s);

@@ -1,0 +1,600 @@
+/*
+ * Problem: a plan as trainers are told it, though they know less: one use per device
+ * axis, the same in all layers, stages of whole layers. Idea: the degrees under which
+ * most of the plan's FLOPs run (plan/degrees.h) are fitted to what the trainer can
+ * express (trainer_put.c); the plan of these degrees is built on the same devices and
+ * priced as ap-cost prices plans, and what lies differently is counted.
+ */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "pipe.h"
+#include "plan/named_plan.h"
+#include "rewrite.h"
+
+#define MOST_NAMED 3 /* tensors that are named of those that lie differently */
+
+void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    AP_ROOM_IN(notes->arena, notes->note, notes->n, notes->cap);
+    notes->note[notes->n++] = ap_arena_strdup(notes->arena, text);
+}
+
+/* What was read, and what becomes of it. */
+struct fitted {
+    const struct trainer *trainer;
+    struct ap_plan_words planned;
+    struct trainer_plan plan;
+    struct trainer_notes notes;
+    struct trainer_price price, planned_price;
+};
+
+_Noreturn static void refuse(const struct fitted *f, const struct ap_err *err)
+{
+    ap_die(AP_NO_SOLUTION, "--to %s: no plan of that kind is near this one: %s",
+           f->trainer->name, err->msg);
+}
+
+static bool same_price(const struct fitted *f)
+{
+    return fabs(f->price.sec - f->planned_price.sec) <= 5e-5 * f->planned_price.sec &&
+           f->price.peak_bytes == f->planned_price.peak_bytes;
+}
+
+/* A plan that no longer fits. */
+static void note_memory(struct fitted *f, int64_t device_bytes)
+{
+    if (f->price.peak_bytes > device_bytes && f->planned_price.peak_bytes <= device_bytes)
+        trainer_note(&f->notes, "it does not fit the %s of a device",
+                     ap_size_text(f->notes.arena, device_bytes));
+}
+
+/* ---- batch ---- */
+
+/* The batch is micro-batch x microbatches x data parallel devices. */
+static void fit_batch(struct trainer_plan *p, struct trainer_notes *notes)
+{
+    struct ap_plan_words *s = &p->s;
+    int64_t data = s->degrees.data;
+
+    if (s->batch == 0)
+        ap_die_usage("--to: no input of the model has a batch");
+    s->micro_batch = ap_ceil_div(ap_ceil_div(s->batch, s->microbatches), data);
+    if (s->micro_batch * s->microbatches * data == s->batch)
+        return;
+    int64_t count = ap_ceil_div(s->batch, s->micro_batch * data);
+    if (count != s->microbatches)
+        trainer_note(notes, "%lld microbatches instead of %lld", (long long)count,
+                     (long long)s->microbatches);
+    s->microbatches = count;
+    if (s->micro_batch * count * data != s->batch)
+        trainer_note(notes, "the batch of %lld does not divide: %lld instead",
+                     (long long)s->batch, (long long)(s->micro_batch * count * data));
+    s->batch = s->micro_batch * count * data;
+}
+
+static void note_share(struct trainer_notes *notes, double flops, double agreeing)
+{
+    if (agreeing < 0.9995 * flops)
+        trainer_note(notes, "%.1f %% of the plan's FLOPs split their operators otherwise",
+                     100 * (1 - agreeing / flops));
+}
+
+/* What the plan does beside its degrees. */
+static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degrees *d)
+{
+    struct ap_buf layers = {0};
+
+    ap_degrees_print_layers(d, &layers);
+    if (layers.len > 0)
+        trainer_note(notes, "layers differ in the plan: %.400s", layers.data);
+    ap_buf_free(&layers);
+    note_share(notes, d->all.flops, d->all.agreeing);
+}
+
+/* ---- one plan ---- */
+
+static int price(struct ap_arena *arena, struct job *job, const struct ap_plan *plan,
+                 struct trainer_price *out, struct ap_err *err)
+{
+    struct ap_conversions conv;
+    struct ap_program prog;
+
+    if (ap_plan_check_choices(plan, &job->cost, err) ||
+        ap_plan_conversions(arena, plan, &job->cost, &conv, err) ||
+        ap_partition(arena, plan, &conv, &prog, err))
+        return -1;
+    ap_plan_buffers(arena, &prog);
+    out->sec = ap_plan_price(plan, &job->cost, &conv).serial_sec;
+    out->peak_bytes = prog.peak_bytes;
+    return 0;
+}
+
+/*
+ * Whether a parameter lies differently: in bytes of a device, or on an axis that splits
+ * weights. Along which dimension something is sharded between steps does not matter.
+ */
+static bool lies_differently(const struct ap_plan *a, const struct ap_plan *b,
+                             const struct ap_degrees *d, int node, struct ap_buf *out)
+{
+    struct ap_layout x = ap_plan_node_layout(a, node), y = ap_plan_node_layout(b, node);
+    const struct ap_shape *shape = &a->graph->nodes[node].shape;
+    bool differ = ap_layout_local_bytes(&a->mesh, shape, &x) !=
+                  ap_layout_local_bytes(&b->mesh, shape, &y);
+
+    for (int i = 0; i < a->mesh.n_axes; i++)
+        differ |= d->use[i] == AP_USE_TENSOR &&
+                  ap_placement_word(&x.axis[i]) != ap_placement_word(&y.axis[i]);
+    if (!differ || !out)
+        return differ;
+    ap_buf_printf(out, "%s%s ", out->len ? ", " : "", a->graph->nodes[node].name);
+    ap_layout_print(&a->mesh, &x, out);
+    ap_buf_puts(out, " planned, now ");
+    ap_layout_print(&b->mesh, &y, out);
+    return true;
+}
+
+/* Weights, states and inputs that lie differently, contractions that split otherwise. */
+static void note_differences(struct trainer_notes *notes, const struct ap_plan *planned,
+                             const struct ap_plan *now, const struct ap_degrees *d)
+{
+    static const struct {
+        enum ap_role role;
+        const char *name;
+    } kinds[] = {{AP_ROLE_WEIGHT, "weights"},
+                 {AP_ROLE_STATE, "states"},
+                 {AP_ROLE_INPUT, "inputs"}};
+    const struct ap_graph *g = planned->graph;
+
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct ap_buf names = {0};
+        int all = 0, n = 0;
+        for (int i = 0; i < g->n_params; i++) {
+            if (g->nodes[g->params[i]].role != kinds[k].role)
+                continue;
+            all++;
+            n += lies_differently(planned, now, d, g->params[i],
+                                  n < MOST_NAMED ? &names : NULL);
+        }
+        if (n)
+            trainer_note(notes, "%d of %d %s lie differently: %.300s%s", n, all,
+                         kinds[k].name, names.data, n > MOST_NAMED ? ", ..." : "");
+        ap_buf_free(&names);
+    }
+    int all = 0, n = 0;
+    for (int i = 0; i < planned->nests->n; i++) {
+        if (!planned->nests->nest[i].heavy)
+            continue;
+        all++;
+        n += memcmp(planned->choice[i].axis, now->choice[i].axis,
+                    sizeof *now->choice[i].axis * (size_t)planned->mesh.n_axes) != 0;
+    }
+    if (n)
+        trainer_note(notes, "%d of %d contractions are split otherwise", n, all);
+}
+
+/* The plan of degrees, and its price. */
+static int build(struct ap_arena *arena, struct job *job, const struct ap_degrees *d,
+                 struct ap_plan *now, struct trainer_price *out, struct ap_err *err)
+{
+    const struct ap_plan *plan = &job->sharding.plan;
+
+    *now = (struct ap_plan){.graph = plan->graph,
+                            .nests = plan->nests,
+                            .mesh = plan->mesh,
+                            .microbatch_choice = plan->microbatch_choice};
+    if (ap_degrees_plan(arena, d, now, err))
+        return -1;
+    return price(arena, job, now, out, err);
+}
+
+/* Where the nearest plan does not fit devices that the document's fits: weights are
+ * sharded, too. */
+static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_plan *now,
+                          struct fitted *f)
+{
+    struct ap_degrees d = f->plan.s.degrees;
+    struct trainer_price own;
+    struct ap_plan sharded;
+    struct ap_err ignored = {0};
+    int64_t limit = job->cluster.memory_bytes;
+
+    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
+        return;
+    for (int a = 0; a < now->mesh.n_axes; a++)
+        if (d.use[a] == AP_USE_DATA || d.use[a] == AP_USE_CONTEXT)
+            d.zero_axis[a] = 3;
+    ap_degrees_count(&d, &now->mesh, f->plan.experts);
+    if (build(arena, job, &d, &sharded, &own, &ignored) ||
+        own.peak_bytes >= f->price.peak_bytes)
+        return;
+    trainer_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
+    f->plan.s.degrees = d;
+    f->price = own;
+    *now = sharded;
+}
+
+static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
+{
+    struct job job = {0};
+    struct ap_plan_degrees d;
+    struct ap_err err = {0};
+    struct ap_plan now;
+
+    rewrite_set_up(arena, doc, &job);
+    const struct ap_plan *plan = &job.sharding.plan;
+    if (job.cost.variant != AP_COST_DEFAULT)
+        ap_die_usage("--to %s: cost model %s is not in seconds", f->trainer->name,
+                     job.sharding.cost_model);
+    ap_degrees_find(arena, plan, 1, &d);
+    ap_words_of_plan(arena, plan, &d, &f->planned);
+    f->plan = (struct trainer_plan){.model = job.graph.name,
+                                    .s = f->planned,
+                                    .experts = d.all.expert > 0,
+                                    .n_layers = d.layers.n,
+                                    .n_stages = 1};
+    if (plan->whole && d.all.zero == 1 && f->planned.microbatches == 1)
+        trainer_note(&f->notes,
+                     "gradients are reduce-scattered; the plan all-reduces them");
+    f->trainer->fit(&f->plan, &f->notes);
+    fit_batch(&f->plan, &f->notes);
+    if (price(arena, &job, plan, &f->planned_price, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    if (build(arena, &job, &f->plan.s.degrees, &now, &f->price, &err))
+        refuse(f, &err);
+    shard_weights(arena, &job, &now, f);
+    int n = f->notes.n;
+    note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
+    if (f->notes.n > n || !same_price(f))
+        note_mixture(&f->notes, &d);
+    note_memory(f, job.cluster.memory_bytes);
+    ap_cost_free(&job.cost);
+}
+
+/* ---- stages ---- */
+
+static bool same_stage(const struct ap_stages *stages, const struct ap_plan_degrees *each,
+                       int a, int b)
+{
+    return ap_degrees_equal(&each[a].all, &each[b].all) &&
+           stages->stage[a].recompute == stages->stage[b].recompute;
+}
+
+/* FLOPs that are split otherwise than most of their stage. */
+static void note_mixed_stages(struct fitted *f, int n, const struct ap_plan_degrees *each)
+{
+    double flops = 0, agreeing = 0;
+
+    for (int i = 0; i < n; i++) {
+        flops += each[i].all.flops;
+        agreeing += each[i].all.agreeing;
+    }
+    note_share(&f->notes, flops, agreeing);
+}
+
+static void note_stages(struct fitted *f, const struct ap_stages *stages,
+                        const struct ap_plan_degrees *each)
+{
+    for (int a = 0, b; a < stages->n; a = b + 1) {
+        struct ap_plan_words own = f->planned;
+        struct ap_buf text = {0};
+
+        for (b = a; b + 1 < stages->n && same_stage(stages, each, a, b + 1);)
+            b++;
+        own.degrees = each[a].all;
+        own.recompute = stages->stage[a].recompute;
+        own.pipeline = 1;
+        own.micro_batch = 0;
+        ap_words_print(&own, &text);
+        if (a == b)
+            trainer_note(&f->notes, "in the plan stage %d is %.200s", a, text.data);
+        else
+            trainer_note(&f->notes, "in the plan stages %d-%d are %.200s", a, b,
+                         text.data);
+        ap_buf_free(&text);
+    }
+}
+
+/* The largest divisor of n that is at most most. */
+static int64_t divisor(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+    while (n % d)
+        d--;
+    return d;
+}
+
+/* The divisor of n nearest to x, at most most; the lower of two. */
+static int nearest_divisor(int64_t n, int x, int most)
+{
+    int best = 1;
+
+    for (int d = 1; d <= most && d <= n; d++)
+        if (n % d == 0 && abs(d - x) < abs(best - x))
+            best = d;
+    return best;
+}
+
+/* All sets of devices are of one size: another number of stages where it does not divide
+ * the devices. */
+static void fit_devices(struct fitted *f, const struct ap_stages *stages)
+{
+    struct trainer_plan *p = &f->plan;
+    struct ap_degrees *d = &p->s.degrees;
+    bool equal = true;
+
+    for (int i = 1; i < stages->n; i++)
+        equal &= stages->stage[i].n_devices == stages->stage[0].n_devices;
+    if (equal)
+        return;
+    if (p->s.n_devices % p->s.pipeline) {
+        p->s.pipeline = nearest_divisor(p->s.n_devices, p->s.pipeline, p->n_layers);
+        p->s.chunks = 1;
+        if (p->s.schedule == AP_SCHEDULE_INTERLEAVED)
+            p->s.schedule = AP_SCHEDULE_1F1B;
+        p->n_stages = p->s.pipeline;
+        p->stage_layers = trainer_even_layers(f->notes.arena, p->n_layers, p->s.pipeline);
+    }
+    int64_t each = p->s.n_devices / p->s.pipeline;
+    trainer_note(&f->notes,
+                 "stages have different numbers of devices: %d set%s of %lld instead",
+                 p->s.pipeline, p->s.pipeline == 1 ? "" : "s", (long long)each);
+    d->tensor = divisor(each, d->tensor);
+    d->context = divisor(each / d->tensor, d->context);
+    d->data = each / d->tensor / d->context;
+    d->idle = 1;
+    d->shard = d->zero ? d->data * d->context : 1;
+    d->expert = d->expert > 1 ? divisor(each, d->expert) : d->expert;
+    d->expert_tensor = d->expert_tensor > 1 ? divisor(each / d->expert, d->expert_tensor)
+                                            : d->expert_tensor;
+}
+
+/* What is recomputed is to save memory, and stages may differ: what most of them do, or
+ * all, by which comes nearer to the plan's memory. */
+static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
+                          const struct ap_layers *layers, const struct ap_stages *stages,
+                          struct fitted *f)
+{
+    struct trainer_plan all = f->plan;
+    struct trainer_price price;
+    struct ap_err ignored = {0};
+    double planned = (double)f->planned_price.peak_bytes;
+
+    all.s.recompute = AP_RECOMPUTE_ALL;
+    if (trainer_price_stages(arena, of, layers, stages, f->trainer, &all, &price,
+                             &ignored) ||
+        fabs((double)price.peak_bytes - planned) >=
+            fabs((double)f->price.peak_bytes - planned))
+        return;
+    trainer_note(&f->notes,
+                 "all layers are recomputed, which comes nearer to the plan's memory");
+    f->plan = all;
+    f->price = price;
+}
+
+/* The plan of a search, if it is cheaper and fits. */
+struct fitting {
+    const struct ap_staged_graph *of;
+    const struct ap_layers *layers;
+    const struct ap_stages *stages;
+    bool found;
+    struct trainer_plan plan;
+    struct trainer_price price;
+};
+
+static void try_fitting(struct ap_arena *arena, const struct fitted *f,
+                        struct trainer_plan p, struct fitting *best)
+{
+    struct trainer_notes ignored = {.arena = arena};
+    struct trainer_price price;
+    struct ap_err why = {0};
+
+    f->trainer->fit(&p, &ignored);
+    fit_batch(&p, &ignored);
+    if (trainer_price_stages(arena, best->of, best->layers, best->stages, f->trainer, &p,
+                             &price, &why))
+        return;
+    int64_t limit = best->of->cluster->memory_bytes;
+    bool fits = price.peak_bytes <= limit, fitted = best->price.peak_bytes <= limit;
+    if (best->found && (fits != fitted ? fitted
+                        : fits         ? price.sec >= best->price.sec
+                                       : price.peak_bytes >= best->price.peak_bytes))
+        return;
+    best->found = true;
+    best->plan = p;
+    best->price = price;
+}
+
+/* All divisions of a stage's devices into tensor and data parallel ones, with ZeRO,
+ * recomputing what the plan does or all. */
+static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start,
+                        struct fitting *best, const struct fitted *f)
+{
+    int64_t each = start->s.n_devices / start->s.pipeline;
+
+    for (int64_t t = 1; t <= each; t++)
+        for (int k = 0; k < 4 && each % t == 0; k++) {
+            struct trainer_plan p = *start;
+            struct ap_degrees *d = &p.s.degrees;
+            if ((k & 1) && !f->trainer->shards_staged_weights)
+                continue;
+            d->tensor = t;
+            d->sequence = t > 1;
+            d->data = d->shard = each / t;
+            d->context = d->idle = 1;
+            d->zero = d->data == 1 ? 0 : k & 1 ? 3 : 1;
+            d->expert = d->expert > 1 ? divisor(each, d->expert) : d->expert;
+            d->expert_tensor = d->expert_tensor > 1 ? 1 : d->expert_tensor;
+            p.s.recompute = k & 2 ? AP_RECOMPUTE_ALL : p.s.recompute;
+            try_fitting(arena, f, p, best);
+        }
+}
+
+/*
+ * Where the nearest plan does not fit devices that the document's fits: the cheapest that
+ * does, with as many stages, else with half or twice as many; if there is none, the one
+ * of least memory.
+ */
+static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
+                       struct fitting *best, struct fitted *f)
+{
+    int64_t limit = best->of->cluster->memory_bytes;
+
+    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
+        return;
+    try_degrees(arena, start, best, f);
+    for (int k = 0; k < 2 && start->s.chunks == 1; k++) {
+        struct trainer_plan p = *start;
+        struct fitting other = *best;
+        int n = k ? 2 * p.s.pipeline : p.s.pipeline / 2;
+        bool fits = best->found && best->price.peak_bytes <= limit;
+        if (fits || n < 2 || n > p.n_layers || p.s.n_devices % n)
+            continue;
+        p.n_stages = p.s.pipeline = n;
+        p.stage_layers = trainer_even_layers(arena, p.n_layers, n);
+        other.found = false;
+        try_degrees(arena, &p, &other, f);
+        if (other.found && other.price.peak_bytes <= limit)
+            *best = other;
+    }
+    if (!best->found || best->price.peak_bytes >= f->price.peak_bytes)
+        return;
+    f->plan = best->plan;
+    f->price = best->price;
+    trainer_note(
+        &f->notes,
+        f->price.peak_bytes <= limit
+            ? "the degrees of most FLOPs do not fit a device: the cheapest that do"
+            : "the degrees of most FLOPs do not fit a device: those of least memory");
+}
+
+static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
+{
+    struct staged_input in = {0};
+    struct ap_pipeline_price planned;
+    struct ap_plan_degrees *each;
+    struct ap_layers layers;
+    struct ap_err err = {0};
+    bool recompute = false;
+
+    pipe_read(arena, doc, &in);
+    const struct ap_staged_graph of = {&in.graph, &in.nests, &in.blocks, &in.cluster};
+    ap_words_of_stages(arena, &of, &in.stages, &f->planned, &each);
+    ap_layers_find(arena, &in.graph, &in.nests, &layers);
+    f->plan = (struct trainer_plan){.model = in.graph.name,
+                                    .s = f->planned,
+                                    .n_layers = layers.n,
+                                    .n_stages = in.stages.n};
+    for (int i = 0; i < in.stages.n; i++)
+        f->plan.experts |= each[i].all.expert > 0;
+    if (trainer_layers_by_stage(arena, &of, &layers, &in.stages, &f->notes,
+                                &f->plan.stage_layers, &err))
+        ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
+    if (f->planned.stages_differ)
+        note_stages(f, &in.stages, each);
+    fit_devices(f, &in.stages);
+    const struct trainer_plan start = f->plan;
+    struct fitting fitting = {&of, &layers, &in.stages, .found = false};
+    f->trainer->fit(&f->plan, &f->notes);
+    fit_batch(&f->plan, &f->notes);
+    if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
+        pipe_refuse(doc, AP_BAD_INPUT, &err);
+    f->planned_price =
+        (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
+    int rc = trainer_price_stages(arena, &of, &layers, &in.stages, f->trainer, &f->plan,
+                                  &f->price, &err);
+    if (rc)
+        refuse(f, &err);
+    for (int i = 0; i < in.stages.n; i++)
+        recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;
+    if (recompute && f->plan.s.recompute != AP_RECOMPUTE_ALL)
+        fit_recompute(arena, &of, &layers, &in.stages, f);
+    fit_memory(arena, &start, &fitting, f);
+    if (!same_price(f))
+        note_mixed_stages(f, in.stages.n, each);
+    note_memory(f, in.cluster.memory_bytes);
+}
+
+/* ---- what is said ---- */
+
+static void put_sec(struct ap_buf *out, double sec)
+{
+    bool micro = sec < 1e-3, milli = sec < 1;
+    ap_buf_printf(out, "%.4g %s",
+                  sec * (micro   ? 1e6
+                         : milli ? 1e3
+                                 : 1),
+                  micro   ? "us"
+                  : milli ? "ms"
+                          : "s");
+}
+
+static void put_price(struct ap_arena *arena, const struct fitted *f, struct ap_buf *out)
+{
+    double more = f->price.sec / f->planned_price.sec - 1;
+
+    ap_buf_puts(out, "predicted: step ");
+    put_sec(out, f->price.sec);
+    ap_buf_printf(out, ", %s a device", ap_size_text(arena, f->price.peak_bytes));
+    if (same_price(f))
+        return;
+    ap_buf_puts(out, "; of the plan: step ");
+    put_sec(out, f->planned_price.sec);
+    ap_buf_printf(out, " (%+.1f %%), %s", 100 * more,
+                  ap_size_text(arena, f->planned_price.peak_bytes));
+}
+
+static void put_comment(const struct fitted *f, const struct ap_buf *price,
+                        struct ap_buf *out)
+{
+    const char *mark = f->trainer->comment;
+
+    if (!mark)
+        return;
+    ap_buf_printf(out, "%s%s for %s: ", mark, f->plan.model, f->trainer->title);
+    ap_words_print(&f->plan.s, out);
+    ap_buf_printf(out, "\n%s%lld devices; %s\n", mark, (long long)f->plan.s.n_devices,
+                  price->data);
+    for (int i = 0; i < f->notes.n; i++)
+        ap_buf_printf(out, "%s%s%s\n", mark, i ? "  " : "nearest to the plan:\n#   ",
+                      f->notes.note[i]);
+}
+
+int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
+                    const struct ap_doc *doc, const struct trainer *trainer)
+{
+    struct fitted f = {.trainer = trainer, .notes = {.arena = arena}};
+    struct ap_buf text = {0}, words = {0}, cost = {0};
+
+    if (ap_doc_find(doc, "stages"))
+        fit_stages(arena, doc, &f);
+    else
+        fit_plan(arena, doc, &f);
+    put_price(arena, &f, &cost);
+    put_comment(&f, &cost, &text);
+    trainer->put(&f.plan, &text);
+    if (f.notes.n && !tool->quiet) {
+        ap_words_print(&f.plan.s, &words);
+        ap_warn("%s cannot express the plan; nearest: %s; %s", trainer->title, words.data,
+                cost.data);
+        for (int i = 0; i < f.notes.n; i++)
+            ap_warn("  %s", f.notes.note[i]);
+    }
+    ap_tool_write_bytes(tool, &text);
+    ap_buf_free(&text);
+    ap_buf_free(&words);
+    ap_buf_free(&cost);
+    return ap_tool_finish(tool, "");
+}

@@ -1,0 +1,83 @@
+/*
+ * Plans for trainers: degrees as flags and files. A trainer runs one use per device axis
+ * and cuts pipelines between layers; a plan that is not of that kind becomes the nearest
+ * one that is, with its price and what differs.
+ */
+#ifndef REWRITE_TRAINER_H
+#define REWRITE_TRAINER_H
+
+#include "pipeline/pipeline_price.h"
+#include "pipeline/plan_words.h"
+#include "tool/tool.h"
+
+/* Sentences, for people. */
+struct trainer_notes {
+    struct ap_arena *arena;
+    int n, cap;
+    const char **note;
+};
+void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* What a trainer is told. */
+struct trainer_plan {
+    const char *model;
+    struct ap_plan_words s;
+    bool experts; /* the model has some */
+    int n_layers;
+    int n_stages;            /* s.pipeline * s.chunks */
+    const int *stage_layers; /* [stage]: layers of each, in order; NULL without stages */
+};
+
+struct trainer_price {
+    double sec;         /* of a step */
+    int64_t peak_bytes; /* of the fullest device */
+};
+
+/* What is recomputed under "selected". */
+enum trainer_selected {
+    SELECTED_ATTENTION,  /* what lies between the two contractions of attention */
+    SELECTED_ELEMENTWISE /* all but contractions */
+};
+
+struct trainer {
+    const char *name, *title;
+    enum trainer_selected selected;
+    bool shards_staged_weights; /* ZeRO-3 within stages */
+    /* Moves what the trainer cannot express to the nearest that it can; the mesh of the
+       degrees is the caller's. A sentence for each change. */
+    void (*fit)(struct trainer_plan *p, struct trainer_notes *notes);
+    void (*put)(const struct trainer_plan *p, struct ap_buf *out);
+    /* before each line of a comment; NULL: the format has none */
+    const char *comment;
+};
+
+#define N_TRAINERS 3
+extern const struct trainer trainers[N_TRAINERS];
+
+/*
+ * Writes the document's plan, or stages, for a trainer, to the tool's output; what
+ * differs to standard error. Ends the tool when the plan is bad or has no near one.
+ * Returns the exit code.
+ */
+int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
+                    const struct ap_doc *doc, const struct trainer *trainer);
+
+/* ---- stages: trainer_stages.c ---- */
+
+/* Layers of each stage (arena), by where most of their FLOPs are; layers that are cut are
+ * noted. -1 where layers are not in the order of the stages, or there are none. */
+int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph *of,
+                            const struct ap_layers *layers,
+                            const struct ap_stages *stages, struct trainer_notes *notes,
+                            const int **count, struct ap_err *err);
+/* Layers of stages that have as many each, or one more (arena). */
+const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages);
+/* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
+ * there is none. */
+int trainer_price_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                         const struct ap_layers *layers, const struct ap_stages *stages,
+                         const struct trainer *trainer, const struct trainer_plan *p,
+                         struct trainer_price *price, struct ap_err *err);
+
+#endif

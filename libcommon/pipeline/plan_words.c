@@ -1,0 +1,120 @@
+/*
+ * Problem: one line for a plan with stages. Idea: each stage has the degrees of its own
+ * plan (plan/degrees.h); the line has those under which most FLOPs run, and says if
+ * others differ. Cost: that of the stages' degrees.
+ */
+#include "pipeline/plan_words.h"
+
+#include <string.h>
+
+#include "plan/named_plan.h"
+
+static int64_t micro_batch_of(int64_t batch, int64_t microbatches, int64_t devices)
+{
+    return batch == 0 ? 0 : ap_ceil_div(ap_ceil_div(batch, microbatches), devices);
+}
+
+void ap_words_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
+                      const struct ap_plan_degrees *d, struct ap_plan_words *out)
+{
+    *out = (struct ap_plan_words){.degrees = d->all,
+                                  .pipeline = 1,
+                                  .chunks = 1,
+                                  .schedule = AP_SCHEDULE_1F1B,
+                                  .batch = ap_batch_size(plan->graph),
+                                  .microbatches = ap_mesh_microbatches(&plan->mesh),
+                                  .sequence_length =
+                                      ap_sequence_length(arena, plan->graph, plan->nests),
+                                  .n_devices = ap_mesh_devices(&plan->mesh)};
+    out->micro_batch = micro_batch_of(out->batch, out->microbatches, out->degrees.data);
+}
+
+/* Stages whose degrees, devices and recomputation are those of stage i. */
+static bool same(const struct ap_stages *s, const struct ap_plan_degrees *each, int i,
+                 int k)
+{
+    return s->stage[i].n_devices == s->stage[k].n_devices &&
+           s->stage[i].recompute == s->stage[k].recompute &&
+           ap_degrees_equal(&each[i].all, &each[k].all);
+}
+
+/* The stage whose likes have most FLOPs. */
+static int main_stage(const struct ap_stages *s, const struct ap_plan_degrees *each,
+                      bool *differ)
+{
+    double most = -1;
+    int best = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        double flops = 0;
+        for (int k = 0; k < s->n; k++)
+            flops += same(s, each, i, k) ? each[k].all.flops : 0;
+        if (flops > most) {
+            most = flops;
+            best = i;
+        }
+        *differ |= !same(s, each, 0, i);
+    }
+    return best;
+}
+
+void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        const struct ap_stages *stages, struct ap_plan_words *out,
+                        struct ap_plan_degrees **each)
+{
+    struct ap_plan_degrees *d = AP_NEW_N(arena, stages->n, struct ap_plan_degrees);
+
+    *out = (struct ap_plan_words){.pipeline = stages->n / stages->chunks,
+                                  .chunks = stages->chunks,
+                                  .schedule = stages->schedule,
+                                  .batch = ap_batch_size(of->graph),
+                                  .microbatches = stages->microbatches,
+                                  .sequence_length =
+                                      ap_sequence_length(arena, of->graph, of->nests)};
+    for (int i = 0; i < stages->n; i++) {
+        ap_degrees_find(arena, &stages->stage[i].sharding.plan, stages->microbatches,
+                        &d[i]);
+        if (i < out->pipeline)
+            out->n_devices += stages->stage[i].n_devices;
+    }
+    int best = main_stage(stages, d, &out->stages_differ);
+    out->degrees = d[best].all;
+    for (int i = 0; i < stages->n && out->degrees.expert == 0; i++)
+        if (same(stages, d, best, i))
+            out->degrees = d[i].all;
+    out->recompute = stages->stage[best].recompute;
+    out->micro_batch = micro_batch_of(out->batch, out->microbatches, out->degrees.data);
+    *each = d;
+}
+
+/* "PP 2 × VPP 3" comes behind the tensor axis, where a model is cut first. */
+void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out)
+{
+    static const char *const recompute[] = {"", "all", "selected"};
+    struct ap_buf degrees = {0};
+
+    ap_degrees_print(&s->degrees, &degrees);
+    const char *rest = degrees.data;
+    if (s->pipeline > 1) {
+        const char *cut = s->degrees.tensor > 1 ? strstr(rest, " · ") : NULL;
+        bool alone = s->n_devices == s->pipeline;
+        if (s->degrees.tensor > 1) {
+            size_t len = cut ? (size_t)(cut - rest) : strlen(rest);
+            ap_buf_put(out, rest, len);
+            ap_buf_puts(out, " · ");
+            rest = cut ? cut + strlen(" · ") : "";
+        }
+        ap_buf_printf(out, "PP %d", s->pipeline);
+        if (s->chunks > 1)
+            ap_buf_printf(out, " × VPP %d", s->chunks);
+        if (*rest && !alone)
+            ap_buf_puts(out, " · ");
+        rest = alone ? "" : rest;
+    }
+    ap_buf_puts(out, rest);
+    if (s->micro_batch > 0)
+        ap_buf_printf(out, " · micro-batch %lld", (long long)s->micro_batch);
+    if (s->recompute != AP_RECOMPUTE_NONE)
+        ap_buf_printf(out, " · recompute %s", recompute[s->recompute]);
+    ap_buf_free(&degrees);
+}

@@ -1,0 +1,106 @@
+/*
+ * Problem: the plan that a trainer runs for given degrees: one use per axis, the same for
+ * every layer. Idea: the sweeps of the named plans, one axis after the other: those that
+ * split weights first, so that what ZeRO shards is what they leave; then the batch and
+ * the sequence, with states and weights seeded where ZeRO shards them. Cost: O(axes *
+ * operand slots). Sources: those of named_plan_sweep.c.
+ */
+#include "plan/degrees.h"
+
+#include "plan/named_plan_impl.h"
+
+static bool is_idle(const struct ap_mesh *mesh, int a)
+{
+    return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
+}
+
+/* Splits states, and weights, that are whole on the axis. */
+static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
+                        struct ap_sweep *s)
+{
+    const struct ap_graph *g = plan->graph;
+
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *p = &g->nodes[g->params[i]];
+        if (plan->choice[p->group].axis[axis] < 0 &&
+            ((d->zero_axis[axis] >= 1 && p->role == AP_ROLE_STATE) ||
+             (d->zero_axis[axis] == 3 && p->role == AP_ROLE_WEIGHT)))
+            ap_sweep_seed_split(s, g->params[i], false);
+    }
+}
+
+/* Experts, the batch where there are none; then what is whole is sharded, and what is
+ * made of it follows. */
+static int plan_experts(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
+                        struct ap_sweep *s, struct ap_err *err)
+{
+    if (!ap_sweep_has_experts(s))
+        return ap_err_set(err, "no dot is batched over weights (experts)");
+    ap_sweep_axis(s, axis, AP_SWEEP_EXPERT);
+    ap_sweep_seed_batch(s, ap_batch_size(plan->graph));
+    ap_sweep_run(s);
+    if (d->zero_axis[axis] == 0)
+        return 0;
+    seed_shards(d, axis, plan, s);
+    s->mode = AP_SWEEP_BATCH;
+    for (int i = 0; i < plan->nests->n; i++)
+        s->decided[i] =
+            !(s->derived[i] || s->update[i]) || plan->choice[i].axis[axis] >= 0;
+    ap_sweep_run(s);
+    return 0;
+}
+
+/* An axis that splits weights. */
+static int plan_weights(struct ap_arena *arena, const struct ap_degrees *d, int axis,
+                        struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
+{
+    if (d->use[axis] == AP_USE_TENSOR) {
+        if (d->sequence && ap_sweep_find_sequence(arena, plan, s, axis, err))
+            return -1;
+        ap_sweep_axis(s, axis, d->sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
+        ap_sweep_run(s);
+        return 0;
+    }
+    return d->expert_use[axis] == AP_USE_EXPERT ? plan_experts(d, axis, plan, s, err) : 0;
+}
+
+/* An axis that splits the batch or the sequence. */
+static int plan_data(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
+                     struct ap_sweep *s, struct ap_err *err)
+{
+    int64_t batch = ap_batch_size(plan->graph);
+
+    ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    if (d->use[axis] == AP_USE_CONTEXT) {
+        if (ap_sweep_seed_sequence(s) < plan->mesh.size[axis])
+            return ap_err_set(err, "no input has a sequence for %lld devices",
+                              (long long)plan->mesh.size[axis]);
+    } else {
+        if (batch < d->data)
+            return ap_err_set(err, "batch %lld on %lld devices", (long long)batch,
+                              (long long)d->data);
+        ap_sweep_seed_batch(s, batch);
+    }
+    seed_shards(d, axis, plan, s);
+    ap_sweep_run(s);
+    return 0;
+}
+
+int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
+                    struct ap_plan *plan, struct ap_err *err)
+{
+    ap_sweep_start(arena, plan, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
+    for (int a = 0; a < plan->mesh.n_axes; a++)
+        if (!is_idle(&plan->mesh, a) && plan_weights(arena, d, a, plan, &s, err))
+            return -1;
+    for (int a = 0; a < plan->mesh.n_axes; a++)
+        if (!is_idle(&plan->mesh, a) && d->expert_use[a] != AP_USE_EXPERT &&
+            (d->use[a] == AP_USE_DATA || d->use[a] == AP_USE_CONTEXT) &&
+            plan_data(d, a, plan, &s, err))
+            return -1;
+    for (int i = 0; d->zero == 3 && i < plan->graph->n_nodes; i++)
+        plan->regather[i] = s.derived[plan->graph->nodes[i].group] &&
+                            plan->graph->nodes[i].role != AP_ROLE_STATE;
+    return 0;
+}

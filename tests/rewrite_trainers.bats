@@ -1,0 +1,208 @@
+#!/usr/bin/env bats
+# ap-rewrite --to megatron, torchtitan, deepspeed: plans for trainers.
+
+# shellcheck disable=SC2154 # output and stderr are bats'
+load helpers
+
+DIR=$AP_TOP/tests/trainers
+
+setup_file() { "$AP_TOP/tests/trainers/plans" "$BATS_FILE_TMPDIR"; }
+
+# What a trainer should be told of each plan: itself, or the nearest.
+told() {
+    cat <<'EOF'
+data megatron DP 4 · micro-batch 4
+data torchtitan DP 4 · micro-batch 4
+data deepspeed DP 4 · micro-batch 4
+accumulate megatron DP 4 · ZeRO-1 · micro-batch 2
+accumulate torchtitan DP 4 · ZeRO-2 · micro-batch 2
+accumulate deepspeed DP 4 · ZeRO-1 · micro-batch 2
+zero2 megatron DP 4 · ZeRO-2 · micro-batch 4
+zero2 torchtitan DP 4 · ZeRO-2 · micro-batch 4
+zero2 deepspeed DP 4 · ZeRO-2 · micro-batch 4
+zero3 megatron DP 4 · ZeRO-3 · micro-batch 4
+zero3 torchtitan DP 4 · ZeRO-3 · micro-batch 4
+zero3 deepspeed DP 4 · ZeRO-3 · micro-batch 4
+tensor megatron TP 2 · DP 2 · micro-batch 8
+tensor torchtitan TP 2 · DP 2 · micro-batch 8
+tensor deepspeed TP 2 · DP 2 · micro-batch 8
+sequence megatron TP 4 with sequence parallelism · DP 2 · micro-batch 8
+sequence torchtitan TP 4 with sequence parallelism · DP 2 · micro-batch 8
+sequence deepspeed TP 4 · DP 2 · micro-batch 8
+experts megatron DP 4 · EP 4 · micro-batch 4
+experts torchtitan DP 4 · EP 4 · ZeRO-2 · micro-batch 4
+experts deepspeed DP 4 · EP 4 · micro-batch 4
+uneven megatron PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all layers 3 5
+uneven torchtitan PP 2 · DP 2 · ZeRO-2 · micro-batch 2 · recompute all layers 3 5
+uneven deepspeed PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all
+interleaved megatron TP 2 · PP 2 × VPP 2 · micro-batch 4
+interleaved torchtitan TP 2 · PP 2 × VPP 2 · micro-batch 4 layers 2 2 2 2
+interleaved deepspeed PP 2 · DP 2 · micro-batch 2
+mixture megatron TP 2 with sequence parallelism · PP 2 · DP 2 · micro-batch 2 layers 5 3
+mixture torchtitan TP 2 with sequence parallelism · PP 2 · DP 2 · micro-batch 2 layers 5 3
+mixture deepspeed PP 2 · DP 4 · micro-batch 1
+EOF
+}
+
+# Devices of a plan, from its document.
+devices() {
+    jq '.sharding.mesh as $m | if .stages then [.stages.stages[].devices[]] | unique | length
+        else [range($m.axes | length) | select($m.axes[.] != $m.time) | $m.shape[.]]
+            | reduce .[] as $n (1; . * $n) end' "$BATS_FILE_TMPDIR/$1.json"
+}
+
+# The arguments in a bash array, one a line; the file of deepspeed.
+arguments() {
+    if [ "$2" = deepspeed ]; then
+        ap-rewrite --quiet --to deepspeed -o "$BATS_TEST_TMPDIR/$1.json" \
+            "$BATS_FILE_TMPDIR/$1.json"
+        echo "$BATS_TEST_TMPDIR/$1.json"
+    else
+        bash -c "$(ap-rewrite --quiet --to "$2" "$BATS_FILE_TMPDIR/$1.json")"'
+            printf "%s\n" "${PARALLEL_ARGS[@]}"'
+    fi
+}
+
+# Compares the golden outputs of a trainer.
+check_golden() {
+    local name
+    for name in $(told | awk '{ print $1 }' | uniq); do
+        diff <(sed -n "/^== $1/,/^== /p" "$DIR/$name.txt" | grep -v '^==') \
+            <(ap-rewrite --quiet --to "$1" "$BATS_FILE_TMPDIR/$name.json") ||
+            { echo "$name for $1 (tests/trainers/plans --golden)"; return 1; }
+    done
+}
+
+@test "trainers: ten plans as they were written before" {
+    check_golden megatron
+    check_golden torchtitan
+    check_golden deepspeed
+}
+
+@test "trainers: read back, each is the plan, or the nearest that is said" {
+    local name trainer words args
+    while read -r name trainer words; do
+        mapfile -t args < <(arguments "$name" "$trainer")
+        run "$DIR/read.py" "$trainer" "$(devices "$name")" "${args[@]}"
+        [ "${output//$'\n'/ }" = "$words" ] ||
+            { echo "$name, $trainer: '$output', not '$words'"; return 1; }
+        [ "$trainer" = deepspeed ] ||
+            ap-rewrite --quiet --to "$trainer" "$BATS_FILE_TMPDIR/$name.json" |
+            grep -qF ": ${words%% layers*}" || { echo "$name: no such comment"; return 1; }
+    done < <(told)
+}
+
+@test "trainers: their own readers accept the files, where they are installed" {
+    local python=${AP_TRAINERS_PYTHON:-} name trainer base files
+    [ -n "$python" ] || skip "AP_TRAINERS_PYTHON: a Python with torchtitan and deepspeed"
+    for trainer in torchtitan deepspeed megatron; do
+        files=()
+        for name in $(told | awk '{ print $1 }' | uniq); do
+            base=llama3:llama3_debugmodel
+            [ "$name" != experts ] || base=deepseek_v3:deepseek_v3_debugmodel
+            arguments "$name" $trainer >"$BATS_TEST_TMPDIR/args"
+            files+=("$BATS_TEST_TMPDIR/$name.$trainer")
+            case $trainer in
+            torchtitan) { echo $base && cat "$BATS_TEST_TMPDIR/args"; } >"${files[-1]}" ;;
+            deepspeed) cp "$(cat "$BATS_TEST_TMPDIR/args")" "${files[-1]}" ;;
+            megatron) # its layouts; all of two stages and eight layers
+                grep -A1 layout "$BATS_TEST_TMPDIR/args" >"$BATS_TEST_TMPDIR/layout" &&
+                    printf '2\n8\n%s\n' "$(tail -n 1 "$BATS_TEST_TMPDIR/layout")" \
+                        >"${files[-1]}" || unset 'files[-1]' ;;
+            esac
+        done
+        run "$python" "$DIR/load.py" $trainer "${files[@]}"
+        [ "$status" -ne 77 ] || skip "$trainer is not installed in $python"
+        [ "$status" -eq 0 ] || { echo "$trainer: $output"; return 1; }
+    done
+}
+
+@test "trainers: the plan of given degrees has these degrees" {
+    run "$AP_BUILD/unit/test_degrees" "$BATS_FILE_TMPDIR/gpt.model.json" \
+        "$BATS_FILE_TMPDIR/moe.model.json"
+    [ "$status" -eq 0 ] || { echo "$output" | grep '^not'; return 1; }
+}
+
+@test "trainers: a plan that is theirs is written without a word" {
+    for name in data zero2 zero3 tensor sequence; do
+        run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/$name.json"
+        [ "$status" -eq 0 ] && [ -z "$stderr" ] || { echo "$name: $stderr"; return 1; }
+        [[ $output != *nearest* && $output != *'of the plan'* ]]
+    done
+}
+
+@test "trainers: what differs is said, with its price, and in the comment" {
+    run --separate-stderr ap-rewrite --to deepspeed "$BATS_FILE_TMPDIR/sequence.json"
+    [[ $stderr == *"DeepSpeed cannot express the plan; nearest: TP 4 · DP 2"*"of the plan: step"* ]]
+    [[ $stderr == *"without sequence parallelism"* ]]
+    jq -e .tensor_parallel.autotp_size <<<"$output"
+    run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/mixture.json"
+    [[ $stderr == *"the schedule is gpipe: 1f1b instead"* ]]
+    [[ $output == *"# nearest to the plan:"*"in the plan stage 1 is DP 4"* ]]
+}
+
+@test "trainers: selected recomputation becomes what they select, or whole layers" {
+    local doc=$BATS_TEST_TMPDIR/selected.json
+    # the softmax of attention in all layers: what Megatron selects
+    jq -c '.graph.nodes as $n | .blocks.block_of as $block | .stages.stages |= map(
+        .blocks as $own | .recompute = "selected"
+        | .recomputed = [range($n | length) as $i | select($n[$i].op == "exponential"
+            and ($n[$i].scope | test("attn")) and ($own | index($block[$i]))) | $i])' \
+        "$BATS_FILE_TMPDIR/uneven.json" >"$doc"
+    run --separate-stderr ap-rewrite --to megatron "$doc"
+    [[ $output == *"--recompute-granularity selective"*"core_attn"* ]] ||
+        { echo "$output $stderr"; return 1; }
+    [[ $stderr == *"not chosen one by one"* ]]
+    run --separate-stderr ap-rewrite --to deepspeed "$doc"
+    [[ $stderr == *"layers are recomputed whole or not at all: all are"* ]]
+    [ "$(jq .pipeline.activation_checkpoint_interval <<<"$output")" = 1 ]
+}
+
+@test "trainers: layers that no stage has whole go where most of them is" {
+    ap-coarsen --blocks 7 --eps 1 "$BATS_FILE_TMPDIR/deep.model.json" |
+        ap-stage --quiet --cluster cpu-8 --stages 2 --submeshes 1x2 --microbatches 2 \
+            --shard-command 'ap-shard --serve --algorithm data' \
+            -o "$BATS_TEST_TMPDIR/cut.json"
+    run --separate-stderr ap-rewrite --to megatron "$BATS_TEST_TMPDIR/cut.json"
+    [ "$status" -eq 0 ]
+    [[ $output == *"--pipeline-model-parallel-size 2"* ]]
+}
+
+@test "trainers: stages on different numbers of devices become sets of one size" {
+    jq -c '.stages.stages = [
+        {blocks: [0, 1, 2, 3], devices: [0, 1, 2, 3], sharding: {algorithm: "data", mesh: "4"}},
+        {blocks: [4, 5], devices: [4, 5], sharding: {algorithm: "data", mesh: "2"}},
+        {blocks: [6, 7], devices: [6, 7], sharding: {algorithm: "data", mesh: "2"}}]' \
+        "$BATS_FILE_TMPDIR/uneven.json" >"$BATS_TEST_TMPDIR/sets.json"
+    run --separate-stderr ap-rewrite --to megatron "$BATS_TEST_TMPDIR/sets.json"
+    [[ $stderr == *"stages have different numbers of devices: 2 sets of 4 instead"* ]]
+    [[ $output == *": PP 2 · DP 4 · micro-batch 1"*"--pipeline-model-parallel-size 2"* ]]
+}
+
+@test "trainers: where the nearest plan does not fit, one that fits is looked for" {
+    local doc=$BATS_TEST_TMPDIR/small.json
+    # PipelineModule has no tensor parallelism: data parallel stages take more memory
+    jq -c --slurpfile c "$CLUSTERS/a100-8.json" '. + {cluster: ($c[0] | .memory_bytes = 5500000)}
+        | .stages.stages |= map(.sharding = {algorithm: "megatron-sp", mesh: "tp=2"}
+            | .recompute = "none")' "$BATS_FILE_TMPDIR/uneven.json" >"$doc"
+    run --separate-stderr ap-rewrite --to deepspeed "$doc"
+    [[ $stderr == *"do not fit a device: the cheapest that do"* ]] || { echo "$stderr"; return 1; }
+    [ "$(jq -c '[.zero_optimization.stage, .pipeline.activation_checkpoint_interval]' <<<"$output")" \
+        = "[1,0]" ] || { echo "$output $stderr"; return 1; }
+}
+
+@test "trainers: what has no near plan is refused" {
+    ap-import --no-history "$(hlo mlp_fwd)" | ap-shard --quiet --no-history --mesh 2 \
+        --algorithm data -o "$BATS_TEST_TMPDIR/fwd.json"
+    run ap-rewrite --quiet --to megatron "$BATS_TEST_TMPDIR/fwd.json"
+    [ "$status" -eq 0 ]
+    jq -c '.stages.schedule = "inference"' "$BATS_FILE_TMPDIR/uneven.json" \
+        >"$BATS_TEST_TMPDIR/inference.json"
+    refuses 2 "inference" ap-rewrite --to megatron "$BATS_TEST_TMPDIR/inference.json"
+    ap-import --no-history "$(hlo t5)" | ap-coarsen --no-history --blocks 4 --eps 1 |
+        jq -c '. + {stages: {microbatches: 2, stages: [
+            {blocks: [0, 1], devices: [0], sharding: {algorithm: "data", mesh: "1"}},
+            {blocks: [2, 3], devices: [1], sharding: {algorithm: "data", mesh: "1"}}]}}' \
+        >"$BATS_TEST_TMPDIR/t5.json"
+    refuses 2 "layers of" ap-rewrite --to megatron "$BATS_TEST_TMPDIR/t5.json"
+}
