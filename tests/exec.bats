@@ -70,6 +70,62 @@ floats() {
     [ "$status" -eq 1 ] && [[ $stderr == *"tolerance"* || $stderr == *"unpartitioned"* ]]
 }
 
+# A model's program on 2x2 ranks by Megatron's rule: partitioned NAME DOCUMENT
+partitioned() {
+    ap-shard --mesh 2x2 --algorithm megatron --cluster cpu-4 "$2" | ap-rewrite >"$BATS_TEST_TMPDIR/$1.json"
+}
+
+@test "exec: --verify compares what bf16 computes in parts of its change" {
+    dir=$BATS_TEST_TMPDIR
+    ap-import --no-history "$(hlo gpt2l_bf16)" >"$dir/graph.json"
+    partitioned four "$dir/graph.json"
+    for steps in 1 3; do
+        run --separate-stderr ap-exec -n 4 --data "$MODELS/gpt2l_bf16/in" --steps $steps --verify "$dir/four.json"
+        [ "$status" -eq 0 ] && [ -z "$stderr" ]
+        [[ ${lines[-1]} =~ ^verify:\ of\ 107\ tensors,\ 1\ within\ 1e-4\;\ [0-9]+\ by\ bf16\ within\ 1\ % ]]
+    done
+    # of one rank everything is the same; with a tolerance it is that of every tensor
+    ap-rewrite "$dir/graph.json" | ap-exec --verify --json |
+        jq -e '.verify | .full + .low == 107 and .rounding == [] and .decided_by_rounding == []'
+    run --separate-stderr ap-exec -n 4 --quiet --verify --tolerance 1e-4 "$dir/four.json"
+    [ "$status" -eq 1 ] && [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance 0.0001"* ]]
+}
+
+@test "exec: --verify names gradients that are zero up to rounding" {
+    dir=$BATS_TEST_TMPDIR
+    # what a key's bias adds to a row of a softmax is the same for all of the row
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$dir/gpt.json"
+    partitioned four "$dir/gpt.json"
+    ap-exec -n 4 --seed 1 --int-range 64 --steps 4 --verify --json "$dir/four.json" |
+        jq -e '.verify | .low == 0 and .rounding == [] and .full == 104 and .params_error < 1e-5 and
+            (.decided_by_rounding | length == 6 and all(test("attn/k/b")))'
+    run --separate-stderr ap-exec -n 4 --seed 1 --int-range 64 --steps 4 --verify --quiet "$dir/four.json"
+    [ "$status" -eq 0 ] && [[ $output == *"; 6 whose gradient is zero up to rounding, or lost in it: gpt/h_0/attn/k/b, "* ]]
+}
+
+@test "exec: --verify finds planted faults in f32 and in bf16" {
+    dir=$BATS_TEST_TMPDIR
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$dir/f32.json"
+    ap-import --no-history "$(hlo gpt2l_bf16)" >"$dir/bf16.json"
+    partitioned f32_four "$dir/f32.json"
+    partitioned bf16_four "$dir/bf16.json"
+    for m in f32 bf16; do
+        # a sum over ranks that is left out, backward and forward; a learning rate; a weight's layout
+        for fault in 'at("all-reduce"; "backward")[-1] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
+            'at("all-reduce"; "forward")[0] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
+            '[at("constant"; "update")[] as $i | select(.nodes[$i].value == 0.001) | $i][-1] as $i | .nodes[$i].value = 0.002' \
+            'at("parameter"; "forward") as $p | [$p[] as $i | select(.nodes[$i].layout == ["R", "S1"]) | $i][0] as $i |
+                .nodes[$i].layout |= reverse'; do
+            fault="def at(\$op; \$phase): [.nodes | to_entries[] | select(.value.op == \$op and .value.phase == \$phase).key]; $fault"
+            jq -c ".program.modules[0].graph |= ($fault)" "$dir/${m}_four.json" >"$dir/bad.json"
+            ! cmp -s "$dir/bad.json" "$dir/${m}_four.json" || { echo "changes nothing: $fault"; return 1; }
+            run --separate-stderr ap-exec -n 4 --seed 1 --int-range 64 --steps 2 --quiet --verify "$dir/bad.json"
+            [ "$status" -eq 1 ] && [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance"* ]] ||
+                { echo "$m: $fault: $status $stderr"; return 1; }
+        done
+    done
+}
+
 @test "exec: a program for more ranks than there are, or fewer" {
     run --separate-stderr ap-exec -n 2 "$ONE"
     [ "$status" -eq 1 ] && [ -z "$output" ]
