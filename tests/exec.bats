@@ -221,6 +221,30 @@ HLO
     done
 }
 
+@test "exec: folders of --compare and --out are looked at before the first step" {
+    dir=$BATS_TEST_TMPDIR
+    early() { # TEXT OPTION...: says so at once
+        run --separate-stderr ap-exec --data "$MODELS/mlp/in" --steps 5 "${@:2}" "$ONE"
+        [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"$1"* ]] ||
+            { echo "${*:2}: $status $output $stderr"; return 1; }
+    }
+    early "/none/losses.npy: No such file" --compare "$dir/none"
+    early "losses.npy: holds 5 losses, 6 steps were asked for" --compare "$MODELS/mlp" --steps 6
+    cp -r "$MODELS/mlp" "$dir/want"
+    k=$(jq '[.graph.nodes[] | select(.role == "weight")][0].param' "$ONE")
+    rm "$dir/want/out/$k.npy"
+    early "want/out/$k.npy: No such file" --compare "$dir/want"
+    early "--out $dir/no/out: No such file" --out "$dir/no/out"
+    touch "$dir/file"
+    early "--out $dir/file: Not a directory" --out "$dir/file"
+    jq -c 'del(.graph)' "$ONE" >"$dir/bare.json"
+    run --separate-stderr ap-exec --verify "$dir/bare.json"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *'bare.json: --verify: no section "graph"'* ]]
+    cd "$dir"
+    ap-exec --quiet --data "$MODELS/mlp/in" --out made/ "$ONE" && [ -s "made/$k.npy" ]
+    ap-exec --quiet --data "$MODELS/mlp/in" --out made "$ONE"
+}
+
 @test "exec: NaN is out of tolerance, and nothing compared is called none" {
     graph='{"autopar":1,"graph":{"name":"g","nodes":[
         {"op":"parameter","name":"w","param":0,"role":"weight","shape":"f32[4]"},

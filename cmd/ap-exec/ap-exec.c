@@ -80,6 +80,39 @@ static void finish(struct ap_tool *tool, struct ap_arena *arena,
     ap_buf_free(&out);
 }
 
+/* Numbers, in the whole graph, of parameters that a program gives new values, after those
+ * of *n; number: of a stage, else NULL. */
+static void add_updated(const struct ap_graph *g, const int *number, int *list, int *n)
+{
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].alias >= 0) {
+            const int k = g->nodes[g->results[r].alias].param;
+            list[(*n)++] = number ? number[k] : k;
+        }
+}
+
+/* What is read or written after the last step is looked at before the first; rank 0. */
+static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
+                      const struct settings *set, const struct ap_program *prog,
+                      const struct ap_pipeline_program *pipeline, struct ap_err *err)
+{
+    int most = pipeline ? 0 : prog->local.n_results, n = 0;
+    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
+        most += pipeline->stage[s].prog.local.n_results;
+    int *list = AP_NEW_N(arena, most + 1, int);
+    if (!pipeline)
+        add_updated(&prog->local, NULL, list, &n);
+    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
+        add_updated(&pipeline->stage[s].prog.local, pipeline->stage[s].param, list, &n);
+    if (set->verify && !ap_doc_find(doc, "graph"))
+        return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
+    if (set->out_dir && report_check(set->out_dir, err))
+        return -1;
+    return set->compare_dir
+               ? compare_check(arena, set->compare_dir, set->steps, n, list, err)
+               : 0;
+}
+
 static void run(struct ap_tool *tool, const struct settings *set)
 {
     struct ap_arena arena = {0};
@@ -100,6 +133,9 @@ static void run(struct ap_tool *tool, const struct settings *set)
     tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
+    if (comm.rank == 0)
+        rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
     struct executor *executor =
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;

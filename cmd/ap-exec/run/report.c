@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out)
@@ -231,6 +232,26 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
             titled = true;
             put_line(&stage[k], &stage[k].coll[i], s->n_stages > 0 ? k : -1, out);
         }
+}
+
+int report_check(const char *dir, struct ap_err *err)
+{
+    struct ap_buf parent = {0};
+    struct stat st;
+    int rc = 0;
+    const bool exists = !stat(dir, &st);
+    if (exists && !S_ISDIR(st.st_mode))
+        return ap_err_set(err, "--out %s: %s", dir, strerror(ENOTDIR));
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    while (n > 0 && dir[n - 1] != '/')
+        n--;
+    ap_buf_printf(&parent, "%.*s", exists ? (int)strlen(dir) : (int)n, dir);
+    if (access(parent.len ? parent.data : ".", W_OK | X_OK))
+        rc = ap_err_set(err, "--out %s: %s", dir, strerror(errno));
+    ap_buf_free(&parent);
+    return rc;
 }
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)

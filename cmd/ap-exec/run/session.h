@@ -119,6 +119,8 @@ void report_json(struct ap_arena *arena, const struct session *s,
 /* What --verify met beyond tensors of full precision: a line, or nothing. */
 void report_kinds(const struct comparison *cmp, struct ap_buf *out);
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
+/* Before the first step: whether report_files will find or make its folder. */
+int report_check(const char *dir, struct ap_err *err);
 int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
@@ -135,6 +137,12 @@ int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program
 int verify_run(struct ap_arena *arena, const struct ap_doc *doc,
                const struct settings *set, const struct session *s,
                struct comparison *cmp, struct ap_err *err);
+/*
+ * Before the first step: whether DIR has so many losses and, for the new values of the n
+ * parameters with these numbers, files that can be read.
+ */
+int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
+                  const int *number, struct ap_err *err);
 /*
  * With DIR/losses.npy and DIR/out/K.npy; -1 also when an error is above the tolerance or
  * nothing was compared, unless the tolerance is NaN.

@@ -19,10 +19,12 @@
 #include "doc/doc.h"
 #include "run/noise.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
                    struct ap_err *err)
@@ -497,6 +499,31 @@ static int within(const char *what, double error, double tolerance, struct ap_er
                       tolerance);
 }
 
+static int check_losses(const char *dir, int64_t steps, int64_t n, struct ap_err *err)
+{
+    if (n == steps)
+        return 0;
+    return ap_err_set(err, "%s/losses.npy: holds %lld losses, %lld steps were asked for",
+                      dir, (long long)n, (long long)steps);
+}
+
+int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
+                  const int *number, struct ap_err *err)
+{
+    struct ap_npy losses;
+    if (ap_npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
+        return -1;
+    free(losses.data);
+    if (check_losses(dir, steps, losses.elems, err))
+        return -1;
+    for (int i = 0; i < n; i++) {
+        const char *path = ap_arena_printf(arena, "%s/out/%d.npy", dir, number[i]);
+        if (access(path, R_OK))
+            return ap_err_set(err, "%s: %s", path, strerror(errno));
+    }
+    return 0;
+}
+
 int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
                     double tolerance, struct comparison *cmp, struct ap_err *err)
 {
@@ -511,11 +538,9 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
             loss_error(s->losses[i], data_number(losses.data, losses.dtype, i));
         cmp->loss_error = e > cmp->loss_error ? e : cmp->loss_error;
     }
-    const bool comparable = losses.elems == s->steps;
     free(losses.data);
-    if (!comparable)
-        return ap_err_set(err, "%s/losses.npy: holds %lld losses, %lld steps were run",
-                          dir, (long long)losses.elems, (long long)s->steps);
+    if (check_losses(dir, s->steps, losses.elems, err))
+        return -1;
     for (int k = 0; k < g->n_params; k++) {
         const struct ap_node *v = &g->nodes[g->params[k]];
         const struct placement p = exec_placement(v);
