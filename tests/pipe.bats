@@ -287,6 +287,48 @@ long_blocks() {
     refuses 2 "more than one" ap-cost a b
 }
 
+@test "bad: did you mean: options, algorithms, models, clusters" {
+    doc=$(imported mlp)
+    refuses 2 "unknown option '--mess=2'; did you mean '--mesh'?" ap-shard --mess=2 "$doc"
+    refuses 2 "unknown option '--verison'; did you mean '--version'?" ap-cost --verison
+    refuses 2 "; did you mean 'megatron'?" ap-shard --mesh 2 --algorithm megtron "$doc"
+    refuses 2 "no model 'gtp'; 'ap-model help' prints all names; did you mean 'gpt'?" ap-model gtp
+    refuses 1 "lists the presets; did you mean 'cpu-4'?" ap-cost --cluster cpu4 "$doc"
+    run --separate-stderr ap-shard --frobnicate "$doc"
+    [ "$status" -eq 2 ] && [[ $stderr != *"did you mean"* ]]
+}
+
+@test "pipe: after a tool that failed each later one says in a line that nothing came in" {
+    run --separate-stderr bash -c 'ap-import /no/such/file | ap-grad | ap-prune | ap-shard --mesh 2 | ap-coarsen |
+        ap-stage --cluster cpu-4 | ap-cost | ap-rewrite; echo "${PIPESTATUS[@]}"'
+    [ "$output" = "1 1 1 1 1 1 1 1" ]
+    [ "${#stderr_lines[@]}" -eq 8 ]
+    [ "$(grep -c '<stdin>: the input is empty$' <<<"$stderr")" -eq 7 ]
+    refuses 1 "ap-solve: <stdin>: the input is empty" ap-solve </dev/null
+    needs_exec
+    for n in "" "-n 2"; do
+        run --separate-stderr ap-exec $n </dev/null
+        [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdin>: the input is empty" ]
+    done
+}
+
+@test "bad: binary input is not echoed" {
+    cd "$BATS_TEST_TMPDIR"
+    printf '\033[31mred\033[0m \001\002 = {' >esc
+    head -c 4000 "$AP_BUILD/bin/ap-cost" >elf
+    jq -c '.graph.nodes[3].op = "\u001b[31mred\u0007" | .graph.nodes[3].name = "\u009b"' "$(imported mlp)" >op.json
+    for f in esc elf op.json; do
+        for t in ap-import ap-cost ap-solve "ap-cost --cluster" "ap-shard --mesh 2 --plan"; do
+            [[ $t == ap-import || $t != *" "* ]] || cp "$(imported mlp)" doc.json
+            run --separate-stderr $t $f
+            [ "$status" -eq 1 ] || [ "$status" -eq 2 ]
+            [ "${#stderr}" -lt 1000 ]
+            [ -z "$(tr -d '\n -~' <<<"$stderr")" ] || { echo "$t $f"; cat -v <<<"$stderr"; return 1; }
+        done
+    done
+    refuses 1 "unknown operator '\\x1b[31mred\\x07'" ap-cost op.json
+}
+
 @test "bad: output that cannot be written is an error, and -o leaves the old file alone" {
     doc=$(imported mlp)
     run bash -c 'ap-cost "$1" >/dev/full' - "$doc"

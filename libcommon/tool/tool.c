@@ -18,6 +18,7 @@
 #include <malloc.h>
 #endif
 
+#include "base/text.h"
 #include "cost/cost.h"
 
 /* The running program, for messages that come without a struct ap_tool. */
@@ -28,12 +29,34 @@ static struct ap_buf history_args; /* JSON strings of the options that shape the
 
 /* ---- messages ---- */
 
+/* Names and values in a message come from files: what a terminal would obey is escaped.
+ */
 static void say(const char *before, const char *fmt, va_list args)
 {
+    enum { MOST = 8000 };
+    struct ap_buf out = {0};
+    char *text = NULL;
+
+    va_list again;
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    text = ap_xrealloc(NULL, (size_t)(n > 0 ? n : 0) + 1);
+    text[0] = '\0';
+    vsnprintf(text, (size_t)(n > 0 ? n : 0) + 1, fmt, args);
+    ap_text_shown(text, strlen(text), MOST, &out);
     fflush(stdout);
-    fprintf(stderr, "%s: %s", running->name, before);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    fprintf(stderr, "%s: %s%s\n", running->name, before, out.len ? out.data : "");
+    free(text);
+    ap_buf_free(&out);
+}
+
+void ap_say(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
 }
 
 _Noreturn void ap_die(int code, const char *fmt, ...)
@@ -224,8 +247,13 @@ static void set_choice(const struct ap_opt *opt, const char *value)
         }
         ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
     }
-    ap_die_usage("%s%s: '%s' is none of %s", dashes(opt), opt->name, value,
-                 names.len ? names.data : "(nothing to choose)");
+    char meant[AP_MEANT];
+    struct ap_nearest near = {.want = value};
+    for (int i = 0; choice_at(opt, i)->name; i++)
+        ap_nearest_try(&near, choice_at(opt, i)->name);
+    ap_die_usage("%s%s: '%s' is none of %s%s", dashes(opt), opt->name, value,
+                 names.len ? names.data : "(nothing to choose)",
+                 ap_nearest_meant(&near, "", meant));
 }
 
 static void set_int(const struct ap_opt *opt, const char *value)
@@ -307,6 +335,22 @@ static const struct ap_opt *find_option(const struct ap_opt *opts, const char *n
     return NULL;
 }
 
+/* No option of the tool is called so. */
+_Noreturn static void unknown_option(const struct ap_tool *tool,
+                                     const struct ap_opt *common, const char *arg)
+{
+    struct ap_buf name = {0};
+    char meant[AP_MEANT];
+
+    ap_buf_printf(&name, "%.*s", (int)strcspn(arg, "="), arg);
+    struct ap_nearest near = {.want = name.data + strspn(name.data, "-")};
+    for (int own = 1; own >= 0; own--)
+        for (const struct ap_opt *o = own ? tool->opts : common; o && o->name; o++)
+            if (o->name[1])
+                ap_nearest_try(&near, o->name);
+    ap_die_usage("unknown option '%s'%s", arg, ap_nearest_meant(&near, "--", meant));
+}
+
 static void remember(const char *arg)
 {
     if (history_args.len)
@@ -330,7 +374,7 @@ static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i
     if (!opt)
         opt = find_option(common, name, len);
     if (!opt || (len == 1) == is_long)
-        ap_die_usage("unknown option '%s'", arg);
+        unknown_option(tool, common, arg);
     if (opt->kind == AP_OPT_FLAG && value)
         ap_die_usage("option '%s%s' takes no value", dashes(opt), opt->name);
     if (opt->kind != AP_OPT_FLAG && !value) {

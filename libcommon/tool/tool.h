@@ -70,6 +70,8 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The message alone: who ends otherwise says it so. */
+void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads the document of tool->path or dies (exit 1). */

@@ -142,9 +142,9 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
         return;
     const int code = (int)c->max(c, c->rank == first ? exit_code : 0);
     if (c->rank == first && c->size > 1 && first > 0)
-        fprintf(stderr, "ap-exec: rank %d: %s\n", c->rank, err->msg);
+        ap_say("rank %d: %s", c->rank, err->msg);
     else if (c->rank == first)
-        fprintf(stderr, "ap-exec: %s\n", err->msg);
+        ap_say("%s", err->msg);
     c->close(c);
     exit(code);
 }
