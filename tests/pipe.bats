@@ -329,6 +329,36 @@ long_blocks() {
     refuses 1 "unknown operator '\\x1b[31mred\\x07'" ap-cost op.json
 }
 
+@test "pipe: -o writes to descriptors and through symbolic links" {
+    doc=$(imported mlp)
+    cd "$BATS_TEST_TMPDIR"
+    ap-cost "$doc" >want
+    # /dev/stdout is a link to what the shell has opened
+    for path in /dev/stdout /dev/fd/1 /proc/self/fd/1; do
+        { echo before; ap-cost -o "$path" "$doc"; echo behind; } >got
+        { echo before; cat want; echo behind; } | cmp - got
+        ap-cost -o "$path" "$doc" | cmp - want
+    done
+    ap-cost -o /dev/fd/7 "$doc" 7>got
+    cmp got want
+    [ -L /dev/stdout ]
+    refuses 1 "/dev/fd/9: cannot write" ap-cost -o /dev/fd/9 "$doc"
+    mkdir d
+    echo old >d/real
+    ln -s d/real link
+    ln -s d/none dangling
+    ap-cost -o link "$doc"
+    [ -L link ] && cmp d/real want
+    ap-cost -o dangling "$doc"
+    [ -L dangling ] && cmp d/none want
+    [ "$(find . -name '*.??????' | wc -l)" -eq 0 ]
+    # and a failure leaves what is behind the link alone
+    refuses 1 "" ap-cost -o link <<<'{"autopar": 1}'
+    cmp d/real want
+    ap-shard --mesh 2 --cluster cpu-4 "$doc" | ap-cost --trace link >/dev/null
+    [ -L link ] && jq -e .traceEvents d/real >/dev/null
+}
+
 @test "bad: output that cannot be written is an error, and -o leaves the old file alone" {
     doc=$(imported mlp)
     run bash -c 'ap-cost "$1" >/dev/full' - "$doc"

@@ -1,9 +1,11 @@
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "tool/tool.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -471,6 +473,7 @@ struct output {
     FILE *file;
     const char *path;   /* NULL: standard output */
     struct ap_buf temp; /* name until it is complete; empty: written in place */
+    char *target;       /* what temp becomes: path, or what it links to */
 };
 
 _Noreturn static void write_failed(const struct output *out)
@@ -484,20 +487,55 @@ _Noreturn static void write_failed(const struct output *out)
     ap_die(AP_BAD_INPUT, "%s: cannot write: %s", out->path, strerror(why));
 }
 
-/* A regular file appears whole or not at all; pipes and devices are written in place. */
+/* The descriptor that a path like /dev/stdout or /dev/fd/3 stands for; -1: none. */
+static int descriptor_of(const char *path)
+{
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (!strcmp(path, "/dev/stdout"))
+        return STDOUT_FILENO;
+    if (!strcmp(path, "/dev/stderr"))
+        return STDERR_FILENO;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const size_t n = strlen(folders[i]);
+        char *end;
+        if (strncmp(path, folders[i], n) != 0 || path[n] < '0' || path[n] > '9')
+            continue;
+        const long fd = strtol(path + n, &end, 10);
+        if (!*end && fd <= INT_MAX)
+            return (int)fd;
+    }
+    return -1;
+}
+
+/*
+ * A regular file appears whole or not at all, behind a symbolic link, too; pipes, devices
+ * and descriptors are written in place.
+ */
 static void open_file(struct output *out, const char *path)
 {
     struct stat st;
-    int fd;
+    int fd = descriptor_of(path);
 
     *out = (struct output){.path = path};
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+    if (fd >= 0) {
+        fflush(stdout);
+        fd = dup(fd);
+    } else if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
         fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
         struct ap_buf temp = {0};
-        ap_buf_printf(&temp, "%s.XXXXXX", path);
-        fd = mkstemp(temp.data);
-        if (fd >= 0)
+        char *real = realpath(path, NULL); /* NULL: it does not exist yet */
+        if (!real && !lstat(path, &st)) {  /* a link to what does not exist yet */
+            fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        } else {
+            out->target = strdup(real ? real : path);
+            if (!out->target)
+                write_failed(out);
+            ap_buf_printf(&temp, "%s.XXXXXX", out->target);
+            fd = mkstemp(temp.data);
+        }
+        free(real);
+        if (fd >= 0 && temp.len > 0)
             out->temp = temp;
         else
             ap_buf_free(&temp);
@@ -527,8 +565,9 @@ static void close_output(struct output *out)
     }
     if (out->file != stdout && out->file != stderr && fclose(out->file))
         write_failed(out);
-    if (out->temp.len > 0 && rename(out->temp.data, out->path))
+    if (out->temp.len > 0 && rename(out->temp.data, out->target))
         write_failed(out);
+    free(out->target);
     ap_buf_free(&out->temp);
 }
 
