@@ -375,6 +375,26 @@ long_blocks() {
     [ "$(ls "$BATS_TEST_TMPDIR/d")" = keep ]
 }
 
+@test "bad: two outputs in one file" {
+    doc=$(sharded mlp 2x2)
+    cd "$BATS_TEST_TMPDIR"
+    refuses 2 "--emit-problem and -o: both would write f" ap-shard --mesh 2 --emit-problem f -o f "$doc"
+    touch f
+    refuses 2 "--trace and -o: both would write ./f" ap-cost --trace ./f -o f "$doc"
+    [ ! -s f ]
+}
+
+@test "bad: a shard command that is not there is one message" {
+    ap-coarsen --quiet "$(imported mlp)" >"$BATS_TEST_TMPDIR/blocks"
+    for command in no-such-tool "./no/such --serve" "$BATS_TEST_TMPDIR/blocks"; do
+        run --separate-stderr ap-stage --cluster cpu-4 --shard-command "$command" "$BATS_TEST_TMPDIR/blocks"
+        [ "$status" -eq 1 ] && [ -z "$output" ]
+        [ "$stderr" = "ap-stage: the shard command: ${command%% *}: not found" ]
+    done
+    # what the shell has to understand is left to it
+    ap-stage --cluster cpu-4 --shard-command "'ap-shard' --serve" "$BATS_TEST_TMPDIR/blocks" >"$BATS_TEST_TMPDIR/plan"
+}
+
 @test "pipe: a shard command that neither reads nor answers is ended when its time is out" {
     cd "$BATS_TEST_TMPDIR"
     printf '#!/bin/sh\nexec sleep 60\n' >silent

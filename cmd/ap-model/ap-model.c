@@ -62,6 +62,15 @@ static void print_names(struct ap_tool *tool)
     ap_buf_free(&out);
 }
 
+static void put_names(struct ap_buf *out)
+{
+    for (const struct model_family *f = model_families; f->name; f++)
+        ap_buf_printf(out, " %s", f->name);
+    for (const struct model_config *c = model_configs; c->name; c++)
+        ap_buf_printf(out, " %s", c->name);
+    ap_buf_puts(out, " help");
+}
+
 _Noreturn static void refuse_name(const char *name)
 {
     struct ap_nearest near = {.want = name};
@@ -139,6 +148,7 @@ int main(int argc, char **argv)
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
                            .operand = "NAME|help",
+                           .operand_names = put_names,
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};

@@ -125,13 +125,6 @@ static void common_options(struct ap_tool *tool, bool *help, bool *version,
     memcpy(opts, common, sizeof(common));
 }
 
-static const struct ap_choice *choice_at(const struct ap_opt *opt, int row)
-{
-    size_t stride = opt->choice_stride ? opt->choice_stride : sizeof(struct ap_choice);
-    return (const struct ap_choice *)(const void *)((const char *)opt->choices +
-                                                    (size_t)row * stride);
-}
-
 /* What is in front of an option's name. */
 static const char *dashes(const struct ap_opt *opt)
 {
@@ -198,18 +191,27 @@ _Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt
     print_and_exit(&out);
 }
 
+_Noreturn static void print_completion(const struct ap_tool *tool,
+                                       const struct ap_opt *common, const char *shell)
+{
+    struct ap_buf out = {0};
+    if (!ap_tool_completion(tool, common, shell, &out))
+        ap_die_usage("--completion: '%s' is none of bash, zsh", shell);
+    print_and_exit(&out);
+}
+
 _Noreturn static void print_choices(const struct ap_opt *opt)
 {
     struct ap_buf out = {0};
     size_t width = 0;
 
-    for (int i = 0; choice_at(opt, i)->name; i++) {
-        size_t len = strlen(choice_at(opt, i)->name);
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++) {
+        size_t len = strlen(ap_opt_choice(opt, i)->name);
         width = len > width ? len : width;
     }
-    for (int i = 0; choice_at(opt, i)->name; i++)
-        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, choice_at(opt, i)->name,
-                      choice_at(opt, i)->help, i ? "" : " (default)");
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++)
+        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, ap_opt_choice(opt, i)->name,
+                      ap_opt_choice(opt, i)->help, i ? "" : " (default)");
     print_and_exit(&out);
 }
 
@@ -241,18 +243,18 @@ static void set_choice(const struct ap_opt *opt, const char *value)
 
     if (!strcmp(value, "help"))
         print_choices(opt);
-    for (int i = 0; choice_at(opt, i)->name; i++) {
-        if (!strcmp(value, choice_at(opt, i)->name)) {
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++) {
+        if (!strcmp(value, ap_opt_choice(opt, i)->name)) {
             *(int *)opt->out = i;
             ap_buf_free(&names);
             return;
         }
-        ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_opt_choice(opt, i)->name);
     }
     char meant[AP_MEANT];
     struct ap_nearest near = {.want = value};
-    for (int i = 0; choice_at(opt, i)->name; i++)
-        ap_nearest_try(&near, choice_at(opt, i)->name);
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++)
+        ap_nearest_try(&near, ap_opt_choice(opt, i)->name);
     ap_die_usage("%s%s: '%s' is none of %s%s", dashes(opt), opt->name, value,
                  names.len ? names.data : "(nothing to choose)",
                  ap_nearest_meant(&near, "", meant));
@@ -437,6 +439,8 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
     tool->argc = argc;
     tool->argv = argv;
     tool->path = "-";
+    if (argc == 3 && !strcmp(argv[1], "--completion"))
+        print_completion(tool, common, argv[2]);
     for (int i = 1; i < argc;) {
         if (options_end || argv[i][0] != '-' || !argv[i][1])
             set_operand(tool, argv[i++], &n_operands);
@@ -569,6 +573,18 @@ static void close_output(struct output *out)
         write_failed(out);
     free(out->target);
     ap_buf_free(&out->temp);
+}
+
+void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path)
+{
+    struct stat a, b;
+
+    if (!path || !tool->out_path || !strcmp(path, "-"))
+        return;
+    if (!strcmp(path, tool->out_path) ||
+        (!stat(path, &a) && !stat(tool->out_path, &b) && S_ISREG(a.st_mode) &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino))
+        ap_die_usage("--%s and -o: both would write %s", name, path);
 }
 
 void ap_tool_write_file(const char *path, const struct ap_buf *buf)
