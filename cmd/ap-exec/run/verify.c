@@ -224,8 +224,8 @@ struct verifier {
     const enum ap_dtype *type;
     int n;
     struct tensor *tensor;
-    double *loss_noise; /* [step] */
-    int n_twins;        /* of which noise and loss_noise are the most */
+    double *loss_noise, *loss_wide; /* [step]: as of tensors */
+    int n_twins;                    /* of which these are the most */
     struct comparison *cmp;
     struct ap_err *err;
 };
@@ -312,7 +312,8 @@ static bool loss_is_off(const struct verifier *v, int64_t i, double bound)
     const double a = v->s->losses[i], b = v->whole->losses[i];
     return loss_error(a, b) > bound &&
            !(v->n_twins > 0 &&
-             fabs(a - b) <= bound * fabs(b) + ROUNDING * v->loss_noise[i]);
+             fabs(a - b) <=
+                 bound * fabs(b) + ROUNDING * fmax(v->loss_noise[i], v->loss_wide[i]));
 }
 
 /* Whether the tensor is out of tolerance. Before rounding is measured, of all kinds but
@@ -350,9 +351,10 @@ static void measure(struct ap_arena *arena, struct verifier *v, double units)
     comm_self_open(&self);
     session_run(&twin, arena, v->whole->exec.prog, v->set, &self,
                 &(struct session_opts){.keep = true, .noise = &noise});
-    for (int64_t i = 0; i < v->s->steps && units == 1; i++)
-        v->loss_noise[i] =
-            fmax(v->loss_noise[i], fabs(twin.losses[i] - v->whole->losses[i]));
+    for (int64_t i = 0; i < v->s->steps; i++) {
+        double *most = units == 1 ? &v->loss_noise[i] : &v->loss_wide[i];
+        *most = fmax(*most, fabs(twin.losses[i] - v->whole->losses[i]));
+    }
     for (int k = 0; k < v->n; k++) {
         struct tensor *t = &v->tensor[k];
         void **other = t->what[0] == 'p' ? twin.params : twin.results;
@@ -402,6 +404,7 @@ static int check_proof(const struct verifier *v)
 static int judge(struct ap_arena *arena, struct verifier *v)
 {
     v->loss_noise = AP_NEW_N(arena, v->s->steps + 1, double);
+    v->loss_wide = AP_NEW_N(arena, v->s->steps + 1, double);
     while (v->n_twins < N_TWINS + N_WIDE && any_is_off(v))
         measure(arena, v, v->n_twins < N_TWINS ? 1 : WIDE);
     for (int64_t i = 0; v->s->loss >= 0 && i < v->s->steps; i++)
