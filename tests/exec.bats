@@ -245,6 +245,25 @@ HLO
     ap-exec --quiet --data "$MODELS/mlp/in" --out made "$ONE"
 }
 
+@test "exec: rank 0 reads the document and the data, the others get their parts" {
+    dir=$BATS_TEST_TMPDIR
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ap-shard --mesh 2x2 --algorithm megatron --cluster cpu-4 "$BATS_FILE_TMPDIR/graph.json" |
+        ap-rewrite >"$dir/four.json"
+    mkdir "$dir/first" "$dir/others"
+    cp -r "$MODELS/mlp/in" "$dir/first/in"
+    cp "$dir/four.json" "$dir/first"
+    run=(ap-exec --data in --steps 5 --compare "$MODELS/mlp" --tolerance 1e-4 --verify four.json)
+    mpirun -q --oversubscribe -n 1 -wdir "$dir/first" "${run[@]}" : -n 3 -wdir "$dir/others" "${run[@]}"
+    # what is wrong with a file is said once
+    k=$(jq '[.graph.nodes[] | select(.role == "weight")][0].param' "$dir/four.json")
+    echo nonsense >"$dir/first/in/$k.npy"
+    run --separate-stderr mpirun -q --oversubscribe -n 1 -wdir "$dir/first" "${run[@]}" : -n 3 \
+        -wdir "$dir/others" "${run[@]}"
+    [ "$status" -eq 1 ] && [ -z "$output" ]
+    [ "$(grep -c "$k.npy: not a .npy file" <<<"$stderr")" -eq 1 ]
+}
+
 @test "exec: NaN is out of tolerance, and nothing compared is called none" {
     graph='{"autopar":1,"graph":{"name":"g","nodes":[
         {"op":"parameter","name":"w","param":0,"role":"weight","shape":"f32[4]"},
