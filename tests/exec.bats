@@ -113,7 +113,7 @@ partitioned() {
         # a sum over ranks that is left out, backward and forward; a learning rate; a weight's layout
         for fault in 'at("all-reduce"; "backward")[-1] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
             'at("all-reduce"; "forward")[0] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
-            '[at("constant"; "update")[] as $i | select(.nodes[$i].value == 0.001) | $i][-1] as $i | .nodes[$i].value = 0.002' \
+            '[at("constant"; "update")[] as $i | select(.nodes[$i].value == 0.001) | $i][-1] as $i | .nodes[$i].value = 0.0011' \
             'at("parameter"; "forward") as $p | [$p[] as $i | select(.nodes[$i].layout == ["R", "S1"]) | $i][0] as $i |
                 .nodes[$i].layout |= reverse'; do
             fault="def at(\$op; \$phase): [.nodes | to_entries[] | select(.value.op == \$op and .value.phase == \$phase).key]; $fault"

@@ -203,6 +203,12 @@ static const double ROUNDING = 4;
 /* Of a tensor in f32 and of a loss; of a tensor in bf16 or f16, of its change. */
 static const double FULL = 1e-4, LOW = 1e-2;
 
+/* How far a tensor is from b: the norm, and that of the part along b's change. Elements
+ * that Adam turns round change the norm; a wrong learning rate changes all along it. */
+struct shift {
+    double norm, along;
+};
+
 /* A parameter that a step updates, or a result that becomes none. */
 struct tensor {
     const char *what, *name;
@@ -211,10 +217,10 @@ struct tensor {
     enum ap_dtype dtype, computed; /* stored in; the coarsest type that computes it */
     int64_t n;
     const void *a, *b, *start; /* partitioned, not; before the first step, or NULL */
-    double diff, change;       /* norms: of a - b; of b - start, or of b */
+    double ref, change;        /* norms: of b; of b - start, or of b */
     double relative;           /* error: of norms */
     double unit; /* in the last place of b's largest element, if stored low */
-    double noise, wide_noise; /* norm of what rounding changes */
+    struct shift diff, noise, wide_noise; /* of a; the most of disturbed runs */
     enum verify_kind kind;
 };
 
@@ -230,31 +236,45 @@ struct verifier {
     struct ap_err *err;
 };
 
-static double distance(const struct tensor *t, const void *a, const void *b)
+/* Element i of b's change. */
+static double change_at(const struct tensor *t, int64_t i)
+{
+    const double start = t->start ? data_number(t->start, t->dtype, i) : 0;
+    const double v = data_number(t->b, t->dtype, i) - start;
+    return isfinite(v) ? v : 0;
+}
+
+static struct shift shift_of(const struct tensor *t, const void *a)
 {
     struct norms s = {0};
-    if (a)
-        add_norms(&s, a, b, t->dtype, t->n);
-    else /* the norm itself */
-        for (int64_t i = 0; i < t->n; i++) {
-            const double v = data_number(b, t->dtype, i);
-            s.diff += isfinite(v) ? v * v : 0;
-        }
-    return s.bad ? INFINITY : sqrt(s.diff);
+    double along = 0;
+    add_norms(&s, a, t->b, t->dtype, t->n);
+    if (s.bad)
+        return (struct shift){INFINITY, INFINITY};
+    for (int64_t i = 0; i < t->n && s.diff > 0; i++) {
+        const double d = data_number(a, t->dtype, i) - data_number(t->b, t->dtype, i);
+        along += isfinite(d) ? d * change_at(t, i) : 0;
+    }
+    return (struct shift){sqrt(s.diff), t->change > 0 ? fabs(along) / t->change : 0};
 }
 
 static void add_tensor(struct verifier *v, const struct tensor *of)
 {
     struct tensor *t = &v->tensor[v->n++];
     struct norms one = {0};
+    double square = 0;
     *t = *of;
     add_norms(&one, t->a, t->b, t->dtype, t->n);
     t->relative = relative(&one);
-    t->diff = distance(t, t->a, t->b);
-    t->change = distance(t, t->start, t->b);
-    for (int64_t i = 0; is_low(t->dtype) && i < t->n; i++)
-        t->unit = fmax(t->unit, fabs(data_number(t->b, t->dtype, i)));
+    t->ref = sqrt(one.ref);
+    for (int64_t i = 0; i < t->n; i++) {
+        square += change_at(t, i) * change_at(t, i);
+        if (is_low(t->dtype))
+            t->unit = fmax(t->unit, fabs(data_number(t->b, t->dtype, i)));
+    }
+    t->change = sqrt(square);
     t->unit *= ldexp(1, 1 - precision(t->dtype));
+    t->diff = shift_of(t, t->a);
 }
 
 static void list_tensors(struct ap_arena *arena, struct verifier *v)
@@ -316,19 +336,22 @@ static bool loss_is_off(const struct verifier *v, int64_t i, double bound)
                  bound * fabs(b) + ROUNDING * fmax(v->loss_noise[i], v->loss_wide[i]));
 }
 
-/* Whether the tensor is out of tolerance. Before rounding is measured, of all kinds but
- * those that need it. */
+/* Whether the tensor is out of tolerance, once rounding is measured of the kinds that
+ * need it, too. */
 static bool is_off(const struct verifier *v, struct tensor *t)
 {
-    t->kind = is_low(t->computed) ? VERIFY_LOW : VERIFY_FULL;
-    if (t->diff == 0 ||
-        (t->kind == VERIFY_FULL ? t->relative <= FULL : t->diff <= LOW * t->change))
+    const bool low = is_low(t->computed);
+    const double allowed = low ? LOW * t->change + t->unit : FULL * t->ref;
+    const double norm = ROUNDING * fmax(t->noise.norm, t->wide_noise.norm);
+    const double along = ROUNDING * fmax(t->noise.along, t->wide_noise.along);
+
+    t->kind = low ? VERIFY_LOW : VERIFY_FULL;
+    if (low ? t->diff.norm <= LOW * t->change : t->relative <= FULL)
         return false;
-    const double allowed = t->kind == VERIFY_LOW ? LOW * t->change + t->unit : 0;
-    const double noise = fmax(t->noise, t->wide_noise);
-    if (v->n_twins == 0 || !isfinite(noise) || !(t->diff <= allowed + ROUNDING * noise))
+    if (v->n_twins == 0 || !isfinite(norm) || !(t->diff.norm <= allowed + norm) ||
+        !(t->diff.along <= allowed + along))
         return true;
-    t->kind = t->noise >= 0.5 * t->change ? VERIFY_DECIDED : VERIFY_ROUNDING;
+    t->kind = t->noise.norm >= 0.5 * t->change ? VERIFY_DECIDED : VERIFY_ROUNDING;
     return false;
 }
 
@@ -358,23 +381,27 @@ static void measure(struct ap_arena *arena, struct verifier *v, double units)
     for (int k = 0; k < v->n; k++) {
         struct tensor *t = &v->tensor[k];
         void **other = t->what[0] == 'p' ? twin.params : twin.results;
-        double *most = units == 1 ? &t->noise : &t->wide_noise;
-        *most = fmax(*most, distance(t, other[t->number], t->b));
+        const struct shift shift = shift_of(t, other[t->number]);
+        struct shift *most = units == 1 ? &t->noise : &t->wide_noise;
+        most->norm = fmax(most->norm, shift.norm);
+        most->along = fmax(most->along, shift.along);
     }
     session_close(&twin);
 }
 
 static int refuse_tensor(const struct verifier *v, const struct tensor *t)
 {
-    if (t->kind == VERIFY_FULL || !isfinite(t->diff))
+    if (t->kind == VERIFY_FULL || !isfinite(t->diff.norm) || t->change == 0)
         return ap_err_set(v->err, "%s %d (%s): relative error %.3g, tolerance %.3g",
                           t->what, t->number, t->name, t->relative, FULL);
+    const double percent = 100 / t->change;
     return ap_err_set(v->err,
-                      "%s %d (%s): off by %.3g %% of its change, tolerance %g %% in %s; "
-                      "rounding moves it by %.3g %%",
-                      t->what, t->number, t->name, 100 * t->diff / t->change, 100 * LOW,
-                      ap_dtype_name(t->computed),
-                      100 * fmax(t->noise, t->wide_noise) / t->change);
+                      "%s %d (%s): off by %.3g %% of its change, %.3g %% along it; "
+                      "tolerance %g %% in %s, rounding moves it by %.3g %% and %.3g %%",
+                      t->what, t->number, t->name, percent * t->diff.norm,
+                      percent * t->diff.along, 100 * LOW, ap_dtype_name(t->computed),
+                      percent * fmax(t->noise.norm, t->wide_noise.norm),
+                      percent * fmax(t->noise.along, t->wide_noise.along));
 }
 
 /* Nothing is proved of losses and weights that rounding decides. */
