@@ -338,6 +338,7 @@ is there twice|.pipeline.stages[1].params[2] = 2
 100000000, where the stages hold|.pipeline.stages[1].params[0] = 100000000
 100000000, where the stages make|.pipeline.stages[1].results[0] = 100000000
 no stage has parameter 20|.pipeline.stages[2].params[7] = 21
+peak_bytes 40000000000, its buffers end at|.pipeline.stages[0].program.peak_bytes = 40000000000
 END
-    [ $i -eq 32 ]
+    [ $i -eq 33 ]
 }
