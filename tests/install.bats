@@ -60,6 +60,7 @@ install_to() { # FOLDER PREFIX
 # What bash offers behind a command line, one name a line: completed TOOL WORD...
 completed() {
     (
+        # shellcheck disable=SC1090 # what was installed
         source "$BATS_TEST_TMPDIR/dest/usr/share/bash-completion/completions/$1"
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
         "_${1//-/_}"
