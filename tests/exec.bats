@@ -70,6 +70,62 @@ floats() {
     [ "$status" -eq 1 ] && [[ $stderr == *"tolerance"* || $stderr == *"unpartitioned"* ]]
 }
 
+# A model's program on 2x2 ranks by Megatron's rule: partitioned NAME DOCUMENT
+partitioned() {
+    ap-shard --mesh 2x2 --algorithm megatron --cluster cpu-4 "$2" | ap-rewrite >"$BATS_TEST_TMPDIR/$1.json"
+}
+
+@test "exec: --verify compares what bf16 computes in parts of its change" {
+    dir=$BATS_TEST_TMPDIR
+    ap-import --no-history "$(hlo gpt2l_bf16)" >"$dir/graph.json"
+    partitioned four "$dir/graph.json"
+    for steps in 1 3; do
+        run --separate-stderr ap-exec -n 4 --data "$MODELS/gpt2l_bf16/in" --steps $steps --verify "$dir/four.json"
+        [ "$status" -eq 0 ] && [ -z "$stderr" ]
+        [[ ${lines[-1]} =~ ^verify:\ of\ 107\ tensors,\ 1\ within\ 1e-4\;\ [0-9]+\ by\ bf16\ within\ 1\ % ]]
+    done
+    # of one rank everything is the same; with a tolerance it is that of every tensor
+    ap-rewrite "$dir/graph.json" | ap-exec --verify --json |
+        jq -e '.verify | .full + .low == 107 and .rounding == [] and .decided_by_rounding == []'
+    run --separate-stderr ap-exec -n 4 --quiet --verify --tolerance 1e-4 "$dir/four.json"
+    [ "$status" -eq 1 ] && [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance 0.0001"* ]]
+}
+
+@test "exec: --verify names gradients that are zero up to rounding" {
+    dir=$BATS_TEST_TMPDIR
+    # what a key's bias adds to a row of a softmax is the same for all of the row
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$dir/gpt.json"
+    partitioned four "$dir/gpt.json"
+    ap-exec -n 4 --seed 1 --int-range 64 --steps 4 --verify --json "$dir/four.json" |
+        jq -e '.verify | .low == 0 and .rounding == [] and .full == 104 and .params_error < 1e-5 and
+            (.decided_by_rounding | length == 6 and all(test("attn/k/b")))'
+    run --separate-stderr ap-exec -n 4 --seed 1 --int-range 64 --steps 4 --verify --quiet "$dir/four.json"
+    [ "$status" -eq 0 ] && [[ $output == *"; 6 whose gradient is zero up to rounding, or lost in it: gpt/h_0/attn/k/b, "* ]]
+}
+
+@test "exec: --verify finds planted faults in f32 and in bf16" {
+    dir=$BATS_TEST_TMPDIR
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$dir/f32.json"
+    ap-import --no-history "$(hlo gpt2l_bf16)" >"$dir/bf16.json"
+    partitioned f32_four "$dir/f32.json"
+    partitioned bf16_four "$dir/bf16.json"
+    for m in f32 bf16; do
+        # a sum over ranks that is left out, backward and forward; a learning rate; a weight's layout
+        for fault in 'at("all-reduce"; "backward")[-1] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
+            'at("all-reduce"; "forward")[0] as $i | .nodes[$i] |= (.op = "copy" | del(.axes, .red))' \
+            '[at("constant"; "update")[] as $i | select(.nodes[$i].value == 0.001) | $i][-1] as $i | .nodes[$i].value = 0.0011' \
+            'at("parameter"; "forward") as $p | [$p[] as $i | select(.nodes[$i].layout == ["R", "S1"]) | $i][0] as $i |
+                .nodes[$i].layout |= reverse'; do
+            fault="def at(\$op; \$phase): [.nodes | to_entries[] | select(.value.op == \$op and .value.phase == \$phase).key]; $fault"
+            jq -c ".program.modules[0].graph |= ($fault)" "$dir/${m}_four.json" >"$dir/bad.json"
+            ! cmp -s "$dir/bad.json" "$dir/${m}_four.json" || { echo "changes nothing: $fault"; return 1; }
+            run --separate-stderr ap-exec -n 4 --seed 1 --int-range 64 --steps 2 --quiet --verify "$dir/bad.json"
+            [ "$status" -eq 1 ] && [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance"* ]] ||
+                { echo "$m: $fault: $status $stderr"; return 1; }
+        done
+    done
+}
+
 @test "exec: a program for more ranks than there are, or fewer" {
     run --separate-stderr ap-exec -n 2 "$ONE"
     [ "$status" -eq 1 ] && [ -z "$output" ]
@@ -163,6 +219,49 @@ HLO
         run --separate-stderr "${compare[@]}" --tolerance 1e-4 "$ONE"
         [ "$status" -eq 1 ] && [[ $stderr == "ap-exec: $k"*"relative error"*"tolerance 0.0001" ]]
     done
+}
+
+@test "exec: folders of --compare and --out are looked at before the first step" {
+    dir=$BATS_TEST_TMPDIR
+    early() { # TEXT OPTION...: says so at once
+        run --separate-stderr ap-exec --data "$MODELS/mlp/in" --steps 5 "${@:2}" "$ONE"
+        [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"$1"* ]] ||
+            { echo "${*:2}: $status $output $stderr"; return 1; }
+    }
+    early "/none/losses.npy: No such file" --compare "$dir/none"
+    early "losses.npy: holds 5 losses, 6 steps were asked for" --compare "$MODELS/mlp" --steps 6
+    cp -r "$MODELS/mlp" "$dir/want"
+    k=$(jq '[.graph.nodes[] | select(.role == "weight")][0].param' "$ONE")
+    rm "$dir/want/out/$k.npy"
+    early "want/out/$k.npy: No such file" --compare "$dir/want"
+    early "--out $dir/no/out: No such file" --out "$dir/no/out"
+    touch "$dir/file"
+    early "--out $dir/file: Not a directory" --out "$dir/file"
+    jq -c 'del(.graph)' "$ONE" >"$dir/bare.json"
+    run --separate-stderr ap-exec --verify "$dir/bare.json"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *'bare.json: --verify: no section "graph"'* ]]
+    cd "$dir"
+    ap-exec --quiet --data "$MODELS/mlp/in" --out made/ "$ONE" && [ -s "made/$k.npy" ]
+    ap-exec --quiet --data "$MODELS/mlp/in" --out made "$ONE"
+}
+
+@test "exec: rank 0 reads the document and the data, the others get their parts" {
+    dir=$BATS_TEST_TMPDIR
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ap-shard --mesh 2x2 --algorithm megatron --cluster cpu-4 "$BATS_FILE_TMPDIR/graph.json" |
+        ap-rewrite >"$dir/four.json"
+    mkdir "$dir/first" "$dir/others"
+    cp -r "$MODELS/mlp/in" "$dir/first/in"
+    cp "$dir/four.json" "$dir/first"
+    run=(ap-exec --data in --steps 5 --compare "$MODELS/mlp" --tolerance 1e-4 --verify four.json)
+    mpirun -q --oversubscribe -n 1 -wdir "$dir/first" "${run[@]}" : -n 3 -wdir "$dir/others" "${run[@]}"
+    # what is wrong with a file is said once
+    k=$(jq '[.graph.nodes[] | select(.role == "weight")][0].param' "$dir/four.json")
+    echo nonsense >"$dir/first/in/$k.npy"
+    run --separate-stderr mpirun -q --oversubscribe -n 1 -wdir "$dir/first" "${run[@]}" : -n 3 \
+        -wdir "$dir/others" "${run[@]}"
+    [ "$status" -eq 1 ] && [ -z "$output" ]
+    [ "$(grep -c "$k.npy: not a .npy file" <<<"$stderr")" -eq 1 ]
 }
 
 @test "exec: NaN is out of tolerance, and nothing compared is called none" {

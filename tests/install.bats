@@ -39,9 +39,68 @@ install_to() { # FOLDER PREFIX
 @test "install: uninstall removes all of it, and nothing else" {
     dest=$BATS_TEST_TMPDIR/dest
     install_to "$dest" /usr
-    touch "$dest/usr/bin/other" "$dest/usr/share/man/man1/other.1" # somebody else's
+    others=("$dest/usr/bin/other" "$dest/usr/share/autopar/clusters/mine.json" "$dest/usr/share/man/man1/other.1")
+    touch "${others[@]}" # somebody else's
     make -s uninstall BUILD="$AP_BUILD" DESTDIR="$dest" PREFIX=/usr
-    [ "$(find "$dest" -type f | sort)" = "$dest/usr/bin/other
-$dest/usr/share/man/man1/other.1" ]
+    [ "$(find "$dest" -type f | sort)" = "$(printf '%s\n' "${others[@]}")" ]
+    rm "${others[@]}"
+    make -s uninstall BUILD="$AP_BUILD" DESTDIR="$dest" PREFIX=/usr # nothing is left: no error
     [ ! -e "$dest/usr/share/autopar" ]
+}
+
+@test "install: pkg-config knows where schemas, clusters and tools are" {
+    install_to "$BATS_TEST_TMPDIR/dest" /opt/ap
+    export PKG_CONFIG_PATH=$BATS_TEST_TMPDIR/dest/opt/ap/share/pkgconfig
+    [ "$(pkg-config --modversion autopar)" = "$(ap-cost --version | sed 's/.* //')" ]
+    [ "$(pkg-config --variable=schemas autopar)" = /opt/ap/share/autopar/schemas ]
+    [ "$(pkg-config --variable=clusters autopar)" = /opt/ap/share/autopar/clusters ]
+    [ "$(pkg-config --variable=bindir autopar)" = /opt/ap/bin ]
+}
+
+# What bash offers behind a command line, one name a line: completed TOOL WORD...
+completed() {
+    (
+        # shellcheck disable=SC1090 # what was installed
+        source "$BATS_TEST_TMPDIR/dest/usr/share/bash-completion/completions/$1"
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+        "_${1//-/_}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    )
+}
+
+@test "install: bash completes options, their values and files; zsh has the same options" {
+    local dest=$BATS_TEST_TMPDIR/dest/usr t option
+    install_to "$BATS_TEST_TMPDIR/dest" /usr
+    [ "$(completed ap-shard --algor)" = --algorithm ]
+    [ "$(completed ap-shard --algorithm mega)" = $'megatron\nmegatron-sp' ]
+    [ "$(completed ap-shard --algorithm = mega)" = $'megatron\nmegatron-sp' ]
+    [ "$(completed ap-shard --algorithm = | grep -c tofu)" -eq 1 ]
+    [ "$(completed ap-shard --cluster cpu-4)" = cpu-4 ]
+    [ "$(completed ap-cost README)" = README.md ]
+    [ "$(completed ap-exec --data testd)" = testdata ]
+    [ -z "$(completed ap-exec --steps '')" ]
+    [ "$(completed ap-model gpt2)" = gpt2-124m ]
+    for t in $(ap_tools); do
+        bash -n "$dest/share/bash-completion/completions/$t"
+        head -n 1 "$dest/share/zsh/site-functions/_$t" | grep -qx "#compdef $t"
+        for option in $("$t" --help | sed -nE 's/^  (--?[a-z0-9-]+).*/\1/p'); do
+            completed "$t" "$option" | grep -qxe "$option" || { echo "bash: $t $option"; return 1; }
+            grep -qE -e "^    '[*]?$option(=|)\\[" "$dest/share/zsh/site-functions/_$t" ||
+                { echo "zsh: $t $option"; return 1; }
+        done
+    done
+    refuses 2 "--completion: 'fish' is none of bash, zsh" ap-cost --completion fish
+    run ! grep -qe --completion <(ap-cost --help)
+}
+
+@test "scripts/quickstart and scripts/deps: --help installs nothing" {
+    # no package manager and no compiler is found: whatever they would run fails
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    for t in bash dirname cat; do ln -s "$(command -v $t)" "$BATS_TEST_TMPDIR/bin/$t"; done
+    for s in quickstart deps; do
+        run -0 --separate-stderr env PATH="$BATS_TEST_TMPDIR/bin" scripts/$s --help
+        [[ $output == "usage: scripts/$s"* ]] && [ -z "$stderr" ]
+        run -2 --separate-stderr env PATH="$BATS_TEST_TMPDIR/bin" scripts/$s --hlep
+        [ -z "$output" ] && [[ $stderr == "usage: scripts/$s"* ]]
+    done
 }

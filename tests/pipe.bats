@@ -287,6 +287,78 @@ long_blocks() {
     refuses 2 "more than one" ap-cost a b
 }
 
+@test "bad: did you mean: options, algorithms, models, clusters" {
+    doc=$(imported mlp)
+    refuses 2 "unknown option '--mess=2'; did you mean '--mesh'?" ap-shard --mess=2 "$doc"
+    refuses 2 "unknown option '--verison'; did you mean '--version'?" ap-cost --verison
+    refuses 2 "; did you mean 'megatron'?" ap-shard --mesh 2 --algorithm megtron "$doc"
+    refuses 2 "no model 'gtp'; 'ap-model help' prints all names; did you mean 'gpt'?" ap-model gtp
+    refuses 1 "lists the presets; did you mean 'cpu-4'?" ap-cost --cluster cpu4 "$doc"
+    run --separate-stderr ap-shard --frobnicate "$doc"
+    [ "$status" -eq 2 ] && [[ $stderr != *"did you mean"* ]]
+}
+
+@test "pipe: after a tool that failed each later one says in a line that nothing came in" {
+    run --separate-stderr bash -c 'ap-import /no/such/file | ap-grad | ap-prune | ap-shard --mesh 2 | ap-coarsen |
+        ap-stage --cluster cpu-4 | ap-cost | ap-rewrite; echo "${PIPESTATUS[@]}"'
+    [ "$output" = "1 1 1 1 1 1 1 1" ]
+    [ "${#stderr_lines[@]}" -eq 8 ]
+    [ "$(grep -c '<stdin>: the input is empty$' <<<"$stderr")" -eq 7 ]
+    refuses 1 "ap-solve: <stdin>: the input is empty" ap-solve </dev/null
+    needs_exec
+    for n in "" "-n 2"; do
+        run --separate-stderr ap-exec $n </dev/null
+        [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdin>: the input is empty" ]
+    done
+}
+
+@test "bad: binary input is not echoed" {
+    cd "$BATS_TEST_TMPDIR"
+    printf '\033[31mred\033[0m \001\002 = {' >esc
+    head -c 4000 "$AP_BUILD/bin/ap-cost" >elf
+    jq -c '.graph.nodes[3].op = "\u001b[31mred\u0007" | .graph.nodes[3].name = "\u009b"' "$(imported mlp)" >op.json
+    for f in esc elf op.json; do
+        for t in ap-import ap-cost ap-solve "ap-cost --cluster" "ap-shard --mesh 2 --plan"; do
+            [[ $t == ap-import || $t != *" "* ]] || cp "$(imported mlp)" doc.json
+            run --separate-stderr $t $f
+            [ "$status" -eq 1 ] || [ "$status" -eq 2 ]
+            [ "${#stderr}" -lt 1000 ]
+            [ -z "$(tr -d '\n -~' <<<"$stderr")" ] || { echo "$t $f"; cat -v <<<"$stderr"; return 1; }
+        done
+    done
+    refuses 1 "unknown operator '\\x1b[31mred\\x07'" ap-cost op.json
+}
+
+@test "pipe: -o writes to descriptors and through symbolic links" {
+    doc=$(imported mlp)
+    cd "$BATS_TEST_TMPDIR"
+    ap-cost "$doc" >want
+    # /dev/stdout is a link to what the shell has opened
+    for path in /dev/stdout /dev/fd/1 /proc/self/fd/1; do
+        { echo before; ap-cost -o "$path" "$doc"; echo behind; } >got
+        { echo before; cat want; echo behind; } | cmp - got
+        ap-cost -o "$path" "$doc" | cmp - want
+    done
+    ap-cost -o /dev/fd/7 "$doc" 7>got
+    cmp got want
+    [ -L /dev/stdout ]
+    refuses 1 "/dev/fd/9: cannot write" ap-cost -o /dev/fd/9 "$doc"
+    mkdir d
+    echo old >d/real
+    ln -s d/real link
+    ln -s d/none dangling
+    ap-cost -o link "$doc"
+    [ -L link ] && cmp d/real want
+    ap-cost -o dangling "$doc"
+    [ -L dangling ] && cmp d/none want
+    [ "$(find . -name '*.??????' | wc -l)" -eq 0 ]
+    # and a failure leaves what is behind the link alone
+    refuses 1 "" ap-cost -o link <<<'{"autopar": 1}'
+    cmp d/real want
+    ap-shard --mesh 2 --cluster cpu-4 "$doc" | ap-cost --trace link >/dev/null
+    [ -L link ] && jq -e .traceEvents d/real >/dev/null
+}
+
 @test "bad: output that cannot be written is an error, and -o leaves the old file alone" {
     doc=$(imported mlp)
     run bash -c 'ap-cost "$1" >/dev/full' - "$doc"
@@ -301,6 +373,26 @@ long_blocks() {
     refuses 1 "" ap-cost -o "$BATS_TEST_TMPDIR/d/keep" <<<'{"autopar": 1}'
     [ "$(cat "$BATS_TEST_TMPDIR/d/keep")" = old ]
     [ "$(ls "$BATS_TEST_TMPDIR/d")" = keep ]
+}
+
+@test "bad: two outputs in one file" {
+    doc=$(sharded mlp 2x2)
+    cd "$BATS_TEST_TMPDIR"
+    refuses 2 "--emit-problem and -o: both would write f" ap-shard --mesh 2 --emit-problem f -o f "$doc"
+    touch f
+    refuses 2 "--trace and -o: both would write ./f" ap-cost --trace ./f -o f "$doc"
+    [ ! -s f ]
+}
+
+@test "bad: a shard command that is not there is one message" {
+    ap-coarsen --quiet "$(imported mlp)" >"$BATS_TEST_TMPDIR/blocks"
+    for command in no-such-tool "./no/such --serve" "$BATS_TEST_TMPDIR/blocks"; do
+        run --separate-stderr ap-stage --cluster cpu-4 --shard-command "$command" "$BATS_TEST_TMPDIR/blocks"
+        [ "$status" -eq 1 ] && [ -z "$output" ]
+        [ "$stderr" = "ap-stage: the shard command: ${command%% *}: not found" ]
+    done
+    # what the shell has to understand is left to it
+    ap-stage --cluster cpu-4 --shard-command "'ap-shard' --serve" "$BATS_TEST_TMPDIR/blocks" >"$BATS_TEST_TMPDIR/plan"
 }
 
 @test "pipe: a shard command that neither reads nor answers is ended when its time is out" {

@@ -162,6 +162,77 @@ three() {
         ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
 }
 
+@test "averages of weights lie with their weights; a loss of terms from all stages, with routers" {
+    local dir=$BATS_TEST_TMPDIR b
+    # two layers with a term of the loss each; the first adds an expert's output, the largest
+    cat >"$dir/step.hlo" <<'HLO'
+HloModule steps
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+later { a = f32[] parameter(0)  i = s32[] parameter(1)  b = f32[] parameter(2)  j = s32[] parameter(3)
+  first = pred[] compare(a, b), direction=GE
+  m = f32[] select(first, a, b)  k = s32[] select(first, i, j)
+  ROOT t = (f32[], s32[]) tuple(m, k) }
+ENTRY step {
+  x = f32[8,16] parameter(0)
+  w1 = f32[16,16] parameter(1)
+  w2 = f32[16,16] parameter(2)
+  zero = f32[] constant(0)  none = s32[] constant(0)  low = f32[] constant(-inf)
+  part = f32[] constant(0.0625)
+  h1 = f32[8,16] dot(x, w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  a1 = f32[8,16] tanh(h1)
+  s1 = f32[8,16] multiply(a1, a1)
+  t1 = f32[] reduce(s1, zero), dimensions={0,1}, to_apply=add
+  id1 = s32[8,16] iota(), iota_dimension=1
+  top1 = (f32[8], s32[8]) reduce(a1, id1, low, none), dimensions={1}, to_apply=later
+  best1 = s32[8] get-tuple-element(top1), index=1
+  all1 = s32[8,16] broadcast(best1), dimensions={0}
+  is1 = pred[8,16] compare(id1, all1), direction=EQ
+  one1 = f32[8,16] convert(is1)
+  gate1 = f32[8,16] multiply(a1, one1)
+  y1 = f32[8,16] add(a1, gate1)
+  h2 = f32[8,16] dot(y1, w2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  a2 = f32[8,16] tanh(h2)
+  s2 = f32[8,16] multiply(a2, a2)
+  t2 = f32[] reduce(s2, zero), dimensions={0,1}, to_apply=add
+  e2 = f32[8,16] multiply(s2, a2)
+  err = f32[] reduce(e2, zero), dimensions={0,1}, to_apply=add
+  terms = f32[] add(t1, t2)
+  aux = f32[] multiply(terms, part)
+  ROOT loss = f32[] add(err, aux)
+}
+HLO
+    cat >"$dir/average.jq" <<'JQ'
+# every weight gets an average: a state that only its own update reads
+reduce (.graph.results | to_entries[] | select(.value.role == "weight")) as $r (.;
+    (.graph.nodes | length) as $n | .graph.nodes[$r.value.alias] as $w |
+    ([.graph.nodes[] | select(.op == "parameter")] | length) as $p |
+    .graph.nodes += [
+        {op: "parameter", name: "ema/\($w.name)", param: $p, role: "state", shape: $w.shape, phase: "update"},
+        {op: "constant", name: "keep.\($n)", shape: "f32[]", value: 0.75, phase: "update"},
+        {op: "broadcast", name: "keeps.\($n)", in: [$n + 1], shape: $w.shape, dimensions: [], phase: "update"},
+        {op: "multiply", name: "old.\($n)", in: [$n, $n + 2], shape: $w.shape, phase: "update"},
+        {op: "constant", name: "take.\($n)", shape: "f32[]", value: 0.25, phase: "update"},
+        {op: "broadcast", name: "takes.\($n)", in: [$n + 4], shape: $w.shape, dimensions: [], phase: "update"},
+        {op: "multiply", name: "new.\($n)", in: [$r.value.node, $n + 5], shape: $w.shape, phase: "update"},
+        {op: "add", name: "average.\($n)", in: [$n + 3, $n + 6], shape: $w.shape, phase: "update"}] |
+    .graph.results += [{node: ($n + 7), role: "state", alias: $n}])
+JQ
+    ap-import --quiet --no-history "$dir/step.hlo" |
+        jq -c '(.graph.nodes[] | select(.name | test("^w[12]$"))).role = "weight"' |
+        ap-grad --quiet --no-history --optimizer adam | jq -c -f "$dir/average.jq" |
+        ap-coarsen --quiet --no-history --blocks 2 --eps 1 >"$dir/blocks.json"
+    # weight, moments, average: all in one block
+    jq -e '. as $d | [$d.graph.nodes | to_entries[] | select(.value.name | test("w[12]$")) |
+        {w: .value.name[-2:], b: $d.blocks.block_of[.key]}] | group_by(.w) |
+        map([length, (map(.b) | unique)]) == [[4, [0]], [4, [1]]]' "$dir/blocks.json"
+    for b in 1 2 4; do
+        ap-stage --no-history --stages 2 --microbatches $b --cluster cpu-4 "$dir/blocks.json" |
+            ap-rewrite --no-history >"$dir/run.json"
+        runs "$dir/run.json" --seed 1 --steps 3 --json |
+            jq -e '.verify | .loss_error < 1e-6 and .params_error < 1e-6 and .states_error < 1e-6'
+    done
+}
+
 @test "README of cmd/ap-exec/run: every device gets what it holds, once" {
     local dir=$BATS_TEST_TMPDIR
     # f32[8,4] from two devices by rows to two, by rows or both all of it, and from there to one
@@ -267,6 +338,7 @@ is there twice|.pipeline.stages[1].params[2] = 2
 100000000, where the stages hold|.pipeline.stages[1].params[0] = 100000000
 100000000, where the stages make|.pipeline.stages[1].results[0] = 100000000
 no stage has parameter 20|.pipeline.stages[2].params[7] = 21
+peak_bytes 40000000000, its buffers end at|.pipeline.stages[0].program.peak_bytes = 40000000000
 END
-    [ $i -eq 32 ]
+    [ $i -eq 33 ]
 }

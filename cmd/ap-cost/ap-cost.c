@@ -259,6 +259,7 @@ int main(int argc, char **argv)
     struct known known = {.arena = &arena};
 
     ap_tool_start(&tool, argc, argv);
+    ap_tool_check_file(&tool, "trace", asked.trace);
     int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
     if (n_texts > 1)
         ap_die_usage("only one of --report, --why and --diff");

@@ -39,30 +39,6 @@ static void say_step(const void *ctx, int64_t step, bool has_loss, double loss)
     check_stdout();
 }
 
-/* Runs the unpartitioned graph on rank 0 and compares; others wait in job_agree. */
-static void verify(struct ap_arena *arena, const struct ap_doc *doc,
-                   const struct settings *set, struct session *s, struct comparison *cmp)
-{
-    struct ap_err err = {{0}};
-    struct comm *c = s->exec.comm, self;
-    struct ap_graph g;
-    struct ap_program whole_prog;
-    struct session whole;
-    int rc = 0;
-    if (c->rank == 0)
-        rc = ap_doc_graph(arena, doc, &g, &err) ||
-             verify_program(arena, &g, &whole_prog, &err);
-    job_agree(c, rc, AP_BAD_INPUT, &err);
-    if (c->rank == 0) {
-        comm_self_open(&self);
-        session_run(&whole, arena, &whole_prog, set, &self, true, NULL);
-        rc = verify_sessions(s, &whole, isnan(set->tolerance) ? 1e-4 : set->tolerance,
-                             cmp, &err);
-        session_close(&whole);
-    }
-    job_agree(c, rc, AP_BAD_INPUT, &err);
-}
-
 static void print_error(const char *what, double error, struct ap_buf *out)
 {
     ap_buf_puts(out, what);
@@ -95,12 +71,49 @@ static void finish(struct ap_tool *tool, struct ap_arena *arena,
     } else {
         print_comparison("", cmp, &out);
         print_comparison("verify: ", verified, &out);
+        report_kinds(verified, &out);
         if (set->report)
             report_text(arena, s, &out);
     }
     if (out.len)
         ap_tool_write_bytes(tool, &out);
     ap_buf_free(&out);
+}
+
+/* Numbers, in the whole graph, of parameters that a program gives new values, after those
+ * of *n; number: of a stage, else NULL. */
+static void add_updated(const struct ap_graph *g, const int *number, int *list, int *n)
+{
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].alias >= 0) {
+            const struct ap_node *param = &g->nodes[g->results[r].alias];
+            const struct ap_part *part = param->attrs->argument;
+            list[(*n)++] = part     ? part->index
+                           : number ? number[param->param]
+                                    : param->param;
+        }
+}
+
+/* What is read or written after the last step is looked at before the first; rank 0. */
+static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
+                      const struct settings *set, const struct ap_program *prog,
+                      const struct ap_pipeline_program *pipeline, struct ap_err *err)
+{
+    int most = pipeline ? 0 : prog->local.n_results, n = 0;
+    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
+        most += pipeline->stage[s].prog.local.n_results;
+    int *list = AP_NEW_N(arena, most + 1, int);
+    if (!pipeline)
+        add_updated(&prog->local, NULL, list, &n);
+    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
+        add_updated(&pipeline->stage[s].prog.local, pipeline->stage[s].param, list, &n);
+    if (set->verify && !ap_doc_find(doc, "graph"))
+        return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
+    if (set->out_dir && report_check(set->out_dir, err))
+        return -1;
+    return set->compare_dir
+               ? compare_check(arena, set->compare_dir, set->steps, n, list, err)
+               : 0;
 }
 
 static void run(struct ap_tool *tool, const struct settings *set)
@@ -123,18 +136,23 @@ static void run(struct ap_tool *tool, const struct settings *set)
     tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
+    if (comm.rank == 0)
+        rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
     struct executor *executor =
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
     if (!staged)
-        session_run(&s, &arena, &prog, set, &comm, keep, &hook);
+        session_run(&s, &arena, &prog, set, &comm,
+                    &(struct session_opts){.keep = keep, .hook = &hook});
     if (comm.rank == 0 && set->out_dir)
         rc = report_files(&s, set->out_dir, &err);
     if (comm.rank == 0 && set->compare_dir && !rc)
         rc = compare_goldens(&arena, &s, set->compare_dir, set->tolerance, &cmp, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    if (set->verify)
-        verify(&arena, &doc, set, &s, &verified);
+    if (comm.rank == 0 && set->verify)
+        rc = verify_run(&arena, &doc, set, &s, &verified, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
     if (comm.rank == 0)
         finish(tool, &arena, set, &s, &cmp, &verified);
     if (staged)
@@ -205,7 +223,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .kind = AP_OPT_NUM,
          .out = &set->tolerance,
          .arg = "T",
-         .help = "largest error of --verify (1e-4) and --compare (any); 0: equal"},
+         .help = "largest error of --verify (by type) and --compare (any); 0: equal"},
         {.name = "backend",
          .kind = AP_OPT_CHOICE,
          .out = row,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/text.h"
 #include "tool/totals.h"
 #include "tool/train_opts.h"
 
@@ -61,6 +62,27 @@ static void print_names(struct ap_tool *tool)
     ap_buf_free(&out);
 }
 
+static void put_names(struct ap_buf *out)
+{
+    for (const struct model_family *f = model_families; f->name; f++)
+        ap_buf_printf(out, " %s", f->name);
+    for (const struct model_config *c = model_configs; c->name; c++)
+        ap_buf_printf(out, " %s", c->name);
+    ap_buf_puts(out, " help");
+}
+
+_Noreturn static void refuse_name(const char *name)
+{
+    struct ap_nearest near = {.want = name};
+    char meant[AP_MEANT];
+    for (const struct model_family *f = model_families; f->name; f++)
+        ap_nearest_try(&near, f->name);
+    for (const struct model_config *c = model_configs; c->name; c++)
+        ap_nearest_try(&near, c->name);
+    ap_die_usage("no model '%s'; 'ap-model help' prints all names%s", name,
+                 ap_nearest_meant(&near, "", meant));
+}
+
 /* Family, configuration and options together; dies of options the family lacks. */
 static const struct model_family *resolve(const char *name, const struct request *r,
                                           struct model *m)
@@ -69,7 +91,7 @@ static const struct model_family *resolve(const char *name, const struct request
     const struct model_family *f = model_find_family(config ? config->family : name);
 
     if (!f)
-        ap_die_usage("no model '%s'; 'ap-model help' prints all names", name);
+        refuse_name(name);
     for (int s = 0; s < MODEL_N_SIZES; s++) {
         int64_t given = s >= MODEL_FIRST_FLAG ? r->flag[s] : r->size[s];
         if (given && !f->size[s])
@@ -127,6 +149,7 @@ int main(int argc, char **argv)
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
                            .operand = "NAME|help",
+                           .operand_names = put_names,
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};

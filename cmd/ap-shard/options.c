@@ -152,6 +152,8 @@ static void check_request(struct ap_arena *arena, const struct ap_tool *tool,
 {
     const char *level = shard_levels[req->level_row].name;
 
+    ap_tool_check_file(tool, "emit-problem", req->emit_path);
+    ap_tool_check_file(tool, "explain", req->explain_path);
     check_mesh(req);
     check_algorithm(arena, tool, req);
     check_space(req);

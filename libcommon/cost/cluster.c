@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/text.h"
 
 int64_t ap_cluster_devices(const struct ap_cluster *c)
 {
@@ -322,13 +323,17 @@ static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster
     size_t len;
 
     if (strcmp(path, "-") && !strchr(path, '/') && access(path, F_OK)) {
-        for (const struct ap_preset *p = ap_presets; p->name; p++)
+        struct ap_nearest near = {.want = path};
+        char meant[AP_MEANT];
+        for (const struct ap_preset *p = ap_presets; p->name; p++) {
             if (!strcmp(p->name, path))
                 return from_text(arena, path, p->text, strlen(p->text), c, err);
+            ap_nearest_try(&near, p->name);
+        }
         return ap_err_set(err,
                           "%s: no such file, and no preset has this name; '--cluster "
-                          "help' lists the presets",
-                          path);
+                          "help' lists the presets%s",
+                          path, ap_nearest_meant(&near, "", meant));
     }
     if (ap_read_file(arena, path, true, &text, &len, err))
         return -1;

@@ -12,8 +12,9 @@
  * reduction) stays where its operands are, so that what crosses blocks is summed first:
  * block(v) = least block of its backward operands, which is >= low(v). Forward nodes that
  * only the backward pass needs stay with the last of their operands. Update nodes go
- * with the one weight that needs them; what several weights need (a global norm) goes
- * where all its operands are, else to the last block.
+ * with the one weight that needs them, an average of a weight (EMA) with that weight;
+ * what several weights need (a global norm) goes where all its operands are, else to the
+ * last block.
  *
  * Cost: linear; a handful of sweeps.
  */
@@ -149,6 +150,7 @@ struct carry {
     int *anchor; /* [node] the last block of the forward values and weights that it works
                     on and of the weight that it updates; NONE */
     int *owner;  /* [node] of updates: block of the weights that need it, NONE, MIXED */
+    int *source; /* [node] of updates: block of the weights whose updates it is made of */
     int *low;    /* [node] of the backward phase: it can be in no earlier block */
 };
 
@@ -262,6 +264,29 @@ static void own_states(const struct carry *c)
     }
 }
 
+/*
+ * A state that no weight's update reads, but whose new value is made of one weight's, is
+ * an average of that weight (EMA) or a copy of it: it goes where the weight is.
+ */
+static void own_averages(const struct carry *c)
+{
+    const struct ap_graph *g = c->g;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        c->source[i] = node->phase == AP_UPDATE && node->n_in ? c->owner[i] : NONE;
+        for (int k = 0; k < node->n_in && node->phase == AP_UPDATE && c->owner[i] == NONE;
+             k++)
+            c->source[i] = join_owner(c->source[i], c->source[node->in[k]]);
+    }
+    for (int r = 0; r < g->n_results; r++) {
+        int alias = g->results[r].alias, node = g->results[r].node;
+        if (alias >= 0 && c->block_of[alias] < 0 && c->owner[node] == NONE &&
+            c->source[node] >= 0)
+            c->owner[node] = c->source[node];
+    }
+}
+
 static void find_owners(const struct carry *c)
 {
     const struct ap_graph *g = c->g;
@@ -275,6 +300,8 @@ static void find_owners(const struct carry *c)
     }
     spread_owners(c);
     own_states(c);
+    spread_owners(c);
+    own_averages(c);
     spread_owners(c);
 }
 
@@ -370,6 +397,7 @@ void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
     c.origin = ap_blocks_origins(arena, g);
     c.anchor = AP_NEW_N(arena, g->n_nodes + 1, int);
     c.owner = AP_NEW_N(arena, g->n_nodes + 1, int);
+    c.source = AP_NEW_N(arena, g->n_nodes + 1, int);
     c.low = AP_NEW_N(arena, g->n_nodes + 1, int);
     int *ids, n_ids = ap_blocks_operators(arena, g, &ids);
     for (int i = 0; i < n_ids; i++)

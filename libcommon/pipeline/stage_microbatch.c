@@ -128,7 +128,8 @@ int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
     for (int i = 0; i < g->n_nodes; i++) {
         int c = plan.choice[g->nodes[i].group].axis[0];
         micro->split[i] = at[i].kind == AP_SPLIT;
-        micro->dim[i] = micro->split[i] ? (int8_t)at[i].dim : -1;
+        const bool one = g->nodes[i].shape.dtype != AP_TUPLE; /* its elements are nodes */
+        micro->dim[i] = micro->split[i] && one ? (int8_t)at[i].dim : -1;
         micro->runs[i] = c >= 0 && c < nests->nest[g->nodes[i].group].n_factors;
     }
     follow_each(g, micro);

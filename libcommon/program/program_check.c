@@ -265,6 +265,22 @@ static const char *check_buffer(const struct ap_program *prog, int node)
     return NULL;
 }
 
+/* No number makes a rank take more memory than its values need. */
+static int check_peak(const struct ap_program *prog, const struct ap_at *at,
+                      struct ap_err *err)
+{
+    int64_t end = 0;
+    for (int i = 0; i < prog->local.n_nodes; i++) {
+        const struct ap_buffer *b = &prog->buffer[i];
+        if (b->offset >= 0 && b->offset + b->bytes > end)
+            end = b->offset + b->bytes;
+    }
+    if (prog->peak_bytes <= ap_ceil_div(end, 64) * 64)
+        return 0;
+    return ap_at_err(at, err, "the program has peak_bytes %lld, its buffers end at %lld",
+                     (long long)prog->peak_bytes, (long long)end);
+}
+
 static int check_results(const struct ap_program *prog, const struct ap_at *at,
                          struct ap_err *err)
 {
@@ -298,5 +314,5 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
         if (what)
             return node_err(prog, at, i, err, what);
     }
-    return check_results(prog, at, err);
+    return check_results(prog, at, err) || check_peak(prog, at, err) ? -1 : 0;
 }

@@ -519,7 +519,8 @@ int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem 
     r.buffer = ap_xrealloc(NULL, BLOCK);
     r.block = r.buffer;
     r.json = (struct ap_json){.at = r.block, .end = r.block, .more = refill, .ctx = &r};
-    int rc = read_all(&r, p);
+    int rc = ap_json_next(&r.json) < 0 ? ap_err_set(err, "%s: the input is empty", r.name)
+                                       : read_all(&r, p);
     free(r.buffer);
     if (gzclose_r(r.gz) != Z_OK && !rc)
         rc = ap_err_set(err, "%s: the compressed data is cut short", r.name);

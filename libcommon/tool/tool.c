@@ -1,9 +1,11 @@
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "tool/tool.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 #include <malloc.h>
 #endif
 
+#include "base/text.h"
 #include "cost/cost.h"
 
 /* The running program, for messages that come without a struct ap_tool. */
@@ -28,12 +31,34 @@ static struct ap_buf history_args; /* JSON strings of the options that shape the
 
 /* ---- messages ---- */
 
+/* Names and values in a message come from files: what a terminal would obey is escaped.
+ */
 static void say(const char *before, const char *fmt, va_list args)
 {
+    enum { MOST = 8000 };
+    struct ap_buf out = {0};
+    char *text = NULL;
+
+    va_list again;
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    text = ap_xrealloc(NULL, (size_t)(n > 0 ? n : 0) + 1);
+    text[0] = '\0';
+    vsnprintf(text, (size_t)(n > 0 ? n : 0) + 1, fmt, args);
+    ap_text_shown(text, strlen(text), MOST, &out);
     fflush(stdout);
-    fprintf(stderr, "%s: %s", running->name, before);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    fprintf(stderr, "%s: %s%s\n", running->name, before, out.len ? out.data : "");
+    free(text);
+    ap_buf_free(&out);
+}
+
+void ap_say(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
 }
 
 _Noreturn void ap_die(int code, const char *fmt, ...)
@@ -98,13 +123,6 @@ static void common_options(struct ap_tool *tool, bool *help, bool *version,
         {0},
     };
     memcpy(opts, common, sizeof(common));
-}
-
-static const struct ap_choice *choice_at(const struct ap_opt *opt, int row)
-{
-    size_t stride = opt->choice_stride ? opt->choice_stride : sizeof(struct ap_choice);
-    return (const struct ap_choice *)(const void *)((const char *)opt->choices +
-                                                    (size_t)row * stride);
 }
 
 /* What is in front of an option's name. */
@@ -173,18 +191,27 @@ _Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt
     print_and_exit(&out);
 }
 
+_Noreturn static void print_completion(const struct ap_tool *tool,
+                                       const struct ap_opt *common, const char *shell)
+{
+    struct ap_buf out = {0};
+    if (!ap_tool_completion(tool, common, shell, &out))
+        ap_die_usage("--completion: '%s' is none of bash, zsh", shell);
+    print_and_exit(&out);
+}
+
 _Noreturn static void print_choices(const struct ap_opt *opt)
 {
     struct ap_buf out = {0};
     size_t width = 0;
 
-    for (int i = 0; choice_at(opt, i)->name; i++) {
-        size_t len = strlen(choice_at(opt, i)->name);
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++) {
+        size_t len = strlen(ap_opt_choice(opt, i)->name);
         width = len > width ? len : width;
     }
-    for (int i = 0; choice_at(opt, i)->name; i++)
-        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, choice_at(opt, i)->name,
-                      choice_at(opt, i)->help, i ? "" : " (default)");
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++)
+        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, ap_opt_choice(opt, i)->name,
+                      ap_opt_choice(opt, i)->help, i ? "" : " (default)");
     print_and_exit(&out);
 }
 
@@ -216,16 +243,21 @@ static void set_choice(const struct ap_opt *opt, const char *value)
 
     if (!strcmp(value, "help"))
         print_choices(opt);
-    for (int i = 0; choice_at(opt, i)->name; i++) {
-        if (!strcmp(value, choice_at(opt, i)->name)) {
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++) {
+        if (!strcmp(value, ap_opt_choice(opt, i)->name)) {
             *(int *)opt->out = i;
             ap_buf_free(&names);
             return;
         }
-        ap_buf_printf(&names, "%s%s", i ? ", " : "", choice_at(opt, i)->name);
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_opt_choice(opt, i)->name);
     }
-    ap_die_usage("%s%s: '%s' is none of %s", dashes(opt), opt->name, value,
-                 names.len ? names.data : "(nothing to choose)");
+    char meant[AP_MEANT];
+    struct ap_nearest near = {.want = value};
+    for (int i = 0; ap_opt_choice(opt, i)->name; i++)
+        ap_nearest_try(&near, ap_opt_choice(opt, i)->name);
+    ap_die_usage("%s%s: '%s' is none of %s%s", dashes(opt), opt->name, value,
+                 names.len ? names.data : "(nothing to choose)",
+                 ap_nearest_meant(&near, "", meant));
 }
 
 static void set_int(const struct ap_opt *opt, const char *value)
@@ -307,6 +339,22 @@ static const struct ap_opt *find_option(const struct ap_opt *opts, const char *n
     return NULL;
 }
 
+/* No option of the tool is called so. */
+_Noreturn static void unknown_option(const struct ap_tool *tool,
+                                     const struct ap_opt *common, const char *arg)
+{
+    struct ap_buf name = {0};
+    char meant[AP_MEANT];
+
+    ap_buf_printf(&name, "%.*s", (int)strcspn(arg, "="), arg);
+    struct ap_nearest near = {.want = name.data + strspn(name.data, "-")};
+    for (int own = 1; own >= 0; own--)
+        for (const struct ap_opt *o = own ? tool->opts : common; o && o->name; o++)
+            if (o->name[1])
+                ap_nearest_try(&near, o->name);
+    ap_die_usage("unknown option '%s'%s", arg, ap_nearest_meant(&near, "--", meant));
+}
+
 static void remember(const char *arg)
 {
     if (history_args.len)
@@ -330,7 +378,7 @@ static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i
     if (!opt)
         opt = find_option(common, name, len);
     if (!opt || (len == 1) == is_long)
-        ap_die_usage("unknown option '%s'", arg);
+        unknown_option(tool, common, arg);
     if (opt->kind == AP_OPT_FLAG && value)
         ap_die_usage("option '%s%s' takes no value", dashes(opt), opt->name);
     if (opt->kind != AP_OPT_FLAG && !value) {
@@ -391,6 +439,8 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
     tool->argc = argc;
     tool->argv = argv;
     tool->path = "-";
+    if (argc == 3 && !strcmp(argv[1], "--completion"))
+        print_completion(tool, common, argv[2]);
     for (int i = 1; i < argc;) {
         if (options_end || argv[i][0] != '-' || !argv[i][1])
             set_operand(tool, argv[i++], &n_operands);
@@ -427,6 +477,7 @@ struct output {
     FILE *file;
     const char *path;   /* NULL: standard output */
     struct ap_buf temp; /* name until it is complete; empty: written in place */
+    char *target;       /* what temp becomes: path, or what it links to */
 };
 
 _Noreturn static void write_failed(const struct output *out)
@@ -440,20 +491,55 @@ _Noreturn static void write_failed(const struct output *out)
     ap_die(AP_BAD_INPUT, "%s: cannot write: %s", out->path, strerror(why));
 }
 
-/* A regular file appears whole or not at all; pipes and devices are written in place. */
+/* The descriptor that a path like /dev/stdout or /dev/fd/3 stands for; -1: none. */
+static int descriptor_of(const char *path)
+{
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (!strcmp(path, "/dev/stdout"))
+        return STDOUT_FILENO;
+    if (!strcmp(path, "/dev/stderr"))
+        return STDERR_FILENO;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const size_t n = strlen(folders[i]);
+        char *end;
+        if (strncmp(path, folders[i], n) != 0 || path[n] < '0' || path[n] > '9')
+            continue;
+        const long fd = strtol(path + n, &end, 10);
+        if (!*end && fd <= INT_MAX)
+            return (int)fd;
+    }
+    return -1;
+}
+
+/*
+ * A regular file appears whole or not at all, behind a symbolic link, too; pipes, devices
+ * and descriptors are written in place.
+ */
 static void open_file(struct output *out, const char *path)
 {
     struct stat st;
-    int fd;
+    int fd = descriptor_of(path);
 
     *out = (struct output){.path = path};
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+    if (fd >= 0) {
+        fflush(stdout);
+        fd = dup(fd);
+    } else if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
         fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
         struct ap_buf temp = {0};
-        ap_buf_printf(&temp, "%s.XXXXXX", path);
-        fd = mkstemp(temp.data);
-        if (fd >= 0)
+        char *real = realpath(path, NULL); /* NULL: it does not exist yet */
+        if (!real && !lstat(path, &st)) {  /* a link to what does not exist yet */
+            fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        } else {
+            out->target = strdup(real ? real : path);
+            if (!out->target)
+                write_failed(out);
+            ap_buf_printf(&temp, "%s.XXXXXX", out->target);
+            fd = mkstemp(temp.data);
+        }
+        free(real);
+        if (fd >= 0 && temp.len > 0)
             out->temp = temp;
         else
             ap_buf_free(&temp);
@@ -483,9 +569,22 @@ static void close_output(struct output *out)
     }
     if (out->file != stdout && out->file != stderr && fclose(out->file))
         write_failed(out);
-    if (out->temp.len > 0 && rename(out->temp.data, out->path))
+    if (out->temp.len > 0 && rename(out->temp.data, out->target))
         write_failed(out);
+    free(out->target);
     ap_buf_free(&out->temp);
+}
+
+void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path)
+{
+    struct stat a, b;
+
+    if (!path || !tool->out_path || !strcmp(path, "-"))
+        return;
+    if (!strcmp(path, tool->out_path) ||
+        (!stat(path, &a) && !stat(tool->out_path, &b) && S_ISREG(a.st_mode) &&
+         a.st_dev == b.st_dev && a.st_ino == b.st_ino))
+        ap_die_usage("--%s and -o: both would write %s", name, path);
 }
 
 void ap_tool_write_file(const char *path, const struct ap_buf *buf)

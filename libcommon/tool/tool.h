@@ -47,7 +47,9 @@ struct ap_opt {
 struct ap_tool {
     const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
     const char *operand;        /* usage of the positional argument: "[FILE]" */
-    const struct ap_opt *opts;  /* its own; NULL name ends; the common ones are added */
+    /* appends, a blank in front of each, what the operand may be called; NULL: files */
+    void (*operand_names)(struct ap_buf *out);
+    const struct ap_opt *opts; /* its own; NULL name ends; the common ones are added */
     /* filled by ap_tool_start */
     int argc;
     char **argv;
@@ -61,7 +63,8 @@ struct ap_tool {
  * Parses options (GNU style: --name VALUE, --name=VALUE, -o FILE, --), handles --help,
  * --version, --CHOICE=help and --CLUSTER=help, dies with usage errors (exit 2).
  * Common options: -o FILE,
- * --quiet, --stats, --no-history, --help, --version. Starts the clock of --stats.
+ * --quiet, --stats, --no-history, --help, --version, and, alone and not in --help,
+ * --completion bash|zsh, for `make install`. Starts the clock of --stats.
  */
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv);
 /* Whether the own option `name` ("seed") was given; after ap_tool_start. */
@@ -70,6 +73,8 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The message alone: who ends otherwise says it so. */
+void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads the document of tool->path or dies (exit 1). */
@@ -107,6 +112,8 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
 /* Writes bytes likewise (for tools whose output is no document). */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
+/* Dies (exit 2) if the file of the option `name` is that of -o. */
+void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
 /* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
  * standard error, for the output is the document's. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
@@ -117,5 +124,14 @@ int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
 /* Monotonic seconds, for --stats and --time-limit only. */
 double ap_now_sec(void);
+
+/* ---- private: completion.c ---- */
+
+/* Row `row` of an option's choices; its name is NULL at their end. */
+const struct ap_choice *ap_opt_choice(const struct ap_opt *opt, int row);
+/* The completion of bash or zsh for a tool with its own and the common options; whether
+ * the shell is one of them. */
+bool ap_tool_completion(const struct ap_tool *tool, const struct ap_opt *common,
+                        const char *shell, struct ap_buf *out);
 
 #endif

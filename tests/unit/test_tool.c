@@ -167,7 +167,9 @@ static void test_options(void)
 
 static void test_usage(void)
 {
-    expect("--sed 3", 2, "", "ap-test: unknown option '--sed'\ntry 'ap-test --help'\n");
+    expect("--sed 3", 2, "",
+           "ap-test: unknown option '--sed'; did you mean '--seed'?\ntry 'ap-test "
+           "--help'\n");
     expect("--see=3", 2, "", "ap-test: unknown option '--see=3'");
     expect("-seed 3", 2, "", "ap-test: unknown option '-seed'");
     expect("-n x", 2, "", "ap-test: -n: expected an integer, got 'x'");

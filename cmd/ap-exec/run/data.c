@@ -163,37 +163,90 @@ static void seed_block(const struct source *s, const struct ap_node *v, int para
 
 /* ---- parameters ---- */
 
+/* A parameter that is loaded: by rank 0 of x->comm from a file, or by all from the seed.
+ */
+struct loading {
+    const struct ap_node *node;
+    int number; /* in the whole graph */
+    struct placement place;
+    void *whole; /* rank 0: what a file holds, caller frees; NULL: no file */
+};
+
+/* What the file holds, on rank 0, to *in_file whether there is one, on all. */
+static int read_param(struct exec *x, const struct source *s, struct loading *p,
+                      bool *in_file, struct ap_err *err)
+{
+    int64_t state = 0; /* -1: failed, 1: read */
+    if (x->comm->rank == 0 && s->dir) {
+        struct ap_err why = {{0}};
+        bool missing = true;
+        const int rc = arrays_read(s->files, x->arena, p->node, p->number,
+                                   &p->place.global, &p->whole, &missing, &why);
+        if (rc && (!missing || (!s->seeded && p->node->role != AP_ROLE_STATE)))
+            state = ap_err_set(err, "parameter %d (%s): %s", p->number, p->node->name,
+                               why.msg);
+        else
+            state = !rc;
+    }
+    x->comm->broadcast(x->comm, &state, sizeof state);
+    if (state < 0) /* whoever speaks for the job says the same */
+        x->comm->broadcast(x->comm, err, sizeof *err);
+    *in_file = state > 0;
+    return state < 0 ? -1 : 0;
+}
+
+/* This rank's part of what rank 0 has read, to host; padding is 0. */
+static void take_part(struct exec *x, const struct loading *p, char *host)
+{
+    const struct ap_shape *local = &p->node->shape;
+    const int64_t bytes = ap_shape_bytes(local);
+    const int size = ap_dtype_size(local->dtype);
+    if (x->comm->rank != 0) {
+        x->comm->receive(x->comm, 0, 0, host, bytes);
+        return;
+    }
+    char *part = ap_xrealloc(NULL, (size_t)bytes + 1);
+    for (int r = 0; r < x->comm->size; r++) {
+        struct ap_mark mark = ap_arena_mark(x->arena);
+        int64_t coords[AP_MAX_AXES];
+        struct block b;
+        char *to = r ? part : host;
+        ap_mesh_coords(&x->prog->mesh, r, coords);
+        block_open(x->arena, &b, &x->prog->mesh, &p->place, coords);
+        memset(to, 0, (size_t)bytes);
+        block_move(&b, to, p->whole, size, false);
+        if (r) {
+            x->comm->send(x->comm, r, 0, part, bytes);
+            x->comm->settle(x->comm); /* one part at a time: memory */
+        }
+        ap_arena_rewind(x->arena, mark);
+    }
+    free(part);
+}
+
 static int load_param(struct exec *x, const struct source *s, int k, char *host,
                       struct ap_err *err)
 {
-    const struct ap_graph *g = &x->prog->local;
-    const struct ap_node *v = &g->nodes[g->params[k]];
-    const struct placement place = exec_placement(v);
+    const struct ap_node *v = &x->prog->local.nodes[x->prog->local.params[k]];
     struct ap_mark mark = ap_arena_mark(x->arena);
-    struct block b;
-    void *whole = NULL;
-    const int number = x->number ? x->number[k] : k;
-    if (number < 0)
+    struct loading p = {v, x->number ? x->number[k] : k, exec_placement(v), NULL};
+    bool in_file = false;
+    if (p.number < 0)
         return 0;
     if (cpu_kind(v->shape.dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
-    block_open(x->arena, &b, &x->prog->mesh, &place, x->coords);
     memset(host, 0, (size_t)ap_shape_bytes(&v->shape));
-    bool missing = true;
-    if (s->dir) {
-        struct ap_err why = {{0}};
-        if (arrays_read(s->files, x->arena, v, number, &place.global, &whole, &missing,
-                        &why) &&
-            (!missing || (!s->seeded && v->role != AP_ROLE_STATE)))
-            return ap_err_set(err, "parameter %d (%s): %s", number, v->name, why.msg);
+    const int rc = read_param(x, s, &p, &in_file, err);
+    if (in_file) {
+        take_part(x, &p, host);
+    } else if (!rc) {
+        struct block b;
+        block_open(x->arena, &b, &x->prog->mesh, &p.place, x->coords);
+        seed_block(s, v, p.number, &b, host);
     }
-    if (whole)
-        block_move(&b, host, whole, ap_dtype_size(v->shape.dtype), false);
-    else
-        seed_block(s, v, number, &b, host);
-    free(whole);
+    free(p.whole);
     ap_arena_rewind(x->arena, mark);
-    return 0;
+    return rc;
 }
 
 int data_load(struct exec *x, const struct source *given, struct ap_err *err)

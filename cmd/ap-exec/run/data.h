@@ -14,7 +14,11 @@ struct source {
     int64_t int_range; /* seeded integer inputs are in [0, int_range) */
 };
 
-/* Fills this rank's shards of all parameters of x with initial values; padding is 0. */
+/*
+ * Fills this rank's shards of all parameters of x with initial values; padding is 0.
+ * Rank 0 of x->comm reads the files, once, and sends each rank its part. Called by all
+ * ranks of x->comm, which fail together, but for a type that x cannot run.
+ */
 int data_load(struct exec *x, const struct source *source, struct ap_err *err);
 
 /*

@@ -7,6 +7,7 @@
  * a copy follows. Linear in nodes and operands.
  */
 #include "backend.h"
+#include "run/noise.h"
 
 #include <string.h>
 
@@ -444,11 +445,17 @@ void exec_close(struct exec *x)
 
 void exec_run(struct exec *x, int lo, int hi, int64_t j)
 {
+    const struct call *last = NULL;
     for (int i = x->first_call[lo]; i < x->first_call[hi]; i++) {
         struct call *call = &x->calls[i];
+        if (x->noise && last && call->n_nodes > 0)
+            noise_apply(x, last); /* behind the copies of its values */
         call->run(x, call->each ? call->each[j] : call->state);
         call->n_runs++;
+        last = call->n_nodes > 0 ? call : last;
     }
+    if (x->noise && last)
+        noise_apply(x, last);
 }
 
 void exec_step(struct exec *x)

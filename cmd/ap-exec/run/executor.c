@@ -200,12 +200,16 @@ static void open_stages(struct executor *p, const struct settings *set)
             continue;
         rc = exec_open(x, p->arena, &r->stage[s].prog, set->backend, &p->comm[s], &err);
         x->number = r->stage[s].param;
-        if (!rc)
-            rc = data_load(x, &set->source, &err);
         exit_code = x->exit_code;
     }
     if (!rc)
         rc = open_kept(p, &err);
+    job_agree(p->job, rc, exit_code, &err); /* who loads waits for the others */
+    for (int s = 0; s < r->n_stages && !rc; s++)
+        if (p->mine[s]) {
+            rc = data_load(&p->exec[s], &set->source, &err);
+            exit_code = p->exec[s].exit_code;
+        }
     job_agree(p->job, rc, exit_code, &err);
     p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }

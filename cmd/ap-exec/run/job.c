@@ -142,31 +142,52 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
         return;
     const int code = (int)c->max(c, c->rank == first ? exit_code : 0);
     if (c->rank == first && c->size > 1 && first > 0)
-        fprintf(stderr, "ap-exec: rank %d: %s\n", c->rank, err->msg);
+        ap_say("rank %d: %s", c->rank, err->msg);
     else if (c->rank == first)
-        fprintf(stderr, "ap-exec: %s\n", err->msg);
+        ap_say("%s", err->msg);
     c->close(c);
     exit(code);
+}
+
+/* What other ranks need of a document: what they run. */
+static void put_part(const struct ap_doc *doc, struct ap_buf *out)
+{
+    const struct ap_section *run = ap_doc_find(doc, "program");
+    if (!run)
+        run = ap_doc_find(doc, "pipeline");
+    ap_buf_printf(out, "{\"autopar\":%d", AP_DOC_VERSION);
+    if (run) {
+        ap_buf_printf(out, ",\"%s\":", run->name);
+        ap_buf_put(out, run->text, run->len);
+    }
+    ap_buf_putc(out, '}');
 }
 
 void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc)
 {
     struct ap_err err = {{0}};
+    struct ap_buf part = {0};
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
     const char *kept = strcmp(tool->path, "-") ? NULL : getenv(INPUT_VARIABLE);
+    const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
     if (c->rank == 0)
-        rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err);
+        rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err) ||
+             ap_doc_parse(arena, file, text, len, doc, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
-    int64_t bytes = (int64_t)len;
+    if (c->rank == 0 && c->size > 1)
+        put_part(doc, &part);
+    int64_t bytes = (int64_t)part.len;
     c->broadcast(c, &bytes, sizeof bytes);
     if (c->rank != 0)
-        text = ap_arena_alloc(arena, (size_t)bytes + 1);
-    c->broadcast(c, text, bytes);
-    const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
-    rc = ap_doc_parse(arena, file, text, (size_t)bytes, doc, &err);
+        part.data = ap_arena_alloc(arena, (size_t)bytes + 1);
+    c->broadcast(c, part.data, bytes);
+    if (c->rank != 0)
+        rc = ap_doc_parse(arena, file, part.data, (size_t)bytes, doc, &err);
+    else
+        ap_buf_free(&part);
     job_agree(c, rc, AP_BAD_INPUT, &err);
 }
 

@@ -15,7 +15,7 @@ _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
 void job_join(struct comm *c);
 /* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
-/* Rank 0 reads the document, everybody gets it. */
+/* Rank 0 reads the document, the others get what they run of it. */
 void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
 /* The section "program", or "pipeline" if there is none, fit for this job; whether it was

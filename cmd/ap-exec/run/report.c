@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out)
@@ -85,6 +86,16 @@ static void put_error(struct ap_buf *out, const char *name, double v)
         put_num(out, v);
 }
 
+static void put_names(struct ap_buf *out, const char *const *name, int n)
+{
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < n; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        ap_json_str(out, name[i]);
+    }
+    ap_buf_putc(out, ']');
+}
+
 static void put_comparison(struct ap_buf *out, const char *name,
                            const struct comparison *c)
 {
@@ -96,7 +107,48 @@ static void put_comparison(struct ap_buf *out, const char *name,
     put_error(out, "params_error", c->params_error);
     ap_buf_putc(out, ',');
     put_error(out, "states_error", c->states_error);
+    static const char *const kinds[] = {"full", "low", "rounding", "decided_by_rounding"};
+    for (int k = 0; c->by_type && k < VERIFY_N_KINDS; k++)
+        if (k < VERIFY_ROUNDING) {
+            ap_put_int(out, kinds[k], c->n[k]);
+        } else {
+            ap_put_key(out, kinds[k]);
+            put_names(out, c->name[k], c->n[k]);
+        }
     ap_buf_putc(out, '}');
+}
+
+/* "; 3 WHAT: a, b, c", at most eight names. */
+static void put_kind(struct ap_buf *out, const struct comparison *c,
+                     enum verify_kind kind, const char *what)
+{
+    enum { MOST = 8 };
+    if (!c->n[kind])
+        return;
+    ap_buf_printf(out, "; %d %s", c->n[kind], what);
+    if (kind == VERIFY_LOW)
+        return;
+    for (int i = 0; i < c->n[kind] && i < MOST; i++)
+        ap_buf_printf(out, "%s %s", i ? "," : ":", c->name[kind][i]);
+    if (c->n[kind] > MOST)
+        ap_buf_printf(out, " and %d more", c->n[kind] - MOST);
+}
+
+void report_kinds(const struct comparison *c, struct ap_buf *out)
+{
+    const int others = c->n[VERIFY_LOW] + c->n[VERIFY_ROUNDING] + c->n[VERIFY_DECIDED];
+    struct ap_buf low = {0};
+    if (!c->by_type || others == 0)
+        return;
+    ap_buf_printf(&low, "by %s within 1 %% of their change", ap_dtype_name(c->low));
+    ap_buf_printf(out, "verify: of %d tensors, %d within 1e-4", others + c->n[0],
+                  c->n[VERIFY_FULL]);
+    put_kind(out, c, VERIFY_LOW, low.data);
+    put_kind(out, c, VERIFY_ROUNDING, "further off, no more than rounding moves them");
+    put_kind(out, c, VERIFY_DECIDED,
+             "whose gradient is zero up to rounding, or lost in it");
+    ap_buf_putc(out, '\n');
+    ap_buf_free(&low);
 }
 
 void report_json(struct ap_arena *arena, const struct session *s,
@@ -181,6 +233,26 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
             titled = true;
             put_line(&stage[k], &stage[k].coll[i], s->n_stages > 0 ? k : -1, out);
         }
+}
+
+int report_check(const char *dir, struct ap_err *err)
+{
+    struct ap_buf parent = {0};
+    struct stat st;
+    int rc = 0;
+    const bool exists = !stat(dir, &st);
+    if (exists && !S_ISDIR(st.st_mode))
+        return ap_err_set(err, "--out %s: %s", dir, strerror(ENOTDIR));
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    while (n > 0 && dir[n - 1] != '/')
+        n--;
+    ap_buf_printf(&parent, "%.*s", exists ? (int)strlen(dir) : (int)n, dir);
+    if (access(parent.len ? parent.data : ".", W_OK | X_OK))
+        rc = ap_err_set(err, "--out %s: %s", dir, strerror(errno));
+    ap_buf_free(&parent);
+    return rc;
 }
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)

@@ -1,5 +1,6 @@
 /* The loop over training steps, and a program's step. */
 #include "run/job.h"
+#include "run/noise.h"
 
 #include "tool/tool.h"
 
@@ -69,7 +70,8 @@ static void keep_results(void *ctx)
     }
 }
 
-static void keep_params(struct session *s)
+/* Parameters that a step updates, as whole arrays. */
+static void **collect_params(struct session *s)
 {
     struct ap_arena *arena = s->exec.arena;
     const struct ap_graph *g = &s->exec.prog->local;
@@ -77,12 +79,13 @@ static void keep_params(struct session *s)
     for (int r = 0; r < g->n_results; r++)
         if (g->results[r].alias >= 0)
             updated[g->results[r].alias] = true;
-    s->params = AP_NEW_N(arena, g->n_params + 1, void *);
+    void **out = AP_NEW_N(arena, g->n_params + 1, void *);
     for (int k = 0; k < g->n_params; k++) {
         const struct placement p = exec_placement(&g->nodes[g->params[k]]);
         if (updated[g->params[k]])
-            s->params[k] = data_collect(&s->exec, s->exec.value[g->params[k]], &p);
+            out[k] = data_collect(&s->exec, s->exec.value[g->params[k]], &p);
     }
+    return out;
 }
 
 static void run_step(void *ctx)
@@ -102,8 +105,8 @@ static void advance(void *ctx)
 }
 
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
-                 const struct settings *set, struct comm *comm, bool keep,
-                 const struct session_hook *hook)
+                 const struct settings *set, struct comm *comm,
+                 const struct session_opts *opts)
 {
     const struct step_of of = {run_step, read_loss, keep_results, advance, s};
     struct ap_err err = {{0}};
@@ -112,16 +115,21 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     job_agree(comm, rc, s->exec.exit_code, &err);
     rc = data_load(&s->exec, &set->source, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
-    session_steps(s, &of, keep, hook);
-    if (keep)
-        keep_params(s);
+    if (opts->keep_start)
+        s->start = collect_params(s);
+    noise_set(&s->exec, opts->noise);
+    session_steps(s, &of, opts->keep, opts->hook);
+    if (opts->keep)
+        s->params = collect_params(s);
 }
 
 void session_close(struct session *s)
 {
     const struct ap_graph *g = &s->exec.prog->local;
-    for (int k = 0; s->params && k < g->n_params; k++)
-        free(s->params[k]);
+    for (int k = 0; k < g->n_params; k++) {
+        free(s->params ? s->params[k] : NULL);
+        free(s->start ? s->start[k] : NULL);
+    }
     for (int r = 0; s->results && r < g->n_results; r++)
         free(s->results[r]);
     exec_close(&s->exec);

@@ -25,6 +25,7 @@ struct session {
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
     void **params, **results;
+    void **start; /* parameters before the first step, likewise; NULL: not kept */
     /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
     int n_stages;
     struct stage_report *stage;
@@ -47,14 +48,20 @@ struct session_hook {
     void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
     const void *ctx;
 };
+/* What a session leaves, and how it computes. */
+struct session_opts {
+    bool keep;       /* parameters and results of the last step */
+    bool keep_start; /* parameters before the first one */
+    struct exec_noise *noise;
+    const struct session_hook *hook; /* NULL: none */
+};
 /*
- * Opens the program, loads its data and runs the steps; keep: collects parameters and
- * results of the last one. hook: NULL for none. Called by all ranks; where preparation
- * fails on one, job_agree ends the job.
+ * Opens the program, loads its data and runs the steps. Called by all ranks; where
+ * preparation fails on one, job_agree ends the job.
  */
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
-                 const struct settings *set, struct comm *comm, bool keep,
-                 const struct session_hook *hook);
+                 const struct settings *set, struct comm *comm,
+                 const struct session_opts *opts);
 void session_close(struct session *s);
 
 /*
@@ -84,9 +91,23 @@ double session_scalar(const struct exec *x, int node);
 
 /* ---- results for people and programs (report.c) ---- */
 
+/* What decides whether a tensor of two runs is the same. */
+enum verify_kind {
+    VERIFY_FULL,     /* f32, f64, integers: the norm of the difference over the norm */
+    VERIFY_LOW,      /* computed in bf16 or f16: over the norm of its change */
+    VERIFY_ROUNDING, /* further off, but no more than rounding moves it */
+    VERIFY_DECIDED,  /* its change is rounding: a gradient that is zero up to rounding */
+    VERIFY_N_KINDS
+};
+
 struct comparison {
     bool done;
     double loss_error, params_error, states_error; /* -1: nothing to compare */
+    /* --verify without --tolerance: tensors of each kind, and their names */
+    bool by_type;
+    enum ap_dtype low; /* the coarsest type that a tensor is computed in */
+    int n[VERIFY_N_KINDS];
+    const char **name[VERIFY_N_KINDS];
 };
 
 /* The collectives that a program ran in `steps` steps, per step. */
@@ -95,7 +116,11 @@ int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t st
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out);
+/* What --verify met beyond tensors of full precision: a line, or nothing. */
+void report_kinds(const struct comparison *cmp, struct ap_buf *out);
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
+/* Before the first step: whether report_files will find or make its folder. */
+int report_check(const char *dir, struct ap_err *err);
 int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
@@ -103,9 +128,21 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 /* The unpartitioned graph as a program for one rank. */
 int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
                    struct ap_err *err);
-/* Losses and parameters of two runs; -1 names the first that is out of tolerance. */
-int verify_sessions(const struct session *s, const struct session *whole,
-                    double tolerance, struct comparison *cmp, struct ap_err *err);
+/*
+ * Runs the unpartitioned graph from the same data and compares losses, parameters and
+ * results; -1 names the first that is out of tolerance. With set->tolerance, it bounds
+ * every relative error. Without, the tolerance follows from the types that compute, and
+ * what exceeds it is held against what rounding alone changes (noise.h).
+ */
+int verify_run(struct ap_arena *arena, const struct ap_doc *doc,
+               const struct settings *set, const struct session *s,
+               struct comparison *cmp, struct ap_err *err);
+/*
+ * Before the first step: whether DIR has so many losses and, for the new values of the n
+ * parameters with these numbers, files that can be read.
+ */
+int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
+                  const int *number, struct ap_err *err);
 /*
  * With DIR/losses.npy and DIR/out/K.npy; -1 also when an error is above the tolerance or
  * nothing was compared, unless the tolerance is NaN.

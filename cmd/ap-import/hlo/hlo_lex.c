@@ -8,6 +8,11 @@
 
 #define LINE_COLUMNS 80
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
+}
+
 /* ---- messages ---- */
 
 /* "FILE:LINE:COL: " of pos; also where its line starts and ends. */
@@ -28,7 +33,8 @@ static void print_place(const struct hlo_src *src, size_t pos, struct ap_buf *ou
     ap_buf_printf(out, "%.300s:%zu:%zu: ", src->file, line, pos - bol + 1);
 }
 
-/* The line of pos, cut to LINE_COLUMNS around it, and a caret under it. */
+/* The line of pos, cut to LINE_COLUMNS around it, and a caret under it; nothing of a line
+ * that is no text. */
 static void print_caret(const struct hlo_src *src, size_t pos, size_t start, size_t end,
                         struct ap_buf *out)
 {
@@ -41,6 +47,9 @@ static void print_caret(const struct hlo_src *src, size_t pos, size_t start, siz
         if (end - start > LINE_COLUMNS)
             end = start + LINE_COLUMNS;
     }
+    for (size_t i = start; i < end; i++)
+        if (iscntrl((unsigned char)src->text[i]) && !is_blank(src->text[i]))
+            return;
     ap_buf_putc(out, '\n');
     for (size_t i = start; i < end; i++) {
         unsigned char c = (unsigned char)src->text[i];
@@ -101,11 +110,6 @@ void hlo_warn(struct hlo_src *src, size_t pos, const char *fmt, ...)
 }
 
 /* ---- characters ---- */
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
-}
 
 static bool is_word_start(char c)
 {

@@ -159,8 +159,44 @@ static pid_t start(const struct coproc_program *program, int n, const int (*far)
     return pid;
 }
 
+/* Whether the len bytes at name are a program: a path, or a name in a folder of PATH. */
+static bool is_program(const char *name, int len)
+{
+    const char *path = memchr(name, '/', (size_t)len) ? NULL : getenv("PATH");
+    struct ap_buf file = {0};
+    bool found = false;
+
+    if (!path)
+        path = "";
+    for (bool more = true; more && !found;) {
+        const int n = (int)strcspn(path, ":");
+        file.len = 0;
+        ap_buf_printf(&file, "%.*s%s%.*s", n, path, n ? "/" : "", len, name);
+        found = access(file.data, X_OK) == 0;
+        more = path[n] != '\0';
+        path += n + more;
+    }
+    ap_buf_free(&file);
+    return found;
+}
+
+/* One message for all processes, where the shell would have one for each. What only the
+ * shell understands is left to it. */
+static void check_command(const char *command)
+{
+    command += strspn(command, " \t");
+    const int len = (int)strcspn(command, " \t");
+    const int plain =
+        (int)strspn(command, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                             "0123456789_./+-");
+    if (plain >= len && !is_program(command, len))
+        ap_die(AP_BAD_INPUT, "the shard command: %.*s: not found", len, command);
+}
+
 struct coproc_pool *coproc_start(const struct coproc_program *program, int n)
 {
+    if (program->command)
+        check_command(program->command);
     struct coproc_pool *pool = ap_xrealloc(NULL, sizeof *pool);
     int(*far)[2] = ap_xrealloc(NULL, sizeof *far * (size_t)n);
 
