@@ -301,8 +301,8 @@ struct sel_verdict {
  */
 struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit);
 
-/* ---- solve_mem.c: what ap_solve_exact and ap_solve_glpk do with memory ---- */
+/* ---- solve_mem.c: what ap_solve_exact does with memory ---- */
 
-ap_solver_fn sel_exact_memory, sel_glpk_memory;
+ap_solver_fn sel_exact_memory;
 
 #endif

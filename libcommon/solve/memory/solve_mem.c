@@ -46,6 +46,7 @@
 #define PRICES_CELLS  1000000 /* cores that are searched at prices of memory */
 #define PRICES_PART   0.4     /* of the time, at most */
 #define PROVEN        1e-9
+#define FIRST_SWEEPS  20 /* before an integer program is stated */
 
 enum mode { MODE_AUTO, MODE_LOCAL, MODE_EXACT };
 
@@ -508,12 +509,32 @@ int sel_exact_memory(struct ap_arena *arena, const struct ap_problem *p,
     return solve(arena, p, params, MODE_EXACT, sol, err);
 }
 
-/* The whole of the reduced core as one integer program. */
-int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
-                    const struct ap_solve_params *params, struct ap_solution *sol,
-                    struct ap_err *err)
+/* The best of a start and of roundings of the bound, into state; its cost. */
+static double round_first(const struct mem_core *m, struct mem_dual *d, int *state)
 {
-    struct search s = {.params = params, .cost = INFINITY};
+    struct mem_budget none = {0};
+    double paid, best = INFINITY;
+
+    mem_dual_settle(d, FIRST_SWEEPS, &none, &paid);
+    for (int backward = 0; backward < 2; backward++) {
+        double cost = mem_dual_round(d, backward, &none);
+        if (cost >= best)
+            continue;
+        best = cost;
+        memcpy(state, d->state, (size_t)m->core->n_nodes * sizeof(int));
+    }
+    return best;
+}
+
+/* The whole of the reduced core as one integer program. */
+int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
+                  const struct ap_solve_params *params, struct ap_solution *sol,
+                  struct ap_err *err)
+{
+    const double start = params->start && ap_problem_legal(p, params->start)
+                             ? ap_problem_score(p, params->start)
+                             : INFINITY;
+    struct search s = {.params = params};
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
@@ -523,18 +544,26 @@ int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
         return -1;
     struct mem_dual *d = mem_dual_new(arena, &m);
     struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
-    mem_exact(arena, d, worst_cost(m.core), INT64_MAX, until_sec, params->work_limit,
-              &proof);
-    s.cost = proof.cost;
+    s.best = AP_NEW_N(arena, m.core->n_nodes + 1, int);
+    s.cost = round_first(&m, d, s.best);
+    mem_exact(arena, d, fmin(fmin(s.cost, start), worst_cost(m.core)), INT64_MAX,
+              until_sec, params->work_limit, &proof);
     s.bound = proof.bound;
     *sol = (struct ap_solution){.stopped = proof.done      ? "optimal"
                                            : until_sec > 0 ? "time limit"
                                                            : "work limit",
                                 .work = proof.n_cells};
-    if (proof.done && s.cost == INFINITY)
+    if (proof.cost < s.cost) {
+        s.cost = proof.cost;
+        s.best = proof.state;
+    }
+    if (s.cost < INFINITY && s.cost <= start)
+        mem_core_undo(&m, s.best, choice);
+    else if (start < INFINITY)
+        memcpy(choice, params->start, (size_t)p->n_nodes * sizeof(int));
+    else if (proof.done)
         sol->stopped = "infeasible";
-    if (s.cost < INFINITY)
-        mem_core_undo(&m, proof.state, choice);
+    s.cost = fmin(s.cost, start);
     ap_arena_rewind(arena, mark);
     return report(&s, p, choice, sol, err);
 }
