@@ -281,13 +281,6 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
  */
 double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limit,
                     int *state);
-/*
- * The same, without a solution: least[node][strategy] is what the best one costs that has
- * it, INFINITY where that is limit or more. About three times the work.
- */
-double sel_elim_least(struct sel_core *c, const struct sel_elim *plan, double limit,
-                      double **least);
-
 /* ---- solve_exact.c: a core by itself ---- */
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */

@@ -9,7 +9,9 @@
  * bytes that they add, as long as the model says that the limit is kept; then the program
  * is measured. Where it needs more than the model sees, the model's limit is lowered by
  * that.
- * Cost: a look at all tables per part and layer, and a few programs.
+ * In the end the best choice changes single variables; a problem so small that all
+ * changes of three or more are looked at has them tried from all choices met. Cost: a
+ * look at all tables per part and layer, and per change; and a few programs.
  */
 #include "solve/memory/memory_search.h"
 
@@ -327,4 +329,53 @@ void search_mend(struct memory_search *ms)
     for (int i = 0; i < ms->n_cuts && ms->best && !spent(ms); i++)
         if (ms->cut[i].sec < ms->best_sec)
             blend(ms, ms->best, ms->cut[i].choice);
+}
+
+/* ---- changes of few variables ---- */
+
+/* Tries a choice if it may be the best one that fits; copies are settled anew. */
+static void try_change(struct memory_search *ms, struct ap_arena *scratch,
+                       const int *choice)
+{
+    const size_t n = (size_t)ms->model->problem->n_nodes;
+    struct ap_mark mark = ap_arena_mark(scratch);
+    int *trial = ap_arena_dup(scratch, choice, n * sizeof *trial);
+    const struct weighed w = weigh(ms, scratch, trial);
+
+    if (w.sec < ms->best_sec && w.peak <= ms->task->limit)
+        search_try(ms, trial);
+    ap_arena_rewind(scratch, mark);
+}
+
+/* Tries all changes of up to n variables from v on. */
+static void change(struct memory_search *ms, struct ap_arena *scratch, int v, int n,
+                   int *choice)
+{
+    for (; v < ms->model->n_vars; v++) {
+        const int before = choice[v];
+        for (int s = 0; s < ms->model->problem->n_strategies[v] && !spent(ms); s++) {
+            choice[v] = s;
+            if (s == before)
+                continue;
+            try_change(ms, scratch, choice);
+            if (n > 1)
+                change(ms, scratch, v + 1, n - 1, choice);
+        }
+        choice[v] = before;
+    }
+}
+
+void search_change(struct memory_search *ms)
+{
+    const size_t size = (size_t)ms->model->problem->n_nodes * sizeof(int);
+    struct ap_arena scratch = {0};
+    double n_changes = 1;
+    int n = 0;
+
+    while (n < ms->model->n_vars &&
+           n_changes * (double)ms->n_strategies / (n + 1) <= memory_tuning.changes)
+        n_changes *= (double)ms->n_strategies / ++n;
+    for (int i = 0; i < ms->n_cuts && n > 2 && !search_is_near(ms); i++)
+        change(ms, &scratch, 0, n, ap_arena_dup(&scratch, ms->cut[i].choice, size));
+    ap_arena_free(&scratch);
 }
