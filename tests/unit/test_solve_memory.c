@@ -214,12 +214,14 @@ static void test_tries(int n)
         struct ap_problem p = gen_random(&arena, 80, 140, 4, 1000, i % 2, 0);
         gen_memory(&arena, &p, 1 + i % 8, 100, 6);
         const int *start = NULL;
-        if (!mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes > 9)
+        if (!mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
+                            &m, &err) &&
+            m.core->n_nodes > 9)
             start = mem_legal_run(mem_legal_new(&arena, &m, 1e9, 1), &budget);
         if (start) {
             struct mem_local *l = mem_local_new(&arena, &m, 1, true);
             double *mu = AP_NEW_N(&arena, m.n_slots + 1, double);
-            mem_local_set(l, start, mem_cost(&m, start), 0, mu, false);
+            mem_local_set(l, start, mem_cost(&m, start), 0, mu);
             wander(l, 100);
             wrong += check_fuse(l, &arena, 9);
             double before = l->st->cost, last = before;
@@ -272,13 +274,15 @@ static void test_alike(void)
                            .n_strategies = n_strategies,
                            .cost = cost,
                            .edges = edges};
-    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == N;
+    bool ok = !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
+                              &m, &err) &&
+              m.core->n_nodes == N;
     CHECK(ok, "wheels are not reduced");
     if (!ok)
         return;
     struct mem_local *l = mem_local_new(&arena, &m, 1, true);
     double mu[1] = {0};
-    mem_local_set(l, start, mem_cost(&m, start), 0, mu, false);
+    mem_local_set(l, start, mem_cost(&m, start), 0, mu);
     for (int i = 0; i < 200; i++)
         mem_try_forest(l, i % N, 2 + i % N, 1, false, &budget);
     CHECK(l->st->cost == 2 * RIM, "no forest turns a wheel over");
@@ -308,13 +312,15 @@ static void test_trade(double price, double cost_after)
     struct ap_err err = {""};
     struct mem_budget budget = {0};
     double mu[4] = {0};
-    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == 2;
+    bool ok = !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
+                              &m, &err) &&
+              m.core->n_nodes == 2;
 
     CHECK(ok, "memory keeps two nodes apart");
     if (!ok)
         return;
     struct mem_local *l = mem_local_new(&arena, &m, 1, true);
-    mem_local_set(l, zero, 10, 0, mu, false);
+    mem_local_set(l, zero, 10, 0, mu);
     for (int i = 0; i < 20; i++)
         mem_try_forest(l, i % 2, 1, 0, false, &budget);
     CHECK(l->st->cost == 10, "one by one, neither node can change");

@@ -184,8 +184,7 @@ static void test_prices(void)
               0.5 * (cut[0].sec + cut[1].sec) == theta &&
               held[0][0] + held[1][0] == 2 * 8,
           README "two cuts: value %g at price %g", theta, price[0] / 8);
-    CHECK(optimum(&arena, &p) == 34,
-          README "the optimum is 34: the rest is the gap");
+    CHECK(optimum(&arena, &p) == 34, README "the optimum is 34: the rest is the gap");
     ap_arena_free(&arena);
 }
 
@@ -217,7 +216,9 @@ static void test_random(int n)
             gen_random(&arena, gen_int(3, 7), gen_int(2, 12), 2 + i % 3, 1000, i % 5, 0);
         gen_memory(&arena, &p, 1 + i % 8, 100, 6);
         if (!ap_solve_exhaustive(&arena, &p, &params, &all, &err) &&
-            !mem_core_build(&arena, &p, 0, &m, &err) && m.n_slots > 0) {
+            !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
+                            &m, &err) &&
+            m.n_slots > 0) {
             n_all++;
             n_sound += is_sound(&arena, &m, all.objective);
         }

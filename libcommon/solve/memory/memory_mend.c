@@ -57,7 +57,48 @@ static struct search_seen *find_seen(struct memory_search *ms, const int *choice
     return &ms->seen[*hash % MOST_SEEN];
 }
 
-/* As ap_measure.program, once per choice; keeps the best that fits. */
+/* A choice by the model. */
+struct weighed {
+    double sec;
+    int64_t peak;
+};
+
+static struct weighed weigh(struct memory_search *ms, struct ap_arena *scratch,
+                            int *choice)
+{
+    struct ap_mark mark = ap_arena_mark(scratch);
+    int64_t *held = AP_NEW_N(scratch, ms->model->n_times, int64_t);
+    struct weighed w = {0};
+
+    ap_memory_settle(ms->model, NULL, choice);
+    w.sec = ap_memory_score(ms->model, choice);
+    ap_memory_held(ms->model, choice, held);
+    for (int t = 0; t < ms->model->n_times; t++)
+        w.peak = held[t] > w.peak ? held[t] : w.peak;
+    ap_arena_rewind(scratch, mark);
+    return w;
+}
+
+/* As ap_measure.program, or by the model. */
+static bool find_peak(struct memory_search *ms, const int *choice, bool again,
+                      double *sec, int64_t *peak)
+{
+    const size_t size = (size_t)ms->model->problem->n_nodes * sizeof *choice;
+    const struct ap_measure *measure = &ms->task->measure;
+    struct ap_arena scratch = {0};
+
+    if (measure->program)
+        return measure->program(measure->arg, choice, again, sec, peak);
+    if (again)
+        return false;
+    const struct weighed w = weigh(ms, &scratch, ap_arena_dup(&scratch, choice, size));
+    *sec = w.sec < AP_FORBIDDEN ? w.sec : INFINITY;
+    *peak = w.peak;
+    ap_arena_free(&scratch);
+    return true;
+}
+
+/* The same once per choice; keeps the best that fits. */
 static bool measure(struct memory_search *ms, const int *choice, bool again, double *sec,
                     int64_t *peak)
 {
@@ -70,7 +111,7 @@ static bool measure(struct memory_search *ms, const int *choice, bool again, dou
         *peak = seen->peak;
         return true;
     }
-    if (!ms->task->measure.program(ms->task->measure.arg, choice, again, sec, peak))
+    if (!find_peak(ms, choice, again, sec, peak))
         return false;
     *seen = (struct search_seen){hash, *sec, *peak};
     ms->n_measured++;
@@ -107,32 +148,10 @@ int64_t search_try(struct memory_search *ms, const int *choice)
 
 /* ---- parts ---- */
 
-/* A choice by the model. */
-struct weighed {
-    double sec;
-    int64_t peak;
-};
-
 struct blend_part {
     int id;
     double gain, bytes; /* taken over alone: seconds saved, bytes more at the peak */
 };
-
-static struct weighed weigh(struct memory_search *ms, struct ap_arena *scratch,
-                            int *choice)
-{
-    struct ap_mark mark = ap_arena_mark(scratch);
-    int64_t *held = AP_NEW_N(scratch, ms->model->n_times, int64_t);
-    struct weighed w = {0};
-
-    ap_memory_settle(ms->model, NULL, choice);
-    w.sec = ap_memory_score(ms->model, choice);
-    ap_memory_held(ms->model, choice, held);
-    for (int t = 0; t < ms->model->n_times; t++)
-        w.peak = held[t] > w.peak ? held[t] : w.peak;
-    ap_arena_rewind(scratch, mark);
-    return w;
-}
 
 static bool same_layer(const struct memory_search *ms, int a, int b)
 {

@@ -592,8 +592,26 @@ static void open_search(struct memory_search *ms)
     ms->last_price = AP_NEW_N(ms->arena, ms->max_times, double);
 }
 
+/* Whether single variables hold all memory, and choices stand for no programs. */
+static bool has_core(const struct ap_memory_task *task)
+{
+    const struct ap_memory *m = task->model;
+
+    for (int i = 0; i < m->n_items; i++)
+        if (m->items[i].b >= 0)
+            return false;
+    return m->n_copies == 0 && m->n_maxima == 0 && !task->measure.program;
+}
+
 int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
                      struct ap_memory_answer *answer, struct ap_err *err)
+{
+    return (has_core(task) ? mem_search_core : mem_search_prices)(arena, task, answer,
+                                                                  err);
+}
+
+int mem_search_prices(struct ap_arena *arena, const struct ap_memory_task *task,
+                      struct ap_memory_answer *answer, struct ap_err *err)
 {
     struct memory_search ms = {
         .arena = arena,

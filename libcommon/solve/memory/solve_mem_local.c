@@ -25,7 +25,6 @@
 #define STEPS      30
 #define LONGER     1.3 /* the next one, up to: */
 #define LONGEST    20
-#define ALONE      12 /* such coolings must have time for searches to go their own ways */
 #define LAST_PART  0.85 /* of the time left is for the last one */
 #define MIN_PART   0.2  /* of a cooling's least length; not worth while if shorter */
 #define MAX_RISE   0.04 /* of the gap, at the first step */
@@ -34,8 +33,6 @@
 #define STRENGTHS  8
 #define MANY       8 /* descents as long as the first */
 #define SCRAMBLE   12
-#define SHORT      4   /* kicks in a round, where new starts */
-#define FAR_START  0.5 /* of the gap away from the best choice end */
 
 /* What a try of that kind may cost, until that is known. */
 static double first_work(int kind)
@@ -119,18 +116,8 @@ static void reprice(struct mem_local *l)
     l->priced = sum;
 }
 
-bool mem_local_has_time(const struct mem_local *l, double until_sec)
-{
-    double now = mem_now_sec();
-
-    if (now >= until_sec || l->total_work == 0 || now <= l->start_sec)
-        return false;
-    return (double)l->total_work / (now - l->start_sec) * (until_sec - l->start_sec) >
-           ALONE * COOLING * (double)(l->n_cells + 1000);
-}
-
 void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
-                   const double *mu, bool apart)
+                   const double *mu)
 {
     const struct mem_core *m = l->m;
     double *prefix = ap_xrealloc(NULL, ((size_t)m->n_slots + 1) * sizeof(double));
@@ -144,7 +131,7 @@ void mem_local_set(struct mem_local *l, const int *choice, double cost, double b
     l->bound = bound;
     if (l->st->cost < INFINITY)
         reprice(l);
-    if (cost >= l->best_cost - l->tol || (apart && l->best_cost < INFINITY))
+    if (cost >= l->best_cost - l->tol)
         return;
     l->best_cost = cost;
     memcpy(l->best, choice, (size_t)m->core->n_nodes * sizeof(int));
@@ -303,10 +290,10 @@ static bool cool(struct mem_local *l, int64_t work)
     return true;
 }
 
-bool mem_local_is_short(const struct mem_local *l)
+/* Whether a round is longer than a kick with the descent from it. */
+static bool is_short(const struct mem_local *l)
 {
-    return l->n_kicks > 0 &&
-           (double)l->run_work * l->n_kicks > (l->far ? SHORT : 1) * l->kick_work;
+    return l->n_kicks > 0 && (double)l->run_work * l->n_kicks > l->kick_work;
 }
 
 /* Little was gained for a while. */
@@ -322,20 +309,11 @@ static void move_on(struct mem_local *l, struct mem_budget *budget)
         l->n_kicks++;
     }
     l->way_work = 0;
-    l->kicks = l->n_kicks == 0 || (mem_local_is_short(l) && (l->plain || !kicked));
+    l->kicks = l->n_kicks == 0 || (is_short(l) && (l->plain || !kicked));
     if (l->kicks)
         kick_on(l, budget);
     else
         start_cooling(l, budget);
-}
-
-void mem_local_move(struct mem_local *l, const int *choice)
-{
-    go_to(l, choice);
-    make_home(l, choice, l->st->cost);
-    l->strength = 0;
-    l->moved = true;
-    end_cooling(l);
 }
 
 void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget)
@@ -368,7 +346,4 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
     }
     l->run_work = budget->work - work;
     keep_best(l);
-    l->far |=
-        l->moved && l->home_cost - l->best_cost > FAR_START * (l->best_cost - l->bound);
-    l->moved = false;
 }

@@ -59,7 +59,6 @@ struct mem_local {
     double best_cost, window_cost;
     int *home; /* where kicks start, see move_on */
     double home_cost;
-    bool moved, far; /* this round began anew; such a one ended far from the best */
     int strength;
     int64_t total_work, first_descent;
     double start_sec;             /* of the first run, with a limit of time */
