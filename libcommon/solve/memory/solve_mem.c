@@ -20,14 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUND_SEC     0.5
+/* `scripts/bench/solve FOLDER 10 60` on the contest's instances shows what these are
+ * worth: objective, bound and seconds. */
+#define ROUND_SEC     0.5       /* of a round, at most */
 #define FIRST_SEC     0.12      /* the first round; they grow */
-#define ROUND_EVERY   4         /* steps of the dual */
-#define ROUND_WORK    200000000 /* for small cores LEAST_WORK + CELL_WORK per cell */
-#define LEAST_WORK    300000
-#define CELL_WORK     300
-#define SMALL_CELLS   20000 /* cores that are proven at once */
-#define DEFAULT_ROUND 30
+#define ROUND_EVERY   4         /* steps of the dual between two roundings */
+#define ROUND_WORK    200000000 /* of a round without a clock: cells, at most, and ... */
+#define LEAST_WORK    300000    /* ... for small cores this, ... */
+#define CELL_WORK     300       /* ... and so many per cell of their tables */
+#define SMALL_CELLS   20000     /* cores that are proven at once */
+#define DEFAULT_ROUND 30        /* rounds without limits */
 #define MAX_WORKERS   64
 #define REDUCE_PART   0.4  /* of the time, at most, for reductions */
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
@@ -37,14 +39,14 @@
 #define SLOW          5e-3 /* of the gap in a round: with a clock, the bound gets only */
 #define SLOW_ROUNDS   3    /* every so many'th round */
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
-#define EXACT_CELLS   120000
-#define ALL_CELLS     2000000
+#define EXACT_CELLS   120000  /* of an integer program, at most, and ... */
+#define ALL_CELLS     2000000 /* ... where proofs come first */
 #define EXACT_WORK    200000  /* simplex iterations, nodes */
 #define BARE_PART     0.25    /* of the time, when memory does not bind */
 #define PRICES_CELLS  1000000 /* cores that are searched at prices of memory */
 #define PRICES_PART   0.4     /* of the time, at most */
-#define PROVEN        1e-9
-#define FIRST_SWEEPS  20 /* before an integer program is stated */
+#define PROVEN        1e-9    /* relative gap that counts as none */
+#define FIRST_SWEEPS  20      /* before an integer program is stated */
 
 struct worker {
     struct ap_arena arena;

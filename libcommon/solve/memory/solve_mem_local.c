@@ -18,21 +18,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PICK_WORK  100
-#define WINDOW     40   /* times all cells, as work */
-#define LITTLE     1e-4 /* part of the cost gained in a window */
-#define COOLING    100  /* times all cells, as work, and in so many steps: */
-#define STEPS      30
-#define LONGER     1.3 /* the next one, up to: */
-#define LONGEST    20
-#define LAST_PART  0.85 /* of the time left is for the last one */
-#define MIN_PART   0.2  /* of a cooling's least length; not worth while if shorter */
-#define MAX_RISE   0.04 /* of the gap, at the first step */
-#define MAX_WEIGHT 1.6  /* of the price of usage, at the first step */
-#define FAR        0.02 /* of the gap: cooling starts from the best choice instead */
-#define STRENGTHS  8
-#define MANY       8 /* descents as long as the first */
-#define SCRAMBLE   12
+/*
+ * Parameters of the local search. Work is in cells looked at, about a nanosecond each.
+ * `SEEDS='0 1 2' scripts/bench/solve FOLDER 10`, with the contest's instances K and U in
+ * the folder, shows what they are worth: the objective and its ratio to the best known.
+ */
+static const struct {
+    int64_t pick_work;      /* of choosing what to try */
+    double window;          /* work times all cells, after which is looked whether ... */
+    double little;          /* ... no more than this part of the cost was gained */
+    double cooling;         /* work of the first one, times all cells */
+    int steps;              /* of a cooling */
+    double longer, longest; /* each next one's length, up to this many times the first */
+    double last_part;       /* of the time left is for the last one ... */
+    double min_part;        /* ... if that is this part of the first one's length */
+    double rise;   /* above the record, part of the gap, at the first step, at most */
+    double weight; /* of usage's price at the first step, at most */
+    double far;    /* part of the gap: cooling starts from the best choice instead */
+    int strengths; /* of kicks, before they start elsewhere */
+    int scramble;  /* kicks to start from a choice that is decided anew */
+    int many;      /* descents as long as the first one, before that is done */
+} tuning = {
+    .pick_work = 100,
+    .window = 40,
+    .little = 1e-4,
+    .cooling = 100,
+    .steps = 30,
+    .longer = 1.3,
+    .longest = 20,
+    .last_part = 0.85,
+    .min_part = 0.2,
+    .rise = 0.04,
+    .weight = 1.6,
+    .far = 0.02,
+    .strengths = 8,
+    .scramble = 12,
+    .many = 8,
+};
 
 /* What a try of that kind may cost, until that is known. */
 static double first_work(int kind)
@@ -220,18 +242,18 @@ static void kick_on(struct mem_local *l, struct mem_budget *budget)
 {
     int n_nodes = l->m->core->n_nodes;
 
-    if (++l->strength > STRENGTHS) {
+    if (++l->strength > tuning.strengths) {
         l->strength = 0;
         make_home(l, l->best, l->best_cost);
         go_to(l, l->best);
-        if (l->total_work > MANY * l->first_descent && mem_pick(l, 4) > 0) {
-            kick(l, n_nodes, SCRAMBLE, budget);
+        if (l->total_work > tuning.many * l->first_descent && mem_pick(l, 4) > 0) {
+            kick(l, n_nodes, tuning.scramble, budget);
             make_home(l, l->st->choice, l->st->cost);
         }
         return;
     }
     go_to(l, l->home);
-    kick(l, 4 + (n_nodes >> (STRENGTHS - l->strength + 1)), l->strength, budget);
+    kick(l, 4 + (n_nodes >> (tuning.strengths - l->strength + 1)), l->strength, budget);
 }
 
 /* ---- cooling ---- */
@@ -249,18 +271,18 @@ static double work_left(const struct mem_local *l, const struct mem_budget *budg
 static void start_cooling(struct mem_local *l, const struct mem_budget *budget)
 {
     double gap = l->best_cost - l->bound;
-    double least = COOLING * (double)(l->n_cells + 1000);
-    double last = LAST_PART * work_left(l, budget);
+    double least = tuning.cooling * (double)(l->n_cells + 1000);
+    double last = tuning.last_part * work_left(l, budget);
 
-    if (l->st->cost > l->best_cost + FAR * gap)
+    if (l->st->cost > l->best_cost + tuning.far * gap)
         go_to(l, l->best);
-    l->cool.weight = MAX_WEIGHT * mem_uniform(l);
-    l->cool.rise = MAX_RISE * mem_uniform(l) * gap;
+    l->cool.weight = tuning.weight * mem_uniform(l);
+    l->cool.rise = tuning.rise * mem_uniform(l) * gap;
     l->cool.step = -1;
     l->cool.work = 0;
     l->cool.length =
-        last < MIN_PART * least ? 0 : (int64_t)fmin(least * l->cool.longer, last);
-    l->cool.longer = fmin(l->cool.longer * LONGER, LONGEST);
+        last < tuning.min_part * least ? 0 : (int64_t)fmin(least * l->cool.longer, last);
+    l->cool.longer = fmin(l->cool.longer * tuning.longer, tuning.longest);
 }
 
 static void end_cooling(struct mem_local *l)
@@ -276,13 +298,13 @@ static void end_cooling(struct mem_local *l)
 static bool cool(struct mem_local *l, int64_t work)
 {
     l->cool.work += work;
-    int step = (int)(STEPS * l->cool.work / l->cool.length);
-    if (step >= STEPS) {
+    int step = (int)(tuning.steps * l->cool.work / l->cool.length);
+    if (step >= tuning.steps) {
         end_cooling(l);
         return false;
     }
     if (step != l->cool.step) {
-        double part = 1 - (double)step / STEPS;
+        double part = 1 - (double)step / tuning.steps;
         l->cool.step = step;
         l->weight = l->cool.weight * part * part;
         l->level = mem_value(l) + l->cool.rise * part * part;
@@ -327,7 +349,7 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
     reprice(l);
     while (!budget->out && l->best_cost > enough) {
         int64_t before = budget->work;
-        mem_spend(budget, PICK_WORK);
+        mem_spend(budget, tuning.pick_work);
         try_arm(l, pick_arm(l), budget);
         before = budget->work - before;
         l->window_work += before;
@@ -337,9 +359,9 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
             keep_best(l);
         if (l->cool.length > 0 && cool(l, before))
             continue;
-        if (l->window_work < WINDOW * (double)(l->n_cells + 1000))
+        if (l->window_work < tuning.window * (double)(l->n_cells + 1000))
             continue;
-        if (l->st->cost >= l->window_cost - LITTLE * fabs(l->window_cost))
+        if (l->st->cost >= l->window_cost - tuning.little * fabs(l->window_cost))
             move_on(l, budget);
         l->window_work = 0;
         l->window_cost = l->st->cost;
