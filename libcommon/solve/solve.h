@@ -170,10 +170,9 @@ struct sel_join;
 /*
  * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
  * by the caller from one refinement to the next. Where a group has more sets, the others
- * are represented by proxies, which makes the core a relaxation, or are left out, which
- * makes it a restriction.
+ * are represented by proxies, which makes the core a relaxation.
  */
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies);
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
 /* Some group has not all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
@@ -249,8 +248,8 @@ double **sel_dual_least(const struct sel_dual *d, double shift);
 
 /* Cost of state[] for the nodes left, base included; INFINITY when forbidden. */
 double sel_cost(const struct sel_core *c, const int *state);
-/* Improves state[] by best answers, then by chains of them. Returns its cost. */
-double sel_local(struct sel_core *c, int *state, int n_chains, uint64_t seed);
+/* Improves state[] by best answers. Returns its cost. */
+double sel_local(const struct sel_core *c, int *state);
 
 /* ---- solve_merge.c: pairs of neighbours as one node ---- */
 
