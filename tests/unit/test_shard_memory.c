@@ -220,8 +220,7 @@ static void test_mixture(void)
 {
     struct ap_arena arena = {0};
     int64_t held[2][3] = {{20, 18, 0}, {0, 4, 12}};
-    struct search_cut cut[] = {{.sec = 1, .held = held[0]},
-                               {.sec = 2, .held = held[1]}};
+    struct search_cut cut[] = {{.sec = 1, .held = held[0]}, {.sec = 2, .held = held[1]}};
     int time[3] = {0};
     double price[3] = {0};
     const struct ap_memory model = {.n_times = 3};
