@@ -91,13 +91,6 @@ ap_solver_fn ap_solve_glpk;       /* one-hot nodes, tight edges, dual simplex, t
 ap_solver_fn ap_solve_exhaustive; /* the oracle: at most 10^7 combinations */
 
 /*
- * Marks strategies that no choice cheaper than limit has, in out[node][strategy]; those
- * marked before are taken as forbidden, and nodes with NULL are left alone. How many are
- * new, -1 when no choice is cheaper. No memory.
- */
-int64_t ap_solve_rule_out(const struct ap_problem *p, double limit, bool *const *out);
-
-/*
  * least[node][strategy]: a lower bound of what choices that have it cost, INFINITY where
  * none costs less than limit. Of a problem without memory; the bound of all choices.
  */

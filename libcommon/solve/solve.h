@@ -170,10 +170,9 @@ struct sel_join;
 /*
  * Before sel_reduce, on a core fresh from a problem. max_sets [node], 0 at first, is kept
  * by the caller from one refinement to the next. Where a group has more sets, the others
- * are represented by proxies, which makes the core a relaxation, or are left out, which
- * makes it a restriction.
+ * are represented by proxies, which makes the core a relaxation.
  */
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies);
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
 /* Some group has not all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
 /* Node v stands for copies; its labels are not strategies of the problem. */
@@ -249,8 +248,8 @@ double **sel_dual_least(const struct sel_dual *d, double shift);
 
 /* Cost of state[] for the nodes left, base included; INFINITY when forbidden. */
 double sel_cost(const struct sel_core *c, const int *state);
-/* Improves state[] by best answers, then by chains of them. Returns its cost. */
-double sel_local(struct sel_core *c, int *state, int n_chains, uint64_t seed);
+/* Improves state[] by best answers. Returns its cost. */
+double sel_local(const struct sel_core *c, int *state);
 
 /* ---- solve_merge.c: pairs of neighbours as one node ---- */
 
@@ -281,13 +280,6 @@ bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
  */
 double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limit,
                     int *state);
-/*
- * The same, without a solution: least[node][strategy] is what the best one costs that has
- * it, INFINITY where that is limit or more. About three times the work.
- */
-double sel_elim_least(struct sel_core *c, const struct sel_elim *plan, double limit,
-                      double **least);
-
 /* ---- solve_exact.c: a core by itself ---- */
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
@@ -301,8 +293,8 @@ struct sel_verdict {
  */
 struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit);
 
-/* ---- solve_mem.c: what ap_solve_exact and ap_solve_glpk do with memory ---- */
+/* ---- solve_mem.c: what ap_solve_exact does with memory ---- */
 
-ap_solver_fn sel_exact_memory, sel_glpk_memory;
+ap_solver_fn sel_exact_memory;
 
 #endif

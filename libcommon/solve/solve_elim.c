@@ -8,10 +8,6 @@
  *
  * What all entries of a table cost at least is paid for sure, and taken off the limit.
  *
- * The way back gives every table what all else costs: with both, each cluster knows the
- * best solution of each of its combinations, thus of each strategy (Shafer & Shenoy
- * 1990).
- *
  * O(nodes * strategies^(width + 1)) without such luck; the plan tells before.
  */
 #include "solve/solve.h"
@@ -149,8 +145,6 @@ struct table { /* of the i-th node eliminated, over its scope */
     uint16_t *arg;
     size_t *stride; /* [scope] */
     size_t n;
-    double taken;   /* off all entries, by it and those that it was made from */
-    double *others; /* what all else costs at least; of marginals */
 };
 
 #define MAX_WIDTH 32
@@ -357,11 +351,7 @@ static double eliminate(struct runner *r, int i, double limit)
     ap_arena_rewind(r->c->arena, mark);
     if (first >= 0)
         r->inbox[first][r->n_inbox[first]++] = i;
-    const double least = take_least(table->least, n);
-    table->taken = least;
-    for (int k = 0; k < r->n_inbox[i]; k++)
-        table->taken += r->table[r->inbox[i][k]].taken;
-    return least;
+    return take_least(table->least, n);
 }
 
 static double *unpack(struct sel_core *c, const struct sel_edge *e)
@@ -432,128 +422,6 @@ double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limi
         for (int k = 0; k < plan->n_scope[i]; k++)
             at += r.table[i].stride[k] * (size_t)state[plan->scope[i][k]];
         state[plan->order[i]] = r.table[i].arg[at];
-    }
-    return total;
-}
-
-/* ---- what every strategy costs at least ---- */
-
-/* A table that the bucket was filled from. */
-struct child {
-    struct table *table;
-    size_t stride[MAX_WIDTH];
-};
-
-struct sweeper {
-    struct bucket b;
-    int n_children;
-    struct child *child;
-    const double *others; /* [entry of the bucket's table] */
-    double floor, paid;   /* of others; by what the bucket's terms lack */
-    double *least;        /* [strategy of the eliminated node] */
-};
-
-static void tell(const struct sweeper *w, double sum)
-{
-    const struct bucket *b = &w->b;
-
-    w->least[b->state[0]] = sel_lesser(w->least[b->state[0]], sum);
-    for (int i = 0; i < w->n_children; i++) {
-        const struct child *c = &w->child[i];
-        size_t at = 0;
-        for (int j = 0; j < b->n; j++)
-            at += c->stride[j] * (size_t)b->state[j];
-        c->table->others[at] = sel_lesser(c->table->others[at],
-                                          sum - (c->table->least[at] + c->table->taken));
-    }
-}
-
-/* As visit, with what all else costs: of the whole bucket, or at least that. */
-static void revisit(struct sweeper *w, int k, double sum, double cut)
-{
-    struct bucket *b = &w->b;
-    const double *x = b->sum[k], *y = b->cut[k];
-    size_t at = 0;
-
-    add_terms(b, k, sum, cut);
-    for (int j = 1; j < k; j++)
-        at += b->out_stride[j] * (size_t)b->state[j];
-    for (int s = 0; s < b->size[k]; s++, at += b->out_stride[k]) {
-        b->state[k] = s;
-        if (!(x[s] + w->paid + (y[s] > w->floor ? y[s] : w->floor) < b->limit))
-            continue;
-        if (k + 1 < b->n) {
-            revisit(w, k + 1, x[s], y[s]);
-            continue;
-        }
-        const double all = x[s] + w->paid + w->others[at];
-        if (all < b->limit)
-            tell(w, all);
-    }
-}
-
-static void sweep_back(struct runner *r, int i, double limit, double *least)
-{
-    const struct sel_elim *plan = r->plan;
-    struct table *table = &r->table[i];
-    struct ap_mark mark = ap_arena_mark(r->c->arena);
-    struct sweeper w = {.b = {.limit = limit},
-                        .n_children = r->n_inbox[i],
-                        .others = table->others,
-                        .floor = INFINITY,
-                        .least = least};
-
-    w.child = AP_NEW_N(r->c->arena, w.n_children + 1, struct child);
-    bucket_fill(r, &w.b, i);
-    for (int k = 1; k < w.b.n; k++)
-        w.b.out_stride[k] = table->stride[k - 1];
-    for (int k = 0; k < w.b.n; k++)
-        r->slot[k == 0 ? plan->order[i] : plan->scope[i][k - 1]] = k;
-    for (int k = 0; k < w.n_children; k++) {
-        const int from = r->inbox[i][k];
-        w.child[k].table = &r->table[from];
-        w.paid += r->table[from].taken;
-        for (int j = 0; j < plan->n_scope[from]; j++)
-            w.child[k].stride[r->slot[plan->scope[from][j]]] = r->table[from].stride[j];
-    }
-    for (int k = 0; k < w.b.n; k++)
-        r->slot[k == 0 ? plan->order[i] : plan->scope[i][k - 1]] = -1;
-    for (size_t k = 0; k < table->n; k++)
-        w.floor = sel_lesser(w.floor, table->others[k]);
-    revisit(&w, 0, 0, 0);
-    ap_arena_rewind(r->c->arena, mark);
-}
-
-double sel_elim_least(struct sel_core *c, const struct sel_elim *plan, double limit,
-                      double **least)
-{
-    struct runner r = {0};
-    bool *inside = AP_NEW_N(c->arena, plan->n + 1, bool);
-
-    runner_init(&r, c, plan);
-    const double total = eliminate_all(&r, limit);
-    if (total == INFINITY)
-        return INFINITY;
-    for (int i = 0; i < plan->n; i++) {
-        r.table[i].others = AP_NEW_N(c->arena, (int64_t)r.table[i].n, double);
-        for (int k = 0; k < r.n_inbox[i]; k++)
-            inside[r.inbox[i][k]] = true;
-    }
-    for (int i = plan->n - 1; i >= 0; i--) {
-        const int v = plan->order[i];
-        for (size_t k = 0; k < r.table[i].n; k++) /* of a part by itself: the others */
-            r.table[i].others[k] =
-                inside[i] ? r.table[i].others[k] : total - c->base - r.table[i].taken;
-        for (int k = 0; k < r.n_inbox[i]; k++) {
-            const struct table *from = &r.table[r.inbox[i][k]];
-            for (size_t j = 0; j < from->n; j++)
-                from->others[j] = INFINITY;
-        }
-        for (int s = 0; s < c->node[v].n_strategies; s++)
-            least[v][s] = INFINITY;
-        sweep_back(&r, i, limit - c->base, least[v]);
-        for (int s = 0; s < c->node[v].n_strategies; s++)
-            least[v][s] += c->base;
     }
     return total;
 }

@@ -5,10 +5,9 @@
  * strategies whose reduced cost reaches the gap are dropped: the rest, with the costs
  * that the messages left (all >= 0, most of them 0), is a smaller core, to which the same
  * is done. When that does not shrink it any more it is eliminated, cutting combinations
- * at the gap. When it is too wide for that, the same is tried with guesses of the gap
- * that are smaller than the known one: a solution within a guess is the optimum, and
- * none raises the bound. Last comes branching on the strategies of a node in the widest
- * place, cheapest reduced cost first.
+ * at the gap. When it is too wide for that, pairs of neighbours are merged, which bounds
+ * it better. Last comes branching on the strategies of a node in the widest place,
+ * cheapest reduced cost first.
  *
  * Graphs of training steps are long and thin: the cost is about linear in the layers.
  * Everything that is cut costs at least the best known solution less EPSILON of it.
@@ -33,7 +32,6 @@
 #define EARLY         0.2 /* part of the strategies that a guess between sweeps leaves */
 #define MAX_DIVING    2
 #define DIVE_STAGES   3 /* see solve_connected */
-#define MAX_GUESSING  2
 #define MAX_MERGING   16
 #define MERGED_WORK   10000 /* strategies of a merged core for a unit of work */
 #define SHRUNK        0.7   /* going on with the rest is worth it below this part */
@@ -43,8 +41,8 @@ struct search {
     const struct ap_solve_params *params;
     struct timespec start;
     int64_t work, work_limit;
-    const char *stopped;           /* why, NULL while it goes on */
-    int guessing, diving, merging; /* how deep inside guesses, dives, merged cores */
+    const char *stopped; /* why, NULL while it goes on */
+    int diving, merging; /* how deep inside dives, merged cores */
 };
 
 static bool out_of_time(struct search *s)
@@ -200,10 +198,10 @@ static void improve(struct part *p, double cost)
     p->eps = fmax(p->floor, EPSILON * cost);
 }
 
-static void round_and_search(struct part *p, int n_chains)
+static void round_and_search(struct part *p)
 {
     sel_dual_round(p->d, p->state);
-    double cost = sel_local(p->c, p->state, n_chains, p->s->params->seed);
+    double cost = sel_local(p->c, p->state);
     if (cost < target(p)) {
         improve(p, cost);
         sel_set_best(p->c, p->state);
@@ -251,24 +249,11 @@ static struct sel_verdict descend(struct part *p, double keep, double limit, int
     return v;
 }
 
-/* One guess: no solution costs less than limit, or the optimum is found. True: settled.
- */
-static bool guess(struct part *p, double limit, struct sel_verdict *r)
-{
-    p->s->guessing++;
-    *r = descend(p, limit, limit, -1, 0);
-    p->s->guessing--;
-    p->v.bound = fmax(p->v.bound, r->bound);
-    return p->v.bound >= target(p);
-}
-
 /* The best solution among the strategies below keep, for its own sake. */
 static bool dive(struct part *p, double keep)
 {
     p->s->diving++;
-    p->s->guessing += MAX_GUESSING;
     struct sel_verdict r = descend(p, keep, target(p), -1, 0);
-    p->s->guessing -= MAX_GUESSING;
     p->s->diving--;
     p->v.bound = fmax(p->v.bound, r.bound);
     return p->v.bound >= target(p);
@@ -291,27 +276,6 @@ static bool guess_early(struct part *p)
         int64_t all, kept = sel_dual_kept(p->d, limit, &all);
         if ((double)kept <= EARLY * (double)all)
             return limit < target(p) && dive(p, limit);
-    }
-    return false;
-}
-
-/* Guesses of the gap, small ones first, without branching. True when it is settled. */
-static bool guess_all(struct part *p)
-{
-    double gap = known_gap(p), bound = p->d->bound;
-
-    for (double part = 1.0 / 4096; part < 1; part *= 4) {
-        double limit = bound + part * gap;
-        int64_t all, kept = sel_dual_kept(p->d, limit, &all);
-        struct sel_verdict r;
-        if (limit <= p->v.bound)
-            continue;
-        if (limit >= target(p) || (double)kept > SHRUNK * (double)all || stop(p->s))
-            break;
-        if (guess(p, limit, &r))
-            return true;
-        if (r.bound < limit && !r.found)
-            break;
     }
     return false;
 }
@@ -426,7 +390,7 @@ static struct sel_verdict solve_connected(struct search *s, struct sel_core *c,
         p.v.bound = fmax(p.v.bound, p.d->bound);
         if (!c->parent) /* the whole: what it costs at least says what may be lost */
             p.floor = fmax(p.floor, s->params->gap * p.d->bound);
-        round_and_search(&p, going ? 0 : c->n_left);
+        round_and_search(&p);
         if (p.d->bound >= target(&p)) {
             p.v.bound = target(&p);
             return p.v;
@@ -449,9 +413,7 @@ static struct sel_verdict solve_connected(struct search *s, struct sel_core *c,
     }
     if (tighten(&p, &widest))
         return p.v;
-    if (s->guessing < MAX_GUESSING && s->merging == 0 && guess_all(&p))
-        return p.v;
-    if (s->guessing > 0 || s->merging > 0)
+    if (s->diving > 0 || s->merging > 0)
         return p.v;
     branch(&p, widest >= 0 ? widest : undecided(&p));
     return p.v;
@@ -585,28 +547,8 @@ static void look_for(struct part *part, struct sel_core *c)
         return;
     int *state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     sel_dual_round(part->d, state);
-    sel_local(c, state, 0, 0);
+    sel_local(c, state);
     sel_set_best(c, state);
-}
-
-/* A solution of the problem without the sets of copies that are many. */
-static void try_few_copies(struct search *s, const struct ap_problem *p,
-                           const struct sel_core *whole, int *max_sets,
-                           struct answer *best)
-{
-    struct sel_core *c = sel_core_copy(whole);
-    struct sel_join *join = sel_join_copies(c, max_sets, false);
-
-    if (!sel_join_relaxed(join) || !sel_reduce(c, false))
-        return;
-    if (c->n_left > 0) {
-        struct part part = {.s = s, .c = c, .d = sel_dual_new(c)};
-        part.v.cost = limit_of(s, best);
-        look_for(&part, c);
-    } else {
-        sel_undo_all(c);
-    }
-    offer(s, p, join, c->best, best);
 }
 
 /*
@@ -617,7 +559,7 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
                        struct sel_core *whole, int *max_sets, struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
-    struct sel_join *join = sel_join_copies(c, max_sets, true);
+    struct sel_join *join = sel_join_copies(c, max_sets);
     int *n_labels = sel_count_labels(c);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
@@ -641,7 +583,7 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
                          const struct sel_core *whole, int *max_sets, struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
-    struct sel_join *join = sel_join_copies(c, max_sets, true);
+    struct sel_join *join = sel_join_copies(c, max_sets);
     double limit = limit_of(s, best);
     struct sel_verdict v = solve(s, c, limit, s->params->gap * fmax(best->bound, 0));
 
@@ -680,9 +622,6 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     int looks = params->is_small ? 0 : LOOKS;
     for (int i = 0; i < looks && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
-    ap_arena_rewind(arena, round);
-    if (looks > 0 && best.cost - best.bound > CLOSE * best.bound)
-        try_few_copies(&s, p, whole, max_sets, &best);
     ap_arena_rewind(arena, round);
     while (best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&
            !solve_joined(&s, p, whole, max_sets, &best))

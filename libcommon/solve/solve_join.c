@@ -44,7 +44,6 @@ struct sel_join {
     int *max_sets;            /* [node], of the group that it leads; the caller's */
     bool *leads;              /* [node], it stands for a group of copies */
     int *n_sets;              /* [node], exact sets of the group that it leads */
-    bool proxies;             /* are made; else sets that are left out are forbidden */
     bool relaxed;             /* some group has not all its sets */
 };
 
@@ -480,7 +479,7 @@ static bool choose_sets(struct sel_join *j, struct group *g)
     if (!all && (g->members == 0 || !find_sets(j, g, g->members, &all)))
         return false;
     g->first_stand_in = g->n_sets;
-    if (!all && j->proxies)
+    if (!all)
         add_stand_ins(g);
     j->relaxed |= !all;
     return true;
@@ -707,14 +706,13 @@ static void drop_chained(struct sel_join *j)
     j->up = ap_sets_new(j->c->arena, n);
 }
 
-struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets, bool proxies)
+struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets)
 {
     struct sel_join *j = AP_NEW(c->arena, struct sel_join);
     int most_edges = 1;
 
     j->c = c;
     j->max_sets = max_sets;
-    j->proxies = proxies;
     j->leads = AP_NEW_N(c->arena, c->n_nodes + 1, bool);
     j->n_sets = AP_NEW_N(c->arena, c->n_nodes + 1, int);
     j->copy_of = AP_NEW_N(c->arena, c->n_nodes + 1, int);

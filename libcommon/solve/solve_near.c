@@ -30,7 +30,7 @@ double ap_solve_least(struct ap_arena *arena, const struct ap_problem *p, double
 {
     struct sel_core *c = sel_core_from_problem(arena, p);
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
-    struct sel_join *join = sel_join_copies(c, max_sets, true);
+    struct sel_join *join = sel_join_copies(c, max_sets);
     const int *n_labels = sel_count_labels(c);
     double **left = NULL, bound;
 

@@ -24,7 +24,7 @@ static void prepare(struct pieces_core *p)
     int *place = AP_NEW_N(arena, q->n_nodes + 1, int), n = 0;
 
     p->whole = sel_core_from_problem(arena, q);
-    p->join = sel_join_copies(p->whole, p->max_sets, true);
+    p->join = sel_join_copies(p->whole, p->max_sets);
     p->whole->stays = AP_NEW_N(arena, q->n_nodes + 1, bool);
     for (int t = 0; t < p->piece->n_terms; t++)
         p->whole->stays[p->piece->term[t].node] = true;

@@ -60,7 +60,7 @@ static bool groups_are_known(struct ap_arena *arena, const struct ap_problem *p)
 {
     int *max_sets = AP_NEW_N(arena, p->n_nodes, int), n_groups = 0;
     struct sel_core *c = sel_core_from_problem(arena, p);
-    struct sel_join *join = sel_join_copies(c, max_sets, true);
+    struct sel_join *join = sel_join_copies(c, max_sets);
 
     for (int v = 0; v < p->n_nodes; v++) {
         bool changed = !c->node[v].gone && c->node[v].n_strategies != p->n_strategies[v];

@@ -9,7 +9,9 @@
  * bytes that they add, as long as the model says that the limit is kept; then the program
  * is measured. Where it needs more than the model sees, the model's limit is lowered by
  * that.
- * Cost: a look at all tables per part and layer, and a few programs.
+ * In the end the best choice changes single variables; a problem so small that all
+ * changes of three or more are looked at has them tried from all choices met. Cost: a
+ * look at all tables per part and layer, and per change; and a few programs.
  */
 #include "solve/memory/memory_search.h"
 
@@ -55,7 +57,48 @@ static struct search_seen *find_seen(struct memory_search *ms, const int *choice
     return &ms->seen[*hash % MOST_SEEN];
 }
 
-/* As ap_measure.program, once per choice; keeps the best that fits. */
+/* A choice by the model. */
+struct weighed {
+    double sec;
+    int64_t peak;
+};
+
+static struct weighed weigh(struct memory_search *ms, struct ap_arena *scratch,
+                            int *choice)
+{
+    struct ap_mark mark = ap_arena_mark(scratch);
+    int64_t *held = AP_NEW_N(scratch, ms->model->n_times, int64_t);
+    struct weighed w = {0};
+
+    ap_memory_settle(ms->model, NULL, choice);
+    w.sec = ap_memory_score(ms->model, choice);
+    ap_memory_held(ms->model, choice, held);
+    for (int t = 0; t < ms->model->n_times; t++)
+        w.peak = held[t] > w.peak ? held[t] : w.peak;
+    ap_arena_rewind(scratch, mark);
+    return w;
+}
+
+/* As ap_measure.program, or by the model. */
+static bool find_peak(struct memory_search *ms, const int *choice, bool again,
+                      double *sec, int64_t *peak)
+{
+    const size_t size = (size_t)ms->model->problem->n_nodes * sizeof *choice;
+    const struct ap_measure *measure = &ms->task->measure;
+    struct ap_arena scratch = {0};
+
+    if (measure->program)
+        return measure->program(measure->arg, choice, again, sec, peak);
+    if (again)
+        return false;
+    const struct weighed w = weigh(ms, &scratch, ap_arena_dup(&scratch, choice, size));
+    *sec = w.sec < AP_FORBIDDEN ? w.sec : INFINITY;
+    *peak = w.peak;
+    ap_arena_free(&scratch);
+    return true;
+}
+
+/* The same once per choice; keeps the best that fits. */
 static bool measure(struct memory_search *ms, const int *choice, bool again, double *sec,
                     int64_t *peak)
 {
@@ -68,7 +111,7 @@ static bool measure(struct memory_search *ms, const int *choice, bool again, dou
         *peak = seen->peak;
         return true;
     }
-    if (!ms->task->measure.program(ms->task->measure.arg, choice, again, sec, peak))
+    if (!find_peak(ms, choice, again, sec, peak))
         return false;
     *seen = (struct search_seen){hash, *sec, *peak};
     ms->n_measured++;
@@ -105,32 +148,10 @@ int64_t search_try(struct memory_search *ms, const int *choice)
 
 /* ---- parts ---- */
 
-/* A choice by the model. */
-struct weighed {
-    double sec;
-    int64_t peak;
-};
-
 struct blend_part {
     int id;
     double gain, bytes; /* taken over alone: seconds saved, bytes more at the peak */
 };
-
-static struct weighed weigh(struct memory_search *ms, struct ap_arena *scratch,
-                            int *choice)
-{
-    struct ap_mark mark = ap_arena_mark(scratch);
-    int64_t *held = AP_NEW_N(scratch, ms->model->n_times, int64_t);
-    struct weighed w = {0};
-
-    ap_memory_settle(ms->model, NULL, choice);
-    w.sec = ap_memory_score(ms->model, choice);
-    ap_memory_held(ms->model, choice, held);
-    for (int t = 0; t < ms->model->n_times; t++)
-        w.peak = held[t] > w.peak ? held[t] : w.peak;
-    ap_arena_rewind(scratch, mark);
-    return w;
-}
 
 static bool same_layer(const struct memory_search *ms, int a, int b)
 {
@@ -327,4 +348,53 @@ void search_mend(struct memory_search *ms)
     for (int i = 0; i < ms->n_cuts && ms->best && !spent(ms); i++)
         if (ms->cut[i].sec < ms->best_sec)
             blend(ms, ms->best, ms->cut[i].choice);
+}
+
+/* ---- changes of few variables ---- */
+
+/* Tries a choice if it may be the best one that fits; copies are settled anew. */
+static void try_change(struct memory_search *ms, struct ap_arena *scratch,
+                       const int *choice)
+{
+    const size_t n = (size_t)ms->model->problem->n_nodes;
+    struct ap_mark mark = ap_arena_mark(scratch);
+    int *trial = ap_arena_dup(scratch, choice, n * sizeof *trial);
+    const struct weighed w = weigh(ms, scratch, trial);
+
+    if (w.sec < ms->best_sec && w.peak <= ms->task->limit)
+        search_try(ms, trial);
+    ap_arena_rewind(scratch, mark);
+}
+
+/* Tries all changes of up to n variables from v on. */
+static void change(struct memory_search *ms, struct ap_arena *scratch, int v, int n,
+                   int *choice)
+{
+    for (; v < ms->model->n_vars; v++) {
+        const int before = choice[v];
+        for (int s = 0; s < ms->model->problem->n_strategies[v] && !spent(ms); s++) {
+            choice[v] = s;
+            if (s == before)
+                continue;
+            try_change(ms, scratch, choice);
+            if (n > 1)
+                change(ms, scratch, v + 1, n - 1, choice);
+        }
+        choice[v] = before;
+    }
+}
+
+void search_change(struct memory_search *ms)
+{
+    const size_t size = (size_t)ms->model->problem->n_nodes * sizeof(int);
+    struct ap_arena scratch = {0};
+    double n_changes = 1;
+    int n = 0;
+
+    while (n < ms->model->n_vars &&
+           n_changes * (double)ms->n_strategies / (n + 1) <= memory_tuning.changes)
+        n_changes *= (double)ms->n_strategies / ++n;
+    for (int i = 0; i < ms->n_cuts && n > 2 && !search_is_near(ms); i++)
+        change(ms, &scratch, 0, n, ap_arena_dup(&scratch, ms->cut[i].choice, size));
+    ap_arena_free(&scratch);
 }

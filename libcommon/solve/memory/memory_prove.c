@@ -3,9 +3,8 @@
  * Idea: where repeated layers were priced as one, the whole graph is solved at their
  * prices, and where solutions were given up, with more work. What takes too long for
  * that, or was left open by it, is bounded layer by layer (memory_pieces.c), as each
- * layer costs a little more than a bound of the whole tells. What is left then goes to
- * branching (memory_branch.c). Cost: a solution or two of the whole, and some of every
- * layer.
+ * layer costs a little more than a bound of the whole tells. Cost: a solution or two of
+ * the whole, and some of every layer.
  */
 #include <math.h>
 #include <string.h>
@@ -54,7 +53,7 @@ static const int *nearest(const struct memory_search *ms)
 
     for (int i = 0; i < ms->n_cuts; i++) {
         const double sec = search_priced(ms, &ms->cut[i], ms->best_price, limit);
-        if (!ms->cut[i].lost && sec < least) {
+        if (sec < least) {
             least = sec;
             best = i;
         }
@@ -117,8 +116,5 @@ void search_prove(struct memory_search *ms)
     }
     if (!ms->tied && (search_is_wide(ms) || ms->gave_up))
         prove_layers(ms);
-    if (!search_is_near(ms) &&
-        (!ms->gave_up || ms->bound > ms->best_sec * (1 - memory_tuning.hard_gap)))
-        search_branch(ms);
     ms->solve_work = memory_tuning.solve_work;
 }

@@ -7,18 +7,16 @@
  * bound, whatever the prices are. Prices come from a linear program over the choices met
  * so far (memory_lp.c). Between two solutions of the whole problem prices settle among
  * the strategies that cost little by a message-passing bound, which takes a small part of
- * the time; strategies that hold too much at some time, whatever the others do, are left
- * out from then on (memory_near.c). Where repeated layers were priced as one the bound is
+ * the time (memory_near.c). Where repeated layers were priced as one the bound is
  * still that of the whole (memory_prove.c). Then choices are looked for by what their
  * programs have in use at each time, which the model may not see in full; since a program
  * may need more than is in use at once, also for lower limits, by as much as was missing,
  * then between one that is kept and one that is not. The best choice that fits takes over
- * what it can of cheaper ones, layer by layer (memory_mend.c); a gap above branch_gap is
- * closed by branching (memory_branch.c) where that takes a bounded number of solutions.
- * Cost: an exact solution of the problem per round, a program per choice that may fit.
- * Source: Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974, for
- * the relaxation; Kelley, "The cutting-plane method", 1960, for the prices. Where copies
- * are kept or gathered again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
+ * what it can of cheaper ones, layer by layer (memory_mend.c). Cost: an exact solution of
+ * the problem per round, a program per choice that may fit. Source: Held, Wolfe and
+ * Crowder, "Validation of subgradient optimization", 1974, for the relaxation; Kelley,
+ * "The cutting-plane method", 1960, for the prices. Where copies are kept or gathered
+ * again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
  */
 #include "solve/memory/memory_search.h"
 
@@ -30,8 +28,8 @@
 
 #define ABOUT       1.02 /* times a limit that prices are for: choices that keep it */
 #define INWARD      0.5  /* of the best prices, in the next ones */
+#define MOST_CUTS   4000 /* choices met among few strategies */
 #define MOST_STALLS 2    /* choices met again, one after the other */
-#define MOST_CUTS   4000 /* of branches */
 #define GIVEN_UP    1.2  /* times the gap asked for: more was left open */
 #define SETTLES     2    /* times that these are chosen before all are asked */
 #define SEARCHED    10   /* nodes that take as long as reading the tables */
@@ -41,8 +39,6 @@ const struct memory_tuning memory_tuning = {
     .gap_small = 1e-3,
     .solved_to = 0.2,
     .open_to = 20,
-    .branch_gap = 9e-3,
-    .hard_gap = 1.4e-2,
     .cheap = 0.2,
     .cheap_wait = 0.05,
     .nearest = 0.15,
@@ -52,23 +48,19 @@ const struct memory_tuning memory_tuning = {
     .highest_price = 1000,
     .effort = 8000000,
     .round_effort = 1500000,
-    .branch_effort = 8000000,
     .program_effort = 1600000,
     .solve_work = 20,
     .proof_work = 100,
     .few_rounds = 3,
     .rounds = 8,
     .most_rounds = 32,
-    .branch_rounds = 6,
     .settle_rounds = 24,
     .tries = 3,
     .most_tries = 40,
     .n_lower = 12,
     .n_fitting = 8,
     .n_among = 16,
-    .among_solves = 40,
-    .most_among_solves = 200,
-    .among_work = 400000,
+    .changes = 20000,
     .tries_work = 1e6,
     .whole = 120000,
     .set_states = 4000,
@@ -146,7 +138,6 @@ static void meet(struct memory_search *ms, const int *choice)
     cut->choice = ap_arena_dup(ms->arena, choice, choice_size(ms->model));
     ap_memory_settle(ms->model, NULL, cut->choice);
     cut->sec = ap_memory_score(ms->model, cut->choice);
-    cut->lost = ms->never && !search_is_inside(ms, ms->never, cut->choice);
     weigh(ms, cut);
 }
 
@@ -308,11 +299,6 @@ static bool pay_more(struct memory_search *ms)
     return true;
 }
 
-bool search_pays_more(struct memory_search *ms, const double *price)
-{
-    return at_highest(ms, price) && pay_more(ms);
-}
-
 void search_try_last(struct memory_search *ms)
 {
     const int64_t peak = search_try(ms, ms->cut[ms->n_cuts - 1].choice);
@@ -328,24 +314,11 @@ static struct search_view *view_of(struct memory_search *ms)
     return ms->tied ? ms->tied : &ms->whole;
 }
 
-/* Whether some choice met may be one that fits. */
-static bool any_left(const struct memory_search *ms)
-{
-    for (int i = 0; i < ms->n_cuts; i++)
-        if (!ms->cut[i].lost)
-            return true;
-    return false;
-}
-
 /* The next prices to solve for; false when they promise no more than what is known. */
 static bool next_prices(struct memory_search *ms, double limit, double aimed, bool inward,
                         double *price)
 {
-    if (!any_left(ms)) {
-        memcpy(price, ms->last_price, (size_t)ms->n_times * sizeof *price);
-        return true;
-    }
-    const double theta = search_prices(ms, limit, NULL, price, NULL);
+    const double theta = search_prices(ms, limit, price);
     if (theta * ms->unit <= aimed * (1 + ms->near / 4) || !isfinite(theta))
         return false;
     for (int i = 0; i < SETTLES && !ms->tied; i++) {
@@ -369,8 +342,7 @@ static void price_memory(struct memory_search *ms, double limit)
 
     ms->limit = limit;
     ms->excess = ms->slack = INFINITY;
-    if (any_left(ms))
-        memset(best, 0, (size_t)ms->n_times * sizeof *best);
+    memset(best, 0, (size_t)ms->n_times * sizeof *best);
     for (int round = 0; round < memory_tuning.most_rounds && ms->n_cuts < ms->max_cuts;
          round++) {
         const bool between = inward && stalls == 0 && aimed > 0;
@@ -520,7 +492,6 @@ static void search_below(struct memory_search *ms)
             return;
         price_below(ms, limit);
         search_mend(ms);
-        search_among(ms, limit, ms->last_price);
         try_fitting(ms);
         fits = ms->tied && (ms->excess <= 0 || ms->best_sec < before);
     }
@@ -532,7 +503,6 @@ static void search_programs(struct memory_search *ms)
     look_at(ms, ms->task->measure.held != NULL);
     price_below(ms, (double)ms->task->limit);
     search_mend(ms);
-    search_among(ms, (double)ms->task->limit, ms->last_price);
     try_fitting(ms);
     search_below(ms);
     look_at(ms, false);
@@ -560,17 +530,12 @@ static void search(struct memory_search *ms)
     const double full = (double)ms->task->limit;
 
     price_memory(ms, full);
-    if (!ms->tied && !search_is_wide(ms) && !search_is_near(ms) &&
-        search_rule_out_for_good(ms))
-        price_memory(ms, full);
     search_mend(ms);
     search_prove_tied(ms);
     if (ms->best_sec == INFINITY)
         search_lower(ms);
     if (ms->best_sec == INFINITY)
         return;
-    if (!search_is_near(ms))
-        search_among(ms, full, ms->last_price);
     if (!search_is_near(ms))
         search_programs(ms);
     search_prove_tied(ms);
@@ -582,8 +547,8 @@ static void search(struct memory_search *ms)
         const double limit = full - i * full * memory_tuning.step;
         price_memory(ms, limit);
         search_mend(ms);
-        search_among(ms, limit, ms->last_price);
     }
+    search_change(ms);
 }
 
 /* Choices at hand: what prices are first made from. */
@@ -627,8 +592,26 @@ static void open_search(struct memory_search *ms)
     ms->last_price = AP_NEW_N(ms->arena, ms->max_times, double);
 }
 
+/* Whether single variables hold all memory, and choices stand for no programs. */
+static bool has_core(const struct ap_memory_task *task)
+{
+    const struct ap_memory *m = task->model;
+
+    for (int i = 0; i < m->n_items; i++)
+        if (m->items[i].b >= 0)
+            return false;
+    return m->n_copies == 0 && m->n_maxima == 0 && !task->measure.program;
+}
+
 int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
                      struct ap_memory_answer *answer, struct ap_err *err)
+{
+    return (has_core(task) ? mem_search_core : mem_search_prices)(arena, task, answer,
+                                                                  err);
+}
+
+int mem_search_prices(struct ap_arena *arena, const struct ap_memory_task *task,
+                      struct ap_memory_answer *answer, struct ap_err *err)
 {
     struct memory_search ms = {
         .arena = arena,

@@ -13,8 +13,6 @@ struct memory_tuning {
     double gap, gap_small; /* good enough; of small problems, where trying is cheap */
     double solved_to;      /* part of that gap to which priced problems are solved */
     double open_to;        /* the same, of the gap that is still open, if that is more */
-    double branch_gap;     /* branches are looked at where more than this is open */
-    double hard_gap;       /* the same where solutions were given up: at most this */
     double cheap;          /* keeping a copy costs nothing below this part of making it */
     double cheap_wait;     /* the same of its wait between users of a phase */
     double nearest;        /* part of the strategies that prices are made among first */
@@ -23,18 +21,16 @@ struct memory_tuning {
     double highest_price;  /* of the whole memory, in choices without a limit */
     int64_t effort;        /* of all solving for prices */
     int64_t round_effort;  /* of rounds of prices beyond the first ones */
-    int64_t branch_effort;
     int64_t program_effort; /* of measuring programs */
     int solve_work,
         proof_work; /* of the exact solver; where a bound is all that is left */
     int few_rounds, rounds, most_rounds; /* of prices, per limit: costly, enough, cheap */
-    int branch_rounds, settle_rounds;    /* per branch; among few strategies */
+    int settle_rounds;                   /* of prices among few strategies */
     int tries, most_tries;               /* of lower limits; in small problems */
     int n_lower;                         /* limits looked at for programs that fit */
     int n_fitting;                       /* choices that may fit: measured at a time */
     int n_among;                         /* choices whose strategies are combined */
-    int among_solves, most_among_solves; /* of such a combination */
-    double among_work;                   /* strategies * solutions of it */
+    double changes;                      /* of a choice, looked at one by one */
     double tries_work;                   /* strategies * us of a program * tries */
     int64_t whole;                   /* strategies of a problem that is bounded uncut */
     int set_states;                  /* of a node for all copies of a tensor */
@@ -105,7 +101,6 @@ struct search_cut {
     int64_t *held; /* [time], by the model or, while programs are looked at, measured */
     int64_t peak;  /* the most of these */
     bool tried;    /* measured because its program may fit */
-    bool lost;     /* has strategies of memory_search.never */
     int64_t *by_model, *by_program; /* held is one of these, the second one may be NULL */
 };
 
@@ -133,7 +128,6 @@ struct memory_search {
     double near;                     /* a gap that is good enough */
     bool by_program;                 /* what choices hold is what their programs do */
     double unit, bound;              /* of choices that fit, proven */
-    bool **never; /* [var][strategy]: no choice that fits has it; NULL: not known */
     bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
     int *best;
     double best_sec; /* INFINITY: none fits */
@@ -156,17 +150,16 @@ int64_t search_measure(struct memory_search *ms, const int *choice);
 int64_t search_try(struct memory_search *ms, const int *choice);
 /* The best choice takes over what it can of choices that are cheaper but too large. */
 void search_mend(struct memory_search *ms);
+/* In a small problem: choices met change a few variables each. */
+void search_change(struct memory_search *ms);
 
 /* ---- memory_lp.c ---- */
 
 /*
- * Prices for choices to keep the limit, in units of it, price[max_times], from the cuts
- * (inside[cut]; NULL: all); the value that they would have if there were no others,
- * INFINITY where none is found. weight[cut], NULL: not asked for: of the mixture of these
- * choices that has this value.
+ * Prices for choices to keep the limit, in units of it, price[max_times], from the cuts;
+ * the value that they would have if there were no others, INFINITY where none is found.
  */
-double search_prices(struct memory_search *ms, double limit, const bool *inside,
-                     double *price, double *weight);
+double search_prices(struct memory_search *ms, double limit, double *price);
 /* The same, adding up to 1, for choices to hold little, whatever they cost; the least
  * that a mixture of choices holds at its fullest time. */
 double search_least_prices(struct memory_search *ms, double limit, double *price);
@@ -178,8 +171,6 @@ double search_least_prices(struct memory_search *ms, double limit, double *price
 /* What a cut costs at prices, in units of the limit, for what it holds beyond it. */
 double search_priced(const struct memory_search *ms, const struct search_cut *cut,
                      const double *price, double limit);
-/* Prices are as high as allowed, and from now on may be higher. */
-bool search_pays_more(struct memory_search *ms, const double *price);
 /*
  * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL:
  * with all); meets the choice. Its proven value, INFINITY when without them there is
@@ -211,17 +202,8 @@ void search_raise_bound(struct memory_search *ms, double value, double paid);
  * what is known and not looked at before; tries the choices that it meets. */
 void search_prove_tied(struct memory_search *ms);
 /* Closes what is left of the gap: more work for a solution where some were given up, then
- * the layers one by one, then branches. */
+ * the layers one by one. */
 void search_prove(struct memory_search *ms);
-
-/* ---- memory_branch.c ---- */
-
-/* Raises the bound, and tries what it meets. */
-void search_branch(struct memory_search *ms);
-/* Tries choices of strategies that cuts near the bound have, for a limit of the model. */
-void search_among(struct memory_search *ms, double limit, const double *price);
-/* Better prices among these strategies, in place. */
-void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_near.c: which strategies matter ---- */
 
@@ -239,16 +221,11 @@ struct at_prices {
 void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
                           const struct search_view *v, const struct at_prices *at,
                           struct priced_problem *priced);
-/*
- * Marks strategies in out that no choice has that costs less than sec and keeps the
- * limit, by prices in units of it; false when there is no such choice at all.
- */
-bool search_rule_out(struct memory_search *ms, const double *price, double limit,
-                     double sec, bool *const *out);
-/* Finds ms->never, at the times that are priced; false when there is nothing new. */
-bool search_rule_out_for_good(struct memory_search *ms);
 /* Finds ms->far at prices for a limit. */
 void search_find_far(struct memory_search *ms, double limit, const double *price);
+/* Better prices for a limit of the model among strategies of cuts near the bound and
+ * those that are not far, in place. */
+void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_pieces.c ---- */
 

@@ -1,5 +1,5 @@
 /*
- * The selection problem with memory: what the solvers auto, local and exact do.
+ * The search with memory on the reduced core, and the solvers auto, local and exact.
  *
  * After the reductions (solve_mem_core.c), rounds. In each, the first worker raises the
  * bound and rounds choices from it (solve_mem_dual.c), or, when the bound stalls, tries
@@ -9,10 +9,9 @@
  * each with its own seed. At the end of a round the best choice, the best bound and its
  * prices are shared, in the order of workers.
  *
- * With a limit of time that is long enough the searches go their own ways for a part of
- * it: what they find differs more, and is worth more when it is joined. Rounds last
- * ROUND_SEC. Without, they do ROUND_WORK work, there are always two workers, and threads
- * only decide whether they run at once: results repeat byte for byte.
+ * With a limit of time rounds last ROUND_SEC. Without, they do ROUND_WORK work, there are
+ * always two workers, and threads only decide whether they run at once: results repeat
+ * byte for byte.
  */
 #include "solve/memory/solve_mem.h"
 
@@ -21,33 +20,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUND_SEC     0.5
+/* `scripts/bench/solve FOLDER 10 60` on the contest's instances shows what these are
+ * worth: objective, bound and seconds. */
+#define ROUND_SEC     0.5       /* of a round, at most */
 #define FIRST_SEC     0.12      /* the first round; they grow */
-#define ROUND_EVERY   4         /* steps of the dual */
-#define ROUND_WORK    200000000 /* for small cores LEAST_WORK + CELL_WORK per cell */
-#define LEAST_WORK    300000
-#define CELL_WORK     300
-#define SMALL_CELLS   20000 /* cores that are proven at once */
-#define DEFAULT_ROUND 30
+#define ROUND_EVERY   4         /* steps of the dual between two roundings */
+#define ROUND_WORK    200000000 /* of a round without a clock: cells, at most, and ... */
+#define LEAST_WORK    300000    /* ... for small cores this, ... */
+#define CELL_WORK     300       /* ... and so many per cell of their tables */
+#define SMALL_CELLS   20000     /* cores that are proven at once */
+#define DEFAULT_ROUND 30        /* rounds without limits */
 #define MAX_WORKERS   64
 #define REDUCE_PART   0.4  /* of the time, at most, for reductions */
 #define FINISH_SEC    0.03 /* kept for undoing, checking and printing */
 #define WARM          50   /* steps of the dual until its prices are worth using */
 #define WARM_PART     0.25 /* of the time, at most, for that */
-#define APART_PART    0.5  /* of the time, with a clock */
 #define STALLED       40   /* steps of the dual without much gain */
 #define SLOW          5e-3 /* of the gap in a round: with a clock, the bound gets only */
 #define SLOW_ROUNDS   3    /* every so many'th round */
 #define IDLE_ROUNDS   12 /* without a better choice or bound; the last, without a clock */
-#define EXACT_CELLS   120000
-#define ALL_CELLS     2000000
+#define EXACT_CELLS   120000  /* of an integer program, at most, and ... */
+#define ALL_CELLS     2000000 /* ... where proofs come first */
 #define EXACT_WORK    200000  /* simplex iterations, nodes */
 #define BARE_PART     0.25    /* of the time, when memory does not bind */
 #define PRICES_CELLS  1000000 /* cores that are searched at prices of memory */
 #define PRICES_PART   0.4     /* of the time, at most */
-#define PROVEN        1e-9
-
-enum mode { MODE_AUTO, MODE_LOCAL, MODE_EXACT };
+#define PROVEN        1e-9    /* relative gap that counts as none */
+#define FIRST_SWEEPS  20      /* before an integer program is stated */
 
 struct worker {
     struct ap_arena arena;
@@ -69,13 +68,12 @@ struct worker {
 struct search {
     const struct mem_core *m;
     const struct ap_solve_params *params;
-    enum mode mode;
+    enum ap_memory_mode mode;
     bool integral; /* all costs are integers: so is every better choice's */
     int n_workers;
     struct worker *worker;
     int *best;
-    double cost, bound, until_sec, warm_sec, apart_sec, worst;
-    bool apart;        /* searches go their own ways */
+    double cost, bound, until_sec, warm_sec, worst;
     double bound_gain; /* of a round that raises the bound, lately */
     double *mu;
     int round, idle, exact_round, n_steps; /* steps of the dual */
@@ -131,13 +129,7 @@ static void look_around(struct worker *w)
     if (w->cost == INFINITY || (w->id > 0 && s->n_steps < WARM && s->idle == 0 &&
                                 (s->until_sec == 0 || mem_now_sec() < s->warm_sec)))
         return; /* without good prices this is the bound's time */
-    mem_local_set(w->local, w->best, w->cost, s->bound, s->mu, s->apart);
-    if (w->id == 0 && mem_local_is_short(w->local)) {
-        uint64_t seed = s->params->seed + (uint64_t)s->round;
-        double cost = mem_dual_scatter(w->dual, seed, &w->budget);
-        if (cost < INFINITY)
-            mem_local_move(w->local, w->dual->state);
-    }
+    mem_local_set(w->local, w->best, w->cost, s->bound, s->mu);
     mem_local_run(w->local, -INFINITY, &w->budget);
     const int *best = mem_local_best(w->local);
     offer(w, best, mem_cost(s->m, best));
@@ -161,8 +153,9 @@ static void close_gap(struct worker *w)
     struct ap_arena *own = d.core->arena;
     d.core->arena = &arena;
     w->proof_limit = fmin(limit_of(s, w->cost), s->worst);
-    mem_exact(&arena, &d, w->proof_limit, s->mode == MODE_EXACT ? ALL_CELLS : EXACT_CELLS,
-              s->until_sec, s->until_sec > 0 ? 0 : EXACT_WORK, &proof);
+    mem_exact(&arena, &d, w->proof_limit,
+              s->mode == AP_MEMORY_EXACT ? ALL_CELLS : EXACT_CELLS, s->until_sec,
+              s->until_sec > 0 ? 0 : EXACT_WORK, &proof);
     d.core->arena = own;
     w->dual->core->arena = own;
     offer(w, proof.state, proof.cost);
@@ -189,7 +182,8 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     bool first = w->id == 0;
-    bool stalled = first && w->search->mode == MODE_LOCAL && w->dual->n_stalls > STALLED;
+    bool stalled =
+        first && w->search->mode == AP_MEMORY_LOCAL && w->dual->n_stalls > STALLED;
 
     if (first && w->exact)
         close_gap(w);
@@ -287,8 +281,6 @@ static void share(struct search *s)
     s->n_steps = s->worker[0].dual->n_steps;
     memcpy(s->mu, s->worker[0].dual->best_mu, (size_t)s->m->n_slots * sizeof(double));
     s->idle = better ? 0 : s->idle + 1;
-    s->apart = s->until_sec > 0 &&
-               mem_local_has_time(s->worker[s->n_workers - 1].local, s->apart_sec);
 }
 
 /* Whether the first worker should try to prove now. */
@@ -296,7 +288,7 @@ static bool time_to_prove(struct search *s)
 {
     const struct mem_dual *d = s->worker[0].dual;
 
-    if (s->mode == MODE_LOCAL || s->round == 0)
+    if (s->mode == AP_MEMORY_LOCAL || s->round == 0)
         return false;
     if (d->n_stalls <= STALLED && s->n_cells > SMALL_CELLS)
         return false;
@@ -410,52 +402,49 @@ static void set_up(struct search *s, struct ap_arena *arena)
 }
 
 /* The search's answer, or why there is none. */
-static int report(struct search *s, const struct ap_problem *p, int *choice,
-                  struct ap_solution *sol, struct ap_err *err)
+static int report(const struct search *s, const struct ap_memory_task *task, int *choice,
+                  struct ap_memory_answer *answer, struct ap_err *err)
 {
     if (s->cost == INFINITY)
-        return !strcmp(sol->stopped, "infeasible")
+        return !strcmp(answer->stopped, "infeasible")
                    ? ap_err_set(err,
                                 "no solution: forbidden costs and the limit on usage "
                                 "leave no legal choice")
-                   : ap_err_set(err, "no solution found within the %s", sol->stopped);
-    assert(ap_problem_legal(p, choice)); /* a wrong answer is a bug */
-    sol->choice = choice;
-    sol->objective = ap_problem_score(p, choice);
-    sol->bound = fmin(s->bound, sol->objective);
-    if (!strcmp(sol->stopped, "optimal"))
-        sol->bound = sol->objective;
+                   : ap_err_set(err, "no solution found within the %s", answer->stopped);
+    answer->choice = choice;
+    answer->sec = ap_memory_score(task->model, choice);
+    answer->bound = fmin(s->bound, answer->sec);
+    if (!strcmp(answer->stopped, "optimal"))
+        answer->bound = answer->sec;
     return 0;
 }
 
 /* Without memory that binds, the solver that knows none goes on from what was found. */
-static int go_on_exactly(struct ap_arena *arena, const struct ap_problem *p,
-                         const struct ap_solve_params *params, double until_sec,
-                         struct ap_solution *sol)
+static void go_on_exactly(struct ap_arena *arena, const struct ap_memory_task *task,
+                          double until_sec, struct ap_memory_answer *answer)
 {
-    struct ap_problem bare = *p;
-    struct ap_solve_params rest = *params;
+    struct ap_problem bare = *task->model->problem;
+    struct ap_solve_params rest = {.start = answer->choice};
     struct ap_solution exact;
     struct ap_err err = {""};
 
     bare.span = NULL;
-    rest.work_limit = 0;
-    rest.start = sol->choice;
     if (until_sec > 0)
         rest.time_limit_sec = fmax(until_sec - mem_now_sec(), 1e-3);
     if (ap_solve_exact(arena, &bare, &rest, &exact, &err))
-        return -1; /* it had a start: what was found stays */
-    exact.bound = fmax(exact.bound, fmin(sol->bound, exact.objective));
-    exact.work += sol->work;
-    *sol = exact;
-    return 0;
+        return; /* it had a start: what was found stays */
+    answer->choice = exact.choice;
+    answer->bound = fmax(exact.bound, fmin(answer->bound, exact.objective));
+    answer->sec = exact.objective;
+    answer->stopped = exact.stopped;
+    answer->work += exact.work;
 }
 
 /* The reduced core, and when to stop. */
-static int open_core(struct ap_arena *arena, const struct ap_problem *p,
-                     const struct ap_solve_params *params, struct mem_core *m,
-                     double *until_sec, struct ap_err *err)
+static int open_core(struct ap_arena *arena, const struct ap_memory_task *task,
+                     struct mem_core *m, double *until_sec, struct ap_err *err)
 {
+    const struct ap_solve_params *params = task->params;
     double reduce_until_sec = 0;
 
     *until_sec = 0;
@@ -463,92 +452,150 @@ static int open_core(struct ap_arena *arena, const struct ap_problem *p,
         *until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
         reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
     }
-    return mem_core_build(arena, p, reduce_until_sec, m, err);
+    return mem_core_build(arena, task->model, task->limit, reduce_until_sec, m, err);
 }
 
-static int solve(struct ap_arena *arena, const struct ap_problem *p,
-                 const struct ap_solve_params *params, enum mode mode,
-                 struct ap_solution *sol, struct ap_err *err)
+int mem_search_core(struct ap_arena *arena, const struct ap_memory_task *task,
+                    struct ap_memory_answer *answer, struct ap_err *err)
 {
-    struct search s = {.params = params, .mode = mode, .integral = all_integral(p)};
+    const struct ap_problem *p = task->model->problem;
+    const struct ap_solve_params *params = task->params;
+    struct search s = {.params = params, .mode = task->mode, .integral = all_integral(p)};
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
     double until_sec;
 
-    if (open_core(arena, p, params, &m, &until_sec, err))
+    if (open_core(arena, task, &m, &until_sec, err))
         return -1;
-    bool bare = m.n_slots == 0 && mode != MODE_LOCAL;
+    bool bare = m.n_slots == 0 && task->mode != AP_MEMORY_LOCAL;
     s.m = &m;
     s.until_sec = until_sec;
     if (bare && until_sec > 0)
         s.until_sec -= (1 - BARE_PART) * (until_sec - mem_now_sec());
-    if (s.until_sec > 0)
-        s.apart_sec = mem_now_sec() + APART_PART * (s.until_sec - mem_now_sec());
     s.warm_sec = mem_now_sec() + WARM_PART * (s.until_sec - mem_now_sec());
     s.rounds = params->work_limit > 0 ? params->work_limit : bare ? 2 : DEFAULT_ROUND;
     set_up(&s, arena);
-    *sol = (struct ap_solution){.stopped = run(&s), .work = s.work};
+    *answer = (struct ap_memory_answer){.stopped = run(&s), .work = s.work};
     for (int i = 0; i < s.n_workers; i++)
         ap_arena_free(&s.worker[i].arena);
     if (s.cost < INFINITY)
         mem_core_undo(&m, s.best, choice);
     ap_arena_rewind(arena, mark);
-    if (report(&s, p, choice, sol, err))
+    if (report(&s, task, choice, answer, err))
         return -1;
-    if (bare && strcmp(sol->stopped, "optimal") != 0)
-        go_on_exactly(arena, p, params, until_sec, sol);
+    if (bare && strcmp(answer->stopped, "optimal") != 0)
+        go_on_exactly(arena, task, until_sec, answer);
     return 0;
+}
+
+/* ---- the solvers ---- */
+
+static int take_answer(const struct ap_problem *p, const struct ap_memory_answer *answer,
+                       struct ap_solution *sol)
+{
+    assert(ap_problem_legal(p, answer->choice)); /* a wrong answer is a bug */
+    *sol = (struct ap_solution){.choice = answer->choice,
+                                .objective = answer->sec,
+                                .bound = answer->bound,
+                                .stopped = answer->stopped,
+                                .work = answer->work};
+    return 0;
+}
+
+static int solve(struct ap_arena *arena, const struct ap_problem *p,
+                 const struct ap_solve_params *params, enum ap_memory_mode mode,
+                 struct ap_solution *sol, struct ap_err *err)
+{
+    const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
+                                        .limit = p->usage_limit,
+                                        .mode = mode,
+                                        .params = params};
+    struct ap_memory_answer answer;
+
+    if (ap_memory_search(arena, &task, &answer, err))
+        return -1;
+    return take_answer(p, &answer, sol);
 }
 
 int sel_exact_memory(struct ap_arena *arena, const struct ap_problem *p,
                      const struct ap_solve_params *params, struct ap_solution *sol,
                      struct ap_err *err)
 {
-    return solve(arena, p, params, MODE_EXACT, sol, err);
+    return solve(arena, p, params, AP_MEMORY_EXACT, sol, err);
+}
+
+/* The best of a start and of roundings of the bound, into state; its cost. */
+static double round_first(const struct mem_core *m, struct mem_dual *d, int *state)
+{
+    struct mem_budget none = {0};
+    double paid, best = INFINITY;
+
+    mem_dual_settle(d, FIRST_SWEEPS, &none, &paid);
+    for (int backward = 0; backward < 2; backward++) {
+        double cost = mem_dual_round(d, backward, &none);
+        if (cost >= best)
+            continue;
+        best = cost;
+        memcpy(state, d->state, (size_t)m->core->n_nodes * sizeof(int));
+    }
+    return best;
 }
 
 /* The whole of the reduced core as one integer program. */
-int sel_glpk_memory(struct ap_arena *arena, const struct ap_problem *p,
-                    const struct ap_solve_params *params, struct ap_solution *sol,
-                    struct ap_err *err)
+int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
+                  const struct ap_solve_params *params, struct ap_solution *sol,
+                  struct ap_err *err)
 {
-    struct search s = {.params = params, .cost = INFINITY};
+    const double start = params->start && ap_problem_legal(p, params->start)
+                             ? ap_problem_score(p, params->start)
+                             : INFINITY;
+    const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
+                                        .limit = p->usage_limit,
+                                        .params = params};
+    struct search s = {.params = params};
+    struct ap_memory_answer answer = {0};
     struct mem_core m;
     int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
     double until_sec;
 
-    if (open_core(arena, p, params, &m, &until_sec, err))
+    if (open_core(arena, &task, &m, &until_sec, err))
         return -1;
     struct mem_dual *d = mem_dual_new(arena, &m);
     struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
-    mem_exact(arena, d, worst_cost(m.core), INT64_MAX, until_sec, params->work_limit,
-              &proof);
-    s.cost = proof.cost;
+    s.best = AP_NEW_N(arena, m.core->n_nodes + 1, int);
+    s.cost = round_first(&m, d, s.best);
+    mem_exact(arena, d, fmin(fmin(s.cost, start), worst_cost(m.core)), INT64_MAX,
+              until_sec, params->work_limit, &proof);
     s.bound = proof.bound;
-    *sol = (struct ap_solution){.stopped = proof.done      ? "optimal"
-                                           : until_sec > 0 ? "time limit"
-                                                           : "work limit",
-                                .work = proof.n_cells};
-    if (proof.done && s.cost == INFINITY)
-        sol->stopped = "infeasible";
-    if (s.cost < INFINITY)
-        mem_core_undo(&m, proof.state, choice);
+    answer.stopped = proof.done ? "optimal" : until_sec > 0 ? "time limit" : "work limit";
+    answer.work = proof.n_cells;
+    if (proof.cost < s.cost) {
+        s.cost = proof.cost;
+        s.best = proof.state;
+    }
+    if (s.cost < INFINITY && s.cost <= start)
+        mem_core_undo(&m, s.best, choice);
+    else if (start < INFINITY)
+        memcpy(choice, params->start, (size_t)p->n_nodes * sizeof(int));
+    else if (proof.done)
+        answer.stopped = "infeasible";
+    s.cost = fmin(s.cost, start);
     ap_arena_rewind(arena, mark);
-    return report(&s, p, choice, sol, err);
+    return report(&s, &task, choice, &answer, err) ? -1 : take_answer(p, &answer, sol);
 }
 
 int ap_solve_auto(struct ap_arena *arena, const struct ap_problem *p,
                   const struct ap_solve_params *params, struct ap_solution *sol,
                   struct ap_err *err)
 {
-    return solve(arena, p, params, MODE_AUTO, sol, err);
+    return solve(arena, p, params, AP_MEMORY_AUTO, sol, err);
 }
 
 int ap_solve_local(struct ap_arena *arena, const struct ap_problem *p,
                    const struct ap_solve_params *params, struct ap_solution *sol,
                    struct ap_err *err)
 {
-    return solve(arena, p, params, MODE_LOCAL, sol, err);
+    return solve(arena, p, params, AP_MEMORY_LOCAL, sol, err);
 }

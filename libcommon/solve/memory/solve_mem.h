@@ -9,6 +9,7 @@
 #ifndef AP_SOLVE_MEM_H
 #define AP_SOLVE_MEM_H
 
+#include "solve/memory.h"
 #include "solve/solve.h"
 
 /* A part of a node's usage: at the slots lo .. hi - 1. */
@@ -42,11 +43,12 @@ bool mem_spend(struct mem_budget *b, int64_t work);
 /* ---- solve_mem_core.c ---- */
 
 /*
- * The reduced core of a problem. -1 with err when no choice is legal. A problem whose
- * limit can never bind has no slots. From until_sec on (0: never) it is not reduced more.
+ * The reduced core of a problem whose memory single variables hold. -1 with err when no
+ * choice is legal. Where the limit can never bind it has no slots. From until_sec on (0:
+ * never) it is not reduced more.
  */
-int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, double until_sec,
-                   struct mem_core *m, struct ap_err *err);
+int mem_core_build(struct ap_arena *arena, const struct ap_memory *model, int64_t limit,
+                   double until_sec, struct mem_core *m, struct ap_err *err);
 /* The choice of the problem's nodes for a state of the core's. Not for two threads. */
 void mem_core_undo(const struct mem_core *m, const int *state, int *choice);
 
@@ -123,8 +125,6 @@ double mem_dual_settle(struct mem_dual *d, int n_sweeps, struct mem_budget *budg
                        double *paid);
 /* A legal state from the messages, d->state; its cost, INFINITY when it got stuck. */
 double mem_dual_round(struct mem_dual *d, bool backward, struct mem_budget *budget);
-/* The same at multipliers that differ at random from the best ones. */
-double mem_dual_scatter(struct mem_dual *d, uint64_t seed, struct mem_budget *budget);
 /* mu's price of strategy s of v */
 double mem_price(const struct mem_core *m, const double *prefix, int v, int s);
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix);
@@ -135,19 +135,9 @@ struct mem_local;
 /* plain: only kicks when descents are short, no cooling. */
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed, bool plain);
-/*
- * Takes prices over, and a legal choice if it is better than what was found so far;
- * apart: only if nothing was found.
- */
+/* Takes prices over, and a legal choice if it is better than what was found so far. */
 void mem_local_set(struct mem_local *l, const int *choice, double cost, double bound,
-                   const double *mu, bool apart);
-/* Whether there is time for many coolings until then, at the speed so far. */
-bool mem_local_has_time(const struct mem_local *l, double until_sec);
-/* Goes on from a legal choice, though it may be expensive. */
-void mem_local_move(struct mem_local *l, const int *choice);
-/* Whether a round is longer than a kick with the descent from it; than several of them
- * once a new start led nowhere. */
-bool mem_local_is_short(const struct mem_local *l);
+                   const double *mu);
 /* Improves until the budget is spent, or the best costs no more than enough. */
 void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget);
 const int *mem_local_best(const struct mem_local *l);
@@ -195,5 +185,15 @@ void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
  */
 bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_sec,
                 int *state, double *cost, double *bound, double *mu);
+
+/* ---- the two ways of ap_memory_search, which says what they are given and answer ----
+ */
+
+/* memory_search.c: at prices of memory */
+int mem_search_prices(struct ap_arena *arena, const struct ap_memory_task *task,
+                      struct ap_memory_answer *answer, struct ap_err *err);
+/* solve_mem.c: on the reduced core */
+int mem_search_core(struct ap_arena *arena, const struct ap_memory_task *task,
+                    struct ap_memory_answer *answer, struct ap_err *err);
 
 #endif

@@ -19,59 +19,13 @@
 
 struct builder {
     struct ap_arena *arena;
+    const struct ap_memory *model;
     const struct ap_problem *p;
+    int64_t limit;
     struct mem_core *m;
-    int n_times;
-    int64_t *time;      /* [n_times], where intervals begin and end */
-    int *lo, *hi;       /* [node], in time[], lo == hi for none */
     int *root;          /* [node], the core's node that decides it, -1 for none */
     const int **answer; /* [node][strategy of its root], a strategy of the problem */
 };
-
-static int by_value(const void *x, const void *y)
-{
-    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-
-    return (a > b) - (a < b);
-}
-
-static int place_of(const struct builder *b, int64_t t)
-{
-    int lo = 0, hi = b->n_times - 1;
-
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (b->time[mid] < t)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-static void find_times(struct builder *b)
-{
-    const struct ap_problem *p = b->p;
-    int n = 0;
-
-    b->time = AP_NEW_N(b->arena, 2 * p->n_nodes + 2, int64_t);
-    b->lo = AP_NEW_N(b->arena, p->n_nodes + 1, int);
-    b->hi = AP_NEW_N(b->arena, p->n_nodes + 1, int);
-    for (int v = 0; v < p->n_nodes && p->span; v++)
-        if (p->span[v].lo < p->span[v].hi) {
-            b->time[n++] = p->span[v].lo;
-            b->time[n++] = p->span[v].hi;
-        }
-    qsort(b->time, (size_t)n, sizeof(*b->time), by_value);
-    for (int i = 0; i < n; i++)
-        if (b->n_times == 0 || b->time[i] != b->time[b->n_times - 1])
-            b->time[b->n_times++] = b->time[i];
-    for (int v = 0; v < p->n_nodes && p->span; v++)
-        if (p->span[v].lo < p->span[v].hi) {
-            b->lo[v] = place_of(b, p->span[v].lo);
-            b->hi[v] = place_of(b, p->span[v].hi);
-        }
-}
 
 /* ---- composites ---- */
 
@@ -117,14 +71,15 @@ static void sum_up(int64_t *x, int n)
         x[i] += x[i - 1];
 }
 
-static void usage_range(const struct builder *b, int v, int64_t *least, int64_t *most)
+static void usage_range(const struct builder *b, const struct ap_usage_item *it,
+                        int64_t *least, int64_t *most)
 {
-    const int *answer = b->answer[v];
-    int n = b->root[v] < 0 ? 1 : b->m->core->node[b->root[v]].n_strategies;
+    const int *answer = b->answer[it->a];
+    int n = b->root[it->a] < 0 ? 1 : b->m->core->node[b->root[it->a]].n_strategies;
 
-    *least = *most = b->p->usage[v][answer[0]];
+    *least = *most = it->bytes[answer[0]];
     for (int s = 1; s < n; s++) {
-        int64_t x = b->p->usage[v][answer[s]];
+        int64_t x = it->bytes[answer[s]];
         *least = x < *least ? x : *least;
         *most = x > *most ? x : *most;
     }
@@ -132,19 +87,19 @@ static void usage_range(const struct builder *b, int v, int64_t *least, int64_t 
 
 static struct profile find_profile(const struct builder *b)
 {
-    struct profile f = {AP_NEW_N(b->arena, b->n_times + 1, int64_t),
-                        AP_NEW_N(b->arena, b->n_times + 1, int64_t)};
+    const int n_times = b->model->n_times;
+    struct profile f = {AP_NEW_N(b->arena, n_times + 1, int64_t),
+                        AP_NEW_N(b->arena, n_times + 1, int64_t)};
 
-    for (int v = 0; v < b->p->n_nodes; v++) {
+    for (int i = 0; i < b->model->n_items; i++) {
+        const struct ap_usage_item *it = &b->model->items[i];
         int64_t least, most;
-        if (b->lo[v] == b->hi[v])
-            continue;
-        usage_range(b, v, &least, &most);
-        span_add(f.base, b->lo[v], b->hi[v], least);
-        span_add(f.most, b->lo[v], b->hi[v], most);
+        usage_range(b, it, &least, &most);
+        span_add(f.base, it->lo, it->hi, least);
+        span_add(f.most, it->lo, it->hi, most);
     }
-    sum_up(f.base, b->n_times);
-    sum_up(f.most, b->n_times);
+    sum_up(f.base, n_times);
+    sum_up(f.most, n_times);
     return f;
 }
 
@@ -161,13 +116,13 @@ struct border {
     bool *begins, *ends; /* [time] */
 };
 
-static bool varies(const struct builder *b, int v)
+static bool varies(const struct builder *b, const struct ap_usage_item *it)
 {
     int64_t least, most;
 
-    if (b->lo[v] == b->hi[v] || b->root[v] < 0)
+    if (b->root[it->a] < 0)
         return false;
-    usage_range(b, v, &least, &most);
+    usage_range(b, it, &least, &most);
     return least < most;
 }
 
@@ -177,22 +132,25 @@ static bool varies(const struct builder *b, int v)
  */
 static struct cut find_slots(const struct builder *b, const struct profile *f)
 {
-    struct border border = {AP_NEW_N(b->arena, b->n_times + 1, bool),
-                            AP_NEW_N(b->arena, b->n_times + 1, bool)};
-    struct cut cut = {.slot = AP_NEW_N(b->arena, b->n_times + 2, int),
-                      .base = AP_NEW_N(b->arena, b->n_times + 1, int64_t)};
-    int *at = AP_NEW_N(b->arena, b->n_times + 1, int); /* [slot], its time */
-    bool begins = false, ends = false;                 /* since the last slot */
+    const int n_times = b->model->n_times;
+    struct border border = {AP_NEW_N(b->arena, n_times + 1, bool),
+                            AP_NEW_N(b->arena, n_times + 1, bool)};
+    struct cut cut = {.slot = AP_NEW_N(b->arena, n_times + 2, int),
+                      .base = AP_NEW_N(b->arena, n_times + 1, int64_t)};
+    int *at = AP_NEW_N(b->arena, n_times + 1, int); /* [slot], its time */
+    bool begins = false, ends = false;              /* since the last slot */
 
-    for (int v = 0; v < b->p->n_nodes; v++)
-        if (varies(b, v)) {
-            border.begins[b->lo[v]] = true;
-            border.ends[b->hi[v]] = true;
+    for (int i = 0; i < b->model->n_items; i++) {
+        const struct ap_usage_item *it = &b->model->items[i];
+        if (varies(b, it)) {
+            border.begins[it->lo] = true;
+            border.ends[it->hi] = true;
         }
-    for (int t = 0; t < b->n_times; t++) {
+    }
+    for (int t = 0; t < n_times; t++) {
         begins |= border.begins[t];
         ends |= border.ends[t];
-        if (f->most[t] <= b->p->usage_limit)
+        if (f->most[t] <= b->limit)
             continue;
         if (cut.n > 0 && !begins && f->base[t] <= cut.base[cut.n - 1])
             continue;
@@ -202,7 +160,7 @@ static struct cut find_slots(const struct builder *b, const struct profile *f)
         at[cut.n - 1] = t;
         begins = ends = false;
     }
-    for (int t = 0, k = 0; t <= b->n_times; t++) {
+    for (int t = 0, k = 0; t <= n_times; t++) {
         cut.slot[t] = k;
         while (k < cut.n && at[k] <= t)
             k++;
@@ -263,21 +221,22 @@ static void make_parts(struct builder *b, const struct cut *cut)
 
     m->first = AP_NEW_N(b->arena, n_nodes + 2, int);
     for (int pass = 0; pass < 2; pass++) {
-        for (int v = 0; v < n_nodes; v++) {
-            int lo = cut->slot[b->lo[v]], hi = cut->slot[b->hi[v]], root = b->root[v];
+        for (int i = 0; i < b->model->n_items; i++) {
+            const struct ap_usage_item *it = &b->model->items[i];
+            int lo = cut->slot[it->lo], hi = cut->slot[it->hi], root = b->root[it->a];
             int64_t least, most;
-            if (lo >= hi || !varies(b, v))
+            if (lo >= hi || !varies(b, it))
                 continue;
             if (pass == 0) {
                 end[root + 1]++;
                 continue;
             }
-            usage_range(b, v, &least, &most);
+            usage_range(b, it, &least, &most);
             int n = c->node[root].n_strategies;
             struct mem_part *part = &m->part[end[root]++];
             *part = (struct mem_part){lo, hi, AP_NEW_N(b->arena, n, int64_t)};
             for (int s = 0; s < n; s++)
-                part->usage[s] = b->p->usage[v][b->answer[v][s]] - least;
+                part->usage[s] = it->bytes[b->answer[it->a][s]] - least;
         }
         if (pass == 0) {
             for (int v = 0; v < n_nodes; v++)
@@ -313,18 +272,18 @@ static int measure(struct builder *b, struct ap_err *err)
 
     trace(b);
     struct profile f = find_profile(b);
-    for (int t = 0; t < b->n_times; t++)
-        if (f.base[t] > b->p->usage_limit)
+    for (int t = 0; t < b->model->n_times; t++)
+        if (f.base[t] > b->limit)
             return ap_err_set(err,
                               "no solution: at time %lld at least %lld are used, "
                               "the limit is %lld",
-                              (long long)b->time[t], (long long)f.base[t],
-                              (long long)b->p->usage_limit);
+                              (long long)(b->model->time ? b->model->time[t] : t),
+                              (long long)f.base[t], (long long)b->limit);
     struct cut cut = find_slots(b, &f);
     m->n_slots = cut.n;
     m->room = AP_NEW_N(b->arena, cut.n + 1, int64_t);
     for (int t = 0; t < cut.n; t++)
-        m->room[t] = b->p->usage_limit - cut.base[t];
+        m->room[t] = b->limit - cut.base[t];
     make_parts(b, &cut);
     return 0;
 }
@@ -387,10 +346,11 @@ static void pack(struct builder *b)
     m->first = first;
 }
 
-int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, double until_sec,
-                   struct mem_core *m, struct ap_err *err)
+int mem_core_build(struct ap_arena *arena, const struct ap_memory *model, int64_t limit,
+                   double until_sec, struct mem_core *m, struct ap_err *err)
 {
-    struct builder b = {.arena = arena, .p = p, .m = m};
+    const struct ap_problem *p = model->problem;
+    struct builder b = {.arena = arena, .model = model, .p = p, .limit = limit, .m = m};
     struct sel_core *c = sel_core_from_problem(arena, p);
 
     *m = (struct mem_core){.core = c};
@@ -399,7 +359,6 @@ int mem_core_build(struct ap_arena *arena, const struct ap_problem *p, double un
     c->holds = AP_NEW_N(arena, p->n_nodes + 1, bool);
     b.root = AP_NEW_N(arena, p->n_nodes + 1, int);
     b.answer = AP_NEW_N(arena, p->n_nodes + 1, const int *);
-    find_times(&b);
     if (measure(&b, err))
         return -1;
     for (int v = 0; v < p->n_nodes; v++)

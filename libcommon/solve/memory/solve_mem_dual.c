@@ -273,14 +273,3 @@ double mem_dual_round(struct mem_dual *d, bool backward, struct mem_budget *budg
     }
     return mem_cost(d->m, d->state);
 }
-
-double mem_dual_scatter(struct mem_dual *d, uint64_t seed, struct mem_budget *budget)
-{
-    for (int t = 0; t < d->m->n_slots; t++) {
-        uint64_t key[2] = {seed, (uint64_t)t};
-        double u = (double)(ap_hash(key, sizeof(key), 0) >> 11) * 0x1p-53;
-        d->mu[t] = d->best_mu[t] * (0.25 + 1.75 * u);
-    }
-    d->bound = fmax(d->bound, evaluate(d, SETTLE, budget));
-    return mem_dual_round(d, seed & 1, budget);
-}

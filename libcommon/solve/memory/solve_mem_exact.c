@@ -1,8 +1,11 @@
 /*
  * The selection problem with memory to proven optimality, given a good bound and a good
  * solution: strategies and cells whose reduced cost reaches the gap cannot be part of a
- * better solution (sel_dual_fold); what is left is an integer program in the tight form
- * (see solve_glpk.c) over reduced costs, so that its numbers have the size of the gap.
+ * better solution (sel_dual_fold); what is left is an integer program over reduced costs,
+ * so that its numbers have the size of the gap. It has the tight form: a binary per node
+ * and strategy, one of them 1 at each node; a variable >= 0 per finite cell of an edge's
+ * table, whose sums over rows and columns are the binaries of its ends. Without memory
+ * its relaxation is integral on most problems.
  *
  * A choice costs the bound + its reduced costs + sum of mu * (room - usage): the slots
  * with a multiplier are rows with a slack variable that costs mu, and all costs are >= 0.

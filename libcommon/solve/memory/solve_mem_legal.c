@@ -76,7 +76,7 @@ struct mem_legal *mem_legal_new(struct ap_arena *arena, const struct mem_core *m
     g->priced = *m;
     g->priced.core = price_cells(arena, m->core, 0.5 / worst);
     g->local = mem_local_new(arena, &g->priced, seed, false);
-    mem_local_set(g->local, choice, mem_cost(&g->priced, choice), 0, mu, false);
+    mem_local_set(g->local, choice, mem_cost(&g->priced, choice), 0, mu);
     return g;
 }
 

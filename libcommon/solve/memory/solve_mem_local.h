@@ -1,8 +1,7 @@
 /*
- * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c, which
- * solve_mem_repeat.c,
- * which try them, and what those are made of: solve_mem_fuse.c, solve_mem_trade.c; and
- * solve_mem_relink.c, which joins choices.
+ * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c and
+ * solve_mem_repeat.c, which try them, and what those are made of: solve_mem_fuse.c,
+ * solve_mem_trade.c.
  */
 #ifndef AP_SOLVE_MEM_LOCAL_H
 #define AP_SOLVE_MEM_LOCAL_H
@@ -13,16 +12,13 @@
 #define N_SIZES   10 /* of forests: 4, 8, ... nodes */
 #define N_REPEAT  3  /* 16, 64, 256 nodes of repeated regions */
 #define N_TRADES  3  /* 16, 128, 1024 nodes of forests that may not fit */
-#define N_ELITE   4
 #define MEM_HUB   32 /* neighbours; a node with as many leads to all parts of the graph */
 
-enum { ARM_FOREST, ARM_CHAIN = N_SIZES, ARM_REPEAT, ARM_TRADE = ARM_REPEAT + N_REPEAT };
+enum { ARM_FOREST, ARM_REPEAT = N_SIZES, ARM_TRADE = ARM_REPEAT + N_REPEAT };
 #define N_ARMS (N_FACTORS * (ARM_TRADE + N_TRADES)) /* each with all factors */
 
-/* Cooling is of the whole graph or of a part of it. */
-enum { WAY_KICK, WAY_LEVEL, WAY_HEAT, WAY_PART_LEVEL, WAY_PART_HEAT, N_WAYS };
-
 struct mem_local {
+    struct ap_arena *arena;
     const struct mem_core *m;
     struct mem_state *st;
     double **price; /* [node][strategy], by the multipliers */
@@ -32,10 +28,10 @@ struct mem_local {
     int *parent,
         *edge;  /* [place]: place of the parent and the edge to it, -1 at a root */
     int *place; /* [node], -1 when not in the forest */
+    int *rank;  /* [node], -1: scratch of mem_fuse */
     int *touch; /* [node], neighbours in the forest */
     int *frontier, n_frontier;
     struct mem_repeat *repeat; /* which nodes are */
-    int *focus, n_focus;       /* nodes where tries begin, 0: anywhere */
     double **local;            /* [place][strategy]: cost apart from the forest's edges */
     double **up;               /* the same with price and what the subtree costs */
     double *pool;              /* where local and up lie */
@@ -47,37 +43,27 @@ struct mem_local {
     double priced; /* the prices of the choice, added up */
     double weight; /* of it: taken is what costs, with that, not more, or up to level */
     double level;
-    double heat; /* scale of noise in costs, 0 if not now */
     struct {
-        double weight, rise, heat; /* at the first step */
+        double weight, rise; /* at the first step */
         int step;
         int64_t work, length; /* length 0: not now */
         double longer;        /* the next, times the least length */
     } cool;
-    struct way {
-        double gain, work, n; /* lately; n times */
-    } way[N_WAYS];
-    int way_now;      /* -1 at first */
-    double way_cost;  /* the best when it began */
-    int64_t way_work; /* since */
+    bool kicks;       /* now, else cools; both once little is gained */
+    double kick_work; /* of all kicks with the descents from them */
+    int n_kicks;
+    int64_t way_work; /* since the last kick or cooling began */
     int64_t run_work; /* of the last round */
     bool plain;       /* only kicks when descents are short */
     int *best;        /* [node], the best choice so far */
     double best_cost, window_cost;
-    int *elite[N_ELITE], n_elite; /* where earlier coolings ended, the latest first */
-    int *home;                    /* where kicks start, see move_on */
+    int *home; /* where kicks start, see move_on */
     double home_cost;
-    bool apart;      /* does not take over what others found */
-    bool joins;      /* it sees that for the first time */
-    bool moved, far; /* this round began anew; such a one ended far from the best */
     int strength;
     int64_t total_work, first_descent;
     double start_sec;             /* of the first run, with a limit of time */
     int64_t window_work, n_cells; /* since it was noted; of all tables */
-    struct arm {
-        double gain, work; /* lately */
-        double per_try;    /* work of a try, lately */
-    } arm[N_ARMS];
+    double per_try[N_ARMS];       /* work of a try, lately */
 };
 
 #define MEM_GOLDEN 0x9e3779b97f4a7c15u
@@ -109,12 +95,6 @@ static inline double mem_uniform(struct mem_local *l)
     return (double)(mem_random(l) >> 11) * 0x1p-53;
 }
 
-/* The strategy with the least cost plus heat times this is one drawn by Boltzmann. */
-static inline double mem_gumbel(struct mem_local *l)
-{
-    return log(-log(mem_uniform(l) + 0x1p-54));
-}
-
 /* Of the choice, with usage at its price. */
 static inline double mem_value(const struct mem_local *l)
 {
@@ -129,10 +109,6 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
                     struct mem_budget *budget);
 /* The same of a forest that need not fit: memory is freed elsewhere for it. */
 void mem_try_trade(struct mem_local *l, int start, int size, double factor,
-                   struct mem_budget *budget);
-/* Gives strategy s to v, and lets neighbours answer. Takes the result if it is welcome.
- */
-void mem_try_chain(struct mem_local *l, int v, int s, double factor,
                    struct mem_budget *budget);
 /* Takes pick[] over if it is welcome, which changes the cost by that; false when it is,
  * but does not fit. */
@@ -161,7 +137,7 @@ bool mem_swap_usage(struct mem_local *l, bool back);
 struct trade *mem_take_or_trade(struct mem_local *l, double change, int64_t *work);
 int64_t mem_trade_end(struct trade *t);
 
-#define MEM_FUSE 256 /* nodes, at most, a multiple of 64 */
+#define MEM_FUSE 256 /* nodes, at most */
 
 /* Decides who of node[] takes the strategy alt[node], into pick[]; adds the work, returns
  * the change of cost. */
@@ -172,11 +148,5 @@ struct mem_repeat *mem_repeat_new(struct ap_arena *arena, const struct mem_core 
 /* Proposes that about size nodes around start do as an similar region does. */
 void mem_try_repeat(struct mem_local *l, int start, int size, double factor,
                     struct mem_budget *budget);
-
-/*
- * Takes over what is better in another legal choice, component by component; true if
- * anything was. The choice under way does not become more expensive.
- */
-bool mem_relink(struct mem_local *l, const int *to, struct mem_budget *budget);
 
 #endif

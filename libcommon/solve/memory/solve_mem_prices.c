@@ -1,13 +1,11 @@
 /*
  * A reduced core stated for the search at prices of memory (memory_search.c): what is
  * left of the nodes as variables, their parts as usage over slots. Slots have different
- * room; the missing part is held by every choice. What a choice holds is known exactly,
- * so that measuring it is adding up.
+ * room; the missing part is held by every choice.
  */
 #include "solve/memory/memory_search.h"
 #include "solve/memory/solve_mem.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define REPEATED 100 /* nodes whose usage takes about 1 us to add up */
@@ -100,25 +98,6 @@ static void state_usage(struct ap_arena *arena, struct stated *s)
     }
 }
 
-static bool add_up(void *arg, const int *choice, bool again, double *sec, int64_t *peak)
-{
-    const struct stated *s = arg;
-    int64_t *held;
-
-    if (again)
-        return false;
-    *sec = ap_problem_score(&s->problem, choice);
-    *peak = 0;
-    if (*sec >= AP_FORBIDDEN)
-        *sec = INFINITY;
-    held = ap_xrealloc(NULL, ((size_t)s->memory.n_times + 1) * sizeof *held);
-    ap_memory_held(&s->memory, choice, held);
-    for (int t = 0; t < s->memory.n_times; t++)
-        *peak = held[t] > *peak ? held[t] : *peak;
-    free(held);
-    return true;
-}
-
 bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_sec,
                 int *state, double *cost, double *bound, double *mu)
 {
@@ -143,9 +122,8 @@ bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_s
                                       fmax(*cost < INFINITY ? *cost - s.base : 0, 0),
                                   .best_sec = INFINITY,
                                   .program_work = 1 + m->core->n_nodes / REPEATED,
-                                  .until_sec = until_sec,
-                                  .measure = {&s, add_up, NULL}};
-    if (ap_memory_search(arena, &task, &found, &err))
+                                  .until_sec = until_sec};
+    if (mem_search_prices(arena, &task, &found, &err))
         return false;
     *bound = fmax(*bound, found.bound + s.base);
     memcpy(mu, found.price, (size_t)m->n_slots * sizeof *mu);

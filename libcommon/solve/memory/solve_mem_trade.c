@@ -153,7 +153,7 @@ static bool free_all(struct trade *t)
 
 struct trade *mem_take_or_trade(struct mem_local *l, double change, int64_t *work)
 {
-    if (mem_take_picks(l, change, work) || l->heat > 0 ||
+    if (mem_take_picks(l, change, work) ||
         change + l->weight * mem_price_change(l) >= -l->tol)
         return NULL;
     struct trade *t = ap_xrealloc(NULL, sizeof(*t));

@@ -1,25 +1,18 @@
 /*
- * The two kinds of neighbourhood of solve_mem_local.c.
- *
- * Forests: a random set of nodes that induces a forest is decided anew, all others as
- * they are. Dynamic programming from the leaves finds what every strategy of a node
- * costs with its subtree, usage priced by the multipliers of the dual (times a random
- * factor); from the roots down, each node takes the cheapest strategy that fits into the
- * memory left, on top of the least usage of the nodes still to come. Without memory this
- * is the optimum of the set. O(cells of its edges + parts log slots). With heat, noise is
- * added to the costs, so that the optimum is about a draw from Boltzmann's distribution
- * of the forest; the result is taken if it is better with the same noise.
- *
- * Chains: a random node takes a random strategy, and its neighbours answer, and theirs,
- * breadth-first, up to MAX_CHAIN changes.
+ * The neighbourhoods of solve_mem_local.c: a random set of nodes that induces a forest is
+ * decided anew, all others as they are. Dynamic programming from the leaves finds what
+ * every strategy of a node costs with its subtree, usage priced by the multipliers of the
+ * dual (times a random factor); from the roots down, each node takes the cheapest
+ * strategy that fits into the memory left, on top of the least usage of the nodes still
+ * to come. Without memory this is the optimum of the set. O(cells of its edges + parts
+ * log slots).
  */
 #include "solve/memory/solve_mem_local.h"
 
 #include <string.h>
 
-#define MAX_CHAIN 40
-#define TRY_WORK  100 /* of a try in any case */
-#define HUB       400 /* neighbours; a node with more is seldom part of a forest */
+#define TRY_WORK 100 /* of a try in any case */
+#define HUB      400 /* neighbours; a node with more is seldom part of a forest */
 
 /* ---- forests ---- */
 
@@ -111,7 +104,7 @@ static void take_out(struct mem_local *l, int i, const struct sel_edge *e)
     }
 }
 
-/* The local costs of the forest's nodes, with the heat's noise; work is returned. */
+/* The local costs of the forest's nodes; work is returned. */
 static int64_t localise(struct mem_local *l, double factor)
 {
     const struct sel_core *c = l->m->core;
@@ -131,8 +124,6 @@ static int64_t localise(struct mem_local *l, double factor)
             if (l->place[sel_other(e, v)] >= 0)
                 take_out(l, i, e);
         }
-        for (int s = 0; s < n && l->heat > 0; s++)
-            l->local[i][s] += l->heat * mem_gumbel(l);
         for (int s = 0; s < n; s++) {
             if (l->pick[s] > 0)
                 l->local[i][s] = INFINITY;
@@ -401,74 +392,7 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
     mem_spend(budget, work);
 }
 
-/* ---- single answers and chains ---- */
-
-/* v's best strategy by answers and price. */
-static int best_answer(const struct mem_local *l, int v, double factor)
-{
-    const double *answer = l->st->answer[v], *price = l->price[v];
-    const int *forbidden = l->st->forbidden[v];
-    int best = l->st->choice[v], n = l->m->core->node[v].n_strategies;
-
-    for (int s = 0; s < n; s++)
-        if (forbidden[s] < forbidden[best] ||
-            (forbidden[s] == forbidden[best] &&
-             answer[s] + factor * price[s] < answer[best] + factor * price[best]))
-            best = s;
-    return best;
-}
-
-void mem_try_chain(struct mem_local *l, int v, int s, double factor,
-                   struct mem_budget *budget)
-{
-    struct mem_state *st = l->st;
-    const struct sel_core *c = l->m->core;
-    int n = 0, node[MAX_CHAIN], before[MAX_CHAIN], illegal = 0;
-    double cost = st->cost, priced = l->priced, before_all = mem_value(l);
-    int64_t work = TRY_WORK;
-
-    for (int i = -1; i < n && n < MAX_CHAIN; i++) {
-        int from = i < 0 ? v : node[i];
-        for (int k = 0; k < (i < 0 ? 1 : c->node[from].n_edges) && n < MAX_CHAIN; k++) {
-            int w = i < 0 ? v : sel_other(&c->edge[c->node[from].edges[k]], from);
-            if (i >= 0 && w == v)
-                continue;
-            int t = i < 0 ? s : best_answer(l, w, factor);
-            work += c->node[w].n_strategies;
-            if (t == st->choice[w])
-                continue;
-            node[n] = w;
-            before[n++] = st->choice[w];
-            illegal += st->forbidden[w][t] - st->forbidden[w][st->choice[w]];
-            l->priced += l->price[w][t] - l->price[w][st->choice[w]];
-            work += 2 * mem_state_change(st, w, t);
-        }
-    }
-    double rise = l->tol - (l->heat > 0 ? l->heat * log(1 - mem_uniform(l)) : 0);
-    bool better =
-        illegal == 0 && (mem_value(l) <= before_all + rise || mem_value(l) <= l->level);
-    for (int i = 0; better && i < n; i++) { /* in order: a node may change twice */
-        mem_tree_take(&st->left, l->m, node[i], before[i], 1);
-        int now = st->choice[node[i]];
-        for (int k = n - 1; k > i; k--)
-            if (node[k] == node[i])
-                now = before[k];
-        mem_tree_take(&st->left, l->m, node[i], now, -1);
-    }
-    bool fits = mem_tree_all(&st->left) >= 0;
-    for (int i = n - 1; i >= 0 && (!better || !fits); i--) {
-        if (better) {
-            mem_tree_take(&st->left, l->m, node[i], st->choice[node[i]], 1);
-            mem_tree_take(&st->left, l->m, node[i], before[i], -1);
-        }
-        mem_state_change(st, node[i], before[i]);
-    }
-    if (!better || !fits) {
-        st->cost = cost;
-        l->priced = priced;
-    }
-    mem_spend(budget, work);
-}
+/* ---- single answers ---- */
 
 void mem_settle(struct mem_state *st, struct mem_budget *budget)
 {
