@@ -288,8 +288,7 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
                          .microbatches = (int)answer->microbatches,
                          .stages = stages,
                          .overlap_send = inst->overlap_send,
-                         .overlap_sync = inst->overlap_sync,
-                         .norm_sec = plan_norm_sec(inst, answer)};
+                         .overlap_sync = inst->overlap_sync};
     out = out ? out : &own;
     if (ap_simulate(arena, &sim, out, err))
         return 1;

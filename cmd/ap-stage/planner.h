@@ -67,13 +67,6 @@ typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
  */
 typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
 
-/* A scalar of the update that another block reads. */
-struct plan_scalar {
-    int step; /* scalars of other blocks that it is made of, one after the other */
-    int from, to;
-    int64_t bytes;
-};
-
 struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
@@ -81,8 +74,6 @@ struct plan_instance {
     const int *class_of; /* [block]: blocks of one class are identical; NULL: not known */
     int n_values;
     const struct plan_value *value;
-    int n_scalars; /* of the update: all stages wait for them (scalars.c) */
-    const struct plan_scalar *scalar; /* step by step */
     const struct ap_cluster *cluster; /* links and memory of a device */
     int n_hosts, n_devices;           /* n_devices: of a host */
     int64_t memory_bytes;             /* of a device; 0: no limit */
@@ -152,9 +143,7 @@ struct plan_answer {
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;
-    int n_rivals;   /* behind the others, have other stages or devices: for when the best
-                     one's price with its layouts is above their estimates */
-    int n_reported; /* behind those: what other planners found, of any step */
+    int n_reported; /* behind the others: what other planners found, of any step */
     const struct plan_answer *others;
 };
 

@@ -49,10 +49,8 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
     if (is_whole) /* with less memory it says nothing of all plans */
         light->bound = fmin(light->bound, one.bound);
     add_plan(&light->plans, &one);
-    for (int i = 0; i < one.n_others; i++)
+    for (int i = 0; i < one.n_others + one.n_reported; i++)
         add_plan(&light->plans, &one.others[i]);
-    for (int i = 0; i < one.n_reported; i++)
-        add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
     return 0;
 }
 

@@ -418,7 +418,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);
-    stage_scalars_list(arena, m, l.constant, inst);
     return 0;
 }
 

@@ -123,11 +123,9 @@ int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
     }
     if (read_text(memo, stages, known, &plan->read, err))
         return -1;
-    plan->nodes = 0;
     for (int s = 0; s < n; s++) {
         if (!known[s] && take_stage(memo, &detail[s], &plan->read.stage[s], part[s], err))
             return -1;
-        plan->nodes += known[s] ? 0 : plan->read.stage[s].sub.graph.n_nodes;
         stages->stage[s].sharding_json = part[s]->written;
     }
     plan->priced = prices;

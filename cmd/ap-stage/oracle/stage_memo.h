@@ -18,7 +18,6 @@ void stage_memo_stop(struct stage_memo *memo);
 struct stage_memo_plan {
     struct ap_stages read;
     struct ap_stage_priced *const *priced; /* [stage], for ap_pipeline_compare */
-    int64_t nodes;                         /* of stages that were new */
 };
 
 /*

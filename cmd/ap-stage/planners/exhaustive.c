@@ -183,8 +183,7 @@ int plan_exhaustive(struct ap_arena *arena, const struct plan_instance *inst,
         return plan_none_fits("exhaustive", err);
     *answer = w.best;
     answer->objective = w.least;
-    bool estimated = inst->n_values > 0 || inst->n_scalars > 0;
-    answer->bound = inst->sends_are_estimates && estimated ? 0 : w.least;
+    answer->bound = inst->sends_are_estimates && inst->n_values > 0 ? 0 : w.least;
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
     return plan_judge(arena, inst, answer, NULL, err);

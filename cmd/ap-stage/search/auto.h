@@ -107,9 +107,8 @@ struct stage_search {
     const struct plan_instance *inst;
     const struct plan_params *params;
     struct plan_answer best;
-    double least;            /* score of best, INFINITY while there is none */
-    struct shortlist final;  /* distinct plans; the first is best */
-    struct shortlist rivals; /* plans of different outlines; the first is best */
+    double least;           /* score of best, INFINITY while there is none */
+    struct shortlist final; /* distinct plans; the first is best */
     int n_reported;
     struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
     double bound; /* of all that is looked at and not searched to the end */

@@ -26,8 +26,6 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
  */
 void plan_estimate_sends(const struct plan_instance *inst,
                          const struct plan_answer *answer, struct ap_sim_stage *stages);
-/* Seconds that all stages of a placed plan wait for scalars of the update. */
-double plan_norm_sec(const struct plan_instance *inst, const struct plan_answer *answer);
 /* The link between two stages of one number of replicas, in their places. */
 struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
                                  const struct plan_stage *from,
