@@ -167,28 +167,6 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
     }
 }
 
-/* Bytes over each cut between stages, of one microbatch and replica. */
-static void cut_bytes(struct ap_arena *arena, const struct plan_instance *inst,
-                      const struct plan_answer *answer, bool backward, int64_t *cut)
-{
-    int *stage_of = AP_NEW_N(arena, inst->n_blocks, int);
-    int64_t *delta = AP_NEW_N(arena, answer->n_stages + 1, int64_t), sum = 0;
-
-    plan_stages_of(inst, answer, stage_of);
-    for (int i = 0; i < inst->n_values; i++) {
-        const struct plan_value *v = &inst->value[i];
-        int from = stage_of[v->from], last = from;
-        for (int k = 0; k < v->n_to; k++)
-            last = stage_of[v->to[k]] > last ? stage_of[v->to[k]] : last;
-        int64_t bytes =
-            plan_value_bytes(v, backward, answer->microbatches, answer->replicas);
-        delta[from] += bytes;
-        delta[last] -= bytes;
-    }
-    for (int s = 0; s < answer->n_stages; s++)
-        cut[s] = sum += delta[s];
-}
-
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes)
 {
@@ -203,64 +181,7 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
            (double)bytes / (l->bandwidth_bytes_per_sec * (double)(lanes > 1 ? lanes : 1));
 }
 
-/* Level of the links between two hosts: the first whose groups hold both. */
-static int plan_link_level(const struct ap_cluster *c, int host, int other)
-{
-    int level = 0;
-    while (host != other && level + 1 < c->n_levels) {
-        level++;
-        host = (int)(host / c->levels[level].size);
-        other = (int)(other / c->levels[level].size);
-    }
-    return level;
-}
-
-static double send_sec(const struct plan_instance *inst, const struct plan_answer *a,
-                       int s, int64_t bytes, int *level)
-{
-    const struct plan_stage *from = &a->stage[s], *to = &a->stage[s + 1];
-    int64_t n_from = (int64_t)from->hosts * from->devices;
-    int64_t n_to = (int64_t)to->hosts * to->devices;
-    int hosts = from->hosts < to->hosts ? from->hosts : to->hosts;
-
-    /* the farthest hosts of the two */
-    int last_from = from->first_host + from->hosts - 1;
-    int last_to = to->first_host + to->hosts - 1;
-    int one = plan_link_level(inst->cluster, from->first_host, last_to);
-    int two = plan_link_level(inst->cluster, last_from, to->first_host);
-    *level = one > two ? one : two;
-    if (from->first_host == to->first_host && from->first_device == to->first_device)
-        return 0; /* chunks of the same devices */
-    return plan_link_sec(inst->cluster, *level, bytes, n_from < n_to ? n_from : n_to,
-                         hosts);
-}
-
 /* ---- the judge ---- */
-
-static void fill_stage(const struct plan_instance *inst, const struct plan_answer *a,
-                       int s, const int64_t *forward, const int64_t *backward,
-                       struct ap_sim_stage *st)
-{
-    const struct plan_point *p = a->stage[s].point;
-
-    *st = (struct ap_sim_stage){.forward_sec = p->forward_sec,
-                                .backward_sec = p->backward_sec,
-                                .sync_sec = p->sync_sec,
-                                .update_sec = p->update_sec,
-                                .fixed_bytes = p->stage_bytes,
-                                .flight_bytes = p->microbatch_bytes};
-    if (inst->sends_are_estimates)
-        return;
-    if (s + 1 < a->n_stages) {
-        st->send_forward_bytes = forward[s];
-        st->send_forward_sec = send_sec(inst, a, s, forward[s], &st->send_forward_level);
-    }
-    if (s > 0) {
-        st->send_backward_bytes = backward[s - 1];
-        st->send_backward_sec =
-            send_sec(inst, a, s - 1, backward[s - 1], &st->send_backward_level);
-    }
-}
 
 static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
                     struct plan_answer *answer, struct ap_sim_result *out,
@@ -269,19 +190,19 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     struct ap_sim_result own;
     int n = answer->n_stages;
     struct ap_sim_stage *stages = AP_NEW_N(arena, n, struct ap_sim_stage);
-    int64_t *forward = AP_NEW_N(arena, n, int64_t);
-    int64_t *backward = AP_NEW_N(arena, n, int64_t);
 
     if (plan_place(inst, answer, err))
         return 1;
-    if (!inst->sends_are_estimates) {
-        cut_bytes(arena, inst, answer, false, forward);
-        cut_bytes(arena, inst, answer, true, backward);
+    for (int s = 0; s < n; s++) {
+        const struct plan_point *p = answer->stage[s].point;
+        stages[s] = (struct ap_sim_stage){.forward_sec = p->forward_sec,
+                                          .backward_sec = p->backward_sec,
+                                          .sync_sec = p->sync_sec,
+                                          .update_sec = p->update_sec,
+                                          .fixed_bytes = p->stage_bytes,
+                                          .flight_bytes = p->microbatch_bytes};
     }
-    for (int s = 0; s < n; s++)
-        fill_stage(inst, answer, s, forward, backward, &stages[s]);
-    if (inst->sends_are_estimates)
-        plan_estimate_sends(inst, answer, stages);
+    plan_estimate_sends(inst, answer, stages);
     struct ap_sim sim = {.schedule = answer->schedule,
                          .n_stages = n,
                          .chunks = answer->chunks,

@@ -79,10 +79,10 @@ struct plan_instance {
     int64_t memory_bytes;             /* of a device; 0: no limit */
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
     bool overlap_send, overlap_sync; /* as in struct ap_sim */
-    bool sends_are_estimates; /* plans are priced again, with their layouts: sends are as
-                               there (estimated_sends.c), and bounds count none, so that
-                               they are below that price, too */
-    struct plan_links *links; /* for these estimates; NULL: not kept */
+    /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
+       with their layouts; bounds count no sends, so that they are below that price, too
+     */
+    struct plan_links *links;
     int n_microbatches;
     const int64_t *microbatches; /* what may be tried, ascending */
     bool inference;              /* no backward: schedule inference only */
@@ -138,8 +138,7 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device */
-    double
-        least_sec; /* step if sends took no time, where they are estimates; 0: unknown */
+    double least_sec;   /* step if sends took no time; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;

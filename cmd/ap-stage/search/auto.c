@@ -80,8 +80,7 @@ void auto_price_bare(struct stage_search *search, struct plan_answer *a)
     struct ap_err why = {0};
 
     bare.n_values = 0;
-    if (search->inst->sends_are_estimates &&
-        !plan_judge(&scratch, &bare, &copy, NULL, &why)) {
+    if (!plan_judge(&scratch, &bare, &copy, NULL, &why)) {
         a->least_sec = copy.step_sec;
         search->bare = least_of(search->bare, plan_score(&bare, search->params, &copy));
     }

@@ -107,26 +107,6 @@ int line_flight(const struct line *ln, int n_behind)
 
 /* ---- preparation ---- */
 
-static void least_sends(struct line *ln)
-{
-    const struct ap_cluster *cl = ln->sp->inst->cluster;
-    int n = ln->sp->n, m = ln->c->n_meshes;
-
-    for (int back = 0; back < 2; back++) {
-        ln->send[back] = AP_NEW_N(ln->sp->arena, n * m, double);
-        for (int k = 0; k < n - 1 && !ln->sp->inst->sends_are_estimates; k++)
-            for (int i = 0; i < m; i++) {
-                double least = INFINITY;
-                int64_t bytes = config_cut(ln->sp, ln->c, k, back);
-                for (int l = 0; l < cl->n_levels; l++)
-                    least = least_of(least, plan_link_sec(cl, l, bytes,
-                                                          mesh_size(&ln->c->mesh[i]),
-                                                          ln->c->mesh[i].hosts));
-                ln->send[back][k * m + i] = least;
-            }
-    }
-}
-
 /* Two meshes when nothing is placed yet: inside a host if both fit. */
 static void estimate_links(struct line *ln)
 {
@@ -292,9 +272,7 @@ int line_init(struct line *ln, struct space *sp, struct config *c,
     ln->n_units = devices / ln->unit;
     if (fill_cells(ln, err))
         return -1;
-    least_sends(ln);
-    if (sp->inst->sends_are_estimates)
-        estimate_links(ln);
+    estimate_links(ln);
     least_fronts(ln);
     return 0;
 }
@@ -306,7 +284,7 @@ static double period(const struct line *ln, const struct prepend *p)
     double b = (double)ln->c->microbatches;
     double busy = b * p->sum;
     if (!ln->sp->inst->overlap_send)
-        busy += b * (p->send_forward + p->send_front);
+        busy += b * p->send_forward;
     return busy;
 }
 
@@ -364,22 +342,11 @@ static int units_of(const struct line *ln, int mesh, bool bounds)
 /* Seconds between two meshes when nothing is placed yet. */
 static double estimate_send(const struct line *ln, int k, bool back, int mesh, int other)
 {
-    const struct ap_cluster *cl = ln->sp->inst->cluster;
-    const struct plan_submesh *a = &ln->c->mesh[mesh], *b = &ln->c->mesh[other];
-    int n_a = mesh_size(a), n_b = mesh_size(b);
-    int level = n_a + n_b <= ln->sp->inst->n_devices ? 0 : 1;
+    const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
+    int64_t bytes =
+        ln->sp->split_bytes[back][k] / ln->c->microbatches + ln->sp->whole_bytes[back][k];
 
-    if (ln->link) {
-        const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
-        int64_t bytes = ln->sp->split_bytes[back][k] / ln->c->microbatches +
-                        ln->sp->whole_bytes[back][k];
-        return link->latency_sec + (double)bytes * link->sec_per_byte;
-    }
-    if (level >= cl->n_levels)
-        level = cl->n_levels - 1;
-    return plan_link_sec(cl, level, config_cut(ln->sp, ln->c, k, back),
-                         n_a < n_b ? n_a : n_b,
-                         a->hosts < b->hosts ? a->hosts : b->hosts);
+    return link->latency_sec + (double)bytes * link->sec_per_byte;
 }
 
 static void merge(struct label *to, const struct label *from)
@@ -457,8 +424,7 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
 {
     const struct line *ln = f->ln;
     const struct label *r = hi + 1 < ln->sp->n ? &f->out->all[rest] : NULL;
-    int n = ln->c->n_meshes, more = r ? r->most_stages : 0,
-        less = r ? r->least_stages : 0;
+    int more = r ? r->most_stages : 0, less = r ? r->least_stages : 0;
     const struct step *s = line_step(ln, k, hi, mesh, line_flight(ln, less + 1));
 
     if (!s)
@@ -475,14 +441,10 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
         p.sum = p.forward + p.backward;
         p.tail = tail_of(ln, s->best);
     }
-    if (r) {
-        p.send_forward = f->bounds ? ln->send[0][hi * n + mesh]
-                                   : estimate_send(ln, hi, false, mesh, r->mesh);
-        p.send_backward = f->bounds ? ln->send[1][hi * n + mesh]
-                                    : estimate_send(ln, hi, true, mesh, r->mesh);
+    if (r && !f->bounds) {
+        p.send_forward = estimate_send(ln, hi, false, mesh, r->mesh);
+        p.send_backward = estimate_send(ln, hi, true, mesh, r->mesh);
     }
-    if (k > 0)
-        p.send_front = ln->send[1][(k - 1) * n + mesh];
     struct label v = {.least_stages = less + 1,
                       .most_stages = more + 1,
                       .hi = hi,
