@@ -146,13 +146,6 @@ int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
 
 /* ---- what crosses ---- */
 
-int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
-                         int replicas)
-{
-    int64_t bytes = backward ? v->backward_bytes : v->forward_bytes;
-    return v->split ? ap_ceil_div(bytes, ap_mul64(microbatches, replicas)) : bytes;
-}
-
 void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
                     int *stage_of)
 {
@@ -184,10 +177,9 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
 /* ---- the judge ---- */
 
 static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
-                    struct plan_answer *answer, struct ap_sim_result *out,
-                    struct ap_err *err)
+                    struct plan_answer *answer, struct ap_err *err)
 {
-    struct ap_sim_result own;
+    struct ap_sim_result out;
     int n = answer->n_stages;
     struct ap_sim_stage *stages = AP_NEW_N(arena, n, struct ap_sim_stage);
 
@@ -208,16 +200,14 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
                          .chunks = answer->chunks,
                          .microbatches = (int)answer->microbatches,
                          .stages = stages,
-                         .overlap_send = inst->overlap_send,
-                         .overlap_sync = inst->overlap_sync};
-    out = out ? out : &own;
-    if (ap_simulate(arena, &sim, out, err))
+                         .overlap_send = true}; /* as ap_pipeline_price */
+    if (ap_simulate(arena, &sim, &out, err))
         return 1;
-    answer->step_sec = out->step_sec;
+    answer->step_sec = out.step_sec;
     answer->batch_sec = inst->inference ? ap_sim_batch_sec(&sim) : 0;
     answer->peak_bytes = 0;
-    for (int d = 0; d < out->n_devices; d++) {
-        int64_t peak = out->devices[d].peak_bytes;
+    for (int d = 0; d < out.n_devices; d++) {
+        int64_t peak = out.devices[d].peak_bytes;
         if (inst->memory_bytes > 0 && peak > inst->memory_bytes)
             return ap_err_set(err,
                               "stage %d needs %lld bytes of memory, a device has "
@@ -245,12 +235,10 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
 }
 
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
-               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err)
+               struct plan_answer *answer, struct ap_err *err)
 {
-    if (out)
-        return simulate(arena, inst, answer, out, err);
     struct ap_mark mark = ap_arena_mark(arena);
-    int rc = simulate(arena, inst, answer, NULL, err);
+    int rc = simulate(arena, inst, answer, err);
     ap_arena_rewind(arena, mark);
     return rc;
 }

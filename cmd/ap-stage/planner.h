@@ -78,7 +78,6 @@ struct plan_instance {
     int n_hosts, n_devices;           /* n_devices: of a host */
     int64_t memory_bytes;             /* of a device; 0: no limit */
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
-    bool overlap_send, overlap_sync; /* as in struct ap_sim */
     /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
        with their layouts; bounds count no sends, so that they are below that price, too
      */
@@ -193,9 +192,9 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*
  * Places the plan, runs it through ap_simulate with its schedule, fills step_sec and
- * peak_bytes. 1: it does not fit in memory or places; err says where. out may be NULL.
+ * peak_bytes. 1: it does not fit in memory or places; err says where.
  */
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
-               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err);
+               struct plan_answer *answer, struct ap_err *err);
 
 #endif

@@ -344,7 +344,7 @@ static int price_lean(struct ap_arena *arena, const struct pricing *x, struct be
         int rc = x->replan->run(arena, &its, x->replan->params, &lean, &why);
         if (rc < 0)
             return ap_err_set(err, "%s", why.msg);
-        if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
+        if (rc > 0 || plan_judge(arena, &its, &lean, &why))
             return 0;
         estimate = estimate_of(best, &lean);
         best->missed.step_sec = INFINITY;

@@ -290,9 +290,8 @@ static int is_below(struct ap_arena *arena, const struct plan_instance *bare,
         p->sync_sec *= s % 3 ? slower : 1;
         a.stage[s].point = p;
     }
-    double least = auto_least_bare(bare, &a);
-    return plan_judge(arena, bare, &a, NULL, &err) == 0 && least > 0 &&
-           least <= a.step_sec;
+    double least = auto_least_bare(&a);
+    return plan_judge(arena, bare, &a, &err) == 0 && least > 0 && least <= a.step_sec;
 }
 
 static void bare_steps(void)
@@ -306,7 +305,6 @@ static void bare_steps(void)
         case_random(&cases, 9000 + seed, 6);
         struct plan_instance bare = cases.inst;
         bare.n_values = 0;
-        bare.overlap_sync = seed % 2;
         if (plan_auto(&arena, &bare, &params, &found, &err) == 0 && !bare.inference)
             for (int i = -1; i < found.n_others + found.n_reported; i++)
                 for (double slower = 1; slower < 2000; slower *= 10) {

@@ -396,7 +396,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                                                        ? limits->memory_bytes
                                                        : m->cluster.memory_bytes,
                                    .monotone = true,
-                                   .overlap_send = true, /* as ap_pipeline_price */
                                    .inference = !m->training};
     inst->n_hosts = (int)(ap_cluster_devices(&m->cluster) / inst->n_devices);
     if (list_microbatches(arena, m, limits->microbatches, inst, err))

@@ -608,7 +608,7 @@ static int alpa_all(const char *name, struct ap_arena *arena,
         return plan_none_fits(name, err);
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }
 
 int plan_alpa(struct ap_arena *arena, const struct plan_instance *inst,

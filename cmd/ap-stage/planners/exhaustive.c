@@ -189,5 +189,5 @@ int plan_exhaustive(struct ap_arena *arena, const struct plan_instance *inst,
             answer->bound = 0;
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }

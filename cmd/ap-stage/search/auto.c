@@ -80,14 +80,14 @@ void auto_price_bare(struct stage_search *search, struct plan_answer *a)
     struct ap_err why = {0};
 
     bare.n_values = 0;
-    if (!plan_judge(&scratch, &bare, &copy, NULL, &why)) {
+    if (!plan_judge(&scratch, &bare, &copy, &why)) {
         a->least_sec = copy.step_sec;
         search->bare = least_of(search->bare, plan_score(&bare, search->params, &copy));
     }
     ap_arena_free(&scratch);
 }
 
-double auto_least_bare(const struct plan_instance *inst, const struct plan_answer *a)
+double auto_least_bare(const struct plan_answer *a)
 {
     int groups = plan_groups(a);
     double b = (double)a->microbatches, way = 0, back = 0, least = 0;
@@ -97,7 +97,7 @@ double auto_least_bare(const struct plan_instance *inst, const struct plan_answe
         for (int s = g; s < a->n_stages; s += groups) {
             const struct plan_point *p = a->stage[s].point;
             all += b * (p->forward_sec + p->backward_sec);
-            once += p->update_sec + (inst->overlap_sync ? 0 : p->sync_sec);
+            once += p->update_sec + p->sync_sec;
         }
         least = most_of(least, all + most_of(back, once));
         way += a->stage[g].point->forward_sec;
@@ -115,7 +115,7 @@ double auto_score(struct stage_search *search, struct space *sp, struct plan_ans
     if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
     a->least_sec = 0; /* fill_bare, if it is kept and lifts nothing now */
-    if (search->inst->inference || auto_least_bare(search->inst, a) < search->bare)
+    if (search->inst->inference || auto_least_bare(a) < search->bare)
         auto_price_bare(search, a);
     auto_take(search, score, a, from);
     return score;
@@ -354,5 +354,5 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
     answer->n_asked = search.n_asked + sp.n_asked;
     answer->n_plans = search.n_plans + sp.n_plans;
     put_others(&search, answer);
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }

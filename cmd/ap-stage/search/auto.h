@@ -125,7 +125,7 @@ void auto_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, behind the way through the stages in front of it, and with the way back or
  * what it does once. */
-double auto_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
+double auto_least_bare(const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
               const char *from);

@@ -21,7 +21,7 @@
 #define MAX_TREE 12 /* blocks; test_stage_auto: chunks_alone */
 
 struct run_cost {
-    double sum, rest; /* least per microbatch; least B * sum + what no overlap hides */
+    double sum, rest; /* least per microbatch; least B * sum + what is done once */
     const struct plan_point *fast, *lean;
 };
 
@@ -49,8 +49,8 @@ static double weight(const struct chunks *x, int s)
 
 static double rest_of(const struct chunks *x, const struct plan_point *p)
 {
-    double once = p->update_sec + (x->sp->inst->overlap_sync ? 0 : p->sync_sec);
-    return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) + once;
+    return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) +
+           p->update_sec + p->sync_sec;
 }
 
 static void fill_cost(const struct chunks *x, const struct plan_front *front,

@@ -49,12 +49,8 @@ static int compare_steps(const void *a, const void *b)
     return (x->max_flight > y->max_flight) - (x->max_flight < y->max_flight);
 }
 
-static double tail_of(const struct line *ln, const struct plan_point *p)
+static double tail_of(const struct plan_point *p)
 {
-    if (ln->schedule == AP_SCHEDULE_INFERENCE)
-        return p->sync_sec + p->update_sec;
-    if (ln->sp->inst->overlap_sync)
-        return most_of(0, p->sync_sec - p->backward_sec) + p->update_sec;
     return p->sync_sec + p->update_sec;
 }
 
@@ -71,13 +67,13 @@ static void fill_cell(const struct line *ln, const struct plan_front *front,
         int flight = flight_of(ln, p);
         if (flight >= 1 && b * sum < ln->below)
             cell->step[n++] = (struct step){
-                flight, p->forward_sec, p->backward_sec, sum, tail_of(ln, p), p, p};
+                flight, p->forward_sec, p->backward_sec, sum, tail_of(p), p, p};
     }
     qsort(cell->step, (size_t)n, sizeof *cell->step, compare_steps);
     for (int i = n - 2; i >= 0; i--) {
         struct step *s = &cell->step[i], *next = &cell->step[i + 1];
         if (b * next->best->forward_sec + b * next->best->backward_sec +
-                tail_of(ln, next->best) <
+                tail_of(next->best) <
             b * s->sum + s->tail)
             s->best = next->best;
         s->forward = least_of(s->forward, next->forward);
@@ -279,15 +275,6 @@ int line_init(struct line *ln, struct space *sp, struct config *c,
 
 /* ---- labels ---- */
 
-static double period(const struct line *ln, const struct prepend *p)
-{
-    double b = (double)ln->c->microbatches;
-    double busy = b * p->sum;
-    if (!ln->sp->inst->overlap_send)
-        busy += b * p->send_forward;
-    return busy;
-}
-
 void line_prepend(const struct line *ln, const struct prepend *p,
                   const struct label *rest, struct label *out)
 {
@@ -301,7 +288,7 @@ void line_prepend(const struct line *ln, const struct prepend *p,
         out->way = 0;
         return;
     }
-    out->end = period(ln, p);
+    out->end = b * p->sum;
     if (ln->schedule == AP_SCHEDULE_INFERENCE) {
         out->end = most_of(out->end, b * f);
     } else {
@@ -439,7 +426,7 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
         p.forward = s->best->forward_sec;
         p.backward = s->best->backward_sec;
         p.sum = p.forward + p.backward;
-        p.tail = tail_of(ln, s->best);
+        p.tail = tail_of(s->best);
     }
     if (r && !f->bounds) {
         p.send_forward = estimate_send(ln, hi, false, mesh, r->mesh);

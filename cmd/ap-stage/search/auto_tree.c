@@ -91,14 +91,11 @@ static void fill_prepend(const struct tree *t, const struct node *v,
 {
     const struct line *ln = t->ln;
     int flight = line_flight(ln, v->behind);
-    double sync = ln->sp->inst->overlap_sync && !ln->sp->inst->inference
-                      ? most_of(0, point->sync_sec - point->backward_sec)
-                      : point->sync_sec;
 
     *p = (struct prepend){.forward = point->forward_sec,
                           .backward = point->backward_sec,
                           .sum = point->forward_sec + point->backward_sec,
-                          .tail = sync + point->update_sec,
+                          .tail = point->sync_sec + point->update_sec,
                           .least_flight = flight,
                           .most_flight = flight};
 }

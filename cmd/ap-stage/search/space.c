@@ -199,7 +199,7 @@ int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_e
             return ap_err_set(err, "stage %d: %dx%d is none of the submeshes", s,
                               a->stage[s].hosts, a->stage[s].devices),
                    1;
-    int rc = plan_judge(sp->arena, sp->inst, a, NULL, err);
+    int rc = plan_judge(sp->arena, sp->inst, a, err);
     if (rc == 0)
         *score = plan_score(sp->inst, sp->params, a);
     return rc;

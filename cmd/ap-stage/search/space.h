@@ -14,8 +14,6 @@
 bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices);
 /* Groups of devices: stages / chunks. */
 int plan_groups(const struct plan_answer *answer);
-int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
-                         int replicas);
 /* lanes: devices on the smaller side; host_lanes: hosts there. */
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes);
