@@ -118,8 +118,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {.micro =
-                                          stage_memo_axis(x->memo, stages->microbatches)};
+    struct ap_pipeline_cache known = {.micro = &m->micro};
     struct stage_memo_plan plan;
 
     if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))

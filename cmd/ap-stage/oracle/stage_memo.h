@@ -30,8 +30,4 @@ int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
                     const struct stage_detail *detail, struct ap_stages *stages,
                     struct stage_memo_plan *plan, struct ap_err *err);
 
-/* For ap_pipeline_cache; NULL: the graph has none for so many microbatches. */
-const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
-                                                  int64_t microbatches);
-
 #endif

@@ -10,9 +10,8 @@
  * far as the limits go. The best plan is compared with the plans of the published
  * planners. The answer's bound is the least bound of the lines that were not searched to
  * the end and of plans whose stages are no runs (auto_sets.c). Cost: auto_labels.c's for
- * each configuration that its device-seconds do not rule out. Several replicas on more
- * than 8 hosts each have stages of one host only, and the bound covers no others. Source:
- * the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
+ * each configuration that its device-seconds do not rule out. Source: the
+ * dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
  */
 #include "search/auto.h"
 
@@ -217,17 +216,6 @@ static bool has_schedule(const struct stage_search *search, int schedule)
     return asked < 0 || asked == schedule;
 }
 
-/*
- * Data parallelism over several hosts, as replicas of the pipeline or inside a stage, is
- * nearly the same plan: where there are many hosts only the latter is planned.
- */
-static void leave_meshes(struct config *c)
-{
-    while (c->replicas > 1 && c->hosts > 8 && c->n_meshes > 1 &&
-           c->mesh[c->n_meshes - 1].hosts > 1)
-        c->n_meshes--;
-}
-
 static int one_config(struct stage_search *search, struct pool *pool,
                       const struct space *whole, int replicas, int64_t microbatches,
                       struct ap_err *err)
@@ -243,7 +231,6 @@ static int one_config(struct stage_search *search, struct pool *pool,
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&
         !auto_is_over(search, line_known_bound(&sp, &c))) {
-        leave_meshes(&c);
         for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
             if (has_schedule(search, lines[i]))
                 rc = one_line(search, pool, &sp, &c, lines[i], err);

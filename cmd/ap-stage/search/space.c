@@ -3,6 +3,7 @@
 #include "base/array.h"
 #include "base/index_map.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- runs ---- */
@@ -155,6 +156,25 @@ int64_t config_cut(const struct space *sp, const struct config *c, int block,
 {
     return sp->split_bytes[backward][block] / (c->microbatches * c->replicas) +
            sp->whole_bytes[backward][block];
+}
+
+const struct plan_point *plan_fastest(const struct plan_instance *inst,
+                                      const struct plan_front *front,
+                                      int64_t microbatches, int flight)
+{
+    const struct plan_point *best = NULL;
+    double least = INFINITY;
+
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double sec = (double)microbatches * (p->forward_sec + p->backward_sec) +
+                     p->sync_sec + p->update_sec;
+        if (sec < least && plan_fits(inst, p, flight)) {
+            least = sec;
+            best = p;
+        }
+    }
+    return best;
 }
 
 /* ---- answers ---- */

@@ -35,6 +35,11 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
 int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
 bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight);
 
+/* The point of a front that is fastest over a step, NULL when none fits. */
+const struct plan_point *plan_fastest(const struct plan_instance *inst,
+                                      const struct plan_front *front,
+                                      int64_t microbatches, int flight);
+
 /* ---- runs of blocks ---- */
 
 struct space {
