@@ -81,8 +81,6 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_putc(out, '\n');
 }
 
-#define MAX_ROWS 16
-
 static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price *p,
                      struct ap_buf *out)
 {
@@ -104,9 +102,9 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
     for (int a = 0, b; a < s->n; a = b + 1) {
         for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
             b++;
-        if (rows++ < MAX_ROWS)
+        if (rows++ < PRICE_ROWS)
             put_stages(in, p, a, b, out);
-        else if (rows == MAX_ROWS + 2)
+        else if (rows == PRICE_ROWS + 2)
             ap_buf_puts(out, "and more\n");
     }
 }

@@ -247,8 +247,6 @@ static void put_total(struct ap_buf *out, const struct pipe_input *in,
     ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");
 }
 
-#define MAX_SHOWN 16
-
 static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
                       double whole)
 {
@@ -271,7 +269,7 @@ static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
         "together", "compute", "communication");
     for (int i = 0; i < n_blocks + N_OTHERS; i++) {
         double sum = d[i].compute_sec + d[i].comm_sec;
-        if (fabs(sum) <= 1e-9 * whole || (i < n_blocks && shown++ >= MAX_SHOWN))
+        if (fabs(sum) <= 1e-9 * whole || (i < n_blocks && shown++ >= PRICE_ROWS))
             continue;
         ap_buf_puts(out, "  ");
         price_put_change(out, NULL, sum);
@@ -282,8 +280,8 @@ static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
         else
             ap_buf_printf(out, "  %s\n", others[i - n_blocks]);
     }
-    if (shown > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more blocks\n", shown - MAX_SHOWN);
+    if (shown > PRICE_ROWS)
+        ap_buf_printf(out, "  and %d more blocks\n", shown - PRICE_ROWS);
 }
 
 int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,

@@ -108,6 +108,7 @@ void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pi
 /* ---- text for people ---- */
 
 #define PRICE_COLUMNS 100
+#define PRICE_ROWS    16 /* of a table */
 #define PRICE_KIND    96
 /* The name with every number replaced by '*' and quotes left out; PRICE_KIND bytes. */
 void price_kind(const char *name, char *out);

@@ -12,7 +12,6 @@
 #include "price.h"
 
 #define MAX_TRIED 256
-#define MAX_SHOWN 16
 
 /* ---- alternatives ---- */
 
@@ -145,7 +144,7 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
                   "communication");
     ap_buf_printf(out, "  %14s%14s%14s  ", "the plan", "", "");
     put_choice(&plan, group, &plan.choice[group], node, out);
-    for (int i = 0; i < n && i < MAX_SHOWN; i++) {
+    for (int i = 0; i < n && i < PRICE_ROWS; i++) {
         ap_buf_puts(out, "  ");
         price_put_change(out, in, list[i].price.serial_sec - p->price.serial_sec);
         price_put_change(out, in, list[i].price.compute_sec - p->price.compute_sec);
@@ -153,8 +152,8 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
         ap_buf_puts(out, "  ");
         put_choice(&plan, group, &list[i].choice, node, out);
     }
-    if (n > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - MAX_SHOWN);
+    if (n > PRICE_ROWS)
+        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - PRICE_ROWS);
     if (n == 0)
         ap_buf_puts(out, "  no other choice is legal\n");
     price_fit_columns(out);
@@ -274,7 +273,7 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
     n = join_parts(list, n);
     const double whole = p->price.serial_sec;
     int shown = 0;
-    while (shown < n && shown < MAX_SHOWN &&
+    while (shown < n && shown < PRICE_ROWS &&
            fabs(list[shown].compute_sec + list[shown].comm_sec) > 1e-9 * whole)
         shown++;
 

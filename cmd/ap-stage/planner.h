@@ -120,6 +120,10 @@ struct plan_stage {
                                      one device have one place */
 };
 
+/* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
+ * other planners whose estimate is within it are priced, too (tests/stage.bats). */
+#define PLAN_UNDERESTIMATE 1.1
+
 struct plan_answer {
     int n_stages;
     struct plan_stage *stage;

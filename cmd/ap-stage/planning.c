@@ -67,7 +67,7 @@ static int plan_light(struct ap_arena *arena, const struct stage_options *r,
 {
     static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct light light = {.reported_sec = UNDERESTIMATE * first->step_sec,
+    struct light light = {.reported_sec = PLAN_UNDERESTIMATE * first->step_sec,
                           .bound = INFINITY};
     int rc = 0;
 

@@ -367,7 +367,7 @@ static int price_reported(struct ap_arena *arena, const struct pricing *x,
     struct plan_answer more = {.replicas = 1, .chunks = 1};
     struct ap_err why = {0};
 
-    if (best->price.step_sec <= UNDERESTIMATE * estimate_of(best, first))
+    if (best->price.step_sec <= PLAN_UNDERESTIMATE * estimate_of(best, first))
         return 0;
     params.reported_sec = INFINITY;
     int rc = x->replan->run(arena, x->inst, &params, &more, &why);

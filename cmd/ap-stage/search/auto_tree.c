@@ -216,7 +216,7 @@ static double search_stages(struct tree *t)
     return INFINITY;
 }
 
-#define MAX_RESTS 400000
+#define MAX_RESTS 400000 /* blocks * blocks * units of devices, for memory */
 
 /* The line's own bound, for lines too large to search. */
 static double root_bound(const struct line *ln, const struct labels *l)
