@@ -30,8 +30,6 @@ static void consider(struct grid *g, struct plan_answer *a)
 {
     struct ap_err why = {0};
     double score;
-    if (g->found && plan_least_sec(g->sp.inst, a) >= g->least * (1 + 1e-12))
-        return;
     if (plan_try(&g->sp, a, &score, &why) || (g->found && score >= g->least))
         return;
     g->found = true;

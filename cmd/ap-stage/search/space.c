@@ -198,19 +198,6 @@ int plan_none_fits(const char *name, struct ap_err *err)
     return 1;
 }
 
-double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a)
-{
-    double way = 0, least = 0;
-    for (int s = 0; s < a->n_stages; s++) {
-        const struct plan_point *p = a->stage[s].point;
-        double sec = p->forward_sec + p->backward_sec;
-        double all = (double)a->microbatches * sec + (inst->inference ? 0 : way);
-        least = all > least ? all : least;
-        way += sec;
-    }
-    return least;
-}
-
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err)
 {
     sp->n_plans++;

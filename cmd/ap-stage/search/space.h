@@ -98,9 +98,6 @@ struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a
  */
 double plan_score(const struct plan_instance *inst, const struct plan_params *params,
                   const struct plan_answer *a);
-/* A time that the plan's simulated step is not below: what each device does, behind the
- * stages in front and with the way back through them. */
-double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a);
 /* Judges and scores; 1: the plan does not fit, or has other submeshes than params allow.
  */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
