@@ -84,6 +84,7 @@ END
         torch_*) doc=$BATS_FILE_TMPDIR/$m.json
             ap-import --quiet --no-history -o "$doc" "$MODELS/$m/model.onnx" ;;
         lstm) want=coarser doc=$(imported "$m") ;; # names of steps come before those of layers
+        ff) want=coarser doc=$(imported "$m") ;;   # by names the last layer is like no other
         *) doc=$(imported "$m") ;;
         esac
         got=$(relation "$doc")

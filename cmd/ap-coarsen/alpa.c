@@ -16,28 +16,20 @@
  * do. So the last operators that a threshold allows are one interval for each first one,
  * found by one descent in a Fenwick tree over the next uses of live values, while the
  * first operator sweeps from the back. Which cuts L layers can reach is then a union of
- * intervals per layer, and M follows by bisection over the costs that occur. Under M only
- * cuts that lie on some allowed layering matter, few of all: where little is live. Sum
- * and squares are a dynamic program over these.
+ * intervals per layer, and M follows by bisection over the costs that occur. Sum and
+ * squares are a dynamic program over first operators, from the back, and numbers of
+ * layers.
  *
  * Cost: O((n + edges) log n + n L) per threshold, some tens of thresholds; then O(pairs
- * of remaining cuts, times L), where pairs is far below n^2 / L on models and could reach
- * it on a graph where every cut costs the same. There (MAX_WORK) only every k-th cut and
- * those of one layering of least maximum stay: the maximum is still the least, the ties
- * behind it may not be ("ties" in --stats says "some").
+ * of cuts that a layer below M may lie between, times L), which is far below n^2 on
+ * models.
  */
 #include "layers.h"
 
-#include <assert.h>
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
-#include "base/bit_set.h"
-
-#define MAX_WORK  200000000LL /* pairs of cuts times layers */
-#define MAX_PAIRS 8000000LL   /* pairs that are held */
-#define MAX_CELLS 200000000LL /* operators times layers */
+#define MAX_CELLS 50000000LL /* operators times layers, of 32 bytes each */
 
 struct search {
     struct ap_arena *arena;
@@ -234,242 +226,83 @@ static bool exist(void *ctx, int n_layers, double at_most, double *found)
                          : probe(s, &rule, at_most, &around);
 }
 
-/* ---- ties: a dynamic program over the cuts that lie on some allowed layering ---- */
+/* ---- ties ---- */
 
-struct cuts {
-    int n;
-    int *pos;          /* [n] ascending, 0 first and the number of operators last */
-    int *from, *to;    /* [n] the next cuts that a layer may end at */
-    int64_t *start;    /* [n + 1] of a cut's pairs in bytes */
-    int64_t *bytes;    /* [pair] received */
-    double *square;    /* [pair] see layers_square */
-    int *least, *most; /* [n] layers from a cut to the end; least > most: none */
-    bool all;          /* none was left out */
-};
-
-/* Marks the cuts that lie between 0 and the end on allowed layers, of any number. */
-static void mark_useful(struct search *s, int *useful)
-{
-    int n = s->l->n, open = 0;
-    int *ends = AP_NEW_N(s->arena, n + 2, int), *sum = AP_NEW_N(s->arena, n + 3, int);
-
-    ends[0] = 1;
-    ends[1] = -1;
-    for (int p = 0; p <= n; p++) {
-        open += ends[p];
-        useful[p] = open > 0;
-        if (p < n && useful[p] && s->lo[p] <= s->hi[p]) {
-            ends[s->lo[p] + 1]++;
-            ends[s->hi[p] + 2]--;
-        }
-    }
-    for (int p = n; p >= 0; p--) { /* sum[p]: useful cuts at and behind p */
-        bool ahead =
-            p == n || (s->lo[p] <= s->hi[p] && sum[s->lo[p] + 1] > sum[s->hi[p] + 2]);
-        useful[p] = useful[p] && ahead;
-        sum[p] = sum[p + 1] + useful[p];
-    }
-}
-
-/* The cuts of one layering under the intervals, marked in `keep`. */
-static void mark_one(struct search *s, const struct layer_rule *rule, int *keep)
-{
-    int n = s->l->n, p = n;
-    uint64_t **rows = AP_NEW_N(s->arena, rule->n_layers, uint64_t *);
-
-    memset(s->reach[0], 0, ((size_t)n + 2) * sizeof(int));
-    s->reach[0][0] = 1;
-    for (int q = 0; q < rule->n_layers; q++) {
-        const int *row = s->reach[q % 2];
-        rows[q] = ap_bits_new(s->arena, n + 1);
-        for (int i = 0; i <= n; i++)
-            if (row[i])
-                ap_bits_add(rows[q], i);
-        reach_step(s, row, s->reach[1 - q % 2]);
-    }
-    keep[n] = 1;
-    for (int q = rule->n_layers - 1; q >= 0; q--) {
-        int from = p - 1;
-        while (!ap_bits_has(rows[q], from) || s->lo[from] > p - 1 || s->hi[from] < p - 1)
-            from--;
-        p = from;
-        keep[p] = 1;
-    }
-}
-
-/* Next cuts of each cut; returns the number of pairs. */
-static int64_t link_cuts(const struct search *s, struct cuts *c)
-{
-    int n = s->l->n;
-    int *index = AP_NEW_N(s->arena, n + 2, int); /* first cut at or behind a position */
-
-    for (int k = 0, p = 0; p <= n + 1; p++) {
-        while (k < c->n && c->pos[k] < p)
-            k++;
-        index[p] = k;
-    }
-    for (int k = 0; k < c->n; k++) {
-        int p = c->pos[k];
-        bool none = p == n || s->lo[p] > s->hi[p];
-        c->from[k] = none ? 0 : index[s->lo[p] + 1];
-        c->to[k] = none ? 0 : index[s->hi[p] + 2 > n + 1 ? n + 1 : s->hi[p] + 2];
-        c->start[k + 1] = c->start[k] + c->to[k] - c->from[k];
-    }
-    return c->start[c->n];
-}
-
-/* The cuts that the dynamic program works on: all useful ones, or some if too many. */
-static void choose_cuts(struct search *s, const struct layer_rule *rule, struct cuts *c)
-{
-    int n = s->l->n;
-    int *useful = AP_NEW_N(s->arena, n + 1, int), *keep = AP_NEW_N(s->arena, n + 1, int);
-
-    *c = (struct cuts){.all = true};
-    c->pos = AP_NEW_N(s->arena, n + 1, int);
-    c->from = AP_NEW_N(s->arena, n + 1, int);
-    c->to = AP_NEW_N(s->arena, n + 1, int);
-    c->start = AP_NEW_N(s->arena, n + 2, int64_t);
-    mark_useful(s, useful);
-    for (int stride = 1;; stride *= 2) {
-        c->n = 0;
-        for (int p = 0, k = 0; p <= n; p++)
-            if (useful[p] && (k++ % stride == 0 || keep[p]))
-                c->pos[c->n++] = p;
-        int64_t pairs = link_cuts(s, c);
-        if ((pairs <= MAX_PAIRS && ap_mul64(pairs, rule->n_layers) <= MAX_WORK) ||
-            stride > n)
-            return;
-        if (stride == 1)
-            mark_one(s, rule, keep);
-        c->all = false;
-    }
-}
-
-static void price_pairs(struct search *s, struct cuts *c)
-{
-    c->bytes = AP_NEW_N(s->arena, c->start[c->n] + 1, int64_t);
-    c->square = AP_NEW_N(s->arena, c->start[c->n] + 1, double);
-    sweep_start(s);
-    for (int first = s->l->n - 1, k = c->n - 2; k >= 0; first--) {
-        sweep_step(s, first);
-        if (c->pos[k] != first)
-            continue;
-        for (int j = c->from[k]; j < c->to[k]; j++) {
-            int64_t at = c->start[k] + j - c->from[k];
-            int last = c->pos[j] - 1;
-            c->bytes[at] = received(s, last);
-            c->square[at] = layers_square(s->l, first, last,
-                                          layers_cost(s->l, first, last, c->bytes[at]));
-        }
-        k--;
-    }
-}
-
-/* How many layers may follow each cut: with another number there the end is missed. */
-static void count_ahead(struct search *s, struct cuts *c)
-{
-    c->least = AP_NEW_N(s->arena, c->n, int);
-    c->most = AP_NEW_N(s->arena, c->n, int);
-    for (int k = c->n - 2; k >= 0; k--) {
-        c->least[k] = INT_MAX;
-        c->most[k] = -1;
-        for (int j = c->from[k]; j < c->to[k]; j++) {
-            if (c->least[j] > c->most[j])
-                continue;
-            if (c->least[j] + 1 < c->least[k])
-                c->least[k] = c->least[j] + 1;
-            if (c->most[j] + 1 > c->most[k])
-                c->most[k] = c->most[j] + 1;
-        }
-    }
-}
-
+/* The best layers from a cut to the end. */
 struct state {
     int64_t sum;
-    double squares; /* INFINITY: not reached */
+    double squares; /* INFINITY: there are none */
+    double max;
+    int next; /* cut behind the first of them */
 };
-
-/* ap_add64, in the innermost loop. */
-static inline int64_t plus(int64_t a, int64_t b)
-{
-    return a > INT64_MAX - b ? INT64_MAX : a + b;
-}
 
 static bool is_better(const struct state *a, const struct state *b)
 {
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
 }
 
-/* Best ways to each cut with one layer more, n_left with it; back[cut]: the cut before.
- */
-static void extend(const struct cuts *c, int n_left, const struct state *from,
-                   struct state *to, int *back)
+/* [cut]: least layers in front of it, more than n_layers where none lead there. */
+static int *count_before(struct search *s, int n_layers)
 {
-    for (int k = 0; k < c->n; k++)
-        to[k] = (struct state){INT64_MAX, INFINITY};
-    for (int k = 0; k < c->n; k++) {
-        if (isinf(from[k].squares) || n_left < c->least[k] || n_left > c->most[k])
-            continue;
-        const int64_t *bytes = c->bytes + c->start[k];
-        const double *square = c->square + c->start[k];
-        for (int j = c->from[k], i = 0; j < c->to[k]; j++, i++) {
-            struct state way = {plus(from[k].sum, bytes[i]), from[k].squares + square[i]};
-            if (is_better(&way, &to[j])) {
-                to[j] = way;
-                back[j] = k;
-            }
-        }
+    int *before = AP_NEW_N(s->arena, s->l->n + 1, int);
+
+    memset(s->reach[0], 0, ((size_t)s->l->n + 2) * sizeof(int));
+    s->reach[0][0] = 1;
+    for (int p = 1; p <= s->l->n; p++)
+        before[p] = n_layers + 1;
+    for (int q = 1; q <= n_layers; q++) {
+        const int *row = s->reach[q % 2];
+        reach_step(s, s->reach[1 - q % 2], s->reach[q % 2]);
+        for (int p = 1; p <= s->l->n; p++)
+            if (row[p] && before[p] > q)
+                before[p] = q;
     }
+    return before;
 }
 
-/* Costs of the layers between the cuts, in their order. */
-static struct layer_score score_of(struct search *s, int n_layers, const int *cut)
+/* One layer more, from `first` to `last`, in front of each number of layers up to
+ * most - 1. */
+static void extend(const struct layers *l, int first, int last, int64_t bytes, int most,
+                   const struct state *rest, struct state *to)
 {
-    struct layer_score score = {0};
-    int64_t *bytes = AP_NEW_N(s->arena, n_layers, int64_t);
+    double cost = layers_cost(l, first, last, bytes);
+    double square = layers_square(l, first, last, cost);
 
-    sweep_start(s);
-    for (int first = s->l->n - 1, k = n_layers - 1; first >= 0; first--) {
-        sweep_step(s, first);
-        if (cut[k] == first) {
-            bytes[k] = received(s, cut[k + 1] - 1);
-            k--;
-        }
+    for (int q = 1; q <= most; q++) {
+        struct state way = {ap_add64(bytes, rest[q - 1].sum),
+                            square + rest[q - 1].squares, fmax(cost, rest[q - 1].max),
+                            last + 1};
+        if (!isinf(way.squares) && is_better(&way, &to[q]))
+            to[q] = way;
     }
-    for (int k = 0; k < n_layers; k++) {
-        double cost = layers_cost(s->l, cut[k], cut[k + 1] - 1, bytes[k]);
-        score.max = fmax(score.max, cost);
-        score.sum_bytes = ap_add64(score.sum_bytes, bytes[k]);
-        score.squares += layers_square(s->l, cut[k], cut[k + 1] - 1, cost);
-    }
-    return score;
 }
 
 /* cut[0..n_layers] of the best layering with no layer above the threshold. */
-static bool break_ties(struct search *s, const struct layer_rule *rule, double at_most,
-                       int *cut)
+static struct layer_score break_ties(struct search *s, const struct layer_rule *rule,
+                                     double at_most, int *cut)
 {
-    struct cuts c;
-    int n_layers = rule->n_layers;
+    int n = s->l->n, n_layers = rule->n_layers, row = n_layers + 1;
+    struct state *best = AP_NEW_N(s->arena, (int64_t)(n + 1) * row, struct state);
 
     find_intervals(s, rule, at_most);
-    choose_cuts(s, rule, &c);
-    price_pairs(s, &c);
-    count_ahead(s, &c);
-    struct state *best[2];
-    int *back = AP_NEW_N(s->arena, (int64_t)n_layers * c.n, int);
-    for (int k = 0; k < 2; k++)
-        best[k] = AP_NEW_N(s->arena, c.n, struct state);
-    for (int k = 0; k < c.n; k++)
-        best[0][k] = (struct state){0, k ? INFINITY : 0};
-    for (int q = 0; q < n_layers; q++)
-        extend(&c, n_layers - q, best[q % 2], best[1 - q % 2], back + (int64_t)q * c.n);
-    assert(!isinf(best[n_layers % 2][c.n - 1].squares));
-    for (int q = n_layers, k = c.n - 1; q >= 0; q--) {
-        cut[q] = c.pos[k];
-        k = q ? back[(int64_t)(q - 1) * c.n + k] : 0;
+    const int *before = count_before(s, n_layers);
+    for (int64_t i = 0; i < (int64_t)(n + 1) * row; i++)
+        best[i] = (struct state){.sum = INT64_MAX, .squares = INFINITY};
+    best[(int64_t)n * row] = (struct state){0};
+    sweep_start(s);
+    for (int first = n - 1; first >= 0; first--) {
+        sweep_step(s, first);
+        int64_t bytes = received(s, s->lo[first] - 1);
+        for (int last = s->lo[first]; last <= s->hi[first]; last++) {
+            bytes += s->at[last];
+            extend(s->l, first, last, bytes, n_layers - before[first],
+                   best + (int64_t)(last + 1) * row, best + (int64_t)first * row);
+        }
     }
-    return c.all;
+    for (int q = n_layers; q > 0; q--)
+        cut[n_layers - q + 1] = best[(int64_t)cut[n_layers - q] * row + q].next;
+    const struct state *all = &best[n_layers];
+    return (struct layer_score){all->max, all->sum, all->squares};
 }
 
 /* ---- the row ---- */
@@ -506,14 +339,13 @@ enum ap_exit coarsen_alpa(struct ap_arena *arena, const struct ap_graph *g,
     if (!least_max(&s, n, INFINITY, &least))
         return layers_infeasible(&l, &rule, nearest(&s, n), err);
     int *cut = AP_NEW_N(arena, n + 1, int);
-    bool all = break_ties(&s, &rule, layers_tie(&l, least), cut);
-    struct layer_score score = score_of(&s, n, cut);
+    struct layer_score score = break_ties(&s, &rule, layers_tie(&l, least), cut);
     layers_answer(&l, n, cut, &score, least, answer);
     answer->stats = ap_arena_printf(
         arena,
         ",\"operators\":%d,\"heavy\":%d,\"objective\":%.9g,\"bound\":%.9g,"
-        "\"sum_bytes\":%lld,\"squares\":%.9g,\"ties\":\"%s\",\"probes\":%d",
+        "\"sum_bytes\":%lld,\"squares\":%.9g,\"probes\":%d",
         l.n, l.heavy[l.n], score.max, least, (long long)score.sum_bytes, score.squares,
-        all ? "all" : "some", s.n_probes);
+        s.n_probes);
     return AP_OK;
 }

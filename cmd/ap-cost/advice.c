@@ -11,11 +11,42 @@
 
 #define N_SHOWN 3
 
-struct change {
-    const char *what;
-    double sec; /* of the step after it */
-    int order;
-};
+/* ---- what plans with and without stages share ---- */
+
+void advice_links(struct advice *a, const struct ap_cluster *cluster)
+{
+    for (int i = 0; i < cluster->n_levels; i++) {
+        const char *name = cluster->levels[i].name;
+        struct ap_cluster c = *cluster;
+        c.levels[i].bandwidth_bytes_per_sec *= 2;
+        a->try_cluster(a, &c,
+                       ap_arena_printf(a->arena, "twice the bandwidth of %s", name));
+        c = *cluster;
+        c.levels[i].latency_sec /= 2;
+        a->try_cluster(a, &c, ap_arena_printf(a->arena, "half the latency of %s", name));
+    }
+}
+
+void advice_devices(struct advice *a, const struct ap_cluster *cluster)
+{
+    struct ap_cluster c = *cluster;
+
+    for (int t = 0; t < AP_N_DTYPES; t++)
+        c.flops_per_sec[t] *= 2;
+    a->try_cluster(a, &c, "devices of twice the FLOP/s");
+    c = *cluster;
+    c.memory_bandwidth_bytes_per_sec *= 2;
+    a->try_cluster(a, &c, "devices of twice the memory bandwidth");
+    c = *cluster;
+    c.launch_sec /= 2;
+    a->try_cluster(a, &c, "half the kernel-launch overhead");
+}
+
+void advice_add(struct advice *a, const char *what, double sec, int64_t peak_bytes)
+{
+    a->list[a->n] = (struct change){what, sec, peak_bytes, a->n};
+    a->n++;
+}
 
 static int by_sec(const void *a, const void *b)
 {
@@ -24,6 +55,39 @@ static int by_sec(const void *a, const void *b)
         return x->sec < y->sec ? -1 : 1;
     return x->order - y->order;
 }
+
+void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
+                struct ap_buf *out)
+{
+    ap_buf_puts(out, "\nwhat would help this plan most\n");
+    if (peak_bytes > limit_bytes) {
+        ap_buf_puts(out, "  devices with ");
+        price_put_bytes(out, (double)peak_bytes, 0);
+        ap_buf_puts(out, " of memory: it does not fit as it is\n");
+    }
+    qsort(a->list, (size_t)a->n, sizeof *a->list, by_sec);
+    for (int i = 0; i < a->n && i < N_SHOWN; i++) {
+        const struct change *c = &a->list[i];
+        ap_buf_printf(out, "  %-44s", c->what);
+        price_put_sec(out, NULL, c->sec, 14);
+        ap_buf_printf(out, "%8.1f %%", 100 * (c->sec - whole) / whole);
+        if (c->peak_bytes > limit_bytes) {
+            ap_buf_puts(out, ", needs ");
+            price_put_bytes(out, (double)c->peak_bytes, 0);
+        }
+        ap_buf_putc(out, '\n');
+    }
+    if (a->n == 0)
+        ap_buf_puts(out, "  nothing\n");
+}
+
+/* ---- a plan without stages ---- */
+
+struct advisor {
+    struct advice advice; /* first */
+    const struct cost_input *in;
+    const struct priced *p;
+};
 
 /* Seconds of the plan on another cluster and mesh; infinite where it does not exist. */
 static double price_on(const struct cost_input *in, const struct priced *p,
@@ -46,86 +110,53 @@ static double price_on(const struct cost_input *in, const struct priced *p,
     return sec;
 }
 
-static void try_change(const struct cost_input *in, const struct priced *p,
-                       const struct ap_cluster *cluster, const struct ap_mesh *mesh,
-                       const char *what, struct change *list, int *n)
+static void try_change(struct advisor *a, const struct ap_cluster *cluster,
+                       const struct ap_mesh *mesh, const char *what)
 {
-    double sec = price_on(in, p, cluster, mesh);
-    if (sec >= p->price.serial_sec)
-        return;
-    list[*n] = (struct change){.what = what, .sec = sec, .order = *n};
-    ++*n;
+    double sec = price_on(a->in, a->p, cluster, mesh);
+    if (sec < a->p->price.serial_sec)
+        advice_add(&a->advice, what, sec, 0);
 }
 
-static int find_changes(struct ap_arena *arena, const struct cost_input *in,
-                        const struct priced *p, struct change *list)
+static void try_cluster(struct advice *advice, const struct ap_cluster *cluster,
+                        const char *what)
 {
-    const struct ap_mesh *mesh = &p->plan.mesh;
-    struct ap_cluster c;
-    int n = 0;
+    struct advisor *a = (struct advisor *)advice;
+    try_change(a, cluster, &a->p->plan.mesh, what);
+}
 
-    for (int i = 0; i < in->cluster.n_levels; i++) {
-        const char *name = in->cluster.levels[i].name;
-        c = in->cluster;
-        c.levels[i].bandwidth_bytes_per_sec *= 2;
-        try_change(in, p, &c, mesh,
-                   ap_arena_printf(arena, "twice the bandwidth of %s", name), list, &n);
-        c = in->cluster;
-        c.levels[i].latency_sec /= 2;
-        try_change(in, p, &c, mesh,
-                   ap_arena_printf(arena, "half the latency of %s", name), list, &n);
-    }
-    for (int a = 0; a < mesh->n_axes; a++) {
+static void try_axes(struct advisor *a)
+{
+    const struct ap_mesh *mesh = &a->p->plan.mesh;
+
+    for (int i = 0; i < mesh->n_axes; i++) {
         struct ap_mesh wide = *mesh;
-        c = in->cluster;
-        if (mesh->microbatch >> a & 1) {
-            wide.size[a] /= 2;
-            if (wide.size[a] > 1)
-                try_change(in, p, &c, &wide, "half as many microbatches", list, &n);
+        struct ap_cluster c = a->in->cluster;
+        if (mesh->microbatch >> i & 1) {
+            wide.size[i] /= 2;
+            if (wide.size[i] > 1)
+                try_change(a, &c, &wide, "half as many microbatches");
             continue;
         }
         c.levels[c.n_levels - 1].size *= 2;
-        wide.size[a] *= 2;
-        try_change(in, p, &c, &wide,
-                   ap_arena_printf(arena, "twice the devices, on axis %s", mesh->name[a]),
-                   list, &n);
+        wide.size[i] *= 2;
+        try_change(a, &c, &wide,
+                   ap_arena_printf(a->advice.arena, "twice the devices, on axis %s",
+                                   mesh->name[i]));
     }
-    c = in->cluster;
-    for (int t = 0; t < AP_N_DTYPES; t++)
-        c.flops_per_sec[t] *= 2;
-    try_change(in, p, &c, mesh, "devices of twice the FLOP/s", list, &n);
-    c = in->cluster;
-    c.memory_bandwidth_bytes_per_sec *= 2;
-    try_change(in, p, &c, mesh, "devices of twice the memory bandwidth", list, &n);
-    c = in->cluster;
-    c.launch_sec /= 2;
-    try_change(in, p, &c, mesh, "half the kernel-launch overhead", list, &n);
-    return n;
 }
 
 void price_advice(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *p, struct ap_buf *out)
 {
-    struct change list[2 * AP_MAX_LEVELS + AP_MAX_AXES + 3];
-    double whole = p->price.serial_sec;
+    struct advisor a = {
+        .advice = {.arena = arena, .try_cluster = try_cluster}, .in = in, .p = p};
 
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
-    int n = find_changes(arena, in, p, list);
-    ap_buf_puts(out, "\nwhat would help this plan most\n");
-    if (p->peak_bytes > in->cluster.memory_bytes) {
-        ap_buf_puts(out, "  devices with ");
-        price_put_bytes(out, (double)p->peak_bytes);
-        ap_buf_puts(out, " of memory: it does not fit as it is\n");
-    }
-    qsort(list, (size_t)n, sizeof(*list), by_sec);
-    for (int i = 0; i < n && i < N_SHOWN; i++) {
-        ap_buf_printf(out, "  %-44s", list[i].what);
-        size_t at = out->len;
-        price_put_sec(out, in, list[i].sec);
-        price_pad(out, at, 14);
-        ap_buf_printf(out, "%8.1f %%\n", 100 * (list[i].sec - whole) / whole);
-    }
-    if (n == 0)
-        ap_buf_puts(out, "  nothing\n");
+    advice_links(&a.advice, &in->cluster);
+    try_axes(&a);
+    advice_devices(&a.advice, &in->cluster);
+    advice_put(&a.advice, p->price.serial_sec, p->peak_bytes, in->cluster.memory_bytes,
+               out);
 }

@@ -9,22 +9,6 @@
 
 #include "pipe.h"
 
-static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
-
-static void put_sec(struct ap_buf *out, double sec, int width)
-{
-    size_t at = out->len;
-    price_put_sec(out, &seconds, sec);
-    price_pad(out, at, width);
-}
-
-static void put_bytes(struct ap_buf *out, double bytes, int width)
-{
-    size_t at = out->len;
-    price_put_bytes(out, bytes);
-    price_pad(out, at, width);
-}
-
 /* ---- the stages ---- */
 
 static bool near(double a, double b)
@@ -80,8 +64,8 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline_pri
     at = out->len;
     ap_buf_puts(out, first->sharding.algorithm);
     price_pad(out, at, -11);
-    put_sec(out, p->stage[a].forward_sec, 11);
-    put_sec(out, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
+    price_put_sec(out, NULL, p->stage[a].forward_sec, 11);
+    price_put_sec(out, NULL, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
     double sent = 0, once = 0;
     for (int i = a; i <= b; i++) {
         const struct ap_sim_device *d = &p->result.devices[i % p->result.n_devices];
@@ -89,15 +73,13 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline_pri
         sent = fmax(sent, p->stage[i].send_forward_sec);
         once = fmax(once, p->stage[i].sync_sec + p->stage[i].update_sec);
     }
-    put_sec(out, once, 11);
-    put_sec(out, sent, 11);
-    put_bytes(out, (double)peak, 10);
+    price_put_sec(out, NULL, once, 11);
+    price_put_sec(out, NULL, sent, 11);
+    price_put_bytes(out, (double)peak, 10);
     if (first->recompute != AP_RECOMPUTE_NONE)
         ap_buf_puts(out, first->recompute == AP_RECOMPUTE_ALL ? " again" : " some");
     ap_buf_putc(out, '\n');
 }
-
-#define MAX_ROWS 16
 
 static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price *p,
                      struct ap_buf *out)
@@ -120,9 +102,9 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
     for (int a = 0, b; a < s->n; a = b + 1) {
         for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
             b++;
-        if (rows++ < MAX_ROWS)
+        if (rows++ < PRICE_ROWS)
             put_stages(in, p, a, b, out);
-        else if (rows == MAX_ROWS + 2)
+        else if (rows == PRICE_ROWS + 2)
             ap_buf_puts(out, "and more\n");
     }
 }
@@ -142,7 +124,7 @@ static void put_again(const struct pipe_input *in, const struct ap_pipeline_pric
         count[in->graph.nodes[st->recomputed[k]].op]++;
     ap_buf_printf(out, "  stage %d recomputes %d value%s in ", i, st->n_recomputed,
                   st->n_recomputed == 1 ? "" : "s");
-    put_sec(out, p->stage[i].recompute_sec, 0);
+    price_put_sec(out, NULL, p->stage[i].recompute_sec, 0);
     ap_buf_puts(out, " a microbatch");
     for (int n = 0; n < MOST_AGAIN; n++) {
         int most = 0;
@@ -186,13 +168,13 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline_price
     double step = p->result.step_sec, again = 0;
 
     ap_buf_puts(out, "\nwhere the time goes\n  step ");
-    put_sec(out, step, 0);
+    price_put_sec(out, NULL, step, 0);
     if (step > 0)
         ap_buf_printf(out, ", %.4g PFLOP/s, %.1f %% of the devices' peak, bubble %.1f %%",
                       p->flops / step / 1e15, 100 * p->mfu, 100 * p->result.bubble);
     if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
         ap_buf_puts(out, "\n  time between batches in a stream ");
-        put_sec(out, ap_sim_batch_sec(&p->sim), 0);
+        price_put_sec(out, NULL, ap_sim_batch_sec(&p->sim), 0);
     }
     for (int i = 0; i < in->stages.n; i++)
         again += p->stage[i].recompute_sec * (double)in->stages.microbatches *
@@ -207,11 +189,11 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline_price
     ap_buf_puts(out, "\n  links:");
     for (int l = 0; l < in->cluster.n_levels; l++) {
         ap_buf_printf(out, "%s %s ", l ? "," : "", in->cluster.levels[l].name);
-        put_bytes(out, p->level_bytes[l], 0);
+        price_put_bytes(out, p->level_bytes[l], 0);
     }
     if (p->tied_bytes > 0) {
         ap_buf_puts(out, "; gradients of tied weights ");
-        put_bytes(out, (double)p->tied_bytes, 0);
+        price_put_bytes(out, (double)p->tied_bytes, 0);
     }
     ap_buf_putc(out, '\n');
 }
@@ -237,25 +219,25 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
         waiting += (double)p->breakdown[i].waiting_bytes;
     }
     ap_buf_printf(out, "\nwhat fills the fullest device (stage %d)\n  weights ", full);
-    put_bytes(out, weight, 0);
+    price_put_bytes(out, weight, 0);
     ap_buf_puts(out, ", states ");
-    put_bytes(out, state, 0);
+    price_put_bytes(out, state, 0);
     ap_buf_puts(out, ", gradients and work ");
-    put_bytes(out, fixed - weight - state - waiting, 0);
+    price_put_bytes(out, fixed - weight - state - waiting, 0);
     ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
-    put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
+    price_put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
     if (recomputed > 0) {
         ap_buf_puts(out, ", recomputed activations ");
-        put_bytes(out, recomputed, 0);
+        price_put_bytes(out, recomputed, 0);
     }
     if (waiting > 0) {
         ap_buf_puts(out, ", waiting values ");
-        put_bytes(out, waiting, 0);
+        price_put_bytes(out, waiting, 0);
     }
     ap_buf_puts(out, "; ");
-    put_bytes(out, (double)d->peak_bytes, 0);
+    price_put_bytes(out, (double)d->peak_bytes, 0);
     ap_buf_puts(out, (double)d->peak_bytes > limit ? " is too large for " : " of ");
-    put_bytes(out, limit, 0);
+    price_put_bytes(out, limit, 0);
     ap_buf_putc(out, '\n');
 }
 

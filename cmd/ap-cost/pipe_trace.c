@@ -11,8 +11,6 @@
 
 #include "pipe.h"
 
-#define MICROSEC 1e6
-
 #define COMPUTE 1 /* tracks; each chunk of a device has two more */
 
 struct pipe_tracer {
@@ -25,50 +23,6 @@ struct pipe_tracer {
 static int send_track(const struct pipe_tracer *t, int stage, bool back)
 {
     return COMPUTE + 1 + 2 * (stage / t->p->result.n_devices) + back;
-}
-
-static void begin(const struct pipe_tracer *t, const char *phase, int pid, int tid,
-                  double at)
-{
-    ap_buf_printf(t->out, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":", phase, pid,
-                  tid);
-    ap_json_num(t->out, at * MICROSEC);
-}
-
-static void put_name(const struct pipe_tracer *t, int pid, int tid, const char *what,
-                     const char *name)
-{
-    ap_buf_printf(t->out,
-                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\","
-                  "\"args\":{\"name\":",
-                  pid, tid, what);
-    ap_json_str(t->out, name);
-    ap_buf_puts(t->out, "}}");
-}
-
-static void put_slice(const struct pipe_tracer *t, int pid, int tid, const char *name,
-                      const char *category, double from, double to)
-{
-    begin(t, "X", pid, tid, from);
-    ap_buf_puts(t->out, ",\"dur\":");
-    ap_json_num(t->out, (to - from) * MICROSEC);
-    ap_put_str(t->out, "name", name);
-    ap_put_str(t->out, "cat", category);
-}
-
-static void put_memory(const struct pipe_tracer *t, int pid, double at, int64_t bytes)
-{
-    begin(t, "C", pid, 0, at);
-    ap_buf_printf(t->out, ",\"name\":\"memory\",\"args\":{\"bytes\":%lld}}",
-                  (long long)bytes);
-}
-
-static void put_flow(const struct pipe_tracer *t, int id, bool start, int pid, int tid,
-                     double at)
-{
-    begin(t, start ? "s" : "f", pid, tid, at);
-    ap_buf_printf(t->out, ",\"id\":%d,\"name\":\"send\",\"cat\":\"send\"%s}", id,
-                  start ? "" : ",\"bp\":\"e\"");
 }
 
 static int cell(const struct pipe_tracer *t, int stage, int microbatch)
@@ -93,11 +47,11 @@ static void put_send(const struct pipe_tracer *t, const struct ap_sim_slice *s, 
         &t->p->result.devices[device].slices[t->slice_of[back][at]];
     double start = s->arrive_sec - sec;
     int track = send_track(t, s->instr.stage, back);
-    put_slice(t, pid, track, "send", "send", start, s->arrive_sec);
+    trace_slice(t->out, pid, track, "send", "send", start, s->arrive_sec - start);
     ap_buf_printf(t->out, ",\"args\":{\"microbatch\":%d,\"to\":%d,\"bytes\":%lld}}",
                   s->instr.microbatch, to, (long long)bytes);
-    put_flow(t, id, true, pid, track, start);
-    put_flow(t, id, false, device + 1, COMPUTE, reader->start_sec);
+    trace_flow(t->out, "send", id, true, pid, track, start);
+    trace_flow(t->out, "send", id, false, device + 1, COMPUTE, reader->start_sec);
 }
 
 static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int device)
@@ -107,30 +61,31 @@ static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int 
     double end = 0;
     int64_t held = 0;
 
-    put_name(t, pid, 0, "process_name",
-             ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
-                             (long long)t->in->stages.stage[device].n_devices,
-                             t->in->cluster.device));
-    put_name(t, pid, COMPUTE, "thread_name", "microbatches");
+    trace_name(t->out, pid, 0, "process_name",
+               ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
+                               (long long)t->in->stages.stage[device].n_devices,
+                               t->in->cluster.device));
+    trace_name(t->out, pid, COMPUTE, "thread_name", "microbatches");
     for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices) {
-        put_name(t, pid, send_track(t, i, false), "thread_name",
-                 ap_arena_printf(arena, "sends of stage %d on", i));
-        put_name(t, pid, send_track(t, i, true), "thread_name",
-                 ap_arena_printf(arena, "sends of stage %d back", i));
+        trace_name(t->out, pid, send_track(t, i, false), "thread_name",
+                   ap_arena_printf(arena, "sends of stage %d on", i));
+        trace_name(t->out, pid, send_track(t, i, true), "thread_name",
+                   ap_arena_printf(arena, "sends of stage %d back", i));
         held = ap_add64(held, t->p->stage[i].fixed_bytes);
     }
-    put_memory(t, pid, 0, held);
+    trace_memory(t->out, pid, 0, held);
     for (int i = 0; i < d->n_slices; i++) {
         const struct ap_sim_slice *s = &d->slices[i];
         bool back = s->instr.backward;
-        put_slice(t, pid, COMPUTE,
-                  ap_arena_printf(arena, "%s %d", back ? "backward" : "forward",
-                                  s->instr.microbatch),
-                  back ? "backward" : "forward", s->start_sec, s->end_sec);
+        trace_slice(t->out, pid, COMPUTE,
+                    ap_arena_printf(arena, "%s %d", back ? "backward" : "forward",
+                                    s->instr.microbatch),
+                    back ? "backward" : "forward", s->start_sec,
+                    s->end_sec - s->start_sec);
         ap_buf_printf(t->out, ",\"args\":{\"stage\":%d,\"microbatch\":%d}}",
                       s->instr.stage, s->instr.microbatch);
-        put_memory(t, pid, s->start_sec, s->bytes);
-        put_memory(t, pid, s->end_sec, s->after_bytes);
+        trace_memory(t->out, pid, s->start_sec, s->bytes);
+        trace_memory(t->out, pid, s->end_sec, s->after_bytes);
         put_send(t, s, pid);
         end = s->end_sec;
     }
@@ -138,12 +93,14 @@ static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int 
     for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices)
         update += t->p->stage[i].update_sec;
     if (d->end_sec - update > end) {
-        put_slice(t, pid, COMPUTE, "sum of gradients", "sync", end, d->end_sec - update);
+        trace_slice(t->out, pid, COMPUTE, "sum of gradients", "sync", end,
+                    d->end_sec - update - end);
         ap_buf_putc(t->out, '}');
     }
     if (update > 0) {
-        put_slice(t, pid, COMPUTE, "update", "update", fmax(end, d->end_sec - update),
-                  d->end_sec);
+        trace_slice(t->out, pid, COMPUTE, "update", "update",
+                    fmax(end, d->end_sec - update),
+                    d->end_sec - fmax(end, d->end_sec - update));
         ap_buf_putc(t->out, '}');
     }
 }
@@ -161,10 +118,8 @@ void pipe_trace(struct ap_arena *arena, const struct pipe_input *in,
             const struct ap_instr *instr = &p->result.devices[d].slices[i].instr;
             t.slice_of[instr->backward][cell(&t, instr->stage, instr->microbatch)] = i;
         }
-    ap_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-                     "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_sort_index\","
-                     "\"args\":{\"sort_index\":0}}");
+    trace_head(out);
     for (int d = 0; d < p->result.n_devices; d++)
         put_device(&t, arena, d);
-    ap_buf_puts(out, "\n]}\n");
+    ap_buf_puts(out, TRACE_END);
 }

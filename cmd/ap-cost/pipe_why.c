@@ -16,8 +16,6 @@
 #include "doc/fingerprint.h"
 #include "pipe.h"
 
-static const struct cost_input seconds = {.cost = {.variant = AP_COST_DEFAULT}};
-
 /* ---- why ---- */
 
 struct retry {
@@ -236,30 +234,18 @@ static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
                : 0;
 }
 
-static void put_change(struct ap_buf *out, double sec)
-{
-    size_t at = out->len;
-    ap_buf_puts(out, sec < 0 ? "-" : "+");
-    price_put_sec(out, &seconds, fabs(sec));
-    price_pad(out, at, 14);
-}
-
 static void put_total(struct ap_buf *out, const struct pipe_input *in,
                       const struct ap_pipeline_price *p)
 {
-    size_t at = out->len;
-    price_put_sec(out, &seconds, p->result.step_sec);
-    price_pad(out, at, 16);
+    price_put_sec(out, NULL, p->result.step_sec, 16);
     ap_buf_printf(
         out, "  %s: %d stage%s on %lld devices, %lld microbatch%s, %.1f %% of peak, ",
         in->stages.algorithm, in->stages.n, in->stages.n == 1 ? "" : "s",
         (long long)p->n_devices, (long long)in->stages.microbatches,
         in->stages.microbatches == 1 ? "" : "es", 100 * p->mfu);
-    price_put_bytes(out, (double)p->peak_bytes);
+    price_put_bytes(out, (double)p->peak_bytes, 0);
     ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");
 }
-
-#define MAX_SHOWN 16
 
 static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
                       double whole)
@@ -283,19 +269,19 @@ static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,
         "together", "compute", "communication");
     for (int i = 0; i < n_blocks + N_OTHERS; i++) {
         double sum = d[i].compute_sec + d[i].comm_sec;
-        if (fabs(sum) <= 1e-9 * whole || (i < n_blocks && shown++ >= MAX_SHOWN))
+        if (fabs(sum) <= 1e-9 * whole || (i < n_blocks && shown++ >= PRICE_ROWS))
             continue;
         ap_buf_puts(out, "  ");
-        put_change(out, sum);
-        put_change(out, d[i].compute_sec);
-        put_change(out, d[i].comm_sec);
+        price_put_change(out, NULL, sum);
+        price_put_change(out, NULL, d[i].compute_sec);
+        price_put_change(out, NULL, d[i].comm_sec);
         if (i < n_blocks)
             ap_buf_printf(out, "  block %d\n", i);
         else
             ap_buf_printf(out, "  %s\n", others[i - n_blocks]);
     }
-    if (shown > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more blocks\n", shown - MAX_SHOWN);
+    if (shown > PRICE_ROWS)
+        ap_buf_printf(out, "  and %d more blocks\n", shown - PRICE_ROWS);
 }
 
 int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,

@@ -55,6 +55,28 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
 void price_advice(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *plan, struct ap_buf *out);
 
+/* Changes of the machine that make a plan quicker (advice.c). */
+struct change {
+    const char *what;
+    double sec;         /* of the plan after it */
+    int64_t peak_bytes; /* likewise; 0: as before */
+    int order;
+};
+struct advice {
+    struct ap_arena *arena;
+    /* prices the plan on the changed cluster, and adds what is quicker */
+    void (*try_cluster)(struct advice *a, const struct ap_cluster *changed,
+                        const char *what);
+    int n;
+    struct change list[2 * AP_MAX_LEVELS + AP_MAX_AXES + 8];
+};
+void advice_links(struct advice *a, const struct ap_cluster *cluster);
+void advice_devices(struct advice *a, const struct ap_cluster *cluster);
+void advice_add(struct advice *a, const char *what, double sec, int64_t peak_bytes);
+/* The three that save most of the plan's seconds, `whole`. */
+void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
+                struct ap_buf *out);
+
 /* The step as a timeline in Perfetto's JSON: groups and collectives as slices. */
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *plan, struct ap_buf *out);
@@ -72,9 +94,21 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
                const struct priced *plan, const struct cost_input *other_in,
                const struct priced *other, struct ap_buf *out, struct ap_err *err);
 
+/* Events of a timeline; slices stay open for their args, seconds become microseconds. */
+#define TRACE_END "\n]}\n"
+void trace_head(struct ap_buf *out);
+void trace_name(struct ap_buf *out, int pid, int tid, const char *what, const char *name);
+void trace_slice(struct ap_buf *out, int pid, int tid, const char *name,
+                 const char *category, double at, double sec);
+void trace_memory(struct ap_buf *out, int pid, double at, int64_t bytes);
+/* An arrow's start or end. */
+void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pid,
+                int tid, double at);
+
 /* ---- text for people ---- */
 
 #define PRICE_COLUMNS 100
+#define PRICE_ROWS    16 /* of a table */
 #define PRICE_KIND    96
 /* The name with every number replaced by '*' and quotes left out; PRICE_KIND bytes. */
 void price_kind(const char *name, char *out);
@@ -82,9 +116,13 @@ void price_kind(const char *name, char *out);
 int price_find_node(const struct ap_graph *g, const char *name);
 /* Scope of a node where it has one, else its name. */
 const char *price_node_name(const struct ap_node *node);
-void price_put_bytes(struct ap_buf *out, double bytes);
-/* Seconds with their unit, plain numbers under other cost models. */
-void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec);
+/* Right in a column of that width; 0: as it is. */
+void price_put_bytes(struct ap_buf *out, double bytes, int width);
+/* Seconds with their unit, plain numbers under other cost models; in NULL: seconds. */
+void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec,
+                   int width);
+/* The same with a sign, 14 columns. */
+void price_put_change(struct ap_buf *out, const struct cost_input *in, double sec);
 /* Pads what was put since start to a column's width, in front (negative: behind). */
 void price_pad(struct ap_buf *out, size_t start, int width);
 /* Cuts lines that are too long and marks them with "...". */

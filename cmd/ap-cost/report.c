@@ -4,6 +4,7 @@
  * layers of a model fall together; kinds keep the order of their first member.
  */
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,29 +26,6 @@ struct kinds {
     struct kind *kind;
 };
 
-void price_put_bytes(struct ap_buf *out, double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int u = 0;
-    while (bytes >= 1000 && u < 4) {
-        bytes /= 1000;
-        u++;
-    }
-    ap_buf_printf(out, u ? "%.4g %s" : "%.0f %s", bytes, units[u]);
-}
-
-void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec)
-{
-    if (in->cost.variant != AP_COST_DEFAULT)
-        ap_buf_printf(out, "%.6g", sec);
-    else if (sec < 1e-3)
-        ap_buf_printf(out, "%.4g us", sec * 1e6);
-    else if (sec < 1)
-        ap_buf_printf(out, "%.4g ms", sec * 1e3);
-    else
-        ap_buf_printf(out, "%.4g s", sec);
-}
-
 void price_pad(struct ap_buf *out, size_t start, int width)
 {
     size_t len = out->len - start, want = (size_t)(width < 0 ? -width : width);
@@ -60,6 +38,46 @@ void price_pad(struct ap_buf *out, size_t start, int width)
         return;
     memmove(out->data + start + fill, out->data + start, len);
     memset(out->data + start, ' ', fill);
+}
+
+void price_put_bytes(struct ap_buf *out, double bytes, int width)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    size_t at = out->len;
+    int u = 0;
+    while (bytes >= 1000 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    ap_buf_printf(out, u ? "%.4g %s" : "%.0f %s", bytes, units[u]);
+    price_pad(out, at, width);
+}
+
+static void put_sec(struct ap_buf *out, const struct cost_input *in, double sec)
+{
+    if (in && in->cost.variant != AP_COST_DEFAULT)
+        ap_buf_printf(out, "%.6g", sec);
+    else if (sec < 1e-3)
+        ap_buf_printf(out, "%.4g us", sec * 1e6);
+    else if (sec < 1)
+        ap_buf_printf(out, "%.4g ms", sec * 1e3);
+    else
+        ap_buf_printf(out, "%.4g s", sec);
+}
+
+void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec, int width)
+{
+    size_t at = out->len;
+    put_sec(out, in, sec);
+    price_pad(out, at, width);
+}
+
+void price_put_change(struct ap_buf *out, const struct cost_input *in, double sec)
+{
+    size_t at = out->len;
+    ap_buf_puts(out, sec < 0 ? "-" : "+");
+    put_sec(out, in, fabs(sec));
+    price_pad(out, at, 14);
 }
 
 void price_kind(const char *name, char *out)
@@ -203,14 +221,10 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     double sec[3] = {p->price.serial_sec, p->price.compute_sec, p->price.comm_sec};
     double bytes[2] = {p->sent_bytes, (double)p->peak_bytes};
     for (int i = 0; i < 3; i++) {
-        size_t at = out->len;
-        price_put_sec(out, in, sec[i]);
-        price_pad(out, at, i == 2 ? 15 : 14);
+        price_put_sec(out, in, sec[i], i == 2 ? 15 : 14);
     }
     for (int i = 0; i < 2; i++) {
-        size_t at = out->len;
-        price_put_bytes(out, bytes[i]);
-        price_pad(out, at, 14 + i);
+        price_put_bytes(out, bytes[i], 14 + i);
     }
     if (p->peak_bytes > in->cluster.memory_bytes)
         ap_buf_puts(out, "  too large");
@@ -252,13 +266,13 @@ static void put_memory(const struct cost_input *in, const struct priced *p,
         if (bytes <= 0)
             continue;
         ap_buf_printf(out, "%s%s ", sep, i < AP_N_ROLES ? ap_role_names[i] : "temporary");
-        price_put_bytes(out, bytes);
+        price_put_bytes(out, bytes, 0);
         sep = ", ";
     }
     ap_buf_puts(out, "; ");
-    price_put_bytes(out, peak);
+    price_put_bytes(out, peak, 0);
     ap_buf_puts(out, peak > limit ? " is too large for " : " of ");
-    price_put_bytes(out, limit);
+    price_put_bytes(out, limit, 0);
     ap_buf_putc(out, '\n');
 }
 
@@ -276,12 +290,8 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
                 ap_buf_printf(&axes, "%s%s", axes.len ? "," : "", mesh->name[a]);
         ap_buf_printf(out, "  %-20s %-8s %6lld", ap_ops[p->colls[c].op].name, axes.data,
                       (long long)p->colls[c].count);
-        size_t at = out->len;
-        price_put_bytes(out, (double)p->colls[c].bytes);
-        price_pad(out, at, 14);
-        at = out->len;
-        price_put_sec(out, in, p->coll_sec[c]);
-        price_pad(out, at, 14);
+        price_put_bytes(out, (double)p->colls[c].bytes, 14);
+        price_put_sec(out, in, p->coll_sec[c], 14);
         ap_buf_putc(out, '\n');
         ap_buf_free(&axes);
     }

@@ -89,39 +89,54 @@ static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input
 
 /* ---- events ---- */
 
-static void begin_event(struct trace *t, const char *phase, int track, double at)
+void trace_head(struct ap_buf *out)
 {
-    ap_buf_printf(t->out, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":", phase, PID,
-                  track);
-    ap_json_num(t->out, at * MICROSEC);
+    ap_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                     "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_sort_index\","
+                     "\"args\":{\"sort_index\":0}}");
 }
 
-static void put_name(struct trace *t, int track, const char *what, const char *name)
+static void begin_event(struct ap_buf *out, const char *phase, int pid, int tid,
+                        double at)
 {
-    ap_buf_printf(t->out,
+    ap_buf_printf(out, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":", phase, pid,
+                  tid);
+    ap_json_num(out, at * MICROSEC);
+}
+
+void trace_name(struct ap_buf *out, int pid, int tid, const char *what, const char *name)
+{
+    ap_buf_printf(out,
                   ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\","
                   "\"args\":{\"name\":",
-                  PID, track, what);
-    ap_json_str(t->out, name);
-    ap_buf_puts(t->out, "}}");
+                  pid, tid, what);
+    ap_json_str(out, name);
+    ap_buf_puts(out, "}}");
 }
 
-static void put_slice(struct trace *t, int track, const char *name, const char *category,
-                      double sec)
+void trace_slice(struct ap_buf *out, int pid, int tid, const char *name,
+                 const char *category, double at, double sec)
 {
-    begin_event(t, "X", track, t->now);
-    ap_buf_puts(t->out, ",\"dur\":");
-    ap_json_num(t->out, sec * MICROSEC);
-    ap_put_str(t->out, "name", name);
-    ap_put_str(t->out, "cat", category);
-    t->now += sec;
+    begin_event(out, "X", pid, tid, at);
+    ap_buf_puts(out, ",\"dur\":");
+    ap_json_num(out, sec * MICROSEC);
+    ap_put_str(out, "name", name);
+    ap_put_str(out, "cat", category);
 }
 
-static void put_flow(struct trace *t, int id, bool start, double at)
+void trace_memory(struct ap_buf *out, int pid, double at, int64_t bytes)
 {
-    begin_event(t, start ? "s" : "f", start ? COMM : COMPUTE, at);
-    ap_buf_printf(t->out, ",\"id\":%d,\"name\":\"conversion\",\"cat\":\"conversion\"%s}",
-                  id, start ? "" : ",\"bp\":\"e\"");
+    begin_event(out, "C", pid, 0, at);
+    ap_buf_printf(out, ",\"name\":\"memory\",\"args\":{\"bytes\":%lld}}",
+                  (long long)bytes);
+}
+
+void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pid,
+                int tid, double at)
+{
+    begin_event(out, start ? "s" : "f", pid, tid, at);
+    ap_buf_printf(out, ",\"id\":%d,\"name\":\"%s\",\"cat\":\"%s\"%s}", id, what, what,
+                  start ? "" : ",\"bp\":\"e\"");
 }
 
 static void put_conversion(struct trace *t, int id, bool arrow)
@@ -134,7 +149,9 @@ static void put_conversion(struct trace *t, int id, bool arrow)
         const struct ap_step *step = &c->path.steps[k];
         if (step->sec <= 0)
             continue;
-        put_slice(t, COMM, ap_ops[step->op].name, ap_phase_names[c->phase], step->sec);
+        trace_slice(t->out, PID, COMM, ap_ops[step->op].name, ap_phase_names[c->phase],
+                    t->now, step->sec);
+        t->now += step->sec;
         ap_buf_puts(t->out, ",\"args\":{\"tensor\":");
         ap_json_str(t->out, t->in->graph.nodes[c->node].name);
         ap_buf_puts(t->out, ",\"axes\":\"");
@@ -146,14 +163,7 @@ static void put_conversion(struct trace *t, int id, bool arrow)
         ap_buf_puts(t->out, "}}");
     }
     if (arrow && c->path.sec > 0)
-        put_flow(t, id, true, start);
-}
-
-static void put_counter(struct trace *t, int64_t bytes)
-{
-    begin_event(t, "C", 0, t->now);
-    ap_buf_printf(t->out, ",\"name\":\"memory\",\"args\":{\"bytes\":%lld}}",
-                  (long long)bytes);
+        trace_flow(t->out, "conversion", id, true, PID, COMM, start);
 }
 
 static void put_group(struct trace *t, int place, int first_conv, int end_conv)
@@ -170,13 +180,15 @@ static void put_group(struct trace *t, int place, int first_conv, int end_conv)
     t->most = t->memory[place] > t->most ? t->memory[place] : t->most;
     if (sec <= 0)
         return;
-    put_counter(t, t->most);
+    trace_memory(t->out, PID, t->now, t->most);
     t->most = 0;
     for (int i = first_conv; i < end_conv; i++)
         if (t->p->conv.conv[i].path.sec > 0)
-            put_flow(t, i, false, t->now);
+            trace_flow(t->out, "conversion", i, false, PID, COMPUTE, t->now);
     enum ap_phase phase = ap_plan_group_phase(&in->graph, nest);
-    put_slice(t, COMPUTE, in->graph.nodes[node].name, ap_phase_names[phase], sec);
+    trace_slice(t->out, PID, COMPUTE, in->graph.nodes[node].name, ap_phase_names[phase],
+                t->now, sec);
+    t->now += sec;
     ap_buf_printf(t->out, ",\"args\":{\"group\":%d,\"operators\":%d", group,
                   nest->n_members);
     ap_put_str(t->out, "scope", in->graph.nodes[node].scope);
@@ -197,12 +209,10 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
                         (long long)ap_mesh_devices(&p->plan.mesh), in->cluster.device);
     int at = 0;
 
-    ap_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-                     "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_sort_index\","
-                     "\"args\":{\"sort_index\":0}}");
-    put_name(&t, 0, "process_name", who);
-    put_name(&t, COMPUTE, "thread_name", "operators");
-    put_name(&t, COMM, "thread_name", "collectives");
+    trace_head(out);
+    trace_name(out, PID, 0, "process_name", who);
+    trace_name(out, PID, COMPUTE, "thread_name", "operators");
+    trace_name(out, PID, COMM, "thread_name", "collectives");
     for (int g = 0; g < in->nests.n; g++) {
         int first = at;
         while (at < p->conv.n && p->conv.conv[at].first_group == order[g])
@@ -211,6 +221,6 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
     }
     for (; at < p->conv.n; at++)
         put_conversion(&t, at, false);
-    put_counter(&t, p->parameter_bytes);
-    ap_buf_puts(out, "\n]}\n");
+    trace_memory(out, PID, t.now, p->parameter_bytes);
+    ap_buf_puts(out, TRACE_END);
 }

@@ -12,7 +12,6 @@
 #include "price.h"
 
 #define MAX_TRIED 256
-#define MAX_SHOWN 16
 
 /* ---- alternatives ---- */
 
@@ -121,14 +120,6 @@ static void put_choice(const struct ap_plan *plan, int group,
     ap_buf_putc(out, '\n');
 }
 
-static void put_change(struct ap_buf *out, const struct cost_input *in, double sec)
-{
-    size_t at = out->len;
-    ap_buf_puts(out, sec < 0 ? "-" : "+");
-    price_put_sec(out, in, fabs(sec));
-    price_pad(out, at, 14);
-}
-
 int price_why(struct ap_arena *arena, const struct cost_input *in, const struct priced *p,
               const char *name, struct ap_buf *out, struct ap_err *err)
 {
@@ -153,16 +144,16 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
                   "communication");
     ap_buf_printf(out, "  %14s%14s%14s  ", "the plan", "", "");
     put_choice(&plan, group, &plan.choice[group], node, out);
-    for (int i = 0; i < n && i < MAX_SHOWN; i++) {
+    for (int i = 0; i < n && i < PRICE_ROWS; i++) {
         ap_buf_puts(out, "  ");
-        put_change(out, in, list[i].price.serial_sec - p->price.serial_sec);
-        put_change(out, in, list[i].price.compute_sec - p->price.compute_sec);
-        put_change(out, in, list[i].price.comm_sec - p->price.comm_sec);
+        price_put_change(out, in, list[i].price.serial_sec - p->price.serial_sec);
+        price_put_change(out, in, list[i].price.compute_sec - p->price.compute_sec);
+        price_put_change(out, in, list[i].price.comm_sec - p->price.comm_sec);
         ap_buf_puts(out, "  ");
         put_choice(&plan, group, &list[i].choice, node, out);
     }
-    if (n > MAX_SHOWN)
-        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - MAX_SHOWN);
+    if (n > PRICE_ROWS)
+        ap_buf_printf(out, "  and %d more, more expensive than these\n", n - PRICE_ROWS);
     if (n == 0)
         ap_buf_puts(out, "  no other choice is legal\n");
     price_fit_columns(out);
@@ -255,9 +246,7 @@ static void put_total(struct ap_buf *out, const struct cost_input *in,
 
     ap_buf_puts(out, "  ");
     for (int i = 0; i < 3; i++) {
-        size_t at = out->len;
-        price_put_sec(out, in, sec[i]);
-        price_pad(out, at, 14);
+        price_put_sec(out, in, sec[i], 14);
     }
     ap_buf_printf(out, "  %s on mesh ", p->name);
     for (int first = in->cost.mesh.microbatch ? 1 : 0, a = first;
@@ -267,7 +256,7 @@ static void put_total(struct ap_buf *out, const struct cost_input *in,
     if (in->cost.mesh.microbatch)
         ap_buf_printf(out, " in %lld microbatches", (long long)in->cost.mesh.size[0]);
     ap_buf_puts(out, ", ");
-    price_put_bytes(out, (double)p->peak_bytes);
+    price_put_bytes(out, (double)p->peak_bytes, 0);
     ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");
 }
 
@@ -284,7 +273,7 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
     n = join_parts(list, n);
     const double whole = p->price.serial_sec;
     int shown = 0;
-    while (shown < n && shown < MAX_SHOWN &&
+    while (shown < n && shown < PRICE_ROWS &&
            fabs(list[shown].compute_sec + list[shown].comm_sec) > 1e-9 * whole)
         shown++;
 
@@ -295,9 +284,9 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
                            : "\nthe two cost the same everywhere\n");
     for (int i = 0; i < shown; i++) {
         ap_buf_puts(out, "  ");
-        put_change(out, in, list[i].compute_sec + list[i].comm_sec);
-        put_change(out, in, list[i].compute_sec);
-        put_change(out, in, list[i].comm_sec);
+        price_put_change(out, in, list[i].compute_sec + list[i].comm_sec);
+        price_put_change(out, in, list[i].compute_sec);
+        price_put_change(out, in, list[i].comm_sec);
         ap_buf_printf(out, "  %s\n", list[i].kind);
     }
     price_fit_columns(out);

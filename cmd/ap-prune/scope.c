@@ -17,11 +17,10 @@
  * parts; the second ignores parts. Unlike the paper's, members must be isomorphic
  * with equal shapes. Three things names hide: layers of kinds that take turns repeat as
  * groups of one each (period.c); a scope that is the only one of its skeleton may go with
- * a group beside it if hardly anything is lost by that, or with another such scope beside
- * it if they share half of their forward operators, of which something must compute. And
- * inside an instance, scopes that are not all alike, but have parts, are left to these:
- * the parts may be.
- * Cost: O((nodes + edges) log nodes) for each level of nesting.
+ * another such scope beside it if they share half of their forward operators, of which
+ * something must compute. And inside an instance, scopes that are not all alike, but have
+ * parts, are left to these: the parts may be. Cost: O((nodes + edges) log nodes) for each
+ * level of nesting.
  *
  * After Shi et al., "TAP: Accelerating Large-Scale DNN Training Through Tensor Automatic
  * Parallelisation", algorithm 1, and EasyParallelLibrary's find_repeated_blocks.
@@ -40,10 +39,9 @@
 #define LOOSE_SHARE 0.7 /* if there is no family otherwise */
 #define HALF_SHARE  0.5 /* of scopes side by side that no other is like */
 
-/* Limits. Without lone scopes ap-prune finds 578 of the 795 nodes of testdata's ff. */
+/* Limits, which no model of the tests reaches. */
 #define MAX_ROUNDS 16 /* representatives tried in one group */
 #define MAX_PARTS  8  /* of a scope, by which others are found that share one */
-#define MAX_LONE   4  /* scopes that are tried with a group beside them */
 
 struct draft_list {
     int n, cap;
@@ -56,10 +54,8 @@ struct finder {
     struct owners owners;
     uint64_t *skeleton; /* [scope], of all nodes in and below it */
     struct draft_list drafts;
-    int *home;   /* [node]: the draft in whose first instance it is, -1 */
-    int *taken;  /* [scope]: in or above an instance found in draft i: i + 2 */
-    bool *alone; /* [scope]: no other has its skeleton */
-    int *lone; /* [scope * MAX_LONE]: scopes in it that no other has the skeleton of, 0 */
+    int *home;  /* [node]: the draft in whose first instance it is, -1 */
+    int *taken; /* [scope]: in or above an instance found in draft i: i + 2 */
 };
 
 /*
@@ -203,7 +199,6 @@ static int add_by_part(struct finder *f, struct candidate *out, int n)
         if ((i && out[i - 1].key == out[i].key) ||
             (i + 1 < n && out[i + 1].key == out[i].key))
             continue;
-        f->alone[out[i].scope] = true;
         int n_parts = find_parts(f, out[i].scope, part);
         for (int k = 0; k < n_parts; k++) {
             struct candidate *c = &out[n_all++];
@@ -214,21 +209,6 @@ static int add_by_part(struct finder *f, struct candidate *out, int n)
     }
     qsort(out + n, (size_t)(n_all - n), sizeof(*out), compare_key);
     return n_all;
-}
-
-/* The first lone scopes of each one, in order. */
-static void list_lone(struct finder *f, int top)
-{
-    const struct owners *o = &f->owners;
-
-    for (int r = o->scopes[top].rank + 1; r <= o->scopes[top].last; r++) {
-        int scope = o->by_rank[r], k = 0;
-        int *lone = &f->lone[o->scopes[scope].parent * MAX_LONE];
-        while (k < MAX_LONE && lone[k] && lone[k] != scope)
-            k++;
-        if (f->alone[scope] && k < MAX_LONE)
-            lone[k] = scope;
-    }
 }
 
 /* The scopes below `top` that may be instances, grouped. */
@@ -247,7 +227,6 @@ static int find_candidates(struct finder *f, int top, struct candidate *out)
     }
     qsort(out, (size_t)n, sizeof(*out), compare_key);
     n = add_by_part(f, out, n);
-    list_lone(f, top);
     for (int i = 0, end; i < n; i = end) {
         int size = 0, rank = out[i].rank;
         for (end = i; end < n && same_group(&out[end], &out[i]); end++)
@@ -510,35 +489,17 @@ static void add_region(struct finder *f, struct group *group, int scope, int hom
     group->n += region->n >= f->params->min_nodes;
 }
 
-/* Adds those beside the first that are lone, behind the group, and nearly as large. */
-static void add_lone(struct finder *f, struct group *group, int home)
-{
-    const struct owners *o = &f->owners;
-    const struct region first = group->regions[0];
-    const int *lone = &f->lone[o->scopes[first.scope].parent * MAX_LONE];
-
-    for (int k = 0; k < MAX_LONE && lone[k]; k++) {
-        int n = group->n;
-        add_region(f, group, lone[k], home);
-        if (group->n > n && (group->regions[n].n < NEAR_SHARE * first.n ||
-                             first.n < NEAR_SHARE * group->regions[n].n))
-            group->n = n;
-    }
-}
-
 static void try_group(struct finder *f, const struct candidate *c, int n, int top,
                       int home)
 {
     struct ap_arena *arena = f->space->arena;
     struct group group = {.by_part = c->by_part};
 
-    group.regions = AP_NEW_N(arena, n + MAX_LONE, struct region);
+    group.regions = AP_NEW_N(arena, n, struct region);
     for (int i = 0; i < n; i++)
         add_region(f, &group, c[i].scope, home);
     if (group.n < 2)
         return;
-    if (!group.by_part)
-        add_lone(f, &group, home);
     group.done = AP_NEW_N(arena, group.n, bool);
     group.match = AP_NEW_N(arena, group.n, int *);
     group.share = AP_NEW_N(arena, group.n, double);
@@ -578,8 +539,6 @@ int prune_scope(struct ap_arena *arena, const struct ap_graph *g,
     }
     f.home = AP_NEW_N(arena, g->n_nodes, int);
     f.taken = AP_NEW_N(arena, f.owners.n_scopes, int);
-    f.alone = AP_NEW_N(arena, f.owners.n_scopes, bool);
-    f.lone = AP_NEW_N(arena, (int64_t)f.owners.n_scopes * MAX_LONE, int);
     for (int v = 0; v < g->n_nodes; v++)
         f.home[v] = -1;
     find_below(&f, 0, -1);

@@ -234,7 +234,6 @@ static void make_instance(const struct input *in, struct coproc_pool *pool,
     ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
 
-/* Appends a plan that is not among them. */
 static const char *stats_text(struct ap_arena *arena, const struct stage_model *m,
                               const struct plan_answer *answer,
                               const struct stage_oracle_stats *s)

@@ -61,7 +61,7 @@ static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
         its.links = plan_links_new(&scratch);
     int rc = row->run(&scratch, &its, params, &plan, &why);
     if (rc == 0)
-        rc = plan_judge(&scratch, &its, &plan, NULL, &why);
+        rc = plan_judge(&scratch, &its, &plan, &why);
     if (rc == 0) {
         *out = (struct found){plan.n_stages, plan.microbatches, plan.peak_bytes,
                               plan.schedule, false};

@@ -146,13 +146,6 @@ int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
 
 /* ---- what crosses ---- */
 
-int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
-                         int replicas)
-{
-    int64_t bytes = backward ? v->backward_bytes : v->forward_bytes;
-    return v->split ? ap_ceil_div(bytes, ap_mul64(microbatches, replicas)) : bytes;
-}
-
 void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
                     int *stage_of)
 {
@@ -165,28 +158,6 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
                 stage_of[b] = s;
         }
     }
-}
-
-/* Bytes over each cut between stages, of one microbatch and replica. */
-static void cut_bytes(struct ap_arena *arena, const struct plan_instance *inst,
-                      const struct plan_answer *answer, bool backward, int64_t *cut)
-{
-    int *stage_of = AP_NEW_N(arena, inst->n_blocks, int);
-    int64_t *delta = AP_NEW_N(arena, answer->n_stages + 1, int64_t), sum = 0;
-
-    plan_stages_of(inst, answer, stage_of);
-    for (int i = 0; i < inst->n_values; i++) {
-        const struct plan_value *v = &inst->value[i];
-        int from = stage_of[v->from], last = from;
-        for (int k = 0; k < v->n_to; k++)
-            last = stage_of[v->to[k]] > last ? stage_of[v->to[k]] : last;
-        int64_t bytes =
-            plan_value_bytes(v, backward, answer->microbatches, answer->replicas);
-        delta[from] += bytes;
-        delta[last] -= bytes;
-    }
-    for (int s = 0; s < answer->n_stages; s++)
-        cut[s] = sum += delta[s];
 }
 
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
@@ -203,101 +174,40 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
            (double)bytes / (l->bandwidth_bytes_per_sec * (double)(lanes > 1 ? lanes : 1));
 }
 
-/* Level of the links between two hosts: the first whose groups hold both. */
-static int plan_link_level(const struct ap_cluster *c, int host, int other)
-{
-    int level = 0;
-    while (host != other && level + 1 < c->n_levels) {
-        level++;
-        host = (int)(host / c->levels[level].size);
-        other = (int)(other / c->levels[level].size);
-    }
-    return level;
-}
-
-static double send_sec(const struct plan_instance *inst, const struct plan_answer *a,
-                       int s, int64_t bytes, int *level)
-{
-    const struct plan_stage *from = &a->stage[s], *to = &a->stage[s + 1];
-    int64_t n_from = (int64_t)from->hosts * from->devices;
-    int64_t n_to = (int64_t)to->hosts * to->devices;
-    int hosts = from->hosts < to->hosts ? from->hosts : to->hosts;
-
-    /* the farthest hosts of the two */
-    int last_from = from->first_host + from->hosts - 1;
-    int last_to = to->first_host + to->hosts - 1;
-    int one = plan_link_level(inst->cluster, from->first_host, last_to);
-    int two = plan_link_level(inst->cluster, last_from, to->first_host);
-    *level = one > two ? one : two;
-    if (from->first_host == to->first_host && from->first_device == to->first_device)
-        return 0; /* chunks of the same devices */
-    return plan_link_sec(inst->cluster, *level, bytes, n_from < n_to ? n_from : n_to,
-                         hosts);
-}
-
 /* ---- the judge ---- */
 
-static void fill_stage(const struct plan_instance *inst, const struct plan_answer *a,
-                       int s, const int64_t *forward, const int64_t *backward,
-                       struct ap_sim_stage *st)
-{
-    const struct plan_point *p = a->stage[s].point;
-
-    *st = (struct ap_sim_stage){.forward_sec = p->forward_sec,
-                                .backward_sec = p->backward_sec,
-                                .sync_sec = p->sync_sec,
-                                .update_sec = p->update_sec,
-                                .fixed_bytes = p->stage_bytes,
-                                .flight_bytes = p->microbatch_bytes};
-    if (inst->sends_are_estimates)
-        return;
-    if (s + 1 < a->n_stages) {
-        st->send_forward_bytes = forward[s];
-        st->send_forward_sec = send_sec(inst, a, s, forward[s], &st->send_forward_level);
-    }
-    if (s > 0) {
-        st->send_backward_bytes = backward[s - 1];
-        st->send_backward_sec =
-            send_sec(inst, a, s - 1, backward[s - 1], &st->send_backward_level);
-    }
-}
-
 static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
-                    struct plan_answer *answer, struct ap_sim_result *out,
-                    struct ap_err *err)
+                    struct plan_answer *answer, struct ap_err *err)
 {
-    struct ap_sim_result own;
+    struct ap_sim_result out;
     int n = answer->n_stages;
     struct ap_sim_stage *stages = AP_NEW_N(arena, n, struct ap_sim_stage);
-    int64_t *forward = AP_NEW_N(arena, n, int64_t);
-    int64_t *backward = AP_NEW_N(arena, n, int64_t);
 
     if (plan_place(inst, answer, err))
         return 1;
-    if (!inst->sends_are_estimates) {
-        cut_bytes(arena, inst, answer, false, forward);
-        cut_bytes(arena, inst, answer, true, backward);
+    for (int s = 0; s < n; s++) {
+        const struct plan_point *p = answer->stage[s].point;
+        stages[s] = (struct ap_sim_stage){.forward_sec = p->forward_sec,
+                                          .backward_sec = p->backward_sec,
+                                          .sync_sec = p->sync_sec,
+                                          .update_sec = p->update_sec,
+                                          .fixed_bytes = p->stage_bytes,
+                                          .flight_bytes = p->microbatch_bytes};
     }
-    for (int s = 0; s < n; s++)
-        fill_stage(inst, answer, s, forward, backward, &stages[s]);
-    if (inst->sends_are_estimates)
-        plan_estimate_sends(inst, answer, stages);
+    plan_estimate_sends(inst, answer, stages);
     struct ap_sim sim = {.schedule = answer->schedule,
                          .n_stages = n,
                          .chunks = answer->chunks,
                          .microbatches = (int)answer->microbatches,
                          .stages = stages,
-                         .overlap_send = inst->overlap_send,
-                         .overlap_sync = inst->overlap_sync,
-                         .norm_sec = plan_norm_sec(inst, answer)};
-    out = out ? out : &own;
-    if (ap_simulate(arena, &sim, out, err))
+                         .overlap_send = true}; /* as ap_pipeline_price */
+    if (ap_simulate(arena, &sim, &out, err))
         return 1;
-    answer->step_sec = out->step_sec;
+    answer->step_sec = out.step_sec;
     answer->batch_sec = inst->inference ? ap_sim_batch_sec(&sim) : 0;
     answer->peak_bytes = 0;
-    for (int d = 0; d < out->n_devices; d++) {
-        int64_t peak = out->devices[d].peak_bytes;
+    for (int d = 0; d < out.n_devices; d++) {
+        int64_t peak = out.devices[d].peak_bytes;
         if (inst->memory_bytes > 0 && peak > inst->memory_bytes)
             return ap_err_set(err,
                               "stage %d needs %lld bytes of memory, a device has "
@@ -325,12 +235,10 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
 }
 
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
-               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err)
+               struct plan_answer *answer, struct ap_err *err)
 {
-    if (out)
-        return simulate(arena, inst, answer, out, err);
     struct ap_mark mark = ap_arena_mark(arena);
-    int rc = simulate(arena, inst, answer, NULL, err);
+    int rc = simulate(arena, inst, answer, err);
     ap_arena_rewind(arena, mark);
     return rc;
 }

@@ -67,13 +67,6 @@ typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
  */
 typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
 
-/* A scalar of the update that another block reads. */
-struct plan_scalar {
-    int step; /* scalars of other blocks that it is made of, one after the other */
-    int from, to;
-    int64_t bytes;
-};
-
 struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
@@ -81,17 +74,14 @@ struct plan_instance {
     const int *class_of; /* [block]: blocks of one class are identical; NULL: not known */
     int n_values;
     const struct plan_value *value;
-    int n_scalars; /* of the update: all stages wait for them (scalars.c) */
-    const struct plan_scalar *scalar; /* step by step */
     const struct ap_cluster *cluster; /* links and memory of a device */
     int n_hosts, n_devices;           /* n_devices: of a host */
     int64_t memory_bytes;             /* of a device; 0: no limit */
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
-    bool overlap_send, overlap_sync; /* as in struct ap_sim */
-    bool sends_are_estimates; /* plans are priced again, with their layouts: sends are as
-                               there (estimated_sends.c), and bounds count none, so that
-                               they are below that price, too */
-    struct plan_links *links; /* for these estimates; NULL: not kept */
+    /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
+       with their layouts; bounds count no sends, so that they are below that price, too
+     */
+    struct plan_links *links;
     int n_microbatches;
     const int64_t *microbatches; /* what may be tried, ascending */
     bool inference;              /* no backward: schedule inference only */
@@ -130,6 +120,10 @@ struct plan_stage {
                                      one device have one place */
 };
 
+/* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
+ * other planners whose estimate is within it are priced, too (tests/stage.bats). */
+#define PLAN_UNDERESTIMATE 1.1
+
 struct plan_answer {
     int n_stages;
     struct plan_stage *stage;
@@ -147,14 +141,11 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device */
-    double
-        least_sec; /* step if sends took no time, where they are estimates; 0: unknown */
+    double least_sec;   /* step if sends took no time; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;
-    int n_rivals;   /* behind the others, have other stages or devices: for when the best
-                     one's price with its layouts is above their estimates */
-    int n_reported; /* behind those: what other planners found, of any step */
+    int n_reported; /* behind the others: what other planners found, of any step */
     const struct plan_answer *others;
 };
 
@@ -205,9 +196,9 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*
  * Places the plan, runs it through ap_simulate with its schedule, fills step_sec and
- * peak_bytes. 1: it does not fit in memory or places; err says where. out may be NULL.
+ * peak_bytes. 1: it does not fit in memory or places; err says where.
  */
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
-               struct plan_answer *answer, struct ap_sim_result *out, struct ap_err *err);
+               struct plan_answer *answer, struct ap_err *err);
 
 #endif

@@ -41,7 +41,7 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
     params.reported_sec = light->reported_sec;
     int rc = plan_algorithms()[r->algorithm].run(arena, free, &params, &one, &why);
     if (rc == 0)
-        rc = plan_judge(arena, free, &one, NULL, &why);
+        rc = plan_judge(arena, free, &one, &why);
     if (rc < 0)
         return ap_err_set(err, "%s", why.msg);
     if (rc > 0)
@@ -49,10 +49,8 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
     if (is_whole) /* with less memory it says nothing of all plans */
         light->bound = fmin(light->bound, one.bound);
     add_plan(&light->plans, &one);
-    for (int i = 0; i < one.n_others; i++)
+    for (int i = 0; i < one.n_others + one.n_reported; i++)
         add_plan(&light->plans, &one.others[i]);
-    for (int i = 0; i < one.n_reported; i++)
-        add_plan(&light->plans, &one.others[one.n_others + one.n_rivals + i]);
     return 0;
 }
 
@@ -69,7 +67,7 @@ static int plan_light(struct ap_arena *arena, const struct stage_options *r,
 {
     static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct light light = {.reported_sec = UNDERESTIMATE * first->step_sec,
+    struct light light = {.reported_sec = PLAN_UNDERESTIMATE * first->step_sec,
                           .bound = INFINITY};
     int rc = 0;
 
@@ -177,7 +175,7 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
     if (rc < 0 && !stage_oracle_broken(p->oracle)) /* that is not its kind */
         return AP_USAGE;
     if (rc == 0)
-        rc = plan_judge(arena, inst, answer, NULL, err);
+        rc = plan_judge(arena, inst, answer, err);
     if (rc == 0)
         rc = write_plan(arena, p, inst, answer, stages, out, err);
     if (rc)
@@ -216,7 +214,7 @@ static void suggest_recompute(struct ap_arena *arena, const struct planning *p,
     params.recompute = STAGE_RECOMPUTE_AUTO;
     again.oracle = stage_oracle_share(inst->oracle, &params);
     int rc = p->algo->run(arena, &again, &p->params, &answer, &why);
-    if (rc == 0 && plan_judge(arena, &again, &answer, NULL, &why) == 0) {
+    if (rc == 0 && plan_judge(arena, &again, &answer, &why) == 0) {
         ap_err_set(&both,
                    "%s; or --recompute auto: %d stages, %lld microbatches with "
                    "recomputation fit",

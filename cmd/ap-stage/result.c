@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/priced_plans.h"
+#include "base/array.h"
 #include "oracle/stage_memo.h"
 #include "planners/recompute_select.h"
 
@@ -66,27 +66,11 @@ static const char *history(struct ap_arena *arena, const struct plan_answer *ans
     return text;
 }
 
-#define KNOWN_SHARE 16 /* a plan of known stages takes that share of the graph's time */
-
 /* What is compared of plans; all else of their prices is large, and soon gone. */
 struct price {
     double step_sec; /* or what else the plan is to keep low */
     int64_t peak_bytes;
-    const int64_t *stage_bytes; /* [stage]; NULL: several are on a device */
 };
-
-static const int64_t *list_peaks(struct ap_arena *arena,
-                                 const struct ap_pipeline_price *pipe)
-{
-    int n = pipe->sim.n_stages;
-    int64_t *bytes = AP_NEW_N(arena, n, int64_t);
-
-    if (pipe->sim.chunks > 1)
-        return NULL;
-    for (int s = 0; s < n; s++)
-        bytes[s] = pipe->result.devices[s].peak_bytes;
-    return bytes;
-}
 
 /* What all plans that are looked at share. */
 struct pricing {
@@ -97,7 +81,6 @@ struct pricing {
     bool select;
     const struct plan_answer *light;   /* as in struct stage_candidates */
     const struct stage_replan *replan; /* likewise */
-    int64_t n_priced;                  /* operators, of all plans */
 };
 
 /* Of each stage those operators are recomputed that save most memory per second. */
@@ -130,19 +113,17 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
 }
 
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
-                        struct pricing *x, const struct stage_detail *detail,
+                        const struct pricing *x, const struct stage_detail *detail,
                         struct ap_stages *stages, struct ap_pipeline_price *pipe,
                         struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {.micro =
-                                          stage_memo_axis(x->memo, stages->microbatches)};
+    struct ap_pipeline_cache known = {.micro = &m->micro};
     struct stage_memo_plan plan;
 
     if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
         return -1;
     known.stage = plan.priced;
-    x->n_priced += plan.nodes + m->graph.n_nodes / KNOWN_SHARE;
     if (x->select)
         return select_recomputed(arena, scratch, x, &plan.read, stages, pipe, err);
     return ap_pipeline_compare(
@@ -151,7 +132,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */
-static int weigh(struct ap_arena *arena, struct pricing *x,
+static int weigh(struct ap_arena *arena, const struct pricing *x,
                  const struct stage_detail *detail, struct ap_stages *stages,
                  struct price *price, struct ap_err *err)
 {
@@ -165,14 +146,14 @@ static int weigh(struct ap_arena *arena, struct pricing *x,
     }
     *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                : pipe.result.step_sec,
-                            pipe.peak_bytes, list_peaks(arena, &pipe)};
+                            pipe.peak_bytes};
     stages->objective_sec = price->step_sec;
     ap_arena_free(&scratch);
     return 0;
 }
 
 /* The plan's section and price; the shardings of *stages and its objective. */
-static int make(struct ap_arena *arena, struct pricing *x,
+static int make(struct ap_arena *arena, const struct pricing *x,
                 const struct plan_answer *answer, struct ap_stages *stages,
                 struct price *price, struct ap_err *err)
 {
@@ -203,15 +184,11 @@ static int make(struct ap_arena *arena, struct pricing *x,
 }
 
 /*
- * How many plans are priced with their layouts, in operators: those of LEAST_PRICED plans
- * of the graph, or PRICED_NODES if that is more; TWIN_NODES for plans that do not seem
- * better than a priced one of their outline. They matter where the estimated sends
- * mislead (tests/stage.bats: slow links between hosts); of GPT-39B on 64 devices and BERT
- * with 256 layers on 32 the plan of least estimate is the best.
+ * Plans of the planner that are priced with their layouts. With 4 the step of GPT-39B on
+ * 64 devices is 2.5 % longer, with 16 no plan is better: scripts/stage-table --models
+ * gpt3-39b:dtype=f16@64 --algorithms auto.
  */
-#define LEAST_PRICED 4
-#define PRICED_NODES 400000
-#define TWIN_NODES   50000
+#define MOST_PRICED 8
 /* A stage as it is written may be so many times quicker than its front: plans of one
  * stage are priced although their estimate is that much slower (tests/stage.bats). */
 #define FRONT_SLACK 1.05
@@ -239,27 +216,21 @@ struct best {
     struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct price price;
     struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
-    struct priced_plans priced; /* all plans that were priced */
-    struct ap_arena priced_arena;
+    int n_priced, cap_priced;
+    struct plan_answer *priced; /* malloc: all plans that were priced */
 };
-
-static void note_missed(const struct plan_instance *inst, const struct price *p,
-                        struct best *best)
-{
-    if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
-        best->missed = (struct price){p->step_sec, p->peak_bytes, NULL};
-}
 
 static void note_priced(const struct plan_instance *inst, const struct plan_answer *plan,
                         const struct price *p, struct best *best)
 {
-    priced_plans_add(&best->priced_arena, &best->priced, plan, p->step_sec,
-                     p->stage_bytes);
-    note_missed(inst, p, best);
+    AP_ROOM(best->priced, best->n_priced, best->cap_priced);
+    best->priced[best->n_priced++] = *plan;
+    if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
+        best->missed = *p;
 }
 
 /* Another plan, which takes the place of the best one if it is better. */
-static int price_plan(struct pricing *x, const struct plan_answer *other,
+static int price_plan(const struct pricing *x, const struct plan_answer *other,
                       struct best *best, struct plan_answer *answer,
                       struct ap_stages *stages, struct ap_err *err)
 {
@@ -287,120 +258,53 @@ static int price_plan(struct pricing *x, const struct plan_answer *other,
 
 struct candidate {
     const struct plan_answer *plan;
+    double estimate; /* of what the plan is to keep low */
     bool reported;
-    bool twin; /* one of its likes was priced, and it does not seem better */
-    bool done; /* looked at, or it need not be */
 };
 
-/* By the planner's estimate. */
 static int compare_estimates(const void *pa, const void *pb)
 {
-    const struct plan_answer *a = ((const struct candidate *)pa)->plan;
-    const struct plan_answer *b = ((const struct candidate *)pb)->plan;
-    if (a->step_sec != b->step_sec)
-        return a->step_sec < b->step_sec ? -1 : 1;
-    return a < b ? -1 : a > b;
+    const struct candidate *a = pa, *b = pb;
+    if (a->estimate != b->estimate)
+        return a->estimate < b->estimate ? -1 : 1;
+    return a->plan < b->plan ? -1 : a->plan > b->plan;
 }
 
-/* Operators that may still be priced; what rules found does not count. */
-struct budget {
-    int64_t others, twins;
-};
-
-/* Whether a candidate may be better than the best plan; estimate: seconds of its step. */
-static bool is_promising(const struct pricing *x, struct candidate *c,
-                         const struct budget *left, struct best *best, double *estimate)
+static double estimate_of(const struct best *best, const struct plan_answer *plan)
 {
-    const struct plan_instance *inst = x->inst;
-    const struct plan_answer *plan = c->plan;
-    struct forecast f = priced_plans_forecast(&best->priced, inst, plan);
-    const struct price seems = {f.step_sec, f.peak_bytes, NULL};
-    double slack = plan->n_stages == 1 ? FRONT_SLACK : 1, most = INFINITY;
-    double share = x->select && c->reported ? LIGHT_SHARE : 1;
-
-    if (fits(inst, &best->price))
-        most = slack * best->price.step_sec;
-    *estimate = f.step_sec;
-    c->done = f.same || share * plan->least_sec >= most || !fits(inst, &seems);
-    if (c->done && !f.same)
-        note_missed(inst, &seems, best);
-    c->twin = (f.known && f.step_sec >= most) || plan->step_sec > most;
-    if (!c->reported)
-        c->done |= plan->step_sec > most || (c->twin ? left->twins : left->others) <= 0;
-    return !c->done;
+    return best->blank.throughput ? plan->batch_sec : plan->step_sec;
 }
 
-static int compare_batches(const void *pa, const void *pb)
+/* Whether a candidate may be better than the best plan. */
+static bool is_promising(const struct pricing *x, const struct candidate *c,
+                         const struct best *best)
 {
-    const struct plan_answer *a = ((const struct candidate *)pa)->plan;
-    const struct plan_answer *b = ((const struct candidate *)pb)->plan;
-    if (a->batch_sec != b->batch_sec)
-        return a->batch_sec < b->batch_sec ? -1 : 1;
-    return a < b ? -1 : a > b;
+    double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1, least = c->estimate;
+
+    for (int i = 0; i < best->n_priced; i++)
+        if (plan_same(&best->priced[i], c->plan))
+            return false;
+    if (c->reported && !best->blank.throughput)
+        least = (x->select ? LIGHT_SHARE : 1) * c->plan->least_sec;
+    return !fits(x->inst, &best->price) || least < slack * best->price.step_sec;
 }
 
-/*
- * Of an inference by the time between batches, of which steps say little: all rules'
- * plans whose estimate is below the best price, and LEAST_PRICED others.
- */
-static int price_batches(struct pricing *x, struct candidate *list, int n,
-                         struct best *best, struct plan_answer *answer,
-                         struct ap_stages *stages, struct ap_err *err)
-{
-    int left = LEAST_PRICED, rc = 0;
-
-    qsort(list, (size_t)n, sizeof *list, compare_batches);
-    for (int i = 0; i < n && rc == 0; i++) {
-        bool fit = fits(x->inst, &best->price);
-        if (fit && list[i].plan->batch_sec >= best->price.step_sec)
-            break;
-        if (list[i].reported || left-- > 0)
-            rc = price_plan(x, list[i].plan, best, answer, stages, err);
-    }
-    return rc;
-}
-
-/* Plans that may be better than what is found, the most promising first. */
-static int price_all(struct pricing *x, const struct plan_answer *first,
+/* Plans that may be better than what is found, by the planner's estimate. */
+static int price_all(const struct pricing *x, const struct plan_answer *first,
                      struct best *best, struct plan_answer *answer,
                      struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_rivals + first->n_reported, rc = 0, next = 0;
-    struct budget left = {LEAST_PRICED * (int64_t)x->m->graph.n_nodes, TWIN_NODES};
-    struct candidate *list;
+    int n = first->n_others + first->n_reported, rc = 0, left = MOST_PRICED;
+    struct candidate *list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
 
-    if (n == 0)
-        return 0;
-    if (left.others < PRICED_NODES)
-        left.others = PRICED_NODES;
-    list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
     for (int i = 0; i < n; i++)
         list[i] = (struct candidate){.plan = &first->others[i],
-                                     .reported = i >= first->n_others + first->n_rivals};
-    if (best->blank.throughput) {
-        rc = price_batches(x, list, n, best, answer, stages, err);
-        next = -1;
-    }
+                                     .estimate = estimate_of(best, &first->others[i]),
+                                     .reported = i >= first->n_others};
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
-    while (rc == 0 && next >= 0) {
-        double least = INFINITY, estimate;
-        next = -1;
-        for (int i = 0; i < n; i++)
-            if (!list[i].done && is_promising(x, &list[i], &left, best, &estimate) &&
-                estimate < least) {
-                least = estimate;
-                next = i;
-            }
-        if (next < 0)
-            break;
-        const int64_t before = x->n_priced;
-        list[next].done = true;
-        rc = price_plan(x, list[next].plan, best, answer, stages, err);
-        if (list[next].twin)
-            left.twins -= x->n_priced - before;
-        else if (!list[next].reported)
-            left.others -= x->n_priced - before;
-    }
+    for (int i = 0; i < n && rc == 0; i++)
+        if (is_promising(x, &list[i], best) && (list[i].reported || left-- > 0))
+            rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;
 }
@@ -415,7 +319,7 @@ static int price_all(struct pricing *x, const struct plan_answer *first,
  * and twice as much less if that is not enough, or if a plan that fits is slower, as
  * written, than the planner's estimate.
  */
-static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *best,
+static int price_lean(struct ap_arena *arena, const struct pricing *x, struct best *best,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct ap_err *err)
 {
@@ -439,9 +343,9 @@ static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *be
         int rc = x->replan->run(arena, &its, x->replan->params, &lean, &why);
         if (rc < 0)
             return ap_err_set(err, "%s", why.msg);
-        if (rc > 0 || plan_judge(arena, &its, &lean, NULL, &why))
+        if (rc > 0 || plan_judge(arena, &its, &lean, &why))
             return 0;
-        estimate = best->blank.throughput ? lean.batch_sec : lean.step_sec;
+        estimate = estimate_of(best, &lean);
         best->missed.step_sec = INFINITY;
         if (price_plan(x, &lean, best, answer, stages, err) ||
             price_all(x, &lean, best, answer, stages, err))
@@ -454,7 +358,7 @@ static int price_lean(struct ap_arena *arena, struct pricing *x, struct best *be
  * Where the best plan's price is above every estimate of a plan that other planners
  * reported, the planner runs again and reports plans of any step.
  */
-static int price_reported(struct ap_arena *arena, struct pricing *x,
+static int price_reported(struct ap_arena *arena, const struct pricing *x,
                           const struct plan_answer *first, struct best *best,
                           struct plan_answer *answer, struct ap_stages *stages,
                           struct ap_err *err)
@@ -462,9 +366,8 @@ static int price_reported(struct ap_arena *arena, struct pricing *x,
     struct plan_params params = *x->replan->params;
     struct plan_answer more = {.replicas = 1, .chunks = 1};
     struct ap_err why = {0};
-    const double estimate = best->blank.throughput ? first->batch_sec : first->step_sec;
 
-    if (best->price.step_sec <= UNDERESTIMATE * estimate)
+    if (best->price.step_sec <= PLAN_UNDERESTIMATE * estimate_of(best, first))
         return 0;
     params.reported_sec = INFINITY;
     int rc = x->replan->run(arena, x->inst, &params, &more, &why);
@@ -474,7 +377,7 @@ static int price_reported(struct ap_arena *arena, struct pricing *x,
 }
 
 /* The best of the plans; -1: the shard command broke. */
-static int find_best(struct ap_arena *arena, struct pricing *x, struct best *best,
+static int find_best(struct ap_arena *arena, const struct pricing *x, struct best *best,
                      struct plan_answer *answer, struct ap_stages *stages,
                      struct ap_err *err)
 {
@@ -500,13 +403,13 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
 {
     const struct plan_answer first = *answer;
     struct best best = {.blank = *stages, .missed = {.step_sec = INFINITY}};
-    struct pricing x = {.m = of->model,
-                        .inst = of->inst,
-                        .oracle = of->oracle,
-                        .memo = stage_memo_start(of->model),
-                        .select = of->light != NULL,
-                        .light = of->light,
-                        .replan = of->replan};
+    const struct pricing x = {.m = of->model,
+                              .inst = of->inst,
+                              .oracle = of->oracle,
+                              .memo = stage_memo_start(of->model),
+                              .select = of->light != NULL,
+                              .light = of->light,
+                              .replan = of->replan};
 
     if (find_best(arena, &x, &best, answer, stages, err)) {
         stage_memo_stop(x.memo);
@@ -521,7 +424,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
     out->found = history(arena, &first, out);
     stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
-    ap_arena_free(&best.priced_arena);
+    free(best.priced);
     stages->stage = NULL;
     return 0;
 }

@@ -5,10 +5,6 @@
 #include "oracle/oracle.h"
 #include "pipeline/stages.h"
 
-/* Most that a plan's price with its layouts is over the planner's estimate, as a factor:
- * other planners' plans whose estimate is within it are priced, too. */
-#define UNDERESTIMATE 1.1
-
 struct stage_result {
     struct ap_buf json;   /* the section */
     double objective_sec; /* as ap-cost says it, of a step or between batches */

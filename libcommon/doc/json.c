@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/shortest.h"
-
 /* ---- places ---- */
 
 void ap_at_print(const struct ap_at *at, struct ap_buf *out)
@@ -303,14 +301,14 @@ void ap_json_str(struct ap_buf *out, const char *s)
 
 void ap_json_num(struct ap_buf *out, double v)
 {
-    char text[AP_SHORTEST_TEXT];
+    char text[40];
+    bool known = false;
 
     assert(isfinite(v));
     if (v == floor(v) && fabs(v) < 1e15 && !(v == 0 && signbit(v))) {
         ap_buf_int(out, (int64_t)v);
         return;
     }
-    bool known = ap_shortest(v, text);
     for (int digits = 15; digits <= 17 && !known; digits++) {
         snprintf(text, sizeof(text), "%.*g", digits, v);
         known = strtod(text, NULL) == v;

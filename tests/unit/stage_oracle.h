@@ -302,8 +302,9 @@ static inline void case_random(struct random_case *c, uint64_t seed, int max_blo
     case_instance(c, n, m);
     if (case_int(c, 0, 1))
         c->inst.least = oracle_least;
-    c->inst.overlap_send = case_int(c, 0, 1);
-    c->inst.overlap_sync = case_int(c, 0, 1);
+    case_int(c, 0,
+             1); /* two draws without a use: the instances are known by their seeds */
+    case_int(c, 0, 1);
     if (case_int(c, 0, 2) > 0)
         c->inst.memory_bytes = (int64_t)((total + act / 4) * case_num(c, 0.3, 2) /
                                          (double)(shape[k][0] * shape[k][1]));
@@ -338,7 +339,6 @@ static inline void case_layers(struct random_case *c, int n, int hosts, int devi
     case_instance(c, n, m);
     c->inst.monotone = true;
     c->inst.least = oracle_least;
-    c->inst.overlap_send = true;
     c->inst.memory_bytes = (int64_t)80e9;
 }
 

@@ -116,7 +116,7 @@ static bool holds(const struct plan_algorithm *row, struct plan_params params,
     }
     int rc = row->run(&arena, &inst, &params, &a, &no);
     if (rc == 0)
-        rc = plan_judge(&arena, &inst, &a, NULL, &no);
+        rc = plan_judge(&arena, &inst, &a, &no);
     ap_arena_free(&arena);
     return at[MEMORY] || at[RULES] || at[AUTO] ? rc == 0 : rc > 0;
 }

@@ -228,7 +228,7 @@ static double step_of(struct ap_arena *arena, const int *stage_of, int n_stages,
         if (!st->point)
             return INFINITY;
     }
-    return plan_judge(arena, inst, &a, NULL, &why) ? INFINITY : a.step_sec;
+    return plan_judge(arena, inst, &a, &why) ? INFINITY : a.step_sec;
 }
 
 /* Least step over powers of two of stages that divide the devices; of each the fewest

@@ -84,10 +84,16 @@ static double send_sec(const struct estimate *g, int from, int to, int64_t bytes
     return (n > 1 ? n : 1) * link.latency_sec + (double)bytes * link.sec_per_byte;
 }
 
+/* Bytes of a microbatch of all replicas. */
+static int64_t bytes_of(const struct estimate *g, const struct plan_value *v, int64_t all)
+{
+    return v->split ? ap_ceil_div(all, g->a->microbatches) : all;
+}
+
 static void send_forward(const struct estimate *g, const struct plan_value *v, int from,
                          int to)
 {
-    int64_t bytes = plan_value_bytes(v, false, g->a->microbatches, 1);
+    int64_t bytes = bytes_of(g, v, v->forward_bytes);
     struct ap_sim_stage *st = &g->stages[from];
 
     if (bytes == 0 || from == to)
@@ -100,8 +106,7 @@ static void send_forward(const struct estimate *g, const struct plan_value *v, i
 static void send_backward(const struct estimate *g, const struct plan_value *v, int from,
                           int to)
 {
-    int64_t bytes =
-        v->once ? v->backward_bytes : plan_value_bytes(v, true, g->a->microbatches, 1);
+    int64_t bytes = v->once ? v->backward_bytes : bytes_of(g, v, v->backward_bytes);
     struct ap_sim_stage *st = &g->stages[from];
     int level = 0;
 

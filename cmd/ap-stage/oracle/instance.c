@@ -396,8 +396,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                                                        ? limits->memory_bytes
                                                        : m->cluster.memory_bytes,
                                    .monotone = true,
-                                   .overlap_send = true, /* as ap_pipeline_price */
-                                   .sends_are_estimates = true,
                                    .inference = !m->training};
     inst->n_hosts = (int)(ap_cluster_devices(&m->cluster) / inst->n_devices);
     if (list_microbatches(arena, m, limits->microbatches, inst, err))
@@ -418,7 +416,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);
-    stage_scalars_list(arena, m, l.constant, inst);
     return 0;
 }
 

@@ -60,9 +60,6 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
                         struct ap_err *err);
 
-/* Scalars of the update, of the instance (scalars.c); constant: nodes that are. */
-void stage_scalars_list(struct ap_arena *arena, const struct stage_model *m,
-                        const bool *constant, struct plan_instance *inst);
 /*
  * [block + 1]: seconds that the operators of the blocks before take at least, per
  * microbatch, with all of so many devices at work and nothing sent. Arena.

@@ -3,11 +3,8 @@
  * and a question costs a search. Idea: a memo over contents (classes.h), so that layers
  * that repeat are searched once; each question is one request for each logical mesh of
  * the submesh, and the front is the union of theirs. Planners say what they will ask, on
- * all submeshes, so that all processes have work. Whoever does not, and asks for one run
- * on a submesh, asks for others: with every new question as many more of the submesh's
- * runs are asked for at once as were of use before, so that few answers go unused. What
- * is asked does not depend on the number of processes. Questions about one logical mesh
- * go to one process, which searches it once.
+ * all submeshes, so that all processes have work; what is asked does not depend on their
+ * number. Questions about one logical mesh go to one process, which searches it once.
  *
  * Logical meshes of H hosts with D devices each: all of them in one axis, and each way to
  * put a divisor of D on an inner axis, which stays inside the host, and the rest on an
@@ -29,18 +26,16 @@ struct entry {
     struct plan_ask ask;    /* of the lowest identical run */
     int64_t hosts, devices; /* submesh of all replicas */
     bool asked, done;
-    bool ahead;                     /* asked for before, by someone who would ask */
+    bool ahead;                     /* in the batch of stage_oracle_ahead */
     int n_requests, first;          /* of the batch under way: one for each mesh */
     struct plan_front front, light; /* light: see stage_oracle_ask_light */
 };
 
-/* Runs on one submesh: how many more the next question brings. */
+/* Runs on one submesh. */
 struct column {
     int hosts, devices, replicas;
     int64_t microbatches;
-    int amount;          /* asked for ahead, beside as many as were of use: 0, then 1 */
     const double *least; /* stage_least_sec */
-    int n_used;          /* asked for ahead and wanted later */
 };
 
 /* ---- meshes ---- */
@@ -216,33 +211,11 @@ static struct column *find_column(struct stage_oracle *o, const struct plan_ask 
     }
     AP_ROOM(o->column, o->n_columns, o->cap_columns);
     struct column *c = &o->column[o->n_columns++];
-    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, 0, NULL, 0};
+    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, NULL};
     c->least =
         stage_least_sec(o->arena, o->model, (int64_t)a->hosts * a->devices * a->replicas,
                         a->microbatches);
     return c;
-}
-
-/* The asked run and the next ones of its column that are not known. */
-static int list_batch(struct stage_oracle *o, struct entry *first, struct entry **batch)
-{
-    struct plan_ask ask = first->ask;
-    int n = 0;
-    batch[n++] = first;
-    if (ask.set)
-        return n;
-    struct column *c = find_column(o, &ask);
-    int rank = o->rank[ask.lo * o->inst->n_blocks + ask.hi];
-    for (int i = 1; i < o->n_runs && n <= c->amount + c->n_used; i++) {
-        int r = (rank + i) % o->n_runs;
-        ask.lo = o->run_lo[r];
-        ask.hi = o->run_hi[r];
-        struct entry *e = find(o, &ask);
-        if (!e->done)
-            batch[n++] = e;
-    }
-    c->amount = 1;
-    return n;
 }
 
 /* ---- what comes back ---- */
@@ -487,23 +460,12 @@ static int answer_ask(struct stage_oracle *o, const struct plan_ask *ask,
                       struct entry **entry, struct ap_err *err)
 {
     struct plan_ask key = oracle_canonical(o, ask);
-    struct entry *e = find(o, &key);
-    int rc = 0;
+    struct entry *e = *entry = find(o, &key);
 
     if (!e->asked)
         o->stats.n_asked++;
-    if (!e->asked && e->done && !e->ahead && !key.set)
-        find_column(o, &key)->n_used++;
     e->asked = true;
-    if (!e->done) {
-        struct entry **batch =
-            ap_xrealloc(NULL, sizeof(struct entry *) * (size_t)(o->n_runs + 1));
-        int n = list_batch(o, e, batch);
-        rc = fetch(o, batch, n, err);
-        free(batch);
-    }
-    *entry = e;
-    return rc;
+    return e->done ? 0 : fetch(o, entry, 1, err);
 }
 
 int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
@@ -536,20 +498,14 @@ double stage_oracle_least(void *oracle, const struct plan_ask *ask)
 
 /* ---- start and stop ---- */
 
-static void list_runs(struct stage_oracle *o)
+static int count_runs(const struct stage_model *m)
 {
-    int n = o->inst->n_blocks;
-    o->run_lo = AP_NEW_N(o->arena, (size_t)n * (size_t)(n + 1) / 2, int);
-    o->run_hi = AP_NEW_N(o->arena, (size_t)n * (size_t)(n + 1) / 2, int);
-    o->rank = AP_NEW_N(o->arena, (size_t)n * (size_t)n, int);
-    for (int lo = 0; lo < n; lo++)
-        for (int hi = lo; hi < n; hi++) {
-            if (o->model->classes.twin[lo * n + hi] != lo)
-                continue;
-            o->rank[lo * n + hi] = o->n_runs;
-            o->run_lo[o->n_runs] = lo;
-            o->run_hi[o->n_runs++] = hi;
-        }
+    int n = 0;
+
+    for (int lo = 0; lo < m->blocks.n; lo++)
+        for (int hi = lo; hi < m->blocks.n; hi++)
+            n += m->classes.twin[lo * m->blocks.n + hi] == lo;
+    return n;
 }
 
 struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
@@ -563,8 +519,7 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
     o->model = model;
     o->inst = inst;
     o->params = params;
-    list_runs(o);
-    o->stats.n_distinct = o->n_runs;
+    o->stats.n_distinct = count_runs(model);
     o->pool = pool;
     return o;
 }

@@ -37,9 +37,8 @@ struct stage_oracle {
     struct coproc_pool *pool;
     bool lent; /* the pool is another oracle's */
     int n_entries, cap_entries;
-    struct entry **entry;                /* what was asked for */
-    struct ap_index index;               /* of entries, by ask */
-    int n_runs, *run_lo, *run_hi, *rank; /* distinct runs; rank: [lo * blocks + hi] */
+    struct entry **entry;  /* what was asked for */
+    struct ap_index index; /* of entries, by ask */
     int n_columns, cap_columns;
     struct column *column;
     int n_meshes, cap_meshes;

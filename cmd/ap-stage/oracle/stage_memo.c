@@ -28,8 +28,6 @@ struct stage_memo {
     struct ap_arena arena;
     int n, cap;
     struct memo_stage **part;
-    int n_micro, cap_micro;
-    struct ap_stage_microbatch *micro;
 };
 
 struct stage_memo *stage_memo_start(const struct stage_model *m)
@@ -43,7 +41,6 @@ void stage_memo_stop(struct stage_memo *memo)
 {
     ap_arena_free(&memo->arena);
     free(memo->part);
-    free(memo->micro);
     free(memo);
 }
 
@@ -123,33 +120,11 @@ int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
     }
     if (read_text(memo, stages, known, &plan->read, err))
         return -1;
-    plan->nodes = 0;
     for (int s = 0; s < n; s++) {
         if (!known[s] && take_stage(memo, &detail[s], &plan->read.stage[s], part[s], err))
             return -1;
-        plan->nodes += known[s] ? 0 : plan->read.stage[s].sub.graph.n_nodes;
         stages->stage[s].sharding_json = part[s]->written;
     }
     plan->priced = prices;
     return 0;
-}
-
-const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
-                                                  int64_t microbatches)
-{
-    const struct stage_model *m = memo->model;
-    int64_t n = microbatches > 1 ? microbatches : 2; /* one lies as half of two does */
-    struct ap_stage_microbatch micro;
-    struct ap_err ignored = {0};
-
-    if (ap_stage_microbatch_like(&m->micro, n, &micro))
-        return &m->micro;
-    for (int i = 0; i < memo->n_micro; i++)
-        if (ap_stage_microbatch_like(&memo->micro[i], n, &micro))
-            return &memo->micro[i];
-    if (ap_stage_microbatch_axis(&memo->arena, &m->graph, &m->nests, n, &micro, &ignored))
-        return NULL;
-    AP_ROOM(memo->micro, memo->n_micro, memo->cap_micro);
-    memo->micro[memo->n_micro] = micro;
-    return &memo->micro[memo->n_micro++];
 }

@@ -18,7 +18,6 @@ void stage_memo_stop(struct stage_memo *memo);
 struct stage_memo_plan {
     struct ap_stages read;
     struct ap_stage_priced *const *priced; /* [stage], for ap_pipeline_compare */
-    int64_t nodes;                         /* of stages that were new */
 };
 
 /*
@@ -30,9 +29,5 @@ struct stage_memo_plan {
 int stage_memo_read(struct stage_memo *memo, struct ap_arena *arena,
                     const struct stage_detail *detail, struct ap_stages *stages,
                     struct stage_memo_plan *plan, struct ap_err *err);
-
-/* For ap_pipeline_cache; NULL: the graph has none for so many microbatches. */
-const struct ap_stage_microbatch *stage_memo_axis(struct stage_memo *memo,
-                                                  int64_t microbatches);
 
 #endif

@@ -74,10 +74,9 @@ static int most_behind(const struct dp *dp, const struct plan_point *p)
     return held < most ? (int)held : most;
 }
 
-static void add_points(struct dp *dp, int lo, int hi, int mesh,
-                       const struct plan_front *front, int *n, int *cap)
+static void add_points(struct dp *dp, int hi, int mesh, const struct plan_front *front,
+                       int *n, int *cap)
 {
-    (void)lo;
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         struct candidate q = {.hi = hi,
@@ -202,7 +201,7 @@ static int list_candidates(struct dp *dp, struct ap_err *err)
                     continue;
                 if (config_front(dp->sp, dp->c, lo, hi, m, &front, err))
                     return -1;
-                add_points(dp, lo, hi, m, front, &n, &cap);
+                add_points(dp, hi, m, front, &n, &cap);
             }
     }
     dp->first_candidate[dp->n] = n;
@@ -608,7 +607,7 @@ static int alpa_all(const char *name, struct ap_arena *arena,
         return plan_none_fits(name, err);
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }
 
 int plan_alpa(struct ap_arena *arena, const struct plan_instance *inst,

@@ -183,9 +183,11 @@ int plan_exhaustive(struct ap_arena *arena, const struct plan_instance *inst,
         return plan_none_fits("exhaustive", err);
     *answer = w.best;
     answer->objective = w.least;
-    bool estimated = inst->n_values > 0 || inst->n_scalars > 0;
-    answer->bound = inst->sends_are_estimates && estimated ? 0 : w.least;
+    answer->bound = w.least;
+    for (int i = 0; i < inst->n_values; i++) /* sends are estimates */
+        if (inst->value[i].forward_bytes > 0 || inst->value[i].backward_bytes > 0)
+            answer->bound = 0;
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }

@@ -30,8 +30,6 @@ static void consider(struct grid *g, struct plan_answer *a)
 {
     struct ap_err why = {0};
     double score;
-    if (g->found && plan_least_sec(g->sp.inst, a) >= g->least * (1 + 1e-12))
-        return;
     if (plan_try(&g->sp, a, &score, &why) || (g->found && score >= g->least))
         return;
     g->found = true;
@@ -89,20 +87,10 @@ static int pick_point(struct grid *g, struct member *m, enum ap_schedule schedul
 {
     int flight = plan_in_flight(schedule, m->n_stages - s, m->c.microbatches);
     const struct plan_front *front;
-    double least = INFINITY;
 
-    *point = NULL;
     if (config_front(&g->sp, &m->c, first_block(m, s), m->end[s], 0, &front, err))
         return -1;
-    for (int i = 0; i < front->n; i++) {
-        const struct plan_point *p = &front->point[i];
-        double sec = (double)m->c.microbatches * (p->forward_sec + p->backward_sec) +
-                     p->sync_sec + p->update_sec;
-        if (sec < least && plan_fits(g->sp.inst, p, flight)) {
-            least = sec;
-            *point = p;
-        }
-    }
+    *point = plan_fastest(g->sp.inst, front, m->c.microbatches, flight);
     return 0;
 }
 

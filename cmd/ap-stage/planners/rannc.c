@@ -370,7 +370,7 @@ int plan_rannc(struct ap_arena *arena, const struct plan_instance *inst,
         answer->stopped = "work limit";
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
-    return plan_judge(arena, inst, answer, NULL, err);
+    return plan_judge(arena, inst, answer, err);
 }
 
 int plan_rannc_loops(int n_hosts, int n_devices, struct plan_rannc_loop loop[32])

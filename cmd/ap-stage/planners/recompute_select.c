@@ -4,17 +4,15 @@
  * make a value again its group runs, for which its operands must be there.
  * Idea: greedy by bytes saved per second. A value's price is that of the groups that must
  * run: its own, and those of operands that nobody keeps, up to values that are kept or
- * cross blocks; or its own alone, its operands being kept from now on (a wide value made
- * of a narrow one), whichever saves more per second. Groups that run already cost
- * nothing, so that prices only fall: a value is priced again when it is the best, and
- * taken if it stays that. Values of a block are recomputed when its backward runs; the
- * largest block's are there at once. At the end values that fit after all are kept, by
- * seconds per byte; the same from all values recomputed is the other answer, for where
- * the first does not fit or is slower.
- * Cost: (values + operands) log values; a price looks at MOST_RUNS groups at most.
- * Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice
- * by operator is Korthikanti et al., "Reducing Activation Recomputation in Large
- * Transformer Models" (2022), section 5.
+ * cross blocks. Groups that run already cost nothing, so that prices only fall: a value
+ * is priced again when it is the best, and taken if it stays that. Values of a block are
+ * recomputed when its backward runs; the largest block's are there at once. At the end
+ * values that fit after all are kept, by seconds per byte; the same from all values
+ * recomputed is the other answer, for where the first does not fit or is slower. Cost:
+ * (values + operands) log values; a price looks at MOST_RUNS groups at most. Source: Chen
+ * et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice by operator
+ * is Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
+ * (2022), section 5.
  */
 #include "planners/recompute_select.h"
 
@@ -71,7 +69,7 @@ struct choice {
     double bytes;       /* of what is kept, and all the time */
     double *recomputed; /* block: recomputed at once */
     double most_recomputed;
-    struct move one, other;
+    struct move move;
 };
 
 /* Bytes of a value that is kept. */
@@ -90,7 +88,7 @@ static bool will_run(const struct choice *c, const struct move *m, int group)
 }
 
 /* An operand of a group that runs again. */
-static void need(struct choice *c, struct move *m, int v, bool deep)
+static void need(struct choice *c, struct move *m, int v)
 {
     const struct ap_stage_value *value = &c->value[v];
     int group = c->s->graph->nodes[v].group;
@@ -98,7 +96,7 @@ static void need(struct choice *c, struct move *m, int v, bool deep)
     if (c->kept[v] || c->again[v] || value->bytes == 0 || c->seen[v] == c->n_moves)
         return;
     c->seen[v] = c->n_moves;
-    if (!value->may || (!deep && !will_run(c, m, group))) {
+    if (!value->may) {
         m->kept[m->n_kept++] = v;
         m->saved -= held(c->s, v);
         return;
@@ -112,9 +110,10 @@ static void need(struct choice *c, struct move *m, int v, bool deep)
         m->run[m->n_runs++] = group;
 }
 
-/* deep: operands that nobody keeps are recomputed, too; else they are kept. */
-static void try_move(struct choice *c, int v, bool deep, struct move *m)
+/* The way to do without a value; what it saves per second. */
+static double try_move(struct choice *c, int v)
 {
+    struct move *m = &c->move;
     int group = c->s->graph->nodes[v].group;
 
     c->n_moves++;
@@ -129,28 +128,11 @@ static void try_move(struct choice *c, int v, bool deep, struct move *m)
         const struct ap_nest *nest = &c->s->nests->nest[m->run[i]];
         m->sec += c->s->weights->group_sec[m->run[i]];
         for (int k = 0; k < nest->n_ins; k++)
-            need(c, m, nest->ins[k].node, deep);
+            need(c, m, nest->ins[k].node);
     }
-}
-
-static double rate_of(const struct move *m)
-{
     if (!(m->saved > 0))
         return 0;
     return m->sec > 0 ? m->saved / m->sec : DBL_MAX;
-}
-
-/* The better way to do without a value, in c->one; what it saves per second. */
-static double best_move(struct choice *c, int v)
-{
-    try_move(c, v, true, &c->one);
-    try_move(c, v, false, &c->other);
-    if (rate_of(&c->other) > rate_of(&c->one)) {
-        struct move m = c->one;
-        c->one = c->other;
-        c->other = m;
-    }
-    return rate_of(&c->one);
 }
 
 /* Its other values cost nothing more. */
@@ -164,7 +146,7 @@ static void cheapen(const struct choice *c, int group, struct ap_heap *heap)
 
 static void do_move(struct choice *c, struct ap_heap *heap)
 {
-    const struct move *m = &c->one;
+    const struct move *m = &c->move;
 
     for (int i = 0; i < m->n_again; i++) {
         int v = m->again[i];
@@ -202,8 +184,7 @@ static void start(struct ap_arena *arena, const struct recompute_problem *s,
         .seen = AP_NEW_N(arena, n, int),
         .bytes = s->stage_bytes + s->flights * s->microbatch_bytes,
         .recomputed = AP_NEW_N(arena, s->weights->n_blocks, double),
-        .one = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)},
-        .other = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)}};
+        .move = {.again = AP_NEW_N(arena, n, int), .kept = AP_NEW_N(arena, n, int)}};
     for (int v = 0; v < n; v++)
         c->kept[v] = c->value[v].kept;
 }
@@ -215,13 +196,13 @@ static void take_best(struct choice *c)
     struct item best;
 
     for (int v = 0; v < c->s->graph->n_nodes; v++) {
-        double rate = c->kept[v] && c->value[v].may ? best_move(c, v) : 0;
+        double rate = c->kept[v] && c->value[v].may ? try_move(c, v) : 0;
         if (rate > 0)
             ap_heap_push(&heap, &(struct item){rate, v});
     }
     while (c->bytes + c->most_recomputed > c->s->most_bytes &&
            ap_heap_pop(&heap, &best)) {
-        double rate = c->again[best.value] ? 0 : best_move(c, best.value);
+        double rate = c->again[best.value] ? 0 : try_move(c, best.value);
         struct item now = {rate, best.value};
         if (rate > 0 && heap.n > 0 && is_before(ap_heap_top(&heap), &now))
             ap_heap_push(&heap, &now);

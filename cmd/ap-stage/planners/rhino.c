@@ -72,20 +72,10 @@ static int fill_points(struct rhino *r, struct plan_answer *a, struct ap_err *er
                                .microbatches = a->microbatches};
         int flight = plan_in_flight(a->schedule, a->n_stages - s, a->microbatches);
         const struct plan_front *front;
-        double least = INFINITY;
         if (inst->ask(inst->oracle, &ask, &front, err))
             return -1;
         r->sp.n_asked++;
-        st->point = NULL;
-        for (int i = 0; i < front->n; i++) {
-            const struct plan_point *p = &front->point[i];
-            double sec = (double)a->microbatches * (p->forward_sec + p->backward_sec) +
-                         p->sync_sec + p->update_sec;
-            if (sec < least && plan_fits(inst, p, flight)) {
-                least = sec;
-                st->point = p;
-            }
-        }
+        st->point = plan_fastest(inst, front, a->microbatches, flight);
         if (!st->point)
             return 1;
     }

@@ -35,8 +35,7 @@ struct line {
     struct config *c;
     enum ap_schedule schedule;
     struct cell *cell;    /* [run * n_meshes + mesh] */
-    double *send[2];      /* [block * n_meshes + mesh]: least, behind the block */
-    struct ap_link *link; /* [mesh * n_meshes + mesh behind]; where sends are estimates */
+    struct ap_link *link; /* [mesh * n_meshes + mesh behind] */
     int n_units, unit;    /* of devices; unit > 1 in large clusters */
     double *front_sum; /* [block]: least forward and backward before it, sends left out */
     double *front_device_sec; /* [block]: least devices * seconds of a microbatch */
@@ -61,8 +60,7 @@ struct labels {
 /* What a stage does to the label of what follows it; NULL: nothing follows. */
 struct prepend {
     double forward, backward, sum, tail;
-    double send_forward, send_backward; /* behind it */
-    double send_front;                  /* its gradient to the stage before */
+    double send_forward, send_backward; /* behind it; bounds count none */
     int least_flight, most_flight;
 };
 void line_prepend(const struct line *ln, const struct prepend *p,
@@ -107,9 +105,8 @@ struct stage_search {
     const struct plan_instance *inst;
     const struct plan_params *params;
     struct plan_answer best;
-    double least;            /* score of best, INFINITY while there is none */
-    struct shortlist final;  /* distinct plans; the first is best */
-    struct shortlist rivals; /* plans of different outlines; the first is best */
+    double least;           /* score of best, INFINITY while there is none */
+    struct shortlist final; /* distinct plans; the first is best */
     int n_reported;
     struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
     double bound; /* of all that is looked at and not searched to the end */
@@ -123,12 +120,12 @@ struct stage_search {
 /* Takes a judged plan for the best or one of the next. */
 void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
                const char *from);
-/* Where sends are estimates: least_sec is the plan's step without them, by its fronts. */
+/* least_sec is the plan's step if sends took no time, by its fronts. */
 void auto_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, behind the way through the stages in front of it, and with the way back or
  * what it does once. */
-double auto_least_bare(const struct plan_instance *inst, const struct plan_answer *a);
+double auto_least_bare(const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
               const char *from);

@@ -8,8 +8,8 @@
  * stage s, whose least value over all cuts a programme finds, for every number of stages
  * at once: a bound. Another programme finds the cuts of least maximum and, among those,
  * least sum: the plan, with the fastest points but for the first stages, which get the
- * leanest until it fits, and small ones with blocks moved over cuts. Small
- * lines are searched whole, the bounds being what is chosen and the rest's programme.
+ * leanest until it fits. Small lines are searched whole, the bounds being what is chosen
+ * and the rest's programme.
  * Cost: blocks^2 x stages for each shape; the search is exponential within its limits.
  * Source: Narayanan et al., "Efficient large-scale language model training on GPU
  * clusters using Megatron-LM" (SC 2021), section 2.2.
@@ -18,11 +18,10 @@
 
 #include <math.h>
 
-#define MAX_TREE  12   /* blocks */
-#define MAX_CLIMB 1024 /* stages * microbatches of plans that are improved */
+#define MAX_TREE 12 /* blocks; test_stage_auto: chunks_alone */
 
 struct run_cost {
-    double sum, rest; /* least per microbatch; least B * sum + what no overlap hides */
+    double sum, rest; /* least per microbatch; least B * sum + what is done once */
     const struct plan_point *fast, *lean;
 };
 
@@ -50,8 +49,8 @@ static double weight(const struct chunks *x, int s)
 
 static double rest_of(const struct chunks *x, const struct plan_point *p)
 {
-    double once = p->update_sec + (x->sp->inst->overlap_sync ? 0 : p->sync_sec);
-    return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) + once;
+    return (double)x->c->microbatches * (p->forward_sec + p->backward_sec) +
+           p->update_sec + p->sync_sec;
 }
 
 static void fill_cost(const struct chunks *x, const struct plan_front *front,
@@ -159,56 +158,27 @@ static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lea
     return auto_score(x->search, x->sp, &a, "chunks");
 }
 
-/* The first stages hold most: as few of them lean as fit. */
-static double fit_cuts(struct chunks *x, const int *end, int n_stages)
+/* The cuts of least maximum. The first stages hold most: as few of them lean as fit. */
+static void try_least(struct chunks *x, int n_stages)
 {
     struct ap_mark mark = ap_arena_mark(x->sp->arena);
-    double best = try_cuts(x, end, n_stages, 0);
+    int *end = AP_NEW_N(x->sp->arena, n_stages, int), last = x->n - 1;
     int lo = 0, hi = n_stages;
 
-    if (!isfinite(best)) {
-        best = try_cuts(x, end, n_stages, hi);
-        while (isfinite(best) && hi - lo > 1) {
+    for (int s = n_stages - 1; s >= 0; s--) {
+        end[s] = last;
+        last = x->cut[(s + 1) * (x->n + 1) + last + 1] - 1;
+    }
+    if (!isfinite(try_cuts(x, end, n_stages, lo)) &&
+        isfinite(try_cuts(x, end, n_stages, hi)))
+        while (hi - lo > 1) {
             int mid = lo + (hi - lo) / 2;
-            double score = try_cuts(x, end, n_stages, mid);
-            if (isfinite(score)) {
-                best = least_of(best, score);
+            if (isfinite(try_cuts(x, end, n_stages, mid)))
                 hi = mid;
-            } else
+            else
                 lo = mid;
         }
-    }
     ap_arena_rewind(x->sp->arena, mark);
-    return best;
-}
-
-/* The cuts of least maximum, then single blocks moved over cuts while that helps. */
-static void climb(struct chunks *x, int n_stages)
-{
-    int *end = AP_NEW_N(x->sp->arena, n_stages, int), hi = x->n - 1;
-
-    for (int s = n_stages - 1; s >= 0; s--) {
-        end[s] = hi;
-        hi = x->cut[(s + 1) * (x->n + 1) + hi + 1] - 1;
-    }
-    double best = fit_cuts(x, end, n_stages);
-    bool better = n_stages * x->c->microbatches <= MAX_CLIMB &&
-                  best <= (x->n > MAX_TREE ? 1.02 : 1.5) * x->search->least;
-    while (better && x->search->instructions < x->search->instruction_limit / 2) {
-        better = false;
-        for (int s = 0; s + 1 < n_stages; s++)
-            for (int by = -1; by <= 1; by += 2) {
-                end[s] += by;
-                double score = INFINITY;
-                if (end[s] >= (s > 0 ? end[s - 1] + 1 : 0) && end[s] < end[s + 1])
-                    score = fit_cuts(x, end, n_stages);
-                if (score < best) {
-                    best = score;
-                    better = true;
-                } else
-                    end[s] -= by;
-            }
-    }
 }
 
 /* ---- the tree ---- */
@@ -281,7 +251,7 @@ static void one_count(struct chunks *x, int n_stages)
     if (!isfinite(bound) || auto_is_over(x->search, bound))
         return;
     if (!x->search->proves) {
-        climb(x, n_stages);
+        try_least(x, n_stages);
         return;
     }
     x->ended = x->n > MAX_TREE;

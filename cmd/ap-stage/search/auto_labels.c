@@ -26,7 +26,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_UNITS 256
+#define MAX_UNITS 256 /* of devices: the table's width */
+/* Labels of a state. With one the step of GPT-39B on 64 devices is 1.5 % longer:
+ * scripts/stage-table --models gpt3-39b:dtype=f16@64 --algorithms auto. */
+#define MOST_LABELS 6
 
 /* ---- cells ---- */
 
@@ -49,12 +52,8 @@ static int compare_steps(const void *a, const void *b)
     return (x->max_flight > y->max_flight) - (x->max_flight < y->max_flight);
 }
 
-static double tail_of(const struct line *ln, const struct plan_point *p)
+static double tail_of(const struct plan_point *p)
 {
-    if (ln->schedule == AP_SCHEDULE_INFERENCE)
-        return p->sync_sec + p->update_sec;
-    if (ln->sp->inst->overlap_sync)
-        return most_of(0, p->sync_sec - p->backward_sec) + p->update_sec;
     return p->sync_sec + p->update_sec;
 }
 
@@ -71,13 +70,13 @@ static void fill_cell(const struct line *ln, const struct plan_front *front,
         int flight = flight_of(ln, p);
         if (flight >= 1 && b * sum < ln->below)
             cell->step[n++] = (struct step){
-                flight, p->forward_sec, p->backward_sec, sum, tail_of(ln, p), p, p};
+                flight, p->forward_sec, p->backward_sec, sum, tail_of(p), p, p};
     }
     qsort(cell->step, (size_t)n, sizeof *cell->step, compare_steps);
     for (int i = n - 2; i >= 0; i--) {
         struct step *s = &cell->step[i], *next = &cell->step[i + 1];
         if (b * next->best->forward_sec + b * next->best->backward_sec +
-                tail_of(ln, next->best) <
+                tail_of(next->best) <
             b * s->sum + s->tail)
             s->best = next->best;
         s->forward = least_of(s->forward, next->forward);
@@ -106,26 +105,6 @@ int line_flight(const struct line *ln, int n_behind)
 }
 
 /* ---- preparation ---- */
-
-static void least_sends(struct line *ln)
-{
-    const struct ap_cluster *cl = ln->sp->inst->cluster;
-    int n = ln->sp->n, m = ln->c->n_meshes;
-
-    for (int back = 0; back < 2; back++) {
-        ln->send[back] = AP_NEW_N(ln->sp->arena, n * m, double);
-        for (int k = 0; k < n - 1 && !ln->sp->inst->sends_are_estimates; k++)
-            for (int i = 0; i < m; i++) {
-                double least = INFINITY;
-                int64_t bytes = config_cut(ln->sp, ln->c, k, back);
-                for (int l = 0; l < cl->n_levels; l++)
-                    least = least_of(least, plan_link_sec(cl, l, bytes,
-                                                          mesh_size(&ln->c->mesh[i]),
-                                                          ln->c->mesh[i].hosts));
-                ln->send[back][k * m + i] = least;
-            }
-    }
-}
 
 /* Two meshes when nothing is placed yet: inside a host if both fit. */
 static void estimate_links(struct line *ln)
@@ -292,23 +271,12 @@ int line_init(struct line *ln, struct space *sp, struct config *c,
     ln->n_units = devices / ln->unit;
     if (fill_cells(ln, err))
         return -1;
-    least_sends(ln);
-    if (sp->inst->sends_are_estimates)
-        estimate_links(ln);
+    estimate_links(ln);
     least_fronts(ln);
     return 0;
 }
 
 /* ---- labels ---- */
-
-static double period(const struct line *ln, const struct prepend *p)
-{
-    double b = (double)ln->c->microbatches;
-    double busy = b * p->sum;
-    if (!ln->sp->inst->overlap_send)
-        busy += b * (p->send_forward + p->send_front);
-    return busy;
-}
 
 void line_prepend(const struct line *ln, const struct prepend *p,
                   const struct label *rest, struct label *out)
@@ -323,7 +291,7 @@ void line_prepend(const struct line *ln, const struct prepend *p,
         out->way = 0;
         return;
     }
-    out->end = period(ln, p);
+    out->end = b * p->sum;
     if (ln->schedule == AP_SCHEDULE_INFERENCE) {
         out->end = most_of(out->end, b * f);
     } else {
@@ -364,22 +332,11 @@ static int units_of(const struct line *ln, int mesh, bool bounds)
 /* Seconds between two meshes when nothing is placed yet. */
 static double estimate_send(const struct line *ln, int k, bool back, int mesh, int other)
 {
-    const struct ap_cluster *cl = ln->sp->inst->cluster;
-    const struct plan_submesh *a = &ln->c->mesh[mesh], *b = &ln->c->mesh[other];
-    int n_a = mesh_size(a), n_b = mesh_size(b);
-    int level = n_a + n_b <= ln->sp->inst->n_devices ? 0 : 1;
+    const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
+    int64_t bytes =
+        ln->sp->split_bytes[back][k] / ln->c->microbatches + ln->sp->whole_bytes[back][k];
 
-    if (ln->link) {
-        const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
-        int64_t bytes = ln->sp->split_bytes[back][k] / ln->c->microbatches +
-                        ln->sp->whole_bytes[back][k];
-        return link->latency_sec + (double)bytes * link->sec_per_byte;
-    }
-    if (level >= cl->n_levels)
-        level = cl->n_levels - 1;
-    return plan_link_sec(cl, level, config_cut(ln->sp, ln->c, k, back),
-                         n_a < n_b ? n_a : n_b,
-                         a->hosts < b->hosts ? a->hosts : b->hosts);
+    return link->latency_sec + (double)bytes * link->sec_per_byte;
 }
 
 static void merge(struct label *to, const struct label *from)
@@ -457,8 +414,7 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
 {
     const struct line *ln = f->ln;
     const struct label *r = hi + 1 < ln->sp->n ? &f->out->all[rest] : NULL;
-    int n = ln->c->n_meshes, more = r ? r->most_stages : 0,
-        less = r ? r->least_stages : 0;
+    int more = r ? r->most_stages : 0, less = r ? r->least_stages : 0;
     const struct step *s = line_step(ln, k, hi, mesh, line_flight(ln, less + 1));
 
     if (!s)
@@ -473,16 +429,12 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
         p.forward = s->best->forward_sec;
         p.backward = s->best->backward_sec;
         p.sum = p.forward + p.backward;
-        p.tail = tail_of(ln, s->best);
+        p.tail = tail_of(s->best);
     }
-    if (r) {
-        p.send_forward = f->bounds ? ln->send[0][hi * n + mesh]
-                                   : estimate_send(ln, hi, false, mesh, r->mesh);
-        p.send_backward = f->bounds ? ln->send[1][hi * n + mesh]
-                                    : estimate_send(ln, hi, true, mesh, r->mesh);
+    if (r && !f->bounds) {
+        p.send_forward = estimate_send(ln, hi, false, mesh, r->mesh);
+        p.send_backward = estimate_send(ln, hi, true, mesh, r->mesh);
     }
-    if (k > 0)
-        p.send_front = ln->send[1][(k - 1) * n + mesh];
     struct label v = {.least_stages = less + 1,
                       .most_stages = more + 1,
                       .hi = hi,
@@ -532,9 +484,7 @@ void line_labels(const struct line *ln, bool bounds, struct labels *out)
     struct filling f = {.ln = ln,
                         .out = out,
                         .bounds = bounds,
-                        .most = n <= 12  ? 12
-                                : bounds ? 3
-                                         : 6,
+                        .most = MOST_LABELS,
                         .now = AP_NEW_N(&scratch, n + 2, struct label),
                         .is_now = AP_NEW_N(&scratch, n + 2, bool)};
 

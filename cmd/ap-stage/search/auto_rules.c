@@ -6,9 +6,9 @@
  * best one can contain: if a planner's own choice is better than the best plan, the
  * choice contains no such run, so that the planner still finds it, among fewer plans.
  * Where the blocks are no chain, the sets of blocks that rhino finds are not searched by
- * `auto`, and rhino runs with more load-imbalance tolerances. Where sends are estimates,
- * plans up to SEND_MARGIN times the best one are kept: a plan's price with its layouts
- * may be above its estimate. Cost: the planners' on few runs.
+ * `auto`, and rhino runs with more load-imbalance tolerances. Sends are estimates:
+ * plans up to PLAN_UNDERESTIMATE times the best one are kept: a plan's price with its
+ * layouts may be above its estimate. Cost: the planners' on few runs.
  */
 #include "search/auto.h"
 
@@ -17,8 +17,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-
-#define SEND_MARGIN 1.1 /* of a plan's price with its layouts over its estimate */
 
 /* Stands between a planner and the oracle. */
 struct sieve {
@@ -124,9 +122,7 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     struct plan_instance inst = *search->inst;
     struct plan_params params = *search->params;
 
-    v->below =
-        search->least * (search->inst->sends_are_estimates ? SEND_MARGIN : 1 + 1e-9);
-    v->below = most_of(v->below, search->params->reported_sec);
+    v->below = most_of(search->least * PLAN_UNDERESTIMATE, search->params->reported_sec);
     inst.ask = ask_sieve;
     inst.ahead = search->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;

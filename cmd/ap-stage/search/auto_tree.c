@@ -86,27 +86,18 @@ struct node {
     double bound;
 };
 
-static void fill_prepend(const struct tree *t, const struct node *v, int hi, int mesh,
+static void fill_prepend(const struct tree *t, const struct node *v,
                          const struct plan_point *point, struct prepend *p)
 {
     const struct line *ln = t->ln;
-    int n = ln->c->n_meshes, flight = line_flight(ln, v->behind);
-    double sync = ln->sp->inst->overlap_sync && !ln->sp->inst->inference
-                      ? most_of(0, point->sync_sec - point->backward_sec)
-                      : point->sync_sec;
+    int flight = line_flight(ln, v->behind);
 
     *p = (struct prepend){.forward = point->forward_sec,
                           .backward = point->backward_sec,
                           .sum = point->forward_sec + point->backward_sec,
-                          .tail = sync + point->update_sec,
+                          .tail = point->sync_sec + point->update_sec,
                           .least_flight = flight,
                           .most_flight = flight};
-    if (v->behind > 1) {
-        p->send_forward = ln->send[0][hi * n + mesh];
-        p->send_backward = ln->send[1][hi * n + mesh];
-    }
-    if (v->k > 0)
-        p->send_front = ln->send[1][(v->k - 1) * n + mesh];
 }
 
 static bool is_throughput(const struct line *ln)
@@ -135,7 +126,7 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
                 if (cell->step[i].max_flight < flight)
                     continue;
                 c.point = cell->step[i].own;
-                fill_prepend(t, v, hi, m, c.point, &c.p);
+                fill_prepend(t, v, c.point, &c.p);
                 line_prepend(ln, &c.p, v->behind > 1 ? rest : NULL, &out_label);
                 c.bound = v->arrival + most_of(out_label.done, out_label.end + v->back);
                 c.bound = most_of(c.bound, v->bound);
@@ -181,27 +172,25 @@ static void descend(struct tree *t, const struct node *v)
                             .bound = c->bound,
                             .back = -INFINITY};
         if (!is_throughput(ln))
-            next.arrival = v->arrival + c->p.forward + c->p.send_forward;
+            next.arrival = v->arrival + c->p.forward;
         if (ln->schedule != AP_SCHEDULE_INFERENCE)
-            next.back = c->p.send_backward + c->p.backward + most_of(v->back, c->p.tail);
+            next.back = c->p.backward + most_of(v->back, c->p.tail);
         descend(t, &next);
         t->now.n_stages--;
     }
     free(children);
 }
 
-/* The number of stages of least bound that is left, 0; *n_left: how many are. */
-static int next_number(const struct tree *t, const bool *done, int *n_left, double *least)
+/* The number of stages of least bound that is left, 0. */
+static int next_number(const struct tree *t, const bool *done, double *least)
 {
     int best = 0, want = t->ln->sp->params->n_stages;
 
     *least = INFINITY;
-    *n_left = 0;
     for (int s = 1; s <= t->ln->sp->n; s++) {
         double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
         if (done[s] || (want > 0 && s != want) || auto_is_over(t->search, bound))
             continue;
-        ++*n_left;
         if (bound < *least) {
             *least = bound;
             best = s;
@@ -210,52 +199,24 @@ static int next_number(const struct tree *t, const bool *done, int *n_left, doub
     return best;
 }
 
-/* Searches a number of stages within a share of what is left of the limits. */
-static void search_number(struct tree *t, int s, double least, int64_t share)
-{
-    struct stage_search *search = t->search;
-    int64_t nodes = t->node_limit, instructions = search->instruction_limit;
-    struct node root = {
-        .left = t->rests.n_units, .behind = s, .back = -INFINITY, .bound = least};
-
-    t->now.n_stages = 0;
-    t->ended = false;
-    t->node_limit = search->nodes + (nodes - search->nodes) / share;
-    search->instruction_limit =
-        search->instructions + (instructions - search->instructions) / share;
-    descend(t, &root);
-    t->node_limit = nodes;
-    search->instruction_limit = instructions;
-}
-
-/*
- * All numbers of stages get a small share first: few stages are searched to the end where
- * many never are, and may hold the best plan. Then those that were not, by their bound;
- * the least bound of what is left at last.
- */
+/* The numbers of stages by their bound; the least bound of what is left at last. */
 static double search_stages(struct tree *t)
 {
-    enum { FIRST = 8 }; /* of what there is, for all numbers together */
-    int n = t->ln->sp->n, n_left, s;
-    bool *done = AP_NEW_N(&t->scratch, n + 1, bool);
-    bool *tried = AP_NEW_N(&t->scratch, n + 1, bool);
+    bool *done = AP_NEW_N(&t->scratch, t->ln->sp->n + 1, bool);
     double least;
 
-    while ((s = next_number(t, tried, &n_left, &least)) > 0) {
-        tried[s] = true;
-        search_number(t, s, least, FIRST * (int64_t)n_left);
-        done[s] = !t->ended;
-    }
-    while ((s = next_number(t, done, &n_left, &least)) > 0) {
-        search_number(t, s, least, 1);
+    for (int s; (s = next_number(t, done, &least)) > 0; done[s] = true) {
+        struct node root = {
+            .left = t->rests.n_units, .behind = s, .back = -INFINITY, .bound = least};
+        t->now.n_stages = 0;
+        descend(t, &root);
         if (t->ended)
             return least;
-        done[s] = true;
     }
     return INFINITY;
 }
 
-#define MAX_RESTS 400000
+#define MAX_RESTS 400000 /* blocks * blocks * units of devices, for memory */
 
 /* The line's own bound, for lines too large to search. */
 static double root_bound(const struct line *ln, const struct labels *l)

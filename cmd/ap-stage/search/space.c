@@ -3,6 +3,7 @@
 #include "base/array.h"
 #include "base/index_map.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- runs ---- */
@@ -157,6 +158,25 @@ int64_t config_cut(const struct space *sp, const struct config *c, int block,
            sp->whole_bytes[backward][block];
 }
 
+const struct plan_point *plan_fastest(const struct plan_instance *inst,
+                                      const struct plan_front *front,
+                                      int64_t microbatches, int flight)
+{
+    const struct plan_point *best = NULL;
+    double least = INFINITY;
+
+    for (int i = 0; i < front->n; i++) {
+        const struct plan_point *p = &front->point[i];
+        double sec = (double)microbatches * (p->forward_sec + p->backward_sec) +
+                     p->sync_sec + p->update_sec;
+        if (sec < least && plan_fits(inst, p, flight)) {
+            least = sec;
+            best = p;
+        }
+    }
+    return best;
+}
+
 /* ---- answers ---- */
 
 struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a)
@@ -178,19 +198,6 @@ int plan_none_fits(const char *name, struct ap_err *err)
     return 1;
 }
 
-double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a)
-{
-    double way = 0, least = 0;
-    for (int s = 0; s < a->n_stages; s++) {
-        const struct plan_point *p = a->stage[s].point;
-        double sec = p->forward_sec + p->backward_sec;
-        double all = (double)a->microbatches * sec + (inst->inference ? 0 : way);
-        least = all > least ? all : least;
-        way += sec;
-    }
-    return least;
-}
-
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err)
 {
     sp->n_plans++;
@@ -199,7 +206,7 @@ int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_e
             return ap_err_set(err, "stage %d: %dx%d is none of the submeshes", s,
                               a->stage[s].hosts, a->stage[s].devices),
                    1;
-    int rc = plan_judge(sp->arena, sp->inst, a, NULL, err);
+    int rc = plan_judge(sp->arena, sp->inst, a, err);
     if (rc == 0)
         *score = plan_score(sp->inst, sp->params, a);
     return rc;

@@ -14,8 +14,6 @@
 bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices);
 /* Groups of devices: stages / chunks. */
 int plan_groups(const struct plan_answer *answer);
-int64_t plan_value_bytes(const struct plan_value *v, bool backward, int64_t microbatches,
-                         int replicas);
 /* lanes: devices on the smaller side; host_lanes: hosts there. */
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes);
@@ -26,8 +24,6 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
  */
 void plan_estimate_sends(const struct plan_instance *inst,
                          const struct plan_answer *answer, struct ap_sim_stage *stages);
-/* Seconds that all stages of a placed plan wait for scalars of the update. */
-double plan_norm_sec(const struct plan_instance *inst, const struct plan_answer *answer);
 /* The link between two stages of one number of replicas, in their places. */
 struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
                                  const struct plan_stage *from,
@@ -38,6 +34,11 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
 /* Microbatches held by a stage with n_behind stages from it to the end. */
 int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
 bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight);
+
+/* The point of a front that is fastest over a step, NULL when none fits. */
+const struct plan_point *plan_fastest(const struct plan_instance *inst,
+                                      const struct plan_front *front,
+                                      int64_t microbatches, int flight);
 
 /* ---- runs of blocks ---- */
 
@@ -97,9 +98,6 @@ struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a
  */
 double plan_score(const struct plan_instance *inst, const struct plan_params *params,
                   const struct plan_answer *a);
-/* A time that the plan's simulated step is not below: what each device does, behind the
- * stages in front and with the way back through them. */
-double plan_least_sec(const struct plan_instance *inst, const struct plan_answer *a);
 /* Judges and scores; 1: the plan does not fit, or has other submeshes than params allow.
  */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
