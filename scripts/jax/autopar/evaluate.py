@@ -8,6 +8,7 @@ together with the contraction before them: neither are they merged with the firs
 moved up to it.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -138,11 +139,12 @@ class Run:
         """Evaluates nodes in order; values: node id to value, which grows."""
         for i in ids:
             node = self.graph.nodes[i]
-            operands = self.operands(i, values)
-            if self.graph.carried(i):
-                value = collect(self, node, operands[0], values[i])
-            else:
-                value = TABLE[node["op"]](self, node, operands)
+            with jax.named_scope(node.get("name") or node["op"]):  # for profiles
+                operands = self.operands(i, values)
+                if self.graph.carried(i):
+                    value = collect(self, node, operands[0], values[i])
+                else:
+                    value = TABLE[node["op"]](self, node, operands)
             self.check(node, value)
             values[i] = value
             if node["op"] in CONTRACTIONS:

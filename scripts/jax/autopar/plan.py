@@ -348,9 +348,9 @@ class Step:
 
 def device_mesh(mesh, devices):
     """JAX's mesh of the plan's axes but time."""
-    axes = mesh.device_axes
-    shape = [mesh.sizes[a] for a in axes]
-    return DeviceMesh(np.array(devices).reshape(shape), [mesh.names[a] for a in axes])
+    shape = [mesh.sizes[a] for a in mesh.device_axes] or [1]
+    names = [mesh.names[a] for a in mesh.device_axes] or ["one"]
+    return DeviceMesh(np.array(devices).reshape(shape), names)
 
 
 def placement_of(node, mesh, on):
