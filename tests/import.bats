@@ -405,3 +405,77 @@ ENTRY e { w = f32[4,4] parameter(0)  x = f32[8,4] parameter(1)  z = f32[] consta
 END
     done
 }
+
+# HLO text of a step with two scalars, and a header that says what an exporter knows of it:
+# stepped FILTER, jq's on the section `step`.
+stepped() {
+    local section text='HloModule step, frontend_attributes={xla.x={a = 1},autopar.step="'
+    section=$(jq -n --arg hash "$(printf '%064d' 7)" '{framework: "jax", version: "0.10.2",
+        hash: $hash, arguments: [{path: "params['"'"'w'"'"']", shape: "f32[4]", donated: true},
+            {path: "key", shape: "u32[2]", key: "threefry2x32"}],
+        results: [{path: "[0][\"norm\"]", shape: "f32[]"}, {path: "[0][\"total\"]", shape: "f32[]"},
+            {path: "[1]", shape: "f32[4]"}], loss: {result: 1, guessed: true}}' | jq -c "${1:-.}" |
+        sed -e 's/\\/\\\\/g' -e 's/"/\\"/g')
+    printf '%s%s"}\n' "$text" "$section"
+    cat <<'END'
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  w = f32[4] parameter(0), metadata={op_name="params['w']"}
+  key = u32[2] parameter(1)
+  zero = f32[] constant(0)
+  norm = f32[] reduce(w, zero), dimensions={0}, to_apply=sum
+  ww = f32[4] multiply(w, w)
+  total = f32[] reduce(ww, zero), dimensions={0}, to_apply=sum
+  new = f32[4] subtract(w, w)
+  ROOT out = (f32[], f32[], f32[4]) tuple(norm, total, new)
+}
+END
+}
+
+@test "import: the section step comes from the header, names the loss, and is passed on" {
+    stepped | import - >"$BATS_TEST_TMPDIR/g.json"
+    jq -e '.step.version == "0.10.2" and .step.results[1].path == "[0][\"total\"]" and
+        ([.graph.results[].role] == ["aux", "loss", "weight"]) and
+        ([.graph.nodes[:2][].argument.index] == [0, 1]) and
+        ([.graph.results[].result.index] == [0, 1, 2])' "$BATS_TEST_TMPDIR/g.json"
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/g.json"
+    # XLA prints it again without the quotes, since it is an object
+    stepped | sed '1s/step="\(.*\)"}/step=\1}/; 1s/\\"/"/g; 1s/\\\\/\\/g' | import - |
+        cmp - "$BATS_TEST_TMPDIR/g.json"
+    # every tool behind passes it on as it is, and the local graph keeps the numbers
+    ap-prune "$BATS_TEST_TMPDIR/g.json" | ap-shard --mesh 2 | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    [ "$(jq -c .step "$BATS_TEST_TMPDIR/p.json")" = "$(jq -c .step "$BATS_TEST_TMPDIR/g.json")" ]
+    jq -e '.program.modules[0].graph | ([.nodes[:2][].argument.index] == [0, 1]) and
+        ([.results[].result.index] == [0, 1, 2])' "$BATS_TEST_TMPDIR/p.json"
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/p.json"
+    # --roles decides before it; without the section, the first scalar is the loss
+    echo '{"norm": "loss"}' >"$BATS_TEST_TMPDIR/roles.json"
+    stepped | import --roles "$BATS_TEST_TMPDIR/roles.json" - |
+        jq -e '[.graph.results[].role] == ["loss", "aux", "weight"]'
+    stepped | sed 1d | import - |
+        jq -e '(has("step") | not) and (.graph.nodes[0] | has("argument") | not) and
+            (.graph.results[0] | has("result") | not)'
+}
+
+@test "import: a section step that is malformed, or of another step, is refused at its place" {
+    local place filter
+    while IFS='|' read -r place filter; do
+        stepped "$filter" >"$BATS_TEST_TMPDIR/s.hlo"
+        refuses 1 ":1:37: autopar.step: $place" ap-import "$BATS_TEST_TMPDIR/s.hlo"
+    done <<'END'
+member "framework" (a string) is missing|del(.framework)
+/version: expected a string|.version = 10
+/hash: expected 64 hexadecimal digits|.hash = "abc"
+/arguments: 1 of them, but the entry computation has 2|del(.arguments[1])
+/arguments/0/shape: "f32[5]", but the entry computation has f32[4]|.arguments[0].shape = "f32[5]"
+/arguments/0/donated: expected true or false|.arguments[0].donated = 1
+/arguments/1/key: expected a string|.arguments[1].key = 3
+/results/2: expected an object|.results[2] = "w"
+/results: expected an array|.results = {}
+/loss/result: result 2 is no float scalar|.loss.result = 2
+/loss/result: expected an integer from 0 to 2|.loss.result = 3
+expected an object|[]
+END
+    stepped | sed '1s/{."framework/{framework/' >"$BATS_TEST_TMPDIR/s.hlo"
+    refuses 1 ":1:37: autopar.step: string or '}' expected" ap-import "$BATS_TEST_TMPDIR/s.hlo"
+}

@@ -151,7 +151,10 @@ int main(int argc, char **argv)
     differentiate(&arena, &doc, &graph, &params);
     if (ap_train_opts_check_freeze(&train, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, 1, "");
+    struct ap_new_section sections[2] = {
+        {.name = "graph", .graph = &graph},
+        {.name = "step"} /* empty: it was the forward pass's */
+    };
+    ap_tool_write(&tool, &doc, sections, 2, "");
     return ap_tool_finish(&tool, stats(&arena, before, &graph));
 }

@@ -238,8 +238,11 @@ int main(int argc, char **argv)
     read_graph(&tool, &arena, format, &onnx, &params, &graph, &stats);
 
     struct ap_doc doc = {.file = tool.path};
-    struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, 1, "");
+    struct ap_new_section sections[2] = {{.name = "graph", .graph = &graph},
+                                         {.name = "step"}};
+    if (stats.step)
+        ap_buf_puts(&sections[1].json, stats.step);
+    ap_tool_write(&tool, &doc, sections, 1 + (stats.step != NULL), "");
     const char *extra = stats_text(&arena, &graph, &stats);
     int rc = ap_tool_finish(&tool, extra);
     ap_arena_free(&arena);

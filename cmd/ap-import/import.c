@@ -152,10 +152,12 @@ void import_release(struct import *im)
 static int run(struct import *im, struct import_params *params, struct ap_graph *g,
                struct import_stats *stats)
 {
-    if (import_inline(im))
+    if (import_step(im, &stats->step) || import_inline(im))
         return -1;
     stats->n_instrs = im->module->n_instrs;
     stats->n_inlined = im->g.n_nodes;
+    if (stats->step)
+        import_number(im);
     import_unstack(im);
     import_clean(im);
     if (import_roles(im, params) || import_phases(im, params))

@@ -51,6 +51,7 @@ struct import {
     int n_rngs;                   /* instructions named rng so far */
     bool warned_pins;             /* said that a stack's sharding is dropped */
     bool warned_branches; /* said that all branches of conditionals are computed */
+    int step_loss; /* 1 + the result that the section `step` calls the loss; 0: none */
 };
 
 /* "GLOB": "word" pairs of --roles or --phases; later ones win. */
@@ -71,6 +72,7 @@ struct import_stats {
     int64_t n_instrs;  /* in the text, all computations */
     int64_t n_inlined; /* after inlining, before cleaning, dead nodes included */
     struct ap_totals totals;
+    const char *step; /* the section `step`, JSON, of a text that has one; or NULL */
 };
 
 /*
@@ -103,6 +105,18 @@ struct import_nodes {
 struct import_nodes import_set_aside(struct import *im);
 void import_free_nodes(struct import_nodes *old);
 
+/*
+ * Checks what the header says of the exported step; its JSON into *section, NULL if the
+ * header says nothing.
+ */
+int import_step(struct import *im, const char **section);
+/* Parameters and results say which arguments and results of the step they are. */
+void import_number(struct import *im);
+/* The same one's part number `part` of `parts` along dimension dim; NULL stays NULL. */
+const struct ap_part *import_part(struct ap_arena *arena, const struct ap_part *of,
+                                  int dim, int64_t part, int64_t parts);
+/* The result whose number in the step is `index`, whole or its first part; -1: none. */
+int import_step_result(const struct ap_graph *g, int index);
 /* Adds a node whose operands are there; returns its id. */
 int import_add(struct import *im, const struct ap_node *node,
                const struct node_info *info);

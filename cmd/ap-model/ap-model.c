@@ -97,7 +97,7 @@ static void check_forward(const struct request *r, const struct ap_tool *tool)
 static int finish(struct model *m, const char *name, const struct ap_train_opts *train,
                   struct ap_grad_params *params, int loss, struct ap_graph *g)
 {
-    struct ap_result forward = {loss, AP_ROLE_LOSS, -1}, *step = &forward;
+    struct ap_result forward = {loss, AP_ROLE_LOSS, -1, NULL}, *step = &forward;
     int n = 1, *keep = AP_NEW_N(m->arena, 2 * m->n_stats + 1, int);
 
     for (int i = 0; i < m->n_stats; i++) {
@@ -115,7 +115,8 @@ static int finish(struct model *m, const char *name, const struct ap_train_opts 
     struct ap_result *results = AP_NEW_N(m->arena, n + m->n_stats, struct ap_result);
     memcpy(results, step, (size_t)n * sizeof *results);
     for (int i = 0; i < m->n_stats; i++)
-        results[n + i] = (struct ap_result){keep[2 * i], AP_ROLE_STATE, keep[2 * i + 1]};
+        results[n + i] =
+            (struct ap_result){keep[2 * i], AP_ROLE_STATE, keep[2 * i + 1], NULL};
     return ap_build_finish(&m->b, name, n + m->n_stats, results, g, m->err);
 }
 

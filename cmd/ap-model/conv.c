@@ -72,7 +72,7 @@ static void keep(struct model *m, const char *path, const char *leaf, int value)
     int kept = model_add(m, ap_build_with(b, AP_OP_MULTIPLY, old, 0.9),
                          ap_build_with(b, AP_OP_MULTIPLY, value, 0.1));
     AP_ROOM_IN(m->arena, m->stats, m->n_stats, m->cap_stats);
-    m->stats[m->n_stats++] = (struct ap_result){kept, AP_ROLE_STATE, old};
+    m->stats[m->n_stats++] = (struct ap_result){kept, AP_ROLE_STATE, old, NULL};
 }
 
 /* By the batch's statistics; new running ones are results. */

@@ -4,6 +4,7 @@
  */
 #include "doc/attr_json.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "doc/literal.h"
@@ -53,6 +54,45 @@ static int read_split(const json_t *o, const struct ap_at *at, struct ap_split *
         ap_get_int(o, at, "part", 0, INT64_MAX, &split->part, err))
         return -1;
     split->dim = (int)dim;
+    return 0;
+}
+
+static int read_part_split(const json_t *o, const struct ap_at *at,
+                           struct ap_part_split *s, struct ap_err *err)
+{
+    int64_t dim;
+
+    if (ap_get_int(o, at, "dim", 0, AP_MAX_RANK - 1, &dim, err) ||
+        ap_get_int(o, at, "parts", 1, INT64_MAX, &s->parts, err) ||
+        ap_get_int(o, at, "part", 0, s->parts - 1, &s->part, err))
+        return -1;
+    s->dim = (int)dim;
+    return 0;
+}
+
+int ap_part_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const struct ap_part **out, struct ap_err *err)
+{
+    struct ap_part *p = AP_NEW(arena, struct ap_part);
+    struct ap_at places[AP_MAX_RANK + 1] = {*at};
+    int64_t index;
+
+    if (!json_is_object(o))
+        return ap_at_err(at, err, "expected an object");
+    if (ap_get_int(o, at, "index", 0, INT_MAX, &index, err))
+        return -1;
+    p->index = (int)index;
+    while (o && (p->n || json_object_get(o, "parts"))) {
+        if (p->n == AP_MAX_RANK || !json_is_object(o))
+            return ap_at_err(&places[p->n], err, "expected an object, at most %d deep",
+                             AP_MAX_RANK);
+        if (read_part_split(o, &places[p->n], &p->split[p->n], err))
+            return -1;
+        places[p->n + 1] = (struct ap_at){&places[p->n], "then", 0};
+        o = json_object_get(o, "then");
+        p->n++;
+    }
+    *out = p;
     return 0;
 }
 
@@ -140,6 +180,8 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
         return ap_get_ints(arena, o, at, name, place, err);
     case AP_ATTR_IS_LAYOUT:
         return read_layout(v, &here, place, err);
+    case AP_ATTR_IS_PART:
+        return ap_part_from_json(arena, v, &here, place, err);
     case AP_ATTR_IS_RED:
         if (ap_opt_name(o, at, name, ap_red_names, AP_N_REDS, &red, err))
             return -1;
@@ -232,6 +274,24 @@ static void write_split(struct ap_buf *out, const char *key, const struct ap_spl
     ap_buf_putc(out, '}');
 }
 
+void ap_part_to_json(struct ap_buf *out, const char *key, const struct ap_part *p)
+{
+    ap_put_key(out, key);
+    ap_buf_printf(out, "{\"index\":%d", p->index);
+    for (int i = 0; i < p->n; i++) {
+        if (i)
+            ap_buf_puts(out, ",\"then\":{\"dim\":");
+        else
+            ap_put_key(out, "dim");
+        ap_buf_int(out, p->split[i].dim);
+        ap_put_int(out, "part", p->split[i].part);
+        ap_put_int(out, "parts", p->split[i].parts);
+    }
+    for (int i = 1; i < p->n; i++)
+        ap_buf_putc(out, '}');
+    ap_buf_putc(out, '}');
+}
+
 static void write_layout(struct ap_buf *out, const char *key, const struct ap_layout *l)
 {
     int n = AP_MAX_AXES;
@@ -286,6 +346,9 @@ static void write_attr(struct ap_buf *out, enum ap_attr attr, const struct ap_no
         return;
     case AP_ATTR_IS_LAYOUT:
         write_layout(out, name, place);
+        return;
+    case AP_ATTR_IS_PART:
+        ap_part_to_json(out, name, in->argument);
         return;
     case AP_ATTR_IS_RED:
         ap_put_str(out, name, ap_red_names[*(const enum ap_red *)place]);

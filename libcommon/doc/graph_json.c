@@ -578,6 +578,11 @@ static int read_results(struct reader *r, const json_t *o, const struct ap_at *a
             ap_opt_name(e, &here, "role", ap_role_names, AP_N_ROLES, &role, r->err) ||
             ap_opt_int(e, &here, "alias", INT_MIN, &g->results[i].alias, r->err))
             return -1;
+        const json_t *part = json_object_get(e, "result");
+        struct ap_at part_at = {&here, "result", 0};
+        if (part &&
+            ap_part_from_json(r->arena, part, &part_at, &g->results[i].part, r->err))
+            return -1;
         g->results[i].node = (int)node;
         g->results[i].role = (enum ap_role)role;
     }

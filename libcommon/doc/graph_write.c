@@ -81,6 +81,8 @@ static void write_result(struct ap_buf *out, const struct ap_result *r)
     ap_put_str(out, "role", ap_role_names[r->role]);
     if (r->alias >= 0)
         ap_put_int(out, "alias", r->alias);
+    if (r->part)
+        ap_part_to_json(out, "result", r->part);
     ap_buf_putc(out, '}');
 }
 

@@ -340,7 +340,7 @@ static void add_result(struct ap_result *out, int *n, int node, enum ap_role rol
                        int alias)
 {
     if (node >= 0)
-        out[(*n)++] = (struct ap_result){node, role, alias};
+        out[(*n)++] = (struct ap_result){node, role, alias, NULL};
 }
 
 static void collect(const struct train *t, struct ap_result **results, int *n_results)

@@ -528,6 +528,7 @@ int ap_attr_parse(struct ap_arena *arena, enum ap_attr attr, const char *text,
     case AP_ATTR_IS_AXES:
     case AP_ATTR_IS_COMP:
     case AP_ATTR_IS_LAYOUT:
+    case AP_ATTR_IS_PART:
     case AP_ATTR_IS_RED:
     case AP_ATTR_IS_REDUCER:
     case AP_ATTR_IS_SHAPE:
@@ -591,6 +592,7 @@ void ap_attr_print(enum ap_attr attr, const struct ap_attrs *attrs, struct ap_bu
     case AP_ATTR_IS_AXES:
     case AP_ATTR_IS_COMP:
     case AP_ATTR_IS_LAYOUT:
+    case AP_ATTR_IS_PART:
     case AP_ATTR_IS_RED:
     case AP_ATTR_IS_REDUCER:
     case AP_ATTR_IS_SHAPE:

@@ -88,6 +88,7 @@ uint64_t ap_attrs_given(const struct ap_attrs *in)
 #define GIVEN_LAYOUT(m)     (splits(&in->m))
 #define GIVEN_ORDER(m)      (in->m)
 #define GIVEN_PADDING(m)    (in->n_##m != 0)
+#define GIVEN_PART(m)       (in->m != NULL)
 #define GIVEN_RED(m)        (in->m != AP_RED_NONE)
 #define GIVEN_REDUCER(m)    (in->m != -1)
 #define GIVEN_SHAPE(m)      (in->m != NULL)
@@ -229,6 +230,7 @@ static void value_of(enum ap_attr attr, const struct ap_attrs *in,
     case AP_ATTR_IS_RED:
         put(v, *(const enum ap_red *)place);
         return;
+    case AP_ATTR_IS_PART:
     case AP_ATTR_IS_REDUCER:
         return;
     case AP_ATTR_IS_SHAPE:

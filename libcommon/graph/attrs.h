@@ -17,6 +17,7 @@ enum ap_attr_kind {
     AP_ATTR_IS_LAYOUT,
     AP_ATTR_IS_ORDER,   /* a bool that HLO spells TOTALORDER, or something else */
     AP_ATTR_IS_PADDING, /* lo_hi or lo_hi_interior per dimension: "0_0x1_1_2" */
+    AP_ATTR_IS_PART, /* where a parameter comes from, which nothing computed depends on */
     AP_ATTR_IS_RED,
     AP_ATTR_IS_REDUCER, /* id of a reducer, -1 for none */
     AP_ATTR_IS_SHAPE,

@@ -684,7 +684,7 @@ void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
         out->nodes[i].group = -1;
     out->results = AP_NEW_N(arena, c->n_results, struct ap_result);
     for (int i = 0; i < c->n_results; i++)
-        out->results[i] = (struct ap_result){c->results[i], AP_ROLE_AUX, -1};
+        out->results[i] = (struct ap_result){c->results[i], AP_ROLE_AUX, -1, NULL};
     if (index_params(arena, out, "", &err))
         assert(!"a computation that was checked has an index");
     index_users(arena, out);

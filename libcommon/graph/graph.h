@@ -198,6 +198,20 @@ struct ap_layout {
 };
 
 /*
+ * Which array of the exported step a parameter or a result is, where its number does not
+ * say so: number `index` among the leaves of the step's arguments (or results), split
+ * along one dimension after the other into parts without that dimension, of which this is
+ * one. Dimensions are those of what the splits before it left.
+ */
+struct ap_part {
+    int index, n;
+    struct ap_part_split {
+        int dim;
+        int64_t part, parts; /* this one, of how many */
+    } split[AP_MAX_RANK];
+};
+
+/*
  * Union of all attributes, each operator reads those that HLO gives it: the members of
  * attrs.def, one of its type each. coll's parts are attributes of their own there.
  */
@@ -214,6 +228,7 @@ struct ap_attrs {
 #define AP_MEMBER_PADDING(m) \
     int n_##m;               \
     const struct ap_pad_dim *m;
+#define AP_MEMBER_PART(m)    const struct ap_part *m;
 #define AP_MEMBER_REDUCER(m) int m;
 #define AP_MEMBER_SHAPE(m)   const struct ap_shape *m;
 #define AP_MEMBER_SLICE(m) \
@@ -296,6 +311,7 @@ struct ap_result {
     int node;
     enum ap_role role; /* loss, weight, state, aux */
     int alias; /* node id of the parameter that it becomes in the next step, or -1 */
+    const struct ap_part *part; /* of the step's result; NULL: its own number says it */
 };
 
 struct ap_graph {

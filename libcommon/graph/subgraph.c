@@ -121,8 +121,9 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
             (c->constant[node] && !inside[node]))
             continue;
         is_result[node] = true;
-        results[n++] = (struct ap_result){c->id[node], g->results[r].role,
-                                          alias >= 0 ? c->id[alias] : -1};
+        results[n] = g->results[r];
+        results[n].node = c->id[node];
+        results[n++].alias = alias >= 0 ? c->id[alias] : -1;
     }
     for (int i = 0; i < g->n_nodes; i++) {
         if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
@@ -132,7 +133,7 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
         cut[sub->n_cut_out++] = c->id[i];
         taken[n] = !is_result[i];
         if (!is_result[i])
-            results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1};
+            results[n++] = (struct ap_result){c->id[i], AP_ROLE_AUX, -1, NULL};
     }
     sub->cut_out = ap_arena_dup(c->arena, cut, (size_t)sub->n_cut_out * sizeof *cut);
     sub->graph.results = ap_arena_dup(c->arena, results, (size_t)n * sizeof *results);

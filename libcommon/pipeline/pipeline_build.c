@@ -69,7 +69,8 @@ static struct ap_subgraph hand_on(struct builder *b, int stage)
         b->owner[node] = stage;
         b->handed_as[node] = g->n_results;
         taken[g->n_results] = true;
-        g->results[g->n_results++] = (struct ap_result){sub.cut_out[k], AP_ROLE_AUX, -1};
+        g->results[g->n_results++] =
+            (struct ap_result){sub.cut_out[k], AP_ROLE_AUX, -1, NULL};
     }
     for (int k = 0; k < sub.n_cut_in; k++)
         handed[sub.cut_in[k]] = true;

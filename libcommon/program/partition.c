@@ -536,6 +536,7 @@ static void add_results(struct partition *p)
         int c = p->conv->result_conv[r];
         local->results[r].node = c < 0 ? p->node_of[res->node] : p->conv_node[c];
         local->results[r].role = res->role;
+        local->results[r].part = res->part;
         local->results[r].alias = res->alias < 0 ? -1 : p->node_of[res->alias];
     }
 }

@@ -336,11 +336,11 @@ static void add_results(struct gen *g, struct ap_graph *out)
             used[g->node[i].in[k]] = true;
     for (int i = g->n - 1; i >= g->n_params && n < 5; i--)
         if (g->in_pool[i] && (!used[i] || gen_below(&g->rng, 6) == 0))
-            results[n++] = (struct ap_result){i, AP_ROLE_AUX, -1};
+            results[n++] = (struct ap_result){i, AP_ROLE_AUX, -1, NULL};
     for (int p = 0; p < g->n_params && n < 7; p++) /* one parameter is updated */
         for (int i = g->n - 1; i >= g->n_params && g->node[p].role == AP_ROLE_INPUT; i--)
             if (g->in_pool[i] && ap_shape_equal(&g->node[i].shape, &g->node[p].shape)) {
-                results[n++] = (struct ap_result){i, AP_ROLE_WEIGHT, p};
+                results[n++] = (struct ap_result){i, AP_ROLE_WEIGHT, p, NULL};
                 g->node[p].role = AP_ROLE_WEIGHT;
                 p = g->n_params;
                 break;

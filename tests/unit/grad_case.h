@@ -162,7 +162,7 @@ static inline int gc_check(struct gcase *c, int y)
     struct exec x;
     int loss = gc_loss(c, y);
 
-    results[0] = (struct ap_result){loss, AP_ROLE_LOSS, -1};
+    results[0] = (struct ap_result){loss, AP_ROLE_LOSS, -1, NULL};
     if (ap_grad(&c->b, loss, c->n_wrt, c->wrt, grads, &c->err))
         return -1;
     struct ap_node *nodes =
@@ -170,7 +170,7 @@ static inline int gc_check(struct gcase *c, int y)
     for (int k = 0; k < c->n_wrt; k++) {
         result[k] = grads[k] < 0 ? -1 : n;
         if (grads[k] >= 0)
-            results[n++] = (struct ap_result){grads[k], AP_ROLE_AUX, -1};
+            results[n++] = (struct ap_result){grads[k], AP_ROLE_AUX, -1, NULL};
         if (grads[k] >= 0 &&
             !ap_shape_equal(&nodes[grads[k]].shape, &nodes[c->wrt[k]].shape))
             return ap_err_set(&c->err, "a gradient has another shape");

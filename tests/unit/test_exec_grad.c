@@ -639,7 +639,7 @@ static double derivative(int (*make)(struct gcase *c, int x), double at, int ele
         y = ap_build_reduce(&c.b, y, AP_RED_SUM, 1, &dim);
     if (ap_grad(&c.b, y, 1, &x, &grad, &c.err))
         return NAN;
-    struct ap_result r = {grad < 0 ? x : grad, AP_ROLE_LOSS, -1};
+    struct ap_result r = {grad < 0 ? x : grad, AP_ROLE_LOSS, -1, NULL};
     struct ap_graph g;
     struct ap_program prog;
     struct comm self;

@@ -290,7 +290,10 @@ static int build_tied(struct ap_graph *g, int *second)
     int v1 = ap_build_binary(&b, AP_OP_SUBTRACT, v,
                              ap_build_binary(&b, AP_OP_DIVIDE, gv, wide));
     struct ap_result results[3] = {
-        {loss, AP_ROLE_LOSS, -1}, {w1, AP_ROLE_WEIGHT, w}, {v1, AP_ROLE_WEIGHT, v}};
+        {loss, AP_ROLE_LOSS, -1, NULL},
+        {w1, AP_ROLE_WEIGHT, w, NULL},
+        {v1, AP_ROLE_WEIGHT, v, NULL},
+    };
     int rc = ap_build_finish(&b, "tied", 3, results, g, &err);
     CHECK(rc == 0, "the tied graph builds %s", err.msg);
     return rc;

@@ -154,20 +154,21 @@ static void finish(struct net *n, int y, int x)
     int sum = ap_build_reduce(b, ap_build_binary(b, AP_OP_MULTIPLY, y, y), AP_RED_SUM,
                               ap_build_shape_of(b, y)->rank, dims);
     int loss = ap_build_with(b, AP_OP_MULTIPLY, sum, 0.5);
-    results[n_results++] = (struct ap_result){loss, AP_ROLE_LOSS, -1};
+    results[n_results++] = (struct ap_result){loss, AP_ROLE_LOSS, -1, NULL};
     b->phase = AP_BACKWARD;
     if (x >= 0)
         n->w[n->n_weights] = x;
     if (ap_grad(b, loss, n->n_weights + (x >= 0), n->w, grads, &err))
         fail(&err);
     if (x >= 0)
-        results[n_results++] = (struct ap_result){grads[n->n_weights], AP_ROLE_AUX, -1};
+        results[n_results++] =
+            (struct ap_result){grads[n->n_weights], AP_ROLE_AUX, -1, NULL};
     b->phase = AP_UPDATE;
     for (int i = 0; i < n->n_weights; i++)
         results[n_results++] = (struct ap_result){
             ap_build_binary(b, AP_OP_SUBTRACT, n->w[i],
                             ap_build_with(b, AP_OP_MULTIPLY, grads[i], 0.01)),
-            AP_ROLE_WEIGHT, n->w[i]};
+            AP_ROLE_WEIGHT, n->w[i], NULL};
     if (ap_build_finish(b, "net", n_results, results, &n->g, &err) ||
         ap_nests_build(&n->arena, &n->g, &n->nests, &err))
         fail(&err);
@@ -475,7 +476,7 @@ static void end_cells(struct net *n, int y, int *node)
     struct ap_err err = {0};
     int k = 0;
     struct ap_result loss = {ap_build_reduce(&n->b, y, AP_RED_SUM, 2, (int64_t[]){0, 1}),
-                             AP_ROLE_LOSS, -1};
+                             AP_ROLE_LOSS, -1, NULL};
 
     if (ap_build_finish(&n->b, "net", 1, &loss, &n->g, &err))
         fail(&err);

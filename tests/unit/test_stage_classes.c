@@ -84,9 +84,9 @@ static void make(struct net *net, int n, const int *kind, const int *skip)
         int scale = ap_build_broadcast(&m.b, norm, 2, dims, NULL);
         int step = ap_build_binary(&m.b, AP_OP_MULTIPLY, grad[l], scale);
         int new = in_block(&m, l, ap_build_binary(&m.b, AP_OP_SUBTRACT, w[l], step));
-        results[l] = (struct ap_result){new, AP_ROLE_WEIGHT, w[l]};
+        results[l] = (struct ap_result){new, AP_ROLE_WEIGHT, w[l], NULL};
     }
-    results[n] = (struct ap_result){loss, AP_ROLE_LOSS, -1};
+    results[n] = (struct ap_result){loss, AP_ROLE_LOSS, -1, NULL};
     if (ap_build_finish(&m.b, "net", n + 1, results, &net->g, &err))
         CHECK(false, "the net builds: %s", err.msg);
 }

@@ -38,7 +38,8 @@ static int finish(struct ap_build *b, int loss, int grad, int x, int w, int last
     int gw = ap_build_dot(b, x, grad, 0, NULL, NULL, 1, &zero, &zero);
     b->phase = AP_UPDATE;
     int new_w = ap_build_binary(b, AP_OP_SUBTRACT, w, gw);
-    struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1}, {new_w, AP_ROLE_WEIGHT, w}};
+    struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1, NULL},
+                                   {new_w, AP_ROLE_WEIGHT, w, NULL}};
     if (ap_build_finish(b, "stage", 2, results, g, &err) ||
         ap_doc_parse(&arena, "empty", empty, strlen(empty), &doc, &err) ||
         ap_cluster_get(&arena, &doc, NULL, 1, &c->cluster, &err))

@@ -32,7 +32,8 @@ static struct ap_graph sample(int *half)
     int loss = ap_build_reduce(&b, y, AP_RED_SUM, 2, both);
     int h2 = ap_build_binary(&b, AP_OP_MULTIPLY, h, c);
     int w1n = ap_build_binary(&b, AP_OP_SUBTRACT, w1, h2);
-    struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1}, {w1n, AP_ROLE_WEIGHT, w1}};
+    struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1, NULL},
+                                   {w1n, AP_ROLE_WEIGHT, w1, NULL}};
     CHECK(ap_build_finish(&b, "t", 2, results, &g, &err) == 0, "the sample builds");
     return g;
 }
@@ -115,7 +116,8 @@ static void spread_scalar(void)
     int wide = ap_build_broadcast(&b, s, 2, dims, NULL);
     int y = ap_build_binary(&b, AP_OP_MULTIPLY, x, wide);
     int z = ap_build_binary(&b, AP_OP_SUBTRACT, x, wide);
-    struct ap_result results[2] = {{y, AP_ROLE_AUX, -1}, {z, AP_ROLE_AUX, -1}};
+    struct ap_result results[2] = {{y, AP_ROLE_AUX, -1, NULL},
+                                   {z, AP_ROLE_AUX, -1, NULL}};
     CHECK(ap_build_finish(&b, "t", 2, results, &g, &err) == 0, "a scalar is spread");
     int *block_of = AP_NEW_N(&arena, g.n_nodes, int);
     block_of[z] = 1;
@@ -153,7 +155,7 @@ static void groups_of_the_whole(void)
     int c = ap_build_unary(&b, AP_OP_EXPONENTIAL, ap_build_binary(&b, AP_OP_ADD, a, s));
     int d = ap_build_unary(&b, AP_OP_NEGATE, c);
     int e = ap_build_binary(&b, AP_OP_MULTIPLY, d, d);
-    struct ap_result results[1] = {{e, AP_ROLE_AUX, -1}};
+    struct ap_result results[1] = {{e, AP_ROLE_AUX, -1, NULL}};
     CHECK(ap_build_finish(&b, "t", 1, results, &g, &err) == 0, "a residual builds");
     CHECK(g.nodes[a].group != g.nodes[c].group && g.nodes[c].group == g.nodes[e].group,
           "what runs before and behind a product are two groups");

@@ -85,7 +85,7 @@ static void make_outline(struct executor *p)
             const int alias = res->alias < 0 ? -1 : own->nodes[res->alias].param;
             g->nodes[g->n_nodes] = own->nodes[res->node];
             g->results[st->result[k]] = (struct ap_result){
-                g->n_nodes++, res->role, alias < 0 ? -1 : st->param[alias]};
+                g->n_nodes++, res->role, alias < 0 ? -1 : st->param[alias], res->part};
         }
     }
     g->params = params;

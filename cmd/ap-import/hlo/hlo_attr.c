@@ -217,7 +217,8 @@ static int read_branch(struct hlo_src *src, const struct ap_names *comps, size_t
     return 0;
 }
 
-/* "{key=value key=value}", separated by blanks or commas: the string value of one key. */
+/* "{key=value key=value}", separated by blanks or commas: the value of one key, a string
+ * or, as XLA prints JSON objects, text in braces. */
 static int find_string(struct hlo_src *src, struct hlo_span value, const char *key,
                        const char **out)
 {
@@ -245,6 +246,8 @@ static int find_string(struct hlo_src *src, struct hlo_span value, const char *k
             rc = hlo_string(src, out);
         else
             rc = hlo_value(src, &skipped);
+        if (!rc && hlo_span_is(name, key) && c == '{')
+            *out = hlo_span_dup(src->arena, skipped);
     }
     if (!rc && src->pos + 1 != end)
         rc = hlo_fail(src, src->pos, "unbalanced value");
@@ -488,6 +491,11 @@ int hlo_header_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         }
         if (hlo_span_is(name, "entry_computation_layout"))
             module->n_params = params_of_layout(value);
+        if (hlo_span_is(name, "frontend_attributes")) {
+            module->step_pos = hlo_at(src, value.s);
+            if (find_string(src, value, "autopar.step", &module->step))
+                return -1;
+        }
         size_t i = 0, n = sizeof known / sizeof known[0];
         while (i < n && !hlo_span_is(name, known[i]))
             i++;

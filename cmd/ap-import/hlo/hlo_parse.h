@@ -77,6 +77,8 @@ struct hlo_module {
     int n_aliases;
     const struct hlo_alias *aliases;
     int64_t n_instrs; /* of all computations */
+    const char *step; /* frontend attribute autopar.step of the header, or NULL */
+    size_t step_pos;  /* of that header's attributes in the text */
 };
 
 /* -1 with src->err and src->unsupported set. Linear in the text. */

@@ -377,7 +377,8 @@ static int count_leaves(const struct ap_shape *shape)
 static void put_results(struct import *im, const struct value *v)
 {
     if (v->node >= 0)
-        im->g.results[im->g.n_results++] = (struct ap_result){v->node, AP_ROLE_AUX, -1};
+        im->g.results[im->g.n_results++] =
+            (struct ap_result){v->node, AP_ROLE_AUX, -1, NULL};
     for (int i = 0; v->node < 0 && i < v->n_parts; i++)
         put_results(im, &v->parts[i]);
 }

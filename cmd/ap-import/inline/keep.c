@@ -88,7 +88,7 @@ static int fill(struct import *im, const struct frame *outer, const struct hlo_c
     im->g.n_results = n;
     im->g.results = AP_NEW_N(arena, n + 1, struct ap_result);
     for (int i = 0; i < n; i++)
-        im->g.results[i] = (struct ap_result){leaf[i], AP_ROLE_AUX, -1};
+        im->g.results[i] = (struct ap_result){leaf[i], AP_ROLE_AUX, -1, NULL};
     import_clean(im);
     return 0;
 }

@@ -368,6 +368,8 @@ static void split_results(struct unstack *u)
             results[n].node = axis < 0 ? u->to[r.node] : u->pieces[r.node][l];
             if (alias >= 0)
                 results[n].alias = axis < 0 ? u->to[alias] : u->pieces[alias][l];
+            if (axis >= 0)
+                results[n].part = import_part(u->arena, r.part, axis, l, n_layers);
             n++;
         }
     }

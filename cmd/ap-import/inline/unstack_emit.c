@@ -212,7 +212,8 @@ static void add_params(struct unstack *u, int id)
             "without them, and is dropped",
             old->pin, old->name);
     }
-    for (int64_t l = 0; l < layers_of(u, id); l++) {
+    const int64_t n_layers = layers_of(u, id);
+    for (int64_t l = 0; l < n_layers; l++) {
         struct ap_node node = *old;
         struct node_info info = u->old_info[id];
         node.name = unstack_param_name(u->arena, old->name, l);
@@ -220,6 +221,11 @@ static void add_params(struct unstack *u, int id)
         node.pin = unstack_pin(u->arena, old->pin, u->axis[id]);
         if (*old->scope)
             node.scope = import_path_scope(u->im, node.name);
+        if (old->attrs->argument) {
+            struct ap_attrs *a = ap_arena_dup(u->arena, old->attrs, sizeof *old->attrs);
+            a->argument = import_part(u->arena, a->argument, u->axis[id], l, n_layers);
+            node.attrs = a;
+        }
         u->pieces[id][l] = import_add(u->im, &node, &info);
     }
 }

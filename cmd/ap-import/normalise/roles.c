@@ -2,19 +2,18 @@
  * What parameters and results are for, when the text says little. A train step takes
  * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
  *
- *   loss      the first float scalar among the results that is no parameter's new value,
- *             depends on more than scalar parameters, and on no gradient of a weight:
- *             what the weight's new value is made of, through elementwise operators.
- *             That may reach into the forward pass, so the one whose last gradient
- *             comes first is taken
- *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
- *             old one through elementwise operators of equal dimensions, outside of what
- *             the loss needs. The new weight of Adam may so be that of the weight or of
- *             either moment; the new moments have one candidate each, taking these away
- *             leaves the weight. Ties go to the lower parameter. What is left over takes
- *             the parameter that follows the previous result's, if shapes agree.
- *   weight    updated, and the loss depends on it; state: updated otherwise
- *   constant  not updated, and its name is that of a state; input: not updated otherwise
+ *   loss      what the section `step` says; without it, the first float scalar among the
+ * results that is no parameter's new value, depends on more than scalar parameters, and
+ * on no gradient of a weight: what the weight's new value is made of, through elementwise
+ * operators. That may reach into the forward pass, so the one whose last gradient comes
+ * first is taken alias     from input_output_alias; otherwise by data flow: a new value
+ * depends on its old one through elementwise operators of equal dimensions, outside of
+ * what the loss needs. The new weight of Adam may so be that of the weight or of either
+ * moment; the new moments have one candidate each, taking these away leaves the weight.
+ * Ties go to the lower parameter. What is left over takes the parameter that follows the
+ * previous result's, if shapes agree. weight    updated, and the loss depends on it;
+ * state: updated otherwise constant  not updated, and its name is that of a state; input:
+ * not updated otherwise
  *
  * Without a loss there is nothing to train, and only the text's own aliases count.
  * Linear: at most MAX_CANDIDATES candidates are kept per node.
@@ -155,14 +154,17 @@ static int find_loss(const struct import *im, const struct import_params *params
     const struct candidates *flows = flow(im, NULL);
     const bool *wide = mark_wide(im);
     const int *gradient = mark_gradients(im, flows);
-    for (int i = 0; i < g->n_results; i++) {
-        const struct ap_node *node = &g->nodes[g->results[i].node];
+    for (int i = 0; i < g->n_results; i++)
         for (int k = 0; k < params->n_roles; k++)
             if (params->roles[k].value == AP_ROLE_LOSS &&
-                ap_glob(params->roles[k].glob, node->name)) {
+                ap_glob(params->roles[k].glob, g->nodes[g->results[i].node].name)) {
                 params->roles[k].used = true;
                 return i;
             }
+    if (im->step_loss)
+        return import_step_result(g, im->step_loss - 1);
+    for (int i = 0; i < g->n_results; i++) {
+        const struct ap_node *node = &g->nodes[g->results[i].node];
         if (node->shape.rank || !ap_dtype_is_float(node->shape.dtype) ||
             g->results[i].alias >= 0 || node->op == AP_OP_PARAMETER)
             continue;

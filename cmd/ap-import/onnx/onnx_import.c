@@ -264,7 +264,7 @@ static int add_results(struct ox *c, struct import *im)
             return onnx_fail(c->file, "output '%s' is not defined", v->name);
         if (check_result(c, v, id))
             return -1;
-        im->g.results[k] = (struct ap_result){id, AP_ROLE_AUX, -1};
+        im->g.results[k] = (struct ap_result){id, AP_ROLE_AUX, -1, NULL};
     }
     if (!im->g.n_results)
         return onnx_fail(c->file, "the graph has no outputs");
