@@ -18,6 +18,7 @@ from .layouts import parse_shape, shape_text
 from .operators import TABLE
 
 CONTRACTIONS = {"dot", "convolution"}
+NAMING = {"name", "scope", "phase", "group", "in", "repeat"}  # what equal nodes may differ in
 
 
 class Graph:
@@ -47,18 +48,21 @@ class Graph:
                 TABLE["custom-call"](None, node, ())
 
     def find_pinned(self):
-        """Nodes that are computed a second time on purpose: those that say so, and
-        collectives equal to an earlier one."""
-        seen, alike, pinned = {}, [], set()
+        """Nodes that are computed a second time on purpose: those that say so, and those that
+        XLA would merge with an earlier equal one, collectives or work of another phase."""
+        seen, alike, varies, pinned = {}, [], [], set()
         for i, node in enumerate(self.nodes):
-            said = node.get("repeat", False)
-            operands = tuple(alike[k] for k in node.get("in", []))
-            moves = node["op"] in MOVING or node["op"] == "ap-slice"
-            key = (node["op"], operands, repr([node.get(k) for k in (
-                "axes", "split", "join", "red")])) if moves else i  # fmt: skip
+            operands = node.get("in", [])
+            said = {k: v for k, v in node.items() if k not in NAMING}
+            key = i if node["op"] == "parameter" else repr(
+                (said, [alike[k] for k in operands], self.is_each(i))
+            )  # fmt: skip
             first = seen.setdefault(key, i)
             alike.append(first)
-            if said or (first != i and node["op"] in MOVING):
+            varies.append(node["op"] == "parameter" or any(varies[k] for k in operands))
+            other = node.get("phase") != self.nodes[first].get("phase")
+            equal = first != i and varies[i] and (other or node["op"] in MOVING)
+            if node.get("repeat") or equal:
                 pinned.add(i)
         return pinned
 

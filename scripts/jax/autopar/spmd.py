@@ -1,5 +1,8 @@
 """Plans of one program, which all devices run: one jit of one shard_map."""
 
+import os
+import re
+
 import jax
 from jax.sharding import PartitionSpec
 
@@ -8,13 +11,17 @@ from .evaluate import Graph, evaluate
 from .layouts import Mesh, parse_shape
 from .plan import Plan, device_mesh, placement_of
 
-# Passes that would undo what the plan repeats on purpose: the CPU's compiler drops
-# optimization barriers before it merges equal instructions.
-COMPILER_OPTIONS = {"cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"}}
-
-
 def compiler_options(devices):
-    return COMPILER_OPTIONS.get(devices.flat[0].platform, {})
+    """Options of the compiler for these devices.
+
+    XLA's compiler for CPUs drops optimization barriers before it merges equal instructions,
+    and so would undo what the plan repeats on purpose: the pass that does it stays off, with
+    those that XLA_FLAGS turns off.
+    """
+    if devices.flat[0].platform != "cpu":
+        return {}
+    found = re.findall(r"--xla_disable_hlo_passes=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    return {"xla_disable_hlo_passes": ",".join([*found[-1:], "cse_barrier_expander"])}
 
 
 class ProgramPlan(Plan):
