@@ -15,9 +15,10 @@ from jax import lax
 from .collectives import MOVING, carried_start, collect, over_time
 from .errors import PlanError
 from .layouts import parse_shape, shape_text
-from .operators import TABLE
+from .operators import ELEMENTWISE, TABLE
 
 CONTRACTIONS = {"dot", "convolution"}
+COPIED = {"broadcast", "reshape", "transpose", "slice", "compare", "convert", "concatenate", "pad"}
 NAMING = {"name", "scope", "phase", "group", "in", "repeat"}  # what equal nodes may differ in
 
 
@@ -35,6 +36,7 @@ class Graph:
         self.n_groups = 1 + max((n.get("group", 0) for n in self.nodes), default=0)
         self.check()
         self.pinned = self.find_pinned()
+        self.free = self.find_free()
 
     def check(self):
         """Refuses what cannot be evaluated, by name."""
@@ -81,6 +83,26 @@ class Graph:
             i for i, n in enumerate(self.nodes)
             if n["op"] != "parameter" and lo <= n.get("group", 0) < hi
         ]  # fmt: skip
+
+    def with_free(self, ids):
+        """These nodes, and those that they need and that are made of constants alone: it costs
+        less to make these again than to keep them."""
+        found, pending = set(ids), list(ids)
+        while pending:
+            for k in self.nodes[pending.pop()].get("in", []):
+                if self.free[k] and k not in found:
+                    found.add(k)
+                    pending.append(k)
+        return sorted(found)
+
+    def find_free(self):
+        free = []
+        for node in self.nodes:
+            operands = node.get("in", [])
+            leaf = node["op"] in ("constant", "iota")
+            cheap = node["op"] in ELEMENTWISE or node["op"] in COPIED
+            free.append(leaf or (cheap and all(free[k] for k in operands)))
+        return free
 
     def reads(self, ids):
         """Values that these nodes read and do not make, ascending."""

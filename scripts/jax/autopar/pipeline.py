@@ -7,17 +7,18 @@ groups of the stage's program on the lane's mesh.  Between ranges, a value is an
 its last reader has run, so that `keep` and `restore` have nothing to do.
 """
 
+import math
 import warnings
 
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from .arrays import Form, Piece, Placement
+from .arrays import Form, Piece
 from .errors import PlanError
 from .evaluate import Graph, Run, start_carried
-from .layouts import Layout, Mesh, parse_shape
+from .layouts import Mesh, parse_shape
 from .plan import Plan, device_mesh, placement_of
 from .spmd import compiler_options
 from .transfer import Transfer, share_spec
@@ -76,18 +77,24 @@ class Range:
     def __init__(self, stage, lo, hi, exports):
         """exports: node to [(name, placement)] of values that leave the stage."""
         graph = stage.graph
-        self.stage, self.ids = stage, graph.span(lo, hi)
-        self.carried = [i for i in self.ids if graph.carried(i)]
-        self.reads = graph.reads(self.ids)
-        inside = set(self.ids)
+        own = graph.span(lo, hi)
+        inside = set(own)
         outside = {
-            k for i, n in enumerate(graph.nodes) if i not in inside for k in n.get("in", [])
-        }
-        self.leaves = [i for i in self.ids if i in outside and i not in self.carried]
+            k for i, n in enumerate(graph.nodes)
+            if i not in inside and not graph.free[i] for k in n.get("in", [])
+        }  # fmt: skip
+        self.carried = [i for i in own if graph.carried(i)]
+        self.leaves = [
+            i for i in own if i in outside and i not in self.carried and not graph.free[i]
+        ]
         self.exports = [
-            (name, i, placement)
-            for i in self.ids for name, placement in exports.get(i, [])
-        ]  # fmt: skip
+            (name, i, placement) for i in own for name, placement in exports.get(i, [])
+        ]
+        self.stage, self.groups = stage, (lo, hi)
+        self.ids = graph.with_free(own) if any(not graph.free[i] for i in own) else []
+        if self.exports and not self.ids:
+            self.ids = graph.with_free(own)
+        self.reads = graph.reads(self.ids)
 
     def operand_spec(self, i):
         """(spec, whether all microbatches' shares are in it) of a value that is read."""
@@ -140,6 +147,13 @@ def opened(value):
     return jax.tree.map(lambda v: lax.squeeze(v, (0,)), value)
 
 
+class Executable:
+    """A compiled range, and how often a step runs it."""
+
+    def __init__(self, stage, groups, compiled):
+        self.stage, self.groups, self.compiled, self.runs = stage, groups, compiled, 0
+
+
 class StagedPlan(Plan):
     """A plan of stages."""
 
@@ -185,7 +199,8 @@ class StagedRunner:
         self.forms = [self.form_of(i, row) for i, row in enumerate(plan.result_rows())]
         self.exports = [self.exports_of(stage) for stage in plan.stages]
         self.schedule = self.in_turn()
-        self.ranges, self.jits = {}, {}
+        self.ranges, self.executables, self.starts = {}, {}, {}
+        self.steps, self.peak_bytes = 0, [0] * len(plan.stages)
         self.plan_lives()
 
     # ---- results ----
@@ -280,10 +295,10 @@ class StagedRunner:
 
     # ---- running ----
 
-    def jit_of(self, r, gone):
-        """The jit of a range; gone: which of its reads may be given away."""
+    def executable(self, r, gone, operands):
+        """The compiled range; gone: which of its reads may be given away."""
         key = (id(r), gone)
-        if key not in self.jits:
+        if key not in self.executables:
             n = len(r.reads)
             kept = [k for k in range(n) if k not in gone]
             inner = r.function()
@@ -296,8 +311,9 @@ class StagedRunner:
 
             options = compiler_options(r.stage.device_mesh.devices)
             made = jax.jit(function, donate_argnums=(1, 2), compiler_options=options)
-            self.jits[key] = (made, kept)
-        return self.jits[key]
+            found = made.lower(*operands).compile()
+            self.executables[key] = Executable(r.stage.number, r.groups, found)
+        return self.executables[key]
 
     def run(self, at, x, values):
         r, s, m = self.range_of(x), x["run"], x["microbatch"]
@@ -307,20 +323,33 @@ class StagedRunner:
         keys = [(s, i, stage.home(i, m)) for i in r.reads]
         ends = set(self.ends[at])
         gone = tuple(k for k, key in enumerate(keys) if key in ends and self.may_give(key))
-        function, kept = self.jit_of(r, gone)
-        read = [values[key] for key in keys]
-        carried = tuple(values.get((s, i, ONCE)) for i in r.carried)
-        if any(v is None for v in carried):
-            carried = self.start(r, values)
-        found = function(
-            np.int32(m), carried, tuple(read[k] for k in gone), tuple(read[k] for k in kept)
-        )
+        carried = self.sums_so_far(r, values)
+        given = tuple(values[keys[k]] for k in gone)
+        others = tuple(values[key] for k, key in enumerate(keys) if k not in gone)
+        operands = (np.int32(m), carried, given, others)
+        executable = self.executable(r, gone, operands)
+        self.measure(executable, stage, values)
+        found = executable.compiled(*operands)
         for i, value in zip(r.carried, found[0]):
             values[s, i, ONCE] = value
         for i, value in zip(r.leaves, found[1]):
             values[s, i, stage.home(i, m)] = value
         for (name, i, _), value in zip(r.exports, found[2]):
             values[s, name, stage.home(i, m)] = value
+
+    def measure(self, executable, stage, values):
+        """Notes, in the first step, how often a range runs and what a device holds then."""
+        if self.steps:
+            return
+        executable.runs += 1
+        alive = sum(
+            leaf.nbytes // leaf.size * math.prod(leaf.sharding.shard_shape(leaf.shape))
+            for (s, _, _), value in values.items() if s == stage.number
+            for leaf in jax.tree.leaves(value) if leaf.size
+        )  # fmt: skip
+        need = executable.compiled.memory_analysis()
+        own = need.temp_size_in_bytes + need.output_size_in_bytes - need.alias_size_in_bytes
+        self.peak_bytes[stage.number] = max(self.peak_bytes[stage.number], alive + own)
 
     def may_give(self, key):
         """Whether the buffer of a parameter is the step's to use again."""
@@ -331,29 +360,36 @@ class StagedRunner:
         number = stage.params[stage.param_of[i]]
         return number >= 0 and self.donated[self.plan.argument_of[number]]
 
-    def start(self, r, values):
-        """What sums over microbatches start from; those that are begun go on."""
+    def sums_so_far(self, r, values):
+        """What a range collects over microbatches, as far as it came."""
         stage = r.stage
+        old = [values.get((stage.number, i, ONCE)) for i in r.carried]
+        if all(v is not None for v in old):
+            return tuple(old)
 
         def local():
             run, found = Run(stage.graph, 0), {}
             start_carried(run, r.carried, found)
             return tuple(ranked(found[i]) for i in r.carried)
 
-        key = ("start", id(r))
-        if key not in self.jits:
-            self.jits[key] = jax.jit(jax.shard_map(
+        if id(r) not in self.starts:
+            self.starts[id(r)] = jax.jit(jax.shard_map(
                 local, mesh=stage.device_mesh, in_specs=(), check_vma=False,
                 out_specs=tuple(stage.local_spec for _ in r.carried),
             ))  # fmt: skip
-        fresh = self.jits[key]()
-        old = [values.get((stage.number, i, ONCE)) for i in r.carried]
+        fresh = self.starts[id(r)]()
         return tuple(f if v is None else v for f, v in zip(fresh, old))
+
+    def compiled(self):
+        """An Executable for each stage and range."""
+        return list(self.executables.values())
 
     def __call__(self, held, leaves):
         with jax.enable_x64(True), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            return self.results(*self.play(held), leaves)
+            found = self.results(*self.play(held))
+        self.steps += 1
+        return found
 
     def play(self, held):
         """Follows the instructions; the values that are left, and new values of parameters."""
@@ -385,16 +421,16 @@ class StagedRunner:
                     values[stage.number, node, stage.home(node, m)] = value
             for key in self.ends[at]:
                 values.pop(key, None)
-        return values, new, held
+        return values, new
 
-    def results(self, values, new, held, leaves):
+    def results(self, values, new):
         plan, found = self.plan, []
         for form, row in zip(self.forms, plan.result_rows()):
             arrays = []
             for number, _ in row:
                 alias = plan.alias_of(number)
                 if form in plan.forms and alias is not None:
-                    arrays += self.new_values(number, alias, values, new, held)
+                    arrays += self.new_values(number, alias, values, new)
                 else:
                     arrays.append(self.made(number, values))
             found.append(form.leaf(arrays))
@@ -411,7 +447,7 @@ class StagedRunner:
                 return values[s, ("result", number), home]
         raise PlanError(f"{self.plan.path}: result {number} is not made")
 
-    def new_values(self, number, alias, values, new, held):
+    def new_values(self, number, alias, values, new):
         """The next value of a parameter on every stage that holds it."""
         plan, found = self.plan, []
         maker = plan.makers.get(number)

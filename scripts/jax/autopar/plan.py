@@ -334,11 +334,14 @@ class Step:
             self.made[structure] = self.prepare(args)
         return leaves, *self.made[structure]
 
+    def runner(self, *args, **kwargs):
+        """What runs the step with arguments like these."""
+        return self.ready(self.bound(args, kwargs))[1]
+
     def compiled(self, *args, **kwargs):
         """What JAX compiled, for memory_analysis() and as_text(): one executable, or for a
-        staged plan one for each stage and range of instructions."""
-        _, runner, _ = self.ready(self.bound(args, kwargs))
-        return runner.compiled()
+        staged plan, once it has run, one for each stage and range of instructions."""
+        return self.runner(*args, **kwargs).compiled()
 
     def __call__(self, *args, **kwargs):
         leaves, runner, structure = self.ready(self.bound(args, kwargs))
