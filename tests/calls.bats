@@ -9,13 +9,14 @@ load helpers
 ENTRY e { x = f32[8,4] parameter(0)
     t = (f32[8,4], s32[2]) custom-call(x), custom_call_target="mystery"
     u = f32[8,4] get-tuple-element(t), index=0
-    v = f32[8,4] custom-call(u), custom_call_target="mystery"
+    v = f32[8,4] custom-call(u), custom_call_target="mystery", backend_config={"a": ["b"]}
     ROOT y = f32[8,4] negate(v) }
 END
     [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *":2:28: unknown custom call 'mystery'"* ]]
     jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .shape, .index // 0]] ==
         [["mystery", "f32[8,4]", 0], ["mystery", "f32[8,4]", 0]]' <<<"$output"
+    jq -e '[.graph.nodes[].backend_config // empty] == ["{\"a\": [\"b\"]}"]' <<<"$output"
     ap-shard --mesh 2 <<<"$output" | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
     needs_exec
     refuses 2 "custom-call mystery: not supported yet" ap-exec -n 2 "$BATS_TEST_TMPDIR/p.json"

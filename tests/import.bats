@@ -479,3 +479,60 @@ END
     stepped | sed '1s/{."framework/{framework/' >"$BATS_TEST_TMPDIR/s.hlo"
     refuses 1 ":1:37: autopar.step: string or '}' expected" ap-import "$BATS_TEST_TMPDIR/s.hlo"
 }
+
+@test "import: precision and algorithm of products are kept, into the program and back to HLO" {
+    cat >"$BATS_TEST_TMPDIR/p.hlo" <<'END'
+ENTRY e { x = f32[8,4,4,2] parameter(0)  k = f32[3,3,2,2] parameter(1)  w = f32[2,6] parameter(2)
+    c = f32[8,4,4,2] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f,
+        operand_precision={highest,high}
+    y = f32[8,4,4,6] dot(c, w), lhs_contracting_dims={3}, rhs_contracting_dims={0}, operand_precision={default,default}
+    z = f32[8,4,4,6] dot(c, w), lhs_contracting_dims={3}, rhs_contracting_dims={0}, operand_precision={high}
+    ROOT t = f32[8,4,4,6] dot(c, w), lhs_contracting_dims={3}, rhs_contracting_dims={0}, algorithm=dot_bf16_bf16_f32 }
+END
+    sed -i 's/ROOT t/t/; s/_f32 }/_f32\n    ROOT r = (f32[8,4,4,6], f32[8,4,4,6], f32[8,4,4,6]) tuple(y, z, t) }/' "$BATS_TEST_TMPDIR/p.hlo"
+    import "$BATS_TEST_TMPDIR/p.hlo" >"$BATS_TEST_TMPDIR/g.json"
+    precise='[.nodes[] | select(.op == "dot" or .op == "convolution") | .operand_precision // .algorithm]'
+    want='["{highest,high}",null,"{high,high}","dot_bf16_bf16_f32"]'
+    [ "$(jq -c ".graph | $precise" "$BATS_TEST_TMPDIR/g.json")" = "$want" ]
+    ap-shard --mesh 2 -o "$BATS_TEST_TMPDIR/s.json" "$BATS_TEST_TMPDIR/g.json"
+    ap-rewrite "$BATS_TEST_TMPDIR/s.json" >"$BATS_TEST_TMPDIR/q.json"
+    [ "$(jq -c ".program.modules[0].graph | $precise" "$BATS_TEST_TMPDIR/q.json")" = "$want" ]
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/q.json"
+    [ "$(ap-rewrite --to hlo "$BATS_TEST_TMPDIR/s.json" | import - | jq -c ".graph | $precise")" = "$want" ]
+    # the products of the backward pass are as precise
+    import - <<'END' | ap-grad | jq -e '[.graph.nodes[] | select(.op == "dot") | .operand_precision] ==
+        ["{highest,highest}", "{highest,highest}"]'
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e { x = f32[8,4] parameter(0)  w = f32[4,2] parameter(1), metadata={op_name="params['w']"}  z = f32[] constant(0)
+    y = f32[8,2] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, operand_precision={highest,highest}
+    ROOT l = f32[] reduce(y, z), dimensions={0,1}, to_apply=sum }
+END
+    sed 's/{high}/{low}/' "$BATS_TEST_TMPDIR/p.hlo" >"$BATS_TEST_TMPDIR/bad.hlo"
+    refuses 1 "operand_precision: expected {default, high or highest" ap-import "$BATS_TEST_TMPDIR/bad.hlo"
+}
+
+@test "import: what reads through an opt-barrier is marked, also where the reader goes" {
+    cat >"$BATS_TEST_TMPDIR/b.hlo" <<'END'
+ENTRY e { x = f32[8,4] parameter(0)  w = f32[4,4] parameter(1)
+    h = f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    y = f32[8,4] tanh(h)
+    in = (f32[8,4], f32[4,4]) tuple(x, w)
+    out = (f32[8,4], f32[4,4]) opt-barrier(in)
+    x2 = f32[8,4] get-tuple-element(out), index=0
+    w2 = f32[4,4] get-tuple-element(out), index=1
+    x3 = f32[8,4] copy(x2)
+    w3 = f32[4,4] transpose(w2), dimensions={1,0}
+    again = f32[8,4] dot(x3, w3), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+    further = f32[8,4] tanh(again)
+    ROOT r = (f32[8,4], f32[8,4]) tuple(y, further) }
+END
+    import "$BATS_TEST_TMPDIR/b.hlo" >"$BATS_TEST_TMPDIR/g.json"
+    marked='[.nodes[] | select(.recomputed) | .name]'
+    [ "$(jq -c ".graph | $marked" "$BATS_TEST_TMPDIR/g.json")" = '["again"]' ]
+    ap-shard --mesh 2 -o "$BATS_TEST_TMPDIR/s.json" "$BATS_TEST_TMPDIR/g.json"
+    [ "$(ap-rewrite "$BATS_TEST_TMPDIR/s.json" | jq -c ".program.modules[0].graph | $marked")" = '["again"]' ]
+    # HLO text has barriers again, one for each operand, that read back as the mark
+    ap-rewrite --to hlo "$BATS_TEST_TMPDIR/s.json" >"$BATS_TEST_TMPDIR/r.hlo"
+    [ "$(grep -c ' opt-barrier(' "$BATS_TEST_TMPDIR/r.hlo")" -eq 2 ]
+    [ "$(import "$BATS_TEST_TMPDIR/r.hlo" | jq -c ".graph | $marked")" = '["again"]' ]
+}

@@ -358,3 +358,44 @@ END
     [ -z "$stderr" ]
     jq -e '[.graph.nodes[] | select(.pin) | .pin] | length == 6 and all(. == "{devices=[2]<=[2]}")' <<<"$output"
 }
+
+# The HLO text of a golden model with a section step in its header, as an exporter writes it.
+stepped() { # MODEL
+    local section
+    section=$(ap-import --quiet --keep-loops "$(hlo "$1")" | jq -c '.graph as $g | {framework: "jax", version: "0",
+        hash: ("0" * 64), arguments: [$g.nodes[] | select(.op == "parameter") | {path: .name, shape}],
+        results: [$g.results[] | {path: "", shape: $g.nodes[.node].shape}]}' | sed 's/"/\\\\"/g')
+    gzip -dcf "$(hlo "$1")" | awk -v s="$section" 'NR == 1 { $0 = $0 ", frontend_attributes={autopar.step=\"" s "\"}" } 1'
+}
+
+@test "loops: with a section step, data is that of the stacked arguments, unrolled or not" {
+    needs_exec
+    local dir=$BATS_TEST_TMPDIR
+    stepped scan_mlp >"$dir/s.hlo"
+    ap-import --quiet "$dir/s.hlo" >"$dir/g.json"
+    # three layers of a stack are its parts; what was not split is whole
+    jq -e '.graph | [.nodes[:4][].argument] == [range(3) | {index: 0, dim: 1, part: ., parts: 3}] + [{index: 1}] and
+        [.results[1:4][].result] == [range(3) | {index: 1, dim: 1, part: ., parts: 3}]' "$dir/g.json"
+    /usr/bin/python3 tests/validate.py "$dir/g.json"
+    /usr/bin/python3 tests/stacked.py "$dir/g.json" "$MODELS/scan_mlp/in" "$dir/in"
+    /usr/bin/python3 tests/stacked.py "$dir/g.json" "$MODELS/scan_mlp/out" "$dir/golden"
+    cp "$MODELS/scan_mlp/losses.npy" "$dir"
+    mv "$dir/golden" "$dir/out"
+    # the golden numbers, from and against files of whole stacks
+    ap-shard --mesh 4 "$dir/g.json" | ap-rewrite >"$dir/p.json"
+    ap-exec -n 4 --quiet --data "$dir/in" --steps 5 --compare "$dir" --out "$dir/got" "$dir/p.json"
+    # what is written is whole again, and so it is without unrolling
+    [ "$(cd "$dir/out" && echo *.npy)" = "$(cd "$dir/got" && echo [0-9]*.npy)" ]
+    ap-import --quiet --keep-loops "$dir/s.hlo" | ap-rewrite |
+        ap-exec --quiet --data "$dir/in" --steps 5 --out "$dir/kept" -
+    for f in "$dir"/got/[0-9]*.npy; do
+        cmp -n 128 "$f" "$dir/out/${f##*/}"
+        cmp -n 128 "$f" "$dir/kept/${f##*/}"
+    done
+    # a stack that is missing, or of another shape, is named with its parameter
+    mv "$dir/in/0.npy" "$dir/first.npy"
+    refuses 1 "parameter 0 (params['mlp/down/layers/0/w']): $dir/in/0.npy: No such file" \
+        ap-exec --data "$dir/in" <(ap-rewrite "$dir/g.json")
+    cp "$MODELS/scan_mlp/in/0.npy" "$dir/in"
+    refuses 1 "0.npy: expected f32[32,3,32], got f32[32,32]" ap-exec --data "$dir/in" <(ap-rewrite "$dir/g.json")
+}

@@ -61,6 +61,11 @@ counts() {
         file=$BATS_FILE_TMPDIR/$model.json
         l=$(layers "$file") n=$(weights "$file")
         [ "$(counts "$file" zero3)" = "all-reduce 1 all-gather $((n + 8 * l + 2)) reduce-scatter $n all-to-all 0 collective-permute 0" ]
+        # a gather that is repeated on purpose says so, for compilers would merge the two
+        ap-shard --quiet --mesh 4 --algorithm zero3 "$file" | ap-rewrite | jq -e --argjson again $((8 * l + 2)) '
+            [.program.modules[0].graph.nodes[] | select(.op == "all-gather")] as $gathers |
+            ([$gathers[] | select(.recomputed)] | length) == $again and
+            all($gathers[] | select(.recomputed); .phase != "forward")'
     done
 }
 

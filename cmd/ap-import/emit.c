@@ -12,6 +12,7 @@ struct emit emit_start(struct frame *f, const struct hlo_instr *instr)
     e.pos = hlo_at(f->im->src, instr->opcode.s);
     e.info = (struct node_info){.pos = e.pos, .hint = import_hint(op_name)};
     e.scope = import_scope(f->im, op_name);
+    e.barred = inline_is_barred(f, instr);
     return e;
 }
 
@@ -46,6 +47,8 @@ int emit_op(const struct emit *e, enum ap_op op, int n_in, const int *in,
     node.scope = e->scope;
     if (attrs)
         node.attrs = attrs;
+    if (e->barred && n_in)
+        node.attrs = import_recomputed(arena, node.attrs);
     e->f->im->work++;
     node.n_in = n_in;
     if (n_in)

@@ -10,7 +10,8 @@ struct emit {
     const struct hlo_instr *instr;
     struct node_info info;
     const char *name, *scope;
-    bool bare; /* nodes have the name as it is, without their operators' */
+    bool barred; /* the instruction reads through an opt-barrier */
+    bool bare;   /* nodes have the name as it is, without their operators' */
     size_t pos;
 };
 

@@ -25,6 +25,16 @@ struct ap_attrs *import_new_attrs(struct ap_arena *arena)
     return ap_arena_dup(arena, &ap_attrs_default, sizeof ap_attrs_default);
 }
 
+const struct ap_attrs *import_recomputed(struct ap_arena *arena,
+                                         const struct ap_attrs *attrs)
+{
+    if (attrs->recomputed)
+        return attrs;
+    struct ap_attrs *a = ap_arena_dup(arena, attrs, sizeof *attrs);
+    a->recomputed = true;
+    return a;
+}
+
 struct ap_attrs *import_scalar_attrs(struct ap_arena *arena, enum ap_dtype dtype,
                                      const void *data)
 {

@@ -88,6 +88,9 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
 struct ap_node import_node(enum ap_op op, const char *name);
 /* The attributes' defaults, and those of a scalar constant. */
 struct ap_attrs *import_new_attrs(struct ap_arena *arena);
+/* The same with the mark of what reads through an opt-barrier. */
+const struct ap_attrs *import_recomputed(struct ap_arena *arena,
+                                         const struct ap_attrs *attrs);
 struct ap_attrs *import_scalar_attrs(struct ap_arena *arena, enum ap_dtype dtype,
                                      const void *data);
 /* Operands by their new ids, to[old id]. */

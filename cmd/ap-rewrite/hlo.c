@@ -220,10 +220,20 @@ static const char *operand(struct printer *p, const struct block *b, int i, int 
     return c >= 0 && p->has_conv[c] ? ap_arena_printf(p->arena, "ap.to.%d", c) : value;
 }
 
+/* What is computed once more on purpose reads through barriers, so that no compiler
+ * merges it with the first time. */
+static bool is_barred(const struct ap_node *node)
+{
+    return node->attrs->recomputed && node->op != AP_OP_WHILE;
+}
+
 static void put_operands(struct printer *p, const struct block *b, int i)
 {
     for (int k = 0; k < b->nodes[i].n_in; k++)
-        ap_buf_printf(p->out, "%s%s", k ? ", " : "", operand(p, b, i, k));
+        if (is_barred(&b->nodes[i]))
+            ap_buf_printf(p->out, "%sap.barrier.%d.%d", k ? ", " : "", i, k);
+        else
+            ap_buf_printf(p->out, "%s%s", k ? ", " : "", operand(p, b, i, k));
 }
 
 /* "  NAME = SHAPE OP(" */
@@ -240,6 +250,11 @@ static bool put_before(struct printer *p, const struct block *b, int i)
 {
     const struct ap_node *node = &b->nodes[i];
     const struct ap_literal *value = &node->attrs->literal;
+    for (int k = 0; k < node->n_in && is_barred(node); k++) {
+        put_head(p, ap_arena_printf(p->arena, "ap.barrier.%d.%d", i, k),
+                 &b->nodes[node->in[k]].shape, "opt-barrier");
+        ap_buf_printf(p->out, "%s)\n", operand(p, b, i, k));
+    }
     if (node->op == AP_OP_WHILE) {
         put_head(p, ap_arena_printf(p->arena, "ap.state.%d", i), &node->shape, "tuple");
         put_operands(p, b, i);

@@ -204,8 +204,10 @@ static int read_attr(struct ap_arena *arena, const json_t *o, const json_t *v,
     case AP_ATTR_IS_DIRECTION:
     case AP_ATTR_IS_FFT:
     case AP_ATTR_IS_PADDING:
+    case AP_ATTR_IS_PRECISION:
     case AP_ATTR_IS_SLICE:
     case AP_ATTR_IS_WINDOW:
+    case AP_ATTR_IS_WORD:
         return read_text(arena, v, &here, attr, out, err);
     }
     return -1;
@@ -371,8 +373,10 @@ static void write_attr(struct ap_buf *out, enum ap_attr attr, const struct ap_no
     case AP_ATTR_IS_DIRECTION:
     case AP_ATTR_IS_FFT:
     case AP_ATTR_IS_PADDING:
+    case AP_ATTR_IS_PRECISION:
     case AP_ATTR_IS_SLICE:
     case AP_ATTR_IS_WINDOW:
+    case AP_ATTR_IS_WORD:
         ap_put_key(out, name);
         ap_buf_putc(out, '"');
         ap_attr_print(attr, in, out);

@@ -42,13 +42,16 @@ static void put_node(const struct ap_graph *g, const struct ap_node *node,
         ap_buf_put(out, node->shape.dims,
                    (size_t)node->shape.rank * sizeof(*node->shape.dims));
     const struct ap_attrs *attrs = node->attrs;
-    if (attrs->to_apply < 0 && attrs->select < 0 && attrs->scatter < 0) {
+    if (attrs->to_apply < 0 && attrs->select < 0 && attrs->scatter < 0 &&
+        !attrs->argument && !attrs->recomputed) {
         ap_attrs_to_json(node, out);
         return;
     }
     struct ap_attrs plain = *attrs;
     struct ap_node copy = *node;
     plain.to_apply = plain.select = plain.scatter = -1;
+    plain.argument = NULL; /* where it comes from, and why, is no part of what it is */
+    plain.recomputed = false;
     copy.attrs = &plain;
     ap_attrs_to_json(&copy, out);
     put_reducer(g, attrs->to_apply, out);

@@ -1,22 +1,41 @@
 #include "doc/npy.h"
 
-#include "base/float16.h"
+#include "graph/element.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* numpy's name of each element type; bf16 has none and is stored as f32 */
+/*
+ * numpy's name of each element type. It has none for bf16 and fp8: it writes raw elements
+ * of two or one bytes (as "f1" those of e5m2), whose type the reader has to know; written
+ * here are floats of f32.
+ */
 static const struct {
     const char *descr;
     enum ap_dtype dtype;
 } descrs[] = {
-    {"|b1", AP_PRED}, {"|i1", AP_S8},  {"<i1", AP_S8},  {"<i2", AP_S16}, {"<i4", AP_S32},
-    {"<i8", AP_S64},  {"|u1", AP_U8},  {"<u1", AP_U8},  {"<u2", AP_U16}, {"<u4", AP_U32},
-    {"<u8", AP_U64},  {"<f2", AP_F16}, {"<f4", AP_F32}, {"<f8", AP_F64}, {"<c8", AP_C64},
+    {"|b1", AP_PRED}, {"|i1", AP_S8},  {"<i1", AP_S8},  {"<i2", AP_S16},
+    {"<i4", AP_S32},  {"<i8", AP_S64}, {"|u1", AP_U8},  {"<u1", AP_U8},
+    {"<u2", AP_U16},  {"<u4", AP_U32}, {"<u8", AP_U64}, {"<f2", AP_F16},
+    {"<f4", AP_F32},  {"<f8", AP_F64}, {"<c8", AP_C64}, {"<c16", AP_C128},
 };
 #define N_DESCRS (sizeof descrs / sizeof descrs[0])
+
+/* Whether the name is that of raw elements that a type of numpy's extensions has. */
+static bool is_raw(const char *descr, enum ap_dtype dtype)
+{
+    switch ((int)dtype) {
+    case AP_BF16:
+        return !strcmp(descr, "<V2") || !strcmp(descr, "|V2");
+    case AP_F8E4M3FN:
+        return !strcmp(descr, "<V1") || !strcmp(descr, "|V1");
+    case AP_F8E5M2:
+        return !strcmp(descr, "<f1") || !strcmp(descr, "<V1") || !strcmp(descr, "|V1");
+    }
+    return false;
+}
 
 static int parse_shape(const char *p, struct ap_npy *npy)
 {
@@ -34,8 +53,9 @@ static int parse_shape(const char *p, struct ap_npy *npy)
     return *p == ')' ? 0 : -1;
 }
 
-/* The header's dictionary. */
-static int parse_header(const char *path, char *h, struct ap_npy *npy, struct ap_err *err)
+/* The header's dictionary. raw: the type of elements that numpy has no name for. */
+static int parse_header(const char *path, char *h, enum ap_dtype raw, struct ap_npy *npy,
+                        struct ap_err *err)
 {
     char *descr = strstr(h, "'descr':"), *shape = strstr(h, "'shape':");
     char *order = strstr(h, "'fortran_order':");
@@ -55,7 +75,7 @@ static int parse_header(const char *path, char *h, struct ap_npy *npy, struct ap
     if (!end)
         return ap_err_set(err, "%s: arrays of records are not read", path);
     *end = 0;
-    npy->dtype = AP_N_DTYPES;
+    npy->dtype = is_raw(descr + 1, raw) ? raw : AP_N_DTYPES;
     for (size_t i = 0; i < N_DESCRS; i++)
         if (!strcmp(descr + 1, descrs[i].descr))
             npy->dtype = descrs[i].dtype;
@@ -64,7 +84,8 @@ static int parse_header(const char *path, char *h, struct ap_npy *npy, struct ap
     return 0;
 }
 
-static int read_body(const char *path, FILE *f, struct ap_npy *npy, struct ap_err *err)
+static int read_body(const char *path, FILE *f, enum ap_dtype raw, struct ap_npy *npy,
+                     struct ap_err *err)
 {
     unsigned char m[12];
     if (fread(m, 1, 10, f) != 10 || memcmp(m, "\x93NUMPY", 6))
@@ -82,7 +103,7 @@ static int read_body(const char *path, FILE *f, struct ap_npy *npy, struct ap_er
     char *h = ap_xrealloc(NULL, len + 1);
     const bool whole = fread(h, 1, len, f) == len;
     h[len] = 0;
-    const int rc = whole ? parse_header(path, h, npy, err)
+    const int rc = whole ? parse_header(path, h, raw, npy, err)
                          : ap_err_set(err, "%s: truncated .npy header", path);
     free(h);
     if (rc)
@@ -99,7 +120,8 @@ static int read_body(const char *path, FILE *f, struct ap_npy *npy, struct ap_er
     return 0;
 }
 
-int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err)
+static int read_file(const char *path, enum ap_dtype raw, struct ap_npy *npy,
+                     bool *missing, struct ap_err *err)
 {
     *npy = (struct ap_npy){0};
     FILE *f = fopen(path, "rb");
@@ -107,7 +129,7 @@ int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_e
         *missing = !f && errno == ENOENT;
     if (!f)
         return ap_err_set(err, "%s: %s", path, strerror(errno));
-    const int rc = read_body(path, f, npy, err);
+    const int rc = read_body(path, f, raw, npy, err);
     fclose(f);
     if (rc) {
         free(npy->data);
@@ -116,37 +138,95 @@ int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_e
     return rc;
 }
 
+int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err)
+{
+    return read_file(path, AP_TUPLE, npy, missing, err);
+}
+
+/* ---- other types than the program's ---- */
+
+static bool is_int(enum ap_dtype dtype)
+{
+    return ap_dtype_is_int(dtype) || dtype == AP_PRED;
+}
+
+/* Whether elements are taken as another type: integers as far as they fit (Python's are
+ * s64), f32 and f64 rounded as frameworks do (and bf16 is stored so here). */
+static bool converts(enum ap_dtype from, enum ap_dtype to)
+{
+    return from == to || (is_int(from) && is_int(to)) ||
+           ((from == AP_F32 || from == AP_F64) && ap_dtype_is_float(to) && to != AP_F64);
+}
+
+/* npy's elements as dtype. */
+static int convert(const char *path, struct ap_npy *npy, enum ap_dtype dtype,
+                   struct ap_err *err)
+{
+    const size_t from = (size_t)ap_dtype_size(npy->dtype);
+    const size_t to = (size_t)ap_dtype_size(dtype);
+
+    if (npy->dtype == dtype)
+        return 0;
+    char *out = ap_xrealloc(NULL, (size_t)npy->elems * to + 1);
+    for (int64_t i = 0; i < npy->elems; i++) {
+        const char *x = (char *)npy->data + (size_t)i * from;
+        char *y = out + (size_t)i * to;
+        if (!is_int(dtype)) {
+            ap_elem_from_double(dtype, ap_elem_to_double(npy->dtype, x), y);
+            continue;
+        }
+        const int64_t v = ap_elem_to_int(npy->dtype, x);
+        if ((npy->dtype == AP_U64 && v < 0) || !ap_elem_from_int(dtype, v, y)) {
+            free(out);
+            return ap_err_set(err, "%s: element %lld is %lld, which %s cannot hold", path,
+                              (long long)i, (long long)v, ap_dtype_name(dtype));
+        }
+    }
+    free(npy->data);
+    npy->data = out;
+    npy->dtype = dtype;
+    return 0;
+}
+
 int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
                       bool *missing, struct ap_err *err)
 {
     struct ap_npy npy;
-    if (ap_npy_read(path, &npy, missing, err))
+    if (read_file(path, shape->dtype, &npy, missing, err))
         return -1;
     const struct ap_shape has = {.dtype = npy.dtype, .rank = npy.rank, .dims = npy.dims};
-    const bool widened = shape->dtype == AP_BF16 && npy.dtype == AP_F32;
-    if (!ap_shape_same_dims(&has, shape) || (npy.dtype != shape->dtype && !widened)) {
+    const bool fits =
+        ap_shape_same_dims(&has, shape) && converts(npy.dtype, shape->dtype);
+    if (!fits) {
         struct ap_buf a = {0}, b = {0};
         ap_shape_print(&has, &a);
         ap_shape_print(shape, &b);
         ap_err_set(err, "%s: expected %s, got %s", path, b.data, a.data);
         ap_buf_free(&a);
         ap_buf_free(&b);
+    }
+    if (!fits || convert(path, &npy, shape->dtype, err)) {
         free(npy.data);
         return -1;
-    }
-    for (int64_t i = 0; widened && i < npy.elems; i++) {
-        float wide;
-        memcpy(&wide, (char *)npy.data + 4 * i, 4);
-        const uint16_t narrow = ap_f32_to_bf16(wide);
-        memcpy((char *)npy.data + 2 * i, &narrow, 2);
     }
     *out = npy.data;
     return 0;
 }
 
+/* ---- writing ---- */
+
+/* bf16 and fp8 as f32. */
+static enum ap_dtype stored_as(enum ap_dtype dtype)
+{
+    for (size_t i = 0; i < N_DESCRS; i++)
+        if (descrs[i].dtype == dtype)
+            return dtype;
+    return AP_F32;
+}
+
 static int write_all(FILE *f, const struct ap_shape *shape, const void *data)
 {
-    const enum ap_dtype dtype = shape->dtype == AP_BF16 ? AP_F32 : shape->dtype;
+    const enum ap_dtype dtype = stored_as(shape->dtype);
     const char *descr = "";
     for (size_t i = N_DESCRS; i-- > 0;)
         if (descrs[i].dtype == dtype)
@@ -166,14 +246,16 @@ static int write_all(FILE *f, const struct ap_shape *shape, const void *data)
     fwrite(h.data, 1, h.len, f);
     ap_buf_free(&h);
     const int64_t n = ap_shape_elems(shape);
-    if (shape->dtype != AP_BF16) {
+    if (shape->dtype == dtype) {
         fwrite(data, 1, (size_t)(n * ap_dtype_size(dtype)), f);
     } else {
+        const size_t size = (size_t)ap_dtype_size(shape->dtype);
         float wide[256];
         for (int64_t i = 0; i < n; i += 256) {
             const int64_t k = n - i < 256 ? n - i : 256;
             for (int64_t j = 0; j < k; j++)
-                wide[j] = ap_bf16_to_f32(((const uint16_t *)data)[i + j]);
+                wide[j] = (float)ap_elem_to_double(
+                    shape->dtype, (const char *)data + (size_t)(i + j) * size);
             fwrite(wide, 4, (size_t)k, f);
         }
     }

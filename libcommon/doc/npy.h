@@ -4,7 +4,7 @@
 
 #include "graph/graph.h"
 
-/* An array of a file. bf16 is stored as f32. data: caller frees. */
+/* An array of a file. bf16 and fp8 are stored as f32. data: caller frees. */
 struct ap_npy {
     enum ap_dtype dtype;
     int rank;
@@ -13,7 +13,10 @@ struct ap_npy {
 };
 /* -1 with err; *missing (may be NULL): the file does not exist, rather than being bad. */
 int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_err *err);
-/* Reads a file that must have this shape, in its dtype; bf16 from f32. Caller frees *out.
+/*
+ * Reads a file that must have this shape, as its dtype: numpy's raw elements where the
+ * dtype is bf16 or fp8, other integers if they fit, f32 and f64 rounded. Caller frees
+ * *out.
  */
 int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
                       bool *missing, struct ap_err *err);

@@ -48,6 +48,20 @@ static bool in_order(int rank, const int64_t *place)
     return true;
 }
 
+/* A product of the backward pass is as precise as that of the forward pass. */
+static void keep_precision(struct ap_build *b, int d, const struct ap_attrs *forward)
+{
+    struct ap_attrs *a;
+
+    if (!forward->algorithm && !forward->operand_precision[0] &&
+        !forward->operand_precision[1])
+        return;
+    a = ap_arena_dup(b->arena, b->nodes[d].attrs, sizeof *a);
+    a->algorithm = forward->algorithm;
+    memcpy(a->operand_precision, forward->operand_precision, sizeof a->operand_precision);
+    b->nodes[d].attrs = a;
+}
+
 /* The gradient of side k of a dot. */
 static int dot_side(struct grad *g, const struct ap_node *n, int dy, int k)
 {
@@ -85,6 +99,7 @@ static int dot_side(struct grad *g, const struct ap_node *n, int dy, int k)
     else
         d = ap_build_dot(b, dy, other, n_batch, dy_batch, batch[1 - k]->v, n_his, in_dy,
                          his_free);
+    keep_precision(b, d, a);
     return ap_build_convert(b, put_back(b, d, mine.rank, place[first]), mine.dtype);
 }
 
@@ -166,6 +181,7 @@ static int conv_lhs(struct grad *g, const struct ap_node *n, int dy)
     int kernel = ap_build_convert(b, n->in[1], n->shape.dtype);
     kernel = move_groups(b, kernel, c->rhs_out, c->rhs_in, a->feature_group_count);
     int d = ap_build_conv(b, dy, kernel, a);
+    keep_precision(b, d, n->attrs);
     d = move_groups(b, d, c->lhs_feature, c->lhs_batch, batches);
     return ap_build_convert(b, d, sx.dtype);
 }
@@ -207,6 +223,7 @@ static int conv_rhs(struct grad *g, const struct ap_node *n, int dy)
     a->feature_group_count = n->attrs->batch_group_count;
     a->batch_group_count = n->attrs->feature_group_count;
     int d = ap_build_conv(b, ap_build_convert(b, n->in[0], n->shape.dtype), dy, a);
+    keep_precision(b, d, n->attrs);
     if (n_turned)
         d = ap_build_reverse(b, d, n_turned, turned);
     return ap_build_convert(b, d, sw.dtype);

@@ -471,6 +471,39 @@ static int fft_parse(const char *text, size_t *pos, enum ap_fft *type, struct ap
     return 0;
 }
 
+static int precision_parse(const char *text, size_t *pos, enum ap_precision *out,
+                           struct ap_err *err)
+{
+    int n = 0;
+
+    skip_blanks(text, pos);
+    if (expect(text, pos, '{', "operand_precision", err))
+        return -1;
+    do {
+        int i = name_parse(text, pos, ap_precision_names, AP_N_PRECISIONS);
+        if (i < 0 || n == 2)
+            return ap_err_set(err,
+                              "expected {default, high or highest, for two operands}");
+        out[n++] = (enum ap_precision)i;
+        skip_blanks(text, pos);
+    } while (take(text, pos, ','));
+    out[1] = n == 1 ? out[0] : out[1];
+    return expect(text, pos, '}', "operand_precision", err);
+}
+
+/* A word that is kept as it is. */
+static int text_parse(struct ap_arena *arena, const char *text, size_t *pos,
+                      const char **out, struct ap_err *err)
+{
+    size_t len = word_len(text, pos);
+
+    if (!len)
+        return ap_err_set(err, "expected a word");
+    *out = ap_arena_strndup(arena, text + *pos, len);
+    *pos += len;
+    return 0;
+}
+
 static int bool_parse(const char *text, size_t *pos, bool *value, struct ap_err *err)
 {
     static const char *const names[] = {"false", "true", "0", "1"};
@@ -518,6 +551,10 @@ int ap_attr_parse(struct ap_arena *arena, enum ap_attr attr, const char *text,
         return 0;
     case AP_ATTR_IS_PADDING:
         return padding_parse(arena, text, pos, attrs, err);
+    case AP_ATTR_IS_PRECISION:
+        return precision_parse(text, pos, attrs->operand_precision, err);
+    case AP_ATTR_IS_WORD:
+        return text_parse(arena, text, pos, place, err);
     case AP_ATTR_IS_SLICE:
         return slice_parse(arena, text, pos, attrs, err);
     case AP_ATTR_IS_TRANSPOSE: /* ADJOINT of real numbers */
@@ -579,6 +616,13 @@ void ap_attr_print(enum ap_attr attr, const struct ap_attrs *attrs, struct ap_bu
         return;
     case AP_ATTR_IS_PADDING:
         padding_print(attrs, out);
+        return;
+    case AP_ATTR_IS_PRECISION:
+        ap_buf_printf(out, "{%s,%s}", ap_precision_names[attrs->operand_precision[0]],
+                      ap_precision_names[attrs->operand_precision[1]]);
+        return;
+    case AP_ATTR_IS_WORD:
+        ap_buf_puts(out, *(const char *const *)place);
         return;
     case AP_ATTR_IS_SLICE:
         slice_print(attrs, out);

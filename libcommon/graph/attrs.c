@@ -89,6 +89,7 @@ uint64_t ap_attrs_given(const struct ap_attrs *in)
 #define GIVEN_ORDER(m)      (in->m)
 #define GIVEN_PADDING(m)    (in->n_##m != 0)
 #define GIVEN_PART(m)       (in->m != NULL)
+#define GIVEN_PRECISION(m)  (in->m[0] || in->m[1])
 #define GIVEN_RED(m)        (in->m != AP_RED_NONE)
 #define GIVEN_REDUCER(m)    (in->m != -1)
 #define GIVEN_SHAPE(m)      (in->m != NULL)
@@ -97,6 +98,7 @@ uint64_t ap_attrs_given(const struct ap_attrs *in)
 #define GIVEN_STRING(m)     (in->m != NULL)
 #define GIVEN_TRANSPOSE(m)  (in->m)
 #define GIVEN_VALUE(m)      (in->m.elided || in->m.data)
+#define GIVEN_WORD(m)       (in->m != NULL)
 #define GIVEN_WINDOW(m)     (in->n_##m != 0)
 #define AP_ATTR(name, kind, member, hlo) \
     set |= (uint64_t)GIVEN_##kind(member) << AP_ATTR_##name;
@@ -233,6 +235,10 @@ static void value_of(enum ap_attr attr, const struct ap_attrs *in,
     case AP_ATTR_IS_PART:
     case AP_ATTR_IS_REDUCER:
         return;
+    case AP_ATTR_IS_PRECISION:
+        put(v, in->operand_precision[0]);
+        put(v, in->operand_precision[1]);
+        return;
     case AP_ATTR_IS_SHAPE:
         put_shape(v, in->global);
         return;
@@ -247,6 +253,7 @@ static void value_of(enum ap_attr attr, const struct ap_attrs *in,
         put(v, split->part);
         return;
     case AP_ATTR_IS_STRING:
+    case AP_ATTR_IS_WORD:
         v->bytes = *(const char *const *)place;
         v->n_bytes = strlen(v->bytes);
         return;

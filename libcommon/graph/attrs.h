@@ -18,6 +18,7 @@ enum ap_attr_kind {
     AP_ATTR_IS_ORDER,   /* a bool that HLO spells TOTALORDER, or something else */
     AP_ATTR_IS_PADDING, /* lo_hi or lo_hi_interior per dimension: "0_0x1_1_2" */
     AP_ATTR_IS_PART, /* where a parameter comes from, which nothing computed depends on */
+    AP_ATTR_IS_PRECISION, /* of two operands: "{highest,default}" */
     AP_ATTR_IS_RED,
     AP_ATTR_IS_REDUCER, /* id of a reducer, -1 for none */
     AP_ATTR_IS_SHAPE,
@@ -26,6 +27,7 @@ enum ap_attr_kind {
     AP_ATTR_IS_STRING,
     AP_ATTR_IS_TRANSPOSE, /* a bool that HLO spells NO_TRANSPOSE, or something else */
     AP_ATTR_IS_VALUE,
+    AP_ATTR_IS_WORD,  /* a string that HLO spells without quotes */
     AP_ATTR_IS_WINDOW /* "{size=3x3 pad=1_1x1_1}"; "{}": no dimensions */
 };
 

@@ -297,6 +297,8 @@ const char *const ap_role_names[AP_N_ROLES] = {
     [AP_ROLE_AUX] = "aux",
 };
 
+const char *const ap_precision_names[AP_N_PRECISIONS] = {"default", "high", "highest",
+                                                         "packed_nibble"};
 const char *const ap_fft_names[AP_N_FFTS] = {"FFT", "IFFT", "RFFT", "IRFFT"};
 
 /* ---- phases ---- */

@@ -132,6 +132,16 @@ enum ap_direction { AP_EQ, AP_NE, AP_GE, AP_GT, AP_LE, AP_LT };
 enum ap_fft { AP_FFT_FFT, AP_FFT_IFFT, AP_FFT_RFFT, AP_FFT_IRFFT, AP_N_FFTS };
 extern const char *const ap_fft_names[AP_N_FFTS]; /* "FFT", "IFFT", ... */
 
+/* How many bits of an operand a matrix product takes, as XLA names it. */
+enum ap_precision {
+    AP_PRECISION_DEFAULT,
+    AP_PRECISION_HIGH,
+    AP_PRECISION_HIGHEST,
+    AP_PRECISION_PACKED_NIBBLE,
+    AP_N_PRECISIONS
+};
+extern const char *const ap_precision_names[AP_N_PRECISIONS]; /* "default", ... */
+
 /* How a reducer combines two values; AP_RED_NONE stands for "any other computation". */
 enum ap_red {
     AP_RED_NONE,
@@ -228,13 +238,15 @@ struct ap_attrs {
 #define AP_MEMBER_PADDING(m) \
     int n_##m;               \
     const struct ap_pad_dim *m;
-#define AP_MEMBER_PART(m)    const struct ap_part *m;
-#define AP_MEMBER_REDUCER(m) int m;
-#define AP_MEMBER_SHAPE(m)   const struct ap_shape *m;
+#define AP_MEMBER_PART(m)      const struct ap_part *m;
+#define AP_MEMBER_PRECISION(m) enum ap_precision m[2];
+#define AP_MEMBER_REDUCER(m)   int m;
+#define AP_MEMBER_SHAPE(m)     const struct ap_shape *m;
 #define AP_MEMBER_SLICE(m) \
     int n_##m;             \
     const struct ap_slice_dim *m;
 #define AP_MEMBER_STRING(m)    const char *m;
+#define AP_MEMBER_WORD(m)      const char *m;
 #define AP_MEMBER_TRANSPOSE(m) bool m;
 #define AP_MEMBER_VALUE(m)     struct ap_literal m;
 #define AP_MEMBER_WINDOW(m) \

@@ -115,6 +115,15 @@ static int read_as(const struct recomputer *r, int group, int in)
     return backward && is_recomputed(r, in) ? r->copy[in] : r->id[in];
 }
 
+/* The attributes with the mark of what is computed once more. */
+static const struct ap_attrs *recomputed(const struct recomputer *r,
+                                         const struct ap_attrs *attrs)
+{
+    struct ap_attrs *a = ap_arena_dup(r->arena, attrs, sizeof *attrs);
+    a->recomputed = true;
+    return a;
+}
+
 static struct ap_graph write_graph(const struct recomputer *r)
 {
     struct ap_graph g = *r->g;
@@ -140,6 +149,7 @@ static struct ap_graph write_graph(const struct recomputer *r)
                 continue;
             n->name = ap_arena_printf(r->arena, "%s.remat", old->name);
             n->phase = AP_BACKWARD;
+            n->attrs = recomputed(r, n->attrs);
         }
     g.handed = handed;
     g.results =

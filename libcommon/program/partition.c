@@ -121,6 +121,8 @@ static int add_step(struct partition *p, const struct ap_conversion *conv, int i
     struct ap_attrs *attrs =
         ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
     attrs->coll = step->coll;
+    attrs->recomputed = p->plan->regather && p->plan->regather[conv->node] &&
+                        (conv->each || conv->phase != AP_FORWARD);
     struct ap_shape shape = ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
     if (needs_f32(p, step, shape.dtype)) {
         cur = add_convert(p, cur, conv, AP_F32);

@@ -15,6 +15,8 @@ enum {
     LABELS = AP_ATTR_dim_labels,
     INTS = AP_ATTR_dimensions,
     DIRECTION = AP_ATTR_direction,
+    PRECISION = AP_ATTR_operand_precision,
+    WORD = AP_ATTR_algorithm,
     PLACEMENT = AP_N_ATTRS,
     SHAPE
 };
@@ -77,6 +79,9 @@ static void test_good(void)
     good(PADDING, "3_4_0", "3_4");
     good(SLICE, "{[0:4], [1:8:2],[0:1:1]}", "{[0:4],[1:8:2],[0:1]}");
     good(SLICE, "{}", "{}");
+    good(PRECISION, "{highest,default}", "{highest,default}");
+    good(PRECISION, " {high} x", "{high,high} x");
+    good(WORD, "dot_bf16_bf16_f32, x", "dot_bf16_bf16_f32, x");
     good(LABELS, "b01f_01io->b01f", "b01f_01io->b01f");
     good(LABELS, "f10b_i0o1->10fb sharding", "f10b_i0o1->10fb sharding");
     good(LABELS, "bf_io->bf", "bf_io->bf");
@@ -110,6 +115,10 @@ static void test_bad(void)
     bad(WINDOW, "{size=3 rhs_reversal=2}", "expected 0 or 1");
     bad(WINDOW, "{size=1x1x1x1x1x1x1x1x1x1x1x1x1}", "more than 12");
     bad(PADDING, "0_0x1", "expected '_'");
+    bad(PRECISION, "{lowest,high}", "expected {default, high or highest");
+    bad(PRECISION, "{high,high,high}", "for two operands");
+    bad(PRECISION, "high", "expected '{'");
+    bad(WORD, "{x}", "expected a word");
     bad(PADDING, "0_0_-1", "negative interior");
     bad(SLICE, "{[0:4],[1]}", "expected ':'");
     bad(SLICE, "{[0:99999999999999999999]}", "64 bits");

@@ -6,6 +6,7 @@
  */
 #include "run/data.h"
 #include "cpu/cpu.h"
+#include "graph/part.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,8 +163,37 @@ static void seed_block(const struct source *s, const struct ap_node *v, int para
 
 /* ---- parameters ---- */
 
-static int load_param(struct exec *x, const struct source *s, int k, char *host,
-                      struct ap_err *err)
+int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
+                int k, const struct ap_shape *shape, void **out, bool *missing,
+                struct ap_err *err)
+{
+    const struct ap_part *part = param->attrs->argument;
+    const int index = part ? part->index : k;
+    const char *path = ap_arena_printf(arena, "%s/%d.npy", a->dir, index);
+
+    *missing = false;
+    if (!part || !part->n)
+        return ap_npy_read_shape(path, shape, out, missing, err);
+    if (!a->whole || a->index != index) {
+        const struct ap_shape whole = ap_part_whole(arena, shape, part);
+        arrays_free(a);
+        if (ap_npy_read_shape(path, &whole, &a->whole, missing, err))
+            return -1;
+        a->index = index;
+    }
+    *out = ap_xrealloc(NULL, (size_t)ap_shape_bytes(shape) + 1);
+    ap_part_get(shape, part, a->whole, *out);
+    return 0;
+}
+
+void arrays_free(struct arrays *a)
+{
+    free(a->whole);
+    a->whole = NULL;
+}
+
+static int load_param(struct exec *x, const struct source *s, struct arrays *files, int k,
+                      char *host, struct ap_err *err)
 {
     const struct ap_graph *g = &x->prog->local;
     const struct ap_node *v = &g->nodes[g->params[k]];
@@ -180,9 +210,9 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     memset(host, 0, (size_t)ap_shape_bytes(&v->shape));
     bool missing = true;
     if (s->dir) {
-        const char *path = ap_arena_printf(x->arena, "%s/%d.npy", s->dir, number);
         struct ap_err why = {{0}};
-        if (ap_npy_read_shape(path, &place.global, &whole, &missing, &why) &&
+        if (arrays_read(files, x->arena, v, number, &place.global, &whole, &missing,
+                        &why) &&
             (!missing || (!s->seeded && v->role != AP_ROLE_STATE)))
             return ap_err_set(err, "parameter %d (%s): %s", number, v->name, why.msg);
     }
@@ -204,13 +234,15 @@ int data_load(struct exec *x, const struct source *source, struct ap_err *err)
         most = bytes > most ? bytes : most;
     }
     char *host = ap_xrealloc(NULL, (size_t)most);
+    struct arrays files = {.dir = source->dir};
     int rc = 0;
     for (int k = 0; k < g->n_params && !rc; k++) {
-        rc = load_param(x, source, k, host, err);
+        rc = load_param(x, source, &files, k, host, err);
         if (!rc && (!x->number || x->number[k] >= 0))
             x->backend->write(x->value[g->params[k]], host,
                               ap_shape_bytes(&g->nodes[g->params[k]].shape));
     }
+    arrays_free(&files);
     free(host);
     return rc;
 }

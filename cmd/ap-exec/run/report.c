@@ -2,6 +2,7 @@
 #include "run/session.h"
 
 #include "doc/doc.h"
+#include "graph/part.h"
 
 #include <errno.h>
 #include <math.h>
@@ -182,6 +183,38 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
         }
 }
 
+/*
+ * Writes parameter k, or, where it is a part of an argument of the step, the whole from
+ * the parts, which are neighbours. *next: the parameter behind what was written.
+ */
+static int write_argument(const struct session *s, int k, const char *dir, int *next,
+                          struct ap_err *err)
+{
+    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_node *v = &g->nodes[g->params[k]];
+    const struct ap_part *part = v->attrs->argument;
+    const struct placement place = exec_placement(v);
+    struct ap_arena arena = {0};
+    const struct ap_shape whole = ap_part_whole(&arena, &place.global, part);
+    const char *path = ap_arena_printf(&arena, "%s/%d.npy", dir, part ? part->index : k);
+    char *data =
+        part && part->n ? ap_xrealloc(NULL, (size_t)ap_shape_bytes(&whole) + 1) : NULL;
+    bool has_all = true;
+
+    for (*next = k; *next < g->n_params; ++*next) {
+        const struct ap_part *other = g->nodes[g->params[*next]].attrs->argument;
+        if (*next > k && (!data || !other || other->index != part->index))
+            break;
+        has_all &= s->params[*next] != NULL;
+        if (data && s->params[*next])
+            ap_part_put(&place.global, other, s->params[*next], data);
+    }
+    int rc = has_all ? ap_npy_write(path, &whole, data ? data : s->params[k], err) : 0;
+    free(data);
+    ap_arena_free(&arena);
+    return rc;
+}
+
 int report_files(const struct session *s, const char *dir, struct ap_err *err)
 {
     const struct ap_graph *g = &s->exec.prog->local;
@@ -189,13 +222,8 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err)
     int rc = 0;
     if (mkdir(dir, 0777) && errno != EEXIST)
         return ap_err_set(err, "%s: %s", dir, strerror(errno));
-    for (int k = 0; k < g->n_params && !rc; k++) {
-        const struct placement p = exec_placement(&g->nodes[g->params[k]]);
-        path.len = 0;
-        ap_buf_printf(&path, "%s/%d.npy", dir, k);
-        if (s->params[k])
-            rc = ap_npy_write(path.data, &p.global, s->params[k], err);
-    }
+    for (int k = 0; k < g->n_params && !rc;)
+        rc = write_argument(s, k, dir, &k, err);
     for (int r = 0; r < g->n_results && !rc; r++) {
         path.len = 0;
         ap_buf_printf(&path, "%s/result_%d.npy", dir, r);

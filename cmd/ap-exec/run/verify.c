@@ -161,6 +161,7 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
     const struct ap_graph *g = &s->exec.prog->local;
     struct norms weights = {0}, states = {0};
     struct ap_npy losses;
+    struct arrays files = {.dir = ap_arena_printf(arena, "%s/out", dir)};
     *cmp = (struct comparison){.done = true, .loss_error = -1};
     if (ap_npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
         return -1;
@@ -177,18 +178,20 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
     for (int k = 0; k < g->n_params; k++) {
         const struct ap_node *v = &g->nodes[g->params[k]];
         const struct placement p = exec_placement(v);
-        const char *path = ap_arena_printf(arena, "%s/out/%d.npy", dir, k);
         void *want;
         bool missing;
         struct ap_err why = {{0}};
         if (!s->params[k])
             continue;
-        if (ap_npy_read_shape(path, &p.global, &want, &missing, &why))
+        if (arrays_read(&files, arena, v, k, &p.global, &want, &missing, &why)) {
+            arrays_free(&files);
             return ap_err_set(err, "parameter %d (%s): %s", k, v->name, why.msg);
+        }
         add_norms(v->role == AP_ROLE_STATE ? &states : &weights, s->params[k], want,
                   v->shape.dtype, ap_shape_elems(&p.global));
         free(want);
     }
+    arrays_free(&files);
     cmp->params_error = weights.n ? relative(&weights) : -1;
     cmp->states_error = states.n ? relative(&states) : -1;
     if (isnan(tolerance))

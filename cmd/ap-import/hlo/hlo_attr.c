@@ -56,7 +56,6 @@ static const struct own_row rows[] = {
     {"feature_index", ATTR_INDEX, 0},
     {"frontend_attributes", ATTR_FRONTEND, 0},
     {"metadata", ATTR_METADATA, 0},
-    {"operand_precision", ATTR_SKIP, 0},
     {"origin", ATTR_SKIP, 0},
     {"output_to_operand_aliasing", ATTR_SKIP, 0},
     {"parameter_replication", ATTR_SKIP, 0},
@@ -90,10 +89,12 @@ static int compare_row(const void *key, const void *row)
 }
 
 /* Looks an attribute up; false: nobody knows it. */
-static bool find_attr(struct hlo_span name, struct given *g)
+static bool find_attr(struct hlo_span name, enum hlo_kind kind, struct given *g)
 {
     g->own = NULL;
     g->attr = ap_attr_find_hlo(name.s, name.len);
+    if (g->attr == AP_ATTR_algorithm && kind == HLO_RNG) /* the generator's */
+        g->attr = AP_N_ATTRS;
     if (g->attr < AP_N_ATTRS) {
         g->name = ap_attr_table[g->attr].hlo;
         return true;
@@ -382,7 +383,7 @@ int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         if (instr->kind == HLO_UNSUPPORTED)
             continue;
         struct given g = {.value = value};
-        if (!find_attr(name, &g)) {
+        if (!find_attr(name, instr->kind, &g)) {
             warn_unknown(src, cache, name);
             continue;
         }

@@ -31,7 +31,7 @@ static struct value choose(const struct choice *c, int taken, const struct value
             AP_NEW_N(c->e.f->im->src->arena, a->n_parts + 1, struct value);
         for (int i = 0; i < a->n_parts; i++)
             parts[i] = choose(c, taken, &a->parts[i], &b->parts[i]);
-        return (struct value){-1, a->n_parts, parts};
+        return inline_tuple(a->n_parts, parts);
     }
     if (a->node == b->node)
         return *a;

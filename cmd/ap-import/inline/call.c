@@ -108,7 +108,7 @@ static int eval_cholesky(struct frame *f, const struct hlo_instr *instr,
     if (inline_op(f, &cholesky, &parts[0]))
         return -1;
     parts[1].node = emit_int(&e, AP_S32, 0, &shape->parts[1]);
-    *out = (struct value){-1, 2, parts};
+    *out = inline_tuple(2, parts);
     return 0;
 }
 
@@ -252,7 +252,7 @@ static struct value add_parts(struct import *im, struct ap_node *node,
         struct value *parts = AP_NEW_N(arena, shape->n_parts + 1, struct value);
         for (int i = 0; i < shape->n_parts; i++)
             parts[i] = add_parts(im, node, info, &shape->parts[i], index);
-        return (struct value){-1, shape->n_parts, parts};
+        return inline_tuple(shape->n_parts, parts);
     }
     struct ap_node part = *node;
     struct ap_attrs *attrs = ap_arena_dup(arena, node->attrs, sizeof *attrs);
@@ -294,9 +294,12 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
     }
     struct ap_attrs *attrs = import_new_attrs(im->src->arena);
     attrs->target = target;
+    if (instr->config.len)
+        attrs->backend_config = hlo_span_dup(im->src->arena, instr->config);
     attrs->flops = flops_of(&(struct work){im, instr, in, instr->n_in}, target);
     if (!attrs->flops)
         warn_once(im, pos, target);
+    attrs->recomputed = inline_is_barred(f, instr);
     node.in = in;
     node.attrs = attrs;
     int64_t index = 0;

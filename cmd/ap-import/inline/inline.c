@@ -62,7 +62,7 @@ static struct value node_value(struct import *im, int id)
     int first = inline_parts(im, id);
     for (int i = 0; i < shape.n_parts; i++)
         parts[i] = (struct value){.node = first + i};
-    return (struct value){-1, shape.n_parts, parts};
+    return inline_tuple(shape.n_parts, parts);
 }
 
 const char *inline_name(const struct frame *f, const struct hlo_instr *instr)
@@ -147,11 +147,14 @@ int inline_op(struct frame *f, const struct hlo_instr *instr, struct value *out)
     node.attrs = attrs_of(im, instr);
     if (!node.attrs || inline_check(im, pos, &node))
         return -1;
+    const bool barred = inline_is_barred(f, instr);
     int same = inline_fold(im, &node, &info);
     if (same >= 0) {
-        *out = (struct value){.node = same};
+        *out = (struct value){.node = same, .barred = barred};
         return 0;
     }
+    if (barred)
+        node.attrs = import_recomputed(im->src->arena, node.attrs);
     *out = node_value(im, import_add(im, &node, &info));
     return 0;
 }
@@ -221,7 +224,7 @@ static int eval_tuple(struct frame *f, const struct hlo_instr *instr, struct val
     struct value *parts = AP_NEW_N(f->im->src->arena, instr->n_in + 1, struct value);
     for (int i = 0; i < instr->n_in; i++)
         parts[i] = f->values[instr->in[i]];
-    *out = (struct value){-1, instr->n_in, parts};
+    *out = inline_tuple(instr->n_in, parts);
     if (!inline_has_shape(f->im, out, &instr->shape))
         return hlo_fail(f->im->src, hlo_at(f->im->src, instr->opcode.s),
                         "tuple: an element has another shape");
@@ -261,6 +264,28 @@ static int eval_call(struct frame *f, const struct hlo_instr *instr, struct valu
         return hlo_fail(im->src, pos, "call: the result of '%.100s' has another shape",
                         comp->name);
     return rc;
+}
+
+/* All leaves of a value, read through an opt-barrier. */
+static struct value bar(struct import *im, const struct value *v)
+{
+    struct value out = *v;
+    out.barred = v->node >= 0;
+    if (out.barred || !v->n_parts)
+        return out;
+    struct value *parts = AP_NEW_N(im->src->arena, v->n_parts, struct value);
+    for (int i = 0; i < v->n_parts; i++)
+        parts[i] = bar(im, &v->parts[i]);
+    out.parts = parts;
+    return out;
+}
+
+bool inline_is_barred(const struct frame *f, const struct hlo_instr *instr)
+{
+    for (int k = 0; k < instr->n_in; k++)
+        if (f->values[instr->in[k]].barred)
+            return true;
+    return false;
 }
 
 static int eval_instr(struct frame *f, const struct hlo_instr *instr,
@@ -304,7 +329,7 @@ static int eval_instr(struct frame *f, const struct hlo_instr *instr,
     case HLO_CONDITIONAL:
         return inline_conditional(f, instr, out);
     case HLO_BARRIER:
-        *out = f->values[instr->in[0]];
+        *out = bar(im, &f->values[instr->in[0]]);
         import_drop(im, inline_name(f, instr));
         return 0;
     case HLO_UNSUPPORTED:
@@ -352,7 +377,7 @@ static struct value param_value(struct import *im, const struct hlo_instr *instr
             parts[i] =
                 param_value(im, instr, &shape->parts[i],
                             ap_arena_printf(im->src->arena, "%s.%d", name, i), pin);
-        return (struct value){-1, shape->n_parts, parts};
+        return inline_tuple(shape->n_parts, parts);
     }
     bool path = import_is_path(instr->op_name) && shape == &instr->shape;
     struct ap_node node = import_node(AP_OP_PARAMETER, path ? instr->op_name : name);

@@ -8,7 +8,13 @@ struct value {
     int node; /* -1: the tuple of the parts */
     int n_parts;
     const struct value *parts;
+    bool barred; /* read through an opt-barrier: what is made of it, is on purpose */
 };
+
+static inline struct value inline_tuple(int n, const struct value *parts)
+{
+    return (struct value){.node = -1, .n_parts = n, .parts = parts};
+}
 
 /* One iteration of a loop that is being unrolled. */
 struct iteration {
@@ -41,6 +47,8 @@ bool inline_has_shape(struct import *im, const struct value *v,
 const char *inline_name(const struct frame *f, const struct hlo_instr *instr);
 const char *inline_op_name(const struct frame *f, const struct hlo_instr *instr);
 int inline_check(struct import *im, size_t pos, const struct ap_node *node);
+/* Whether an operand of the instruction is read through an opt-barrier. */
+bool inline_is_barred(const struct frame *f, const struct hlo_instr *instr);
 /* Adds the get-tuple-elements of node id, a tuple, one after the other; the first one. */
 int inline_parts(struct import *im, int id);
 

@@ -48,7 +48,7 @@ static struct value value_of(struct ap_arena *arena, const struct ap_shape *shap
     struct value *parts = AP_NEW_N(arena, shape->n_parts + 1, struct value);
     for (int i = 0; i < shape->n_parts; i++)
         parts[i] = value_of(arena, &shape->parts[i], next);
-    return (struct value){-1, shape->n_parts, parts};
+    return inline_tuple(shape->n_parts, parts);
 }
 
 /* ---- computations ---- */

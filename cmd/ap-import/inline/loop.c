@@ -93,7 +93,7 @@ static struct value initial_state(struct import *im, const struct hlo_comp *body
     struct value *parts = AP_NEW_N(im->src->arena, v->n_parts + 1, struct value);
     for (int i = 0; i < v->n_parts; i++)
         parts[i] = is_kept(body, i) ? v->parts[i] : mark_counter(im, &v->parts[i], depth);
-    return (struct value){-1, v->n_parts, parts};
+    return inline_tuple(v->n_parts, parts);
 }
 
 /* ---- iterations ---- */

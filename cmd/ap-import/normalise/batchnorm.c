@@ -85,8 +85,7 @@ static int add_normal(const struct norm *b, const int *in, int mean, int var)
 static struct value three(const struct norm *b, int x, int y, int z)
 {
     struct value parts[3] = {{.node = x}, {.node = y}, {.node = z}};
-    return (struct value){-1, 3,
-                          ap_arena_dup(b->e.f->im->src->arena, parts, sizeof parts)};
+    return inline_tuple(3, ap_arena_dup(b->e.f->im->src->arena, parts, sizeof parts));
 }
 
 static struct value training(const struct norm *b, const int *in)

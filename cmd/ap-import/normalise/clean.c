@@ -17,6 +17,9 @@
  *   - scalar constants, iotas and broadcasts get a copy per user, just before it:
  *     recomputing one is cheaper than keeping it, and each may have a layout of its own.
  *
+ * What reads through an opt-barrier is marked as recomputed (inline.c); where such a node
+ * goes, the mark goes to its users.
+ *
  * Two linear passes; a copied broadcast copies at most one leaf along with it.
  */
 #include "import.h"
@@ -493,15 +496,22 @@ static void simplify_all(struct clean *c)
     bool *live = import_live(im);
     struct import_nodes old = import_set_aside(im);
     int *to = AP_NEW_N(c->arena, old.g.n_nodes + 1, int);
+    bool *passes = AP_NEW_N(c->arena, old.g.n_nodes + 1, bool); /* a mark to its users */
     for (int i = 0; i < old.g.n_nodes; i++) {
         struct ap_node node = old.g.nodes[i];
+        bool recomputed = node.attrs->recomputed;
         if (!live[i]) {
             if (!old.info[i].auto_named)
                 import_drop(im, node.name);
             continue;
         }
+        for (int k = 0; k < node.n_in; k++)
+            recomputed |= passes[node.in[k]];
         import_rewire(c->arena, &node, to);
         to[i] = simplify(c, &node, &old.info[i]);
+        passes[i] = recomputed && to[i] >= 0;
+        if (recomputed && node.n_in)
+            node.attrs = import_recomputed(c->arena, node.attrs);
         if (to[i] < 0)
             to[i] = import_add(im, &node, &old.info[i]);
         else if (node.pin && !im->g.nodes[to[i]].pin)

@@ -32,7 +32,7 @@ static struct value tuple_of(const struct emit *e, const int *nodes, int n)
     struct value *parts = AP_NEW_N(e->f->im->src->arena, n + 1, struct value);
     for (int i = 0; i < n; i++)
         parts[i] = (struct value){.node = nodes[i]};
-    return (struct value){-1, n, parts};
+    return inline_tuple(n, parts);
 }
 
 /* ---- map ---- */

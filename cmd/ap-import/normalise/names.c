@@ -1,7 +1,8 @@
 /*
  * What names say: scopes and phases from op_name, scopes of parameters from their paths.
  * JAX writes the call stack of a primitive as "jit(step)/jvp(gpt/h_0)/mlp/dot_general":
- * transformations wrap path components, the primitive comes last.
+ * transformations wrap path components, the primitive comes last. Of an operator that
+ * stands for several, whose paths JAX puts side by side ("a/mul;b/add"), the first counts.
  */
 #include "import.h"
 
@@ -120,7 +121,7 @@ const char *import_scope(struct import *im, const char *op_name)
 {
     im->scratch.len = 0;
     struct scope scope = {&im->scratch, {NULL, 0}};
-    put_path(&scope, op_name, strlen(op_name), true, 0);
+    put_path(&scope, op_name, strcspn(op_name, ";"), true, 0);
     put_word(&scope, scope.number);
     return im->scratch.len ? intern(im, im->scratch.data, im->scratch.len) : "";
 }

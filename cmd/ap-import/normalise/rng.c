@@ -298,7 +298,7 @@ static int bit_generator(struct emit *e, struct value *out)
     struct cut c = cut_blocks(&g);
     parts[1].node = generate(&g, &c, shape->parts[1].dtype);
     parts[0].node = advance(&g, c.n_blocks);
-    *out = (struct value){-1, 2, parts};
+    *out = inline_tuple(2, parts);
     return 0;
 }
 
