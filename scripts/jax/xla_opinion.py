@@ -36,16 +36,10 @@ from jax._src.lib import xla_client as xc
 from jax._src.sharding_impls import GSPMDSharding
 from jaxlib import _hlo
 
+from compiled import KINDS, collectives, path_of, totals
+
 TOP = Path(__file__).resolve().parents[2]
 MODELS = TOP / "testdata" / "models"
-KINDS = [
-    "all-reduce",
-    "reduce-scatter",
-    "all-gather",
-    "all-to-all",
-    "collective-permute",
-]
-SIZES = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16}
 N_STEPS = 5
 
 
@@ -131,41 +125,12 @@ def compile_hlo(text, shardy):
     return jax.devices()[0].client.compile_and_load(mlir, devices, options)
 
 
-def element_bytes(dtype):
-    """Bytes of an element of HLO's type."""
-    return SIZES.get(dtype) or int(re.sub(r"\D*(\d+).*", r"\1", dtype)) // 8
-
-
-def bytes_of(shapes):
-    """Number of arrays in the text of a shape, and their bytes."""
-    arrays = re.findall(r"([a-z]\w*)\[([\d,]*)\]", shapes)
-    total = 0
-    for dtype, dims in arrays:
-        sizes = [int(d) for d in dims.split(",") if d]
-        total += element_bytes(dtype) * int(np.prod(sizes, dtype=np.int64))
-    return len(arrays), total
-
-
-def group_size(line):
-    """Devices in a group of a collective."""
-    found = re.search(r"replica_groups=\[\d+,(\d+)\]", line)
-    if found:
-        return int(found[1])
-    found = re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", line)
-    if found:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
-        axes = re.findall(r"'(\w+)'", found[2])
-        return int(np.prod([int(sizes[axis]) for axis in axes]))
-    found = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
-    return len(found[1].split(",")) if found else N_DEVICES
-
-
 def place_of(line):
     """As scope_of, from the path in an instruction's metadata."""
-    found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', line)
-    if not found:
+    path = path_of(line)
+    if path is None:
         return "(no metadata)"
-    path = found[1].split("jit(step)/")[-1]
+    path = path.split("jit(step)/")[-1]
     phase = "update"
     for prefix, name in (("transpose(jvp(", "backward"), ("jvp(", "forward")):
         if path.startswith(prefix):
@@ -179,24 +144,8 @@ def place_of(line):
 
 def theirs(executable):
     """(kind, place) -> [count, bytes] of the collectives in the compiled module."""
-    found = collections.defaultdict(lambda: [0, 0])
     (module,) = executable.hlo_modules()
-    kinds = "|".join(KINDS)
-    pattern = re.compile(rf" = (\(.*?\)|\S+) ({kinds})(?:-start)?\(")
-    for line in module.to_string().splitlines():
-        match = pattern.search(line)
-        if not match:
-            continue
-        shapes, kind = match.groups()
-        n, total = bytes_of(shapes)
-        if kind in ("reduce-scatter", "all-to-all") and not shapes.startswith("("):
-            total *= group_size(line)
-        elif kind == "all-to-all":  # a tuple: one array for each device of the group
-            n, total = 1, total * group_size(line)
-        row = found[kind, place_of(line)]
-        row[0] += n
-        row[1] += total
-    return found
+    return collectives(module.to_string(), N_DEVICES, place_of)
 
 
 # ---- running ----
@@ -269,12 +218,6 @@ def losses_of(model, executable, document):
 
 
 # ---- the report ----
-
-
-def totals(found, kind):
-    """Count and bytes of one kind."""
-    rows = [v for (k, _), v in found.items() if k == kind]
-    return sum(r[0] for r in rows), sum(r[1] for r in rows)
 
 
 def explain(mine, xla, kind, top):

@@ -1,0 +1,233 @@
+"""The partitioned graph, evaluated node for node by one device of the mesh.
+
+Everything here runs inside shard_map, while JAX traces: a value is this device's part.  The
+order of the nodes is the plan's.  XLA may reorder what does not depend on each other, and
+merges what is computed twice; nodes that the plan repeats on purpose (a recomputation, a
+weight that is gathered again) therefore read their operands through an optimization barrier,
+together with the contraction before them: neither are they merged with the first time, nor
+moved up to it.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .collectives import MOVING, carried_start, collect, over_time
+from .errors import PlanError
+from .layouts import parse_shape, shape_text
+from .operators import ELEMENTWISE, TABLE
+
+CONTRACTIONS = {"dot", "convolution"}
+COPIED = {"broadcast", "reshape", "transpose", "slice", "compare", "convert", "concatenate", "pad"}
+NAMING = {"name", "scope", "phase", "group", "in", "repeat"}  # what equal nodes may differ in
+
+
+class Graph:
+    """A graph of the document on local shapes, and what evaluating it needs to know."""
+
+    def __init__(self, section, mesh, each=None):
+        self.nodes = section["nodes"]
+        self.results = section["results"]
+        self.reducers = section.get("reducers", [])
+        self.computations = section.get("computations", [])
+        self.mesh = mesh
+        self.each = tuple(each) if each else None  # groups of the microbatches, half open
+        self.params = {n["param"]: i for i, n in enumerate(self.nodes) if n["op"] == "parameter"}
+        self.n_groups = 1 + max((n.get("group", 0) for n in self.nodes), default=0)
+        self.check()
+        self.pinned = self.find_pinned()
+        self.free = self.find_free()
+
+    def check(self):
+        """Refuses what cannot be evaluated, by name."""
+        inner = [n for c in (*self.computations, *self.reducers) for n in c.get("nodes", [])]
+        for node in (*self.nodes, *inner):
+            if node["op"] != "parameter" and node["op"] not in TABLE:
+                raise PlanError(
+                    f"node {node.get('name')}: operator '{node['op']}' is not known"
+                )
+            if node["op"] == "custom-call":
+                TABLE["custom-call"](None, node, ())
+
+    def find_pinned(self):
+        """Nodes that are computed a second time on purpose: those that say so, and those that
+        XLA would merge with an earlier equal one, collectives or work of another phase."""
+        seen, alike, varies, pinned = {}, [], [], set()
+        for i, node in enumerate(self.nodes):
+            operands = node.get("in", [])
+            said = {k: v for k, v in node.items() if k not in NAMING}
+            key = i if node["op"] == "parameter" else repr(
+                (said, [alike[k] for k in operands], self.is_each(i))
+            )  # fmt: skip
+            first = seen.setdefault(key, i)
+            alike.append(first)
+            varies.append(node["op"] == "parameter" or any(varies[k] for k in operands))
+            other = node.get("phase") != self.nodes[first].get("phase")
+            equal = first != i and varies[i] and (other or node["op"] in MOVING)
+            if node.get("repeat") or equal:
+                pinned.add(i)
+        return pinned
+
+    def is_each(self, i):
+        group = self.nodes[i].get("group", 0)
+        return self.each is not None and self.each[0] <= group < self.each[1]
+
+    def carried(self, i):
+        """Collected over microbatches."""
+        node = self.nodes[i]
+        return node["op"] in ("all-reduce", "all-gather") and over_time(self, node)
+
+    def span(self, lo, hi):
+        """Nodes of groups lo to hi - 1 but parameters, in order."""
+        return [
+            i for i, n in enumerate(self.nodes)
+            if n["op"] != "parameter" and lo <= n.get("group", 0) < hi
+        ]  # fmt: skip
+
+    def with_free(self, ids):
+        """These nodes, and those that they need and that are made of constants alone: it costs
+        less to make these again than to keep them."""
+        found, pending = set(ids), list(ids)
+        while pending:
+            for k in self.nodes[pending.pop()].get("in", []):
+                if self.free[k] and k not in found:
+                    found.add(k)
+                    pending.append(k)
+        return sorted(found)
+
+    def find_free(self):
+        free = []
+        for node in self.nodes:
+            operands = node.get("in", [])
+            leaf = node["op"] in ("constant", "iota")
+            cheap = node["op"] in ELEMENTWISE or node["op"] in COPIED
+            free.append(leaf or (cheap and all(free[k] for k in operands)))
+        return free
+
+    def reads(self, ids):
+        """Values that these nodes read and do not make, ascending."""
+        made = set(ids)
+        return sorted({k for i in ids for k in self.nodes[i].get("in", [])} - made)
+
+    def shapes(self, i):
+        """(dtype, dims) of a node's value; a list of those for a tuple."""
+        return parse_shape(self.nodes[i]["shape"])
+
+
+class Run:
+    """One evaluation: the device's coordinates, and the values so far."""
+
+    def __init__(self, graph, microbatch=0):
+        mesh = graph.mesh
+        self.graph, self.mesh = graph, mesh
+        self.reducers, self.computations = graph.reducers, graph.computations
+        self.coords = [
+            microbatch if mesh.is_time(a) else lax.axis_index(mesh.names[a])
+            for a in range(len(mesh.sizes))
+        ]
+        self.loop = None  # the microbatch's number inside a loop over them
+        self.last = None  # the last contraction
+        self.pins = {}  # operand: itself behind a barrier
+
+    def computation(self, section, values):
+        """Results of a loop's or a reducer's computation."""
+        found = []
+        for node in section["nodes"]:
+            if node["op"] == "parameter":
+                found.append(values[node["param"]])
+            else:
+                operands = [found[k] for k in node.get("in", [])]
+                found.append(TABLE[node["op"]](self, node, operands))
+        return [found[k] for k in section["results"]]
+
+    def pin(self, i, k, value):
+        """Operand k of node i, so that the node is neither merged with an equal one nor
+        moved in front of what runs before it."""
+        moves = self.graph.nodes[i]["op"] in MOVING
+        if not moves and k in self.graph.pinned:
+            return value  # the part that is repeated starts further up
+        if not moves and k in self.pins:
+            return self.pins[k]
+        tie = [v for v in (self.loop, self.last) if v is not None]
+        pinned = lax.optimization_barrier((value, *tie))[0]
+        if not moves:
+            self.pins[k] = pinned
+        return pinned
+
+    def operands(self, i, values):
+        node = self.graph.nodes[i]
+        found = [values[k] for k in node.get("in", [])]
+        if i in self.graph.pinned or (self.loop is not None and node["op"] in MOVING):
+            found = [self.pin(i, k, v) for k, v in zip(node["in"], found)]
+        return found
+
+    def nodes(self, ids, values):
+        """Evaluates nodes in order; values: node id to value, which grows."""
+        for i in ids:
+            node = self.graph.nodes[i]
+            with jax.named_scope(node.get("name") or node["op"]):  # for profiles
+                operands = self.operands(i, values)
+                if self.graph.carried(i):
+                    value = collect(self, node, operands[0], values[i])
+                else:
+                    value = TABLE[node["op"]](self, node, operands)
+            self.check(node, value)
+            values[i] = value
+            if node["op"] in CONTRACTIONS:
+                self.last = value
+
+    @staticmethod
+    def check(node, value):
+        """A value has the shape that the document says."""
+        if isinstance(value, (tuple, list)):
+            return
+        dtype, dims = parse_shape(node["shape"])
+        if tuple(value.shape) != dims or value.dtype != dtype:
+            raise PlanError(
+                f"node {node.get('name')} ({node['op']}): the document says "
+                f"{node['shape']}, its operands make {shape_text(value.dtype, value.shape)}"
+            )
+
+
+def start_carried(run, ids, values):
+    for i in ids:
+        if run.graph.carried(i):
+            values[i] = carried_start(run, run.graph.nodes[i])
+
+
+def evaluate(graph, params):
+    """The local results of a whole program; params: by number."""
+    run = Run(graph)
+    values = {graph.params[number]: value for number, value in params.items()}
+    if graph.each is None:
+        run.nodes(graph.span(0, graph.n_groups), values)
+    else:
+        lo, hi = graph.each
+        run.nodes(graph.span(0, lo), values)
+        loop(run, graph.span(lo, hi), values)
+        run.nodes(graph.span(hi, graph.n_groups), values)
+    return [jnp.asarray(values[r["node"]]) for r in graph.results]
+
+
+def loop(run, ids, values):
+    """The nodes once per microbatch; what is read behind the loop is carried through it."""
+    graph = run.graph
+    behind = graph.reads(graph.span(graph.each[1], graph.n_groups))
+    behind = set(behind) | {r["node"] for r in graph.results}
+    kept = [i for i in ids if graph.carried(i) or i in behind]
+    start_carried(run, kept, values)
+    state = tuple(
+        values[i] if graph.carried(i) else lax.full(dims, 0, dtype)
+        for i, (dtype, dims) in ((i, graph.shapes(i)) for i in kept)
+    )
+    before = dict(values)
+
+    def body(j, state):
+        inner = Run(graph, j)
+        inner.loop = j
+        found = {**before, **dict(zip(kept, state))}
+        inner.nodes(ids, found)
+        return tuple(found[i] for i in kept)
+
+    state = lax.fori_loop(0, graph.mesh.microbatches, body, state)
+    values.update(zip(kept, state))
