@@ -9,8 +9,9 @@
  * folded problem is solved without the strategies that the bound rules out. Where the
  * folded optimum does not meet the bound, the whole graph is searched from there, without
  * the strategies whose cost by the bound exceeds the answer. If the answer's program
- * needs more than the memory limit, memory/ goes on from it. Cost: that of the distinct
- * layers, plus linear passes over the graph.
+ * needs more than the memory limit, memory/ goes on from it. Of plans with the same cost,
+ * the answer holds less (tiebreak.c). Cost: that of the distinct layers, plus linear
+ * passes over the graph.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "problem/fold.h"
 #include "problem/fold_bound.h"
 #include "problem/statement.h"
+#include "problem/tiebreak.h"
 #include "tool/tool.h"
 
 #define PROVEN 1e-9 /* relative gap that counts as none */
@@ -689,6 +691,27 @@ static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
     return rc;
 }
 
+/* Within the memory limit again; what the plan's program holds at its peak can rise,
+ * where that is above the limit the plan stays. */
+static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
+                        const struct shard_space *space, struct shard_answer *answer,
+                        struct ap_err *err)
+{
+    int64_t peak;
+    double sec;
+
+    if (shard_memory(arena, task, answer, err))
+        return -1;
+    struct ap_plan less = answer->plan;
+    less.choice =
+        ap_arena_dup(arena, less.choice, (size_t)less.nests->n * sizeof *less.choice);
+    shard_tiebreak(space, &less);
+    mem_measure(&less, task->cost, task->memory_bytes, &sec, &peak, NULL);
+    if (peak <= task->memory_bytes)
+        answer->plan = less;
+    return 0;
+}
+
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
@@ -723,7 +746,10 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         add_timing(&t, &whole);
     }
     answer->stats = stats_of(arena, task, &t);
-    int rc = task->memory_bytes > 0 ? shard_memory(arena, task, answer, err) : 0;
+    shard_tiebreak(&t.space_sizes, &answer->plan);
+    int rc = task->memory_bytes > 0
+                 ? limit_memory(arena, task, &t.space_sizes, answer, err)
+                 : 0;
     answer->problem = problem;
     return rc;
 }
