@@ -19,10 +19,11 @@
 
 #include "graph/classes.h"
 #include "memory/memory.h"
+#include "axis_names.h"
 #include "problem/fold.h"
 #include "problem/fold_bound.h"
 #include "problem/statement.h"
-#include "problem/tiebreak.h"
+#include "tiebreak.h"
 #include "tool/tool.h"
 
 #define PROVEN 1e-9 /* relative gap that counts as none */
@@ -750,6 +751,8 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     int rc = task->memory_bytes > 0
                  ? limit_memory(arena, task, &t.space_sizes, answer, err)
                  : 0;
+    if (rc == 0)
+        answer->note = shard_name_axes(arena, task, answer);
     answer->problem = problem;
     return rc;
 }

@@ -178,6 +178,7 @@ struct shard_answer {
     const char *solver;        /* NULL: none */
     const char *stats;         /* members of a JSON object, each with a comma in front */
     const char *found;         /* the same for the history and stats; NULL: none */
+    const char *note;          /* for the user, as a warning; NULL: none */
     struct ap_buf explanation; /* text for a person; the tool frees it */
     struct ap_buf problem;     /* with params.emit; the tool frees it */
 };

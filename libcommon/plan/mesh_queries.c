@@ -44,7 +44,8 @@ bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
 {
     bool agree = made->n_axes == mesh->n_axes && !made->microbatch && !mesh->microbatch;
     for (int a = 0; a < made->n_axes && agree; a++)
-        agree = (made->size[a] == 1) == (mesh->size[a] == 1);
+        agree = (made->size[a] == 1) == (mesh->size[a] == 1) &&
+                queries->use[a] == ap_mesh_axis_use(mesh, a);
     for (int i = 0; i < queries->n && agree; i++)
         agree = answer(made, &queries->query[i]) == answer(mesh, &queries->query[i]);
     return agree;

@@ -6,18 +6,20 @@
  *                are all-reduced and kept whole
  *   zero2        the same with gradients reduce-scattered
  *   zero3        zero2, and weights split, gathered again for the backward pass
- *   megatron     the batch over all axes but the last; on the last, weight dots and
- *                convolutions alternate output (column) and contracting (row) factor
- *                along each chain, attention by heads, embedding and head by vocabulary
- *   megatron-sp  megatron; on the last axis, activations outside of its tensor parallel
- *                regions are split along the sequence
- *   expert       dots batched over weights (experts) are split along them over all axes,
- *                the batch everywhere else
- *   largest-dim  every weight split on its largest dimension over all axes
- *   mha-only     data, but on the last axis attention's weights are split: by output into
- *                it, by input out of it
- *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
- *                output, the second by input
+ *   megatron     the batch over all axes but one, the tensor axis, on which weight dots
+ * and convolutions alternate output (column) and contracting (row) factor along each
+ * chain, attention by heads, embedding and head by vocabulary megatron-sp  megatron; on
+ * the tensor axis, activations outside of its tensor parallel regions are split along the
+ * sequence expert       dots batched over weights (experts) are split along them over all
+ * axes, the batch everywhere else largest-dim  every weight split on its largest
+ * dimension over all axes mha-only     data, but on the tensor axis attention's weights
+ * are split: by output into it, by input out of it ffn-only     the same with
+ * feed-forward layers: pairs of contractions, the first by output, the second by input
+ *
+ * The tensor axis is the last of the mesh, unless names say otherwise (ap_mesh_axis_use):
+ * it is then the one named for tensors. Where an axis is named for FSDP, ZeRO shards over
+ * such axes only and repeats over the others (HSDP: Zhao et al., "PyTorch FSDP", section
+ * 3.2.2); where one is named for experts, `expert` splits these over such axes only.
  */
 #ifndef AP_NAMED_PLAN_H
 #define AP_NAMED_PLAN_H
@@ -42,7 +44,8 @@ struct ap_mesh_queries {
     struct ap_arena *arena; /* of the queries */
     struct ap_mesh_query *query, last;
     int n, cap;
-    struct ap_index index; /* of the queries, while the plan is made */
+    uint8_t use[AP_MAX_AXES]; /* enum ap_axis_use, of each axis */
+    struct ap_index index;    /* of the queries, while the plan is made */
 };
 /* What named plans of one graph have in common on all meshes, made by the first. Starts
  * zeroed; the caller frees the arena. */

@@ -10,7 +10,7 @@
  * Cost: one comparison per strategy; what is split further at equal cost is priced
  * through the users of its tensors.
  */
-#include "problem/tiebreak.h"
+#include "tiebreak.h"
 
 #include <math.h>
 #include <stdlib.h>
