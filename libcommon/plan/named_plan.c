@@ -91,12 +91,8 @@ static void seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest)
     int64_t devices = ap_mesh_group(s->mesh, axes & ~s->mesh->microbatch);
     int best = -1;
     for (int d = 0; d < p->shape.rank; d++) {
-        if (s->queries)
-            ap_mesh_query(s->queries, p->shape.dims[d], axes, AP_MESH_REACHES);
         if (p->shape.dims[d] < devices)
             continue;
-        if (s->queries && p->shape.rank > 1)
-            ap_mesh_query(s->queries, p->shape.dims[d], axes, AP_MESH_DIVIDES);
         bool divides = p->shape.dims[d] % devices == 0;
         bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
         if (best < 0 || (!largest && divides && !best_divides) ||
@@ -135,9 +131,7 @@ struct asked {
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->how->fixed, ask->how->links);
-    s.queries = ask->how->queries;
-    return s;
+    return ap_sweep_new(ask->arena, plan, ask->how->fixed);
 }
 
 static unsigned all_axes(const struct ap_mesh *mesh)
@@ -145,15 +139,12 @@ static unsigned all_axes(const struct ap_mesh *mesh)
     return (1U << mesh->n_axes) - 1;
 }
 
-static int check_batch(const struct asked *ask, const struct ap_plan *plan, unsigned axes,
-                       struct ap_err *err)
+static int check_batch(const struct ap_plan *plan, unsigned axes, struct ap_err *err)
 {
     int64_t batch = ap_batch_size(plan->graph);
     int64_t devices = ap_mesh_group(&plan->mesh, axes);
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (ask->how->queries)
-        ap_mesh_query(ask->how->queries, batch, axes, AP_MESH_REACHES);
     if (batch < devices && plan->mesh.microbatch)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
@@ -172,7 +163,7 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
     unsigned shards = ap_mesh_axes_for(&plan->mesh, AP_AXIS_FSDP);
 
     shards = shards ? shards : all_axes(&plan->mesh);
-    if (check_batch(ask, plan, all_axes(&plan->mesh), err))
+    if (check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     struct ap_sweep s = sweep_for(ask, plan);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
@@ -222,10 +213,10 @@ static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_e
 }
 
 /* The batch over all axes but one, whose sweep is the caller's. */
-static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan, int inner,
-                            struct ap_sweep *s, struct ap_err *err)
+static int plan_outer_batch(struct ap_plan *plan, int inner, struct ap_sweep *s,
+                            struct ap_err *err)
 {
-    if (check_batch(ask, plan, all_axes(&plan->mesh) & ~(1U << inner), err))
+    if (check_batch(plan, all_axes(&plan->mesh) & ~(1U << inner), err))
         return -1;
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (a != inner && !is_idle(&plan->mesh, a))
@@ -261,8 +252,6 @@ static int find_sequence(struct ap_arena *arena, struct ap_plan *plan, struct ap
     }
     if (len == 0)
         return ap_err_set(err, "no input has a sequence behind the batch");
-    if (s->queries)
-        ap_mesh_query(s->queries, len, 1U << axis, AP_MESH_REACHES);
     if (len < devices)
         return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
                           (long long)devices);
@@ -283,7 +272,7 @@ static int plan_tensor(const struct asked *ask, struct ap_plan *plan, bool seque
     int axis = tensor_axis(&plan->mesh, err);
     struct ap_sweep s = sweep_for(ask, plan);
 
-    if (axis < 0 || plan_outer_batch(ask, plan, axis, &s, err))
+    if (axis < 0 || plan_outer_batch(plan, axis, &s, err))
         return -1;
     if (plan->mesh.size[axis] == 1)
         return 0;
@@ -313,7 +302,7 @@ static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_
     bool any = false;
 
     experts = experts ? experts : all_axes(&plan->mesh);
-    if (check_batch(ask, plan, all_axes(&plan->mesh), err))
+    if (check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     bool none = ap_mesh_devices(&plan->mesh) > 1 && !ap_sweep_has_experts(&s);
     for (int a = 0; a < plan->mesh.n_axes && !none; a++) {
@@ -366,7 +355,7 @@ static void start_choices(struct ap_arena *arena, struct ap_plan *plan, const bo
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
     start_choices(arena, plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
         if (!is_idle(&plan->mesh, a))
             ap_sweep_batch(&s, a);
@@ -433,7 +422,7 @@ static int plan_roles(const struct asked *ask, struct ap_plan *plan, bool attent
     if (ask->how->fixed)
         return ap_err_set(err, "it keeps no pins");
     int axis = tensor_axis(&plan->mesh, err);
-    if (axis < 0 || check_batch(ask, plan, all_axes(&plan->mesh), err))
+    if (axis < 0 || check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     if (!s->roles)
         s->roles = role_plans_new(&s->arena, plan, axis);
@@ -475,19 +464,14 @@ int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
     const struct asked ask = {arena, how ? how : &alone};
 
     start_choices(arena, plan, ask.how->fixed);
-    for (int a = 0; ask.how->queries && a < plan->mesh.n_axes; a++)
-        ask.how->queries->use[a] = (uint8_t)ap_mesh_axis_use(&plan->mesh, a);
-    int rc = plan_of[row](&ask, plan, err);
-    if (ask.how->queries)
-        ap_index_free(&ask.how->queries->index);
-    return rc;
+    return plan_of[row](&ask, plan, err);
 }
 
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
                             const bool *fixed)
 {
     start_choices(arena, plan, fixed);
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;

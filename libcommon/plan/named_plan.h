@@ -24,7 +24,6 @@
 #ifndef AP_NAMED_PLAN_H
 #define AP_NAMED_PLAN_H
 
-#include "base/index_map.h"
 #include "plan/plan.h"
 
 struct ap_named_plan {
@@ -34,28 +33,6 @@ struct ap_named_plan {
 #define AP_N_NAMED_PLANS 10
 extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
 
-/* What the making of a plan asked of the sizes of its mesh. */
-struct ap_mesh_query {
-    int64_t size;
-    uint8_t axes; /* set of axes: how many devices they have together */
-    uint8_t what; /* enum ap_mesh_question */
-};
-struct ap_mesh_queries {
-    struct ap_arena *arena; /* of the queries */
-    struct ap_mesh_query *query, last;
-    int n, cap;
-    uint8_t use[AP_MAX_AXES]; /* enum ap_axis_use, of each axis */
-    struct ap_index index;    /* of the queries, while the plan is made */
-};
-/* What named plans of one graph have in common on all meshes, made by the first. Starts
- * zeroed; the caller frees the arena. */
-struct ap_named_plan_links {
-    struct ap_arena arena;
-    struct ap_sweep_links *made;
-};
-/* Whether `mesh` has the same plan, or none for the same reason, as the mesh `made`. */
-bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
-                           const struct ap_mesh *made, const struct ap_mesh *mesh);
 /*
  * The same for data parallelism as far as it goes: axes on which the batch is too small
  * stay idle. No named plan, what searches start from.
@@ -74,10 +51,6 @@ void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
 struct ap_named_plan_how {
     const bool *fixed; /* per group: its choice in plan->choice is given and stays */
     struct ap_named_plan_shared *shared;
-    struct ap_named_plan_links *links;
-    /* notes what was asked, starts with its arena alone. mha-only and ffn-only note
-       nothing: their plans hold for the one mesh only */
-    struct ap_mesh_queries *queries;
     /* data, on a mesh of one axis: all sizes that were compared with the axis are
        multiples of it and larger, so that every axis above 1 that divides this one has
        the same choices */

@@ -15,21 +15,6 @@ enum ap_sweep_mode {
     AP_SWEEP_FOLLOW    /* follow every split */
 };
 
-struct ap_sweep_operand {
-    int node, row; /* of links: it ends where the next one's starts */
-    int64_t bytes;
-};
-/* What a graph's nests say, whatever the mesh; near each other in memory. */
-struct ap_sweep_links {
-    int *member, *group;              /* as in a sweep */
-    bool *derived, *update;           /* the same */
-    struct ap_sweep_operand *operand; /* of all groups, and one more row */
-    int *first;                       /* per group: its first operand */
-    /* [row + factor of the operand's producer]: see find_link; filled when asked for */
-    int8_t *link;
-    uint64_t *outer; /* per group: see is_outer; 0: not asked for */
-};
-
 struct ap_sweep {
     const struct ap_graph *g;
     const struct ap_nests *nests;
@@ -41,28 +26,18 @@ struct ap_sweep {
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
     bool *leaves; /* per group: partial at the end of a tensor parallel region */
     int16_t *seq; /* per group: its factor along the sequence, -1; NULL for none */
-    const bool *derived;          /* per group: made of weights and states only */
-    const bool *update;           /* per group: of the update */
-    const bool *fixed;            /* per group: its choice was given; NULL for none */
-    bool *decided;                /* per group: its choice on this axis stands */
-    const int *member;            /* per node: position in its group's members */
-    const int *group;             /* per node */
-    struct ap_sweep_links *links; /* NULL: nobody else has use for them */
+    const bool *derived; /* per group: made of weights and states only */
+    const bool *update;  /* per group: of the update */
+    const bool *fixed;   /* per group: its choice was given; NULL for none */
+    bool *decided;       /* per group: its choice on this axis stands */
+    const int *member;   /* per node: position in its group's members */
     bool *uneven; /* one: a size was compared with devices that do not divide it, or that
                      are not fewer */
-    struct ap_mesh_queries *queries; /* NULL: not noted */
 };
 
-/* A question: whether a size reaches, or is a multiple of, the devices of some axes. */
-enum ap_mesh_question { AP_MESH_REACHES, AP_MESH_DIVIDES };
-/* Notes a query, unless it was noted before. */
-void ap_mesh_query(struct ap_mesh_queries *queries, int64_t size, unsigned axes,
-                   enum ap_mesh_question what);
-
-/* Scratch for the sweeps of one plan (arena), whose choices they set. shared: NULL, or
- * what sweeps over the graph have in common. */
+/* Scratch for the sweeps of one plan (arena), whose choices they set. */
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
-                             const bool *fixed, struct ap_named_plan_links *shared);
+                             const bool *fixed);
 /* Starts on another axis: forgets what was split on the one before. */
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
 /* Gives the nest's group choice c on the axis if that is legal and large enough. */
