@@ -76,6 +76,20 @@ inputs() {
     [ "$(inputs "$free" | sed 's/.* //' | sort -u)" = S0 ]
 }
 
+@test "--prove goes on where the default work leaves a gap, and changes nothing elsewhere" {
+    local one=$BATS_TEST_TMPDIR/one.json two=$BATS_TEST_TMPDIR/two.json
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" -o "$one" "$(imported gpt2l)"
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --prove -o "$two" "$(imported gpt2l)"
+    cmp "$one" "$two"
+    ap-shard --no-history --mesh 2x4 --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 --prove -o "$two" \
+        "$(imported moe)"
+    ap-shard --no-history --mesh 2x4 --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 -o "$one" "$(imported moe)"
+    jq -en --slurpfile a "$one" --slurpfile b "$two" '$a[0].sharding as $a | $b[0].sharding as $b |
+        $a.stopped == "work limit" and $a.lower_bound_sec < $a.objective_sec and
+        $b.objective_sec <= $a.objective_sec and $b.lower_bound_sec > $a.lower_bound_sec'
+    refuses 2 "--prove is for ilp, not for tofu" ap-shard --mesh 2 --algorithm tofu --prove "$(imported mlp)"
+}
+
 # agree MODEL [OPTION...]: both solvers prove the same objective on two devices
 agree() {
     local model=$1 exact=$BATS_TEST_TMPDIR/exact.json glpk=$BATS_TEST_TMPDIR/glpk.json

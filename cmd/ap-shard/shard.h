@@ -36,6 +36,7 @@ struct shard_params {
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
+    bool prove;        /* go on where the work limit leaves a gap */
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
     int64_t unfold;    /* the whole graph is searched if so many strategies are left */
@@ -76,9 +77,8 @@ struct shard_pins {
 /*
  * Lists the strategies of each group: every legal choice over its factors and linear sets
  * whose factors are at least as large as the devices that share them and are padded by at
- * most a quarter. A factor that is never the major one of a dimension is listed only
- * where those before it do not divide by the number of devices, linear sets only for
- * groups that add, move, convert or scale by a number. On meshes of more than two axes a
+ * most a quarter. Linear sets are listed only for groups that add, move, convert or scale
+ * by a number. On meshes of more than two axes a
  * group has at most two different choices, each on neighbouring axes. Choices of the
  * given plans are added (so that the space holds the named_plans; of tied groups only the
  * first one's). Pins remove strategies. Twins share one list.
@@ -226,7 +226,7 @@ struct shard_solver {
     const char *name, *help;
     ap_solver_fn *run;
     int64_t work_limit; /* unless one is given; 0: the solver's own */
-    int64_t proof_work; /* the same where little is left to prove; 0: no more */
+    int64_t proof_work; /* more with --prove; 0: no more */
 };
 extern const struct shard_solver shard_solvers[];
 
