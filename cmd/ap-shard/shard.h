@@ -77,8 +77,9 @@ struct shard_pins {
 /*
  * Lists the strategies of each group: every legal choice over its factors and linear sets
  * whose factors are at least as large as the devices that share them and are padded by at
- * most a quarter. Linear sets are listed only for groups that add, move, convert or scale
- * by a number. On meshes of more than two axes a
+ * most a quarter. A factor that is never the major one of a dimension is listed only
+ * where those before it do not divide by the number of devices, linear sets only for
+ * groups that add, move, convert or scale by a number. On meshes of more than two axes a
  * group has at most two different choices, each on neighbouring axes. Choices of the
  * given plans are added (so that the space holds the named_plans; of tied groups only the
  * first one's). Pins remove strategies. Twins share one list.
