@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2016,SC2154 # what jq expands; what bats assigns
 # Named points of the space: the collectives that data parallelism, ZeRO and Megatron are
 # known by, counted in the program, with the expected counts derived from the number of
 # layers of a GPT.
@@ -86,4 +87,77 @@ counts() {
     [ "$status" -eq 3 ]
     [ -z "$output" ]
     [[ $stderr == *"batch 8 on 16 devices"* ]]
+}
+
+# on AXES ALGORITHM NAME...: placements of these nodes, by the names of the axes
+on() {
+    local mesh=$1 algorithm=$2
+    shift 2
+    ap-shard --no-history --quiet --mesh "$mesh" --algorithm "$algorithm" --cluster "$CLUSTERS/p3x1.json" \
+        "$BATS_FILE_TMPDIR/gpt2l.json" | jq -rc --args '.sharding as $s | .graph.nodes as $nodes |
+        [$ARGS.positional[] as $n | $nodes[] | select(.name == $n) |
+            [$s.mesh.axes, ($s.groups[.group].out[0] | split(","))] | transpose | map(join(":")) |
+            sort | join(" ")] | join(" | ")' "$@"
+}
+
+@test "axes have the plan's parts by their names, wherever they stand" {
+    local mesh fc="params['gpt/h_0/mlp/fc/w']" tokens="batch['tokens']" m="opt_state['m']['gpt/h_0/mlp/fc/w']"
+    for mesh in dp=2,tp=4 tp=4,dp=2; do
+        [ "$(on $mesh megatron "$fc" "$tokens")" = "dp:R tp:S1 | dp:S0 tp:R" ]
+    done
+    for mesh in data=2,model=4 model=4,data=2; do
+        [ "$(on $mesh megatron-sp "$fc" "$tokens")" = "data:R model:S1 | data:S0 model:R" ]
+    done
+    [ "$(on 2x4 megatron "$fc" "$tokens")" = "x:R y:S1 | x:S0 y:R" ]
+    # ZeRO shards over fsdp alone, and over all axes where none is called so
+    [ "$(on fsdp=4,dp=2 zero3 "$fc" "$m" "$tokens")" = "dp:R fsdp:S1 | dp:R fsdp:S1 | dp:S0 fsdp:S0" ]
+    [ "$(on dp=2,fsdp=4 zero1 "$fc" "$m" "$tokens")" = "dp:R fsdp:R | dp:R fsdp:S1 | dp:S0 fsdp:S0" ]
+    [ "$(on dp=2,tp=4 zero3 "$fc" "$tokens")" = "dp:S1 tp:S1 | dp:S0 tp:S0" ]
+    for algorithm in megatron mha-only tap; do
+        refuses 3 "no axis of the mesh is for tensor parallelism" \
+            ap-shard --mesh dp=8 --algorithm $algorithm "$BATS_FILE_TMPDIR/gpt2l.json"
+    done
+}
+
+@test "expert: on the axis of that name alone" {
+    ap-import --no-history "$(hlo moe)" >"$BATS_TEST_TMPDIR/moe.json"
+    for mesh in dp=2,ep=4 expert=4,batch=2; do
+        ap-shard --no-history --mesh "$mesh" --algorithm expert "$BATS_TEST_TMPDIR/moe.json" |
+            jq -e '.sharding as $s | ($s.mesh.axes | map(test("^e"))) as $is_expert | [.graph.nodes[] |
+                select(.name == "params[\u0027moe/h_1/moe/fc/w\u0027]") | $s.groups[.group].out[0] |
+                split(",")] == [$is_expert | map(if . then "S0" else "R" end)]'
+    done
+}
+
+@test "the search: of symmetric axes, the one called dp has the batch; else a message" {
+    local gpt=$BATS_TEST_TMPDIR/gpt.json plain=$BATS_TEST_TMPDIR/plain.json plan=$BATS_TEST_TMPDIR/plan.json
+    ap-model gpt --layers 2 --hidden 512 --heads 8 --batch 32 --seq 128 --vocab 2000 --no-history |
+        ap-prune --no-history >"$gpt"
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/p3x1.json" "$gpt" >"$plain"
+    # groups that each axis splits along their first dimension, most on the axis of the batch
+    local most='[.sharding as $s | $s.groups[] | .out[]? | split(",") | to_entries[] |
+        select(.value == "S0") | $s.mesh.axes[.key]] | group_by(.) | max_by(length)[0]'
+    for mesh in dp=2,tp=2 tp=2,dp=2 model=2,batch=2; do
+        run --separate-stderr ap-shard --no-history --mesh "$mesh" --cluster "$CLUSTERS/p3x1.json" \
+            -o "$plan" "$gpt"
+        [ "$status" -eq 0 ] && [ -z "$stderr" ]
+        [[ $(jq -r "$most" "$plan") =~ ^(dp|batch)$ ]]
+        jq -en --slurpfile a "$plain" --slurpfile b "$plan" '$a[0].sharding | .objective_sec ==
+            $b[0].sharding.objective_sec and .lower_bound_sec == $b[0].sharding.lower_bound_sec'
+        ap-cost --no-history "$plan" | jq -e '.cost.serial_sec == .sharding.objective_sec'
+    done
+    # hosts of two with a net between them: the cheapest plan stays
+    local hosts=$BATS_TEST_TMPDIR/hosts.json gpt2l=$BATS_FILE_TMPDIR/gpt2l.json
+    jq '.levels[0] += {size: 2, shared: false} | .levels += [{name: "net", size: 2, shared: false,
+        bandwidth_bytes_per_sec: 5e9, latency_sec: 1e-4}]' "$CLUSTERS/cpu-4.json" >"$hosts"
+    ap-shard --no-history --mesh 2x2 --cluster "$hosts" "$gpt2l" >"$plain"
+    run --separate-stderr ap-shard --no-history --mesh dp=2,tp=2 --cluster "$hosts" -o "$plan" "$gpt2l"
+    [[ $stderr == *"the batch is split over tp, not dp: the other way round the plan costs"*"% more" ]]
+    jq -en --slurpfile a "$plain" --slurpfile b "$plan" \
+        '$a[0].sharding.objective_sec == $b[0].sharding.objective_sec'
+    [ -z "$(ap-shard --no-history --mesh tp=2,dp=2 --cluster "$hosts" -o "$plan" "$gpt2l" 2>&1)" ]
+    # of other sizes
+    run --separate-stderr ap-shard --no-history --mesh dp=2,tp=4 --cluster "$CLUSTERS/cpu-8.json" \
+        -o "$plan" "$gpt"
+    [[ $stderr == *"the batch is split over tp, not dp: this is cheaper" ]]
 }

@@ -47,6 +47,49 @@ cost_models() {
     done
 }
 
+# inputs FILE: "name layout" of every input
+inputs() {
+    jq -r '.sharding.groups as $g | .graph.nodes[] | select(.role == "input") |
+        "\(.name) \($g[.group].out[0])"' "$1"
+}
+
+@test "an input that is cut for free is held cut, at the same price" {
+    local model mesh name layout free=$BATS_TEST_TMPDIR/free.json n_cut=0
+    for model in gpt2l mlp moe; do
+        for mesh in 4 2x4; do
+            plan=$(sharded "$model" "$mesh")
+            while read -r name layout; do
+                [[ $layout != R && $layout != R,R ]] || continue
+                whole=${mesh/4/R} whole=${whole/2x/R,}
+                ap-shard --no-history --mesh "$mesh" --cluster "$CLUSTERS/cpu-8.json" \
+                    --pin "$name=$whole" -o "$free" "$(imported "$model")"
+                jq -en "($(objective "$plan") - $(objective "$free")) | fabs < 1e-12" >/dev/null ||
+                    { echo "$model $mesh: $name as $layout costs less than whole"; return 1; }
+                jq -en "$(jq .sharding.peak_bytes "$plan") <= $(jq .sharding.peak_bytes "$free")"
+                n_cut=$((n_cut + 1))
+            done < <(inputs "$plan")
+        done
+    done
+    [ "$n_cut" -ge 4 ]
+    ap-model --no-history mlp --batch 4096 --hidden 64 |
+        ap-shard --no-history --mesh 4 --cluster "$CLUSTERS/cpu-4.json" -o "$free"
+    [ "$(inputs "$free" | sed 's/.* //' | sort -u)" = S0 ]
+}
+
+@test "--prove goes on where the default work leaves a gap, and changes nothing elsewhere" {
+    local one=$BATS_TEST_TMPDIR/one.json two=$BATS_TEST_TMPDIR/two.json
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" -o "$one" "$(imported gpt2l)"
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/cpu-8.json" --prove -o "$two" "$(imported gpt2l)"
+    cmp "$one" "$two"
+    ap-shard --no-history --mesh 2x4 --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 --prove -o "$two" \
+        "$(imported moe)"
+    ap-shard --no-history --mesh 2x4 --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 -o "$one" "$(imported moe)"
+    jq -en --slurpfile a "$one" --slurpfile b "$two" '$a[0].sharding as $a | $b[0].sharding as $b |
+        $a.stopped == "work limit" and $a.lower_bound_sec < $a.objective_sec and
+        $b.objective_sec <= $a.objective_sec and $b.lower_bound_sec > $a.lower_bound_sec'
+    refuses 2 "--prove is for ilp, not for tofu" ap-shard --mesh 2 --algorithm tofu --prove "$(imported mlp)"
+}
+
 # agree MODEL [OPTION...]: both solvers prove the same objective on two devices
 agree() {
     local model=$1 exact=$BATS_TEST_TMPDIR/exact.json glpk=$BATS_TEST_TMPDIR/glpk.json

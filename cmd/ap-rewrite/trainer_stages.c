@@ -232,7 +232,7 @@ static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,
     const struct {
         const char *name;
         int64_t size;
-        enum ap_axis_use use, expert_use;
+        enum ap_axis_split use, expert_use;
         int zero;
     } axes[] = {
         {"dp", inside ? copies : copies / experts, AP_USE_DATA, AP_USE_DATA, 0},

@@ -381,6 +381,8 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
             : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     check_pins(job);
+    if (job->answer.note)
+        ap_warn("%s", job->answer.note);
     if (job->memory_bytes == 0 && job->answer.objective >= 0 &&
         start_sec < job->answer.objective) {
         job->answer.plan = start; /* pins kept the search from it */

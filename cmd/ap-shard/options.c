@@ -63,14 +63,14 @@ static const struct {
     const char *option;
     enum shard_takes takes;
 } only_for[] = {
-    {"no-padding", SHARD_TAKES_PADDING}, {"solver", SHARD_TAKES_SOLVER},
-    {"work-limit", SHARD_TAKES_SOLVER},  {"no-families", SHARD_TAKES_FAMILIES},
-    {"period", SHARD_TAKES_FOLDING},     {"rounds", SHARD_TAKES_FOLDING},
-    {"unfold", SHARD_TAKES_FOLDING},     {"batch-axis", SHARD_TAKES_SPACE},
-    {"start", SHARD_TAKES_START},        {"emit-problem", SHARD_TAKES_EMIT},
-    {"tofu-space", SHARD_TAKES_TOFU},    {"tofu-ties", SHARD_TAKES_TOFU},
-    {"level", SHARD_TAKES_RHINO},        {"critical", SHARD_TAKES_RHINO},
-    {"explain", SHARD_TAKES_RHINO},
+    {"no-padding", SHARD_TAKES_PADDING},   {"solver", SHARD_TAKES_SOLVER},
+    {"work-limit", SHARD_TAKES_SOLVER},    {"prove", SHARD_TAKES_FOLDING},
+    {"no-families", SHARD_TAKES_FAMILIES}, {"period", SHARD_TAKES_FOLDING},
+    {"rounds", SHARD_TAKES_FOLDING},       {"unfold", SHARD_TAKES_FOLDING},
+    {"batch-axis", SHARD_TAKES_SPACE},     {"start", SHARD_TAKES_START},
+    {"emit-problem", SHARD_TAKES_EMIT},    {"tofu-space", SHARD_TAKES_TOFU},
+    {"tofu-ties", SHARD_TAKES_TOFU},       {"level", SHARD_TAKES_RHINO},
+    {"critical", SHARD_TAKES_RHINO},       {"explain", SHARD_TAKES_RHINO},
 };
 
 /* "ilp, tap and rhino": the algorithms that take such an option. */
@@ -233,6 +233,8 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
         {"work-limit", AP_OPT_INT, &req->params.work_limit, "N",
          "stop the solver after N units of work (exact: 100 cores, glpk: none)", NULL, 0,
          0, INT64_MAX},
+        {"prove", AP_OPT_FLAG, &req->params.prove, NULL,
+         "go on where the default limit of work leaves a gap", NULL, 0, 0, 0},
         {"tofu-space", AP_OPT_CHOICE, &req->params.tofu_space, "NAME",
          "tofu: how it may split a tensor", shard_tofu_spaces, sizeof *shard_tofu_spaces,
          0, 0},

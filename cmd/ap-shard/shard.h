@@ -36,6 +36,7 @@ struct shard_params {
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
+    bool prove;        /* go on where the work limit leaves a gap */
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
     int64_t unfold;    /* the whole graph is searched if so many strategies are left */
@@ -178,6 +179,7 @@ struct shard_answer {
     const char *solver;        /* NULL: none */
     const char *stats;         /* members of a JSON object, each with a comma in front */
     const char *found;         /* the same for the history and stats; NULL: none */
+    const char *note;          /* for the user, as a warning; NULL: none */
     struct ap_buf explanation; /* text for a person; the tool frees it */
     struct ap_buf problem;     /* with params.emit; the tool frees it */
 };
@@ -225,7 +227,7 @@ struct shard_solver {
     const char *name, *help;
     ap_solver_fn *run;
     int64_t work_limit; /* unless one is given; 0: the solver's own */
-    int64_t proof_work; /* the same where little is left to prove; 0: no more */
+    int64_t proof_work; /* more with --prove; 0: no more */
 };
 extern const struct shard_solver shard_solvers[];
 

@@ -119,6 +119,45 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
     return 0;
 }
 
+enum ap_axis_use ap_mesh_axis_use(const struct ap_mesh *mesh, int axis)
+{
+    static const struct {
+        const char *name;
+        enum ap_axis_use use;
+    } known[] = {
+        {"dp", AP_AXIS_DATA},      {"data", AP_AXIS_DATA},
+        {"batch", AP_AXIS_DATA},   {"dp_replicate", AP_AXIS_DATA},
+        {"fsdp", AP_AXIS_FSDP},    {"dp_shard", AP_AXIS_FSDP},
+        {"tp", AP_AXIS_TENSOR},    {"tensor", AP_AXIS_TENSOR},
+        {"model", AP_AXIS_TENSOR}, {"mp", AP_AXIS_TENSOR},
+        {"ep", AP_AXIS_EXPERT},    {"expert", AP_AXIS_EXPERT},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(mesh->name[axis], known[i].name) == 0)
+            return known[i].use;
+    return AP_AXIS_ANY;
+}
+
+unsigned ap_mesh_axes_for(const struct ap_mesh *mesh, enum ap_axis_use use)
+{
+    unsigned axes = 0;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (!(mesh->microbatch >> a & 1) && ap_mesh_axis_use(mesh, a) == use)
+            axes |= 1u << a;
+    return axes;
+}
+
+int ap_mesh_tensor_axis(const struct ap_mesh *mesh)
+{
+    unsigned axes = ap_mesh_axes_for(mesh, AP_AXIS_TENSOR);
+    int last = mesh->n_axes - 1;
+
+    axes = axes ? axes : ap_mesh_axes_for(mesh, AP_AXIS_ANY);
+    while (last >= 0 && !(axes >> last & 1))
+        last--;
+    return last;
+}
+
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords)
 {
     for (int a = mesh->n_axes - 1; a >= 0; a--) {

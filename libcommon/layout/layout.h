@@ -66,6 +66,21 @@ int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
 /* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
+
+/* What a mesh axis is for, by the names that JAX, PyTorch and their trainers use. */
+enum ap_axis_use {
+    AP_AXIS_ANY,
+    AP_AXIS_DATA,   /* dp, data, batch, dp_replicate: the batch */
+    AP_AXIS_FSDP,   /* fsdp, dp_shard: the batch; ZeRO shards states and weights here */
+    AP_AXIS_TENSOR, /* tp, tensor, model, mp */
+    AP_AXIS_EXPERT  /* ep, expert */
+};
+enum ap_axis_use ap_mesh_axis_use(const struct ap_mesh *mesh, int axis);
+/* Set of the axes for this use; the microbatch axis is for none. */
+unsigned ap_mesh_axes_for(const struct ap_mesh *mesh, enum ap_axis_use use);
+/* The axis of tensor parallelism: the last one that is for it, else the last one that is
+ * for nothing else; -1: there is none. */
+int ap_mesh_tensor_axis(const struct ap_mesh *mesh);
 /* Coordinates of a rank on each axis; 0 on the microbatch axis. */
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
 

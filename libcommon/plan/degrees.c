@@ -79,7 +79,7 @@ static int16_t *sweep_labels(struct ap_arena *arena, const struct ap_plan *of,
 
     plan.mesh = (struct ap_mesh){.n_axes = 1, .size = {size}, .name = {"x"}};
     ap_sweep_start(arena, &plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, &plan, NULL, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, &plan, NULL);
     ap_sweep_axis(&s, 0, AP_SWEEP_BATCH);
     if (sequence)
         ap_sweep_seed_sequence(&s);
@@ -109,7 +109,7 @@ int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
 
     plan.mesh = (struct ap_mesh){.n_axes = 1, .size = {2}, .name = {"x"}};
     ap_sweep_start(arena, &plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, &plan, NULL, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, &plan, NULL);
     ap_sweep_axis(&s, 0, AP_SWEEP_BATCH);
     return ap_sweep_seed_sequence(&s);
 }
@@ -117,7 +117,7 @@ int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
 static const bool *derived_groups(struct ap_arena *arena, const struct ap_plan *of)
 {
     struct ap_plan plan = *of;
-    return ap_sweep_new(arena, &plan, NULL, NULL).derived;
+    return ap_sweep_new(arena, &plan, NULL).derived;
 }
 
 static struct labels find_labels(struct ap_arena *arena, const struct ap_plan *plan)
@@ -168,8 +168,8 @@ static bool is_of_experts(const struct finder *f, const struct ap_nest *nest)
     return false;
 }
 
-static enum ap_axis_use use_of_axis(const struct finder *f, const struct ap_nest *nest,
-                                    int axis)
+static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_nest *nest,
+                                      int axis)
 {
     int x = f->plan->choice[nest->group].axis[axis];
     bool in_weight, in_other;
@@ -214,7 +214,7 @@ static int layer_of(const struct finder *f, const struct ap_nest *nest)
     return layer;
 }
 
-static void vote(struct votes *v, const enum ap_axis_use *use, int n_axes, double flops)
+static void vote(struct votes *v, const enum ap_axis_split *use, int n_axes, double flops)
 {
     v->all += flops;
     for (int a = 0; a < n_axes; a++)
@@ -225,7 +225,7 @@ static void tally_contractions(struct finder *f)
 {
     for (int i = 0; i < f->plan->nests->n; i++) {
         const struct ap_nest *nest = &f->plan->nests->nest[i];
-        enum ap_axis_use use[AP_MAX_AXES] = {AP_USE_NONE};
+        enum ap_axis_split use[AP_MAX_AXES] = {AP_USE_NONE};
         if (!is_forward_contraction(f, nest))
             continue;
         for (int a = 0; a < f->mesh->n_axes; a++)
@@ -243,7 +243,7 @@ static void tally_contractions(struct finder *f)
 
 /* ---- between tensor parallel regions ---- */
 
-static void tally_between(struct finder *f, enum ap_axis_use use[AP_MAX_AXES])
+static void tally_between(struct finder *f, enum ap_axis_split use[AP_MAX_AXES])
 {
     for (int i = 0; i < f->plan->nests->n; i++) {
         const struct ap_nest *nest = &f->plan->nests->nest[i];
@@ -288,7 +288,7 @@ static void tally_weight(const struct finder *f, int node, const struct ap_degre
     if (f->new_value[node] >= 0)
         update = ap_plan_node_layout(f->plan, f->new_value[node]);
     for (int a = 0; a < f->mesh->n_axes; a++) {
-        enum ap_axis_use of =
+        enum ap_axis_split of =
             use >= 0 ? use_of_axis(f, &f->plan->nests->nest[use], a) : d->use[a];
         if (of == AP_USE_TENSOR || of == AP_USE_EXPERT || (f->mesh->microbatch >> a & 1))
             continue;
@@ -335,12 +335,12 @@ static void merge_experts(struct tally *t, bool few)
     t->experts = (struct votes){.all = 0};
 }
 
-static void settle_uses(const struct votes *v, int n_axes, enum ap_axis_use *use)
+static void settle_uses(const struct votes *v, int n_axes, enum ap_axis_split *use)
 {
     for (int a = 0; a < n_axes; a++)
         for (int u = AP_USE_NONE; u < AP_N_AXIS_USES; u++)
             if (v->flops[a][u] > v->flops[a][use[a]])
-                use[a] = (enum ap_axis_use)u;
+                use[a] = (enum ap_axis_split)u;
 }
 
 static void settle(const struct finder *f, const struct tally *t, struct ap_degrees *d)
@@ -450,7 +450,7 @@ static void count_agreeing(struct finder *f, struct ap_plan_degrees *out)
             if (!k && layer < 0)
                 continue;
             struct ap_degrees *d = k ? &out->all : &out->layer[layer];
-            const enum ap_axis_use *use = experts ? d->expert_use : d->use;
+            const enum ap_axis_split *use = experts ? d->expert_use : d->use;
             bool same = true;
             for (int a = 0; a < f->mesh->n_axes; a++)
                 same &= use_of_axis(f, nest, a) == use[a];

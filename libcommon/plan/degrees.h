@@ -13,7 +13,7 @@
 #include "plan/layers.h"
 
 /* What an axis of the mesh splits in a contraction. */
-enum ap_axis_use {
+enum ap_axis_split {
     AP_USE_NONE,    /* nothing: its devices do the same */
     AP_USE_DATA,    /* the batch, or another dimension of the activation alone */
     AP_USE_CONTEXT, /* the sequence */
@@ -23,8 +23,8 @@ enum ap_axis_use {
 };
 
 struct ap_degrees {
-    enum ap_axis_use use[AP_MAX_AXES];        /* by contractions without experts */
-    enum ap_axis_use expert_use[AP_MAX_AXES]; /* by those of experts */
+    enum ap_axis_split use[AP_MAX_AXES];        /* by contractions without experts */
+    enum ap_axis_split expert_use[AP_MAX_AXES]; /* by those of experts */
     uint8_t zero_axis[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
     /* devices by use; their product is the mesh's. idle: of no use */
     int64_t tensor, data, context, idle;

@@ -19,13 +19,14 @@ static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_pl
                         struct ap_sweep *s)
 {
     const struct ap_graph *g = plan->graph;
+    const unsigned all = (1U << plan->mesh.n_axes) - 1;
 
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *p = &g->nodes[g->params[i]];
         if (plan->choice[p->group].axis[axis] < 0 &&
             ((d->zero_axis[axis] >= 1 && p->role == AP_ROLE_STATE) ||
              (d->zero_axis[axis] == 3 && p->role == AP_ROLE_WEIGHT)))
-            ap_sweep_seed_split(s, g->params[i], false);
+            ap_sweep_seed_split(s, g->params[i], all, false);
     }
 }
 
@@ -90,7 +91,7 @@ int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
                     struct ap_plan *plan, struct ap_err *err)
 {
     ap_sweep_start(arena, plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
         if (!is_idle(&plan->mesh, a) && plan_weights(arena, d, a, plan, &s, err))
             return -1;

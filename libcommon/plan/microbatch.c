@@ -318,7 +318,7 @@ static struct ap_sweep sweep_new(struct ap_arena *arena, struct splitter *s)
 {
     struct ap_plan plan = {
         .graph = s->g, .nests = s->nests, .mesh = s->mesh, .choice = s->choice};
-    struct ap_sweep sweep = ap_sweep_new(arena, &plan, NULL, NULL);
+    struct ap_sweep sweep = ap_sweep_new(arena, &plan, NULL);
     sweep.mesh = &s->mesh; /* the plan ends here */
     return sweep;
 }

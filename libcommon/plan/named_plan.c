@@ -16,12 +16,12 @@ const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS] = {
     {"zero1", "ZeRO-1: data, optimizer states and update sharded", true},
     {"zero2", "ZeRO-2: zero1, gradients sharded, too", false},
     {"zero3", "ZeRO-3: zero2, weights sharded, too, gathered in each phase", false},
-    {"megatron", "tensor parallel on the last axis, data on the others", false},
+    {"megatron", "tensor parallel on axis tp or the last, data on the others", false},
     {"megatron-sp", "megatron with sequence parallel activations in between", false},
     {"expert", "expert parallel where a layer has experts, data elsewhere", false},
     {"largest-dim", "every weight split on its largest dimension over all axes", false},
-    {"mha-only", "attention's weights split on the last axis, data for the rest", false},
-    {"ffn-only", "feed-forward weights split on the last axis, data for the rest", false},
+    {"mha-only", "attention's weights split on axis tp or the last, else data", false},
+    {"ffn-only", "feed-forward weights split on axis tp or the last, else data", false},
 };
 
 /* ---- seeds ---- */
@@ -96,20 +96,15 @@ int64_t ap_sweep_seed_sequence(struct ap_sweep *s)
     return len;
 }
 
-void ap_sweep_seed_split(struct ap_sweep *s, int id, bool largest)
+void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest)
 {
     const struct ap_node *p = &s->g->nodes[id];
     const struct ap_nest *nest = &s->nests->nest[p->group];
-    int64_t devices = ap_mesh_devices(s->mesh);
-    unsigned all = (1U << s->mesh->n_axes) - 1;
+    int64_t devices = ap_mesh_group(s->mesh, axes & ~s->mesh->microbatch);
     int best = -1;
     for (int d = 0; d < p->shape.rank; d++) {
-        if (s->queries)
-            ap_mesh_query(s->queries, p->shape.dims[d], all, AP_MESH_REACHES);
         if (p->shape.dims[d] < devices)
             continue;
-        if (s->queries && p->shape.rank > 1)
-            ap_mesh_query(s->queries, p->shape.dims[d], all, AP_MESH_DIVIDES);
         bool divides = p->shape.dims[d] % devices == 0;
         bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
         if (best < 0 || (!largest && divides && !best_divides) ||
@@ -148,20 +143,20 @@ struct asked {
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
-    struct ap_sweep s = ap_sweep_new(ask->arena, plan, ask->how->fixed, ask->how->links);
-    s.queries = ask->how->queries;
-    return s;
+    return ap_sweep_new(ask->arena, plan, ask->how->fixed);
 }
 
-static int check_batch(const struct asked *ask, const struct ap_plan *plan, int n_axes,
-                       struct ap_err *err)
+static unsigned all_axes(const struct ap_mesh *mesh)
+{
+    return (1U << mesh->n_axes) - 1;
+}
+
+static int check_batch(const struct ap_plan *plan, unsigned axes, struct ap_err *err)
 {
     int64_t batch = ap_batch_size(plan->graph);
-    int64_t devices = ap_mesh_group(&plan->mesh, (1U << n_axes) - 1);
+    int64_t devices = ap_mesh_group(&plan->mesh, axes);
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (ask->how->queries)
-        ap_mesh_query(ask->how->queries, batch, (1U << n_axes) - 1, AP_MESH_REACHES);
     if (batch < devices && plan->mesh.microbatch)
         return ap_err_set(err, "batch %lld in %lld microbatches on %lld devices",
                           (long long)batch, (long long)plan->mesh.size[0],
@@ -177,8 +172,10 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
 {
     const struct ap_graph *g = plan->graph;
     int64_t batch = ap_batch_size(g);
+    unsigned shards = ap_mesh_axes_for(&plan->mesh, AP_AXIS_FSDP);
 
-    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+    shards = shards ? shards : all_axes(&plan->mesh);
+    if (check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     struct ap_sweep s = sweep_for(ask, plan);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
@@ -186,10 +183,10 @@ static int plan_batch(const struct asked *ask, struct ap_plan *plan, bool states
             continue;
         ap_sweep_axis(&s, a, AP_SWEEP_BATCH);
         ap_sweep_seed_batch(&s, batch);
-        for (int i = 0; i < g->n_params; i++) {
+        for (int i = 0; i < g->n_params && (shards >> a & 1); i++) {
             enum ap_role role = g->nodes[g->params[i]].role;
             if ((states && role == AP_ROLE_STATE) || (weights && role == AP_ROLE_WEIGHT))
-                ap_sweep_seed_split(&s, g->params[i], false);
+                ap_sweep_seed_split(&s, g->params[i], shards, false);
         }
         ap_sweep_run(&s);
     }
@@ -227,19 +224,28 @@ static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_e
     return plan_batch(ask, plan, true, true, err);
 }
 
-/* The batch over all axes but the last, whose sweep is the caller's. */
-static int plan_outer_batch(const struct asked *ask, struct ap_plan *plan,
-                            struct ap_sweep *s, struct ap_err *err)
+/* The batch over all axes but one, whose sweep is the caller's. */
+static int plan_outer_batch(struct ap_plan *plan, int inner, struct ap_sweep *s,
+                            struct ap_err *err)
 {
-    int last = plan->mesh.n_axes - 1;
-
-    if (check_batch(ask, plan, last, err))
+    if (check_batch(plan, all_axes(&plan->mesh) & ~(1U << inner), err))
         return -1;
-    for (int a = 0; a < last; a++) {
-        if (!is_idle(&plan->mesh, a))
+    for (int a = 0; a < plan->mesh.n_axes; a++) {
+        if (a != inner && !is_idle(&plan->mesh, a))
             ap_sweep_batch(s, a);
     }
     return 0;
+}
+
+/* The axis of tensor parallelism, -1 with a message where all are for something else. */
+static int tensor_axis(const struct ap_mesh *mesh, struct ap_err *err)
+{
+    int axis = ap_mesh_tensor_axis(mesh);
+    if (axis < 0)
+        ap_err_set(err,
+                   "no axis of the mesh is for tensor parallelism: %s is for another",
+                   mesh->name[mesh->n_axes - 1]);
+    return axis;
 }
 
 int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
@@ -251,8 +257,6 @@ int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
     int64_t len = ap_sweep_seed_sequence(s);
     if (len == 0)
         return ap_err_set(err, "no input has a sequence behind the batch");
-    if (s->queries)
-        ap_mesh_query(s->queries, len, 1U << axis, AP_MESH_REACHES);
     if (len < devices)
         return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
                           (long long)devices);
@@ -270,16 +274,16 @@ int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
 static int plan_tensor(const struct asked *ask, struct ap_plan *plan, bool sequence,
                        struct ap_err *err)
 {
-    int last = plan->mesh.n_axes - 1;
+    int axis = tensor_axis(&plan->mesh, err);
     struct ap_sweep s = sweep_for(ask, plan);
 
-    if (plan_outer_batch(ask, plan, &s, err))
+    if (axis < 0 || plan_outer_batch(plan, axis, &s, err))
         return -1;
-    if (plan->mesh.size[last] == 1)
+    if (plan->mesh.size[axis] == 1)
         return 0;
-    if (sequence && ap_sweep_find_sequence(ask->arena, plan, &s, last, err))
+    if (sequence && ap_sweep_find_sequence(ask->arena, plan, &s, axis, err))
         return -1;
-    ap_sweep_axis(&s, last, sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
+    ap_sweep_axis(&s, axis, sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
     ap_sweep_run(&s);
     return 0;
 }
@@ -299,15 +303,17 @@ static int plan_megatron_sp(const struct asked *ask, struct ap_plan *plan,
 static int plan_expert(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
     struct ap_sweep s = sweep_for(ask, plan);
+    unsigned experts = ap_mesh_axes_for(&plan->mesh, AP_AXIS_EXPERT);
     bool any = false;
 
-    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+    experts = experts ? experts : all_axes(&plan->mesh);
+    if (check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     bool none = ap_mesh_devices(&plan->mesh) > 1 && !ap_sweep_has_experts(&s);
     for (int a = 0; a < plan->mesh.n_axes && !none; a++) {
         if (is_idle(&plan->mesh, a))
             continue;
-        ap_sweep_axis(&s, a, AP_SWEEP_EXPERT);
+        ap_sweep_axis(&s, a, experts >> a & 1 ? AP_SWEEP_EXPERT : AP_SWEEP_BATCH);
         ap_sweep_seed_batch(&s, ap_batch_size(plan->graph));
         ap_sweep_run(&s);
         for (int i = 0; i < plan->graph->n_nodes && !any; i++)
@@ -331,7 +337,8 @@ static int plan_largest(const struct asked *ask, struct ap_plan *plan, struct ap
         for (int i = 0; i < plan->graph->n_params; i++) {
             enum ap_role role = plan->graph->nodes[plan->graph->params[i]].role;
             if (role == AP_ROLE_WEIGHT || role == AP_ROLE_STATE)
-                ap_sweep_seed_split(&s, plan->graph->params[i], true);
+                ap_sweep_seed_split(&s, plan->graph->params[i], all_axes(&plan->mesh),
+                                    true);
         }
         ap_sweep_run(&s);
     }
@@ -354,7 +361,7 @@ void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fi
 void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan)
 {
     ap_sweep_start(arena, plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, plan, NULL, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
         if (!is_idle(&plan->mesh, a))
             ap_sweep_batch(&s, a);
@@ -373,15 +380,15 @@ struct ap_role_plans {
 };
 
 static struct ap_role_plans *role_plans_new(struct ap_arena *arena,
-                                            const struct ap_plan *plan)
+                                            const struct ap_plan *plan, int axis)
 {
-    int n = plan->nests->n, last = plan->mesh.n_axes - 1;
+    int n = plan->nests->n;
     int *groups = AP_NEW_N(arena, n, int);
     struct ap_role_plans *f = AP_NEW(arena, struct ap_role_plans);
 
     f->base = *plan;
     ap_batch_plan(arena, &f->base);
-    ap_weights_find(arena, &f->base, last, false, &f->weights);
+    ap_weights_find(arena, &f->base, axis, false, &f->weights);
     for (int i = 0; i < n; i++)
         groups[i] = i;
     if (ap_cluster_get(arena, NULL, NULL, ap_mesh_devices(&plan->mesh), &f->cluster,
@@ -389,7 +396,7 @@ static struct ap_role_plans *role_plans_new(struct ap_arena *arena,
         ap_cost_init(arena, &f->cost, AP_COST_BYTES, &f->cluster, &plan->mesh, &f->why) ==
             0)
         f->region = ap_region_new(
-            ap_router_new(arena, &f->base, &f->cost, &f->weights, last, false), groups,
+            ap_router_new(arena, &f->base, &f->cost, &f->weights, axis, false), groups,
             n);
     return f;
 }
@@ -407,7 +414,7 @@ static int route_roles(struct ap_arena *arena, struct ap_role_plans *f,
         return ap_err_set(err, "no weight is %s",
                           attention ? "attention's" : "a feed-forward layer's");
     if (ap_region_route(f->region, pattern, &traffic))
-        return ap_err_set(err, "the weights are too small for the last axis");
+        return ap_err_set(err, "the weights are too small for the axis");
     ap_region_write(f->region, plan);
     return 0;
 }
@@ -420,10 +427,11 @@ static int plan_roles(const struct asked *ask, struct ap_plan *plan, bool attent
 
     if (ask->how->fixed)
         return ap_err_set(err, "it keeps no pins");
-    if (check_batch(ask, plan, plan->mesh.n_axes, err))
+    int axis = tensor_axis(&plan->mesh, err);
+    if (axis < 0 || check_batch(plan, all_axes(&plan->mesh), err))
         return -1;
     if (!s->roles)
-        s->roles = role_plans_new(&s->arena, plan);
+        s->roles = role_plans_new(&s->arena, plan, axis);
     memcpy(plan->choice, s->roles->base.choice,
            sizeof *plan->choice * (size_t)plan->nests->n);
     int rc = route_roles(ask->arena, s->roles, plan, attention, err);
@@ -462,17 +470,14 @@ int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
     const struct asked ask = {arena, how ? how : &alone};
 
     ap_sweep_start(arena, plan, ask.how->fixed);
-    int rc = plan_of[row](&ask, plan, err);
-    if (ask.how->queries)
-        ap_index_free(&ask.how->queries->index);
-    return rc;
+    return plan_of[row](&ask, plan, err);
 }
 
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
                             const bool *fixed)
 {
     ap_sweep_start(arena, plan, fixed);
-    struct ap_sweep s = ap_sweep_new(arena, plan, fixed, NULL);
+    struct ap_sweep s = ap_sweep_new(arena, plan, fixed);
     for (int a = 0; a < plan->mesh.n_axes; a++) {
         if (is_idle(&plan->mesh, a))
             continue;

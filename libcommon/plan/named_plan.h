@@ -6,23 +6,24 @@
  *                are all-reduced and kept whole
  *   zero2        the same with gradients reduce-scattered
  *   zero3        zero2, and weights split, gathered again for the backward pass
- *   megatron     the batch over all axes but the last; on the last, weight dots and
- *                convolutions alternate output (column) and contracting (row) factor
- *                along each chain, attention by heads, embedding and head by vocabulary
- *   megatron-sp  megatron; on the last axis, activations outside of its tensor parallel
- *                regions are split along the sequence
- *   expert       dots batched over weights (experts) are split along them over all axes,
- *                the batch everywhere else
- *   largest-dim  every weight split on its largest dimension over all axes
- *   mha-only     data, but on the last axis attention's weights are split: by output into
- *                it, by input out of it
- *   ffn-only     the same with feed-forward layers: pairs of contractions, the first by
- *                output, the second by input
+ *   megatron     the batch over all axes but one, the tensor axis, on which weight dots
+ * and convolutions alternate output (column) and contracting (row) factor along each
+ * chain, attention by heads, embedding and head by vocabulary megatron-sp  megatron; on
+ * the tensor axis, activations outside of its tensor parallel regions are split along the
+ * sequence expert       dots batched over weights (experts) are split along them over all
+ * axes, the batch everywhere else largest-dim  every weight split on its largest
+ * dimension over all axes mha-only     data, but on the tensor axis attention's weights
+ * are split: by output into it, by input out of it ffn-only     the same with
+ * feed-forward layers: pairs of contractions, the first by output, the second by input
+ *
+ * The tensor axis is the last of the mesh, unless names say otherwise (ap_mesh_axis_use):
+ * it is then the one named for tensors. Where an axis is named for FSDP, ZeRO shards over
+ * such axes only and repeats over the others (HSDP: Zhao et al., "PyTorch FSDP", section
+ * 3.2.2); where one is named for experts, `expert` splits these over such axes only.
  */
 #ifndef AP_NAMED_PLAN_H
 #define AP_NAMED_PLAN_H
 
-#include "base/index_map.h"
 #include "plan/plan.h"
 
 struct ap_named_plan {
@@ -32,27 +33,6 @@ struct ap_named_plan {
 #define AP_N_NAMED_PLANS 10
 extern const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS];
 
-/* What the making of a plan asked of the sizes of its mesh. */
-struct ap_mesh_query {
-    int64_t size;
-    uint8_t axes; /* set of axes: how many devices they have together */
-    uint8_t what; /* enum ap_mesh_question */
-};
-struct ap_mesh_queries {
-    struct ap_arena *arena; /* of the queries */
-    struct ap_mesh_query *query, last;
-    int n, cap;
-    struct ap_index index; /* of the queries, while the plan is made */
-};
-/* What named plans of one graph have in common on all meshes, made by the first. Starts
- * zeroed; the caller frees the arena. */
-struct ap_named_plan_links {
-    struct ap_arena arena;
-    struct ap_sweep_links *made;
-};
-/* Whether `mesh` has the same plan, or none for the same reason, as the mesh `made`. */
-bool ap_mesh_queries_agree(const struct ap_mesh_queries *queries,
-                           const struct ap_mesh *made, const struct ap_mesh *mesh);
 /*
  * The same for data parallelism as far as it goes: axes on which the batch is too small
  * stay idle. No named plan, what searches start from.
@@ -71,10 +51,6 @@ void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
 struct ap_named_plan_how {
     const bool *fixed; /* per group: its choice in plan->choice is given and stays */
     struct ap_named_plan_shared *shared;
-    struct ap_named_plan_links *links;
-    /* notes what was asked, starts with its arena alone. mha-only and ffn-only note
-       nothing: their plans hold for the one mesh only */
-    struct ap_mesh_queries *queries;
     /* data, on a mesh of one axis: all sizes that were compared with the axis are
        multiples of it and larger, so that every axis above 1 that divides this one has
        the same choices */

@@ -15,21 +15,6 @@ enum ap_sweep_mode {
     AP_SWEEP_FOLLOW    /* follow every split */
 };
 
-struct ap_sweep_operand {
-    int node, row; /* of links: it ends where the next one's starts */
-    int64_t bytes;
-};
-/* What a graph's nests say, whatever the mesh; near each other in memory. */
-struct ap_sweep_links {
-    int *member, *group;              /* as in a sweep */
-    bool *derived, *update;           /* the same */
-    struct ap_sweep_operand *operand; /* of all groups, and one more row */
-    int *first;                       /* per group: its first operand */
-    /* [row + factor of the operand's producer]: see find_link; filled when asked for */
-    int8_t *link;
-    uint64_t *outer; /* per group: see is_outer; 0: not asked for */
-};
-
 struct ap_sweep {
     const struct ap_graph *g;
     const struct ap_nests *nests;
@@ -41,28 +26,18 @@ struct ap_sweep {
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
     bool *leaves; /* per group: partial at the end of a tensor parallel region */
     int16_t *seq; /* per group: its factor along the sequence, -1; NULL for none */
-    const bool *derived;          /* per group: made of weights and states only */
-    const bool *update;           /* per group: of the update */
-    const bool *fixed;            /* per group: its choice was given; NULL for none */
-    bool *decided;                /* per group: its choice on this axis stands */
-    const int *member;            /* per node: position in its group's members */
-    const int *group;             /* per node */
-    struct ap_sweep_links *links; /* NULL: nobody else has use for them */
+    const bool *derived; /* per group: made of weights and states only */
+    const bool *update;  /* per group: of the update */
+    const bool *fixed;   /* per group: its choice was given; NULL for none */
+    bool *decided;       /* per group: its choice on this axis stands */
+    const int *member;   /* per node: position in its group's members */
     bool *uneven; /* one: a size was compared with devices that do not divide it, or that
                      are not fewer */
-    struct ap_mesh_queries *queries; /* NULL: not noted */
 };
 
-/* A question: whether a size reaches, or is a multiple of, the devices of some axes. */
-enum ap_mesh_question { AP_MESH_REACHES, AP_MESH_DIVIDES };
-/* Notes a query, unless it was noted before. */
-void ap_mesh_query(struct ap_mesh_queries *queries, int64_t size, unsigned axes,
-                   enum ap_mesh_question what);
-
-/* Scratch for the sweeps of one plan (arena), whose choices they set. shared: NULL, or
- * what sweeps over the graph have in common. */
+/* Scratch for the sweeps of one plan (arena), whose choices they set. */
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
-                             const bool *fixed, struct ap_named_plan_links *shared);
+                             const bool *fixed);
 /* The plan's choices, regather and whole as a sweep starts with them (arena): those that
  * are fixed, and none. */
 void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed);
@@ -79,8 +54,9 @@ void ap_sweep_seed_batch(struct ap_sweep *s, int64_t batch);
 /* The sequence of the inputs: integers [batch, seq], or numbers [batch, seq, features].
  * Returns the longest; 0: no input has one. */
 int64_t ap_sweep_seed_sequence(struct ap_sweep *s);
-/* A parameter's dimension: that which the mesh's devices divide, else the largest. */
-void ap_sweep_seed_split(struct ap_sweep *s, int id, bool largest);
+/* A parameter's dimension: that which divides by the devices of all the axes (bit mask),
+ * else the largest. */
+void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest);
 
 /* Fills s->seq by a sweep along the sequence, whose choices are taken back. -1: no input
  * has a sequence, or it is shorter than the axis. */

@@ -15,53 +15,28 @@
 
 /* What the nest has where operand i is split by a factor of its producer's: a factor of
  * its own, or one of these. */
-enum { SPLIT_BY_NONE = -1, IS_PARTIAL = -2, NOT_KNOWN = -3 };
-
-static int find_link(const struct ap_sweep *s, const struct ap_nest *nest, int i,
-                     int factor)
-{
-    int node = nest->ins[i].node;
-    const struct ap_nest *from = &s->nests->nest[s->group[node]];
-    struct ap_place p = ap_place_of(from, &from->values[s->member[node]], factor);
-    if (p.kind == AP_SPLIT)
-        return ap_place_factor(nest, &nest->ins[i].access, p);
-    return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
-}
-
-static struct ap_sweep_operand *linked(const struct ap_sweep *s,
-                                       const struct ap_nest *nest, int i)
-{
-    return &s->links->operand[s->links->first[nest->group] + i];
-}
-
-/* Node of operand i. */
-static int operand_of(const struct ap_sweep *s, const struct ap_nest *nest, int i)
-{
-    return s->links ? linked(s, nest, i)->node : nest->ins[i].node;
-}
+enum { SPLIT_BY_NONE = -1, IS_PARTIAL = -2 };
 
 static int64_t operand_bytes(const struct ap_sweep *s, const struct ap_nest *nest, int i)
 {
-    return s->links ? linked(s, nest, i)->bytes
-                    : ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape);
+    return ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape);
 }
 
-/* How operand i is split on the axis: as find_link. */
+/* How operand i is split on the axis: a factor of the nest, or one of the above. */
 static int operand_split(const struct ap_sweep *s, const struct ap_nest *nest, int i)
 {
-    int group = s->group[operand_of(s, nest, i)], c = s->choice[group].axis[s->axis];
+    int node = nest->ins[i].node, group = s->g->nodes[node].group;
+    int c = s->choice[group].axis[s->axis];
+    const struct ap_nest *from = &s->nests->nest[group];
+
     if (c < 0)
         return SPLIT_BY_NONE;
-    if (!s->links)
-        return c >= s->nests->nest[group].n_factors ? IS_PARTIAL
-                                                    : find_link(s, nest, i, c);
-    const struct ap_sweep_operand *in = linked(s, nest, i);
-    int8_t *link = &s->links->link[in->row + c];
-    if (c >= in[1].row - in->row)
+    if (c >= from->n_factors)
         return IS_PARTIAL;
-    if (*link == NOT_KNOWN)
-        *link = (int8_t)find_link(s, nest, i, c);
-    return *link;
+    struct ap_place p = ap_place_of(from, &from->values[s->member[node]], c);
+    if (p.kind == AP_SPLIT)
+        return ap_place_factor(nest, &nest->ins[i].access, p);
+    return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
 }
 
 static int64_t axis_size(const struct ap_sweep *s)
@@ -69,54 +44,20 @@ static int64_t axis_size(const struct ap_sweep *s)
     return s->mesh->size[s->axis];
 }
 
-/* Devices that would share factor f of the group if this axis took it too; axes: theirs.
- */
-static int64_t devices_on(const struct ap_sweep *s, int group, int f, unsigned *axes)
+/* Devices that would share factor f of the group if this axis took it too. */
+static int64_t devices_on(const struct ap_sweep *s, int group, int f)
 {
     int64_t n = axis_size(s);
-    *axes = 1U << s->axis;
     for (int a = 0; a < s->mesh->n_axes; a++)
-        if (a != s->axis && s->choice[group].axis[a] == f) {
+        if (a != s->axis && s->choice[group].axis[a] == f)
             n *= s->mesh->size[a];
-            *axes |= 1U << a;
-        }
     return n;
 }
 
 /* Whether factor f of the group is as large as the devices that would share it. */
 static bool reaches(const struct ap_sweep *s, const struct ap_nest *nest, int f)
 {
-    unsigned axes;
-    int64_t devices = devices_on(s, nest->group, f, &axes);
-    if (s->queries)
-        ap_mesh_query(s->queries, nest->factors[f].size, axes, AP_MESH_REACHES);
-    return nest->factors[f].size >= devices;
-}
-
-/* Bit f: some dimension has more behind the factor; whether it is padded decides about
- * layouts. */
-static uint64_t outer_factors(const struct ap_nest *nest)
-{
-    uint64_t outer = 0;
-    for (int t = 0; t < nest->n_ins + nest->n_members; t++) {
-        const struct ap_access *a =
-            t < nest->n_ins ? &nest->ins[t].access : &nest->values[t - nest->n_ins];
-        for (int d = 0; d < a->rank; d++)
-            for (int j = 0; j + 1 < a->dims[d].n; j++)
-                outer |= (uint64_t)1 << a->dims[d].factor[j];
-    }
-    return outer;
-}
-
-static bool is_outer(const struct ap_sweep *s, const struct ap_nest *nest, int f)
-{
-    const uint64_t noted = (uint64_t)1 << 63; /* no factor has that number */
-    if (!s->links)
-        return outer_factors(nest) >> f & 1;
-    uint64_t *outer = &s->links->outer[nest->group];
-    if (*outer == 0)
-        *outer = outer_factors(nest) | noted;
-    return *outer >> f & 1;
+    return nest->factors[f].size >= devices_on(s, nest->group, f);
 }
 
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
@@ -124,14 +65,10 @@ bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c)
     if (s->fixed && s->fixed[nest->group])
         return false;
     if (c >= 0 && c < nest->n_factors) {
-        unsigned axes;
-        int64_t size = nest->factors[c].size;
-        int64_t devices = devices_on(s, nest->group, c, &axes);
+        int64_t size = nest->factors[c].size, devices = devices_on(s, nest->group, c);
         *s->uneven |= size > 1 && (size % devices || size == devices);
         if (!reaches(s, nest, c))
             return false;
-        if (s->queries && is_outer(s, nest, c))
-            ap_mesh_query(s->queries, size, axes, AP_MESH_DIVIDES);
     }
     struct ap_choice_vec v = s->choice[nest->group];
     v.axis[s->axis] = (int16_t)c;
@@ -169,8 +106,8 @@ static void pull_back_all(struct ap_sweep *s, const struct ap_nest *nest)
 {
     int f = s->choice[nest->group].axis[s->axis];
     for (int i = 0; f >= 0 && i < nest->n_ins; i++) {
-        int node = operand_of(s, nest, i);
-        if (s->derived[s->group[node]])
+        int node = nest->ins[i].node;
+        if (s->derived[s->g->nodes[node].group])
             pull_back(s, node, ap_place_of(nest, &nest->ins[i].access, f));
     }
 }
@@ -197,12 +134,6 @@ static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
                                                            : AP_FACTOR_PARALLEL) ||
                     !reaches(s, nest, f))
                     continue;
-                if (best >= 0 && s->queries) {
-                    ap_mesh_query(s->queries, nest->factors[best].size, 1U << s->axis,
-                                  AP_MESH_DIVIDES);
-                    ap_mesh_query(s->queries, factor->size, 1U << s->axis,
-                                  AP_MESH_DIVIDES);
-                }
                 if (best < 0 ||
                     (nest->factors[best].size % n != 0 && factor->size % n == 0))
                     best = f;
@@ -239,7 +170,7 @@ static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum 
     int64_t votes[AP_MAX_FACTORS];
     bool of_batch[AP_MAX_FACTORS], any = false;
     for (int i = 0; i < nest->n_ins; i++) {
-        int node = operand_of(s, nest, i);
+        int node = nest->ins[i].node;
         if (!may_follow(s, nest, node, from))
             continue;
         int f = operand_split(s, nest, i);
@@ -310,7 +241,7 @@ static void mark_split(const struct ap_nest *nest, int f, bool *marks)
 static bool reads_region(const struct ap_sweep *s, const struct ap_nest *nest)
 {
     for (int i = 0; i < nest->n_ins; i++)
-        if (s->leaves[s->group[operand_of(s, nest, i)]] &&
+        if (s->leaves[s->g->nodes[nest->ins[i].node].group] &&
             operand_split(s, nest, i) == IS_PARTIAL)
             return true;
     return false;
@@ -372,7 +303,7 @@ static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, b
         return -1;
     bool weight = false;
     for (int i = 0; i < nest->n_ins; i++)
-        weight |= s->derived[s->group[operand_of(s, nest, i)]];
+        weight |= s->derived[s->g->nodes[nest->ins[i].node].group];
     for (int f = 0; weight && f < nest->n_factors; f++)
         if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
             nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
@@ -392,7 +323,7 @@ bool ap_sweep_has_experts(const struct ap_sweep *s)
 static int shared_factor(const struct ap_sweep *s, const struct ap_nest *nest)
 {
     for (int i = 0; i < nest->n_ins; i++) {
-        if (!s->aside[operand_of(s, nest, i)])
+        if (!s->aside[nest->ins[i].node])
             continue;
         int f = operand_split(s, nest, i);
         if (f >= 0 && in_all(nest, f) &&
@@ -477,94 +408,52 @@ void ap_sweep_run(struct ap_sweep *s)
 /* ---- setting up ---- */
 
 /* What the nests alone say of groups and nodes. */
-static void describe(struct ap_arena *arena, const struct ap_graph *g,
-                     const struct ap_nests *nests, struct ap_sweep_links *of)
+static void describe(struct ap_sweep *s, int *member, bool *derived, bool *update)
 {
-    of->member = AP_NEW_N(arena, g->n_nodes, int);
-    of->group = AP_NEW_N(arena, g->n_nodes, int);
-    of->derived = AP_NEW_N(arena, nests->n, bool);
-    of->update = AP_NEW_N(arena, nests->n, bool);
-    for (int i = 0; i < nests->n; i++)
-        for (int m = 0; m < nests->nest[i].n_members; m++) {
-            of->member[nests->nest[i].members[m]] = m;
-            of->group[nests->nest[i].members[m]] = i;
-        }
-    for (int i = 0; i < nests->n; i++) {
-        const struct ap_nest *nest = &nests->nest[i];
+    const struct ap_graph *g = s->g;
+
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
         const struct ap_node *first = &g->nodes[nest->members[0]];
-        of->update[i] = first->phase == AP_UPDATE;
-        bool derived = nest->n_ins > 0 && !nest->heavy && !of->update[i];
+        for (int m = 0; m < nest->n_members; m++)
+            member[nest->members[m]] = m;
+        update[i] = first->phase == AP_UPDATE;
+        bool all = nest->n_ins > 0 && !nest->heavy && !update[i];
         if (first->op == AP_OP_PARAMETER)
-            derived = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
+            all = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
         bool weight = first->op == AP_OP_PARAMETER;
-        for (int k = 0; k < nest->n_ins && derived; k++) {
-            int in = of->group[nest->ins[k].node];
-            derived = of->derived[in] || g->nodes[nest->ins[k].node].shape.rank == 0;
-            weight |= of->derived[in];
+        for (int k = 0; k < nest->n_ins && all; k++) {
+            const struct ap_node *in = &g->nodes[nest->ins[k].node];
+            all = derived[in->group] || in->shape.rank == 0;
+            weight |= derived[in->group];
         }
-        of->derived[i] = derived && weight;
+        derived[i] = all && weight;
     }
-}
-
-/* Room for the links of all operands. */
-static void list_links(struct ap_arena *arena, const struct ap_nests *nests,
-                       struct ap_sweep_links *l)
-{
-    int n = 0, at = 0;
-
-    l->first = AP_NEW_N(arena, nests->n + 1, int);
-    l->outer = AP_NEW_N(arena, nests->n, uint64_t);
-    for (int i = 0; i < nests->n; i++)
-        n += nests->nest[i].n_ins;
-    l->operand = AP_NEW_N(arena, n + 1, struct ap_sweep_operand);
-    n = 0;
-    for (int i = 0; i < nests->n; i++) {
-        l->first[i] = n;
-        for (int k = 0; k < nests->nest[i].n_ins; k++) {
-            int node = nests->nest[i].ins[k].node;
-            l->operand[n++] = (struct ap_sweep_operand){
-                node, at, ap_shape_bytes(&nests->graph->nodes[node].shape)};
-            at += nests->nest[l->group[node]].n_factors;
-        }
-    }
-    l->operand[n].row = at;
-    l->link = AP_NEW_N(arena, at + 1, int8_t);
-    memset(l->link, NOT_KNOWN, (size_t)at);
+    s->member = member;
+    s->derived = derived;
+    s->update = update;
 }
 
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
-                             const bool *fixed, struct ap_named_plan_links *shared)
+                             const bool *fixed)
 {
     const struct ap_graph *g = plan->graph;
-    const struct ap_nests *nests = plan->nests;
-    struct ap_sweep_links *of = shared ? shared->made : NULL;
-
-    if (!of) {
-        struct ap_arena *kept = shared ? &shared->arena : arena;
-        of = AP_NEW(kept, struct ap_sweep_links);
-        describe(kept, g, nests, of);
-    }
-    if (shared && !shared->made) {
-        list_links(&shared->arena, nests, of);
-        shared->made = of;
-    }
-    return (struct ap_sweep){
+    int n_groups = plan->nests->n;
+    struct ap_sweep s = {
         .g = g,
-        .nests = nests,
+        .nests = plan->nests,
         .mesh = &plan->mesh,
         .choice = plan->choice,
         .fixed = fixed,
         .batch = AP_NEW_N(arena, g->n_nodes, bool),
-        .derived = of->derived,
-        .update = of->update,
-        .decided = AP_NEW_N(arena, nests->n, bool),
+        .decided = AP_NEW_N(arena, n_groups, bool),
         .aside = AP_NEW_N(arena, g->n_nodes, bool),
-        .leaves = AP_NEW_N(arena, nests->n, bool),
-        .member = of->member,
-        .group = of->group,
-        .links = shared ? of : NULL,
+        .leaves = AP_NEW_N(arena, n_groups, bool),
         .uneven = AP_NEW(arena, bool),
     };
+    describe(&s, AP_NEW_N(arena, g->n_nodes, int), AP_NEW_N(arena, n_groups, bool),
+             AP_NEW_N(arena, n_groups, bool));
+    return s;
 }
 
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)

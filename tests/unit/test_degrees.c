@@ -15,7 +15,7 @@
 
 struct asked {
     const char *mesh;
-    enum ap_axis_use use[2];
+    enum ap_axis_split use[2];
     bool sequence, experts;
     int zero[2];
     const char *said;

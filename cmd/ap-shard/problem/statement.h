@@ -57,7 +57,7 @@ struct select_users {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     int *first_result, *next_result; /* results of a node, 1-based, 0 ends */
-    int *seen;                       /* per group: the last tensor that it was seen at */
+    int64_t n_walks, *seen;          /* [group]: the last walk that met it, from 1 */
     int n, cap;
     struct select_use *uses;
 };

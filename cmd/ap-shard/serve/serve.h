@@ -58,54 +58,18 @@ bool serve_content_equal(const struct serve_content *a, const struct serve_conte
 
 /* ---- serve_named_plans.c: the named plans that searches start from ---- */
 
-/* A named plan on a mesh, and on the meshes that answer its queries in the same way. */
-struct serve_named_plan {
-    int row;
-    struct ap_mesh mesh;
-    struct ap_mesh_queries queries;
-    bool exists;
-    struct ap_choice_vec *choice;
-    bool *regather, *whole;
-};
-
-/* Where the named plans of a graph are kept, for all meshes. Starts zeroed. */
-struct serve_named_plans {
-    struct serve_shared *shared; /* NULL: each mesh makes its own; freed with it */
-    struct ap_named_plan_links links;
-};
-void serve_named_plans_free(struct serve_named_plans *named);
-
 /* The task of every search on a mesh, with the named plans that it starts from. */
 struct serve_start {
     struct ap_arena arena;
     struct shard_task task;
 };
-/* families may be NULL. The caller frees the result before named, which has the plans. */
-struct serve_start *
-serve_start_new(const struct ap_graph *g, const struct ap_nests *nests,
-                const struct ap_families *families, const struct ap_cost *cost,
-                const struct shard_request *req, struct serve_named_plans *named);
+/* families may be NULL. */
+struct serve_start *serve_start_new(const struct ap_graph *g,
+                                    const struct ap_nests *nests,
+                                    const struct ap_families *families,
+                                    const struct ap_cost *cost,
+                                    const struct shard_request *req);
 void serve_start_free(struct serve_start *start);
-
-/* ---- serve_shared.c: the cache that all processes share ---- */
-
-struct serve_shared;
-/* For the named plans of a graph of this size; to be made before processes are forked.
- * NULL: there is no shared memory. */
-struct serve_shared *serve_shared_new(int n_groups, int n_nodes);
-/* This process has no more use for it; may be NULL. */
-void serve_shared_free(struct serve_shared *shared);
-/* NULL: no process has made the plan yet; begun: but one may have begun to. shared may be
- * NULL. */
-const struct serve_named_plan *serve_shared_find(struct serve_shared *shared, int row,
-                                                 const struct ap_mesh *mesh, bool *begun);
-/* Begins a plan; the item's number, -1 when there is no room. shared may be NULL. */
-int serve_shared_begin(struct serve_shared *shared, int row, const struct ap_mesh *mesh);
-/* Memory for a plan and all that it points to. NULL: none is left. */
-void *serve_shared_room(struct serve_shared *shared, size_t bytes);
-/* Publishes the plan as item i. */
-void serve_shared_end(struct serve_shared *shared, int i,
-                      const struct serve_named_plan *w);
 
 /* ---- serve_pool.c: plans of a graph on a mesh ---- */
 
@@ -246,7 +210,6 @@ struct serve_searched {
  * them. */
 void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests *nests,
                              const struct ap_cost *cost, const struct serve_rows *rows,
-                             int n_before, struct serve_searched *const *before,
                              struct serve_searched *s);
 
 /* ---- serve_microbatches.c: numbers of microbatches ---- */

@@ -24,7 +24,6 @@ struct serve_memo *serve_memo_new(const struct shard_job *job,
     memo->alone_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->pair_at = AP_NEW_N(&memo->arena, b->n + 1, int);
     memo->lists = (struct ap_classes){.same = serve_same_list, .ctx = memo};
-    memo->named.shared = serve_shared_new(job->nests.n, job->graph.n_nodes);
     memo->families = job->has_families ? &job->families : NULL;
     return memo;
 }
@@ -39,8 +38,6 @@ static void free_nodes(struct serve_memo *m)
         serve_pool_free(m->nodes_pool);
     if (m->nodes_start)
         serve_start_free(m->nodes_start);
-    serve_named_plans_free(&m->nodes_named);
-    m->nodes_named = (struct serve_named_plans){.shared = NULL};
     m->nodes = NULL;
     m->nodes_start = NULL;
     m->nodes_pool = NULL;
@@ -77,7 +74,6 @@ void serve_memo_free(struct serve_memo *m)
         ap_cost_free(&m->placed[i]->cost);
         free(m->placed[i]);
     }
-    serve_named_plans_free(&m->named);
     for (int i = 0; i < m->list_keys.n; i++)
         free(m->list_price[i].measure);
     void *arrays[] = {m->placed,     m->microbatches,  m->searched,      m->list,
@@ -250,12 +246,11 @@ static const struct serve_searched *search(struct serve_memo *m, int at, uint64_
     m->tied = true;
     if (!placed->start)
         placed->start = serve_start_new(&m->job->graph, &m->job->nests, m->families,
-                                        &placed->cost, m->req, &m->named);
+                                        &placed->cost, m->req);
     s->pool = serve_search(placed->start, &m->ties, rows ? &t->axis : NULL, wide, m->req,
                            &s->why);
     if (s->pool)
-        serve_searched_describe(m->b, &m->job->nests, &placed->cost, &m->rows,
-                                m->n_searched, m->searched, s);
+        serve_searched_describe(m->b, &m->job->nests, &placed->cost, &m->rows, s);
     AP_ROOM(m->searched, m->n_searched, m->cap_searched);
     m->searched[m->n_searched++] = s;
     return s;
@@ -311,8 +306,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
     struct serve_ties alone;
     serve_tie(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, m->req,
               &alone);
-    m->nodes_start = serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost,
-                                     m->req, &m->nodes_named);
+    m->nodes_start =
+        serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, m->req);
     m->nodes_pool = serve_search(m->nodes_start, &alone, NULL, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;

@@ -66,7 +66,6 @@ struct serve_memo {
         n_lists, cap_lists, cap_list_prices, cap_plan_prices;
     struct ap_classes lists;            /* by content */
     const struct ap_families *families; /* NULL: the document has none */
-    struct serve_named_plans named;     /* of the whole graph */
     struct serve_ties ties;             /* of the whole graph, once tied */
     bool tied;
     struct serve_rows rows; /* of the borders, once tied */
@@ -76,7 +75,6 @@ struct serve_memo {
         *pair_at; /* [block]: list + 1 of it, of it and the next; 0: not known */
     /* the last part by nodes */
     struct serve_part *nodes;
-    struct serve_named_plans nodes_named;
     struct serve_start *nodes_start;
     struct serve_pool *nodes_pool;
 };

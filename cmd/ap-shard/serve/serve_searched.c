@@ -1,8 +1,7 @@
 /*
- * Problem: a mesh is searched for several numbers of microbatches, and most of the plans
- * are the same. Idea: what is computed from a plan before parts of it are priced (layouts
- * of the values that blocks pass to each other, hashes of the choices per block) is taken
- * from an earlier search on the mesh. Cost: linear in the graph for each new plan.
+ * What is computed from a mesh's plans before parts of it are priced: layouts of the
+ * values that blocks pass to each other, and hashes of the choices per block. Cost:
+ * linear in the graph for each plan.
  */
 #include "serve/serve.h"
 
@@ -41,31 +40,8 @@ static const uint64_t *hash_plan(const struct serve_blocks *b,
     return hash;
 }
 
-/* A plan of an earlier search on the mesh that is the same: its row in *from, or false.
- */
-static bool seen_before(int n_before, struct serve_searched *const *before,
-                        const struct serve_searched *s, int p,
-                        const struct serve_searched **from, int *row)
-{
-    const struct serve_pool *own = s->pool;
-    size_t n = (size_t)own->n_groups;
-    for (int i = 0; i < n_before; i++) {
-        const struct serve_pool *pool = before[i]->pool;
-        for (int k = 0; before[i]->place == s->place && pool && k < pool->n; k++)
-            if (pool->regather[k] == own->regather[p] &&
-                (pool->choice[k] == own->choice[p] ||
-                 !memcmp(pool->choice[k], own->choice[p], n * sizeof *own->choice[p]))) {
-                *from = before[i];
-                *row = k;
-                return true;
-            }
-    }
-    return false;
-}
-
 void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests *nests,
                              const struct ap_cost *cost, const struct serve_rows *rows,
-                             int n_before, struct serve_searched *const *before,
                              struct serve_searched *s)
 {
     const struct serve_pool *pool = s->pool;
@@ -74,13 +50,6 @@ void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests
     s->border.layout = AP_NEW_N(&s->arena, pool->n + 1, const struct ap_layout *const *);
     s->hash = AP_NEW_N(&s->arena, pool->n + 1, const uint64_t *);
     for (int p = 0; p < pool->n; p++) {
-        const struct serve_searched *from;
-        int row;
-        if (seen_before(n_before, before, s, p, &from, &row)) {
-            s->border.layout[p] = from->border.layout[row];
-            s->hash[p] = from->hash[row];
-            continue;
-        }
         s->border.layout[p] = serve_border_find(&s->arena, b, nests, pool, p, cost, rows);
         s->hash[p] = hash_plan(b, rows, s, p);
     }

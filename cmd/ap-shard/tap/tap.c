@@ -1,5 +1,5 @@
 /*
- * Problem: a tensor parallel plan on the last axis of the mesh (data parallelism on the
+ * Problem: a tensor parallel plan on the tensor axis of the mesh (data parallelism on the
  * others): a pattern per weight, so that communication on the critical path is least.
  * Idea: repeated blocks are planned once. All plans of each distinct block, a pattern per
  * weight, are enumerated with the rest of the graph data parallel. A plan is routed from
@@ -184,11 +184,13 @@ int shard_tap(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
     double t0 = ap_now_sec();
-    int axis = task->cost->mesh.n_axes - 1, n;
+    int axis = ap_mesh_tensor_axis(&task->cost->mesh), n;
     struct ap_plan base = base_plan(arena, task);
     struct ap_weights weights;
     struct ap_traffic traffic;
 
+    if (axis < 0)
+        return ap_err_set(err, "no axis of the mesh is for tensor parallelism");
     if (task->pins && task->pins->n > 0)
         ap_warn("tap keeps no imported shardings: %d are ignored", task->pins->n);
     ap_weights_find(arena, &base, axis, task->params->no_padding, &weights);

@@ -1,0 +1,213 @@
+/*
+ * Problem: many plans have the least cost. Cutting a replicated tensor is free, so that a
+ * batch that every user wants split may lie replicated and be cut by each of them. Of
+ * plans with the same cost, take one that holds fewer bytes per device. Idea:
+ * lexicographic descent over groups. What a group's strategy changes is its own seconds
+ * and, of the tensors that it makes or reads, the conversions and the bytes of the tensor
+ * and of its copies. A strategy that costs no more to the bit and holds less is taken;
+ * passes go on until none is found. Cost never rises, so that a bound and a proof of
+ * optimality stay what they were, and bytes fall with every step, so that it ends.
+ * Cost: one comparison per strategy; what is split further at equal cost is priced
+ * through the users of its tensors.
+ */
+#include "tiebreak.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+
+/* Seconds and bytes that depend on one group's strategy. */
+struct held {
+    double sec, bytes;
+};
+
+struct descent {
+    const struct shard_space *space;
+    const struct ap_graph *graph;
+    const struct ap_mesh *mesh;
+    const struct ap_cost *cost;
+    struct ap_plan *plan;
+    struct select_users users;
+    int *tensor; /* those whose conversions the group at hand can change */
+    int n_tensors, cap_tensors;
+    struct ap_layout *target; /* of the tensor at hand */
+    bool *later;              /* [target]: a copy for the phases after the forward one */
+    int n_targets, cap_targets, cap_later;
+};
+
+static void put_tensor(struct descent *d, int node)
+{
+    for (int i = 0; i < d->n_tensors; i++)
+        if (d->tensor[i] == node)
+            return;
+    AP_ROOM(d->tensor, d->n_tensors, d->cap_tensors);
+    d->tensor[d->n_tensors++] = node;
+}
+
+/* What the group makes and reads, and results that are to lie like its parameter. */
+static void list_tensors(struct descent *d, const struct ap_nest *nest,
+                         const int *results)
+{
+    d->n_tensors = 0;
+    for (int i = 0; i < nest->n_outs; i++)
+        put_tensor(d, nest->outs[i]);
+    for (int i = 0; i < nest->n_ins; i++)
+        put_tensor(d, nest->ins[i].node);
+    for (int m = 0; m < nest->n_members; m++)
+        if (results[nest->members[m]] >= 0)
+            put_tensor(d, results[nest->members[m]]);
+}
+
+static struct ap_layout use_layout(const struct descent *d, const struct select_use *use,
+                                   const struct ap_layout *home)
+{
+    if (use->slot == SELECT_TAKEN)
+        return ap_layout_whole(home);
+    if (use->group < 0)
+        return ap_layout_replicated();
+    const struct ap_nest *nest = &d->plan->nests->nest[use->group];
+    const struct ap_choice_vec *c = &d->plan->choice[use->group];
+    return use->slot >= 0 ? ap_nest_in_layout(nest, d->graph, d->mesh, c, use->slot)
+                          : ap_nest_value_layout(nest, d->graph, d->mesh, c,
+                                                 ap_nest_member(nest, use->alias));
+}
+
+/* Whether the copy is made already; notes it. */
+static bool is_made(struct descent *d, const struct ap_layout *l, bool later)
+{
+    for (int i = 0; i < d->n_targets; i++)
+        if (d->later[i] == later && ap_layout_equal(&d->target[i], l))
+            return true;
+    AP_ROOM(d->later, d->n_targets, d->cap_later);
+    AP_ROOM(d->target, d->n_targets, d->cap_targets);
+    d->target[d->n_targets] = *l;
+    d->later[d->n_targets++] = later;
+    return false;
+}
+
+/* A tensor and its copies under the plan; what becomes a parameter takes that one's
+ * place.
+ */
+static void add_tensor(struct descent *d, int node, struct held *held)
+{
+    const struct ap_shape *shape = &d->graph->nodes[node].shape;
+    const struct ap_layout home = ap_plan_node_layout(d->plan, node);
+    bool again = d->plan->regather && d->plan->regather[node];
+
+    held->bytes += (double)ap_layout_local_bytes(d->mesh, shape, &home);
+    d->n_targets = 0;
+    select_users_of(&d->users, node);
+    for (int u = 0; u < d->users.n; u++) {
+        const struct select_use *use = &d->users.uses[u];
+        struct ap_layout to = use_layout(d, use, &home);
+        bool later =
+            again && (use->slot < 0 ||
+                      ap_plan_group_phase(d->graph, &d->plan->nests->nest[use->group]) !=
+                          AP_FORWARD);
+        if (ap_layout_equal(&to, &home) || is_made(d, &to, later))
+            continue;
+        held->sec += ap_convert_sec(d->cost, shape, &home, &to);
+        if (use->alias < 0)
+            held->bytes += (double)ap_layout_local_bytes(d->mesh, shape, &to);
+    }
+}
+
+static struct held of_strategy(struct descent *d, int group, int s)
+{
+    const struct ap_choice_vec before = d->plan->choice[group];
+    struct held held = {d->space->sec[group][s], 0};
+
+    d->plan->choice[group] = d->space->choice[group][s];
+    for (int i = 0; i < d->n_tensors; i++)
+        add_tensor(d, d->tensor[i], &held);
+    d->plan->choice[group] = before;
+    return held;
+}
+
+/* Bytes of what the group makes. */
+static int64_t made_bytes(const struct descent *d, int group, int s)
+{
+    const struct ap_nest *nest = &d->plan->nests->nest[group];
+    int64_t bytes = 0;
+
+    for (int i = 0, m = 0; i < nest->n_outs; i++) { /* both lists ascend */
+        while (nest->members[m] != nest->outs[i])
+            m++;
+        struct ap_layout l =
+            ap_nest_value_layout(nest, d->graph, d->mesh, &d->space->choice[group][s], m);
+        bytes +=
+            ap_layout_local_bytes(d->mesh, &d->graph->nodes[nest->outs[i]].shape, &l);
+    }
+    return bytes;
+}
+
+/* True if the group took another strategy. */
+static bool settle(struct descent *d, int group, const int *results)
+{
+    const double *sec = d->space->sec[group];
+    int now = shard_space_find(d->space, group, &d->plan->choice[group]), best = now;
+    struct held least = {0};
+    int64_t made = -1;
+    bool is_param =
+        d->graph->nodes[d->plan->nests->nest[group].members[0]].op == AP_OP_PARAMETER;
+
+    for (int s = 0; s < d->space->n[group] && now >= 0; s++) {
+        if (s == now || sec[s] > sec[now])
+            continue;
+        if (made < 0)
+            made = is_param ? INT64_MAX : made_bytes(d, group, now);
+        if (!is_param && made_bytes(d, group, s) >= made)
+            continue;
+        if (best == now && least.bytes == 0) {
+            list_tensors(d, &d->plan->nests->nest[group], results);
+            least = of_strategy(d, group, now);
+        }
+        struct held held = of_strategy(d, group, s);
+        if (held.sec > least.sec || held.bytes >= least.bytes)
+            continue;
+        best = s;
+        least = held;
+    }
+    if (best != now)
+        d->plan->choice[group] = d->space->choice[group][best];
+    return best != now;
+}
+
+/* [node]: the result that becomes this parameter, -1 for none. */
+static int *results_of(struct ap_arena *arena, const struct ap_graph *g)
+{
+    int *result = AP_NEW_N(arena, g->n_nodes + 1, int);
+
+    for (int i = 0; i < g->n_nodes; i++)
+        result[i] = -1;
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].alias >= 0)
+            result[g->results[r].alias] = g->results[r].node;
+    return result;
+}
+
+void shard_tiebreak(const struct shard_space *space, struct ap_plan *plan)
+{
+    struct ap_arena scratch = {0};
+    struct descent d = {.space = space,
+                        .graph = space->graph,
+                        .mesh = &space->cost->mesh,
+                        .cost = space->cost,
+                        .plan = plan};
+    const int *results = results_of(&scratch, d.graph);
+    bool changed = true;
+
+    select_users_init(&scratch, d.graph, plan->nests, &d.users);
+    while (changed) {
+        changed = false;
+        for (int i = 0; i < plan->nests->n; i++)
+            if (space->n[i] > 1)
+                changed |= settle(&d, i, results);
+    }
+    select_users_free(&d.users);
+    free(d.tensor);
+    free(d.target);
+    free(d.later);
+    ap_arena_free(&scratch);
+}
