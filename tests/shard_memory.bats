@@ -58,7 +58,7 @@ least() {
 
 @test "memory: what several later users need is held" {
     ap-shard --mesh 2x4 --memory 20736 "$(imported scan_mlp)" |
-        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.02'
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.03'
 }
 
 @test "memory: prices that meet a known plan on the way to better ones do not end the search" {
@@ -69,7 +69,7 @@ least() {
 
 @test "memory: the gap of a small graph on many devices is stated" {
     ap-shard --mesh 8x8 --memory 8064 "$(imported scan_mlp)" |
-        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.07'
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.05'
 }
 
 @test "memory: the least is found where it is a million times the limit" {

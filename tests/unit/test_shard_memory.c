@@ -222,7 +222,7 @@ static void test_mixture(void)
     int64_t held[2][3] = {{20, 18, 0}, {0, 4, 12}};
     struct search_cut cut[] = {{.sec = 1, .held = held[0]}, {.sec = 2, .held = held[1]}};
     int time[3] = {0};
-    double price[3] = {0};
+    double price[3] = {0}, weight[2] = {0};
     const struct ap_memory model = {.n_times = 3};
     struct memory_search ms = {.arena = &arena,
                                .cut = cut,
@@ -232,11 +232,13 @@ static void test_mixture(void)
                                .unit = 1,
                                .highest = 100,
                                .model = &model};
-    const double theta = search_prices(&ms, 10, price);
+    const double theta = search_prices(&ms, 10, NULL, price, weight);
 
     CHECK(fabs(theta - 11. / 7) < 1e-9, "a mixture is worth %.6f", theta);
     CHECK(ms.n_times == 2 && ms.time[1] == 1 && price[0] < 1e-9 && price[1] > 0,
           "%d times are priced", ms.n_times);
+    CHECK(fabs(weight[0] - 3. / 7) < 1e-9 && fabs(weight[1] - 4. / 7) < 1e-9,
+          "weights are %.6f %.6f", weight[0], weight[1]);
     ap_arena_free(&arena);
 }
 

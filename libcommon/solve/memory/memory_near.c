@@ -9,9 +9,6 @@
 
 #include "solve/memory/memory_search.h"
 
-#define AMONG_EFFORT 10  /* part of what solving takes otherwise */
-#define SETTLED      0.1 /* of the gap that is good enough */
-
 int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
                      int first_set)
 {
@@ -90,87 +87,4 @@ void search_find_far(struct memory_search *ms, double limit, const double *price
     }
     ms->effort += search_cells(&scratch, &priced, v->model->problem->n_nodes);
     ap_arena_free(&scratch);
-}
-
-/* ---- prices among few strategies ---- */
-
-struct ranked {
-    int cut;
-    double sec;
-};
-
-static int by_sec(const void *x, const void *y)
-{
-    const struct ranked *a = x, *b = y;
-    if (a->sec != b->sec)
-        return a->sec < b->sec ? -1 : 1;
-    return (a->cut > b->cut) - (a->cut < b->cut);
-}
-
-/* Strategies that the choices nearest to the bound leave out. */
-static bool **leave_others_out(struct memory_search *ms, double limit,
-                               const double *price)
-{
-    const struct ap_problem *p = ms->model->problem;
-    const int n_vars = ms->model->n_vars;
-    struct ranked *list = AP_NEW_N(ms->arena, ms->n_cuts, struct ranked);
-    bool **out = AP_NEW_N(ms->arena, n_vars, bool *);
-    int n = 0;
-
-    for (int i = 0; i < ms->n_cuts; i++)
-        list[n++] = (struct ranked){i, search_priced(ms, &ms->cut[i], price, limit)};
-    qsort(list, (size_t)n, sizeof *list, by_sec);
-    for (int v = 0; v < n_vars; v++) {
-        out[v] = AP_NEW_N(ms->arena, p->n_strategies[v], bool);
-        memset(out[v], 1, (size_t)p->n_strategies[v] * sizeof **out);
-        for (int i = 0; i < n && i < memory_tuning.n_among; i++)
-            out[v][ms->cut[list[i].cut].choice[v]] = false;
-    }
-    return out;
-}
-
-/* Tries the last choice met if the model says that it fits and it would be the best. */
-static void try_if_wanted(struct memory_search *ms, double limit)
-{
-    const struct search_cut *last = &ms->cut[ms->n_cuts - 1];
-
-    if (last->sec < ms->best_sec && (double)last->peak <= limit)
-        search_try_last(ms);
-}
-
-void search_settle(struct memory_search *ms, double limit, double *price)
-{
-    bool **out = leave_others_out(ms, limit, price);
-    double *next = AP_NEW_N(ms->arena, ms->max_times, double), aimed = 0;
-    const int64_t effort = ms->effort;
-    int stalls = 0;
-
-    for (int v = 0; v < ms->model->n_vars && ms->far; v++)
-        for (int s = 0; s < ms->model->problem->n_strategies[v]; s++)
-            out[v][s] &= ms->far[v][s];
-    for (int round = 0; round < memory_tuning.settle_rounds && ms->n_cuts < ms->max_cuts;
-         round++) {
-        const double theta = search_prices(ms, limit, next) * ms->unit;
-        const int n_times = ms->n_times;
-        if (!isfinite(theta) || theta <= aimed * (1 + SETTLED * ms->near))
-            break;
-        for (int j = 0; j < n_times && round > 0; j++)
-            next[j] = 0.5 * (next[j] + price[j]);
-        double value = search_solve(ms, &ms->whole, next, ms->unit / limit, 1, out);
-        if (value < 0 || !isfinite(value))
-            break;
-        for (int j = 0; j < n_times; j++)
-            value -= next[j] * ms->unit;
-        if (ms->by_program)
-            value = search_priced(ms, &ms->cut[ms->n_cuts - 1], next, limit);
-        try_if_wanted(ms, limit);
-        stalls = search_met_before(ms) ? stalls + 1 : 0;
-        if (stalls > 1)
-            break;
-        if (value <= aimed)
-            continue;
-        aimed = value;
-        memcpy(price, next, (size_t)n_times * sizeof *price);
-    }
-    ms->effort = effort + (ms->effort - effort) / AMONG_EFFORT;
 }

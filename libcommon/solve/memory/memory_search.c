@@ -12,11 +12,12 @@
  * programs have in use at each time, which the model may not see in full; since a program
  * may need more than is in use at once, also for lower limits, by as much as was missing,
  * then between one that is kept and one that is not. The best choice that fits takes over
- * what it can of cheaper ones, layer by layer (memory_mend.c). Cost: an exact solution of
- * the problem per round, a program per choice that may fit. Source: Held, Wolfe and
- * Crowder, "Validation of subgradient optimization", 1974, for the relaxation; Kelley,
- * "The cutting-plane method", 1960, for the prices. Where copies are kept or gathered
- * again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
+ * what it can of cheaper ones, layer by layer (memory_mend.c), and strategies of the
+ * choices met are combined by branching (memory_branch.c). Cost: an exact solution of the
+ * problem per round, a program per choice that may fit. Source: Held, Wolfe and Crowder,
+ * "Validation of subgradient optimization", 1974, for the relaxation; Kelley, "The
+ * cutting-plane method", 1960, for the prices. Where copies are kept or gathered again
+ * (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
  */
 #include "solve/memory/memory_search.h"
 
@@ -54,12 +55,16 @@ const struct memory_tuning memory_tuning = {
     .few_rounds = 3,
     .rounds = 8,
     .most_rounds = 32,
+    .branch_rounds = 6,
     .settle_rounds = 24,
     .tries = 3,
     .most_tries = 40,
     .n_lower = 12,
     .n_fitting = 8,
     .n_among = 16,
+    .among_solves = 40,
+    .most_among_solves = 200,
+    .among_work = 400000,
     .changes = 20000,
     .tries_work = 1e6,
     .whole = 120000,
@@ -299,6 +304,11 @@ static bool pay_more(struct memory_search *ms)
     return true;
 }
 
+bool search_pays_more(struct memory_search *ms, const double *price)
+{
+    return at_highest(ms, price) && pay_more(ms);
+}
+
 void search_try_last(struct memory_search *ms)
 {
     const int64_t peak = search_try(ms, ms->cut[ms->n_cuts - 1].choice);
@@ -318,7 +328,7 @@ static struct search_view *view_of(struct memory_search *ms)
 static bool next_prices(struct memory_search *ms, double limit, double aimed, bool inward,
                         double *price)
 {
-    const double theta = search_prices(ms, limit, price);
+    const double theta = search_prices(ms, limit, NULL, price, NULL);
     if (theta * ms->unit <= aimed * (1 + ms->near / 4) || !isfinite(theta))
         return false;
     for (int i = 0; i < SETTLES && !ms->tied; i++) {
@@ -492,6 +502,7 @@ static void search_below(struct memory_search *ms)
             return;
         price_below(ms, limit);
         search_mend(ms);
+        search_among(ms, limit, ms->last_price);
         try_fitting(ms);
         fits = ms->tied && (ms->excess <= 0 || ms->best_sec < before);
     }
@@ -503,6 +514,7 @@ static void search_programs(struct memory_search *ms)
     look_at(ms, ms->task->measure.held != NULL);
     price_below(ms, (double)ms->task->limit);
     search_mend(ms);
+    search_among(ms, (double)ms->task->limit, ms->last_price);
     try_fitting(ms);
     search_below(ms);
     look_at(ms, false);
@@ -537,6 +549,8 @@ static void search(struct memory_search *ms)
     if (ms->best_sec == INFINITY)
         return;
     if (!search_is_near(ms))
+        search_among(ms, full, ms->last_price);
+    if (!search_is_near(ms))
         search_programs(ms);
     search_prove_tied(ms);
     if (!search_is_near(ms))
@@ -547,6 +561,7 @@ static void search(struct memory_search *ms)
         const double limit = full - i * full * memory_tuning.step;
         price_memory(ms, limit);
         search_mend(ms);
+        search_among(ms, limit, ms->last_price);
     }
     search_change(ms);
 }

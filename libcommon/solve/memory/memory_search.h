@@ -25,15 +25,17 @@ struct memory_tuning {
     int solve_work,
         proof_work; /* of the exact solver; where a bound is all that is left */
     int few_rounds, rounds, most_rounds; /* of prices, per limit: costly, enough, cheap */
-    int settle_rounds;                   /* of prices among few strategies */
+    int branch_rounds, settle_rounds;    /* per branch; among few strategies */
     int tries, most_tries;               /* of lower limits; in small problems */
     int n_lower;                         /* limits looked at for programs that fit */
     int n_fitting;                       /* choices that may fit: measured at a time */
     int n_among;                         /* choices whose strategies are combined */
-    double changes;                      /* of a choice, looked at one by one */
-    double tries_work;                   /* strategies * us of a program * tries */
-    int64_t whole;                   /* strategies of a problem that is bounded uncut */
-    int set_states;                  /* of a node for all copies of a tensor */
+    int among_solves, most_among_solves; /* of such a combination */
+    double among_work;                   /* strategies * solutions of it */
+    double changes;    /* of choices in small problems, looked at one by one */
+    double tries_work; /* strategies * us of a program * tries */
+    int64_t whole;     /* strategies of a problem that is bounded uncut */
+    int set_states;    /* of a node for all copies of a tensor */
     double set_cells, all_set_cells; /* of one of its tables; of all of them */
 };
 extern const struct memory_tuning memory_tuning;
@@ -156,10 +158,13 @@ void search_change(struct memory_search *ms);
 /* ---- memory_lp.c ---- */
 
 /*
- * Prices for choices to keep the limit, in units of it, price[max_times], from the cuts;
- * the value that they would have if there were no others, INFINITY where none is found.
+ * Prices for choices to keep the limit, in units of it, price[max_times], from the cuts
+ * (inside[cut]; NULL: all); the value that they would have if there were no others,
+ * INFINITY where none is found. weight[cut], NULL: not asked for: of the mixture of these
+ * choices that has this value.
  */
-double search_prices(struct memory_search *ms, double limit, double *price);
+double search_prices(struct memory_search *ms, double limit, const bool *inside,
+                     double *price, double *weight);
 /* The same, adding up to 1, for choices to hold little, whatever they cost; the least
  * that a mixture of choices holds at its fullest time. */
 double search_least_prices(struct memory_search *ms, double limit, double *price);
@@ -171,6 +176,8 @@ double search_least_prices(struct memory_search *ms, double limit, double *price
 /* What a cut costs at prices, in units of the limit, for what it holds beyond it. */
 double search_priced(const struct memory_search *ms, const struct search_cut *cut,
                      const double *price, double limit);
+/* Prices are as high as allowed, and from now on may be higher. */
+bool search_pays_more(struct memory_search *ms, const double *price);
 /*
  * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL:
  * with all); meets the choice. Its proven value, INFINITY when without them there is
@@ -205,6 +212,13 @@ void search_prove_tied(struct memory_search *ms);
  * the layers one by one. */
 void search_prove(struct memory_search *ms);
 
+/* ---- memory_branch.c ---- */
+
+/* Tries choices of strategies that cuts near the bound have, for a limit of the model. */
+void search_among(struct memory_search *ms, double limit, const double *price);
+/* Better prices among these strategies, in place. */
+void search_settle(struct memory_search *ms, double limit, double *price);
+
 /* ---- memory_near.c: which strategies matter ---- */
 
 /* Cells of tables of strategies that are not left out, without those between copy sets
@@ -223,9 +237,6 @@ void search_price_problem(struct ap_arena *scratch, const struct memory_search *
                           struct priced_problem *priced);
 /* Finds ms->far at prices for a limit. */
 void search_find_far(struct memory_search *ms, double limit, const double *price);
-/* Better prices for a limit of the model among strategies of cuts near the bound and
- * those that are not far, in place. */
-void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_pieces.c ---- */
 
