@@ -15,7 +15,7 @@
  */
 #include <math.h>
 
-#include "search/space.h"
+#include "search/auto.h"
 
 #include "base/array.h"
 
@@ -30,6 +30,8 @@ static void consider(struct grid *g, struct plan_answer *a)
 {
     struct ap_err why = {0};
     double score;
+    if (g->found && !g->sp.inst->inference && auto_least_bare(a) >= g->least)
+        return;
     if (plan_try(&g->sp, a, &score, &why) || (g->found && score >= g->least))
         return;
     g->found = true;

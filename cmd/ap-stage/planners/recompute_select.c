@@ -419,8 +419,6 @@ static int select_values(struct ap_arena *arena, const struct recompute_problem 
 
 /* ---- a plan ---- */
 
-#define MOST_ROUNDS 4 /* of prices, as what arrives early depends on all stages */
-
 struct selecting {
     struct ap_arena *arena;
     struct ap_stages *stages;
@@ -510,22 +508,15 @@ static void select_all(const struct selecting *x)
             select_stage(x, i, x->slack[i % n_devices] / n_again[i % n_devices]);
 }
 
-/* Takes what is too much from the devices' slack; false: nothing is. */
-static bool lower_slack(const struct selecting *x, const struct ap_pipeline_price *p,
-                        int64_t memory_bytes)
+/* Whether some device needs more than the memory, and more than it did. */
+static bool needs_more(const struct ap_pipeline_price *p,
+                       const struct ap_pipeline_price *was, int64_t memory_bytes)
 {
-    bool too_much = false;
-
-    for (int d = 0; d < p->result.n_devices; d++) {
-        int64_t was = x->all->result.devices[d].peak_bytes;
-        int64_t most = was > memory_bytes ? was : memory_bytes;
-        int64_t over = p->result.devices[d].peak_bytes - most;
-        if (over <= 0)
-            continue;
-        too_much = true;
-        x->slack[d] -= (double)over;
-    }
-    return too_much;
+    for (int d = 0; d < p->result.n_devices; d++)
+        if (p->result.devices[d].peak_bytes > memory_bytes &&
+            p->result.devices[d].peak_bytes > was->result.devices[d].peak_bytes)
+            return true;
+    return false;
 }
 
 int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
@@ -543,17 +534,12 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph
 
     for (int d = 0; d < n_devices; d++)
         x.slack[d] = (double)(memory_bytes - all.result.devices[d].peak_bytes);
-    for (int round = 0; round < MOST_ROUNDS; round++) {
-        memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
-        select_all(&x);
-        if (ap_pipeline_price(arena, of, stages, price, err))
-            return -1;
-        if (!lower_slack(&x, price, memory_bytes)) {
-            if (price->result.step_sec <= all.result.step_sec)
-                return 0;
-            break;
-        }
-    }
+    select_all(&x);
+    if (ap_pipeline_price(arena, of, stages, price, err))
+        return -1;
+    if (!needs_more(price, &all, memory_bytes) &&
+        price->result.step_sec <= all.result.step_sec)
+        return 0;
     memcpy(stages->stage, given, (size_t)stages->n * sizeof *given);
     *price = all;
     return 0;

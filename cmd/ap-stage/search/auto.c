@@ -278,7 +278,8 @@ static int auto_lines(struct stage_search *search, struct space *sp, struct ap_e
     if (all_configs(search, &pool, sp, err))
         return -1;
     for (int i = 0; i < pool.n; i++)
-        auto_try(search, sp, &pool.kept[i].plan, "labels");
+        if (pool.kept[i].estimate < 1.2 * search->least)
+            auto_try(search, sp, &pool.kept[i].plan, "labels");
     search->proves = true;
     return all_configs(search, &pool, sp, err);
 }
