@@ -20,6 +20,7 @@
 /* Seconds and bytes that depend on one group's strategy. */
 struct held {
     double sec, bytes;
+    int n_copies;
 };
 
 struct descent {
@@ -107,6 +108,7 @@ static void add_tensor(struct descent *d, int node, struct held *held)
                           AP_FORWARD);
         if (ap_layout_equal(&to, &home) || is_made(d, &to, later))
             continue;
+        held->n_copies++;
         held->sec += ap_convert_sec(d->cost, shape, &home, &to);
         if (use->alias < 0)
             held->bytes += (double)ap_layout_local_bytes(d->mesh, shape, &to);
@@ -116,7 +118,7 @@ static void add_tensor(struct descent *d, int node, struct held *held)
 static struct held of_strategy(struct descent *d, int group, int s)
 {
     const struct ap_choice_vec before = d->plan->choice[group];
-    struct held held = {d->space->sec[group][s], 0};
+    struct held held = {d->space->sec[group][s], 0, 0};
 
     d->plan->choice[group] = d->space->choice[group][s];
     for (int i = 0; i < d->n_tensors; i++)
@@ -162,6 +164,8 @@ static bool settle(struct descent *d, int group, const int *results)
         if (best == now && least.bytes == 0) {
             list_tensors(d, &d->plan->nests->nest[group], results);
             least = of_strategy(d, group, now);
+            if (least.n_copies == 0) /* all lies as it is needed */
+                return false;
         }
         struct held held = of_strategy(d, group, s);
         if (held.sec > least.sec || held.bytes >= least.bytes)
