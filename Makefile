@@ -198,7 +198,7 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 	for t in $(TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
 	    $(BUILD)/bin/$$t --completion zsh >$(ZSH_COMPLETION)/_$$t || exit 1; done
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' autopar.pc.in >$(SHARE)/pkgconfig/autopar.pc
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' scripts/autopar.pc.in >$(SHARE)/pkgconfig/autopar.pc
 
 uninstall: ## remove what install put below PREFIX and DESTDIR
 	rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(TOOLS:%=$(BASH_COMPLETION)/%) \
