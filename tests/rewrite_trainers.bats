@@ -29,9 +29,9 @@ tensor deepspeed TP 2 · DP 2 · micro-batch 8
 sequence megatron TP 4 with sequence parallelism · DP 2 · micro-batch 8
 sequence torchtitan TP 4 with sequence parallelism · DP 2 · micro-batch 8
 sequence deepspeed TP 4 · DP 2 · micro-batch 8
-experts megatron DP 4 · EP 4 · micro-batch 4
-experts torchtitan DP 4 · EP 4 · ZeRO-2 · micro-batch 4
-experts deepspeed DP 4 · EP 4 · micro-batch 4
+experts megatron DP 4 · EP 2 · micro-batch 4
+experts torchtitan DP 4 · EP 2 · ZeRO-2 · micro-batch 4
+experts deepspeed DP 4 · EP 2 · micro-batch 4
 uneven megatron PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all layers 3 5
 uneven torchtitan PP 2 · DP 2 · ZeRO-2 · micro-batch 2 · recompute all layers 3 5
 uneven deepspeed PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all
@@ -69,7 +69,7 @@ check_golden() {
     for name in $(told | awk '{ print $1 }' | uniq); do
         diff <(sed -n "/^== $1/,/^== /p" "$DIR/$name.txt" | grep -v '^==') \
             <(ap-rewrite --quiet --to "$1" "$BATS_FILE_TMPDIR/$name.json") ||
-            { echo "$name for $1 (tests/trainers/plans --golden)"; return 1; }
+            { echo "$name for $1 (tests/trainers/plans TMP --golden)"; return 1; }
     done
 }
 

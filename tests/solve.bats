@@ -80,7 +80,8 @@ problem() {
         printf '%s' "$2" >"$BATS_TEST_TMPDIR/bad.json"
         refuses 1 "bad.json:$1" ap-solve "$BATS_TEST_TMPDIR/bad.json"
     }
-    bad "1:1: expected '{'" ''
+    bad " the input is empty" ''
+    bad "1:1: expected '{'" '[]'
     bad "1:27: expected a number >= 0" '{"problem":{"usage_limit":-1}}'
     bad "1:30: expected an integer" '{"problem":{"usage_limit":1.5}}'
     bad $'2:11: expected a number >= 0' $'{"problem":{"nodes":{\n"costs":[[x]]}}}'

@@ -272,8 +272,10 @@ static int check_peak(const struct ap_program *prog, const struct ap_at *at,
     int64_t end = 0;
     for (int i = 0; i < prog->local.n_nodes; i++) {
         const struct ap_buffer *b = &prog->buffer[i];
-        if (b->offset >= 0 && b->offset + b->bytes > end)
-            end = b->offset + b->bytes;
+        const int64_t bytes =
+            b->bytes > 0 ? b->bytes : 1; /* empty ones have a place, too */
+        if (b->offset >= 0 && b->offset + bytes > end)
+            end = b->offset + bytes;
     }
     if (prog->peak_bytes <= ap_ceil_div(end, 64) * 64)
         return 0;
