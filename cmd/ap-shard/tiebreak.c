@@ -2,13 +2,12 @@
  * Problem: many plans have the least cost. Cutting a replicated tensor is free, so that a
  * batch that every user wants split may lie replicated and be cut by each of them. Of
  * plans with the same cost, take one that holds fewer bytes per device. Idea:
- * lexicographic descent over groups. What a group's strategy changes is its own seconds
- * and, of the tensors that it makes or reads, the conversions and the bytes of the tensor
- * and of its copies. A strategy that costs no more to the bit and holds less is taken;
- * passes go on until none is found. Cost never rises, so that a bound and a proof of
- * optimality stay what they were, and bytes fall with every step, so that it ends.
- * Cost: one comparison per strategy; what is split further at equal cost is priced
- * through the users of its tensors.
+ * lexicographic descent over the groups of parameters: what lies in memory through all of
+ * the step. What a group's strategy changes is its own seconds and, of its tensors, the
+ * conversions and the bytes of the tensor and of its copies. A strategy that costs no
+ * more to the bit and holds less is taken; passes go on until none is found. Cost never
+ * rises, so that a bound and a proof of optimality stay what they were, and bytes fall
+ * with every step, so that it ends. Cost: users of parameters, times their strategies.
  */
 #include "tiebreak.h"
 
@@ -127,46 +126,22 @@ static struct held of_strategy(struct descent *d, int group, int s)
     return held;
 }
 
-/* Bytes of what the group makes. */
-static int64_t made_bytes(const struct descent *d, int group, int s)
-{
-    const struct ap_nest *nest = &d->plan->nests->nest[group];
-    int64_t bytes = 0;
-
-    for (int i = 0, m = 0; i < nest->n_outs; i++) { /* both lists ascend */
-        while (nest->members[m] != nest->outs[i])
-            m++;
-        struct ap_layout l =
-            ap_nest_value_layout(nest, d->graph, d->mesh, &d->space->choice[group][s], m);
-        bytes +=
-            ap_layout_local_bytes(d->mesh, &d->graph->nodes[nest->outs[i]].shape, &l);
-    }
-    return bytes;
-}
-
-/* True if the group took another strategy. */
+/* True if the parameter's group took another strategy. */
 static bool settle(struct descent *d, int group, const int *results)
 {
     const double *sec = d->space->sec[group];
     int now = shard_space_find(d->space, group, &d->plan->choice[group]), best = now;
     struct held least = {0};
-    int64_t made = -1;
-    bool is_param =
-        d->graph->nodes[d->plan->nests->nest[group].members[0]].op == AP_OP_PARAMETER;
 
-    for (int s = 0; s < d->space->n[group] && now >= 0; s++) {
+    if (now < 0)
+        return false;
+    list_tensors(d, &d->plan->nests->nest[group], results);
+    least = of_strategy(d, group, now);
+    if (least.n_copies == 0) /* all lies as it is needed */
+        return false;
+    for (int s = 0; s < d->space->n[group]; s++) {
         if (s == now || sec[s] > sec[now])
             continue;
-        if (made < 0)
-            made = is_param ? INT64_MAX : made_bytes(d, group, now);
-        if (!is_param && made_bytes(d, group, s) >= made)
-            continue;
-        if (best == now && least.bytes == 0) {
-            list_tensors(d, &d->plan->nests->nest[group], results);
-            least = of_strategy(d, group, now);
-            if (least.n_copies == 0) /* all lies as it is needed */
-                return false;
-        }
         struct held held = of_strategy(d, group, s);
         if (held.sec > least.sec || held.bytes >= least.bytes)
             continue;
@@ -205,9 +180,11 @@ void shard_tiebreak(const struct shard_space *space, struct ap_plan *plan)
     select_users_init(&scratch, d.graph, plan->nests, &d.users);
     while (changed) {
         changed = false;
-        for (int i = 0; i < plan->nests->n; i++)
-            if (space->n[i] > 1)
-                changed |= settle(&d, i, results);
+        for (int p = 0; p < d.graph->n_params; p++) {
+            const int group = d.graph->nodes[d.graph->params[p]].group;
+            if (space->n[group] > 1)
+                changed |= settle(&d, group, results);
+        }
     }
     select_users_free(&d.users);
     free(d.tensor);
