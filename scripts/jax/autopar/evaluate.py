@@ -19,7 +19,7 @@ from .operators import ELEMENTWISE, TABLE
 
 CONTRACTIONS = {"dot", "convolution"}
 COPIED = {"broadcast", "reshape", "transpose", "slice", "compare", "convert", "concatenate", "pad"}
-NAMING = {"name", "scope", "phase", "group", "in", "repeat"}  # what equal nodes may differ in
+NAMING = {"name", "scope", "phase", "group", "in", "recomputed"}  # what equal nodes may differ in
 
 
 class Graph:
@@ -64,7 +64,7 @@ class Graph:
             varies.append(node["op"] == "parameter" or any(varies[k] for k in operands))
             other = node.get("phase") != self.nodes[first].get("phase")
             equal = first != i and varies[i] and (other or node["op"] in MOVING)
-            if node.get("repeat") or equal:
+            if node.get("recomputed") or equal:
                 pinned.add(i)
         return pinned
 

@@ -71,16 +71,18 @@ def literal(node, dtype, dims):
 
 
 def precision_of(node):
-    """operand_precision: one name for both operands or one each; None: the default."""
-    found = node.get("precision")
-    if not found:
-        return None
-    names = re.findall(r"\w+", found) if isinstance(found, str) else found
+    """What JAX calls precision: the algorithm of a product, or "{highest,default}" by operand."""
+    if "algorithm" in node:
+        name = node["algorithm"].removeprefix("dot_").upper()
+        if name not in lax.DotAlgorithmPreset.__members__:
+            refuse(node, f"algorithm '{node['algorithm']}' is not known to this JAX")
+        return lax.DotAlgorithmPreset[name]
+    names = re.findall(r"\w+", node.get("operand_precision", ""))
     levels = {"default": lax.Precision.DEFAULT, "high": lax.Precision.HIGH,
               "highest": lax.Precision.HIGHEST}  # fmt: skip
     if any(name not in levels for name in names):
-        refuse(node, f"precision '{found}' is not known")
-    return tuple(levels[name] for name in (names * 2)[:2])
+        refuse(node, f"precision '{node['operand_precision']}' is not built")
+    return tuple(levels[name] for name in (names * 2)[:2]) or None
 
 
 # ---- leaves ----
@@ -489,8 +491,7 @@ def while_(run, node, operands):
 
 
 def custom_call(run, node, _):
-    refuse(node, f"the call of '{node['target']}' cannot be run: its configuration is not "
-           "part of the graph")  # fmt: skip
+    refuse(node, f"the call of '{node['target']}' is not built: only operators of XLA are run")
 
 
 def element(run, node, operands):
