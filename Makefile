@@ -187,13 +187,15 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 BASH_COMPLETION = $(SHARE)/bash-completion/completions
 ZSH_COMPLETION = $(SHARE)/zsh/site-functions
 SCHEMAS := $(wildcard schemas/*.json)
+PYTHON := $(wildcard scripts/jax/autopar/*.py)
 VERSION := $(shell sed -n 's/^.define AP_VERSION "\(.*\)"/\1/p' libcommon/tool/tool.h)
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas \
-	    $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
+	    $(SHARE)/autopar/python/autopar $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
 	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
+	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 	for t in $(TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
@@ -204,8 +206,9 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(TOOLS:%=$(BASH_COMPLETION)/%) \
 	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
 	    $(addprefix $(SHARE)/autopar/,$(CLUSTERS) $(SCHEMAS)) \
+	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
-	for d in autopar/clusters autopar/schemas autopar; do [ ! -d $(SHARE)/$$d ] || \
+	for d in autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done
 
 clean: ## remove what was built

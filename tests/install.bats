@@ -22,6 +22,9 @@ install_to() { # FOLDER PREFIX
     for f in schemas/*.json; do
         cmp "$f" "$dest/opt/ap/share/autopar/schemas/$(basename "$f")"
     done
+    for f in scripts/jax/autopar/*.py; do
+        cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
+    done
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }
 

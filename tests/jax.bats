@@ -1,0 +1,100 @@
+#!/usr/bin/env bats
+# scripts/jax/autopar: plans run in JAX. Needs JAX, Flax and Optax: the Python of AP_JAX_PYTHON, or
+# that of build/jaxenv (scripts/jax/environment); without them all is skipped.
+# shellcheck disable=SC2154 # status, output and stderr are bats'
+
+load helpers
+
+JAX_PYTHON=${AP_JAX_PYTHON:-$AP_BUILD/jaxenv/bin/python}
+
+setup() {
+    [ -x "$JAX_PYTHON" ] || skip "no Python with JAX, Flax and Optax at $JAX_PYTHON"
+    export JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4
+    export PYTHONPATH=$AP_TOP/scripts/jax PYTHONDONTWRITEBYTECODE=1
+}
+
+roundtrip() {
+    "$JAX_PYTHON" scripts/jax/roundtrip --bin "$AP_BUILD/bin" "$@"
+}
+
+# The example's step, planned for four devices: $BATS_TEST_TMPDIR/plan.json.
+flax_plan() {
+    "$JAX_PYTHON" scripts/jax/export.py --step scripts/jax/examples/flax_planned.py:train_step \
+        --args scripts/jax/examples/flax_planned.py:example_args -o "$BATS_TEST_TMPDIR/step.hlo"
+    ap-import --quiet "$BATS_TEST_TMPDIR/step.hlo" | ap-shard --mesh 4 --algorithm zero3 | ap-rewrite >"$BATS_TEST_TMPDIR/plan.json"
+}
+
+@test "jax: a plan, and stages under 1f1b, give JAX's losses with the planned collectives" {
+    roundtrip --models mlp --meshes 2x4 --plans 'ilp zero3' --stages 2:4
+}
+
+@test "jax: layers under lax.scan stay stacked for the user" {
+    roundtrip --models scan_gpt --meshes 2x4 --plans ilp
+}
+
+@test "jax: two processes give the same numbers" {
+    roundtrip --models mlp --meshes 2x4 --plans ilp --processes 2
+}
+
+@test "jax: a Flax script moved to a plan by ten lines trains as before; its checkpoint is its own" {
+    [ "$(diff scripts/jax/examples/flax_train.py scripts/jax/examples/flax_planned.py | grep -c '^>')" -le 10 ]
+    flax_plan
+    cd "$BATS_TEST_TMPDIR"
+    "$JAX_PYTHON" "$AP_TOP/scripts/jax/examples/flax_train.py" plain.msgpack >plain
+    "$JAX_PYTHON" "$AP_TOP/scripts/jax/examples/flax_planned.py" plan.json planned.msgpack >planned
+    [ "$(wc -l <plain)" -eq 8 ]
+    paste plain planned | awk '{ d = $4 - $10; if (d < -1e-4 || d > 1e-4) { print; bad = 1 } } END { exit bad }'
+    "$JAX_PYTHON" - <<'END'
+import flax.serialization
+import jax
+import numpy as np
+
+trees = [flax.serialization.msgpack_restore(open(name, "rb").read())
+         for name in ("plain.msgpack", "planned.msgpack")]
+assert jax.tree.structure(trees[0]) == jax.tree.structure(trees[1])
+for a, b in zip(*map(jax.tree.leaves, trees)):
+    assert np.shape(a) == np.shape(b) and np.allclose(a, b, atol=2e-3), (a, b)
+END
+}
+
+@test "jax: a step that is not the planned one is refused, with the first difference" {
+    flax_plan
+    cd "$BATS_TEST_TMPDIR"
+    cat >other.py <<'END'
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import autopar
+import flax_planned as mine
+import jax
+
+plan = autopar.load("plan.json")
+state, batch, key = mine.example_args()
+
+
+def faster(state, batch, key):
+    state, metrics = mine.train_step(state, batch, key)
+    return state, {**metrics, "loss": 2 * metrics["loss"]}
+
+
+def refused(step, *args):
+    try:
+        plan.jit(step)(*args)
+    except autopar.PlanError as error:
+        print(error)
+    else:
+        sys.exit("not refused")
+
+
+refused(faster, state, batch, key)
+refused(mine.train_step, state, {**batch, "tokens": batch["tokens"][:8]}, key)
+END
+    run "$JAX_PYTHON" other.py "$AP_TOP/scripts/jax/examples"
+    echo "$output"
+    [ "$status" -eq 0 ] && [ "${#lines[@]}" -eq 2 ]
+    [[ ${lines[0]} == *comput* ]]
+    [[ ${lines[1]} == *"batch['tokens']"* ]]
+    echo '{}' >none.json
+    run "$JAX_PYTHON" -c 'import autopar; autopar.load("none.json")'
+    [ "$status" -ne 0 ] && [[ $output == *"none.json: no document of autopar"* ]]
+}
