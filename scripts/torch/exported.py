@@ -261,12 +261,14 @@ def name_nodes(graph):
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
+            if value.name in graph.initializers:  # a buffer may be called like an operator
+                value.name = f"/{value.name}.result"
 
 
 def set_results(graph, states, loss):
     """The loss, then the states' next values, are the graph's results, each by its own name."""
-    made = {value.name: value for node in graph for value in node.outputs}
-    made |= {value.name: value for value in graph.inputs} | graph.initializers
+    made = {value.name: value for value in graph.inputs} | dict(graph.initializers)
+    made |= {value.name: value for node in graph for value in node.outputs}
     import onnx_ir
 
     graph.outputs.clear()
