@@ -52,7 +52,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check test check-asan lint lint-format lint-house lint-scripts lint-man \
+.PHONY: all unit asan check test check-asan check-torch lint lint-format lint-house lint-scripts lint-man \
     lint-headers lint-tidy format bench install uninstall fuzz fuzzers clean help without-mpi
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -131,6 +131,9 @@ asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
 
 check test: all unit ## run all tests
 	scripts/tap -b $(BUILD) $(UNIT) $(BATS)
+
+check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
+	scripts/torch/check -b $(BUILD)
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
 	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)

@@ -85,3 +85,21 @@ of_note() {
         done
     done
 }
+
+@test "torch: roles of the metadata: tied weights, buffers and constants" {
+    needs_exec
+    local model=$MODELS/torch_roles/model.onnx
+    ap-import "$model" | jq -c '[.graph.nodes[] | select(.op == "parameter") | [.name, .role]]' |
+        grep -F '["wte.weight","weight"]'
+    [ "$(ap-import "$model" | jq '[.graph.nodes[] | select(.role == "weight")] | length')" -eq 1 ]
+    [ "$(ap-import "$model" | jq '[.graph.nodes[] | select(.role == "state")] | length')" -eq 1 ]
+    trains torch_roles
+}
+
+@test "torch: broken roles of the metadata are refused with their place" {
+    local model=$BATS_TEST_TMPDIR/model.onnx
+    sed 's/"loss": "loss"/"loss": "lost"/' "$MODELS/torch_roles/model.onnx" >"$model"
+    run ap-import "$model"
+    [ "$status" -eq 1 ]
+    [[ $output == *'"autopar.roles": /loss: '"'lost' is no output"* ]]
+}

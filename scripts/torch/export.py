@@ -9,7 +9,7 @@ NET is a torch.nn.Module, or what makes one when called without arguments (its c
 EXAMPLE() returns a tuple or a dictionary (name to tensor) of what its forward pass takes.
 FUNCTION() returns both. For training the forward pass returns a scalar loss. Written:
 
-  DIR/model.onnx        the forward pass in training mode, weights inside, opset 17
+  DIR/model.onnx        the forward pass in training mode, weights inside
   DIR/inputs/K.npy      the inputs, in order (for ap-exec --data, beside --weights)
   DIR/losses.npy        with --steps: the losses of N steps of PyTorch's own optimizer
   DIR/meta.json         names, shapes, and how the losses were made
@@ -17,11 +17,15 @@ FUNCTION() returns both. For training the forward pass returns a scalar loss. Wr
 --shapes-only writes nothing but DIR, a file that is no folder then: the model without its
 weights, compressed if the name ends in .gz, enough for planning.
 --batch NAME makes the first dimension of all inputs symbolic (ap-import --dim NAME=N).
-Needs Debian's python3-torch and python3-numpy, or any PyTorch from 1.13 on.
+With current PyTorch (2.8 or newer, with onnx and onnxscript) torch.export's signature says
+which tensors are parameters, buffers and constants (exported.py). Debian's python3-torch
+and other PyTorch from 1.13 on export by tracing, without these roles: all floats are weights
+then, and a warning says so.
 """
 import argparse
 import gzip
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -63,11 +67,33 @@ def load_all(args):
     if not isinstance(model, torch.nn.Module):
         model = model()
     if not isinstance(inputs, dict):
-        inputs = {f"input_{k}": x for k, x in enumerate(inputs)}
+        names = inspect.signature(model.forward).parameters if by_signature() else [
+            f"input_{k}" for k in range(len(inputs))]
+        inputs = dict(zip(names, inputs))
     return model, inputs
 
 
+def by_signature():
+    """Whether this PyTorch gives the tensors' roles (torch.export, torch.onnx.ops)."""
+    return hasattr(torch, "export") and hasattr(torch.onnx, "ops")
+
+
 def export(model, inputs, path, batch):
+    """The model goes to a file of this name, or to a BytesIO."""
+    if by_signature():
+        import exported
+        import onnx_ir
+
+        data = onnx_ir.serde.serialize_model(
+            exported.export(model, inputs, batch)).SerializeToString()
+        if isinstance(path, io.BytesIO):
+            path.write(data)
+        else:
+            with open(path, "wb") as f:
+                f.write(data)
+        return
+    print("export.py: this PyTorch does not say which tensors are buffers or constants: "
+          "ap-import takes every float for a weight", file=sys.stderr)
     torch.onnx.export(
         model, tuple(inputs.values()), path,
         input_names=list(inputs), export_params=True, opset_version=17,
@@ -138,12 +164,21 @@ def write_shapes(model, inputs, path, batch):
         f.write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
 
 
+def loss_in(result):
+    """The loss among what the forward pass returns, as exported.py chooses it."""
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, dict):
+        return result["loss"]
+    return result[0]
+
+
 def train(model, inputs, name, lr, steps):
     optimizer = OPTIMIZERS[name](model.parameters(), lr)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = model(*inputs.values())
+        loss = loss_in(model(**inputs) if by_signature() else model(*inputs.values()))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

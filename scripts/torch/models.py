@@ -134,3 +134,24 @@ def gpt2_124m():
     torch.manual_seed(0)
     tokens = torch.randint(0, 50257, (8, 1025))
     return Gpt2(), {"tokens": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous()}
+
+
+class Roles(torch.nn.Module):
+    """Tied weights, a constant, a fixed buffer, and one that the forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.head = torch.nn.Embedding(12, 8), torch.nn.Linear(8, 12, bias=False)
+        self.head.weight = self.wte.weight
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, tokens, labels):
+        x = self.wte(tokens) * self.scale + torch.tensor([0.1] * 4 + [0.2] * 4)
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return torch.nn.functional.cross_entropy(self.head(x), labels)
+
+
+def roles():
+    torch.manual_seed(0)
+    return Roles(), {"tokens": torch.arange(16) % 12, "labels": torch.arange(16) * 5 % 12}

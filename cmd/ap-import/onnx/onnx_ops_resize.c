@@ -241,7 +241,7 @@ static int resize(struct ox *c)
 }
 
 const struct ox_op ox_resize_ops[] = {
-    {"Resize", 10, 18, 1, 4, resize, 0},
+    {"Resize", 10, 20, 1, 4, resize, 0},
     {"Upsample", 9, 9, 2, 2, resize, 0},
     {NULL, 0, 0, 0, 0, NULL, 0},
 };

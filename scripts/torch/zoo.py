@@ -1,0 +1,319 @@
+"""Train steps of kinds that people train, small: each function returns (module, inputs).
+
+scripts/torch/check exports, plans and runs them. Those of `transformers` are made from a
+config, as its users make them; nothing is downloaded.
+"""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def seeded(module, **inputs):
+    return module, inputs
+
+
+# ---- convolutions ----
+
+
+class Cnn(nn.Module):
+    """Batch norm in one and two dimensions, pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.SiLU(), nn.AvgPool2d(2))
+        self.hidden, self.norm = nn.Linear(16 * 4 * 4, 32), nn.BatchNorm1d(32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images, labels):
+        x = self.norm(self.hidden(self.features(images).flatten(1)))
+        return F.cross_entropy(self.head(F.gelu(x)), labels, label_smoothing=0.1)
+
+
+def cnn():
+    torch.manual_seed(0)
+    return Cnn(), {"images": torch.randn(8, 3, 16, 16), "labels": torch.arange(8)}
+
+
+class UNet(nn.Module):
+    """Down, up and across, group norm, a time embedding: the step of a diffusion model."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 2 * width))
+        self.enter = nn.Conv2d(3, width, 3, padding=1)
+        self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.norm = nn.GroupNorm(4, 2 * width)
+        self.middle = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.leave = nn.Conv2d(2 * width, 3, 3, padding=1)
+        frequency = torch.exp(-torch.arange(8) / 2.0)
+        self.register_buffer("frequency", frequency)
+
+    def forward(self, images, noise, times):
+        angle = times[:, None] * self.frequency[None]
+        when = self.time(torch.cat([angle.sin(), angle.cos()], dim=1))
+        level = torch.cos(times / 10)[:, None, None, None]
+        x = self.enter(level * images + (1 - level**2).sqrt() * noise)
+        y = self.norm(F.silu(self.down(x))) + when[:, :, None, None]
+        y = F.interpolate(self.middle(y), scale_factor=1.0) + y
+        y = torch.cat([x, self.up(F.silu(y))], dim=1)
+        return F.mse_loss(self.leave(y), noise)
+
+
+def unet():
+    torch.manual_seed(1)
+    return UNet(), {"images": torch.randn(8, 3, 16, 16), "noise": torch.randn(8, 3, 16, 16),
+                    "times": torch.linspace(0, 9, 8)}
+
+
+class Vae(nn.Module):
+    """Variational autoencoder; the noise is an input, for random numbers are refused."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16))
+        self.decode = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 64))
+
+    def forward(self, x, noise):
+        mean, logvar = self.encode(x).chunk(2, dim=-1)
+        y = self.decode(mean + noise * torch.exp(0.5 * logvar))
+        fit = F.binary_cross_entropy_with_logits(y, x)
+        kl = -0.5 * (1 + logvar - mean**2 - logvar.exp()).mean()
+        return {"loss": fit + 0.1 * kl, "fit": fit, "kl": kl}
+
+
+def vae():
+    torch.manual_seed(2)
+    return Vae(), {"x": torch.rand(16, 64), "noise": torch.randn(16, 8)}
+
+
+class VqVae(nn.Module):
+    """Straight-through estimator (detach), a codebook as running averages (a buffer)."""
+
+    def __init__(self, codes=16, width=8):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(32, width), nn.Linear(width, 32)
+        self.register_buffer("codebook", torch.randn(codes, width))
+
+    def forward(self, x):
+        z = self.encode(x)
+        far = (z[:, None] - self.codebook[None]).pow(2).sum(-1)
+        pick = F.one_hot(far.argmin(dim=1), self.codebook.shape[0]).to(z.dtype)
+        q = pick @ self.codebook
+        y = self.decode(z + (q - z).detach())
+        loss = F.mse_loss(y, x) + 0.25 * F.mse_loss(z, q.detach())
+        with torch.no_grad():
+            mean = (pick.t() @ z) / pick.sum(0).clamp(min=1)[:, None]
+            used = (pick.sum(0) > 0).to(z.dtype)[:, None]
+            self.codebook.lerp_(mean, 0.1 * used.expand_as(mean))
+        return loss
+
+
+def vqvae():
+    torch.manual_seed(3)
+    return VqVae(), {"x": torch.randn(32, 32)}
+
+
+# ---- sequences ----
+
+
+class Lstm(nn.Module):
+    def __init__(self, vocab=32, width=16):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, tokens, targets):
+        y, _ = self.lstm(self.tokens(tokens))
+        return F.cross_entropy(self.head(y).flatten(0, 1), targets.flatten())
+
+
+def lstm():
+    torch.manual_seed(4)
+    tokens = torch.randint(0, 32, (8, 7))
+    return Lstm(), {"tokens": tokens[:, :-1].contiguous(), "targets": tokens[:, 1:].contiguous()}
+
+
+class Experts(nn.Module):
+    """Two of four experts a token, with capacity left unlimited, and a balance term."""
+
+    def __init__(self, width=16, experts=4):
+        super().__init__()
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, width, 32) / 4)
+        self.down = nn.Parameter(torch.randn(experts, 32, width) / 6)
+
+    def forward(self, x):
+        share = F.softmax(self.router(x), dim=-1)
+        weight, pick = torch.topk(share, 2, dim=-1)
+        gate = torch.zeros_like(share).scatter(1, pick, weight / weight.sum(-1, keepdim=True))
+        each = torch.einsum("ed,ndh->neh", x, self.up)
+        each = torch.einsum("neh,nhd->ned", F.silu(each), self.down)
+        y = torch.einsum("en,ned->ed", gate, each)
+        return y, (share.mean(0) * (gate > 0).float().mean(0)).sum()
+
+
+class Moe(nn.Module):
+    def __init__(self, vocab=32, width=16):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
+        self.layers = nn.ModuleList(Experts(width) for _ in range(2))
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens, targets):
+        x, balance = self.tokens(tokens.flatten()), 0.0
+        for norm, layer in zip(self.norms, self.layers):
+            y, term = layer(norm(x))
+            x, balance = x + y, balance + term
+        return F.cross_entropy(self.head(x), targets.flatten()) + 0.01 * balance
+
+
+def moe():
+    torch.manual_seed(5)
+    return Moe(), {"tokens": torch.randint(0, 32, (8, 4)), "targets": torch.randint(0, 32, (8, 4))}
+
+
+# ---- images and pairs ----
+
+
+class Mixer(nn.Module):
+    def __init__(self, places=16, width=16):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.across = nn.Sequential(nn.Linear(places, 32), nn.GELU(), nn.Linear(32, places))
+        self.within = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Linear(32, width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images, labels):
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = x + self.across(self.norm_1(x).transpose(1, 2)).transpose(1, 2)
+        x = x + self.within(self.norm_2(x))
+        return F.cross_entropy(self.head(x.mean(dim=1)), labels)
+
+
+def mixer():
+    torch.manual_seed(6)
+    return Mixer(), {"images": torch.randn(8, 3, 16, 16), "labels": torch.arange(8)}
+
+
+class Clip(nn.Module):
+    """A text and an image tower, contrasted over the batch; nn.TransformerEncoder."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.tokens = nn.Embedding(32, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 32, dropout=0.0, batch_first=True,
+                                           norm_first=True)
+        self.text = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.image = nn.Sequential(nn.Conv2d(3, width, 4, stride=4), nn.GELU(),
+                                   nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                   nn.Linear(width, width))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, tokens, images):
+        text = F.normalize(self.text(self.tokens(tokens)).mean(dim=1), dim=-1)
+        image = F.normalize(self.image(images), dim=-1)
+        logits = self.scale.exp() * text @ image.t()
+        which = torch.arange(tokens.shape[0])
+        return (F.cross_entropy(logits, which) + F.cross_entropy(logits.t(), which)) / 2
+
+
+def clip():
+    torch.manual_seed(7)
+    return Clip(), {"tokens": torch.randint(0, 32, (8, 6)), "images": torch.randn(8, 3, 16, 16)}
+
+
+class Dlrm(nn.Module):
+    """Sparse and dense features, their pairwise products."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(n, width, mode="sum") for n in (20, 30, 40))
+        self.bottom = nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, width))
+        self.top = nn.Sequential(nn.Linear(width + 6, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, dense, sparse, clicks):
+        x = self.bottom(dense)
+        parts = [x] + [F.embedding(sparse[:, k], table.weight).sum(1)
+                       for k, table in enumerate(self.tables)]
+        all_parts = torch.stack(parts, dim=1)
+        product = all_parts @ all_parts.transpose(1, 2)
+        rows, columns = torch.tril_indices(4, 4, offset=-1)
+        y = self.top(torch.cat([x, product[:, rows, columns]], dim=1))
+        return F.binary_cross_entropy_with_logits(y[:, 0], clicks)
+
+
+def dlrm():
+    torch.manual_seed(8)
+    return Dlrm(), {"dense": torch.rand(16, 13), "sparse": torch.randint(0, 20, (16, 3, 2)),
+                    "clicks": (torch.arange(16) % 2).float()}
+
+
+# ---- modules of transformers ----
+
+
+def tokens_of(shape=(8, 16), vocab=64):
+    tokens = torch.randint(1, vocab, shape)
+    return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+def gpt2():
+    import transformers as hf
+
+    torch.manual_seed(9)
+    config = hf.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=4,
+                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+                           bos_token_id=0, eos_token_id=0)
+    return hf.GPT2LMHeadModel(config), tokens_of()
+
+
+def llama():
+    import transformers as hf
+
+    torch.manual_seed(10)
+    config = hf.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64,
+                            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                            use_cache=False)
+    return hf.LlamaForCausalLM(config), tokens_of()
+
+
+def bert():
+    import transformers as hf
+
+    torch.manual_seed(11)
+    config = hf.BertConfig(vocab_size=64, hidden_size=32, intermediate_size=64,
+                           num_hidden_layers=2, num_attention_heads=4,
+                           max_position_embeddings=16, hidden_dropout_prob=0.0,
+                           attention_probs_dropout_prob=0.0)
+    inputs = tokens_of()
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[:, 12:] = 0
+    inputs["input_ids"] = inputs["input_ids"] * mask
+    inputs["labels"] = torch.where(mask > 0, inputs["labels"], -100)
+    return hf.BertForMaskedLM(config), {"input_ids": inputs["input_ids"],
+                                        "attention_mask": mask, "labels": inputs["labels"]}
+
+
+def vit():
+    import transformers as hf
+
+    torch.manual_seed(12)
+    config = hf.ViTConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                          num_attention_heads=4, image_size=16, patch_size=4, num_labels=10,
+                          hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return hf.ViTForImageClassification(config), {"pixel_values": torch.randn(8, 3, 16, 16),
+                                                  "labels": torch.arange(8)}
+
+
+def t5():
+    import transformers as hf
+
+    torch.manual_seed(13)
+    config = hf.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
+                         dropout_rate=0.0, use_cache=False, decoder_start_token_id=0)
+    return hf.T5ForConditionalGeneration(config), tokens_of((8, 8))
