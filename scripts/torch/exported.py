@@ -162,11 +162,20 @@ def refuse_random(graph):
 # ---- the program ----
 
 
-def free_views(program):
-    """Views become reshapes: the strides that they were traced with are the kernels' own."""
-    for node in program.graph.nodes:
+def free_strides(program):
+    """
+    Views become reshapes, and attention's result is made contiguous: strides are the kernels'
+    own, and differ when torch.onnx decomposes the program again.
+    """
+    for node in list(program.graph.nodes):
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
+        if node.target == aten.scaled_dot_product_attention.default:
+            with program.graph.inserting_after(node):
+                copy = program.graph.call_function(
+                    aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+            copy.meta = dict(node.meta)
+            node.replace_all_uses_with(copy, delete_user_cb=lambda user, c=copy: user is not c)
     program.graph_module.recompile()
     return program
 
@@ -182,7 +191,7 @@ def program_of(model, inputs, batch):
     except Exception as e:  # whatever the module and torch.export raise
         fail(f"torch.export cannot trace this module: {type(e).__name__}: {e}")
     refuse_random(program.graph)
-    return free_views(free_views(program).run_decompositions(TABLE))
+    return free_strides(free_strides(program).run_decompositions(TABLE))
 
 
 def return_states(program):
@@ -200,8 +209,8 @@ def return_states(program):
     return states
 
 
-def loss_of(program, wanted):
-    """The name of the result that is the loss: `wanted`, "loss", or the first scalar."""
+def loss_of(program):
+    """The name of the result that is the loss: "loss", or the first scalar."""
     names = list(program.graph_signature.user_outputs)
     value = {n.name: n.meta.get("val") for n in program.graph.nodes}
     paths, _ = pytree.tree_flatten_with_path(
@@ -211,17 +220,13 @@ def loss_of(program, wanted):
                if isinstance(value.get(name), torch.Tensor)
                and value[name].dim() == 0 and value[name].is_floating_point()}
     keys = {path.strip("[].'\""): name for path, name in scalars.items()}
-    if wanted is not None and wanted not in keys:
-        fail(f"--loss {wanted}: the scalars that the forward pass returns are "
-             f"{', '.join(keys) or 'none'}")
     if not scalars:
         fail("the forward pass returns no floating-point scalar that could be the loss")
-    if wanted is None:
-        wanted = "loss" if "loss" in keys else next(iter(keys))
-        if len(keys) > 1 and wanted != "loss":
-            print(f"export.py: {len(keys)} results may be the loss ({', '.join(keys)}): "
-                  f"took {wanted}; --loss says otherwise", file=sys.stderr)
-    return keys[wanted]
+    taken = "loss" if "loss" in keys else next(iter(keys))
+    if len(keys) > 1 and taken != "loss":
+        print(f"export.py: {len(keys)} results may be the loss ({', '.join(keys)}): "
+              f"took {taken}; one that is called loss would be taken", file=sys.stderr)
+    return keys[taken]
 
 
 # ---- the model ----
@@ -307,12 +312,12 @@ def remove_unused(model):
     return [name for name in before if name not in model.graph.initializers]
 
 
-def export(model, inputs, batch=None, loss=None):
+def export(model, inputs, batch=None):
     """The ONNX model (onnx_ir) of a module's forward pass in training mode, with roles."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     name_of = first_names(model)
     program = program_of(model, inputs, batch)
-    loss = loss_of(program, loss)
+    loss = loss_of(program)
     states = return_states(program)
     loss = list(program.graph_signature.user_outputs).index(loss)
     with warnings.catch_warnings():
