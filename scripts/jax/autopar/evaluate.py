@@ -64,7 +64,7 @@ class Graph:
             varies.append(node["op"] == "parameter" or any(varies[k] for k in operands))
             other = node.get("phase") != self.nodes[first].get("phase")
             equal = first != i and varies[i] and (other or node["op"] in MOVING)
-            if node.get("recomputed") or equal:
+            if node.get("recomputed") or equal or node["op"] in MOVING:
                 pinned.add(i)
         return pinned
 
@@ -167,6 +167,8 @@ class Run:
             node = self.graph.nodes[i]
             with jax.named_scope(node.get("name") or node["op"]):  # for profiles
                 operands = self.operands(i, values)
+                if node["op"] in CONTRACTIONS and self.last is not None:
+                    operands[0] = lax.optimization_barrier((operands[0], self.last))[0]
                 if self.graph.carried(i):
                     value = collect(self, node, operands[0], values[i])
                 else:
