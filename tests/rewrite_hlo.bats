@@ -196,6 +196,7 @@ E2
         ENTRY e { x = f32[4] parameter(0)  c = f32[4] constant({...})  ROOT y = f32[4] add(x, c) }'
     refuses 2 "c: the value of this constant was left out" \
         ap-rewrite --to hlo "$BATS_TEST_TMPDIR/b.json"
+    refuses 2 "--dialect is for --to hlo" ap-rewrite --to jax --dialect shardy "$(imported mlp)"
     refuses 2 "--dialect: 'mhlo' is none of gspmd, shardy" ap-rewrite --to hlo --dialect mhlo "$(imported mlp)"
 }
 

@@ -139,7 +139,7 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
 
 int main(int argc, char **argv)
 {
-    int form = TO_PROGRAM, dialect = HLO_GSPMD;
+    int form = TO_PROGRAM, dialect = -1;
     const struct ap_opt opts[] = {
         {.name = "to",
          .kind = AP_OPT_CHOICE,
@@ -164,6 +164,9 @@ int main(int argc, char **argv)
     struct job job = {0};
 
     ap_tool_start(&tool, argc, argv);
+    if (dialect >= 0 && form != TO_HLO)
+        ap_die_usage("--dialect is for --to hlo");
+    dialect = dialect < 0 ? HLO_GSPMD : dialect;
     ap_tool_read(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);

@@ -1,5 +1,5 @@
 /*
- * Problem: a plan as trainers are told it, though they know less: one use per device
+ * Problem: a plan as the configuration of a trainer, which knows less: one use per device
  * axis, the same in all layers, stages of whole layers. Idea: the degrees under which
  * most of the plan's FLOPs run (plan/degrees.h) are fitted to what the trainer can
  * express (trainer_put.c); the plan of these degrees is built on the same devices and
@@ -18,7 +18,7 @@
 #include "plan/named_plan.h"
 #include "rewrite.h"
 
-#define MOST_NAMED 3 /* tensors that are named of those that lie differently */
+#define MOST_NAMED 3 /* names of tensors in a message; the rest is a count */
 
 void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
 {
@@ -361,8 +361,8 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
                                             : d->expert_tensor;
 }
 
-/* What is recomputed is to save memory, and stages may differ: what most of them do, or
- * all, by which comes nearer to the plan's memory. */
+/* Stages may differ in what they recompute, a trainer's do not: takes what most stages do,
+ * or recomputes all layers, whichever comes nearer to the plan's memory. */
 static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
                           const struct ap_layers *layers, const struct ap_stages *stages,
                           struct fitted *f)

@@ -19,7 +19,7 @@ struct trainer_notes {
 void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* What a trainer is told. */
+/* What a trainer's configuration says. */
 struct trainer_plan {
     const char *model;
     struct ap_plan_words s;

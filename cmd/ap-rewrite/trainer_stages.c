@@ -216,8 +216,8 @@ static int64_t list_devices(struct ap_arena *arena, const struct ap_stages *stag
 }
 
 /*
- * A mesh of an axis per use, and the degrees on it. Experts take the devices of the
- * tensor axis if they are not split there themselves, and others of those that share the
+ * A mesh with one axis per use, and the degrees on it. Experts that are not tensor
+ * parallel lie on the devices of the tensor axis first, then on those that share the
  * batch.
  */
 static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,

@@ -6,7 +6,7 @@
  * exchanged is priced: it is taken where it costs the same. It can cost more though the
  * links are the same, for axes on one dimension are nested in mesh order; then the names
  * are exchanged, and the mesh of the answer lists them in the other order. Where links or
- * sizes differ the search's answer stands, and the user is told. Cost: a price per pair
+ * sizes differ the search's answer stands, with a warning. Cost: a price per pair
  * of axes.
  */
 #include "axis_names.h"

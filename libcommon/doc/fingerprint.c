@@ -50,7 +50,7 @@ static void put_node(const struct ap_graph *g, const struct ap_node *node,
     struct ap_attrs plain = *attrs;
     struct ap_node copy = *node;
     plain.to_apply = plain.select = plain.scatter = -1;
-    plain.argument = NULL; /* where it comes from, and why, is no part of what it is */
+    plain.argument = NULL; /* the origin of a parameter is no part of the graph */
     plain.recomputed = false;
     copy.attrs = &plain;
     ap_attrs_to_json(&copy, out);

@@ -12,17 +12,17 @@
 
 static const struct {
     const char *name;
-    int size;
+    int size, precision;
 } dtypes[AP_N_DTYPES] = {
-    [AP_PRED] = {"pred", 1},     [AP_S8] = {"s8", 1},
-    [AP_S16] = {"s16", 2},       [AP_S32] = {"s32", 4},
-    [AP_S64] = {"s64", 8},       [AP_U8] = {"u8", 1},
-    [AP_U16] = {"u16", 2},       [AP_U32] = {"u32", 4},
-    [AP_U64] = {"u64", 8},       [AP_F16] = {"f16", 2},
-    [AP_BF16] = {"bf16", 2},     [AP_F32] = {"f32", 4},
-    [AP_F64] = {"f64", 8},       [AP_F8E4M3FN] = {"f8e4m3fn", 1},
-    [AP_F8E5M2] = {"f8e5m2", 1}, [AP_C64] = {"c64", 8},
-    [AP_C128] = {"c128", 16},    [AP_TUPLE] = {"tuple", 0},
+    [AP_PRED] = {"pred", 1, 0},     [AP_S8] = {"s8", 1, 0},
+    [AP_S16] = {"s16", 2, 0},       [AP_S32] = {"s32", 4, 0},
+    [AP_S64] = {"s64", 8, 0},       [AP_U8] = {"u8", 1, 0},
+    [AP_U16] = {"u16", 2, 0},       [AP_U32] = {"u32", 4, 0},
+    [AP_U64] = {"u64", 8, 0},       [AP_F16] = {"f16", 2, 11},
+    [AP_BF16] = {"bf16", 2, 8},     [AP_F32] = {"f32", 4, 24},
+    [AP_F64] = {"f64", 8, 53},      [AP_F8E4M3FN] = {"f8e4m3fn", 1, 4},
+    [AP_F8E5M2] = {"f8e5m2", 1, 3}, [AP_C64] = {"c64", 8, 24},
+    [AP_C128] = {"c128", 16, 53},   [AP_TUPLE] = {"tuple", 0, 0},
 };
 
 const char *ap_dtype_name(enum ap_dtype dtype)
@@ -33,6 +33,11 @@ const char *ap_dtype_name(enum ap_dtype dtype)
 int ap_dtype_size(enum ap_dtype dtype)
 {
     return dtypes[dtype].size;
+}
+
+int ap_dtype_precision(enum ap_dtype dtype)
+{
+    return dtypes[dtype].precision;
 }
 
 bool ap_dtype_is_float(enum ap_dtype dtype)

@@ -34,6 +34,8 @@ enum ap_dtype {
 
 const char *ap_dtype_name(enum ap_dtype dtype); /* as HLO spells it: "f32" */
 int ap_dtype_size(enum ap_dtype dtype);         /* bytes of an element, 0 for a tuple */
+/* Bits of the significand, the leading one included; 0: exact (integers, pred). */
+int ap_dtype_precision(enum ap_dtype dtype);
 bool ap_dtype_is_float(enum ap_dtype dtype);
 bool ap_dtype_is_int(enum ap_dtype dtype); /* signed or unsigned, not pred */
 /* AP_N_DTYPES when the len bytes at s name no type. */

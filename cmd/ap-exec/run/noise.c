@@ -23,33 +23,15 @@ static uint64_t mix(uint64_t z)
 /* Whether the elements of a node are sums whose order is free. */
 static bool is_sum(const struct ap_graph *g, const struct ap_node *v)
 {
-    switch (ap_ops[v->op].class) {
-    case AP_CLASS_HEAVY:
-        return true;
-    case AP_CLASS_REDUCE:
-    case AP_CLASS_INDEX:
-        return (v->op == AP_OP_REDUCE || v->op == AP_OP_REDUCE_WINDOW ||
-                v->op == AP_OP_SCATTER) &&
-               g->reducers[v->attrs->to_apply].red == AP_RED_SUM;
-    case AP_CLASS_LEAF:
-    case AP_CLASS_ELEMENTWISE:
-    case AP_CLASS_MOVE:
-    case AP_CLASS_TUPLE:
-    case AP_CLASS_COLLECTIVE:
-    case AP_CLASS_LOCAL:
-        break;
-    }
-    return false;
+    if (v->op == AP_OP_REDUCE || v->op == AP_OP_REDUCE_WINDOW || v->op == AP_OP_SCATTER)
+        return g->reducers[v->attrs->to_apply].red == AP_RED_SUM;
+    return ap_ops[v->op].class == AP_CLASS_HEAVY;
 }
 
-/* Of 1, in a type of which a register is f32 or f64; 0: others. */
+/* Of 1; 0: no type that is disturbed. */
 static double last_place(enum ap_dtype dtype)
 {
-    return dtype == AP_BF16  ? 0x1p-7
-           : dtype == AP_F16 ? 0x1p-10
-           : dtype == AP_F32 ? 0x1p-23
-           : dtype == AP_F64 ? 0x1p-52
-                             : 0;
+    return ap_dtype_is_float(dtype) ? ldexp(1, 1 - ap_dtype_precision(dtype)) : 0;
 }
 
 /* A sum is as exact as its terms are large: elements that cancel are off by what others

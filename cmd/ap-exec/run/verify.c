@@ -11,8 +11,8 @@
  * is further off is held against a measurement: the unpartitioned graph runs again,
  * with its sums rounded at random (noise.c), and a difference of up to ROUNDING times
  * what that changes is rounding. A tensor of which rounding changes half of the change or
- * more is named: nothing is proved of it. Cost: a run of the unpartitioned graph; three
- * where something is out of tolerance.
+ * more is named: nothing is proved of it. Cost: a run of the unpartitioned graph; up to
+ * nine where something is out of tolerance.
  */
 #include "run/session.h"
 #include "run/arrays.h"
@@ -114,50 +114,16 @@ static int check_same(const struct ap_graph *g, const struct ap_graph *whole,
 
 /* ---- types ---- */
 
-/* Bits of a number's precision; 0: exact (integers, pred). */
-static int precision(enum ap_dtype dtype)
-{
-    switch (dtype) {
-    case AP_F8E5M2:
-        return 3;
-    case AP_F8E4M3FN:
-        return 4;
-    case AP_BF16:
-        return 8;
-    case AP_F16:
-        return 11;
-    case AP_F32:
-    case AP_C64:
-        return 24;
-    case AP_F64:
-    case AP_C128:
-        return 53;
-    case AP_PRED:
-    case AP_S8:
-    case AP_S16:
-    case AP_S32:
-    case AP_S64:
-    case AP_U8:
-    case AP_U16:
-    case AP_U32:
-    case AP_U64:
-    case AP_TUPLE:
-    case AP_N_DTYPES:
-        break;
-    }
-    return 0;
-}
-
 static bool is_low(enum ap_dtype dtype)
 {
-    return precision(dtype) > 0 && precision(dtype) < 24;
+    return ap_dtype_precision(dtype) > 0 && ap_dtype_precision(dtype) < 24;
 }
 
 static enum ap_dtype coarser(enum ap_dtype a, enum ap_dtype b)
 {
-    if (precision(a) == 0 || precision(b) == 0)
-        return precision(a) == 0 ? b : a;
-    return precision(a) < precision(b) ? a : b;
+    if (ap_dtype_precision(a) == 0 || ap_dtype_precision(b) == 0)
+        return ap_dtype_precision(a) == 0 ? b : a;
+    return ap_dtype_precision(a) < ap_dtype_precision(b) ? a : b;
 }
 
 static enum ap_dtype coarsest_part(const struct ap_shape *s)
@@ -274,7 +240,7 @@ static void add_tensor(struct verifier *v, const struct tensor *of)
             t->unit = fmax(t->unit, fabs(data_number(t->b, t->dtype, i)));
     }
     t->change = sqrt(square);
-    t->unit *= ldexp(1, 1 - precision(t->dtype));
+    t->unit *= ldexp(1, 1 - ap_dtype_precision(t->dtype));
     t->diff = shift_of(t, t->a);
 }
 
@@ -324,7 +290,7 @@ static void list_tensors(struct ap_arena *arena, struct verifier *v)
 static double loss_bound(const struct verifier *v)
 {
     const struct ap_graph *g = &v->whole->exec.prog->local;
-    const int p = precision(v->type[g->results[v->whole->loss].node]);
+    const int p = ap_dtype_precision(v->type[g->results[v->whole->loss].node]);
     return p > 0 && p < 24 ? fmax(FULL, ldexp(1, -p - 1)) : FULL;
 }
 

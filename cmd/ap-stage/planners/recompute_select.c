@@ -9,10 +9,10 @@
  * recomputed when its backward runs; the largest block's are there at once. At the end
  * values that fit after all are kept, by seconds per byte; the same from all values
  * recomputed is the other answer, for where the first does not fit or is slower. Cost:
- * (values + operands) log values; a price looks at MOST_RUNS groups at most. Source: Chen
- * et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice by operator
- * is Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
- * (2022), section 5.
+ * (values + operands) log values; a price considers at most MOST_RUNS groups. Source:
+ * Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); the choice by
+ * operator is Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+ * Models" (2022), section 5.
  */
 #include "planners/recompute_select.h"
 

@@ -2,10 +2,10 @@
 
 Everything here runs inside shard_map, while JAX traces: a value is this device's part.  The
 order of the nodes is the plan's.  XLA may reorder what does not depend on each other, and
-merges what is computed twice; nodes that the plan repeats on purpose (a recomputation, a
-weight that is gathered again) therefore read their operands through an optimization barrier,
-together with the contraction before them: neither are they merged with the first time, nor
-moved up to it.
+merges what is computed twice.  Therefore contractions wait for one another, collectives wait
+for the contraction before them, so that a weight is not gathered long before it is used, and
+nodes that the plan repeats on purpose (a recomputation, a weight that is gathered again) read
+their operands through an optimization barrier: they are not merged with the first time.
 """
 
 import jax
@@ -64,7 +64,7 @@ class Graph:
             varies.append(node["op"] == "parameter" or any(varies[k] for k in operands))
             other = node.get("phase") != self.nodes[first].get("phase")
             equal = first != i and varies[i] and (other or node["op"] in MOVING)
-            if node.get("recomputed") or equal or node["op"] in MOVING:
+            if node.get("recomputed") or equal:
                 pinned.add(i)
         return pinned
 
@@ -157,7 +157,7 @@ class Run:
     def operands(self, i, values):
         node = self.graph.nodes[i]
         found = [values[k] for k in node.get("in", [])]
-        if i in self.graph.pinned or (self.loop is not None and node["op"] in MOVING):
+        if i in self.graph.pinned or node["op"] in MOVING:
             found = [self.pin(i, k, v) for k, v in zip(node["in"], found)]
         return found
 

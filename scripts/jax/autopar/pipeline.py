@@ -15,11 +15,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from .arrays import Form, Piece
 from .errors import PlanError
 from .evaluate import Graph, Run, start_carried
-from .layouts import Mesh, parse_shape
-from .plan import Plan, device_mesh, placement_of
+from .layouts import Mesh
+from .plan import Plan, device_mesh, part_of, placement_of
 from .spmd import compiler_options
 from .transfer import Transfer, share_spec
 
@@ -184,6 +183,16 @@ class StagedPlan(Plan):
                     self.makers.setdefault(number, (stage.number, k))
         self.set_up(self.placements)
 
+    def result_placement(self, number):
+        """Of a result of the graph: where the stage that makes it has it."""
+        if number not in self.makers:
+            index, _ = part_of(self.graph["results"][number].get("result"), number)
+            raise PlanError(
+                f"{self.path}: no stage makes result {self.step['results'][index]['path']}"
+            )
+        s, k = self.makers[number]
+        return self.stages[s].result_placement(k)
+
     def placements(self, number, dtype, dims):
         return [self.stages[s].placement[k] for s, k in self.holders.get(number, [])]
 
@@ -196,7 +205,7 @@ class StagedRunner:
 
     def __init__(self, plan, donated):
         self.plan, self.donated = plan, donated
-        self.forms = [self.form_of(i, row) for i, row in enumerate(plan.result_rows())]
+        self.forms = [plan.form_of(i, row) for i, row in enumerate(plan.result_rows())]
         self.exports = [self.exports_of(stage) for stage in plan.stages]
         self.schedule = self.in_turn()
         self.ranges, self.executables, self.starts = {}, {}, {}
@@ -204,22 +213,6 @@ class StagedRunner:
         self.plan_lives()
 
     # ---- results ----
-
-    def form_of(self, index, row):
-        plan = self.plan
-        aliases = [plan.alias_of(number) for number, _ in row]
-        for argument, numbers in enumerate(plan.numbers):
-            if numbers and numbers == aliases:
-                return plan.forms[argument]
-        said = plan.step["results"][index]
-        dtype, dims = parse_shape(said["shape"])
-        pieces = []
-        for number, part in row:
-            if number not in plan.makers:
-                raise PlanError(f"{plan.path}: no stage makes result {said['path']}")
-            s, k = plan.makers[number]
-            pieces.append(Piece(part, dims, [plan.stages[s].result_placement(k)]))
-        return Form(said, dtype, dims, pieces)
 
     def exports_of(self, stage):
         """node: [(name, placement)] of what leaves a stage: messages and results."""

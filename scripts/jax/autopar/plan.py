@@ -131,6 +131,17 @@ class Plan:
         node = self.graph["results"][number].get("alias")
         return None if node is None else self.graph["nodes"][node]["param"]
 
+    def form_of(self, index, row):
+        """How a result of the step is held: as the argument that it becomes, if it is one."""
+        aliases = [self.alias_of(number) for number, _ in row]
+        for argument, numbers in enumerate(self.numbers):
+            if numbers and numbers == aliases:
+                return self.forms[argument]
+        said = self.step["results"][index]
+        dtype, dims = parse_shape(said["shape"])
+        pieces = [Piece(part, dims, [self.result_placement(n)]) for n, part in row]
+        return Form(said, dtype, dims, pieces)
+
     # ---- the user's side ----
 
     def jit(self, step, donate=None):

@@ -6,9 +6,8 @@ import re
 import jax
 from jax.sharding import PartitionSpec
 
-from .arrays import Form, Piece
 from .evaluate import Graph, evaluate
-from .layouts import Mesh, parse_shape
+from .layouts import Mesh
 from .plan import Plan, device_mesh, placement_of
 
 def compiler_options(devices):
@@ -66,21 +65,9 @@ class ProgramRunner:
         self.results = sorted(
             results, key=lambda r: (plan.alias_of(r) is None, plan.alias_of(r) or 0, r)
         )
-        self.forms = [self.form_of(i, row) for i, row in enumerate(rows)]
+        self.forms = [plan.form_of(i, row) for i, row in enumerate(rows)]
         donate = [i for i, n in enumerate(self.order) if donated[plan.argument_of[n]]]
         self.executable = self.compile(donate)
-
-    def form_of(self, index, row):
-        """How a result of the step is held: as the argument that it becomes, if it is one."""
-        plan = self.plan
-        aliases = [plan.alias_of(number) for number, _ in row]
-        for argument, numbers in enumerate(plan.numbers):
-            if numbers and numbers == aliases:
-                return plan.forms[argument]
-        said = plan.step["results"][index]
-        dtype, dims = parse_shape(said["shape"])
-        pieces = [Piece(part, dims, [plan.result_placement(n)]) for n, part in row]
-        return Form(said, dtype, dims, pieces)
 
     def compile(self, donate):
         plan, order, results = self.plan, self.order, self.results

@@ -65,6 +65,7 @@ def traced(step, args):
 def lower(step, *args, donate=(), **kwargs):
     """The step lowered for arguments like these; all leaves are parameters.
 
+    Always for the CPU, so that the hash of a step does not depend on where it is taken.
     donate: numbers of arguments that the step replaces, for a step that is not jitted.
     """
     function, options = raw(step)
@@ -72,7 +73,8 @@ def lower(step, *args, donate=(), **kwargs):
         options = {**options, "donate_argnums": tuple(donate)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        return jax.jit(function, keep_unused=True, **options).lower(*args, **kwargs)
+        step = jax.jit(function, keep_unused=True, **options).trace(*args, **kwargs)
+        return step.lower(lowering_platforms=("cpu",))
 
 
 def module_text(lowered):
