@@ -361,8 +361,8 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
                                             : d->expert_tensor;
 }
 
-/* Stages may differ in what they recompute, a trainer's do not: takes what most stages do,
- * or recomputes all layers, whichever comes nearer to the plan's memory. */
+/* Stages may differ in what they recompute, a trainer's do not: takes what most stages
+ * do, or recomputes all layers, whichever comes nearer to the plan's memory. */
 static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
                           const struct ap_layers *layers, const struct ap_stages *stages,
                           struct fitted *f)
