@@ -32,15 +32,16 @@ LIB := $(BUILD)/libcommon.a
 CLUSTERS := $(wildcard clusters/*.json)
 LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c libcommon/*/*/*.c)) $(BUILD)/presets.o
 BINS := $(TOOLS:%=$(BUILD)/bin/%)
-# tests/unit/test_<tool>_*.c test what is in cmd/ap-<tool>, all others libcommon
-TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+# tests/unit/ap-<tool>/test_<tool>_*.c test what is in cmd/ap-<tool>, all others a room of libcommon
+TEST_FILES := $(wildcard tests/unit/*/test_*.c)
+TESTS := $(basename $(notdir $(TEST_FILES)))
 ifeq ($(MPI),)
 TESTS := $(filter-out test_exec_%,$(TESTS))
 endif
 UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.[ch] tests/equiv/*.[ch] tests/fuzz/*.[ch])
+C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
 SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash tests/trainers/plans))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
@@ -108,14 +109,16 @@ $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
-# 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link
+# 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
+# 5: its object
 define test_rules
-$(BUILD)/$(2)/$(1): $(BUILD)/tests/$(2)/$(1).o $(if $(3),$(call parts,$(3)) $(call libraries,$(3))) $(LIB)
+$(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $(call libraries,$(3))) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
-$(BUILD)/tests/$(2)/$(1).o: INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
+$(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
 endef
-$(foreach t,$(TESTS),$(eval $(call test_rules,$(t),unit,$(call tool_of,$(t),test),)))
+$(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))),$(eval \
+    $(call test_rules,$(t),unit,$(call tool_of,$(t),test),,$(f:%.c=$(BUILD)/%.o)))))
 
 # Random programs under MPI (tests/equiv.bats).
 EQUIV_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/equiv/*.c))
@@ -124,7 +127,7 @@ $(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(LIB)
 	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
 $(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Itests/equiv
 
-$(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer)))
+$(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer,$(BUILD)/tests/fuzz/$(t).o)))
 
 asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
 	$(MAKE) --no-print-directory $(ASAN) all unit
@@ -221,4 +224,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
-    $(TESTS:%=$(BUILD)/tests/unit/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
+    $(TEST_FILES:%.c=$(BUILD)/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

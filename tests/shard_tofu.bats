@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# ap-shard --algorithm tofu, from outside; numbers of cuts are in unit/test_shard_tofu.c.
+# ap-shard --algorithm tofu, from outside; numbers of cuts are in unit/ap-shard/test_shard_tofu.c.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
@@ -144,7 +144,7 @@ END
 }
 
 # What 16 devices push to a server and pull from it, a tensor for each all-reduce; and what they
-# send in rings (Tofu's halvings count the same: tests/unit/test_shard_tofu.c). The sum of the loss is left out.
+# send in rings (Tofu's halvings count the same: tests/unit/ap-shard/test_shard_tofu.c). The sum of the loss is left out.
 @test "tofu, toy net: the data parallel, model parallel and hybrid plans move 64, 38.4, 25.6 MB" {
     local dir=$BATS_TEST_TMPDIR way server ring plan mine
     toynet >"$dir/toy.json"
