@@ -116,6 +116,30 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
                : 0;
 }
 
+/* --check: what a run would read, and that it may be trusted; one process. */
+static void check(struct ap_tool *tool, const struct settings *set)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct ap_doc doc;
+    struct ap_program prog = {0};
+    struct ap_pipeline_program pipeline = {0};
+    struct comm comm;
+    struct ap_buf out = {0};
+    int rc = 0;
+
+    comm_self_open(&comm);
+    job_read(tool, &arena, &comm, &doc);
+    const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
+    report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, set->json, &out);
+    if (!set->quiet)
+        ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+    comm.close(&comm);
+    ap_arena_free(&arena);
+}
+
 static void run(struct ap_tool *tool, const struct settings *set)
 {
     struct ap_arena arena = {0};
@@ -231,6 +255,10 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .help = "compute backend",
          .choices = &backends[0].choice,
          .choice_stride = sizeof backends[0]},
+        {.name = "check",
+         .kind = AP_OPT_FLAG,
+         .out = &set->check,
+         .help = "check the program for all ranks, without mpirun; run nothing"},
         {.name = "json",
          .kind = AP_OPT_FLAG,
          .out = &set->json,
@@ -259,12 +287,15 @@ int main(int argc, char **argv)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
     set.backend = backends[row].backend;
     set.backend->open(argv);
-    if (set.n_ranks && !job_is_started())
+    if (set.n_ranks && !set.check && !job_is_started())
         job_start(&tool, set.n_ranks);
     set.source.seeded = seed >= 0 || !set.source.dir;
     set.source.seed = seed > 0 ? (uint64_t)seed : 0;
     set.quiet = tool.quiet;
-    run(&tool, &set);
+    if (set.check)
+        check(&tool, &set);
+    else
+        run(&tool, &set);
     check_stdout();
     ap_arena_free(&arena);
     return ap_tool_finish(&tool, "");
