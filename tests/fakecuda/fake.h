@@ -1,0 +1,115 @@
+/*
+ * The CUDA functions that ap-exec's backend calls, on the host: what the files of
+ * tests/fakecuda share. See README.md.
+ *
+ * Everything that a stream is given becomes an operation: a function, its arguments by
+ * value, and the operations that it comes behind. Operations run when the host waits for
+ * one of them, in an order that the seed picks among those that streams and events allow.
+ * One process is one host thread; none of this is thread-safe.
+ */
+#ifndef FAKECUDA_FAKE_H
+#define FAKECUDA_FAKE_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- trouble (fake_runtime.c) ---- */
+
+/* What is wrong with the program that is tested: says it and ends the process (exit 97,
+ * the job with it). */
+_Noreturn void fake_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define FAKE_EXIT 97
+/* Remembers an error for cudaGetLastError and returns it. */
+cudaError_t fake_error(cudaError_t rc);
+/* Environment: AP_FAKE_SEED, and others that are numbers. */
+long fake_setting(const char *name, long otherwise);
+/* Whether this is the call at which AP_FAKE_FAULT=kind:N plants a fault: the Nth, from 1,
+ * of those that ask for the kind. */
+bool fake_fault(const char *kind);
+int fake_device(void);    /* the current one */
+int fake_job_rank(void);  /* of mpirun, 0 without it */
+void *fake_alloc(size_t bytes); /* zeroed host memory; ends the process if there is none */
+
+/* ---- memory (fake_memory.c) ---- */
+
+/* Device memory can be touched between the two; they nest. */
+void fake_memory_open(void);
+void fake_memory_close(void);
+/* What runs now, for messages of faults; NULL: nothing. */
+extern const char *volatile fake_running;
+/* Whether something wrote between the end of an allocation and its guard page. */
+void fake_memory_check(void);
+bool fake_is_pinned(const void *p, size_t bytes);
+/* Whether p .. p + bytes lies within one allocation. */
+bool fake_is_device(const void *p, size_t bytes);
+bool fake_touches_device(const void *p);
+int fake_n_allocations(void);
+
+/* ---- operations (fake_stream.c) ---- */
+
+struct fake_op;
+typedef void fake_run_fn(void *args);
+/*
+ * Queues run(args) on a stream; args are copied. what: a name for messages, copied.
+ * sync: a call that waits, which no capture allows.
+ */
+cudaError_t fake_enqueue(cudaStream_t stream, const char *what, fake_run_fn *run,
+                         const void *args, size_t bytes);
+/* As above for a collective; those of all communicators must be ordered on a device. */
+cudaError_t fake_enqueue_collective(cudaStream_t stream, const char *what,
+                                    fake_run_fn *run, const void *args, size_t bytes);
+/* Runs what is needed for all of a stream's operations; NULL: the legacy stream. */
+cudaError_t fake_drain(cudaStream_t stream);
+void fake_drain_all(void);
+bool fake_stream_is(cudaStream_t stream); /* exists and is not destroyed */
+bool fake_capturing(cudaStream_t stream);
+/* Whether a capture forbids calls that allocate or wait; such a call ends the capture. */
+bool fake_capture_forbids(void);
+
+/* ---- graphs (fake_graph.c uses these of fake_stream.c) ---- */
+
+struct fake_node {
+    struct fake_work *work;
+    int lane;
+    bool collective;
+    int n_deps;
+    int *deps; /* numbers of nodes before this one */
+};
+struct CUgraph_st {
+    int n;
+    struct fake_node *node;
+};
+void fake_work_keep(struct fake_work *w);
+void fake_work_drop(struct fake_work *w);
+/* Queues the nodes behind what the stream has, and the stream behind them. */
+cudaError_t fake_enqueue_graph(cudaStream_t stream, const struct CUgraph_st *g);
+void fake_graph_free(struct CUgraph_st *g);
+
+/* ---- kernels (fake_fibre.c, fake_kernel.c) ---- */
+
+/*
+ * Runs `threads` threads of a block. body starts the thread that `next` names until there
+ * is none; it is entered again, on a stack of its own, whenever a thread waits.
+ */
+struct fake_block {
+    int threads, started;
+    void (*body)(struct fake_block *b, void *ctx);
+    void (*resume)(void *ctx, int thread); /* makes thread the running one again */
+    void *ctx;
+    const char *name;
+};
+void fake_block_run(struct fake_block *b);
+
+/* What the running thread hands to others of its warp or block, by the shim. */
+enum fake_sync { FAKE_BLOCK, FAKE_WARP };
+/* Waits for the others (of the block, or of the warp's lanes in mask); value is 8 bytes
+ * that others may read at fake_value_of until the next call. */
+void fake_sync(enum fake_sync kind, unsigned mask, uint64_t value);
+uint64_t fake_value_of(int thread);
+int fake_thread(void);
+int fake_block_threads(void);
+bool fake_took_part(int thread); /* in the last exchange of the running thread's warp */
+
+#endif
