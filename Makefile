@@ -225,3 +225,5 @@ help: ## list the targets
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TEST_FILES:%.c=$(BUILD)/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
+
+include tests/fakecuda/rules.mk

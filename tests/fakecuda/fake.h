@@ -28,9 +28,9 @@ long fake_setting(const char *name, long otherwise);
 /* Whether this is the call at which AP_FAKE_FAULT=kind:N plants a fault: the Nth, from 1,
  * of those that ask for the kind. */
 bool fake_fault(const char *kind);
-int fake_device(void);    /* the current one */
-int fake_job_rank(void);  /* of mpirun, 0 without it */
-void *fake_alloc(size_t bytes); /* zeroed host memory; ends the process if there is none */
+int fake_job_rank(void); /* of mpirun, 0 without it */
+void *
+fake_alloc(size_t bytes); /* zeroed host memory; ends the process if there is none */
 
 /* ---- memory (fake_memory.c) ---- */
 
@@ -45,16 +45,12 @@ bool fake_is_pinned(const void *p, size_t bytes);
 /* Whether p .. p + bytes lies within one allocation. */
 bool fake_is_device(const void *p, size_t bytes);
 bool fake_touches_device(const void *p);
-int fake_n_allocations(void);
 
 /* ---- operations (fake_stream.c) ---- */
 
 struct fake_op;
 typedef void fake_run_fn(void *args);
-/*
- * Queues run(args) on a stream; args are copied. what: a name for messages, copied.
- * sync: a call that waits, which no capture allows.
- */
+/* Queues run(args) on a stream; args are copied, and what, a name for messages. */
 cudaError_t fake_enqueue(cudaStream_t stream, const char *what, fake_run_fn *run,
                          const void *args, size_t bytes);
 /* As above for a collective; those of all communicators must be ordered on a device. */
@@ -63,6 +59,8 @@ cudaError_t fake_enqueue_collective(cudaStream_t stream, const char *what,
 /* Runs what is needed for all of a stream's operations; NULL: the legacy stream. */
 cudaError_t fake_drain(cudaStream_t stream);
 void fake_drain_all(void);
+/* Set by an operation that never ends: no stream goes on. */
+extern bool fake_stuck;
 bool fake_stream_is(cudaStream_t stream); /* exists and is not destroyed */
 bool fake_capturing(cudaStream_t stream);
 /* Whether a capture forbids calls that allocate or wait; such a call ends the capture. */
@@ -87,29 +85,32 @@ void fake_work_drop(struct fake_work *w);
 cudaError_t fake_enqueue_graph(cudaStream_t stream, const struct CUgraph_st *g);
 void fake_graph_free(struct CUgraph_st *g);
 
-/* ---- kernels (fake_fibre.c, fake_kernel.c) ---- */
+/* ---- kernels (fake_fibre.c, fake_kernel.c, shim.h) ---- */
 
 /*
- * Runs `threads` threads of a block. body starts the thread that `next` names until there
- * is none; it is entered again, on a stack of its own, whenever a thread waits.
+ * A block of threads. body starts thread `started++` until there is none left; it is
+ * called again, on a stack of its own, whenever a thread waits at a barrier.
  */
 struct fake_block {
     int threads, started;
-    void (*body)(struct fake_block *b, void *ctx);
-    void (*resume)(void *ctx, int thread); /* makes thread the running one again */
-    void *ctx;
+    void (*body)(struct fake_block *b);
+    void (*resume)(struct fake_block *b, int thread); /* thread runs again */
     const char *name;
+    const void *args;
+    unsigned grid[3], block[3], at[3]; /* at: blockIdx */
+    bool backwards;                    /* the last thread starts first */
 };
+/* Runs all threads of the block to their ends. */
 void fake_block_run(struct fake_block *b);
+/* __syncthreads of the running thread, whose number is `thread`. */
+void fake_barrier(int thread);
 
-/* What the running thread hands to others of its warp or block, by the shim. */
-enum fake_sync { FAKE_BLOCK, FAKE_WARP };
-/* Waits for the others (of the block, or of the warp's lanes in mask); value is 8 bytes
- * that others may read at fake_value_of until the next call. */
-void fake_sync(enum fake_sync kind, unsigned mask, uint64_t value);
-uint64_t fake_value_of(int thread);
-int fake_thread(void);
-int fake_block_threads(void);
-bool fake_took_part(int thread); /* in the last exchange of the running thread's warp */
+/* What a kernel's source exports under its name, by shim.h. */
+struct fake_entry {
+    size_t bytes; /* of its argument */
+    int block;    /* __launch_bounds__ */
+    void (*body)(struct fake_block *b);
+    void (*resume)(struct fake_block *b, int thread);
+};
 
 #endif

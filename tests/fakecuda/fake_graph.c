@@ -56,8 +56,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t stream)
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t stream)
 {
-    return x ? fake_enqueue_graph(stream, &x->graph)
-             : fake_error(cudaErrorInvalidValue);
+    return x ? fake_enqueue_graph(stream, &x->graph) : fake_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t g)

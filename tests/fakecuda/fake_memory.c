@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ALIGNMENT 256
+#define ALIGNMENT   256
 #define GUARD_BYTES (1 << 16)
-#define FILLER 0xA5
+#define FILLER      0xA5
 /* Bytes of new memory that are overwritten: more would only cost time. */
 #define SPOILED_BYTES (64 << 20)
 
@@ -25,7 +25,6 @@ struct allocation {
     size_t mapped;
     char *p;
     size_t bytes, asked; /* asked: by the program */
-    int device;
 };
 
 struct pinned {
@@ -92,7 +91,8 @@ static void catch_faults(void)
 {
     static char stack[1 << 16]; /* a fibre's own may be what overflowed */
     stack_t alternative = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction act = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction act = {.sa_sigaction = on_fault,
+                            .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&act.sa_mask);
     sigaltstack(&alternative, NULL);
     sigaction(SIGSEGV, &act, NULL);
@@ -159,11 +159,6 @@ bool fake_is_pinned(const void *p, size_t bytes)
     return false;
 }
 
-int fake_n_allocations(void)
-{
-    return mem.n;
-}
-
 static size_t capacity(void)
 {
     return (size_t)fake_setting("AP_FAKE_MEMORY", 8L << 30);
@@ -188,10 +183,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t used = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const size_t data = (used + page - 1) / page * page;
-    struct allocation a = {.mapped = data + 2 * GUARD_BYTES,
-                           .bytes = bytes,
-                           .asked = asked,
-                           .device = fake_device()};
+    struct allocation a = {
+        .mapped = data + 2 * GUARD_BYTES, .bytes = bytes, .asked = asked};
     void *base = mmap(NULL, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return fake_error(cudaErrorMemoryAllocation);
@@ -241,7 +234,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p)
 {
     memset(a, 0, sizeof *a);
-    a->type = fake_touches_device(p)  ? cudaMemoryTypeDevice
+    a->type = fake_touches_device(p) ? cudaMemoryTypeDevice
               : fake_is_pinned(p, 1) ? cudaMemoryTypeHost
                                      : cudaMemoryTypeUnregistered;
     return cudaSuccess;
@@ -251,8 +244,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 static void add_pinned(void *p, size_t bytes, bool is_own)
 {
-    struct pinned *list =
-        realloc(mem.pinned, sizeof *list * (size_t)(mem.n_pinned + 1));
+    struct pinned *list = realloc(mem.pinned, sizeof *list * (size_t)(mem.n_pinned + 1));
     if (!list)
         fake_fail("out of host memory");
     mem.pinned = list;

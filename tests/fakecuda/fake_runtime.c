@@ -67,11 +67,6 @@ bool fake_fault(const char *kind)
     return is_now;
 }
 
-int fake_device(void)
-{
-    return device;
-}
-
 static int n_devices(void)
 {
     return (int)fake_setting("AP_FAKE_DEVICES", 8);

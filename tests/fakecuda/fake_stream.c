@@ -74,6 +74,8 @@ static struct {
     uint64_t random;
 } queue = {.n_lanes = 1, .end = &queue.first};
 
+bool fake_stuck;
+
 /* ---- operations ---- */
 
 void fake_work_keep(struct fake_work *w)
@@ -118,7 +120,8 @@ static struct fake_op *add_op(int lane, struct fake_work *work, bool collective,
                               struct fake_op *const *deps, int n)
 {
     struct fake_op *op = fake_alloc(sizeof *op);
-    *op = (struct fake_op){.refs = 1, .lane = lane, .work = work, .collective = collective};
+    *op =
+        (struct fake_op){.refs = 1, .lane = lane, .work = work, .collective = collective};
     op->deps = fake_alloc(sizeof *op->deps * (size_t)(n + 1));
     fake_work_keep(work);
     for (int i = 0; i < n; i++)
@@ -280,9 +283,10 @@ static cudaError_t give(struct CUstream_st *s, struct fake_work *work, bool coll
     }
     struct fake_op *op = add_op(s->lane, work, collective, deps, n);
     if (collective && queue.last_collective && !is_behind(op, queue.last_collective))
-        fake_fail("%s: not ordered behind the collective before it: ranks may run them in "
-                  "different orders",
-                  work->what);
+        fake_fail(
+            "%s: not ordered behind the collective before it: ranks may run them in "
+            "different orders",
+            work->what);
     if (collective)
         set(&queue.last_collective, op);
     set(&s->last, op);
@@ -385,7 +389,7 @@ static struct fake_op **pick(void)
         const struct fake_op *op = *p;
         if (!is_ready(op) || (seed / 4 % 2 && !op->needed))
             continue;
-        const bool better = !best            ? true
+        const bool better = !best           ? true
                             : seed % 4 == 0 ? op->lane > (*best)->lane
                             : seed % 4 == 1 ? op->lane < (*best)->lane
                             : seed % 4 == 2 ? draw() % (uint64_t)(n + 1) == 0
@@ -405,6 +409,8 @@ static void run_op(struct fake_op **place)
         fake_memory_check();
         fake_running = NULL;
     }
+    if (fake_stuck)
+        return;
     op->sec = now_sec();
     op->done = true;
     for (int i = 0; i < op->n_deps; i++)
@@ -436,7 +442,7 @@ static void run_until(struct fake_op *target)
     keep(target);
     mark_needed(target);
     fake_memory_open();
-    while (!target->done) {
+    while (!target->done && !fake_stuck) {
         struct fake_op **place = pick();
         if (!place)
             fake_fail("nothing that is queued can run");
@@ -453,7 +459,7 @@ void fake_drain_all(void)
     if (!queue.first)
         return;
     fake_memory_open();
-    while (queue.first)
+    while (queue.first && !fake_stuck)
         run_op(pick());
     fake_memory_close();
 }
@@ -472,14 +478,22 @@ cudaError_t fake_drain(cudaStream_t stream)
     return cudaSuccess;
 }
 
+static cudaError_t wait_for(cudaError_t rc)
+{
+    if (rc == cudaSuccess && fake_stuck)
+        fake_fail("the host would wait for ever");
+    return rc;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    return fake_drain(stream);
+    return wait_for(fake_drain(stream));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    return fake_drain(stream);
+    const cudaError_t rc = fake_drain(stream);
+    return rc == cudaSuccess && fake_stuck ? cudaErrorNotReady : rc;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -589,12 +603,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     if (e->capture)
         return fake_error(cudaErrorCapturedEvent);
     run_until(e->op);
-    return cudaSuccess;
+    return wait_for(cudaSuccess);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    return cudaEventSynchronize(e);
+    if (e->capture)
+        return fake_error(cudaErrorCapturedEvent);
+    run_until(e->op);
+    return fake_stuck ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
@@ -651,7 +668,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
     struct capture *c = s->capture;
     if (c->origin != s)
         return spoil(c, cudaErrorStreamCaptureUnmatched);
-    const cudaError_t rc = c->spoiled       ? cudaErrorStreamCaptureInvalidated
+    const cudaError_t rc = c->spoiled      ? cudaErrorStreamCaptureInvalidated
                            : !is_joined(c) ? cudaErrorStreamCaptureUnjoined
                                            : cudaSuccess;
     for (struct CUstream_st *k = queue.streams; k; k = k->next)
