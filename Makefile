@@ -89,7 +89,7 @@ $(LIB): $(LIB_OBJ)
 	ar rcs $@ $^
 
 # Objects of a tool, with and without its main.
-objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c))
+objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/ap-exec/cuda/%,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c)))
 parts = $(filter-out %/$(1).o,$(call objects,$(1)))
 # Tools that call another tool's code.
 LIBRARIES_ap-stage = ap-shard
