@@ -1,12 +1,12 @@
 /*
- * How ranks communicate: a table of functions with two rows, comm_self.c (one rank,
- * without MPI) and comm_mpi.c. A failed call names the rank and aborts the job.
+ * How ranks communicate: a table of functions with three rows, comm_self.c (one rank,
+ * without MPI), comm_mpi.c and cuda/comm_nccl.c. A failed call names the rank and aborts
+ * the job.
  *
- * Collectives (group to exchange) and messages (send, receive, settle) take the memory
- * of the backend, today the host's; they are called in the same order by all ranks that
- * take part, and a result may be used when the call returns. A communicator over NCCL
- * replaces these and orders them with the backend's stream. The others (broadcast to
- * close) steer the job and take host memory whatever the backend is.
+ * Collectives (group to wait) take the memory of the backend; they are called in the same
+ * order by all ranks that take part, and what the backend does behind the call sees the
+ * result. Messages (send, receive, settle) take host memory, and so do the others, which
+ * steer the job (broadcast to close).
  *
  * Sums are made in the order of ranks by comm_combine, so that every rank holds the same
  * bits and a run repeats; a communicator that leaves sums to a library (NCCL) can keep
