@@ -117,6 +117,7 @@ static void test_overlap(struct comm *c, const struct ap_mesh *mesh)
     const int g = c->group(c, mesh, 1);
     float x[N], y[2][N];
     char *p[5];
+    c->reserve(c, sizeof x);
     for (int i = 0; i < 5; i++)
         p[i] = cuda_alloc(sizeof x);
     for (int i = 0; i < N; i++)
