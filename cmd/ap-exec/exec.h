@@ -58,6 +58,7 @@ struct exec {
     struct exec_copy *copies, *staged;
     char *stage;
     struct exec *inner, *next; /* the computations of loops, chained by next */
+    void *recording;           /* the backend's, of a step; NULL: none */
     struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };

@@ -12,10 +12,9 @@
 #define CUDA_PLUGIN_VERSION 1
 
 struct cuda_options {
-    bool tf32;           /* contractions of f32 may take their operands as tf32 */
-    bool no_graph;       /* no step is captured into a CUDA graph */
-    int compile_for;     /* 80, 90, ...: compile the kernels only, no device; 0: run */
-    const char *program; /* messages begin with it */
+    bool tf32;       /* contractions of f32 may take their operands as tf32 */
+    bool no_graph;   /* no step is captured into a CUDA graph */
+    int compile_for; /* 80, 90, ...: compile the kernels only, no device; 0: run */
 };
 
 struct cuda_plugin {
@@ -23,8 +22,16 @@ struct cuda_plugin {
     const struct backend *backend;
     /* Whether a device can be used; -1 with err set: why not. Called before all else. */
     int (*probe)(const struct cuda_options *opts, struct ap_err *err);
+    int (*kernels)(void); /* how many were generated */
 };
 
 #define CUDA_PLUGIN_SYMBOL "ap_cuda_plugin"
+
+/*
+ * Opens ap_cuda.so: $AP_CUDA_LIBRARY, or beside this program, or in the lib/autopar of
+ * the place where it is installed. NULL with err set: why it cannot be used.
+ */
+const struct cuda_plugin *plugin_open(const struct cuda_options *opts,
+                                      struct ap_err *err);
 
 #endif

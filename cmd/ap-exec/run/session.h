@@ -12,7 +12,8 @@ struct settings {
     struct source source;
     const char *out_dir, *compare_dir;
     bool json, report, verify, quiet;
-    double tolerance; /* NaN: not given */
+    bool prepare_only; /* nothing runs */
+    double tolerance;  /* NaN: not given */
     const struct backend *backend;
 };
 
