@@ -25,9 +25,9 @@ CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing
 
 # The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is.
-CUDA_HOME ?= /usr/local/cuda
-CUDA := $(if $(MPI),$(if $(wildcard $(CUDA_HOME)/include/nvrtc.h),yes))
-CUDA_LIBS = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lnvrtc -lcudnn -lnccl
+CUDA ?= /usr/local/cuda
+HAS_CUDA := $(if $(MPI),$(if $(wildcard $(CUDA)/include/nvrtc.h),yes))
+CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lcudnn -lnccl
 
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
 ifeq ($(MPI),)
@@ -119,7 +119,7 @@ $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
 # The backend's objects, and the library of them over CUDA's own libraries.
 CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/ap-exec/cuda/*.c)) $(BUILD)/cuda_prelude.o
-$(CUDA_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Icmd/ap-exec/cuda -isystem $(CUDA_HOME)/include
+$(CUDA_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Icmd/ap-exec/cuda -isystem $(CUDA)/include
 $(CUDA_OBJ): TOOL_CFLAGS = -fPIC
 $(BUILD)/bin/ap_cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D)
@@ -137,10 +137,10 @@ $(BUILD)/cuda_prelude.c: $(PRELUDE) Makefile
 $(BUILD)/cuda_prelude.o: $(BUILD)/cuda_prelude.c
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
-cuda: all $(if $(CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit, cuDNN and NCCL, no GPU
+cuda: all $(if $(HAS_CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit, cuDNN and NCCL, no GPU
 
 without-cuda:
-	@echo 'no CUDA toolkit in $(CUDA_HOME): the CUDA backend is not built' >&2; exit 1
+	@echo 'no CUDA toolkit in $(CUDA): the CUDA backend is not built' >&2; exit 1
 
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
 # 5: its object
@@ -262,3 +262,5 @@ help: ## list the targets
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TEST_FILES:%.c=$(BUILD)/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
+
+include tests/fakecuda/rules.mk

@@ -150,6 +150,30 @@ static void end_run(struct ap_tool *tool, struct ap_arena *arena,
         finish(tool, arena, set, s, &cmp, &verified);
 }
 
+/* --check: what a run would read, and that it may be trusted; one process. */
+static void check(struct ap_tool *tool, const struct settings *set)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    struct ap_doc doc;
+    struct ap_program prog = {0};
+    struct ap_pipeline_program pipeline = {0};
+    struct comm comm;
+    struct ap_buf out = {0};
+    int rc = 0;
+
+    comm_self_open(&comm);
+    job_read(tool, &arena, &comm, &doc);
+    const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
+    report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, set->json, &out);
+    if (!set->quiet)
+        ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+    comm.close(&comm);
+    ap_arena_free(&arena);
+}
+
 static void run(struct ap_tool *tool, const struct settings *set,
                 const struct cuda_plugin *plugin, const struct ap_err *no_backend)
 {
@@ -279,6 +303,10 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &chosen->compile_for,
          .arg = "ARCH",
          .help = "cuda: compile the kernels for ARCH (sm_90) and stop; needs no device"},
+        {.name = "check",
+         .kind = AP_OPT_FLAG,
+         .out = &set->check,
+         .help = "check the program for all ranks, without mpirun; run nothing"},
         {.name = "json",
          .kind = AP_OPT_FLAG,
          .out = &set->json,
@@ -328,7 +356,7 @@ int main(int argc, char **argv)
 {
     struct settings set = {.steps = 1, .tolerance = NAN};
     struct chosen chosen = {.seed = -1};
-    const struct cuda_plugin *plugin;
+    const struct cuda_plugin *plugin = NULL;
     struct ap_err err = {{0}};
     set.source.int_range = 2;
     struct ap_arena arena = {0};
@@ -340,14 +368,17 @@ int main(int argc, char **argv)
     if (set.tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
-    if (set.n_ranks && !job_is_started())
+    if (set.n_ranks && !set.check && !job_is_started())
         job_start(&tool, set.n_ranks);
-    set.backend = choose_backend(&chosen, &plugin, &err);
+    set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;
     set.source.seeded = chosen.seed >= 0 || !set.source.dir;
     set.source.seed = chosen.seed > 0 ? (uint64_t)chosen.seed : 0;
     set.quiet = tool.quiet;
-    run(&tool, &set, plugin, &err);
+    if (set.check)
+        check(&tool, &set);
+    else
+        run(&tool, &set, plugin, &err);
     check_stdout();
     ap_arena_free(&arena);
     return ap_tool_finish(&tool, "");

@@ -450,7 +450,8 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
             return -1;
     }
     return check_lanes(arena, r, at, err) || check_handed(arena, r, at, err) ||
-                   check_numbers(arena, r, at, err) || ap_pipeline_check(r, at, err)
+                   check_numbers(arena, r, at, err) || ap_pipeline_check(r, at, err) ||
+                   ap_pipeline_check_flow(r, at, err)
                ? -1
                : 0;
 }

@@ -101,8 +101,16 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
 int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap_at *at,
                       struct ap_err *err);
 
-/* Section "pipeline". The reader checks all of it (ap_program_check, ap_pipeline_check).
+/*
+ * Whether lanes whose instructions are valid compute what the schedule's would: every
+ * group runs as often as it should and in order, with the values of its own microbatch in
+ * memory, after what it receives and before it is sent. (pipeline_flow.c)
  */
+int ap_pipeline_check_flow(const struct ap_pipeline_program *program,
+                           const struct ap_at *at, struct ap_err *err);
+
+/* Section "pipeline". The reader checks all of it (ap_program_check and its memory,
+ * ap_pipeline_check, ap_pipeline_check_flow). */
 void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_buf *out);
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);

@@ -101,7 +101,15 @@ int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
 int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
                      struct ap_err *err);
 
-/* Section "program". The reader checks (ap_program_check). */
+/*
+ * Whether every operator of a checked program finds its operands in memory: no buffer is
+ * given to two values that are needed at once, in a step, over the microbatches of its
+ * loop, and from step to step. O(log n) per operand. (program_memory.c)
+ */
+int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *at,
+                            struct ap_err *err);
+
+/* Section "program". The reader checks (ap_program_check, ap_program_check_memory). */
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);

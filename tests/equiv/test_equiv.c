@@ -5,7 +5,9 @@
  *
  *     mpirun -n 4 test_equiv FIRST_SEED CASES
  *
- * Two cases in five run in two or three microbatches, on random axes of random groups.
+ * Two cases in five run in two or three microbatches, on random axes of random groups. In
+ * every other case collectives run as late as they may, behind the calls that need not
+ * wait for them.
  *
  * Prints TAP, and for each kind of operator, conversion and layout that occurred a line
  * "# covered KIND". A failing case prints its seed, mesh and the first wrong element.
@@ -250,6 +252,7 @@ static int run_case(const struct sample *s, struct comm *comm, struct comm *self
     if (exec_open(&part, &arena, &s->part, &cpu_backend, comm, err) ||
         exec_open(&whole, &arena, &s->whole, &cpu_backend, self, err))
         return -1; /* the same on all ranks */
+    part.late = s->seed % 2;
     fill_params(&part, s, comm->rank);
     fill_params(&whole, s, 0);
     for (int step = 0; step < N_STEPS; step++) {

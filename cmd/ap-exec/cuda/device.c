@@ -104,10 +104,10 @@ int cuda_join(struct comm *c, struct ap_err *err)
 /* Kernels that are only compiled get addresses that nothing reads. */
 static void *no_memory(int64_t bytes)
 {
-    static char *next = (char *)(uintptr_t)1 << 40;
-    char *p = next;
-    next += exec_room(bytes + 1);
-    return p;
+    static uintptr_t next = (uintptr_t)1 << 40;
+    const uintptr_t p = next;
+    next += (uintptr_t)exec_room(bytes + 1);
+    return (void *)p;
 }
 
 void *cuda_alloc(int64_t bytes)
@@ -128,7 +128,7 @@ void cuda_release(void *p)
 {
     if (!p || cuda_dev.opts.compile_for)
         return;
-    cuda_check(cudaStreamSynchronize(cuda_dev.stream), "a step of the stream");
+    comm_nccl_sync(cuda_dev.stream);
     cuda_check(cudaFree(p), "cudaFree");
 }
 
@@ -139,7 +139,7 @@ static void transfer(void *dst, const void *src, int64_t bytes, enum cudaMemcpyK
         return;
     cuda_check(cudaMemcpyAsync(dst, src, (size_t)bytes, kind, cuda_dev.stream), what);
     if (kind != cudaMemcpyDeviceToDevice) /* the host's memory is the caller's again */
-        cuda_check(cudaStreamSynchronize(cuda_dev.stream), what);
+        comm_nccl_sync(cuda_dev.stream);
 }
 
 void cuda_write(void *dst, const void *host, int64_t bytes)

@@ -113,7 +113,8 @@ static int compile(const char *text, struct ap_buf *cubin, struct ap_err *err)
     char arch[48];
     snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", cuda_dev.arch);
     const char *opts[] = {arch, "--std=c++17", "--fmad=false",
-                          "--device-as-default-execution-space"};
+                          "--device-as-default-execution-space",
+                          "--diag-suppress=177"}; /* functions that no kernel calls */
     nvrtcProgram prog;
     size_t len = 0;
     nvrtcResult rc = nvrtcCreateProgram(&prog, text, "autopar.cu", 0, NULL, NULL);

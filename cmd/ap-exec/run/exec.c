@@ -8,6 +8,7 @@
  */
 #include "backend.h"
 #include "run/noise.h"
+#include "run/overlap.h"
 
 #include <string.h>
 
@@ -265,6 +266,7 @@ static void add_copy(struct exec *x, struct call *call, void *dst, const void *s
     struct exec_copy *c = AP_NEW(x->arena, struct exec_copy);
     *c = (struct exec_copy){dst, src, bytes};
     *call = (struct call){.run = copy_run, .state = c};
+    overlap_note_copy(x, call, c);
 }
 
 /* An element that two nodes take out of a tuple is copied to the second's buffer. */
@@ -334,6 +336,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
                 x->value[call->nodes[m]] = x->temps + p->temp[call->nodes[m]];
         if (prepare_call(x, call, err))
             return -1;
+        overlap_note(x, call);
         out[n_out++] = *call;
         for (int m = 0; m < call->n_nodes; m++) {
             const int node = call->nodes[m];
@@ -350,6 +353,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
         x->first_call[n_groups++] = n_out;
     x->calls = out;
     x->n_calls = n_out;
+    overlap_plan(x);
     return 0;
 }
 
@@ -454,10 +458,14 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         struct call *call = &x->calls[i];
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
-        call->run(x, call->each ? call->each[j] : call->state);
+        overlap_finish(x, i);
+        overlap_run(x, i, call->each ? call->each[j] : call->state);
+        if (x->noise)
+            overlap_finish(x, x->n_calls);
         call->n_runs++;
         last = call->n_nodes > 0 ? call : last;
     }
+    overlap_finish(x, x->n_calls);
     if (x->noise && last)
         noise_apply(x, last);
 }

@@ -197,6 +197,7 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
     job_agree(c, rc, AP_BAD_INPUT, &err);
 }
 
+/* c: the job that it has to fit, or NULL. */
 static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                         bool staged, struct ap_program *prog,
                         struct ap_pipeline_program *pipeline, struct ap_err *err)
@@ -220,12 +221,20 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
     }
     const long long n =
         staged ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
-    if (n != c->size)
+    if (c && n != c->size)
         return ap_err_set(err,
                           "%s: the program is for %lld rank%s, this job has %d: run it "
                           "with -n %lld",
                           doc->file, n, n == 1 ? "" : "s", c->size, n);
     return 0;
+}
+
+bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
+               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc)
+{
+    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
+    *rc = read_program(arena, doc, NULL, staged, prog, pipeline, err);
+    return staged;
 }
 
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,

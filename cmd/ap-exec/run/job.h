@@ -24,5 +24,8 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
  * the latter. */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                  struct ap_program *prog, struct ap_pipeline_program *pipeline);
+/* The same without a job, for any number of ranks; *rc -1 with err set. */
+bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
+               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc);
 
 #endif

@@ -235,6 +235,29 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
         }
 }
 
+void report_checked(const struct ap_program *prog,
+                    const struct ap_pipeline_program *pipeline, bool json,
+                    struct ap_buf *out)
+{
+    const int stages = pipeline ? pipeline->n_stages : 1;
+    const int microbatches =
+        pipeline ? pipeline->microbatches : (int)ap_mesh_microbatches(&prog->mesh);
+    const long long ranks =
+        pipeline ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
+    long long nodes = 0, instructions = pipeline ? 0 : 1;
+
+    for (int s = 0; s < stages; s++)
+        nodes += (pipeline ? &pipeline->stage[s].prog : prog)->local.n_nodes;
+    for (int l = 0; pipeline && l < pipeline->n_lanes; l++)
+        instructions += pipeline->lane[l].n;
+    ap_buf_printf(out,
+                  json ? "{\"ranks\":%lld,\"stages\":%d,\"microbatches\":%d,"
+                         "\"operators\":%lld,\"instructions\":%lld}\n"
+                       : "%lld ranks, %d stages, %d microbatches, %lld operators, "
+                         "%lld instructions: in order\n",
+                  ranks, stages, microbatches, nodes, instructions);
+}
+
 int report_check(const char *dir, struct ap_err *err)
 {
     struct ap_buf parent = {0};

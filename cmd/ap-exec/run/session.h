@@ -13,6 +13,7 @@ struct settings {
     const char *out_dir, *compare_dir;
     bool json, report, verify, quiet;
     bool prepare_only; /* nothing runs */
+    bool check;        /* the program only, nothing runs */
     double tolerance;  /* NaN: not given */
     const struct backend *backend;
 };
@@ -120,6 +121,10 @@ void report_json(struct ap_arena *arena, const struct session *s,
 /* What --verify met beyond tensors of full precision: a line, or nothing. */
 void report_kinds(const struct comparison *cmp, struct ap_buf *out);
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
+/* What --check found in order: a program, or a pipeline program. */
+void report_checked(const struct ap_program *prog,
+                    const struct ap_pipeline_program *pipeline, bool json,
+                    struct ap_buf *out);
 /* Before the first step: whether report_files will find or make its folder. */
 int report_check(const char *dir, struct ap_err *err);
 int report_files(const struct session *s, const char *dir, struct ap_err *err);

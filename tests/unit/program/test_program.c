@@ -119,6 +119,111 @@ static void test_numbers(const struct sample_graph *sg)
     ap_arena_free(&arena);
 }
 
+/* The result that is computed in the buffer of node i, a parameter; -1. */
+static int new_value(const struct ap_program *p, int i)
+{
+    for (int r = 0; r < p->local.n_results; r++) {
+        const struct ap_result *res = &p->local.results[r];
+        if (res->alias == i && res->node != i && p->buffer[res->node].alias == i)
+            return res->node;
+    }
+    return -1;
+}
+
+/* First and last group that a value is in memory; it has none: 1, 0. */
+static void find_life(const struct ap_program *p, int node, int *birth, int *death)
+{
+    const struct ap_graph *g = &p->local;
+    const int later = g->nodes[node].op == AP_OP_PARAMETER ? new_value(p, node) : -1;
+    const int alias = p->buffer[node].alias;
+    const bool in_place = alias >= 0 && new_value(p, alias) == node;
+
+    *birth = g->nodes[node].op == AP_OP_PARAMETER ? 0 : g->nodes[node].group;
+    *death = in_place || (!*birth && later < 0 && g->nodes[node].op == AP_OP_PARAMETER)
+                 ? g->n_groups
+                 : *birth;
+    if (p->buffer[node].offset < 0 || (alias >= 0 && !in_place))
+        *death = *birth - 1; /* a view */
+    for (int i = 0; i < g->n_nodes && *death >= *birth; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int in = g->nodes[i].in[k];
+            while (p->buffer[in].alias >= 0 && in != node &&
+                   new_value(p, p->buffer[in].alias) != in)
+                in = g->nodes[in].in[0];
+            *death =
+                in == node && g->nodes[i].group > *death ? g->nodes[i].group : *death;
+        }
+    for (int r = 0; r < g->n_results; r++) {
+        int in = g->results[r].node;
+        while (p->buffer[in].alias >= 0 && in != node &&
+               new_value(p, p->buffer[in].alias) != in)
+            in = g->nodes[in].in[0];
+        *death = in == node ? g->n_groups : *death;
+    }
+}
+
+/* Whether two values that are needed at once share bytes: by lifetimes, pair by pair. */
+static bool clashes(const struct ap_program *p, const int *birth, const int *death)
+{
+    for (int i = 0; i < p->local.n_nodes; i++)
+        for (int k = 0; k < i; k++) {
+            const struct ap_buffer *a = &p->buffer[i], *b = &p->buffer[k];
+            if (birth[i] <= death[i] && birth[k] <= death[k] && birth[i] <= death[k] &&
+                birth[k] <= death[i] && a->offset < b->offset + b->bytes &&
+                b->offset < a->offset + a->bytes && a->alias != k && b->alias != i)
+                return true;
+        }
+    return false;
+}
+
+/* Moves buffers onto others: the play on the arena and lifetimes say the same. */
+static void test_memory(const struct sample_graph *sg)
+{
+    struct ap_arena arena = {0};
+    struct ap_err err = {{0}};
+    const struct ap_at at = {.key = "program"};
+    struct ap_program prog;
+    uint64_t state = 3;
+    int refused = 0, taken = 0, wrong = 0;
+
+    if (make_program(&arena, sg, "2x2", 7, &prog, &err)) {
+        CHECK(false, "%s: a program: %s", sg->name, err.msg);
+        return;
+    }
+    const int n = prog.local.n_nodes;
+    struct ap_buffer *good = prog.buffer, *moved = AP_NEW_N(&arena, n, struct ap_buffer);
+    int *birth = AP_NEW_N(&arena, n, int), *death = AP_NEW_N(&arena, n, int);
+    for (int i = 0; i < n; i++)
+        find_life(&prog, i, &birth[i], &death[i]);
+    CHECK(!ap_program_check_memory(&prog, &at, &err), "%s: %s", sg->name, err.msg);
+    prog.buffer = moved;
+    for (int i = 0; i < 2000; i++) {
+        const int a = random_below(&state, n), b = random_below(&state, n);
+        const int64_t by = 64 * random_below(&state, 3);
+        memcpy(moved, good, (size_t)n * sizeof *good);
+        if (good[a].offset < 0 || good[b].offset < 0 || good[a].alias >= 0 ||
+            prog.local.nodes[a].op == AP_OP_PARAMETER)
+            continue;
+        for (int k = 0; k < n; k++)
+            if (k == a || good[k].alias == a)
+                moved[k].offset = good[b].offset + by;
+        struct ap_err why = {{0}};
+        const bool bad = ap_program_check_memory(&prog, &at, &why) != 0;
+        *(bad ? &refused : &taken) += 1;
+        if (bad != clashes(&prog, birth, death) || (bad && why.msg[0] != '/')) {
+            printf("# node %d onto %d: %s\n", a, b, why.msg);
+            wrong++;
+        }
+    }
+    CHECK(!wrong && refused > 100 && taken > 10,
+          "%s: %d moved buffers refused, %d harmless", sg->name, refused, taken);
+    for (int k = 0; k < n; k++)
+        moved[k].offset = good[k].offset < 0 ? -1 : 0;
+    CHECK(ap_program_check_memory(&prog, &at, &err), "%s: all at one offset: %s",
+          sg->name, err.msg);
+    ap_arena_free(&arena);
+}
+
 /* A change to the document and what the message must say. */
 struct broken {
     const char *from, *to, *says;
@@ -257,5 +362,7 @@ int main(void)
     test_readme();
     for (int i = 0; i < N_SAMPLE_GRAPHS; i++)
         test_numbers(&sample_graphs[i]);
+    for (int i = 0; i < N_SAMPLE_GRAPHS; i++)
+        test_memory(&sample_graphs[i]);
     return tap_done();
 }

@@ -1,0 +1,28 @@
+# The CUDA functions on the host (README.md), and the backend on top of them. Needs the
+# toolkit's headers and MPI.
+CUDA ?= /usr/local/cuda
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fakecuda/fake_*.c))
+FAKE_TESTS := $(BUILD)/fake/test_fake $(BUILD)/fake/test_nccl
+HAS_FAKE := $(if $(MPI),$(wildcard $(CUDA)/include/cuda_runtime_api.h))
+FAKE := $(if $(HAS_FAKE),$(FAKE_TESTS) $(BUILD)/fake/ap_cuda.so)
+
+$(FAKE_OBJ) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.o): \
+    INC = $(INC_ap-exec) -isystem $(CUDA)/include -Itests/fakecuda -Icmd/ap-exec \
+    -D_DEFAULT_SOURCE -DFAKE_TOP='"$(CURDIR)"'
+$(FAKE_OBJ): TOOL_CFLAGS = -fPIC -ffp-contract=off
+
+$(BUILD)/fake/ap_cuda.so: $(CUDA_OBJ) $(FAKE_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(LIBS_ap-exec) -lm
+
+$(BUILD)/fake/test_fake: $(BUILD)/tests/fakecuda/test_fake.o $(FAKE_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) -lm
+
+$(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
+    $(BUILD)/cmd/ap-exec/cuda/comm_nccl.o $(BUILD)/cmd/ap-exec/cuda/device.o \
+    $(call parts,ap-exec) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+
+-include $(FAKE_OBJ:.o=.d) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.d)
