@@ -82,6 +82,7 @@ struct exec {
     struct exec_flight *flight;
     bool late;                 /* collectives run as late as they may; for tests */
     struct exec *inner, *next; /* the computations of loops, chained by next */
+    void *recording;           /* the backend's, of a step; NULL: none */
     struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };

@@ -4,25 +4,9 @@
  * inner) with x in blocks of equal length, the last ones padded with zeros (struct
  * ap_coll).
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
-
-struct coll {
-    const struct ap_node *node;
-    enum ap_dtype dtype;
-    int size, group, n_ranks, peer;
-    const char *src;
-    char *dst;
-    int64_t in_elems, out_elems, block_elems;
-    int64_t pack_at, recv_at; /* scratch */
-    /* per block: what is copied from the operand, or to the result */
-    struct box *pack, *unpack;
-    int64_t *pack_from, *unpack_to;
-    bool padded;
-    bool direct; /* blocks lie one behind the other: nothing is packed or unpacked */
-    int ticket;  /* of the collective that run started */
-};
 
 /* A dimension as (outer, x, inner), other dimensions folded into outer and inner. */
 struct view {
@@ -158,18 +142,6 @@ static int check_view(struct exec *x, const struct ap_node *node, const struct v
 }
 
 /* ---- all-reduce and all-gather over the microbatch axis, without communication ---- */
-
-struct accumulate {
-    const char *src;
-    char *dst;
-    int size;
-    int64_t n;
-    enum ap_dtype dtype;
-    cpu_fn *fn;     /* all-reduce: adds to what is there */
-    bool first;     /* nothing is there yet */
-    struct box box; /* all-gather: where the microbatch's block goes */
-    int64_t to;
-};
 
 static void accumulate_run(struct exec *x, void *state)
 {
@@ -344,21 +316,6 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
 }
 
 /* ---- local steps ---- */
-
-struct local {
-    int size;
-    const char *src;
-    char *dst;
-    int64_t n;
-    struct box box; /* ap-slice */
-    int64_t from;
-    bool zeroed; /* what the box does not write is padding */
-    char fill[16];
-    bool keep; /* ap-partial */
-    /* ap-mask: per dimension, which local indices are padding; NULL: none */
-    struct ap_shape shape;
-    const int64_t *map[AP_MAX_RANK];
-};
 
 static void slice_run(struct exec *x, void *state)
 {

@@ -428,13 +428,17 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
     if (prepare_calls(&p, err) || make_copies(&p, err))
         return -1;
     x->scratch = backend->alloc(x->scratch_bytes);
-    return x->scratch ? 0 : ap_err_set(err, "out of memory");
+    if (!x->scratch)
+        return ap_err_set(err, "out of memory");
+    return backend->ready ? backend->ready(x, err) : 0;
 }
 
 void exec_close(struct exec *x)
 {
     for (struct exec *inner = x->inner; inner; inner = inner->next)
         exec_close(inner);
+    if (x->backend->close)
+        x->backend->close(x);
     for (int i = 0; i < x->n_calls; i++) {
         const struct call *call = &x->calls[i];
         const int64_t n = call->each ? ap_mesh_microbatches(&x->prog->mesh) : 1;
@@ -466,13 +470,30 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         noise_apply(x, last);
 }
 
+/* As often as a step runs it. */
+static void count_runs(struct exec *x)
+{
+    const struct ap_program *prog = x->prog;
+    for (int i = 0; i < x->n_calls; i++) {
+        const bool each =
+            i >= x->first_call[prog->each_lo] && i < x->first_call[prog->each_hi];
+        x->calls[i].n_runs += each ? ap_mesh_microbatches(&prog->mesh) : 1;
+    }
+}
+
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
+    if (x->backend->step_begin && x->backend->step_begin(x)) {
+        count_runs(x);
+        return;
+    }
     exec_run(x, 0, x->prog->each_lo, 0);
     for (int64_t j = 0; j < n; j++)
         exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
     exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
+    if (x->backend->step_end)
+        x->backend->step_end(x);
 }
 
 void exec_advance(struct exec *x)

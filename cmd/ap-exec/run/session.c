@@ -113,6 +113,8 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
     int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
+    if (set->prepare_only)
+        return;
     rc = data_load(&s->exec, &set->source, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
     if (opts->keep_start)
