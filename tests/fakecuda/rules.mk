@@ -1,13 +1,11 @@
 # The CUDA functions on the host (README.md), and the backend on top of them. Needs the
 # toolkit's headers and MPI.
-CUDA ?= /usr/local/cuda
 FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fakecuda/fake_*.c))
 FAKE_TESTS := $(BUILD)/fake/test_fake $(BUILD)/fake/test_nccl
-HAS_FAKE := $(if $(MPI),$(wildcard $(CUDA)/include/cuda_runtime_api.h))
-FAKE := $(if $(HAS_FAKE),$(FAKE_TESTS) $(BUILD)/fake/ap_cuda.so)
+FAKE := $(if $(and $(MPI),$(CUDA)),$(FAKE_TESTS) $(BUILD)/fake/ap_cuda.so)
 
 $(FAKE_OBJ) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.o): \
-    INC = $(INC_ap-exec) -isystem $(CUDA)/include -Itests/fakecuda -Icmd/ap-exec \
+    INC = $(INC_ap-exec) -isystem $(CUDA_HOME)/include -Itests/fakecuda -Icmd/ap-exec \
     -D_DEFAULT_SOURCE -DFAKE_TOP='"$(CURDIR)"'
 $(FAKE_OBJ): TOOL_CFLAGS = -fPIC -ffp-contract=off
 

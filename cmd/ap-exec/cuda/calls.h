@@ -30,7 +30,7 @@
     /* streams and events */                            \
     CALL(cudaStreamCreateWithFlags)                     \
     CALL(cudaStreamDestroy)                             \
-    CALL(cudaStreamSynchronize)                         \
+    CALL(cudaStreamQuery)                               \
     CALL(cudaStreamWaitEvent)                           \
     CALL(cudaEventCreateWithFlags)                      \
     CALL(cudaEventRecord)                               \
@@ -94,6 +94,22 @@
     CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
     CALL(cudnnConvolutionForward)                       \
     CALL(cudnnConvolutionBackwardData)                  \
-    CALL(cudnnConvolutionBackwardFilter)
+    CALL(cudnnConvolutionBackwardFilter)                \
+    /* communication */                                 \
+    CALL(ncclGetUniqueId)                               \
+    CALL(ncclCommInitRankConfig)                        \
+    CALL(ncclCommSplit)                                 \
+    CALL(ncclCommGetAsyncError)                         \
+    CALL(ncclCommAbort)                                 \
+    CALL(ncclCommDestroy)                               \
+    CALL(ncclGetErrorString)                            \
+    CALL(ncclGetLastError)                              \
+    CALL(ncclGroupStart)                                \
+    CALL(ncclGroupEnd)                                  \
+    CALL(ncclAllReduce)                                 \
+    CALL(ncclAllGather)                                 \
+    CALL(ncclReduceScatter)                             \
+    CALL(ncclSend)                                      \
+    CALL(ncclRecv)
 
 #endif

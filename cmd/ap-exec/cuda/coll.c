@@ -14,6 +14,8 @@
 struct exchange {
     const struct coll *coll;
     struct cuda_at send, recv;
+    cuda_run *run;
+    int ticket; /* of the collective that was started */
 };
 
 static void all_reduce_run(struct exec *x, void *state)
@@ -53,6 +55,23 @@ static void permute_run(struct exec *x, void *state)
                       cuda_place(x, e->recv), e->coll->in_elems * e->coll->size);
 }
 
+/* Collectives without packing run while later calls do (run/overlap.c). */
+static void start_run(struct exec *x, void *state)
+{
+    struct exchange *e = state;
+    x->comm->start(x->comm);
+    e->run(x, e);
+    e->ticket = x->comm->event(x->comm);
+}
+
+/* state: of the call, whose last step is the collective. */
+static void finish(struct exec *x, void *state)
+{
+    const struct cuda_call *c = state;
+    const struct exchange *e = c->step[c->n - 1].state;
+    x->comm->wait(x->comm, e->ticket);
+}
+
 static void add_pack(struct exec *x, struct cuda_call *call, const struct coll *c,
                      struct cuda_at to)
 {
@@ -73,8 +92,8 @@ static void add_unpack(struct exec *x, struct cuda_call *call, const struct coll
                      at_plus(from, q * c->block_elems * c->size), c->size);
 }
 
-/* The steps of a collective of struct coll. */
-static void add_coll(struct exec *x, struct cuda_call *call, const struct coll *c)
+/* The steps of a collective of struct coll; true: its last one only starts it. */
+static bool add_coll(struct exec *x, struct cuda_call *call, const struct coll *c)
 {
     static cuda_run *const run[AP_N_OPS] = {[AP_OP_ALL_REDUCE] = all_reduce_run,
                                             [AP_OP_ALL_GATHER] = all_gather_run,
@@ -83,19 +102,21 @@ static void add_coll(struct exec *x, struct cuda_call *call, const struct coll *
                                             [AP_OP_COLLECTIVE_PERMUTE] = permute_run};
     struct exchange *e = AP_NEW(x->arena, struct exchange);
     const int64_t bytes = exec_room(c->n_ranks * c->block_elems * c->size);
-    *e = (struct exchange){c, at_memory(c->src), at_memory(c->dst)};
+    const bool pack = c->pack && !c->direct, unpack = c->unpack && !c->direct;
+    *e = (struct exchange){c, at_memory(c->src), at_memory(c->dst), run[c->node->op], -1};
     if (c->node->op == AP_OP_ALL_REDUCE)
         cuda_add_copy(x, call, e->recv, e->send, c->in_elems * c->size);
-    if (c->pack) {
+    if (pack) {
         e->send = at_scratch(0);
         add_pack(x, call, c, e->send);
     }
-    if (c->unpack)
-        e->recv = at_scratch(c->pack ? bytes : 0);
-    exec_need_scratch(x, (c->pack != NULL) * bytes + (c->unpack != NULL) * bytes);
-    cuda_add(x, call, run[c->node->op], e, NULL);
-    if (c->unpack)
+    if (unpack)
+        e->recv = at_scratch(pack ? bytes : 0);
+    exec_need_scratch(x, pack * bytes + unpack * bytes);
+    cuda_add(x, call, pack || unpack ? e->run : start_run, e, NULL);
+    if (unpack)
         add_unpack(x, call, c, e->recv);
+    return !pack && !unpack;
 }
 
 /* ---- over the microbatch axis, without communication ---- */
@@ -148,9 +169,11 @@ int cuda_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (!state)
         return -1;
     struct cuda_call *c = cuda_call_new(x, call);
+    call->finish = NULL;
     if (v->attrs->coll.axes & x->prog->mesh.microbatch)
         return add_accumulate(x, c, v, state, err);
-    add_coll(x, c, state);
+    if (add_coll(x, c, state))
+        call->finish = finish;
     return 0;
 }
 

@@ -15,7 +15,7 @@
  *
  * NCCL refuses two ranks on one device (up to 2.29); such a job goes through the host.
  */
-#include "cuda/cuda.h"
+#include "cuda.h"
 #include "base/array.h"
 #include "tool/tool.h"
 
