@@ -65,7 +65,8 @@ static bool is_option(const char *option)
 {
     static const char arch[] = "--gpu-architecture=sm_";
     static const char *const others[] = {"--std=c++17", "--fmad=false",
-                                         "--device-as-default-execution-space"};
+                                         "--device-as-default-execution-space",
+                                         "--diag-suppress=177"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(option, others[i]))
             return true;
