@@ -27,7 +27,7 @@ CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
 # The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is.
 CUDA ?= /usr/local/cuda
 HAS_CUDA := $(if $(MPI),$(if $(wildcard $(CUDA)/include/nvrtc.h),yes))
-CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lcudnn -lnccl
+CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lnccl
 
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
 ifeq ($(MPI),)
@@ -137,7 +137,7 @@ $(BUILD)/cuda_prelude.c: $(PRELUDE) Makefile
 $(BUILD)/cuda_prelude.o: $(BUILD)/cuda_prelude.c
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
-cuda: all $(if $(HAS_CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit, cuDNN and NCCL, no GPU
+cuda: all $(if $(HAS_CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit and NCCL, no GPU
 
 without-cuda:
 	@echo 'no CUDA toolkit in $(CUDA): the CUDA backend is not built' >&2; exit 1

@@ -8,108 +8,80 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
-#include <cudnn.h>
 #include <nccl.h>
 #include <nvrtc.h>
 
-#define CUDA_CALLS(CALL)                                \
-    /* devices and errors */                            \
-    CALL(cudaGetDeviceCount)                            \
-    CALL(cudaSetDevice)                                 \
-    CALL(cudaDeviceGetAttribute)                        \
-    CALL(cudaDeviceGetPCIBusId)                         \
-    CALL(cudaGetErrorString)                            \
-    CALL(cudaGetLastError)                              \
-    /* memory */                                        \
-    CALL(cudaMalloc)                                    \
-    CALL(cudaFree)                                      \
-    CALL(cudaMallocHost)                                \
-    CALL(cudaFreeHost)                                  \
-    CALL(cudaMemcpyAsync)                               \
-    CALL(cudaMemsetAsync)                               \
-    /* streams and events */                            \
-    CALL(cudaStreamCreateWithFlags)                     \
-    CALL(cudaStreamDestroy)                             \
-    CALL(cudaStreamQuery)                               \
-    CALL(cudaStreamWaitEvent)                           \
-    CALL(cudaEventCreateWithFlags)                      \
-    CALL(cudaEventRecord)                               \
-    CALL(cudaEventQuery)                                \
-    CALL(cudaEventSynchronize)                          \
-    CALL(cudaEventDestroy)                              \
-    /* graphs */                                        \
-    CALL(cudaStreamBeginCapture)                        \
-    CALL(cudaStreamEndCapture)                          \
-    CALL(cudaGraphInstantiate)                          \
-    CALL(cudaGraphLaunch)                               \
-    CALL(cudaGraphDestroy)                              \
-    CALL(cudaGraphExecDestroy)                          \
-    /* kernels */                                       \
-    CALL(cudaLibraryLoadData)                           \
-    CALL(cudaLibraryGetKernel)                          \
-    CALL(cudaLibraryUnload)                             \
-    CALL(cudaLaunchKernel)                              \
-    CALL(nvrtcVersion)                                  \
-    CALL(nvrtcCreateProgram)                            \
-    CALL(nvrtcCompileProgram)                           \
-    CALL(nvrtcGetProgramLogSize)                        \
-    CALL(nvrtcGetProgramLog)                            \
-    CALL(nvrtcGetCUBINSize)                             \
-    CALL(nvrtcGetCUBIN)                                 \
-    CALL(nvrtcDestroyProgram)                           \
-    CALL(nvrtcGetErrorString)                           \
-    /* matrix products */                               \
-    CALL(cublasLtCreate)                                \
-    CALL(cublasLtDestroy)                               \
-    CALL(cublasLtGetStatusString)                       \
-    CALL(cublasLtMatmulDescCreate)                      \
-    CALL(cublasLtMatmulDescSetAttribute)                \
-    CALL(cublasLtMatmulDescDestroy)                     \
-    CALL(cublasLtMatrixLayoutCreate)                    \
-    CALL(cublasLtMatrixLayoutSetAttribute)              \
-    CALL(cublasLtMatrixLayoutDestroy)                   \
-    CALL(cublasLtMatmulPreferenceCreate)                \
-    CALL(cublasLtMatmulPreferenceSetAttribute)          \
-    CALL(cublasLtMatmulPreferenceDestroy)               \
-    CALL(cublasLtMatmulAlgoGetHeuristic)                \
-    CALL(cublasLtMatmul)                                \
-    /* convolutions */                                  \
-    CALL(cudnnCreate)                                   \
-    CALL(cudnnDestroy)                                  \
-    CALL(cudnnSetStream)                                \
-    CALL(cudnnGetErrorString)                           \
-    CALL(cudnnCreateTensorDescriptor)                   \
-    CALL(cudnnSetTensorNdDescriptorEx)                  \
-    CALL(cudnnDestroyTensorDescriptor)                  \
-    CALL(cudnnCreateFilterDescriptor)                   \
-    CALL(cudnnSetFilterNdDescriptor)                    \
-    CALL(cudnnDestroyFilterDescriptor)                  \
-    CALL(cudnnCreateConvolutionDescriptor)              \
-    CALL(cudnnSetConvolutionNdDescriptor)               \
-    CALL(cudnnSetConvolutionGroupCount)                 \
-    CALL(cudnnSetConvolutionMathType)                   \
-    CALL(cudnnDestroyConvolutionDescriptor)             \
-    CALL(cudnnGetConvolutionForwardAlgorithm_v7)        \
-    CALL(cudnnGetConvolutionBackwardDataAlgorithm_v7)   \
-    CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
-    CALL(cudnnConvolutionForward)                       \
-    CALL(cudnnConvolutionBackwardData)                  \
-    CALL(cudnnConvolutionBackwardFilter)                \
-    /* communication */                                 \
-    CALL(ncclGetUniqueId)                               \
-    CALL(ncclCommInitRankConfig)                        \
-    CALL(ncclCommSplit)                                 \
-    CALL(ncclCommGetAsyncError)                         \
-    CALL(ncclCommAbort)                                 \
-    CALL(ncclCommDestroy)                               \
-    CALL(ncclGetErrorString)                            \
-    CALL(ncclGetLastError)                              \
-    CALL(ncclGroupStart)                                \
-    CALL(ncclGroupEnd)                                  \
-    CALL(ncclAllReduce)                                 \
-    CALL(ncclAllGather)                                 \
-    CALL(ncclReduceScatter)                             \
-    CALL(ncclSend)                                      \
+#define CUDA_CALLS(CALL)                       \
+    /* devices and errors */                   \
+    CALL(cudaGetDeviceCount)                   \
+    CALL(cudaSetDevice)                        \
+    CALL(cudaDeviceGetAttribute)               \
+    CALL(cudaDeviceGetPCIBusId)                \
+    CALL(cudaGetErrorString)                   \
+    CALL(cudaGetLastError)                     \
+    /* memory */                               \
+    CALL(cudaMalloc)                           \
+    CALL(cudaFree)                             \
+    CALL(cudaMallocHost)                       \
+    CALL(cudaFreeHost)                         \
+    CALL(cudaMemcpyAsync)                      \
+    CALL(cudaMemsetAsync)                      \
+    /* streams and events */                   \
+    CALL(cudaStreamCreateWithFlags)            \
+    CALL(cudaStreamQuery)                      \
+    CALL(cudaStreamWaitEvent)                  \
+    CALL(cudaEventCreateWithFlags)             \
+    CALL(cudaEventRecord)                      \
+    CALL(cudaEventDestroy)                     \
+    /* graphs */                               \
+    CALL(cudaStreamBeginCapture)               \
+    CALL(cudaStreamEndCapture)                 \
+    CALL(cudaGraphInstantiate)                 \
+    CALL(cudaGraphLaunch)                      \
+    CALL(cudaGraphDestroy)                     \
+    CALL(cudaGraphExecDestroy)                 \
+    /* kernels */                              \
+    CALL(cudaLibraryLoadData)                  \
+    CALL(cudaLibraryGetKernel)                 \
+    CALL(cudaLaunchKernel)                     \
+    CALL(nvrtcVersion)                         \
+    CALL(nvrtcCreateProgram)                   \
+    CALL(nvrtcCompileProgram)                  \
+    CALL(nvrtcGetProgramLogSize)               \
+    CALL(nvrtcGetProgramLog)                   \
+    CALL(nvrtcGetCUBINSize)                    \
+    CALL(nvrtcGetCUBIN)                        \
+    CALL(nvrtcDestroyProgram)                  \
+    CALL(nvrtcGetErrorString)                  \
+    /* matrix products */                      \
+    CALL(cublasLtCreate)                       \
+    CALL(cublasLtGetStatusString)              \
+    CALL(cublasLtMatmulDescCreate)             \
+    CALL(cublasLtMatmulDescSetAttribute)       \
+    CALL(cublasLtMatmulDescDestroy)            \
+    CALL(cublasLtMatrixLayoutCreate)           \
+    CALL(cublasLtMatrixLayoutSetAttribute)     \
+    CALL(cublasLtMatrixLayoutDestroy)          \
+    CALL(cublasLtMatmulPreferenceCreate)       \
+    CALL(cublasLtMatmulPreferenceSetAttribute) \
+    CALL(cublasLtMatmulPreferenceDestroy)      \
+    CALL(cublasLtMatmulAlgoGetHeuristic)       \
+    CALL(cublasLtMatmul)                       \
+    /* collectives */                          \
+    CALL(ncclGetUniqueId)                      \
+    CALL(ncclCommInitRankConfig)               \
+    CALL(ncclCommSplit)                        \
+    CALL(ncclCommGetAsyncError)                \
+    CALL(ncclCommAbort)                        \
+    CALL(ncclCommDestroy)                      \
+    CALL(ncclGetErrorString)                   \
+    CALL(ncclGetLastError)                     \
+    CALL(ncclGroupStart)                       \
+    CALL(ncclGroupEnd)                         \
+    CALL(ncclAllReduce)                        \
+    CALL(ncclAllGather)                        \
+    CALL(ncclReduceScatter)                    \
+    CALL(ncclSend)                             \
     CALL(ncclRecv)
 
 #endif

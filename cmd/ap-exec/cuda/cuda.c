@@ -61,4 +61,4 @@ static const struct backend cuda_backend = {
 
 const struct cuda_plugin ap_cuda_plugin;
 const struct cuda_plugin ap_cuda_plugin = {CUDA_PLUGIN_VERSION, &cuda_backend, cuda_probe,
-                                            kernels_count};
+                                           kernels_count};

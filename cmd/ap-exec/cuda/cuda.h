@@ -25,8 +25,7 @@ struct cuda_device {
     cudaStream_t stream; /* everything but communication */
     cudaStream_t comm;   /* the communicator's */
     cublasLtHandle_t lt;
-    cudnnHandle_t dnn; /* NULL until the first convolution */
-    bool no_capture;   /* the communicator waits on the host: no CUDA graph */
+    bool no_capture; /* the communicator waits on the host: no CUDA graph */
     struct kernels *kernels;
 };
 extern struct cuda_device cuda_dev;
@@ -37,7 +36,6 @@ int cuda_join(struct comm *c, struct ap_err *err);
 /* Ends the program with the rank, the call and CUDA's message unless rc is success. */
 void cuda_check(cudaError_t rc, const char *what);
 void cuda_check_lt(cublasStatus_t rc, const char *what);
-void cuda_check_dnn(cudnnStatus_t rc, const char *what);
 void *cuda_alloc(int64_t bytes);
 void cuda_release(void *p);
 void cuda_write(void *dst, const void *host, int64_t bytes);

@@ -22,13 +22,6 @@ void cuda_check_lt(cublasStatus_t rc, const char *what)
                cublasLtGetStatusString(rc));
 }
 
-void cuda_check_dnn(cudnnStatus_t rc, const char *what)
-{
-    if (rc != CUDNN_STATUS_SUCCESS)
-        ap_die(AP_BAD_INPUT, "rank %d: cudnn: %s: %s", cuda_dev.rank, what,
-               cudnnGetErrorString(rc));
-}
-
 /* Without a driver there is no device; cudaGetDeviceCount then leaves n as it is. */
 int cuda_probe(const struct cuda_options *opts, struct ap_err *err)
 {

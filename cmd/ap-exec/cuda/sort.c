@@ -32,11 +32,11 @@ struct network {
 };
 
 /* Compares elements x and y, which are `j` apart in a stage of size k. */
-#define EXCHANGE                                                                \
+#define EXCHANGE                                                                 \
     "            const uint64_t row = (base + i) / N2, in = (base + i) %% N2;\n" \
-    "            const bool up = (in & k) == 0;\n"                              \
-    "            const ELEMENT x = s[i], y = s[i + j];\n"                       \
-    "            if (up ? less(a.p, row, y, x) : less(a.p, row, x, y)) {\n"     \
+    "            const bool up = (in & k) == 0;\n"                               \
+    "            const ELEMENT x = s[i], y = s[i + j];\n"                        \
+    "            if (up ? less(a.p, row, y, x) : less(a.p, row, x, y)) {\n"      \
     "                s[i] = y;\n                s[i + j] = x;\n            }\n"
 
 static void put_head(struct ap_buf *b, const struct network *w)
