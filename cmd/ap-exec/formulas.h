@@ -8,35 +8,35 @@
 #define EXEC_FORMULAS_H
 
 /* f: the suffix of libm's functions. */
-#define FLOAT_FORMULAS(UNARY, BINARY, T, S, f)      \
-    UNARY(ABS, S, T, fabs##f(x))                    \
-    UNARY(CBRT, S, T, cbrt##f(x))                   \
-    UNARY(CEIL, S, T, ceil##f(x))                   \
-    UNARY(COSINE, S, T, cos##f(x))                  \
-    UNARY(ERF, S, T, erf##f(x))                     \
-    UNARY(EXPONENTIAL, S, T, OWN_EXP_##S(x))            \
-    UNARY(EXPONENTIAL_MINUS_ONE, S, T, expm1##f(x)) \
-    UNARY(FLOOR, S, T, floor##f(x))                 \
-    UNARY(LOG, S, T, log##f(x))                     \
-    UNARY(LOG_PLUS_ONE, S, T, log1p##f(x))          \
-    UNARY(LOGISTIC, S, T, 1 / (1 + OWN_EXP_##S(-x)))    \
-    UNARY(NEGATE, S, T, -x)                         \
-    UNARY(ROUND_AFZ, S, T, round##f(x))             \
-    UNARY(ROUND_EVEN, S, T, rint##f(x))             \
-    UNARY(RSQRT, S, T, 1 / sqrt##f(x))              \
-    UNARY(SIGN, S, T, x > 0 ? 1 : x < 0 ? -1 : x)   \
-    UNARY(SINE, S, T, sin##f(x))                    \
-    UNARY(SQRT, S, T, sqrt##f(x))                   \
-    UNARY(TAN, S, T, tan##f(x))                     \
-    UNARY(TANH, S, T, OWN_TANH_##S(x))                  \
-    BINARY(ADD, S, T, (x + y))                      \
-    BINARY(ATAN2, S, T, atan2##f(x, y))             \
-    BINARY(DIVIDE, S, T, (x / y))                   \
-    BINARY(MAXIMUM, S, T, x > y || x != x ? x : y)  \
-    BINARY(MINIMUM, S, T, x < y || x != x ? x : y)  \
-    BINARY(MULTIPLY, S, T, (x * y))                 \
-    BINARY(POWER, S, T, pow##f(x, y))               \
-    BINARY(REMAINDER, S, T, fmod##f(x, y))          \
+#define FLOAT_FORMULAS(UNARY, BINARY, T, S, f)       \
+    UNARY(ABS, S, T, fabs##f(x))                     \
+    UNARY(CBRT, S, T, cbrt##f(x))                    \
+    UNARY(CEIL, S, T, ceil##f(x))                    \
+    UNARY(COSINE, S, T, cos##f(x))                   \
+    UNARY(ERF, S, T, erf##f(x))                      \
+    UNARY(EXPONENTIAL, S, T, OWN_EXP_##S(x))         \
+    UNARY(EXPONENTIAL_MINUS_ONE, S, T, expm1##f(x))  \
+    UNARY(FLOOR, S, T, floor##f(x))                  \
+    UNARY(LOG, S, T, log##f(x))                      \
+    UNARY(LOG_PLUS_ONE, S, T, log1p##f(x))           \
+    UNARY(LOGISTIC, S, T, 1 / (1 + OWN_EXP_##S(-x))) \
+    UNARY(NEGATE, S, T, -x)                          \
+    UNARY(ROUND_AFZ, S, T, round##f(x))              \
+    UNARY(ROUND_EVEN, S, T, rint##f(x))              \
+    UNARY(RSQRT, S, T, 1 / sqrt##f(x))               \
+    UNARY(SIGN, S, T, x > 0 ? 1 : x < 0 ? -1 : x)    \
+    UNARY(SINE, S, T, sin##f(x))                     \
+    UNARY(SQRT, S, T, sqrt##f(x))                    \
+    UNARY(TAN, S, T, tan##f(x))                      \
+    UNARY(TANH, S, T, OWN_TANH_##S(x))               \
+    BINARY(ADD, S, T, (x + y))                       \
+    BINARY(ATAN2, S, T, atan2##f(x, y))              \
+    BINARY(DIVIDE, S, T, (x / y))                    \
+    BINARY(MAXIMUM, S, T, x > y || x != x ? x : y)   \
+    BINARY(MINIMUM, S, T, x < y || x != x ? x : y)   \
+    BINARY(MULTIPLY, S, T, (x * y))                  \
+    BINARY(POWER, S, T, pow##f(x, y))                \
+    BINARY(REMAINDER, S, T, fmod##f(x, y))           \
     BINARY(SUBTRACT, S, T, (x - y))
 
 /* Those of other forms: (S, T, expression), of x, or of lo, x and hi. */

@@ -14,7 +14,7 @@
 
 /* the CPU backend's, so that results can be compared bit by bit */
 #include "cpu/cpu_math.h"
-#define expf cpu_expf
+#define expf  cpu_expf
 #define tanhf cpu_tanhf
 
 extern "C" {
@@ -33,8 +33,10 @@ struct fake_entry {
     void (*body)(struct fake_block *b);
     void (*resume)(struct fake_block *b, int thread);
 };
-extern char fake_shared_start[] __asm__("__start_fake_shared") __attribute__((weak, visibility("hidden")));
-extern char fake_shared_end[] __asm__("__stop_fake_shared") __attribute__((weak, visibility("hidden")));
+extern char fake_shared_start[] __asm__("__start_fake_shared")
+    __attribute__((weak, visibility("hidden")));
+extern char fake_shared_end[] __asm__("__stop_fake_shared")
+    __attribute__((weak, visibility("hidden")));
 void (*fake_barrier_of)(int thread); /* set when the source is loaded */
 /* Shared memory begins as noise. */
 void fake_spoil_shared(void)
@@ -81,22 +83,22 @@ static void fake_resume(fake_block *b, int t)
 
 #define __device__
 #define __forceinline__ inline
-#define __shared__ static __attribute__((section("fake_shared")))
+#define __shared__      static __attribute__((section("fake_shared")))
 static inline void __syncthreads(void)
 {
     fake_barrier_of(fake_thread);
 }
 
-#define AP_KERNEL(name, n, threads)                                              \
-    struct name##_args {                                                         \
-        char *p[n];                                                              \
-    };                                                                           \
-    static void name##_thread(const name##_args a);                              \
-    extern "C" {                                                                 \
-    extern const fake_entry name;                                                \
-    const fake_entry name = {sizeof(name##_args), threads,                       \
+#define AP_KERNEL(name, n, threads)                                               \
+    struct name##_args {                                                          \
+        char *p[n];                                                               \
+    };                                                                            \
+    static void name##_thread(const name##_args a);                               \
+    extern "C" {                                                                  \
+    extern const fake_entry name;                                                 \
+    const fake_entry name = {sizeof(name##_args), threads,                        \
                              fake_body<name##_args, name##_thread>, fake_resume}; \
-    }                                                                            \
+    }                                                                             \
     static void name##_thread(const name##_args a)
 
 #endif

@@ -130,7 +130,8 @@ static void test_overlap(struct comm *c, const struct ap_mesh *mesh)
         c->all_reduce(c, g, p[i], N, AP_F32, i ? AP_RED_MAX : AP_RED_SUM);
         ticket[i] = c->event(c);
     }
-    CHECK(c->size == 1 || strcmp(c->name, "nccl") || ticket[0] != ticket[1], "a ticket each");
+    CHECK(c->size == 1 || strcmp(c->name, "nccl") || ticket[0] != ticket[1],
+          "a ticket each");
     for (int i = 0; i < 2; i++) {
         c->wait(c, ticket[i]);
         cuda_copy(p[2 + i], p[i], sizeof x);

@@ -239,8 +239,8 @@ static int set_blocks(struct exec *x, struct coll *c, const struct ap_shape *s,
         at[q] = block_len(&v, q) ? q * v.block * v.inner : 0;
     }
     c->block_elems = v.outer * v.block * v.inner;
-    c->direct = v.outer == 1 && c->n_ranks * v.block == v.full &&
-                c->node->op != AP_OP_ALL_TO_ALL;
+    c->direct =
+        v.outer == 1 && c->n_ranks * v.block == v.full && c->node->op != AP_OP_ALL_TO_ALL;
     if (pack) {
         c->pack = box, c->pack_from = at;
         c->padded = c->n_ranks * v.block != v.full;

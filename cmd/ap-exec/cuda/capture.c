@@ -16,7 +16,7 @@ struct recording {
 static int depth;
 
 /* Whether the host reads values while a step runs. */
-static bool host_looks(const struct exec *x)
+static bool host_waits(const struct exec *x)
 {
     if (x->noise || cuda_dev.opts.no_graph || cuda_dev.no_capture ||
         cuda_dev.opts.compile_for)
@@ -27,7 +27,7 @@ static bool host_looks(const struct exec *x)
             return true;
     }
     for (const struct exec *inner = x->inner; inner; inner = inner->next)
-        if (host_looks(inner))
+        if (host_waits(inner))
             return true;
     return false;
 }
@@ -38,7 +38,7 @@ bool cuda_step_begin(struct exec *x)
         return false;
     if (!x->recording) {
         x->recording = AP_NEW(x->arena, struct recording);
-        ((struct recording *)x->recording)->never = host_looks(x);
+        ((struct recording *)x->recording)->never = host_waits(x);
     }
     struct recording *r = x->recording;
     if (x->noise)

@@ -45,7 +45,8 @@ void cuda_copy(void *dst, const void *src, int64_t bytes);
 /* Collectives and messages over NCCL instead of those of *c, which steers the job
  * (comm_nccl.c). */
 int comm_nccl_open(struct comm *c, struct ap_err *err);
-/* Waits for the stream; ends the job, with rank and collective, if a communicator fails. */
+/* Waits for the stream; ends the job, with rank and collective, if a communicator fails.
+ */
 void comm_nccl_sync(cudaStream_t stream);
 
 /* ---- steps of a call (steps.c) ---- */

@@ -155,16 +155,6 @@ static int chunk_build(void *ctx, int i, struct ap_arena *arena, struct ap_err *
     for (int k = c->lo; k < c->hi; k++)
         put_kernel(&text, cuda_dev.kernels->kernel[k]);
     const uint64_t key = key_of(text.data, text.len);
-    const char *keep = getenv("AP_CUDA_KEEP"); /* a folder: what is compiled */
-    if (keep) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%016llx.cu", keep, (unsigned long long)key);
-        FILE *f = fopen(path, "w");
-        if (f) {
-            fwrite(text.data, 1, text.len, f);
-            fclose(f);
-        }
-    }
     if (!cache_read(key, &c->cubin)) {
         if (compile(text.data, &c->cubin, err) == 0 && !err->msg[0])
             cache_write(key, c->cubin.data, c->cubin.len);
