@@ -27,6 +27,7 @@ CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
 # The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is.
 CUDA ?= /usr/local/cuda
 HAS_CUDA := $(if $(MPI),$(if $(wildcard $(CUDA)/include/nvrtc.h),yes))
+CUDA_LINT = $(if $(HAS_CUDA),-Icmd/ap-exec/cuda -isystem $(CUDA)/include -D_DEFAULT_SOURCE -DFAKE_TOP='""')
 CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lnccl
 
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
@@ -200,13 +201,13 @@ lint-man:
 lint-headers:
 	@for f in $(filter %.h,$(C_FILES)); do \
 	    $(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit \
-	        -Wno-unused -fsyntax-only -x c $$f || exit 1; done
+	        $(CUDA_LINT) -Wno-unused -fsyntax-only -x c $$f || exit 1; done
 	@wc -l $(C_FILES) | awk '$$2 != "total" && $$1 > 800 \
 	    { print $$2 ": " $$1 " lines, at most 800"; bad = 1 } END { exit bad }'
 
 lint-tidy:
 	printf '%s\n' $(filter %.c,$(C_FILES)) | xargs -P 2 -n 4 sh -c 'clang-tidy --quiet "$$@" \
-	    -- -std=c11 $(AP_CPPFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit 2>&1 | \
+	    -- -std=c11 $(AP_CPPFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit $(CUDA_LINT) 2>&1 | \
 	    grep -vE "warnings? generated|^Suppressed|^Use -header" | (! grep .)' lint
 
 format: ## lay out the C files by .clang-format
@@ -258,7 +259,7 @@ clean: ## remove what was built
 	rm -rf $(BUILD)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/fakecuda/rules.mk | expand -t 14
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TEST_FILES:%.c=$(BUILD)/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))

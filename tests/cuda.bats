@@ -31,7 +31,10 @@ finds() {
     local text=$1
     shift
     run "$@"
-    [ "$status" -eq 97 ] && [[ $output == *"$text"* ]] || { echo "exit $status: $output"; return 1; }
+    if [ "$status" -ne 97 ] || [[ $output != *"$text"* ]]; then
+        echo "exit $status: $output"
+        return 1
+    fi
 }
 
 # --- the fake itself ---
@@ -127,4 +130,100 @@ finds() {
     AP_FAKE_FAULT=nccl-error:2 run ranks 2 "$AP_BUILD/fake/test_nccl" overlap
     [ "$status" -eq 1 ]
     [[ $output == *"rank "*"all-reduce of 96 bytes over 2 ranks, number 2 of this run: remote process exited"* ]]
+}
+
+# --- the backend on the fake ---
+
+needs_backend() {
+    [ -e "$AP_BUILD/fake/ap_cuda.so" ] || skip "the backend is not built"
+    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache
+}
+
+# Tests that take minutes: in `make check-fake` only.
+for_check_fake() {
+    [ -n "${AP_FAKE_ALL-}" ] || skip "in make check-fake"
+    needs_backend
+}
+
+# golden MODELS MESHES: against JAX, by scripts/golden-table
+golden() {
+    local n
+    run scripts/golden-table --backend cuda --models "$1" --meshes "$2" --algorithms ilp
+    echo "$output"
+    [ "$status" -eq 0 ]
+    n=$(($(wc -w <<<"$1") * $(wc -w <<<"$2")))
+    [ "${lines[-1]}" = "$n passed, 0 failed, 0 do not exist" ]
+}
+
+# cases RANKS N: random programs, to the bit those of one rank on the CPU
+cases() {
+    local log=$BATS_FILE_TMPDIR/$1.log seed=$((${AP_SEED:-0} * 10000 + $1 * 1000))
+    AP_FAKE_SEED=$1 timeout 600 mpirun -q --stdin none -n "$1" "$AP_BUILD/equiv/test_equiv" "$seed" "$2" cuda \
+        >"$log" 2>&1 || { grep -v '^ok\|^# covered' "$log" | head -n 20; return 1; }
+    [ "$(grep -c '^ok' "$log")" -eq "$2" ]
+    # what is refused is refused by name
+    ! grep '^# refused' "$log" | grep -vE ': (fft|cholesky|triangular-solve) |c64: not supported yet'
+}
+
+@test "backend: golden models" {
+    needs_backend
+    golden "mlp" "2 4"
+    golden "gpt2l_bf16" "2"
+}
+
+@test "backend: every golden model on 1, 2 and 4 ranks" {
+    for_check_fake
+    golden "mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt lstm ff" "1 2 2x2"
+}
+
+@test "backend: random programs on 1 rank" { needs_backend; cases 1 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 2 ranks" { needs_backend; cases 2 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 3 ranks" { needs_backend; cases 3 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 4 ranks" { needs_backend; cases 4 "${AP_FAKE_CASES:-10}"; }
+
+# planted FAULT: whether a run with it fails, or is off by more than rounding, in some order
+planted() {
+    local seed
+    for seed in 0 1; do
+        AP_FAKE_SEED=$seed AP_FAKE_FAULT=$1 run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" \
+            --compare "$MODELS/mlp" --tolerance 1e-5 --steps 5 "$(rewritten mlp 2)"
+        [ "$status" -eq 0 ] || return 0
+    done
+    echo "$1 was not noticed"
+    return 1
+}
+
+@test "backend: planted faults are found" {
+    needs_backend
+    local fault
+    run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" --compare "$MODELS/mlp" --tolerance 1e-5 \
+        --steps 5 "$(rewritten mlp 2)"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    for fault in drop-event:1 drop-event:2 drop-event:3 drop-event:4 wrong-stream:60 \
+        small-buffer:1 small-buffer:2 wrong-launch:5; do
+        planted "$fault"
+    done
+}
+
+@test "backend: ranks of one device go through the host" {
+    needs_backend
+    AP_FAKE_DEVICES=1 run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" --compare "$MODELS/mlp" \
+        --tolerance 1e-5 --steps 5 "$(rewritten mlp 2)"
+    [ "$status" -eq 0 ]
+    [[ $output == *"several ranks have one device"* ]]
+}
+
+# --- kernels through the toolkit's NVRTC, which needs no GPU ---
+
+@test "nvrtc: kernels compile for sm_80, sm_90 and sm_100 without warnings" {
+    [ -e "$AP_BUILD/bin/ap_cuda.so" ] || skip "make cuda was not run"
+    local arch
+    unset AP_CUDA_LIBRARY
+    for arch in sm_80 sm_90 sm_100; do
+        XDG_CACHE_HOME=$BATS_TEST_TMPDIR run --separate-stderr ap-exec --backend cuda --cuda-compile $arch "$(rewritten gpt2l_bf16 1)"
+        if [ "$status" -ne 0 ] || [[ $output != "kernels "* ]] || [ -n "$stderr" ]; then
+            echo "$arch: $output $stderr"
+            return 1
+        fi
+    done
 }

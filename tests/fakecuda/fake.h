@@ -85,7 +85,7 @@ void fake_work_drop(struct fake_work *w);
 cudaError_t fake_enqueue_graph(cudaStream_t stream, const struct CUgraph_st *g);
 void fake_graph_free(struct CUgraph_st *g);
 
-/* ---- kernels (fake_fibre.c, fake_kernel.c, shim.h) ---- */
+/* ---- kernels (fake_fibre.c, fake_kernel.c, shim.hpp) ---- */
 
 /*
  * A block of threads. body starts thread `started++` until there is none left; it is
@@ -105,7 +105,7 @@ void fake_block_run(struct fake_block *b);
 /* __syncthreads of the running thread, whose number is `thread`. */
 void fake_barrier(int thread);
 
-/* What a kernel's source exports under its name, by shim.h. */
+/* What a kernel's source exports under its name, by shim.hpp. */
 struct fake_entry {
     size_t bytes; /* of its argument */
     int block;    /* __launch_bounds__ */

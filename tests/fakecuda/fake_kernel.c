@@ -1,6 +1,6 @@
 /*
  * NVRTC and the launch of what it compiles. The "cubin" of a source text is a shared
- * library that g++ makes of it and of shim.h, behind a header with its length.
+ * library that g++ makes of it and of shim.hpp, behind a header with its length.
  */
 #include "fake.h"
 
@@ -111,7 +111,7 @@ static int compile(const char *source, const char *library, const char *log)
                                   "-I",
                                   FAKE_TOP "/libcommon",
                                   "-include",
-                                  FAKE_TOP "/tests/fakecuda/shim.h"};
+                                  FAKE_TOP "/tests/fakecuda/shim.hpp"};
     enum { N = sizeof flags / sizeof *flags };
     char *argv[N + 5];
     pid_t pid;
