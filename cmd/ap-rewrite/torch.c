@@ -177,6 +177,23 @@ static void put_weights(const struct torch_part *part, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
+/* Buffers that the forward pass changes. */
+static void put_buffers(const struct torch_part *part, struct ap_buf *out)
+{
+    const struct ap_graph *g = part->plan->graph;
+    bool first = true;
+
+    ap_buf_puts(out, ",\n\"buffers\": [");
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *node = &g->nodes[g->params[i]];
+        if (node->role != AP_ROLE_STATE || node->phase != AP_FORWARD)
+            continue;
+        put_item(&first, out);
+        ap_json_str(out, node->name);
+    }
+    ap_buf_putc(out, ']');
+}
+
 static void put_pins(const struct torch_part *part, struct ap_buf *out)
 {
     const struct ap_mesh *mesh = &part->plan->mesh;
@@ -267,6 +284,7 @@ static void put_part(struct torch_part *part, const struct ap_subgraph *sub,
     put_mesh(part, out);
     put_inputs(part, sub, out);
     put_weights(part, out);
+    put_buffers(part, out);
     put_pins(part, out);
     put_unpinned(part, out);
     put_collectives(part, out);

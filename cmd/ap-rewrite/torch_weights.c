@@ -220,8 +220,10 @@ static struct ap_layout sharded_as_state(const struct torch_weight *w, int n_axe
 {
     struct ap_layout held = w->own;
     for (int a = 0; a < n_axes; a++)
-        if (!splits(&held, a) && !splits(&w->use, a) && splits(&w->state, a))
+        if (!splits(&held, a) && !splits(&w->use, a) && splits(&w->state, a)) {
             held.axis[a] = w->state.axis[a];
+            held.axis[a].stride = 0; /* which rows a device updates is all the same */
+        }
     return held;
 }
 
