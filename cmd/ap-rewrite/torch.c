@@ -361,7 +361,10 @@ static void put_stage(struct ap_arena *arena, const struct staged_input *in, int
     ap_buf_printf(out, "], \"recompute\": \"%s\",\n", recompute[st->recompute]);
     struct torch_part part = {
         .arena = arena, .plan = &st->sharding.plan, .conv = &conv, .notes = notes};
+    int first = notes->n;
     put_part(&part, &st->sub, out);
+    for (int k = first; k < notes->n; k++)
+        notes->note[k] = ap_arena_printf(arena, "stage %d: %s", i, notes->note[k]);
     ap_buf_putc(out, '}');
 }
 

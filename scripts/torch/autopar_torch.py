@@ -29,9 +29,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication, register_sharding
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-aten = getattr(torch.ops, "aten")
 VERSION = 1
 MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
 
@@ -77,31 +77,13 @@ def same(a, b):
 
 
 def bring(x, target):
-    """x in these placements; partial sums only where x is partial already."""
-    target = tuple(Replicate() if isinstance(to, Partial) and not isinstance(at, Partial) else
-                   at if isinstance(to, Partial) else to
+    """
+    x in these placements; partial sums only where x is partial already, and not under an
+    embedding's mask, which DTensor loses when it splits x further.
+    """
+    target = tuple((at if type(at) is Partial else Replicate()) if isinstance(to, Partial) else to
                    for at, to in zip(x.placements, target))
     return x.redistribute(x.device_mesh, target)
-
-
-def shard_attention():
-    """Attention on CPUs, which DTensor has no rule for: split by batch or by heads."""
-    def cases(n_out, n_in, mask):
-        for dim in (None, 0, 1):
-            p = Replicate() if dim is None else Shard(dim)
-            m = Replicate() if mask is None or dim is None or mask.shape[dim] == 1 else p
-            yield [p] * n_out, [p] * n_in, None if mask is None else m
-
-    def forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
-        return [(out, [*args, None, None, m, None]) for out, args, m in cases(2, 3, attn_mask)]
-
-    def backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *,
-                 attn_mask=None, scale=None):
-        return [(grad, [*args, None, None, m, None]) for grad, args, m in cases(3, 6, attn_mask)]
-
-    name = "_scaled_dot_product_flash_attention_for_cpu"
-    register_sharding(getattr(aten, name).default)(forward)
-    register_sharding(getattr(aten, f"{name}_backward").default)(backward)
 
 
 # ---- modules ----
@@ -249,7 +231,6 @@ class Plan:
         are made after it. fsdp=False: DTensor gathers what FSDP2 would.
         """
         self.mesh = self.take_mesh(mesh)
-        shard_attention()
         by_fsdp = self.distribute(model, fsdp and self.has_fsdp())
         self.distribute_buffers(model)
         self.pin(model)
@@ -328,6 +309,9 @@ class Plan:
                 module.register_forward_pre_hook(self.input_hook(item), with_kwargs=True)
             else:
                 module.register_forward_hook(self.output_hook(item))
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.register_forward_hook(sum_masked)
         model.register_forward_hook(sum_scalars)
 
     def find(self, item, value, what):
@@ -389,8 +373,14 @@ class Plan:
 
     @contextlib.contextmanager
     def context(self):
-        """Around forward and backward: plain tensors that meet DTensors are replicated."""
-        with implicit_replication():
+        """
+        Around forward and backward: plain tensors that meet DTensors are replicated.
+        Attention on CPUs, for which DTensor has no rule, is products and a softmax.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(implicit_replication())
+            if self.mesh.device_type == "cpu":
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             yield
 
     def loss(self, loss):
@@ -411,6 +401,13 @@ class Plan:
             elif any(have > plan for have, plan in zip(local, item["local"])):
                 wrong.append(f"{item['name']}: local shape {list(local)}, planned {item['local']}")
         return wrong
+
+
+def sum_masked(module, args, result):
+    """Makes the sums of an embedding whose rows are split (see bring)."""
+    if isinstance(result, DTensor):
+        return bring(result, result.placements)
+    return None
 
 
 def sum_scalars(module, args, result):
