@@ -100,6 +100,10 @@ static const struct model_family *resolve(const char *name, const struct request
                      : config && config->size[s] ? config->size[s]
                                                  : f->size[s];
     }
+    m->family = f->name;
+    m->style = *(config && config->style ? config->style
+                 : f->style              ? f->style
+                                         : &model_classic);
     if (m->size[MODEL_TOP] > m->size[MODEL_EXPERTS])
         ap_die_usage("--top %lld is more than --experts %lld",
                      (long long)m->size[MODEL_TOP], (long long)m->size[MODEL_EXPERTS]);
