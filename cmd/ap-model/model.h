@@ -137,6 +137,15 @@ extern const struct model_config model_configs[];
 const struct model_family *model_find_family(const char *name);
 const struct model_config *model_find_config(const char *name);
 
+/*
+ * A configuration from Hugging Face's config.json (config.c), named after its
+ * _name_or_path or model_type, all in the arena. Sizes that a command gives come before
+ * it. -1 with "FILE: /POINTER: why" for members that are missing, wrong, or ask for what
+ * is not built; unless quiet, warns of members that are left out.
+ */
+int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
+                      struct model_config *config, struct ap_err *err);
+
 /* ---- families ---- */
 
 model_fn model_mlp, model_gpt, model_moe, model_m6_moe, model_bert, model_albert,
