@@ -148,3 +148,10 @@ wrong() { refuses 1 "$3" ap-model --config "$(edited "$1" "$2")"; }
     run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3-8b.json"
     [ -z "$stderr" ]
 }
+
+@test "config: tiny models have the losses and counts of transformers, from the same weights" {
+    needs_exec
+    [ -n "${AP_TORCH_PYTHON-}" ] || skip "AP_TORCH_PYTHON names no Python with PyTorch and transformers"
+    "$AP_TORCH_PYTHON" scripts/torch/config-loss 2>"$BATS_TEST_TMPDIR/messages" ||
+        { cat "$BATS_TEST_TMPDIR/messages"; return 1; }
+}

@@ -117,6 +117,7 @@ static const struct field {
     {"feed_forward_proj", T5, ACT, 0, NULL},
     {"attention_bias", ROPED & ~(unsigned)QWEN2, BIASES, 0, NULL},
     {"mlp_bias", LLAMA, FLAG, STYLE(mlp_bias), NULL},
+    {"mlp_bias", DEEPSEEK2, MUST_BE, 0, "biases beside experts are not built"},
     {"sliding_window", MISTRAL | MIXTRAL | GEMMA2, OPTION, MODEL_WINDOW, NULL},
     {"use_sliding_window", QWENS, MUST_BE, 0,
      "windows from max_window_layers on are not built"},
