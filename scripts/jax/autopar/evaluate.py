@@ -170,25 +170,44 @@ class Run:
                 found.append(TABLE[node["op"]](self, node, operands))
         return [found[k] for k in section["results"]]
 
-    def pin(self, i, k, value):
-        """Operand k of node i, so that the node is neither merged with an equal one nor
-        moved in front of what runs before it."""
-        moves = self.graph.nodes[i]["op"] in MOVING
-        if not moves and k in self.graph.pinned:
-            return value  # the part that is repeated starts further up
-        if not moves and k in self.pins:
-            return self.pins[k]
+    def pin(self, k, values):
+        """Value k as it is read by a node that is computed again: behind a barrier, so that
+        the node is not merged with an equal one.  What is broadcast is so behind it, since XLA
+        would make a buffer of it."""
+        graph = self.graph
+        if k in graph.pinned or graph.free[k]:
+            return values[k]  # the part that is repeated starts further up, or costs nothing
+        if k not in self.pins:
+            node = graph.nodes[k]
+            if node["op"] == "broadcast":
+                self.pins[k] = TABLE["broadcast"](self, node, [self.pin(node["in"][0], values)])
+            else:
+                tie = [v for v in (self.loop, self.last) if v is not None]
+                self.pins[k] = lax.optimization_barrier((values[k], *tie))[0]
+        return self.pins[k]
+
+    def follow(self, value, values):
+        """An operand of a contraction or a collective, which waits for the contraction before
+        and for what has released memory by then."""
+        done = []
+        for ids in self.released[: max(len(self.released) - self.graph.n_ahead, 0)]:
+            done += ids
+            ids.clear()
         tie = [v for v in (self.loop, self.last) if v is not None]
-        pinned = lax.optimization_barrier((value, *tie))[0]
-        if not moves:
-            self.pins[k] = pinned
-        return pinned
+        made = [values[i] for i in done]
+        value, *found = lax.optimization_barrier((value, *made, *tie))
+        values.update(zip(done, found))
+        return value
 
     def operands(self, i, values):
         node = self.graph.nodes[i]
         found = [values[k] for k in node.get("in", [])]
-        if i in self.graph.pinned or node["op"] in MOVING:
-            found = [self.pin(i, k, v) for k, v in zip(node["in"], found)]
+        if node["op"] in MOVING:
+            return [self.follow(v, values) for v in found]
+        if i in self.graph.pinned:
+            found = [self.pin(k, values) for k in node["in"]]
+        if node["op"] in CONTRACTIONS:
+            found[0] = self.follow(found[0], values)
         return found
 
     def nodes(self, ids, values):
@@ -197,8 +216,6 @@ class Run:
             node = self.graph.nodes[i]
             with jax.named_scope(node.get("name") or node["op"]):  # for profiles
                 operands = self.operands(i, values)
-                if node["op"] in CONTRACTIONS:
-                    operands[0] = self.follow(operands[0], values)
                 if self.graph.carried(i):
                     value = collect(self, node, operands[0], values[i])
                 else:
@@ -208,21 +225,9 @@ class Run:
             if node["op"] in CONTRACTIONS:
                 # one element, since the plan may need the memory of the others
                 self.last = lax.slice(value, [0] * value.ndim, [min(n, 1) for n in value.shape])
+                self.released.append([])
             elif i in self.graph.releases:
                 self.released[-1].append(i)
-
-    def follow(self, operand, values):
-        """The operand of a contraction, which waits for the one before and for what released
-        memory until then."""
-        n = len(self.released) - self.graph.n_ahead
-        done = [i for ids in self.released[:n] for i in ids] if n > 0 else []
-        self.released = [*self.released[max(n, 0) :], []]
-        tie = [] if self.last is None else [self.last]
-        if done or tie:
-            made = [values[i] for i in done]
-            operand, *found = lax.optimization_barrier((operand, *made, *tie))
-            values.update(zip(done, found))
-        return operand
 
     @staticmethod
     def check(node, value):
