@@ -59,8 +59,11 @@ static void put_wrapped(const char *text, struct ap_buf *out)
                strncmp(end, " · ", strlen(" · ")) != 0)
             end++;
         if (column > 0 && column + (end - at) > PRICE_COLUMNS) {
-            ap_buf_puts(out, "\n   ");
-            column = 3;
+            while (out->data[out->len - 1] == ' ')
+                out->len--;
+            at += strspn(at, " ");
+            ap_buf_puts(out, "\n    ");
+            column = 4;
         }
         ap_buf_put(out, at, (size_t)(end - at));
         column += (int)(end - at); /* in bytes: no line is too long */

@@ -149,17 +149,18 @@ void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *
                    const struct ap_stages *stages, struct ap_buf *out)
 {
     struct ap_buf layers = {0};
+    bool one = !stages || stages->n == 1;
 
-    if (!stages)
+    if (one)
         ap_degrees_print_layers(each, &layers);
     if (!s->stages_differ && layers.len == 0) {
         ap_words_print(s, out);
-        if (!stages && each->all.agreeing < MOSTLY * each->all.flops)
+        if (one && each->all.agreeing < MOSTLY * each->all.flops)
             ap_buf_printf(out, " (%.0f %% of the FLOPs)",
                           100 * each->all.agreeing / each->all.flops);
         return;
     }
-    if (stages) {
+    if (!one) {
         ap_buf_printf(out, "PP %d", s->pipeline);
         if (s->chunks > 1)
             ap_buf_printf(out, " × VPP %d", s->chunks);
@@ -168,10 +169,12 @@ void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *
     }
     if (s->microbatches > 1)
         ap_buf_printf(out, " · %lld microbatches", (long long)s->microbatches);
-    if (stages)
-        put_stages(each, stages, out);
-    else
+    if (one)
+        put_recompute(s->recompute, out);
+    if (one)
         ap_buf_printf(out, "; %s", layers.data);
+    else
+        put_stages(each, stages, out);
     ap_buf_free(&layers);
 }
 
