@@ -31,7 +31,9 @@ endif
 LIB := $(BUILD)/libcommon.a
 CLUSTERS := $(wildcard clusters/*.json)
 LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c libcommon/*/*/*.c)) $(BUILD)/presets.o
-BINS := $(TOOLS:%=$(BUILD)/bin/%)
+# Tools that are scripts over the others.
+SCRIPT_TOOLS := ap-plan
+BINS := $(TOOLS:%=$(BUILD)/bin/%) $(SCRIPT_TOOLS:%=$(BUILD)/bin/%)
 # tests/unit/ap-<tool>/test_<tool>_*.c test what is in cmd/ap-<tool>, all others a room of libcommon
 TEST_FILES := $(wildcard tests/unit/*/test_*.c)
 TESTS := $(basename $(notdir $(TEST_FILES)))
@@ -42,7 +44,7 @@ UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
-SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash tests/trainers/plans))
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/bench/* tests/*.bash tests/trainers/plans))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
@@ -108,6 +110,8 @@ $(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1) $(LIBRARIES_$(1):%=-Icmd/%)
 $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
+
+$(foreach t,$(SCRIPT_TOOLS),$(eval $(BUILD)/bin/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@))
 
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
 # 5: its object
@@ -204,13 +208,14 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
-	for t in $(TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
+	for t in $(TOOLS) $(SCRIPT_TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
 	    $(BUILD)/bin/$$t --completion zsh >$(ZSH_COMPLETION)/_$$t || exit 1; done
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' scripts/autopar.pc.in >$(SHARE)/pkgconfig/autopar.pc
 
 uninstall: ## remove what install put below PREFIX and DESTDIR
 	rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(TOOLS:%=$(BASH_COMPLETION)/%) \
-	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
+	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SCRIPT_TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) \
+	    $(SCRIPT_TOOLS:%=$(BASH_COMPLETION)/%) $(SCRIPT_TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
 	    $(addprefix $(SHARE)/autopar/,$(CLUSTERS) $(SCHEMAS)) \
 	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))

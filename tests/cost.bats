@@ -25,7 +25,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     local want
     want=$(jq '.cost | 100 * .comm_sec / .step_sec * 10 | round / 10' \
         "$BATS_TEST_TMPDIR/priced.json")
-    [[ $output == *"communication $want %;"* ]]
+    [[ $output == *"communication $want %"$'\n'* ]]
 }
 
 @test "cost: a plan beyond the device's memory is marked, and what would hold it is said" {

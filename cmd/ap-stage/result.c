@@ -11,6 +11,7 @@
 
 #include "base/array.h"
 #include "oracle/stage_memo.h"
+#include "pipeline/plan_words.h"
 #include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -48,10 +49,26 @@ static void list_devices(struct ap_arena *arena, const struct plan_instance *ins
     to->devices = list;
 }
 
-static const char *history(struct ap_arena *arena, const struct plan_answer *answer,
-                           const struct stage_result *r)
+/* The section in words; nothing where it cannot be read back, which pricing has done. */
+static void put_words(const struct stage_model *m, const struct ap_buf *section,
+                      struct ap_buf *out)
+{
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+    struct ap_arena scratch = {0};
+    struct ap_stages read = {0};
+    struct ap_err err = {0};
+
+    if (ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
+                            &err) == 0)
+        ap_put_str(out, "words", ap_words_text_stages(&scratch, &of, &read));
+    ap_arena_free(&scratch);
+}
+
+static const char *history(struct ap_arena *arena, const struct stage_model *m,
+                           const struct plan_answer *answer, const struct stage_result *r)
 {
     struct ap_buf out = {0};
+    put_words(m, &r->json, &out);
     ap_put_key(&out, "objective_sec");
     ap_json_num(&out, r->objective_sec);
     ap_put_key(&out, "lower_bound_sec");
@@ -441,7 +458,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                                  .bound_sec = stages->lower_bound_sec,
                                  .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(stages, &out->json);
-    out->found = history(arena, &first, out);
+    out->found = history(arena, of->model, &first, out);
     stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
     free(best.priced);
