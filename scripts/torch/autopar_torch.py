@@ -146,7 +146,8 @@ class Plan:
 
     def __init__(self, document):
         if "stages" in document:
-            raise ValueError("the plan has stages")
+            raise ValueError("the plan has stages, and this loader runs plans without: its "
+                             "members begins, devices and parameters say what each stage is")
         self.document = document
         self.axes = tuple(document["mesh"]["axes"])
         self.shape = tuple(document["mesh"]["shape"])
@@ -170,11 +171,13 @@ class Plan:
         key = device_type, self.shape, self.axes
         if key not in MESHES:
             mesh = init_device_mesh(device_type, self.shape, mesh_dim_names=self.axes)
-            for joint in {tuple(c["axes"]) for c in self.document["collectives"]}:
-                if len(joint) > 1:  # one collective over several axes
-                    mesh[joint]._flatten("_".join(joint))
-            MESHES[key] = mesh
-        return MESHES[key]
+            MESHES[key] = mesh, set()
+        mesh, joined = MESHES[key]
+        for joint in sorted({tuple(c["axes"]) for c in self.document["collectives"]} - joined):
+            if len(joint) > 1:  # one collective over several axes
+                mesh[joint]._flatten("_".join(joint))
+                joined.add(joint)
+        return mesh
 
     def take_mesh(self, mesh):
         if mesh is None:

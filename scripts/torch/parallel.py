@@ -74,7 +74,6 @@ def planned(path, args):
 
 
 def work(rank, args, processes, store):
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                             world_size=processes)
     losses, gradients = alone(args)
@@ -103,7 +102,10 @@ def main():
         sys.exit(f"parallel.py: the plans are for {sorted(sizes)} devices, not for as many each")
     with tempfile.TemporaryDirectory() as folder:
         processes = sizes.pop()
-        mp.spawn(work, (args, processes, f"{folder}/store"), nprocs=processes)
+        torch.set_num_threads(1)
+        load(args.model)()  # what it imports, once for all processes
+        mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes,
+                           start_method="fork")
 
 
 if __name__ == "__main__":
