@@ -168,10 +168,10 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
         return 0;
     if (l->shared)
         lanes = 1;
-    else if (l->uplink && level > 0)
-        lanes = host_lanes;
+    else if (l->uplink && level > 0 && (l->rails <= 1 || host_lanes * l->rails < lanes))
+        lanes = host_lanes * (l->rails > 1 ? l->rails : 1);
     return l->latency_sec +
-           (double)bytes / (l->bandwidth_bytes_per_sec * (double)(lanes > 1 ? lanes : 1));
+           (double)bytes / (ap_link_rate(l, 1, 1) * (double)(lanes > 1 ? lanes : 1));
 }
 
 /* ---- the judge ---- */
