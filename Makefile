@@ -37,7 +37,9 @@ endif
 LIB := $(BUILD)/libcommon.a
 CLUSTERS := $(wildcard clusters/*.json)
 LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c libcommon/*/*/*.c)) $(BUILD)/presets.o
-BINS := $(TOOLS:%=$(BUILD)/bin/%)
+# Tools that are scripts over the others.
+SCRIPT_TOOLS := ap-plan
+BINS := $(TOOLS:%=$(BUILD)/bin/%) $(SCRIPT_TOOLS:%=$(BUILD)/bin/%)
 # tests/unit/ap-<tool>/test_<tool>_*.c test what is in cmd/ap-<tool>, all others a room of libcommon
 TEST_FILES := $(wildcard tests/unit/*/test_*.c)
 TESTS := $(basename $(notdir $(TEST_FILES)))
@@ -48,7 +50,7 @@ UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
-SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/bench/* tests/*.bash tests/trainers/plans))
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/bench/* tests/*.bash tests/trainers/plans))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
@@ -118,6 +120,8 @@ $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
+$(foreach t,$(SCRIPT_TOOLS),$(eval $(BUILD)/bin/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@))
+
 # The backend's objects, and the library of them over CUDA's own libraries.
 CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/ap-exec/cuda/*.c)) $(BUILD)/cuda_prelude.o
 $(CUDA_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Icmd/ap-exec/cuda -isystem $(CUDA)/include
@@ -171,6 +175,7 @@ check test: all unit ## run all tests
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD)
+	scripts/tap -b $(BUILD) tests/torch_out.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
 	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
@@ -238,9 +243,10 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
 	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
+	install -m 644 scripts/torch/autopar_torch.py $(SHARE)/autopar/python
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
-	for t in $(TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
+	for t in $(TOOLS) $(SCRIPT_TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
 	    $(BUILD)/bin/$$t --completion zsh >$(ZSH_COMPLETION)/_$$t || exit 1; done
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' scripts/autopar.pc.in >$(SHARE)/pkgconfig/autopar.pc
 
@@ -248,9 +254,11 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	rm -f $(DESTDIR)$(PREFIX)/lib/autopar/ap_cuda.so
 	[ ! -d $(DESTDIR)$(PREFIX)/lib/autopar ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/autopar
 	rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(TOOLS:%=$(BASH_COMPLETION)/%) \
-	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
+	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SCRIPT_TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) \
+	    $(SCRIPT_TOOLS:%=$(BASH_COMPLETION)/%) $(SCRIPT_TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
 	    $(addprefix $(SHARE)/autopar/,$(CLUSTERS) $(SCHEMAS)) \
 	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
+	    $(SHARE)/autopar/python/autopar_torch.py \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
 	for d in autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done

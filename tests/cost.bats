@@ -25,7 +25,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     local want
     want=$(jq '.cost | 100 * .comm_sec / .step_sec * 10 | round / 10' \
         "$BATS_TEST_TMPDIR/priced.json")
-    [[ $output == *"communication $want %;"* ]]
+    [[ $output == *"communication $want %"$'\n'* ]]
 }
 
 @test "cost: a plan beyond the device's memory is marked, and what would hold it is said" {
@@ -176,17 +176,60 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
         "$t" --cluster help >"$BATS_TEST_TMPDIR/$t"
         cmp "$BATS_TEST_TMPDIR/$t" <(ap-cost --cluster=help)
     done
-    [ "$(awk '{ print $1 }' "$BATS_TEST_TMPDIR/ap-cost" | sort)" = \
+    [ "$(grep -v ^KINDxHOSTS: "$BATS_TEST_TMPDIR/ap-cost" | awk '{ print $1 }' | sort)" = \
         "$(basename -s .json "$CLUSTERS"/*.json | sort)" ]
     grep -qE '^p3x8 +8x8 V100-16GB +Zheng et al., Alpa' "$BATS_TEST_TMPDIR/ap-cost"
     local doc
     doc=$(imported mlp)
-    refuses 1 "p3x9: no such file, and no preset has this name; '--cluster help' lists" \
-        ap-cost --cluster p3x9 "$doc"
+    refuses 1 "p4x8: no such file, and no preset has this name; '--cluster help' lists" \
+        ap-cost --cluster p4x8 "$doc"
     refuses 1 "./p3x8: No such file" ap-cost --cluster ./p3x8 "$doc"
     cd "$BATS_TEST_TMPDIR"
     jq '.name = "mine"' "$CLUSTERS/p3x8.json" >p3x8
     [ "$(ap-cost --cluster p3x8 "$doc" | jq -r .cluster.name)" = mine ]
+}
+
+@test "clusters: KINDxHOSTS is any number of hosts of a preset's kind" {
+    local doc
+    doc=$(imported mlp)
+    is() { [ "$(ap-cost --cluster "$1" "$doc" | jq -c '.cluster | [.device, .levels[].size]')" = "$2" ]; }
+    is h100x64 '["H100-80GB",8,64]'
+    is a100-8x16 '["A100-80GB",8,16]'
+    is a100x1 '["A100-80GB",8,1]'
+    is p3x3 '["V100-16GB",8,3]'
+    is tap-480x7 '["V100-32GB",8,7]'
+    is tapx7 '["V100-32GB",8,7]'
+    refuses 1 "rannc2: no such file" ap-cost --cluster rannc2 "$doc"
+    is rhino-s1x3 '["V100S-PCIe-32GB",3]'
+    # the name is the document's, all else that of the preset
+    diff <(ap-cost --no-history --cluster h100x4 "$doc") \
+        <(ap-cost --no-history --cluster h100-8x4 "$doc" | sed 's/"h100-8x4"/"h100x4"/')
+    refuses 1 "cpu-4x2: no preset says how hosts like cpu-4 are connected" ap-cost --cluster cpu-4x2 "$doc"
+    refuses 1 "h100x0: no such file" ap-cost --cluster h100x0 "$doc"
+    refuses 1 "h100x04: no such file" ap-cost --cluster h100x04 "$doc"
+    refuses 1 "h100x999999: more than 1048576 devices" ap-cost --cluster h100x999999 "$doc"
+}
+
+@test "clusters: rails and oversubscription change what crosses hosts" {
+    local doc level
+    doc=$(ap-model mlp --batch 64 | ap-shard --mesh 16 --algorithm data --cluster p3x2)
+    # step FILTER: communication of data parallelism over two hosts, the outer level changed
+    step() {
+        jq ".levels[1] |= ($1) | .levels[1].size = 2" "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/c.json"
+        ap-cost --cluster "$BATS_TEST_TMPDIR/c.json" <<<"$doc" | jq '[.cost.collectives[].sec] | add'
+    }
+    # one ring has one card, however many there are; a spine of half the width takes longer
+    [ "$(step .)" = "$(step '.rails = 2 | del(.uplink)')" ]
+    jq -en --argjson a "$(step .)" --argjson b "$(step '.oversubscription = 2')" '$b > $a'
+    level=$(ap-cost --cluster "$BATS_TEST_TMPDIR/c.json" <<<"$doc" | jq -c '.cluster.levels[1] | [.uplink, .oversubscription]')
+    [ "$level" = '[true,2]' ]
+    wrong() {
+        jq ".levels[1] |= ($1)" "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/w.json"
+        refuses 1 "$2" ap-cost --cluster "$BATS_TEST_TMPDIR/w.json" "$(imported mlp)"
+    }
+    wrong 'del(.uplink) | .shared = true | .rails = 2' '/levels/1: a shared level has no rails'
+    wrong '.rails = 0' '/levels/1/rails'
+    wrong '.oversubscription = 0.5' '/levels/1/oversubscription'
 }
 
 @test "README of cmd/ap-cost: its examples print what it says" {

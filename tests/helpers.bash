@@ -24,6 +24,14 @@ needs_exec() {
     [ -x "$AP_BUILD/bin/ap-exec" ] || skip "ap-exec is not built"
 }
 
+# JAX_PYTHON, a Python with JAX, Flax and Optax: AP_JAX_PYTHON, or that of build/jaxenv where
+# scripts/jax/environment came to its end; skips the test without.
+needs_jax() {
+    JAX_PYTHON=${AP_JAX_PYTHON:-$AP_BUILD/jaxenv/bin/python}
+    [ -n "${AP_JAX_PYTHON-}" ] || [ -s "$AP_BUILD/jaxenv/made" ] || skip "scripts/jax/environment has not made $AP_BUILD/jaxenv"
+    [ -x "$JAX_PYTHON" ] || skip "no Python at $JAX_PYTHON"
+}
+
 # Whether ap-exec was built with FFTW.
 has_fft() {
     ldd "$AP_BUILD/bin/ap-exec" | grep -q libfftw3

@@ -558,3 +558,18 @@ END
 /graph/results/1/result: expected an object|.graph.results[1].result = "loss"
 END
 }
+
+@test "shardings on Shardy's empty mesh, those of JAX's typed keys, pin nothing" {
+    local empty='xla.sdy.sharding="#sdy.sharding_per_value<[<@empty_mesh, [{}]>]>"'
+    ap-import --no-history -o "$BATS_TEST_TMPDIR/key.json" - <<END
+ENTRY e { key = u32[2] parameter(0)
+    words = u32[2] custom-call(key), custom_call_target="Sharding", sharding={replicated}, frontend_attributes={$empty}
+    w = f32[8] parameter(1), frontend_attributes={$empty}, sharding={replicated}
+    v = f32[8] parameter(2), sharding={replicated}
+    t = (u32[2], f32[8]) tuple(words, w)
+    s = u32[2] get-tuple-element(t), index=0
+    sum = f32[8] add(w, v)
+    ROOT r = (u32[2], f32[8]) tuple(s, sum) }
+END
+    jq -e '[.graph.nodes[] | select(.pin) | .name] == ["v"]' "$BATS_TEST_TMPDIR/key.json"
+}

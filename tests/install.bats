@@ -25,6 +25,7 @@ install_to() { # FOLDER PREFIX
     for f in scripts/jax/autopar/*.py; do
         cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
     done
+    cmp scripts/torch/autopar_torch.py "$dest/opt/ap/share/autopar/python/autopar_torch.py"
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }
 

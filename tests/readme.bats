@@ -54,6 +54,14 @@ names_what_exists() {
     cmp timeline.svg "$AP_TOP/man/timeline.svg" # the picture is what its commands draw
 }
 
+@test "README of scripts/jax: a script moved to a plan differs as printed, by ten lines at most" {
+    local command
+    command=$(sessions scripts/jax/README.md | sed -n 's/^\$ //p')
+    run -1 bash -c "$command"
+    [ "$output" = "$(sessions scripts/jax/README.md | sed 1d)" ]
+    [ "$(grep -c '^+' <<<"$output")" -le 11 ] # with the header's
+}
+
 @test "README of cmd: every command of its sessions prints what stands below it" {
     needs_exec
     runs_as_printed cmd/README.md

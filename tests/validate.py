@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Validates documents against schemas/: a line "ok FILE" or "bad FILE: PLACE: WHY" each.
 
-The exit status is 1 if any is bad. Debian's python3-jsonschema is all that it needs.
+    validate.py [--schema NAME.json] FILE...
+
+NAME is one of schemas/ (document.json). The exit status is 1 if any is bad. Debian's python3-jsonschema is all that it needs.
 """
 import json
 import pathlib
@@ -12,7 +14,7 @@ import jsonschema
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "schemas"
 
 
-def validator():
+def validator(name):
     store = {}
     for path in sorted(FOLDER.glob("*.json")):
         schema = json.loads(path.read_text())
@@ -20,14 +22,17 @@ def validator():
         store[path.as_uri()] = schema
         if "$id" in schema:
             store[schema["$id"]] = schema
-    uri = (FOLDER / "document.json").as_uri()
+    uri = (FOLDER / name).as_uri()
     root = store[uri]
     resolver = jsonschema.RefResolver(root.get("$id", uri), root, store=store)
     return jsonschema.Draft202012Validator(root, resolver=resolver)
 
 
 def main(paths):
-    check = validator()
+    name = "document.json"
+    if paths[:1] == ["--schema"]:
+        name, paths = paths[1], paths[2:]
+    check = validator(name)
     bad = False
     for path in paths:
         error = next(check.iter_errors(json.loads(pathlib.Path(path).read_text())), None)

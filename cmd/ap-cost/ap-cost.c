@@ -215,7 +215,7 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
         struct ap_new_section out[3] = {
             {.name = "cluster"}, {.name = "cost"}, {.name = "stages"}};
         ap_cluster_to_json(&in.cluster, &out[0].json);
-        pipe_to_json(&in, &p, &out[1].json);
+        pipe_to_json(arena, &in, &p, &out[1].json);
         out[2].json = pipe_correct(arena, &in, &p, &err);
         if (err.msg[0])
             ap_die(AP_BAD_INPUT, "%s", err.msg);
@@ -278,7 +278,7 @@ int main(int argc, char **argv)
     } else {
         struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
         ap_cluster_to_json(&in.cluster, &out[0].json);
-        price_to_json(&in, &plan, &out[1].json);
+        price_to_json(&arena, &in, &plan, &out[1].json);
         out[2].name = "sharding";
         out[2].json = correct_sharding(&arena, &in, plan.price.serial_sec);
         ap_tool_write(&tool, &doc, out, out[2].json.len ? 3 : 2, "");

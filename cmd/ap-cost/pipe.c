@@ -235,9 +235,10 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_puts(out, "}}");
 }
 
-void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline_price *p,
-                  struct ap_buf *out)
+void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
+                  const struct ap_pipeline_price *p, struct ap_buf *out)
 {
+    struct headline head;
     struct pipe_spent spent = pipe_spent_by_all(in, p);
     double step = p->result.step_sec;
 
@@ -273,5 +274,9 @@ void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline_price *p
         ap_buf_puts(out, d ? "," : "");
         put_device(in, p, d, out);
     }
-    ap_buf_puts(out, "]}");
+    ap_buf_putc(out, ']');
+    headline_of_stages(arena, in, p, &head);
+    headline_json(&head, out);
+    headline_free(&head);
+    ap_buf_putc(out, '}');
 }

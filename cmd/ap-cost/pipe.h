@@ -26,9 +26,12 @@ struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
 /* Seconds that the plan is to keep low: of a step, or between batches in a row. */
 double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline_price *p);
 
+void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
+                        const struct ap_pipeline_price *p, struct headline *out);
+
 /* Section "cost". */
-void pipe_to_json(const struct pipe_input *in, const struct ap_pipeline_price *p,
-                  struct ap_buf *out);
+void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
+                  const struct ap_pipeline_price *p, struct ap_buf *out);
 
 /* Tables for people, one screen of at most 100 columns. */
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,

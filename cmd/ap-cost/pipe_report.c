@@ -5,6 +5,7 @@
  * carry, and what fills the fullest device.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "pipe.h"
@@ -109,6 +110,8 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
     }
 }
 
+#define MOST_TABLES 4 /* of weights */
+
 /* ---- what is recomputed ---- */
 
 #define MOST_AGAIN 4 /* stages, and operators of each */
@@ -170,8 +173,8 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline_price
     ap_buf_puts(out, "\nwhere the time goes\n  step ");
     price_put_sec(out, NULL, step, 0);
     if (step > 0)
-        ap_buf_printf(out, ", %.4g PFLOP/s, %.1f %% of the devices' peak, bubble %.1f %%",
-                      p->flops / step / 1e15, 100 * p->mfu, 100 * p->result.bubble);
+        ap_buf_printf(out, ", %.4g PFLOP/s of the model, bubble %.1f %%",
+                      p->flops / step / 1e15, 100 * p->result.bubble);
     if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
         ap_buf_puts(out, "\n  time between batches in a stream ");
         price_put_sec(out, NULL, ap_sim_batch_sec(&p->sim), 0);
@@ -241,13 +244,39 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_putc(out, '\n');
 }
 
+/* Of each run of stages whose rows are one. */
+static void put_weights(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                        struct ap_buf *out)
+{
+    const struct ap_stages *s = &in->stages;
+    int rows = 0;
+
+    for (int a = 0, b; a < s->n && rows < MOST_TABLES; a = b + 1, rows++) {
+        char title[96];
+        for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
+            b++;
+        snprintf(title, sizeof title, "weights of stage %d%s", a,
+                 b > a ? ", and likewise of those in its row" : "");
+        price_put_weights(&s->stage[a].sharding.plan, title, out);
+    }
+}
+
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
                  const struct ap_pipeline_price *p, struct ap_buf *out)
 {
-    put_plan(in, p, out);
-    put_selected(in, p, out);
-    put_time(in, p, out);
-    put_memory(in, p, out);
-    pipe_advice(arena, in, p, out);
-    price_fit_columns(out);
+    struct headline head;
+    struct ap_buf rest = {0};
+
+    headline_of_stages(arena, in, p, &head);
+    headline_put(&head, out);
+    headline_free(&head);
+    put_plan(in, p, &rest);
+    put_selected(in, p, &rest);
+    put_time(in, p, &rest);
+    put_memory(in, p, &rest);
+    pipe_advice(arena, in, p, &rest);
+    put_weights(in, p, &rest);
+    price_fit_columns(&rest);
+    ap_buf_put(out, rest.data, rest.len);
+    ap_buf_free(&rest);
 }

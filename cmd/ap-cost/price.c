@@ -96,10 +96,11 @@ static void member(struct ap_buf *out, const char *key, double v)
     ap_json_num(out, v);
 }
 
-void price_to_json(const struct cost_input *in, const struct priced *p,
-                   struct ap_buf *out)
+void price_to_json(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *p, struct ap_buf *out)
 {
     double peak = in->cluster.flops_per_sec[AP_F32] * p->price.serial_sec;
+    struct headline head;
 
     ap_buf_puts(out, "{\"cost_model\":");
     ap_json_str(out, ap_cost_variant_names[in->cost.variant]);
@@ -138,7 +139,11 @@ void price_to_json(const struct cost_input *in, const struct priced *p,
     }
     ap_buf_printf(out,
                   "],\"memory\":{\"peak_bytes\":%lld,\"parameter_bytes\":%lld,"
-                  "\"limit_bytes\":%lld}}",
+                  "\"limit_bytes\":%lld}",
                   (long long)p->peak_bytes, (long long)p->parameter_bytes,
                   (long long)in->cluster.memory_bytes);
+    headline_of_plan(arena, in, p, &head);
+    headline_json(&head, out);
+    headline_free(&head);
+    ap_buf_putc(out, '}');
 }

@@ -2,6 +2,7 @@
 #ifndef PRICE_H
 #define PRICE_H
 
+#include "pipeline/plan_rates.h"
 #include "plan/named_plan.h"
 #include "program/program.h"
 
@@ -41,9 +42,25 @@ struct priced {
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err);
 
+/* A plan in words and its rates: the head of reports and pages. */
+struct headline {
+    struct ap_buf words; /* freed by headline_free */
+    struct ap_plan_words says;
+    struct ap_plan_rates rates;
+    int64_t peak_bytes, limit_bytes;
+    bool in_seconds; /* else there are no rates */
+};
+void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *plan, struct headline *out);
+void headline_free(struct headline *h);
+/* Lines of at most PRICE_COLUMNS. */
+void headline_put(const struct headline *h, struct ap_buf *out);
+/* Member "plan" of the section, with a comma in front. */
+void headline_json(const struct headline *h, struct ap_buf *out);
+
 /* Section "cost". */
-void price_to_json(const struct cost_input *in, const struct priced *p,
-                   struct ap_buf *out);
+void price_to_json(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *p, struct ap_buf *out);
 
 /* Tables for people: model, plan, plan beside the named plans, where time and memory go,
  * what would help. At most 100 columns. */
@@ -105,6 +122,9 @@ void trace_memory(struct ap_buf *out, int pid, double at, int64_t bytes);
 void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pid,
                 int tid, double at);
 
+/* The weights of a plan by kind of name, shape and layout, under a title. */
+void price_put_weights(const struct ap_plan *plan, const char *title, struct ap_buf *out);
+
 /* ---- text for people ---- */
 
 #define PRICE_COLUMNS 100
@@ -125,7 +145,7 @@ void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec,
 void price_put_change(struct ap_buf *out, const struct cost_input *in, double sec);
 /* Pads what was put since start to a column's width, in front (negative: behind). */
 void price_pad(struct ap_buf *out, size_t start, int width);
-/* Cuts lines that are too long and marks them with "...". */
+/* Cuts lines of ASCII that are too long and marks them with "...". */
 void price_fit_columns(struct ap_buf *text);
 
 #endif

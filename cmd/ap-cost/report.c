@@ -171,12 +171,26 @@ static void put_model(const struct cost_input *in, struct ap_buf *out)
                   (long long)count[AP_ROLE_STATE], (long long)count[AP_ROLE_INPUT]);
 }
 
+void price_put_weights(const struct ap_plan *plan, const char *title, struct ap_buf *out)
+{
+    const struct ap_graph *g = plan->graph;
+    struct kinds weights = {0};
+
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *node = &g->nodes[g->params[i]];
+        struct ap_layout l = ap_plan_node_layout(plan, g->params[i]);
+        if (node->role == AP_ROLE_WEIGHT)
+            add_kind(&weights, &plan->mesh, node->name, &node->shape, &l);
+    }
+    put_kinds(&weights, title, out);
+}
+
 static void put_plan(const struct cost_input *in, const struct priced *p,
                      struct ap_buf *out)
 {
     const struct ap_graph *g = &in->graph;
     const struct ap_mesh *mesh = &in->cost.mesh;
-    struct kinds weights = {0}, inputs = {0}, activations = {0};
+    struct kinds inputs = {0}, activations = {0};
 
     ap_buf_printf(out, "plan %s on mesh", p->name);
     for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
@@ -192,9 +206,7 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *node = &g->nodes[g->params[i]];
         struct ap_layout l = ap_plan_node_layout(&p->plan, g->params[i]);
-        if (node->role == AP_ROLE_WEIGHT)
-            add_kind(&weights, mesh, node->name, &node->shape, &l);
-        else if (node->role == AP_ROLE_INPUT)
+        if (node->role == AP_ROLE_INPUT)
             add_kind(&inputs, mesh, node->name, &node->shape, &l);
     }
     for (int i = 0; i < g->n_nodes; i++) {
@@ -206,7 +218,7 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
         add_kind(&activations, mesh, price_node_name(node), &node->shape, &l);
     }
     put_kinds(&inputs, "inputs", out);
-    put_kinds(&weights, "weights", out);
+    price_put_weights(&p->plan, "weights", out);
     put_kinds(&activations, "activations (results of forward dot and convolution)", out);
 }
 
@@ -231,16 +243,12 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     ap_buf_putc(out, '\n');
 }
 
-static void put_time(const struct cost_input *in, const struct priced *p,
-                     struct ap_buf *out)
+static void put_time(const struct priced *p, struct ap_buf *out)
 {
     double all = p->price.serial_sec, each = all > 0 ? 100 / all : 0;
-    double peak = in->cluster.flops_per_sec[AP_F32] * all;
 
     ap_buf_printf(out, "\nwhere the time goes\n  compute %.1f %%, communication %.1f %%",
                   p->price.compute_sec * each, p->price.comm_sec * each);
-    if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
-        ap_buf_printf(out, "; %.1f %% of the f32 peak", 100 * p->flops / peak);
     if (p->plan.mesh.microbatch)
         ap_buf_printf(
             out,
@@ -299,9 +307,9 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
         ap_buf_puts(out, "  none\n");
 }
 
-void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *named_plans, int n,
-                  struct ap_buf *out)
+static void put_rest(struct ap_arena *arena, const struct cost_input *in,
+                     const struct priced *plan, const struct priced *named_plans, int n,
+                     struct ap_buf *out)
 {
     put_model(in, out);
     put_plan(in, plan, out);
@@ -311,8 +319,23 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
     for (int i = 0; i < n; i++)
         put_row(in, &named_plans[i], out);
     put_collectives(in, plan, out);
-    put_time(in, plan, out);
+    put_time(plan, out);
     put_memory(in, plan, out);
     price_advice(arena, in, plan, out);
-    price_fit_columns(out);
+}
+
+void price_report(struct ap_arena *arena, const struct cost_input *in,
+                  const struct priced *plan, const struct priced *named_plans, int n,
+                  struct ap_buf *out)
+{
+    struct headline head;
+    struct ap_buf rest = {0};
+
+    headline_of_plan(arena, in, plan, &head);
+    headline_put(&head, out);
+    headline_free(&head);
+    put_rest(arena, in, plan, named_plans, n, &rest);
+    price_fit_columns(&rest);
+    ap_buf_put(out, rest.data, rest.len);
+    ap_buf_free(&rest);
 }

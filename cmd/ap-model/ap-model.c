@@ -12,13 +12,14 @@
 /* What was asked for. */
 struct request {
     const char *optimizer; /* NULL: the family's */
+    const char *config;    /* NULL: a name is given */
     struct ap_train_opts train;
     bool forward;
     int64_t size[MODEL_N_SIZES]; /* 0: not given */
     bool flag[MODEL_N_SIZES];
 };
 
-enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 2 };
+enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 3 };
 
 static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
 {
@@ -36,6 +37,12 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
         opts[s].hi = s == MODEL_TOP ? 8 : s == MODEL_LAYERS ? MAX_LAYERS : 1 << 30;
     }
     ap_train_opts_init(&r->train, opts + MODEL_N_SIZES);
+    opts[N_OPTS - 3] =
+        (struct ap_opt){.name = "config",
+                        .kind = AP_OPT_STR,
+                        .out = &r->config,
+                        .arg = "FILE",
+                        .help = "sizes from Hugging Face's config.json; no NAME"};
     opts[N_OPTS - 2] =
         (struct ap_opt){.name = "optimizer",
                         .kind = AP_OPT_STR,
@@ -83,11 +90,33 @@ _Noreturn static void refuse_name(const char *name)
                  ap_nearest_meant(&near, "", meant));
 }
 
-/* Family, configuration and options together; dies of options the family lacks. */
-static const struct model_family *resolve(const char *name, const struct request *r,
-                                          struct model *m)
+/* The configuration that is asked for, NULL for a family alone, and its name. */
+static const struct model_config *find_config(const struct ap_tool *tool,
+                                              const struct request *r,
+                                              struct model_config *file,
+                                              struct ap_arena *arena, const char **name)
 {
-    const struct model_config *config = model_find_config(name);
+    struct ap_err err = {{0}};
+    bool named = strcmp(tool->path, "-") != 0;
+
+    if (named == (r->config != NULL))
+        ap_die_usage(named ? "--config comes without a NAME"
+                           : "operand NAME|help is missing, or --config FILE");
+    if (named) {
+        *name = tool->path;
+        return model_find_config(tool->path);
+    }
+    if (model_read_config(arena, r->config, tool->quiet, file, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    *name = file->name;
+    return file;
+}
+
+/* Family, configuration and options together; dies of options the family lacks. */
+static const struct model_family *resolve(const char *name,
+                                          const struct model_config *config,
+                                          const struct request *r, struct model *m)
+{
     const struct model_family *f = model_find_family(config ? config->family : name);
 
     if (!f)
@@ -100,6 +129,10 @@ static const struct model_family *resolve(const char *name, const struct request
                      : config && config->size[s] ? config->size[s]
                                                  : f->size[s];
     }
+    m->family = f->name;
+    m->style = *(config && config->style ? config->style
+                 : f->style              ? f->style
+                                         : &model_classic);
     if (m->size[MODEL_TOP] > m->size[MODEL_EXPERTS])
         ap_die_usage("--top %lld is more than --experts %lld",
                      (long long)m->size[MODEL_TOP], (long long)m->size[MODEL_EXPERTS]);
@@ -110,7 +143,8 @@ static const struct model_family *resolve(const char *name, const struct request
 static void check_forward(const struct request *r, const struct ap_tool *tool)
 {
     for (const struct ap_opt *opt = tool->opts + MODEL_N_SIZES; opt->name; opt++)
-        if (ap_tool_given(tool, opt->name) && opt->out != &r->forward)
+        if (ap_tool_given(tool, opt->name) && opt->out != &r->forward &&
+            opt->out != &r->config)
             ap_die_usage("--forward has no use for --%s", opt->name);
 }
 
@@ -148,7 +182,7 @@ int main(int argc, char **argv)
     struct ap_opt opts[N_OPTS + 1];
     struct ap_tool tool = {.name = "ap-model",
                            .summary = "write the train step of a model, at any size",
-                           .operand = "NAME|help",
+                           .operand = "[NAME|help]",
                            .operand_names = put_names,
                            .opts = opts};
     struct ap_arena arena = {0};
@@ -164,7 +198,10 @@ int main(int argc, char **argv)
         return AP_OK;
     }
 
-    const struct model_family *family = resolve(tool.path, &r, &m);
+    struct model_config file;
+    const char *name;
+    const struct model_config *config = find_config(&tool, &r, &file, &arena, &name);
+    const struct model_family *family = resolve(name, config, &r, &m);
     if (r.forward)
         check_forward(&r, &tool);
     else
@@ -173,15 +210,15 @@ int main(int argc, char **argv)
     ap_build_init(&m.b, &arena);
     int loss = family->build(&m);
     if (loss < 0)
-        ap_die_usage("%s: %s", tool.path, err.msg);
-    if (finish(&m, tool.path, &r.train, r.forward ? NULL : &params, loss, &graph))
-        ap_die_usage("%s: %s", tool.path, err.msg);
+        ap_die_usage("%s: %s", name, err.msg);
+    if (finish(&m, name, &r.train, r.forward ? NULL : &params, loss, &graph))
+        ap_die_usage("%s: %s", name, err.msg);
 
-    struct ap_doc doc = {.file = tool.path};
+    struct ap_doc doc = {.file = name};
     struct ap_new_section section = {.name = "graph", .graph = &graph};
     struct ap_buf extra = {0}, stats = {0};
     struct ap_totals totals;
-    ap_put_str(&extra, "model", tool.path);
+    ap_put_str(&extra, "model", name);
     ap_tool_write(&tool, &doc, &section, 1, extra.data);
     ap_totals_of(&graph, &totals);
     ap_totals_put(&graph, &totals, &stats);

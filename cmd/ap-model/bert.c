@@ -68,7 +68,7 @@ static int losses(struct model *m, const char *root, const struct inputs *in, in
 static int start(struct model *m, const char *root, int64_t width, struct inputs *in,
                  struct model_block *block, int *table)
 {
-    if (model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
+    if (model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS) || model_check_positions(m))
         return -1;
     model_block_init(m, block);
     block->post_norm = true;

@@ -28,6 +28,15 @@ int model_check_divides(struct model *m, enum model_size a, enum model_size b)
                       (long long)m->size[b]);
 }
 
+int model_check_positions(struct model *m)
+{
+    int64_t seq = m->size[MODEL_SEQ];
+    if (model_get(m, MODEL_POSITIONS, seq) >= seq)
+        return 0;
+    return ap_err_set(m->err, "--seq %lld is more than %lld positions", (long long)seq,
+                      (long long)m->size[MODEL_POSITIONS]);
+}
+
 /* ---- names ---- */
 
 static const char *print_path(struct model *m, const char *fmt, va_list ap)
@@ -201,6 +210,41 @@ int model_gelu(struct model *m, int x)
     return model_mul(m, x, half);
 }
 
+static int gelu_erf(struct model *m, int x)
+{
+    struct ap_build *b = &m->b;
+    int e = ap_build_unary(b, AP_OP_ERF, ap_build_with(b, AP_OP_MULTIPLY, x, sqrt(0.5)));
+    int half = ap_build_with(b, AP_OP_MULTIPLY, ap_build_with(b, AP_OP_ADD, e, 1), 0.5);
+    return model_mul(m, x, half);
+}
+
+int model_act(struct model *m, enum model_act act, int x)
+{
+    switch (act) {
+    case MODEL_GELU:
+        return model_gelu(m, x);
+    case MODEL_GELU_ERF:
+        return gelu_erf(m, x);
+    case MODEL_RELU:
+        return model_relu(m, x);
+    case MODEL_SILU:
+        return model_mul(m, x, ap_build_unary(&m->b, AP_OP_LOGISTIC, x));
+    case MODEL_N_ACTS:
+        break;
+    }
+    assert(false);
+    return -1;
+}
+
+int model_cap(struct model *m, int x, double cap)
+{
+    struct ap_build *b = &m->b;
+    if (cap == 0)
+        return x;
+    int t = ap_build_unary(b, AP_OP_TANH, ap_build_with(b, AP_OP_DIVIDE, x, cap));
+    return ap_build_with(b, AP_OP_MULTIPLY, t, cap);
+}
+
 /*
  * x less its largest element along the last dimension, rounded down: what is taken off
  * changes no softmax, and with the rounding, which has no derivative, no gradient is
@@ -241,6 +285,11 @@ int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bi
     return bias ? model_bias(m, path, y) : y;
 }
 
+static double norm_eps(const struct model *m, double usual)
+{
+    return m->style.norm_eps > 0 ? m->style.norm_eps : usual;
+}
+
 int model_layer_norm(struct model *m, const char *path, int x)
 {
     struct ap_build *b = &m->b;
@@ -252,7 +301,8 @@ int model_layer_norm(struct model *m, const char *path, int x)
     int mean = model_mean(m, x, 1, &last);
     int d = model_binary(m, AP_OP_SUBTRACT, x, model_over(m, mean, x, -1));
     int var = model_mean(m, model_mul(m, d, d), 1, &last);
-    int r = ap_build_unary(b, AP_OP_RSQRT, ap_build_with(b, AP_OP_ADD, var, 1e-5));
+    int r = ap_build_unary(b, AP_OP_RSQRT,
+                           ap_build_with(b, AP_OP_ADD, var, norm_eps(m, 1e-5)));
     int y = model_mul(m, d, model_over(m, r, d, -1));
     y = model_mul(m, y, model_along(m, scale, y, -1));
     return model_add(m, y, model_along(m, bias, y, -1));
@@ -266,8 +316,11 @@ int model_rms_norm(struct model *m, const char *path, int x)
     int scale = model_weight(m, path, "scale", 1, &n);
     model_scope(m, "%s", path);
     int var = model_mean(m, model_mul(m, x, x), 1, &last);
-    int r = ap_build_unary(b, AP_OP_RSQRT, ap_build_with(b, AP_OP_ADD, var, 1e-6));
+    int r = ap_build_unary(b, AP_OP_RSQRT,
+                           ap_build_with(b, AP_OP_ADD, var, norm_eps(m, 1e-6)));
     int y = model_mul(m, x, model_over(m, r, x, -1));
+    if (m->style.norm_plus_one)
+        scale = ap_build_with(b, AP_OP_ADD, scale, 1);
     return model_mul(m, y, model_along(m, scale, y, -1));
 }
 
@@ -295,9 +348,14 @@ int model_add_positions(struct model *m, const char *path, int x)
 {
     struct ap_shape s = *ap_build_shape_of(&m->b, x);
     static const int64_t map[2] = {1, 2};
+    int64_t rows = model_get(m, MODEL_POSITIONS, s.dims[1]), dims[2] = {rows, s.dims[2]};
 
-    int w = model_weight(m, path, NULL, 2, s.dims + 1);
+    int w = model_weight(m, path, NULL, 2, dims);
     model_scope(m, "%s", path);
+    if (rows > s.dims[1]) {
+        struct ap_slice_dim first[2] = {{0, s.dims[1], 1}, {0, dims[1], 1}};
+        w = ap_build_slice(&m->b, w, first);
+    }
     return model_add(m, x, ap_build_broadcast(&m->b, w, 3, s.dims, map));
 }
 
@@ -369,5 +427,6 @@ int model_loss(struct model *m, int logits, int labels)
     int loss = model_mean_all(m, model_cross_entropy(m, logits, labels));
     if (m->aux < 0)
         return loss;
-    return model_add(m, loss, ap_build_with(&m->b, AP_OP_MULTIPLY, m->aux, 0.01));
+    return model_add(m, loss,
+                     ap_build_with(&m->b, AP_OP_MULTIPLY, m->aux, m->style.balance));
 }

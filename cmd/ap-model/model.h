@@ -14,14 +14,25 @@ enum model_size {
     MODEL_LAYERS,
     MODEL_HIDDEN,
     MODEL_HEADS,
+    MODEL_KV_HEADS,
     MODEL_HEAD_DIM,
+    MODEL_VALUE_DIM,
+    MODEL_ROPE_DIM,
+    MODEL_Q_RANK,
+    MODEL_KV_RANK,
+    MODEL_WINDOW,
     MODEL_FFN,
     MODEL_EXPERTS,
     MODEL_TOP,
     MODEL_MOE_EVERY,
+    MODEL_DENSE_LAYERS,
+    MODEL_EXPERT_FFN,
+    MODEL_SHARED_EXPERTS,
     MODEL_CAPACITY,
+    MODEL_GROUP,
     MODEL_SEQ,
     MODEL_TARGET_SEQ,
+    MODEL_POSITIONS,
     MODEL_BATCH,
     MODEL_CLASSES,
     MODEL_VOCAB,
@@ -46,6 +57,35 @@ struct model_size_row {
 };
 extern const struct model_size_row model_sizes[MODEL_N_SIZES];
 
+/* Activations; all but relu may gate. */
+enum model_act { MODEL_GELU, MODEL_GELU_ERF, MODEL_RELU, MODEL_SILU, MODEL_N_ACTS };
+
+/*
+ * What models of one family differ in besides sizes. A style is named by a row of the
+ * tables (table.c) or read from a config.json (config.c); all zero is GPT-2's.
+ */
+struct model_style {
+    enum model_act act;
+    bool gated;              /* feed-forward: act(x . gate) * (x . up) */
+    bool qkv_bias, out_bias; /* attention of decoders with rotary embedding */
+    bool mlp_bias;           /* their feed-forward part */
+    bool qk_norm;            /* RMS norms of every head's queries and keys */
+    bool sandwich;           /* norms behind attention and feed-forward part, too */
+    bool norm_plus_one;      /* RMS norms scale by 1 + weight */
+    bool scale_embed;        /* embeddings times sqrt(hidden) */
+    bool window_every_other; /* layers 1, 3, 5 ... see all earlier positions */
+    double norm_eps;         /* 0: 1e-5, of RMS norms 1e-6 */
+    double rope_theta;
+    double score_scale;          /* 0: 1 / sqrt(width of a head) */
+    double score_cap, logit_cap; /* c tanh(x / c); 0: none */
+    bool sigmoid;                /* router: sigmoid, not softmax */
+    bool raw_gates;              /* gates of the chosen are not made to sum to one */
+    bool pair_groups;            /* a group's score: sum of its two best, not its best */
+    int64_t groups, top_groups;  /* of experts: only the best groups' are chosen from */
+    double gate_scale;           /* 0: 1 */
+    double balance;              /* weight of the load-balancing loss; 0: none */
+};
+
 struct model_weight {
     const char *name;
     int node;
@@ -55,7 +95,9 @@ struct model {
     struct ap_build b;
     struct ap_arena *arena;
     struct ap_err *err;
+    const char *family;
     int64_t size[MODEL_N_SIZES]; /* -1: the family derives it; flags: 1 or -1 */
+    struct model_style style;
     /* Weights of paths that begin with shared_from are those of shared_to, see
      * model_share. */
     const char *shared_from, *shared_to;
@@ -76,25 +118,40 @@ struct model_family {
     model_fn *build;
     const char *optimizer;       /* default */
     int64_t size[MODEL_N_SIZES]; /* defaults; 0: not taken, -1: derived or off */
+    const struct model_style *style;
 };
 
-/* A named configuration; sizes of 0 are the family's. */
+/* A named configuration; sizes of 0 and a style of NULL are the family's. */
 struct model_config {
     const char *name, *family, *help;
     int64_t size[MODEL_N_SIZES];
+    const struct model_style *style;
 };
+
+/* Styles of decoders; the papers' models have model_classic. */
+extern const struct model_style model_classic, model_llama, model_qwen2, model_qwen3,
+    model_gemma, model_gemma2, model_mixtral, model_deepseek_v2, model_deepseek_v3;
 
 extern const struct model_family model_families[]; /* NULL name ends */
 extern const struct model_config model_configs[];
 const struct model_family *model_find_family(const char *name);
 const struct model_config *model_find_config(const char *name);
 
+/*
+ * A configuration from Hugging Face's config.json (config.c), named after its
+ * _name_or_path or model_type, all in the arena. Sizes that a command gives come before
+ * it. -1 with "FILE: /POINTER: why" for members that are missing, wrong, or ask for what
+ * is not built; unless quiet, warns of members that are left out.
+ */
+int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
+                      struct model_config *config, struct ap_err *err);
+
 /* ---- families ---- */
 
 model_fn model_mlp, model_gpt, model_moe, model_m6_moe, model_bert, model_albert,
     model_t5, model_switch, model_vit, model_v_moe, model_widenet, model_clip,
     model_resnet, model_wresnet, model_vgg19, model_alexnet, model_cnn, model_unet,
-    model_wav2vec2;
+    model_wav2vec2, model_decoder;
 
 /* ---- sizes ---- */
 
@@ -103,6 +160,8 @@ int64_t model_get(const struct model *m, enum model_size s, int64_t derived);
 bool model_flag(const struct model *m, enum model_size s);
 /* -1 with m->err naming the options unless the size of a is a multiple of b's. */
 int model_check_divides(struct model *m, enum model_size a, enum model_size b);
+/* -1 with m->err set when the sequence is longer than the table of positions. */
+int model_check_positions(struct model *m);
 
 /* ---- nodes (layers.c) ---- */
 
@@ -137,6 +196,8 @@ int model_mean_all(struct model *m, int x);
 
 int model_relu(struct model *m, int x);
 int model_gelu(struct model *m, int x); /* by tanh */
+int model_act(struct model *m, enum model_act act, int x);
+int model_cap(struct model *m, int x, double cap); /* cap tanh(x / cap); 0: x */
 int model_softmax(struct model *m, int x);
 /* x plus the vector "<path>/b" along its last dimension. */
 int model_bias(struct model *m, const char *path, int x);
@@ -148,7 +209,7 @@ int model_unit_rows(struct model *m, int x); /* last dimension: vectors of lengt
 /* Rows of the table at path, [n, width]; table: where to put it, or NULL. */
 int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
                 int *table);
-/* x plus positions [seq, width] at path. */
+/* x plus the first seq of the --positions positions [.., width] at path. */
 int model_add_positions(struct model *m, const char *path, int x);
 /* x [..., width] . table [n, width], transposed: a head tied to an embedding. */
 int model_tied_head(struct model *m, const char *path, int x, int table);
@@ -163,38 +224,55 @@ int model_masked_mean(struct model *m, int x, int mask);
 /* The mean of that, under the scope "loss"; with the balance losses if there are some. */
 int model_loss(struct model *m, int logits, int labels);
 
-/* ---- attention and mixtures (block.c, moe.c) ---- */
+/* ---- attention and mixtures (attention.c, block.c, moe.c) ---- */
 
 struct model_names {
-    const char *ln_attn, *attn, *ln_cross, *cross, *ln_mlp, *up, *act, *down;
+    const char *ln_attn, *attn, *ln_cross, *cross, *ln_mlp, *gate, *up, *act, *down;
 };
-extern const struct model_names model_t5_names;
+extern const struct model_names model_t5_names, model_gated_names;
 
 struct model_block {
     const struct model_names *names;
     int64_t heads, head_dim, ffn;
-    double scale;                   /* of the scores */
-    bool causal;                    /* a mask that hides later positions */
-    bool post_norm;                 /* norms behind the sums, as BERT */
-    bool rms;                       /* RMS norms */
-    bool bias;                      /* in dense layers */
-    bool key_bias;                  /* the key's too */
-    bool relu;                      /* not gelu */
+    int64_t kv_heads; /* divides heads; as many queries share a key and a value */
+    int64_t window;   /* positions that a query sees, itself included; 0: all earlier */
+    bool rope;        /* rotary embedding of queries and keys */
+    bool latent;      /* multi-head latent attention, sizes from m */
+    double scale;     /* of the scores */
+    bool causal;      /* a mask that hides later positions */
+    bool post_norm;   /* norms behind the sums, as BERT */
+    bool rms;         /* RMS norms */
+    bool qkv_bias, key_bias, out_bias; /* key_bias: with qkv_bias, the key's, too */
+    bool mlp_bias;
     bool expert_bias;               /* in mixtures */
     int64_t experts, top, capacity; /* experts 0: a dense layer; capacity 0: no limit */
+    int64_t group;                  /* tokens that share a capacity; 0: a row's */
+    int64_t shared_ffn;             /* of an expert that sees all tokens; 0: none */
     const char *weights; /* path whose weights are used, but for norms; NULL: its own */
 };
 
+/*
+ * x [batch, seq, width] attends to memory [batch, seq', width] (x itself: self
+ * attention); position (-1: none) [heads, seq, seq'] is added to the scores.
+ */
+int model_attention(struct model *m, const char *path, const struct model_block *block,
+                    int x, int memory, int position);
+/* The same for x alone by latent keys and values (DeepSeek-V2, section 2.1). */
+int model_latent_attention(struct model *m, const char *path,
+                           const struct model_block *block, int x);
 /*
  * One layer on x [batch, seq, width]; memory (-1: none) [batch, seq, width] adds cross
  * attention, position (-1: none) [heads, seq, seq] is added to the scores.
  */
 int model_transformer(struct model *m, const char *path, const struct model_block *block,
                       int x, int memory, int position);
+/* The feed-forward part below path, of hidden size ffn. */
+int model_mlp_part(struct model *m, const char *path, const struct model_block *block,
+                   int64_t ffn, int x);
 /* The mixture of experts below path, on x [batch, seq, width]; adds to m->aux. */
 int model_mixture(struct model *m, const char *path, const struct model_block *block,
                   int x);
-/* Fills a block from m's sizes: biases, gelu, no mask, no experts. */
+/* Fills a block from m's sizes: biases, layer norms, no mask, no experts. */
 void model_block_init(const struct model *m, struct model_block *block);
 /* Puts experts in, from m's sizes; tokens: of a row of the batch. */
 void model_block_experts(const struct model *m, struct model_block *block,

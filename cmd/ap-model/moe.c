@@ -2,9 +2,11 @@
  * Mixtures of experts after GShard: every token goes to its best experts (top 2, or 1 as
  * in the Switch transformer), by products with one-hot masks. An expert takes `capacity`
  * tokens of each row of the batch; those that come later in the sequence, and second
- * choices behind all first ones, pass it by. Without a capacity every expert sees every
- * token, masked. The load-balancing loss is added to m->aux. Source: Lepikhin et al.,
- * "GShard", section 2.2 and algorithm 1; Fedus et al., "Switch Transformers", 2.2.
+ * choices behind all first ones, pass it by. Rows may be cut into groups of tokens, each
+ * with a capacity of its own: the masks have top * group elements per token. Without a
+ * capacity every expert sees every token, masked. The load-balancing loss is added to
+ * m->aux. Source: Lepikhin et al., "GShard", section 2.2 and algorithm 1; Fedus et al.,
+ * "Switch Transformers", 2.2.
  */
 #include "model.h"
 
@@ -14,25 +16,71 @@ struct choice {
     int mask;         /* as f32 */
 };
 
-/* The largest along the last dimension, the first one among equals. */
-static struct choice choose(struct model *m, int logits)
+/* Pred: where the last of three dimensions is largest, the first one among equals. */
+static int largest(struct model *m, int x, int *places)
 {
     struct ap_build *b = &m->b;
-    int64_t last = 2, experts = model_dim(m, logits, -1);
-    struct ap_shape s = *ap_build_shape_of(b, logits);
+    int64_t last = 2, n = model_dim(m, x, -1);
+    struct ap_shape s = *ap_build_shape_of(b, x);
 
-    int max = ap_build_reduce(b, logits, AP_RED_MAX, 1, &last);
-    int hit = ap_build_compare(b, AP_EQ, logits, model_over(m, max, logits, -1));
+    int max = ap_build_reduce(b, x, AP_RED_MAX, 1, &last);
+    int hit = ap_build_compare(b, AP_EQ, x, model_over(m, max, x, -1));
     s.dtype = AP_S32;
-    int places = ap_build_iota(b, s, 2);
+    *places = ap_build_iota(b, s, 2);
     int first = ap_build_reduce(
-        b, ap_build_select(b, hit, places, ap_build_full(b, &s, (double)experts)),
-        AP_RED_MIN, 1, &last);
+        b, ap_build_select(b, hit, *places, ap_build_full(b, &s, (double)n)), AP_RED_MIN,
+        1, &last);
+    return ap_build_compare(b, AP_EQ, *places, model_over(m, first, *places, -1));
+}
+
+static struct choice choose(struct model *m, int logits)
+{
     struct choice c;
-    c.pred = ap_build_compare(b, AP_EQ, places, model_over(m, first, places, -1));
-    c.places = ap_build_convert(b, c.pred, AP_S32);
-    c.mask = ap_build_convert(b, c.pred, AP_F32);
+    int places;
+    c.pred = largest(m, logits, &places);
+    c.places = ap_build_convert(&m->b, c.pred, AP_S32);
+    c.mask = ap_build_convert(&m->b, c.pred, AP_F32);
     return c;
+}
+
+/* x where pred does not hold, otherwise very small: it will not be the largest. */
+static int without(struct model *m, int pred, int x)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    return ap_build_select(&m->b, pred, ap_build_full(&m->b, &s, -1e30), x);
+}
+
+/*
+ * Scores of experts outside the best groups become very small (device-limited routing,
+ * DeepSeek-AI, "DeepSeek-V2", section 2.2.2; with sums of two, "DeepSeek-V3", 2.1.2).
+ */
+static int limit_groups(struct model *m, int scores)
+{
+    struct ap_build *b = &m->b;
+    struct ap_shape s = *ap_build_shape_of(b, scores);
+    int64_t last = 3, groups = m->style.groups, wide[4] = {s.dims[0], s.dims[1], groups};
+    static const int64_t map[3] = {0, 1, 2};
+    int chosen = -1, place;
+
+    wide[3] = s.dims[2] / groups;
+    int by_group = ap_build_reshape(b, scores, 4, wide);
+    int best = ap_build_reduce(b, by_group, AP_RED_MAX, 1, &last);
+    if (m->style.pair_groups) {
+        int is_best =
+            ap_build_compare(b, AP_EQ, by_group, model_over(m, best, by_group, -1));
+        int second =
+            ap_build_reduce(b, without(m, is_best, by_group), AP_RED_MAX, 1, &last);
+        best = model_add(m, best, second);
+    }
+    for (int64_t i = 0; i < m->style.top_groups; i++) {
+        int hit = largest(m, best, &place);
+        chosen = i ? model_binary(m, AP_OP_OR, chosen, hit) : hit;
+        if (i + 1 < m->style.top_groups)
+            best = without(m, hit, best);
+    }
+    chosen = ap_build_broadcast(b, chosen, 4, wide, map);
+    chosen = ap_build_reshape(b, chosen, 3, s.dims);
+    return ap_build_select(b, chosen, scores, ap_build_full(b, &s, -1e30));
 }
 
 /* expert * size * sum over experts of (share of first choices) * (mean probability). */
@@ -80,7 +128,7 @@ struct routes {
 #define MAX_TOP 8
 
 /* Probabilities of the chosen experts, [batch, seq, experts] each; of several they sum to
- * one, a single one keeps its value. */
+ * one, unless the style keeps them as they are; a single one keeps its value. */
 static void set_gates(struct model *m, int probs, const struct choice *choices, int n,
                       int *gates)
 {
@@ -89,11 +137,14 @@ static void set_gates(struct model *m, int probs, const struct choice *choices, 
         gates[i] = model_mul(m, probs, choices[i].mask);
         sum = sum < 0 ? gates[i] : model_add(m, sum, gates[i]);
     }
-    if (n == 1)
-        return;
-    int norm = model_over(m, model_sum(m, sum, -1), probs, -1);
-    for (int i = 0; i < n; i++)
-        gates[i] = model_binary(m, AP_OP_DIVIDE, gates[i], norm);
+    if (n > 1 && !m->style.raw_gates) {
+        int norm = model_over(m, model_sum(m, sum, -1), probs, -1);
+        for (int i = 0; i < n; i++)
+            gates[i] = model_binary(m, AP_OP_DIVIDE, gates[i], norm);
+    }
+    double scale = m->style.gate_scale;
+    for (int i = 0; i < n && scale != 0 && scale != 1; i++)
+        gates[i] = ap_build_with(&m->b, AP_OP_MULTIPLY, gates[i], scale);
 }
 
 /* Every choice gets a place in its expert's queue, behind all earlier choices. */
@@ -126,20 +177,21 @@ static struct routes route_limited(struct model *m, const struct choice *choices
 static struct routes route(struct model *m, const char *path,
                            const struct model_block *block, int x)
 {
-    struct ap_build *b = &m->b;
     struct choice choices[MAX_TOP] = {{0}};
     int gates[MAX_TOP] = {0}, n = (int)block->top;
 
     int logits =
         model_dense(m, model_path(m, "%s/router", path), x, block->experts, false);
     model_scope(m, "%s/route", path);
-    int probs = model_softmax(m, logits), left = logits;
+    int probs = m->style.sigmoid ? ap_build_unary(&m->b, AP_OP_LOGISTIC, logits)
+                                 : model_softmax(m, logits);
+    int left = logits;
+    if (m->style.groups > 1)
+        left = limit_groups(m, m->style.sigmoid ? probs : logits);
     for (int i = 0; i < n; i++) {
         choices[i] = choose(m, left);
-        if (i + 1 < n) {
-            struct ap_shape s = *ap_build_shape_of(b, logits);
-            left = ap_build_select(b, choices[i].pred, ap_build_full(b, &s, -1e30), left);
-        }
+        if (i + 1 < n)
+            left = without(m, choices[i].pred, left);
     }
     set_gates(m, probs, choices, n, gates);
     struct routes r;
@@ -152,7 +204,8 @@ static struct routes route(struct model *m, const char *path,
             r.combine = i ? model_add(m, r.combine, gates[i]) : gates[i];
         }
     }
-    add_balance(m, path, choices[0].mask, probs);
+    if (m->style.balance > 0)
+        add_balance(m, path, choices[0].mask, probs);
     return r;
 }
 
@@ -199,18 +252,47 @@ static int combine(struct model *m, int mask, int y)
     return ap_build_dot(&m->b, mask, y, 1, batch, batch_y, 2, slots, slots_y);
 }
 
-int model_mixture(struct model *m, const char *path, const struct model_block *block,
+/* What the experts make of x [batch, seq, width]. */
+static int routed(struct model *m, const char *path, const struct model_block *block,
                   int x)
 {
     int64_t width = model_dim(m, x, -1);
+    int gate = -1;
 
     struct routes r = route(m, path, block, x);
     model_scope(m, "%s/dispatch", path);
-    int y = dispatch(m, r.dispatch, x);
-    y = expert_dense(m, model_path(m, "%s/fc", path), y, block->ffn, block->expert_bias);
+    x = dispatch(m, r.dispatch, x);
+    if (m->style.gated)
+        gate = expert_dense(m, model_path(m, "%s/gate", path), x, block->ffn,
+                            block->expert_bias);
+    int y =
+        expert_dense(m, model_path(m, "%s/fc", path), x, block->ffn, block->expert_bias);
     model_scope(m, "%s/act", path);
-    y = block->relu ? model_relu(m, y) : model_gelu(m, y);
+    y = gate < 0 ? model_act(m, m->style.act, y)
+                 : model_mul(m, model_act(m, m->style.act, gate), y);
     y = expert_dense(m, model_path(m, "%s/proj", path), y, width, block->expert_bias);
     model_scope(m, "%s/combine", path);
     return combine(m, r.combine, y);
+}
+
+int model_mixture(struct model *m, const char *path, const struct model_block *block,
+                  int x)
+{
+    struct ap_shape s = *ap_build_shape_of(&m->b, x);
+    int y = x;
+
+    if (block->group && block->group < s.dims[1]) {
+        int64_t rows[3] = {s.dims[0] * (s.dims[1] / block->group), block->group,
+                           s.dims[2]};
+        model_scope(m, "%s", path);
+        y = routed(m, path, block, ap_build_reshape(&m->b, x, 3, rows));
+        y = ap_build_reshape(&m->b, y, 3, s.dims);
+    } else {
+        y = routed(m, path, block, x);
+    }
+    if (!block->shared_ffn)
+        return y;
+    int all =
+        model_mlp_part(m, model_path(m, "%s/shared", path), block, block->shared_ffn, x);
+    return model_add(m, y, all);
 }

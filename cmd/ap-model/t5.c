@@ -97,7 +97,7 @@ static int encoder_decoder(struct model *m, const char *root, bool mixed)
     block.names = &model_t5_names;
     block.scale = 1;
     block.rms = !model_flag(m, MODEL_LAYER_NORM);
-    block.bias = model_flag(m, MODEL_LAYER_NORM);
+    block.qkv_bias = block.out_bias = block.mlp_bias = !block.rms;
     int source = model_input(m, "source", AP_S32, 2, source_dims);
     int target = model_input(m, "target", AP_S32, 2, dims);
     int labels = model_input(m, "labels", AP_S32, 2, dims);

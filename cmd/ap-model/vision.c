@@ -88,7 +88,7 @@ static int text(struct model *m, int tokens)
     struct model_block block;
 
     model_block_init(m, &block);
-    block.heads = width / 64 > 0 ? width / 64 : 1;
+    block.heads = block.kv_heads = width / 64 > 0 ? width / 64 : 1;
     block.head_dim = width / block.heads;
     block.scale = 1 / sqrt((double)block.head_dim);
     block.ffn = 4 * width;

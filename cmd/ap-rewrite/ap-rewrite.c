@@ -6,13 +6,15 @@
 #include "pipe.h"
 #include "rewrite.h"
 #include "stage_texts.h"
+#include "torch.h"
 #include "trainer.h"
 
-enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TRAINER };
+enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
+    {"torch", "JSON of placements for PyTorch: DTensor, FSDP2 and pipelining"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
     {"torchtitan", "arguments of torchtitan, as a bash array"},
     {"deepspeed", "DeepSpeed's JSON"},
@@ -168,6 +170,8 @@ int main(int argc, char **argv)
         ap_die_usage("--dialect is for --to hlo");
     dialect = dialect < 0 ? HLO_GSPMD : dialect;
     ap_tool_read(&tool, &arena, &doc);
+    if (form == TO_TORCH)
+        return torch_rewrite(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {

@@ -6,6 +6,7 @@
 #include "doc/families_json.h"
 #include "doc/fingerprint.h"
 #include "memory/memory.h"
+#include "pipeline/plan_words.h"
 #include "plan/microbatch.h"
 #include "program/program.h"
 #include "shard.h"
@@ -444,8 +445,10 @@ struct shard_result shard_job_result(struct shard_job *job,
         .json = json,
         .found = ap_arena_printf(
             job->arena,
-            ",\"algorithm\":\"%s\",\"objective_sec\":%.9g,\"lower_bound_sec\":%.9g%s",
-            s.algorithm, s.objective_sec, s.lower_bound_sec, a->found ? a->found : ""),
+            ",\"algorithm\":\"%s\",\"words\":\"%s\",\"objective_sec\":%.9g,"
+            "\"lower_bound_sec\":%.9g%s",
+            s.algorithm, ap_words_text(job->arena, &a->plan), s.objective_sec,
+            s.lower_bound_sec, a->found ? a->found : ""),
         .stats = a->stats ? a->stats : "",
         .objective = s.objective_sec,
         .bound = s.lower_bound_sec,

@@ -295,5 +295,7 @@ int main(int argc, char **argv)
     ap_cluster_to_json(&model.cluster, &out[0].json);
     ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
     stage_oracle_stop(planning.oracle); /* the shard command takes its time to end */
-    return ap_tool_finish(&tool, stats_text(&arena, &model, &answer, &stats));
+    return ap_tool_finish(&tool,
+                          ap_arena_printf(&arena, "%s%s", result.found,
+                                          stats_text(&arena, &model, &answer, &stats)));
 }

@@ -168,10 +168,10 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
         return 0;
     if (l->shared)
         lanes = 1;
-    else if (l->uplink && level > 0)
-        lanes = host_lanes;
+    else if (l->uplink && level > 0 && (l->rails <= 1 || host_lanes * l->rails < lanes))
+        lanes = host_lanes * (l->rails > 1 ? l->rails : 1);
     return l->latency_sec +
-           (double)bytes / (l->bandwidth_bytes_per_sec * (double)(lanes > 1 ? lanes : 1));
+           (double)bytes / (ap_link_rate(l, 1, 1) * (double)(lanes > 1 ? lanes : 1));
 }
 
 /* ---- the judge ---- */
@@ -219,7 +219,7 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     return 0;
 }
 
-bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
+bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b)
 {
     if (a->n_stages != b->n_stages || a->replicas != b->replicas ||
         a->microbatches != b->microbatches || a->schedule != b->schedule ||
@@ -228,10 +228,19 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
     for (int s = 0; s < a->n_stages; s++) {
         const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
         if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
-            x->hosts != y->hosts || x->devices != y->devices || x->point != y->point)
+            x->hosts != y->hosts || x->devices != y->devices)
             return false;
     }
     return true;
+}
+
+bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
+{
+    bool same = plan_same_outline(a, b);
+
+    for (int s = 0; s < a->n_stages && same; s++)
+        same = a->stage[s].point == b->stage[s].point;
+    return same;
 }
 
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,

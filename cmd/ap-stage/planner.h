@@ -191,7 +191,9 @@ int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
 int64_t plan_first_device(const struct plan_instance *inst,
                           const struct plan_answer *answer, int s, int replica);
 
-/* Whether two plans are the same but for what is known of them. */
+/* Whether two plans have the same blocks on the same devices in the same order. */
+bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b);
+/* Whether two plans are the same but for what is known of them: points, too. */
 bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*

@@ -11,6 +11,7 @@
 
 #include "base/array.h"
 #include "oracle/stage_memo.h"
+#include "pipeline/plan_words.h"
 #include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -48,10 +49,26 @@ static void list_devices(struct ap_arena *arena, const struct plan_instance *ins
     to->devices = list;
 }
 
-static const char *history(struct ap_arena *arena, const struct plan_answer *answer,
-                           const struct stage_result *r)
+/* The section in words; nothing where it cannot be read back, which pricing has done. */
+static void put_words(const struct stage_model *m, const struct ap_buf *section,
+                      struct ap_buf *out)
+{
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+    struct ap_arena scratch = {0};
+    struct ap_stages read = {0};
+    struct ap_err err = {0};
+
+    if (ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
+                            &err) == 0)
+        ap_put_str(out, "words", ap_words_text_stages(&scratch, &of, &read));
+    ap_arena_free(&scratch);
+}
+
+static const char *history(struct ap_arena *arena, const struct stage_model *m,
+                           const struct plan_answer *answer, const struct stage_result *r)
 {
     struct ap_buf out = {0};
+    put_words(m, &r->json, &out);
     ap_put_key(&out, "objective_sec");
     ap_json_num(&out, r->objective_sec);
     ap_put_key(&out, "lower_bound_sec");
@@ -184,12 +201,16 @@ static int make(struct ap_arena *arena, const struct pricing *x,
 }
 
 /* Plans of the planner that are priced with their layouts: more where the estimated sends
- * mislead (tests/stage.bats: slow links between hosts). What other planners reported is
- * priced in any case, unless every price means a selection of what is recomputed. */
+ * mislead (tests/stage.bats: slow links between hosts). What other planners reported
+ * does not count, unless every price means a selection of what is recomputed. */
 #define MOST_PRICED 4
 /* A stage as it is written may be so many times quicker than its front: plans of one
  * stage are priced although their estimate is that much slower (tests/stage.bats). */
 #define FRONT_SLACK 1.05
+/* Of its estimated sends a plan takes at least this share when it is priced: what another
+ * planner reported is not priced if it is slower even so (scripts/stage-table --models
+ * gpt3-39b@64: at least 1.1 of them). */
+#define SENDS_SHARE 0.5
 /* Where less is recomputed than planned with, at least that share of a step is left: a
  * forward less. */
 #define LIGHT_SHARE 0.5
@@ -273,18 +294,35 @@ static double estimate_of(const struct best *best, const struct plan_answer *pla
     return best->blank.throughput ? plan->batch_sec : plan->step_sec;
 }
 
+/* Whether a priced plan has the same blocks on the same devices in the same order, and a
+ * lower estimate. Layouts add the same to both, to about 1e-6: the other one is no
+ * better, and matters only where it is the smaller one that fits. */
+static bool has_quicker_twin(const struct candidate *c, const struct best *best)
+{
+    for (int i = 0; i < best->n_priced; i++)
+        if (estimate_of(best, &best->priced[i]) <= c->estimate &&
+            plan_same_outline(&best->priced[i], c->plan))
+            return true;
+    return false;
+}
+
 /* Whether a candidate may be better than the best plan. */
 static bool is_promising(const struct pricing *x, const struct candidate *c,
                          const struct best *best)
 {
+    const bool fit = fits(x->inst, &best->price);
     double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1, least = c->estimate;
 
     for (int i = 0; i < best->n_priced; i++)
         if (plan_same(&best->priced[i], c->plan))
             return false;
+    if (fit && !x->select && has_quicker_twin(c, best))
+        return false;
     if (c->reported && !best->blank.throughput)
-        least = (x->select ? LIGHT_SHARE : 1) * c->plan->least_sec;
-    return !fits(x->inst, &best->price) || least < slack * best->price.step_sec;
+        least =
+            (x->select ? LIGHT_SHARE : 1) *
+            (c->plan->least_sec + SENDS_SHARE * (c->plan->step_sec - c->plan->least_sec));
+    return !fit || least < slack * best->price.step_sec;
 }
 
 /* Plans that may be better than what is found, by the planner's estimate. */
@@ -420,7 +458,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                                  .bound_sec = stages->lower_bound_sec,
                                  .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(stages, &out->json);
-    out->found = history(arena, &first, out);
+    out->found = history(arena, of->model, &first, out);
     stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
     free(best.priced);

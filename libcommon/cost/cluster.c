@@ -1,6 +1,7 @@
 /* Cluster descriptions: reading, checking, writing, and the default. */
 #include "cost/cost.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,12 +32,27 @@ double ap_cluster_efficiency(const struct ap_cluster *c, double flops)
     return flops / (t0 + (t1 - t0) * (flops - a->flops) / (b->flops - a->flops));
 }
 
+double ap_link_rate(const struct ap_link_level *level, double per_child, double per_group)
+{
+    double rate = level->bandwidth_bytes_per_sec;
+    double rails = level->rails > 1 ? (double)level->rails : 1;
+
+    if (level->oversubscription > 1)
+        rate /= level->oversubscription;
+    if (level->shared)
+        return rate / per_group;
+    if (level->uplink && per_child > rails)
+        return rate / (per_child / rails);
+    return rate;
+}
+
 /* ---- reading ---- */
 
 /* What makes sense, far from where prices would overflow. */
 static const struct range {
     double low, high;
-} rates = {1, 1e30}, seconds = {0, 1e6}, shares = {1e-6, 1}, factors_of_one = {1e-6, 1e6};
+} rates = {1, 1e30}, seconds = {0, 1e6}, shares = {1e-6, 1}, factors_of_one = {1e-6, 1e6},
+  more_than_one = {1, 1e6};
 
 static int get_amount(const json_t *o, const struct ap_at *at, const char *key,
                       struct range r, double *out, struct ap_err *err)
@@ -62,6 +78,23 @@ static int get_flag(const json_t *o, const struct ap_at *at, const char *key, bo
     return 0;
 }
 
+/* Links beyond the first of a child, and how much of them the level carries. */
+static int get_fabric(const json_t *o, const struct ap_at *at,
+                      struct ap_link_level *level, struct ap_err *err)
+{
+    if (json_object_get(o, "rails")) {
+        if (ap_get_int(o, at, "rails", 1, AP_MAX_DEVICES, &level->rails, err))
+            return -1;
+        if (level->shared)
+            return ap_at_err(at, err, "a shared level has no rails");
+        level->uplink = true;
+    }
+    if (json_object_get(o, "oversubscription"))
+        return get_amount(o, at, "oversubscription", more_than_one,
+                          &level->oversubscription, err);
+    return 0;
+}
+
 static int get_level(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                      struct ap_link_level *level, struct ap_err *err)
 {
@@ -76,6 +109,8 @@ static int get_level(struct ap_arena *arena, const json_t *o, const struct ap_at
         return -1;
     if (level->shared && level->uplink)
         return ap_at_err(at, err, "a level cannot be both shared and an uplink");
+    if (get_fabric(o, at, level, err))
+        return -1;
     level->name = ap_arena_strdup(arena, name);
     return 0;
 }
@@ -224,10 +259,14 @@ static void put_level(const struct ap_link_level *level, struct ap_buf *out)
     ap_buf_int(out, level->size);
     put_num(out, "bandwidth_bytes_per_sec", level->bandwidth_bytes_per_sec);
     put_num(out, "latency_sec", level->latency_sec);
-    if (level->uplink)
+    if (level->rails > 0)
+        ap_put_int(out, "rails", level->rails);
+    else if (level->uplink)
         ap_buf_puts(out, ",\"uplink\":true");
     else
         ap_buf_puts(out, level->shared ? ",\"shared\":true" : ",\"shared\":false");
+    if (level->oversubscription > 0)
+        put_num(out, "oversubscription", level->oversubscription);
     ap_buf_putc(out, '}');
 }
 
@@ -316,6 +355,71 @@ static int from_text(struct ap_arena *arena, const char *path, const char *text,
     return rc ? ap_err_set(err, "%s: %s", path, why.msg) : 0;
 }
 
+static const struct ap_preset *find_preset(const char *name, size_t len)
+{
+    for (const struct ap_preset *p = ap_presets; p->name; p++)
+        if (strlen(p->name) == len && !strncmp(p->name, name, len))
+            return p;
+    return NULL;
+}
+
+/* Where the number of hosts begins in KINDxHOSTS, 0: nowhere. */
+static size_t hosts_at(const char *name)
+{
+    size_t n = strlen(name), i = n;
+    while (i > 0 && name[i - 1] >= '0' && name[i - 1] <= '9')
+        i--;
+    return i > 1 && i < n && n - i <= 7 && name[i] != '0' && name[i - 1] == 'x' ? i : 0;
+}
+
+static int from_preset(struct ap_arena *arena, const struct ap_preset *p,
+                       struct ap_cluster *c, struct ap_err *err)
+{
+    return from_text(arena, p->name, p->text, strlen(p->text), c, err);
+}
+
+static bool same_host(const struct ap_cluster *a, const struct ap_cluster *b)
+{
+    return !strcmp(a->device, b->device) && a->levels[0].size == b->levels[0].size &&
+           !strcmp(a->levels[0].name, b->levels[0].name);
+}
+
+/*
+ * The cluster KINDxHOSTS: a preset KIND of several hosts, or of one that another preset
+ * has several of, or a preset KINDxN, with its outermost level of HOSTS. 1: no such kind.
+ */
+static int from_kind(struct ap_arena *arena, const char *path, struct ap_cluster *c,
+                     struct ap_err *err)
+{
+    size_t digits = hosts_at(path), len = digits ? digits - 1 : 0;
+    const struct ap_preset *host = digits ? find_preset(path, len) : NULL;
+    struct ap_cluster one = {0};
+
+    if (!digits)
+        return 1;
+    if (host && from_preset(arena, host, &one, err))
+        return -1;
+    for (const struct ap_preset *p = ap_presets; p->name; p++) {
+        bool other = hosts_at(p->name) == digits && !strncmp(p->name, path, digits);
+        if (!host && !other)
+            continue;
+        if (from_preset(arena, p, c, err))
+            return -1;
+        if ((c->n_levels < 2 && !c->levels[0].uplink) ||
+            (host && p != host && (one.n_levels > 1 || !same_host(&one, c))))
+            continue;
+        c->levels[c->n_levels - 1].size = strtoll(path + digits, NULL, 10);
+        c->name = ap_arena_strdup(arena, path);
+        if (ap_cluster_devices(c) > AP_MAX_DEVICES)
+            return ap_err_set(err, "%s: more than %d devices", path, AP_MAX_DEVICES);
+        return 0;
+    }
+    if (host)
+        return ap_err_set(err, "%s: no preset says how hosts like %s are connected", path,
+                          host->name);
+    return 1;
+}
+
 static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster *c,
                      struct ap_err *err)
 {
@@ -323,13 +427,15 @@ static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster
     size_t len;
 
     if (strcmp(path, "-") && !strchr(path, '/') && access(path, F_OK)) {
+        const struct ap_preset *preset = find_preset(path, strlen(path));
         struct ap_nearest near = {.want = path};
         char meant[AP_MEANT];
-        for (const struct ap_preset *p = ap_presets; p->name; p++) {
-            if (!strcmp(p->name, path))
-                return from_text(arena, path, p->text, strlen(p->text), c, err);
+        int rc =
+            preset ? from_preset(arena, preset, c, err) : from_kind(arena, path, c, err);
+        if (rc <= 0)
+            return rc;
+        for (const struct ap_preset *p = ap_presets; p->name; p++)
             ap_nearest_try(&near, p->name);
-        }
         return ap_err_set(err,
                           "%s: no such file, and no preset has this name; '--cluster "
                           "help' lists the presets%s",
@@ -356,6 +462,9 @@ void ap_cluster_list(struct ap_buf *out)
                       c.source ? c.source : "");
         ap_buf_free(&devices);
     }
+    ap_buf_puts(out,
+                "KINDxHOSTS: any number of hosts of a kind: h100x64, a100-8x16, p3x3, "
+                "tap-480x30\n");
     ap_arena_free(&arena);
 }
 

@@ -90,11 +90,8 @@ static void lay(struct ap_cost *cost, unsigned axes, int64_t *scratch)
         child = group;
         if (use.most_per_child == 0)
             continue;
-        double bandwidth = level->bandwidth_bytes_per_sec;
-        if (level->shared)
-            bandwidth /= (double)use.most_per_bus;
-        else if (level->uplink)
-            bandwidth /= (double)use.most_per_child;
+        double bandwidth =
+            ap_link_rate(level, (double)use.most_per_child, (double)use.most_per_bus);
         if (bandwidth <= cost->set_bandwidth[axes]) {
             cost->set_bandwidth[axes] = bandwidth;
             cost->set_latency[axes] = level->latency_sec;

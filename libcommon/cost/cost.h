@@ -15,7 +15,17 @@ struct ap_link_level {
     bool shared; /* one bus: the transfers of all children at once divide the bandwidth */
     bool uplink; /* one link per child (a node's network card), divided by the groups that
                     go through it at once; neither: every device has a link of its own */
+    int64_t rails; /* uplink: so many links per child, each for one group; 0: one */
+    double oversubscription; /* what children can send together, by what the level
+                                carries of it; 0: 1, all */
 };
+
+/*
+ * Bytes per second of each of several transfers at once: at most per_child of them
+ * through one child's links, and per_group inside one group of the level.
+ */
+double ap_link_rate(const struct ap_link_level *level, double per_child,
+                    double per_group);
 
 /* Operators of this many FLOPs reach this share of the peak, (0, 1]. */
 struct ap_efficiency {
@@ -61,7 +71,8 @@ void ap_cluster_list(struct ap_buf *out);
 /*
  * The cluster of --cluster FILE if path is given, else the document's section, else a
  * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
- * without '/' that is no file and is a preset's name means the preset.
+ * without '/' that is no file and is a preset's name means the preset; KINDxHOSTS means
+ * as many hosts of the kind that a preset KIND, or KIND at another number of hosts, has.
  */
 int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                    int64_t n_devices, struct ap_cluster *c, struct ap_err *err);

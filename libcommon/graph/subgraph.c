@@ -61,8 +61,12 @@ static void write_nodes(struct cutter *c, struct ap_subgraph *sub, int *group)
 {
     const struct ap_graph *g = c->g;
     int n = 0, n_params = 0, n_cut = 0;
-    for (int i = 0; i < g->n_nodes; i++)
+    size_t n_in = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
         c->id[i] = c->take[i] == LEFT ? -1 : n++;
+        n_in += c->take[i] == LEFT || c->take[i] == CUT ? 0 : (size_t)g->nodes[i].n_in;
+    }
+    int *in = AP_NEW_N(c->arena, n_in + 1, int); /* of all nodes */
     sub->graph.nodes = AP_NEW_N(c->arena, n + 1, struct ap_node);
     int *source = AP_NEW_N(c->arena, n + 1, int), *cut = AP_NEW_N(c->arena, n + 1, int);
     for (int i = 0; i < g->n_nodes; i++) {
@@ -83,10 +87,10 @@ static void write_nodes(struct cutter *c, struct ap_subgraph *sub, int *group)
         }
         if (to->op == AP_OP_PARAMETER)
             to->param = n_params++;
-        int *in = AP_NEW_N(c->arena, to->n_in + 1, int);
-        for (int k = 0; k < to->n_in; k++)
-            in[k] = c->id[to->in[k]];
+        const int *from = to->in;
         to->in = in;
+        for (int k = 0; k < to->n_in; k++)
+            *in++ = c->id[from[k]];
     }
     sub->source = source;
     sub->cut_in = cut;

@@ -213,13 +213,14 @@ int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
 
 uint64_t ap_layout_hash(const struct ap_layout *l)
 {
-    uint64_t words[2 * AP_MAX_AXES];
+    uint64_t hash = 0;
     for (int i = 0; i < AP_MAX_AXES; i++) {
-        const struct ap_placement *p = &l->axis[i];
-        words[2 * i] = (uint64_t)p->kind | (uint64_t)p->red << 8 | (uint64_t)p->dim << 16;
-        words[2 * i + 1] = (uint64_t)p->stride;
+        const uint64_t high = (uint64_t)l->axis[i].stride >> 48;
+        hash = ap_hash_mix(hash, ap_placement_word(&l->axis[i]));
+        if (high) /* the word has no room for it */
+            hash = ap_hash_mix(hash, high);
     }
-    return ap_hash(words, sizeof(words), 0);
+    return hash;
 }
 
 /* One placement on its own: bounds, unused members, trivial axes. */

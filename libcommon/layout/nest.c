@@ -327,12 +327,16 @@ static void make_slots(struct builder *b, const struct ap_access *access)
     struct ap_nest *nest = b->nest;
     int n_outside = b->n_ports - nest->n_members;
     int *next = AP_NEW_N(b->scratch, n_outside + 1, int);
-    int **in_slot = AP_NEW_N(b->arena, nest->n_members, int *);
+    int **in_slot = AP_NEW_N(b->arena, nest->n_members, int *), n_slots = 0;
 
     nest->ins = AP_NEW_N(b->scratch, n_outside, struct ap_nest_in);
+    for (int m = 0; m < nest->n_members; m++)
+        n_slots += b->g->nodes[nest->members[m]].n_in;
+    int *slots = AP_NEW_N(b->arena, n_slots + 1, int); /* of all members */
     for (int m = 0; m < nest->n_members; m++) {
         int n_in = b->g->nodes[nest->members[m]].n_in;
-        in_slot[m] = AP_NEW_N(b->arena, n_in, int);
+        in_slot[m] = slots;
+        slots += n_in;
         for (int k = 0; k < n_in; k++) {
             int p = b->port_of[m][k];
             bool inside = p < nest->n_members;

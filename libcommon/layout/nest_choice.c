@@ -233,13 +233,14 @@ struct work {
     int64_t extent[AP_MAX_FACTORS];
 };
 
-static struct work work_of(const struct ap_nest *nest, const struct ap_graph *g,
-                           const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+static void work_of(const struct ap_nest *nest, const struct ap_graph *g,
+                    const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                    struct work *w)
 {
-    struct work w = {.nest = nest, .g = g};
+    w->nest = nest;
+    w->g = g;
     for (int f = 0; f < nest->n_factors; f++)
-        w.extent[f] = ap_nest_extent(nest, mesh, choice, f);
-    return w;
+        w->extent[f] = ap_nest_extent(nest, mesh, choice, f);
 }
 
 /* Elements of dimension d that one device holds. */
@@ -456,8 +457,9 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype)
 {
-    const struct work w = work_of(nest, g, mesh, choice);
+    struct work w;
 
+    work_of(nest, g, mesh, choice, &w);
     *flops = *bytes = 0;
     *dtype = group_dtype(nest, g);
     if (nest->body) {
@@ -475,6 +477,8 @@ void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                    double *moved)
 {
-    const struct work w = work_of(nest, g, mesh, choice);
+    struct work w;
+
+    work_of(nest, g, mesh, choice, &w);
     move(&w, moved);
 }

@@ -16,6 +16,8 @@
  */
 #include "layout/nested_split.h"
 
+#include <string.h>
+
 /* ceil(f * u / P) = ceil(f / P) * u for the products P of the first n axes' sizes? */
 static bool scales(const struct ap_mesh *mesh, int64_t f, int64_t u, const uint8_t *axis,
                    int n)
@@ -126,9 +128,11 @@ static void put_cut(const struct ap_mesh *mesh, const struct ap_split_factor *f,
 
 int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *nested)
 {
-    struct ap_nested_split out = {.dead = nested->dead};
+    struct ap_nested_split out; /* in the inner loop: only what is used is copied */
     int n = 0;
 
+    out.n = 0;
+    out.dead = nested->dead;
     for (int i = 0; i < nested->n; i++) {
         struct ap_split_factor f = nested->factor[i];
         drop_dead(mesh, &f, &out.dead);
@@ -145,7 +149,9 @@ int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *n
     }
     for (int i = 0; i < n; i++)
         put_cut(mesh, &nested->factor[i], &out);
-    *nested = out;
+    nested->n = out.n;
+    nested->dead = out.dead;
+    memcpy(nested->factor, out.factor, (size_t)out.n * sizeof *out.factor);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/threads.h"
 #include "cost/convert.h"
+#include "pipeline/plan_rates.h"
 
 #include <limits.h>
 #include <string.h>
@@ -253,21 +254,15 @@ static int count_inside(struct ap_pricing *p, int i, struct ap_err *err)
 static void count_flops(struct ap_pricing *p)
 {
     struct ap_pipeline_price *out = p->out;
-    double ideal = 0;
+    struct ap_model_flops flops;
 
-    for (int i = 0; i < p->g->n_nodes; i++) {
-        double flops = ap_node_heavy_flops(p->g, i);
-        if (flops == 0)
-            continue;
-        double peak =
-            p->cluster->flops_per_sec[p->g->nodes[p->g->nodes[i].in[0]].shape.dtype];
-        out->flops += flops;
-        ideal += flops / (peak > 0 ? peak : p->cluster->flops_per_sec[AP_F32]);
-    }
+    ap_model_flops_count(p->g, p->cluster, &flops);
+    out->flops = flops.model;
     for (int i = 0; i < p->stages->n / p->stages->chunks; i++)
         out->n_devices += p->stages->stage[i].n_devices;
-    if (out->result.step_sec > 0)
-        out->mfu = ideal / (out->result.step_sec * (double)out->n_devices);
+    double most = flops.peak * out->result.step_sec * (double)out->n_devices;
+    if (most > 0)
+        out->mfu = flops.model / most;
 }
 
 static int check_graph(const struct ap_pricing *p, struct ap_err *err)

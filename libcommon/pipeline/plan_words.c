@@ -1,13 +1,16 @@
 /*
  * Problem: one line for a plan with stages. Idea: each stage has the degrees of its own
  * plan (plan/degrees.h); the line has those under which most FLOPs run, and says if
- * others differ. Cost: that of the stages' degrees.
+ * others differ; a report's first line lists the runs of layers or stages that are
+ * alike. Cost: that of the stages' degrees.
  */
 #include "pipeline/plan_words.h"
 
 #include <string.h>
 
 #include "plan/named_plan.h"
+
+#define MOSTLY 0.995 /* of the FLOPs: what the line says is said of all */
 
 static int64_t micro_batch_of(int64_t batch, int64_t microbatches, int64_t devices)
 {
@@ -87,10 +90,17 @@ void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of
     *each = d;
 }
 
+static void put_recompute(enum ap_recompute recompute, struct ap_buf *out)
+{
+    static const char *const what[] = {"", "all", "selected"};
+
+    if (recompute != AP_RECOMPUTE_NONE)
+        ap_buf_printf(out, " · recompute %s", what[recompute]);
+}
+
 /* "PP 2 × VPP 3" comes behind the tensor axis, where a model is cut first. */
 void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out)
 {
-    static const char *const recompute[] = {"", "all", "selected"};
     struct ap_buf degrees = {0};
 
     ap_degrees_print(&s->degrees, &degrees);
@@ -114,7 +124,88 @@ void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out)
     ap_buf_puts(out, rest);
     if (s->micro_batch > 0)
         ap_buf_printf(out, " · micro-batch %lld", (long long)s->micro_batch);
-    if (s->recompute != AP_RECOMPUTE_NONE)
-        ap_buf_printf(out, " · recompute %s", recompute[s->recompute]);
+    put_recompute(s->recompute, out);
     ap_buf_free(&degrees);
+}
+
+/* Runs of stages that are alike. */
+static void put_stages(const struct ap_plan_degrees *each, const struct ap_stages *stages,
+                       struct ap_buf *out)
+{
+    for (int a = 0, b; a < stages->n; a = b + 1) {
+        const struct ap_degrees *run = &each[a].all; /* the first with experts, if any */
+        for (b = a; b + 1 < stages->n && same(stages, each, a, b + 1); b++)
+            run = run->expert ? run : &each[b + 1].all;
+        ap_buf_printf(out, "%s stage%s %d", a ? "," : ";", a == b ? "" : "s", a);
+        if (b > a)
+            ap_buf_printf(out, "-%d", b);
+        ap_buf_putc(out, ' ');
+        ap_degrees_print(run, out);
+        put_recompute(stages->stage[a].recompute, out);
+    }
+}
+
+void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *each,
+                   const struct ap_stages *stages, struct ap_buf *out)
+{
+    struct ap_buf layers = {0};
+    bool one = !stages || stages->n == 1;
+
+    if (one)
+        ap_degrees_print_layers(each, &layers);
+    if (!s->stages_differ && layers.len == 0) {
+        ap_words_print(s, out);
+        if (one && each->all.agreeing < MOSTLY * each->all.flops)
+            ap_buf_printf(out, " (%.0f %% of the FLOPs)",
+                          100 * each->all.agreeing / each->all.flops);
+        return;
+    }
+    if (!one) {
+        ap_buf_printf(out, "PP %d", s->pipeline);
+        if (s->chunks > 1)
+            ap_buf_printf(out, " × VPP %d", s->chunks);
+    } else {
+        ap_buf_puts(out, "layers differ");
+    }
+    if (s->microbatches > 1)
+        ap_buf_printf(out, " · %lld microbatches", (long long)s->microbatches);
+    if (one)
+        put_recompute(s->recompute, out);
+    if (one)
+        ap_buf_printf(out, "; %s", layers.data);
+    else
+        put_stages(each, stages, out);
+    ap_buf_free(&layers);
+}
+
+static const char *text_of(struct ap_arena *arena, const struct ap_plan_words *s,
+                           const struct ap_plan_degrees *each,
+                           const struct ap_stages *stages)
+{
+    struct ap_buf line = {0};
+
+    ap_words_line(s, each, stages, &line);
+    const char *text = ap_arena_strdup(arena, line.data);
+    ap_buf_free(&line);
+    return text;
+}
+
+const char *ap_words_text(struct ap_arena *arena, const struct ap_plan *plan)
+{
+    struct ap_plan_degrees d;
+    struct ap_plan_words words;
+
+    ap_degrees_find(arena, plan, 1, &d);
+    ap_words_of_plan(arena, plan, &d, &words);
+    return text_of(arena, &words, &d, NULL);
+}
+
+const char *ap_words_text_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                                 const struct ap_stages *stages)
+{
+    struct ap_plan_degrees *each;
+    struct ap_plan_words words;
+
+    ap_words_of_stages(arena, of, stages, &words, &each);
+    return text_of(arena, &words, each, stages);
 }

@@ -33,5 +33,16 @@ void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of
                         struct ap_plan_degrees **each);
 
 void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out);
+/*
+ * The first line of a report, without an end of line: ap_words_print's, or where layers
+ * or stages differ the mixture: "PP 4 · 8 microbatches; stages 0-1 TP 8, stages 2-3 DP
+ * 8". each: one per stage; stages NULL: a plan without them, and each is one.
+ */
+void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *each,
+                   const struct ap_stages *stages, struct ap_buf *out);
+/* That line (arena) of a plan without stages, and of stages. */
+const char *ap_words_text(struct ap_arena *arena, const struct ap_plan *plan);
+const char *ap_words_text_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
+                                 const struct ap_stages *stages);
 
 #endif

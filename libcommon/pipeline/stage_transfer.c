@@ -99,8 +99,11 @@ struct ap_link ap_link_between(const struct ap_cluster *cluster,
         child = span;
         if (b.pairs == 0)
             continue;
-        double busiest = level->shared ? b.bus : level->uplink ? b.uplink : b.device;
-        double sec = busiest / all / level->bandwidth_bytes_per_sec;
+        double busiest = level->shared ? b.bus : b.device; /* pairs through one link */
+        if (level->uplink)
+            busiest =
+                max2(busiest, b.uplink / (double)(level->rails > 1 ? level->rails : 1));
+        double sec = busiest / all / ap_link_rate(level, 1, 1);
         link.level_share[l] = b.pairs / all;
         link.level = l;
         link.latency_sec = level->latency_sec;

@@ -143,7 +143,15 @@ struct asked {
 
 static struct ap_sweep sweep_for(const struct asked *ask, struct ap_plan *plan)
 {
-    return ap_sweep_new(ask->arena, plan, ask->how->fixed);
+    struct ap_named_plan_shared *s = ask->how->shared;
+
+    if (!s)
+        return ap_sweep_new(ask->arena, plan, ask->how->fixed);
+    if (!s->facts) {
+        const struct ap_sweep_facts facts = ap_sweep_facts_find(&s->arena, plan->nests);
+        s->facts = ap_arena_dup(&s->arena, &facts, sizeof facts);
+    }
+    return ap_sweep_with(ask->arena, plan, ask->how->fixed, s->facts);
 }
 
 static unsigned all_axes(const struct ap_mesh *mesh)
@@ -445,6 +453,7 @@ void ap_named_plan_shared_free(struct ap_named_plan_shared *shared)
         ap_cost_free(&shared->roles->cost);
     ap_arena_free(&shared->arena);
     shared->roles = NULL;
+    shared->facts = NULL;
 }
 
 static int plan_mha(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)

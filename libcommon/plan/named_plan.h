@@ -44,7 +44,8 @@ void ap_batch_plan(struct ap_arena *arena, struct ap_plan *plan);
  */
 struct ap_named_plan_shared {
     struct ap_arena arena;
-    struct ap_role_plans *roles; /* mha-only, ffn-only */
+    struct ap_role_plans *roles;        /* mha-only, ffn-only */
+    const struct ap_sweep_facts *facts; /* of groups, on any mesh */
 };
 void ap_named_plan_shared_free(struct ap_named_plan_shared *shared);
 /* How a named plan is made; all members may be NULL. */

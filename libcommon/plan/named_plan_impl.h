@@ -15,6 +15,16 @@ enum ap_sweep_mode {
     AP_SWEEP_FOLLOW    /* follow every split */
 };
 
+/* What the nests alone say, on any mesh. */
+struct ap_sweep_facts {
+    const bool *derived; /* per group: made of weights and states only */
+    const bool *update;  /* per group: of the update */
+    const int *member;   /* per node: position in its group's members */
+};
+/* Arena. */
+struct ap_sweep_facts ap_sweep_facts_find(struct ap_arena *arena,
+                                          const struct ap_nests *nests);
+
 struct ap_sweep {
     const struct ap_graph *g;
     const struct ap_nests *nests;
@@ -26,11 +36,10 @@ struct ap_sweep {
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
     bool *leaves; /* per group: partial at the end of a tensor parallel region */
     int16_t *seq; /* per group: its factor along the sequence, -1; NULL for none */
-    const bool *derived; /* per group: made of weights and states only */
-    const bool *update;  /* per group: of the update */
-    const bool *fixed;   /* per group: its choice was given; NULL for none */
-    bool *decided;       /* per group: its choice on this axis stands */
-    const int *member;   /* per node: position in its group's members */
+    const bool *derived, *update; /* as in struct ap_sweep_facts */
+    const int *member;
+    const bool *fixed; /* per group: its choice was given; NULL for none */
+    bool *decided;     /* per group: its choice on this axis stands */
     bool *uneven; /* one: a size was compared with devices that do not divide it, or that
                      are not fewer */
 };
@@ -38,6 +47,9 @@ struct ap_sweep {
 /* Scratch for the sweeps of one plan (arena), whose choices they set. */
 struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
                              const bool *fixed);
+/* The same; facts of the plan's nests. */
+struct ap_sweep ap_sweep_with(struct ap_arena *arena, struct ap_plan *plan,
+                              const bool *fixed, const struct ap_sweep_facts *facts);
 /* The plan's choices, regather and whole as a sweep starts with them (arena): those that
  * are fixed, and none. */
 void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed);

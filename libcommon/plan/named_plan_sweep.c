@@ -407,13 +407,16 @@ void ap_sweep_run(struct ap_sweep *s)
 
 /* ---- setting up ---- */
 
-/* What the nests alone say of groups and nodes. */
-static void describe(struct ap_sweep *s, int *member, bool *derived, bool *update)
+struct ap_sweep_facts ap_sweep_facts_find(struct ap_arena *arena,
+                                          const struct ap_nests *nests)
 {
-    const struct ap_graph *g = s->g;
+    const struct ap_graph *g = nests->graph;
+    int *member = AP_NEW_N(arena, g->n_nodes, int);
+    bool *derived = AP_NEW_N(arena, nests->n, bool);
+    bool *update = AP_NEW_N(arena, nests->n, bool);
 
-    for (int i = 0; i < s->nests->n; i++) {
-        const struct ap_nest *nest = &s->nests->nest[i];
+    for (int i = 0; i < nests->n; i++) {
+        const struct ap_nest *nest = &nests->nest[i];
         const struct ap_node *first = &g->nodes[nest->members[0]];
         for (int m = 0; m < nest->n_members; m++)
             member[nest->members[m]] = m;
@@ -429,31 +432,36 @@ static void describe(struct ap_sweep *s, int *member, bool *derived, bool *updat
         }
         derived[i] = all && weight;
     }
-    s->member = member;
-    s->derived = derived;
-    s->update = update;
+    return (struct ap_sweep_facts){derived, update, member};
 }
 
-struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
-                             const bool *fixed)
+struct ap_sweep ap_sweep_with(struct ap_arena *arena, struct ap_plan *plan,
+                              const bool *fixed, const struct ap_sweep_facts *facts)
 {
     const struct ap_graph *g = plan->graph;
     int n_groups = plan->nests->n;
-    struct ap_sweep s = {
+    return (struct ap_sweep){
         .g = g,
         .nests = plan->nests,
         .mesh = &plan->mesh,
         .choice = plan->choice,
         .fixed = fixed,
+        .derived = facts->derived,
+        .update = facts->update,
+        .member = facts->member,
         .batch = AP_NEW_N(arena, g->n_nodes, bool),
         .decided = AP_NEW_N(arena, n_groups, bool),
         .aside = AP_NEW_N(arena, g->n_nodes, bool),
         .leaves = AP_NEW_N(arena, n_groups, bool),
         .uneven = AP_NEW(arena, bool),
     };
-    describe(&s, AP_NEW_N(arena, g->n_nodes, int), AP_NEW_N(arena, n_groups, bool),
-             AP_NEW_N(arena, n_groups, bool));
-    return s;
+}
+
+struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
+                             const bool *fixed)
+{
+    const struct ap_sweep_facts facts = ap_sweep_facts_find(arena, plan->nests);
+    return ap_sweep_with(arena, plan, fixed, &facts);
 }
 
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)

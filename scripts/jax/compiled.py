@@ -109,3 +109,68 @@ def totals(found, kind):
     """Count and bytes of one kind."""
     rows = [v for (k, _), v in found.items() if k == kind]
     return sum(r[0] for r in rows), sum(r[1] for r in rows)
+
+
+# ---- memory ----
+
+FORWARDS = {"bitcast", "tuple", "get-tuple-element", "opt-barrier"}
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
+
+
+class Value:
+    """What an instruction makes: bytes, and when the first and the last one use it."""
+
+    def __init__(self, line, dtype, size, at):
+        self.line, self.dtype, self.bytes, self.first, self.last = line, dtype, size, at, at
+
+
+def entry_values(text):
+    """Values of the scheduled entry computation but parameters; those of loops' bodies are not
+    looked into."""
+    lines = text[text.index("\nENTRY ") :].splitlines()
+    made, values = {}, []
+    for at, line in enumerate(lines):
+        match = INSTRUCTION.match(line)
+        if not match:
+            continue
+        name, shape, op, rest = match.groups()
+        read = re.findall(r"%([\w.\-]+)", rest[: rest.find(")")])
+        found = [made.get(k, []) for k in read]
+        for value in (v for row in found for v in flat(row)):
+            value.last = at
+        if op == "get-tuple-element":
+            index = int(re.search(r"index=(\d+)", line)[1])
+            row = found[0]
+            made[name] = row[index] if index < len(row) and isinstance(row[index], list) else row
+        elif op == "tuple":
+            made[name] = found
+        elif op in FORWARDS:
+            made[name] = found[0]
+        elif op not in ("parameter", "constant"):
+            value = Value(line, shape.split("[")[0], bytes_of(shape)[1], at)
+            values.append(value)
+            made[name] = [value]
+    return values
+
+
+def flat(row):
+    for x in row:
+        if isinstance(x, list):
+            yield from flat(x)
+        else:
+            yield x
+
+
+def peak_values(text):
+    """The values that are alive when they take most, largest first."""
+    values = entry_values(text)
+    moves = sorted(
+        [(v.first, 1, v.bytes) for v in values] + [(v.last, 2, -v.bytes) for v in values]
+    )
+    held = most = when = 0
+    for at, _, size in moves:
+        held += size
+        if held > most:
+            most, when = held, at
+    alive = [v for v in values if v.first <= when <= v.last]
+    return sorted(alive, key=lambda v: -v.bytes)

@@ -164,6 +164,13 @@ def write_shapes(model, inputs, path, batch):
         f.write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
 
 
+def write_inputs(inputs, folder):
+    """Example inputs, in order, as ap-exec --data reads them."""
+    os.makedirs(folder, exist_ok=True)
+    for k, x in enumerate(inputs.values()):
+        np.save(f"{folder}/{k}.npy", x.numpy())
+
+
 def loss_in(result):
     """The loss among what the forward pass returns, as exported.py chooses it."""
     if isinstance(result, torch.Tensor):
@@ -203,10 +210,8 @@ def main():
     model.train()
     if args.shapes_only:
         return write_shapes(model, inputs, args.out, args.batch)
-    os.makedirs(f"{args.out}/inputs", exist_ok=True)
+    write_inputs(inputs, f"{args.out}/inputs")
     export(model, inputs, f"{args.out}/model.onnx", args.batch)
-    for k, x in enumerate(inputs.values()):
-        np.save(f"{args.out}/inputs/{k}.npy", x.numpy())
     meta = {
         "torch": torch.__version__,
         "inputs": {name: list(x.shape) for name, x in inputs.items()},

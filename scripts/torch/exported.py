@@ -7,8 +7,8 @@ metadata "autopar.roles" (ap-import reads and checks it):
 
 NAMEs are initialisers, called as named_parameters() and named_buffers() of the module call
 them. A weight that the module holds twice is there once, under its first name. A state is a
-buffer that the forward pass changes; RESULT is its next value. Constants are other buffers,
-lifted constants, and parameters that do not require gradients.
+buffer, or a parameter that requires no gradient, that the forward pass changes; RESULT is its
+next value. Constants are other buffers and such parameters, and lifted constants.
 
 PyTorch's own lowering to ONNX gives an operator's inference meaning in places (batch norm) or
 makes sequences of tensors (split); such operators are decomposed before (TABLE).
@@ -21,12 +21,11 @@ import warnings
 
 import torch
 
+import tracing
+from tracing import fail
+
 aten = getattr(torch.ops, "aten")
 pytree = getattr(torch.utils, "_pytree")
-
-
-def fail(message):
-    sys.exit(f"export.py: {message}")
 
 
 # ---- operators that are lowered here ----
@@ -187,10 +186,13 @@ def program_of(model, inputs, batch):
         size = torch.export.Dim(batch)
         dynamic = {name: {0: size} if x.dim() else None for name, x in inputs.items()}
     try:
-        program = torch.export.export(model, (), inputs, dynamic_shapes=dynamic, strict=False)
+        with tracing.watched(model):
+            program = torch.export.export(model, (), inputs, dynamic_shapes=dynamic,
+                                          strict=False)
     except Exception as e:  # whatever the module and torch.export raise
         fail(f"torch.export cannot trace this module: {type(e).__name__}: {e}")
     refuse_random(program.graph)
+    tracing.carry_gradients(model, program)
     return free_strides(free_strides(program).run_decompositions(TABLE))
 
 
@@ -201,7 +203,7 @@ def return_states(program):
     for place, spec in enumerate(program.graph_signature.output_specs):
         if spec.kind == kinds.USER_INPUT_MUTATION:
             fail(f"the forward pass changes its input {spec.target}, which is not supported")
-        if spec.kind == kinds.BUFFER_MUTATION:
+        if spec.kind in (kinds.BUFFER_MUTATION, getattr(kinds, "PARAMETER_MUTATION", None)):
             states[spec.target] = place
             spec.kind, spec.target = kinds.USER_OUTPUT, None
     every = tuple(range(len(program.graph_signature.output_specs)))

@@ -1,15 +1,22 @@
-"""Train steps of kinds that people train, small: each function returns (module, inputs).
+"""Modules of kinds that people train, small: what zoo-table exports, plans and runs.
 
-scripts/torch/check exports, plans and runs them. Those of `transformers` are made from a
-config, as its users make them; nothing is downloaded.
+ZOO: name to (function, optimizer, learning rate); a function returns (module, inputs). Those
+of `transformers` are made from a config, as its users make them; nothing is downloaded.
 """
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
-def seeded(module, **inputs):
-    return module, inputs
+ZOO = {}
+
+
+def entry(optimizer, rate=0.01):
+    def add(function):
+        ZOO[function.__name__] = function, optimizer, rate
+        return function
+
+    return add
 
 
 # ---- convolutions ----
@@ -31,6 +38,7 @@ class Cnn(nn.Module):
         return F.cross_entropy(self.head(F.gelu(x)), labels, label_smoothing=0.1)
 
 
+@entry("momentum")
 def cnn():
     torch.manual_seed(0)
     return Cnn(), {"images": torch.randn(8, 3, 16, 16), "labels": torch.arange(8)}
@@ -62,6 +70,7 @@ class UNet(nn.Module):
         return F.mse_loss(self.leave(y), noise)
 
 
+@entry("adamw")
 def unet():
     torch.manual_seed(1)
     return UNet(), {"images": torch.randn(8, 3, 16, 16), "noise": torch.randn(8, 3, 16, 16),
@@ -84,6 +93,7 @@ class Vae(nn.Module):
         return {"loss": fit + 0.1 * kl, "fit": fit, "kl": kl}
 
 
+@entry("adam")
 def vae():
     torch.manual_seed(2)
     return Vae(), {"x": torch.rand(16, 64), "noise": torch.randn(16, 8)}
@@ -111,6 +121,7 @@ class VqVae(nn.Module):
         return loss
 
 
+@entry("adam")
 def vqvae():
     torch.manual_seed(3)
     return VqVae(), {"x": torch.randn(32, 32)}
@@ -131,6 +142,7 @@ class Lstm(nn.Module):
         return F.cross_entropy(self.head(y).flatten(0, 1), targets.flatten())
 
 
+@entry("sgd")
 def lstm():
     torch.manual_seed(4)
     tokens = torch.randint(0, 32, (8, 7))
@@ -172,6 +184,7 @@ class Moe(nn.Module):
         return F.cross_entropy(self.head(x), targets.flatten()) + 0.01 * balance
 
 
+@entry("adam")
 def moe():
     torch.manual_seed(5)
     return Moe(), {"tokens": torch.randint(0, 32, (8, 4)), "targets": torch.randint(0, 32, (8, 4))}
@@ -196,6 +209,7 @@ class Mixer(nn.Module):
         return F.cross_entropy(self.head(x.mean(dim=1)), labels)
 
 
+@entry("adam")
 def mixer():
     torch.manual_seed(6)
     return Mixer(), {"images": torch.randn(8, 3, 16, 16), "labels": torch.arange(8)}
@@ -223,6 +237,7 @@ class Clip(nn.Module):
         return (F.cross_entropy(logits, which) + F.cross_entropy(logits.t(), which)) / 2
 
 
+@entry("adamw")
 def clip():
     torch.manual_seed(7)
     return Clip(), {"tokens": torch.randint(0, 32, (8, 6)), "images": torch.randn(8, 3, 16, 16)}
@@ -248,6 +263,7 @@ class Dlrm(nn.Module):
         return F.binary_cross_entropy_with_logits(y[:, 0], clicks)
 
 
+@entry("adam")
 def dlrm():
     torch.manual_seed(8)
     return Dlrm(), {"dense": torch.rand(16, 13), "sparse": torch.randint(0, 20, (16, 3, 2)),
@@ -262,6 +278,7 @@ def tokens_of(shape=(8, 16), vocab=64):
     return {"input_ids": tokens, "labels": tokens.clone()}
 
 
+@entry("adam")
 def gpt2():
     import transformers as hf
 
@@ -272,6 +289,7 @@ def gpt2():
     return hf.GPT2LMHeadModel(config), tokens_of()
 
 
+@entry("adam")
 def llama():
     import transformers as hf
 
@@ -282,6 +300,7 @@ def llama():
     return hf.LlamaForCausalLM(config), tokens_of()
 
 
+@entry("adam")
 def bert():
     import transformers as hf
 
@@ -299,6 +318,7 @@ def bert():
                                         "attention_mask": mask, "labels": inputs["labels"]}
 
 
+@entry("adam")
 def vit():
     import transformers as hf
 
@@ -310,6 +330,7 @@ def vit():
                                                   "labels": torch.arange(8)}
 
 
+@entry("adam")
 def t5():
     import transformers as hf
 

@@ -185,10 +185,7 @@ static void add_mask(struct exec *x, struct cuda_call *call, const struct local 
 {
     const struct text_index t = text_index(s->n);
     struct cuda_at arg[AP_MAX_RANK + 2] = {at_memory(s->dst), fill};
-    const char *word = s->size == 1   ? "uint8_t"
-                       : s->size == 2 ? "uint16_t"
-                       : s->size == 4 ? "uint32_t"
-                                      : "uint64_t";
+    const char *word = text_word(s->size);
     struct ap_buf b = {0};
     int n_args = 2;
     int64_t run = 1;

@@ -136,6 +136,8 @@ void cache_write(uint64_t key, const void *data, size_t len);
 
 const char *text_storage(enum ap_dtype dtype);  /* "bf16", "float", "int32_t" */
 const char *text_register(enum ap_dtype dtype); /* "float" for bf16 */
+/* The type that moves elements of 1, 2, 4, 8 or 16 bytes. */
+const char *text_word(int size);
 /* Whether kernels can compute with it: all but complex numbers and tuples. */
 bool text_computes(enum ap_dtype dtype);
 /* The functions of all operators, behind the prelude. */

@@ -78,23 +78,16 @@ static int64_t index_tuples(const struct index *s)
 
 /* ---- gather ---- */
 
-static const char *word_of(int size)
-{
-    return size == 1   ? "uint8_t"
-           : size == 2 ? "uint16_t"
-           : size == 4 ? "uint32_t"
-                       : "uint64_t";
-}
-
 int cuda_gather_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct index *s = cuda_state(x, call, cpu_gather_prepare, err);
     if (!s)
         return -1;
     struct cuda_call *c = cuda_call_new(x, call);
-    const struct text_index t = {true, "uint64_t", "int64_t", "ull"};
     const int64_t w = s->window_elems, n = index_tuples(s) * w;
-    const char *word = word_of(ap_dtype_size(s->dtype));
+    const int64_t most = s->operand_bytes / ap_dtype_size(s->dtype);
+    const struct text_index t = text_index(n > most ? n : most);
+    const char *word = text_word(ap_dtype_size(s->dtype));
     struct cuda_at arg[AP_MAX_RANK + 3] = {at_memory(s->out), at_memory(s->operand),
                                            at_memory(s->indices)};
     const int n_args = add_maps(x, c, s, arg, 3);
@@ -103,8 +96,8 @@ int cuda_gather_prepare(struct exec *x, struct call *call, struct ap_err *err)
     put_window_at(&b, s, 2, 3);
     ap_buf_puts(&b, KERNEL_MARK);
     text_thread(&b, &t, CUDA_BLOCK, n);
-    snprintf(tuple, sizeof tuple, "(i / %lldull)", (long long)w);
-    snprintf(inside, sizeof inside, "(i %% %lldull)", (long long)w);
+    snprintf(tuple, sizeof tuple, "(i / %lld%s)", (long long)w, t.suffix);
+    snprintf(inside, sizeof inside, "(i %% %lld%s)", (long long)w, t.suffix);
     ap_buf_printf(&b,
                   "    const int64_t base = window_at(a.p, %s);\n"
                   "    ((%s *)a.p[0])[",
@@ -309,10 +302,10 @@ int cuda_dynamic_prepare(struct exec *x, struct call *call, struct ap_err *err)
                       text_storage(s->index_dtype[d]), 2 + d, (long long)s->most[d],
                       (long long)s->most[d], (long long)s->stride[d]);
     }
-    ap_buf_printf(&b, "    ((%s *)a.p[0])[%s", word_of(s->size),
+    ap_buf_printf(&b, "    ((%s *)a.p[0])[%s", text_word(s->size),
                   s->operand ? "start + " : "");
     text_offset(&b, &t, "i", s->box.rank, s->box.n, s->box.dst);
-    ap_buf_printf(&b, "] = ((const %s *)a.p[1])[%s", word_of(s->size),
+    ap_buf_printf(&b, "] = ((const %s *)a.p[1])[%s", text_word(s->size),
                   s->operand ? "" : "start + ");
     text_offset(&b, &t, "i", s->box.rank, s->box.n, s->box.src);
     ap_buf_puts(&b, "];\n    (void)g;\n");

@@ -12,15 +12,6 @@
 /* Elements of a tile's side: a warp reads and writes whole rows of it. */
 #define TILE 32
 
-static const char *type_of(int size)
-{
-    return size == 1   ? "uint8_t"
-           : size == 2 ? "uint16_t"
-           : size == 4 ? "uint32_t"
-           : size == 8 ? "uint64_t"
-                       : "pack<uint64_t, 2>";
-}
-
 static int64_t box_elems(const struct box *b)
 {
     int64_t n = 1;
@@ -81,9 +72,9 @@ static void add_plain(struct exec *x, struct cuda_call *c, const struct box *b,
     const struct text_index t = text_index(n > span ? n : span);
     struct ap_buf text = {0};
     text_thread(&text, &t, CUDA_BLOCK, n);
-    ap_buf_printf(&text, "    ((%s *)a.p[0])[", type_of(size));
+    ap_buf_printf(&text, "    ((%s *)a.p[0])[", text_word(size));
     text_offset(&text, &t, "i", b->rank, b->n, b->dst);
-    ap_buf_printf(&text, "] = ((const %s *)a.p[1])[", type_of(size));
+    ap_buf_printf(&text, "] = ((const %s *)a.p[1])[", text_word(size));
     text_offset(&text, &t, "i", b->rank, b->n, b->src);
     ap_buf_puts(&text, "];\n");
     const struct cuda_launch l = {CUDA_BLOCK, ap_ceil_div(n, CUDA_BLOCK), 1, 2,
@@ -107,7 +98,7 @@ static void add_tiled(struct exec *x, struct cuda_call *c, const struct box *b,
                   "    const int tx = threadIdx.x %% %d, ty = threadIdx.x / %d;\n"
                   "    const %s q = blockIdx.x %% %lldu * %d, "
                   "p = blockIdx.x / %lldu %% %lldu * %d;\n",
-                  type_of(size), TILE, TILE + 1, TILE, TILE, t.s, (long long)tq, TILE,
+                  text_word(size), TILE, TILE + 1, TILE, TILE, t.s, (long long)tq, TILE,
                   (long long)tq, (long long)tp, TILE);
     ap_buf_printf(&text, "    const %s from = ", t.s);
     text_offset(&text, &t, outer, p, b->n, b->src);
@@ -120,14 +111,14 @@ static void add_tiled(struct exec *x, struct cuda_call *c, const struct box *b,
                   "[from + p + tx + (q + k) * (%lld)];\n"
                   "    __syncthreads();\n",
                   TILE, CUDA_BLOCK / TILE, (long long)b->n[p], (long long)b->n[q],
-                  type_of(size), (long long)b->src[q]);
+                  text_word(size), (long long)b->src[q]);
     ap_buf_printf(&text,
                   "    for (int k = ty; k < %d; k += %d)\n"
                   "        if (q + tx < %lld && p + k < %lld)\n"
                   "            ((%s *)a.p[0])[to + (q + tx) * (%lld) + (p + k) * (%lld)] "
                   "= tile[tx][k];\n",
                   TILE, CUDA_BLOCK / TILE, (long long)b->n[q], (long long)b->n[p],
-                  type_of(size), (long long)b->dst[q], (long long)b->dst[p]);
+                  text_word(size), (long long)b->dst[q], (long long)b->dst[p]);
     const struct cuda_launch l = {CUDA_BLOCK, n / (b->n[p] * b->n[q]) * tp * tq, 1, 2,
                                   (struct cuda_at *)(uintptr_t)arg};
     cuda_add_kernel(x, c, &text, &l);
@@ -190,8 +181,8 @@ void cuda_add_fill(struct exec *x, struct cuda_call *c, struct cuda_at dst, int6
                   "    %s w[%d];\n"
                   "#pragma unroll\n    for (int k = 0; k < %d; k++)\n        w[k] = v;\n"
                   "    store_pack((%s *)a.p[0] + i * %d, w);\n",
-                  type_of(size), type_of(size), type_of(size), width, width,
-                  type_of(size), width);
+                  text_word(size), text_word(size), text_word(size), width, width,
+                  text_word(size), width);
     struct cuda_at arg[2] = {dst, value};
     const struct cuda_launch l = {CUDA_BLOCK, ap_ceil_div(n / width, CUDA_BLOCK), 1, 2,
                                   arg};

@@ -48,6 +48,15 @@ const char *text_register(enum ap_dtype dtype)
     return types[dtype].reg;
 }
 
+const char *text_word(int size)
+{
+    return size == 1   ? "uint8_t"
+           : size == 2 ? "uint16_t"
+           : size == 4 ? "uint32_t"
+           : size == 8 ? "uint64_t"
+                       : "pack<uint64_t, 2>";
+}
+
 const char *text_round(enum ap_dtype dtype)
 {
     static const char *const round[AP_N_DTYPES] = {[AP_BF16] = "round_bf16",

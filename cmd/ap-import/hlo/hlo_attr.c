@@ -285,6 +285,28 @@ static int64_t trip_count(struct hlo_span value)
     return count;
 }
 
+/*
+ * A layout of our own, or Shardy's sharding. JAX wraps the words of typed keys in one on
+ * an empty mesh, beside which XLA's sharding={replicated} stands: it names no device, and
+ * pins nothing ("" until all attributes are read).
+ */
+static int read_frontend(struct hlo_src *src, struct hlo_span value,
+                         struct hlo_instr *instr)
+{
+    const char *own = NULL, *sdy = NULL;
+
+    if (find_string(src, value, "autopar.layout", &own) ||
+        find_string(src, value, "xla.sdy.sharding", &sdy))
+        return -1;
+    if (own)
+        instr->pin = own;
+    else if (sdy && strstr(sdy, "@empty_mesh"))
+        instr->pin = "";
+    else if (sdy && !instr->pin)
+        instr->pin = sdy;
+    return 0;
+}
+
 /* Values that go into the instruction itself. */
 static int read_for_instr(struct hlo_src *src, const struct ap_names *comps,
                           const struct given *g, struct hlo_instr *instr)
@@ -313,14 +335,10 @@ static int read_for_instr(struct hlo_src *src, const struct ap_names *comps,
     } else if (g->own->kind == ATTR_METADATA) {
         rc = find_string(src, g->value, "op_name", &instr->op_name);
     } else if (g->own->kind == ATTR_FRONTEND) {
-        const char *own = NULL;
-        rc = find_string(src, g->value, "autopar.layout", &own);
-        if (own)
-            instr->pin = own;
-        else if (!rc && !instr->pin)
-            rc = find_string(src, g->value, "xla.sdy.sharding", &instr->pin);
+        rc = read_frontend(src, g->value, instr);
     } else if (g->own->kind == ATTR_SHARDING) {
-        if (!instr->pin || strchr("{#", *instr->pin)) /* a layout says more */
+        /* a layout says more, and "" that nothing is meant */
+        if (!instr->pin || *instr->pin == '{' || *instr->pin == '#')
             instr->pin = hlo_span_dup(src->arena, g->value);
     } else if (g->own->kind == ATTR_EPSILON) {
         char *end;
@@ -406,6 +424,8 @@ int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,
         if (g.own && read_for_instr(src, comps, &g, instr))
             return -1;
     }
+    if (instr->pin && !*instr->pin)
+        instr->pin = NULL;
     if (instr->kind == HLO_OP && check_required(src, given, n, instr))
         return -1;
     return intern_set(src, cache, instr->op, given, n, &instr->attrs);

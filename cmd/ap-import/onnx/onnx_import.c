@@ -350,6 +350,24 @@ static int find_loss(const struct ox *c, const struct ap_graph *g,
     return loss;
 }
 
+static int check_loss(const struct ox *c, const struct ap_graph *g)
+{
+    const int loss = c->roles->loss;
+    if (loss < 0)
+        return 0;
+    const struct ap_shape *s = &g->nodes[g->results[loss].node].shape;
+    if (s->rank == 0 && ap_dtype_is_float(s->dtype))
+        return 0;
+    struct ap_buf text = {0};
+    ap_shape_print(s, &text);
+    onnx_fail(c->file,
+              "metadata \"autopar.roles\": /loss: '%s' is %s: expected a "
+              "floating-point scalar",
+              c->model->outputs[loss].name, text.data);
+    ap_buf_free(&text);
+    return -1;
+}
+
 /* The outputs that are the next values of states. */
 static int set_states(struct ox *c, struct import *im)
 {
@@ -376,7 +394,7 @@ static int set_roles(struct ox *c, struct import *im, struct import_params *para
 {
     struct ap_graph *g = &im->g;
     int loss = find_loss(c, g, params);
-    if (set_states(c, im) || import_override_roles(im, params))
+    if (check_loss(c, g) || set_states(c, im) || import_override_roles(im, params))
         return -1;
     for (int k = 0; k < g->n_results; k++)
         if (g->results[k].alias >= 0 &&

@@ -62,7 +62,8 @@ static int read_list(struct reader *r, const char *key, const json_t *list,
                      enum ap_role role)
 {
     if (!json_is_array(list))
-        return fail(r, key, "expected a list of names");
+        return fail(r, ap_arena_printf(r->f->arena, "/%s", key),
+                    "expected a list of names");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *at = ap_arena_printf(r->f->arena, "/%s/%zu", key, i);
         if (set_role(r, at, json_string_value(json_array_get(list, i)), role) < 0)
@@ -76,7 +77,7 @@ static int read_states(struct reader *r, json_t *states)
     const char *name;
     json_t *output;
     if (!json_is_object(states))
-        return fail(r, "states", "expected an object");
+        return fail(r, "/states", "expected an object");
     size_t n = json_object_size(states);
     r->roles->states = AP_NEW_N(r->f->arena, n + 1, struct onnx_state);
     json_object_foreach(states, name, output)
@@ -96,9 +97,6 @@ static int read_loss(struct reader *r, const json_t *name)
     int k = take_output(r, "/loss", name);
     if (k < 0)
         return -1;
-    const struct onnx_value *v = &r->m->outputs[k];
-    if (v->type && (!ap_dtype_is_float(onnx_dtype(v->type)) || (v->has_shape && v->rank)))
-        return fail(r, "/loss", "expected a floating-point scalar");
     r->roles->loss = k;
     return 0;
 }
@@ -119,7 +117,8 @@ static int read_members(struct reader *r, json_t *root)
         else if (strcmp(key, "loss") == 0)
             rc = read_loss(r, value);
         else
-            rc = fail(r, key, "expected weights, states, constants or loss");
+            rc = fail(r, ap_arena_printf(r->f->arena, "/%s", key),
+                      "expected weights, states, constants or loss");
         if (rc)
             return -1;
     }
@@ -154,6 +153,9 @@ int onnx_read_roles(struct onnx_file *f, const struct onnx_model *m,
     if (!m->roles)
         return 0;
     json_t *root = json_loads(m->roles, JSON_REJECT_DUPLICATES, &where);
+    if (!root)
+        return onnx_fail(f, "metadata \"autopar.roles\": byte %d: %s", where.position,
+                         where.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return onnx_fail(f, "metadata \"autopar.roles\": expected a JSON object");

@@ -206,8 +206,7 @@ struct serve_searched {
     uint64_t *all; /* [block]: of all plans */
     double *bound; /* [block]: no plan of its groups is below the sum */
 };
-/* Fills border, hashes and bound; plans that an earlier search of the place has share
- * them. */
+/* Fills border, hashes and bound. */
 void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests *nests,
                              const struct ap_cost *cost, const struct serve_rows *rows,
                              struct serve_searched *s);

@@ -17,22 +17,43 @@ static bool is_wanted(int row)
     return false;
 }
 
+/* A plan of its own, in the arena. */
+static struct ap_plan keep(struct ap_arena *arena, const struct ap_plan *plan)
+{
+    struct ap_plan kept = *plan;
+    const size_t n = (size_t)plan->nests->n, n_nodes = (size_t)plan->graph->n_nodes;
+
+    kept.choice = ap_arena_dup(arena, plan->choice, n * sizeof *plan->choice);
+    kept.regather = NULL;
+    kept.whole = NULL;
+    if (plan->regather && memchr(plan->regather, true, n_nodes))
+        kept.regather = ap_arena_dup(arena, plan->regather, n_nodes);
+    if (plan->whole)
+        kept.whole = ap_arena_dup(arena, plan->whole, n_nodes);
+    return kept;
+}
+
 /* The named plans of a mesh, not priced. */
 static void list_named_plans(struct ap_arena *arena, struct shard_task *task)
 {
+    struct ap_arena scratch = {0};
+    struct ap_named_plan_shared shared = {.roles = NULL};
+    const struct ap_named_plan_how how = {.shared = &shared};
     struct ap_plan *plans = AP_NEW_N(arena, N_STARTS, struct ap_plan);
     const char **name = AP_NEW_N(arena, N_STARTS, const char *);
 
     for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
         struct ap_plan plan = shard_empty_plan(task);
         struct ap_err ignored = {0};
-        if (!is_wanted(row) || ap_named_plan_make(arena, row, &plan, NULL, &ignored) ||
+        if (!is_wanted(row) || ap_named_plan_make(&scratch, row, &plan, &how, &ignored) ||
             (task->cost->variant != AP_COST_DEFAULT && /* where compute is free */
              ap_plan_check(&plan, task->cost, &ignored)))
             continue;
-        plans[task->n_plans] = plan;
+        plans[task->n_plans] = keep(arena, &plan);
         name[task->n_plans++] = ap_named_plans[row].name;
     }
+    ap_named_plan_shared_free(&shared);
+    ap_arena_free(&scratch);
     task->plans = plans;
     task->plan_name = name;
 }

@@ -553,7 +553,7 @@ static void search(struct memory_search *ms)
     if (!search_is_near(ms))
         search_programs(ms);
     search_prove_tied(ms);
-    if (!search_is_near(ms))
+    if (!search_is_near(ms) && (ms->task->prove || ms->effort <= memory_tuning.effort))
         search_prove(ms);
     for (int i = 1; i < ms->n_tries && !search_is_near(ms) &&
                     ms->effort < memory_tuning.effort && !search_is_late(ms);

@@ -508,6 +508,7 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
                  struct ap_solution *sol, struct ap_err *err)
 {
     const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
+                                        .prove = true,
                                         .limit = p->usage_limit,
                                         .mode = mode,
                                         .params = params};
@@ -551,6 +552,7 @@ int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
                              ? ap_problem_score(p, params->start)
                              : INFINITY;
     const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
+                                        .prove = true,
                                         .limit = p->usage_limit,
                                         .params = params};
     struct search s = {.params = params};

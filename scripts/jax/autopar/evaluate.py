@@ -8,6 +8,8 @@ nodes that the plan repeats on purpose (a recomputation, a weight that is gather
 their operands through an optimization barrier: they are not merged with the first time.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -25,18 +27,21 @@ NAMING = {"name", "scope", "phase", "group", "in", "recomputed"}  # what equal n
 class Graph:
     """A graph of the document on local shapes, and what evaluating it needs to know."""
 
-    def __init__(self, section, mesh, each=None):
+    def __init__(self, section, mesh, platform, each=None):
         self.nodes = section["nodes"]
         self.results = section["results"]
         self.reducers = section.get("reducers", [])
         self.computations = section.get("computations", [])
         self.mesh = mesh
+        # where collectives run beside contractions, one contraction need not wait for them
+        self.n_ahead = 0 if platform == "cpu" else 1
         self.each = tuple(each) if each else None  # groups of the microbatches, half open
         self.params = {n["param"]: i for i, n in enumerate(self.nodes) if n["op"] == "parameter"}
         self.n_groups = 1 + max((n.get("group", 0) for n in self.nodes), default=0)
         self.check()
         self.pinned = self.find_pinned()
         self.free = self.find_free()
+        self.releases = self.find_releases()
 
     def check(self):
         """Refuses what cannot be evaluated, by name."""
@@ -104,6 +109,30 @@ class Graph:
             free.append(leaf or (cheap and all(free[k] for k in operands)))
         return free
 
+    def find_releases(self):
+        """Nodes after which less is in memory than before: their operands that nothing else
+        reads are larger than what they make."""
+        last = {k: i for i, node in enumerate(self.nodes) for k in node.get("in", [])}
+        kept, found = {r["node"] for r in self.results}, set()
+        size = [self.held_bytes(i) for i in range(len(self.nodes))]
+        for i, node in enumerate(self.nodes):
+            gone = {k for k in node.get("in", []) if last[k] == i} - kept
+            if size[i] is not None and sum(size[k] or 0 for k in gone) > size[i]:
+                found.add(i)
+        return found
+
+    def held_bytes(self, i):
+        """Bytes of a value that XLA keeps in a buffer for the nodes that read it: not of
+        parameters, which are the caller's, nor of what it repeats in every reader; None: of a
+        tuple."""
+        node = self.nodes[i]
+        if node["shape"].startswith("("):
+            return None
+        if node["op"] in ("parameter", "broadcast") or self.free[i]:
+            return 0
+        dtype, dims = self.shapes(i)
+        return math.prod(dims) * dtype.itemsize
+
     def reads(self, ids):
         """Values that these nodes read and do not make, ascending."""
         made = set(ids)
@@ -126,7 +155,8 @@ class Run:
             for a in range(len(mesh.sizes))
         ]
         self.loop = None  # the microbatch's number inside a loop over them
-        self.last = None  # the last contraction
+        self.last = None  # an element of the last contraction
+        self.released = [[]]  # nodes that release memory, by contractions that they came after
         self.pins = {}  # operand: itself behind a barrier
 
     def computation(self, section, values):
@@ -140,25 +170,44 @@ class Run:
                 found.append(TABLE[node["op"]](self, node, operands))
         return [found[k] for k in section["results"]]
 
-    def pin(self, i, k, value):
-        """Operand k of node i, so that the node is neither merged with an equal one nor
-        moved in front of what runs before it."""
-        moves = self.graph.nodes[i]["op"] in MOVING
-        if not moves and k in self.graph.pinned:
-            return value  # the part that is repeated starts further up
-        if not moves and k in self.pins:
-            return self.pins[k]
+    def pin(self, k, values):
+        """Value k as it is read by a node that is computed again: behind a barrier, so that
+        the node is not merged with an equal one.  What is broadcast is so behind it, since XLA
+        would make a buffer of it."""
+        graph = self.graph
+        if k in graph.pinned or graph.free[k]:
+            return values[k]  # the part that is repeated starts further up, or costs nothing
+        if k not in self.pins:
+            node = graph.nodes[k]
+            if node["op"] == "broadcast":
+                self.pins[k] = TABLE["broadcast"](self, node, [self.pin(node["in"][0], values)])
+            else:
+                tie = [v for v in (self.loop, self.last) if v is not None]
+                self.pins[k] = lax.optimization_barrier((values[k], *tie))[0]
+        return self.pins[k]
+
+    def follow(self, value, values):
+        """An operand of a contraction or a collective, which waits for the contraction before
+        and for what has released memory by then."""
+        done = []
+        for ids in self.released[: max(len(self.released) - self.graph.n_ahead, 0)]:
+            done += ids
+            ids.clear()
         tie = [v for v in (self.loop, self.last) if v is not None]
-        pinned = lax.optimization_barrier((value, *tie))[0]
-        if not moves:
-            self.pins[k] = pinned
-        return pinned
+        made = [values[i] for i in done]
+        value, *found = lax.optimization_barrier((value, *made, *tie))
+        values.update(zip(done, found))
+        return value
 
     def operands(self, i, values):
         node = self.graph.nodes[i]
         found = [values[k] for k in node.get("in", [])]
-        if i in self.graph.pinned or node["op"] in MOVING:
-            found = [self.pin(i, k, v) for k, v in zip(node["in"], found)]
+        if node["op"] in MOVING:
+            return [self.follow(v, values) for v in found]
+        if i in self.graph.pinned:
+            found = [self.pin(k, values) for k in node["in"]]
+        if node["op"] in CONTRACTIONS:
+            found[0] = self.follow(found[0], values)
         return found
 
     def nodes(self, ids, values):
@@ -167,8 +216,6 @@ class Run:
             node = self.graph.nodes[i]
             with jax.named_scope(node.get("name") or node["op"]):  # for profiles
                 operands = self.operands(i, values)
-                if node["op"] in CONTRACTIONS and self.last is not None:
-                    operands[0] = lax.optimization_barrier((operands[0], self.last))[0]
                 if self.graph.carried(i):
                     value = collect(self, node, operands[0], values[i])
                 else:
@@ -176,7 +223,11 @@ class Run:
             self.check(node, value)
             values[i] = value
             if node["op"] in CONTRACTIONS:
-                self.last = value
+                # one element, since the plan may need the memory of the others
+                self.last = lax.slice(value, [0] * value.ndim, [min(n, 1) for n in value.shape])
+                self.released.append([])
+            elif i in self.graph.releases:
+                self.released[-1].append(i)
 
     @staticmethod
     def check(node, value):

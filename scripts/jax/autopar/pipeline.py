@@ -41,7 +41,8 @@ class Stage:
                 f"{len(devices)}"
             )
         self.device_mesh = device_mesh(self.mesh, devices)
-        self.graph = Graph(module["graph"], self.mesh)
+        platform = self.device_mesh.devices.flat[0].platform
+        self.graph = Graph(module["graph"], self.mesh, platform)
         self.peak_bytes = program["peak_bytes"]
         self.placement = [
             placement_of(self.graph.nodes[self.graph.params[k]], self.mesh, self.device_mesh)

@@ -33,7 +33,8 @@ class ProgramPlan(Plan):
         self.device_mesh = device_mesh(self.mesh, self.take_devices(self.mesh.n_devices))
         (module,) = self.program["modules"]
         each = self.program.get("each_microbatch", {}).get("groups")
-        self.local = Graph(module["graph"], self.mesh, each)
+        platform = self.device_mesh.devices.flat[0].platform
+        self.local = Graph(module["graph"], self.mesh, platform, each)
         self.placement = {
             number: placement_of(self.local.nodes[i], self.mesh, self.device_mesh)
             for number, i in self.local.params.items()

@@ -14,7 +14,7 @@ TINY = bool(os.environ.get("LLAMA_TINY"))
 LAYERS, WIDTH, HEADS, KV_HEADS, FFN = (2, 64, 4, 2, 128) if TINY else (2, 2048, 32, 4, 5632)
 VOCAB, LENGTH, BATCH = (128, 16, 8) if TINY else (32000, 64, 8)
 HEAD = WIDTH // HEADS
-RATE = 1e-3
+RATE = 1e-5
 
 
 def norm(x, scale):

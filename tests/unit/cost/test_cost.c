@@ -88,6 +88,13 @@ static void test_levels(void)
     check_axis("16x2", NODE NET(",\"uplink\":true"), 0, 4e9, 1e-5);
     check_axis("32", NODE NET(",\"uplink\":true"), 0, 8e9, 1e-5);
     check_axis("2x2x8", NODE NET(",\"uplink\":true"), 1, 1e9, 1e-5);
+    /* two cards per node for 8 rings; one ring takes one card */
+    check_axis("4x8", NODE NET(",\"rails\":2"), 0, 2e9, 1e-5);
+    check_axis("16x2", NODE NET(",\"rails\":2"), 0, 8e9, 1e-5);
+    check_axis("32", NODE NET(",\"rails\":2"), 0, 8e9, 1e-5);
+    /* every device has a link of its own, and half of them is carried at once */
+    check_axis("4x8", NODE NET(",\"oversubscription\":2"), 0, 4e9, 1e-5);
+    check_axis("4x8", NODE NET(",\"rails\":8,\"oversubscription\":4"), 0, 2e9, 1e-5);
     /* one bus for all nodes: 8 rings of 4, a ring of 4 nodes */
     check_axis("4x8", NODE NET(",\"shared\":true"), 0, 8e9 / 32, 1e-5);
     check_axis("32", NODE NET(",\"shared\":true"), 0, 2e9, 1e-5);

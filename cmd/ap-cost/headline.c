@@ -1,0 +1,148 @@
+/*
+ * Problem: say in three lines which plan this is, how fast, and whether it fits. Idea:
+ * the words and rates of libcommon (pipeline/plan_words.h, plan_rates.h), wrapped between
+ * their parts; reports start with them, the section "cost" and pages hold them.
+ */
+#include <string.h>
+
+#include "pipe.h"
+
+static void rates_of(struct ap_arena *arena, const struct ap_staged_graph *of, double sec,
+                     double recomputed, struct headline *h)
+{
+    ap_rates_find(arena, &h->says, of, sec, recomputed, &h->rates);
+}
+
+void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *plan, struct headline *out)
+{
+    struct ap_plan_degrees d;
+    const struct ap_staged_graph of = {&in->graph, &in->nests, NULL, &in->cluster};
+
+    *out = (struct headline){.peak_bytes = plan->peak_bytes,
+                             .limit_bytes = in->cluster.memory_bytes,
+                             .in_seconds = in->cost.variant == AP_COST_DEFAULT};
+    ap_degrees_find(arena, &plan->plan, 1, &d);
+    ap_words_of_plan(arena, &plan->plan, &d, &out->says);
+    ap_words_line(&out->says, &d, NULL, &out->words);
+    rates_of(arena, &of, out->in_seconds ? plan->price.serial_sec : 0, 0, out);
+}
+
+void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
+                        const struct ap_pipeline_price *p, struct headline *out)
+{
+    struct ap_plan_degrees *each;
+    const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
+
+    *out = (struct headline){.peak_bytes = p->peak_bytes,
+                             .limit_bytes = in->cluster.memory_bytes,
+                             .in_seconds = true};
+    ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
+    ap_words_line(&out->says, each, &in->stages, &out->words);
+    rates_of(arena, &of, pipe_aim_sec(&in->stages, p),
+             ap_stages_recomputed_flops(&in->graph, &in->stages), out);
+}
+
+void headline_free(struct headline *h)
+{
+    ap_buf_free(&h->words);
+}
+
+/* Breaks the line in front of a part: behind "; ", ", " or in front of " · ". */
+static void put_wrapped(const char *text, struct ap_buf *out)
+{
+    int column = 0;
+
+    for (const char *at = text; *at;) {
+        const char *end = at + 1;
+        while (*end && !(end[-1] == ' ' && (end[-2] == ';' || end[-2] == ',')) &&
+               strncmp(end, " · ", strlen(" · ")) != 0)
+            end++;
+        if (column > 0 && column + (end - at) > PRICE_COLUMNS) {
+            while (out->data[out->len - 1] == ' ')
+                out->len--;
+            at += strspn(at, " ");
+            ap_buf_puts(out, "\n    ");
+            column = 4;
+        }
+        ap_buf_put(out, at, (size_t)(end - at));
+        column += (int)(end - at); /* in bytes: no line is too long */
+        at = end;
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_speed(const struct headline *h, struct ap_buf *out)
+{
+    const struct ap_plan_rates *r = &h->rates;
+    double each = r->step_sec * (double)r->n_devices;
+
+    ap_buf_puts(out, "step ");
+    price_put_sec(out, NULL, r->step_sec, 0);
+    if (r->samples > 0)
+        ap_buf_printf(out, "; per device %.4g samples/s", (double)r->samples / each);
+    if (r->tokens > 0)
+        ap_buf_printf(out, ", %.4g tokens/s", (double)r->tokens / each);
+    if (r->n_devices > 1 && r->one_device_sec > 0)
+        ap_buf_printf(out, "; %.3g x the speed of one", r->one_device_sec / r->step_sec);
+    ap_buf_putc(out, '\n');
+}
+
+static void put_fit(const struct headline *h, struct ap_buf *out)
+{
+    double peak = (double)h->peak_bytes, limit = (double)h->limit_bytes;
+
+    price_put_bytes(out, peak, 0);
+    ap_buf_puts(out, " of ");
+    price_put_bytes(out, limit, 0);
+    ap_buf_puts(out, peak > limit ? ": does not fit, by " : ": fits, ");
+    price_put_bytes(out, peak > limit ? peak - limit : limit - peak, 0);
+    ap_buf_puts(out, peak > limit ? "\n" : " to spare\n");
+}
+
+void headline_put(const struct headline *h, struct ap_buf *out)
+{
+    const struct ap_plan_rates *r = &h->rates;
+
+    put_wrapped(h->words.data, out);
+    if (r->no_use)
+        ap_buf_printf(out, "of no use: %s\n", r->no_use);
+    if (h->in_seconds && r->step_sec > 0) {
+        put_speed(h, out);
+        ap_buf_printf(out, "MFU %.1f %%, HFU %.1f %% of the %s peak; ", 100 * r->mfu,
+                      100 * r->hfu, ap_dtype_name(r->flops.dtype));
+    }
+    put_fit(h, out);
+}
+
+static void put_num(struct ap_buf *out, const char *key, double v)
+{
+    ap_put_key(out, key);
+    ap_json_num(out, v);
+}
+
+void headline_json(const struct headline *h, struct ap_buf *out)
+{
+    const struct ap_plan_rates *r = &h->rates;
+    double each = r->step_sec * (double)r->n_devices;
+
+    ap_buf_puts(out, ",\"plan\":{\"words\":");
+    ap_json_str(out, h->words.data);
+    ap_put_int(out, "n_devices", r->n_devices);
+    ap_put_int(out, "samples", r->samples);
+    ap_put_int(out, "tokens", r->tokens);
+    put_num(out, "model_flops", r->flops.model);
+    put_num(out, "recomputed_flops", r->flops.again);
+    if (h->in_seconds && each > 0) {
+        put_num(out, "samples_per_sec_per_device", (double)r->samples / each);
+        put_num(out, "tokens_per_sec_per_device", (double)r->tokens / each);
+        ap_put_str(out, "peak_of", ap_dtype_name(r->flops.dtype));
+        put_num(out, "mfu", r->mfu);
+        put_num(out, "hfu", r->hfu);
+        put_num(out, "one_device_sec", r->one_device_sec);
+    }
+    ap_put_int(out, "spare_bytes", h->limit_bytes - h->peak_bytes);
+    if (r->no_use)
+        ap_put_str(out, "no_use", r->no_use);
+    ap_buf_putc(out, '}');
+}

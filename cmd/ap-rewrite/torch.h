@@ -1,0 +1,87 @@
+/*
+ * Plans for PyTorch: what DTensor, FSDP2 and torch.distributed.pipelining are told. A
+ * plan has a layout per value; PyTorch pins parameters, and what goes into and comes out
+ * of modules, and propagates placements in between.
+ */
+#ifndef REWRITE_TORCH_H
+#define REWRITE_TORCH_H
+
+#include "plan/plan.h"
+#include "tool/tool.h"
+#include "trainer.h"
+
+/* A parameter of a module. */
+struct torch_weight {
+    int node;
+    struct ap_layout own;      /* between steps, as the plan has it */
+    struct ap_layout held;     /* as PyTorch has it: as its state, where FSDP2 holds it */
+    struct ap_layout use;      /* of its first use in the forward pass */
+    struct ap_layout state;    /* of the optimizer's; own where it has none */
+    struct ap_layout gradient; /* as it is made; own where it has none */
+    bool fsdp;                 /* FSDP2 gathers it and scatters its gradient */
+};
+
+/* FSDP2's part: the weights that lie split along an axis that their uses are not split
+ * along. */
+struct torch_fsdp {
+    unsigned shard, replicate; /* sets of mesh axes */
+    bool reshard;              /* gathered anew for the backward pass */
+};
+
+/* A value that goes into a module (its one input of that shape) or comes out of it. */
+struct torch_pin {
+    const char *scope; /* of the module */
+    bool output;
+    int node;
+    struct ap_layout computed; /* as its operators make it; of inputs, as they take it */
+    struct ap_layout wanted;   /* as it is passed on */
+};
+
+/* A plan, or a stage's. */
+struct torch_part {
+    struct ap_arena *arena;
+    const struct ap_plan *plan;
+    const struct ap_conversions *conv;
+    struct trainer_notes *notes; /* what is different in PyTorch */
+    int n_weights;
+    struct torch_weight *weight; /* in the order of the parameters */
+    struct torch_fsdp fsdp;
+    int n_pins;
+    struct torch_pin *pin; /* in the order of the nodes */
+};
+
+/* Layout in which operand k of the node is taken: the conversion's, else as it is made.
+ */
+struct ap_layout torch_operand_layout(const struct ap_plan *plan,
+                                      const struct ap_conversions *conv, int node, int k);
+
+/* Whether an axis splits a dimension at a stride. */
+bool torch_is_strided(const struct ap_mesh *mesh, const struct ap_layout *l);
+
+/* ---- torch_weights.c ---- */
+
+/* Fills weight and fsdp of a part whose plan, conv and notes are set. */
+void torch_find_weights(struct torch_part *part);
+/* -1: a weight is not named as PyTorch names a module's parameters. */
+int torch_check_names(const struct ap_graph *g, struct ap_err *err);
+
+/* ---- torch_modules.c ---- */
+
+/* Fills pin. */
+void torch_find_pins(struct torch_part *part);
+/* Whether some pin brings the node's value to this layout. */
+bool torch_is_pinned(const struct torch_part *part, int node, const struct ap_layout *to);
+/* Modules in which stages of a graph begin, "" for the first: names[stage] (arena). What
+ * is cut elsewhere is noted; NULL: a stage runs no module of its own. stage_of: [node of
+ * g], -1: of none. */
+const char **torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
+                                const int *stage_of, int n_stages,
+                                struct trainer_notes *notes);
+
+/* ---- torch.c ---- */
+
+/* Writes the document's plan, or stages, for PyTorch; the tool's exit code. Ends the tool
+ * when the plan is bad or of no PyTorch module. */
+int torch_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc);
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * Problem: figures that users compare plans by, and papers print. Idea: samples and
+ * tokens are dimensions of the inputs; MFU is the contractions of one forward and
+ * backward pass over what the devices could do in the step (Chowdhery et al., "PaLM",
+ * appendix B), HFU counts what is recomputed again; one device is the plan on a mesh of
+ * one, priced as all plans are. Cost: linear in the graph.
+ */
+#include "pipeline/plan_rates.h"
+
+static double contraction_flops(const struct ap_graph *g, int i)
+{
+    return ap_node_heavy_flops(g, i) + (double)g->nodes[i].attrs->flops;
+}
+
+void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
+                          struct ap_model_flops *out)
+{
+    *out = (struct ap_model_flops){.dtype = AP_F32};
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *node = &g->nodes[i];
+        double flops = contraction_flops(g, i);
+        if (flops <= 0)
+            continue;
+        if (node->attrs->recomputed)
+            out->again += flops;
+        else
+            out->model += flops;
+        enum ap_dtype dtype =
+            node->n_in ? g->nodes[node->in[0]].shape.dtype : node->shape.dtype;
+        double peak = cluster->flops_per_sec[dtype];
+        if (peak <= 0)
+            peak = cluster->flops_per_sec[AP_F32];
+        if (peak > out->peak) {
+            out->peak = peak;
+            out->dtype = dtype;
+        }
+    }
+}
+
+double ap_stages_recomputed_flops(const struct ap_graph *g, const struct ap_stages *s)
+{
+    double sum = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const struct ap_stage *st = &s->stage[i];
+        if (st->recompute == AP_RECOMPUTE_SELECTED)
+            for (int k = 0; k < st->n_recomputed; k++)
+                sum += contraction_flops(g, st->recomputed[k]);
+        if (st->recompute == AP_RECOMPUTE_ALL)
+            for (int k = 0; k < st->sub.graph.n_nodes; k++)
+                if (st->sub.graph.nodes[k].phase == AP_FORWARD)
+                    sum += contraction_flops(&st->sub.graph, k);
+    }
+    return sum;
+}
+
+/* Seconds of the step on one device of the cluster, infinite memory given. */
+static double one_device(struct ap_arena *arena, const struct ap_staged_graph *of)
+{
+    struct ap_plan plan = {0};
+    struct ap_cost cost = {0};
+    struct ap_err err = {0};
+    double sec = 0;
+
+    ap_plan_single(arena, of->graph, of->nests, &plan);
+    if (ap_cost_init(arena, &cost, AP_COST_DEFAULT, of->cluster, &plan.mesh, &err) ||
+        ap_plan_sec(&plan, &cost, &sec, &err))
+        sec = 0;
+    ap_cost_free(&cost);
+    return sec;
+}
+
+static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words *words,
+                              const struct ap_plan_rates *r)
+{
+    if (r->n_devices < 2)
+        return NULL;
+    if (words->pipeline == 1 && words->degrees.idle == r->n_devices)
+        return ap_arena_printf(arena, "all %lld devices do the same work",
+                               (long long)r->n_devices);
+    if (r->one_device_sec > 0 && r->one_device_sec <= r->step_sec)
+        return ap_arena_printf(arena,
+                               "the model is too small for %lld devices: one is as fast",
+                               (long long)r->n_devices);
+    return NULL;
+}
+
+void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
+                   const struct ap_staged_graph *of, double step_sec, double recomputed,
+                   struct ap_plan_rates *out)
+{
+    *out =
+        (struct ap_plan_rates){.step_sec = step_sec,
+                               .n_devices = words->n_devices,
+                               .samples = words->batch,
+                               .tokens = ap_mul64(words->batch, words->sequence_length)};
+    ap_model_flops_count(of->graph, of->cluster, &out->flops);
+    out->flops.again += recomputed;
+    double most = out->flops.peak * (double)out->n_devices * step_sec;
+    if (most > 0) {
+        out->mfu = out->flops.model / most;
+        out->hfu = (out->flops.model + out->flops.again) / most;
+    }
+    out->one_device_sec = one_device(arena, of);
+    out->no_use = why_no_use(arena, words, out);
+}

@@ -1,0 +1,44 @@
+/*
+ * What a step does for a user, from the price that its plan already has: samples and
+ * tokens per second, model and hardware FLOPs utilization (MFU, HFU), and whether the
+ * devices are of any use. Nothing is priced here but the step on one device.
+ */
+#ifndef AP_PLAN_RATES_H
+#define AP_PLAN_RATES_H
+
+#include "pipeline/plan_words.h"
+
+/* FLOPs of contractions, and of custom calls that state theirs, of a step on all devices.
+ */
+struct ap_model_flops {
+    double model; /* of the forward and backward pass, each once */
+    double again; /* marked as recomputed in the graph (jax.checkpoint) */
+    /* the fastest of the dtypes that are contracted, and its FLOP/s on a device: MFU
+       against it is at most 1 */
+    enum ap_dtype dtype;
+    double peak;
+};
+void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
+                          struct ap_model_flops *out);
+
+struct ap_plan_rates {
+    double step_sec;
+    int64_t n_devices;
+    /* of a step: the first dimension that most inputs (role input) have; that times
+       their sequence length. 0: no input has one */
+    int64_t samples, tokens;
+    struct ap_model_flops flops; /* again: also what stages recompute */
+    double mfu, hfu;             /* model, model + again, over peak * devices * step */
+    double one_device_sec; /* the step on one device, however much memory it needs */
+    const char *no_use;    /* why the plan is no use; NULL: it is of some */
+};
+
+/* step_sec: by which rates are; recomputed: FLOPs of contractions that stages run again.
+ * of: its blocks are not looked at. Linear in the graph. */
+void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
+                   const struct ap_staged_graph *of, double step_sec, double recomputed,
+                   struct ap_plan_rates *out);
+/* FLOPs of contractions that the stages run again before the backward pass. */
+double ap_stages_recomputed_flops(const struct ap_graph *g, const struct ap_stages *s);
+
+#endif

@@ -1,0 +1,422 @@
+"""Runs a PyTorch module as an autopar plan says: DTensor, FSDP2 and pipelining.
+
+    import autopar_torch
+    plan = autopar_torch.load("plan.json")          # of ap-rewrite --to torch
+    model = plan.parallelize(model)                 # on every process, of torchrun say
+    with plan.context():
+        loss = model(**plan.shard(batch)).loss      # the whole batch, on every process
+        loss.backward()
+    optimizer.step()                                # made after parallelize
+
+Parameters become DTensors with the plan's placements on its mesh; where the plan splits a
+parameter that its uses have whole, FSDP2 gathers it (fully_shard), or DTensor does. Hooks
+bring the inputs and outputs of modules to the plan's placements; what lies between them
+DTensor propagates. The loss is the whole batch's. What is otherwise than planned is said:
+plan.differences is what PyTorch cannot express of the plan, plan.departures what was found
+while the module ran.
+
+Needed is PyTorch 2.8 or newer; FSDP2 on a mesh of several axes needs fully_shard's
+dp_mesh_dims (2.12 or newer).
+"""
+import contextlib
+import inspect
+import json
+import re
+import warnings
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+VERSION = 1
+MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
+
+
+def load(path):
+    """The plan in a file that ap-rewrite --to torch wrote."""
+    with open(path, encoding="utf-8") as file:
+        document = json.load(file)
+    if document.get("autopar_torch") != VERSION:
+        raise ValueError(f"{path}: not a plan for PyTorch of version {VERSION}: make it with "
+                         "ap-rewrite --to torch")
+    return Plan(document)
+
+
+# ---- placements ----
+
+
+def placement(text):
+    """A placement by the name that the plan has for it."""
+    match = re.fullmatch(r"(\w+)(?:\((\w+)(?:, (\d+))?\))?", text)
+    kind, first, second = match.groups() if match else (None, None, None)
+    if kind == "Replicate":
+        return Replicate()
+    if kind == "Shard":
+        return Shard(int(first))
+    if kind == "Partial":
+        return Partial(first)
+    if kind == "StridedShard":
+        from torch.distributed.tensor.placement_types import _StridedShard
+        return _StridedShard(int(first), split_factor=int(second))
+    raise ValueError(f"unknown placement '{text}'")
+
+
+def placements(texts):
+    return tuple(placement(text) for text in texts)
+
+
+def same(a, b):
+    """Whether placements are equal; partial sums over a mask (embeddings) are partial sums."""
+    def plain(p):
+        return ("Partial", p.reduce_op) if isinstance(p, Partial) else p
+    return [plain(p) for p in a] == [plain(p) for p in b]
+
+
+def bring(x, target):
+    """
+    x in these placements; partial sums only where x is partial already, and not under an
+    embedding's mask, which DTensor loses when it splits x further.
+    """
+    target = tuple((at if type(at) is Partial else Replicate()) if isinstance(to, Partial) else to
+                   for at, to in zip(x.placements, target))
+    return x.redistribute(x.device_mesh, target)
+
+
+# ---- modules ----
+
+
+def owners(model):
+    """Each parameter's modules and its names there; tied parameters have several."""
+    found = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            found.setdefault(id(parameter), []).append((module, name))
+    return found
+
+
+def gather_for_use(module, name, use):
+    """Reading the parameter gives it in the placements of its use; its gradient returns."""
+    def gathered(self):
+        parameter = self._parameters[name]
+        return parameter.redistribute(parameter.device_mesh, use)
+
+    cls = type(module)
+    if not cls.__dict__.get("_autopar_gathers"):
+        cls = type(cls.__name__, (cls,), {"_autopar_gathers": True, "__module__": cls.__module__})
+        module.__class__ = cls
+    setattr(cls, name, property(gathered))
+
+
+def tensors(value):
+    """Tensors in arguments or results: the value, or items of tuples, lists, dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def replaced(value, old, new):
+    """The value with one tensor replaced."""
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if any(x is old for x in tensors(item)):
+                value[key] = replaced(item, old, new)
+        return value
+    if isinstance(value, (tuple, list)) and any(x is old for x in tensors(value)):
+        items = [replaced(item, old, new) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+# ---- plans ----
+
+
+class Plan:
+    """A plan without stages: see the head of this file."""
+
+    def __init__(self, document):
+        if "stages" in document:
+            raise ValueError("the plan has stages, and this loader runs plans without: its "
+                             "members begins, devices and parameters say what each stage is")
+        self.document = document
+        self.axes = tuple(document["mesh"]["axes"])
+        self.shape = tuple(document["mesh"]["shape"])
+        self.microbatches = document["microbatches"]
+        self.differences = document["differences"]
+        self.departures = []
+        self.mesh = None
+
+    def depart(self, text):
+        if text not in self.departures:
+            self.departures.append(text)
+
+    # ---- the mesh ----
+
+    def make_mesh(self, device_type=None):
+        """The plan's mesh over all processes."""
+        if device_type is None:
+            accelerator = torch.accelerator.current_accelerator()
+            nccl = "gloo" not in torch.distributed.get_backend()
+            device_type = accelerator.type if accelerator is not None and nccl else "cpu"
+        key = device_type, self.shape, self.axes
+        if key not in MESHES:
+            mesh = init_device_mesh(device_type, self.shape, mesh_dim_names=self.axes)
+            MESHES[key] = mesh, set()
+        mesh, joined = MESHES[key]
+        for joint in sorted({tuple(c["axes"]) for c in self.document["collectives"]} - joined):
+            if len(joint) > 1:  # one collective over several axes
+                mesh[joint]._flatten("_".join(joint))
+                joined.add(joint)
+        return mesh
+
+    def take_mesh(self, mesh):
+        if mesh is None:
+            return self.make_mesh()
+        if not isinstance(mesh, DeviceMesh) or tuple(mesh.shape) != self.shape:
+            raise ValueError(f"the plan's mesh is {dict(zip(self.axes, self.shape))}, not {mesh}")
+        return mesh
+
+    # ---- the batch ----
+
+    def shard(self, batch, local=False):
+        """
+        The batch as DTensors in the plan's placements: a dictionary by the forward pass's
+        argument names, or a list in their order. Every process gives the whole batch; with
+        local, its own part.
+        """
+        planned = {item["name"]: item for item in self.document["inputs"]}
+        if not isinstance(batch, dict):
+            names = list(planned)
+            return type(batch)(self.shard(dict(zip(names, batch)), local).values())
+        for name in planned:
+            if name not in batch:
+                raise ValueError(f"the batch lacks the planned input '{name}'")
+        return {name: self.shard_one(name, x, planned.get(name), local)
+                for name, x in batch.items()}
+
+    def shard_one(self, name, x, item, local):
+        if not isinstance(x, torch.Tensor):
+            return x
+        if item is None:  # the loss does not depend on it
+            return DTensor.from_local(x, self.mesh, [Replicate()] * self.mesh.ndim)
+        at = placements(item["placements"])
+        shape = list(item["shape"])
+        if self.microbatches > 1:
+            shape[0] //= self.microbatches
+        if local:
+            x = DTensor.from_local(x, self.mesh, at)
+        if list(x.shape) != shape:
+            raise ValueError(f"input '{name}' is planned with shape {shape}, not {list(x.shape)}")
+        return x if local else distribute_tensor(x, self.mesh, at, src_data_rank=None)
+
+    def split(self, batch):
+        """The batch's microbatches: their gradients add up; divide each mean loss by their
+        number."""
+        parts = {name: x.chunk(self.microbatches) for name, x in batch.items()}
+        for k in range(self.microbatches):
+            yield {name: part[k] for name, part in parts.items()}
+
+    # ---- the module ----
+
+    def parallelize(self, model, mesh=None, fsdp=True):
+        """
+        The module, changed in place: parameters distributed, hooks registered. Optimizers
+        are made after it. fsdp=False: DTensor gathers what FSDP2 would.
+        """
+        self.mesh = self.take_mesh(mesh)
+        by_fsdp = self.distribute(model, fsdp and self.has_fsdp())
+        self.distribute_buffers(model)
+        self.pin(model)
+        if by_fsdp:
+            self.fully_shard(model, by_fsdp)
+        return model
+
+    def has_fsdp(self):
+        if self.document["fsdp"] is None:
+            return False
+        if "dp_mesh_dims" in inspect.signature(fully_shard).parameters:
+            return True
+        self.depart("this PyTorch's fully_shard has no dp_mesh_dims: DTensor gathers parameters")
+        warnings.warn(self.departures[-1])
+        return False
+
+    def distribute(self, model, fsdp):
+        """Parameters as DTensors; returns those that FSDP2 is to hold."""
+        named = dict(model.named_parameters())
+        planned = {item["name"]: item for item in self.document["parameters"]}
+        for name, item in planned.items():
+            if name not in named:
+                raise ValueError(f"the module has no parameter '{name}' of the plan")
+            if list(named[name].shape) != item["shape"]:
+                raise ValueError(f"parameter '{name}' is planned with shape {item['shape']}, "
+                                 f"not {list(named[name].shape)}")
+        by_fsdp, where = {}, owners(model)
+        for name, parameter in named.items():
+            item = planned.get(name)
+            held = by_use = (Replicate(),) * self.mesh.ndim
+            if item:
+                held = placements(item["placements"])
+                by_use = placements(item.get("use", item["placements"]))
+            elif parameter.requires_grad:
+                self.depart(f"parameter '{name}' is not in the plan: it is replicated")
+            gathers = item is not None and fsdp and item.get("fsdp", False)
+            new = nn.Parameter(distribute_tensor(parameter.data, self.mesh,
+                                                 by_use if gathers else held),
+                               requires_grad=parameter.requires_grad)
+            for module, own in where[id(parameter)]:
+                module.register_parameter(own, new)
+                if not gathers and held != by_use:
+                    gather_for_use(module, own, by_use)
+            if gathers:
+                by_fsdp[new] = item
+            elif new.requires_grad:
+                new.register_hook(self.gradient_hook(name, item, held))
+        return by_fsdp
+
+    def gradient_hook(self, name, item, held):
+        def hook(grad):
+            if item and held == placements(item.get("use", item["placements"])):
+                made = placements(item["gradient"])
+                if not same(grad.placements, made):
+                    self.depart(f"gradient of {name}: made as {grad.placements}, planned {made}")
+            return grad if grad.placements == held else bring(grad, held)
+        return hook
+
+    def distribute_buffers(self, model):
+        """Buffers that the forward pass changes are replicated DTensors."""
+        for name in self.document["buffers"]:
+            path, _, own = name.rpartition(".")
+            module = model.get_submodule(path)
+            module._buffers[own] = distribute_tensor(
+                module._buffers[own], self.mesh, [Replicate()] * self.mesh.ndim)
+
+    # ---- activations ----
+
+    def pin(self, model):
+        for item in self.document["activations"]:
+            try:
+                module = model.get_submodule(item["module"])
+            except AttributeError:
+                raise ValueError(f"the module has no module '{item['module']}' of the plan") from None
+            if "input" in item:
+                module.register_forward_pre_hook(self.input_hook(item), with_kwargs=True)
+            else:
+                module.register_forward_hook(self.output_hook(item))
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.register_forward_hook(sum_masked)
+        model.register_forward_hook(sum_scalars)
+
+    def find(self, item, value, what):
+        """The one tensor of the planned shape."""
+        found = {id(x): x for x in tensors(value)
+                 if isinstance(x, DTensor) and list(x.shape) == item["shape"]}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        self.depart(f"{item['module']}: {len(found)} {what}s of shape {item['shape']}: not pinned")
+        return None
+
+    def input_hook(self, item):
+        target = placements(item["placements"])
+
+        def hook(_, args, kwargs):
+            x = self.find(item, (args, kwargs), "input")
+            if x is None or x.placements == target:
+                return None
+            y = bring(x, target)
+            return replaced(args, x, y), replaced(dict(kwargs), x, y)
+        return hook
+
+    def output_hook(self, item):
+        target, made = placements(item["placements"]), placements(item["computed"])
+
+        def hook(module, args, result):
+            x = self.find(item, result, "output")
+            if x is None:
+                return None
+            if not same(x.placements, made):
+                self.depart(f"{item['module']}: DTensor computes {x.placements}, planned {made}")
+            return replaced(result, x, bring(x, target))  # gradients come back as x was
+        return hook
+
+    # ---- FSDP2 ----
+
+    def fully_shard(self, model, by_fsdp):
+        """FSDP2 on the modules of each list of modules, then on the whole."""
+        from torch.distributed.fsdp import DataParallelMeshDims
+
+        plan = self.document["fsdp"]
+        dims = DataParallelMeshDims(shard=tuple(plan["shard"]),
+                                    replicate=tuple(plan["replicate"]) or None)
+        dim_of = {p: placements(item["placements"]) for p, item in by_fsdp.items()}
+        axis = self.axes.index(plan["shard"][0])
+        units = [unit for parent in model.modules() if isinstance(parent, nn.ModuleList)
+                 for unit in parent]
+        for unit in reversed([model, *units]):
+            if not any(p in dim_of for p in unit.parameters()):
+                continue
+            fully_shard(unit, mesh=self.mesh, dp_mesh_dims=dims,
+                        reshard_after_forward=plan["reshard_after_forward"],
+                        shard_placement_fn=lambda p: Shard(dim_of[p][axis].dim),
+                        ignored_params={p for p in unit.parameters() if p not in dim_of})
+            unit.set_gradient_divide_factor(1.0)  # the loss is the whole batch's
+            unit.set_force_sum_reduction_for_comms(True)
+
+    # ---- running ----
+
+    @contextlib.contextmanager
+    def context(self):
+        """
+        Around forward and backward: plain tensors that meet DTensors are replicated.
+        Attention on CPUs, for which DTensor has no rule, is products and a softmax.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(implicit_replication())
+            if self.mesh.device_type == "cpu":
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            yield
+
+    def loss(self, loss):
+        """The loss as a number, the same on every process."""
+        return (loss.full_tensor() if isinstance(loss, DTensor) else loss).item()
+
+    def check(self, model):
+        """Parameters that do not lie as planned: a sentence each."""
+        wrong, named = [], dict(model.named_parameters())
+        joined = (self.document["fsdp"] or {"shard": []})["shard"][1:]
+        for item in self.document["parameters"]:
+            p, held = named[item["name"]], placements(item["placements"])
+            if p.device_mesh.ndim < self.mesh.ndim:  # FSDP2 makes its axes one
+                held = tuple(h for h, axis in zip(held, self.axes) if axis not in joined)
+            local = p.to_local().shape
+            if p.placements != held:
+                wrong.append(f"{item['name']}: {p.placements}, planned {held}")
+            elif any(have > plan for have, plan in zip(local, item["local"])):
+                wrong.append(f"{item['name']}: local shape {list(local)}, planned {item['local']}")
+        return wrong
+
+
+def sum_masked(module, args, result):
+    """Makes the sums of an embedding whose rows are split (see bring)."""
+    if isinstance(result, DTensor):
+        return bring(result, result.placements)
+    return None
+
+
+def sum_scalars(module, args, result):
+    """Makes the sums of scalars among the results: the loss."""
+    for x in list(tensors(result)):
+        if isinstance(x, DTensor) and x.dim() == 0 and any(
+                isinstance(p, Partial) for p in x.placements):
+            result = replaced(result, x, bring(x, (Replicate(),) * x.device_mesh.ndim))
+    return result

@@ -1,0 +1,112 @@
+#!/usr/bin/python3
+"""Trains a module as plans say, on as many processes (gloo, CPUs), and on one.
+
+  scripts/torch/parallel.py FILE.py:FUNCTION PLAN.json... [--steps N] [--lr X] [--no-fsdp]
+
+FUNCTION() returns the module and its example inputs, as for export.py; PLANs are of
+ap-rewrite --to torch. A line of JSON for each plan: the losses of N steps of Adam beside one
+process's, the largest relative difference of losses and of the first step's gradients,
+parameters that lie otherwise than planned, what departed from the plan, and collectives.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.tensor.debug import CommDebugMode
+
+import autopar_torch
+from export import load, loss_in
+
+
+def train(model, step, args):
+    """Losses of the steps, and the gradients of the first, whole."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    losses, gradients = [], {}
+    for k in range(args.steps):
+        optimizer.zero_grad()
+        losses.append(step(k))
+        if k == 0:
+            gradients = {name: getattr(p.grad, "full_tensor", p.grad.clone)()
+                         for name, p in model.named_parameters() if p.grad is not None}
+        optimizer.step()
+    return losses, gradients
+
+
+def alone(args):
+    model, inputs = load(args.model)()
+    model.train()
+
+    def step(_):
+        loss = loss_in(model(**inputs))
+        loss.backward()
+        return loss.item()
+    return train(model, step, args)
+
+
+def planned(path, args):
+    """One plan's run; what it found."""
+    plan = autopar_torch.load(path)
+    model, inputs = load(args.model)()
+    model = plan.parallelize(model.train(), fsdp=not args.no_fsdp)
+    misplaced = plan.check(model)
+    found = {}
+
+    def step(k):
+        total = 0
+        for part in plan.split(inputs):
+            with plan.context(), CommDebugMode() as comm:
+                loss = loss_in(model(**plan.shard(part))) / plan.microbatches
+                loss.backward()
+            total += plan.loss(loss)
+        if k == 0:
+            found.update((str(op).rpartition(".")[2], n) for op, n in comm.get_comm_counts().items())
+        return total
+    losses, gradients = train(model, step, args)
+    return {"plan": os.path.basename(path), "losses": losses, "misplaced": misplaced,
+            "differences": plan.differences, "departures": plan.departures,
+            "collectives": found}, gradients
+
+
+def work(rank, args, processes, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                            world_size=processes)
+    losses, gradients = alone(args)
+    largest = max(g.abs().max().item() for g in gradients.values())
+    for path in args.plans:
+        found, made = planned(path, args)
+        found["loss_error"] = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], losses))
+        found["gradient_error"] = max((made[name] - g).abs().max().item()
+                                      for name, g in gradients.items()) / largest
+        found["alone"] = losses
+        if rank == 0:
+            print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("model", metavar="FILE.py:FUNCTION")
+    parser.add_argument("plans", metavar="PLAN.json", nargs="+")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--no-fsdp", action="store_true")
+    args = parser.parse_args()
+    sizes = {math.prod(autopar_torch.load(path).shape) for path in args.plans}
+    if len(sizes) != 1:
+        sys.exit(f"parallel.py: the plans are for {sorted(sizes)} devices, not for as many each")
+    with tempfile.TemporaryDirectory() as folder:
+        processes = sizes.pop()
+        torch.set_num_threads(1)
+        load(args.model)()  # what it imports, once for all processes
+        mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes,
+                           start_method="fork")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+#!/usr/bin/env bats
+# ap-model --config: Hugging Face's config.json, its parameter counts, and what is refused.
+
+load helpers
+
+CONFIGS=$AP_TOP/testdata/configs
+
+# from FILE [OPTION...]: the forward graph
+from() {
+    local file=$1
+    shift
+    ap-model --no-history --quiet --forward --config "$file" "$@"
+}
+
+# edited MODEL FILTER: its config.json, changed by jq
+edited() {
+    jq "$2" "$CONFIGS/$1.json" >"$BATS_TEST_TMPDIR/config.json"
+    echo "$BATS_TEST_TMPDIR/config.json"
+}
+
+# The counts that the makers and `transformers` state; BERT's is that of BertForPreTraining.
+@test "config: parameters of well-known models are the published ones" {
+    local n=0
+    while read -r want model; do
+        got=$(from "$CONFIGS/$model.json" --stats -o /dev/null 2>&1 | jq .weight_elems)
+        [ "$got" -eq "$want" ] || { echo "$model: $got, not $want"; return 1; }
+        n=$((n + 1))
+    done <<'END'
+6738415616 llama2-7b
+13015864320 llama2-13b
+68976648192 llama2-70b
+8030261248 llama3-8b
+70553706496 llama3-70b
+405853388800 llama3.1-405b
+1235814400 llama3.2-1b
+7241732096 mistral-7b
+46702792704 mixtral-8x7b
+7615616512 qwen2-7b
+72706203648 qwen2.5-72b
+8190735360 qwen3-8b
+8537680896 gemma-7b
+9241705984 gemma2-9b
+15706484224 deepseek-v2-lite
+671026404352 deepseek-v3
+124439808 gpt2
+110106428 bert-base
+222903552 t5-base
+END
+    [ "$n" -eq "$(find "$CONFIGS" -name '*.json' | wc -l)" ]
+}
+
+@test "config: the graph is that of the configuration of the same name" {
+    for model in llama2-70b mistral-7b mixtral-8x7b qwen2-7b qwen3-8b gemma-7b gemma2-9b \
+        deepseek-v2-lite deepseek-v3; do
+        diff <(from "$CONFIGS/$model.json" --seq 8192 --layers 4 | jq -c '.graph.nodes[]') \
+            <(ap-model --forward "$model" --seq 8192 --layers 4 | jq -c '.graph.nodes[]') ||
+            { echo "$model"; return 1; }
+    done
+    diff <(from "$CONFIGS/gpt2.json" | jq -c '.graph.nodes[]') \
+        <(ap-model --forward gpt2-124m --positions 1024 | jq -c '.graph.nodes[]')
+}
+
+@test "config: options come before the file, the sequence is within its positions" {
+    from "$CONFIGS/gpt2.json" --batch 2 --seq 16 | jq -e '[.graph.nodes[] |
+        select(.name == "tokens" or .name == "gpt/wpe") | .shape] | sort == ["f32[1024,768]", "s32[2,16]"]'
+    from "$(edited llama3-8b '.max_position_embeddings = 128')" --layers 1 |
+        jq -e '[.graph.nodes[] | select(.name == "tokens") | .shape] == ["s32[8,128]"]'
+    # a train step is named after the model
+    ap-model --no-history --config "$(edited llama3-8b '._name_or_path = "mine"')" --layers 1 --batch 1 |
+        jq -e '.graph.name == "mine" and any(.graph.nodes[]; .phase == "update")'
+    ap-model --config "$CONFIGS/llama3-8b.json" --layers 1 --forward | jq -e '.history[0].model == "llama"'
+}
+
+# count FILE FILTER: how many nodes match
+count() { from "$1" --layers 2 --batch 1 --seq 64 | jq "[.graph.nodes[] | select($2)] | length"; }
+
+@test "config: members that change the graph do" {
+    is_weight='.role == "weight" and (.name | test'
+    [ "$(count "$CONFIGS/llama3-8b.json" "$is_weight(\"/b\$\"))")" -eq 0 ]
+    [ "$(count "$(edited llama3-8b '.attention_bias = true')" "$is_weight(\"attn/[qkvo]/b\$\"))")" -eq 8 ]
+    [ "$(count "$(edited llama3-8b '.mlp_bias = true')" "$is_weight(\"mlp/[a-z]+/b\$\"))")" -eq 6 ]
+    [ "$(count "$CONFIGS/qwen2-7b.json" "$is_weight(\"attn/[qkvo]/b\$\"))")" -eq 6 ]
+    [ "$(count "$CONFIGS/qwen3-8b.json" "$is_weight(\"[qk]_norm/scale\$\"))")" -eq 4 ]
+    [ "$(count "$(edited llama3-8b '.tie_word_embeddings = true')" "$is_weight(\"head\"))")" -eq 0 ]
+    [ "$(count "$CONFIGS/llama3-8b.json" "$is_weight(\"head\"))")" -eq 1 ]
+    [ "$(count "$(edited mistral-7b '.sliding_window = 8')" '.op == "and"')" -eq 2 ]
+    [ "$(count "$(edited mistral-7b '.sliding_window = null')" '.op == "and"')" -eq 0 ]
+    [ "$(count "$(edited gemma2-9b '.sliding_window = 8')" '.op == "and"')" -eq 1 ]
+    [ "$(count "$CONFIGS/gemma2-9b.json" '.op == "tanh"')" -eq 5 ] # gelu, scores; logits
+    [ "$(count "$(edited gemma2-9b '.final_logit_softcapping = null')" '.op == "tanh"')" -eq 4 ]
+    [ "$(count "$(edited llama3-8b '.hidden_act = "relu"')" '.op == "logistic"')" -eq 0 ]
+    [ "$(count "$(edited t5-base '.feed_forward_proj = "gated-gelu"')" "$is_weight(\"wi_gate\"))")" -eq 4 ]
+    [ "$(count "$(edited llama3-8b '.rms_norm_eps = 0.125')" '.op == "constant" and .value == 0.125')" -eq 5 ]
+    [ "$(count "$(edited mixtral-8x7b '.router_aux_loss_coef = 0.375')" '.op == "constant" and .value == 0.375')" -eq 1 ]
+    [ "$(count "$(edited mixtral-8x7b '.router_aux_loss_coef = 0')" '.scope | endswith("balance")')" -eq 0 ]
+    # frequencies are theta ^ (-2 i / 128)
+    from "$(edited llama3-8b '.rope_theta = 16')" --layers 1 | jq -e '[.graph.nodes[] |
+        select(.op == "constant" and .shape == "f32[64]") | .value[32]] == [0.25]'
+    from "$(edited llama3-8b '.rope_parameters = {rope_theta: 16, rope_type: "default"} | del(.rope_theta)')" \
+        --layers 1 | jq -e '[.graph.nodes[] | select(.op == "constant" and .shape == "f32[64]") | .value[32]] == [0.25]'
+    # the router's way of choosing
+    [ "$(count "$CONFIGS/deepseek-v2-lite.json" '.op == "or"')" -eq 0 ]
+    [ "$(count "$(edited deepseek-v2-lite '.n_group = 8 | .topk_group = 3 | .topk_method = "group_limited_greedy"')" \
+        '.op == "or"')" -eq 2 ]
+    [ "$(count "$(edited deepseek-v2-lite '.scoring_func = "sigmoid"')" '.op == "logistic"')" -eq 4 ]
+}
+
+# wrong MODEL FILTER TEXT
+wrong() { refuses 1 "$3" ap-model --config "$(edited "$1" "$2")"; }
+
+@test "config: what is missing, wrong or not built is an error at its place" {
+    wrong llama3-8b '.model_type = "lama"' "/model_type: no model_type 'lama' is built; did you mean 'llama'?"
+    wrong llama3-8b 'del(.model_type)' '/model_type: missing'
+    wrong llama3-8b 'del(.hidden_size)' '/hidden_size: missing; model_type llama needs it'
+    wrong llama3-8b '.hiden_size = .hidden_size | del(.hidden_size)' "did you mean 'hiden_size'?"
+    wrong llama3-8b '.num_hidden_layers = "32"' '/num_hidden_layers: '
+    wrong llama3-8b '.num_hidden_layers = 100000' '/num_hidden_layers: '
+    wrong llama3-8b '.hidden_act = "sillu"' "/hidden_act: no activation 'sillu'; did you mean 'silu'?"
+    wrong llama3-8b '.tie_word_embeddings = 1' '/tie_word_embeddings: expected true or false'
+    wrong llama3-8b '.rope_scaling = 3' '/rope_scaling: expected an object or null'
+    wrong llama3-8b '.partial_rotary_factor = 0.5' '/partial_rotary_factor: expected 1: partial rotation'
+    wrong llama3-8b '.rms_norm_eps = -1' '/rms_norm_eps: expected a number >= 0'
+    wrong qwen2-7b '.use_sliding_window = true' '/use_sliding_window: expected 0: windows'
+    wrong qwen3-8b '.layer_types = ["full_attention", "sliding_attention"]' '/layer_types/1: expected "full_attention"'
+    wrong gemma2-9b '.layer_types = ["full_attention"]' '/layer_types/0: expected "sliding_attention"'
+    wrong deepseek-v3 '.topk_method = "best"' '/topk_method: '
+    wrong deepseek-v3 '.num_experts_per_tok = 9' '/num_experts_per_tok: '
+    wrong t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12, the encoder's"
+    wrong t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
+    wrong bert-base '.type_vocab_size = 3' '/type_vocab_size: expected 2'
+    wrong llama3-8b '[.]' 'expected an object'
+    printf '{"model_type": "llama",' >"$BATS_TEST_TMPDIR/cut.json"
+    refuses 1 'cut.json:1:' ap-model --config "$BATS_TEST_TMPDIR/cut.json"
+    refuses 1 'none.json' ap-model --config "$BATS_TEST_TMPDIR/none.json"
+    refuses 2 '--config comes without a NAME' ap-model --config "$CONFIGS/gpt2.json" gpt
+    refuses 2 '--experts: llama has no such size' ap-model --config "$CONFIGS/llama3-8b.json" --experts 4
+    refuses 2 'is not a multiple of --kv-heads' ap-model --config "$(edited llama3-8b '.num_key_value_heads = 5')"
+}
+
+@test "config: members that are left out are named" {
+    run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3.1-405b.json"
+    [[ $stderr == *"/rope_scaling: frequencies stay those of rope_theta"* ]]
+    run --separate-stderr ap-model --forward --layers 4 -o /dev/null --config "$CONFIGS/deepseek-v3.json"
+    [[ $stderr == *"/num_nextn_predict_layers: multi-token prediction is left out"* ]]
+    run --separate-stderr ap-model --forward --layers 1 -o /dev/null \
+        --config "$(edited llama3-8b '.num_key_value_head = 4 | del(.num_key_value_heads)')"
+    [[ $stderr == *"/num_key_value_head: not known for model_type llama, left out; did you mean 'num_key_value_heads'?"* ]]
+    run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3-8b.json"
+    [ -z "$stderr" ]
+}
+
+@test "config: tiny models have the losses and counts of transformers, from the same weights" {
+    needs_exec
+    [ -n "${AP_TORCH_PYTHON-}" ] || skip "AP_TORCH_PYTHON names no Python with PyTorch and transformers"
+    "$AP_TORCH_PYTHON" scripts/torch/config-loss 2>"$BATS_TEST_TMPDIR/messages" ||
+        { cat "$BATS_TEST_TMPDIR/messages"; return 1; }
+}
