@@ -57,6 +57,8 @@ struct backend {
     bool (*step_begin)(struct exec *x);
     void (*step_end)(struct exec *x);
     void (*close)(struct exec *x);
+    /* Waits for all that the device was given, so that a step's time is the step's. */
+    void (*sync)(void);
 };
 
 extern const struct backend cpu_backend;

@@ -57,6 +57,7 @@ static const struct backend cuda_backend = {
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,
     .close = cuda_close,
+    .sync = cuda_sync,
 };
 
 const struct cuda_plugin ap_cuda_plugin;

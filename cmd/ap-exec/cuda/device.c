@@ -92,6 +92,11 @@ int cuda_join(struct comm *c, struct ap_err *err)
     return comm_nccl_open(c, err);
 }
 
+void cuda_sync(void)
+{
+    comm_nccl_sync(cuda_dev.stream);
+}
+
 /* ---- memory ---- */
 
 /* Kernels that are only compiled get addresses that nothing reads. */

@@ -44,6 +44,8 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         if (keep && i + 1 == s->steps)
             of->keep_results(of->ctx);
         of->advance(of->ctx);
+        if (s->exec.backend->sync)
+            s->exec.backend->sync();
         sec += comm->max_sec(comm, ap_now_sec() - start);
         if (hook && comm->rank == 0)
             hook->say(hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
