@@ -43,7 +43,7 @@ bool cuda_step_begin(struct exec *x)
     struct recording *r = x->recording;
     if (x->noise)
         r->never = true;
-    if (r->graph) {
+    if (r->graph && !x->noise) {
         cuda_check(cudaGraphLaunch(r->graph, cuda_dev.stream), "cudaGraphLaunch");
         depth--;
         return true;

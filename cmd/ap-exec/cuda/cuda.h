@@ -161,8 +161,8 @@ void text_constant(struct ap_buf *out, enum ap_dtype dtype, const void *value);
 const char *text_round(enum ap_dtype dtype);
 
 /*
- * A reducer as `static inline void name(params by value, results by reference)`, put
- * in front of the kernel: "const" inputs p0, p1, ... and outputs r0, r1, ...
+ * A reducer as `static inline void name(parameters by value, results by reference)`,
+ * text that stands in front of the kernel.
  */
 int text_body(struct exec *x, struct ap_buf *out, const char *name,
               const struct ap_reducer *red, struct ap_err *err);

@@ -230,8 +230,6 @@ int cuda_constant_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const void *host = m->n ? (const void *)m->src[0] : m->fill_value;
     const int64_t bytes = m->n ? box_elems(&m->box[0]) * m->size : m->size;
     void *kept = host ? cuda_upload(x, c, host, bytes) : NULL;
-    if (host && !kept)
-        return ap_err_set(err, "out of memory");
     if (m->n)
         cuda_add_copy(x, c, at_memory(m->dst[0]), at_memory(kept), bytes);
     else if (host)

@@ -1,6 +1,7 @@
 /* A call's steps: kernels with their arguments, copies, and what else was added. */
 #include "cuda.h"
 #include "base/array.h"
+#include "tool/tool.h"
 
 #include <string.h>
 
@@ -51,8 +52,10 @@ static void upload_close(struct exec *x, void *state)
 void *cuda_upload(struct exec *x, struct cuda_call *c, const void *host, int64_t bytes)
 {
     void *p = cuda_alloc(bytes);
-    if (p)
-        cuda_write(p, host, bytes);
+    if (!p)
+        ap_die(AP_BAD_INPUT, "rank %d: cuda: no memory for a table of %lld bytes",
+               cuda_dev.rank, (long long)bytes);
+    cuda_write(p, host, bytes);
     cuda_add(x, c, nothing_run, p, upload_close);
     return p;
 }
