@@ -213,6 +213,19 @@ planted() {
     [[ $output == *"several ranks have one device"* ]]
 }
 
+@test "backend: a pipeline of two stages on two ranks each, in any order" {
+    needs_backend
+    local seed
+    ap-model gpt --layers 2 --hidden 16 --heads 2 --vocab 32 --batch 8 --seq 4 | ap-prune |
+        ap-coarsen --blocks 4 | ap-stage --cluster cpu-4 --stages 2 --submeshes 1x2 --microbatches 4 \
+        --schedule 1f1b | ap-rewrite -o "$BATS_TEST_TMPDIR/pipe.json"
+    ap-exec -n 4 --json --steps 3 "$BATS_TEST_TMPDIR/pipe.json" | jq -c '[.losses[] * 1e5 | round]' >"$BATS_TEST_TMPDIR/cpu"
+    for seed in 0 1 4; do
+        AP_FAKE_SEED=$seed ap-exec -n 4 --backend cuda --json --steps 3 "$BATS_TEST_TMPDIR/pipe.json" |
+            jq -c '[.losses[] * 1e5 | round]' | cmp - "$BATS_TEST_TMPDIR/cpu"
+    done
+}
+
 # --- kernels through the toolkit's NVRTC, which needs no GPU ---
 
 @test "nvrtc: kernels compile for sm_80, sm_90 and sm_100 without warnings" {
