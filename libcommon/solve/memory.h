@@ -153,6 +153,7 @@ struct ap_memory_task {
     double bound, objective; /* of the problem without a limit */
     double best_sec;      /* a price known to be reached within the limit, or INFINITY */
     double until_sec;     /* of CLOCK_MONOTONIC, when to stop; 0: never */
+    struct ap_work *work; /* a budget, when to stop once a choice fits; NULL: none */
     int64_t program_work; /* of measuring a program: about 1 us each */
     struct ap_measure measure;
 };

@@ -256,6 +256,7 @@ static int search_within(struct limiter *l, struct shard_answer *answer,
         .bound = answer->bound,
         .objective = answer->objective,
         .program_work = l->task->graph->n_nodes,
+        .work = l->task->work,
         .measure = {l, measure_choice, choice_held},
     };
     struct ap_memory_answer found;

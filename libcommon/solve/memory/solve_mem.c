@@ -302,6 +302,7 @@ static const char *run(struct search *s)
     struct worker *first = &s->worker[0];
 
     for (s->round = 0;; s->round++) {
+        ap_work_tell(s->params->work, "search", s->cost, s->bound);
         first->exact = time_to_prove(s);
         if (first->exact)
             s->exact_round = s->round;
