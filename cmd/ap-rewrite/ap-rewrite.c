@@ -14,7 +14,7 @@ static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
-    {"torch", "JSON of placements for PyTorch: DTensor, FSDP2 and pipelining"},
+    {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
     {"torchtitan", "arguments of torchtitan, as a bash array"},
     {"deepspeed", "DeepSpeed's JSON"},
