@@ -5,6 +5,7 @@
 #ifndef AP_TOOL_H
 #define AP_TOOL_H
 
+#include "cost/cost.h"
 #include "doc/doc.h"
 
 #define AP_VERSION "0.1.0"
@@ -117,6 +118,9 @@ void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char
 /* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
  * standard error, for the output is the document's. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
+
+/* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one. */
+void ap_tool_one_kind(const struct ap_cluster *c);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */
