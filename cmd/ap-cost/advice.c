@@ -15,7 +15,8 @@
 
 void advice_links(struct advice *a, const struct ap_cluster *cluster)
 {
-    for (int i = 0; i < cluster->n_levels; i++) {
+    /* several kinds of devices have links of their own inside a host */
+    for (int i = cluster->n_kinds ? 1 : 0; i < cluster->n_levels; i++) {
         const char *name = cluster->levels[i].name;
         struct ap_cluster c = *cluster;
         c.levels[i].bandwidth_bytes_per_sec *= 2;
@@ -31,6 +32,8 @@ void advice_devices(struct advice *a, const struct ap_cluster *cluster)
 {
     struct ap_cluster c = *cluster;
 
+    if (c.n_kinds)
+        return; /* no change is one of all devices */
     for (int t = 0; t < AP_N_DTYPES; t++)
         c.flops_per_sec[t] *= 2;
     a->try_cluster(a, &c, "devices of twice the FLOP/s");

@@ -72,6 +72,7 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
     else if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
                             &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&in->cluster);
     if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
                      &err) ||
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))

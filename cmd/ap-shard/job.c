@@ -192,6 +192,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&job->cluster);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

@@ -224,6 +224,19 @@ _Noreturn static void print_clusters(void)
     print_and_exit(&out);
 }
 
+void ap_tool_one_kind(const struct ap_cluster *c)
+{
+    struct ap_buf kinds = {0};
+
+    if (c->n_kinds == 0)
+        return;
+    ap_cluster_put_kinds(c, &kinds);
+    ap_die_usage(
+        "cluster %s has several kinds of devices (%s), and plans are made for one; "
+        "ap-cost, ap-rewrite and ap-exec take stages planned for one kind there",
+        c->name, kinds.data);
+}
+
 /* Before anything is read or written; what can be read once only is left to the tool. */
 static void check_cluster(const char *path)
 {

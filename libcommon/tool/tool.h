@@ -6,6 +6,7 @@
 #define AP_TOOL_H
 
 #include "base/work.h"
+#include "cost/cost.h"
 #include "doc/doc.h"
 
 #define AP_VERSION "0.1.0"
@@ -125,6 +126,8 @@ void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
  * at the end. NULL where standard error is no terminal, or with --quiet.
  */
 struct ap_progress *ap_tool_progress(void);
+/* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one. */
+void ap_tool_one_kind(const struct ap_cluster *c);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */
