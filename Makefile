@@ -24,6 +24,12 @@ endif
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing
 
+# The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is.
+CUDA ?= /usr/local/cuda
+HAS_CUDA := $(if $(MPI),$(if $(wildcard $(CUDA)/include/nvrtc.h),yes))
+CUDA_LINT = $(if $(HAS_CUDA),-Icmd/ap-exec/cuda -isystem $(CUDA)/include -D_DEFAULT_SOURCE -DFAKE_TOP='""')
+CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lnccl
+
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
 ifeq ($(MPI),)
 TOOLS := $(filter-out ap-exec,$(TOOLS))
@@ -56,7 +62,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
 FUZZ_SECONDS ?= 60
 
 .PHONY: all unit asan check test check-asan check-torch lint lint-format lint-house lint-scripts lint-man \
-    lint-headers lint-tidy format bench install uninstall fuzz fuzzers clean help without-mpi
+    lint-headers lint-tidy format bench cuda install uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -101,7 +107,7 @@ $(LIB): $(LIB_OBJ)
 	ar rcs $@ $^
 
 # Objects of a tool, with and without its main.
-objects = $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c))
+objects = $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/ap-exec/cuda/%,$(wildcard cmd/$(1)/*.c cmd/$(1)/*/*.c)))
 parts = $(filter-out %/$(1).o,$(call objects,$(1)))
 # Tools that call another tool's code.
 LIBRARIES_ap-stage = ap-shard
@@ -112,10 +118,13 @@ TOOL_fuzz_onnx = ap-import
 TOOL_fuzz_answer = ap-stage
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
+# The CUDA backend takes functions of the program that opens it.
+LDFLAGS_ap-exec = -rdynamic
+
 define tool_rules
 $(BUILD)/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)
 	@mkdir -p $$(@D)
-	$$(CC) $$(AP_LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
+	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(1)) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
 $(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1) $(LIBRARIES_$(1):%=-Icmd/%)
 $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
@@ -123,12 +132,37 @@ $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
 $(foreach t,$(SCRIPT_TOOLS),$(eval $(BUILD)/bin/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@))
 
+# The backend's objects, and the library of them over CUDA's own libraries.
+CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/ap-exec/cuda/*.c)) $(BUILD)/cuda_prelude.o
+$(CUDA_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Icmd/ap-exec/cuda -isystem $(CUDA)/include
+$(CUDA_OBJ): TOOL_CFLAGS = -fPIC
+$(BUILD)/bin/ap_cuda.so: $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(CUDA_LIBS)
+
+# What kernels begin with, as a string: integer types, conversions of narrow floats, the prelude.
+PRELUDE = libcommon/base/float16.h cmd/ap-exec/cuda/prelude.cu
+$(BUILD)/cuda_prelude.c: $(PRELUDE) Makefile
+	@mkdir -p $(@D)
+	{ echo 'extern const char cuda_prelude[]; const char cuda_prelude[] ='; \
+	    { for t in 'signed char int8_t' 'short int16_t' 'int int32_t' 'long int64_t' 'unsigned char uint8_t' \
+	        'unsigned short uint16_t' 'unsigned int uint32_t' 'unsigned long uint64_t'; do echo "typedef $$t;"; done; \
+	      sed '/^#include/d' $(PRELUDE); } | sed 's/[\\"]/\\&/g; s/.*/"&\\n"/'; \
+	    echo ';'; } >$@
+$(BUILD)/cuda_prelude.o: $(BUILD)/cuda_prelude.c
+	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
+
+cuda: all $(if $(HAS_CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit and NCCL, no GPU
+
+without-cuda:
+	@echo 'no CUDA toolkit in $(CUDA): the CUDA backend is not built' >&2; exit 1
+
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
 # 5: its object
 define test_rules
 $(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $(call libraries,$(3))) $(LIB)
 	@mkdir -p $$(@D)
-	$$(CC) $$(AP_LDFLAGS) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
+	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(3)) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
 $(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
 endef
 $(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))),$(eval \
@@ -138,7 +172,7 @@ $(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))
 EQUIV_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/equiv/*.c))
 $(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+	$(CC) $(AP_LDFLAGS) $(LDFLAGS_ap-exec) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
 $(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Itests/equiv
 
 $(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer,$(BUILD)/tests/fuzz/$(t).o)))
@@ -182,13 +216,13 @@ lint-man:
 lint-headers:
 	@for f in $(filter %.h,$(C_FILES)); do \
 	    $(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit \
-	        -Wno-unused -fsyntax-only -x c $$f || exit 1; done
+	        $(CUDA_LINT) -Wno-unused -fsyntax-only -x c $$f || exit 1; done
 	@wc -l $(C_FILES) | awk '$$2 != "total" && $$1 > 800 \
 	    { print $$2 ": " $$1 " lines, at most 800"; bad = 1 } END { exit bad }'
 
 lint-tidy:
 	printf '%s\n' $(filter %.c,$(C_FILES)) | xargs -P 2 -n 4 sh -c 'clang-tidy --quiet "$$@" \
-	    -- -std=c11 $(AP_CPPFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit 2>&1 | \
+	    -- -std=c11 $(AP_CPPFLAGS) $(INC_ap-exec) $(TOOLS:%=-Icmd/%) -Itests/unit $(CUDA_LINT) 2>&1 | \
 	    grep -vE "warnings? generated|^Suppressed|^Use -header" | (! grep .)' lint
 
 format: ## lay out the C files by .clang-format
@@ -214,6 +248,8 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas \
 	    $(SHARE)/autopar/python/autopar $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
 	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin
+	if [ -e $(BUILD)/bin/ap_cuda.so ]; then install -d $(DESTDIR)$(PREFIX)/lib/autopar && \
+	    install -m 755 $(BUILD)/bin/ap_cuda.so $(DESTDIR)$(PREFIX)/lib/autopar; fi
 	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
 	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
@@ -225,6 +261,8 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' scripts/autopar.pc.in >$(SHARE)/pkgconfig/autopar.pc
 
 uninstall: ## remove what install put below PREFIX and DESTDIR
+	rm -f $(DESTDIR)$(PREFIX)/lib/autopar/ap_cuda.so
+	[ ! -d $(DESTDIR)$(PREFIX)/lib/autopar ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/autopar
 	rm -f $(TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) $(TOOLS:%=$(BASH_COMPLETION)/%) \
 	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SCRIPT_TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) \
 	    $(SCRIPT_TOOLS:%=$(BASH_COMPLETION)/%) $(SCRIPT_TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
@@ -239,7 +277,9 @@ clean: ## remove what was built
 	rm -rf $(BUILD)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/fakecuda/rules.mk | expand -t 14
 
 -include $(patsubst %.o,%.d,$(LIB_OBJ) $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*/*.c cmd/*/*/*.c)) \
     $(TEST_FILES:%.c=$(BUILD)/%.o) $(EQUIV_OBJ) $(FUZZERS:%=$(BUILD)/tests/fuzz/%.o))
+
+include tests/fakecuda/rules.mk

@@ -295,6 +295,19 @@ HLO
     [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ] && jq -e .sec <<<"$stderr"
 }
 
+@test "exec: without CUDA, --backend cuda says why and auto takes the CPU" {
+    export AP_CUDA_LIBRARY=/nonexistent/ap_cuda.so
+    refuses 1 "cuda: /nonexistent/ap_cuda.so: cannot open" ap-exec --backend cuda "$ONE"
+    refuses 1 "cuda: /nonexistent/ap_cuda.so: cannot open" ap-exec -n 2 --backend cuda "$ONE"
+    refuses 1 "cannot open" ap-exec --cuda-compile sm_90 "$ONE"
+    refuses 2 "expected an architecture like sm_90" ap-exec --cuda-compile 90 "$ONE"
+    refuses 2 "--f32-matmul" ap-exec --f32-matmul half "$ONE"
+    [ "$(ap-exec --backend auto --no-graph-capture --f32-matmul tf32 "$ONE" 2>"$BATS_TEST_TMPDIR/err")" = \
+        "$(ap-exec "$ONE")" ]
+    grep -q "the CPU computes" "$BATS_TEST_TMPDIR/err"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/err")" -eq 1 ]
+}
+
 @test "exec: --int-range bounds seeded integer inputs; --backend names what computes" {
     printf '%s' '{"autopar":1,"graph":{"name":"g","nodes":[
         {"op":"parameter","name":"i","param":0,"role":"input","shape":"s32[64]"},

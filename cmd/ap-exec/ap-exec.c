@@ -1,20 +1,33 @@
 /* ap-exec: run a program, on this process or under MPI. */
 #include "backend.h"
+#include "cuda/plugin.h"
 #include "run/job.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-struct backend_row {
-    struct ap_choice choice;
-    const struct backend *backend;
+enum { BACKEND_CPU, BACKEND_CUDA, BACKEND_AUTO };
+static const struct ap_choice backends[] = {
+    {"cpu", "CPU cores, matrix products by BLAS"},
+    {"cuda", "a CUDA device per rank"},
+    {"auto", "cuda where it can be used, else cpu"},
+    {NULL, NULL},
+};
+static const struct ap_choice products[] = {
+    {"f32", "contractions of f32 as f32"},
+    {"tf32", "their operands rounded to tf32 (cuda)"},
+    {NULL, NULL},
 };
 
-static const struct backend_row backends[] = {
-    {{"cpu", "CPU cores, matrix products by BLAS"}, &cpu_backend},
-    {{NULL, NULL}, NULL},
+/* What the options say beside the settings. */
+struct chosen {
+    int64_t seed;
+    int backend, product;    /* rows of the tables */
+    const char *compile_for; /* --cuda-compile */
+    struct cuda_options cuda;
 };
 
 /* Everything printed so far is written, or the tool ends. */
@@ -116,6 +129,27 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
                : 0;
 }
 
+/* After the last step: files, comparisons and the report; all ranks. */
+static void end_run(struct ap_tool *tool, struct ap_arena *arena,
+                    const struct ap_doc *doc, const struct settings *set,
+                    struct session *s)
+{
+    struct comm *comm = s->exec.comm;
+    struct comparison cmp = {0}, verified = {0};
+    struct ap_err err = {{0}};
+    int rc = 0;
+    if (comm->rank == 0 && set->out_dir)
+        rc = report_files(s, set->out_dir, &err);
+    if (comm->rank == 0 && set->compare_dir && !rc)
+        rc = compare_goldens(arena, s, set->compare_dir, set->tolerance, &cmp, &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    if (comm->rank == 0 && set->verify)
+        rc = verify_run(arena, doc, set, s, &verified, &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    if (comm->rank == 0)
+        finish(tool, arena, set, s, &cmp, &verified);
+}
+
 /* --check: what a run would read, and that it may be trusted; one process. */
 static void check(struct ap_tool *tool, const struct settings *set)
 {
@@ -140,7 +174,8 @@ static void check(struct ap_tool *tool, const struct settings *set)
     ap_arena_free(&arena);
 }
 
-static void run(struct ap_tool *tool, const struct settings *set)
+static void run(struct ap_tool *tool, const struct settings *set,
+                const struct cuda_plugin *plugin, const struct ap_err *no_backend)
 {
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};
@@ -149,18 +184,21 @@ static void run(struct ap_tool *tool, const struct settings *set)
     struct ap_pipeline_program pipeline;
     struct session s;
     struct comm comm;
-    struct comparison cmp = {0}, verified = {0};
     const struct session_hook hook = {say_step, set};
     job_join(&comm);
+    job_agree(&comm, set->backend ? 0 : -1, AP_BAD_INPUT, no_backend);
     int rc = 0;
     if (set->n_ranks && set->n_ranks != comm.size)
         rc = ap_err_set(&err, "-n %lld: this job has %d rank%s", (long long)set->n_ranks,
                         comm.size, comm.size == 1 ? "" : "s");
     job_agree(&comm, rc, AP_USAGE, &err);
+    if (set->backend->join)
+        rc = set->backend->join(&comm, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
     tool->stats = tool->stats && comm.rank == 0;
     job_read(tool, &arena, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
-    if (comm.rank == 0)
+    if (comm.rank == 0 && !set->prepare_only)
         rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
@@ -169,16 +207,10 @@ static void run(struct ap_tool *tool, const struct settings *set)
     if (!staged)
         session_run(&s, &arena, &prog, set, &comm,
                     &(struct session_opts){.keep = keep, .hook = &hook});
-    if (comm.rank == 0 && set->out_dir)
-        rc = report_files(&s, set->out_dir, &err);
-    if (comm.rank == 0 && set->compare_dir && !rc)
-        rc = compare_goldens(&arena, &s, set->compare_dir, set->tolerance, &cmp, &err);
-    job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    if (comm.rank == 0 && set->verify)
-        rc = verify_run(&arena, &doc, set, &s, &verified, &err);
-    job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    if (comm.rank == 0)
-        finish(tool, &arena, set, &s, &cmp, &verified);
+    if (set->prepare_only && comm.rank == 0)
+        printf("kernels %d\n", plugin->kernels());
+    else if (!set->prepare_only)
+        end_run(tool, &arena, &doc, set, &s);
     if (staged)
         executor_close(executor, &s);
     else
@@ -187,9 +219,9 @@ static void run(struct ap_tool *tool, const struct settings *set)
     ap_arena_free(&arena);
 }
 
-/* The options, written to set, seed and row (of backends); arena. */
+/* The options, written to set and chosen; arena. */
 static const struct ap_opt *options(struct ap_arena *arena, struct settings *set,
-                                    int64_t *seed, int *row)
+                                    struct chosen *chosen)
 {
     const struct ap_opt opts[] = {
         {.name = "n",
@@ -213,7 +245,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .help = "initial values: DIR/K.npy for parameter K"},
         {.name = "seed",
          .kind = AP_OPT_INT,
-         .out = seed,
+         .out = &chosen->seed,
          .arg = "S",
          .help = "random seed for parameters without a file (0 without --data)",
          .lo = 0,
@@ -250,11 +282,27 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .help = "largest error of --verify (by type) and --compare (any); 0: equal"},
         {.name = "backend",
          .kind = AP_OPT_CHOICE,
-         .out = row,
+         .out = &chosen->backend,
          .arg = "NAME",
          .help = "compute backend",
-         .choices = &backends[0].choice,
+         .choices = backends,
          .choice_stride = sizeof backends[0]},
+        {.name = "f32-matmul",
+         .kind = AP_OPT_CHOICE,
+         .out = &chosen->product,
+         .arg = "TYPE",
+         .help = "how contractions of f32 are computed",
+         .choices = products,
+         .choice_stride = sizeof products[0]},
+        {.name = "no-graph-capture",
+         .kind = AP_OPT_FLAG,
+         .out = &chosen->cuda.no_graph,
+         .help = "cuda: enqueue every step anew instead of replaying a CUDA graph"},
+        {.name = "cuda-compile",
+         .kind = AP_OPT_STR,
+         .out = &chosen->compile_for,
+         .arg = "ARCH",
+         .help = "cuda: compile the kernels for ARCH (sm_90) and stop; needs no device"},
         {.name = "check",
          .kind = AP_OPT_FLAG,
          .out = &set->check,
@@ -271,31 +319,66 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
     return ap_arena_dup(arena, opts, sizeof opts);
 }
 
+/* sm_90 is 90. */
+static int parse_arch(const char *text)
+{
+    char *end = NULL;
+    const long v = strncmp(text, "sm_", 3) ? 0 : strtol(text + 3, &end, 10);
+    if (v < 10 || v > 999 || *end)
+        ap_die_usage("--cuda-compile: expected an architecture like sm_90, got %s", text);
+    return (int)v;
+}
+
+/* The backend that the options ask for, NULL with err set; *plugin: NULL for the CPU. */
+static const struct backend *choose_backend(struct chosen *chosen,
+                                            const struct cuda_plugin **plugin,
+                                            struct ap_err *err)
+{
+    *plugin = NULL;
+    chosen->cuda.tf32 = chosen->product == 1;
+    if (chosen->compile_for) {
+        chosen->cuda.compile_for = parse_arch(chosen->compile_for);
+        chosen->backend = BACKEND_CUDA;
+    }
+    if (chosen->backend == BACKEND_CPU)
+        return &cpu_backend;
+    *plugin = plugin_open(&chosen->cuda, err);
+    if (*plugin)
+        return (*plugin)->backend;
+    if (chosen->backend == BACKEND_CUDA)
+        return NULL;
+    if (job_is_first())
+        ap_say("%s; the CPU computes", err->msg);
+    return &cpu_backend;
+}
+
 int main(int argc, char **argv)
 {
     struct settings set = {.steps = 1, .tolerance = NAN};
-    int64_t seed = -1;
-    int row = 0;
+    struct chosen chosen = {.seed = -1};
+    const struct cuda_plugin *plugin = NULL;
+    struct ap_err err = {{0}};
     set.source.int_range = 2;
     struct ap_arena arena = {0};
     struct ap_tool tool = {.name = "ap-exec",
                            .summary = "run a program on one or many ranks",
                            .operand = "[FILE]",
-                           .opts = options(&arena, &set, &seed, &row)};
+                           .opts = options(&arena, &set, &chosen)};
     ap_tool_start(&tool, argc, argv);
     if (set.tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
-    set.backend = backends[row].backend;
-    set.backend->open(argv);
+    cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
         job_start(&tool, set.n_ranks);
-    set.source.seeded = seed >= 0 || !set.source.dir;
-    set.source.seed = seed > 0 ? (uint64_t)seed : 0;
+    set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
+    set.prepare_only = chosen.compile_for != NULL;
+    set.source.seeded = chosen.seed >= 0 || !set.source.dir;
+    set.source.seed = chosen.seed > 0 ? (uint64_t)chosen.seed : 0;
     set.quiet = tool.quiet;
     if (set.check)
         check(&tool, &set);
     else
-        run(&tool, &set);
+        run(&tool, &set, plugin, &err);
     check_stdout();
     ap_arena_free(&arena);
     return ap_tool_finish(&tool, "");

@@ -13,9 +13,10 @@
  * the communicator (a collective) must order itself behind the calls before it and the
  * calls behind it behind itself; the CPU's collectives finish before they return.
  *
- * Of the CPU backend a second one can use: exec_while_prepare (loops), and on host memory
- * cpu_load, cpu_store, cpu_convert_find and cpu_strides, with which data.c fills
- * parameters. The CPU's results are the reference for those of every other backend.
+ * Of the CPU backend a second one can use: exec_while_prepare (loops), the functions
+ * below, the states of prepared calls (cpu/cpu_state.h), and on host memory cpu_load,
+ * cpu_store, cpu_convert_find and cpu_strides, with which data.c fills parameters. The
+ * CPU's results are the reference for those of every other backend.
  */
 #ifndef EXEC_BACKEND_H
 #define EXEC_BACKEND_H
@@ -43,8 +44,33 @@ struct backend {
      * -1 with err set, by exec_unsupported for what the backend cannot run.
      */
     int (*prepare)(struct exec *x, struct call *call, struct ap_err *err);
+
+    /* ---- what follows may be NULL ---- */
+
+    /* Called by all ranks once the job's communicator is open: picks the rank's device,
+     * and may replace functions of *c by ones that take its memory. */
+    int (*join)(struct comm *c, struct ap_err *err);
+    /* All calls are prepared: what they have in common is made now. */
+    int (*ready)(struct exec *x, struct ap_err *err);
+    /* Before a whole step: true, if the backend has run it, from a recording; else the
+     * calls run, and step_end follows. */
+    bool (*step_begin)(struct exec *x);
+    void (*step_end)(struct exec *x);
+    void (*close)(struct exec *x);
+    /* Waits for all that the device was given, so that a step's time is the step's. */
+    void (*sync)(void);
 };
 
 extern const struct backend cpu_backend;
+
+/* ---- what backends have in common (run/backend.c) ---- */
+
+typedef int backend_prepare_fn(struct exec *x, struct call *call, struct ap_err *err);
+/* Elementwise nodes, broadcasts, iotas and scalar constants are fused. */
+bool backend_fusible(const struct ap_node *node);
+bool backend_in_place(const struct ap_node *node, int i);
+/* struct backend's `prepare` by one function for fused passes and one per operator. */
+int backend_prepare(struct exec *x, struct call *call, backend_prepare_fn *fused,
+                    backend_prepare_fn *const kernels[AP_N_OPS], struct ap_err *err);
 
 #endif

@@ -10,6 +10,13 @@
 
 struct exec;
 
+/* Memory that a call reads or writes. */
+struct exec_access {
+    const char *p;
+    int64_t bytes;
+    bool write;
+};
+
 /* One kernel call: a fused pass over several nodes, or one node. */
 struct call {
     int n_nodes;
@@ -20,6 +27,20 @@ struct call {
     void **each; /* [microbatch]: its state, where they differ; else NULL */
     int64_t n_runs;
     void (*close)(void *state); /* releases what is not in the arena; NULL: nothing */
+    /*
+     * A collective that `run` only starts (comm.h): orders the calls from first_use on
+     * behind it (run/overlap.c). It uses no x->scratch between the two. NULL: `run` is
+     * all.
+     */
+    void (*finish)(struct exec *x, void *state);
+    int first_use, n_access;
+    struct exec_access *access;
+};
+
+/* A collective that is started and not finished. */
+struct exec_flight {
+    const struct call *call;
+    void *state;
 };
 
 struct exec_copy {
@@ -57,7 +78,11 @@ struct exec {
     int n_copies, n_staged;
     struct exec_copy *copies, *staged;
     char *stage;
+    int n_flight;
+    struct exec_flight *flight;
+    bool late;                 /* collectives run as late as they may; for tests */
     struct exec *inner, *next; /* the computations of loops, chained by next */
+    void *recording;           /* the backend's, of a step; NULL: none */
     struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };

@@ -1,12 +1,12 @@
 /*
- * How ranks communicate: a table of functions with two rows, comm_self.c (one rank,
- * without MPI) and comm_mpi.c. A failed call names the rank and aborts the job.
+ * How ranks communicate: a table of functions with three rows, comm_self.c (one rank,
+ * without MPI), comm_mpi.c and cuda/comm_nccl.c. A failed call names the rank and aborts
+ * the job.
  *
- * Collectives (group to exchange) and messages (send, receive, settle) take the memory
- * of the backend, today the host's; they are called in the same order by all ranks that
- * take part, and a result may be used when the call returns. A communicator over NCCL
- * replaces these and orders them with the backend's stream. The others (broadcast to
- * close) steer the job and take host memory whatever the backend is.
+ * Collectives (group to wait) take the memory of the backend; they are called in the same
+ * order by all ranks that take part, and what the backend does behind the call sees the
+ * result. Messages (send, receive, settle) take host memory, and so do the others, which
+ * steer the job (broadcast to close).
  *
  * Sums are made in the order of ranks by comm_combine, so that every rank holds the same
  * bits and a run repeats; a communicator that leaves sums to a library (NCCL) can keep
@@ -50,6 +50,16 @@ struct comm {
     void (*exchange)(struct comm *c, int peer, const void *send, void *recv,
                      int64_t bytes);
 
+    /*
+     * Overlap. After start, the next collective (or exchange) may return before it has
+     * run; event gives its ticket; wait, once per ticket, orders what the backend does
+     * afterwards behind it. Until then nobody may write what it reads, nor touch what it
+     * writes. A communicator without overlap runs it at once.
+     */
+    void (*start)(struct comm *c);
+    int (*event)(struct comm *c);
+    void (*wait)(struct comm *c, int ticket);
+
     /* ---- messages between stages ---- */
 
     /* To another rank, without waiting; buf stays unchanged until settle. Messages of one
@@ -78,6 +88,20 @@ struct comm {
 void comm_self_open(struct comm *c);
 /* Joins the job that mpirun started. */
 void comm_mpi_open(struct comm *c);
+
+/* For a communicator that has no overlap: start, event and wait. */
+void comm_start_none(struct comm *c);
+int comm_event_none(struct comm *c);
+void comm_wait_none(struct comm *c, int ticket);
+
+/* The ranks of a mesh that differ on the axes of the bit set only. */
+struct comm_key {
+    unsigned axes;
+    struct ap_mesh mesh; /* programs of several meshes may run in one job */
+};
+bool comm_key_same(const struct comm_key *a, const struct comm_key *b);
+/* The number of the group that the rank is in, and its place there. */
+void comm_key_split(const struct comm_key *k, int rank, int *group, int *place);
 
 /* out = block 0 (red) block 1 (red) ..., blocks of n elements; out may be block 0. */
 void comm_combine(void *out, const void *blocks, int n_blocks, int64_t n,

@@ -20,8 +20,7 @@
 #define CHUNK_BYTES (1 << 30)
 
 struct mpi_group {
-    unsigned axes;
-    struct ap_mesh mesh; /* programs of several meshes may run in one job */
+    struct comm_key key;
     MPI_Comm comm;
     int size;
 };
@@ -59,31 +58,18 @@ static int chunk(int64_t left)
     return (int)(left < CHUNK_BYTES ? left : CHUNK_BYTES);
 }
 
-static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
-{
-    return a->n_axes == b->n_axes &&
-           memcmp(a->size, b->size, sizeof *a->size * (size_t)a->n_axes) == 0;
-}
-
 static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
 {
     struct mpi *m = c->impl;
+    const struct comm_key key = {axes, *mesh};
     for (int i = 0; i < m->n_groups; i++)
-        if (m->groups[i].axes == axes && same_mesh(&m->groups[i].mesh, mesh))
+        if (comm_key_same(&m->groups[i].key, &key))
             return i;
-    int64_t coords[AP_MAX_AXES];
-    int color = 0, key = 0;
-    ap_mesh_coords(mesh, c->rank, coords);
-    for (int a = 0; a < mesh->n_axes; a++) {
-        if (axes >> a & 1)
-            key = key * (int)mesh->size[a] + (int)coords[a];
-        else
-            color = color * (int)mesh->size[a] + (int)coords[a];
-    }
+    int color, place;
+    comm_key_split(&key, c->rank, &color, &place);
     struct mpi_group *g = &m->groups[m->n_groups];
-    g->axes = axes;
-    g->mesh = *mesh;
-    check(c, MPI_Comm_split(m->all, color, key, &g->comm), "MPI_Comm_split");
+    g->key = key;
+    check(c, MPI_Comm_split(m->all, color, place, &g->comm), "MPI_Comm_split");
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     MPI_Comm_size(g->comm, &g->size);
     return m->n_groups++;
@@ -337,6 +323,9 @@ void comm_mpi_open(struct comm *c)
                        .all_gather = all_gather,
                        .all_to_all = all_to_all,
                        .exchange = exchange,
+                       .start = comm_start_none,
+                       .event = comm_event_none,
+                       .wait = comm_wait_none,
                        .broadcast = broadcast,
                        .to_root = to_root,
                        .max = max,

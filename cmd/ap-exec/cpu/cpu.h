@@ -160,6 +160,18 @@ int combine_prepare(struct exec *x, const struct ap_node *v, int reducer,
 /* acc = acc combined with x, element by element; body_start comes first. n <= CPU_TILE */
 void combine_run(struct combine *c, void *acc, void *x, int64_t n);
 
+/* ---- fused passes (cpu_fused.c) ---- */
+
+/* Position of node among the call's members, -1 if it comes from outside. */
+int call_member(const struct call *call, int node);
+/*
+ * An operand of shape s in a pass over dims: the dims as few sizes n as can be, with the
+ * operand's strides, 0 where it is broadcast. map: a broadcast's; NULL: dimension by
+ * dimension. Returns how many there are.
+ */
+int cpu_collapse(const struct ap_shape *dims, const struct ap_shape *s,
+                 const int64_t *map, int64_t *n, int64_t *stride);
+
 /* ---- moving elements (cpu_copy.c) ---- */
 
 /* A copy between strided boxes; strides in elements, may be 0 (source) or negative. */
@@ -170,6 +182,8 @@ struct box {
 void box_add(struct box *b, int64_t n, int64_t src, int64_t dst);
 /* Merges dimensions and puts them in a good order; once, before box_copy. */
 void box_finish(struct box *b);
+/* Swaps two dimensions. */
+void box_swap(struct box *b, int i, int j);
 void box_copy(const struct box *b, void *dst, const void *src, int size);
 /*
  * The next multi-index of `rank` dimensions of sizes n, the last one fastest, and with it
@@ -208,7 +222,7 @@ void cpu_open(char **argv);
 
 /* ---- kernels: each prepares a call ---- */
 
-typedef int cpu_prepare_fn(struct exec *x, struct call *call, struct ap_err *err);
+typedef backend_prepare_fn cpu_prepare_fn;
 cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,

@@ -4,23 +4,9 @@
  * inner) with x in blocks of equal length, the last ones padded with zeros (struct
  * ap_coll).
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
-
-struct coll {
-    const struct ap_node *node;
-    enum ap_dtype dtype;
-    int size, group, n_ranks, peer;
-    const char *src;
-    char *dst;
-    int64_t in_elems, out_elems, block_elems;
-    int64_t pack_at, recv_at; /* scratch */
-    /* per block: what is copied from the operand, or to the result */
-    struct box *pack, *unpack;
-    int64_t *pack_from, *unpack_to;
-    bool padded;
-};
 
 /* A dimension as (outer, x, inner), other dimensions folded into outer and inner. */
 struct view {
@@ -80,11 +66,19 @@ static void unpack(const struct coll *c, const char *buf)
 
 static void all_reduce_run(struct exec *x, void *state)
 {
-    const struct coll *c = state;
+    struct coll *c = state;
     if (c->dst != c->src)
         memcpy(c->dst, c->src, (size_t)(c->in_elems * c->size));
+    x->comm->start(x->comm);
     x->comm->all_reduce(x->comm, c->group, c->dst, c->in_elems, c->dtype,
                         c->node->attrs->coll.red);
+    c->ticket = x->comm->event(x->comm);
+}
+
+static void finish(struct exec *x, void *state)
+{
+    const struct coll *c = state;
+    x->comm->wait(x->comm, c->ticket);
 }
 
 static void all_gather_run(struct exec *x, void *state)
@@ -95,11 +89,28 @@ static void all_gather_run(struct exec *x, void *state)
     unpack(c, recv);
 }
 
+static void all_gather_start(struct exec *x, void *state)
+{
+    struct coll *c = state;
+    x->comm->start(x->comm);
+    x->comm->all_gather(x->comm, c->group, c->src, c->dst, c->in_elems * c->size);
+    c->ticket = x->comm->event(x->comm);
+}
+
 static void reduce_scatter_run(struct exec *x, void *state)
 {
     const struct coll *c = state;
     x->comm->reduce_scatter(x->comm, c->group, packed(x, c), c->dst, c->out_elems,
                             c->dtype, c->node->attrs->coll.red);
+}
+
+static void reduce_scatter_start(struct exec *x, void *state)
+{
+    struct coll *c = state;
+    x->comm->start(x->comm);
+    x->comm->reduce_scatter(x->comm, c->group, c->src, c->dst, c->out_elems, c->dtype,
+                            c->node->attrs->coll.red);
+    c->ticket = x->comm->event(x->comm);
 }
 
 static void all_to_all_run(struct exec *x, void *state)
@@ -112,8 +123,10 @@ static void all_to_all_run(struct exec *x, void *state)
 
 static void permute_run(struct exec *x, void *state)
 {
-    const struct coll *c = state;
+    struct coll *c = state;
+    x->comm->start(x->comm);
     x->comm->exchange(x->comm, c->peer, c->src, c->dst, c->in_elems * c->size);
+    c->ticket = x->comm->event(x->comm);
 }
 
 static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
@@ -129,18 +142,6 @@ static int check_view(struct exec *x, const struct ap_node *node, const struct v
 }
 
 /* ---- all-reduce and all-gather over the microbatch axis, without communication ---- */
-
-struct accumulate {
-    const char *src;
-    char *dst;
-    int size;
-    int64_t n;
-    enum ap_dtype dtype;
-    cpu_fn *fn;     /* all-reduce: adds to what is there */
-    bool first;     /* nothing is there yet */
-    struct box box; /* all-gather: where the microbatch's block goes */
-    int64_t to;
-};
 
 static void accumulate_run(struct exec *x, void *state)
 {
@@ -238,6 +239,8 @@ static int set_blocks(struct exec *x, struct coll *c, const struct ap_shape *s,
         at[q] = block_len(&v, q) ? q * v.block * v.inner : 0;
     }
     c->block_elems = v.outer * v.block * v.inner;
+    c->direct =
+        v.outer == 1 && c->n_ranks * v.block == v.full && c->node->op != AP_OP_ALL_TO_ALL;
     if (pack) {
         c->pack = box, c->pack_from = at;
         c->padded = c->n_ranks * v.block != v.full;
@@ -274,20 +277,25 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     switch ((int)v->op) {
     case AP_OP_ALL_REDUCE:
         call->run = all_reduce_run;
+        call->finish = finish;
         most = c->in_elems * c->size;
         break;
     case AP_OP_ALL_GATHER:
         if (set_blocks(x, c, &v->shape, &t->split, false, err))
             return -1;
-        call->run = all_gather_run;
-        exec_need_scratch(x, blocks_bytes(c));
+        call->run = c->direct ? all_gather_start : all_gather_run;
+        call->finish = c->direct ? finish : NULL;
+        if (!c->direct)
+            exec_need_scratch(x, blocks_bytes(c));
         break;
     case AP_OP_REDUCE_SCATTER:
         if (set_blocks(x, c, in, &t->split, true, err))
             return -1;
-        call->run = reduce_scatter_run;
+        call->run = c->direct ? reduce_scatter_start : reduce_scatter_run;
+        call->finish = c->direct ? finish : NULL;
         most = blocks_bytes(c);
-        exec_need_scratch(x, most);
+        if (!c->direct)
+            exec_need_scratch(x, most);
         break;
     case AP_OP_ALL_TO_ALL:
         if (set_blocks(x, c, in, &t->split, true, err) ||
@@ -300,6 +308,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     case AP_OP_COLLECTIVE_PERMUTE:
         c->peer = swapped_peer(x, t->axes);
         call->run = permute_run;
+        call->finish = finish;
         return 0;
     }
     c->group = x->comm->group(x->comm, &x->prog->mesh, t->axes);
@@ -308,21 +317,6 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
 }
 
 /* ---- local steps ---- */
-
-struct local {
-    int size;
-    const char *src;
-    char *dst;
-    int64_t n;
-    struct box box; /* ap-slice */
-    int64_t from;
-    bool zeroed; /* what the box does not write is padding */
-    char fill[16];
-    bool keep; /* ap-partial */
-    /* ap-mask: per dimension, which local indices are padding; NULL: none */
-    struct ap_shape shape;
-    const int64_t *map[AP_MAX_RANK];
-};
 
 static void slice_run(struct exec *x, void *state)
 {

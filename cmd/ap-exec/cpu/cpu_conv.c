@@ -5,7 +5,7 @@
  * multiplied. Strides, padding of either sign, dilation of both sides, reversal, feature
  * and batch groups, any order of dimensions. bf16 and f16 are accumulated in f32.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <limits.h>
 #include <string.h>
@@ -13,25 +13,6 @@
 /* Elements of the rows that are unrolled at once: bounds the scratch memory, 4 MB in f32.
  */
 #define BLOCK_ELEMS (1 << 20)
-
-struct conv {
-    enum ap_dtype dtype;
-    enum cpu_kind kind;
-    const char *lhs, *rhs;
-    char *out;
-    int64_t lhs_elems, rhs_elems, out_elems;
-    int n_spatial;
-    struct ap_window_dim w[AP_MAX_RANK];
-    int64_t in[AP_MAX_RANK], res[AP_MAX_RANK]; /* spatial sizes */
-    int64_t n_groups;                          /* feature or batch groups */
-    bool batch_groups;
-    int64_t batch, ci,
-        co; /* of one group: result batch, contracted features, result features */
-    int64_t features; /* of the whole left side */
-    int64_t window, cols, rows, block_rows;
-    struct box lhs_box, rhs_box, out_box;
-    int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at; /* scratch */
-};
 
 /* Rows [r0, r0 + n) of the unrolled left side, of group g. */
 static void unroll(const struct conv *c, const char *lhs, char *cols, int64_t g,

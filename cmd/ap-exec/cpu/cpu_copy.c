@@ -25,7 +25,7 @@ void cpu_strides(const struct ap_shape *s, int64_t *stride)
     }
 }
 
-static void box_swap(struct box *b, int i, int j)
+void box_swap(struct box *b, int i, int j)
 {
     const int64_t n = b->n[i], s = b->src[i], d = b->dst[i];
     b->n[i] = b->n[j], b->src[i] = b->src[j], b->dst[i] = b->dst[j];

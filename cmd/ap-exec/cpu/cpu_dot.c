@@ -5,33 +5,10 @@
  * [batch][free][contracting]. bf16 and f16 are converted to f32, accumulated in f32 and
  * rounded once. 2mnk operations.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <limits.h>
 #include <string.h>
-
-/* One operand as matrices. */
-struct side {
-    int node;
-    enum ap_dtype dtype;
-    int64_t elems;
-    bool pack;       /* into [batch][free][contracting] */
-    struct box box;  /* the packing */
-    bool transposed; /* contracting dimension major */
-    int64_t ld;
-    int64_t batch[AP_MAX_RANK]; /* strides of the batch dimensions */
-    int64_t half_at, pack_at;   /* scratch: f32 copy of bf16 data, packed copy; -1 none */
-};
-
-struct dot {
-    struct gemm gemm;
-    enum ap_dtype dtype;
-    int n_batch;
-    int64_t batch[AP_MAX_RANK];
-    struct side lhs, rhs;
-    char *out;
-    int64_t out_at; /* scratch of the f32 result, -1: straight to out */
-};
 
 /* Some dimensions of an operand. */
 struct dims {

@@ -67,8 +67,7 @@ static int new_value(struct builder *b, enum ap_dtype dtype, bool uniform)
     return v;
 }
 
-/* Position of node among the call's members, -1 if it comes from outside. */
-static int member_of(const struct call *call, int node)
+int call_member(const struct call *call, int node)
 {
     int lo = 0, hi = call->n_nodes;
     while (lo < hi) {
@@ -81,29 +80,34 @@ static int member_of(const struct call *call, int node)
     return lo < call->n_nodes && call->nodes[lo] == node ? lo : -1;
 }
 
-/* Strides of an operand of shape s in the pass's dimensions; map NULL: dimension by
- * dimension. */
-static void load_collapse(struct load *l, const struct ap_shape *dims,
-                          const struct ap_shape *s, const int64_t *map)
+int cpu_collapse(const struct ap_shape *dims, const struct ap_shape *s,
+                 const int64_t *map, int64_t *n, int64_t *stride)
 {
-    int64_t own[AP_MAX_RANK], stride[AP_MAX_RANK] = {0};
+    int64_t own[AP_MAX_RANK], step[AP_MAX_RANK] = {0};
+    int r = 0;
     cpu_strides(s, own);
     for (int i = 0; i < s->rank; i++)
         if (s->dims[i] != 1)
-            stride[map ? map[i] : i] = own[i];
+            step[map ? map[i] : i] = own[i];
     for (int d = 0; d < dims->rank; d++) {
-        const int r = l->rank;
         if (dims->dims[d] == 1)
             continue;
-        if (r && l->stride[r - 1] == stride[d] * dims->dims[d]) {
-            l->n[r - 1] *= dims->dims[d];
-            l->stride[r - 1] = stride[d];
+        if (r && stride[r - 1] == step[d] * dims->dims[d]) {
+            n[r - 1] *= dims->dims[d];
+            stride[r - 1] = step[d];
         } else {
-            l->n[r] = dims->dims[d];
-            l->stride[r] = stride[d];
-            l->rank++;
+            n[r] = dims->dims[d];
+            stride[r] = step[d];
+            r++;
         }
     }
+    return r;
+}
+
+static void load_collapse(struct load *l, const struct ap_shape *dims,
+                          const struct ap_shape *s, const int64_t *map)
+{
+    l->rank = cpu_collapse(dims, s, map, l->n, l->stride);
     l->uniform = l->rank == 0 || (l->rank == 1 && l->stride[0] == 0);
     l->direct =
         !l->uniform && l->rank == 1 && l->stride[0] == 1 && cpu_is_plain(l->dtype);
@@ -154,7 +158,7 @@ static int add_elementwise(struct builder *b, int m, const struct ap_shape *dims
     bool uniform = true;
     for (int k = 0; k < v->n_in; k++) {
         const struct ap_node *u = call_in(b->x, v, k);
-        const int at = member_of(b->call, v->in[k]);
+        const int at = call_member(b->call, v->in[k]);
         static const int64_t none[1] = {0};
         const int value = at >= 0
                               ? b->value[at]
@@ -179,7 +183,7 @@ static int add_member(struct builder *b, int m, struct ap_err *err)
         b->value[m] = new_value(b, v->shape.dtype, true);
         cpu_load(b->p->ptr[b->value[m]], v->attrs->literal.data, 1, v->shape.dtype, 1);
     } else if (v->op == AP_OP_BROADCAST) {
-        const int at = member_of(b->call, v->in[0]);
+        const int at = call_member(b->call, v->in[0]);
         b->value[m] =
             at >= 0 ? b->value[at] : load_node(b, dims, v->in[0], v->attrs->dimensions.v);
     } else {

@@ -5,40 +5,9 @@
  * map; what lies on another device reads as 0 and is not written. Cost: one window copy
  * per index.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
-
-/* One dimension of operand 0 that indices move in. */
-struct moved {
-    int dim;
-    int64_t dim_size, slice; /* of the whole operand; window extent */
-    const int64_t *here;     /* global index to local one or -1; NULL: the same */
-};
-
-struct index {
-    const struct ap_node *node;
-    bool scatter;
-    enum ap_dtype dtype, index_dtype;
-    const char *operand, *indices, *updates;
-    char *out;
-    int64_t operand_bytes;
-    int n_moved;
-    struct moved moved[AP_MAX_RANK];
-    int64_t component; /* stride of index components in indices */
-    int n_batch;       /* loops over index tuples */
-    int64_t batch[AP_MAX_RANK];
-    int64_t batch_index[AP_MAX_RANK];   /* stride in indices */
-    int64_t batch_operand[AP_MAX_RANK]; /* in operand 0 (batching dimensions) */
-    int64_t batch_other[AP_MAX_RANK];   /* in the gather's result or the updates */
-    struct box window;                  /* operand to result, or updates to operand */
-    int64_t window_elems;
-    int64_t operand_stride[AP_MAX_RANK];
-    bool assign; /* scatter: updates replace, else they are combined */
-    struct combine combine;
-    bool in_scratch; /* accumulates in f32 */
-    int64_t reg_at, body_at;
-};
 
 static int64_t read_index(const char *p, enum ap_dtype dtype, int64_t i)
 {
@@ -317,17 +286,6 @@ int cpu_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
 }
 
 /* ---- dynamic-slice and dynamic-update-slice ---- */
-
-struct dynamic {
-    int rank, size;
-    int64_t most[AP_MAX_RANK], stride[AP_MAX_RANK]; /* in the tensor that is indexed */
-    const char *start[AP_MAX_RANK];
-    enum ap_dtype index_dtype[AP_MAX_RANK];
-    struct box box;
-    const char *src, *operand; /* operand: copied first, or NULL */
-    char *dst;
-    int64_t bytes;
-};
 
 static void dynamic_run(struct exec *x, void *state)
 {

@@ -2,21 +2,9 @@
  * Operators that move elements: constant, reshape, transpose, slice, reverse, pad and
  * concatenate. Each is one or a few strided copies, prepared once.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
-
-struct move {
-    int n; /* copies */
-    struct box *box;
-    char **dst;
-    const char **src;
-    int size;
-    /* pad and constant: the whole result is filled first */
-    char *fill_dst;
-    const char *fill_value;
-    int64_t fill_n;
-};
 
 static void move_run(struct exec *x, void *state)
 {

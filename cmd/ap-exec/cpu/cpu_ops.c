@@ -5,6 +5,7 @@
  */
 #include "cpu/cpu_elem.h"
 #include "cpu/cpu_math.h"
+#include "formulas.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,51 +37,20 @@ int cpu_kind_size(enum cpu_kind kind)
 #define OWN_TANH_f32 cpu_tanhf
 #define OWN_TANH_f64 tanh
 
-/* f: the suffix of libm's functions. */
-#define FLOAT_OPS(UNARY, BINARY, T, S, f)            \
-    UNARY(ABS, S, T, fabs##f(x))                     \
-    UNARY(CBRT, S, T, cbrt##f(x))                    \
-    UNARY(CEIL, S, T, ceil##f(x))                    \
-    UNARY(COSINE, S, T, cos##f(x))                   \
-    UNARY(ERF, S, T, erf##f(x))                      \
-    UNARY(EXPONENTIAL, S, T, OWN_EXP_##S(x))         \
-    UNARY(EXPONENTIAL_MINUS_ONE, S, T, expm1##f(x))  \
-    UNARY(FLOOR, S, T, floor##f(x))                  \
-    UNARY(LOG, S, T, log##f(x))                      \
-    UNARY(LOG_PLUS_ONE, S, T, log1p##f(x))           \
-    UNARY(LOGISTIC, S, T, 1 / (1 + OWN_EXP_##S(-x))) \
-    UNARY(NEGATE, S, T, -x)                          \
-    UNARY(ROUND_AFZ, S, T, round##f(x))              \
-    UNARY(ROUND_EVEN, S, T, rint##f(x))              \
-    UNARY(RSQRT, S, T, 1 / sqrt##f(x))               \
-    UNARY(SIGN, S, T, x > 0 ? 1 : x < 0 ? -1 : x)    \
-    UNARY(SINE, S, T, sin##f(x))                     \
-    UNARY(SQRT, S, T, sqrt##f(x))                    \
-    UNARY(TAN, S, T, tan##f(x))                      \
-    UNARY(TANH, S, T, OWN_TANH_##S(x))               \
-    BINARY(ADD, S, T, (x + y))                       \
-    BINARY(ATAN2, S, T, atan2##f(x, y))              \
-    BINARY(DIVIDE, S, T, (x / y))                    \
-    BINARY(MAXIMUM, S, T, x > y || x != x ? x : y)   \
-    BINARY(MINIMUM, S, T, x < y || x != x ? x : y)   \
-    BINARY(MULTIPLY, S, T, (x * y))                  \
-    BINARY(POWER, S, T, pow##f(x, y))                \
-    BINARY(REMAINDER, S, T, fmod##f(x, y))           \
-    BINARY(SUBTRACT, S, T, (x - y))
-
 #define UNARY_FN(OP, S, T, expr)  CPU_UNARY(CPU_WIDE, OP##_##S, T, T, expr)
 #define BINARY_FN(OP, S, T, expr) CPU_BINARY(CPU_WIDE, OP##_##S, T, T, expr)
+#define FINITE_FN(S, T, expr)     CPU_UNARY(CPU_WIDE, finite_##S, T, uint8_t, expr)
+#define CLAMP_FN(S, T, expr)      CPU_CLAMP(CPU_WIDE, clamp_##S, T, expr)
 #define ROW(OP, S, T, expr)       [AP_OP_##OP] = OP##_##S,
 
-#define FLOAT_TABLE(T, S, f)                                                        \
-    FLOAT_OPS(UNARY_FN, BINARY_FN, T, S, f)                                         \
-    CPU_UNARY(CPU_WIDE, finite_##S, T, uint8_t, fabs##f(x) < (T)INFINITY)           \
-    CPU_CLAMP(CPU_WIDE, clamp_##S, T,                                               \
-              ((x = lo > x || lo != lo ? lo : x), hi < x || hi != hi ? hi : x))     \
-    CPU_COMPARES(CPU_WIDE, S, T, CPU_AS_IT_IS)                                      \
-    static cpu_fn *const table_##S[AP_N_OPS] = {                                    \
-        FLOAT_OPS(ROW, ROW, T, S, f)[AP_OP_IS_FINITE] = finite_##S, [AP_OP_CLAMP] = \
-                                                                        clamp_##S};
+#define FLOAT_TABLE(T, S, f)                                                             \
+    FLOAT_FORMULAS(UNARY_FN, BINARY_FN, T, S, f)                                         \
+    FLOAT_FINITE(FINITE_FN, S, T, f)                                                     \
+    FLOAT_CLAMP(CLAMP_FN, S, T)                                                          \
+    CPU_COMPARES(CPU_WIDE, S, T, CPU_AS_IT_IS)                                           \
+    static cpu_fn *const table_##S[AP_N_OPS] = {                                         \
+        FLOAT_FORMULAS(ROW, ROW, T, S, f)[AP_OP_IS_FINITE] = finite_##S, [AP_OP_CLAMP] = \
+                                                                             clamp_##S};
 
 FLOAT_TABLE(float, f32, f)
 FLOAT_TABLE(double, f64, )

@@ -4,6 +4,7 @@
  * shifts by the width or more give 0 or the sign.
  */
 #include "cpu/cpu_elem.h"
+#include "formulas.h"
 
 /* Bits of x without leading zeros. */
 static inline int bit_length(uint64_t x)
@@ -11,52 +12,9 @@ static inline int bit_length(uint64_t x)
     return x ? 64 - __builtin_clzll(x) : 0;
 }
 
-/* T: the type; U: an unsigned one at least as wide as int, in which T's arithmetic wraps;
- * W: T's unsigned type. */
-#define INT_OPS(UNARY, BINARY, S, T, U, W)                                        \
-    UNARY(COUNT_LEADING_ZEROS, S, T, 8 * sizeof(T) - (size_t)bit_length((W)x))    \
-    UNARY(NEGATE, S, T, -(U)x)                                                    \
-    UNARY(NOT, S, T, ~(U)x)                                                       \
-    UNARY(POPCNT, S, T, __builtin_popcountll((W)x))                               \
-    BINARY(ADD, S, T, (U)x + (U)y)                                                \
-    BINARY(AND, S, T, (x & y))                                                    \
-    BINARY(MAXIMUM, S, T, x > y ? x : y)                                          \
-    BINARY(MINIMUM, S, T, x < y ? x : y)                                          \
-    BINARY(MULTIPLY, S, T, ((U)x * (U)y))                                         \
-    BINARY(OR, S, T, (x | y))                                                     \
-    BINARY(SHIFT_LEFT, S, T, (W)y < 8 * sizeof(T) ? (U)(W)x << (W)y : 0)          \
-    BINARY(SHIFT_RIGHT_LOGICAL, S, T, (W)y < 8 * sizeof(T) ? (U)(W)x >> (W)y : 0) \
-    BINARY(SUBTRACT, S, T, (U)x - (U)y)                                           \
-    BINARY(XOR, S, T, (x ^ y))
-
-#define SIGNED_OPS(UNARY, BINARY, S, T, U, W)                                \
-    INT_OPS(UNARY, BINARY, S, T, U, W)                                       \
-    UNARY(ABS, S, T, x < 0 ? -(U)x : (U)x)                                   \
-    UNARY(SIGN, S, T, (x > 0) - (x < 0))                                     \
-    BINARY(DIVIDE, S, T, y == 0 ? (T)-1 : y == -1 ? (T) - (U)x : (T)(x / y)) \
-    BINARY(POWER, S, T,                                                      \
-           y >= 0    ? power_##S(x, y)                                       \
-           : x == 1  ? 1                                                     \
-           : x == -1 ? (y & 1 ? -1 : 1)                                      \
-                     : 0)                                                    \
-    BINARY(REMAINDER, S, T, y == 0 ? x : y == -1 ? 0 : x % y)                \
-    BINARY(SHIFT_RIGHT_ARITHMETIC, S, T,                                     \
-           (W)y < 8 * sizeof(T) ? x >> (W)y                                  \
-           : x < 0              ? -1                                         \
-                                : 0)
-
-#define UNSIGNED_OPS(UNARY, BINARY, S, T, U, V)       \
-    INT_OPS(UNARY, BINARY, S, T, U, T)                \
-    UNARY(ABS, S, T, x)                               \
-    UNARY(SIGN, S, T, x > 0)                          \
-    BINARY(DIVIDE, S, T, y == 0 ? (T)-1 : (T)(x / y)) \
-    BINARY(POWER, S, T, power_##S(x, y))              \
-    BINARY(REMAINDER, S, T, y == 0 ? x : (T)(x % y))  \
-    BINARY(SHIFT_RIGHT_ARITHMETIC, S, T,              \
-           (V)x >> (y < 8 * sizeof(T) ? y : 8 * sizeof(T) - 1))
-
 #define UNARY_FN(OP, S, T, expr)  CPU_UNARY(, OP##_##S, T, T, expr)
 #define BINARY_FN(OP, S, T, expr) CPU_BINARY(, OP##_##S, T, T, expr)
+#define CLAMP_FN(S, T, expr)      CPU_CLAMP(, clamp_##S, T, expr)
 #define ROW(OP, S, T, expr)       [AP_OP_##OP] = OP##_##S,
 
 /* V: T's other signedness. */
@@ -70,19 +28,15 @@ static inline int bit_length(uint64_t x)
         return (T)r;                                                                     \
     }                                                                                    \
     OPS(UNARY_FN, BINARY_FN, S, T, U, V)                                                 \
-    CPU_CLAMP(, clamp_##S, T, ((x = x > lo ? x : lo), x < hi ? x : hi))                  \
+    INT_CLAMP(CLAMP_FN, S, T)                                                            \
     CPU_COMPARES(, S, T, CPU_AS_IT_IS)                                                   \
     static cpu_fn *const table_##S[AP_N_OPS] = {OPS(ROW, ROW, S, T, U, V)[AP_OP_CLAMP] = \
                                                     clamp_##S};
 
-INT_TABLE(SIGNED_OPS, s8, int8_t, uint32_t, uint8_t, uint8_t)
-INT_TABLE(SIGNED_OPS, s16, int16_t, uint32_t, uint16_t, uint16_t)
-INT_TABLE(SIGNED_OPS, s32, int32_t, uint32_t, uint32_t, uint32_t)
-INT_TABLE(SIGNED_OPS, s64, int64_t, uint64_t, uint64_t, uint64_t)
-INT_TABLE(UNSIGNED_OPS, u8, uint8_t, uint32_t, uint8_t, int8_t)
-INT_TABLE(UNSIGNED_OPS, u16, uint16_t, uint32_t, uint16_t, int16_t)
-INT_TABLE(UNSIGNED_OPS, u32, uint32_t, uint32_t, uint32_t, int32_t)
-INT_TABLE(UNSIGNED_OPS, u64, uint64_t, uint64_t, uint64_t, int64_t)
+#define SIGNED_TABLE(S, T, U, W, V)   INT_TABLE(SIGNED_FORMULAS, S, T, U, W, V)
+#define UNSIGNED_TABLE(S, T, U, W, V) INT_TABLE(UNSIGNED_FORMULAS, S, T, U, W, V)
+SIGNED_TYPES(SIGNED_TABLE)
+UNSIGNED_TYPES(UNSIGNED_TABLE)
 
 CPU_UNARY(, not_pred, uint8_t, uint8_t, !x)
 /* pred: 0 or 1 */

@@ -7,31 +7,13 @@
  * reducers and several operands: the operands are brought to [reduced][kept], and the
  * body runs over tiles of kept elements.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
 
 /* Partial results of a run of a reduced dimension: two vectors of 8 f32. A part of the
  * definition: another number gives other bits. */
 #define LANES 16
-
-typedef void run_lanes_fn(void *acc, const void *x, int64_t n);
-
-struct reduce {
-    enum ap_dtype dtype;
-    enum cpu_kind kind;
-    cpu_fn *fn;
-    run_lanes_fn *run_lanes; /* NULL: by fn */
-    const char *src, *init;
-    char *out;
-    int64_t n_out;
-    bool in_scratch; /* accumulators there, else in out */
-    int rank;        /* input dimensions, merged; the last one is the inner run */
-    int64_t n[AP_MAX_RANK], stride[AP_MAX_RANK],
-        step[AP_MAX_RANK]; /* step: in the result */
-    bool reduced[AP_MAX_RANK];
-    int64_t acc_bytes;
-};
 
 /* Combines n register elements at x into one, in LANES interleaved streams. */
 static void reduce_lanes(const struct reduce *r, char *acc, const char *x, int64_t n,
@@ -146,19 +128,6 @@ static void kept_strides(const struct ap_node *v, const struct ap_shape *in,
 }
 
 /* ---- any computation, any number of operands ---- */
-
-struct custom {
-    int n_ops;
-    struct body body;
-    int64_t n_red, n_kept;
-    const char **src, **init;
-    char **out;
-    enum ap_dtype *dtype;
-    struct box *box; /* operand to [reduced][kept] */
-    bool *direct;    /* is so already */
-    int64_t *at;     /* scratch of the moved operand */
-    int64_t reg_at, body_at;
-};
 
 static void custom_tile(struct exec *x, struct custom *c, int64_t at, int64_t n)
 {

@@ -3,25 +3,10 @@
  * positions: O(n log n) comparisons. A bare comparison of two keys is a typed function;
  * any other comparator runs the reducer's body per comparison.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <math.h>
 #include <string.h>
-
-struct sort {
-    int n_ops;
-    const char **src;
-    char **dst;
-    enum ap_dtype *dtype;
-    int64_t outer, n, inner;
-    struct body body;
-    cpu_fn *less; /* of the keys, when the comparator is bare */
-    int key;
-    bool topk, largest;      /* topk: of one operand, whose row is contiguous */
-    int64_t k;               /* results of a row; sort: n */
-    int64_t row_at, body_at; /* scratch */
-    char **row;              /* registers of one row per operand */
-};
 
 /* Whether element i of the row goes strictly before element j. */
 static bool before(struct sort *s, int64_t i, int64_t j)

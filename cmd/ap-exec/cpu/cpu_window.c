@@ -3,7 +3,7 @@
  * for each over all windows at once, in tiles along one dimension; so an element's terms
  * are combined in the order of the window, wherever it lies. Cost: result * window.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <string.h>
 
@@ -39,19 +39,6 @@ static struct hits window_hits(const struct ap_window_dim *w, int64_t k, int64_t
     h.n = last >= o ? (last - o) / h.step + 1 : 0;
     return h;
 }
-
-struct window {
-    struct ap_shape in, out;
-    const struct ap_window_dim *w;
-    int64_t ss[AP_MAX_RANK], ds[AP_MAX_RANK];
-    int tile_dim; /* tiles run along it */
-    struct combine combine, select;
-    const char *src, *init, *updates;
-    char *dst;
-    int64_t n_window;
-    bool in_scratch;
-    int64_t reg_at, body_at;
-};
 
 /* acc[o] (red) src[element] for all windows at one offset. */
 static void window_offset(struct exec *x, struct window *s, const int64_t *k, char *acc)

@@ -8,6 +8,7 @@
  */
 #include "backend.h"
 #include "run/noise.h"
+#include "run/overlap.h"
 
 #include <string.h>
 
@@ -265,6 +266,7 @@ static void add_copy(struct exec *x, struct call *call, void *dst, const void *s
     struct exec_copy *c = AP_NEW(x->arena, struct exec_copy);
     *c = (struct exec_copy){dst, src, bytes};
     *call = (struct call){.run = copy_run, .state = c};
+    overlap_note_copy(x, call, c);
 }
 
 /* An element that two nodes take out of a tuple is copied to the second's buffer. */
@@ -334,6 +336,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
                 x->value[call->nodes[m]] = x->temps + p->temp[call->nodes[m]];
         if (prepare_call(x, call, err))
             return -1;
+        overlap_note(x, call);
         out[n_out++] = *call;
         for (int m = 0; m < call->n_nodes; m++) {
             const int node = call->nodes[m];
@@ -350,6 +353,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
         x->first_call[n_groups++] = n_out;
     x->calls = out;
     x->n_calls = n_out;
+    overlap_plan(x);
     return 0;
 }
 
@@ -424,13 +428,17 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
     if (prepare_calls(&p, err) || make_copies(&p, err))
         return -1;
     x->scratch = backend->alloc(x->scratch_bytes);
-    return x->scratch ? 0 : ap_err_set(err, "out of memory");
+    if (!x->scratch)
+        return ap_err_set(err, "out of memory");
+    return backend->ready ? backend->ready(x, err) : 0;
 }
 
 void exec_close(struct exec *x)
 {
     for (struct exec *inner = x->inner; inner; inner = inner->next)
         exec_close(inner);
+    if (x->backend->close)
+        x->backend->close(x);
     for (int i = 0; i < x->n_calls; i++) {
         const struct call *call = &x->calls[i];
         const int64_t n = call->each ? ap_mesh_microbatches(&x->prog->mesh) : 1;
@@ -450,21 +458,42 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         struct call *call = &x->calls[i];
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
-        call->run(x, call->each ? call->each[j] : call->state);
+        overlap_finish(x, i);
+        overlap_run(x, i, call->each ? call->each[j] : call->state);
+        if (x->noise)
+            overlap_finish(x, x->n_calls);
         call->n_runs++;
         last = call->n_nodes > 0 ? call : last;
     }
+    overlap_finish(x, x->n_calls);
     if (x->noise && last)
         noise_apply(x, last);
+}
+
+/* As often as a step runs it. */
+static void count_runs(struct exec *x)
+{
+    const struct ap_program *prog = x->prog;
+    for (int i = 0; i < x->n_calls; i++) {
+        const bool each =
+            i >= x->first_call[prog->each_lo] && i < x->first_call[prog->each_hi];
+        x->calls[i].n_runs += each ? ap_mesh_microbatches(&prog->mesh) : 1;
+    }
 }
 
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
+    if (x->backend->step_begin && x->backend->step_begin(x)) {
+        count_runs(x);
+        return;
+    }
     exec_run(x, 0, x->prog->each_lo, 0);
     for (int64_t j = 0; j < n; j++)
         exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
     exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
+    if (x->backend->step_end)
+        x->backend->step_end(x);
 }
 
 void exec_advance(struct exec *x)

@@ -205,7 +205,7 @@ static void open_stages(struct executor *p, const struct settings *set)
     if (!rc)
         rc = open_kept(p, &err);
     job_agree(p->job, rc, exit_code, &err); /* who loads waits for the others */
-    for (int s = 0; s < r->n_stages && !rc; s++)
+    for (int s = 0; s < r->n_stages && !rc && !set->prepare_only; s++)
         if (p->mine[s]) {
             rc = data_load(&p->exec[s], &set->source, &err);
             exit_code = p->exec[s].exit_code;
@@ -381,6 +381,8 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     open_stages(p, set);
     p->outline.peak_bytes = most_bytes(p, false);
     s->exec.scratch_bytes = most_bytes(p, true);
+    if (set->prepare_only)
+        return p;
     session_steps(s, &of, keep, hook);
     if (keep)
         keep_params(p, s);

@@ -14,6 +14,12 @@ bool job_is_started(void)
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
 }
 
+bool job_is_first(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return !rank || !strcmp(rank, "0");
+}
+
 static volatile sig_atomic_t mpirun_pid; /* for the handler only */
 
 static void forward(int sig)

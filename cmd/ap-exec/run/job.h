@@ -8,6 +8,8 @@
 
 /* Whether mpirun started this process. */
 bool job_is_started(void);
+/* Whether this process speaks for the job: rank 0, or alone. */
+bool job_is_first(void);
 /* Runs mpirun -n N of this very command, passes its output on and exits with its status.
  */
 _Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);

@@ -44,6 +44,8 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         if (keep && i + 1 == s->steps)
             of->keep_results(of->ctx);
         of->advance(of->ctx);
+        if (s->exec.backend->sync)
+            s->exec.backend->sync();
         sec += comm->max_sec(comm, ap_now_sec() - start);
         if (hook && comm->rank == 0)
             hook->say(hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
@@ -113,6 +115,8 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
     int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
+    if (set->prepare_only)
+        return;
     rc = data_load(&s->exec, &set->source, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
     if (opts->keep_start)

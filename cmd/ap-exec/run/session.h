@@ -12,8 +12,9 @@ struct settings {
     struct source source;
     const char *out_dir, *compare_dir;
     bool json, report, verify, quiet;
-    bool check;       /* the program only, nothing runs */
-    double tolerance; /* NaN: not given */
+    bool prepare_only; /* nothing runs */
+    bool check;        /* the program only, nothing runs */
+    double tolerance;  /* NaN: not given */
     const struct backend *backend;
 };
 

@@ -1,0 +1,148 @@
+/*
+ * dot as matrix products (matmul.c), planned by the CPU backend's function: operands are
+ * read where they lie if their free and their contracting dimensions are evenly strided,
+ * else packed. Batch dimensions that are evenly strided in all three tensors are one
+ * strided batch; of others, the largest is the strided batch, and there is a product for
+ * each index of the rest. f8 is multiplied as bf16, which holds its values exactly;
+ * operands of two types are multiplied as f32. Sums are f32, rounded once.
+ */
+#include "matmul.h"
+
+enum ap_dtype matmul_type(enum ap_dtype lhs, enum ap_dtype rhs)
+{
+    const bool eight = ap_dtype_size(lhs) == 1 && ap_dtype_size(rhs) == 1;
+    if (ap_dtype_is_float(lhs) && ap_dtype_is_float(rhs) && eight)
+        return AP_BF16;
+    return lhs == rhs ? lhs : AP_F32;
+}
+
+enum ap_dtype matmul_result(enum ap_dtype in, enum ap_dtype out)
+{
+    return in == out || !ap_dtype_is_float(in) ? out : AP_F32;
+}
+
+/* The batch dimensions, merged where all strides allow. */
+struct batches {
+    int rank;
+    int64_t n[AP_MAX_RANK], a[AP_MAX_RANK], b[AP_MAX_RANK], c[AP_MAX_RANK];
+};
+
+static struct batches merge(const struct dot *d)
+{
+    struct batches s = {0};
+    int64_t out = d->gemm.m * d->gemm.n, stride[AP_MAX_RANK];
+    for (int i = d->n_batch - 1; i >= 0; out *= d->batch[i--])
+        stride[i] = out;
+    for (int i = 0; i < d->n_batch; i++) {
+        const int64_t n = d->batch[i], a = d->lhs.batch[i], b = d->rhs.batch[i];
+        const int r = s.rank;
+        if (n == 1)
+            continue;
+        if (r && s.a[r - 1] == a * n && s.b[r - 1] == b * n) {
+            s.n[r - 1] *= n;
+        } else {
+            s.n[r] = n;
+            s.rank++;
+        }
+        s.a[s.rank - 1] = a, s.b[s.rank - 1] = b, s.c[s.rank - 1] = stride[i];
+    }
+    return s;
+}
+
+/* Where the operand's matrices lie: converted to `type`, packed, or as they are. */
+static struct cuda_at side_at(struct exec *x, struct cuda_call *c, const struct side *s,
+                              enum ap_dtype type, int64_t *scratch)
+{
+    const struct cuda_at src = at_memory(x->value[s->node]);
+    struct box whole = {.rank = 1, .n = {s->elems}, .src = {1}, .dst = {1}};
+    if (!s->pack && s->dtype == type)
+        return src;
+    const struct cuda_at dst =
+        at_scratch(exec_take(scratch, s->elems * ap_dtype_size(type)));
+    if (s->dtype == type)
+        cuda_add_box(x, c, &s->box, dst, src, ap_dtype_size(type));
+    else
+        cuda_add_convert(x, c, s->pack ? &s->box : &whole, dst, type, src, s->dtype);
+    return dst;
+}
+
+/* One product for each index of the batches but the largest. */
+static int add_products(struct exec *x, struct cuda_call *c, struct matmul m,
+                        const struct batches *s, struct ap_err *err)
+{
+    const int in = ap_dtype_size(m.in), out = ap_dtype_size(m.out);
+    int top = -1;
+    int64_t n = 1, at[AP_MAX_RANK] = {0};
+    for (int i = 0; i < s->rank; i++)
+        top = top < 0 || s->n[i] > s->n[top] ? i : top;
+    for (int i = 0; i < s->rank; i++)
+        n *= i == top ? 1 : s->n[i];
+    m.batch = top < 0 ? 1 : s->n[top];
+    m.stride_a = top < 0 ? 0 : s->a[top];
+    m.stride_b = top < 0 ? 0 : s->b[top];
+    m.stride_c = top < 0 ? 0 : s->c[top];
+    for (int64_t q = 0; q < n; q++) {
+        struct matmul one = m;
+        for (int i = 0; i < s->rank; i++) {
+            one.a = at_plus(one.a, at[i] * s->a[i] * in);
+            one.b = at_plus(one.b, at[i] * s->b[i] * in);
+            one.c = at_plus(one.c, at[i] * s->c[i] * out);
+        }
+        if (cuda_add_matmul(x, c, &one, err))
+            return -1;
+        for (int i = s->rank - 1; i >= 0; i--) {
+            if (i == top)
+                continue;
+            if (++at[i] < s->n[i])
+                break;
+            at[i] = 0;
+        }
+    }
+    return 0;
+}
+
+int cuda_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct dot *d = cuda_state(x, call, cpu_dot_prepare, err);
+    if (!d)
+        return -1;
+    if (!text_computes(v->shape.dtype))
+        return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
+    struct cuda_call *c = cuda_call_new(x, call);
+    const enum ap_dtype in = matmul_type(d->lhs.dtype, d->rhs.dtype);
+    const enum ap_dtype out = matmul_result(in, d->dtype);
+    const int64_t elems = ap_shape_elems(&v->shape);
+    const struct batches s = merge(d);
+    int64_t scratch = 0;
+    if (d->gemm.k == 0 || elems == 0) {
+        cuda_add_zero(x, c, at_memory(d->out), ap_shape_bytes(&v->shape));
+        return 0;
+    }
+    struct matmul m = {.in = in,
+                       .out = out,
+                       .tf32 = cuda_dev.opts.tf32 &&
+                               v->attrs->operand_precision[0] == AP_PRECISION_DEFAULT &&
+                               v->attrs->operand_precision[1] == AP_PRECISION_DEFAULT,
+                       .ta = d->gemm.ta,
+                       .tb = d->gemm.tb,
+                       .m = d->gemm.m,
+                       .n = d->gemm.n,
+                       .k = d->gemm.k,
+                       .lda = d->gemm.lda,
+                       .ldb = d->gemm.ldb,
+                       .ldc = d->gemm.ldc,
+                       .a = side_at(x, c, &d->lhs, in, &scratch),
+                       .c = at_memory(d->out)};
+    m.b = side_at(x, c, &d->rhs, in, &scratch);
+    if (out != d->dtype)
+        m.c = at_scratch(exec_take(&scratch, elems * ap_dtype_size(out)));
+    m.workspace = at_scratch(exec_take(&scratch, matmul_workspace(&m)));
+    exec_need_scratch(x, scratch);
+    if (add_products(x, c, m, &s, err))
+        return -1;
+    const struct box whole = {.rank = 1, .n = {elems}, .src = {1}, .dst = {1}};
+    if (out != d->dtype)
+        cuda_add_convert(x, c, &whole, at_memory(d->out), d->dtype, m.c, out);
+    return 0;
+}

@@ -1,0 +1,229 @@
+#!/usr/bin/env bats
+# The CUDA backend without a GPU: on tests/fakecuda, and its kernels through NVRTC.
+# AP_FAKE_CASES=N: so many random programs per number of ranks (10); `make check-fake`: 75.
+
+load helpers
+
+setup_file() {
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
+        OMPI_MCA_btl_vader_single_copy_mechanism=none OPENBLAS_NUM_THREADS=1
+}
+
+setup() {
+    [ -x "$AP_BUILD/fake/test_fake" ] || skip "tests/fakecuda is not built (no CUDA headers, or no MPI)"
+    unset AP_FAKE_SEED AP_FAKE_FAULT AP_FAKE_DEVICES
+}
+
+fake() {
+    "$AP_BUILD/fake/test_fake" "$@"
+}
+
+# ranks N COMMAND...
+ranks() {
+    local n=$1
+    shift
+    timeout 120 mpirun -q --stdin none -n "$n" "$@"
+}
+
+# finds TEXT COMMAND...: the fake ends the command and says why
+finds() {
+    local text=$1
+    shift
+    run "$@"
+    if [ "$status" -ne 97 ] || [[ $output != *"$text"* ]]; then
+        echo "exit $status: $output"
+        return 1
+    fi
+}
+
+# --- the fake itself ---
+
+@test "fake: kernels, captures, products and errors, in any order" {
+    local seed
+    for seed in 0 1 2 3 4 5; do
+        AP_FAKE_SEED=$seed run fake
+        [ "$status" -eq 0 ] || { echo "seed $seed: $output"; return 1; }
+    done
+}
+
+@test "fake: a missing event shows, whichever stream is ahead" {
+    local seed
+    for seed in 0 1 2 3 4 5; do
+        [ "$(AP_FAKE_SEED=$seed fake scale | head -n 1)" = right ]
+    done
+    [ "$(AP_FAKE_SEED=0 fake no-event | head -n 1)" = noticed ]
+    [ "$(AP_FAKE_SEED=0 AP_FAKE_FAULT=drop-event:1 fake scale 2>/dev/null | head -n 1)" = wrong ]
+}
+
+@test "fake: work on a wrong stream shows" {
+    [ "$(AP_FAKE_FAULT=wrong-stream:3 fake scale 2>/dev/null | head -n 1)" = wrong ]
+}
+
+@test "fake: a launch of the wrong size shows" {
+    AP_FAKE_FAULT=wrong-launch:2 run fake
+    [ "$status" -eq 1 ]
+    [[ $output == *"not ok"*"sums of blocks"* ]]
+}
+
+@test "fake: the host's touch of device memory is found" {
+    finds "the host touches byte 20 of device memory of 4000 bytes" fake host-touch
+}
+
+@test "fake: too small a buffer is found, by its filler and by its guard" {
+    finds "beyond wrote byte 4000 of device memory of 4000 bytes" fake filler
+    finds "beyond touches byte 4096 of device memory of 4000 bytes" fake guard
+    AP_FAKE_FAULT=small-buffer:1 finds "device memory of 4000 bytes" fake filler
+}
+
+@test "fake: a barrier that some threads do not reach is found" {
+    finds "100 of 128 threads" fake barrier
+}
+
+@test "fake: NCCL over 1 to 4 ranks; ranks that differ and shared devices are found" {
+    local n
+    for n in 1 2 3 4; do
+        run ranks "$n" "$AP_BUILD/fake/test_fake" nccl
+        [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    done
+    finds "runs ncclAllReduce of 9" ranks 2 "$AP_BUILD/fake/test_fake" nccl-differ
+    AP_TEST_DEVICE=0 finds "Duplicate GPU detected" ranks 2 "$AP_BUILD/fake/test_fake" nccl
+}
+
+# --- the communicator ---
+
+@test "nccl: every collective, type and reduction on 1 to 4 ranks is MPI's" {
+    local n
+    for n in 1 2 3 4; do
+        run ranks "$n" "$AP_BUILD/fake/test_nccl"
+        [ "$status" -eq 0 ] || { echo "$n ranks: $output" | grep -v '^ok'; return 1; }
+    done
+}
+
+@test "nccl: each of its events is needed and there" {
+    local i seed found
+    for i in 1 2 3 4; do
+        found=0
+        for seed in 0 1; do
+            AP_FAKE_SEED=$seed run ranks 2 "$AP_BUILD/fake/test_nccl" overlap
+            [ "$status" -eq 0 ]
+            AP_FAKE_SEED=$seed AP_FAKE_FAULT=drop-event:$i run ranks 2 "$AP_BUILD/fake/test_nccl" overlap
+            [ "$status" -eq 0 ] || found=1
+        done
+        [ "$found" = 1 ] || { echo "wait $i was dropped unnoticed"; return 1; }
+    done
+}
+
+@test "nccl: ranks of one device go through the host, and say so" {
+    AP_FAKE_DEVICES=2 run ranks 4 "$AP_BUILD/fake/test_nccl"
+    [ "$status" -eq 0 ]
+    [[ $output == *"several ranks have one device"* ]]
+}
+
+@test "nccl: a rank that does not come is waited for in vain only so long" {
+    AP_NCCL_TIMEOUT=1 AP_FAKE_FAULT=nccl-init:1 run ranks 2 "$AP_BUILD/fake/test_nccl" overlap
+    [ "$status" -eq 1 ]
+    [[ $output == *"ncclCommInitRankConfig: not done after 1 s"* ]]
+}
+
+@test "nccl: an error of another rank ends the job and names rank and collective" {
+    AP_FAKE_FAULT=nccl-error:2 run ranks 2 "$AP_BUILD/fake/test_nccl" overlap
+    [ "$status" -eq 1 ]
+    [[ $output == *"rank "*"all-reduce of 96 bytes over 2 ranks, number 2 of this run: remote process exited"* ]]
+}
+
+# --- the backend on the fake ---
+
+needs_backend() {
+    [ -e "$AP_BUILD/fake/ap_cuda.so" ] || skip "the backend is not built"
+    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache
+}
+
+# Tests that take minutes: in `make check-fake` only.
+for_check_fake() {
+    [ -n "${AP_FAKE_ALL-}" ] || skip "in make check-fake"
+    needs_backend
+}
+
+# golden MODELS MESHES: against JAX, by scripts/golden-table
+golden() {
+    local n
+    run scripts/golden-table --backend cuda --models "$1" --meshes "$2" --algorithms ilp
+    echo "$output"
+    [ "$status" -eq 0 ]
+    n=$(($(wc -w <<<"$1") * $(wc -w <<<"$2")))
+    [ "${lines[-1]}" = "$n passed, 0 failed, 0 do not exist" ]
+}
+
+# cases RANKS N: random programs, to the bit those of one rank on the CPU
+cases() {
+    local log=$BATS_FILE_TMPDIR/$1.log seed=$((${AP_SEED:-0} * 10000 + $1 * 1000))
+    AP_FAKE_SEED=$1 timeout 600 mpirun -q --stdin none -n "$1" "$AP_BUILD/equiv/test_equiv" "$seed" "$2" cuda \
+        >"$log" 2>&1 || { grep -v '^ok\|^# covered' "$log" | head -n 20; return 1; }
+    [ "$(grep -c '^ok' "$log")" -eq "$2" ]
+    # what is refused is refused by name
+    ! grep '^# refused' "$log" | grep -vE ': (fft|cholesky|triangular-solve) |c64: not supported yet'
+}
+
+@test "backend: golden models" {
+    needs_backend
+    golden "mlp" "2 4"
+    golden "gpt2l_bf16" "2"
+}
+
+@test "backend: every golden model on 1, 2 and 4 ranks" {
+    for_check_fake
+    golden "mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt lstm ff" "1 2 2x2"
+}
+
+@test "backend: random programs on 1 rank" { needs_backend; cases 1 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 2 ranks" { needs_backend; cases 2 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 3 ranks" { needs_backend; cases 3 "${AP_FAKE_CASES:-10}"; }
+@test "backend: random programs on 4 ranks" { needs_backend; cases 4 "${AP_FAKE_CASES:-10}"; }
+
+# planted FAULT: whether a run with it fails, or is off by more than rounding, in some order
+planted() {
+    local seed
+    for seed in 0 1; do
+        AP_FAKE_SEED=$seed AP_FAKE_FAULT=$1 run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" \
+            --compare "$MODELS/mlp" --tolerance 1e-5 --steps 5 "$(rewritten mlp 2)"
+        [ "$status" -eq 0 ] || return 0
+    done
+    echo "$1 was not noticed"
+    return 1
+}
+
+@test "backend: planted faults are found" {
+    needs_backend
+    local fault
+    run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" --compare "$MODELS/mlp" --tolerance 1e-5 \
+        --steps 5 "$(rewritten mlp 2)"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    for fault in drop-event:1 drop-event:2 drop-event:3 drop-event:4 wrong-stream:60 \
+        small-buffer:1 small-buffer:2 wrong-launch:5; do
+        planted "$fault"
+    done
+}
+
+@test "backend: ranks of one device go through the host" {
+    needs_backend
+    AP_FAKE_DEVICES=1 run ap-exec -n 2 --backend cuda --data "$MODELS/mlp/in" --compare "$MODELS/mlp" \
+        --tolerance 1e-5 --steps 5 "$(rewritten mlp 2)"
+    [ "$status" -eq 0 ]
+    [[ $output == *"several ranks have one device"* ]]
+}
+
+# --- kernels through the toolkit's NVRTC, which needs no GPU ---
+
+@test "nvrtc: kernels compile for sm_80, sm_90 and sm_100 without warnings" {
+    [ -e "$AP_BUILD/bin/ap_cuda.so" ] || skip "make cuda was not run"
+    local arch
+    unset AP_CUDA_LIBRARY
+    for arch in sm_80 sm_90 sm_100; do
+        XDG_CACHE_HOME=$BATS_TEST_TMPDIR run --separate-stderr ap-exec --backend cuda --cuda-compile $arch "$(rewritten gpt2l_bf16 1)"
+        if [ "$status" -ne 0 ] || [[ $output != "kernels "* ]] || [ -n "$stderr" ]; then
+            echo "$arch: $output $stderr"
+            return 1
+        fi
+    done
+}

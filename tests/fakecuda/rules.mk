@@ -1,0 +1,37 @@
+# The CUDA functions on the host (README.md), and the backend on top of them. Needs the
+# toolkit's headers and MPI.
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fakecuda/fake_*.c))
+FAKE_TESTS := $(BUILD)/fake/test_fake $(BUILD)/fake/test_nccl
+FAKE := $(if $(HAS_CUDA),$(FAKE_TESTS) $(BUILD)/fake/ap_cuda.so)
+
+$(FAKE_OBJ) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.o): \
+    INC = $(INC_ap-exec) -isystem $(CUDA)/include -Itests/fakecuda -Icmd/ap-exec \
+    -D_DEFAULT_SOURCE -DFAKE_TOP='"$(CURDIR)"'
+$(FAKE_OBJ): TOOL_CFLAGS = -fPIC -ffp-contract=off
+
+$(BUILD)/fake/ap_cuda.so: $(CUDA_OBJ) $(FAKE_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(LIBS_ap-exec) -lm
+
+$(BUILD)/fake/test_fake: $(BUILD)/tests/fakecuda/test_fake.o $(FAKE_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) -lm
+
+$(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
+    $(BUILD)/cmd/ap-exec/cuda/comm_nccl.o $(BUILD)/cmd/ap-exec/cuda/device.o \
+    $(call parts,ap-exec) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+
+unit: $(FAKE)
+
+check-fake: all unit ## all golden models and 300 random programs through the CUDA backend, without a GPU
+	AP_FAKE_ALL=1 AP_FAKE_CASES=75 scripts/tap -b $(BUILD) tests/cuda.bats
+
+check-cuda: all unit $(if $(HAS_CUDA),cuda) ## the CUDA backend on the GPU against the CPU; skips where there is none
+	scripts/check-cuda $(BUILD)
+
+.PHONY: check-fake check-cuda
+C_FILES += $(if $(HAS_CUDA),$(wildcard tests/fakecuda/*.[ch]))
+
+-include $(FAKE_OBJ:.o=.d) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.d)
