@@ -84,8 +84,18 @@ $(BUILD)/presets.c: $(CLUSTERS) clusters Makefile
 	    for f in $(sort $(CLUSTERS)); do printf '{"%s",\n' "$$(basename $$f .json)"; \
 	        sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; \
 	    printf '{0}};\n'; } >$@
+$(BUILD)/page_text.o: $(BUILD)/page_text.c
 $(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost/cost.h
+$(BUILD)/page_text.o $(BUILD)/presets.o:
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
+
+# The page of ap-cost --html: the template as strings, in front of the line @DATA@ and behind.
+$(BUILD)/page_text.c: cmd/ap-cost/html/page.html Makefile
+	@mkdir -p $(@D)
+	{ printf 'extern const char page_head[], page_tail[];\nconst char page_head[] =\n'; \
+	    sed '/^@DATA@$$/,$$d; s/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $<; printf ';\nconst char page_tail[] =\n'; \
+	    sed '1,/^@DATA@$$/d; s/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $<; printf ';\n'; } >$@
+EXTRA_ap-cost = $(BUILD)/page_text.o
 
 # Message passing and answers: loops worth vectorising.
 SOLVE_LOOPS = solve_dual memory/solve_mem_local memory/solve_mem_try memory/solve_mem_state \
@@ -112,7 +122,7 @@ tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_
 LDFLAGS_ap-exec = -rdynamic
 
 define tool_rules
-$(BUILD)/bin/$(1): $(call objects,$(1)) $(call libraries,$(1)) $(LIB)
+$(BUILD)/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(1)) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
 $(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1) $(LIBRARIES_$(1):%=-Icmd/%)

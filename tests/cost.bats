@@ -232,6 +232,76 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     wrong '.oversubscription = 0.5' '/levels/1/oversubscription'
 }
 
+# mixed NAME [COUNT PRESET]...: a cluster of four hosts of eight devices with several kinds
+mixed() {
+    local name=$1 kinds='[]'
+    shift
+    while [ $# -gt 0 ]; do
+        kinds=$(jq --argjson n "$1" --slurpfile of "$CLUSTERS/$2.json" '. + [$of[0] | {count: $n, device,
+            memory_bytes, flops_per_sec, memory_bandwidth_bytes_per_sec, launch_sec, efficiency,
+            links: .levels[0] | {bandwidth_bytes_per_sec, latency_sec}}]' <<<"$kinds")
+        shift 2
+    done
+    jq --argjson hosts "$kinds" --arg name "$name" '{$name, $hosts, levels}' "$CLUSTERS/a100x4.json" \
+        >"$BATS_TEST_TMPDIR/$name.json"
+    echo "$BATS_TEST_TMPDIR/$name.json"
+}
+
+@test "clusters: stages are priced on hosts of different kinds" {
+    local plan=$BATS_TEST_TMPDIR/plan.json
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 512 --batch 16 --seq 64 | ap-prune |
+        ap-coarsen --blocks 4 | ap-stage --cluster a100x4 --stages 4 --submeshes 1x8 --microbatches 4 \
+        --schedule 1f1b >"$plan"
+    priced() { ap-cost --quiet --no-history --cluster "$1" "$plan"; }
+    # one kind by any name is the same cluster
+    diff <(priced a100x4 | jq "del(.cluster.source)") <(priced "$(mixed a100x4 4 a100x4)" | jq .)
+    diff <(priced a100x4 | jq .cost) <(priced "$(mixed twice 1 a100x4 3 a100x4)" | jq .cost)
+    priced "$(mixed both 2 a100x4 2 h100x4)" >"$BATS_TEST_TMPDIR/priced.json"
+    # the first two stages are A100's, the others H100's, as in clusters of one kind
+    diff <(jq -c '.cost.stages[0, 1] | [.forward_sec, .backward_sec]' "$BATS_TEST_TMPDIR/priced.json") \
+        <(priced a100x4 | jq -c '.cost.stages[0, 1] | [.forward_sec, .backward_sec]')
+    diff <(jq -c '.cost.stages[2, 3] | [.forward_sec, .backward_sec]' "$BATS_TEST_TMPDIR/priced.json") \
+        <(priced h100x4 | jq -c '.cost.stages[2, 3] | [.forward_sec, .backward_sec]')
+    jq -e '.cluster | (.hosts | map(.device) == ["A100-80GB", "H100-80GB"]) and (has("device") | not)' \
+        "$BATS_TEST_TMPDIR/priced.json"
+    # read back from the section
+    [ "$(ap-cost --no-history "$BATS_TEST_TMPDIR/priced.json" | jq .cost.step_sec)" = \
+        "$(jq .cost.step_sec "$BATS_TEST_TMPDIR/priced.json")" ]
+    ap-cost --report "$BATS_TEST_TMPDIR/priced.json" | grep -q 'of both (A100-80GB, H100-80GB)'
+    ap-rewrite "$BATS_TEST_TMPDIR/priced.json" | jq -e '.pipeline.transfers | length > 0'
+    /usr/bin/python3 -c 'import jsonschema' 2>/dev/null || return 0
+    /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/priced.json"
+}
+
+@test "clusters: several kinds are refused where one is planned for, and where they are wrong" {
+    local both doc
+    both=$(mixed both 2 a100x4 2 h100x4)
+    doc=$(imported mlp)
+    refuses 2 'cluster both has several kinds of devices (A100-80GB, H100-80GB)' \
+        ap-shard --mesh 8 --cluster "$both" "$doc"
+    refuses 2 'has several kinds' ap-shard --mesh auto --cluster "$both" "$doc"
+    refuses 2 'has several kinds' ap-cost --cluster "$both" "$doc"
+    ap-coarsen --blocks 2 -o "$BATS_TEST_TMPDIR/blocks.json" "$doc"
+    refuses 2 'has several kinds' ap-stage --cluster "$both" "$BATS_TEST_TMPDIR/blocks.json"
+    refuses 2 'has several kinds' ap-shard --serve --cluster "$both" "$BATS_TEST_TMPDIR/blocks.json"
+    refuses 2 'has several kinds' ap-coarsen --algorithm rannc --blocks 2 --cluster "$both" "$doc"
+    refuses 1 '/hosts: 5 hosts, the levels have 4' ap-cost --cluster "$(mixed five 2 a100x4 3 h100x4)" "$doc"
+    wrong() {
+        jq "$1" "$both" >"$BATS_TEST_TMPDIR/wrong.json"
+        refuses 1 "$2" ap-cost --cluster "$BATS_TEST_TMPDIR/wrong.json" "$doc"
+    }
+    wrong 'del(.hosts[1].memory_bytes)' '/hosts/1'
+    wrong '.hosts[0].count = 0' '/hosts/0/count'
+    wrong '.hosts[1].links = {}' '/hosts/1/links'
+    wrong '.hosts = []' '/hosts: expected 1 to 8 kinds, got 0'
+    wrong '.device = "A100"' '/hosts: there is a /device, too'
+    # a stage over two kinds
+    ap-model gpt --layers 2 --hidden 64 --heads 2 --vocab 64 --batch 32 --seq 16 | ap-prune | ap-coarsen --blocks 2 |
+        ap-stage --cluster a100x4 --stages 1 --microbatches 1 -o "$BATS_TEST_TMPDIR/one.json"
+    refuses 1 'devices are of several kinds, A100-80GB and H100-80GB: a stage has one' \
+        ap-cost --cluster "$both" "$BATS_TEST_TMPDIR/one.json"
+}
+
 @test "README of cmd/ap-cost: its examples print what it says" {
     local readme=cmd/ap-cost/README.md n
     for n in 1 2; do

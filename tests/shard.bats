@@ -213,3 +213,16 @@ END
         done
     done
 }
+
+@test "progress: a line on a terminal, of work longer than a second; none in a pipe" {
+    command -v script >/dev/null || skip "no script(1)"
+    local doc=$BATS_TEST_TMPDIR/hard.json
+    ap-model t5 --layers 6 --hidden 512 --heads 8 --batch 64 | ap-prune --quiet -o "$doc"
+    script -qec "ap-shard --mesh 8x8 --cluster $CLUSTERS/p3x8.json --work-limit 30 -o /dev/null $doc" \
+        /dev/null >"$BATS_TEST_TMPDIR/terminal"
+    grep -q "ap-shard: .*, objective [0-9.e-]*.*, [0-9]* s" "$BATS_TEST_TMPDIR/terminal"
+    tail -c 4 "$BATS_TEST_TMPDIR/terminal" | grep -q "K" # the line is taken away
+    ap-shard --mesh 8x8 --cluster "$CLUSTERS/p3x8.json" --work-limit 30 -o /dev/null "$doc" 2>&1 |
+        tee "$BATS_TEST_TMPDIR/pipe"
+    [ ! -s "$BATS_TEST_TMPDIR/pipe" ]
+}

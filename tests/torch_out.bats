@@ -60,8 +60,10 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
     local plan=$BATS_TEST_TMPDIR/plan
     planned torch_gpt dp=2,tp=2 zero2 --microbatches 2 >"$plan"
     jq -e '.microbatches == 2 and .mesh.shape == [2, 2] and .inputs[0].shape == [8, 16]
+        and all(.inputs[]; .placements == ["Shard(0)", "Shard(0)"])
         and ([.activations[] | select(.module == "blocks.0" and .output == 0) | .shape]
-            == [[4, 16, 32]])' "$plan"
+            == [[4, 16, 32]])
+        and ([.activations[] | select(.module == "tokens" and .input == 0) | .shape] == [[4, 16]])' "$plan"
 }
 
 @test "torch out: stages begin at modules" {

@@ -163,6 +163,7 @@ static void set_cluster(struct ap_arena *arena, struct request *r,
     struct ap_cluster *c = AP_NEW(arena, struct ap_cluster);
     if (ap_cluster_get(arena, doc, r->cluster_path, 1, c, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(c);
     if (!r->params.memory_bytes)
         r->params.memory_bytes = c->memory_bytes;
     r->params.cluster = c;

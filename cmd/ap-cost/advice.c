@@ -15,7 +15,8 @@
 
 void advice_links(struct advice *a, const struct ap_cluster *cluster)
 {
-    for (int i = 0; i < cluster->n_levels; i++) {
+    /* several kinds of devices have links of their own inside a host */
+    for (int i = cluster->n_kinds ? 1 : 0; i < cluster->n_levels; i++) {
         const char *name = cluster->levels[i].name;
         struct ap_cluster c = *cluster;
         c.levels[i].bandwidth_bytes_per_sec *= 2;
@@ -31,6 +32,8 @@ void advice_devices(struct advice *a, const struct ap_cluster *cluster)
 {
     struct ap_cluster c = *cluster;
 
+    if (c.n_kinds)
+        return; /* no change is one of all devices */
     for (int t = 0; t < AP_N_DTYPES; t++)
         c.flops_per_sec[t] *= 2;
     a->try_cluster(a, &c, "devices of twice the FLOP/s");
@@ -56,6 +59,11 @@ static int by_sec(const void *a, const void *b)
     return x->order - y->order;
 }
 
+void advice_sort(struct advice *a)
+{
+    qsort(a->list, (size_t)a->n, sizeof *a->list, by_sec);
+}
+
 void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
                 struct ap_buf *out)
 {
@@ -65,7 +73,7 @@ void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limi
         price_put_bytes(out, (double)peak_bytes, 0);
         ap_buf_puts(out, " of memory: it does not fit as it is\n");
     }
-    qsort(a->list, (size_t)a->n, sizeof *a->list, by_sec);
+    advice_sort(a);
     for (int i = 0; i < a->n && i < N_SHOWN; i++) {
         const struct change *c = &a->list[i];
         ap_buf_printf(out, "  %-44s", c->what);
@@ -146,17 +154,28 @@ static void try_axes(struct advisor *a)
     }
 }
 
+void price_changes(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *plan, struct advice *out)
+{
+    struct advisor a = {
+        .advice = {.arena = arena, .try_cluster = try_cluster}, .in = in, .p = plan};
+
+    if (in->cost.variant == AP_COST_DEFAULT) {
+        advice_links(&a.advice, &in->cluster);
+        try_axes(&a);
+        advice_devices(&a.advice, &in->cluster);
+    }
+    *out = a.advice;
+}
+
 void price_advice(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *p, struct ap_buf *out)
 {
-    struct advisor a = {
-        .advice = {.arena = arena, .try_cluster = try_cluster}, .in = in, .p = p};
+    struct advice changes;
 
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
-    advice_links(&a.advice, &in->cluster);
-    try_axes(&a);
-    advice_devices(&a.advice, &in->cluster);
-    advice_put(&a.advice, p->price.serial_sec, p->peak_bytes, in->cluster.memory_bytes,
+    price_changes(arena, in, p, &changes);
+    advice_put(&changes, p->price.serial_sec, p->peak_bytes, in->cluster.memory_bytes,
                out);
 }

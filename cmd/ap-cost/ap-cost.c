@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "pipe.h"
+#include "page.h"
 #include "tool/tool.h"
 
 /* Of a document whose rest is still to come. */
@@ -72,6 +72,7 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
     else if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
                             &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&in->cluster);
     if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
                      &err) ||
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
@@ -137,6 +138,7 @@ static void price_input(struct ap_arena *arena, const struct cost_input *in,
 struct asked {
     bool report;
     const char *why, *diff, *trace;
+    const char *html, *beside;
 };
 
 static void write_text(struct ap_arena *arena, struct ap_tool *tool,
@@ -168,17 +170,77 @@ static void write_text(struct ap_arena *arena, struct ap_tool *tool,
     ap_buf_free(&text);
 }
 
+static void check_seconds(const char *option, const struct cost_input *in)
+{
+    if (in->cost.variant != AP_COST_DEFAULT)
+        ap_die_usage("%s: the plan's cost model %s is not in seconds", option,
+                     ap_cost_variant_names[in->cost.variant]);
+}
+
 static void write_trace(struct ap_arena *arena, const char *path,
                         const struct cost_input *in, const struct priced *plan)
 {
     struct ap_buf text = {0};
 
-    if (in->cost.variant != AP_COST_DEFAULT)
-        ap_die_usage("--trace: the plan's cost model %s is not in seconds",
-                     ap_cost_variant_names[in->cost.variant]);
+    check_seconds("--trace", in);
     price_trace(arena, in, plan, &text);
     ap_tool_write_file(path, &text);
     ap_buf_free(&text);
+}
+
+/* Another document's plan as one of the page's, for its cluster, or the one at path. */
+static void put_beside(struct ap_arena *arena, const char *path, const char *cluster_path,
+                       struct ap_buf *out)
+{
+    struct ap_tool second = {.path = path};
+    struct ap_doc doc;
+    struct ap_err err = {0};
+
+    ap_tool_read(&second, arena, &doc);
+    ap_buf_putc(out, ',');
+    if (ap_doc_find(&doc, "stages")) {
+        struct pipe_input in = {0};
+        struct ap_pipeline_price p;
+        int rc = pipe_read(arena, &doc, cluster_path, NULL, &in, &p, &err);
+        if (rc)
+            ap_die(rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, "%s", err.msg);
+        page_put_stages(arena, &in, &p, doc.file, out);
+        return;
+    }
+    struct cost_input in = {0};
+    struct priced plan = {0}, named_plans[AP_N_NAMED_PLANS] = {0};
+    read_input(arena, &doc, cluster_path, NULL, &in);
+    price_input(arena, &in, doc.file, &plan);
+    price_named_plans(arena, &in, named_plans);
+    check_seconds("--beside", &in);
+    page_put_plan(arena, &in, &plan, named_plans, AP_N_NAMED_PLANS, doc.file, out);
+}
+
+/* plans: the document's, which is freed. */
+static void write_page(struct ap_arena *arena, const struct asked *asked,
+                       const char *cluster_path, struct ap_buf *plans)
+{
+    struct ap_buf page = {0};
+
+    if (asked->beside)
+        put_beside(arena, asked->beside, cluster_path, plans);
+    page_make(plans, &page);
+    ap_tool_write_file(asked->html, &page);
+    ap_buf_free(&page);
+    ap_buf_free(plans);
+}
+
+static void write_plan_page(struct ap_arena *arena, const struct asked *asked,
+                            const char *cluster_path, const char *file,
+                            const struct cost_input *in, const struct priced *plan)
+{
+    struct priced named_plans[AP_N_NAMED_PLANS] = {0};
+    struct ap_buf plans = {0};
+
+    check_seconds("--html", in);
+    price_named_plans(arena, in, named_plans);
+    page_put_plan(arena, in, plan, named_plans, AP_N_NAMED_PLANS, file, &plans);
+    write_page(arena, asked, cluster_path, &plans);
 }
 
 /* A document with stages. */
@@ -199,6 +261,11 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
         pipe_trace(arena, &in, &p, &text);
         ap_tool_write_file(asked->trace, &text);
         ap_buf_free(&text);
+    }
+    if (asked->html) {
+        page_put_stages(arena, &in, &p, doc->file, &text);
+        write_page(arena, asked, cluster_path, &text);
+        text = (struct ap_buf){0};
     }
     if (asked->report) {
         pipe_report(arena, &in, &p, &text);
@@ -234,11 +301,15 @@ int main(int argc, char **argv)
     struct asked asked = {0};
     const char *cluster_path = NULL;
     const struct ap_opt opts[] = {
+        {"beside", AP_OPT_STR, &asked.beside, "OTHER",
+         "with --html: show another plan beside this one", NULL, 0, 0, 0},
         {"cluster", AP_OPT_CLUSTER, &cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's, else A100s)", NULL,
          0, 0, 0},
         {"diff", AP_OPT_STR, &asked.diff, "OTHER",
          "explain the difference in price to another plan", NULL, 0, 0, 0},
+        {"html", AP_OPT_STR, &asked.html, "FILE",
+         "also write the plan as a page for a browser", NULL, 0, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
          "print tables for people, with the named plans, not the document", NULL, 0, 0,
          0},
@@ -260,6 +331,9 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_check_file(&tool, "trace", asked.trace);
+    ap_tool_check_file(&tool, "html", asked.html);
+    if (asked.beside && !asked.html)
+        ap_die_usage("--beside: only with --html");
     int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
     if (n_texts > 1)
         ap_die_usage("only one of --report, --why and --diff");
@@ -273,6 +347,8 @@ int main(int argc, char **argv)
     price_input(&arena, &in, doc.file, &plan);
     if (asked.trace)
         write_trace(&arena, asked.trace, &in, &plan);
+    if (asked.html)
+        write_plan_page(&arena, &asked, cluster_path, doc.file, &in, &plan);
     if (n_texts > 0) {
         write_text(&arena, &tool, &asked, &in, &plan);
     } else {

@@ -36,6 +36,9 @@ void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
 /* Tables for people, one screen of at most 100 columns. */
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
                  const struct ap_pipeline_price *p, struct ap_buf *out);
+/* All changes that make the plan quicker. */
+void pipe_changes(struct ap_arena *arena, const struct pipe_input *in,
+                  const struct ap_pipeline_price *p, struct advice *out);
 /* What would help most, by pricing the changed plan. */
 void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
                  const struct ap_pipeline_price *p, struct ap_buf *out);

@@ -76,8 +76,8 @@ static void try_memory(struct advisor *a)
         try_change(a, &a->in->cluster, &s, "memory to keep recomputed activations");
 }
 
-void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline_price *p, struct ap_buf *out)
+void pipe_changes(struct ap_arena *arena, const struct pipe_input *in,
+                  const struct ap_pipeline_price *p, struct advice *out)
 {
     struct advisor a = {
         .advice = {.arena = arena, .try_cluster = try_cluster}, .in = in, .p = p};
@@ -86,6 +86,15 @@ void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
     advice_devices(&a.advice, &in->cluster);
     try_cuts(&a);
     try_memory(&a);
-    advice_put(&a.advice, pipe_aim_sec(&in->stages, p), p->peak_bytes,
+    *out = a.advice;
+}
+
+void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
+                 const struct ap_pipeline_price *p, struct ap_buf *out)
+{
+    struct advice changes;
+
+    pipe_changes(arena, in, p, &changes);
+    advice_put(&changes, pipe_aim_sec(&in->stages, p), p->peak_bytes,
                in->cluster.memory_bytes, out);
 }

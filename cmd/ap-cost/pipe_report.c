@@ -86,8 +86,10 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
                      struct ap_buf *out)
 {
     const struct ap_stages *s = &in->stages;
+    struct ap_buf kinds = {0};
     int rows = 0;
 
+    ap_cluster_put_kinds(&in->cluster, &kinds);
     ap_buf_printf(out,
                   "model %s: %d operators in %d blocks\n"
                   "plan %s: %d stage%s on %lld of %lld devices of %s (%s), %lld "
@@ -95,8 +97,9 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
                   in->graph.name, in->graph.n_nodes, in->blocks.n, s->algorithm, s->n,
                   s->n == 1 ? "" : "s", (long long)p->n_devices,
                   (long long)ap_cluster_devices(&in->cluster), in->cluster.name,
-                  in->cluster.device, (long long)s->microbatches,
+                  kinds.data, (long long)s->microbatches,
                   s->microbatches == 1 ? "" : "es", ap_schedule_names[s->schedule]);
+    ap_buf_free(&kinds);
     ap_buf_printf(out, "%-6s%-8s%-15s%-11s%11s%11s%11s%11s%10s\n", "stage", "blocks",
                   "devices", "sharding", "forward", "backward", "per step", "send on",
                   "memory");

@@ -89,11 +89,20 @@ struct advice {
 };
 void advice_links(struct advice *a, const struct ap_cluster *cluster);
 void advice_devices(struct advice *a, const struct ap_cluster *cluster);
+void advice_sort(struct advice *a);
 void advice_add(struct advice *a, const char *what, double sec, int64_t peak_bytes);
 /* The three that save most of the plan's seconds, `whole`. */
 void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
                 struct ap_buf *out);
 
+/* All changes of the machine that make the plan quicker; none where it is not priced in
+ * seconds. */
+void price_changes(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *plan, struct advice *out);
+
+/* Bytes that live while each group of the order runs (arena). */
+int64_t *trace_memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
+                                const struct ap_program *prog, const int *order);
 /* The step as a timeline in Perfetto's JSON: groups and collectives as slices. */
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *plan, struct ap_buf *out);

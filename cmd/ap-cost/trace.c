@@ -65,8 +65,8 @@ static int64_t *live_bytes(struct ap_arena *arena, const struct ap_program *prog
 
 /* The same by groups of the source graph in their order: what runs for one counts for the
  * latest one that has begun. */
-static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
-                                 const struct ap_program *prog, const int *order)
+int64_t *trace_memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
+                                const struct ap_program *prog, const int *order)
 {
     const struct ap_graph *g = &prog->local;
     int64_t *live = live_bytes(arena, prog);
@@ -202,7 +202,7 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
     struct trace t = {.in = in,
                       .p = p,
                       .order = order,
-                      .memory = memory_of_groups(arena, in, &p->prog, order),
+                      .memory = trace_memory_of_groups(arena, in, &p->prog, order),
                       .out = out};
     const char *who =
         ap_arena_printf(arena, "each of %lld x %s",

@@ -14,7 +14,7 @@ static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
-    {"torch", "JSON of placements for PyTorch: DTensor, FSDP2 and pipelining"},
+    {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
     {"torchtitan", "arguments of torchtitan, as a bash array"},
     {"deepspeed", "DeepSpeed's JSON"},
@@ -62,6 +62,7 @@ void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job
         variant++; /* the reader knows that it is there */
     if (ap_cluster_get(arena, doc, NULL, ap_mesh_devices(mesh), &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&job->cluster);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)variant, &job->cluster,
                      mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

@@ -123,6 +123,30 @@ static bool is_cut(const struct ap_subgraph *sub, int node)
     return false;
 }
 
+/* How one microbatch of an input lies, whose whole the plan splits run by run. Other
+ * strides DTensor has not: whole along that axis. */
+static struct ap_layout share_layout(const struct torch_part *part, int node)
+{
+    const struct ap_node *input = &part->plan->graph->nodes[node];
+    const struct ap_mesh *mesh = &part->plan->mesh;
+    struct ap_layout l = ap_plan_node_layout(part->plan, node);
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        struct ap_placement *p = &l.axis[a];
+        if (p->kind != AP_SPLIT || !p->stride)
+            continue;
+        if (p->dim == 0 && p->stride * ap_mesh_microbatches(mesh) == input->shape.dims[0])
+            p->stride = 0;
+        else
+            *p = (struct ap_placement){0};
+        if (p->kind != AP_SPLIT)
+            trainer_note(part->notes,
+                         "input %s is split at a stride: whole along that axis",
+                         input->name);
+    }
+    return l;
+}
+
 static void put_inputs(const struct torch_part *part, const struct ap_subgraph *sub,
                        struct ap_buf *out)
 {
@@ -135,7 +159,7 @@ static void put_inputs(const struct torch_part *part, const struct ap_subgraph *
         const struct ap_node *node = &g->nodes[g->params[i]];
         if (node->role != AP_ROLE_INPUT || is_cut(sub, g->params[i]))
             continue;
-        struct ap_layout l = ap_plan_node_layout(part->plan, g->params[i]);
+        struct ap_layout l = share_layout(part, g->params[i]);
         put_item(&first, out);
         ap_buf_puts(out, "{\"name\": ");
         ap_json_str(out, node->name);
@@ -203,8 +227,8 @@ static void put_pins(const struct torch_part *part, struct ap_buf *out)
     for (int i = 0; i < part->n_pins; i++) {
         const struct torch_pin *p = &part->pin[i];
         const struct ap_node *node = &part->plan->graph->nodes[p->node];
-        struct ap_layout own = ap_plan_node_layout(part->plan, p->node);
-        struct ap_shape share = share_of(part->arena, mesh, &node->shape, own);
+        struct ap_shape share = share_of(part->arena, mesh, &node->shape,
+                                         p->output ? p->computed : p->wanted);
         put_item(&first, out);
         ap_buf_puts(out, "{\"module\": ");
         put_module(p->scope, out);

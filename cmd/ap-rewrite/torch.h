@@ -1,5 +1,5 @@
 /*
- * Plans for PyTorch: what DTensor, FSDP2 and torch.distributed.pipelining are told. A
+ * Plans for PyTorch: what DTensor, FSDP2 are told, and where stages begin. A
  * plan has a layout per value; PyTorch pins parameters, and what goes into and comes out
  * of modules, and propagates placements in between.
  */

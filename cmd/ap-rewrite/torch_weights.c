@@ -1,13 +1,13 @@
 /*
  * Problem: how PyTorch holds each parameter of a module, and which of them FSDP2 gathers.
  * Idea: a parameter has four layouts: its own between steps, that of its first use in the
- * forward pass, its optimizer state's, and its gradient's as it is made. An axis along
- * which no use splits a weight, and weights or states lie split, is FSDP2's: it gathers
- * the weight before its use and scatters the gradient. FSDP2 has one set of axes, as one
- * dimension; weights that lie otherwise are gathered by DTensor. A sharded state of a
- * whole weight (ZeRO-1, ZeRO-2) is FSDP2 without a second gather: the weight is held as
- * its state. Cost: linear in the update's nodes. Sources: Rajbhandari et al., "ZeRO",
- * section 5; Zhao et al., "PyTorch FSDP", section 3.2;
+ * forward pass, its optimizer state's, and its gradient's as it is made. A weight, or its
+ * state, that lies split along axes along which its use has it whole is FSDP2's, which
+ * gathers it and scatters the gradient. FSDP2 has one set of axes, that of most bytes,
+ * and splits one dimension; weights that lie otherwise are gathered by DTensor. A sharded
+ * state of a whole weight (ZeRO-1, ZeRO-2) is FSDP2 without a second gather: the weight
+ * is held as its state. Cost: linear in the update's nodes. Sources: Rajbhandari et al.,
+ * "ZeRO", section 5; Zhao et al., "PyTorch FSDP", section 3.2;
  * torch.distributed.fsdp.fully_shard.
  */
 #include "torch.h"
@@ -227,25 +227,49 @@ static struct ap_layout sharded_as_state(const struct torch_weight *w, int n_axe
     return held;
 }
 
-static void find_axes(struct torch_part *part)
+/* Axes along which the weight lies split and its use has it whole. */
+static unsigned gathered_axes(const struct ap_mesh *mesh, const struct torch_weight *w)
+{
+    unsigned axes = 0;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (!(mesh->microbatch >> a & 1) && splits(&w->held, a) && !splits(&w->use, a))
+            axes |= 1u << a;
+    return axes;
+}
+
+/* The set of axes along which most bytes of weights are gathered that FSDP2 can hold. */
+static unsigned most_gathered(const struct torch_part *part)
+{
+    const struct ap_graph *g = part->plan->graph;
+    int64_t bytes[1 << AP_MAX_AXES] = {0};
+    unsigned best = 0;
+
+    for (int i = 0; i < part->n_weights; i++) {
+        const struct torch_weight *w = &part->weight[i];
+        unsigned axes = gathered_axes(&part->plan->mesh, w);
+        if (!fsdp_holds(part, w, axes))
+            continue;
+        bytes[axes] = ap_add64(bytes[axes], ap_shape_bytes(&g->nodes[w->node].shape));
+        if (bytes[axes] > bytes[best])
+            best = axes;
+    }
+    return best;
+}
+
+/* Axes along which the weights that FSDP2 holds are whole, and their gradients sums. */
+static unsigned replicated_axes(const struct torch_part *part)
 {
     const struct ap_mesh *mesh = &part->plan->mesh;
+    unsigned split = mesh->microbatch, sums = 0;
 
-    for (int a = 0; a < mesh->n_axes; a++) {
-        bool held = false, used = false, sums = false;
-        if (mesh->microbatch >> a & 1)
-            continue;
-        for (int i = 0; i < part->n_weights; i++) {
-            const struct torch_weight *w = &part->weight[i];
-            held |= splits(&w->held, a);
-            used |= splits(&w->use, a);
-            sums |= w->gradient.axis[a].kind == AP_PARTIAL;
+    for (int i = 0; i < part->n_weights; i++) {
+        const struct torch_weight *w = &part->weight[i];
+        for (int a = 0; a < mesh->n_axes && w->fsdp; a++) {
+            split |= (unsigned)(splits(&w->held, a) || splits(&w->use, a)) << a;
+            sums |= (unsigned)(w->gradient.axis[a].kind == AP_PARTIAL) << a;
         }
-        if (held && !used)
-            part->fsdp.shard |= 1u << a;
-        if (!held && !used && sums)
-            part->fsdp.replicate |= 1u << a;
     }
+    return sums & ~split;
 }
 
 /* What is different where weights are held otherwise than the plan has them. */
@@ -268,12 +292,13 @@ static void choose_fsdp(struct torch_part *part)
     const struct ap_plan *plan = part->plan;
     int n = 0, n_again = 0, whole = 0, moved = 0;
 
-    find_axes(part);
+    part->fsdp.shard = most_gathered(part);
     for (int i = 0; i < part->n_weights; i++) {
         struct torch_weight *w = &part->weight[i];
         struct ap_layout planned = w->held;
         whole += !ap_layout_equal(&w->held, &w->own);
-        w->fsdp = fsdp_holds(part, w, part->fsdp.shard);
+        w->fsdp = gathered_axes(&plan->mesh, w) == part->fsdp.shard &&
+                  fsdp_holds(part, w, part->fsdp.shard);
         if (!w->fsdp)
             continue;
         n++;
@@ -281,8 +306,7 @@ static void choose_fsdp(struct torch_part *part)
         w->held = held_by_fsdp(part, w);
         moved += !ap_layout_equal(&planned, &w->held);
     }
-    if (n == 0)
-        part->fsdp = (struct torch_fsdp){0};
+    part->fsdp.replicate = replicated_axes(part);
     part->fsdp.reshard = 2 * n_again > n;
     if (n_again && n_again < n)
         trainer_note(part->notes,

@@ -204,6 +204,7 @@ struct shard_result shard_auto(struct shard_job *job, const struct shard_request
         ap_die_usage("--mesh auto needs --cluster, or a document with a cluster");
     if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&job->cluster);
     for (int axes = 1; axes <= req->max_axes; axes++) {
         struct ap_mesh mesh = {.n_axes = axes};
         list_views(views, &n, &mesh, 0, axes, ap_cluster_devices(&job->cluster));

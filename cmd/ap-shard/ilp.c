@@ -32,10 +32,12 @@
  * models: `scripts/shard-table --algorithms ilp` shows bound, gap and seconds, and in
  * column "folded" the price of the folded plan. --work-limit overrides the first.
  */
-#define SOLVE_WORK    100  /* also of a piece, per round of the bound */
-#define PROOF_WORK    1000 /* with --prove, where the first work leaves a gap */
-#define WORTH_FIXING  2    /* the bound rules out at most one in so many strategies */
-#define WORTH_FOLDING 3    /* fold if at least one in so many groups is tied */
+#define SOLVE_WORK 100  /* also of a piece, per round of the bound */
+#define PROOF_WORK 1000 /* with --prove, where the first work leaves a gap */
+#define FOLDED_SHARE \
+    1.5                 /* times the budget, for the folded problem: a plan comes first */
+#define WORTH_FIXING  2 /* the bound rules out at most one in so many strategies */
+#define WORTH_FOLDING 3 /* fold if at least one in so many groups is tied */
 /* The contest's format has integers below 1e18. */
 #define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
 #define EMIT_OTHER   1e3  /* other units in thousandths */
@@ -271,7 +273,8 @@ static int solve_patiently(struct ap_arena *arena, const struct shard_task *task
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     const int64_t given = task->params->work_limit;
     struct ap_solve_params params = {.work_limit = given ? given : solver->work_limit,
-                                     .start = start};
+                                     .start = start,
+                                     .work = task->work};
     struct ap_solution more;
 
     if (solver->run(arena, p, &params, sol, err))
@@ -304,6 +307,8 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     struct ap_solution sol;
     const int *from = start ? shard_ilp_choice(arena, &ip, start) : NULL;
     double t2 = ap_now_sec();
+    ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
+                 0);
     int rc = solve_patiently(arena, task, &p, from, &sol, err);
     if (rc == 0) {
         *answer = (struct shard_answer){.plan = shard_ilp_plan(&ip, sol.choice),
@@ -524,7 +529,12 @@ static int solve_left(void *arg, const bool **kept, struct ap_err *err)
     int start = b->best ? -1 : cheapest(b->task);
     if (start >= 0)
         take_best(b, shard_ilp_choice(b->arena, &b->ip, &b->plans[start]));
+    ap_work_tell(b->task->work, "folded problem", b->cost, 0);
+    struct ap_work all = {.limit = b->task->work ? b->task->work->limit : 0,
+                          .progress = b->task->work ? b->task->work->progress : NULL};
+    struct ap_work part = ap_work_share(&all, FOLDED_SHARE);
     struct ap_solve_params with = {.start = b->best,
+                                   .work = &part,
                                    .work_limit = params->work_limit ? params->work_limit
                                                                     : solver->work_limit};
     struct ap_solution sol;
@@ -532,6 +542,7 @@ static int solve_left(void *arg, const bool **kept, struct ap_err *err)
 
     if (solver->run(b->arena, &p, &with, &sol, err))
         return -1;
+    ap_work_add(b->task->work, part.done);
     b->t->solve = ap_now_sec() - t0;
     b->t->work = sol.work;
     take_best(b, sol.choice);
@@ -558,6 +569,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     const struct fold_search search = {&b, price_choice, solve_left};
     double t0 = ap_now_sec();
 
+    ap_work_tell(task->work, "distinct layers", INFINITY, 0);
     shard_ilp_tie(arena, &f->space, &f->fold, &b.ip);
     t->build = ap_now_sec() - t0;
     t->n_nodes = b.ip.problem.n_nodes;
@@ -572,6 +584,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         .search = &search,
         .max_rounds = (int)task->params->rounds,
         .work_limit = SOLVE_WORK,
+        .work = task->work,
         .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
     int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
@@ -642,11 +655,12 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
         "\"solve_sec\":%.6f,\"bound_sec\":%.6f,\"bound_rounds\":%d,\"searches\":%d,"
         "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"strategies_left\":%"
-        "lld,\"work\":%lld",
+        "lld,\"work\":%lld,\"cells\":%lld",
         task->nests->n, t->n_tied, (long long)sp->n_strategies, (long long)sp->n_folded,
         sp->log10_plans, sp->log10_folded, t->n_nodes, t->n_edges, t->fold, t->space,
         t->build, t->solve, t->bound, t->rounds, t->n_searches, t->folded_objective,
-        t->folded_bound, (long long)t->n_left, (long long)t->work);
+        t->folded_bound, (long long)t->n_left, (long long)t->work,
+        (long long)(task->work ? task->work->done : 0));
 }
 
 static double largest_cost(const struct ap_problem *p)
@@ -713,12 +727,52 @@ static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
+/* The best plan, whatever it holds. */
+static int search_all(struct ap_arena *arena, const struct shard_task *task,
+                      const struct ap_plan *plans, struct shard_answer *answer,
+                      struct timing *t, struct ap_err *err)
+{
+    struct timing whole = {0};
+    struct folded folded = {0};
+    const struct ap_work *work = task->work;
+
+    for (int period = 1; period <= (int)task->params->period; period++) {
+        if (search_folded(arena, task, plans, period, answer, &folded, t, err))
+            return -1;
+        if (t->n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN) ||
+            ap_work_over(work))
+            break;
+    }
+    bool open = t->n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
+    int best = open ? cheapest(task) : -1;
+    bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;
+    if (open && ap_work_over(work) && !named_is_better) {
+        answer->stopped = "work limit";
+    } else if (open && !named_is_better && folded.bound.kept) {
+        if (search_left(arena, task, &folded, answer, t, err))
+            return -1;
+    } else if (t->n_tied > 0 &&
+               (named_is_better ||
+                (open && t->space_sizes.n_strategies <= task->params->unfold))) {
+        if (search_unfolded(arena, task, plans, answer, &whole, err))
+            return -1;
+        add_timing(t, &whole);
+    }
+    return 0;
+}
+
+/* Part of the budget that the search without a limit of memory may take, where there is
+ * one. */
+#define OPEN_SHARE 0.5
+
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)
 {
-    struct timing t = {0}, whole = {0};
-    struct folded folded = {0};
+    struct timing t = {0};
     struct ap_plan *plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
+    struct ap_work work =
+        ap_work_share(task->work, task->memory_bytes > 0 ? OPEN_SHARE : 1);
+    struct shard_task whatever = *task;
 
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
@@ -728,24 +782,10 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     if (task->params->emit && emit_problem(arena, task, plans, &problem, err))
         return -1;
     *answer = (struct shard_answer){0};
-    for (int period = 1; period <= (int)task->params->period; period++) {
-        if (search_folded(arena, task, plans, period, answer, &folded, &t, err))
-            return -1;
-        if (t.n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN))
-            break;
-    }
-    bool open = t.n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
-    int best = open ? cheapest(task) : -1;
-    bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;
-    if (open && !named_is_better && folded.bound.kept) {
-        if (search_left(arena, task, &folded, answer, &t, err))
-            return -1;
-    } else if (t.n_tied > 0 && (named_is_better || (open && t.space_sizes.n_strategies <=
-                                                                task->params->unfold))) {
-        if (search_unfolded(arena, task, plans, answer, &whole, err))
-            return -1;
-        add_timing(&t, &whole);
-    }
+    whatever.work = &work;
+    if (search_all(arena, &whatever, plans, answer, &t, err))
+        return -1;
+    ap_work_add(task->work, work.done);
     answer->stats = stats_of(arena, task, &t);
     shard_tiebreak(&t.space_sizes, &answer->plan);
     int rc = task->memory_bytes > 0

@@ -14,6 +14,13 @@
 #include "tool/tool.h"
 
 #define N_SEARCHES 4
+/*
+ * The budget of all that a search does, in cells of tables, about a nanosecond each:
+ * `scripts/ask-table` shows CPU seconds, price and gap of forty questions under it.
+ */
+#define WORK  INT64_C(8000000000)
+#define UNIT  INT64_C(100000000) /* of --work-limit */
+#define PROVE 20                 /* times as much with --prove */
 
 const struct shard_algorithm *shard_algorithms(void)
 {
@@ -185,6 +192,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&job->cluster);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
@@ -279,6 +287,14 @@ int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
                      answer, err);
 }
 
+/* Cells of work for all that a search does. */
+static int64_t work_limit(const struct shard_params *params)
+{
+    if (params->prove)
+        return ap_mul64(WORK, PROVE);
+    return params->work_limit ? ap_mul64(params->work_limit, UNIT) : WORK;
+}
+
 static void set_task(struct shard_job *job, const struct shard_request *req)
 {
     const struct shard_algorithm *row = &shard_algorithms()[req->algorithm];
@@ -286,6 +302,8 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
     bool *fixed = NULL;
 
     job->params = req->params;
+    job->work = (struct ap_work){.limit = work_limit(&req->params),
+                                 .progress = ap_tool_progress()};
     job->params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
     job->task = (struct shard_task){.graph = &job->graph,
                                     .nests = &job->nests,
@@ -295,6 +313,7 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                                     .params = &job->params,
                                     .microbatch_choice = job->microbatch_choice,
                                     .memory_bytes = job->memory_bytes,
+                                    .work = &job->work,
                                     .named_plan = row->named_plan};
     if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;

@@ -168,6 +168,7 @@ struct shard_task {
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
     const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
+    struct ap_work *work; /* the budget of all that a search does; NULL: none */
 };
 
 struct shard_answer {
@@ -268,6 +269,7 @@ struct shard_job {
     int64_t memory_bytes;             /* the limit, 0: none */
     const int16_t *microbatch_choice; /* see shard_task */
     struct shard_task task;
+    struct ap_work work; /* of the task */
     struct shard_answer answer;
     struct shard_alpa alpa;
     struct shard_params params; /* the request's, and Alpa's space */

@@ -69,6 +69,10 @@ int main(int argc, char **argv)
     if (ap_problem_read(&arena, tool.path, &p, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     double read_sec = ap_now_sec() - start_sec;
+    struct ap_work work = {.progress = ap_tool_progress()};
+    params.work = &work;
+    params.tells = true;
+    ap_work_tell(&work, solvers[algorithm].choice.name, INFINITY, 0);
     if (params.time_limit_sec > 0)
         params.time_limit_sec = fmax(params.time_limit_sec - read_sec, 1e-3);
     params.threads = (int)threads;

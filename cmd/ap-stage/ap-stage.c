@@ -272,6 +272,8 @@ int main(int argc, char **argv)
 
     read_options(&tool, &req, argc, argv);
     check_options(&req);
+    struct ap_work work = {.progress = ap_tool_progress()};
+    req.params.work = &work;
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);

@@ -159,7 +159,8 @@ static struct coproc_pool *start_on(const struct input *in,
     const char *command = r->command ? r->command : DEFAULT_COMMAND;
     const char *args[MOST_ARGS], *path = r->cluster_path;
     struct library library = {.in = in, .cluster = cluster};
-    struct coproc_program program = {.args = args, .ctx = &library};
+    struct coproc_program program = {
+        .args = args, .ctx = &library, .work = r->params.work};
 
     clean_up_at_end();
     library.argv = library_words(in->arena, command, MOST_ARGS, &library.argc);

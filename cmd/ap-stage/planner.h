@@ -7,6 +7,7 @@
 #ifndef PLANNER_H
 #define PLANNER_H
 
+#include "base/work.h"
 #include "cost/cost.h"
 #include "pipeline/schedule.h"
 #include "tool/tool.h"
@@ -101,14 +102,15 @@ struct plan_params {
     int submesh_space; /* row of plan_submesh_spaces */
     int n_submeshes;   /* > 0: of the space `all`, only these */
     const struct plan_submesh *submesh;
-    double epsilon_sec;  /* alpa: gap of t_max that is not tried */
-    double imbalance;    /* rhino: tolerance of a stage's FLOPs, 0.08 */
-    bool search_all;     /* rannc: goes on after the first number of stages that fits */
-    bool latency;        /* inference: the time of one batch, not the slowest stage's */
-    int64_t n_kept;      /* auto: plans that are simulated */
-    double reported_sec; /* auto: other planners' plans of up to this step are reported,
-                            however good its own are */
-    int64_t work_limit;  /* 0: the planner's own */
+    double epsilon_sec;   /* alpa: gap of t_max that is not tried */
+    double imbalance;     /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;      /* rannc: goes on after the first number of stages that fits */
+    bool latency;         /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;       /* auto: plans that are simulated */
+    double reported_sec;  /* auto: other planners' plans of up to this step are reported,
+                             however good its own are */
+    int64_t work_limit;   /* 0: the planner's own */
+    struct ap_work *work; /* tells who waits how far the search is; may be NULL */
 };
 
 struct plan_stage {

@@ -136,6 +136,7 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                                         .inst = inst,
                                         .oracle = p->oracle,
                                         .light = p->select ? &light : NULL,
+                                        .work = p->params.work,
                                         .replan = p->algo->replans && !p->select ? &replan
                                                                                  : NULL};
 

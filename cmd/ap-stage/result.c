@@ -98,6 +98,8 @@ struct pricing {
     bool select;
     const struct plan_answer *light;   /* as in struct stage_candidates */
     const struct stage_replan *replan; /* likewise */
+    struct ap_work *work;              /* likewise */
+    double bound_sec;                  /* of the first plan */
 };
 
 /* Of each stage those operators are recomputed that save most memory per second. */
@@ -259,6 +261,7 @@ static int price_plan(const struct pricing *x, const struct plan_answer *other,
     struct ap_arena own = {0};
 
     plan.stopped = answer->stopped;
+    ap_work_tell(x->work, "plans with their layouts", best->price.step_sec, x->bound_sec);
     int rc = make(&own, x, &plan, &its, &price, err);
     if (rc == 0)
         note_priced(x->inst, other, &price, best);
@@ -446,7 +449,9 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                               .memo = stage_memo_start(of->model),
                               .select = of->light != NULL,
                               .light = of->light,
-                              .replan = of->replan};
+                              .replan = of->replan,
+                              .work = of->work,
+                              .bound_sec = first.bound};
 
     if (find_best(arena, &x, &best, answer, stages, err)) {
         stage_memo_stop(x.memo);

@@ -30,6 +30,7 @@ struct stage_candidates {
     /* NULL, or asked for leaner plans where what is much quicker than the best does not
        fit */
     const struct stage_replan *replan;
+    struct ap_work *work; /* as in struct plan_params */
 };
 
 /*

@@ -46,6 +46,65 @@ double ap_link_rate(const struct ap_link_level *level, double per_child, double 
     return rate;
 }
 
+/* ---- several kinds of devices ---- */
+
+double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype)
+{
+    double sum = 0, hosts = 0;
+
+    if (c->n_kinds == 0)
+        return c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype]
+                                           : c->flops_per_sec[AP_F32];
+    for (int k = 0; k < c->n_kinds; k++) {
+        sum += (double)c->kind[k].hosts * ap_cluster_peak(c->kind[k].devices, dtype);
+        hosts += (double)c->kind[k].hosts;
+    }
+    return sum / hosts;
+}
+
+int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device)
+{
+    int64_t host = device / c->levels[0].size;
+    int k = 0;
+
+    while (k + 1 < c->n_kinds && host >= c->kind[k].hosts)
+        host -= c->kind[k++].hosts;
+    return k;
+}
+
+void ap_cluster_put_kinds(const struct ap_cluster *c, struct ap_buf *out)
+{
+    if (c->n_kinds == 0)
+        ap_buf_puts(out, c->device);
+    for (int k = 0; k < c->n_kinds; k++)
+        ap_buf_printf(out, "%s%s", k ? ", " : "", c->kind[k].devices->device);
+}
+
+static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
+{
+    c->device = from->device;
+    c->memory_bytes = from->memory_bytes;
+    memcpy(c->flops_per_sec, from->flops_per_sec, sizeof c->flops_per_sec);
+    c->memory_bandwidth_bytes_per_sec = from->memory_bandwidth_bytes_per_sec;
+    c->launch_sec = from->launch_sec;
+    c->efficiency = from->efficiency;
+    c->n_curve = from->n_curve;
+    memcpy(c->curve, from->curve, sizeof c->curve);
+}
+
+void ap_cluster_set_kind(struct ap_cluster *c, int kind)
+{
+    if (c->n_kinds == 0)
+        return;
+    const struct ap_cluster *of = c->kind[kind].devices;
+    int64_t size = c->levels[0].size;
+
+    copy_devices(c, of);
+    c->levels[0] = of->levels[0];
+    c->levels[0].size = size;
+    c->n_kinds = 0;
+}
+
 /* ---- reading ---- */
 
 /* What makes sense, far from where prices would overflow. */
@@ -220,25 +279,101 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
     return 0;
 }
 
-int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                         struct ap_cluster *c, struct ap_err *err)
+/* What is said of one device. */
+static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                       struct ap_cluster *c, struct ap_err *err)
 {
-    const char *name, *device, *source = NULL;
+    const char *device;
 
-    *c = (struct ap_cluster){0};
-    if (ap_get_str(o, at, "name", &name, err) ||
-        ap_opt_str(o, at, "source", &source, err) ||
-        ap_get_str(o, at, "device", &device, err) ||
+    if (ap_get_str(o, at, "device", &device, err) ||
         ap_get_int(o, at, "memory_bytes", 1, INT64_MAX, &c->memory_bytes, err) ||
         get_flops(o, at, c, err) ||
         get_amount(o, at, "memory_bandwidth_bytes_per_sec", rates,
                    &c->memory_bandwidth_bytes_per_sec, err) ||
         get_amount(o, at, "launch_sec", seconds, &c->launch_sec, err) ||
-        get_efficiency(o, at, c, err) || get_levels(arena, o, at, c, err) ||
-        get_factors(o, at, c, err))
+        get_efficiency(o, at, c, err))
+        return -1;
+    c->device = ap_arena_strdup(arena, device);
+    return 0;
+}
+
+/* An element of "hosts": devices, how many hosts, and the links inside if they are not
+ * those of the first level. */
+static int get_kind(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                    const struct ap_cluster *c, struct ap_host_kind *kind,
+                    struct ap_err *err)
+{
+    const struct ap_at in = {at, "links", 0};
+    struct ap_cluster *devices = AP_NEW(arena, struct ap_cluster);
+    const json_t *links = json_object_get(o, "links");
+
+    devices->levels[0] = c->levels[0];
+    kind->devices = devices;
+    if (ap_get_int(o, at, "count", 1, AP_MAX_DEVICES, &kind->hosts, err) ||
+        get_devices(arena, o, at, devices, err))
+        return -1;
+    if (!links)
+        return 0;
+    return get_amount(links, &in, "bandwidth_bytes_per_sec", rates,
+                      &devices->levels[0].bandwidth_bytes_per_sec, err) ||
+                   get_amount(links, &in, "latency_sec", seconds,
+                              &devices->levels[0].latency_sec, err)
+               ? -1
+               : 0;
+}
+
+static int get_kinds(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     struct ap_cluster *c, struct ap_err *err)
+{
+    const struct ap_at list = {at, "hosts", 0};
+    int64_t hosts = 0, least = INT64_MAX;
+    json_t *kinds;
+
+    if (ap_get_arr(o, at, "hosts", &kinds, err))
+        return -1;
+    if (json_object_get(o, "device"))
+        return ap_at_err(&list, err, "there is a /device, too: which is meant?");
+    size_t n = json_array_size(kinds);
+    if (n < 1 || n > AP_MAX_KINDS)
+        return ap_at_err(&list, err, "expected 1 to %d kinds, got %zu", AP_MAX_KINDS, n);
+    for (size_t i = 0; i < n; i++) {
+        const struct ap_at here = {&list, NULL, (long)i};
+        if (get_kind(arena, json_array_get(kinds, i), &here, c, &c->kind[i], err))
+            return -1;
+        hosts += c->kind[i].hosts;
+        if (c->kind[i].devices->memory_bytes < least)
+            least = c->kind[i].devices->memory_bytes;
+    }
+    int64_t all = ap_cluster_devices(c) / c->levels[0].size;
+    if (hosts != all)
+        return ap_at_err(&list, err, "%lld hosts, the levels have %lld", (long long)hosts,
+                         (long long)all);
+    c->n_kinds = (int)n;
+    copy_devices(c, c->kind[0].devices);
+    c->memory_bytes = least;
+    if (n == 1)
+        ap_cluster_set_kind(c, 0);
+    return 0;
+}
+
+int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_cluster *c, struct ap_err *err)
+{
+    const char *name, *source = NULL;
+
+    *c = (struct ap_cluster){0};
+    if (ap_get_str(o, at, "name", &name, err) ||
+        ap_opt_str(o, at, "source", &source, err))
+        return -1;
+    if (json_object_get(o, "hosts")) {
+        if (get_levels(arena, o, at, c, err) || get_kinds(arena, o, at, c, err))
+            return -1;
+    } else if (get_devices(arena, o, at, c, err) || get_levels(arena, o, at, c, err)) {
+        return -1;
+    }
+    if (get_factors(o, at, c, err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
-    c->device = ap_arena_strdup(arena, device);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
     return 0;
 }
@@ -286,15 +421,12 @@ static void put_efficiency(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
+/* The members of one device, no comma before them. */
+static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
 {
     const char *sep = "";
 
-    ap_buf_puts(out, "{\"name\":");
-    ap_json_str(out, c->name);
-    if (c->source)
-        ap_put_str(out, "source", c->source);
-    ap_buf_puts(out, ",\"device\":");
+    ap_buf_puts(out, "\"device\":");
     ap_json_str(out, c->device);
     ap_buf_puts(out, ",\"memory_bytes\":");
     ap_buf_int(out, c->memory_bytes);
@@ -310,6 +442,38 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     put_num(out, "memory_bandwidth_bytes_per_sec", c->memory_bandwidth_bytes_per_sec);
     put_num(out, "launch_sec", c->launch_sec);
     put_efficiency(c, out);
+}
+
+static void put_kinds(const struct ap_cluster *c, struct ap_buf *out)
+{
+    ap_buf_puts(out, "\"hosts\":[");
+    for (int k = 0; k < c->n_kinds; k++) {
+        const struct ap_cluster *of = c->kind[k].devices;
+        ap_buf_puts(out, k ? ",{\"count\":" : "{\"count\":");
+        ap_buf_int(out, c->kind[k].hosts);
+        ap_buf_putc(out, ',');
+        put_devices(of, out);
+        ap_buf_puts(out, ",\"links\":{\"bandwidth_bytes_per_sec\":");
+        ap_json_num(out, of->levels[0].bandwidth_bytes_per_sec);
+        put_num(out, "latency_sec", of->levels[0].latency_sec);
+        ap_buf_puts(out, "}}");
+    }
+    ap_buf_putc(out, ']');
+}
+
+void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
+{
+    const char *sep = "";
+
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, c->name);
+    if (c->source)
+        ap_put_str(out, "source", c->source);
+    ap_buf_putc(out, ',');
+    if (c->n_kinds)
+        put_kinds(c, out);
+    else
+        put_devices(c, out);
     ap_buf_puts(out, ",\"levels\":[");
     for (int i = 0; i < c->n_levels; i++) {
         ap_buf_puts(out, i ? "," : "");

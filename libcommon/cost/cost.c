@@ -106,6 +106,9 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
     int64_t have = ap_cluster_devices(cluster), need = ap_mesh_devices(mesh);
 
     *cost = (struct ap_cost){.variant = variant, .cluster = *cluster, .mesh = *mesh};
+    if (cluster->n_kinds)
+        return ap_err_set(err, "cluster %s has several kinds of devices: a mesh has one",
+                          cluster->name);
     if (need > have) {
         char text[128];
         size_t len = 0;

@@ -32,6 +32,17 @@ struct ap_efficiency {
     double flops, of_peak;
 };
 
+/*
+ * Hosts of one kind in a cluster of several: `hosts` groups of the innermost level, in
+ * the order of devices. Of `devices` what is said of devices counts, and levels[0] but
+ * for its size.
+ */
+struct ap_host_kind {
+    int64_t hosts;
+    const struct ap_cluster *devices;
+};
+
+#define AP_MAX_KINDS      8
 #define AP_MAX_LEVELS     6
 #define AP_MAX_EFFICIENCY 16
 struct ap_cluster {
@@ -48,9 +59,23 @@ struct ap_cluster {
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
+    /* 0: all hosts are alike. Otherwise the members above that are of devices are the
+       first kind's, but memory_bytes is the least, and no mesh can be laid over several
+       kinds (ap_cost_init); stages can each have one (ap_cluster_take). */
+    int n_kinds;
+    struct ap_host_kind kind[AP_MAX_KINDS];
 };
 
 int64_t ap_cluster_devices(const struct ap_cluster *c);
+/* Peak of a device in dtype, where there are several kinds their mean over all devices.
+ */
+double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
+/* Number of the kind of the device, 0 where all are alike. */
+int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device);
+/* Names of its kinds of devices, commas between them. */
+void ap_cluster_put_kinds(const struct ap_cluster *c, struct ap_buf *out);
+/* c with the devices of a kind, and no others. */
+void ap_cluster_set_kind(struct ap_cluster *c, int kind);
 /*
  * What an operator of this many FLOPs on one device reaches of the peak: between two rows
  * of the curve its time is linear in FLOPs, beyond them the efficiency is constant.

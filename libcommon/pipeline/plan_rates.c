@@ -27,9 +27,7 @@ void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *clu
             out->model += flops;
         enum ap_dtype dtype =
             node->n_in ? g->nodes[node->in[0]].shape.dtype : node->shape.dtype;
-        double peak = cluster->flops_per_sec[dtype];
-        if (peak <= 0)
-            peak = cluster->flops_per_sec[AP_F32];
+        double peak = ap_cluster_peak(cluster, dtype);
         if (peak > out->peak) {
             out->peak = peak;
             out->dtype = dtype;
@@ -54,20 +52,28 @@ double ap_stages_recomputed_flops(const struct ap_graph *g, const struct ap_stag
     return sum;
 }
 
-/* Seconds of the step on one device of the cluster, infinite memory given. */
+/* Seconds of the step on one device of the cluster, the fastest, infinite memory given;
+ * 0: not known. */
 static double one_device(struct ap_arena *arena, const struct ap_staged_graph *of)
 {
+    int n = of->cluster->n_kinds ? of->cluster->n_kinds : 1;
     struct ap_plan plan = {0};
-    struct ap_cost cost = {0};
-    struct ap_err err = {0};
-    double sec = 0;
+    double least = 0;
 
     ap_plan_single(arena, of->graph, of->nests, &plan);
-    if (ap_cost_init(arena, &cost, AP_COST_DEFAULT, of->cluster, &plan.mesh, &err) ||
-        ap_plan_sec(&plan, &cost, &sec, &err))
-        sec = 0;
-    ap_cost_free(&cost);
-    return sec;
+    for (int k = 0; k < n; k++) {
+        struct ap_cluster cluster = *of->cluster;
+        struct ap_cost cost = {0};
+        struct ap_err err = {0};
+        double sec = 0;
+        ap_cluster_set_kind(&cluster, k);
+        if (ap_cost_init(arena, &cost, AP_COST_DEFAULT, &cluster, &plan.mesh, &err) ||
+            ap_plan_sec(&plan, &cost, &sec, &err))
+            sec = 0;
+        ap_cost_free(&cost);
+        least = k == 0 || sec < least ? sec : least;
+    }
+    return least;
 }
 
 static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words *words,

@@ -145,6 +145,13 @@ int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *de
         left = groups;
         below = span;
     }
+    int first = ap_cluster_kind_of(whole, devices[0]);
+    int last = ap_cluster_kind_of(whole, devices[n - 1]);
+    if (first != last)
+        return ap_err_set(err, "devices are of several kinds, %s and %s: a stage has one",
+                          whole->kind[first].devices->device,
+                          whole->kind[last].devices->device);
+    ap_cluster_set_kind(c, first);
     return 0;
 }
 

@@ -151,9 +151,9 @@ struct ap_memory_task {
     int n_starts;
     int *const *start;       /* settled choices */
     double bound, objective; /* of the problem without a limit */
-    double best_sec;  /* a price known to be reached within the limit, or INFINITY */
-    double until_sec; /* of CLOCK_MONOTONIC, when to stop; 0: never */
-    bool prove; /* raise the bound also where that takes longer than the search did */
+    double best_sec;      /* a price known to be reached within the limit, or INFINITY */
+    double until_sec;     /* of CLOCK_MONOTONIC, when to stop; 0: never */
+    struct ap_work *work; /* a budget, when to stop once a choice fits; NULL: none */
     int64_t program_work; /* of measuring a program: about 1 us each */
     struct ap_measure measure;
 };

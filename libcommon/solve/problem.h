@@ -7,6 +7,7 @@
 #define AP_PROBLEM_H
 
 #include "base/base.h"
+#include "base/work.h"
 
 #define AP_FORBIDDEN 1e30 /* a cost at or above this can never be chosen */
 
@@ -43,10 +44,12 @@ struct ap_solve_params {
     int64_t work_limit;    /* 0: the solver's default */
     double time_limit_sec; /* 0: none; the only use of the clock */
     uint64_t seed;
-    const int *start; /* a known choice to beat, or NULL */
-    int threads;      /* of solvers with memory; 0: one */
-    double gap;       /* relative, good enough for the exact solver without memory */
-    bool is_small;    /* that solver goes to work at once, without looking ahead */
+    const int *start;     /* a known choice to beat, or NULL */
+    int threads;          /* of solvers with memory; 0: one */
+    double gap;           /* relative, good enough for the exact solver without memory */
+    bool is_small;        /* that solver goes to work at once, without looking ahead */
+    struct ap_work *work; /* a budget that it shares with other searches; NULL: none */
+    bool tells;           /* who waits for that work is told of its objective and bound */
 };
 
 /* Node costs in node order, then edge costs in edge order; >= AP_FORBIDDEN when illegal.

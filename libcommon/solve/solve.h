@@ -96,9 +96,10 @@ struct sel_core {
     int queue_head, queue_len;
     bool *keep, *dirty; /* scratch of the reductions: per strategy, per node */
     int *map;
-    bool *stays;      /* [node], it is never taken out; NULL: all may be */
-    double until_sec; /* reductions stop when the clock is past this; 0: never */
-    int ticks;        /* until they look at it */
+    bool *stays;          /* [node], it is never taken out; NULL: all may be */
+    struct ap_work *work; /* what is done with it and its parts; NULL: not counted */
+    double until_sec;     /* reductions stop when the clock is past this; 0: never */
+    int ticks;            /* until they look at it */
     bool late;
     bool *holds; /* [node], its usage depends on its choice; NULL without memory */
     /* t may replace s at v: it uses no more at any time; for holds[v] only */
@@ -115,6 +116,8 @@ struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *lik
 void sel_core_edge(struct sel_core *c, struct sel_edge edge);
 struct sel_core *sel_core_from_problem(struct ap_arena *arena,
                                        const struct ap_problem *p);
+/* Finite cells of the tables between nodes that are left, and strategies at their ends. */
+int64_t sel_cells(const struct sel_core *c);
 /* A core to work on, from one that stays as it is. */
 struct sel_core *sel_core_copy(const struct sel_core *c);
 /*

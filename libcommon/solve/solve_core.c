@@ -28,6 +28,7 @@ struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *lik
         c->zeros = like->zeros;
         c->tol = like->tol;
         c->until_sec = like->until_sec;
+        c->work = like->work;
     }
     return c;
 }
@@ -48,6 +49,20 @@ void sel_core_edge(struct sel_core *c, struct sel_edge edge)
     attach(c, edge.a, c->n_edges);
     attach(c, edge.b, c->n_edges);
     c->n_edges++;
+}
+
+int64_t sel_cells(const struct sel_core *c)
+{
+    int64_t n = 0;
+
+    for (int e = 0; e < c->n_edges; e++) {
+        const struct sel_edge *edge = &c->edge[e];
+        const struct sel_table *t = edge->table;
+        if (!edge->gone)
+            n += (t->first ? t->first[t->n_rows] : (int64_t)t->n_rows * t->n_cols) +
+                 c->node[edge->a].n_strategies + c->node[edge->b].n_strategies;
+    }
+    return n;
 }
 
 /* ---- tables ---- */

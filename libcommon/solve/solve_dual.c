@@ -20,6 +20,8 @@
 
 #include <string.h>
 
+#define SWEPT 2 /* cells of work per cell of the tables: there and back */
+
 /* Most of the time goes here; minima and sums of two have the same bits at any width. */
 #define LANES 8
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -286,6 +288,8 @@ WIDE static double sweep(struct sel_dual *d, bool backward)
 
 void sel_dual_sweep(struct sel_dual *d)
 {
+    if (d->core->work)
+        ap_work_add(d->core->work, SWEPT * sel_cells(d->core));
     double forward = sweep(d, false);
 
     d->slack_base = forward > d->bound ? forward : d->bound;

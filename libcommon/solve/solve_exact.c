@@ -34,6 +34,8 @@
 #define DIVE_STAGES   3 /* see solve_connected */
 #define MAX_MERGING   16
 #define MERGED_WORK   10000 /* strategies of a merged core for a unit of work */
+#define BUILT         4     /* cells of work for a cell of the problem's tables */
+#define ELIMINATED    2     /* cells of work for a combination of an elimination */
 #define SHRUNK        0.7   /* going on with the rest is worth it below this part */
 
 struct search {
@@ -41,14 +43,19 @@ struct search {
     const struct ap_solve_params *params;
     struct timespec start;
     int64_t work, work_limit;
-    const char *stopped; /* why, NULL while it goes on */
-    int diving, merging; /* how deep inside dives, merged cores */
+    struct ap_work *budget; /* as the cores' */
+    const char *stopped;    /* why, NULL while it goes on */
+    int diving, merging;    /* how deep inside dives, merged cores */
 };
 
 static bool out_of_time(struct search *s)
 {
     struct timespec now;
 
+    if (ap_work_over(s->budget))
+        s->stopped = "work limit";
+    if (s->stopped)
+        return true;
     if (s->params->time_limit_sec <= 0)
         return false;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -93,6 +100,7 @@ static enum outcome eliminate_all(struct sel_core *c, double limit, double max_e
 
     if (sel_elim_plan(c, max_entries, max_work, &plan)) {
         int *state = AP_NEW_N(c->arena, c->n_nodes + 1, int);
+        ap_work_add(c->work, (int64_t)(ELIMINATED * plan.work));
         double cost = sel_elim_run(c, &plan, limit, state);
         outcome = cost < limit ? FOUND : NONE_CHEAPER;
         if (outcome == FOUND) {
@@ -381,6 +389,8 @@ static struct sel_verdict solve_connected(struct search *s, struct sel_core *c,
     int sweeps = 0, widest = -1;
 
     p.v = (struct sel_verdict){.bound = c->base, .cost = limit};
+    if (c->parent && limit < INFINITY && stop(s))
+        return p.v;
     if (eliminate_all(c, limit, SMALL_ENTRIES, SMALL_WORK, &p.v, NULL) != TOO_WIDE)
         return p.v;
     p.d = sel_dual_new(c);
@@ -443,8 +453,11 @@ static struct sel_verdict solve(struct search *s, struct sel_core *c, double lim
 struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit)
 {
     static const struct ap_solve_params none;
-    struct search s = {
-        .arena = c->arena, .params = &none, .work = 1, .work_limit = work_limit};
+    struct search s = {.arena = c->arena,
+                       .params = &none,
+                       .work = 1,
+                       .work_limit = work_limit,
+                       .budget = c->work};
 
     struct sel_verdict v = solve(&s, c, limit, 0);
     v.bound = fmin(v.bound, limit);
@@ -508,6 +521,13 @@ static void offer(struct search *s, const struct ap_problem *p,
     }
 }
 
+static void tell(const struct search *s, const struct answer *best)
+{
+    if (s->params->tells)
+        ap_work_tell(s->budget, NULL, best->cost < AP_FORBIDDEN ? best->cost : INFINITY,
+                     best->bound);
+}
+
 /* A gap that is good enough, of the best cost. */
 static double near(const struct search *s)
 {
@@ -558,6 +578,7 @@ static void look_for(struct part *part, struct sel_core *c)
 static bool look_ahead(struct search *s, const struct ap_problem *p,
                        struct sel_core *whole, int *max_sets, struct answer *best)
 {
+    tell(s, best);
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
     int *n_labels = sel_count_labels(c);
@@ -585,6 +606,7 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
     double limit = limit_of(s, best);
+    tell(s, best);
     struct sel_verdict v = solve(s, c, limit, s->params->gap * fmax(best->bound, 0));
 
     if (v.found)
@@ -599,7 +621,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
                    const struct ap_solve_params *params, struct ap_solution *sol,
                    struct ap_err *err)
 {
-    struct search s = {.arena = arena, .params = params, .work = 1};
+    struct search s = {
+        .arena = arena, .params = params, .work = 1, .budget = params->work};
     struct answer best = {.cost = AP_FORBIDDEN};
 
     if (p->span)
@@ -615,15 +638,24 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     struct ap_mark mark = ap_arena_mark(arena);
     int *max_sets = AP_NEW_N(arena, p->n_nodes + 1, int);
     struct sel_core *whole = sel_core_from_problem(arena, p);
+    whole->work = params->work;
+    for (int e = 0; e < p->n_edges; e++)
+        ap_work_add(params->work, BUILT * (int64_t)p->n_strategies[p->edges[e].a] *
+                                      p->n_strategies[p->edges[e].b]);
     if (params->time_limit_sec > 0)
         whole->until_sec = (double)s.start.tv_sec + 1e-9 * (double)s.start.tv_nsec +
                            params->time_limit_sec;
     struct ap_mark round = ap_arena_mark(arena);
     int looks = params->is_small ? 0 : LOOKS;
+    if (best.cost < AP_FORBIDDEN && ap_work_over(params->work)) {
+        s.stopped = "work limit";
+        looks = 0;
+    }
     for (int i = 0; i < looks && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, round);
-    while (best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&
+    while ((best.cost >= AP_FORBIDDEN || !s.stopped) &&
+           best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&
            !solve_joined(&s, p, whole, max_sets, &best))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);

@@ -24,6 +24,7 @@
 #define MOST_SHRUNK  0.4
 #define LOOK_WORK    4 /* for a first look at a piece */
 #define LOOK_REFINED 2
+#define LOOK_SHARE   0.2  /* of the budget of work, for multipliers and a first look */
 #define LOOK_ROUNDS  4    /* before the whole is solved */
 #define FAR_OFF      5e-3 /* a gap */
 
@@ -33,14 +34,21 @@ struct bounder {
     struct pieces_core *core;
     int *first, n_phi;
     double n_pieces; /* weights counted */
-    bool solved;     /* the objective is known: it was given, or the whole was solved */
-    bool fresh;      /* what a first look found is as good as a trial */
+    struct ap_work *work;
+    bool solved;  /* the objective is known: it was given, or the whole was solved */
+    bool fresh;   /* what a first look found is as good as a trial */
+    bool hurried; /* the first look has spent its share of the budget */
 };
 
-/* Runs it for all pieces, side by side. */
+/* Runs it for all pieces, side by side, each within its share of the budget. */
 static void with_each(const struct bounder *b, void *(*run)(void *piece))
 {
     int n = b->pieces->n;
+
+    for (int i = 0; i < n; i++)
+        b->core[i].work = ap_work_share(b->work, b->core[i].share);
+    for (int i = 1; i < n; i++) /* the first is this thread's */
+        b->core[i].work.progress = NULL;
     pthread_t *thread = AP_NEW_N(b->arena, n + 1, pthread_t);
     bool *runs = AP_NEW_N(b->arena, n + 1, bool);
 
@@ -52,6 +60,8 @@ static void with_each(const struct bounder *b, void *(*run)(void *piece))
     for (int i = 0; i < n; i++)
         if (runs[i])
             pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++)
+        ap_work_add(b->work, b->core[i].work.done);
 }
 
 /* The bound under phi; the pieces keep their solutions. */
@@ -189,7 +199,7 @@ static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
     const int **start = AP_NEW_N(b->arena, b->pieces->n + 1, const int *);
     double bound;
 
-    if (out->objective < INFINITY) {
+    if (out->objective < INFINITY && !b->hurried) {
         if (evaluate(b, phi, LOOK_WORK, &bound, err))
             return -1;
         find_kept(b, phi, out->objective - bound, out);
@@ -212,15 +222,30 @@ static bool settled(const struct bounder *b)
     return true;
 }
 
+/* Cells of a problem's tables. */
+static double cells_of(const struct ap_problem *p)
+{
+    double n = 1;
+
+    for (int e = 0; e < p->n_edges; e++)
+        n += (double)p->n_strategies[p->edges[e].a] * p->n_strategies[p->edges[e].b];
+    return n;
+}
+
 static int open_pieces(struct bounder *b, struct ap_err *err)
 {
     bool failed = false;
+    double all = 0;
 
     for (int i = 0; i < b->pieces->n; i++)
-        b->core[i] = (struct pieces_core){.piece = &b->pieces->piece[i],
-                                          .first = b->first,
-                                          .n_phi = b->n_phi,
-                                          .max_refined = -1};
+        all += cells_of(&b->pieces->piece[i].problem);
+    for (int i = 0; i < b->pieces->n; i++)
+        b->core[i] =
+            (struct pieces_core){.piece = &b->pieces->piece[i],
+                                 .first = b->first,
+                                 .n_phi = b->n_phi,
+                                 .share = cells_of(&b->pieces->piece[i].problem) / all,
+                                 .max_refined = -1};
     with_each(b, pieces_core_open);
     for (int i = 0; i < b->pieces->n; i++)
         failed |= b->core[i].failed;
@@ -244,7 +269,13 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
     out->objective = INFINITY;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = LOOK_REFINED;
-    if (evaluate(b, phi, LOOK_WORK, &out->bound, err))
+    struct ap_work part = ap_work_share(params->work, LOOK_SHARE);
+    b->work = &part;
+    int rc = evaluate(b, phi, LOOK_WORK, &out->bound, err);
+    b->work = params->work;
+    ap_work_add(b->work, part.done);
+    b->hurried = ap_work_over(&part);
+    if (rc)
         return -1;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = -1;
@@ -252,12 +283,12 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
     b->fresh = settled(b) && out->bound >= out->objective * (1 - FAR_OFF);
     if (b->fresh)
         return 0;
-    if (b->n_phi > 0) {
+    if (b->n_phi > 0 && !b->hurried) {
         close_pieces(b);
         if (open_pieces(b, err))
             return -1;
         memset(phi, 0, (size_t)b->n_phi * sizeof *phi);
-        pieces_start(b->pieces, b->core, b->first, true, phi);
+        pieces_start(b->pieces, b->core, b->first, true, b->work, phi);
     }
     return solve_whole(b, params, phi, out, err);
 }
@@ -274,7 +305,8 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
     glp_term_out(GLP_OFF);
     master_open(&m, b);
     out->bound = -INFINITY;
-    while (out->n_rounds < params->max_rounds) {
+    while (out->n_rounds < params->max_rounds &&
+           (out->n_rounds == 0 || !ap_work_over(params->work))) {
         out->n_rounds++;
         if (out->n_rounds == 1 && b->fresh)
             bound = looked;
@@ -288,6 +320,7 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
             add_cut(&m, b, i, phi, scale);
         double gap = out->objective - out->bound;
         bool better = bound > out->bound;
+        ap_work_tell(b->work, "lower bound", out->objective, fmax(bound, out->bound));
         n_idle = bound > out->bound + PROGRESS * gap ? 0 : n_idle + 1;
         if (better) {
             out->bound = bound;
@@ -317,7 +350,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
                     const struct ap_pieces_params *params, struct ap_pieces_answer *out,
                     struct ap_err *err)
 {
-    struct bounder b = {.arena = arena, .pieces = pieces};
+    struct bounder b = {.arena = arena, .pieces = pieces, .work = params->work};
     int rc = 0;
 
     *out = (struct ap_pieces_answer){.objective = params->objective};
@@ -332,8 +365,10 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     rc = open_pieces(&b, err);
     double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
     if (rc == 0 && params->max_rounds > 0) {
+        struct ap_work part = ap_work_share(b.work, LOOK_SHARE);
         if (b.n_phi > 0)
-            pieces_start(pieces, b.core, b.first, false, best);
+            pieces_start(pieces, b.core, b.first, false, &part, best);
+        ap_work_add(b.work, part.done);
         b.solved = !params->search;
         if (params->search)
             rc = look(&b, params, best, out, err);
@@ -345,7 +380,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
             rc = solve_whole(&b, params, best, out, err);
         out->bound = fmax(out->bound, 0);
     }
-    bool open = out->bound > 0 && !is_proven(out);
+    bool open = out->bound > 0 && !is_proven(out) && !ap_work_over(params->work);
     if (rc == 0 && params->want_kept && open &&
         evaluate(&b, best, params->work_limit, &bound, err) == 0)
         find_kept(&b, best, out->objective - bound, out);

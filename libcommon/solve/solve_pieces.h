@@ -23,6 +23,8 @@ struct pieces_core {
     int n_phi;
     const double *phi; /* of the present trial */
     int64_t work_limit;
+    struct ap_work work; /* of this trial; within its share of the budget */
+    double share;        /* of the budget: pieces are solved side by side */
     bool failed;
     /* choices of the piece that are known: the start, then what trials found last */
     struct known {
@@ -56,6 +58,6 @@ bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double li
  * phi[n_phi], which is 0. Patience takes several times as long.
  */
 void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,
-                  const int *first, bool patient, double *phi);
+                  const int *first, bool patient, struct ap_work *work, double *phi);
 
 #endif

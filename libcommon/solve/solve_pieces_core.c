@@ -24,6 +24,7 @@ static void prepare(struct pieces_core *p)
     int *place = AP_NEW_N(arena, q->n_nodes + 1, int), n = 0;
 
     p->whole = sel_core_from_problem(arena, q);
+    p->whole->work = &p->work;
     p->join = sel_join_copies(p->whole, p->max_sets);
     p->whole->stays = AP_NEW_N(arena, q->n_nodes + 1, bool);
     for (int t = 0; t < p->piece->n_terms; t++)
@@ -132,7 +133,7 @@ static void settle(struct pieces_core *p)
     struct sel_core *c = core_under_phi(p, &p->arena, &shift);
     struct sel_dual *d = sel_dual_new(c);
 
-    for (int i = 0; i < SETTLE_SWEEPS; i++)
+    for (int i = 0; i < SETTLE_SWEEPS && (i == 0 || !ap_work_over(&p->work)); i++)
         sel_dual_sweep(d);
     struct sel_core *moved = sel_dual_fold(d, INFINITY, -1, 0);
     if (!moved) {
@@ -222,7 +223,7 @@ void *pieces_core_solve(void *arg)
         p->bound = fmin(v.bound, least);
         if (v.found)
             take_solution(p, c, v);
-        again = v.found && refine(p);
+        again = v.found && !ap_work_over(&p->work) && refine(p);
         p->settled = !again && !p->failed && p->bound >= p->cost * (1 - PROVEN);
         if (v.found && !again) /* it is no relaxation's */
             add_known(p, p->cost - lent(p, p->choice),

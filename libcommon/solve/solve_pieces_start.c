@@ -144,6 +144,8 @@ static void pass_messages(struct sel_dual *d, bool patient)
         sel_dual_sweep(d);
         if (i == 1)
             first = last = d->bound;
+        if (ap_work_over(d->core->work))
+            break;
         if (i % LOOK != 0)
             continue;
         if (d->bound - last <= stalled * (d->bound - first))
@@ -182,12 +184,13 @@ static void read_potentials(const struct union_core *u, const struct sel_dual *d
 }
 
 void pieces_start(const struct ap_pieces *pieces, const struct pieces_core *cores,
-                  const int *first, bool patient, double *phi)
+                  const int *first, bool patient, struct ap_work *work, double *phi)
 {
     struct ap_arena own = {0};
     struct union_core u = {.pieces = pieces, .cores = cores};
 
     put_together(&u, &own);
+    u.c->work = work;
     struct sel_dual *d = sel_dual_new(u.c);
     pass_messages(d, patient);
     read_potentials(&u, d, first, phi);

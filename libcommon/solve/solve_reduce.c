@@ -22,6 +22,7 @@
 #define DOMINANCE_ROUNDS     4
 #define DOMINANCE_STRATEGIES 96    /* all pairs are tried: not for nodes with more */
 #define TICKS                16    /* nodes between looks at the clock */
+#define REDUCED              6     /* cells of work per cell of the tables */
 #define ROUNDING             1e-15 /* relative differences of sums up to this are noise */
 
 /* ---- small steps ---- */
@@ -701,6 +702,8 @@ static void start(struct sel_core *c)
 
 bool sel_reduce(struct sel_core *c, bool with_dominance)
 {
+    if (c->work)
+        ap_work_add(c->work, REDUCED * sel_cells(c));
     start(c);
     return drain(c) && (!with_dominance || dominance(c));
 }

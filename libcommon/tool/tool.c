@@ -22,6 +22,7 @@
 
 #include "base/text.h"
 #include "cost/cost.h"
+#include "tool/progress.h"
 
 /* The running program, for messages that come without a struct ap_tool. */
 static const struct ap_tool nameless = {.name = "autopar"};
@@ -48,6 +49,7 @@ static void say(const char *before, const char *fmt, va_list args)
     vsnprintf(text, (size_t)(n > 0 ? n : 0) + 1, fmt, args);
     ap_text_shown(text, strlen(text), MOST, &out);
     fflush(stdout);
+    progress_clear();
     fprintf(stderr, "%s: %s%s\n", running->name, before, out.len ? out.data : "");
     free(text);
     ap_buf_free(&out);
@@ -220,6 +222,19 @@ _Noreturn static void print_clusters(void)
     struct ap_buf out = {0};
     ap_cluster_list(&out);
     print_and_exit(&out);
+}
+
+void ap_tool_one_kind(const struct ap_cluster *c)
+{
+    struct ap_buf kinds = {0};
+
+    if (c->n_kinds == 0)
+        return;
+    ap_cluster_put_kinds(c, &kinds);
+    ap_die_usage(
+        "cluster %s has several kinds of devices (%s), and plans are made for one; "
+        "ap-cost, ap-rewrite and ap-exec take stages planned for one kind there",
+        c->name, kinds.data);
 }
 
 /* Before anything is read or written; what can be read once only is left to the tool. */
@@ -630,11 +645,17 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
     ap_buf_free(&entry);
 }
 
+struct ap_progress *ap_tool_progress(void)
+{
+    return running->quiet ? NULL : progress_new(running->name, start_sec);
+}
+
 int ap_tool_finish(struct ap_tool *tool, const char *extra)
 {
     struct rusage usage;
     int n = 0;
 
+    progress_clear();
     if (tool->stats && !getrusage(RUSAGE_SELF, &usage))
         n = fprintf(stderr, "{\"tool\":\"%s\",\"sec\":%.6f,\"peak_bytes\":%lld%s}\n",
                     tool->name, ap_now_sec() - start_sec,

@@ -5,6 +5,8 @@
 #ifndef AP_TOOL_H
 #define AP_TOOL_H
 
+#include "base/work.h"
+#include "cost/cost.h"
 #include "doc/doc.h"
 
 #define AP_VERSION "0.1.0"
@@ -117,6 +119,15 @@ void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char
 /* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
  * standard error, for the output is the document's. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
+
+/*
+ * For a struct ap_work: on a terminal, what the search does is shown on standard error
+ * from a second on, in one line that is rewritten, and taken away before any message and
+ * at the end. NULL where standard error is no terminal, or with --quiet.
+ */
+struct ap_progress *ap_tool_progress(void);
+/* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one. */
+void ap_tool_one_kind(const struct ap_cluster *c);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */

@@ -50,10 +50,15 @@ def layer_norm_spec(path, n):
     }
 
 
+def widened(x):
+    """In f32 at least."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def layer_norm(p, path, x):
     """Layer norm over the last dimension, computed in f32."""
     with jax.named_scope(path):
-        wide = x.astype(jnp.float32)
+        wide = widened(x)
         mean = jnp.mean(wide, axis=-1, keepdims=True)
         var = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
         y = (wide - mean) * jax.lax.rsqrt(var + 1e-5)
@@ -93,7 +98,7 @@ def attention(p, path, x, memory, heads, scale, causal=False, bias=None):
         q = q.reshape(batch, n_q, heads, head)
         k = k.reshape(batch, n_k, heads, head)
         v = v.reshape(batch, n_k, heads, head)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * scale
+        scores = widened(jnp.einsum("bqhd,bkhd->bhqk", q, k)) * scale
         if bias is not None:
             scores = scores + bias
         if causal:
@@ -114,7 +119,7 @@ def embed(p, path, tokens, dtype=jnp.float32):
 def cross_entropy(logits, labels):
     """Mean of logsumexp(logits) - logits[label], in f32."""
     with jax.named_scope("loss"):
-        logits = logits.astype(jnp.float32)
+        logits = widened(logits)
         picked = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[
             ..., 0
         ]

@@ -1,4 +1,4 @@
-"""Runs a PyTorch module as an autopar plan says: DTensor, FSDP2 and pipelining.
+"""Runs a PyTorch module as an autopar plan says, with DTensor and FSDP2.
 
     import autopar_torch
     plan = autopar_torch.load("plan.json")          # of ap-rewrite --to torch
@@ -15,8 +15,8 @@ DTensor propagates. The loss is the whole batch's. What is otherwise than planne
 plan.differences is what PyTorch cannot express of the plan, plan.departures what was found
 while the module ran.
 
-Needed is PyTorch 2.8 or newer; FSDP2 on a mesh of several axes needs fully_shard's
-dp_mesh_dims (2.12 or newer).
+Tried with PyTorch 2.15. Where fully_shard has no dp_mesh_dims, DTensor gathers what FSDP2
+would, and a warning says so. Plans with stages are refused.
 """
 import contextlib
 import inspect
@@ -58,7 +58,7 @@ def placement(text):
     if kind == "Shard":
         return Shard(int(first))
     if kind == "Partial":
-        return Partial(first)
+        return Partial({"prod": "product"}.get(first, first))
     if kind == "StridedShard":
         from torch.distributed.tensor.placement_types import _StridedShard
         return _StridedShard(int(first), split_factor=int(second))

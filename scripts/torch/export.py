@@ -19,20 +19,22 @@ weights, compressed if the name ends in .gz, enough for planning.
 --batch NAME makes the first dimension of all inputs symbolic (ap-import --dim NAME=N).
 With current PyTorch (2.8 or newer, with onnx and onnxscript) torch.export's signature says
 which tensors are parameters, buffers and constants (exported.py). Debian's python3-torch
-and other PyTorch from 1.13 on export by tracing, without these roles: all floats are weights
-then, and a warning says so.
+(1.13) exports by tracing (traced.py): with the same roles, but buffers that the forward pass
+changes and torch.no_grad() in it are refused.
 """
 import argparse
 import gzip
 import importlib.util
 import inspect
-import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import torch
+
+import wire
 
 OPTIMIZERS = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
@@ -45,32 +47,61 @@ OPTIMIZERS = {
 FILES = {}
 
 
+def fail(message):
+    sys.exit(f"export.py: {message}")
+
+
 def load(spec):
     """What FILE.py:NAME names."""
     path, _, name = spec.rpartition(":")
+    if not path.endswith(".py") or not name:
+        fail(f"'{spec}': expected FILE.py:NAME")
     if path not in FILES:
+        if not os.path.isfile(path):
+            fail(f"'{spec}': there is no file {path}")
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
         found = importlib.util.spec_from_file_location("model", path)
-        if found is None:
-            sys.exit(f"export.py: '{spec}': expected FILE.py:NAME")
         FILES[path] = importlib.util.module_from_spec(found)
         found.loader.exec_module(FILES[path])
+    if not hasattr(FILES[path], name):
+        fail(f"{path} has no '{name}'")
     return getattr(FILES[path], name)
+
+
+def check_inputs(model, inputs):
+    """The example inputs by name."""
+    if not isinstance(inputs, Mapping):
+        if not isinstance(inputs, (tuple, list)):
+            fail(f"the example inputs are a {type(inputs).__name__}: expected a tuple or a "
+                 "dictionary of tensors")
+        names = inspect.signature(model.forward).parameters if by_signature() else [
+            f"input_{k}" for k in range(len(inputs))]
+        inputs = dict(zip(names, inputs))
+    for name, x in inputs.items():
+        if not isinstance(x, torch.Tensor):
+            fail(f"example input '{name}' is a {type(x).__name__}: expected a tensor")
+    for name, p in model.named_parameters():
+        if p.is_meta or isinstance(p, torch.nn.parameter.UninitializedTensorMixin):
+            fail(f"parameter '{name}' has no values yet (lazy, or on the device meta)")
+    return {name: x.detach().cpu() for name, x in inputs.items()}
 
 
 def load_all(args):
     """The module, and its inputs by name."""
     if args.model:
-        model, inputs = load(args.model)()
+        made = load(args.model)()
+        if not isinstance(made, tuple) or len(made) != 2:
+            fail(f"'{args.model}' returns a {type(made).__name__}: expected the module and its "
+                 "example inputs")
+        model, inputs = made
     else:
         model, inputs = load(args.module), load(args.input)()
     if not isinstance(model, torch.nn.Module):
         model = model()
-    if not isinstance(inputs, dict):
-        names = inspect.signature(model.forward).parameters if by_signature() else [
-            f"input_{k}" for k in range(len(inputs))]
-        inputs = dict(zip(names, inputs))
-    return model, inputs
+    if not isinstance(model, torch.nn.Module):
+        fail(f"expected a torch.nn.Module, got a {type(model).__name__}")
+    model = model.cpu()
+    return model, check_inputs(model, inputs)
 
 
 def by_signature():
@@ -78,106 +109,56 @@ def by_signature():
     return hasattr(torch, "export") and hasattr(torch.onnx, "ops")
 
 
-def export(model, inputs, path, batch):
-    """The model goes to a file of this name, or to a BytesIO."""
+def export(model, inputs, batch):
+    """The ONNX model, serialised."""
     if by_signature():
         import exported
         import onnx_ir
 
-        data = onnx_ir.serde.serialize_model(
-            exported.export(model, inputs, batch)).SerializeToString()
-        if isinstance(path, io.BytesIO):
-            path.write(data)
-        else:
-            with open(path, "wb") as f:
-                f.write(data)
-        return
-    print("export.py: this PyTorch does not say which tensors are buffers or constants: "
-          "ap-import takes every float for a weight", file=sys.stderr)
-    torch.onnx.export(
-        model, tuple(inputs.values()), path,
-        input_names=list(inputs), export_params=True, opset_version=17,
-        training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-        dynamic_axes={name: {0: batch} for name in inputs} if batch else None)
+        model = exported.export(model, inputs, batch)
+        return onnx_ir.serde.serialize_model(model).SerializeToString()
+    import traced
+
+    return traced.export(model, inputs, batch, loss_in)
 
 
-def varint(n):
-    out = bytearray()
-    while n > 127:
-        out.append(n & 127 | 128)
-        n >>= 7
-    return bytes(out + bytes([n]))
-
-
-def fields(data):
-    """Fields of a protobuf message: number, wire type, the value's bytes."""
-
-    def number(at):
-        n = shift = 0
-        while True:
-            n |= (data[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if data[at - 1] < 128:
-                return n, at
-
-    at = 0
-    while at < len(data):
-        key, at = number(at)
-        if key & 7 == 2:
-            size, start = number(at)
-            at = start + size
-        else:
-            start, at = at, {0: number(at)[1], 1: at + 8, 5: at + 4}[key & 7]
-        yield key >> 3, key & 7, data[start:at]
-
-
-def field(key, kind, value):
-    return varint(key << 3 | kind) + (varint(len(value)) if kind == 2 else b"") + value
-
-
-def without_weights(model):
-    """An ONNX model whose initialisers over 1 KiB say that they are in a file "weights"."""
-
-    def tensor(data):
-        out = b""
-        for key, kind, value in fields(data):
-            if key == 9 and len(value) > 1024:  # raw_data: external_data, data_location
-                entry = field(1, 2, b"location") + field(2, 2, b"weights")
-                out += field(13, 2, entry) + field(14, 0, varint(1))
-            else:
-                out += field(key, kind, bytes(value))
-        return out
-
-    def graph(data):
-        return b"".join(field(key, kind, tensor(value) if key == 5 else bytes(value))
-                        for key, kind, value in fields(data))
-
-    return b"".join(field(key, kind, graph(value) if key == 7 else bytes(value))
-                    for key, kind, value in fields(memoryview(model)))
+def write(data, path):
+    with open(path, "wb") as f:
+        f.write(data)
 
 
 def write_shapes(model, inputs, path, batch):
-    whole = io.BytesIO()
-    export(model, inputs, whole, batch)
-    data = without_weights(whole.getvalue())
-    with open(path, "wb") as f:
-        f.write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
+    data = wire.without_weights(export(model, inputs, batch))
+    write(gzip.compress(data, mtime=0) if path.endswith(".gz") else data, path)
 
 
 def write_inputs(inputs, folder):
     """Example inputs, in order, as ap-exec --data reads them."""
     os.makedirs(folder, exist_ok=True)
     for k, x in enumerate(inputs.values()):
-        np.save(f"{folder}/{k}.npy", x.numpy())
+        raw = x.dtype == torch.bfloat16  # numpy has no such type
+        np.save(f"{folder}/{k}.npy",
+                x.contiguous().view(torch.int16).numpy().view("V2") if raw else x.numpy())
+
+
+def leaves(result):
+    if isinstance(result, (Mapping, tuple, list)):
+        for part in result.values() if isinstance(result, Mapping) else result:
+            yield from leaves(part)
+    else:
+        yield result
 
 
 def loss_in(result):
     """The loss among what the forward pass returns, as exported.py chooses it."""
-    if isinstance(result, torch.Tensor):
-        return result
-    if isinstance(result, dict):
+    if isinstance(result, Mapping) and isinstance(result.get("loss"), torch.Tensor):
         return result["loss"]
-    return result[0]
+    for x in leaves(result):
+        if isinstance(x, torch.Tensor) and x.dim() == 0 and x.is_floating_point():
+            return x
+    keys = f" (but {', '.join(result)})" if isinstance(result, Mapping) else ""
+    fail(f"the forward pass returns no floating-point scalar that could be the loss{keys}: "
+         "give it the labels, or wrap the module in one that returns the loss")
 
 
 def train(model, inputs, name, lr, steps):
@@ -210,8 +191,9 @@ def main():
     model.train()
     if args.shapes_only:
         return write_shapes(model, inputs, args.out, args.batch)
+    data = export(model, inputs, args.batch)
     write_inputs(inputs, f"{args.out}/inputs")
-    export(model, inputs, f"{args.out}/model.onnx", args.batch)
+    write(data, f"{args.out}/model.onnx")
     meta = {
         "torch": torch.__version__,
         "inputs": {name: list(x.shape) for name, x in inputs.items()},

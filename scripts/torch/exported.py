@@ -223,7 +223,12 @@ def loss_of(program):
                and value[name].dim() == 0 and value[name].is_floating_point()}
     keys = {path.strip("[].'\""): name for path, name in scalars.items()}
     if not scalars:
-        fail("the forward pass returns no floating-point scalar that could be the loss")
+        shapes = ", ".join(f"{path.strip('.')} {list(value[name].shape)}"
+                           for path, name in found.items()
+                           if isinstance(value.get(name), torch.Tensor))
+        fail("the forward pass returns no floating-point scalar that could be the loss (but "
+             f"{shapes or 'nothing'}): give it the labels, or wrap the module in one that "
+             "returns the loss")
     taken = "loss" if "loss" in keys else next(iter(keys))
     if len(keys) > 1 and taken != "loss":
         print(f"export.py: {len(keys)} results may be the loss ({', '.join(keys)}): "

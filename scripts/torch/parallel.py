@@ -6,7 +6,8 @@
 FUNCTION() returns the module and its example inputs, as for export.py; PLANs are of
 ap-rewrite --to torch. A line of JSON for each plan: the losses of N steps of Adam beside one
 process's, the largest relative difference of losses and of the first step's gradients,
-parameters that lie otherwise than planned, what departed from the plan, and collectives.
+parameters that lie otherwise than planned, what departed from the plan, and collectives of the
+first step beside the plan's.
 """
 import argparse
 import json
@@ -70,7 +71,7 @@ def planned(path, args):
     losses, gradients = train(model, step, args)
     return {"plan": os.path.basename(path), "losses": losses, "misplaced": misplaced,
             "differences": plan.differences, "departures": plan.departures,
-            "collectives": found}, gradients
+            "collectives": found, "planned": plan.document["collectives"]}, gradients
 
 
 def work(rank, args, processes, store):

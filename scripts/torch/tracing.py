@@ -32,7 +32,7 @@ def refuse_hooks(model):
         if p._backward_hooks:
             fail(f"parameter '{name}' has a hook on its gradient, which is not supported")
     for name, module in model.named_modules():
-        if module._backward_hooks or module._backward_pre_hooks:
+        if module._backward_hooks or getattr(module, "_backward_pre_hooks", None):
             fail(f"module '{name}' has a backward hook, which is not supported")
 
 
@@ -53,7 +53,7 @@ def own_gradient(apply):
         if not cls.__module__.startswith("torch."):
             fail(f"{source_of()}: the gradient of {cls.__name__} (torch.autograd.Function) is "
                  "its own, which is not supported: write it with detach()")
-        return apply.__func__(cls, *args, **kwargs)
+        return apply.__get__(None, cls)(*args, **kwargs)
 
     return classmethod(check)
 

@@ -270,6 +270,61 @@ def dlrm():
                     "clicks": (torch.arange(16) % 2).float()}
 
 
+class Byol(nn.Module):
+    """
+    A target network, the running average of the other one: parameters that require no
+    gradient and that the forward pass moves, under torch.no_grad().
+    """
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.online, self.target = (
+            nn.Sequential(nn.Linear(32, width), nn.BatchNorm1d(width), nn.ReLU(),
+                          nn.Linear(width, 8)) for _ in range(2))
+        self.predict = nn.Linear(8, 8)
+        self.target.load_state_dict(self.online.state_dict())
+        self.target.requires_grad_(False)
+
+    def forward(self, one, two):
+        y = F.normalize(self.predict(self.online(one)), dim=-1)
+        with torch.no_grad():
+            for to, of in zip(self.target.parameters(), self.online.parameters()):
+                to.lerp_(of, 0.1)
+            z = F.normalize(self.target(two), dim=-1)
+        return 2 - 2 * (y * z).sum(-1).mean()
+
+
+@entry("adamw")
+def byol():
+    torch.manual_seed(14)
+    return Byol(), {"one": torch.randn(16, 32), "two": torch.randn(16, 32)}
+
+
+class Dqn(nn.Module):
+    """The error of Q-learning against a frozen network, Huber loss, masked ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.frozen = (
+            nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)) for _ in range(2))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, now, action, reward, then, end):
+        value = self.net(now).gather(1, action[:, None])[:, 0]
+        with torch.no_grad():
+            best = self.net(then).argmax(dim=1, keepdim=True)  # double Q-learning
+            goal = reward + 0.9 * self.frozen(then).gather(1, best)[:, 0] * ~end
+        return F.smooth_l1_loss(value, goal)
+
+
+@entry("adam")
+def dqn():
+    torch.manual_seed(15)
+    return Dqn(), {"now": torch.randn(16, 8), "action": torch.arange(16) % 4,
+                   "reward": torch.randn(16), "then": torch.randn(16, 8),
+                   "end": torch.arange(16) % 5 == 0}
+
+
 # ---- modules of transformers ----
 
 
@@ -338,3 +393,89 @@ def t5():
     config = hf.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
                          dropout_rate=0.0, use_cache=False, decoder_start_token_id=0)
     return hf.T5ForConditionalGeneration(config), tokens_of((8, 8))
+
+
+class Adapted(nn.Module):
+    """A linear layer that is frozen, with an adapter of low rank beside it (LoRA)."""
+
+    def __init__(self, base, rank=4):
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(torch.randn(rank, base.in_features) / 8)
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, x):
+        return self.base(x) + F.linear(F.linear(x, self.down), self.up)
+
+
+@entry("adamw")
+def lora():
+    model, inputs = llama()
+    model.requires_grad_(False)
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.q_proj, attention.v_proj = Adapted(attention.q_proj), Adapted(attention.v_proj)
+    return model, inputs
+
+
+@entry("adamw", 1e-3)
+def llama_bf16():
+    """Weights and activations in bf16."""
+    model, inputs = llama()
+    return model.to(torch.bfloat16), inputs
+
+
+class Autocast(nn.Module):
+    """Weights in f32, products in bf16, activations recomputed in the backward pass."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def forward(self, input_ids, labels):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.model(input_ids=input_ids, labels=labels).loss
+
+
+@entry("adamw", 1e-3)
+def gpt2_amp():
+    model, inputs = gpt2()
+    return Autocast(model), inputs
+
+
+@entry("adamw")
+def mixtral():
+    import transformers as hf
+
+    torch.manual_seed(16)
+    config = hf.MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=32,
+                              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                              num_local_experts=4, use_cache=False, output_router_logits=True)
+    return hf.MixtralForCausalLM(config), tokens_of()
+
+
+@entry("momentum")
+def resnet():
+    import transformers as hf
+
+    torch.manual_seed(17)
+    config = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2],
+                             layer_type="basic", num_labels=10)
+    return hf.ResNetForImageClassification(config), {
+        "pixel_values": torch.randn(8, 3, 32, 32), "labels": torch.arange(8)}
+
+
+@entry("adam")
+def whisper():
+    import transformers as hf
+
+    torch.manual_seed(18)
+    config = hf.WhisperConfig(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1,
+                              encoder_attention_heads=4, decoder_attention_heads=4,
+                              encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8,
+                              max_source_positions=8, max_target_positions=8, dropout=0.0,
+                              use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                              decoder_start_token_id=1)
+    return hf.WhisperForConditionalGeneration(config), {
+        "input_features": torch.randn(8, 8, 16), "labels": tokens_of((8, 8))["labels"]}

@@ -255,8 +255,8 @@ static int search_within(struct limiter *l, struct shard_answer *answer,
         .n_cells = l->layers.n_cells,
         .bound = answer->bound,
         .objective = answer->objective,
-        .prove = l->task->params->prove,
         .program_work = l->task->graph->n_nodes,
+        .work = l->task->work,
         .measure = {l, measure_choice, choice_held},
     };
     struct ap_memory_answer found;

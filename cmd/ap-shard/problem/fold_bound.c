@@ -421,6 +421,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
                                       .search = search ? &found : NULL,
                                       .max_rounds = given->max_rounds,
                                       .work_limit = given->work_limit,
+                                      .work = given->work,
                                       .want_kept = given->want_kept};
     struct ap_pieces_answer answer = {0};
     int rc = 0;

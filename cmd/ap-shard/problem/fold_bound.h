@@ -28,7 +28,8 @@ struct fold_bound_params {
     const struct shard_answer *known;
     const struct fold_search *search; /* NULL: known is a plan with its objective */
     int max_rounds;
-    int64_t work_limit; /* of a piece's solver, per round */
+    int64_t work_limit;   /* of a piece's solver, per round */
+    struct ap_work *work; /* a budget shared with other searches; NULL: none */
     bool want_kept;
 };
 

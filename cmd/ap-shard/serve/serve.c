@@ -500,6 +500,7 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
         job->cluster = *req->cluster;
     else if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&job->cluster);
     for (int i = 0; i < job->graph.n_nodes; i++)
         if (job->graph.nodes[i].pin && req->pin_mode == 0)
             ap_die_usage(

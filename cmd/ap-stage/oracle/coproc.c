@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ struct worker {
 struct coproc_pool {
     struct coproc_pool *next; /* of all that there are */
     int n;
+    struct ap_work *work; /* of the program */
     struct worker *worker;
     int n_groups, *owner; /* [group]: worker that had it last, -1 */
 };
@@ -200,7 +202,7 @@ struct coproc_pool *coproc_start(const struct coproc_program *program, int n)
     struct coproc_pool *pool = ap_xrealloc(NULL, sizeof *pool);
     int(*far)[2] = ap_xrealloc(NULL, sizeof *far * (size_t)n);
 
-    *pool = (struct coproc_pool){.next = pools, .n = n};
+    *pool = (struct coproc_pool){.next = pools, .n = n, .work = program->work};
     pool->worker = ap_xrealloc(NULL, sizeof *pool->worker * (size_t)n);
     pools = pool;
     signal(SIGPIPE, SIG_IGN); /* a dead process is noticed by its answers' end */
@@ -441,6 +443,8 @@ static int read_answers(struct run *run, struct worker *w, coproc_answer_fn *ans
     return 0;
 }
 
+#define TELL_SEC 0.5 /* between two lines of progress while answers are awaited */
+
 /* Waits for answers; -1 when a process is silent for too long. */
 static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
                      struct ap_err *err)
@@ -453,6 +457,9 @@ static int wait_some(struct run *run, struct pollfd *fds, double limit_sec,
         if (w->n_flight && w->since + limit_sec - now < wait)
             wait = w->since + limit_sec - now;
     }
+    if (pool->work && pool->work->progress)
+        wait = fmin(wait, TELL_SEC);
+    ap_work_add(pool->work, 0);
     int ms = wait > 1e6 ? 1000000000 : wait > 0 ? (int)(wait * 1000) + 1 : 0;
     int rc = poll(fds, (nfds_t)pool->n, ms);
     if (rc < 0 && errno != EINTR)

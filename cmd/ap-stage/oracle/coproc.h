@@ -4,6 +4,7 @@
 #ifndef COPROC_H
 #define COPROC_H
 
+#include "base/work.h"
 #include "base/base.h"
 
 struct coproc_pool;
@@ -16,6 +17,7 @@ struct coproc_program {
        answers}, each above standard error, and does not return */
     void (*serve)(void *ctx, int n, const int (*pipes)[2]);
     void *ctx;
+    struct ap_work *work; /* who waits for answers is told; may be NULL */
 };
 
 /*

@@ -60,6 +60,7 @@ void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die_usage("--cluster is missing, and the document has no cluster");
     if (ap_cluster_get(arena, doc, cluster_path, 0, &m->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_tool_one_kind(&m->cluster);
     m->batch = ap_batch_size(&m->graph);
     for (int i = 0; i < m->graph.n_nodes; i++)
         m->training |= m->graph.nodes[i].phase != AP_FORWARD;

@@ -227,6 +227,8 @@ static int one_config(struct stage_search *search, struct pool *pool,
     struct config c;
     int rc = 0;
 
+    ap_work_tell(search->params->work, search->proves ? "all stages" : "stages",
+                 search->least, 0);
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&

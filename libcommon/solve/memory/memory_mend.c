@@ -21,6 +21,7 @@
 
 #include "base/union_find.h"
 
+#define MEASURED   1000 /* cells of work per us of a program */
 #define MOST_PARTS 256
 #define MOST_RUNS  32
 #define PROGRAMS   4
@@ -30,7 +31,8 @@
 
 static bool spent(const struct memory_search *ms)
 {
-    return ms->n_measured * ms->task->program_work > memory_tuning.program_effort;
+    return search_is_late(ms) ||
+           ms->n_measured * ms->task->program_work > memory_tuning.program_effort;
 }
 
 /* A choice that was measured, by a hash of it. */
@@ -115,6 +117,7 @@ static bool measure(struct memory_search *ms, const int *choice, bool again, dou
         return false;
     *seen = (struct search_seen){hash, *sec, *peak};
     ms->n_measured++;
+    ap_work_add(ms->task->work, ms->task->program_work * MEASURED);
     if (*peak > ms->task->limit || *sec >= ms->best_sec)
         return true;
     ms->best_sec = *sec;

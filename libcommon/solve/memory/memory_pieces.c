@@ -213,7 +213,8 @@ double search_bound_pieces(struct memory_search *ms, const double *price,
     const struct ap_pieces pieces = {k.n_pieces, k.piece, k.n_proxies, n_strategies};
     const struct ap_pieces_params params = {.objective = ap_problem_score(k.p, start),
                                             .max_rounds = MOST_ROUNDS,
-                                            .work_limit = PIECE_WORK};
+                                            .work_limit = PIECE_WORK,
+                                            .work = ms->task->work};
     const int rc = ap_pieces_bound(&scratch, &pieces, &params, &answer, &err);
     free(k.proxy);
     ap_arena_free(&scratch);

@@ -240,8 +240,10 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
 
     const struct at_prices at = {price, per_byte, weight, out};
     search_price_problem(&scratch, ms, v, &at, &priced);
-    struct ap_solve_params params = {.work_limit = ms->solve_work,
-                                     .gap = gap_of(ms, out)};
+    struct ap_solve_params params = {
+        .work_limit = ms->solve_work, .gap = gap_of(ms, out), .work = ms->task->work};
+    ap_work_tell(ms->task->work, "plans within the memory limit", ms->best_sec,
+                 ms->bound);
     if (search_is_late(ms)) {
         ap_arena_free(&scratch);
         return -1;
@@ -274,6 +276,8 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
 
 bool search_is_late(const struct memory_search *ms)
 {
+    if (ms->best_sec < INFINITY && ap_work_over(ms->task->work))
+        return true;
     return ms->task->until_sec > 0 && mem_now_sec() >= ms->task->until_sec;
 }
 
@@ -553,7 +557,7 @@ static void search(struct memory_search *ms)
     if (!search_is_near(ms))
         search_programs(ms);
     search_prove_tied(ms);
-    if (!search_is_near(ms) && (ms->task->prove || ms->effort <= memory_tuning.effort))
+    if (!search_is_near(ms))
         search_prove(ms);
     for (int i = 1; i < ms->n_tries && !search_is_near(ms) &&
                     ms->effort < memory_tuning.effort && !search_is_late(ms);

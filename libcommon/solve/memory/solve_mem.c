@@ -302,6 +302,7 @@ static const char *run(struct search *s)
     struct worker *first = &s->worker[0];
 
     for (s->round = 0;; s->round++) {
+        ap_work_tell(s->params->work, "search", s->cost, s->bound);
         first->exact = time_to_prove(s);
         if (first->exact)
             s->exact_round = s->round;
@@ -508,7 +509,6 @@ static int solve(struct ap_arena *arena, const struct ap_problem *p,
                  struct ap_solution *sol, struct ap_err *err)
 {
     const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
-                                        .prove = true,
                                         .limit = p->usage_limit,
                                         .mode = mode,
                                         .params = params};
@@ -552,7 +552,6 @@ int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
                              ? ap_problem_score(p, params->start)
                              : INFINITY;
     const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
-                                        .prove = true,
                                         .limit = p->usage_limit,
                                         .params = params};
     struct search s = {.params = params};

@@ -160,11 +160,19 @@ def collective_permute(run, node, operands):
 
 
 def own_slice(run, node, operands):
+    """The device's block; a copy of the whole with padding is not made."""
     split = node["split"]
     n, place = group_of(run, node)
-    d, part = split["dim"], split["part"]
-    x = padded(opened(operands[0], split, split["full"]), d + 1, n * part)
-    return closed(lax.dynamic_slice_in_dim(x, place * part, part, axis=d + 1), d)
+    d, part, full = split["dim"], split["part"], split["full"]
+    x = opened(operands[0], split, full)
+    start = place * part
+    inside = start if n * part == full else jnp.minimum(start, full - part)
+    block = lax.dynamic_slice_in_dim(x, inside, part, axis=d + 1)
+    if n * part != full:
+        block = padded(block, d + 1, 2 * part)
+        behind = jnp.minimum(start - inside, part)
+        block = lax.dynamic_slice_in_dim(block, behind, part, axis=d + 1)
+    return closed(block, d)
 
 
 def mask(run, node, operands):

@@ -1,0 +1,368 @@
+/*
+ * Problem: a plan that one can look at and search, in one file that needs no server.
+ * Idea: the template of html/ with a JSON object in it: head, layers, timeline, memory,
+ * what would change the step. All numbers are those of the price that reports print;
+ * the page only draws. Data must end no script element: '<' is written as an escape.
+ * Long lists are cut, and say so. Cost: linear in groups, conversions and slices.
+ */
+#include "page.h"
+
+#include <math.h>
+
+#include "plan/microbatch.h"
+
+#define MOST_SLICES 20000 /* of a plan; the page is below 2 MB with as many */
+#define WINDOWS     256   /* of memory over time, of each device */
+
+/* ---- what both kinds of plan have ---- */
+
+static void put_num(struct ap_buf *out, const char *key, double v)
+{
+    ap_put_key(out, key);
+    ap_json_num(out, v);
+}
+
+static void put_head(const char *file, const struct ap_graph *g,
+                     const struct ap_cluster *cluster, const struct headline *head,
+                     double step_sec, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"file\":");
+    ap_json_str(out, file);
+    ap_put_str(out, "model", g->name);
+    ap_put_str(out, "cluster", cluster->name);
+    ap_put_str(out, "device", cluster->device);
+    ap_put_int(out, "operators", g->n_nodes);
+    put_num(out, "step_sec", step_sec);
+    ap_put_int(out, "peak_bytes", head->peak_bytes);
+    ap_put_int(out, "limit_bytes", head->limit_bytes);
+    headline_json(head, out);
+}
+
+/* A stage, or the whole plan; its list stays open for layers. */
+static void put_stage(const char *name, const struct ap_mesh *mesh, const char *algorithm,
+                      struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"name\":");
+    ap_json_str(out, name);
+    ap_put_int(out, "n_devices", ap_mesh_devices(mesh));
+    ap_put_str(out, "algorithm", algorithm);
+    ap_put_key(out, "mesh");
+    ap_mesh_to_json(mesh, out);
+}
+
+static void put_changes(struct advice *a, double whole, struct ap_buf *out)
+{
+    advice_sort(a);
+    ap_put_key(out, "changes");
+    ap_buf_puts(out, "[");
+    for (int i = 0; i < a->n; i++) {
+        ap_buf_puts(out, i ? ",[" : "[");
+        ap_json_str(out, a->list[i].what);
+        ap_buf_putc(out, ',');
+        ap_json_num(out, a->list[i].sec);
+        ap_buf_putc(out, ',');
+        ap_json_num(out, whole > 0 ? a->list[i].sec / whole - 1 : 0);
+        ap_buf_printf(out, ",%lld]", (long long)a->list[i].peak_bytes);
+    }
+    ap_buf_putc(out, ']');
+}
+
+/* [start, seconds, kind, label] */
+static void put_slice(struct ap_buf *out, int *n, double start, double sec,
+                      const char *kind, const char *label)
+{
+    ap_buf_puts(out, (*n)++ ? ",[" : "[");
+    ap_json_num(out, start);
+    ap_buf_putc(out, ',');
+    ap_json_num(out, sec);
+    ap_buf_printf(out, ",\"%s\",", kind);
+    ap_json_str(out, label);
+    ap_buf_putc(out, ']');
+}
+
+/* Memory over time: the most of each window. */
+struct curve {
+    double end_sec;
+    int64_t most[WINDOWS], held; /* held: since the last event */
+    int at;
+};
+
+/* From now on a device holds bytes, until the next event. */
+static void curve_add(struct curve *c, double sec, int64_t bytes)
+{
+    int to = c->end_sec > 0 ? (int)(sec / c->end_sec * WINDOWS) : 0;
+
+    to = to < WINDOWS ? to : WINDOWS - 1;
+    for (; c->at < to; c->at++) {
+        c->most[c->at] = c->held > c->most[c->at] ? c->held : c->most[c->at];
+    }
+    c->most[to] = c->held > c->most[to] ? c->held : c->most[to];
+    c->most[to] = bytes > c->most[to] ? bytes : c->most[to];
+    c->held = bytes;
+}
+
+static void put_curve(struct curve *c, struct ap_buf *out)
+{
+    curve_add(c, c->end_sec, c->held);
+    ap_put_key(out, "most");
+    for (int i = 0; i < WINDOWS; i++)
+        ap_buf_printf(out, "%s%lld", i ? "," : "[", (long long)c->most[i]);
+    ap_buf_putc(out, ']');
+}
+
+/* Bytes that lie there all the time, by kind. */
+static void put_kind(struct ap_buf *out, int *n, const char *kind, int64_t bytes)
+{
+    if (bytes > 0)
+        ap_buf_printf(out, "%s[\"%s\",%lld]", (*n)++ ? "," : "", kind, (long long)bytes);
+}
+
+/* ---- a plan of one mesh ---- */
+
+struct serial {
+    const struct cost_input *in;
+    const struct priced *p;
+    const int *order; /* [place] */
+    const struct ap_layers *layers;
+    double now;
+    struct ap_buf row[2]; /* operators, collectives */
+    int n[2], at;         /* slices; conversions so far */
+    struct curve memory;
+};
+
+static void put_conversions(struct serial *s, int group)
+{
+    const struct ap_conversions *conv = &s->p->conv;
+
+    for (; s->at < conv->n && conv->conv[s->at].first_group == group; s->at++) {
+        const struct ap_conversion *c = &conv->conv[s->at];
+        if (c->path.sec <= 0)
+            continue;
+        if (s->n[1] < MOST_SLICES / 2)
+            put_slice(&s->row[1], &s->n[1], s->now, c->path.sec, "collective",
+                      price_node_name(&s->in->graph.nodes[c->node]));
+        s->now += c->path.sec;
+    }
+}
+
+/* Groups of one layer and phase that follow each other are one slice. */
+struct run {
+    int layer, phase; /* phase -1: empty */
+    double start, sec;
+};
+
+static void end_run(struct ap_arena *arena, struct serial *s, struct run *r)
+{
+    if (r->phase >= 0 && r->sec > 0 && s->n[0] < MOST_SLICES / 2)
+        put_slice(&s->row[0], &s->n[0], r->start, r->sec, ap_phase_names[r->phase],
+                  r->layer < 0
+                      ? "outside the layers"
+                      : ap_arena_printf(arena, "%s%d", s->layers->layer[r->layer].stem,
+                                        s->layers->layer[r->layer].number));
+    r->phase = -1;
+}
+
+static void put_serial(struct ap_arena *arena, struct serial *s, const int64_t *memory)
+{
+    const struct cost_input *in = s->in;
+    struct run run = {.phase = -1};
+
+    for (int k = 0; k < in->nests.n; k++) {
+        const struct ap_nest *nest = &in->nests.nest[s->order[k]];
+        double before = s->now;
+        put_conversions(s, s->order[k]);
+        double sec = ap_plan_group_sec(nest, &in->graph, &in->cost,
+                                       &s->p->plan.choice[s->order[k]]);
+        int phase = ap_plan_group_phase(&in->graph, nest);
+        int layer = s->layers->of_node[nest->n_outs ? nest->outs[0] : nest->members[0]];
+        if (s->now > before || run.phase != phase || run.layer != layer)
+            end_run(arena, s, &run);
+        if (run.phase < 0)
+            run = (struct run){layer, phase, s->now, 0};
+        run.sec += sec;
+        curve_add(&s->memory, s->now, memory[k]);
+        s->now += sec;
+    }
+    end_run(arena, s, &run);
+    put_conversions(s, in->nests.n);
+}
+
+static void put_rows(struct ap_arena *arena, const struct cost_input *in,
+                     const struct priced *p, struct ap_buf *out)
+{
+    static const char *const names[] = {"operators", "collectives"};
+    struct ap_layers layers;
+    struct serial s = {.in = in, .p = p, .memory.end_sec = p->price.serial_sec};
+    int n = 0;
+
+    ap_layers_find(arena, &in->graph, &in->nests, &layers);
+    s.layers = &layers;
+    s.order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
+    put_serial(arena, &s, trace_memory_of_groups(arena, in, &p->prog, s.order));
+    ap_put_key(out, "timeline");
+    for (int r = 0; r < 2; r++) {
+        ap_buf_printf(out, "%s{\"name\":\"%s\",\"slices\":[", r ? "," : "[", names[r]);
+        ap_buf_put(out, s.row[r].data, s.row[r].len);
+        ap_buf_puts(out, "]}");
+        ap_buf_free(&s.row[r]);
+    }
+    ap_buf_printf(out, "],\"cut\":%s,\"memory\":[{\"name\":\"each device\",\"kinds\":[",
+                  s.n[0] >= MOST_SLICES / 2 || s.n[1] >= MOST_SLICES / 2 ? "true"
+                                                                         : "false");
+    for (int i = 0; i < AP_N_ROLES; i++)
+        put_kind(out, &n, ap_role_names[i], p->role_bytes[i]);
+    ap_buf_puts(out, "],\"rest\":\"temporary\"");
+    put_curve(&s.memory, out);
+    ap_buf_puts(out, "}]");
+}
+
+static void put_named(const struct priced *named, int n, struct ap_buf *out)
+{
+    const char *sep = "";
+
+    ap_put_key(out, "named");
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < n; i++) {
+        if (named[i].why_not)
+            continue;
+        ap_buf_printf(out, "%s[\"%s\",", sep, named[i].name);
+        ap_json_num(out, named[i].price.serial_sec);
+        ap_buf_printf(out, ",%lld]", (long long)named[i].peak_bytes);
+        sep = ",";
+    }
+    ap_buf_putc(out, ']');
+}
+
+void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *p, const struct priced *named_plans, int n,
+                   const char *file, struct ap_buf *out)
+{
+    struct headline head;
+    struct advice changes = {.arena = arena};
+
+    headline_of_plan(arena, in, p, &head);
+    put_head(file, &in->graph, &in->cluster, &head, p->price.serial_sec, out);
+    headline_free(&head);
+    ap_put_key(out, "stages");
+    ap_buf_putc(out, '[');
+    put_stage("all devices", &p->plan.mesh, p->name, out);
+    page_put_layers(arena, &(struct page_part){&p->plan, &p->conv}, out);
+    ap_buf_puts(out, "}]");
+    put_rows(arena, in, p, out);
+    price_changes(arena, in, p, &changes);
+    put_changes(&changes, p->price.serial_sec, out);
+    put_named(named_plans, n, out);
+    ap_buf_putc(out, '}');
+}
+
+/* ---- stages ---- */
+
+static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p, int d,
+                       int most, struct ap_buf *out)
+{
+    const struct ap_sim_device *of = &p->result.devices[d];
+    double end = 0, update = 0;
+    int n = 0;
+
+    ap_buf_printf(out, "%s{\"name\":\"stage %d\",\"slices\":[", d ? "," : "", d);
+    for (int i = 0; i < of->n_slices && i < most; i++) {
+        const struct ap_sim_slice *s = &of->slices[i];
+        put_slice(out, &n, s->start_sec, s->end_sec - s->start_sec,
+                  s->instr.backward ? "backward" : "forward",
+                  p->sim.chunks > 1
+                      ? ap_arena_printf(arena, "stage %d, microbatch %d", s->instr.stage,
+                                        s->instr.microbatch)
+                      : ap_arena_printf(arena, "microbatch %d", s->instr.microbatch));
+        end = s->end_sec;
+    }
+    for (int i = d; i < p->sim.n_stages; i += p->result.n_devices)
+        update += p->stage[i].update_sec;
+    if (most >= of->n_slices) {
+        double from = fmax(end, of->end_sec - update);
+        if (from > end)
+            put_slice(out, &n, end, from - end, "collective", "sum of gradients");
+        if (update > 0)
+            put_slice(out, &n, from, of->end_sec - from, "update", "update");
+    }
+    ap_buf_puts(out, "]}");
+}
+
+static void put_device_memory(const struct ap_pipeline_price *p, int d,
+                              struct ap_buf *out)
+{
+    const struct ap_sim_device *of = &p->result.devices[d];
+    struct curve c = {.end_sec = p->result.step_sec};
+    int64_t weight = 0, state = 0, fixed = 0;
+    int n = 0;
+
+    for (int i = d; i < p->sim.n_stages; i += p->result.n_devices) {
+        weight += p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
+        state += p->breakdown[i].role_bytes[AP_ROLE_STATE];
+        fixed += p->stage[i].fixed_bytes;
+    }
+    c.held = fixed;
+    for (int i = 0; i < of->n_slices; i++) {
+        curve_add(&c, of->slices[i].start_sec, of->slices[i].bytes);
+        curve_add(&c, of->slices[i].end_sec, of->slices[i].after_bytes);
+    }
+    ap_buf_printf(out, "%s{\"name\":\"stage %d\",\"kinds\":[", d ? "," : "", d);
+    put_kind(out, &n, "weight", weight);
+    put_kind(out, &n, "state", state);
+    put_kind(out, &n, "gradients and work", fixed - weight - state);
+    ap_buf_puts(out, "],\"rest\":\"microbatches in flight\"");
+    put_curve(&c, out);
+    ap_buf_putc(out, '}');
+}
+
+void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
+                     const struct ap_pipeline_price *p, const char *file,
+                     struct ap_buf *out)
+{
+    const struct ap_stages *s = &in->stages;
+    int most = MOST_SLICES / p->result.n_devices, longest = 0;
+    struct headline head;
+    struct advice changes = {.arena = arena};
+
+    headline_of_stages(arena, in, p, &head);
+    put_head(file, &in->graph, &in->cluster, &head, p->result.step_sec, out);
+    headline_free(&head);
+    ap_put_key(out, "stages");
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < s->n; i++) {
+        const struct ap_sharding *sharding = &s->stage[i].sharding;
+        ap_buf_puts(out, i ? "," : "");
+        put_stage(ap_arena_printf(arena, "stage %d", i), &sharding->plan.mesh,
+                  sharding->algorithm, out);
+        page_put_layers(arena,
+                        &(struct page_part){&sharding->plan, &p->breakdown[i].conv}, out);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_puts(out, "],\"timeline\":[");
+    for (int d = 0; d < p->result.n_devices; d++) {
+        put_device(arena, p, d, most, out);
+        int n = p->result.devices[d].n_slices;
+        longest = n > longest ? n : longest;
+    }
+    ap_buf_printf(out, "],\"cut\":%s,\"memory\":[", longest > most ? "true" : "false");
+    for (int d = 0; d < p->result.n_devices; d++)
+        put_device_memory(p, d, out);
+    ap_buf_putc(out, ']');
+    pipe_changes(arena, in, p, &changes);
+    put_changes(&changes, pipe_aim_sec(s, p), out);
+    ap_buf_puts(out, ",\"named\":[]}");
+}
+
+/* ---- the page ---- */
+
+void page_make(const struct ap_buf *plans, struct ap_buf *out)
+{
+    ap_buf_puts(out, page_head);
+    ap_buf_puts(out, "{\"plans\":[");
+    for (size_t i = 0; i < plans->len; i++)
+        if (plans->data[i] == '<')
+            ap_buf_puts(out, "\\u003c");
+        else
+            ap_buf_putc(out, plans->data[i]);
+    ap_buf_puts(out, "]}\n");
+    ap_buf_puts(out, page_tail);
+}

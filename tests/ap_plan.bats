@@ -1,0 +1,76 @@
+#!/usr/bin/env bats
+# ap-plan: every kind of model, the pipe that it prints, what it writes, what it refuses.
+
+load helpers
+
+@test "ap-plan: HLO: the pipe that is printed makes the plan and the report" {
+    cd "$BATS_TEST_TMPDIR"
+    run -0 --separate-stderr ap-plan --cluster cpu-4 -o ours.json "$(hlo mlp)"
+    head -n 1 <<<"$output" | grep -qE '^(TP|DP|layers differ)'
+    [ "${stderr_lines[0]}" = "ap-import $(hlo mlp) |" ]
+    [ "${stderr_lines[-1]}" = 'ap-cost --report ours.json' ]
+    jq -e '.cost.plan.words != "" and .stages.n_devices == 4' ours.json
+    mv ours.json first.json
+    diff <(bash -euo pipefail -c "$stderr") <(echo "$output")
+    diff <(jq -S 'del(.history)' ours.json) <(jq -S 'del(.history)' first.json)
+}
+
+@test "ap-plan: names of ap-model, config.json, ONNX, folders, documents" {
+    cd "$BATS_TEST_TMPDIR"
+    run -0 --separate-stderr ap-plan mlp --cluster cpu-4 --batch 64 --optimizer sgd --no-history -o plan.json
+    [[ $stderr == 'ap-model mlp --batch 64 --dtype bf16 --optimizer sgd |'* ]]
+    jq -e '.cost.plan.samples == 64 and (.history | length) == 0' plan.json
+    run -0 --separate-stderr ap-plan --quiet --cluster=cpu-4 "$(imported mlp)"
+    [ -z "$stderr" ]
+    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster cpu-4
+    [[ $stderr == "ap-import $MODELS/torch_gpt/model.onnx |"*'ap-grad --optimizer adam |'* ]]
+    echo '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 32, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
+    run -0 --separate-stderr ap-plan config.json --cluster h100x4 --batch 64 --seq 32
+    [[ $stderr == 'ap-model --config config.json --batch 64 --seq 32 --dtype bf16 |'* ]]
+    [[ $output == *' of 32 devices of h100x4'* ]]
+    run -0 --separate-stderr ap-plan . --cluster h100-8 --batch 8 --seq 32 --stages 2 --microbatches 4 \
+        --blocks 2 --recompute blocks --memory 16GiB --jobs 1 --html page.html --stats
+    [[ $output == *'recompute all'* && $output == *'2 stages on 8 of 8 devices'* ]]
+    [ -s page.html ]
+    [[ $stderr == *'{"tool":"ap-stage"'* ]]
+}
+
+@test "ap-plan: --out writes for other systems, to a file or to standard output" {
+    cd "$BATS_TEST_TMPDIR"
+    run -0 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --out hlo -o step.hlo
+    jq -r '.stages[].module' step.hlo | grep -q '^HloModule'
+    [[ $output == *'where the time goes'* ]]
+    run -0 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --out jax
+    [[ $output == *PartitionSpec* && $output != *'where the time goes'* ]]
+    [[ $stderr == *'where the time goes'* ]]
+}
+
+@test "ap-plan: what it refuses, and where" {
+    local doc
+    doc=$(hlo mlp)
+    refuses 2 "--cluster is missing" ap-plan "$doc"
+    refuses 2 "operand MODEL is missing" ap-plan --cluster cpu-4
+    refuses 2 "more than one MODEL: a, b" ap-plan --cluster cpu-4 a b
+    refuses 2 "--batch: $doc has its own" ap-plan --cluster cpu-4 --batch 8 "$doc"
+    refuses 2 "--out: 'lightning' is none of hlo, jax, " ap-plan --cluster cpu-4 --out lightning "$doc"
+    refuses 2 "option '--memory' needs a value" ap-plan "$doc" --memory
+    refuses 2 "no model 'gtp'" ap-plan --cluster cpu-4 --quiet gtp
+    refuses 1 "no preset has this name" ap-plan --cluster nowhere --quiet "$doc"
+    refuses 1 "no/such.hlo" ap-plan --cluster cpu-4 no/such.hlo
+    refuses 1 "config.json and model.onnx" ap-plan --cluster cpu-4 tests/unit
+    refuses 3 "" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"
+    # nothing is left behind
+    run env TMPDIR="$BATS_TEST_TMPDIR" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"
+    [ "$(find "$BATS_TEST_TMPDIR" -maxdepth 1 -name 'ap-plan.*' | wc -l)" -eq 0 ]
+}
+
+@test "ap-plan: help, version, clusters" {
+    run -0 ap-plan --help
+    [[ ${lines[0]} == "usage: ap-plan [OPTION]... MODEL" ]]
+    [ "$(ap-plan --version)" = "$(ap-cost --version | sed 's/^ap-cost/ap-plan/')" ]
+    diff <(ap-plan --cluster help) <(ap-cost --cluster help)
+    run -0 ap-plan --out=help
+    [[ $output == *megatron* && $output != *program* ]]
+}
