@@ -21,6 +21,7 @@ from .operators import ELEMENTWISE, TABLE
 
 CONTRACTIONS = {"dot", "convolution"}
 COPIED = {"broadcast", "reshape", "transpose", "slice", "compare", "convert", "concatenate", "pad"}
+WRITTEN = {"scatter", "dynamic-update-slice"}  # their first operand is a buffer to write into
 NAMING = {"name", "scope", "phase", "group", "in", "recomputed"}  # what equal nodes may differ in
 
 
@@ -208,7 +209,19 @@ class Run:
             found = [self.pin(k, values) for k in node["in"]]
         if node["op"] in CONTRACTIONS:
             found[0] = self.follow(found[0], values)
+        if node["op"] in WRITTEN and self.last is not None:
+            found[0] = self.filled(node["in"][0], found[0], values)
         return found
+
+    def filled(self, k, value, values):
+        """A buffer of one constant, not made before the last contraction: XLA would make it at
+        the start of the step, since it waits for nothing."""
+        node = self.graph.nodes[k]
+        if node["op"] != "broadcast" or not self.graph.free[k]:
+            return value
+        (start,) = (values[j] for j in node["in"])
+        start = lax.optimization_barrier((start, self.last))[0]
+        return TABLE["broadcast"](self, node, [start])
 
     def nodes(self, ids, values):
         """Evaluates nodes in order; values: node id to value, which grows."""
