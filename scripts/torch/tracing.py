@@ -6,6 +6,7 @@ is refused: gradients of one's own (torch.autograd.Function), hooks, and weights
 forward pass itself changes; buffers and parameters that do not require gradients may change.
 """
 import contextlib
+import operator
 import re
 import sys
 import warnings
@@ -95,6 +96,15 @@ def watched(model):
                   "not see it, unless it is a buffer (register_buffer)", file=sys.stderr)
 
 
+def is_view(node):
+    """Whether a node's result shares memory with its first operand."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or not node.args:
+        return False
+    return node.target is operator.getitem or (
+        schema is not None and schema.arguments[0].alias_info is not None)
+
+
 def changed(graph):
     """(operator, placeholder) of what the operators of a graph change in place."""
     for node in graph.nodes:
@@ -105,8 +115,8 @@ def changed(graph):
             if a.alias_info is None or not a.alias_info.is_write:
                 continue
             at = node.args[k] if k < len(node.args) else node.kwargs.get(a.name)
-            while isinstance(at, torch.fx.Node) and at.op == "call_function" and at.args:
-                at = at.args[0]  # views
+            while isinstance(at, torch.fx.Node) and is_view(at):
+                at = at.args[0]
             if isinstance(at, torch.fx.Node) and at.op == "placeholder":
                 yield schema.name, at
 
