@@ -281,7 +281,8 @@ long_blocks() {
         refuses 2 "-o" "$t" -o
         refuses 2 "--stats" "$t" --stats=1
         [ "$t" != ap-model ] || continue # reads no file
-        refuses 1 "/no/such/file" "$t" $([ "$t" != ap-shard ] || echo --mesh 2) /no/such/file
+        refuses 1 "/no/such/file" "$t" $([ "$t" != ap-shard ] || echo --mesh 2) \
+            $([ "$t" != ap-plan ] || echo --cluster cpu-4) /no/such/file
     done
     refuses 2 "nonsense" ap-shard --mesh 2 --algorithm nonsense
     refuses 2 "more than one" ap-cost a b

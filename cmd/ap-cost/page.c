@@ -71,11 +71,8 @@ static void put_changes(struct advice *a, double whole, struct ap_buf *out)
 static void put_slice(struct ap_buf *out, int *n, double start, double sec,
                       const char *kind, const char *label)
 {
-    ap_buf_puts(out, (*n)++ ? ",[" : "[");
-    ap_json_num(out, start);
-    ap_buf_putc(out, ',');
-    ap_json_num(out, sec);
-    ap_buf_printf(out, ",\"%s\",", kind);
+    /* six digits are more than a picture shows */
+    ap_buf_printf(out, "%s%.6g,%.6g,\"%s\",", (*n)++ ? ",[" : "[", start, sec, kind);
     ap_json_str(out, label);
     ap_buf_putc(out, ']');
 }
