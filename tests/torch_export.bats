@@ -38,8 +38,7 @@ stops() {
     local name=$1
     shift
     run --separate-stderr "$PYTHON" scripts/torch/export.py "$MODULES:$name" -o "$BATS_TEST_TMPDIR/$name"
-    [ "$status" -eq 1 ] && [ ! -e "$BATS_TEST_TMPDIR/$name" ] ||
-        { echo "$name: exit $status: $stderr"; return 1; }
+    [[ $status -eq 1 && ! -e $BATS_TEST_TMPDIR/$name ]] || { echo "$name: exit $status: $stderr"; return 1; }
     for text; do
         [[ $stderr == *"export.py: "*"$text"* && $stderr != *Traceback* ]] ||
             { echo "$name: expected '$text', got: $stderr"; return 1; }
