@@ -184,7 +184,8 @@ check test: all unit ## run all tests
 	scripts/tap -b $(BUILD) $(UNIT) $(BATS)
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
-	scripts/torch/check -b $(BUILD)
+	scripts/torch/check -b $(BUILD) readme
+	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --bin $(BUILD)/bin
 	scripts/tap -b $(BUILD) tests/torch_out.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan

@@ -29,7 +29,7 @@ trains() {
         ap-exec -n 2 --data "$out/inputs" --steps 3 --json >"$out/run.json"
     jq -e --slurpfile meta "$out/meta.json" --argjson most "${2:-1e-5}" '
         [.losses, $meta[0].losses] | transpose
-        | length == 3 and all((.[0] - .[1] | fabs) <= $most * .[1])' "$out/run.json" ||
+        | length == 3 and all((.[0] - .[1] | fabs) <= $most * (.[1] | fabs))' "$out/run.json" ||
         { echo "$1:"; jq -c .losses "$out/run.json" "$out/meta.json"; return 1; }
 }
 
@@ -85,7 +85,7 @@ stops() {
 @test "torch export: a row of the table of modules" {
     needs_exec
     python new
-    run "$PYTHON" scripts/torch/zoo-table --bin "$AP_BIN" --models 'byol vqvae'
+    run "$PYTHON" scripts/torch/zoo-table --bin "$AP_BUILD/bin" --models 'byol vqvae'
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
     [ "${lines[-1]}" = "2 passed, 0 failed" ]
     run "$PYTHON" scripts/torch/zoo-table --models 'perceptron'

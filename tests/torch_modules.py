@@ -41,7 +41,8 @@ def with_inference(_, a, x):
 
 
 def with_autocast(_, a, x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    # with its cache, PyTorch keeps the weight that no_grad() cast, and a has no gradient
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         with torch.no_grad():
             t = a(x)
         y = t * a(x)

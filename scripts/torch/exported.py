@@ -16,6 +16,7 @@ makes sequences of tensors (split); such operators are decomposed before (TABLE)
 import json
 import logging
 import operator
+import re
 import sys
 import warnings
 
@@ -333,7 +334,9 @@ def export(model, inputs, batch=None):
             made = torch.onnx.export(program, (), kwargs=inputs, dynamo=True, optimize=False,
                                      verbose=False, opset_version=20)
         except Exception as e:
-            fail(f"torch.onnx cannot lower this module: {e}")
+            missing = re.search(r"No ONNX function found for <OpOverload\(op='([^']*)'", str(e))
+            fail(f"torch.onnx has no operator for {missing[1]}: choose another implementation "
+                 "in the module" if missing else f"torch.onnx cannot lower this module: {e}")
     results = list(made.exported_program.graph_signature.user_outputs)
     states = {name_of.get(name, name): results[place] for name, place in states.items()}
     join_tied(made.model.graph, name_of)

@@ -452,6 +452,7 @@ def mixtral():
     config = hf.MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=32,
                               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                               num_local_experts=4, use_cache=False, output_router_logits=True)
+    config._experts_implementation = "batched_mm"  # "grouped_mm" has no ONNX operator
     return hf.MixtralForCausalLM(config), tokens_of()
 
 
