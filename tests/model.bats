@@ -338,6 +338,15 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
         sed 's/^gemma/gemma2-9b --window 4/')
 }
 
+@test "model: decoders with experts run as a pipeline of two stages, two microbatches: as on one" {
+    needs_exec
+    while read -r line; do
+        ap-model $line | ap-prune | ap-coarsen --blocks 2 | ap-stage --cluster cpu-4 --stages 2 \
+            --microbatches 2 --submeshes 1x2 | ap-rewrite |
+            ap-exec -n 4 --seed 1 --int-range 64 --steps 2 --verify --tolerance 1e-3 || { echo "$line"; return 1; }
+    done < <(small | grep -E '^(mixtral|deepseek) ')
+}
+
 @test "model: batches split over four ranks compute the same" {
     needs_exec
     while read -r line; do

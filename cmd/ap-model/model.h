@@ -84,6 +84,7 @@ struct model_style {
     int64_t groups, top_groups;  /* of experts: only the best groups' are chosen from */
     double gate_scale;           /* 0: 1 */
     double balance;              /* weight of the load-balancing loss; 0: none */
+    bool balance_rows; /* of each row or group by itself: microbatches add up to it */
 };
 
 struct model_weight {

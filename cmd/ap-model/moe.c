@@ -83,16 +83,21 @@ static int limit_groups(struct model *m, int scores)
     return ap_build_select(b, chosen, scores, ap_build_full(b, &s, -1e30));
 }
 
-/* expert * size * sum over experts of (share of first choices) * (mean probability). */
+/* Experts * sum over experts of (share of first choices) * (mean probability), of the
+ * batch, or the mean of the rows'. */
 static void add_balance(struct model *m, const char *path, int first, int probs)
 {
-    static const int64_t tokens[2] = {0, 1};
+    static const int64_t tokens[2] = {0, 1}, row = 1;
+    bool rows = m->style.balance_rows;
+    const int64_t *over = rows ? &row : tokens;
+    int n = rows ? 1 : 2;
 
     model_scope(m, "%s/balance", path);
     double experts = (double)model_dim(m, probs, -1);
     int share =
-        model_mul(m, model_mean(m, first, 2, tokens), model_mean(m, probs, 2, tokens));
-    int loss = ap_build_with(&m->b, AP_OP_MULTIPLY, model_sum(m, share, 0), experts);
+        model_mul(m, model_mean(m, first, n, over), model_mean(m, probs, n, over));
+    int sum = rows ? model_mean_all(m, model_sum(m, share, -1)) : model_sum(m, share, 0);
+    int loss = ap_build_with(&m->b, AP_OP_MULTIPLY, sum, experts);
     m->aux = m->aux < 0 ? loss : model_add(m, m->aux, loss);
 }
 

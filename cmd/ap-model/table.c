@@ -51,7 +51,8 @@ const struct model_style model_classic = {.balance = 0.01};
 #define LLAMA .act = MODEL_SILU, .gated = true, .norm_eps = 1e-5
 const struct model_style model_llama = {LLAMA, .rope_theta = 5e5};
 static const struct model_style llama2 = {LLAMA, .rope_theta = 1e4};
-const struct model_style model_mixtral = {LLAMA, .rope_theta = 1e6, .balance = 0.02};
+const struct model_style model_mixtral = {LLAMA, .rope_theta = 1e6, .balance = 0.02,
+                                          .balance_rows = true};
 #define QWEN .act = MODEL_SILU, .gated = true, .norm_eps = 1e-6, .rope_theta = 1e6
 const struct model_style model_qwen2 = {QWEN, .qkv_bias = true};
 const struct model_style model_qwen3 = {QWEN, .qk_norm = true};
@@ -64,10 +65,10 @@ const struct model_style model_gemma2 = {GEMMA, .sandwich = true,
                                          .logit_cap = 30};
 #define DEEPSEEK .act = MODEL_SILU, .gated = true, .norm_eps = 1e-6, .rope_theta = 1e4
 static const struct model_style deepseek_lite = {DEEPSEEK, .raw_gates = true,
-                                                 .balance = 0.001};
-const struct model_style model_deepseek_v2 = {DEEPSEEK,         .raw_gates = true,
-                                              .groups = 8,      .top_groups = 3,
-                                              .gate_scale = 16, .balance = 0.001};
+                                                 .balance = 0.001, .balance_rows = true};
+const struct model_style model_deepseek_v2 = {
+    DEEPSEEK,         .raw_gates = true, .groups = 8,         .top_groups = 3,
+    .gate_scale = 16, .balance = 0.001,  .balance_rows = true};
 const struct model_style model_deepseek_v3 = {
     DEEPSEEK,    .sigmoid = true, .pair_groups = true,
     .groups = 8, .top_groups = 4, .gate_scale = 2.5};
