@@ -100,7 +100,8 @@ bool *ap_stage_recomputed_groups(struct ap_arena *arena, const struct ap_stage *
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
                         const struct ap_graph *g, const struct ap_blocks *blocks);
 /* The cluster that is left when only these devices, ascending, are taken, of one kind. -1
- * when they are not spread evenly over hosts and the levels above, or of several kinds. */
+ * when they are not spread evenly over hosts and the levels above, or of several kinds.
+ */
 int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *devices,
                     struct ap_cluster *c, struct ap_err *err);
 

@@ -116,7 +116,8 @@ struct sel_core *sel_core_new(struct ap_arena *arena, const struct sel_core *lik
 void sel_core_edge(struct sel_core *c, struct sel_edge edge);
 struct sel_core *sel_core_from_problem(struct ap_arena *arena,
                                        const struct ap_problem *p);
-/* Finite cells of the tables between nodes that are left, and strategies at their ends. */
+/* Finite cells of the tables between nodes that are left, and strategies at their ends.
+ */
 int64_t sel_cells(const struct sel_core *c);
 /* A core to work on, from one that stays as it is. */
 struct sel_core *sel_core_copy(const struct sel_core *c);
