@@ -51,7 +51,6 @@ stops() {
     trains detached
     trains no_grad
     trains inference
-    trains autocast 2e-3
     trains second
     trains norm
     trains counter
@@ -80,6 +79,8 @@ stops() {
     run "$PYTHON" scripts/torch/export.py "$MODULES:memory" -o "$BATS_TEST_TMPDIR/memory"
     [ "$status" -eq 0 ]
     [[ $output == *"the forward pass assigns self.last"* ]]
+    run "$PYTHON" scripts/torch/export.py "$MODULES:autocast" -o "$BATS_TEST_TMPDIR/autocast"
+    [[ $output == *"torch.export loses torch.no_grad() inside of autocast"* ]]
 }
 
 @test "torch export: a row of the table of modules" {

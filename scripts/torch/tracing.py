@@ -63,6 +63,17 @@ def hook(*_, **__):
     fail(f"{source_of()}: a hook on a gradient is not supported")
 
 
+def warn_autocast(enter):
+    def check(self):
+        caller = sys._getframe(1).f_code.co_filename
+        if torch.is_autocast_enabled("cpu") and "/torch/" not in caller:
+            print(f"export.py: {source_of()}: torch.export loses torch.no_grad() inside of "
+                  "autocast: weights used there are trained; use detach()", file=sys.stderr)
+        return enter(self)
+
+    return check
+
+
 def enter_inference(self):
     self.no_grad = torch.no_grad()
     self.no_grad.__enter__()
@@ -83,6 +94,8 @@ def watched(model):
         stack.enter_context(patched(function, apply=own_gradient(
             function.__dict__["apply"])))
         stack.enter_context(patched(torch.Tensor, register_hook=hook))
+        stack.enter_context(patched(torch.no_grad, __enter__=warn_autocast(
+            torch.no_grad.__enter__)))
         stack.enter_context(patched(torch.inference_mode, __enter__=enter_inference,
                                     __exit__=exit_inference))
         yield
