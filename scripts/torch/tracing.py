@@ -7,6 +7,7 @@ forward pass itself changes; buffers and parameters that do not require gradient
 """
 import contextlib
 import operator
+import os
 import re
 import sys
 import warnings
@@ -63,12 +64,15 @@ def hook(*_, **__):
     fail(f"{source_of()}: a hook on a gradient is not supported")
 
 
-def warn_autocast(enter):
+def refuse_autocast(enter):
+    """torch's own code enters it as well, where nothing is trained."""
+    own = os.path.dirname(torch.__file__) + os.sep
+
     def check(self):
         caller = sys._getframe(1).f_code.co_filename
-        if torch.is_autocast_enabled("cpu") and "/torch/" not in caller:
-            print(f"export.py: {source_of()}: torch.export loses torch.no_grad() inside of "
-                  "autocast: weights used there are trained; use detach()", file=sys.stderr)
+        if torch.is_autocast_enabled("cpu") and not caller.startswith(own):
+            fail(f"{source_of()}: torch.export loses torch.no_grad() inside of autocast, and would "
+                 "train weights used there: use detach()")
         return enter(self)
 
     return check
@@ -94,7 +98,7 @@ def watched(model):
         stack.enter_context(patched(function, apply=own_gradient(
             function.__dict__["apply"])))
         stack.enter_context(patched(torch.Tensor, register_hook=hook))
-        stack.enter_context(patched(torch.no_grad, __enter__=warn_autocast(
+        stack.enter_context(patched(torch.no_grad, __enter__=refuse_autocast(
             torch.no_grad.__enter__)))
         stack.enter_context(patched(torch.inference_mode, __enter__=enter_inference,
                                     __exit__=exit_inference))
