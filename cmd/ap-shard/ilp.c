@@ -723,7 +723,7 @@ static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
     shard_tiebreak(space, &less);
     mem_measure(&less, task->cost, task->memory_bytes, &sec, &peak, NULL);
     if (peak <= task->memory_bytes)
-        answer->plan = less;
+        shard_take_cheaper(answer, &less, sec);
     return 0;
 }
 
@@ -761,8 +761,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* Part of the budget that the search without a limit of memory may take, where there is
- * one. */
+/* Part of the budget for the search without a limit of memory, where there is one. */
 #define OPEN_SHARE 0.5
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
@@ -787,7 +786,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         return -1;
     ap_work_add(task->work, work.done);
     answer->stats = stats_of(arena, task, &t);
-    shard_tiebreak(&t.space_sizes, &answer->plan);
+    shard_break_ties(arena, &t.space_sizes, answer);
     int rc = task->memory_bytes > 0
                  ? limit_memory(arena, task, &t.space_sizes, answer, err)
                  : 0;

@@ -18,9 +18,10 @@
  * The budget of all that a search does, in cells of tables, about a nanosecond each:
  * `scripts/ask-table` shows CPU seconds, price and gap of forty questions under it.
  */
-#define WORK  INT64_C(8000000000)
-#define UNIT  INT64_C(100000000) /* of --work-limit */
-#define PROVE 20                 /* times as much with --prove */
+#define WORK   INT64_C(8000000000)
+#define UNIT   INT64_C(100000000) /* of --work-limit */
+#define PROVE  20                 /* times as much with --prove */
+#define WITHIN 2 /* times as much within a limit of memory: two searches */
 
 const struct shard_algorithm *shard_algorithms(void)
 {
@@ -288,11 +289,13 @@ int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
 }
 
 /* Cells of work for all that a search does. */
-static int64_t work_limit(const struct shard_params *params)
+static int64_t work_limit(const struct shard_job *job)
 {
-    if (params->prove)
+    if (job->params.prove)
         return ap_mul64(WORK, PROVE);
-    return params->work_limit ? ap_mul64(params->work_limit, UNIT) : WORK;
+    if (job->params.work_limit)
+        return ap_mul64(job->params.work_limit, UNIT);
+    return ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1);
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)
@@ -302,8 +305,8 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
     bool *fixed = NULL;
 
     job->params = req->params;
-    job->work = (struct ap_work){.limit = work_limit(&req->params),
-                                 .progress = ap_tool_progress()};
+    job->work =
+        (struct ap_work){.limit = work_limit(job), .progress = ap_tool_progress()};
     job->params.alpa = req->space == SHARD_SPACE_ALPA ? &job->alpa : NULL;
     job->task = (struct shard_task){.graph = &job->graph,
                                     .nests = &job->nests,

@@ -16,6 +16,8 @@
 
 #include "base/array.h"
 
+#define SAME 1e-9 /* relative difference of prices that rounding explains */
+
 /* Seconds and bytes that depend on one group's strategy. */
 struct held {
     double sec, bytes;
@@ -191,4 +193,32 @@ void shard_tiebreak(const struct shard_space *space, struct ap_plan *plan)
     free(d.target);
     free(d.later);
     ap_arena_free(&scratch);
+}
+
+void shard_take_cheaper(struct shard_answer *answer, const struct ap_plan *plan,
+                        double sec)
+{
+    if (sec > answer->objective * (1 + SAME))
+        return;
+    answer->plan = *plan;
+    if (sec >= answer->objective * (1 - SAME))
+        return;
+    answer->objective = sec;
+    answer->bound = fmin(answer->bound, sec);
+}
+
+void shard_break_ties(struct ap_arena *arena, const struct shard_space *space,
+                      struct shard_answer *answer)
+{
+    struct ap_plan plan = answer->plan;
+    struct ap_conversions conv;
+    struct ap_err err = {0};
+
+    plan.choice =
+        ap_arena_dup(arena, plan.choice, (size_t)plan.nests->n * sizeof *plan.choice);
+    shard_tiebreak(space, &plan);
+    const struct ap_mark mark = ap_arena_mark(arena);
+    const double sec = shard_price(arena, &plan, space->cost, &conv, &err);
+    ap_arena_rewind(arena, mark);
+    shard_take_cheaper(answer, &plan, sec);
 }
