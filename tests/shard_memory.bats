@@ -142,3 +142,11 @@ kinds() {
     refuses 2 "such as 16GiB" ap-shard --mesh 2 --memory 16Gi "$(imported mlp)"
     refuses 2 "Alpa's space" ap-shard --mesh 2 --space alpa --memory 1GB "$(imported mlp)"
 }
+
+@test "memory: where the budget of work ends the search, the price is the plan's" {
+    ap-import --quiet testdata/models/gpt2-124m.hlo.gz | ap-prune --quiet |
+        ap-shard --quiet --mesh 8x8 --memory 602365440 --work-limit 80 >"$BATS_TEST_TMPDIR/p.json"
+    jq -e '.sharding | .stopped != "optimal" and .peak_bytes <= .memory_limit_bytes' "$BATS_TEST_TMPDIR/p.json"
+    ap-cost --quiet "$BATS_TEST_TMPDIR/p.json" |
+        jq -e '(.cost.step_sec - .sharding.objective_sec | fabs) <= 1e-9 * .cost.step_sec'
+}

@@ -13,7 +13,7 @@ void shard_tiebreak(const struct shard_space *space, struct ap_plan *plan);
 /* The same of an answer, which becomes cheaper where it was not the cheapest. */
 void shard_break_ties(struct ap_arena *arena, const struct shard_space *space,
                       struct shard_answer *answer);
-/* The answer is this plan, unless that is dearer. */
+/* The answer is this plan, unless that is more expensive. */
 void shard_take_cheaper(struct shard_answer *answer, const struct ap_plan *plan,
                         double sec);
 
