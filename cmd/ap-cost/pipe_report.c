@@ -259,7 +259,7 @@ static void put_weights(const struct pipe_input *in, const struct ap_pipeline_pr
         for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
             b++;
         snprintf(title, sizeof title, "weights of stage %d%s", a,
-                 b > a ? ", and likewise of those in its row" : "");
+                 b > a ? " (the same in the other stages of its row)" : "");
         price_put_weights(&s->stage[a].sharding.plan, title, out);
     }
 }

@@ -82,7 +82,7 @@ static int rotate(struct model *m, const struct rotation *r, int x)
 
 /* ---- scores ---- */
 
-/* Scores of later positions, and of those `window` and more before, become very small. */
+/* Masks scores of later positions, and of positions `window` or more before. */
 static int hide(struct model *m, int64_t window, int scores)
 {
     struct ap_build *b = &m->b;

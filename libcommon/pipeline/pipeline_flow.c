@@ -252,8 +252,7 @@ static const char *send(struct flow *f, const struct ap_pipeline_instr *x)
     const int i = g->results[t->result].node, m = x->message;
     const struct ap_node *n = &g->nodes[i];
     const bool share = ap_layout_per_microbatch(&st->prog.mesh, &t->layout);
-    const bool carried = ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-                         (n->attrs->coll.axes & st->prog.mesh.microbatch);
+    const bool carried = ap_program_is_carried(&st->prog, i);
 
     if (n->op == AP_OP_PARAMETER) {
         const int by = s->reader.transfer[n->param];

@@ -122,14 +122,6 @@ static void add_instr(struct orderer *o, struct ap_pipeline_instr instr)
     lane->instr[lane->n++] = instr;
 }
 
-/* Accumulated or gathered over microbatches: complete with the last one only. */
-static bool is_carried(const struct ap_program *prog, int node)
-{
-    const struct ap_node *n = &prog->local.nodes[node];
-    return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-           (n->attrs->coll.axes & prog->mesh.microbatch);
-}
-
 /* Sends what a made value has to say with microbatch m; last: no other one follows. */
 static void send(struct orderer *o, int t, int m, bool last)
 {
@@ -139,7 +131,7 @@ static void send(struct orderer *o, int t, int m, bool last)
     bool share = ap_layout_per_microbatch(&prog->mesh, &x->layout);
     int node = prog->local.results[x->result].node, n = x->n_messages;
 
-    if (!share && !last && is_carried(prog, node))
+    if (!share && !last && ap_program_is_carried(prog, node))
         return;
     for (int k = share ? m : 0; k < (share ? m + 1 : n); k++) {
         if (o->sent[o->start[t] + k])

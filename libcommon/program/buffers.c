@@ -49,8 +49,7 @@ static bool is_fusible(const struct ap_graph *g, int node)
 
 /* ---- lifetimes ---- */
 
-/* Alone in its group and no more than another name for its operand. */
-static bool is_view(const struct ap_graph *g, int node)
+bool ap_program_is_view(const struct ap_graph *g, int node)
 {
     const struct ap_node *n = &g->nodes[node];
     if (n->op != AP_OP_RESHAPE && n->op != AP_OP_OPT_BARRIER)
@@ -68,8 +67,7 @@ bool ap_program_is_inner(const struct ap_graph *g, int node)
     return g->user_start[node] < g->user_start[node + 1];
 }
 
-/* Over microbatches: keeps what the iterations before put there. */
-static bool is_carried(const struct ap_program *prog, int node)
+bool ap_program_is_carried(const struct ap_program *prog, int node)
 {
     const struct ap_node *n = &prog->local.nodes[node];
     return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
@@ -79,7 +77,7 @@ static bool is_carried(const struct ap_program *prog, int node)
 void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death)
 {
     int lo = prog->each_lo, hi = prog->each_hi;
-    bool carried = is_carried(prog, node);
+    bool carried = ap_program_is_carried(prog, node);
 
     if (carried)
         *birth = lo;
@@ -100,7 +98,7 @@ static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
     l->has = AP_NEW_N(arena, g->n_nodes, bool);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *n = &g->nodes[i];
-        l->root[i] = is_view(g, i) ? l->root[n->in[0]] : i;
+        l->root[i] = ap_program_is_view(g, i) ? l->root[n->in[0]] : i;
         l->birth[i] = l->death[i] = n->group;
         l->has[i] =
             l->root[i] == i && n->shape.dtype != AP_TUPLE && !ap_program_is_inner(g, i);

@@ -65,6 +65,12 @@ void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
  * memory. */
 bool ap_program_is_inner(const struct ap_graph *g, int node);
 
+/* Whether a node is alone in its group and no more than another name for its operand. */
+bool ap_program_is_view(const struct ap_graph *g, int node);
+/* Whether a node, over microbatches, keeps what the iterations before put there: it is
+ * complete with the last one only. */
+bool ap_program_is_carried(const struct ap_program *prog, int node);
+
 /* Per group of the program (and at its end): bytes that are in use while it runs. */
 int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
 

@@ -125,16 +125,6 @@ static void cut_stretches(struct ap_arena *arena, struct play *p)
 
 /* ---- whose numbers a node shows ---- */
 
-/* Alone in its group and no more than another name for its operand. */
-static bool is_view(const struct ap_graph *g, int node)
-{
-    const struct ap_node *n = &g->nodes[node];
-    if (n->op != AP_OP_RESHAPE && n->op != AP_OP_OPT_BARRIER)
-        return false;
-    return (node == 0 || g->nodes[node - 1].group != n->group) &&
-           (node + 1 == g->n_nodes || g->nodes[node + 1].group != n->group);
-}
-
 /* Nodes in place of a parameter are its new values, others with an alias are views. */
 static struct fault find_values(const struct ap_program *prog, int *value, int *node)
 {
@@ -150,7 +140,8 @@ static struct fault find_values(const struct ap_program *prog, int *value, int *
         if (value[res->alias] != res->alias)
             return (struct fault){"becomes a parameter that has a new value already", -1};
         value[res->alias] = MIXED; /* has one */
-        if (prog->buffer[res->node].alias == res->alias && !is_view(g, res->node))
+        if (prog->buffer[res->node].alias == res->alias &&
+            !ap_program_is_view(g, res->node))
             value[res->node] = NOBODY; /* in place */
     }
     for (int i = 0; i < g->n_nodes; i++) {
@@ -161,7 +152,7 @@ static struct fault find_values(const struct ap_program *prog, int *value, int *
         if (alias < 0 || in_place)
             continue;
         *node = i;
-        if (!is_view(g, i))
+        if (!ap_program_is_view(g, i))
             return (struct fault){
                 "shares the buffer of another node, but is neither a view "
                 "of it nor its new value",
@@ -176,13 +167,6 @@ static struct fault find_values(const struct ap_program *prog, int *value, int *
 }
 
 /* ---- a step ---- */
-
-/* Adds to what it holds, or writes a part of it, with each microbatch. */
-static bool is_carried(const struct ap_program *prog, const struct ap_node *n)
-{
-    return ap_ops[n->op].class == AP_CLASS_COLLECTIVE &&
-           (n->attrs->coll.axes & prog->mesh.microbatch);
-}
 
 static bool is_written(const struct play *p, int node)
 {
@@ -224,12 +208,11 @@ static struct fault check_operands(const struct play *p, int node, bool written)
 /* Plays one group; *node: where a fault is. */
 static struct fault play_group(struct play *p, int first, int end, bool again, int *node)
 {
-    const struct ap_graph *g = &p->prog->local;
     struct fault f = {NULL, -1};
 
     for (*node = first; *node < end; ++*node) {
         f = check_operands(p, *node, false);
-        if (!f.what && again && is_carried(p->prog, &g->nodes[*node]) &&
+        if (!f.what && again && ap_program_is_carried(p->prog, *node) &&
             (f.other = intruder(p, *node)) != MIXED)
             f.what = "is carried from microbatch to microbatch, but its memory is taken";
         if (f.what)

@@ -28,7 +28,7 @@
 
 /* Seconds that communicators may take to be made; $AP_NCCL_TIMEOUT. */
 #define TIMEOUT_SEC 120
-/* Queries of a stream between two looks at NCCL's errors. */
+/* Queries of a stream between two checks for asynchronous errors of NCCL. */
 #define QUERIES 256
 
 struct nccl_group {
@@ -50,7 +50,7 @@ struct nccl {
     int64_t host_bytes[2];
 };
 
-/* Of the process: what the host looks at while it waits. */
+/* State of the process that the host polls while it waits. */
 static struct {
     int n_comms, cap_comms;
     ncclComm_t *comms;

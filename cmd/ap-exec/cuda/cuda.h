@@ -43,7 +43,7 @@ void cuda_write(void *dst, const void *host, int64_t bytes);
 void cuda_read(void *host, const void *src, int64_t bytes);
 void cuda_copy(void *dst, const void *src, int64_t bytes);
 
-/* Collectives and messages over NCCL instead of those of *c, which steers the job
+/* Replaces the collectives of *c by NCCL's; *c still starts and ends the job
  * (comm_nccl.c). */
 int comm_nccl_open(struct comm *c, struct ap_err *err);
 /* Waits for the stream; ends the job, with rank and collective, if a communicator fails.

@@ -126,8 +126,7 @@ static void find_kept(struct executor *p, int stage)
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
         const struct ap_buffer *b = &prog->buffer[i];
-        bool carried = ap_ops[v->op].class == AP_CLASS_COLLECTIVE &&
-                       (v->attrs->coll.axes & prog->mesh.microbatch);
+        bool carried = ap_program_is_carried(prog, i);
         bool share = v->op == AP_OP_PARAMETER && ap_pipeline_is_share(prog, v->param);
         bool made = v->op != AP_OP_PARAMETER && v->group >= st->cuts.each_lo &&
                     v->group < st->cuts.backward_lo && !carried;
