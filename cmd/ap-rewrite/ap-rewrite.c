@@ -76,6 +76,7 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job
     if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    ap_program_split(arena, &job->prog);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
 }

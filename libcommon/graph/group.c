@@ -13,8 +13,10 @@
  * rise to their users' level: small producers with a single user (scalar constants,
  * iotas, broadcasts), and chains that are made of parameters, constants and values of an
  * earlier phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y)
- * where that keeps no more bytes alive. Groups are numbered in the order in which they
- * run (order.c). Cost: O((nodes + edges) log groups).
+ * where that keeps no more bytes alive. The nodes of an attention (attention.c), which
+ * stand together, are one group: all have the level of the one that needs the highest.
+ * Groups are numbered in the order in which they run (order.c). Cost: O((nodes + edges)
+ * log groups).
  */
 #include "graph/group.h"
 
@@ -88,7 +90,13 @@ struct facts {
     int64_t *late;  /* bytes that making it late keeps, -1 where it stays */
     uint8_t *sums;  /* enum sums */
     int *level;
+    bool plain; /* attentions are no groups */
 };
+
+static int attention_of(const struct facts *f, int v)
+{
+    return f->plain ? 0 : (int)f->g->nodes[v].attrs->attention;
+}
 
 /* The edge u -> v lies inside a group whenever both have the same level. */
 static bool fusible_edge(const struct facts *f, int u, int v)
@@ -168,22 +176,20 @@ static bool floats(const struct ap_graph *g, int id, const bool *is_result)
            ap_shape_same_dims(&n->shape, &u->shape);
 }
 
-/* What decides about an edge; arrays per node. */
-struct links {
-    const bool *floating;
-    uint8_t *sums; /* enum sums */
-};
-
 /* 0 when u and its user v may share a level, else 1. */
 static int barrier(const struct facts *f, int u, int v)
 {
     bool part = f->g->nodes[v].op == AP_OP_GET_TUPLE_ELEMENT;
+    if (attention_of(f, u) || attention_of(f, v))
+        return attention_of(f, u) != attention_of(f, v);
     return part || f->floating[u] || fusible_edge(f, u, v) ? 0 : 1;
 }
 
-static void find_facts(struct ap_arena *arena, const struct ap_graph *g, struct facts *f)
+static void find_facts(struct ap_arena *arena, const struct ap_graph *g, bool plain,
+                       struct facts *f)
 {
     *f = (struct facts){.g = g,
+                        .plain = plain,
                         .is_result = AP_NEW_N(arena, g->n_nodes, bool),
                         .floating = AP_NEW_N(arena, g->n_nodes, bool),
                         .kept = AP_NEW_N(arena, g->n_nodes, bool),
@@ -194,10 +200,32 @@ static void find_facts(struct ap_arena *arena, const struct ap_graph *g, struct 
         f->is_result[g->results[i].node] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         f->kept[v] = is_kept(g, v, f->is_result);
-        f->floating[v] = floats(g, v, f->is_result);
+        f->floating[v] = !attention_of(f, v) && floats(g, v, f->is_result);
         f->sums[v] = (uint8_t)sums_of(g, v, f->sums);
         f->late[v] = late_bytes(f, v);
     }
+}
+
+/* The level that v's operands ask for. */
+static int level_above(const struct facts *f, int v)
+{
+    int level = 0;
+
+    for (int k = 0; k < f->g->nodes[v].n_in; k++) {
+        int u = f->g->nodes[v].in[k], above = f->level[u] + barrier(f, u, v);
+        level = above > level ? above : level;
+    }
+    return level;
+}
+
+/* The end of the nodes from v on that are of one attention; of others, v + 1. */
+static int end_of_attention(const struct facts *f, int v)
+{
+    int end = v + 1, attention = attention_of(f, v);
+
+    while (attention && end < f->g->n_nodes && attention_of(f, end) == attention)
+        end++;
+    return end;
 }
 
 /* The lowest levels that respect the edges; then what may rise does. */
@@ -205,15 +233,20 @@ static void set_levels(struct facts *f)
 {
     const struct ap_graph *g = f->g;
 
-    for (int v = 0; v < g->n_nodes; v++) {
-        for (int k = 0; k < g->nodes[v].n_in; k++) {
-            int u = g->nodes[v].in[k], above = f->level[u] + barrier(f, u, v);
-            f->level[v] = above > f->level[v] ? above : f->level[v];
+    for (int v = 0, end; v < g->n_nodes; v = end) {
+        int level = 0;
+        end = end_of_attention(f, v);
+        for (int i = v; i < end; i++) {
+            f->level[i] = level_above(f, i);
+            level = f->level[i] > level ? f->level[i] : level;
         }
+        for (int i = v; i < end; i++)
+            f->level[i] = level;
     }
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         int start = g->user_start[v], end = g->user_start[v + 1], highest = INT_MAX;
-        bool rises = f->floating[v] || (f->late[v] >= 0 && fusible(&g->nodes[v]));
+        bool rises = f->floating[v] ||
+                     (f->late[v] >= 0 && fusible(&g->nodes[v]) && !attention_of(f, v));
         if (!rises || f->is_result[v] || start == end)
             continue;
         for (int i = start; i < end; i++) {
@@ -265,18 +298,28 @@ static void number_groups(struct ap_arena *arena, struct ap_graph *g, int *paren
         g->nodes[v].group = place[group[v]];
 }
 
-void ap_group(struct ap_arena *arena, struct ap_graph *g)
+static void group(struct ap_arena *arena, struct ap_graph *g, bool plain)
 {
     struct ap_mark mark = ap_arena_mark(arena);
     int *parent = AP_NEW_N(arena, g->n_nodes, int);
     int *group = AP_NEW_N(arena, g->n_nodes, int);
     struct facts facts;
 
-    find_facts(arena, g, &facts);
+    find_facts(arena, g, plain, &facts);
     set_levels(&facts);
     fuse(&facts, parent);
     number_groups(arena, g, parent, group);
     ap_arena_rewind(arena, mark);
+}
+
+void ap_group(struct ap_arena *arena, struct ap_graph *g)
+{
+    group(arena, g, false);
+}
+
+void ap_group_plain(struct ap_arena *arena, struct ap_graph *g)
+{
+    group(arena, g, true);
 }
 
 void ap_group_part(struct ap_arena *arena, struct ap_graph *g, const int *whole)

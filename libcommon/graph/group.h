@@ -13,11 +13,14 @@
  * of contractions stay apart from what is done with them. Chains of parameters and
  * constants alone take the highest level that their users allow. Scalar constants, iotas
  * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
- * of equal dims) join it. get-tuple-element joins its producer. Ids are the order in
+ * of equal dims) join it. get-tuple-element joins its producer. The nodes of an attention
+ * that stand together are one group (attention.h). Ids are the order in
  * which groups run, parameters first: the program's, but what gives memory back as early
  * as that can be (order.c). O((nodes + edges) log groups).
  */
 void ap_group(struct ap_arena *arena, struct ap_graph *g);
+/* The same with attentions as the operators that they consist of: what can be run. */
+void ap_group_plain(struct ap_arena *arena, struct ap_graph *g);
 /*
  * Groups of a part of a graph. whole[node]: its group in the whole graph, -1: it is
  * alone. Members of a group are joined by its edges: those that an edge still joins stay

@@ -377,6 +377,23 @@ static void make_outs(struct builder *b)
     nest->outs = ap_arena_dup(b->lists, outs, (size_t)nest->n_outs * sizeof *outs);
 }
 
+/* ---- attentions ---- */
+
+/* Makes the factors whole over which a value is partial that other members read. */
+static void keep_whole(struct builder *b, const struct ap_access *access)
+{
+    struct ap_nest *nest = b->nest;
+    uint64_t read = 0;
+
+    for (int m = 0; m < nest->n_members; m++)
+        for (int k = 0; k < b->g->nodes[nest->members[m]].n_in; k++)
+            if (nest->in_slot[m][k] < 0)
+                read |= access[b->port_of[m][k]].partial;
+    for (int f = 0; f < nest->n_factors; f++)
+        if (read >> f & 1)
+            nest->factors[f].kind = AP_FACTOR_WHOLE;
+}
+
 /* ---- groups ---- */
 
 static int build_one(struct builder *b, struct ap_err *err)
@@ -413,6 +430,10 @@ static int build_one(struct builder *b, struct ap_err *err)
         ap_arena_dup(b->arena, access, (size_t)nest->n_members * sizeof(*access));
     make_slots(b, access);
     make_outs(b);
+    nest->attention =
+        b->g->nodes[nest->members[0]].attrs->attention && nest->n_members > 1;
+    if (nest->attention)
+        keep_whole(b, access);
     const struct ap_node *lead = &b->g->nodes[nest->members[0]];
     if (lead->op == AP_OP_WHILE) {
         nest->condition = &b->comps[lead->attrs->condition];

@@ -4,6 +4,9 @@
  * A fusion group is one operator or a chain of elementwise ones; it is the unit of
  * decision: a choice gives each mesh axis one factor of the group's nest, or none
  * (replicated), or a linear set (the operands in it are partial, and so is the result).
+ * An attention (graph/attention.h) is a group of more than these; its first node is its
+ * first contraction. What is partial inside may not be read there, so factors that would
+ * make it so are whole: keys and the width of heads, not batch, heads and queries.
  * Which layouts operands and results have, what is partial, local shapes and FLOPs per
  * device all follow from the nest and the choice.
  */
@@ -73,6 +76,7 @@ struct ap_nest {
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
     bool heavy;        /* holds a dot or convolution */
+    bool attention;    /* several operators that are no chain of elementwise ones */
     const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 

@@ -112,6 +112,9 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
             return false;
         if ((mesh->microbatch >> a & 1) && f->size % mesh->size[a])
             return false; /* microbatches are of one size */
+        if (nest->attention && f->kind == AP_FACTOR_REDUCED &&
+            ap_nest_is_padded(nest, mesh, choice, c))
+            return false; /* no padding is neutral to all of its operators */
         other_than_sum |= f->red != AP_RED_NONE && f->red != AP_RED_SUM;
     }
     return !(linear && other_than_sum) && all_have_layouts(nest, mesh, choice);
@@ -282,11 +285,26 @@ static double slot_bytes(const struct work *w, int slot)
     return slot_elems(w, slot) * ap_dtype_size(s->dtype);
 }
 
-static double dot_flops(const struct work *w)
+static const struct ap_access *operand_access(const struct work *w, int m, int k)
 {
-    double flops = 2;
-    for (int f = 0; f < w->nest->n_factors; f++)
-        flops *= (double)w->extent[f];
+    int slot = w->nest->in_slot[m][k], in = w->g->nodes[w->nest->members[m]].in[k], i = 0;
+
+    if (slot >= 0)
+        return &w->nest->ins[slot].access;
+    while (w->nest->members[i] != in)
+        i++;
+    return &w->nest->values[i];
+}
+
+static double dot_flops(const struct work *w, int m)
+{
+    const struct ap_ints *over =
+        &w->g->nodes[w->nest->members[m]].attrs->lhs_contracting_dims;
+    const struct ap_access *lhs = operand_access(w, m, 0);
+    double flops = 2 * value_elems(w, m);
+
+    for (int i = 0; i < over->n; i++)
+        flops *= local_dim(w, lhs, (int)over->v[i]);
     return flops;
 }
 
@@ -332,7 +350,7 @@ static double member_flops(const struct work *w, int m)
     double elems = 0;
 
     if (n->op == AP_OP_DOT)
-        return dot_flops(w);
+        return dot_flops(w, m);
     if (n->op == AP_OP_CONVOLUTION)
         return convolution_flops(w);
     if (n->op == AP_OP_CUSTOM_CALL)
@@ -344,7 +362,7 @@ static double member_flops(const struct work *w, int m)
     if (op->class != AP_CLASS_REDUCE)
         return op->flops * value_elems(w, m);
     for (int k = 0; k < n->n_in; k++)
-        elems += slot_elems(w, w->nest->in_slot[m][k]);
+        elems += local_elems(w, operand_access(w, m, k));
     return op->flops * elems;
 }
 

@@ -336,7 +336,7 @@ void ap_nest_find_linear(struct ap_arena *arena, struct ap_arena *scratch,
     const struct ap_node *last = &g->nodes[nest->members[nest->n_members - 1]];
 
     nest->linear_values = found.values;
-    if (nest->n_ins == 0 || nest->n_outs == 0)
+    if (nest->n_ins == 0 || nest->n_outs == 0 || nest->attention)
         return;
     if (ap_ops[last->op].class == AP_CLASS_ELEMENTWISE || last->op == AP_OP_BROADCAST) {
         chain_sets(scratch, g, pos, nest, &found);

@@ -153,6 +153,8 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
         rc = ap_partition(b->arena, plan, &conv, prog, err);
     ap_cost_free(&cost);
     if (!rc)
+        ap_program_split(b->arena, prog);
+    if (!rc)
         ap_plan_buffers(b->arena, prog);
     prog->part = true;
     return rc;

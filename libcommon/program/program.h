@@ -48,6 +48,12 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  struct ap_err *err);
 
 /*
+ * Attentions, which a plan has as one group each, as groups that an interpreter can run;
+ * before the buffers. (program_split.c)
+ */
+void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
+
+/*
  * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
  * throughout; a value lives from its group to its last user's group; values that only
  * their own fused group reads get no buffer; a result that becomes a parameter is copied

@@ -36,7 +36,7 @@ int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program
     struct ap_cost *cost = AP_NEW(arena, struct ap_cost);
     struct ap_cluster cluster;
     static const struct ap_doc none;
-    ap_group(arena, g);
+    ap_group_plain(arena, g);
     if (ap_nests_build(arena, g, nests, err))
         return -1;
     ap_plan_single(arena, g, nests, plan);

@@ -1,0 +1,24 @@
+/* Attention as one operator (attention.c). */
+#ifndef AP_ATTENTION_H
+#define AP_ATTENTION_H
+
+#include "graph/graph.h"
+
+struct ap_attention_count {
+    int forward, backward; /* fused groups */
+    int plain;             /* softmaxes between contractions that stay as they are */
+    int copies;            /* nodes that a backward group runs again */
+};
+
+/*
+ * The graph with attentions marked (attribute `attention`), each of which ap_group makes
+ * one group: forward softmax(q k) v, backward the gradients of q, k and v, with what they
+ * need of the scores computed again. Its nodes are new, in the arena; a graph with marks
+ * is taken as one without. Indexed; groups are the caller's to make. Linear in nodes and
+ * edges, but for a heap. -1 never happens for graphs that ap_graph_index accepted.
+ */
+int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
+                      struct ap_graph *out, struct ap_attention_count *count,
+                      struct ap_err *err);
+
+#endif
