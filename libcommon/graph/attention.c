@@ -14,7 +14,9 @@
  * attention if it has an exponential, a sum over rows and a contraction that reads
  * scores; its forward nodes, from the first contraction to the last, are one group. The
  * backward nodes are another, with copies of the forward scores that they read: a copy
- * goes back to the first contraction, rows are taken from the forward pass. What is made
+ * goes back to the first contraction, rows are taken from the forward pass. A forward
+ * pass that is computed again (jax.checkpoint) is a set of the backward phase alone: what
+ * does not depend on its first result is its forward side. What is made
  * of iotas and constants alone (a causal mask), and broadcasts to the scores' dimensions,
  * is copied into each group, so that no mask is kept either.
  *
@@ -37,6 +39,8 @@
 /* Of the scores of one attention, and of a chain of leaves: copying is a recursion. */
 #define MAX_SCORES 256
 #define MAX_DEPTH  32
+/* Nodes from the first to the last one of a set without a forward phase. */
+#define MAX_SPAN 65536
 
 enum kind { OTHER, SCORE, ROW };
 
@@ -44,8 +48,11 @@ enum kind { OTHER, SCORE, ROW };
 struct set {
     bool exponential, sum;
     int n_scores;
+    bool forward; /* has scores of the forward phase */
     bool makes[2],
-        ends[2]; /* forward and backward: contractions that make and read them */
+        ends[2];     /* by side: contractions that make scores, and that read them */
+    int first, last; /* nodes, -1: none */
+    int first_end;   /* the first that reads them, -1 */
 };
 
 struct marker {
@@ -55,6 +62,7 @@ struct marker {
     uint8_t *leaf;   /* [node]: depth of what is made of iotas and constants alone, 0 */
     bool *is_end;    /* [node]: a contraction that reads scores */
     bool *is_result; /* [node] */
+    bool *gradient;  /* [node]: of its set's backward side */
     int *up;         /* union-find over nodes of scores and rows */
     struct set *set; /* [root] */
     bool *refused;   /* [root] */
@@ -78,11 +86,6 @@ static bool has_dims(const struct marker *m, int a, int b)
 }
 
 /* ---- kinds of nodes ---- */
-
-static bool is_backward(const struct marker *m, int v)
-{
-    return node_at(m, v)->phase != AP_FORWARD;
-}
 
 /* A contraction of two operands of several matrices. */
 static bool makes_scores(const struct marker *m, int v)
@@ -171,6 +174,71 @@ static void find_kinds(struct marker *m)
     }
 }
 
+/* ---- sides: forward, and what computes gradients ---- */
+
+/* The scores that an end reads, by one of their nodes. */
+static int scores_of_end(const struct marker *m, int v)
+{
+    const struct ap_node *n = node_at(m, v);
+    return n->in[m->kind[n->in[0]] == SCORE ? 0 : 1];
+}
+
+static int set_of(const struct marker *m, int v)
+{
+    return ap_sets_root(m->up, m->is_end[v] ? scores_of_end(m, v) : v);
+}
+
+static bool is_in_set(const struct marker *m, int v)
+{
+    return m->is_end[v] || m->kind[v] != OTHER;
+}
+
+/* Of a set without a forward phase: its gradients depend on its first result. */
+static void find_side(struct marker *m, int root, int *reached)
+{
+    const struct set *s = &m->set[root];
+
+    if (s->last - s->first > MAX_SPAN) {
+        m->refused[root] = true;
+        return;
+    }
+    for (int v = s->first_end; v <= s->last; v++) {
+        const struct ap_node *n = node_at(m, v);
+        bool after = false;
+        for (int k = 0; k < n->n_in; k++)
+            after |= n->in[k] == s->first_end || reached[n->in[k]] == root;
+        if (after)
+            reached[v] = root;
+    }
+    for (int v = s->first; v <= s->last; v++)
+        if (is_in_set(m, v) && set_of(m, v) == root)
+            m->gradient[v] = reached[v] == root;
+}
+
+static void find_sides(struct marker *m)
+{
+    const struct ap_graph *g = m->g;
+    int *reached = AP_NEW_N(m->arena, g->n_nodes, int);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        reached[v] = m->set[v].first = m->set[v].first_end = -1;
+        m->gradient[v] = node_at(m, v)->phase != AP_FORWARD;
+    }
+    for (int v = 0; v < g->n_nodes; v++) {
+        if (!is_in_set(m, v))
+            continue;
+        struct set *s = &m->set[set_of(m, v)];
+        s->forward |= m->kind[v] == SCORE && !m->gradient[v];
+        s->first = s->first < 0 ? v : s->first;
+        s->last = v;
+        if (m->is_end[v] && s->first_end < 0)
+            s->first_end = v;
+    }
+    for (int v = 0; v < g->n_nodes; v++)
+        if (m->set[v].first_end >= 0 && !m->set[v].forward)
+            find_side(m, v, reached);
+}
+
 /* ---- which sets are attentions ---- */
 
 /* Whether a reader of scores is of their set, or a contraction that ends it. */
@@ -190,12 +258,12 @@ static void look_at_score(struct marker *m, int v)
 
     s->n_scores++;
     s->exponential |= n->op == AP_OP_EXPONENTIAL;
-    s->makes[is_backward(m, v)] |= n->op == AP_OP_DOT;
+    s->makes[m->gradient[v]] |= n->op == AP_OP_DOT;
     m->refused[root] |= m->is_result[v];
     for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
         int user = g->users[u];
         m->refused[root] |= !may_read(m, user, v);
-        s->ends[is_backward(m, user)] |= m->is_end[user];
+        s->ends[m->gradient[user]] |= m->is_end[user];
     }
 }
 
@@ -212,8 +280,6 @@ static void find_sets(struct marker *m)
 {
     const struct ap_graph *g = m->g;
 
-    m->set = AP_NEW_N(m->arena, g->n_nodes, struct set);
-    m->refused = AP_NEW_N(m->arena, g->n_nodes, bool);
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = node_at(m, v);
         if (m->kind[v] == SCORE)
@@ -226,11 +292,9 @@ static void find_sets(struct marker *m)
     }
 }
 
-/* One that is computed again for the backward pass is there alone. */
 static bool is_softmax(const struct set *s)
 {
-    const bool backward = !s->makes[0];
-    return s->exponential && s->sum && s->makes[backward] && s->ends[backward];
+    return s->exponential && s->sum && s->makes[0] && s->ends[0];
 }
 
 static bool is_attention(const struct marker *m, int root)
@@ -242,13 +306,9 @@ static bool is_attention(const struct marker *m, int root)
 /* The region of a node as it stands: 2 * set + (1: backward), -1: none. */
 static int region_of(const struct marker *m, int v)
 {
-    int of = m->kind[v] != OTHER ? v : -1;
-    for (int k = 0; m->is_end[v] && k < 2; k++)
-        if (m->kind[node_at(m, v)->in[k]] == SCORE)
-            of = node_at(m, v)->in[k];
-    if (of < 0 || !is_attention(m, ap_sets_root(m->up, of)))
+    if (!is_in_set(m, v) || !is_attention(m, set_of(m, v)))
         return -1;
-    return 2 * ap_sets_root(m->up, of) + is_backward(m, v);
+    return 2 * set_of(m, v) + m->gradient[v];
 }
 
 /* ---- the new nodes ---- */
@@ -274,28 +334,29 @@ static bool is_copied(const struct marker *m, int region, int in, int reader)
     return m->leaf[in] > 0 || (n->op == AP_OP_BROADCAST && has_dims(m, in, reader));
 }
 
-static int copy_into(struct marker *m, int region, int v);
+static int copy_into(struct marker *m, int region, enum ap_phase phase, int v);
 
 /* The operands of a new node of the region; old: the node that it comes from. */
-static const int *read_in(struct marker *m, int region, int old)
+static const int *read_in(struct marker *m, int region, enum ap_phase phase, int old)
 {
     const struct ap_node *n = node_at(m, old);
     int *in = AP_NEW_N(m->arena, n->n_in + 1, int);
     for (int k = 0; k < n->n_in; k++)
-        in[k] = is_copied(m, region, n->in[k], old) ? copy_into(m, region, n->in[k])
-                                                    : n->in[k];
+        in[k] = is_copied(m, region, n->in[k], old)
+                    ? copy_into(m, region, phase, n->in[k])
+                    : n->in[k];
     return in;
 }
 
 /* As deep as a chain of scores is long: a score's operands stand before it. */
-static int copy_into(struct marker *m, int region, int v)
+static int copy_into(struct marker *m, int region, enum ap_phase phase, int v)
 {
     if (m->copy[v] >= 0)
         return m->copy[v];
     struct ap_node n = *node_at(m, v);
-    n.in = read_in(m, region, v);
+    n.in = read_in(m, region, phase, v);
     n.name = ap_arena_printf(m->arena, "%s.attention%d", n.name, m->n);
-    n.phase = region & 1 ? AP_BACKWARD : AP_FORWARD;
+    n.phase = phase;
     if (n.op == AP_OP_DOT) {
         struct ap_attrs *attrs = ap_arena_dup(m->arena, n.attrs, sizeof *attrs);
         attrs->recomputed = true;
@@ -323,7 +384,8 @@ static void copy_operands(struct marker *m)
     }
     for (int r = 0; r < 2 * g->n_nodes; r++) {
         for (int v = head[r]; v >= 0; v = next[v]) {
-            const int *in = read_in(m, r, v); /* may move m->node */
+            const int *in = read_in(m, r, node_at(m, v)->phase, v); /* may move
+ m->node */
             m->node[v].in = in;
         }
         while (m->n_touched > 0)
@@ -497,7 +559,7 @@ static void make_nodes(struct marker *m)
 
 /* A node as it stands in the new graph. */
 static struct ap_node renumbered(const struct marker *m, int v, const int *id,
-                                 const int *number)
+                                 enum ap_attention attention)
 {
     struct ap_node n = m->node[v];
     int *in = AP_NEW_N(m->arena, n.n_in + 1, int);
@@ -506,8 +568,7 @@ static struct ap_node renumbered(const struct marker *m, int v, const int *id,
         in[k] = id[n.in[k]];
     n.in = in;
     n.group = -1;
-    int attention = m->region[v] < 0 ? 0 : number[m->region[v]];
-    if (attention != n.attrs->attention) {
+    if (attention != (enum ap_attention)n.attrs->attention) {
         struct ap_attrs *attrs = ap_arena_dup(m->arena, n.attrs, sizeof *attrs);
         attrs->attention = attention;
         n.attrs = attrs;
@@ -520,24 +581,24 @@ static int write_graph(const struct marker *m, const struct ordering *o,
                        struct ap_err *err)
 {
     const struct ap_graph *g = m->g;
-    int *id = AP_NEW_N(m->arena, m->n, int), n_regions = 0;
-    int *number = AP_NEW_N(m->arena, 2 * g->n_nodes, int);
+    int *id = AP_NEW_N(m->arena, m->n, int), last = -1;
 
-    for (int i = 0; i < o->n_order; i++) {
-        int region = m->region[o->order[i]];
+    for (int i = 0; i < o->n_order; i++)
         id[o->order[i]] = i;
-        if (region < 0 || number[region])
-            continue;
-        number[region] = ++n_regions;
-        count->forward += !(region & 1);
-        count->backward += region & 1;
-    }
     *out = *g;
     out->n_nodes = o->n_order;
     out->n_groups = 0;
     out->nodes = AP_NEW_N(m->arena, o->n_order, struct ap_node);
-    for (int i = 0; i < o->n_order; i++)
-        out->nodes[i] = renumbered(m, o->order[i], id, number);
+    for (int i = 0; i < o->n_order; i++) {
+        int region = m->region[o->order[i]];
+        enum ap_attention is = region < 0       ? AP_ATTENTION_NONE
+                               : region == last ? AP_ATTENTION_NEXT
+                                                : AP_ATTENTION_FIRST;
+        out->nodes[i] = renumbered(m, o->order[i], id, is);
+        count->forward += is == AP_ATTENTION_FIRST && !(region & 1);
+        count->backward += is == AP_ATTENTION_FIRST && (region & 1);
+        last = region;
+    }
     out->results =
         ap_arena_dup(m->arena, g->results, (size_t)g->n_results * sizeof *g->results);
     for (int r = 0; r < g->n_results; r++) {
@@ -563,7 +624,10 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
                        .leaf = AP_NEW_N(arena, g->n_nodes, uint8_t),
                        .is_end = AP_NEW_N(arena, g->n_nodes, bool),
                        .is_result = AP_NEW_N(arena, g->n_nodes, bool),
+                       .gradient = AP_NEW_N(arena, g->n_nodes, bool),
                        .up = ap_sets_new(arena, g->n_nodes),
+                       .set = AP_NEW_N(arena, g->n_nodes, struct set),
+                       .refused = AP_NEW_N(arena, g->n_nodes, bool),
                        .copy = AP_NEW_N(arena, g->n_nodes, int),
                        .touched = AP_NEW_N(arena, g->n_nodes, int)};
     struct ordering o;
@@ -573,6 +637,7 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
     for (int r = 0; r < g->n_results; r++)
         m.is_result[g->results[r].node] = true;
     find_kinds(&m);
+    find_sides(&m);
     find_sets(&m);
     for (int round = 0;; round++) {
         make_nodes(&m);

@@ -144,6 +144,9 @@ enum ap_precision {
 };
 extern const char *const ap_precision_names[AP_N_PRECISIONS]; /* "default", ... */
 
+/* What a node is of an attention: its first node, or one that follows. */
+enum ap_attention { AP_ATTENTION_NONE, AP_ATTENTION_FIRST, AP_ATTENTION_NEXT };
+
 /* How a reducer combines two values; AP_RED_NONE stands for "any other computation". */
 enum ap_red {
     AP_RED_NONE,

@@ -90,13 +90,8 @@ struct facts {
     int64_t *late;  /* bytes that making it late keeps, -1 where it stays */
     uint8_t *sums;  /* enum sums */
     int *level;
-    bool plain; /* attentions are no groups */
+    int *attention; /* number of the attention that it is of, 0 for none */
 };
-
-static int attention_of(const struct facts *f, int v)
-{
-    return f->plain ? 0 : (int)f->g->nodes[v].attrs->attention;
-}
 
 /* The edge u -> v lies inside a group whenever both have the same level. */
 static bool fusible_edge(const struct facts *f, int u, int v)
@@ -180,27 +175,42 @@ static bool floats(const struct ap_graph *g, int id, const bool *is_result)
 static int barrier(const struct facts *f, int u, int v)
 {
     bool part = f->g->nodes[v].op == AP_OP_GET_TUPLE_ELEMENT;
-    if (attention_of(f, u) || attention_of(f, v))
-        return attention_of(f, u) != attention_of(f, v);
+    if (f->attention[u] || f->attention[v])
+        return f->attention[u] != f->attention[v];
     return part || f->floating[u] || fusible_edge(f, u, v) ? 0 : 1;
+}
+
+/* Numbers attentions. */
+static void find_attentions(struct facts *f)
+{
+    int n = 0;
+
+    for (int v = 0; v < f->g->n_nodes; v++) {
+        int64_t is = f->g->nodes[v].attrs->attention;
+        if (is == AP_ATTENTION_FIRST || (is && (v == 0 || !f->attention[v - 1])))
+            n++;
+        f->attention[v] = is ? n : 0;
+    }
 }
 
 static void find_facts(struct ap_arena *arena, const struct ap_graph *g, bool plain,
                        struct facts *f)
 {
     *f = (struct facts){.g = g,
-                        .plain = plain,
+                        .attention = AP_NEW_N(arena, g->n_nodes, int),
                         .is_result = AP_NEW_N(arena, g->n_nodes, bool),
                         .floating = AP_NEW_N(arena, g->n_nodes, bool),
                         .kept = AP_NEW_N(arena, g->n_nodes, bool),
                         .late = AP_NEW_N(arena, g->n_nodes, int64_t),
                         .sums = AP_NEW_N(arena, g->n_nodes, uint8_t),
                         .level = AP_NEW_N(arena, g->n_nodes, int)};
+    if (!plain)
+        find_attentions(f);
     for (int i = 0; i < g->n_results; i++)
         f->is_result[g->results[i].node] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         f->kept[v] = is_kept(g, v, f->is_result);
-        f->floating[v] = !attention_of(f, v) && floats(g, v, f->is_result);
+        f->floating[v] = !f->attention[v] && floats(g, v, f->is_result);
         f->sums[v] = (uint8_t)sums_of(g, v, f->sums);
         f->late[v] = late_bytes(f, v);
     }
@@ -221,9 +231,9 @@ static int level_above(const struct facts *f, int v)
 /* The end of the nodes from v on that are of one attention; of others, v + 1. */
 static int end_of_attention(const struct facts *f, int v)
 {
-    int end = v + 1, attention = attention_of(f, v);
+    int end = v + 1, attention = f->attention[v];
 
-    while (attention && end < f->g->n_nodes && attention_of(f, end) == attention)
+    while (attention && end < f->g->n_nodes && f->attention[end] == attention)
         end++;
     return end;
 }
@@ -246,7 +256,7 @@ static void set_levels(struct facts *f)
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         int start = g->user_start[v], end = g->user_start[v + 1], highest = INT_MAX;
         bool rises = f->floating[v] ||
-                     (f->late[v] >= 0 && fusible(&g->nodes[v]) && !attention_of(f, v));
+                     (f->late[v] >= 0 && fusible(&g->nodes[v]) && !f->attention[v]);
         if (!rises || f->is_result[v] || start == end)
             continue;
         for (int i = start; i < end; i++) {

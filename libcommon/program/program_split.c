@@ -32,8 +32,7 @@ void ap_program_split(struct ap_arena *arena, struct ap_program *prog)
     for (int i = 0; i < g->n_nodes; i++) {
         struct ap_node *node = &g->nodes[i];
         const int old = node->group;
-        bool part = old == last && node->attrs->attention &&
-                    g->nodes[i - 1].attrs->attention == node->attrs->attention;
+        bool part = old == last && node->attrs->attention;
         if (old != last && old == each_lo)
             prog->each_lo = n;
         if (old != last && old == each_hi)
