@@ -1,4 +1,5 @@
 /* ap-fuse: find attentions and make each one operator. */
+#include "cost/cost.h"
 #include "graph/attention.h"
 #include "graph/group.h"
 #include "tool/tool.h"
@@ -26,32 +27,52 @@ static char *stats(struct ap_arena *arena, const struct ap_graph *g,
                            count->copies, count->plain);
 }
 
+/* Whether the devices of a cluster have kernels for attention. */
+static bool has_kernels(struct ap_arena *arena, const struct ap_doc *doc,
+                        const char *path)
+{
+    struct ap_cluster cluster;
+    struct ap_err err = {{0}};
+
+    if (ap_cluster_get(arena, doc, path, 1, &cluster, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    return cluster.fused_attention;
+}
+
 int main(int argc, char **argv)
 {
-    const struct ap_opt opts[] = {{0}};
+    const char *cluster = NULL;
+    const struct ap_opt opts[] = {{"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
+                                   "fuse only if its devices have kernels for attention",
+                                   NULL, 0, 0, 0},
+                                  {0}};
     struct ap_tool tool = {.name = "ap-fuse",
                            .summary = "find attentions and make each one operator",
                            .operand = "[FILE]",
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_doc doc;
-    struct ap_graph read, fused;
-    struct ap_attention_count count;
+    struct ap_graph read, graph;
+    struct ap_attention_count count = {0};
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
-    check_document(&doc);
-    if (ap_doc_graph(&arena, &doc, &read, &err) ||
-        ap_attention_mark(&arena, &read, &fused, &count, &err))
+    if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_group(&arena, &fused);
+    bool fuse = !cluster || has_kernels(&arena, &doc, cluster);
+    graph = read;
+    if (fuse)
+        check_document(&doc);
+    if (fuse && ap_attention_mark(&arena, &read, &graph, &count, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_group(&arena, &graph);
     if (count.plain)
         ap_warn("%d softmax(es) between contractions stay as they are: their scores are "
                 "read elsewhere",
                 count.plain);
-    struct ap_new_section section = {.name = "graph", .graph = &fused};
-    ap_tool_write(&tool, &doc, &section, 1,
+    struct ap_new_section section = {.name = "graph", .graph = &graph};
+    ap_tool_write(&tool, &doc, &section, fuse ? 1 : 0,
                   ap_arena_printf(&arena, ",\"attentions\":%d", count.forward));
-    return ap_tool_finish(&tool, stats(&arena, &fused, &count));
+    return ap_tool_finish(&tool, stats(&arena, &graph, &count));
 }

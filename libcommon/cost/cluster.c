@@ -356,6 +356,20 @@ static int get_kinds(struct ap_arena *arena, const json_t *o, const struct ap_at
     return 0;
 }
 
+static int get_attention(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
+                         struct ap_err *err)
+{
+    const struct ap_at here = {at, "attention", 0};
+    const char *word = "plain";
+
+    if (ap_opt_str(o, at, "attention", &word, err))
+        return -1;
+    c->fused_attention = strcmp(word, "fused") == 0;
+    if (!c->fused_attention && strcmp(word, "plain") != 0)
+        return ap_at_err(&here, err, "expected fused or plain");
+    return 0;
+}
+
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err)
 {
@@ -371,7 +385,7 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     } else if (get_devices(arena, o, at, c, err) || get_levels(arena, o, at, c, err)) {
         return -1;
     }
-    if (get_factors(o, at, c, err))
+    if (get_attention(o, at, c, err) || get_factors(o, at, c, err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
@@ -480,6 +494,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
         put_level(&c->levels[i], out);
     }
     ap_buf_putc(out, ']');
+    if (c->fused_attention)
+        ap_put_str(out, "attention", "fused");
     sep = ",\"collective_efficiency\":{";
     for (int op = 0; op < AP_N_OPS; op++) {
         if (c->collective_efficiency[op] == 1)

@@ -57,6 +57,7 @@ struct ap_cluster {
     struct ap_efficiency curve[AP_MAX_EFFICIENCY];
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
+    bool fused_attention; /* its devices have kernels for it: what ap-fuse goes by */
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
     /* 0: all hosts are alike. Otherwise the members above that are of devices are the

@@ -613,6 +613,22 @@ static int write_graph(const struct marker *m, const struct ordering *o,
     return ap_graph_index(m->arena, out, "/graph", err);
 }
 
+/* Whether the graph has marks, and how many. */
+static bool is_marked(const struct ap_graph *g, struct ap_attention_count *count)
+{
+    bool any = false;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        any |= n->attrs->attention != AP_ATTENTION_NONE;
+        if (n->attrs->attention != AP_ATTENTION_FIRST)
+            continue;
+        count->forward += n->phase == AP_FORWARD;
+        count->backward += n->phase != AP_FORWARD;
+    }
+    return any;
+}
+
 int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
                       struct ap_graph *out, struct ap_attention_count *count,
                       struct ap_err *err)
@@ -633,6 +649,10 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
     struct ordering o;
 
     *count = (struct ap_attention_count){0};
+    if (is_marked(g, count)) {
+        *out = *g;
+        return 0;
+    }
     memset(m.copy, -1, sizeof *m.copy * (size_t)g->n_nodes);
     for (int r = 0; r < g->n_results; r++)
         m.is_result[g->results[r].node] = true;

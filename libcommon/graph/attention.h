@@ -14,7 +14,7 @@ struct ap_attention_count {
  * The graph with attentions marked (attribute `attention`), each of which ap_group makes
  * one group: forward softmax(q k) v, backward the gradients of q, k and v, with what they
  * need of the scores computed again. Its nodes are new, in the arena; a graph with marks
- * is taken as one without. Indexed; groups are the caller's to make. Linear in nodes and
+ * is left as it is. Indexed; groups are the caller's to make. Linear in nodes and
  * edges, but for a heap. -1 never happens for graphs that ap_graph_index accepted.
  */
 int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,

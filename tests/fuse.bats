@@ -1,0 +1,114 @@
+#!/usr/bin/env bats
+# ap-fuse: attentions as one operator each: which are found, that the numbers stay, what it
+# is worth.
+
+load helpers
+
+# A model's step with its attentions fused.
+fused() {
+    local f=$BATS_FILE_TMPDIR/$1.fused.json
+    [ -s "$f" ] || ap-fuse --quiet --no-history -o "$f" "$(imported "$1")" || return
+    echo "$f"
+}
+
+# counts DOCUMENT: fused groups of both passes, copies, softmaxes that stay
+counts() {
+    ap-fuse --quiet --stats "$1" 2>&1 >/dev/null | jq -c '[.forward, .backward, .copies, .plain]'
+}
+
+@test "ap-fuse: attentions of JAX's, PyTorch's and ap-model's steps are found" {
+    [ "$(counts "$(imported gpt2l)")" = '[2,2,16,0]' ]
+    [ "$(counts "$(imported bert)")" = '[2,2,14,0]' ]
+    [ "$(counts "$(imported gpt2l_bf16)")" = '[2,2,20,0]' ]
+    # recomputed layers run their forward pass twice
+    [ "$(counts "$(imported scan_gpt)")" = '[4,2,20,0]' ]
+    # the bias of T5's own attention is learned: its gradient reads the scores
+    [ "$(counts "$(imported t5)")" = '[2,2,12,2]' ]
+    [ "$(counts "$(imported mlp)")" = '[0,0,0,0]' ]
+    ap-import --quiet "$MODELS/torch_gpt/model.onnx" | ap-grad >"$BATS_TEST_TMPDIR/torch.json"
+    [ "$(counts "$BATS_TEST_TMPDIR/torch.json")" = '[2,2,16,0]' ]
+    local m
+    for m in gpt llama mixtral deepseek gemma qwen bert; do
+        ap-model $m --layers 2 --hidden 64 --heads 4 --kv-heads 4 --seq 16 --batch 2 --vocab 64 \
+            >"$BATS_TEST_TMPDIR/m.json" 2>/dev/null || ap-model $m >"$BATS_TEST_TMPDIR/m.json"
+        counts "$BATS_TEST_TMPDIR/m.json" | jq -e '.[0] > 0 and .[0] == .[1] and .[3] == 0'
+    done
+}
+
+@test "ap-fuse: what stays plain is said; a second time changes nothing" {
+    run --separate-stderr -0 ap-fuse "$(imported t5)"
+    [[ $stderr == *'2 softmax(es) between contractions stay as they are'* ]]
+    ap-fuse --quiet --no-history "$(fused gpt2l)" | cmp - "$(fused gpt2l)"
+}
+
+@test "ap-fuse --cluster: only where the devices have kernels" {
+    local f
+    f=$(imported gpt2l)
+    ap-fuse --cluster p3x8 --no-history "$f" | cmp - "$f"
+    ap-fuse --cluster h100x2 --no-history "$f" | cmp - "$(fused gpt2l)"
+    jq '.attention = "fused"' clusters/cpu-4.json >"$BATS_TEST_TMPDIR/c.json"
+    ap-fuse --cluster "$BATS_TEST_TMPDIR/c.json" --no-history "$f" | cmp - "$(fused gpt2l)"
+    jq '.attention = "some"' clusters/cpu-4.json >"$BATS_TEST_TMPDIR/c.json"
+    refuses 1 "/attention: expected fused or plain" ap-fuse --cluster "$BATS_TEST_TMPDIR/c.json" "$f"
+}
+
+@test "ap-fuse: documents with what was computed of the graph are refused" {
+    ap-prune "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/families.json"
+    refuses 2 'section "families" is about the graph as it is' ap-fuse "$BATS_TEST_TMPDIR/families.json"
+    refuses 1 "the input is empty" ap-fuse /dev/null
+    refuses 1 "/attention" ap-shard --mesh 2 <(jq '.graph.nodes[5].attention = "x"' "$(imported mlp)")
+}
+
+@test "ap-fuse: a fused attention is split as a whole, and the numbers are those of one device" {
+    local m a mesh
+    for m in gpt2l bert t5 scan_gpt; do
+        for a in data zero3 megatron; do
+            mesh=$([ $a = zero3 ] && echo 4 || echo 2x2)
+            ap-shard --quiet --mesh $mesh --algorithm $a "$(fused $m)" |
+                ap-rewrite --quiet >"$BATS_TEST_TMPDIR/p.json"
+            same_numbers $m "$BATS_TEST_TMPDIR/p.json"
+        done
+    done
+    # batch, heads and rows of queries are split somewhere
+    ap-shard --quiet --mesh 2x2 --algorithm megatron "$(fused gpt2l)" | jq -e '
+        [.graph.nodes as $n | .sharding.groups | to_entries[] | select(.key as $g |
+            any($n[]; .group == $g and .attention == 1)) | .value.choice | add] | any(. >= 0)'
+}
+
+# same_numbers MODEL PROGRAM: losses as those of the step as it was written, all results as on
+# one rank
+same_numbers() {
+    local plain=$BATS_FILE_TMPDIR/$1.losses
+    [ -s "$plain" ] || ap-shard --quiet --mesh 1 "$(imported "$1")" | ap-rewrite --quiet |
+        ap-exec --data "$MODELS/$1/in" --steps 3 --json | jq .losses >"$plain"
+    ap-exec -n 4 --data "$MODELS/$1/in" --steps 3 --verify --json "$2" |
+        jq -e --slurpfile plain "$plain" '[.losses, $plain[0]] | transpose |
+            length == 3 and all(.[0] / .[1] - 1 | fabs < 1e-6)'
+}
+
+@test "ap-fuse: pipelines of fused blocks compute the same" {
+    ap-prune "$(fused gpt2l)" | ap-coarsen --blocks auto |
+        ap-stage --quiet --cluster cpu-4 --stages 2 --microbatches 4 --schedule 1f1b |
+        ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+    same_numbers gpt2l "$BATS_TEST_TMPDIR/p.json"
+}
+
+@test "ap-fuse: scores take no memory and no traffic" {
+    local how
+    ap-model gpt --layers 2 --seq 8192 --batch 8 --no-history >"$BATS_TEST_TMPDIR/gpt.json"
+    for how in cat ap-fuse; do
+        $how "$BATS_TEST_TMPDIR/gpt.json" | ap-shard --mesh 8 --cluster h100-8 |
+            jq '.sharding | .objective_sec, .peak_bytes'
+    done | jq -s -e '.[2] < 0.9 * .[0] and .[3] < 0.3 * .[1]'
+}
+
+@test "ap-plan --attention: by the cluster, or as asked" {
+    local -a small=(gpt --batch 8 --seq 32 --blocks 2)
+    run -0 --separate-stderr ap-plan "${small[@]}" --cluster h100-8
+    [[ $stderr == *'ap-fuse --cluster h100-8 |'* ]]
+    run -0 --separate-stderr ap-plan "${small[@]}" --cluster p3x1 --attention fused
+    [[ $stderr == *'ap-fuse |'* ]]
+    run -0 --separate-stderr ap-plan "${small[@]}" --cluster h100-8 --attention plain
+    [[ $stderr != *ap-fuse* ]]
+    refuses 2 "--attention: 'some' is none of fused, plain" ap-plan "${small[@]}" --cluster h100-8 --attention some
+}
