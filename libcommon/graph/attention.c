@@ -329,9 +329,10 @@ static bool is_copied(const struct marker *m, int region, int in, int reader)
     const struct ap_node *n = node_at(m, in);
     if (m->kind[in] == SCORE && region_of(m, in) >= 0)
         return region_of(m, in) != region && region_of(m, in) / 2 == region / 2;
-    if (m->kind[in] != OTHER || !keeps_dims(node_at(m, reader)))
-        return m->kind[in] == OTHER && m->leaf[in] > 0 && m->is_end[reader] == 0;
-    return m->leaf[in] > 0 || (n->op == AP_OP_BROADCAST && has_dims(m, in, reader));
+    if (m->kind[in] != OTHER || node_at(m, reader)->op == AP_OP_DOT)
+        return false;
+    return m->leaf[in] > 0 || (n->op == AP_OP_BROADCAST &&
+                               keeps_dims(node_at(m, reader)) && has_dims(m, in, reader));
 }
 
 static int copy_into(struct marker *m, int region, enum ap_phase phase, int v);
@@ -384,9 +385,8 @@ static void copy_operands(struct marker *m)
     }
     for (int r = 0; r < 2 * g->n_nodes; r++) {
         for (int v = head[r]; v >= 0; v = next[v]) {
-            const int *in = read_in(m, r, node_at(m, v)->phase, v); /* may move
- m->node */
-            m->node[v].in = in;
+            const int *in = read_in(m, r, node_at(m, v)->phase, v);
+            m->node[v].in = in; /* read_in may have moved m->node */
         }
         while (m->n_touched > 0)
             m->copy[m->touched[--m->n_touched]] = -1;
