@@ -132,7 +132,8 @@ static void read_submeshes(struct stage_options *r)
         if ((*end && !more) || r->params.n_submeshes == most)
             ap_die_usage("--submeshes: expected at most %d of HOSTSxDEVICES,..., got %s",
                          most, r->submeshes);
-        r->submesh[r->params.n_submeshes++] = (struct plan_submesh){(int)n[0], (int)n[1]};
+        r->submesh[r->params.n_submeshes++] =
+            (struct plan_submesh){(int)n[0], (int)n[1], 0};
     }
 }
 
@@ -174,7 +175,8 @@ static void check_options(struct stage_options *r)
     }
 }
 
-/* The cluster has the submeshes that are asked for, and they can make it up. */
+/* The hosts of one kind have the submeshes that are asked for, and these can make them
+ * up. */
 static void check_submeshes(struct ap_arena *arena, const struct stage_options *r,
                             const struct ap_cluster *c)
 {
@@ -202,6 +204,24 @@ static void check_submeshes(struct ap_arena *arena, const struct stage_options *
                r->submeshes, whole);
 }
 
+/* What a cluster of several kinds of devices can be asked. */
+static void check_kinds(const struct stage_options *r, const struct stage_model *m)
+{
+    const struct plan_algorithm *algo = &plan_algorithms()[r->algorithm], *a = NULL;
+    struct ap_buf kinds = {0}, others = {0};
+
+    if (m->n_kinds == 1 || algo->kinds)
+        return;
+    ap_cluster_put_kinds(&m->cluster, &kinds);
+    for (a = plan_algorithms(); a->name; a++)
+        if (a->kinds)
+            ap_buf_printf(&others, "%s%s", others.len ? ", " : "", a->name);
+    ap_die_usage(
+        "--algorithm %s plans for one kind of device, and cluster %s has several "
+        "(%s); %s place stages on kinds",
+        algo->name, m->cluster.name, kinds.data, others.data);
+}
+
 /* What a graph of this kind can be asked. */
 static void check_graph(const struct stage_options *r, const struct stage_model *m)
 {
@@ -223,14 +243,15 @@ static void check_graph(const struct stage_options *r, const struct stage_model 
 /* ---- the run ---- */
 
 /* While the processes that price stages prepare. */
-static void make_instance(const struct input *in, struct coproc_pool *pool,
+static void make_instance(const struct input *in, struct coproc_pool *const *pool,
                           struct plan_instance *inst)
 {
     struct ap_err err = {0};
 
     if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0)
         return;
-    coproc_kill(pool);
+    for (int kind = 0; kind < in->model->n_kinds; kind++)
+        coproc_kill(pool[kind]);
     ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
 
@@ -277,8 +298,10 @@ int main(int argc, char **argv)
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     check_graph(&req, &model);
-    check_submeshes(&arena, &req, &model.cluster);
-    struct coproc_pool *pool = stage_input_command(&in);
+    check_kinds(&req, &model);
+    for (int kind = 0; kind < model.n_kinds; kind++)
+        check_submeshes(&arena, &req, &model.kind[kind]);
+    struct coproc_pool *const *pool = stage_input_commands(&in);
     make_instance(&in, pool, &inst);
 
     planning_start(&arena, &in, pool, &inst, &planning);

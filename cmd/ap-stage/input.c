@@ -19,7 +19,8 @@
 
 /* ---- temporary files, and signals ---- */
 
-enum { DOCUMENT, CLUSTER, N_TEMPORARY };
+/* CLUSTER: the first of one for each kind of devices */
+enum { DOCUMENT, CLUSTER, N_TEMPORARY = CLUSTER + AP_MAX_KINDS };
 static char temporary[N_TEMPORARY][4096]; /* paths, "" for none */
 
 void stage_input_end(void)
@@ -151,9 +152,9 @@ static int shard_args(const struct input *in, const char *cluster, const char *f
     return n;
 }
 
-/* cluster: NULL, or other than what was asked for. */
+/* cluster: NULL, or other than what was asked for, of this kind of its devices. */
 static struct coproc_pool *start_on(const struct input *in,
-                                    const struct ap_cluster *cluster)
+                                    const struct ap_cluster *cluster, int kind)
 {
     const struct stage_options *r = in->r;
     const char *command = r->command ? r->command : DEFAULT_COMMAND;
@@ -174,9 +175,9 @@ static struct coproc_pool *start_on(const struct input *in,
     if (cluster) {
         struct ap_buf json = {0};
         ap_cluster_to_json(cluster, &json);
-        if (*temporary[CLUSTER])
-            unlink(temporary[CLUSTER]);
-        path = write_temporary(CLUSTER, json.data, json.len);
+        if (*temporary[CLUSTER + kind])
+            unlink(temporary[CLUSTER + kind]);
+        path = write_temporary(CLUSTER + kind, json.data, json.len);
         ap_buf_free(&json);
     }
     shard_args(in, path, document_file(in->tool, in->doc), args);
@@ -184,15 +185,20 @@ static struct coproc_pool *start_on(const struct input *in,
     return coproc_start(&program, (int)r->jobs);
 }
 
-struct coproc_pool *stage_input_command(const struct input *in)
+struct coproc_pool *const *stage_input_commands(const struct input *in)
 {
-    return start_on(in, NULL);
+    const struct stage_model *m = in->model;
+    struct coproc_pool **pool = AP_NEW_N(in->arena, m->n_kinds, struct coproc_pool *);
+
+    for (int kind = 0; kind < m->n_kinds; kind++)
+        pool[kind] = start_on(in, m->n_kinds > 1 ? &m->kind[kind] : NULL, kind);
+    return pool;
 }
 
 struct coproc_pool *stage_input_command_on(const struct input *in,
                                            const struct ap_cluster *c)
 {
-    return start_on(in, c);
+    return start_on(in, c, 0);
 }
 
 /* ---- reading ---- */

@@ -15,9 +15,10 @@ struct input {
 
 /* Reads the document and the model's graph and nests, or dies (exit 1). */
 void stage_input_read(struct input *in, struct ap_tool *tool, struct ap_doc *doc);
-/* Starts the processes that price stages; the caller ends them. */
-struct coproc_pool *stage_input_command(const struct input *in);
-/* The same on another cluster. */
+/* Starts the processes that price stages, [kind of device], arena; the caller ends them.
+ */
+struct coproc_pool *const *stage_input_commands(const struct input *in);
+/* Some more for another cluster, of one kind. */
 struct coproc_pool *stage_input_command_on(const struct input *in,
                                            const struct ap_cluster *c);
 /* Removes temporary files, which happens at the end of the program, too. */

@@ -24,13 +24,13 @@ int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices
     int n = 0;
 
     for (int d = 1; d <= n_devices / 2; d *= 2)
-        m[n++] = (struct plan_submesh){1, d};
-    m[n++] = (struct plan_submesh){1, n_devices};
+        m[n++] = (struct plan_submesh){1, d, 0};
+    m[n++] = (struct plan_submesh){1, n_devices, 0};
     int last = space == 1 && n_hosts > 4 ? 4 : n_hosts;
     for (int h = 2; h <= last; h = space == PLAN_ALL_SUBMESHES ? h + 1 : 2 * h)
-        m[n++] = (struct plan_submesh){h, n_devices};
+        m[n++] = (struct plan_submesh){h, n_devices, 0};
     if (m[n - 1].hosts != n_hosts)
-        m[n++] = (struct plan_submesh){n_hosts, n_devices};
+        m[n++] = (struct plan_submesh){n_hosts, n_devices, 0};
     *out = m;
     return n;
 }
@@ -43,14 +43,68 @@ bool plan_may_have(const struct plan_params *params, int hosts, int devices)
     return params->n_submeshes == 0;
 }
 
-bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices)
+/* ---- kinds of devices ---- */
+
+int plan_n_kinds(const struct plan_instance *inst)
 {
-    *hosts = inst->n_hosts / replicas;
+    return inst->n_kinds > 0 ? inst->n_kinds : 1;
+}
+
+int plan_kind_hosts(const struct plan_instance *inst, int kind)
+{
+    return inst->n_kinds > 0 ? inst->kind[kind].n_hosts : inst->n_hosts;
+}
+
+int plan_kind_first(const struct plan_instance *inst, int kind)
+{
+    return inst->n_kinds > 0 ? inst->kind[kind].first_host : 0;
+}
+
+double plan_kind_speed(const struct plan_instance *inst, int kind)
+{
+    return inst->n_kinds > 0 ? inst->kind[kind].speed : 1;
+}
+
+static int64_t share_of(const struct plan_instance *inst, int kind, int64_t bytes)
+{
+    double share = inst->n_kinds > 0 ? inst->kind[kind].memory_share : 1;
+    return share < 1 ? (int64_t)(share * (double)bytes) : bytes;
+}
+
+int64_t plan_memory(const struct plan_instance *inst, int kind)
+{
+    int64_t bytes = share_of(inst, kind, inst->memory_bytes);
+    return inst->memory_bytes > 0 && bytes < 1 ? 1 : bytes;
+}
+
+int64_t plan_whole_bytes(const struct plan_instance *inst, int kind, int64_t bytes)
+{
+    double share = inst->n_kinds > 0 ? inst->kind[kind].memory_share : 1;
+    double whole = (double)bytes / share;
+
+    if (share >= 1 || whole > 1e18)
+        return bytes;
+    int64_t x = (int64_t)whole;
+    while (x > 0 && share_of(inst, kind, x - 1) >= bytes)
+        x--;
+    while (share_of(inst, kind, x) < bytes)
+        x++;
+    return x;
+}
+
+/* ---- places ---- */
+
+bool plan_grid(const struct plan_instance *inst, int kind, int replicas, int *hosts,
+               int *devices)
+{
+    int all = plan_kind_hosts(inst, kind);
+
+    *hosts = all / replicas;
     *devices = inst->n_devices;
-    if (replicas >= 1 && inst->n_hosts % replicas == 0)
+    if (replicas >= 1 && all % replicas == 0)
         return true;
-    int parts = replicas / inst->n_hosts;
-    if (replicas % inst->n_hosts != 0 || inst->n_devices % parts != 0)
+    int parts = replicas / all;
+    if (replicas % all != 0 || inst->n_devices % parts != 0)
         return false;
     *hosts = 1;
     *devices = inst->n_devices / parts;
@@ -66,10 +120,10 @@ int64_t plan_first_device(const struct plan_instance *inst,
                           const struct plan_answer *answer, int s, int replica)
 {
     const struct plan_stage *st = &answer->stage[s];
-    int64_t all = (int64_t)inst->n_hosts * inst->n_devices;
+    int64_t all = (int64_t)plan_kind_hosts(inst, st->kind) * inst->n_devices;
+    int64_t host = plan_kind_first(inst, st->kind) + st->first_host;
 
-    return (int64_t)st->first_host * inst->n_devices + st->first_device +
-           replica * (all / answer->replicas);
+    return host * inst->n_devices + st->first_device + replica * (all / answer->replicas);
 }
 
 static int64_t size_of(const struct plan_stage *st)
@@ -105,38 +159,50 @@ static bool put(struct filling *f, struct plan_stage *st)
     return true;
 }
 
-/* The largest that is not placed, the first of those of one size; -1 when all are. */
-static int next_to_place(const struct plan_answer *a, int n)
+/* The largest of a kind that is not placed, the first of those of one size; -1: none. */
+static int next_to_place(const struct plan_answer *a, int n, int kind)
 {
     int best = -1;
     for (int s = 0; s < n; s++)
-        if (a->stage[s].first_host < 0 &&
+        if (a->stage[s].first_host < 0 && a->stage[s].kind == kind &&
             (best < 0 || size_of(&a->stage[s]) > size_of(&a->stage[best])))
             best = s;
     return best;
+}
+
+/* Places the first n stages that are on the kind. */
+static int place_kind(const struct plan_instance *inst, struct plan_answer *answer, int n,
+                      int kind, struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct filling f = {.used = AP_NEW_N(&scratch, n, int)};
+    bool divides = plan_grid(inst, kind, answer->replicas, &f.hosts, &f.devices);
+    int s = -1;
+
+    while (divides && (s = next_to_place(answer, n, kind)) >= 0)
+        if (!put(&f, &answer->stage[s]))
+            break;
+    ap_arena_free(&scratch);
+    if (!divides)
+        return ap_err_set(err, "%d replicas do not divide %d hosts of %d devices",
+                          answer->replicas, plan_kind_hosts(inst, kind), inst->n_devices);
+    if (s >= 0)
+        return ap_err_set(err, "stage %d of %dx%d devices has no place on %dx%d", s,
+                          answer->stage[s].hosts, answer->stage[s].devices, f.hosts,
+                          f.devices);
+    return 0;
 }
 
 int plan_place(const struct plan_instance *inst, struct plan_answer *answer,
                struct ap_err *err)
 {
     int n = plan_groups(answer), s;
-    struct filling f = {0};
 
-    if (!plan_grid(inst, answer->replicas, &f.hosts, &f.devices))
-        return ap_err_set(err, "%d replicas do not divide %d hosts of %d devices",
-                          answer->replicas, inst->n_hosts, inst->n_devices);
-    struct ap_arena scratch = {0};
-    f.used = AP_NEW_N(&scratch, n, int);
     for (s = 0; s < answer->n_stages; s++)
         answer->stage[s].first_host = -1;
-    while ((s = next_to_place(answer, n)) >= 0)
-        if (!put(&f, &answer->stage[s]))
-            break;
-    ap_arena_free(&scratch);
-    if (s >= 0)
-        return ap_err_set(err, "stage %d of %dx%d devices has no place on %dx%d", s,
-                          answer->stage[s].hosts, answer->stage[s].devices, f.hosts,
-                          f.devices);
+    for (int kind = 0; kind < plan_n_kinds(inst); kind++)
+        if (place_kind(inst, answer, n, kind, err))
+            return -1;
     for (s = n; s < answer->n_stages; s++) {
         answer->stage[s].first_host = answer->stage[s - n].first_host;
         answer->stage[s].first_device = answer->stage[s - n].first_device;
@@ -207,12 +273,14 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     answer->batch_sec = inst->inference ? ap_sim_batch_sec(&sim) : 0;
     answer->peak_bytes = 0;
     for (int d = 0; d < out.n_devices; d++) {
-        int64_t peak = out.devices[d].peak_bytes;
-        if (inst->memory_bytes > 0 && peak > inst->memory_bytes)
+        int kind = answer->stage[d].kind;
+        int64_t bytes = out.devices[d].peak_bytes, memory = plan_memory(inst, kind);
+        int64_t peak = plan_whole_bytes(inst, kind, bytes);
+        if (memory > 0 && bytes > memory)
             return ap_err_set(err,
                               "stage %d needs %lld bytes of memory, a device has "
                               "%lld",
-                              d, (long long)peak, (long long)inst->memory_bytes),
+                              d, (long long)bytes, (long long)memory),
                    1;
         answer->peak_bytes = peak > answer->peak_bytes ? peak : answer->peak_bytes;
     }
@@ -228,7 +296,7 @@ bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b)
     for (int s = 0; s < a->n_stages; s++) {
         const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
         if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
-            x->hosts != y->hosts || x->devices != y->devices)
+            x->hosts != y->hosts || x->devices != y->devices || x->kind != y->kind)
             return false;
     }
     return true;
@@ -261,9 +329,10 @@ int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches
     return n_behind;
 }
 
-bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight)
+bool plan_fits(const struct plan_instance *inst, int kind, const struct plan_point *p,
+               int flight)
 {
     return inst->memory_bytes == 0 ||
            ap_add64(p->stage_bytes, ap_mul64(p->microbatch_bytes, flight)) <=
-               inst->memory_bytes;
+               plan_memory(inst, kind);
 }

@@ -42,6 +42,7 @@ struct plan_ask {
     int lo, hi;          /* both included */
     const uint64_t *set; /* bit per block; NULL: lo to hi */
     int hosts, devices;  /* of one replica */
+    int kind;            /* of devices: row of the instance's kinds */
     int replicas;        /* such submeshes side by side, batch split over them */
     int64_t microbatches;
 };
@@ -68,6 +69,13 @@ typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
  */
 typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
 
+/* Hosts of one kind of device in a cluster of several: they follow each other. */
+struct plan_kind {
+    int first_host, n_hosts;
+    double memory_share; /* of the largest kind's memory, (0, 1] */
+    double speed;        /* of a device, of the fastest kind's; any number > 0 is right */
+};
+
 struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
@@ -77,7 +85,10 @@ struct plan_instance {
     const struct plan_value *value;
     const struct ap_cluster *cluster; /* links and memory of a device */
     int n_hosts, n_devices;           /* n_devices: of a host */
-    int64_t memory_bytes;             /* of a device; 0: no limit */
+    int n_kinds; /* 0: all devices are of one kind; a stage has devices of one kind */
+    const struct plan_kind *kind;
+    /* of a device, of the kind that has most: others have their share; 0: no limit */
+    int64_t memory_bytes;
     bool monotone; /* no run of blocks is faster or leaner than a part of it */
     /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
        with their layouts; bounds count no sends, so that they are below that price, too
@@ -94,6 +105,7 @@ struct plan_instance {
 
 struct plan_submesh {
     int hosts, devices;
+    int kind; /* row of the instance's kinds */
 };
 
 struct plan_params {
@@ -116,10 +128,11 @@ struct plan_params {
 struct plan_stage {
     int lo, hi;
     const uint64_t *set; /* NULL: lo to hi */
-    int hosts, devices;
+    int hosts, devices, kind;
     const struct plan_point *point;
-    int first_host, first_device; /* of the first replica, filled by plan_place; chunks of
-                                     one device have one place */
+    int first_host, first_device; /* of the first replica, counted from the kind's first
+                                     host; filled by plan_place; chunks of one device have
+                                     one place */
 };
 
 /* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
@@ -131,7 +144,7 @@ struct plan_answer {
     struct plan_stage *stage;
     int replicas; /* of the whole pipeline, each on whole hosts or, if there are more than
                      hosts, on an equal part of one; replica r is r * all devices /
-                     replicas devices on */
+                     replicas devices on, all devices being those of the stage's kind */
     int64_t microbatches;
     enum ap_schedule schedule;
     int chunks;
@@ -142,7 +155,7 @@ struct plan_answer {
     /* the judge's, by plan_judge */
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
-    int64_t peak_bytes; /* of the fullest device */
+    int64_t peak_bytes; /* of the fullest device, as plan_whole_bytes */
     double least_sec;   /* step if sends took no time; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
@@ -163,6 +176,7 @@ struct plan_algorithm {
     plan_fn *run;
     enum plan_cuts cuts;
     bool replans; /* asked again, with less memory, if its plans do not fit as written */
+    bool kinds;   /* plans for several kinds of devices */
 };
 /* The table, the default first, NULL name last. */
 const struct plan_algorithm *plan_algorithms(void);
@@ -179,6 +193,21 @@ enum { PLAN_ALL_SUBMESHES = 2 };
 int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
                    struct plan_submesh **out);
 bool plan_may_have(const struct plan_params *params, int hosts, int devices);
+
+/* Kinds of devices, 1 where all are of one; hosts of a kind; the first of them. */
+int plan_n_kinds(const struct plan_instance *inst);
+int plan_kind_hosts(const struct plan_instance *inst, int kind);
+int plan_kind_first(const struct plan_instance *inst, int kind);
+/* Speed of a kind's devices by struct plan_kind, 1 where all are of one. */
+double plan_kind_speed(const struct plan_instance *inst, int kind);
+/* Memory of a device of the kind, 0: no limit. */
+int64_t plan_memory(const struct plan_instance *inst, int kind);
+/*
+ * Bytes of a device of the kind as of one with most memory: the least memory_bytes of the
+ * instance with which the kind has so many. Plans fit if this is no more than
+ * memory_bytes.
+ */
+int64_t plan_whole_bytes(const struct plan_instance *inst, int kind, int64_t bytes);
 
 /*
  * Gives each stage its place: larger submeshes first, stages of one size in their order,

@@ -91,7 +91,7 @@ static int plan_light(struct ap_arena *arena, const struct stage_options *r,
 /* ---- the plan, as it is written ---- */
 
 static void start_oracle(struct ap_arena *arena, struct planning *p,
-                         struct plan_instance *inst, struct coproc_pool *pool)
+                         struct plan_instance *inst, struct coproc_pool *const *pool)
 {
     p->oracle = stage_oracle_start(arena, p->model, inst, &p->oracle_params, pool);
     inst->ask = stage_oracle_ask;
@@ -101,7 +101,7 @@ static void start_oracle(struct ap_arena *arena, struct planning *p,
 }
 
 void planning_start(struct ap_arena *arena, const struct input *in,
-                    struct coproc_pool *pool, struct plan_instance *inst,
+                    struct coproc_pool *const *pool, struct plan_instance *inst,
                     struct planning *p)
 {
     const struct stage_options *r = in->r;
@@ -242,7 +242,9 @@ static bool fits_on(void *ctx, const struct plan_instance *inst, int times)
     larger.n_hosts *= times;
     larger.links = plan_links_new(&scratch);
     its.model = &model;
-    start_oracle(&scratch, &its, &larger, stage_input_command_on(its.in, &model.cluster));
+    model.kind = &model.cluster;
+    struct coproc_pool *pool = stage_input_command_on(its.in, &model.cluster);
+    start_oracle(&scratch, &its, &larger, &pool);
     int code = find_plan(&scratch, &its, &larger, &answer, &stages, &result, &why);
     stage_oracle_stop(its.oracle);
     ap_buf_free(&result.json);
@@ -271,7 +273,7 @@ _Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
 {
     const struct plan_ask_again again = {.row = p->algo,
                                          .written = p->algo->replans ? written : NULL,
-                                         .hosts = fits_on,
+                                         .hosts = p->model->n_kinds > 1 ? NULL : fits_on,
                                          .ctx = p};
     struct stage_oracle_stats stats;
 

@@ -17,9 +17,10 @@ struct planning {
     bool select;               /* operators that are recomputed */
 };
 
-/* p must stay where it is; the instance gets the oracle. */
+/* pool: [kind of device]. It and p must stay where it is; the instance gets the oracle.
+ */
 void planning_start(struct ap_arena *arena, const struct input *in,
-                    struct coproc_pool *pool, struct plan_instance *inst,
+                    struct coproc_pool *const *pool, struct plan_instance *inst,
                     struct planning *p);
 
 /*

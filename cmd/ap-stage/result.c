@@ -102,6 +102,36 @@ struct pricing {
     double bound_sec;                  /* of the first plan */
 };
 
+/* Memory of each device of the price (arena). */
+static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *x,
+                                  const struct ap_stages *stages)
+{
+    int64_t *bytes = AP_NEW_N(arena, stages->n, int64_t);
+
+    for (int s = 0; s < stages->n; s++) {
+        int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[s].devices[0]);
+        bytes[s] = plan_memory(x->inst, x->inst->n_kinds > 0 ? kind : 0);
+    }
+    return bytes;
+}
+
+/* As plan_whole_bytes, of the fullest device. */
+static int64_t peak_of(const struct pricing *x, const struct ap_stages *stages,
+                       const struct ap_pipeline_price *pipe)
+{
+    int64_t most = 0;
+
+    if (x->inst->n_kinds == 0)
+        return pipe->peak_bytes;
+    for (int d = 0; d < pipe->result.n_devices; d++) {
+        int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[d].devices[0]);
+        int64_t bytes =
+            plan_whole_bytes(x->inst, kind, pipe->result.devices[d].peak_bytes);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 /* Of each stage those operators are recomputed that save most memory per second. */
 static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
                              const struct pricing *x, struct ap_stages *read,
@@ -117,7 +147,7 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
         recompute_select_stages(
             scratch,
             &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-            x->inst->memory_bytes, read, pipe, err))
+            list_memory(scratch, x, read), read, pipe, err))
         return -1;
     for (int s = 0; s < stages->n; s++) {
         const struct ap_stage *from = &read->stage[s];
@@ -165,7 +195,7 @@ static int weigh(struct ap_arena *arena, const struct pricing *x,
     }
     *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                : pipe.result.step_sec,
-                            pipe.peak_bytes};
+                            peak_of(x, stages, &pipe)};
     stages->objective_sec = price->step_sec;
     ap_arena_free(&scratch);
     return 0;

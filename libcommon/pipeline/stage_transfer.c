@@ -88,8 +88,13 @@ struct ap_link ap_link_between(const struct ap_cluster *cluster,
     int64_t child = 1;
 
     for (int l = 0; l < cluster->n_levels; l++) {
-        const struct ap_link_level *level = &cluster->levels[l];
-        int64_t span = ap_mul64(child, level->size);
+        /* inside a host the links are those of its kind */
+        const struct ap_cluster *of =
+            l == 0 && cluster->n_kinds > 0
+                ? cluster->kind[ap_cluster_kind_of(cluster, from->id[0])].devices
+                : cluster;
+        const struct ap_link_level *level = &of->levels[l];
+        int64_t span = ap_mul64(child, cluster->levels[l].size);
         struct busy b = {0};
         struct walk w = {.from = from, .to = to, .child = child, .span = span};
         while (w.f < from->n && w.t < to->n) {

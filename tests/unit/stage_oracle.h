@@ -21,13 +21,14 @@ struct oracle {
     double sec[ORACLE_BLOCKS];           /* forward of the whole batch on one device */
     int64_t weight_bytes[ORACLE_BLOCKS]; /* with gradients and states */
     int64_t activation_bytes[ORACLE_BLOCKS]; /* of the whole batch */
-    double noise;      /* 0: none; otherwise 1 - noise .. 1 + noise */
-    double hole;       /* share of asks that nothing runs */
-    double loss;       /* of a doubling of devices */
-    double launch_sec; /* of a microbatch and block */
-    double bandwidth;  /* of gradients' sums */
-    bool recompute;    /* offers it */
-    bool inference;    /* no backward */
+    double noise;               /* 0: none; otherwise 1 - noise .. 1 + noise */
+    double hole;                /* share of asks that nothing runs */
+    double loss;                /* of a doubling of devices */
+    double launch_sec;          /* of a microbatch and block */
+    double bandwidth;           /* of gradients' sums */
+    bool recompute;             /* offers it */
+    bool inference;             /* no backward */
+    double speed[AP_MAX_KINDS]; /* of each kind of device, 0: 1 */
     uint64_t seed;
     struct oracle_slot *slot;
     size_t n_slots, n;
@@ -35,11 +36,16 @@ struct oracle {
     int64_t n_waves, n_alone; /* questions at once; those that nobody had announced */
 };
 
+static double oracle_speed(const struct oracle *o, const struct plan_ask *a)
+{
+    return o->speed[a->kind] > 0 ? o->speed[a->kind] : 1;
+}
+
 static double oracle_noise(const struct oracle *o, const struct plan_ask *a,
                            uint64_t salt)
 {
     int64_t key[6] = {a->lo, a->hi, a->hosts, a->devices, a->replicas, a->microbatches};
-    uint64_t h = ap_hash(key, sizeof key, o->seed + salt);
+    uint64_t h = ap_hash(key, sizeof key, o->seed + salt + 1000 * (uint64_t)a->kind);
     if (a->set)
         h = ap_hash(a->set, sizeof(uint64_t), h);
     return 1 + o->noise * (2 * ((double)(h >> 11) * 0x1p-53) - 1);
@@ -64,7 +70,7 @@ static struct plan_front *oracle_price(struct oracle *o, const struct plan_ask *
     split = a->microbatches * a->replicas;
     if ((oracle_noise(o, a, 7) - 1) / (o->noise + 1e-9) < 2 * o->hole - 1)
         return f;
-    double speed = d * pow(1 - o->loss, log2(d));
+    double speed = d * pow(1 - o->loss, log2(d)) * oracle_speed(o, a);
     p->forward_sec =
         (sec / (double)split / speed + o->launch_sec * n_blocks) * oracle_noise(o, a, 1);
     p->backward_sec = 2 * p->forward_sec * oracle_noise(o, a, 2);
@@ -93,7 +99,7 @@ static struct plan_front *oracle_price(struct oracle *o, const struct plan_ask *
 static bool oracle_same(const struct plan_ask *a, const struct plan_ask *b)
 {
     return a->lo == b->lo && a->hi == b->hi && a->hosts == b->hosts &&
-           a->devices == b->devices && a->replicas == b->replicas &&
+           a->devices == b->devices && a->kind == b->kind && a->replicas == b->replicas &&
            a->microbatches == b->microbatches &&
            (a->set ? b->set && *a->set == *b->set : !b->set);
 }
@@ -173,7 +179,7 @@ static inline int oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
 static inline double oracle_least(void *oracle, const struct plan_ask *a)
 {
     const struct oracle *o = oracle;
-    double sec = 0, d = a->hosts * a->devices;
+    double sec = 0, d = a->hosts * a->devices * oracle_speed(o, a);
     for (int b = a->lo; b <= a->hi; b++)
         sec += o->sec[b];
     return (o->inference ? 1 : 3) * (sec / (double)(a->microbatches * a->replicas) / d) *
@@ -197,6 +203,7 @@ struct random_case {
     double flops[ORACLE_BLOCKS];
     int n_ops[ORACLE_BLOCKS], class_of[ORACLE_BLOCKS];
     int64_t microbatches[16];
+    struct plan_kind kind[AP_MAX_KINDS];
     uint64_t state;
 };
 
@@ -308,6 +315,25 @@ static inline void case_random(struct random_case *c, uint64_t seed, int max_blo
     if (case_int(c, 0, 2) > 0)
         c->inst.memory_bytes = (int64_t)((total + act / 4) * case_num(c, 0.3, 2) /
                                          (double)(shape[k][0] * shape[k][1]));
+}
+
+/* The same on hosts of two or three kinds, of 2 or 4 devices each. */
+static inline void case_kinds(struct random_case *c, uint64_t seed, int max_blocks)
+{
+    case_random(c, seed, max_blocks);
+    int n_kinds = seed % 3 == 0 ? 3 : 2, hosts = 0;
+
+    for (int k = 0; k < n_kinds; k++) {
+        c->kind[k] = (struct plan_kind){.first_host = hosts,
+                                        .n_hosts = case_int(c, 1, n_kinds == 2 ? 2 : 1),
+                                        .memory_share = k ? case_num(c, 0.4, 1) : 1,
+                                        .speed = case_num(c, 0.3, 1)};
+        hosts += c->kind[k].n_hosts;
+        c->oracle.speed[k] = c->kind[k].speed;
+    }
+    case_cluster(c, hosts, n_kinds == 2 && hosts == 2 ? 4 : 2);
+    c->inst.n_kinds = n_kinds;
+    c->inst.kind = c->kind;
 }
 
 /* n alike blocks of a GPT-3 layer's size, the first and the last different. */

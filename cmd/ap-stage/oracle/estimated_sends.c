@@ -14,7 +14,7 @@
 enum { N_SLOTS = 4096 };
 
 struct place {
-    int replicas, first_host[2], first_device[2], hosts[2], devices[2];
+    int replicas, kind[2], first_host[2], first_device[2], hosts[2], devices[2];
 };
 struct plan_links {
     struct slot {
@@ -32,13 +32,14 @@ struct plan_links *plan_links_new(struct ap_arena *arena)
 static struct ap_devices list(struct ap_arena *arena, const struct plan_instance *inst,
                               int replicas, const struct plan_stage *st)
 {
-    int64_t stride = (int64_t)inst->n_hosts * inst->n_devices / replicas;
+    int64_t all = (int64_t)plan_kind_hosts(inst, st->kind) * inst->n_devices;
+    int64_t stride = all / replicas, host = plan_kind_first(inst, st->kind);
     int64_t *id = AP_NEW_N(arena, replicas * st->hosts * st->devices, int64_t), n = 0;
 
     for (int r = 0; r < replicas; r++)
         for (int h = 0; h < st->hosts; h++)
             for (int d = 0; d < st->devices; d++)
-                id[n++] = r * stride + (int64_t)(st->first_host + h) * inst->n_devices +
+                id[n++] = r * stride + (host + st->first_host + h) * inst->n_devices +
                           st->first_device + d;
     return (struct ap_devices){n, id};
 }
@@ -49,6 +50,7 @@ struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
 {
     struct place key = {
         replicas,
+        {from->kind, to->kind},
         {from->first_host, to->first_host},
         {from->first_device, to->first_device},
         {from->hosts, to->hosts},

@@ -50,6 +50,28 @@ void stage_model_graph(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 
+/* The hosts of each kind as a cluster of their own. */
+static int read_kinds(struct ap_arena *arena, struct stage_model *m, struct ap_err *err)
+{
+    const struct ap_cluster *c = &m->cluster;
+    int64_t *ids = AP_NEW_N(arena, (int)ap_cluster_devices(c), int64_t), first = 0;
+
+    m->n_kinds = c->n_kinds > 1 ? c->n_kinds : 1;
+    m->kind = AP_NEW_N(arena, m->n_kinds, struct ap_cluster);
+    m->kind[0] = *c;
+    for (int k = 0; k < m->n_kinds && m->n_kinds > 1; k++) {
+        int64_t n = c->kind[k].hosts * c->levels[0].size;
+        struct ap_err why = {0};
+        for (int64_t i = 0; i < n; i++)
+            ids[i] = first + i;
+        if (ap_cluster_take(c, n, ids, &m->kind[k], &why))
+            return ap_err_set(err, "cluster %s: /hosts/%d: its %lld hosts: %s", c->name,
+                              k, (long long)c->kind[k].hosts, why.msg);
+        first += n;
+    }
+    return 0;
+}
+
 void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
                       const char *cluster_path, struct stage_model *m)
 {
@@ -60,7 +82,8 @@ void stage_model_read(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die_usage("--cluster is missing, and the document has no cluster");
     if (ap_cluster_get(arena, doc, cluster_path, 0, &m->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_tool_one_kind(&m->cluster);
+    if (read_kinds(arena, m, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
     m->batch = ap_batch_size(&m->graph);
     for (int i = 0; i < m->graph.n_nodes; i++)
         m->training |= m->graph.nodes[i].phase != AP_FORWARD;
@@ -384,6 +407,34 @@ static void count_blocks(struct ap_arena *arena, const struct stage_model *m,
     inst->n_ops = n_ops;
 }
 
+/* Kinds of devices, their speed by what the blocks take on one device. */
+static void fill_kinds(struct ap_arena *arena, const struct stage_model *m, bool limited,
+                       struct plan_instance *inst)
+{
+    struct plan_kind *kind = AP_NEW_N(arena, m->n_kinds, struct plan_kind);
+    int64_t most_bytes = 1;
+    double least_sec = INFINITY;
+
+    for (int k = 0; k < m->n_kinds; k++) {
+        double *sec = stage_least_sec(arena, m, k, 1, 1);
+        kind[k].n_hosts = (int)(ap_cluster_devices(&m->kind[k]) / inst->n_devices);
+        kind[k].first_host = k > 0 ? kind[k - 1].first_host + kind[k - 1].n_hosts : 0;
+        kind[k].speed = sec[m->blocks.n] > 0 ? sec[m->blocks.n] : 1;
+        least_sec = fmin(least_sec, kind[k].speed);
+        if (m->kind[k].memory_bytes > most_bytes)
+            most_bytes = m->kind[k].memory_bytes;
+    }
+    for (int k = 0; k < m->n_kinds; k++) {
+        kind[k].speed = least_sec / kind[k].speed;
+        kind[k].memory_share =
+            limited ? 1 : (double)m->kind[k].memory_bytes / (double)most_bytes;
+    }
+    inst->n_kinds = m->n_kinds;
+    inst->kind = kind;
+    if (!limited)
+        inst->memory_bytes = most_bytes;
+}
+
 int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                         const struct stage_limits *limits, struct plan_instance *inst,
                         struct ap_err *err)
@@ -417,13 +468,15 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);
+    if (m->n_kinds > 1)
+        fill_kinds(arena, m, limits->memory_bytes > 0, inst);
     return 0;
 }
 
-double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
+double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int kind,
                         int64_t devices, int64_t microbatches)
 {
-    const struct ap_cluster *c = &m->cluster;
+    const struct ap_cluster *c = &m->kind[kind];
     double *sec = AP_NEW_N(arena, m->blocks.n + 1, double);
     double d = (double)devices, b = (double)microbatches;
     for (int i = 0; i < m->n_work; i++) {

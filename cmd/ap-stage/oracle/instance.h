@@ -23,6 +23,8 @@ struct stage_model {
     struct ap_nests nests;
     struct ap_blocks blocks;
     struct ap_cluster cluster;
+    int n_kinds;             /* 1: all devices are of one kind, the cluster's */
+    struct ap_cluster *kind; /* [kind]: its hosts as a cluster */
     struct stage_classes classes;
     struct ap_block_sum *sums; /* [block] */
     int64_t batch;             /* rows; 0: no input has a batch */
@@ -62,9 +64,9 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
 
 /*
  * [block + 1]: seconds that the operators of the blocks before take at least, per
- * microbatch, with all of so many devices at work and nothing sent. Arena.
+ * microbatch, with all of so many devices of a kind at work and nothing sent. Arena.
  */
-double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m,
+double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int kind,
                         int64_t devices, int64_t microbatches);
 
 #endif

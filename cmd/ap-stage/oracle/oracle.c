@@ -33,7 +33,7 @@ struct entry {
 
 /* Runs on one submesh. */
 struct column {
-    int hosts, devices, replicas;
+    int hosts, devices, kind, replicas;
     int64_t microbatches;
     const double *least; /* stage_least_sec */
 };
@@ -55,9 +55,10 @@ bool oracle_submesh(const struct plan_instance *inst, const struct plan_ask *ask
                     int64_t *hosts, int64_t *devices)
 {
     int64_t all = (int64_t)ask->hosts * ask->devices * ask->replicas;
+    int most = plan_kind_hosts(inst, ask->kind);
     *hosts = (int64_t)ask->hosts * ask->replicas;
-    if (*hosts > inst->n_hosts)
-        *hosts = inst->n_hosts;
+    if (*hosts > most)
+        *hosts = most;
     *devices = all / *hosts;
     return all % *hosts == 0 && *devices <= inst->n_devices;
 }
@@ -130,7 +131,8 @@ struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan
 
 static uint64_t hash_ask(const struct stage_oracle *o, const struct plan_ask *a)
 {
-    int64_t v[6] = {a->lo, a->hi, a->hosts, a->devices, a->replicas, a->microbatches};
+    int64_t v[7] = {a->lo,   a->hi,       a->hosts,       a->devices,
+                    a->kind, a->replicas, a->microbatches};
     uint64_t h = ap_hash(v, sizeof v, 1);
     return a->set ? ap_hash(a->set, sizeof *a->set * (size_t)set_words(o), h) : h;
 }
@@ -139,7 +141,7 @@ static bool same_ask(const struct stage_oracle *o, const struct plan_ask *a,
                      const struct plan_ask *b)
 {
     return a->lo == b->lo && a->hi == b->hi && a->hosts == b->hosts &&
-           a->devices == b->devices && a->replicas == b->replicas &&
+           a->devices == b->devices && a->kind == b->kind && a->replicas == b->replicas &&
            a->microbatches == b->microbatches && !a->set == !b->set &&
            (!a->set || !memcmp(a->set, b->set, sizeof *a->set * (size_t)set_words(o)));
 }
@@ -205,16 +207,17 @@ static struct column *find_column(struct stage_oracle *o, const struct plan_ask 
 {
     for (int i = 0; i < o->n_columns; i++) {
         struct column *c = &o->column[i];
-        if (c->hosts == a->hosts && c->devices == a->devices &&
+        if (c->hosts == a->hosts && c->devices == a->devices && c->kind == a->kind &&
             c->replicas == a->replicas && c->microbatches == a->microbatches)
             return c;
     }
     AP_ROOM(o->column, o->n_columns, o->cap_columns);
     struct column *c = &o->column[o->n_columns++];
-    *c = (struct column){a->hosts, a->devices, a->replicas, a->microbatches, NULL};
+    *c = (struct column){a->hosts,    a->devices,      a->kind,
+                         a->replicas, a->microbatches, NULL};
     c->least =
-        stage_least_sec(o->arena, o->model, (int64_t)a->hosts * a->devices * a->replicas,
-                        a->microbatches);
+        stage_least_sec(o->arena, o->model, a->kind,
+                        (int64_t)a->hosts * a->devices * a->replicas, a->microbatches);
     return c;
 }
 
@@ -404,6 +407,48 @@ static void take_fronts(struct stage_oracle *o, struct entry *e, const int *job_
     o->stats.n_fronts++;
 }
 
+/* The jobs of one kind among those of a batch. */
+struct kind_jobs {
+    struct stage_oracle *o;
+    int *number; /* [id in the batch]: among the kind's, -1: of another */
+};
+
+/* oracle_take, for which a job's number is its place among the kind's. */
+static int take_of_kind(void *ctx, const char *line, size_t len, struct ap_err *err)
+{
+    const struct kind_jobs *its = ctx;
+    int id = oracle_take(its->o, line, len, err);
+
+    if (id >= 0 && its->number[id] < 0)
+        return ap_err_set(err, "an id without a request");
+    return id < 0 ? -1 : its->number[id];
+}
+
+int oracle_run(struct stage_oracle *o, const struct coproc_job *jobs, const int *kind_of,
+               int n, struct ap_err *err)
+{
+    int n_kinds = plan_n_kinds(o->inst), rc = 0;
+    const double sec = o->params->limit_sec;
+
+    if (n_kinds == 1)
+        return coproc_run(o->pool[0], jobs, n, sec, oracle_take, o, err);
+    struct kind_jobs its = {o, ap_xrealloc(NULL, sizeof(int) * (size_t)(n + 1))};
+    struct coproc_job *job = ap_xrealloc(NULL, sizeof *job * (size_t)(n + 1));
+    for (int kind = 0; kind < n_kinds && rc == 0; kind++) {
+        int n_its = 0;
+        for (int i = 0; i < n; i++) {
+            its.number[i] = kind_of[i] == kind ? n_its : -1;
+            if (kind_of[i] == kind)
+                job[n_its++] = jobs[i];
+        }
+        if (n_its > 0)
+            rc = coproc_run(o->pool[kind], job, n_its, sec, take_of_kind, &its, err);
+    }
+    free(its.number);
+    free(job);
+    return rc;
+}
+
 /* Asks for all entries, each of which is there once. */
 static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
 {
@@ -411,18 +456,19 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
     size_t n_jobs = (size_t)o->n_batch;
     o->request = ap_xrealloc(NULL, sizeof *o->request * n_jobs);
     struct coproc_job *jobs = ap_xrealloc(NULL, sizeof *jobs * n_jobs);
-    int *job_of = ap_xrealloc(NULL, sizeof *job_of * n_jobs); /* [part's number] */
+    int *job_of = ap_xrealloc(NULL, sizeof *job_of * n_jobs);   /* [part's number] */
+    int *kind_of = ap_xrealloc(NULL, sizeof *kind_of * n_jobs); /* [job] */
     for (int id = 0; id < o->n_batch; id++) {
         const struct query *p = &queries[id];
         const struct entry *e = p->entry;
         job_of[p->number] = id;
         o->request[id] = (struct request){p->mesh, 0, NULL};
         jobs[id].group = p->mesh;
+        kind_of[id] = e->ask.kind;
         jobs[id].line = oracle_request(o, id, &e->ask, e->hosts, e->devices, p->mesh, -1);
     }
     double start = ap_now_sec();
-    int rc =
-        coproc_run(o->pool, jobs, o->n_batch, o->params->limit_sec, oracle_take, o, err);
+    int rc = oracle_run(o, jobs, kind_of, o->n_batch, err);
     o->stats.wait_sec += ap_now_sec() - start;
     o->stats.n_requests += o->n_batch;
     for (int i = 0; i < n && rc == 0; i++)
@@ -430,6 +476,7 @@ static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_
     free(queries);
     free(jobs);
     free(job_of);
+    free(kind_of);
     free(o->request);
     o->request = NULL;
     o->broken |= rc != 0;
@@ -512,7 +559,7 @@ struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
                                         const struct stage_model *model,
                                         const struct plan_instance *inst,
                                         const struct stage_oracle_params *params,
-                                        struct coproc_pool *pool)
+                                        struct coproc_pool *const *pool)
 {
     struct stage_oracle *o = AP_NEW(arena, struct stage_oracle);
     o->arena = arena;
@@ -552,8 +599,8 @@ void stage_oracle_stats(const struct stage_oracle *o, struct stage_oracle_stats 
 
 void stage_oracle_stop(struct stage_oracle *o)
 {
-    if (!o->lent)
-        coproc_stop(o->pool);
+    for (int kind = 0; kind < plan_n_kinds(o->inst) && !o->lent; kind++)
+        coproc_stop(o->pool[kind]);
     for (int i = 0; i < o->n_plans; i++)
         free(o->plan[i].sharding);
     free(o->plan);

@@ -31,12 +31,13 @@ struct stage_oracle_stats {
     double wait_sec;    /* waiting for answers */
 };
 
-/* Asks these processes, which it ends. The model and params must outlive it. */
+/* Asks these processes, [kind of device] of pool, which it ends. Model, params and the
+ * array must outlive it. */
 struct stage_oracle *stage_oracle_start(struct ap_arena *arena,
                                         const struct stage_model *model,
                                         const struct plan_instance *inst,
                                         const struct stage_oracle_params *params,
-                                        struct coproc_pool *pool);
+                                        struct coproc_pool *const *pool);
 /* Another one that asks the processes of o, which must outlive it and ends them. */
 struct stage_oracle *stage_oracle_share(struct stage_oracle *o,
                                         const struct stage_oracle_params *params);

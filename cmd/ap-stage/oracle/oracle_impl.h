@@ -23,6 +23,7 @@ struct origin {
 /* A sharding that was asked for: plans that are nearly as good share most of them. */
 struct known_plan {
     const char *line; /* the request behind its id */
+    int kind;         /* of devices that it was asked of */
     int n_points;
     const struct answer_point *points;
     char *sharding; /* malloc */
@@ -34,8 +35,8 @@ struct stage_oracle {
     const struct stage_model *model;
     const struct plan_instance *inst;
     const struct stage_oracle_params *params;
-    struct coproc_pool *pool;
-    bool lent; /* the pool is another oracle's */
+    struct coproc_pool *const *pool; /* [kind] */
+    bool lent;                       /* the pools are another oracle's */
     int n_entries, cap_entries;
     struct entry **entry;  /* what was asked for */
     struct ap_index index; /* of entries, by ask */
@@ -68,6 +69,9 @@ struct plan_ask oracle_canonical(const struct stage_oracle *o,
 /* A line of the protocol (ap-shard(1)), in the arena; plan: of the front, -1: none. */
 const char *oracle_request(struct stage_oracle *o, int id, const struct plan_ask *ask,
                            int64_t hosts, int64_t devices, int mesh, int plan);
+/* Runs jobs, those of a kind by its processes; kind_of: [job], NULL: all of the first. */
+int oracle_run(struct stage_oracle *o, const struct coproc_job *jobs, const int *kind_of,
+               int n, struct ap_err *err);
 /* Takes an answer to the batch under way: its id, -1 with err. */
 int oracle_take(void *ctx, const char *line, size_t len, struct ap_err *err);
 

@@ -40,9 +40,9 @@ static bool keeps_promise(const struct answer_point *promised,
 static struct plan_ask ask_of(const struct plan_answer *answer, int s)
 {
     const struct plan_stage *stage = &answer->stage[s];
-    return (struct plan_ask){stage->lo,           stage->hi,      stage->set,
-                             stage->hosts,        stage->devices, answer->replicas,
-                             answer->microbatches};
+    return (struct plan_ask){stage->lo,        stage->hi,           stage->set,
+                             stage->hosts,     stage->devices,      stage->kind,
+                             answer->replicas, answer->microbatches};
 }
 
 static const char *behind_id(const char *line)
@@ -50,25 +50,26 @@ static const char *behind_id(const char *line)
     return strchr(line, ',');
 }
 
-static const struct known_plan *find_plan(const struct stage_oracle *o, const char *line)
+static const struct known_plan *find_plan(const struct stage_oracle *o, int kind,
+                                          const char *line)
 {
     for (int i = 0; i < o->n_plans; i++)
-        if (!strcmp(o->plan[i].line, behind_id(line)))
+        if (o->plan[i].kind == kind && !strcmp(o->plan[i].line, behind_id(line)))
             return &o->plan[i];
     return NULL;
 }
 
-static void keep_plan(struct stage_oracle *o, const char *line, const struct request *q,
-                      const struct stage_detail *got)
+static void keep_plan(struct stage_oracle *o, const char *line, int kind,
+                      const struct request *q, const struct stage_detail *got)
 {
     AP_ROOM(o->plan, o->n_plans, o->cap_plans);
-    o->plan[o->n_plans++] = (struct known_plan){behind_id(line), q->n_points, q->points,
-                                                got->sharding, got->names_only};
+    o->plan[o->n_plans++] = (struct known_plan){
+        behind_id(line), kind, q->n_points, q->points, got->sharding, got->names_only};
 }
 
 /* Asks for what is not known yet. */
-static int fetch_plans(struct stage_oracle *o, struct coproc_job *jobs, int n,
-                       struct ap_err *err)
+static int fetch_plans(struct stage_oracle *o, const struct coproc_job *jobs,
+                       const int *kind_of, int n, struct ap_err *err)
 {
     struct stage_detail *got = ap_xrealloc(NULL, sizeof *got * (size_t)(n + 1));
     memset(got, 0, sizeof *got * (size_t)(n + 1));
@@ -76,11 +77,11 @@ static int fetch_plans(struct stage_oracle *o, struct coproc_job *jobs, int n,
     o->request = ap_xrealloc(NULL, sizeof *o->request * (size_t)(n + 1));
     memset(o->request, 0, sizeof *o->request * (size_t)(n + 1));
     o->detail = got;
-    int rc = coproc_run(o->pool, jobs, n, o->params->limit_sec, oracle_take, o, err);
+    int rc = oracle_run(o, jobs, kind_of, n, err);
     o->detail = NULL;
     o->stats.n_requests += n;
     for (int i = 0; i < n && rc == 0; i++)
-        keep_plan(o, jobs[i].line, &o->request[i], &got[i]);
+        keep_plan(o, jobs[i].line, kind_of[i], &o->request[i], &got[i]);
     free(got);
     free(o->request);
     o->request = NULL;
@@ -94,6 +95,7 @@ struct asking {
     struct stage_detail *detail;
     int n_jobs;
     struct coproc_job *jobs; /* at most two for each stage */
+    int *kind_of;            /* [job] */
 };
 
 /* The request for a plan of a run in stage s, which is asked for if it is not known. */
@@ -102,8 +104,10 @@ static const char *want(struct asking *a, int s, const struct plan_ask *ask, int
     const int mesh = a->o->origin[a->answer->stage[s].point->tag].mesh;
     const char *line = oracle_request(a->o, a->n_jobs, ask, a->detail[s].hosts,
                                       a->detail[s].devices, mesh, index);
-    if (!find_plan(a->o, line))
+    if (!find_plan(a->o, ask->kind, line)) {
+        a->kind_of[a->n_jobs] = ask->kind;
         a->jobs[a->n_jobs++] = (struct coproc_job){line, mesh};
+    }
     return line;
 }
 
@@ -111,7 +115,7 @@ static int fetch_wanted(struct asking *a, struct ap_err *err)
 {
     const int n = a->n_jobs;
     a->n_jobs = 0;
-    return n > 0 ? fetch_plans(a->o, a->jobs, n, err) : 0;
+    return n > 0 ? fetch_plans(a->o, a->jobs, a->kind_of, n, err) : 0;
 }
 
 static bool is_as_promised(const struct known_plan *known, const struct origin *from)
@@ -150,8 +154,10 @@ static int take_other(struct asking *a, int s, const char *own, const char *like
 {
     struct stage_oracle *o = a->o;
     const struct origin *from = &o->origin[a->answer->stage[s].point->tag];
-    const struct known_plan *plan = find_plan(o, own), *twin = find_plan(o, like),
-                            *any = find_plan(o, first);
+    const int kind = a->answer->stage[s].kind;
+    const struct known_plan *plan = find_plan(o, kind, own),
+                            *twin = find_plan(o, kind, like),
+                            *any = find_plan(o, kind, first);
     if (is_as_promised(twin, from) && same_print(twin, plan->sharding ? plan : any)) {
         take_plan(a, s, twin, true);
         return 0;
@@ -179,6 +185,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     struct plan_ask ask;
 
     a.jobs = ap_xrealloc(NULL, sizeof *a.jobs * 2 * (size_t)n);
+    a.kind_of = ap_xrealloc(NULL, sizeof *a.kind_of * 2 * (size_t)n);
     for (int s = 0; s < n; s++) {
         const struct origin *from = &o->origin[answer->stage[s].point->tag];
         ask = ask_of(answer, s);
@@ -191,7 +198,7 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     int rc = fetch_wanted(&a, err);
     for (int s = 0; s < n && rc == 0; s++) {
         const struct origin *from = &o->origin[answer->stage[s].point->tag];
-        if (is_as_promised(find_plan(o, line[3 * s]), from))
+        if (is_as_promised(find_plan(o, answer->stage[s].kind, line[3 * s]), from))
             continue;
         ask = ask_of(answer, s);
         struct plan_ask like = oracle_canonical(o, &ask);
@@ -200,13 +207,14 @@ int stage_oracle_plans(struct stage_oracle *o, const struct plan_answer *answer,
     }
     rc = rc ? rc : fetch_wanted(&a, err);
     for (int s = 0; s < n && rc == 0; s++) {
-        const struct known_plan *known = find_plan(o, line[3 * s]);
+        const struct known_plan *known = find_plan(o, answer->stage[s].kind, line[3 * s]);
         if (is_as_promised(known, &o->origin[answer->stage[s].point->tag]))
             take_plan(&a, s, known, false);
         else
             rc = take_other(&a, s, line[3 * s], line[3 * s + 1], line[3 * s + 2], err);
     }
     free(a.jobs);
+    free(a.kind_of);
     free(line);
     return rc;
 }

@@ -17,6 +17,7 @@ struct memo_stage {
     const char
         *asked; /* text that the shard command gave: of blocks, mesh, batch, point */
     enum ap_recompute recompute;
+    int kind;                                /* of its devices */
     int64_t n_devices, level[AP_MAX_LEVELS]; /* as ap_cluster_take has them */
     const char *written;                     /* NULL: it was not read yet */
     struct ap_stage stage;
@@ -46,7 +47,7 @@ void stage_memo_stop(struct stage_memo *memo)
 
 static bool same_stage(const struct memo_stage *a, const struct memo_stage *b)
 {
-    return a->asked == b->asked && a->recompute == b->recompute &&
+    return a->asked == b->asked && a->recompute == b->recompute && a->kind == b->kind &&
            a->n_devices == b->n_devices && !memcmp(a->level, b->level, sizeof a->level);
 }
 
@@ -55,7 +56,10 @@ static int find_stage(struct stage_memo *memo, const struct ap_stage *st,
                       const char *asked, struct memo_stage **part, struct ap_err *err)
 {
     struct memo_stage key = {
-        .asked = asked, .recompute = st->recompute, .n_devices = st->n_devices};
+        .asked = asked,
+        .recompute = st->recompute,
+        .kind = ap_cluster_kind_of(&memo->model->cluster, st->devices[0]),
+        .n_devices = st->n_devices};
     struct ap_cluster own;
 
     if (ap_cluster_take(&memo->model->cluster, st->n_devices, st->devices, &own, err))

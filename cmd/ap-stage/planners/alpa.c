@@ -22,7 +22,7 @@
 
 /* A stage that begins at some block, on a mesh, run one way. */
 struct candidate {
-    int hi, mesh, devices, most_behind; /* stages from it to the end at most */
+    int hi, mesh, most_behind; /* stages from it to the end at most */
     double sec;
     const struct plan_point *point;
 };
@@ -37,13 +37,14 @@ struct dp {
     struct config *c;
     const struct alpa_limits *limits;
     struct ap_arena *scratch;
-    int n, n_devices;
+    int n, n_devices;     /* of all kinds */
     int *first_candidate; /* [block], n + 1 */
     struct candidate *candidate;
     int *first_active, *active; /* the pieces within t_max, likewise */
     double *prefix;             /* [block]: least sum of the stages in front of it */
-    double *device_sec;         /* [block]: least devices * seconds of those */
-    int *first; /* [block * (devices + 1) + d]: its labels, n_labels of them */
+    double *device_sec;         /* [block]: least weight * seconds of those */
+    int *first; /* [block * width + d]: its labels, n_labels of them; d: the devices that
+                   the rest has, as struct plan_counts */
     int *n_labels;
     struct label *label;
     int n_all, cap;
@@ -55,7 +56,7 @@ struct dp {
 
 /* ---- pieces ---- */
 
-static int most_behind(const struct dp *dp, const struct plan_point *p)
+static int most_behind(const struct dp *dp, int kind, const struct plan_point *p)
 {
     const struct plan_instance *inst = dp->sp->inst;
     int64_t b = dp->c->microbatches;
@@ -63,7 +64,7 @@ static int most_behind(const struct dp *dp, const struct plan_point *p)
 
     if (inst->memory_bytes == 0)
         return most;
-    int64_t left = inst->memory_bytes - p->stage_bytes;
+    int64_t left = plan_memory(inst, kind) - p->stage_bytes;
     if (left < 0)
         return 0;
     int64_t held = p->microbatch_bytes > 0 ? left / p->microbatch_bytes : INT64_MAX;
@@ -81,8 +82,7 @@ static void add_points(struct dp *dp, int hi, int mesh, const struct plan_front 
         const struct plan_point *p = &front->point[i];
         struct candidate q = {.hi = hi,
                               .mesh = mesh,
-                              .devices = mesh_size(&dp->c->mesh[mesh]),
-                              .most_behind = most_behind(dp, p),
+                              .most_behind = most_behind(dp, dp->c->mesh[mesh].kind, p),
                               .sec = p->forward_sec + p->backward_sec,
                               .point = p};
         if (q.most_behind == 0)
@@ -98,10 +98,11 @@ static bool only_whole(const struct dp *dp, int mesh)
     return mesh_size(&dp->c->mesh[mesh]) == dp->n_devices && !dp->limits->idle;
 }
 
-static bool fits_somehow(const struct plan_instance *inst, const struct plan_front *front)
+static bool fits_somehow(const struct plan_instance *inst, int kind,
+                         const struct plan_front *front)
 {
     for (int i = 0; i < front->n; i++)
-        if (plan_fits(inst, &front->point[i], 1))
+        if (plan_fits(inst, kind, &front->point[i], 1))
             return true;
     return false;
 }
@@ -127,7 +128,7 @@ static int look_at_size(struct dp *dp, int mesh, int size, bool note, int *end,
         }
         if (config_front(dp->sp, dp->c, lo, hi, mesh, &front, err))
             return -1;
-        if (fits_somehow(dp->sp->inst, front))
+        if (fits_somehow(dp->sp->inst, dp->c->mesh[mesh].kind, front))
             n_left++;
         else
             end[lo] = hi;
@@ -217,7 +218,7 @@ static void sum_prefixes(struct dp *dp)
             const struct candidate *q = &dp->candidate[i];
             double *sum = &dp->prefix[q->hi + 1], *dev = &dp->device_sec[q->hi + 1];
             *sum = fmin(*sum, dp->prefix[k] + (dp->counts ? 1 : q->sec));
-            *dev = fmin(*dev, dp->device_sec[k] + q->sec * q->devices);
+            *dev = fmin(*dev, dp->device_sec[k] + q->sec * config_weight(dp->c, q->mesh));
         }
 }
 
@@ -225,7 +226,7 @@ static void sum_prefixes(struct dp *dp)
 
 static size_t state(const struct dp *dp, int k, int d)
 {
-    return (size_t)k * (size_t)(dp->n_devices + 1) + (size_t)d;
+    return (size_t)k * (size_t)dp->c->counts.width + (size_t)d;
 }
 
 static void keep_labels(struct dp *dp, int k, int d)
@@ -252,9 +253,9 @@ static void fill_state(struct dp *dp, int k, int d, double bound)
     for (int j = dp->first_active[k]; j < dp->first_active[k + 1]; j++) {
         int i = dp->active[j];
         const struct candidate *q = &dp->candidate[i];
-        if (q->devices > d)
+        if (!config_has(dp->c, d, q->mesh))
             continue;
-        size_t rest = state(dp, q->hi + 1, d - q->devices);
+        size_t rest = state(dp, q->hi + 1, d - config_take(dp->c, q->mesh));
         int at = dp->first[rest], n = dp->n_labels[rest];
         dp->work += 1 + n;
         for (int l = at; l < at + n; l++) {
@@ -283,10 +284,20 @@ static void choose_active(struct dp *dp, double t_max)
     dp->first_active[dp->n] = n;
 }
 
+/* Of the devices that d stands for. */
+static double weight_of(const struct dp *dp, int d)
+{
+    double weight = 0;
+
+    for (int k = 0; k < dp->c->counts.n_kinds; k++)
+        weight += counts_digit(&dp->c->counts, d, k) * dp->c->speed[k];
+    return weight;
+}
+
 /* The best label of all blocks with no stage above t_max, -1 for none. */
 static int solve(struct dp *dp, double t_max, double bound)
 {
-    int best = -1, all = dp->n_devices;
+    int best = -1, all = dp->c->counts.width - 1;
 
     dp->n_all = 0;
     choose_active(dp, t_max);
@@ -305,7 +316,7 @@ static int solve(struct dp *dp, double t_max, double bound)
         /* what is in front needs devices too */
         double front = dp->device_sec[k] / t_max * (1 - 1e-9);
         for (int d = 0; d <= all; d++)
-            if (d == 0 || d > all - front)
+            if (d == 0 || weight_of(dp, d) > dp->c->capacity - front)
                 dp->n_labels[state(dp, k, d)] = 0;
             else
                 fill_state(dp, k, d, bound);
@@ -340,6 +351,7 @@ static void unroll(const struct dp *dp, int label, struct plan_answer *a)
                                             .hi = q->hi,
                                             .hosts = dp->c->mesh[q->mesh].hosts,
                                             .devices = dp->c->mesh[q->mesh].devices,
+                                            .kind = dp->c->mesh[q->mesh].kind,
                                             .point = q->point};
         lo = q->hi + 1;
     }
@@ -398,7 +410,7 @@ static int first_at_least(const double *t, int n, double x)
 static int first_feasible(struct dp *dp, const double *t, int n)
 {
     double b = (double)dp->c->microbatches;
-    double least = dp->device_sec[dp->n] / dp->n_devices * (1 - 1e-9);
+    double least = dp->device_sec[dp->n] / dp->c->capacity * (1 - 1e-9);
     int lo = first_at_least(t, n, least), hi;
 
     for (double x = least * 1.1;; x *= 1.3) {
@@ -509,10 +521,12 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
                     .limits = limits,
                     .scratch = &scratch,
                     .n = sp->n,
-                    .n_devices = c->hosts * c->devices,
                     .counts = sp->inst->inference};
-    size_t n_states = (size_t)(dp.n + 1) * (size_t)(dp.n_devices + 1);
+    size_t n_states = (size_t)(dp.n + 1) * (size_t)c->counts.width;
     int rc = -1, n_times;
+
+    for (int k = 0; k < c->counts.n_kinds; k++)
+        dp.n_devices += c->counts.most[k];
 
     dp.first_candidate = AP_NEW_N(&scratch, dp.n + 1, int);
     dp.prefix = AP_NEW_N(&scratch, dp.n + 1, double);
@@ -585,7 +599,8 @@ static int alpa_all(const char *name, struct ap_arena *arena,
     bool *allowed = AP_NEW_N(arena, sp.n * sp.n, bool);
     for (int i = 0; i < inst->n_microbatches; i++) {
         struct config c;
-        config_init(&sp, &c, 1, inst->microbatches[i], NULL, 0);
+        if (!config_init(&sp, &c, 1, inst->microbatches[i], NULL, 0))
+            continue;
         int lo = end ? 1 : 0, hi = end ? sp.n : 0;
         if (params->n_stages > 0)
             lo = hi = params->n_stages;

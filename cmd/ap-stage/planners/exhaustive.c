@@ -3,7 +3,7 @@
  * Idea: all of them: replicas, microbatches, schedules, cuts, submeshes, points. Only
  * plans in which some device has at least as much work as the best plan takes are
  * left out. Chunks of interleaved-1f1b lie on two or more groups of devices of
- * one shape.
+ * one shape and kind.
  * Cost: exponential; the oracle of the others on tiny instances.
  */
 #include <math.h>
@@ -35,7 +35,7 @@ static void judge(struct walk *w)
     if (w->chunks == 1)
         for (int s = 0; s < a->n_stages; s++)
             if (!plan_fits(
-                    inst, a->stage[s].point,
+                    inst, a->stage[s].kind, a->stage[s].point,
                     plan_in_flight(w->schedule, a->n_stages - s, w->c.microbatches)))
                 return;
     if (plan_try(w->sp, a, &score, &why) == 0 && (!w->found || score < w->least)) {
@@ -70,6 +70,7 @@ static int walk_points(struct walk *w, int lo, int hi, int mesh, int left,
                                               .hi = hi,
                                               .hosts = w->c.mesh[mesh].hosts,
                                               .devices = w->c.mesh[mesh].devices,
+                                              .kind = w->c.mesh[mesh].kind,
                                               .point = p};
         w->now.n_stages = s + 1;
         if (walk(w, hi + 1, left, err))
@@ -97,11 +98,11 @@ static int walk(struct walk *w, int lo, int left, struct ap_err *err)
         return 0;
     for (int hi = lo; hi < n; hi++)
         for (int m = 0; m < w->c.n_meshes; m++) {
-            int size = mesh_size(&w->c.mesh[m]);
             bool same = w->chunks > 1 && m == w->mesh;
-            if (w->chunks > 1 ? !same : size > left)
+            if (w->chunks > 1 ? !same : !config_has(&w->c, left, m))
                 continue;
-            if (walk_points(w, lo, hi, m, w->chunks > 1 ? left : left - size, err))
+            if (walk_points(w, lo, hi, m,
+                            w->chunks > 1 ? left : left - config_take(&w->c, m), err))
                 return -1;
         }
     return 0;
@@ -121,15 +122,15 @@ static int start(struct walk *w, enum ap_schedule schedule, int chunks, int mesh
                                   .chunks = chunks,
                                   .measure = "simulated",
                                   .stopped = "all plans"};
-    return walk(w, 0, w->c.hosts * w->c.devices, err);
+    return walk(w, 0, w->c.counts.width - 1, err);
 }
 
 static int walk_chunks(struct walk *w, struct ap_err *err)
 {
-    int n = w->sp->n, all = w->c.hosts * w->c.devices, want = w->sp->params->n_stages;
+    int n = w->sp->n, want = w->sp->params->n_stages;
 
     for (int m = 0; m < w->c.n_meshes; m++) {
-        int most = all / mesh_size(&w->c.mesh[m]);
+        int most = w->c.counts.most[w->c.mesh[m].kind] / mesh_size(&w->c.mesh[m]);
         for (int groups = 2; groups <= most; groups++) {
             if (w->c.microbatches % groups != 0)
                 continue;

@@ -92,7 +92,7 @@ static int pick_point(struct grid *g, struct member *m, enum ap_schedule schedul
 
     if (config_front(&g->sp, &m->c, first_block(m, s), m->end[s], 0, &front, err))
         return -1;
-    *point = plan_fastest(g->sp.inst, front, m->c.microbatches, flight);
+    *point = plan_fastest(g->sp.inst, 0, front, m->c.microbatches, flight);
     return 0;
 }
 
@@ -218,7 +218,7 @@ int plan_none(struct ap_arena *arena, const struct plan_instance *inst,
 {
     struct grid g;
     struct members all = {0};
-    struct plan_submesh whole = {inst->n_hosts, inst->n_devices};
+    struct plan_submesh whole = {inst->n_hosts, inst->n_devices, 0};
 
     if (begin(&g, "none", arena, inst, params, answer, err))
         return -1;
@@ -233,7 +233,7 @@ int plan_intra_only(struct ap_arena *arena, const struct plan_instance *inst,
 {
     struct grid g;
     struct members all = {0};
-    struct plan_submesh whole = {inst->n_hosts, inst->n_devices};
+    struct plan_submesh whole = {inst->n_hosts, inst->n_devices, 0};
 
     if (begin(&g, "intra-only", arena, inst, params, answer, err))
         return -1;
@@ -281,14 +281,14 @@ int plan_megatron_grid(struct ap_arena *arena, const struct plan_instance *inst,
                     inst->n_blocks % pp == 0 &&
                     (params->n_stages == 0 || params->n_stages == pp))
                     add_member(&g, &all, inst->microbatches[i], devices / (tp * pp),
-                               (struct plan_submesh){1, tp}, pp);
+                               (struct plan_submesh){1, tp, 0}, pp);
     return try_members(&g, &all, err) ? -1 : end_of(&g, "megatron-grid", err);
 }
 
 /* Cuts by Alpa's programme, one device a stage. */
 static int single_devices(struct grid *g, int replicas, bool idle, struct ap_err *err)
 {
-    static const struct plan_submesh one = {1, 1};
+    static const struct plan_submesh one = {1, 1, 0};
     const struct plan_instance *inst = g->sp.inst;
 
     for (int i = 0; i < inst->n_microbatches; i++)

@@ -130,7 +130,8 @@ static void extend(struct table *t, int s, int lo, int b, int m, int d,
         int flight = plan_in_flight(t->sp->inst->inference ? AP_SCHEDULE_INFERENCE
                                                            : AP_SCHEDULE_GPIPE,
                                     1, t->c->microbatches);
-        if (!is_mode(front, p, t->c->microbatches) || !plan_fits(t->sp->inst, p, flight))
+        if (!is_mode(front, p, t->c->microbatches) ||
+            !plan_fits(t->sp->inst, 0, p, flight))
             continue;
         for (int k = t->first[rest]; k < t->first[rest] + t->n_triples[rest]; k++) {
             const struct triple *u = &t->all[k];

@@ -510,17 +510,17 @@ static void select_all(const struct selecting *x)
 
 /* Whether some device needs more than the memory, and more than it did. */
 static bool needs_more(const struct ap_pipeline_price *p,
-                       const struct ap_pipeline_price *was, int64_t memory_bytes)
+                       const struct ap_pipeline_price *was, const int64_t *memory_bytes)
 {
     for (int d = 0; d < p->result.n_devices; d++)
-        if (p->result.devices[d].peak_bytes > memory_bytes &&
+        if (p->result.devices[d].peak_bytes > memory_bytes[d] &&
             p->result.devices[d].peak_bytes > was->result.devices[d].peak_bytes)
             return true;
     return false;
 }
 
 int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                            int64_t memory_bytes, struct ap_stages *stages,
+                            const int64_t *memory_bytes, struct ap_stages *stages,
                             struct ap_pipeline_price *price, struct ap_err *err)
 {
     const struct ap_pipeline_price all = *price;
@@ -533,7 +533,7 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph
                           .slack = AP_NEW_N(arena, n_devices, double)};
 
     for (int d = 0; d < n_devices; d++)
-        x.slack[d] = (double)(memory_bytes - all.result.devices[d].peak_bytes);
+        x.slack[d] = (double)(memory_bytes[d] - all.result.devices[d].peak_bytes);
     select_all(&x);
     if (ap_pipeline_price(arena, of, stages, price, err))
         return -1;

@@ -9,12 +9,13 @@
 
 /*
  * Stages that recompute all of their blocks make only what they must, or nothing, while
- * no device takes more than memory_bytes or what it takes now: changes recompute and
+ * no device takes more than its memory_bytes or what it takes now: changes recompute and
  * recomputed (arena) of those where that is quicker, and the price, which is the plan's
  * before and after. The step is not slower than before. -1: as ap_pipeline_price.
+ * memory_bytes: [device of the price].
  */
 int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                            int64_t memory_bytes, struct ap_stages *stages,
+                            const int64_t *memory_bytes, struct ap_stages *stages,
                             struct ap_pipeline_price *price, struct ap_err *err);
 
 #endif

@@ -75,7 +75,7 @@ static int fill_points(struct rhino *r, struct plan_answer *a, struct ap_err *er
         if (inst->ask(inst->oracle, &ask, &front, err))
             return -1;
         r->sp.n_asked++;
-        st->point = plan_fastest(inst, front, a->microbatches, flight);
+        st->point = plan_fastest(inst, 0, front, a->microbatches, flight);
         if (!st->point)
             return 1;
     }

@@ -194,7 +194,7 @@ static int one_line(struct stage_search *search, struct pool *pool, struct space
 
     if (line_init(&ln, sp, c, schedule, search->least, err))
         return -1;
-    if (auto_is_over(search, b * ln.front_device_sec[sp->n] / (c->hosts * c->devices)))
+    if (auto_is_over(search, b * ln.front_device_sec[sp->n] / c->capacity))
         return 1;
     if (!search->proves) {
         line_labels(&ln, false, &l);
@@ -260,9 +260,6 @@ static int all_configs(struct stage_search *search, struct pool *pool,
     int all = inst->n_hosts * inst->n_devices;
 
     for (int r = 1; r <= all; r++) {
-        int hosts, devices;
-        if (!plan_grid(inst, r, &hosts, &devices))
-            continue;
         for (int i = 0; i < inst->n_microbatches; i++)
             if (one_config(search, pool, sp, r, inst->microbatches[i], err))
                 return -1;

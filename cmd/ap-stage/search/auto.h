@@ -36,9 +36,12 @@ struct line {
     enum ap_schedule schedule;
     struct cell *cell;    /* [run * n_meshes + mesh] */
     struct ap_link *link; /* [mesh * n_meshes + mesh behind] */
-    int n_units, unit;    /* of devices; unit > 1 in large clusters */
+    /* devices of each kind in units, of several devices in large clusters; n_units: all
+       of them as a number of these counts */
+    struct plan_counts units;
+    int n_units, unit[AP_MAX_KINDS];
     double *front_sum; /* [block]: least forward and backward before it, sends left out */
-    double *front_device_sec; /* [block]: least devices * seconds of a microbatch */
+    double *front_device_sec; /* [block]: least weight * seconds of a microbatch */
     double below;             /* plans at or above are of no interest */
 };
 
@@ -68,7 +71,7 @@ void line_prepend(const struct line *ln, const struct prepend *p,
 /* Least flight of a stage with this many stages behind it. */
 int line_flight(const struct line *ln, int n_behind);
 
-/* [block + 1]: device-seconds of a microbatch that no plan is below for the blocks
+/* [block + 1]: weight * seconds of a microbatch that no plan is below for the blocks
  * before, known without asking; 0 where nothing is known. Arena of the space. */
 double *line_known(const struct space *sp, const struct config *c);
 /* Seconds of a step that no plan of the configuration is below, whatever blocks its

@@ -1,18 +1,16 @@
 /*
- * Problem: the best interleaved schedule: G groups of devices of one shape, two or more,
- * each with the same number of stages, stage s on group s modulo G; devices may be left
- * over.
- * Idea: group g cannot start before the g stages in front of it are through, must do B
- * microbatches of all of its stages, and ends before the way back through those g. The
- * average over the groups is a sum over stages with the weight B + max(0, G - 1 - s) for
- * stage s, whose least value over all cuts a programme finds, for every number of stages
- * at once: a bound. Another programme finds the cuts of least maximum and, among those,
- * least sum: the plan, with the fastest points but for the first stages, which get the
- * leanest until it fits. Small lines are searched whole, the bounds being what is chosen
- * and the rest's programme.
- * Cost: blocks^2 x stages for each shape; the search is exponential within its limits.
- * Source: Narayanan et al., "Efficient large-scale language model training on GPU
- * clusters using Megatron-LM" (SC 2021), section 2.2.
+ * Problem: the best interleaved schedule: G groups of devices of one shape and kind, G >
+ * 1, each with the same number of stages, stage s on group s modulo G; devices may be
+ * left over. Idea: group g cannot start before the g stages in front of it are through,
+ * must do B microbatches of all of its stages, and ends before the way back through those
+ * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
+ * s) for stage s, whose least value over all cuts a programme finds, for every number of
+ * stages at once: a bound. Another programme finds the cuts of least maximum and, among
+ * those, least sum: the plan, with the fastest points but for the first stages, which get
+ * the leanest until it fits. Small lines are searched whole, the bounds being what is
+ * chosen and the rest's programme. Cost: blocks^2 x stages for each shape; the search is
+ * exponential within its limits. Source: Narayanan et al., "Efficient large-scale
+ * language model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.
  */
 #include "search/auto.h"
 
@@ -59,7 +57,8 @@ static void fill_cost(const struct chunks *x, const struct plan_front *front,
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         double rest = rest_of(x, p);
-        if (!plan_fits(x->sp->inst, p, 1) || rest >= x->search->least)
+        if (!plan_fits(x->sp->inst, x->c->mesh[x->mesh].kind, p, 1) ||
+            rest >= x->search->least)
             continue;
         cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
         if (!cost->fast || rest < rest_of(x, cost->fast))
@@ -153,6 +152,7 @@ static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lea
                                          .hi = end[s],
                                          .hosts = x->c->mesh[x->mesh].hosts,
                                          .devices = x->c->mesh[x->mesh].devices,
+                                         .kind = x->c->mesh[x->mesh].kind,
                                          .point = s < n_lean ? cost->lean : cost->fast};
     }
     return auto_score(x->search, x->sp, &a, "chunks");
@@ -229,7 +229,8 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
             x->load[s] = load;
             x->search->nodes++;
             x->ended |= x->search->nodes > x->node_limit;
-            if (!plan_fits(x->sp->inst, p, 1) || auto_is_over(x->search, load) ||
+            if (!plan_fits(x->sp->inst, x->c->mesh[x->mesh].kind, p, 1) ||
+                auto_is_over(x->search, load) ||
                 auto_is_over(x->search,
                              (all + x->behind[(s + 1) * row + hi + 1]) / x->groups))
                 continue;
@@ -237,6 +238,7 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
                                                   .hi = hi,
                                                   .hosts = x->c->mesh[x->mesh].hosts,
                                                   .devices = x->c->mesh[x->mesh].devices,
+                                                  .kind = x->c->mesh[x->mesh].kind,
                                                   .point = p};
             descend(x, s + 1, hi + 1, way + sum, all);
         }
@@ -298,15 +300,14 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
 int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
                 struct ap_err *err)
 {
-    int all = c->hosts * c->devices;
-    double work = line_known_bound(sp, c) * all; /* device-seconds */
+    double work = line_known_bound(sp, c) * c->capacity; /* weight * seconds */
 
     for (int m = 0; m < c->n_meshes; m++) {
         struct chunks x = {.search = search, .sp = sp, .c = c, .mesh = m, .n = sp->n};
-        int size = mesh_size(&c->mesh[m]), most = all / size;
+        int most = c->counts.most[c->mesh[m].kind] / mesh_size(&c->mesh[m]);
         for (x.groups = 2; x.groups <= most && 2 * x.groups <= sp->n; x.groups++) {
             if (c->microbatches % x.groups != 0 ||
-                auto_is_over(search, work / (x.groups * size)))
+                auto_is_over(search, work / (x.groups * config_weight(c, m))))
                 continue;
             if (one_mesh(&x, err))
                 return -1;

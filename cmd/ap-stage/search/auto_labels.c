@@ -26,7 +26,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_UNITS 256 /* of devices: the table's width */
+#define MAX_UNITS          256  /* of devices: the table's width */
+#define MAX_UNITS_OF_KINDS 1600 /* likewise, of several kinds: 39 of each of two */
 /* Labels of a state. With one the step of GPT-39B on 64 devices is 1.5 % longer:
  * scripts/stage-table --models gpt3-39b:dtype=f16@64 --algorithms auto. */
 #define MOST_LABELS 6
@@ -34,15 +35,15 @@
 /* ---- cells ---- */
 
 /* Microbatches that a point can hold, 0 when it does not fit at all. */
-static int flight_of(const struct line *ln, const struct plan_point *p)
+static int flight_of(const struct line *ln, int kind, const struct plan_point *p)
 {
-    const struct plan_instance *inst = ln->sp->inst;
+    int64_t memory = plan_memory(ln->sp->inst, kind);
     int64_t b = ln->c->microbatches, held = b;
 
-    if (inst->memory_bytes > 0 && p->stage_bytes > inst->memory_bytes)
+    if (memory > 0 && p->stage_bytes > memory)
         return 0;
-    if (inst->memory_bytes > 0 && p->microbatch_bytes > 0)
-        held = (inst->memory_bytes - p->stage_bytes) / p->microbatch_bytes;
+    if (memory > 0 && p->microbatch_bytes > 0)
+        held = (memory - p->stage_bytes) / p->microbatch_bytes;
     return (int)(held < b ? held : b);
 }
 
@@ -57,7 +58,7 @@ static double tail_of(const struct plan_point *p)
     return p->sync_sec + p->update_sec;
 }
 
-static void fill_cell(const struct line *ln, const struct plan_front *front,
+static void fill_cell(const struct line *ln, int kind, const struct plan_front *front,
                       struct cell *cell)
 {
     double b = (double)ln->c->microbatches;
@@ -67,7 +68,7 @@ static void fill_cell(const struct line *ln, const struct plan_front *front,
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         double sum = p->forward_sec + p->backward_sec;
-        int flight = flight_of(ln, p);
+        int flight = flight_of(ln, kind, p);
         if (flight >= 1 && b * sum < ln->below)
             cell->step[n++] = (struct step){
                 flight, p->forward_sec, p->backward_sec, sum, tail_of(p), p, p};
@@ -116,14 +117,17 @@ static void estimate_links(struct line *ln)
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
             struct plan_stage a = {.hosts = c->mesh[i].hosts,
-                                   .devices = c->mesh[i].devices};
+                                   .devices = c->mesh[i].devices,
+                                   .kind = c->mesh[i].kind};
             struct plan_stage b = {.hosts = c->mesh[k].hosts,
-                                   .devices = c->mesh[k].devices};
-            bool inside =
-                a.hosts == 1 && b.hosts == 1 && a.devices + b.devices <= c->devices;
-            if (mesh_size(&c->mesh[i]) + mesh_size(&c->mesh[k]) > c->hosts * c->devices)
+                                   .devices = c->mesh[k].devices,
+                                   .kind = c->mesh[k].kind};
+            bool same = a.kind == b.kind, inside = same && a.hosts == 1 && b.hosts == 1 &&
+                                                   a.devices + b.devices <= c->devices;
+            if (same &&
+                mesh_size(&c->mesh[i]) + mesh_size(&c->mesh[k]) > c->counts.most[a.kind])
                 continue;
-            b.first_host = inside ? 0 : a.hosts;
+            b.first_host = inside || !same ? 0 : a.hosts;
             b.first_device = inside ? a.devices : 0;
             ln->link[i * n + k] = plan_link_between(ln->sp->inst, c->replicas, &a, &b);
         }
@@ -142,6 +146,7 @@ static struct plan_ask ask_of(const struct config *c, int lo, int hi, int mesh)
                              .hi = hi,
                              .hosts = c->mesh[mesh].hosts,
                              .devices = c->mesh[mesh].devices,
+                             .kind = c->mesh[mesh].kind,
                              .replicas = c->replicas,
                              .microbatches = c->microbatches};
 }
@@ -153,7 +158,7 @@ double *line_known(const struct space *sp, const struct config *c)
         double least = INFINITY;
         for (int m = 0; m < c->n_meshes; m++) {
             struct plan_ask ask = ask_of(c, b, b, m);
-            least = least_of(least, mesh_size(&c->mesh[m]) * known_sec(sp, &ask));
+            least = least_of(least, config_weight(c, m) * known_sec(sp, &ask));
         }
         known[b + 1] = known[b] + least;
     }
@@ -162,19 +167,21 @@ double *line_known(const struct space *sp, const struct config *c)
 
 double line_known_bound(const struct space *sp, const struct config *c)
 {
-    return (double)c->microbatches * line_known(sp, c)[sp->n] / (c->hosts * c->devices) *
-           (1 - 1e-9);
+    return (double)c->microbatches * line_known(sp, c)[sp->n] / c->capacity * (1 - 1e-9);
 }
 
 bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
                       const struct plan_ask *ask, double below)
 {
     double b = (double)c->microbatches;
-    int left = c->hosts * c->devices - ask->hosts * ask->devices;
+    double left = 0;
     double others = known[sp->n] - (known[ask->hi + 1] - known[ask->lo]);
 
     if (!sp->inst->least)
         return false;
+    for (int k = 0; k < c->counts.n_kinds; k++)
+        left += (c->counts.most[k] - (k == ask->kind ? ask->hosts * ask->devices : 0)) *
+                c->speed[k];
     return b * others * (1 - 1e-9) > left * below ||
            b * known_sec(sp, ask) * (1 - 1e-9) >= below;
 }
@@ -232,7 +239,7 @@ static int fill_cells(struct line *ln, struct ap_err *err)
             if (config_front(ln->sp, ln->c, at->lo, at->hi, at->mesh, &front, err))
                 return -1;
             if (cell->n < 0)
-                fill_cell(ln, front, cell);
+                fill_cell(ln, ln->c->mesh[at->mesh].kind, front, cell);
         }
     }
 }
@@ -251,7 +258,7 @@ static void least_fronts(struct line *ln)
                 const struct step *s = line_step(ln, lo, hi, i, 1);
                 if (!s)
                     continue;
-                double size = mesh_size(&ln->c->mesh[i]);
+                double size = config_weight(ln->c, i);
                 double *sum = &ln->front_sum[hi + 1];
                 double *dev = &ln->front_device_sec[hi + 1];
                 *sum = least_of(*sum, ln->front_sum[lo] + s->forward + s->backward);
@@ -259,16 +266,34 @@ static void least_fronts(struct line *ln)
             }
 }
 
+/* The cluster in units; several kinds have a table of as many sides. */
+static void count_units(struct line *ln)
+{
+    struct plan_counts *u = &ln->units;
+    const struct plan_counts *c = &ln->c->counts;
+
+    for (int k = 0; k < c->n_kinds; k++)
+        ln->unit[k] = 1;
+    for (int most = 0;; ln->unit[most] *= 2) {
+        *u = (struct plan_counts){.n_kinds = c->n_kinds, .width = 1};
+        for (int k = c->n_kinds - 1; k >= 0; k--) {
+            u->most[k] = c->most[k] / ln->unit[k];
+            u->stride[k] = u->width;
+            u->width *= u->most[k] + 1;
+            if (u->most[k] > u->most[most])
+                most = k;
+        }
+        if (u->width - 1 <= (c->n_kinds > 1 ? MAX_UNITS_OF_KINDS : MAX_UNITS))
+            break;
+    }
+    ln->n_units = u->width - 1;
+}
+
 int line_init(struct line *ln, struct space *sp, struct config *c,
               enum ap_schedule schedule, double below, struct ap_err *err)
 {
-    int devices = c->hosts * c->devices;
-
-    *ln =
-        (struct line){.sp = sp, .c = c, .schedule = schedule, .unit = 1, .below = below};
-    while (devices / ln->unit > MAX_UNITS)
-        ln->unit *= 2;
-    ln->n_units = devices / ln->unit;
+    *ln = (struct line){.sp = sp, .c = c, .schedule = schedule, .below = below};
+    count_units(ln);
     if (fill_cells(ln, err))
         return -1;
     estimate_links(ln);
@@ -325,8 +350,8 @@ static size_t state(const struct line *ln, int k, int d)
 
 static int units_of(const struct line *ln, int mesh, bool bounds)
 {
-    int size = mesh_size(&ln->c->mesh[mesh]);
-    return bounds ? size / ln->unit : (size + ln->unit - 1) / ln->unit;
+    int size = mesh_size(&ln->c->mesh[mesh]), unit = ln->unit[ln->c->mesh[mesh].kind];
+    return bounds ? size / unit : (size + unit - 1) / unit;
 }
 
 /* Seconds between two meshes when nothing is placed yet. */
@@ -451,7 +476,12 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
 static void fill_state(struct filling *f, int k, int d)
 {
     const struct line *ln = f->ln;
-    int n = ln->sp->n, left = ln->c->hosts * ln->c->devices - d * ln->unit;
+    int n = ln->sp->n;
+    double left = 0;
+
+    for (int i = 0; i < ln->units.n_kinds; i++)
+        left += (ln->c->counts.most[i] - counts_digit(&ln->units, d, i) * ln->unit[i]) *
+                ln->c->speed[i];
 
     /* what is in front has but so many devices for so long */
     if ((double)ln->c->microbatches * ln->front_device_sec[k] * (1 - 1e-9) >
@@ -460,15 +490,15 @@ static void fill_state(struct filling *f, int k, int d)
         return;
     }
     for (int mesh = 0; mesh < ln->c->n_meshes; mesh++) {
-        int units = units_of(ln, mesh, f->bounds);
-        if (units > d)
-            break;
+        int units = units_of(ln, mesh, f->bounds), kind = ln->c->mesh[mesh].kind;
+        if (units > counts_digit(&ln->units, d, kind))
+            continue;
         for (int hi = k; hi < n; hi++) {
             const struct cell *cell =
                 &ln->cell[ln->sp->run[k * n + hi] * ln->c->n_meshes + mesh];
             if (cell->n <= 0)
                 continue;
-            size_t rest = state(ln, hi + 1, d - units);
+            size_t rest = state(ln, hi + 1, d - units * ln->units.stride[kind]);
             int at = f->out->first[rest];
             for (int l = at; l < at + f->out->n[rest]; l++)
                 put_front(f, k, hi, mesh, l);
@@ -528,6 +558,7 @@ struct plan_answer line_plan(const struct line *ln, const struct labels *l, int 
                                 .hi = v->hi,
                                 .hosts = ln->c->mesh[v->mesh].hosts,
                                 .devices = ln->c->mesh[v->mesh].devices,
+                                .kind = ln->c->mesh[v->mesh].kind,
                                 .point = v->point};
         lo = v->hi + 1;
     }

@@ -90,6 +90,7 @@ struct rule {
     const char *name;
     plan_fn *run;
     bool typed;
+    bool kinds;       /* has plans for several kinds of devices */
     int schedule;     /* the only one that it has, -1: gpipe and 1f1b */
     double imbalance; /* 0: as asked */
 };
@@ -100,6 +101,8 @@ static bool applies(const struct stage_search *search, const struct rule *r)
         (int64_t)search->inst->n_blocks * search->inst->n_hosts * search->inst->n_devices;
     int asked = search->params->schedule;
 
+    if (search->inst->n_kinds > 1 && !r->kinds)
+        return false;
     if (!r->typed && size > (search->inst->least ? 8192 : 1024))
         return false;
     if (asked == AP_SCHEDULE_INTERLEAVED ||
@@ -150,22 +153,22 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err)
 {
     static const struct rule rules[] = {
-        {"megatron-grid", plan_megatron_grid, true, -1,
+        {"megatron-grid", plan_megatron_grid, true, false, -1,
          0}, /* asks for most: all at once */
-        {"none", plan_none, true, -1, 0},
-        {"intra-only", plan_intra_only, true, -1, 0},
-        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, -1, 0},
-        {"inter-only", plan_inter_only, false, -1, 0},
-        {"pp-dp", plan_pp_dp, false, -1, 0},
-        {"equal-layer", plan_equal_layer, false, -1, 0},
-        {"equal-operator", plan_equal_operator, false, -1, 0},
-        {"alpa", plan_alpa, false, -1, 0},
-        {"rannc", plan_rannc, false, AP_SCHEDULE_GPIPE, 0},
-        {"rhino", plan_rhino, false, -1, 0},
-        {"rhino", plan_rhino, false, -1, 0.2},
-        {"rhino", plan_rhino, false, -1, 0.5},
-        {"rhino", plan_rhino, false, -1, 1},
-        {"rhino", plan_rhino, false, -1, NO_TOLERANCE},
+        {"none", plan_none, true, false, -1, 0},
+        {"intra-only", plan_intra_only, true, false, -1, 0},
+        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, false, -1, 0},
+        {"inter-only", plan_inter_only, false, false, -1, 0},
+        {"pp-dp", plan_pp_dp, false, false, -1, 0},
+        {"equal-layer", plan_equal_layer, false, true, -1, 0},
+        {"equal-operator", plan_equal_operator, false, true, -1, 0},
+        {"alpa", plan_alpa, false, true, -1, 0},
+        {"rannc", plan_rannc, false, false, AP_SCHEDULE_GPIPE, 0},
+        {"rhino", plan_rhino, false, false, -1, 0},
+        {"rhino", plan_rhino, false, false, -1, 0.2},
+        {"rhino", plan_rhino, false, false, -1, 0.5},
+        {"rhino", plan_rhino, false, false, -1, 1},
+        {"rhino", plan_rhino, false, false, -1, NO_TOLERANCE},
     };
     struct ap_arena scratch = {0};
     struct sieve v = {.inst = search->inst, .sp = *sp};

@@ -54,6 +54,7 @@ static void spread_labels(struct tree *t, const struct labels *l)
 {
     const struct line *ln = t->ln;
     struct rests *r = &t->rests;
+    const struct plan_counts *c = &ln->units;
     size_t all = (size_t)(r->n + 1) * (size_t)(r->n + 1) * (size_t)(r->n_units + 1);
 
     r->at = AP_NEW_N(&t->scratch, all, struct label);
@@ -65,8 +66,9 @@ static void spread_labels(struct tree *t, const struct labels *l)
             for (int i = l->first[at]; i < l->first[at] + l->n[at]; i++)
                 for (int s = l->all[i].least_stages; s <= l->all[i].most_stages; s++)
                     lower(rest_at(r, k, s, d), &l->all[i]);
-            for (int s = 0; d > 0 && s <= r->n; s++)
-                lower(rest_at(r, k, s, d), rest_at(r, k, s, d - 1));
+            for (int kind = 0; kind < c->n_kinds; kind++)
+                for (int s = 0; counts_digit(c, d, kind) > 0 && s <= r->n; s++)
+                    lower(rest_at(r, k, s, d), rest_at(r, k, s, d - c->stride[kind]));
         }
 }
 
@@ -80,7 +82,8 @@ static int compare_children(const void *a, const void *b)
 
 /* What is chosen so far. */
 struct node {
-    int k, left, behind;  /* block, devices, stages still to choose */
+    int k, left,
+        behind; /* block, devices as struct plan_counts, stages still to choose */
     double arrival, back; /* of the first microbatch; from the end of the last backward of
                              the next stage to the end of the step, at least */
     double bound;
@@ -113,13 +116,12 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
     *out = NULL;
     for (int hi = v->behind > 1 ? v->k : n - 1; hi + v->behind <= n; hi++)
         for (int m = 0; m < ln->c->n_meshes; m++) {
-            int size = mesh_size(&ln->c->mesh[m]);
             const struct cell *cell =
                 &ln->cell[ln->sp->run[v->k * n + hi] * ln->c->n_meshes + m];
-            if (size > v->left)
-                break;
-            const struct label *rest =
-                rest_at(&t->rests, hi + 1, v->behind - 1, v->left - size);
+            if (!config_has(ln->c, v->left, m))
+                continue;
+            const struct label *rest = rest_at(&t->rests, hi + 1, v->behind - 1,
+                                               v->left - config_take(ln->c, m));
             for (int i = 0; i < cell->n; i++) {
                 struct child c = {.hi = hi, .mesh = m, .serial = n_out};
                 struct label out_label;
@@ -165,9 +167,10 @@ static void descend(struct tree *t, const struct node *v)
                                                               .hi = c->hi,
                                                               .hosts = m->hosts,
                                                               .devices = m->devices,
+                                                              .kind = m->kind,
                                                               .point = c->point};
         struct node next = {.k = c->hi + 1,
-                            .left = v->left - mesh_size(m),
+                            .left = v->left - config_take(ln->c, c->mesh),
                             .behind = v->behind - 1,
                             .bound = c->bound,
                             .back = -INFINITY};
@@ -250,7 +253,8 @@ void auto_tree(struct stage_search *search, const struct line *ln,
         return;
     if (t.node_limit > search->node_limit)
         t.node_limit = search->node_limit;
-    if (ln->unit == 1 && (int64_t)n * n * ln->n_units < MAX_RESTS) {
+    if (ln->units.width == ln->c->counts.width &&
+        (int64_t)n * n * ln->n_units < MAX_RESTS) {
         t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
         spread_labels(&t, bounds);
         int64_t whole = auto_share(search);

@@ -77,23 +77,49 @@ void space_init(struct space *sp, struct ap_arena *arena,
 static bool list_submeshes(struct space *sp, struct config *c)
 {
     const struct plan_params *p = sp->params;
-    struct plan_submesh *mesh;
+    struct ap_buf all = {0};
     int space = p->n_submeshes > 0 ? PLAN_ALL_SUBMESHES : p->submesh_space, kept = 0;
-    int n = plan_submeshes(sp->arena, space, c->hosts, c->devices, &mesh);
 
-    for (int i = 0; i < n; i++)
-        if (plan_may_have(p, mesh[i].hosts, mesh[i].devices))
-            mesh[kept++] = mesh[i];
-    c->mesh = mesh;
+    for (int kind = 0; kind < c->counts.n_kinds; kind++) {
+        struct plan_submesh *mesh;
+        int hosts, devices;
+        plan_grid(sp->inst, kind, c->replicas, &hosts, &devices);
+        int n = plan_submeshes(sp->arena, space, hosts, devices, &mesh);
+        for (int i = 0; i < n; i++) {
+            mesh[i].kind = kind;
+            if (!plan_may_have(p, mesh[i].hosts, mesh[i].devices))
+                continue;
+            ap_buf_put(&all, &mesh[i], sizeof mesh[i]);
+            kept++;
+        }
+    }
+    c->mesh = ap_arena_dup(sp->arena, all.data, all.len);
     c->n_meshes = kept;
+    ap_buf_free(&all);
     return kept > 0;
+}
+
+/* Devices of a replica by kind; false: they do not divide. */
+static bool count_devices(const struct plan_instance *inst, struct config *c)
+{
+    c->counts = (struct plan_counts){.n_kinds = plan_n_kinds(inst), .width = 1};
+    for (int kind = c->counts.n_kinds - 1; kind >= 0; kind--) {
+        if (!plan_grid(inst, kind, c->replicas, &c->hosts, &c->devices))
+            return false;
+        c->counts.most[kind] = c->hosts * c->devices;
+        c->counts.stride[kind] = c->counts.width;
+        c->counts.width *= c->counts.most[kind] + 1;
+        c->speed[kind] = plan_kind_speed(inst, kind);
+        c->capacity += c->counts.most[kind] * c->speed[kind];
+    }
+    return true;
 }
 
 bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
                  const struct plan_submesh *mesh, int n_meshes)
 {
     *c = (struct config){.replicas = replicas, .microbatches = microbatches};
-    if (!plan_grid(sp->inst, replicas, &c->hosts, &c->devices))
+    if (!count_devices(sp->inst, c))
         return false;
     c->mesh = mesh;
     c->n_meshes = n_meshes;
@@ -110,6 +136,7 @@ static struct plan_ask ask_of(const struct space *sp, const struct config *c, in
                              .hi = sp->run_hi[run],
                              .hosts = c->mesh[mesh].hosts,
                              .devices = c->mesh[mesh].devices,
+                             .kind = c->mesh[mesh].kind,
                              .replicas = c->replicas,
                              .microbatches = c->microbatches};
 }
@@ -158,7 +185,7 @@ int64_t config_cut(const struct space *sp, const struct config *c, int block,
            sp->whole_bytes[backward][block];
 }
 
-const struct plan_point *plan_fastest(const struct plan_instance *inst,
+const struct plan_point *plan_fastest(const struct plan_instance *inst, int kind,
                                       const struct plan_front *front,
                                       int64_t microbatches, int flight)
 {
@@ -169,7 +196,7 @@ const struct plan_point *plan_fastest(const struct plan_instance *inst,
         const struct plan_point *p = &front->point[i];
         double sec = (double)microbatches * (p->forward_sec + p->backward_sec) +
                      p->sync_sec + p->update_sec;
-        if (sec < least && plan_fits(inst, p, flight)) {
+        if (sec < least && plan_fits(inst, kind, p, flight)) {
             least = sec;
             best = p;
         }

@@ -10,8 +10,10 @@
 
 /* ---- places (judge.c) ---- */
 
-/* Hosts x devices of one of `replicas` pipelines; false when they do not divide. */
-bool plan_grid(const struct plan_instance *inst, int replicas, int *hosts, int *devices);
+/* Hosts x devices of a kind in one of `replicas` pipelines; false when they do not
+ * divide. */
+bool plan_grid(const struct plan_instance *inst, int kind, int replicas, int *hosts,
+               int *devices);
 /* Groups of devices: stages / chunks. */
 int plan_groups(const struct plan_answer *answer);
 /* lanes: devices on the smaller side; host_lanes: hosts there. */
@@ -33,10 +35,11 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
                     int *stage_of);
 /* Microbatches held by a stage with n_behind stages from it to the end. */
 int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
-bool plan_fits(const struct plan_instance *inst, const struct plan_point *p, int flight);
+bool plan_fits(const struct plan_instance *inst, int kind, const struct plan_point *p,
+               int flight);
 
-/* The point of a front that is fastest over a step, NULL when none fits. */
-const struct plan_point *plan_fastest(const struct plan_instance *inst,
+/* The point of a front of one kind that is fastest over a step, NULL when none fits. */
+const struct plan_point *plan_fastest(const struct plan_instance *inst, int kind,
                                       const struct plan_front *front,
                                       int64_t microbatches, int flight);
 
@@ -58,11 +61,27 @@ struct space {
 void space_init(struct space *sp, struct ap_arena *arena,
                 const struct plan_instance *inst, const struct plan_params *params);
 
+/*
+ * Devices of each kind as one number: digit k of it, which has the weight stride[k], is
+ * the number of kind k, 0 to most[k]. With one kind it is the number of devices.
+ */
+struct plan_counts {
+    int n_kinds, width; /* width: of such numbers */
+    int most[AP_MAX_KINDS], stride[AP_MAX_KINDS];
+};
+static inline int counts_digit(const struct plan_counts *c, int number, int kind)
+{
+    return number / c->stride[kind] % (c->most[kind] + 1);
+}
+
 /* The space under one number of replicas and microbatches. */
 struct config {
     int replicas;
     int64_t microbatches;
-    int hosts, devices; /* of one replica */
+    int hosts, devices;        /* of one replica and of the first kind */
+    struct plan_counts counts; /* of one replica */
+    double capacity;           /* its devices, each as many as its kind's speed */
+    double speed[AP_MAX_KINDS];
     int n_meshes;
     const struct plan_submesh *mesh;
     const struct plan_front **front; /* [run * n_meshes + mesh], NULL: not asked yet */
@@ -83,6 +102,25 @@ int space_ask_noted(struct space *sp, struct ap_err *err);
 static inline int mesh_size(const struct plan_submesh *m)
 {
     return m->hosts * m->devices;
+}
+/*
+ * The submesh's share of the configuration's capacity. Bounds count it times seconds: if
+ * all stages' products are at least w, no plan is below w / capacity, whatever the speeds
+ * are.
+ */
+static inline double config_weight(const struct config *c, int mesh)
+{
+    return mesh_size(&c->mesh[mesh]) * c->speed[c->mesh[mesh].kind];
+}
+/* Its devices as a number of the counts; whether a number has them. */
+static inline int config_take(const struct config *c, int mesh)
+{
+    return mesh_size(&c->mesh[mesh]) * c->counts.stride[c->mesh[mesh].kind];
+}
+static inline bool config_has(const struct config *c, int number, int mesh)
+{
+    return counts_digit(&c->counts, number, c->mesh[mesh].kind) >=
+           mesh_size(&c->mesh[mesh]);
 }
 /* Bytes of one microbatch and replica over the cut behind a block, rounded down. */
 int64_t config_cut(const struct space *sp, const struct config *c, int block,

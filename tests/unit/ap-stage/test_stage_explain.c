@@ -127,7 +127,7 @@ static const struct plan_algorithm *some_request(uint64_t seed,
 {
     static const char *const rows[] = {
         "auto", "alpa", "rannc", "equal-layer", "pp-dp", "inter-only", "megatron-grid"};
-    static const struct plan_submesh one[] = {{1, 1}};
+    static const struct plan_submesh one[] = {{1, 1, 0}};
     static const int64_t bytes[] = {60000000, 0, 150000000};
     const struct plan_algorithm *row =
         case_algorithm(rows[seed % (sizeof rows / sizeof *rows)]);

@@ -19,7 +19,7 @@ static bool near(double a, double b)
 /* Every fifth case has its submeshes listed. */
 static struct plan_params params_of(uint64_t seed)
 {
-    static const struct plan_submesh list[] = {{1, 1}, {1, 2}, {2, 4}};
+    static const struct plan_submesh list[] = {{1, 1, 0}, {1, 2, 0}, {2, 4, 0}};
     struct plan_params p = {.schedule = -1, .submesh = list};
     p.n_submeshes = seed % 5 == 0 ? 3 : 0;
     return p;
@@ -61,6 +61,7 @@ static void walk(struct brute *b, int lo, int left)
                                                               NULL,
                                                               b->c.mesh[m].hosts,
                                                               b->c.mesh[m].devices,
+                                                              0,
                                                               &front->point[i],
                                                               0,
                                                               0};

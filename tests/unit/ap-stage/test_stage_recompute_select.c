@@ -86,11 +86,14 @@ static int choose(const struct stage_case *c, int64_t memory_bytes, struct ap_st
     struct ap_err err = {0};
     if (price(c, "all", s, p))
         return -1;
+    int64_t *memory = AP_NEW_N(&arena, s->n, int64_t);
+    for (int i = 0; i < s->n; i++)
+        memory[i] = memory_bytes;
     int rc =
         recompute_select_stages(&arena,
                                 &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
                                                           &c->blocks, &c->cluster},
-                                memory_bytes, s, p, &err);
+                                memory, s, p, &err);
     if (rc)
         CHECK(false, "it is chosen: %s", err.msg);
     return rc;

@@ -102,7 +102,7 @@ static double gain_of(int n_stages, int *no_worse)
 {
     double sum = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        const struct plan_submesh alike = {1, 16 / n_stages};
+        const struct plan_submesh alike = {1, 16 / n_stages, 0};
         struct plan_params params = {.schedule = -1, .n_stages = n_stages};
         struct ap_arena arena = {0};
         struct plan_answer a = {0}, equal = {0};
@@ -220,7 +220,7 @@ static double step_of(struct ap_arena *arena, const int *stage_of, int n_stages,
             }
         bool gaps = __builtin_popcountll(*set) <= st->hi - st->lo;
         st->set = gaps ? set : NULL;
-        struct plan_ask ask = {st->lo, st->hi, st->set, st->hosts, st->devices, 1, n};
+        struct plan_ask ask = {st->lo, st->hi, st->set, st->hosts, st->devices, 0, 1, n};
         if (inst->ask(inst->oracle, &ask, &front, &why))
             return NAN;
         int behind = n_stages - s, held = behind < n ? behind : (int)n;
