@@ -22,6 +22,16 @@ static void put_num(struct ap_buf *out, const char *key, double v)
     ap_json_num(out, v);
 }
 
+/* Names of the devices. */
+static void put_kinds(const struct ap_cluster *cluster, struct ap_buf *out)
+{
+    struct ap_buf kinds = {0};
+
+    ap_cluster_put_kinds(cluster, &kinds);
+    ap_json_str(out, kinds.data);
+    ap_buf_free(&kinds);
+}
+
 static void put_head(const char *file, const struct ap_graph *g,
                      const struct ap_cluster *cluster, const struct headline *head,
                      double step_sec, struct ap_buf *out)
@@ -30,7 +40,8 @@ static void put_head(const char *file, const struct ap_graph *g,
     ap_json_str(out, file);
     ap_put_str(out, "model", g->name);
     ap_put_str(out, "cluster", cluster->name);
-    ap_put_str(out, "device", cluster->device);
+    ap_put_key(out, "device");
+    put_kinds(cluster, out);
     ap_put_int(out, "operators", g->n_nodes);
     put_num(out, "step_sec", step_sec);
     ap_put_int(out, "peak_bytes", head->peak_bytes);
@@ -328,8 +339,13 @@ void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
     for (int i = 0; i < s->n; i++) {
         const struct ap_sharding *sharding = &s->stage[i].sharding;
         ap_buf_puts(out, i ? "," : "");
-        put_stage(ap_arena_printf(arena, "stage %d", i), &sharding->plan.mesh,
-                  sharding->algorithm, out);
+        const struct ap_cluster *c = &in->cluster;
+        put_stage(
+            c->n_kinds
+                ? ap_arena_printf(arena, "stage %d on %s", i,
+                                  ap_cluster_of_device(c, s->stage[i].devices[0])->device)
+                : ap_arena_printf(arena, "stage %d", i),
+            &sharding->plan.mesh, sharding->algorithm, out);
         page_put_layers(arena,
                         &(struct page_part){&sharding->plan, &p->breakdown[i].conv}, out);
         ap_buf_putc(out, '}');

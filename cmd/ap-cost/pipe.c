@@ -144,6 +144,26 @@ static void put_spent(struct ap_buf *out, const struct pipe_spent *s)
     put_num(out, "wait_sec", s->wait_sec);
 }
 
+static const struct ap_cluster *device_of(const struct pipe_input *in, int stage)
+{
+    return ap_cluster_of_device(&in->cluster, in->stages.stage[stage].devices[0]);
+}
+
+int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                 int64_t *limit_bytes)
+{
+    int full = 0;
+
+    for (int d = 0; d < p->result.n_devices; d++) {
+        int64_t spare = device_of(in, d)->memory_bytes - p->result.devices[d].peak_bytes;
+        if (d == 0 || spare < *limit_bytes - p->result.devices[full].peak_bytes) {
+            full = d;
+            *limit_bytes = device_of(in, d)->memory_bytes;
+        }
+    }
+    return full;
+}
+
 static void put_stage(const struct pipe_input *in, const struct ap_pipeline_price *p,
                       int i, struct ap_buf *out)
 {
@@ -154,6 +174,8 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline_pric
     for (int k = 0; k < in->stages.stage[i].n_blocks; k++)
         ap_buf_printf(out, "%s%d", k ? "," : "", in->stages.stage[i].blocks[k]);
     ap_buf_puts(out, "]");
+    if (in->cluster.n_kinds > 0)
+        ap_put_str(out, "device", device_of(in, i)->device);
     put_num(out, "forward_sec", s->forward_sec);
     put_num(out, "backward_sec", s->backward_sec);
     put_num(out, "recompute_sec", s->recompute_sec);
@@ -230,7 +252,7 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_int(out, d->peak_bytes);
     ap_put_int(out, "weight_bytes", role[AP_ROLE_WEIGHT]);
     ap_put_int(out, "state_bytes", role[AP_ROLE_STATE]);
-    ap_put_int(out, "limit_bytes", in->cluster.memory_bytes);
+    ap_put_int(out, "limit_bytes", device_of(in, device)->memory_bytes);
     put_over_time(p, device, out);
     ap_buf_puts(out, "}}");
 }

@@ -26,6 +26,11 @@ struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
 /* Seconds that the plan is to keep low: of a step, or between batches in a row. */
 double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline_price *p);
 
+/* The device with least memory to spare, of the plan's price: the fullest where all are
+ * of one kind; its memory. */
+int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                 int64_t *limit_bytes);
+
 void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
                         const struct ap_pipeline_price *p, struct headline *out);
 

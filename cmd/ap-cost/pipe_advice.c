@@ -93,8 +93,10 @@ void pipe_advice(struct ap_arena *arena, const struct pipe_input *in,
                  const struct ap_pipeline_price *p, struct ap_buf *out)
 {
     struct advice changes;
+    int64_t limit;
+    int full = pipe_fullest(in, p, &limit);
 
     pipe_changes(arena, in, p, &changes);
-    advice_put(&changes, pipe_aim_sec(&in->stages, p), p->peak_bytes,
-               in->cluster.memory_bytes, out);
+    advice_put(&changes, pipe_aim_sec(&in->stages, p), p->result.devices[full].peak_bytes,
+               limit, out);
 }

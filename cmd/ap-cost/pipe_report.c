@@ -30,6 +30,8 @@ static bool same_row(const struct pipe_input *in, const struct ap_pipeline_price
 {
     const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
     return x->n_devices == y->n_devices && x->recompute == y->recompute &&
+           ap_cluster_kind_of(&in->cluster, x->devices[0]) ==
+               ap_cluster_kind_of(&in->cluster, y->devices[0]) &&
            strcmp(x->sharding.algorithm, y->sharding.algorithm) == 0 &&
            same_mesh(&x->sharding.plan.mesh, &y->sharding.plan.mesh) &&
            near(p->stage[a].forward_sec, p->stage[b].forward_sec) &&
@@ -63,7 +65,9 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline_pri
                       (long long)mesh->size[i]);
     price_pad(out, at, -15);
     at = out->len;
-    ap_buf_puts(out, first->sharding.algorithm);
+    ap_buf_puts(out, in->cluster.n_kinds
+                         ? ap_cluster_of_device(&in->cluster, first->devices[0])->device
+                         : first->sharding.algorithm);
     price_pad(out, at, -11);
     price_put_sec(out, NULL, p->stage[a].forward_sec, 11);
     price_put_sec(out, NULL, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
@@ -101,8 +105,8 @@ static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price
                   s->microbatches == 1 ? "" : "es", ap_schedule_names[s->schedule]);
     ap_buf_free(&kinds);
     ap_buf_printf(out, "%-6s%-8s%-15s%-11s%11s%11s%11s%11s%10s\n", "stage", "blocks",
-                  "devices", "sharding", "forward", "backward", "per step", "send on",
-                  "memory");
+                  "devices", in->cluster.n_kinds ? "kind" : "sharding", "forward",
+                  "backward", "per step", "send on", "memory");
     for (int a = 0, b; a < s->n; a = b + 1) {
         for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
             b++;
@@ -207,12 +211,9 @@ static void put_time(const struct pipe_input *in, const struct ap_pipeline_price
 static void put_memory(const struct pipe_input *in, const struct ap_pipeline_price *p,
                        struct ap_buf *out)
 {
-    double limit = (double)in->cluster.memory_bytes;
-    int full = 0;
-
-    for (int d = 1; d < p->result.n_devices; d++)
-        if (p->result.devices[d].peak_bytes > p->result.devices[full].peak_bytes)
-            full = d;
+    int64_t limit_bytes;
+    int full = pipe_fullest(in, p, &limit_bytes);
+    double limit = (double)limit_bytes;
     const struct ap_sim_device *d = &p->result.devices[full];
     double weight = 0, state = 0, fixed = 0, waiting = 0, recomputed = 0;
     for (int i = 0; i < d->n_slices; i++)

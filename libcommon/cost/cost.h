@@ -73,6 +73,8 @@ int64_t ap_cluster_devices(const struct ap_cluster *c);
 double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
 /* Number of the kind of the device, 0 where all are alike. */
 int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device);
+/* What is said of the device: c, or the cluster of its kind. */
+const struct ap_cluster *ap_cluster_of_device(const struct ap_cluster *c, int64_t device);
 /* Names of its kinds of devices, commas between them. */
 void ap_cluster_put_kinds(const struct ap_cluster *c, struct ap_buf *out);
 /* c with the devices of a kind, and no others. */
@@ -98,7 +100,9 @@ void ap_cluster_list(struct ap_buf *out);
  * The cluster of --cluster FILE if path is given, else the document's section, else a
  * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
  * without '/' that is no file and is a preset's name means the preset; KINDxHOSTS means
- * as many hosts of the kind that a preset KIND, or KIND at another number of hosts, has.
+ * as many hosts of the kind that a preset KIND, or KIND at another number of hosts, has;
+ * several of these with '+' between them mean hosts of several kinds, between which links
+ * are the slowest of theirs.
  */
 int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                    int64_t n_devices, struct ap_cluster *c, struct ap_err *err);

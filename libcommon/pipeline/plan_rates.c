@@ -103,6 +103,10 @@ void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
     ap_model_flops_count(of->graph, of->cluster, &out->flops);
     out->flops.again += recomputed;
     double most = out->flops.peak * (double)out->n_devices * step_sec;
+    for (int k = 0; k < of->cluster->n_kinds; k++)
+        most = (k ? most : 0) +
+               (double)words->kind_devices[k] * step_sec *
+                   ap_cluster_peak(of->cluster->kind[k].devices, out->flops.dtype);
     if (most > 0) {
         out->mfu = out->flops.model / most;
         out->hfu = (out->flops.model + out->flops.again) / most;

@@ -61,6 +61,29 @@ static int main_stage(const struct ap_stages *s, const struct ap_plan_degrees *e
     return best;
 }
 
+/* Which stages lie on which kind of device, runs of them together. */
+static void find_kinds(struct ap_arena *arena, const struct ap_cluster *c,
+                       const struct ap_stages *stages, struct ap_plan_words *out)
+{
+    struct ap_buf text = {0};
+
+    for (int a = 0, b; a < stages->n && c->n_kinds > 0; a = b) {
+        int kind = ap_cluster_kind_of(c, stages->stage[a].devices[0]);
+        for (b = a; b < stages->n; b++) {
+            if (ap_cluster_kind_of(c, stages->stage[b].devices[0]) != kind)
+                break;
+            out->kind_devices[kind] += b < out->pipeline ? stages->stage[b].n_devices : 0;
+        }
+        ap_buf_printf(&text, "%sstage%s %d", a ? ", " : "", b - a > 1 ? "s" : "", a);
+        if (b - a > 1)
+            ap_buf_printf(&text, "-%d", b - 1);
+        ap_buf_printf(&text, " on %s", c->kind[kind].devices->device);
+    }
+    if (text.len > 0)
+        out->kinds = ap_arena_strdup(arena, text.data);
+    ap_buf_free(&text);
+}
+
 void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
                         const struct ap_stages *stages, struct ap_plan_words *out,
                         struct ap_plan_degrees **each)
@@ -87,6 +110,7 @@ void ap_words_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of
             out->degrees = d[i].all;
     out->recompute = stages->stage[best].recompute;
     out->micro_batch = micro_batch_of(out->batch, out->microbatches, out->degrees.data);
+    find_kinds(arena, of->cluster, stages, out);
     *each = d;
 }
 
@@ -145,8 +169,8 @@ static void put_stages(const struct ap_plan_degrees *each, const struct ap_stage
     }
 }
 
-void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *each,
-                   const struct ap_stages *stages, struct ap_buf *out)
+static void put_line(const struct ap_plan_words *s, const struct ap_plan_degrees *each,
+                     const struct ap_stages *stages, struct ap_buf *out)
 {
     struct ap_buf layers = {0};
     bool one = !stages || stages->n == 1;
@@ -176,6 +200,14 @@ void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *
     else
         put_stages(each, stages, out);
     ap_buf_free(&layers);
+}
+
+void ap_words_line(const struct ap_plan_words *s, const struct ap_plan_degrees *each,
+                   const struct ap_stages *stages, struct ap_buf *out)
+{
+    put_line(s, each, stages, out);
+    if (s->kinds)
+        ap_buf_printf(out, "; %s", s->kinds);
 }
 
 static const char *text_of(struct ap_arena *arena, const struct ap_plan_words *s,

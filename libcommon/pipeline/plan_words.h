@@ -21,6 +21,10 @@ struct ap_plan_words {
     enum ap_recompute recompute; /* of the stages with most FLOPs */
     int64_t n_devices;           /* that run something */
     bool stages_differ;          /* in degrees, devices or recomputation */
+    /* where the cluster has several kinds of devices: how many of each run something, and
+       "stage 0 on H100-80GB, stage 1 on A100-80GB" (arena); else NULL */
+    int64_t kind_devices[AP_MAX_KINDS];
+    const char *kinds;
 };
 
 /* Of one sharding plan; d is the plan's. */

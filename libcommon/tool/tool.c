@@ -232,8 +232,8 @@ void ap_tool_one_kind(const struct ap_cluster *c)
         return;
     ap_cluster_put_kinds(c, &kinds);
     ap_die_usage(
-        "cluster %s has several kinds of devices (%s), and plans are made for one; "
-        "ap-cost, ap-rewrite and ap-exec take stages planned for one kind there",
+        "cluster %s has several kinds of devices (%s), and a mesh is laid over one; "
+        "ap-stage places stages on kinds",
         c->name, kinds.data);
 }
 
