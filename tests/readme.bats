@@ -71,6 +71,10 @@ names_what_exists() {
     runs_as_printed cmd/ap-shard/README.md
 }
 
+@test "README of cmd/ap-stage: every command of its sessions prints what stands below it" {
+    runs_as_printed cmd/ap-stage/README.md
+}
+
 @test "README: at most 190 lines of at most 130 columns" {
     [ "$(wc -l <README.md)" -le 190 ]
     awk 'length > 130 && !/^\|/ { print FILENAME ": " FNR; bad = 1 } END { exit bad }' README.md
