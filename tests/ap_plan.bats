@@ -37,6 +37,35 @@ load helpers
     [[ $stderr == *'{"tool":"ap-stage"'* ]]
 }
 
+@test "ap-plan: a block for each layer, with the embedding and the loss in the first and last" {
+    cd "$BATS_TEST_TMPDIR"
+    config() { # LAYERS VOCAB
+        echo '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": '"$1"', "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": '"$2"', "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 64, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
+    }
+    planned() {
+        run -0 --separate-stderr ap-plan config.json --cluster h100-8 --batch 16 --seq 64 --stages 1 --microbatches 1
+    }
+    config 6 64
+    planned
+    [[ $stderr == *$'ap-coarsen --blocks 6 |\n'* && $output == *'operators in 6 blocks'* ]]
+    config 6 4096
+    planned
+    [[ $stderr == *$'ap-coarsen --blocks 6 --eps '[1248]$' |\n'* ]]
+    config 134 64
+    planned
+    [[ $stderr == *$'ap-coarsen --blocks 67 |\n'* ]]
+    run -0 --separate-stderr ap-plan mlp --cluster cpu-4 --batch 64 --dtype f32
+    [[ $stderr == *$'ap-coarsen --blocks '* ]]
+}
+
+@test "ap-plan: several kinds of devices" {
+    run -0 --separate-stderr ap-plan gpt2-124m --cluster h100x1+a100x1 --batch 64 --seq 512 --dtype bf16
+    [[ $output == *'; stage'*' on '?100-80GB*' on '?100-80GB* ]]
+    [[ $output == *'devices of h100x1+a100x1 (H100-80GB, A100-80GB)'* ]]
+}
+
 @test "ap-plan: --out writes for other systems, to a file or to standard output" {
     cd "$BATS_TEST_TMPDIR"
     run -0 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --out hlo -o step.hlo
